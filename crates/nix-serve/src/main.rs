@@ -1,0 +1,2 @@
+//! The binary cache server with the command line of `nix-serve`.
+fn main() {}
