@@ -1,0 +1,161 @@
+//! Base-64 as Nix reads and writes it.
+//!
+//! # Encoding
+//!
+//! The standard alphabet with padding (RFC 4648, section 4).
+//!
+//! # Quirks
+//!
+//! Nix's decoder skips line feeds, stops at the first `=`, and cares neither for missing padding
+//! nor for what follows it, nor for left-over bits. Everything else outside the alphabet, spaces
+//! and carriage returns included, is an error. Hashes and keys in the wild have passed that
+//! decoder, so it is repeated here: a general base-64 library refuses some of them.
+//!
+//! # Source
+//!
+//! Nix 2.36, `src/libutil/base-n.cc`.
+
+const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+/// Why a text is not base-64 of the wanted length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Base64Error {
+    /// A character outside the alphabet.
+    #[error("not a base-64 character")]
+    Character,
+    /// The text stands for fewer or more bytes than are wanted.
+    #[error("base-64 text of the wrong length")]
+    Length,
+}
+
+/// How many characters `byte_len` bytes take, with padding.
+pub(crate) const fn encoded_len(byte_len: usize) -> usize {
+    byte_len.div_ceil(3).saturating_mul(4)
+}
+
+/// Appends the text of `bytes`, with padding.
+pub(crate) fn encode_to(bytes: &[u8], text: &mut String) {
+    for group in bytes.chunks(3) {
+        let number = (0..3).fold(0_u32, |number, index| {
+            (number << 8) | u32::from(group.get(index).copied().unwrap_or(0))
+        });
+        for (index, shift) in [18, 12, 6, 0].into_iter().enumerate() {
+            // A group of n bytes has n + 1 characters that mean something.
+            text.push(if index <= group.len() {
+                character_of(number >> shift)
+            } else {
+                '='
+            });
+        }
+    }
+}
+
+#[expect(
+    clippy::indexing_slicing,
+    reason = "six bits cannot exceed the 64 characters"
+)]
+fn character_of(number: u32) -> char {
+    char::from(ALPHABET[(number & 63) as usize])
+}
+
+/// Decodes into `bytes`, which must have exactly the length that the text stands for.
+///
+/// # Errors
+///
+/// Any [`Base64Error`]; `bytes` then holds nothing of use.
+pub(crate) fn decode_into(text: &[u8], bytes: &mut [u8]) -> Result<(), Base64Error> {
+    let mut places = bytes.iter_mut();
+    let mut number = 0_u32;
+    let mut bits = 0_u32;
+    for &character in text
+        .iter()
+        .take_while(|&&c| c != b'=')
+        .filter(|&&c| c != b'\n')
+    {
+        number = (number << 6) | value_of(character).ok_or(Base64Error::Character)?;
+        bits = bits.wrapping_add(6);
+        if bits >= 8 {
+            bits = bits.wrapping_sub(8);
+            *places.next().ok_or(Base64Error::Length)? = ((number >> bits) & 0xff) as u8;
+        }
+    }
+    if places.next().is_some() {
+        return Err(Base64Error::Length);
+    }
+    Ok(())
+}
+
+fn value_of(character: u8) -> Option<u32> {
+    let (first, value) = match character {
+        b'A'..=b'Z' => (b'A', 0),
+        b'a'..=b'z' => (b'a', 26),
+        b'0'..=b'9' => (b'0', 52),
+        b'+' => (b'+', 62),
+        b'/' => (b'/', 63),
+        _ => return None,
+    };
+    Some(u32::from(character.wrapping_sub(first)).wrapping_add(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(bytes: &[u8], text: &str) {
+        let mut written = String::new();
+        encode_to(bytes, &mut written);
+        assert_eq!(written, text);
+        assert_eq!(encoded_len(bytes.len()), text.len());
+        check_read(text, bytes);
+    }
+
+    #[track_caller]
+    fn check_read(text: &str, bytes: &[u8]) {
+        let mut read = vec![0; bytes.len()];
+        assert_eq!(decode_into(text.as_bytes(), &mut read), Ok(()));
+        assert_eq!(read, bytes);
+    }
+
+    #[track_caller]
+    fn check_refused(text: &str, byte_len: usize, error: Base64Error) {
+        assert_eq!(
+            decode_into(text.as_bytes(), &mut vec![0; byte_len]),
+            Err(error)
+        );
+    }
+
+    // RFC 4648, section 10.
+    #[test]
+    fn vectors_of_the_rfc() {
+        check(b"", "");
+        check(b"f", "Zg==");
+        check(b"fo", "Zm8=");
+        check(b"foo", "Zm9v");
+        check(b"foob", "Zm9vYg==");
+        check(b"fooba", "Zm9vYmE=");
+        check(b"foobar", "Zm9vYmFy");
+        check(&[0xfb, 0xff, 0xbf], "+/+/");
+    }
+
+    #[test]
+    fn lenient_where_nix_is() {
+        check_read("Zg", b"f");
+        check_read("Zg=", b"f");
+        check_read("Z\ng=\n=", b"f");
+        check_read("Zh==", b"f");
+        check_read("Zg==!anything", b"f");
+        check_read("Zm9vY", b"foo");
+    }
+
+    #[test]
+    fn strict_where_nix_is() {
+        check_refused("Zg== ", 2, Base64Error::Length);
+        check_refused(" Zg==", 1, Base64Error::Character);
+        check_refused("Zg\r\n==", 1, Base64Error::Character);
+        check_refused("Z-9v", 3, Base64Error::Character);
+        check_refused("Zm9v", 2, Base64Error::Length);
+        check_refused("Zm9v", 4, Base64Error::Length);
+    }
+}

@@ -1,0 +1,305 @@
+//! Hashes in the text forms of Nix.
+//!
+//! # Encoding
+//!
+//! | form | text |
+//! | --- | --- |
+//! | base-16 | `sha256:` and 64 hexadecimal digits, lower case when written |
+//! | base-32 | `sha256:` and 52 digits of [`nixbase32`](crate::nixbase32) |
+//! | base-64 | `sha256:` and 44 characters, padding included |
+//! | SRI | `sha256-` and 44 characters, padding included |
+//!
+//! # Grammar
+//!
+//! The algorithm stands before the first `:`, or, without one, before the first `-`; then the form
+//! is SRI. After a `:` the form follows from the length alone: for each algorithm the three
+//! lengths differ.
+//!
+//! # Quirks
+//!
+//! Hexadecimal may be upper case; base-32 may not. Base-64 is read by Nix's own lenient decoder,
+//! so an SRI hash may lack its padding; after a `:` it may not, as its length would be another.
+//!
+//! # Source
+//!
+//! Nix 2.36, `src/libutil/hash.cc`; Nix 2.8.0, the same file, without BLAKE3.
+
+use std::fmt;
+
+use crate::{base64, nixbase32};
+
+/// The hash functions Nix knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Algorithm {
+    /// MD5, 16 bytes. Only in old fixed-output derivations.
+    Md5,
+    /// SHA-1, 20 bytes.
+    Sha1,
+    /// SHA-256, 32 bytes. All NAR hashes.
+    Sha256,
+    /// SHA-512, 64 bytes.
+    Sha512,
+    /// BLAKE3, 32 bytes. Experimental in Nix.
+    Blake3,
+}
+
+impl Algorithm {
+    const ALL: [Self; 5] = [
+        Self::Md5,
+        Self::Sha1,
+        Self::Sha256,
+        Self::Sha512,
+        Self::Blake3,
+    ];
+
+    /// The name as it stands before the hash.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Md5 => "md5",
+            Self::Sha1 => "sha1",
+            Self::Sha256 => "sha256",
+            Self::Sha512 => "sha512",
+            Self::Blake3 => "blake3",
+        }
+    }
+
+    /// Length of the digest, in bytes.
+    #[must_use]
+    pub const fn digest_len(self) -> usize {
+        match self {
+            Self::Md5 => 16,
+            Self::Sha1 => 20,
+            Self::Sha256 | Self::Blake3 => 32,
+            Self::Sha512 => DIGEST_LEN_MAX,
+        }
+    }
+
+    /// Reads a name, which must be in lower case.
+    ///
+    /// # Errors
+    ///
+    /// [`HashError::Algorithm`].
+    pub fn parse(name: &str) -> Result<Self, HashError> {
+        Self::ALL
+            .into_iter()
+            .find(|algorithm| algorithm.name() == name)
+            .ok_or(HashError::Algorithm)
+    }
+}
+
+const DIGEST_LEN_MAX: usize = 64;
+
+/// A digest and the algorithm that made it. [`Display`](fmt::Display) writes the base-32 form.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Hash {
+    algorithm: Algorithm,
+    /// Invariant: all bytes after the algorithm's digest length are zero.
+    bytes: [u8; DIGEST_LEN_MAX],
+}
+
+/// Why a text is not a hash.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum HashError {
+    /// Neither `:` nor `-`: nothing says which algorithm it is.
+    #[error("hash without an algorithm")]
+    NoAlgorithm,
+    /// The algorithm is not one that Nix knows.
+    #[error("unknown hash algorithm")]
+    Algorithm,
+    /// The digest has the length of no form of this algorithm.
+    #[error("digest of the wrong length")]
+    Length,
+    /// Not hexadecimal, though as long.
+    #[error("not a hexadecimal digit")]
+    Base16,
+    /// Not base-32, though as long.
+    #[error("digest is not base-32")]
+    Base32(#[source] nixbase32::DecodeError),
+    /// Not base-64, though as long or in SRI form.
+    #[error("digest is not base-64")]
+    Base64(#[source] base64::Base64Error),
+}
+
+impl Hash {
+    /// Takes a digest as it is.
+    ///
+    /// # Errors
+    ///
+    /// [`HashError::Length`] when it is not as long as the algorithm makes it.
+    pub fn new(algorithm: Algorithm, digest: &[u8]) -> Result<Self, HashError> {
+        if digest.len() != algorithm.digest_len() {
+            return Err(HashError::Length);
+        }
+        let mut hash = Self {
+            algorithm,
+            bytes: [0; DIGEST_LEN_MAX],
+        };
+        hash.digest_mut().copy_from_slice(digest);
+        Ok(hash)
+    }
+
+    /// Takes a SHA-256 digest as it is.
+    #[must_use]
+    pub fn sha256(digest: &[u8; 32]) -> Self {
+        let mut hash = Self {
+            algorithm: Algorithm::Sha256,
+            bytes: [0; DIGEST_LEN_MAX],
+        };
+        hash.digest_mut().copy_from_slice(digest);
+        hash
+    }
+
+    /// Reads any form with its algorithm before it.
+    ///
+    /// # Errors
+    ///
+    /// Any [`HashError`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use samovar_nix::Hash;
+    /// let sri = Hash::parse("sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=")?;
+    /// assert_eq!(
+    ///     sri.to_string(),
+    ///     "sha256:0mdqa9w1p6cmli6976v4wi0sw9r4p5prkj7lzfd1877wk11c9c73",
+    /// );
+    /// # Ok::<(), samovar_nix::HashError>(())
+    /// ```
+    pub fn parse(text: &str) -> Result<Self, HashError> {
+        if let Some((name, digest)) = text.split_once(':') {
+            return Self::parse_digest(Algorithm::parse(name)?, digest);
+        }
+        let (name, digest) = text.split_once('-').ok_or(HashError::NoAlgorithm)?;
+        Self::parse_base64(Algorithm::parse(name)?, digest)
+    }
+
+    /// Reads a digest whose algorithm is known from elsewhere; base-16, base-32 or base-64 by its
+    /// length.
+    ///
+    /// # Errors
+    ///
+    /// Any [`HashError`].
+    pub fn parse_digest(algorithm: Algorithm, digest: &str) -> Result<Self, HashError> {
+        let digest_len = algorithm.digest_len();
+        let text_len = digest.len();
+        if text_len == digest_len.saturating_mul(2) {
+            Self::parse_base16(algorithm, digest)
+        } else if text_len == nixbase32::encoded_len(digest_len) {
+            Self::parse_base32(algorithm, digest)
+        } else if text_len == base64::encoded_len(digest_len) {
+            Self::parse_base64(algorithm, digest)
+        } else {
+            Err(HashError::Length)
+        }
+    }
+
+    fn parse_base16(algorithm: Algorithm, digest: &str) -> Result<Self, HashError> {
+        let mut hash = Self {
+            algorithm,
+            bytes: [0; DIGEST_LEN_MAX],
+        };
+        let pairs = digest.as_bytes().chunks_exact(2);
+        for (byte, pair) in hash.digest_mut().iter_mut().zip(pairs) {
+            for &digit in pair {
+                let value = char::from(digit).to_digit(16).ok_or(HashError::Base16)?;
+                *byte = (*byte << 4) | (value & 0xf) as u8;
+            }
+        }
+        Ok(hash)
+    }
+
+    fn parse_base32(algorithm: Algorithm, digest: &str) -> Result<Self, HashError> {
+        let mut hash = Self {
+            algorithm,
+            bytes: [0; DIGEST_LEN_MAX],
+        };
+        nixbase32::decode_into(digest.as_bytes(), hash.digest_mut()).map_err(HashError::Base32)?;
+        Ok(hash)
+    }
+
+    fn parse_base64(algorithm: Algorithm, digest: &str) -> Result<Self, HashError> {
+        let mut hash = Self {
+            algorithm,
+            bytes: [0; DIGEST_LEN_MAX],
+        };
+        base64::decode_into(digest.as_bytes(), hash.digest_mut()).map_err(HashError::Base64)?;
+        Ok(hash)
+    }
+
+    /// Which function made it.
+    #[must_use]
+    pub const fn algorithm(&self) -> Algorithm {
+        self.algorithm
+    }
+
+    /// The bytes, as many as the algorithm makes.
+    #[must_use]
+    pub fn digest(&self) -> &[u8] {
+        self.bytes
+            .get(..self.algorithm.digest_len())
+            .unwrap_or(&self.bytes)
+    }
+
+    fn digest_mut(&mut self) -> &mut [u8] {
+        self.bytes.split_at_mut(self.algorithm.digest_len()).0
+    }
+
+    /// The digest in lower-case hexadecimal, without the algorithm.
+    #[must_use]
+    pub fn base16(&self) -> String {
+        let digits = self
+            .digest()
+            .iter()
+            .flat_map(|&byte| [byte >> 4, byte & 0xf]);
+        digits
+            .filter_map(|digit| char::from_digit(digit.into(), 16))
+            .collect()
+    }
+
+    /// The digest in Nix's base-32, without the algorithm.
+    #[must_use]
+    pub fn nixbase32(&self) -> String {
+        nixbase32::encode(self.digest())
+    }
+
+    /// The digest in base-64 with padding, without the algorithm.
+    #[must_use]
+    pub fn base64(&self) -> String {
+        let mut text = String::with_capacity(base64::encoded_len(self.digest().len()));
+        base64::encode_to(self.digest(), &mut text);
+        text
+    }
+
+    /// The SRI form, such as `sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=`.
+    #[must_use]
+    pub fn sri(&self) -> String {
+        format!("{}-{}", self.algorithm.name(), self.base64())
+    }
+}
+
+impl fmt::Display for Hash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.algorithm.name(), self.nixbase32())
+    }
+}
+
+impl fmt::Debug for Hash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Hash({self})")
+    }
+}
+
+impl std::str::FromStr for Hash {
+    type Err = HashError;
+
+    fn from_str(text: &str) -> Result<Self, HashError> {
+        Self::parse(text)
+    }
+}
+
+#[cfg(test)]
+mod tests;

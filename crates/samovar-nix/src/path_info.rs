@@ -1,0 +1,158 @@
+//! What a store knows of one path.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+use crate::{ContentAddress, NarHash, Signature, StoreDir, StorePath};
+
+/// What a store knows of one valid path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PathInfo {
+    /// The path itself.
+    pub path: StorePath,
+    /// SHA-256 of its NAR.
+    pub nar_hash: NarHash,
+    /// Length of its NAR, in bytes. Zero means unknown: clients refuse a narinfo with it.
+    pub nar_size: u64,
+    /// The paths it refers to, itself included where it does. Sorted and unique; where it is not,
+    /// what is written from it is.
+    pub references: Vec<StorePath>,
+    /// The derivation that built it, if known.
+    pub deriver: Option<StorePath>,
+    /// The signatures stored with it.
+    pub signatures: Vec<Signature>,
+    /// What its name was computed from, if it is content-addressed.
+    pub content_address: Option<ContentAddress>,
+    /// When it was registered, in seconds since 1970.
+    pub registration_time: i64,
+    /// Whether it was built on this machine, and so is trusted by its store without signatures.
+    pub ultimate: bool,
+}
+
+impl PathInfo {
+    /// The text that is signed.
+    ///
+    /// # Source
+    ///
+    /// Nix 2.36, `src/libstore/path-info.cc`, `ValidPathInfo::fingerprint`: `1`, full path, NAR hash
+    /// in base-32, NAR size, and the full paths of the references in order, joined by commas.
+    /// Without references the text ends in the fourth semicolon.
+    #[must_use]
+    pub fn fingerprint(&self, dir: &StoreDir) -> String {
+        fingerprint(
+            dir,
+            &self.path,
+            &self.nar_hash,
+            self.nar_size,
+            &self.references,
+        )
+    }
+}
+
+/// The text that is signed: see [`PathInfo::fingerprint`].
+pub(crate) fn fingerprint(
+    dir: &StoreDir,
+    path: &StorePath,
+    nar_hash: &NarHash,
+    nar_size: u64,
+    references: &[StorePath],
+) -> String {
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let _ = write!(text, "1;{};{nar_hash};{nar_size};", path.display(dir));
+    for (index, reference) in in_order(references).iter().enumerate() {
+        if index > 0 {
+            text.push(',');
+        }
+        text.push_str(dir.as_str());
+        text.push('/');
+        text.push_str(reference.base_name());
+    }
+    text
+}
+
+/// The references as they are written: sorted by the bytes of the base name, each once.
+///
+/// Signature and narinfo depend on the order, so it is not left to the caller's care.
+pub(crate) fn in_order(references: &[StorePath]) -> Cow<'_, [StorePath]> {
+    if references.is_sorted_by(|a, b| a < b) {
+        return Cow::Borrowed(references);
+    }
+    let mut sorted = references.to_vec();
+    sorted.sort_unstable();
+    sorted.dedup();
+    Cow::Owned(sorted)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn path(base_name: &str) -> StorePath {
+        StorePath::from_base_name(base_name).unwrap()
+    }
+
+    /// The path of a plain file that holds `base\n`.
+    pub(crate) fn base() -> PathInfo {
+        PathInfo {
+            path: path("zs83x50c7jbs0hj70ivx7ykckxh2zzl5-base-1.0"),
+            nar_hash: NarHash::parse(
+                "sha256:1fd896adaccdc69d44495497c4c43fd4066c46e5e9af1a0e83b3493e143eeaf5",
+            )
+            .unwrap(),
+            nar_size: 120,
+            references: Vec::new(),
+            deriver: Some(path("vg5fcfpbwrrqdh72g1b6c0s812phcazb-base-1.0.drv")),
+            signatures: Vec::new(),
+            content_address: None,
+            registration_time: 1_795_169_674,
+            ultimate: true,
+        }
+    }
+
+    /// A path that refers to itself and to [`base`].
+    pub(crate) fn app() -> PathInfo {
+        PathInfo {
+            path: path("vdszx2k8vwaxcpdpwhbwsgib5c6sf53k-app-2.0"),
+            nar_hash: NarHash::parse(
+                "sha256:7a7897a9d7b6117b515ac6a332e237eed6ab902ea351d27a67f04ee2c82561b9",
+            )
+            .unwrap(),
+            nar_size: 224,
+            references: vec![
+                path("vdszx2k8vwaxcpdpwhbwsgib5c6sf53k-app-2.0"),
+                path("zs83x50c7jbs0hj70ivx7ykckxh2zzl5-base-1.0"),
+            ],
+            deriver: Some(path("mlyi5swx7sfafm72592yq5cyslh5xzrb-app-2.0.drv")),
+            ..base()
+        }
+    }
+
+    const BASE: &str = "1;/nix/store/zs83x50c7jbs0hj70ivx7ykckxh2zzl5-base-1.0;sha256:1xga7qa3wjdkhc71mbz9wm36q1nl7z2c95sl9529vindmjnrdn0z;120;";
+    const APP: &str = "1;/nix/store/vdszx2k8vwaxcpdpwhbwsgib5c6sf53k-app-2.0;sha256:1fb14p4f4kphcxxd4ld35s8apmpf6zi358y6b98pn4dnsylrfy3s;224;/nix/store/vdszx2k8vwaxcpdpwhbwsgib5c6sf53k-app-2.0,/nix/store/zs83x50c7jbs0hj70ivx7ykckxh2zzl5-base-1.0";
+
+    // Both are what Nix 2.8.0 signs.
+    #[test]
+    fn fingerprints() {
+        assert_eq!(base().fingerprint(&StoreDir::default()), BASE);
+        assert_eq!(app().fingerprint(&StoreDir::default()), APP);
+    }
+
+    #[test]
+    fn references_are_ordered_and_unique_whatever_the_caller_does() {
+        let mut info = app();
+        info.references.reverse();
+        assert_eq!(info.fingerprint(&StoreDir::default()), APP);
+        info.references.extend(app().references);
+        assert_eq!(info.fingerprint(&StoreDir::default()), APP);
+    }
+
+    #[test]
+    fn the_directory_is_part_of_it() {
+        let dir = StoreDir::new("/gnu/store").unwrap();
+        assert_eq!(
+            app().fingerprint(&dir),
+            APP.replace("/nix/store", "/gnu/store")
+        );
+    }
+}

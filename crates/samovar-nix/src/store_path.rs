@@ -1,0 +1,209 @@
+//! Store paths.
+//!
+//! # Grammar
+//!
+//! ```text
+//! store-path = store-dir "/" base-name
+//! base-name  = hash-part "-" name
+//! hash-part  = 32 characters of base-32
+//! name       = 1 to 211 of [0-9a-zA-Z] "+" "-" "." "_" "?" "="
+//! ```
+//!
+//! # Quirks
+//!
+//! The rule for dots at the start of a name changed with the version of Nix: 2.3 and 2.16.3 refuse
+//! every leading dot, 2.8 looks at none, 2.18.9 and later refuse `.`, `..` and names that start with
+//! `.-` or `..-`. A database may hold names from any of them, so [`StorePath::from_base_name`] does not
+//! look at dots; [`StorePath::from_base_name_strict`] has the newest rule.
+//!
+//! # Source
+//!
+//! Nix 2.36, `src/libstore/path.cc`; Nix 2.8.0 and 2.3.18 for the older rules.
+
+use std::cmp::Ordering;
+use std::fmt;
+
+use crate::hash_part::TEXT_LEN as HASH_PART_LEN;
+use crate::{HashPart, HashPartError, StoreDir};
+
+/// Longest name, in bytes: a base name with it and `.lock` or `.check` still fits a file name.
+pub const NAME_LEN_MAX: usize = 211;
+
+/// A store path without its directory, such as `vdszx2k8vwaxcpdpwhbwsgib5c6sf53k-app-2.0`.
+///
+/// Ordered by the bytes of the base name, as Nix orders references.
+///
+/// # Examples
+///
+/// ```
+/// # use samovar_nix::{StoreDir, StorePath};
+/// let dir = StoreDir::default();
+/// let path = StorePath::parse(&dir, "/nix/store/vdszx2k8vwaxcpdpwhbwsgib5c6sf53k-app-2.0")?;
+/// assert_eq!(path.name(), "app-2.0");
+/// assert_eq!(path.hash_part().to_string(), "vdszx2k8vwaxcpdpwhbwsgib5c6sf53k");
+/// # Ok::<(), samovar_nix::StorePathError>(())
+/// ```
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct StorePath {
+    /// Invariant: `<hash_part>-<name>`, ASCII alone.
+    base_name: Box<str>,
+    hash_part: HashPart,
+}
+
+/// Why a text is not a store path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StorePathError {
+    /// It does not lie directly in the store directory.
+    #[error("not directly in the store directory")]
+    NotInStore,
+    /// It has fewer than 33 bytes, or no dash after the hash part.
+    #[error("no hash part and dash at the start")]
+    NoHashPart,
+    /// The hash part is not base-32.
+    #[error("bad hash part")]
+    HashPart(#[source] HashPartError),
+    /// Nothing follows the dash.
+    #[error("empty name")]
+    NameEmpty,
+    /// The name is longer than [`NAME_LEN_MAX`].
+    #[error("name longer than {NAME_LEN_MAX} bytes")]
+    NameTooLong,
+    /// The name holds a character that names may not have.
+    #[error("character that is not allowed in a name")]
+    NameCharacter,
+    /// The name's first part, up to a dash, is `.` or `..`. Only by the strict rule.
+    #[error("name that starts with a component of dots")]
+    NameDots,
+}
+
+impl StorePath {
+    /// Reads `<hash part>-<name>`, with any name that a database may hold.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StorePathError`] but [`NameDots`](StorePathError::NameDots) and
+    /// [`NotInStore`](StorePathError::NotInStore).
+    pub fn from_base_name(base_name: &str) -> Result<Self, StorePathError> {
+        let (hash_part, rest) = base_name
+            .as_bytes()
+            .split_at_checked(HASH_PART_LEN)
+            .ok_or(StorePathError::NoHashPart)?;
+        let name = rest.strip_prefix(b"-").ok_or(StorePathError::NoHashPart)?;
+        let hash_part = HashPart::parse(hash_part).map_err(StorePathError::HashPart)?;
+        check_name(name)?;
+        Ok(Self {
+            base_name: base_name.into(),
+            hash_part,
+        })
+    }
+
+    /// Reads `<hash part>-<name>` by the rule of Nix 2.18.9 and later.
+    ///
+    /// # Errors
+    ///
+    /// As [`from_base_name`](Self::from_base_name), and [`StorePathError::NameDots`].
+    pub fn from_base_name_strict(base_name: &str) -> Result<Self, StorePathError> {
+        let path = Self::from_base_name(base_name)?;
+        match path.name().split('-').next() {
+            Some("." | "..") => Err(StorePathError::NameDots),
+            _ => Ok(path),
+        }
+    }
+
+    /// Reads a full path that must lie directly in `dir`.
+    ///
+    /// # Errors
+    ///
+    /// As [`from_base_name`](Self::from_base_name), and [`StorePathError::NotInStore`].
+    pub fn parse(dir: &StoreDir, full: &str) -> Result<Self, StorePathError> {
+        let base_name = full
+            .strip_prefix(dir.as_str())
+            .and_then(|rest| rest.strip_prefix('/'));
+        match base_name {
+            Some(base_name) if !base_name.contains('/') => Self::from_base_name(base_name),
+            _ => Err(StorePathError::NotInStore),
+        }
+    }
+
+    /// The hash part, by which caches are asked.
+    #[must_use]
+    pub const fn hash_part(&self) -> HashPart {
+        self.hash_part
+    }
+
+    /// What follows the hash part and its dash.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.base_name.split_once('-').map_or("", |(_, name)| name)
+    }
+
+    /// Everything after the store directory and its slash.
+    #[must_use]
+    pub const fn base_name(&self) -> &str {
+        &self.base_name
+    }
+
+    /// Whether this is a derivation: its name ends in `.drv`.
+    #[must_use]
+    pub fn is_derivation(&self) -> bool {
+        self.base_name.ends_with(".drv")
+    }
+
+    /// The full path, as new text.
+    #[must_use]
+    pub fn full(&self, dir: &StoreDir) -> String {
+        [dir.as_str(), "/", &self.base_name].concat()
+    }
+
+    /// The full path, written without new text.
+    #[must_use]
+    pub fn display<'a>(&'a self, dir: &'a StoreDir) -> impl fmt::Display + 'a {
+        fmt::from_fn(move |f| write!(f, "{}/{}", dir.as_str(), self.base_name))
+    }
+}
+
+fn check_name(name: &[u8]) -> Result<(), StorePathError> {
+    if name.is_empty() {
+        return Err(StorePathError::NameEmpty);
+    }
+    if name.len() > NAME_LEN_MAX {
+        return Err(StorePathError::NameTooLong);
+    }
+    if !name.iter().copied().all(is_name_character) {
+        return Err(StorePathError::NameCharacter);
+    }
+    Ok(())
+}
+
+const fn is_name_character(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.' | b'_' | b'?' | b'=')
+}
+
+impl Ord for StorePath {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.base_name.cmp(&other.base_name)
+    }
+}
+
+impl PartialOrd for StorePath {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// The base name.
+impl fmt::Display for StorePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.base_name)
+    }
+}
+
+impl fmt::Debug for StorePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "StorePath({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests;
