@@ -1,2 +1,74 @@
-//! Tasks of the repository.
-fn main() {}
+//! Tasks of the repository, run by the Makefile as `cargo run --package xtask -- TASK`.
+//!
+//! | task | what it does |
+//! | --- | --- |
+//! | `setup [--test]` | installs the packages that are missing |
+//! | `sample-store [--bench] DIR` | makes a store to serve, with the real Nix |
+//! | `serve [--port N]` | builds the server and serves this machine's store, or the sample |
+//! | `example-lines [--port N]` | prints what a client needs to use that server |
+//! | `tidy` | holds the tree to the rules that no other tool knows |
+//!
+//! Each task is a module of that name.
+
+#![forbid(unsafe_code)]
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a task runner talks to its terminal: results to stdout, progress to stderr"
+)]
+
+mod command;
+mod sample;
+mod serve;
+mod setup;
+mod tidy;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+
+const USAGE: &str = "usage: xtask setup [--test] | sample-store [--bench] DIR | \
+                     serve [--port N] | example-lines [--port N] | tidy";
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<()> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["setup"] => setup::install(setup::For::Serving),
+        ["setup", "--test"] => setup::install(setup::For::Testing),
+        ["sample-store", "--bench", dir] => sample::make(Path::new(dir), sample::Kind::Bench),
+        ["sample-store", dir] => sample::make(Path::new(dir), sample::Kind::Test),
+        ["serve", rest @ ..] => serve::serve(port(rest)?),
+        ["example-lines", rest @ ..] => serve::print_example_lines(port(rest)?),
+        ["tidy"] => tidy::check(&repository()),
+        _ => bail!(USAGE),
+    }
+}
+
+/// The port in `--port N`; what nix-serve listens on without it.
+fn port(words: &[&str]) -> Result<u16> {
+    match words {
+        [] => Ok(5000),
+        ["--port", port] => port
+            .parse()
+            .with_context(|| format!("{port:?} is not a port")),
+        _ => bail!(USAGE),
+    }
+}
+
+/// The top folder of the repository, wherever the task was started.
+fn repository() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here).to_path_buf()
+}

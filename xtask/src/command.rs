@@ -1,0 +1,136 @@
+//! Starting other programs: what they said stands in the error when they fail.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+/// Prints one line of progress, so that no step is a silent wait.
+pub(crate) fn progress(line: &str) {
+    eprintln!("samovar: {line}");
+}
+
+/// Runs `command` with its output on the terminal.
+///
+/// # Errors
+///
+/// If it cannot be started or does not exit with 0.
+pub(crate) fn run(command: &mut Command) -> Result<()> {
+    let status = command
+        .status()
+        .with_context(|| format!("cannot start {}", describe(command)))?;
+    if !status.success() {
+        bail!("{}: {status}", describe(command));
+    }
+    Ok(())
+}
+
+/// Runs `command` and returns what it wrote to stdout, without the newline at the end.
+///
+/// # Errors
+///
+/// If it cannot be started or does not exit with 0; the error holds what it wrote to stderr.
+pub(crate) fn output(command: &mut Command) -> Result<String> {
+    feed(command, |_| Ok(()))
+}
+
+/// Like [`output`], but `write` fills the command's stdin first.
+///
+/// # Errors
+///
+/// Those of [`output`]; what the command said counts for more than that its stdin was closed.
+pub(crate) fn feed(
+    command: &mut Command,
+    write: impl FnOnce(&mut dyn Write) -> std::io::Result<()> + Send,
+) -> Result<String> {
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command
+        .spawn()
+        .with_context(|| format!("cannot start {}", describe(command)))?;
+    let stdin = child.stdin.take().context("stdin is piped")?;
+    // Written from a thread of its own: the command may print more than a pipe holds meanwhile.
+    let (written, done) = std::thread::scope(|scope| {
+        let writer = scope.spawn(move || {
+            let mut stdin = std::io::BufWriter::with_capacity(1 << 16, stdin);
+            write(&mut stdin).and_then(|()| stdin.flush())
+        });
+        let done = child.wait_with_output();
+        (writer.join(), done)
+    });
+    let done = done.with_context(|| format!("cannot wait for {}", describe(command)))?;
+    if !done.status.success() {
+        let said = String::from_utf8_lossy(&done.stderr);
+        bail!(
+            "{}: {}\n{}",
+            describe(command),
+            done.status,
+            said.trim_end()
+        );
+    }
+    match written {
+        Ok(written) => written.with_context(|| format!("cannot write to {}", describe(command)))?,
+        Err(_) => bail!("the writer for {} panicked", describe(command)),
+    }
+    Ok(String::from_utf8_lossy(&done.stdout).trim_end().to_owned())
+}
+
+/// Program and arguments, as far as they fit a line or two.
+fn describe(command: &Command) -> String {
+    const LEN_MAX: usize = 200;
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
+    let mut line = words.join(" ");
+    if line.len() > LEN_MAX {
+        line.truncate(line.floor_char_boundary(LEN_MAX));
+        line.push('…');
+    }
+    line
+}
+
+/// Where `program` is found, as a shell would.
+///
+/// Looks behind `PATH` too: nginx stands in `/usr/sbin`, which a user's `PATH` may leave out, and
+/// Nix in a profile that only a login shell adds.
+pub(crate) fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let beyond = ["/usr/sbin", "/sbin", "/nix/var/nix/profiles/default/bin"].map(PathBuf::from);
+    std::env::split_paths(&path)
+        .chain(beyond)
+        .map(|folder| folder.join(program))
+        .find(|file| is_executable(file))
+}
+
+fn is_executable(file: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    file.metadata()
+        .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn output_is_trimmed_and_errors_hold_stderr() {
+        assert_eq!(output(Command::new("echo").arg("hi")).unwrap(), "hi");
+        let error = output(Command::new("sh").args(["-c", "echo oh >&2; exit 3"])).unwrap_err();
+        assert!(error.to_string().contains("oh"), "{error}");
+    }
+
+    #[test]
+    fn more_than_a_pipe_goes_both_ways() {
+        let block = vec![b'x'; 1 << 20];
+        let back = feed(&mut Command::new("cat"), |out| out.write_all(&block)).unwrap();
+        assert_eq!(back.len(), 1 << 20);
+    }
+
+    #[test]
+    fn programs_are_found() {
+        assert!(find("sh").is_some());
+        assert!(find("no-such-program-at-all").is_none());
+    }
+}

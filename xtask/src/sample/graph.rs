@@ -1,0 +1,158 @@
+//! Packages that depend on each other: the derivations, and the imports of what they would build.
+
+use std::fmt::Write as _;
+
+use anyhow::{Context, Result};
+
+use super::random::Random;
+use super::store::{Derivation, Import, Store};
+use super::trees;
+
+/// A package: a name, and the packages before it in the list that it refers to.
+#[derive(Debug)]
+pub(crate) struct Recipe {
+    pub(crate) name: String,
+    pub(crate) inputs: Vec<usize>,
+}
+
+/// `layers` layers of `width` packages. Each refers to three of the layer below; one more package
+/// at the end, `top`, refers to the last layer and so reaches all.
+///
+/// Layers and not one chain: a client asks for what a narinfo names, so a chain would make it wait
+/// for every answer before it asks again, and no real closure is like that.
+pub(crate) fn layers(prefix: &str, layers: usize, width: usize) -> Vec<Recipe> {
+    let mut recipes = Vec::new();
+    for layer in 0..layers {
+        for place in 0..width {
+            let mut inputs = Vec::new();
+            if let Some(below) = layer.checked_sub(1) {
+                // The package right below is always one of them, so that nothing is left out.
+                inputs = [place, (place * 3 + 1) % width, (place + layer) % width]
+                    .map(|place| below * width + place)
+                    .to_vec();
+                inputs.sort_unstable();
+                inputs.dedup();
+            }
+            recipes.push(Recipe {
+                name: format!("{prefix}-{layer}-{place}"),
+                inputs,
+            });
+        }
+    }
+    let last = layers.saturating_sub(1) * width;
+    recipes.push(Recipe {
+        name: format!("{prefix}-top"),
+        inputs: (last..last + width).collect(),
+    });
+    recipes
+}
+
+/// `count` packages with up to 20 references each to packages shortly before them.
+pub(crate) fn many(prefix: &str, count: usize, seed: u64) -> Vec<Recipe> {
+    let mut random = Random::new(seed);
+    (0..count)
+        .map(|index| {
+            let near = index.min(200);
+            let wanted = if near == 0 { 0 } else { random.place(21) };
+            let mut inputs: Vec<usize> = (0..wanted)
+                .map(|_| index - 1 - random.place(near))
+                .collect();
+            inputs.sort_unstable();
+            inputs.dedup();
+            Recipe {
+                name: format!("{prefix}-{index}"),
+                inputs,
+            }
+        })
+        .collect()
+}
+
+/// Makes the `.drv` files of `recipes` and registers an output for each, built by hand.
+///
+/// Built by hand because three hundred sandboxes take ten seconds and are not allowed everywhere.
+pub(crate) fn register(store: &Store, recipes: &[Recipe]) -> Result<Vec<Derivation>> {
+    let derivations = store
+        .instantiate(&expression(recipes))
+        .context("cannot make the graph")?;
+    let outputs: Vec<&str> = derivations
+        .iter()
+        .filter_map(|derivation| derivation.outputs.get("out").map(String::as_str))
+        .collect();
+    let imports = recipes.iter().zip(&derivations).zip(&outputs).enumerate();
+    let imports: Vec<Import> = imports
+        .map(|(index, ((recipe, derivation), own_path))| {
+            let inputs: Vec<&str> = recipe
+                .inputs
+                .iter()
+                .filter_map(|&input| outputs.get(input).copied())
+                .collect();
+            let node = trees::package(index as u64, own_path, &inputs);
+            let own = trees::names_itself(index as u64).then_some(own_path);
+            Import {
+                path: (*own_path).to_owned(),
+                node,
+                references: inputs
+                    .iter()
+                    .chain(own)
+                    .map(|path| (*path).to_owned())
+                    .collect(),
+                deriver: derivation.drv.clone(),
+            }
+        })
+        .collect();
+    store
+        .import(&imports)
+        .context("cannot register the graph")?;
+    Ok(derivations)
+}
+
+/// A Nix list of derivations; each names its inputs by their place in it.
+fn expression(recipes: &[Recipe]) -> String {
+    let mut text = String::from(
+        "let at = builtins.elemAt all; make = name: inputs: derivation { inherit name inputs; \
+         system = \"x86_64-linux\"; builder = \"/bin/sh\"; args = [ \"-c\" \"make install\" ]; }; \
+         all = [\n",
+    );
+    for Recipe { name, inputs } in recipes {
+        let inputs = inputs.iter().fold(String::new(), |mut text, input| {
+            // A String never fails to take text.
+            write!(text, "(at {input}) ").ok();
+            text
+        });
+        writeln!(text, "(make \"{name}\" [ {inputs}])").ok();
+    }
+    text.push_str("]; in all");
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_top_reaches_all_layers() {
+        let recipes = layers("lib", 33, 10);
+        assert_eq!(recipes.len(), 331);
+        let mut reached = vec![false; recipes.len()];
+        let mut waiting = vec![recipes.len() - 1];
+        while let Some(index) = waiting.pop() {
+            if !std::mem::replace(&mut reached[index], true) {
+                waiting.extend(&recipes[index].inputs);
+            }
+        }
+        assert!(reached.iter().all(|&reached| reached));
+    }
+
+    #[test]
+    fn references_come_before_their_referrer() {
+        for recipes in [layers("a", 4, 3), many("b", 500, 1)] {
+            for (index, recipe) in recipes.iter().enumerate() {
+                assert!(
+                    recipe.inputs.iter().all(|&input| input < index),
+                    "{recipe:?}"
+                );
+                assert!(recipe.inputs.len() <= 20);
+            }
+        }
+    }
+}

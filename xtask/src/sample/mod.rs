@@ -1,0 +1,255 @@
+//! `sample-store`: a store to serve where there is none, made with the real Nix.
+//!
+//! Contents and names are the same in every run and on every machine. `sample.json` beside the
+//! store names the interesting paths; [`test_store`] and [`bench_store`] say which.
+
+mod graph;
+mod nar;
+mod random;
+mod store;
+mod test_store;
+mod trees;
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Map, Value, json};
+
+use self::nar::Node;
+pub(crate) use self::store::STORE_DIR;
+use self::store::{Import, Store};
+use crate::command::progress;
+
+/// Counts up when the contents change: a store made by an older generator is made anew.
+const FORMAT: u64 = 1;
+
+/// The name of the manifest below the folder of a store.
+pub(crate) const MANIFEST: &str = "sample.json";
+
+/// Which store to make.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Small, with everything that is odd: for tests and for a first try.
+    Test,
+    /// Large and ordinary: for measuring.
+    Bench,
+}
+
+/// The manifest: names to paths, lists of paths, counts.
+pub(crate) type Manifest = Map<String, Value>;
+
+/// Makes a sample store in `dir`, unless it is there and complete.
+///
+/// # Errors
+///
+/// If `dir` holds something else, Nix is missing or refuses, or the disk is full.
+pub(crate) fn make(dir: &Path, kind: Kind) -> Result<()> {
+    let parent = match dir.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    fs::create_dir_all(parent)?;
+    let dir = parent
+        .canonicalize()?
+        .join(dir.file_name().context("the store needs a folder")?);
+
+    // Two test runs may ask at once; the second waits and finds the store made.
+    let lock = fs::File::create(with_suffix(&dir, ".lock"))?;
+    lock.lock()?;
+    if is_complete(&dir, kind)? {
+        return Ok(());
+    }
+    progress(&format!(
+        "making a sample store in {} with Nix (some seconds)",
+        dir.display()
+    ));
+    let started = Instant::now();
+    // Under another name until it is whole: a folder of the right name is always a finished store.
+    let partial = with_suffix(&dir, ".partial");
+    remove_tree(&partial)?;
+    fs::create_dir(&partial)?;
+    let store = Store::new(&partial)?;
+    let mut manifest = match kind {
+        Kind::Test => test_store::fill(&store)?,
+        Kind::Bench => bench_store(&store)?,
+    };
+    let valid_paths = store.valid_paths()?;
+    manifest.insert("valid_paths".into(), json!(valid_paths));
+    manifest.insert("format".into(), json!([kind_name(kind), FORMAT]));
+    store.finish()?;
+    fs::write(
+        partial.join(MANIFEST),
+        serde_json::to_string_pretty(&manifest)? + "\n",
+    )?;
+    fs::rename(&partial, &dir)?;
+    progress(&format!(
+        "sample store: {} valid paths in {:.1} s",
+        valid_paths.len(),
+        started.elapsed().as_secs_f64()
+    ));
+    Ok(())
+}
+
+/// The store to measure on.
+///
+/// | key | path |
+/// | --- | --- |
+/// | `empty`, `big` | an empty file; 10 MB that do not compress |
+/// | `mixed` | ten files up to 10 MB |
+/// | `tree` | about 45,000 small files in folders, 400 MB |
+/// | `top` | the top of a closure of 401 |
+/// | `small` | 2,000 small paths with up to 20 references |
+fn bench_store(store: &Store) -> Result<Manifest> {
+    let mut sources = vec![
+        ("empty", Node::file("")),
+        ("big", trees::noise(10_000_000, 1)),
+    ];
+    const MIXED: [(&str, u64); 10] = [
+        ("mixed-0", 100),
+        ("mixed-1", 1_000),
+        ("mixed-2", 4_096),
+        ("mixed-3", 20_000),
+        ("mixed-4", 65_536),
+        ("mixed-5", 200_000),
+        ("mixed-6", 500_000),
+        ("mixed-7", 1_000_000),
+        ("mixed-8", 3_000_000),
+        ("mixed-9", 10_000_000),
+    ];
+    sources.extend(MIXED.map(|(name, len)| (name, trees::noise(len, len))));
+    let added = store.add(&sources)?;
+
+    progress("  a tree of 45,000 files");
+    let tree = store.instantiate(&single_derivation("tree"))?;
+    let tree = tree.first().context("one derivation")?;
+    let tree_path = tree.outputs.get("out").context("an output")?.clone();
+    store.import(&[Import {
+        path: tree_path.clone(),
+        node: trees::node_modules(45_000, 1, 45),
+        references: Vec::new(),
+        deriver: tree.drv.clone(),
+    }])?;
+
+    progress("  a closure of 401 paths and 2,000 small ones");
+    let closure = graph::register(store, &graph::layers("lib", 40, 10))?;
+    let small = graph::register(store, &graph::many("small", 2000, 2))?;
+    let top = closure
+        .last()
+        .and_then(|top| top.outputs.get("out"))
+        .context("the closure's top")?;
+    let small: Vec<&String> = small
+        .iter()
+        .filter_map(|one| one.outputs.get("out"))
+        .collect();
+
+    let mut manifest = Manifest::new();
+    manifest.insert("empty".into(), json!(added.first()));
+    manifest.insert("big".into(), json!(added.get(1)));
+    manifest.insert("mixed".into(), json!(added.get(2..)));
+    manifest.insert("tree".into(), json!(tree_path));
+    manifest.insert("top".into(), json!(top));
+    manifest.insert("small".into(), json!(small));
+    Ok(manifest)
+}
+
+/// A list of one derivation that nobody will build.
+fn single_derivation(name: &str) -> String {
+    format!(
+        "[ (derivation {{ name = \"{name}\"; system = \"x86_64-linux\"; builder = \"/bin/sh\"; \
+         args = [ \"-c\" \"npm install\" ]; }}) ]"
+    )
+}
+
+/// Whether `dir` is a finished store of this kind and format; one of another format is removed.
+fn is_complete(dir: &Path, kind: Kind) -> Result<bool> {
+    let text = match fs::read_to_string(dir.join(MANIFEST)) {
+        Ok(text) => text,
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            if fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some()) {
+                bail!("{} is not empty and not a sample store", dir.display());
+            }
+            return Ok(false);
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let manifest: Value = serde_json::from_str(&text)
+        .with_context(|| format!("{} is damaged", dir.join(MANIFEST).display()))?;
+    if manifest.get("format") == Some(&json!([kind_name(kind), FORMAT])) {
+        return Ok(true);
+    }
+    remove_tree(dir)?;
+    Ok(false)
+}
+
+fn kind_name(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Test => "test",
+        Kind::Bench => "bench",
+    }
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+/// Removes a store. Its folders are read-only, which stops everyone but root, so that is undone.
+fn remove_tree(dir: &Path) -> Result<()> {
+    fn make_writable(dir: &Path) -> std::io::Result<()> {
+        use std::os::unix::fs::PermissionsExt;
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o755))?;
+        for entry in fs::read_dir(dir)? {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() {
+                make_writable(&entry.path())?;
+            }
+        }
+        Ok(())
+    }
+    if !dir.try_exists()? {
+        return Ok(());
+    }
+    make_writable(dir)
+        .and_then(|()| fs::remove_dir_all(dir))
+        .with_context(|| format!("cannot remove {}", dir.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scratch(name: &str) -> PathBuf {
+        let dir = std::env::temp_dir().join(format!("xtask-{name}-{}", std::process::id()));
+        remove_tree(&dir).unwrap();
+        fs::create_dir(&dir).unwrap();
+        dir
+    }
+
+    #[test]
+    fn a_folder_of_something_else_is_left_alone() {
+        let dir = scratch("foreign");
+        assert!(!is_complete(&dir, Kind::Test).unwrap());
+        fs::write(dir.join("letter.txt"), "dear").unwrap();
+        assert!(is_complete(&dir, Kind::Test).is_err());
+        assert!(dir.join("letter.txt").exists());
+        remove_tree(&dir).unwrap();
+    }
+
+    #[test]
+    fn an_older_store_is_removed_and_a_current_one_kept() {
+        let dir = scratch("older");
+        fs::write(
+            dir.join(MANIFEST),
+            json!({"format": ["test", FORMAT]}).to_string(),
+        )
+        .unwrap();
+        assert!(is_complete(&dir, Kind::Test).unwrap());
+        assert!(dir.exists());
+        assert!(!is_complete(&dir, Kind::Bench).unwrap());
+        assert!(!dir.exists());
+    }
+}

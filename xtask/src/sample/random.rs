@@ -1,0 +1,144 @@
+//! Numbers that look random and are the same on every machine and in every run.
+//!
+//! Integers only: the mathematics library of another machine may round the last bit of a logarithm
+//! differently, and one byte more or less in a file changes the hash of everything above it.
+
+use std::io::{self, Write};
+
+/// `SplitMix64`: two multiplications a number, and any seed is a good one.
+#[derive(Debug, Clone)]
+pub(crate) struct Random(u64);
+
+impl Random {
+    /// A sequence of its own for each seed.
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// The next number.
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A number below `bound`, which must not be 0. The bias is that of a remainder: harmless here.
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound
+    }
+
+    /// A place in a list of `count`, which must not be 0.
+    pub(crate) fn place(&mut self, count: usize) -> usize {
+        usize::try_from(self.below(count as u64)).expect("less than a usize is a usize")
+    }
+
+    /// A file size out of a `node_modules` folder: median 2.6 KB, average 9 KB, a long tail.
+    pub(crate) fn file_len(&mut self) -> u64 {
+        // Per thousand of the files, the largest size; sizes between are spread evenly. It follows a
+        // log-normal curve without asking for a logarithm.
+        const LEN_AT: [(u64, u64); 9] = [
+            (0, 20),
+            (100, 350),
+            (250, 900),
+            (500, 2_600),
+            (750, 7_500),
+            (900, 18_000),
+            (970, 46_000),
+            (990, 90_000),
+            (1000, 260_000),
+        ];
+        let place = self.below(1000);
+        let spread = self.next();
+        for pair in LEN_AT.windows(2) {
+            if let [(_, low), (end, high)] = *pair
+                && place < end
+            {
+                return low + spread % (high - low);
+            }
+        }
+        0
+    }
+
+    /// Writes `len` bytes that do not compress.
+    pub(crate) fn write_noise(&mut self, len: u64, out: &mut dyn Write) -> io::Result<()> {
+        let mut left = len;
+        while left > 0 {
+            let word = self.next().to_le_bytes();
+            let part = left.min(8);
+            out.write_all(word.get(..part as usize).unwrap_or_default())?;
+            left -= part;
+        }
+        Ok(())
+    }
+
+    /// Writes `len` bytes of words in lines.
+    pub(crate) fn write_prose(&mut self, len: u64, out: &mut dyn Write) -> io::Result<()> {
+        const WORDS: [&str; 16] = [
+            "const ",
+            "return ",
+            "function",
+            "(value, ",
+            "index) ",
+            "=> {\n",
+            "  }\n",
+            "module",
+            ".exports",
+            " = ",
+            "require(",
+            "'./util')",
+            ";\n",
+            "// see ",
+            "undefined ",
+            "export ",
+        ];
+        let mut left = len;
+        while left > 0 {
+            let choice = self.next();
+            let word = WORDS
+                .get((choice & 15) as usize)
+                .copied()
+                .unwrap_or_default();
+            // A number after some words: without it the text would shrink to almost nothing.
+            let number = if choice & 0x30 == 0 {
+                format!("{:x} ", choice >> 40)
+            } else {
+                String::new()
+            };
+            for part in [word.as_bytes(), number.as_bytes()] {
+                let len = usize::try_from(left).map_or(part.len(), |left| left.min(part.len()));
+                let part = part.get(..len).unwrap_or_default();
+                out.write_all(part)?;
+                left -= part.len() as u64;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sequence_is_splitmix64() {
+        let mut random = Random::new(1_234_567);
+        assert_eq!(random.next(), 6_457_827_717_110_365_317);
+        assert_eq!(random.next(), 3_203_168_211_198_807_973);
+    }
+
+    #[test]
+    fn file_lens_are_those_of_node_modules() {
+        let mut random = Random::new(7);
+        let mut lens: Vec<u64> = (0..45_000).map(|_| random.file_len()).collect();
+        lens.sort_unstable();
+        let average = lens.iter().sum::<u64>() / 45_000;
+        assert!(
+            (2_400..2_800).contains(&lens[22_500]),
+            "median {}",
+            lens[22_500]
+        );
+        assert!((8_000..10_000).contains(&average), "average {average}");
+    }
+}

@@ -1,0 +1,312 @@
+//! A store below a folder of its own, filled by the real Nix.
+//!
+//! Nix calls it a chroot store: with `--store DIR` all names stay `/nix/store/…`, while files, the
+//! database and logs stand below `DIR/nix`. So it needs neither `/nix` on the machine nor root.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use super::nar::{Node, write_bytes, write_u64};
+use crate::command::{feed, output};
+
+/// The names of all paths begin with this, wherever the files are.
+pub(crate) const STORE_DIR: &str = "/nix/store";
+
+/// A store below `root` and a folder for what Nix writes beside it.
+#[derive(Debug)]
+pub(crate) struct Store {
+    root: PathBuf,
+    scratch: PathBuf,
+}
+
+/// A path to register with the content and the graph of our choice.
+#[derive(Debug)]
+pub(crate) struct Import {
+    pub(crate) path: String,
+    pub(crate) node: Node,
+    pub(crate) references: Vec<String>,
+    pub(crate) deriver: String,
+}
+
+/// A derivation as the evaluator sees it.
+#[derive(Debug, Clone)]
+pub(crate) struct Derivation {
+    /// The path of the `.drv` file.
+    pub(crate) drv: String,
+    /// Output name to path.
+    pub(crate) outputs: BTreeMap<String, String>,
+}
+
+impl Store {
+    /// An empty store below `root`, which must exist.
+    pub(crate) fn new(root: &Path) -> Result<Self> {
+        let root = root.canonicalize()?;
+        let scratch = root.join("scratch");
+        fs::create_dir(&scratch)?;
+        Ok(Self { root, scratch })
+    }
+
+    /// Where the files of `path`, a logical name, are.
+    pub(crate) fn real(&self, path: &str) -> PathBuf {
+        self.root.join(path.trim_start_matches('/'))
+    }
+
+    /// Removes what Nix left beside the store.
+    pub(crate) fn finish(self) -> Result<()> {
+        Ok(fs::remove_dir_all(&self.scratch)?)
+    }
+
+    /// A Nix command on this store that no configuration of the machine or its user changes.
+    pub(crate) fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(crate::command::find(program).unwrap_or(program.into()));
+        let outside =
+            std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("NIX_"));
+        for (name, _) in outside {
+            command.env_remove(name);
+        }
+        command
+            .env("HOME", &self.scratch)
+            .env("NIX_CONF_DIR", &self.scratch)
+            .env("XDG_CACHE_HOME", &self.scratch)
+            .env("XDG_CONFIG_HOME", &self.scratch)
+            .env("LC_ALL", "C")
+            .current_dir(&self.scratch);
+        if program == "nix" {
+            command.args(["--extra-experimental-features", "nix-command"]);
+        }
+        command.arg("--store").arg(&self.root);
+        // The users Nix would switch to for a build may not exist; and nothing here outlives a
+        // power cut, so do not wait for the disk after each path.
+        command.args([
+            "--option",
+            "build-users-group",
+            "",
+            "--option",
+            "fsync-metadata",
+            "false",
+        ]);
+        command.args(["--option", "substitute", "false"]);
+        command
+    }
+
+    /// Adds each tree under its name, as a source: content-addressed, without references.
+    pub(crate) fn add(&self, sources: &[(&str, Node)]) -> Result<Vec<String>> {
+        let folder = self.scratch.join("add");
+        fs::create_dir(&folder)?;
+        for (name, node) in sources {
+            node.write_tree(&folder.join(name))
+                .with_context(|| format!("cannot write {name}"))?;
+        }
+        let files = sources.iter().map(|(name, _)| folder.join(name));
+        let added = output(self.command("nix-store").arg("--add").args(files));
+        fs::remove_dir_all(&folder)?;
+        Ok(added?.lines().map(str::to_owned).collect())
+    }
+
+    /// Adds one file by the hash of its bytes, as a download would be.
+    pub(crate) fn add_fixed(&self, name: &str, node: &Node) -> Result<String> {
+        let file = self.scratch.join(name);
+        node.write_tree(&file)?;
+        output(
+            self.command("nix-store")
+                .args(["--add-fixed", "sha256"])
+                .arg(file),
+        )
+    }
+
+    /// Evaluates `expression`, a list of derivations, and writes their `.drv` files.
+    pub(crate) fn instantiate(&self, expression: &str) -> Result<Vec<Derivation>> {
+        self.instantiate_with(Features::Stable, expression)
+    }
+
+    /// [`Self::instantiate`] with more features.
+    pub(crate) fn instantiate_with(
+        &self,
+        features: Features,
+        expression: &str,
+    ) -> Result<Vec<Derivation>> {
+        let described = format!(
+            "map (d: {{ drv = d.drvPath; outputs = builtins.listToAttrs (map \
+             (name: {{ inherit name; value = d.${{name}}.outPath; }}) (d.outputs or [ \"out\" ])); }}) \
+             ({expression})"
+        );
+        // A file, because a graph of thousands is longer than an argument may be.
+        let file = self.scratch.join("expression.nix");
+        fs::write(&file, described)?;
+        let json = output(
+            self.command("nix-instantiate")
+                .args(features.arguments())
+                .args(["--eval", "--strict", "--json", "--read-write-mode"])
+                .arg(&file),
+        )?;
+        let list: Vec<Value> = serde_json::from_str(&json).context("not a list of derivations")?;
+        list.iter()
+            .map(derivation)
+            .collect::<Option<_>>()
+            .context("not a derivation")
+    }
+
+    /// Evaluates `expression` to a string, writing the paths it depends on.
+    pub(crate) fn evaluate(&self, expression: &str) -> Result<String> {
+        let json = output(self.command("nix-instantiate").args([
+            "--eval",
+            "--json",
+            "--read-write-mode",
+            "--expr",
+            expression,
+        ]))?;
+        serde_json::from_str(&json).context("not a string")
+    }
+
+    /// Registers `paths`, each after those it refers to. Nix itself reads the NARs and takes hashes
+    /// and sizes from them.
+    pub(crate) fn import(&self, paths: &[Import]) -> Result<()> {
+        feed(self.command("nix-store").arg("--import"), |out| {
+            paths.iter().try_for_each(|path| path.write(out))?;
+            write_u64(out, 0)
+        })
+        .map(drop)
+    }
+
+    /// Builds the derivation `drv` in Nix's sandbox, with the programs of this machine in it, and
+    /// returns the path of its first output.
+    pub(crate) fn build(&self, drv: &str) -> Result<String> {
+        self.build_with(Features::Stable, drv)
+    }
+
+    /// [`Self::build`] with more features.
+    pub(crate) fn build_with(&self, features: Features, drv: &str) -> Result<String> {
+        let built = output(
+            self.command("nix-store")
+                .args(["--option", "sandbox", "true"])
+                .args(["--option", "sandbox-paths", "/bin /usr /lib /lib64?"])
+                .args(features.arguments())
+                .args(["--realise", drv]),
+        )?;
+        Ok(built
+            .lines()
+            .next()
+            .context("a build prints its outputs")?
+            .to_owned())
+    }
+
+    /// All valid paths, sorted.
+    pub(crate) fn valid_paths(&self) -> Result<Vec<String>> {
+        let listed = output(self.command("nix").args(["path-info", "--all"]))?;
+        let mut paths: Vec<String> = listed.lines().map(str::to_owned).collect();
+        paths.sort();
+        Ok(paths)
+    }
+
+    /// `path` and all it needs.
+    pub(crate) fn closure(&self, path: &str) -> Result<Vec<String>> {
+        let listed = output(
+            self.command("nix-store")
+                .args(["--query", "--requisites", path]),
+        )?;
+        Ok(listed.lines().map(str::to_owned).collect())
+    }
+
+    /// Signs `path` with a secret key and keeps the signature in the database.
+    pub(crate) fn sign(&self, path: &str, secret_key: &str) -> Result<()> {
+        let file = self.scratch.join("secret-key");
+        fs::write(&file, secret_key)?;
+        output(
+            self.command("nix")
+                .args(["store", "sign", "--key-file"])
+                .arg(&file)
+                .arg(path),
+        )?;
+        Ok(())
+    }
+
+    /// A new secret key of this name.
+    pub(crate) fn generate_key(&self, name: &str) -> Result<String> {
+        let [secret, public] =
+            ["generated-secret", "generated-public"].map(|file| self.scratch.join(file));
+        output(
+            self.command("nix-store")
+                .args(["--generate-binary-cache-key", name])
+                .args([&secret, &public]),
+        )?;
+        Ok(fs::read_to_string(secret)?)
+    }
+
+    /// Writes a build log for `drv` where `place` says.
+    pub(crate) fn write_log(&self, drv: &str, place: LogPlace, bytes: &[u8]) -> Result<()> {
+        let name = drv.trim_start_matches(STORE_DIR).trim_start_matches('/');
+        let logs = self.root.join("nix/var/log/nix/drvs");
+        let file = if place.flat {
+            logs.join(name)
+        } else {
+            let (folder, rest) = name.split_at(2);
+            logs.join(folder).join(rest)
+        };
+        fs::create_dir_all(file.parent().context("a log has a folder")?)?;
+        let suffix = if place.bzip2 { ".bz2" } else { "" };
+        Ok(fs::write(format!("{}{suffix}", file.display()), bytes)?)
+    }
+}
+
+/// Which experimental features a command may use.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Features {
+    /// None.
+    Stable,
+    /// Content-addressed derivations. Nix then writes a realisation for *every* build, so only those
+    /// that need it get it.
+    ContentAddressed,
+}
+
+impl Features {
+    fn arguments(self) -> &'static [&'static str] {
+        match self {
+            Self::Stable => &[],
+            Self::ContentAddressed => &["--option", "experimental-features", "ca-derivations"],
+        }
+    }
+}
+
+/// The four places where Nix looks for a log.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LogPlace {
+    /// In one folder with all others, as very old versions kept them.
+    pub(crate) flat: bool,
+    /// With `.bz2` at its end. The bytes are the caller's.
+    pub(crate) bzip2: bool,
+}
+
+fn derivation(value: &Value) -> Option<Derivation> {
+    let outputs = value.get("outputs")?.as_object()?;
+    let outputs = outputs
+        .iter()
+        .map(|(name, path)| Some((name.clone(), path.as_str()?.to_owned())));
+    Some(Derivation {
+        drv: value.get("drv")?.as_str()?.to_owned(),
+        outputs: outputs.collect::<Option<_>>()?,
+    })
+}
+
+impl Import {
+    /// One path of the export format: libstore/export-import.cc of Nix 2.8.
+    fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+        const MAGIC: u64 = 0x4558_494e;
+        write_u64(out, 1)?;
+        self.node.write_nar(out)?;
+        write_u64(out, MAGIC)?;
+        write_bytes(out, self.path.as_bytes())?;
+        write_u64(out, self.references.len() as u64)?;
+        for reference in &self.references {
+            write_bytes(out, reference.as_bytes())?;
+        }
+        write_bytes(out, self.deriver.as_bytes())?;
+        // No signature in the form of before 2.0.
+        write_u64(out, 0)
+    }
+}

@@ -1,0 +1,411 @@
+//! The store for tests: everything a server meets in real stores, and what has broken servers.
+
+use std::io::Write;
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+
+use super::nar::Node;
+use super::store::{Derivation, Features, Import, LogPlace, STORE_DIR, Store};
+use super::{Manifest, graph, trees};
+use crate::command::progress;
+
+/// The published key of the signature vectors: seed 00…1f. It protects nothing.
+const SIGNING_KEY: &str = "test-1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8DoQe/884Qvh1w3RjnS8CZZ+TWMJulDV8d3IZkElUxuA==";
+const SIGNING_KEY_PUBLIC: &str = "test-1:A6EHv/POEL4dcN0Y50vAmWfk1jCbpQ1fHdyGZBJVMbg=";
+
+/// What the builder of `built` prints: colours, too, reach a log as they are.
+const BUILT_LOG: &str = "unpacking\n\x1b[32mbuilding\x1b[0m\ndone\n";
+
+/// Fills `store` and says what is where.
+///
+/// Keys of the manifest; a path if nothing else is said:
+///
+/// | key | what it is |
+/// | --- | --- |
+/// | `top`, `closure` | the top of a graph; the list of all 331 paths it needs |
+/// | `graph` | the list of those derivations' outputs, the lowest first |
+/// | `tree` | 5,200 small files in folders |
+/// | `big`, `empty` | 10 MB that do not compress; an empty file; sources, so without deriver |
+/// | `odd`, `kinds` | odd names; empty folders, links of every kind, programs |
+/// | `deep63`, `deep64` | a file so many names below the root; newer clients refuse the second, and newer Nix cannot add it: then it is null |
+/// | `fixed`, `text` | content-addressed the other two ways: flat hash; text with a reference (`text_reference`) |
+/// | `built`, `built_drv`, `built_log` | built by Nix, refers to itself and to one more; its log as text |
+/// | `built_really` | false where this machine forbids Nix to build; `built` and `multi` were then made by hand |
+/// | `multi_out`, `multi_dev`, `multi_drv` | a derivation with two outputs, one referring to the other |
+/// | `ca`, `ca_drv` | output of a content-addressed derivation, with a realisation; null where Nix may not build |
+/// | `signed`, `signed_by` | a path with two stored signatures; the public key of one |
+/// | `self_reference` | one of the graph that refers to itself |
+/// | `single_file` | one of the graph that is a file and has references |
+/// | `deriver_gone` | its deriver is not in the store |
+/// | `no_references` | one with a deriver and no references |
+/// | `not_valid` | on disk but not in the database, as garbage collection leaves it |
+/// | `absent` | neither on disk nor in the database |
+/// | `logs` | objects of `drv`, `kind`, `text`: one for each way a log is stored. `orphan` belongs to a derivation that is not in the store. `bytes` (text null) holds all 256 byte values in order. `growing` (text null) is cut inside bzip2: lines `compiling unit N` from 0 to 59,999, of which a part decodes |
+/// | `valid_paths` | the list of all, sorted |
+pub(crate) fn fill(store: &Store) -> Result<Manifest> {
+    let mut manifest = Manifest::new();
+    add_sources(store, &mut manifest)?;
+    progress("  331 paths that need each other");
+    let packages = graph::register(store, &graph::layers("lib", 33, 10))?;
+    describe_graph(store, &packages, &mut manifest)?;
+    progress("  builds, signatures and logs");
+    build(store, &packages, &mut manifest)?;
+    sign(store, &mut manifest)?;
+    write_logs(store, &packages, &mut manifest)?;
+    leave_garbage(store, &mut manifest)?;
+    Ok(manifest)
+}
+
+fn add_sources(store: &Store, manifest: &mut Manifest) -> Result<()> {
+    let sources = [
+        ("big", trees::noise(10_000_000, 1)),
+        ("empty", Node::file("")),
+        ("odd", trees::odd_names()),
+        ("kinds", trees::kinds()),
+        ("deep63", trees::deep(63)),
+    ];
+    for ((name, _), path) in sources.iter().zip(store.add(&sources)?) {
+        manifest.insert((*name).into(), json!(path));
+    }
+    let deep64 = store.add(&[("deep64", trees::deep(64))]).ok();
+    manifest.insert(
+        "deep64".into(),
+        json!(deep64.as_deref().and_then(<[String]>::first)),
+    );
+
+    let text = store.evaluate(
+        "builtins.toFile \"text\" \"needs ${builtins.toFile \"text-reference\" \"needed\\n\"}\\n\"",
+    )?;
+    let reference = store.closure(&text)?.into_iter().find(|path| *path != text);
+    manifest.insert("text".into(), json!(text));
+    manifest.insert("text_reference".into(), json!(reference));
+    let fixed = store.add_fixed("fixed", &Node::file("fixed\n"))?;
+    manifest.insert("fixed".into(), json!(fixed));
+
+    let derivations = store.instantiate(&super::single_derivation("tree"))?;
+    let (path, deriver) = only_output(&derivations)?;
+    let node = trees::node_modules(5_200, 6, 5);
+    let tree = Import {
+        path: path.clone(),
+        node,
+        references: Vec::new(),
+        deriver,
+    };
+    manifest.insert("tree".into(), json!(path));
+
+    // Stores look like this where outputs are kept and derivations are not.
+    let gone = Import {
+        path: format!("{STORE_DIR}/00000000000000000000000000000001-deriver-gone"),
+        node: Node::file("my deriver is gone\n"),
+        references: Vec::new(),
+        deriver: format!("{STORE_DIR}/00000000000000000000000000000002-deriver-gone.drv"),
+    };
+    manifest.insert("deriver_gone".into(), json!(gone.path));
+    store
+        .import(&[tree, gone])
+        .context("cannot register the tree")
+}
+
+fn describe_graph(store: &Store, packages: &[Derivation], manifest: &mut Manifest) -> Result<()> {
+    let outputs: Vec<&String> = packages
+        .iter()
+        .filter_map(|one| one.outputs.get("out"))
+        .collect();
+    let top = outputs.last().context("the graph has a top")?;
+    manifest.insert("top".into(), json!(top));
+    manifest.insert("closure".into(), json!(store.closure(top)?));
+    // Places in the graph by the rules of `trees::package`; the first layer has no references.
+    manifest.insert("no_references".into(), json!(outputs.get(1)));
+    manifest.insert("self_reference".into(), json!(outputs.get(12)));
+    manifest.insert("single_file".into(), json!(outputs.get(13)));
+    manifest.insert("graph".into(), json!(outputs));
+    Ok(())
+}
+
+/// Three derivations that Nix really builds where the machine lets it. They need a mount namespace,
+/// which many containers forbid; what the first two would have left is then made by hand.
+fn build(store: &Store, packages: &[Derivation], manifest: &mut Manifest) -> Result<()> {
+    let output = |of: &Derivation, name: &str| -> Result<String> {
+        of.outputs
+            .get(name)
+            .cloned()
+            .with_context(|| format!("{} has no {name}", of.drv))
+    };
+    let needed = output(packages.first().context("the graph is not empty")?, "out")?;
+    let derivations = store.instantiate_with(Features::ContentAddressed, &buildable(&needed))?;
+    let [built, multi, addressed] = derivations.as_slice() else {
+        bail!("three derivations")
+    };
+    let (built_out, multi_out, multi_dev) = (
+        output(built, "out")?,
+        output(multi, "out")?,
+        output(multi, "dev")?,
+    );
+
+    let really = store
+        .build(&built.drv)
+        .and_then(|_| store.build(&multi.drv));
+    if let Err(error) = &really {
+        progress("  Nix may not build on this machine; what it would build is made by hand:");
+        progress(&format!(
+            "  {}",
+            error.to_string().lines().last().unwrap_or_default()
+        ));
+        let import = |path: &String, of: &Derivation, references: &[&String], node| Import {
+            path: path.clone(),
+            node,
+            references: references.iter().copied().cloned().collect(),
+            deriver: of.drv.clone(),
+        };
+        let node = built_by_hand(&built_out, &needed);
+        store.import(&[
+            import(&built_out, built, &[&built_out, &needed], node),
+            import(&multi_out, multi, &[], Node::file("out\n")),
+            import(
+                &multi_dev,
+                multi,
+                &[&multi_out],
+                Node::file(format!("{multi_out}\n")),
+            ),
+        ])?;
+        store.write_log(&built.drv, BZIP2, &bzip2(BUILT_LOG.as_bytes())?)?;
+    }
+    let addressed_out = match really {
+        Ok(_) => store
+            .build_with(Features::ContentAddressed, &addressed.drv)
+            .ok(),
+        Err(_) => None,
+    };
+    manifest.insert("built_really".into(), json!(really.is_ok()));
+    manifest.insert("built".into(), json!(built_out));
+    manifest.insert("built_drv".into(), json!(built.drv));
+    manifest.insert("built_log".into(), json!(BUILT_LOG));
+    manifest.insert("multi_out".into(), json!(multi_out));
+    manifest.insert("multi_dev".into(), json!(multi_dev));
+    manifest.insert("multi_drv".into(), json!(multi.drv));
+    manifest.insert("ca".into(), json!(addressed_out));
+    manifest.insert(
+        "ca_drv".into(),
+        json!(addressed_out.is_some().then_some(&addressed.drv)),
+    );
+    Ok(())
+}
+
+/// The derivations of [`build`], in its order.
+fn buildable(needed: &str) -> String {
+    let needed = format!("builtins.storePath \"{needed}\"");
+    format!(
+        r#"
+        let
+          shell = name: outputs: more: script: derivation (more // {{
+            inherit name outputs;
+            system = builtins.currentSystem;
+            builder = "/bin/sh";
+            args = [ "-euc" "PATH=/bin:/usr/bin\n${{script}}" ];
+          }});
+          content-addressed = {{
+            __contentAddressed = true;
+            outputHashMode = "recursive";
+            outputHashAlgo = "sha256";
+          }};
+        in [
+          (shell "built" [ "out" ] {{ needed = {needed}; }} ''
+            printf 'unpacking\n\033[32mbuilding\033[0m\ndone\n'
+            mkdir $out
+            printf '#!/bin/sh\nexec %s/libexec/run\n' $out > $out/run
+            chmod +x $out/run
+            echo $needed > $out/needs
+          '')
+          (shell "multi" [ "out" "dev" ] {{ }} ''
+            echo out > $out
+            echo $out > $dev
+          '')
+          (shell "content-addressed" [ "out" ] content-addressed ''
+            echo content-addressed > $out
+          '')
+        ]
+        "#
+    )
+}
+
+/// What the script of `built` in [`buildable`] leaves.
+fn built_by_hand(own_path: &str, needed: &str) -> Node {
+    Node::dir([
+        (
+            "run",
+            Node::program(format!("#!/bin/sh\nexec {own_path}/libexec/run\n")),
+        ),
+        ("needs", Node::file(format!("{needed}\n"))),
+    ])
+}
+
+fn sign(store: &Store, manifest: &mut Manifest) -> Result<()> {
+    let added = store.add(&[("signed", Node::file("signed\n"))])?;
+    let signed = added.first().context("one path was added")?;
+    store.sign(signed, SIGNING_KEY)?;
+    store.sign(signed, &store.generate_key("another-1")?)?;
+    manifest.insert("signed".into(), json!(signed));
+    manifest.insert("signed_by".into(), json!(SIGNING_KEY_PUBLIC));
+    Ok(())
+}
+
+const PLAIN: LogPlace = LogPlace {
+    flat: false,
+    bzip2: false,
+};
+const BZIP2: LogPlace = LogPlace {
+    flat: false,
+    bzip2: true,
+};
+const FLAT: LogPlace = LogPlace {
+    flat: true,
+    bzip2: false,
+};
+const FLAT_BZIP2: LogPlace = LogPlace {
+    flat: true,
+    bzip2: true,
+};
+
+fn write_logs(store: &Store, packages: &[Derivation], manifest: &mut Manifest) -> Result<()> {
+    let growing: String = (0..60_000)
+        .map(|line| format!("compiling unit {line}\n"))
+        .collect();
+    let mut growing_bzip2 = bzip2(growing.as_bytes())?;
+    growing_bzip2.truncate(growing_bzip2.len() * 2 / 3);
+    let every_byte: Vec<u8> = (0..=255).collect();
+    let orphan = format!("{STORE_DIR}/00000000000000000000000000000003-orphan.drv");
+
+    // The second layer of the graph, so that `no_references` has no log.
+    let mut derivations = packages.iter().skip(10).map(|package| package.drv.clone());
+    let mut next = || derivations.next().context("the graph is large enough");
+    let text = |kind| format!("the log is {kind}\n");
+    let logs: [(String, &str, LogPlace, Vec<u8>, Value); 8] = [
+        (
+            next()?,
+            "bzip2",
+            BZIP2,
+            bzip2(text("bzip2").as_bytes())?,
+            json!(text("bzip2")),
+        ),
+        (
+            next()?,
+            "plain",
+            PLAIN,
+            text("plain").into_bytes(),
+            json!(text("plain")),
+        ),
+        (
+            next()?,
+            "flat",
+            FLAT,
+            text("flat").into_bytes(),
+            json!(text("flat")),
+        ),
+        (
+            next()?,
+            "flat-bzip2",
+            FLAT_BZIP2,
+            bzip2(text("flat-bzip2").as_bytes())?,
+            json!(text("flat-bzip2")),
+        ),
+        (next()?, "growing", BZIP2, growing_bzip2, Value::Null),
+        (next()?, "bytes", BZIP2, bzip2(&every_byte)?, Value::Null),
+        (next()?, "empty", PLAIN, Vec::new(), json!("")),
+        (
+            orphan,
+            "orphan",
+            BZIP2,
+            bzip2(text("orphan").as_bytes())?,
+            json!(text("orphan")),
+        ),
+    ];
+    let mut described = Vec::new();
+    for (drv, kind, place, bytes, text) in logs {
+        store.write_log(&drv, place, &bytes)?;
+        described.push(json!({"drv": drv, "kind": kind, "text": text}));
+    }
+    manifest.insert("logs".into(), json!(described));
+    Ok(())
+}
+
+/// In blocks of 100 kB, the smallest there are: a log cut short should still have whole ones.
+fn bzip2(bytes: &[u8]) -> Result<Vec<u8>> {
+    let mut encoder = bzip2::write::BzEncoder::new(Vec::new(), bzip2::Compression::fast());
+    encoder.write_all(bytes)?;
+    Ok(encoder.finish()?)
+}
+
+/// What is in a real store directory beside valid paths.
+fn leave_garbage(store: &Store, manifest: &mut Manifest) -> Result<()> {
+    let not_valid = format!("{STORE_DIR}/00000000000000000000000000000004-not-valid");
+    Node::dir([("half", Node::file("the rest is gone\n"))]).write_tree(&store.real(&not_valid))?;
+    let lock = format!("{STORE_DIR}/00000000000000000000000000000005-being-built.lock");
+    Node::file("").write_tree(&store.real(&lock))?;
+    manifest.insert("not_valid".into(), json!(not_valid));
+    let absent = format!("{STORE_DIR}/00000000000000000000000000000006-absent");
+    manifest.insert("absent".into(), json!(absent));
+    Ok(())
+}
+
+/// Path and derivation of the only output there is.
+fn only_output(derivations: &[Derivation]) -> Result<(String, String)> {
+    let [derivation] = derivations else {
+        bail!("expected one derivation")
+    };
+    let path = derivation
+        .outputs
+        .get("out")
+        .context("a derivation has an output")?;
+    Ok((path.clone(), derivation.drv.clone()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_manifest_describes_what_nix_made() {
+        // Only where the real Nix is; a run without it has not set anything up.
+        if crate::command::find("nix-store").is_none() {
+            return;
+        }
+        let dir = std::env::temp_dir().join(format!("xtask-sample-{}", std::process::id()));
+        super::super::make(&dir, super::super::Kind::Test).unwrap();
+        let text = std::fs::read_to_string(dir.join(super::super::MANIFEST)).unwrap();
+        let manifest: Manifest = serde_json::from_str(&text).unwrap();
+        let list = |key: &str| manifest[key].as_array().unwrap().clone();
+        let valid = list("valid_paths");
+
+        assert_eq!(list("closure").len(), 331);
+        assert!(list("closure").iter().all(|path| valid.contains(path)));
+        assert!(valid.len() > 660);
+        let single = [
+            "top", "tree", "big", "empty", "odd", "kinds", "deep63", "fixed", "text",
+        ];
+        let more = [
+            "text_reference",
+            "built",
+            "built_drv",
+            "multi_out",
+            "multi_dev",
+            "multi_drv",
+        ];
+        let rest = [
+            "signed",
+            "self_reference",
+            "single_file",
+            "deriver_gone",
+            "no_references",
+        ];
+        for key in single.iter().chain(&more).chain(&rest) {
+            assert!(valid.contains(&manifest[*key]), "{key}: {}", manifest[*key]);
+        }
+        for key in ["not_valid", "absent"] {
+            assert!(!valid.contains(&manifest[key]), "{key}");
+        }
+        assert_eq!(list("logs").len(), 8);
+        super::super::remove_tree(&dir).unwrap();
+        std::fs::remove_file(dir.with_extension("lock")).ok();
+    }
+}

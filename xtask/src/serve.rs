@@ -1,0 +1,189 @@
+//! `serve`: builds the server and runs it on a store, with a signing key, and says how to use it.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use crate::command::{find, output, progress, run};
+use crate::{repository, sample};
+
+/// Where a store of the whole machine has its database.
+const MACHINE_DATABASE: &str = "/nix/var/nix/db/db.sqlite";
+
+/// What is served, and a path in it.
+struct Served {
+    /// Arguments of the server that name the store; none for the one of the machine.
+    arguments: Vec<String>,
+    /// For the terminal.
+    description: String,
+    /// A path to try.
+    example: String,
+}
+
+/// Builds the server and becomes it. Returns only if something failed.
+///
+/// # Errors
+///
+/// If the server does not build, the sample store cannot be made or the server cannot be started.
+pub(crate) fn serve(port: u16) -> Result<()> {
+    let server = build()?;
+    let served = prepare_store()?;
+    let key = signing_key()?;
+    println!("\nServing {} on port {port}.", served.description);
+    println!("{}", client_lines(port, &key.public, &served.example));
+    let error = Command::new(&server)
+        .args(["--listen", &format!("0.0.0.0:{port}")])
+        .args(&served.arguments)
+        .env("NIX_SECRET_KEY_FILE", &key.secret_file)
+        .exec();
+    Err(error).with_context(|| format!("cannot start {}", server.display()))
+}
+
+/// Prints what [`serve`] prints, without serving.
+///
+/// # Errors
+///
+/// If the sample store or the key is missing and cannot be made.
+pub(crate) fn print_example_lines(port: u16) -> Result<()> {
+    let served = prepare_store()?;
+    let key = signing_key()?;
+    println!("{}", client_lines(port, &key.public, &served.example));
+    Ok(())
+}
+
+fn build() -> Result<PathBuf> {
+    progress("building the server (the first time: some minutes)");
+    let repository = repository();
+    run(Command::new("cargo")
+        .args(["build", "--release", "--package", "nix-serve"])
+        .current_dir(&repository))?;
+    let mut metadata = cargo_metadata::MetadataCommand::new();
+    let metadata = metadata.current_dir(&repository).no_deps().exec()?;
+    Ok(metadata.target_directory.join("release/nix-serve").into())
+}
+
+fn prepare_store() -> Result<Served> {
+    if Path::new(MACHINE_DATABASE).exists() {
+        return Ok(Served {
+            arguments: Vec::new(),
+            description: "the Nix store of this machine".into(),
+            example: path_of_nix().unwrap_or_else(|| "/nix/store/…".into()),
+        });
+    }
+    let dir = repository().join(".samovar/sample");
+    sample::make(&dir, sample::Kind::Test)?;
+    let manifest = fs::read_to_string(dir.join(sample::MANIFEST))?;
+    let manifest: Value = serde_json::from_str(&manifest)?;
+    let top = manifest
+        .get("top")
+        .and_then(Value::as_str)
+        .context("the sample store has a top")?;
+    Ok(Served {
+        arguments: vec!["--store".into(), format!("local?root={}", dir.display())],
+        description: format!(
+            "a sample store (this machine has no Nix store), kept in {}",
+            dir.display()
+        ),
+        example: top.to_owned(),
+    })
+}
+
+/// The store path of Nix itself: valid on every machine with a store.
+fn path_of_nix() -> Option<String> {
+    let program = find("nix-store")?.canonicalize().ok()?;
+    let mut components = program.strip_prefix(sample::STORE_DIR).ok()?.components();
+    let name = components.next()?.as_os_str().to_str()?;
+    Some(format!("{}/{name}", sample::STORE_DIR))
+}
+
+struct Key {
+    secret_file: PathBuf,
+    public: String,
+}
+
+/// The key of this machine, made on first use.
+fn signing_key() -> Result<Key> {
+    let folder = repository().join(".samovar");
+    fs::create_dir_all(&folder)?;
+    let [secret_file, public_file] =
+        ["signing-key.secret", "signing-key.public"].map(|file| folder.join(file));
+    if !secret_file.exists() || !public_file.exists() {
+        progress("making a signing key");
+        let hostname = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let name = format!("{}-1", key_name(hostname.trim()));
+        let nix_store = find("nix-store").context("nix-store is missing: run `make setup`")?;
+        output(
+            Command::new(nix_store)
+                .args(["--generate-binary-cache-key", &name])
+                .args([&secret_file, &public_file]),
+        )?;
+        fs::set_permissions(&secret_file, fs::Permissions::from_mode(0o600))?;
+    }
+    let public = fs::read_to_string(public_file)?.trim().to_owned();
+    Ok(Key {
+        secret_file,
+        public,
+    })
+}
+
+/// A key's name ends at the first colon and stands in lists parted by spaces.
+fn key_name(hostname: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
+    let name: String = hostname.chars().filter(|&c| plain(c)).collect();
+    if name.is_empty() {
+        "samovar".into()
+    } else {
+        name
+    }
+}
+
+fn client_lines(port: u16, public_key: &str, example: &str) -> String {
+    format!(
+        "
+  url                  http://127.0.0.1:{port}
+  trusted-public-keys  {public_key}
+
+Try it from another terminal, into a store of its own:
+
+  nix --extra-experimental-features nix-command copy \\
+    --from http://127.0.0.1:{port} --to /tmp/samovar-example \\
+    --option trusted-public-keys '{public_key}' \\
+    {example}
+
+For good, on each client, in /etc/nix/nix.conf (with this machine's name in the URL):
+
+  extra-substituters = http://127.0.0.1:{port}
+  extra-trusted-public-keys = {public_key}
+"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn key_names_hold_what_nix_allows() {
+        assert_eq!(key_name("box-7.example"), "box-7.example");
+        assert_eq!(key_name("a:b c"), "abc");
+        assert_eq!(key_name(""), "samovar");
+    }
+
+    #[test]
+    fn the_lines_name_everything_a_client_needs() {
+        let lines = client_lines(8080, "box-1:AAAA", "/nix/store/x-y");
+        for part in [
+            "http://127.0.0.1:8080",
+            "box-1:AAAA",
+            "/nix/store/x-y",
+            "nix.conf",
+        ] {
+            assert!(lines.contains(part), "{part}");
+        }
+    }
+}

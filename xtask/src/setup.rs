@@ -1,0 +1,161 @@
+//! `setup`: installs what building, serving and testing need and the machine lacks.
+//!
+//! Asks for programs, not for packages: whoever has Nix from elsewhere keeps it, and where nothing
+//! is missing nothing is started. The C compiler is not in the list: without one this program
+//! could not have been built, so the Makefile sees to it.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+
+use crate::command::{find, progress, run};
+
+/// What the machine is to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum For {
+    /// `make serve`.
+    Serving,
+    /// `make test`.
+    Testing,
+}
+
+/// A program and the Debian package that brings it.
+type Need = (&'static str, &'static str);
+
+/// Nix makes the sample store and the signing key.
+const SERVING: &[Need] = &[("nix-store", "nix-bin")];
+
+const TESTING: &[Need] = &[
+    // The oracle and the client of most tests.
+    ("nix-store", "nix-bin"),
+    // A reverse proxy in front of the server, and the reference of the benchmarks.
+    ("nginx", "nginx-light"),
+    // The load of the benchmarks.
+    ("wrk", "wrk"),
+    // Changes a database under the server's feet.
+    ("sqlite3", "sqlite3"),
+    // A client of its own mind about HTTP.
+    ("curl", "curl"),
+];
+
+/// Installs what `purpose` needs.
+///
+/// # Errors
+///
+/// If something is missing and cannot be installed.
+pub(crate) fn install(purpose: For) -> Result<()> {
+    let needs = match purpose {
+        For::Serving => SERVING,
+        For::Testing => TESTING,
+    };
+    let missing = missing(needs, |program| find(program).is_some());
+    if !missing.is_empty() {
+        install_packages(&missing)?;
+    }
+    if purpose == For::Testing {
+        add_rust_components()?;
+    }
+    Ok(())
+}
+
+fn missing(needs: &[Need], is_there: impl Fn(&str) -> bool) -> Vec<&'static str> {
+    needs
+        .iter()
+        .filter(|(program, _)| !is_there(program))
+        .map(|&(_, package)| package)
+        .collect()
+}
+
+fn install_packages(packages: &[&str]) -> Result<()> {
+    let list = packages.join(" ");
+    progress(&format!(
+        "installing {list} with apt-get (less than a minute)"
+    ));
+    let started = Instant::now();
+    // The list of packages may be old or missing, and fetching it takes longer than installing: so
+    // only when it did not work without.
+    if run(apt_get("install")?.args(packages).stderr(Stdio::null())).is_err() {
+        progress("fetching the list of packages first");
+        run(&mut apt_get("update")?)?;
+        run(apt_get("install")?.args(packages))
+            .with_context(|| format!("cannot install {list}; install it by hand and try again"))?;
+    }
+    progress(&format!(
+        "installed in {:.0} s",
+        started.elapsed().as_secs_f64()
+    ));
+    Ok(())
+}
+
+fn apt_get(subcommand: &str) -> Result<Command> {
+    let is_root = Path::new("/proc/self")
+        .metadata()
+        .context("cannot see who I am")?
+        .uid()
+        == 0;
+    let mut command = Command::new(if is_root { "env" } else { "sudo" });
+    if !is_root {
+        command.arg("env");
+    }
+    command.args([
+        "DEBIAN_FRONTEND=noninteractive",
+        // The package of nginx starts it on port 80. Nobody asked for that: the first stops it
+        // under systemd, the second elsewhere.
+        "SYSTEMD_OFFLINE=1",
+        "RUNLEVEL=1",
+        "apt-get",
+        "-qq",
+        "-o",
+        "Dpkg::Use-Pty=0",
+        "-o",
+        "DPkg::Lock::Timeout=120",
+        subcommand,
+    ]);
+    if subcommand == "install" {
+        command.args(["--yes", "--no-install-recommends"]);
+    }
+    command.stdout(Stdio::null());
+    Ok(command)
+}
+
+/// A minimal toolchain has neither formatter nor lints.
+fn add_rust_components() -> Result<()> {
+    let works = |tool: &str| {
+        let mut version = Command::new("cargo");
+        version
+            .args([tool, "--version"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        version.status().is_ok_and(|status| status.success())
+    };
+    let absent = [("fmt", "rustfmt"), ("clippy", "clippy")].into_iter();
+    let absent: Vec<&str> = absent
+        .filter(|(tool, _)| !works(tool))
+        .map(|(_, name)| name)
+        .collect();
+    if absent.is_empty() {
+        return Ok(());
+    }
+    progress(&format!(
+        "adding {} to the Rust toolchain",
+        absent.join(" and ")
+    ));
+    run(Command::new("rustup")
+        .args(["component", "add"])
+        .args(absent))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_missing_is_asked_for() {
+        assert!(missing(TESTING, |_| true).is_empty());
+        assert_eq!(missing(TESTING, |program| program != "wrk"), ["wrk"]);
+        assert_eq!(missing(SERVING, |_| false), ["nix-bin"]);
+    }
+}
