@@ -1,0 +1,64 @@
+# Two commands are all it takes on a fresh Debian with Rust: `make serve` and `make test`.
+# Recipes are one line each; anything longer is Rust, in xtask/.
+
+# rustup's folder is in PATH after a login only.
+export PATH := $(HOME)/.cargo/bin:$(PATH)
+export CARGO_TERM_PROGRESS_WHEN ?= never
+export RUSTDOCFLAGS ?= -D warnings
+
+PORT ?= 5000
+XTASK = cargo run --quiet --package xtask --
+SUDO = $(if $(filter-out 0,$(shell id -u)),sudo)
+
+.PHONY: serve test check setup setup-test sample bootstrap fmt clippy test-rust doc deny tidy bench
+.NOTPARALLEL:
+
+## Builds the server and serves this machine's store, or a sample store where it has none.
+serve: setup
+	@$(XTASK) serve --port $(PORT)
+
+## Installs what is missing and passes every check.
+test: setup-test sample check
+	@echo "samovar: all checks passed"
+
+## Every check, on a machine where nothing is missing.
+check: fmt clippy test-rust doc deny tidy
+
+setup: bootstrap
+	@$(XTASK) setup
+
+setup-test: bootstrap
+	@$(XTASK) setup --test
+
+sample:
+	@$(XTASK) sample-store .samovar/sample
+
+# Cargo needs a linker and SQLite a C compiler before there is an xtask that could install them.
+bootstrap:
+	@command -v cargo >/dev/null || { echo "samovar: Rust is missing; see https://rustup.rs" >&2; exit 1; }
+	@command -v cc >/dev/null || { echo "samovar: installing a C compiler with apt-get" >&2; $(SUDO) apt-get -qq update && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends gcc libc6-dev >/dev/null; }
+	@echo "samovar: building the tasks" >&2; cargo build --package xtask
+
+fmt:
+	cargo fmt --all -- --check
+
+clippy:
+	cargo clippy --workspace --all-targets -- -D warnings
+
+test-rust:
+	cargo test --workspace
+
+doc:
+	cargo doc --workspace --no-deps --document-private-items
+
+# Advisories, where cargo-deny is there. Building it takes longer than all the rest together, so it
+# is not installed; licences, sources and duplicates are looked at by tidy in any case.
+deny:
+	@if command -v cargo-deny >/dev/null; then cargo deny check; else echo "samovar: no cargo-deny here; tidy looks at licences, sources and duplicates"; fi
+
+tidy:
+	@$(XTASK) tidy
+
+## Side by side with nginx; for other servers and more see `cargo run -p samovar-bench -- --help`.
+bench: setup-test
+	@$(XTASK) sample-store --bench .samovar/bench && cargo build --release --package nix-serve && cargo run --release --package samovar-bench -- --store .samovar/bench --server 'samovar=target/release/nix-serve --listen 127.0.0.1:{port} --store local?root={store}'
