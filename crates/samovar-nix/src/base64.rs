@@ -34,29 +34,36 @@ pub(crate) const fn encoded_len(byte_len: usize) -> usize {
     byte_len.div_ceil(3).saturating_mul(4)
 }
 
-/// Appends the text of `bytes`, with padding.
-pub(crate) fn encode_to(bytes: &[u8], text: &mut String) {
-    for group in bytes.chunks(3) {
+/// Writes the text of `bytes`, with padding, into `text`, which must have [`encoded_len`] bytes.
+pub(crate) fn encode_into(bytes: &[u8], text: &mut [u8]) {
+    for (group, characters) in bytes.chunks(3).zip(text.chunks_mut(4)) {
         let number = (0..3).fold(0_u32, |number, index| {
             (number << 8) | u32::from(group.get(index).copied().unwrap_or(0))
         });
-        for (index, shift) in [18, 12, 6, 0].into_iter().enumerate() {
+        for (index, (character, shift)) in characters.iter_mut().zip([18, 12, 6, 0]).enumerate() {
             // A group of n bytes has n + 1 characters that mean something.
-            text.push(if index <= group.len() {
+            *character = if index <= group.len() {
                 character_of(number >> shift)
             } else {
-                '='
-            });
+                b'='
+            };
         }
     }
+}
+
+/// The text of `bytes`, with padding.
+pub(crate) fn encode(bytes: &[u8]) -> String {
+    let mut text = vec![0; encoded_len(bytes.len())];
+    encode_into(bytes, &mut text);
+    text.into_iter().map(char::from).collect()
 }
 
 #[expect(
     clippy::indexing_slicing,
     reason = "six bits cannot exceed the 64 characters"
 )]
-fn character_of(number: u32) -> char {
-    char::from(ALPHABET[(number & 63) as usize])
+fn character_of(number: u32) -> u8 {
+    ALPHABET[(number & 63) as usize]
 }
 
 /// Decodes into `bytes`, which must have exactly the length that the text stands for.
@@ -104,9 +111,7 @@ mod tests {
 
     #[track_caller]
     fn check(bytes: &[u8], text: &str) {
-        let mut written = String::new();
-        encode_to(bytes, &mut written);
-        assert_eq!(written, text);
+        assert_eq!(encode(bytes), text);
         assert_eq!(encoded_len(bytes.len()), text.len());
         check_read(text, bytes);
     }

@@ -269,9 +269,7 @@ impl Hash {
     /// The digest in base-64 with padding, without the algorithm.
     #[must_use]
     pub fn base64(&self) -> String {
-        let mut text = String::with_capacity(base64::encoded_len(self.digest().len()));
-        base64::encode_to(self.digest(), &mut text);
-        text
+        base64::encode(self.digest())
     }
 
     /// The SRI form, such as `sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=`.

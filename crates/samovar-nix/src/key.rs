@@ -163,9 +163,7 @@ impl PublicKey {
 
 impl fmt::Display for PublicKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut text = String::with_capacity(base64::encoded_len(PUBLIC_LEN));
-        base64::encode_to(&self.bytes, &mut text);
-        write!(f, "{}:{text}", self.name)
+        write!(f, "{}:{}", self.name, base64::encode(&self.bytes))
     }
 }
 

@@ -1,7 +1,6 @@
 //! What a store knows of one path.
 
 use std::borrow::Cow;
-use std::fmt::Write as _;
 
 use crate::{ContentAddress, NarHash, Signature, StoreDir, StorePath};
 
@@ -57,18 +56,27 @@ pub(crate) fn fingerprint(
     nar_size: u64,
     references: &[StorePath],
 ) -> String {
-    let mut text = String::new();
-    // Writing to a string cannot fail.
-    let _ = write!(text, "1;{};{nar_hash};{nar_size};", path.display(dir));
+    let mut text = String::with_capacity(256);
+    text.push_str("1;");
+    push_full(&mut text, dir, path);
+    text.push_str(";sha256:");
+    text.extend(nar_hash.nixbase32().map(char::from));
+    text.push(';');
+    text.push_str(&nar_size.to_string());
+    text.push(';');
     for (index, reference) in in_order(references).iter().enumerate() {
         if index > 0 {
             text.push(',');
         }
-        text.push_str(dir.as_str());
-        text.push('/');
-        text.push_str(reference.base_name());
+        push_full(&mut text, dir, reference);
     }
     text
+}
+
+fn push_full(text: &mut String, dir: &StoreDir, path: &StorePath) {
+    text.push_str(dir.as_str());
+    text.push('/');
+    text.push_str(path.base_name());
 }
 
 /// The references as they are written: sorted by the bytes of the base name, each once.

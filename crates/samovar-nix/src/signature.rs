@@ -81,7 +81,7 @@ impl Signature {
         base64::decode_into(encoded.as_bytes(), &mut bytes).map_err(SignatureError::Base64)?;
         let signature = Self::new(key_name, bytes)?;
         // The decoder is lenient; whatever it let pass shows as a difference.
-        if signature.base64() != encoded {
+        if signature.base64() != encoded.as_bytes() {
             return Err(SignatureError::Base64(Base64Error::Length));
         }
         Ok(signature)
@@ -99,9 +99,11 @@ impl Signature {
         &self.bytes
     }
 
-    fn base64(&self) -> String {
-        let mut text = String::with_capacity(base64::encoded_len(BYTES_LEN));
-        base64::encode_to(&self.bytes, &mut text);
+    /// The base-64 text after the colon, without allocation.
+    #[must_use]
+    pub fn base64(&self) -> [u8; 88] {
+        let mut text = [0; base64::encoded_len(BYTES_LEN)];
+        base64::encode_into(&self.bytes, &mut text);
         text
     }
 }
@@ -114,7 +116,13 @@ pub(crate) fn is_key_name(name: &str) -> bool {
 
 impl fmt::Display for Signature {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.key_name, self.base64())
+        let text = self.base64();
+        write!(
+            f,
+            "{}:{}",
+            self.key_name,
+            std::str::from_utf8(&text).unwrap_or_default()
+        )
     }
 }
 

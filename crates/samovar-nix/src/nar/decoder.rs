@@ -1,0 +1,484 @@
+//! Reads a NAR that arrives in pieces of any size.
+//!
+//! # Theory of operation
+//!
+//! The grammar needs one string of look-ahead and no more, so a [`State`] names the string that comes
+//! next. A string is collected in a buffer until it is whole, padding included; its length is judged
+//! as soon as the eight bytes of it are there, before any memory is set aside, by how long a string
+//! the state can take at most. Only the contents of files may be long, and they never pass through
+//! the buffer: the caller gets them as slices of what it handed in.
+
+use super::name::{Names, check_target};
+use super::{
+    DEPTH_MAX, DecodeError, DecodeErrorKind, Event, NAME_LEN_MAX, NAR_LEN_MAX, NameError,
+    TARGET_LEN_MAX, TargetError, token,
+};
+
+/// Which string comes next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Magic,
+    /// `(` before a node.
+    NodeOpen,
+    /// `type`.
+    Type,
+    /// `regular`, `symlink` or `directory`.
+    Kind,
+    /// `executable` or `contents`.
+    ContentsOrExecutable,
+    /// The empty string after `executable`.
+    Marker,
+    /// `contents`.
+    Contents,
+    /// The length of the contents.
+    Size {
+        executable: bool,
+    },
+    /// So many bytes of the contents are still to come, and of the padding after them.
+    Data {
+        left: u64,
+        padding_len: usize,
+    },
+    /// The padding after the contents.
+    Padding {
+        len: usize,
+    },
+    /// `)` after a regular file.
+    FileClose,
+    /// `target`.
+    TargetTag,
+    /// The target of a symbolic link.
+    Target,
+    /// `)` after a symbolic link.
+    SymlinkClose,
+    /// `entry` or `)`.
+    EntryOrClose,
+    /// `(` of an entry.
+    EntryOpen,
+    /// `name`.
+    NameTag,
+    /// The name of an entry.
+    Name,
+    /// `node`.
+    NodeTag,
+    /// `)` of an entry.
+    EntryClose,
+    Done,
+    Failed(DecodeError),
+}
+
+/// What one string, or one piece of contents, led to.
+enum Step<'a> {
+    /// The input is used up, or the NAR complete.
+    Pause,
+    /// Nothing to report: go on.
+    Silent,
+    Report(Event<'a>),
+    /// An entry, whose name is in the buffer.
+    Entry,
+    /// A symbolic link, whose target is in the buffer.
+    Symlink,
+}
+
+/// A push parser for NARs.
+///
+/// # Examples
+///
+/// ```
+/// # use samovar_nix::nar::{DecodeError, Decoder, Event};
+/// # fn names(pieces: &[&[u8]]) -> Result<Vec<Vec<u8>>, DecodeError> {
+/// let mut names = Vec::new();
+/// let mut decoder = Decoder::new();
+/// for piece in pieces {
+///     let mut input: &[u8] = piece;
+///     while let Some(event) = decoder.decode(&mut input)? {
+///         if let Event::Entry { name } = event {
+///             names.push(name.to_vec());
+///         }
+///     }
+/// }
+/// decoder.finish()?;
+/// # Ok(names)
+/// # }
+/// # assert!(names(&[b"no NAR"]).is_err());
+/// ```
+#[derive(Debug, Clone)]
+pub struct Decoder {
+    state: State,
+    /// The string being collected: length, bytes, padding. Never longer than the longest target
+    /// with its frame.
+    buffer: Vec<u8>,
+    /// Length of the string in `buffer` once it is whole; the next call drops it.
+    text_len: Option<usize>,
+    names: Names,
+    /// How many bytes have been taken.
+    offset: u64,
+    /// Where the string being collected begins.
+    string_offset: u64,
+    depth_max: usize,
+}
+
+/// Length of the length before each string, in bytes.
+const LEN_LEN: usize = 8;
+
+impl Default for Decoder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Decoder {
+    /// Starts before the first byte, with the limit [`DEPTH_MAX`].
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with_depth_max(DEPTH_MAX)
+    }
+
+    /// Starts with another limit: paths of `depth_max` components below the root are refused.
+    ///
+    /// Memory grows by up to 300 bytes for each level; the stack does not.
+    #[must_use]
+    pub fn with_depth_max(depth_max: usize) -> Self {
+        Self {
+            state: State::Magic,
+            buffer: Vec::new(),
+            text_len: None,
+            names: Names::default(),
+            offset: 0,
+            string_offset: 0,
+            depth_max,
+        }
+    }
+
+    /// Takes bytes from the front of `input` up to the next event.
+    ///
+    /// `None` means that the input is used up, or the NAR [complete](Self::is_done); then the rest of
+    /// the input is left alone.
+    ///
+    /// # Errors
+    ///
+    /// Any [`DecodeError`]; each later call returns the same one.
+    pub fn decode<'a, 'input: 'a>(
+        &'a mut self,
+        input: &mut &'input [u8],
+    ) -> Result<Option<Event<'a>>, DecodeError> {
+        if let State::Failed(error) = self.state {
+            return Err(error);
+        }
+        loop {
+            match self.step(input) {
+                Ok(Step::Silent) => {}
+                Ok(Step::Pause) => return Ok(None),
+                Ok(Step::Report(event)) => return Ok(Some(event)),
+                Ok(Step::Entry) => return Ok(Some(Event::Entry { name: self.text() })),
+                Ok(Step::Symlink) => {
+                    return Ok(Some(Event::Symlink {
+                        target: self.text(),
+                    }));
+                }
+                Err(kind) => {
+                    let error = DecodeError {
+                        offset: self.string_offset,
+                        kind,
+                    };
+                    self.state = State::Failed(error);
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// How many bytes have been taken from the inputs so far.
+    #[must_use]
+    pub const fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Whether the last `)` has been read.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.state == State::Done
+    }
+
+    /// Ends the input and returns the length of the NAR in bytes.
+    ///
+    /// # Errors
+    ///
+    /// The error that [`decode`](Self::decode) gave, or [`DecodeErrorKind::Truncated`].
+    pub fn finish(self) -> Result<u64, DecodeError> {
+        if self.is_done() {
+            return Ok(self.offset);
+        }
+        if let State::Failed(error) = self.state {
+            return Err(error);
+        }
+        Err(DecodeError {
+            offset: self.string_offset,
+            kind: DecodeErrorKind::Truncated,
+        })
+    }
+
+    fn step<'a>(&mut self, input: &mut &'a [u8]) -> Result<Step<'a>, DecodeErrorKind> {
+        match self.state {
+            State::Done | State::Failed(_) => Ok(Step::Pause),
+            State::Size { executable } => self.size(input, executable),
+            State::Data { left, padding_len } => Ok(self.data(input, left, padding_len)),
+            State::Padding { len } => self.padding(input, len),
+            State::Magic
+            | State::NodeOpen
+            | State::Type
+            | State::Kind
+            | State::ContentsOrExecutable
+            | State::Marker
+            | State::Contents
+            | State::FileClose
+            | State::TargetTag
+            | State::Target
+            | State::SymlinkClose
+            | State::EntryOrClose
+            | State::EntryOpen
+            | State::NameTag
+            | State::Name
+            | State::NodeTag
+            | State::EntryClose => {
+                if self.collect(input)? {
+                    self.string()
+                } else {
+                    Ok(Step::Pause)
+                }
+            }
+        }
+    }
+
+    /// Judges a whole string by the grammar, and moves on.
+    fn string<'a>(&mut self) -> Result<Step<'a>, DecodeErrorKind> {
+        let state = self.state;
+        let text = text_of(&self.buffer, self.text_len);
+        let (next, step) = match (state, text) {
+            (State::Magic, b"nix-archive-1") => (State::NodeOpen, Step::Silent),
+            (State::NodeOpen, b"(") => (State::Type, Step::Silent),
+            (State::Type, b"type") => (State::Kind, Step::Silent),
+            (State::Kind, b"regular") => (State::ContentsOrExecutable, Step::Silent),
+            (State::Kind, b"symlink") => (State::TargetTag, Step::Silent),
+            (State::Kind, b"directory") => {
+                self.names.enter();
+                (State::EntryOrClose, Step::Report(Event::DirectoryBegin))
+            }
+            (State::ContentsOrExecutable, b"executable") => (State::Marker, Step::Silent),
+            (State::ContentsOrExecutable, b"contents") => {
+                (State::Size { executable: false }, Step::Silent)
+            }
+            (State::Marker, b"") => (State::Contents, Step::Silent),
+            (State::Contents, b"contents") => (State::Size { executable: true }, Step::Silent),
+            (State::FileClose, b")") => (self.after_node(), Step::Report(Event::FileEnd)),
+            (State::TargetTag, b"target") => (State::Target, Step::Silent),
+            (State::Target, target) => {
+                check_target(target).map_err(DecodeErrorKind::Target)?;
+                (State::SymlinkClose, Step::Symlink)
+            }
+            (State::SymlinkClose, b")") => (self.after_node(), Step::Silent),
+            (State::EntryOrClose, b"entry") => {
+                // The open directories are the components that the child's path has.
+                if self.names.depth() >= self.depth_max {
+                    return Err(DecodeErrorKind::Depth);
+                }
+                (State::EntryOpen, Step::Silent)
+            }
+            (State::EntryOrClose, b")") => {
+                self.names.leave();
+                (self.after_node(), Step::Report(Event::DirectoryEnd))
+            }
+            (State::EntryOpen, b"(") => (State::NameTag, Step::Silent),
+            (State::NameTag, b"name") => (State::Name, Step::Silent),
+            (State::Name, name) => {
+                self.names.next(name).map_err(DecodeErrorKind::Name)?;
+                (State::NodeTag, Step::Entry)
+            }
+            (State::NodeTag, b"node") => (State::NodeOpen, Step::Silent),
+            (State::EntryClose, b")") => (State::EntryOrClose, Step::Report(Event::EntryEnd)),
+            _ => return Err(state.unexpected()),
+        };
+        self.state = next;
+        Ok(step)
+    }
+
+    fn after_node(&self) -> State {
+        if self.names.depth() == 0 {
+            State::Done
+        } else {
+            State::EntryClose
+        }
+    }
+
+    /// Reads the length of a file's contents.
+    fn size<'a>(
+        &mut self,
+        input: &mut &'a [u8],
+        executable: bool,
+    ) -> Result<Step<'a>, DecodeErrorKind> {
+        self.drop_string();
+        if !self.fill(input, LEN_LEN) {
+            return Ok(Step::Pause);
+        }
+        let size = self.len();
+        let padding_len = token::padding(size).len();
+        let end = self
+            .offset
+            .checked_add(size)
+            .and_then(|end| end.checked_add(padding_len as u64));
+        if end.is_none_or(|end| end > NAR_LEN_MAX) {
+            return Err(DecodeErrorKind::TooLong);
+        }
+        self.buffer.clear();
+        self.state = State::Data {
+            left: size,
+            padding_len,
+        };
+        Ok(Step::Report(Event::File {
+            executable,
+            size,
+            offset: self.offset,
+        }))
+    }
+
+    /// Passes on a piece of a file's contents.
+    fn data<'a>(&mut self, input: &mut &'a [u8], left: u64, padding_len: usize) -> Step<'a> {
+        if left == 0 {
+            self.string_offset = self.offset;
+            self.state = State::Padding { len: padding_len };
+            return Step::Silent;
+        }
+        let len = usize::try_from(left).unwrap_or(usize::MAX).min(input.len());
+        if len == 0 {
+            return Step::Pause;
+        }
+        let (data, rest) = input.split_at(len);
+        *input = rest;
+        self.offset = self.offset.saturating_add(len as u64);
+        self.state = State::Data {
+            left: left.saturating_sub(len as u64),
+            padding_len,
+        };
+        Step::Report(Event::Contents(data))
+    }
+
+    /// Reads the zeros after a file's contents.
+    fn padding<'a>(
+        &mut self,
+        input: &mut &'a [u8],
+        len: usize,
+    ) -> Result<Step<'a>, DecodeErrorKind> {
+        if !self.fill(input, len) {
+            return Ok(Step::Pause);
+        }
+        if self.buffer.iter().any(|&byte| byte != 0) {
+            return Err(DecodeErrorKind::Padding);
+        }
+        self.buffer.clear();
+        self.string_offset = self.offset;
+        self.state = State::FileClose;
+        Ok(Step::Silent)
+    }
+
+    /// Collects the next string; says whether it is whole.
+    fn collect(&mut self, input: &mut &[u8]) -> Result<bool, DecodeErrorKind> {
+        self.drop_string();
+        if !self.fill(input, LEN_LEN) {
+            return Ok(false);
+        }
+        let len = match usize::try_from(self.len()) {
+            Ok(len) if len <= self.state.len_max() => len,
+            _ => return Err(self.state.unexpected()),
+        };
+        // The limit of the state keeps these sums far from overflow.
+        let text_end = LEN_LEN.saturating_add(len);
+        if !self.fill(input, text_end.next_multiple_of(8)) {
+            return Ok(false);
+        }
+        if self.buffer.iter().skip(text_end).any(|&byte| byte != 0) {
+            return Err(DecodeErrorKind::Padding);
+        }
+        self.text_len = Some(len);
+        Ok(true)
+    }
+
+    /// Forgets the last string, if it was whole.
+    fn drop_string(&mut self) {
+        if self.text_len.take().is_some() {
+            self.buffer.clear();
+            self.string_offset = self.offset;
+        }
+    }
+
+    /// Moves bytes from `input` into the buffer; says whether it holds `want` of them.
+    fn fill(&mut self, input: &mut &[u8], want: usize) -> bool {
+        let missing = want.saturating_sub(self.buffer.len());
+        let (taken, rest) = input.split_at(missing.min(input.len()));
+        self.buffer.extend_from_slice(taken);
+        *input = rest;
+        self.offset = self.offset.saturating_add(taken.len() as u64);
+        taken.len() == missing
+    }
+
+    /// The length at the start of the buffer, which holds at least its eight bytes.
+    fn len(&self) -> u64 {
+        self.buffer
+            .first_chunk()
+            .map_or(u64::MAX, |bytes| u64::from_le_bytes(*bytes))
+    }
+
+    fn text(&self) -> &[u8] {
+        text_of(&self.buffer, self.text_len)
+    }
+}
+
+/// The bytes of the string in the buffer. Free of `Decoder`, so that the rest of it stays usable.
+fn text_of(buffer: &[u8], text_len: Option<usize>) -> &[u8] {
+    let text = buffer.get(LEN_LEN..).unwrap_or_default();
+    text.get(..text_len.unwrap_or(0)).unwrap_or_default()
+}
+
+impl State {
+    /// The longest string that can be right here, in bytes.
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "the other strings are words of the grammar"
+    )]
+    const fn len_max(self) -> usize {
+        match self {
+            Self::Name => NAME_LEN_MAX,
+            Self::Target => TARGET_LEN_MAX,
+            Self::Marker => 0,
+            _ => "nix-archive-1".len(),
+        }
+    }
+
+    /// The error for a string that is longer than that, or another than the grammar has here.
+    const fn unexpected(self) -> DecodeErrorKind {
+        let expected = match self {
+            Self::Name => return DecodeErrorKind::Name(NameError::TooLong),
+            Self::Target => return DecodeErrorKind::Target(TargetError::TooLong),
+            Self::Marker => return DecodeErrorKind::ExecutableMarker,
+            Self::Magic => "\"nix-archive-1\"",
+            Self::NodeOpen | Self::EntryOpen => "\"(\"",
+            Self::Type => "\"type\"",
+            Self::Kind => "\"regular\", \"symlink\" or \"directory\"",
+            Self::ContentsOrExecutable => "\"executable\" or \"contents\"",
+            Self::Contents => "\"contents\"",
+            Self::FileClose | Self::SymlinkClose | Self::EntryClose => "\")\"",
+            Self::TargetTag => "\"target\"",
+            Self::EntryOrClose => "\"entry\" or \")\"",
+            Self::NameTag => "\"name\"",
+            Self::NodeTag => "\"node\"",
+            Self::Size { .. }
+            | Self::Data { .. }
+            | Self::Padding { .. }
+            | Self::Done
+            | Self::Failed(_) => "no string",
+        };
+        DecodeErrorKind::Token { expected }
+    }
+}
+
+#[cfg(test)]
+mod tests;

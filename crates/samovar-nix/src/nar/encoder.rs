@@ -1,0 +1,306 @@
+//! Writes the framing of a NAR around contents that the caller sends.
+
+use super::name::{Names, check_target};
+use super::{NAR_LEN_MAX, NameError, TargetError, token};
+
+/// Where an [`Encoder`] puts the framing.
+pub trait Sink {
+    /// Takes the next bytes.
+    fn put(&mut self, bytes: &[u8]);
+}
+
+impl Sink for Vec<u8> {
+    #[inline]
+    fn put(&mut self, bytes: &[u8]) {
+        self.extend_from_slice(bytes);
+    }
+}
+
+/// A [`Sink`] that keeps nothing: with it an [`Encoder`] computes offsets and sizes alone.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Discard;
+
+impl Sink for Discard {
+    #[inline]
+    fn put(&mut self, _bytes: &[u8]) {}
+}
+
+/// The framing of a NAR, one call for each step of a walk through the tree.
+///
+/// The calls follow the grammar: [`begin`](Self::begin), then one node. A node is
+/// [`file`](Self::file), the contents sent by the caller, [`end_file`](Self::end_file); or
+/// [`symlink`](Self::symlink); or [`begin_directory`](Self::begin_directory), for each child
+/// [`entry`](Self::entry), a node, [`end_entry`](Self::end_entry), and at last
+/// [`end_directory`](Self::end_directory). Then [`finish`](Self::finish).
+///
+/// A call that returns an error has written nothing and changed nothing. A clone is a bookmark: it
+/// goes on from the same offset.
+///
+/// # Examples
+///
+/// ```
+/// # use samovar_nix::nar::Encoder;
+/// let mut nar = Vec::new();
+/// let mut encoder = Encoder::new();
+/// encoder.begin(&mut nar)?;
+/// encoder.file(&mut nar, false, 6)?;
+/// nar.extend_from_slice(b"hello\n");
+/// encoder.end_file(&mut nar)?;
+/// assert_eq!(encoder.finish()?, 120);
+/// assert_eq!(nar.len(), 120);
+/// # Ok::<(), samovar_nix::nar::EncodeError>(())
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct Encoder {
+    state: State,
+    offset: u64,
+    names: Names,
+}
+
+/// Which call comes next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum State {
+    /// `begin`.
+    #[default]
+    Start,
+    /// `file`, `symlink` or `begin_directory`.
+    Node,
+    /// `end_file`, after contents of this length.
+    Contents { size: u64 },
+    /// `entry` or `end_directory`.
+    Directory,
+    /// `end_entry`.
+    EntryEnd,
+    /// `finish`.
+    Done,
+}
+
+/// Why a step cannot be written. All are faults of the caller or of the tree it walks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum EncodeError {
+    /// The call does not fit the grammar here.
+    #[error("step out of order")]
+    Step,
+    /// The name cannot stand in a NAR, or not after the one before it.
+    #[error("bad name")]
+    Name(#[from] NameError),
+    /// The target cannot stand in a NAR.
+    #[error("bad symlink target")]
+    Target(#[from] TargetError),
+    /// The NAR would be longer than [`NAR_LEN_MAX`].
+    #[error("longer than {NAR_LEN_MAX} bytes")]
+    TooLong,
+}
+
+impl Encoder {
+    /// Starts before the first byte.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// As after [`begin`](Self::begin) into a sink that keeps nothing.
+    pub(super) fn begun() -> Self {
+        let mut encoder = Self {
+            state: State::Node,
+            ..Self::default()
+        };
+        encoder.put(&mut Discard, token::MAGIC);
+        encoder
+    }
+
+    /// Writes what every NAR starts with.
+    ///
+    /// # Errors
+    ///
+    /// [`EncodeError::Step`].
+    pub fn begin<S: Sink + ?Sized>(&mut self, out: &mut S) -> Result<(), EncodeError> {
+        self.step(State::Start, State::Node)?;
+        self.put(out, token::MAGIC);
+        Ok(())
+    }
+
+    /// Writes everything of a regular file that comes before its contents, and returns the offset of
+    /// the first content byte.
+    ///
+    /// Then the caller sends exactly `size` bytes, which [`offset`](Self::offset) counts at once.
+    /// A caller that cannot must give up the whole NAR: the size has been said.
+    ///
+    /// # Errors
+    ///
+    /// [`EncodeError::Step`], [`EncodeError::TooLong`].
+    #[inline]
+    pub fn file<S: Sink + ?Sized>(
+        &mut self,
+        out: &mut S,
+        executable: bool,
+        size: u64,
+    ) -> Result<u64, EncodeError> {
+        let framing = if executable {
+            token::EXECUTABLE_FILE
+        } else {
+            token::FILE
+        };
+        // The framing is far below 200 bytes, padding and all. What closes the directories then is
+        // in proportion to what was written, not to what was announced.
+        let end = self.offset.saturating_add(200).saturating_add(size);
+        if end > NAR_LEN_MAX {
+            return Err(EncodeError::TooLong);
+        }
+        self.step(State::Node, State::Contents { size })?;
+        self.put(out, framing);
+        self.put(out, &size.to_le_bytes());
+        let contents_offset = self.offset;
+        self.offset = contents_offset.saturating_add(size);
+        Ok(contents_offset)
+    }
+
+    /// Writes what follows the contents of a regular file.
+    ///
+    /// # Errors
+    ///
+    /// [`EncodeError::Step`].
+    #[inline]
+    pub fn end_file<S: Sink + ?Sized>(&mut self, out: &mut S) -> Result<(), EncodeError> {
+        let State::Contents { size } = self.state else {
+            return Err(EncodeError::Step);
+        };
+        self.put(out, token::padding(size));
+        self.close_node(out);
+        Ok(())
+    }
+
+    /// Writes a symbolic link.
+    ///
+    /// # Errors
+    ///
+    /// [`EncodeError::Step`], [`EncodeError::Target`].
+    pub fn symlink<S: Sink + ?Sized>(
+        &mut self,
+        out: &mut S,
+        target: &[u8],
+    ) -> Result<(), EncodeError> {
+        check_target(target)?;
+        self.step(State::Node, State::Node)?;
+        self.put(out, token::SYMLINK);
+        self.put_string(out, target);
+        self.close_node(out);
+        Ok(())
+    }
+
+    /// Opens a directory.
+    ///
+    /// # Errors
+    ///
+    /// [`EncodeError::Step`].
+    pub fn begin_directory<S: Sink + ?Sized>(&mut self, out: &mut S) -> Result<(), EncodeError> {
+        self.step(State::Node, State::Directory)?;
+        self.put(out, token::DIRECTORY);
+        self.names.enter();
+        Ok(())
+    }
+
+    /// Writes the name of the next child; its node follows.
+    ///
+    /// # Errors
+    ///
+    /// [`EncodeError::Step`]; [`EncodeError::Name`] also when the name does not come after the one
+    /// before it in this directory.
+    #[inline]
+    pub fn entry<S: Sink + ?Sized>(&mut self, out: &mut S, name: &[u8]) -> Result<(), EncodeError> {
+        if self.state != State::Directory {
+            return Err(EncodeError::Step);
+        }
+        self.names.next(name)?;
+        self.state = State::Node;
+        self.put(out, token::ENTRY);
+        self.put_string(out, name);
+        self.put(out, token::NODE);
+        Ok(())
+    }
+
+    /// Ends a child, after its node.
+    ///
+    /// # Errors
+    ///
+    /// [`EncodeError::Step`].
+    #[inline]
+    pub fn end_entry<S: Sink + ?Sized>(&mut self, out: &mut S) -> Result<(), EncodeError> {
+        self.step(State::EntryEnd, State::Directory)?;
+        self.put(out, token::CLOSE);
+        Ok(())
+    }
+
+    /// Closes the directory opened last.
+    ///
+    /// # Errors
+    ///
+    /// [`EncodeError::Step`].
+    pub fn end_directory<S: Sink + ?Sized>(&mut self, out: &mut S) -> Result<(), EncodeError> {
+        self.step(State::Directory, State::Directory)?;
+        self.names.leave();
+        self.close_node(out);
+        Ok(())
+    }
+
+    /// How many bytes have been written or announced.
+    #[must_use]
+    pub const fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Whether the NAR is complete.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.state == State::Done
+    }
+
+    /// Ends the NAR and returns its length in bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`EncodeError::Step`] when it is not complete.
+    pub fn finish(self) -> Result<u64, EncodeError> {
+        if self.is_done() {
+            Ok(self.offset)
+        } else {
+            Err(EncodeError::Step)
+        }
+    }
+
+    fn step(&mut self, from: State, to: State) -> Result<(), EncodeError> {
+        if self.state != from {
+            return Err(EncodeError::Step);
+        }
+        self.state = to;
+        Ok(())
+    }
+
+    fn close_node<S: Sink + ?Sized>(&mut self, out: &mut S) {
+        self.put(out, token::CLOSE);
+        self.state = if self.names.depth() == 0 {
+            State::Done
+        } else {
+            State::EntryEnd
+        };
+    }
+
+    /// Writes a string that is known to be short.
+    fn put_string<S: Sink + ?Sized>(&mut self, out: &mut S, string: &[u8]) {
+        let len = string.len() as u64;
+        self.put(out, &len.to_le_bytes());
+        self.put(out, string);
+        self.put(out, token::padding(len));
+    }
+
+    #[inline]
+    fn put<S: Sink + ?Sized>(&mut self, out: &mut S, bytes: &[u8]) {
+        out.put(bytes);
+        // Written bytes alone cannot fill the half of u64 that NAR_LEN_MAX leaves free.
+        self.offset = self.offset.saturating_add(bytes.len() as u64);
+    }
+}
+
+#[cfg(test)]
+mod tests;

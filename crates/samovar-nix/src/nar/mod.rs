@@ -1,0 +1,66 @@
+//! NAR, the archive whose hash identifies a tree.
+//!
+//! # Encoding
+//!
+//! Everything is a string: a 64-bit little-endian length, the bytes, and zeros up to the next
+//! multiple of eight.
+//!
+//! # Grammar
+//!
+//! ```text
+//! nar  = str("nix-archive-1") node
+//! node = str("(") body str(")")
+//! body = str("type") str("regular") [ str("executable") str("") ] str("contents") str(data)
+//!      | str("type") str("symlink") str("target") str(target)
+//!      | str("type") str("directory")
+//!        *( str("entry") str("(") str("name") str(name) str("node") node str(")") )
+//! ```
+//!
+//! # Limits
+//!
+//! * A name has 1 to 255 bytes ([`NAME_LEN_MAX`]), is not `.` or `..` and holds neither `/` nor NUL.
+//!   Names of a directory ascend strictly, compared as unsigned bytes, the shorter first.
+//! * A target has 1 to 4095 bytes ([`TARGET_LEN_MAX`]) and no NUL: longer ones exist on no Linux.
+//! * A reader refuses paths of 64 components and more ([`DEPTH_MAX`]), as every recent Nix does.
+//!   A writer has no such limit: older stores hold deeper trees, and older clients take them.
+//! * A NAR has fewer than 2^63 bytes ([`NAR_LEN_MAX`]): the store's database holds its size signed.
+//!
+//! # Quirks
+//!
+//! * `executable` stands exactly when the *owner* may execute; nothing else of the mode, no times,
+//!   owners or hard links.
+//! * Names and targets are bytes, not text. Line feeds and invalid UTF-8 occur.
+//! * Clients ignore what follows the last `)`; so [`Decoder`] leaves it to the caller.
+//! * Nix reads a target with a NUL inside and then makes a shorter link; here it is refused, as it
+//!   could not have come from a file system.
+//!
+//! # Source
+//!
+//! Nix 2.36, `src/libutil/archive.cc`; the limits on depth, names and targets are in 2.35.
+
+mod decode_error;
+mod decoder;
+mod encoder;
+mod event;
+pub mod listing;
+mod name;
+mod token;
+
+pub use decode_error::{DecodeError, DecodeErrorKind};
+pub use decoder::Decoder;
+pub use encoder::{Discard, EncodeError, Encoder, Sink};
+pub use event::Event;
+pub use listing::Listing;
+pub use name::{NameError, TargetError};
+
+/// Longest name of a directory entry, in bytes.
+pub const NAME_LEN_MAX: usize = 255;
+
+/// Longest target of a symbolic link, in bytes.
+pub const TARGET_LEN_MAX: usize = 4095;
+
+/// How many components a path may have before a [`Decoder`] refuses it, less one.
+pub const DEPTH_MAX: usize = 64;
+
+/// Longest NAR, in bytes.
+pub const NAR_LEN_MAX: u64 = i64::MAX as u64;

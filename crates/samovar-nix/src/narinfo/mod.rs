@@ -1,0 +1,135 @@
+//! The narinfo, what a cache says of one path.
+//!
+//! # Encoding
+//!
+//! Lines of `Key: value`, each with a line feed at its end.
+//!
+//! | key | value | |
+//! | --- | --- | --- |
+//! | `StorePath` | full path | required |
+//! | `URL` | of the NAR, relative to the cache | required |
+//! | `Compression` | of the NAR; missing or empty means `bzip2` | |
+//! | `FileHash`, `FileSize` | of the compressed file; no client checks them | |
+//! | `NarHash` | SHA-256, any text form | required |
+//! | `NarSize` | bytes, not zero | required |
+//! | `References` | base names, separated by spaces | |
+//! | `Deriver` | base name; `unknown-deriver` means none | |
+//! | `System` | platform; written by Nix up to 2.8, read by none | |
+//! | `Sig` | a signature, on as many lines as there are | |
+//! | `CA` | a content address | |
+//!
+//! # Quirks
+//!
+//! Clients do not read lines. From where they stand they look for a colon, pass over the colon and
+//! *one* more byte whatever it is, and take everything up to the next line feed. [`NarInfo::parse`]
+//! does the same, and so it has the same surprises:
+//!
+//! * `References:` without a space swallows the next line; `References: ` with one is fine.
+//! * A blank line or a comment becomes a part of the next key, which is then unknown and ignored.
+//! * A missing line feed at the end is an error; a carriage return becomes part of the value.
+//!
+//! Where versions differ, the strictest is followed, so what is read here every client accepts:
+//! from Nix 2.34 on a malformed `Sig`, and from 2.35 on an unknown `Compression`, refuse the whole
+//! document. Only dots at the start of a
+//! name are left to [`StorePath::from_base_name`]'s wide rule.
+//!
+//! # Source
+//!
+//! Nix 2.36, `src/libstore/nar-info.cc`; nix-serve, `nix-serve.psgi`, for [`write_for`].
+
+mod parse;
+mod write;
+
+use crate::{ContentAddress, Hash, NarHash, Signature, StorePath};
+
+pub use parse::{NarInfoError, NarInfoErrorKind};
+pub use write::{WriteError, write_for};
+
+/// All fields of a narinfo.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NarInfo {
+    /// The path it is about.
+    pub store_path: StorePath,
+    /// Where the NAR is, relative to the cache.
+    pub url: String,
+    /// How the NAR is compressed.
+    pub compression: Compression,
+    /// Hash of the compressed file.
+    pub file_hash: Option<Hash>,
+    /// Length of the compressed file, in bytes.
+    pub file_size: Option<u64>,
+    /// Hash of the NAR.
+    pub nar_hash: NarHash,
+    /// Length of the NAR, in bytes.
+    pub nar_size: u64,
+    /// The paths it refers to; sorted and unique after parsing.
+    pub references: Vec<StorePath>,
+    /// The derivation that built it.
+    pub deriver: Option<StorePath>,
+    /// The platform it was built for; only in documents by Nix up to 2.8.
+    pub system: Option<String>,
+    /// The signatures; sorted and unique after parsing.
+    pub signatures: Vec<Signature>,
+    /// What its name was computed from.
+    pub content_address: Option<ContentAddress>,
+}
+
+/// The compressions that Nix has names for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "each is the name of a well-known format")]
+pub enum Compression {
+    None,
+    Brotli,
+    Bzip2,
+    Compress,
+    Grzip,
+    Gzip,
+    Lrzip,
+    Lz4,
+    Lzip,
+    Lzma,
+    Lzop,
+    Xz,
+    Zstd,
+}
+
+impl Compression {
+    // Nix 2.36, src/libutil/include/nix/util/compression-algo.hh.
+    const NAMES: [(Self, &str); 13] = [
+        (Self::None, "none"),
+        (Self::Brotli, "br"),
+        (Self::Bzip2, "bzip2"),
+        (Self::Compress, "compress"),
+        (Self::Grzip, "grzip"),
+        (Self::Gzip, "gzip"),
+        (Self::Lrzip, "lrzip"),
+        (Self::Lz4, "lz4"),
+        (Self::Lzip, "lzip"),
+        (Self::Lzma, "lzma"),
+        (Self::Lzop, "lzop"),
+        (Self::Xz, "xz"),
+        (Self::Zstd, "zstd"),
+    ];
+
+    /// The compression of this name, if Nix knows it.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::NAMES
+            .into_iter()
+            .find(|&(_, known)| known == name)
+            .map(|(compression, _)| compression)
+    }
+
+    /// The name as it stands in a narinfo.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        Self::NAMES
+            .into_iter()
+            .find(|&(known, _)| known == self)
+            .map_or("none", |(_, name)| name)
+    }
+}
+
+#[cfg(test)]
+mod tests;
