@@ -36,8 +36,8 @@ impl Random {
 
     /// A file size out of a `node_modules` folder: median 2.6 KB, average 9 KB, a long tail.
     pub(crate) fn file_len(&mut self) -> u64 {
-        // Per thousand of the files, the largest size; sizes between are spread evenly. It follows a
-        // log-normal curve without asking for a logarithm.
+        // Per thousand of the files, the largest size; sizes between are spread evenly. It follows
+        // a log-normal curve without asking for a logarithm.
         const LEN_AT: [(u64, u64); 9] = [
             (0, 20),
             (100, 350),

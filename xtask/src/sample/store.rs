@@ -132,9 +132,8 @@ impl Store {
         expression: &str,
     ) -> Result<Vec<Derivation>> {
         let described = format!(
-            "map (d: {{ drv = d.drvPath; outputs = builtins.listToAttrs (map \
-             (name: {{ inherit name; value = d.${{name}}.outPath; }}) (d.outputs or [ \"out\" ])); }}) \
-             ({expression})"
+            "map (d: {{ drv = d.drvPath; outputs = builtins.listToAttrs (map (name: {{ inherit \
+             name; value = d.${{name}}.outPath; }}) (d.outputs or [ \"out\" ])); }}) ({expression})"
         );
         // A file, because a graph of thousands is longer than an argument may be.
         let file = self.scratch.join("expression.nix");
@@ -259,8 +258,8 @@ impl Store {
 pub(crate) enum Features {
     /// None.
     Stable,
-    /// Content-addressed derivations. Nix then writes a realisation for *every* build, so only those
-    /// that need it get it.
+    /// Content-addressed derivations. Nix then writes a realisation for *every* build, so only
+    /// those that need it get it.
     ContentAddressed,
 }
 

@@ -4,7 +4,8 @@ use super::nar::{Content, Node};
 use super::random::Random;
 
 /// A tree of about `files` small files, built like a `node_modules` folder: packages, each with a
-/// few nested folders, ten files to a folder. Sizes are those of [`Random::file_len`] over `shrink`.
+/// few nested folders, ten files to a folder. Sizes are those of [`Random::file_len`] over
+/// `shrink`.
 pub(crate) fn node_modules(files: u64, shrink: u64, seed: u64) -> Node {
     let mut random = Random::new(seed);
     let mut left = files;
@@ -63,7 +64,8 @@ pub(crate) fn noise(len: u64, seed: u64) -> Node {
     }
 }
 
-/// Every name that is legal and has broken something: bytes that are no text, newlines, the longest.
+/// Every name that is legal and has broken something: bytes that are no text, newlines, the
+/// longest.
 pub(crate) fn odd_names() -> Node {
     let names: [&[u8]; 14] = [
         b"\x01ctrl",

@@ -1,14 +1,129 @@
 //! `tidy`: the rules of the tree that no other tool knows.
+//!
+//! | module | rules |
+//! | --- | --- |
+//! | [`arrows`] | crates depend on each other as ARCHITECTURE.md draws it |
+//! | [`sources`] | `proto/` is pure, `unsafe` stays where it is, width, size, `TODO` |
+//! | [`manifests`] | each direct dependency says why it is there |
+//! | [`dependencies`] | licences, duplicates and sources of all that is built in |
+//! | [`documents`] | files that README, ARCHITECTURE and COMPAT name exist |
+//!
+//! A rule is a function from text to findings, and its message holds the reason: whoever meets it
+//! should not have to look for a second document.
 
+mod arrows;
+mod dependencies;
+mod documents;
+mod lexer;
+mod manifests;
+mod sources;
+
+use std::fmt;
+use std::fs;
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
 
-/// Checks every rule below `repository`.
+/// A place where a rule is broken.
+#[derive(Debug, PartialEq, Eq)]
+struct Finding {
+    /// Path from the top of the repository.
+    file: String,
+    /// Counted from one; 0 for the whole file.
+    line: usize,
+    /// What is wrong, and why that is a rule.
+    message: String,
+}
+
+impl Finding {
+    fn new(file: &str, line: usize, message: impl Into<String>) -> Self {
+        Self {
+            file: file.into(),
+            line,
+            message: message.into(),
+        }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            0 => write!(f, "{}: {}", self.file, self.message),
+            line => write!(f, "{}:{line}: {}", self.file, self.message),
+        }
+    }
+}
+
+/// A text file of the repository.
+#[derive(Debug)]
+struct Text {
+    /// Path from the top of the repository.
+    path: String,
+    content: String,
+}
+
+/// Checks every rule below `repository`, and prints what is broken.
 ///
 /// # Errors
 ///
-/// If a rule is broken.
-pub(crate) fn check(_repository: &Path) -> Result<()> {
+/// If a rule is broken, or the tree cannot be read.
+pub(crate) fn check(repository: &Path) -> Result<()> {
+    let mut texts = Vec::new();
+    read_texts(repository, "", &mut texts)?;
+    let metadata = cargo_metadata::MetadataCommand::new()
+        .manifest_path(repository.join("Cargo.toml"))
+        .exec()
+        .context("cargo cannot read the workspace")?;
+    let read = |name: &str| fs::read_to_string(repository.join(name)).unwrap_or_default();
+
+    let mut findings = arrows::check(&read("ARCHITECTURE.md"), &arrows::of_workspace(&metadata));
+    findings.extend(sources::check(&texts, &read("xtask/ratchet.txt")));
+    findings.extend(manifests::check(&texts));
+    let packages = dependencies::of_workspace(&metadata);
+    findings.extend(dependencies::check(&read("deny.toml"), &packages));
+    findings.extend(documents::check(&texts, |path| {
+        repository.join(path).exists()
+    }));
+
+    for finding in &findings {
+        println!("{finding}");
+    }
+    if !findings.is_empty() {
+        bail!("tidy: {} findings", findings.len());
+    }
+    println!(
+        "tidy: {} files and {} packages are in order",
+        texts.len(),
+        packages.len()
+    );
+    Ok(())
+}
+
+/// Reads all Rust files, manifests and documents below `folder`, sorted by path.
+fn read_texts(repository: &Path, folder: &str, texts: &mut Vec<Text>) -> Result<()> {
+    let mut entries: Vec<_> =
+        fs::read_dir(repository.join(folder))?.collect::<std::io::Result<_>>()?;
+    entries.sort_by_key(fs::DirEntry::file_name);
+    for entry in entries {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let path = if folder.is_empty() {
+            name.clone()
+        } else {
+            format!("{folder}/{name}")
+        };
+        let kind = entry.file_type()?;
+        // What is built or made, and what belongs to git, is not ours to judge.
+        if kind.is_dir() && !name.starts_with("target") && !name.starts_with('.') {
+            read_texts(repository, &path, texts)?;
+        } else if kind.is_file()
+            && [".rs", ".md", "Cargo.toml"]
+                .iter()
+                .any(|e| name.ends_with(e))
+        {
+            let content = fs::read_to_string(entry.path())
+                .with_context(|| format!("cannot read {path} as text"))?;
+            texts.push(Text { path, content });
+        }
+    }
     Ok(())
 }
