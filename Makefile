@@ -22,7 +22,7 @@ test: setup-test sample check
 	@echo "samovar: all checks passed"
 
 ## Every check, on a machine where nothing is missing.
-check: fmt clippy test-rust doc deny tidy
+check: fmt clippy doc deny tidy test-rust
 
 setup: bootstrap
 	@$(XTASK) setup
@@ -46,7 +46,7 @@ clippy:
 	cargo clippy --workspace --all-targets -- -D warnings
 
 test-rust:
-	cargo test --workspace
+	@$(XTASK) test
 
 doc:
 	cargo doc --workspace --no-deps --document-private-items

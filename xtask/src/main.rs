@@ -6,6 +6,7 @@
 //! | `sample-store [--bench] DIR` | makes a store to serve, with the real Nix |
 //! | `serve [--port N]` | builds the server and serves this machine's store, or the sample |
 //! | `example-lines [--port N]` | prints what a client needs to use that server |
+//! | `test` | runs all tests and says how many there were |
 //! | `tidy` | holds the tree to the rules that no other tool knows |
 //!
 //! Each task is a module of that name.
@@ -21,6 +22,7 @@ mod command;
 mod sample;
 mod serve;
 mod setup;
+mod tests;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -29,7 +31,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 
 const USAGE: &str = "usage: xtask setup [--test] | sample-store [--bench] DIR | \
-                     serve [--port N] | example-lines [--port N] | tidy";
+                     serve [--port N] | example-lines [--port N] | test | tidy";
 
 fn main() -> ExitCode {
     match run() {
@@ -51,6 +53,7 @@ fn run() -> Result<()> {
         ["sample-store", dir] => sample::make(Path::new(dir), sample::Kind::Test),
         ["serve", rest @ ..] => serve::serve(port(rest)?),
         ["example-lines", rest @ ..] => serve::print_example_lines(port(rest)?),
+        ["test"] => tests::run(),
         ["tidy"] => tidy::check(&repository()),
         _ => bail!(USAGE),
     }
