@@ -9,7 +9,7 @@
 //! | `test` | runs all tests and says how many there were |
 //! | `tidy` | holds the tree to the rules that no other tool knows |
 //!
-//! Each task is a module of that name.
+//! Each task is a module of that name, or one that begins with it.
 
 #![forbid(unsafe_code)]
 #![expect(
@@ -22,7 +22,7 @@ mod command;
 mod sample;
 mod serve;
 mod setup;
-mod tests;
+mod test_run;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -53,7 +53,7 @@ fn run() -> Result<()> {
         ["sample-store", dir] => sample::make(Path::new(dir), sample::Kind::Test),
         ["serve", rest @ ..] => serve::serve(port(rest)?),
         ["example-lines", rest @ ..] => serve::print_example_lines(port(rest)?),
-        ["test"] => tests::run(),
+        ["test"] => test_run::run(),
         ["tidy"] => tidy::check(&repository()),
         _ => bail!(USAGE),
     }
