@@ -41,7 +41,7 @@ impl NarHash {
         nixbase32::decode_array(text).map(Self)
     }
 
-    /// Takes the digest of a [`Hash`].
+    /// Takes the digest of a [`Hash`](struct@Hash).
     ///
     /// # Errors
     ///
@@ -71,7 +71,7 @@ impl NarHash {
         nixbase32::encode_array(&self.0)
     }
 
-    /// The same as a [`Hash`], which has the other text forms.
+    /// The same as a [`Hash`](struct@Hash), which has the other text forms.
     #[must_use]
     pub fn to_hash(&self) -> Hash {
         Hash::sha256(&self.0)

@@ -1,0 +1,1 @@
+{"version":1,"root":{"type":"directory","entries":{"a.txt":{"type":"regular","size":6,"narOffset":232},"bin":{"type":"directory","entries":{"run":{"type":"regular","size":10,"executable":true,"narOffset":592}}},"empty":{"type":"directory","entries":{}},"link":{"type":"symlink","target":"a.txt"},"zero":{"type":"regular","size":0,"narOffset":1184}}}}
