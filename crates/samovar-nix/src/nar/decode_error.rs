@@ -1,6 +1,6 @@
 //! Why an input is no NAR.
 
-use super::{NAR_LEN_MAX, NameError, TargetError};
+use super::{CONTENTS_END_MAX, NameError, TargetError};
 
 /// Why the input is no NAR. Final: no event follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -37,8 +37,8 @@ pub enum DecodeErrorKind {
     /// A path has more components than the reader allows.
     #[error("nested too deeply")]
     Depth,
-    /// The NAR would be longer than [`NAR_LEN_MAX`].
-    #[error("longer than {NAR_LEN_MAX} bytes")]
+    /// The contents of a file would end after [`CONTENTS_END_MAX`].
+    #[error("contents end after {CONTENTS_END_MAX} bytes")]
     TooLong,
     /// The input ends before the NAR does.
     #[error("cut short")]

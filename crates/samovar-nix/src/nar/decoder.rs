@@ -10,7 +10,7 @@
 
 use super::name::{Names, check_target};
 use super::{
-    DEPTH_MAX, DecodeError, DecodeErrorKind, Event, NAME_LEN_MAX, NAR_LEN_MAX, NameError,
+    CONTENTS_END_MAX, DEPTH_MAX, DecodeError, DecodeErrorKind, Event, NAME_LEN_MAX, NameError,
     TARGET_LEN_MAX, TargetError, token,
 };
 
@@ -321,18 +321,13 @@ impl Decoder {
             return Ok(Step::Pause);
         }
         let size = self.len();
-        let padding_len = token::padding(size).len();
-        let end = self
-            .offset
-            .checked_add(size)
-            .and_then(|end| end.checked_add(padding_len as u64));
-        if end.is_none_or(|end| end > NAR_LEN_MAX) {
+        if self.offset.saturating_add(size) > CONTENTS_END_MAX {
             return Err(DecodeErrorKind::TooLong);
         }
         self.buffer.clear();
         self.state = State::Data {
             left: size,
-            padding_len,
+            padding_len: token::padding(size).len(),
         };
         Ok(Step::Report(Event::File {
             executable,

@@ -1,7 +1,7 @@
 //! Writes the framing of a NAR around contents that the caller sends.
 
 use super::name::{Names, check_target};
-use super::{NAR_LEN_MAX, NameError, TargetError, token};
+use super::{CONTENTS_END_MAX, NameError, TargetError, token};
 
 /// Where an [`Encoder`] puts the framing.
 pub trait Sink {
@@ -88,8 +88,8 @@ pub enum EncodeError {
     /// The target cannot stand in a NAR.
     #[error("bad symlink target")]
     Target(#[from] TargetError),
-    /// The NAR would be longer than [`NAR_LEN_MAX`].
-    #[error("longer than {NAR_LEN_MAX} bytes")]
+    /// The contents would end after [`CONTENTS_END_MAX`].
+    #[error("contents end after {CONTENTS_END_MAX} bytes")]
     TooLong,
 }
 
@@ -142,17 +142,16 @@ impl Encoder {
         } else {
             token::FILE
         };
-        // The framing is far below 200 bytes, padding and all. What closes the directories then is
-        // in proportion to what was written, not to what was announced.
-        let end = self.offset.saturating_add(200).saturating_add(size);
-        if end > NAR_LEN_MAX {
+        let head_len = framing.len().saturating_add(size_of::<u64>()) as u64;
+        let contents_offset = self.offset.saturating_add(head_len);
+        let contents_end = contents_offset.saturating_add(size);
+        if contents_end > CONTENTS_END_MAX {
             return Err(EncodeError::TooLong);
         }
         self.step(State::Node, State::Contents { size })?;
         self.put(out, framing);
         self.put(out, &size.to_le_bytes());
-        let contents_offset = self.offset;
-        self.offset = contents_offset.saturating_add(size);
+        self.offset = contents_end;
         Ok(contents_offset)
     }
 
@@ -297,7 +296,7 @@ impl Encoder {
     #[inline]
     fn put<S: Sink + ?Sized>(&mut self, out: &mut S, bytes: &[u8]) {
         out.put(bytes);
-        // Written bytes alone cannot fill the half of u64 that NAR_LEN_MAX leaves free.
+        // Framing alone cannot fill what CONTENTS_END_MAX leaves of u64.
         self.offset = self.offset.saturating_add(bytes.len() as u64);
     }
 }

@@ -23,7 +23,8 @@
 //! * A target has 1 to 4095 bytes ([`TARGET_LEN_MAX`]) and no NUL: longer ones exist on no Linux.
 //! * A reader refuses paths of 64 components and more ([`DEPTH_MAX`]), as every recent Nix does.
 //!   A writer has no such limit: older stores hold deeper trees, and older clients take them.
-//! * A NAR has fewer than 2^63 bytes ([`NAR_LEN_MAX`]): the store's database holds its size signed.
+//! * No contents end beyond 2^62 bytes ([`CONTENTS_END_MAX`]): so no offset overflows, and the length
+//!   fits the signed number in which a store's database holds it.
 //!
 //! # Quirks
 //!
@@ -62,5 +63,5 @@ pub const TARGET_LEN_MAX: usize = 4095;
 /// How many components a path may have before a [`Decoder`] refuses it, less one.
 pub const DEPTH_MAX: usize = 64;
 
-/// Longest NAR, in bytes.
-pub const NAR_LEN_MAX: u64 = i64::MAX as u64;
+/// The greatest offset at which the contents of a file may end, in bytes.
+pub const CONTENTS_END_MAX: u64 = 1 << 62;
