@@ -1,1 +1,46 @@
-//! The store a server asks.
+//! What a binary cache asks of a Nix store, and who answers.
+//!
+//! # Two types to know
+//!
+//! * [`Store`] is what a server asks: look-ups, files, logs. [`open()`] finds out which store a
+//!   machine has.
+//! * [`Catalog`] holds all hash parts in memory and knows, for the price of one system call, whether
+//!   that is still the truth.
+//!
+//! # In scope
+//!
+//! Nix's database read by its schema, the files of a path as a NAR, build logs, realisations, and
+//! the client's side of the worker protocol where the database cannot be read.
+//!
+//! # Out of scope
+//!
+//! Writing: no store is ever changed. Remote stores and other binary caches. HTTP.
+
+#![forbid(unsafe_code)]
+
+mod catalog;
+mod daemon;
+mod database;
+mod error;
+mod local;
+mod location;
+mod log;
+mod open;
+mod realisation;
+mod settings;
+mod store;
+mod tree;
+mod uri;
+
+pub use catalog::{Catalog, Snapshot};
+pub use daemon::{Daemon, DaemonStore, TempRoot};
+pub use error::{Corruption, Irregularity, Operation, StoreError, Unavailable};
+pub use local::LocalStore;
+pub use location::Location;
+pub use log::Log;
+pub use open::{OpenError, open, open_uri};
+pub use realisation::{OutputName, RealisationId, RealisationIdError};
+pub use settings::{Conf, Settings, SettingsError};
+pub use store::Store;
+pub use tree::{Contents, NarReader, Step, Tree, TreeError, Walk};
+pub use uri::{Parameters, StoreKind, StoreUri, UriError};

@@ -1,0 +1,54 @@
+//! The thread that looks at the database's file for those who only read tokens.
+
+use std::sync::Weak;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::database::Database;
+use crate::error::{Operation, StoreError};
+
+const INTERVAL: Duration = Duration::from_millis(100);
+
+/// Two calls of `stat` need no more.
+const STACK_LEN: usize = 128 * 1024;
+
+/// A running thread; dropping it ends the thread.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    /// Dropped first, which wakes the thread.
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Keeper {
+    pub(super) fn start(database: Weak<Database>) -> Result<Self, StoreError> {
+        let (stop, stopped) = mpsc::channel();
+        let thread = std::thread::Builder::new()
+            .name("store-keeper".into())
+            .stack_size(STACK_LEN)
+            .spawn(move || {
+                while stopped.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
+                    let Some(database) = database.upgrade() else {
+                        return;
+                    };
+                    database.inspect();
+                }
+            })
+            .map_err(|error| StoreError::io(Operation::StartThread, &error))?;
+        Ok(Self {
+            stop: Some(stop),
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.stop = None;
+        if let Some(thread) = self.thread.take() {
+            // A thread that panicked has said so already.
+            let _ended = thread.join();
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! An immutable table of hash parts.
+//!
+//! # Theory of operation
+//!
+//! The table is an array of 20-byte slots, filled to [`LOAD_PERCENT`]. A key's *home* slot follows
+//! from a seeded mix of its first eight bytes, scaled to the number of slots; the keys lie in the
+//! order of (mix, bytes), each at its home or as close behind it as order and collisions allow.
+//! Because homes rise with the mix, that order never contradicts the homes, and a search may stop
+//! at the first slot that is empty or holds a later key. So a miss looks at three or four slots on
+//! average, which usually share one cache line or two, although only one slot in seven is empty.
+//!
+//! An empty slot is twenty zero bytes; the key of twenty zero bytes, a legal one, is a flag.
+//!
+//! The seed keeps somebody who can choose hash parts from choosing ones that pile up.
+
+use std::cmp::Ordering;
+
+use samovar_nix::HashPart;
+
+use super::seed::Seed;
+
+/// How full a table is built.
+const LOAD_PERCENT: usize = 85;
+
+const EMPTY: Key = [0; 20];
+
+pub(super) type Key = [u8; 20];
+
+/// A set of hash parts that never changes: about 24 bytes for each.
+#[derive(Debug)]
+pub(super) struct Table {
+    seed: Seed,
+    /// Slots that homes are scaled to; `slots` may be a few longer, for keys pushed past the end.
+    home_count: u64,
+    slots: Box<[Key]>,
+    key_count: usize,
+    holds_zero: bool,
+}
+
+impl Table {
+    /// Builds a table of keys in any order; repeated ones count once.
+    pub(super) fn build(seed: Seed, mut keys: Vec<Key>) -> Self {
+        keys.sort_unstable_by(|left, right| {
+            seed.mix(left)
+                .cmp(&seed.mix(right))
+                .then_with(|| left.cmp(right))
+        });
+        keys.dedup();
+        Self::from_ordered(seed, keys.len(), keys.into_iter())
+    }
+
+    /// Merges two tables of the same seed.
+    pub(super) fn merge(left: &Self, right: &Self) -> Self {
+        let count = left.key_count + right.key_count;
+        Self::from_ordered(
+            left.seed,
+            count,
+            merged(left.seed, left.keys(), right.keys()),
+        )
+    }
+
+    /// Whether the key is in the table.
+    pub(super) fn contains(&self, hash_part: &HashPart) -> bool {
+        let key = hash_part.as_bytes();
+        if *key == EMPTY {
+            return self.holds_zero;
+        }
+        let mix = self.seed.mix(key);
+        for slot in self.slots.get(self.home(mix)..).unwrap_or_default() {
+            if slot == key {
+                return true;
+            }
+            if *slot == EMPTY || (self.seed.mix(slot), slot) > (mix, key) {
+                return false;
+            }
+        }
+        false
+    }
+
+    /// How many keys there are.
+    pub(super) fn key_count(&self) -> usize {
+        self.key_count
+    }
+
+    /// How many bytes of memory the slots take.
+    pub(super) fn memory_len(&self) -> usize {
+        size_of_val(&*self.slots)
+    }
+
+    fn from_ordered(seed: Seed, count_max: usize, keys: impl Iterator<Item = Key>) -> Self {
+        let home_count = (count_max * 100).div_ceil(LOAD_PERCENT).max(1);
+        let mut table = Self {
+            seed,
+            home_count: u64::try_from(home_count).unwrap_or(u64::MAX),
+            slots: Box::default(),
+            key_count: 0,
+            holds_zero: false,
+        };
+        let mut slots = Vec::with_capacity(home_count + home_count / 64 + 8);
+        for key in keys {
+            table.key_count += 1;
+            if key == EMPTY {
+                table.holds_zero = true;
+                continue;
+            }
+            let home = table.home(seed.mix(&key));
+            while slots.len() < home {
+                slots.push(EMPTY);
+            }
+            slots.push(key);
+        }
+        table.slots = slots.into_boxed_slice();
+        table
+    }
+
+    fn home(&self, mix: u64) -> usize {
+        let scaled = (u128::from(mix) * u128::from(self.home_count)) >> 64;
+        // The product of two 64-bit numbers, shifted by 64, fits 64 bits.
+        usize::try_from(scaled).unwrap_or(usize::MAX)
+    }
+
+    fn keys(&self) -> impl Iterator<Item = Key> + '_ {
+        let zero = self.holds_zero.then_some(EMPTY);
+        // The zero key comes first: any place will do, as it takes no slot.
+        zero.into_iter()
+            .chain(self.slots.iter().copied().filter(|slot| *slot != EMPTY))
+    }
+}
+
+/// Two ordered sequences of keys as one, without repetitions.
+fn merged(
+    seed: Seed,
+    left: impl Iterator<Item = Key>,
+    right: impl Iterator<Item = Key>,
+) -> impl Iterator<Item = Key> {
+    let mut left = left.peekable();
+    let mut right = right.peekable();
+    let rank = move |key: &Key| (*key != EMPTY, seed.mix(key), *key);
+    std::iter::from_fn(move || match (left.peek(), right.peek()) {
+        (Some(one), Some(other)) => match rank(one).cmp(&rank(other)) {
+            Ordering::Less => left.next(),
+            Ordering::Greater => right.next(),
+            Ordering::Equal => {
+                right.next();
+                left.next()
+            }
+        },
+        (Some(_), None) => left.next(),
+        (None, _) => right.next(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::collection::{btree_set, vec};
+    use proptest::prelude::*;
+
+    fn contains(table: &Table, key: Key) -> bool {
+        table.contains(&HashPart::from_bytes(key))
+    }
+
+    /// Keys that differ in a few places only, so that equal mixes and long runs happen.
+    fn key() -> impl Strategy<Value = Key> {
+        prop_oneof![
+            any::<Key>(),
+            (0..4_u8, 0..4_u8).prop_map(|(first, last)| {
+                let mut key = EMPTY;
+                key[0] = first;
+                key[19] = last;
+                key
+            }),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn holds_what_it_was_built_of(
+            inside in vec(key(), 0..300),
+            asked in vec(key(), 0..100),
+        ) {
+            let table = Table::build(Seed::random(), inside.clone());
+            for key in inside.iter().chain(&asked) {
+                prop_assert_eq!(contains(&table, *key), inside.contains(key));
+            }
+        }
+
+        #[test]
+        fn a_merge_is_the_union(
+            left in btree_set(key(), 0..200),
+            right in btree_set(key(), 0..200),
+            asked in vec(key(), 0..100),
+        ) {
+            let seed = Seed::random();
+            let build = |keys: &std::collections::BTreeSet<Key>| {
+                Table::build(seed, keys.iter().copied().collect())
+            };
+            let merged = Table::merge(&build(&left), &build(&right));
+            prop_assert_eq!(merged.key_count(), left.union(&right).count());
+            for key in left.iter().chain(&right).chain(&asked) {
+                let expected = left.contains(key) || right.contains(key);
+                prop_assert_eq!(contains(&merged, *key), expected);
+            }
+        }
+    }
+
+    #[test]
+    fn an_empty_table_holds_nothing() {
+        let table = Table::build(Seed::random(), Vec::new());
+        assert!(!contains(&table, EMPTY));
+        assert!(!contains(&table, [255; 20]));
+    }
+
+    #[test]
+    fn takes_about_24_bytes_a_key() {
+        let keys = (0..100_000_u64).map(|index| {
+            let mut key = [0; 20];
+            key[..8].copy_from_slice(&index.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
+            key
+        });
+        let table = Table::build(Seed::random(), keys.collect());
+        assert!(
+            table.memory_len() < 100_000 * 24,
+            "{} bytes",
+            table.memory_len()
+        );
+    }
+}

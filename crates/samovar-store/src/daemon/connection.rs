@@ -1,0 +1,329 @@
+//! One connection to a daemon: handshake and operations.
+//!
+//! # Versions
+//!
+//! We announce 1.38 and speak what both sides know, from 1.20 (Nix 2.0) on. Lix refuses clients
+//! below 1.35, Nix 2.32 and later those below 1.18.
+//!
+//! # Source
+//!
+//! Nix 2.8.0, `src/libstore/remote-store.cc` and `daemon.cc`; Nix 2.36,
+//! `src/libstore/worker-protocol-connection.cc`.
+
+use std::io::{BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use samovar_nix::{
+    Algorithm, ContentAddress, Hash, HashPart, NarHash, PathInfo, Signature, StoreDir, StorePath,
+};
+
+use super::message::read_messages;
+use super::socket;
+use super::wire::{Answer, Request, io_error};
+use crate::error::{Irregularity, StoreError};
+use crate::realisation::{RealisationId, derivation_document};
+
+const CLIENT_MAGIC: u64 = 0x6e69_7863;
+const SERVER_MAGIC: u64 = 0x6478_696f;
+const MAJOR: u64 = 0x100;
+const MINOR_MAX: u64 = 38;
+const MINOR_MIN: u64 = 20;
+
+/// Realisations are asked for by derivation and output.
+const FEATURE_BUILD_TRACE: &str = "realisation-with-path-not-hash";
+
+const IS_VALID_PATH: u64 = 1;
+const ADD_TEMP_ROOT: u64 = 11;
+const QUERY_PATH_INFO: u64 = 26;
+const QUERY_PATH_FROM_HASH_PART: u64 = 29;
+const NAR_FROM_PATH: u64 = 38;
+const QUERY_REALISATION: u64 = 43;
+
+/// How long the daemon may be silent. It may wait for a lock of the database itself.
+const SILENCE_MAX: Duration = Duration::from_secs(15);
+
+/// A connection after its handshake.
+#[derive(Debug)]
+pub(super) struct Connection {
+    stream: BufReader<UnixStream>,
+    minor: u64,
+    has_build_trace: bool,
+    /// Whether the peer's next byte is the first of an answer; not so after an irregularity.
+    in_step: bool,
+}
+
+impl Connection {
+    /// Connects and shakes hands.
+    pub(super) fn open(path: &Path) -> Result<Self, StoreError> {
+        let stream = socket::connect(path, SILENCE_MAX)?;
+        Self::handshake(stream)
+    }
+
+    fn handshake(stream: UnixStream) -> Result<Self, StoreError> {
+        let mut connection = Self {
+            stream: BufReader::with_capacity(32 * 1024, stream),
+            minor: MINOR_MAX,
+            has_build_trace: false,
+            in_step: true,
+        };
+        connection.send(
+            &Request::new()
+                .integer(CLIENT_MAGIC)
+                .integer(MAJOR | MINOR_MAX),
+        )?;
+        let mut answer = Answer::new(&mut connection.stream);
+        if answer.integer()? != SERVER_MAGIC {
+            return Err(StoreError::Protocol(Irregularity::Magic));
+        }
+        let version = answer.integer()?;
+        let minor = (version & 0xff).min(MINOR_MAX);
+        if version & !0xff != MAJOR || minor < MINOR_MIN {
+            return Err(StoreError::Protocol(Irregularity::Version));
+        }
+        connection.minor = minor;
+        connection.finish_handshake()?;
+        Ok(connection)
+    }
+
+    fn finish_handshake(&mut self) -> Result<(), StoreError> {
+        let mut request = Request::new();
+        if self.minor >= 38 {
+            request = request.strings(&[FEATURE_BUILD_TRACE]);
+        }
+        // CPU affinity and reserved space, both obsolete.
+        self.send(&request.integer(0).integer(0))?;
+        let mut answer = Answer::new(&mut self.stream);
+        if self.minor >= 38 {
+            let features = answer.strings()?;
+            self.has_build_trace = features.iter().any(|name| name == FEATURE_BUILD_TRACE);
+        }
+        if self.minor >= 33 {
+            answer.bytes()?; // the daemon's Nix version
+        }
+        if self.minor >= 35 {
+            answer.integer()?; // whether it trusts us
+        }
+        read_messages(&mut answer, self.minor)
+    }
+
+    /// Whether the connection can be used for another operation.
+    pub(super) fn is_in_step(&self) -> bool {
+        // Bytes that nobody asked for would be taken for the next answer.
+        self.in_step && self.stream.buffer().is_empty()
+    }
+
+    pub(super) fn is_valid(
+        &mut self,
+        dir: &StoreDir,
+        path: &StorePath,
+    ) -> Result<bool, StoreError> {
+        self.ask(
+            &Request::new()
+                .integer(IS_VALID_PATH)
+                .string(&path.full(dir)),
+            |answer, _| answer.boolean(),
+        )
+    }
+
+    /// Keeps the path from being collected until the connection closes.
+    pub(super) fn add_temp_root(
+        &mut self,
+        dir: &StoreDir,
+        path: &StorePath,
+    ) -> Result<(), StoreError> {
+        self.ask(
+            &Request::new()
+                .integer(ADD_TEMP_ROOT)
+                .string(&path.full(dir)),
+            |answer, _| answer.integer().map(drop),
+        )
+    }
+
+    pub(super) fn path_from_hash_part(
+        &mut self,
+        dir: &StoreDir,
+        hash_part: HashPart,
+    ) -> Result<Option<StorePath>, StoreError> {
+        let request = Request::new()
+            .integer(QUERY_PATH_FROM_HASH_PART)
+            .string(&hash_part.to_string());
+        self.ask(&request, |answer, _| optional_path(dir, &answer.string()?))
+    }
+
+    pub(super) fn path_info(
+        &mut self,
+        dir: &StoreDir,
+        path: StorePath,
+    ) -> Result<Option<PathInfo>, StoreError> {
+        let request = Request::new()
+            .integer(QUERY_PATH_INFO)
+            .string(&path.full(dir));
+        self.ask(&request, |answer, _| {
+            if answer.boolean()? {
+                read_path_info(answer, dir, path).map(Some)
+            } else {
+                Ok(None)
+            }
+        })
+    }
+
+    pub(super) fn realisation(
+        &mut self,
+        dir: &StoreDir,
+        id: &RealisationId,
+    ) -> Result<Option<String>, StoreError> {
+        let request = Request::new().integer(QUERY_REALISATION);
+        match id {
+            // Daemons of this generation answer with the document itself.
+            RealisationId::Hash { .. } if self.minor >= 31 && !self.has_build_trace => self
+                .ask(&request.string(&id.to_string()), |answer, _| {
+                    Ok(answer.strings()?.into_iter().next())
+                }),
+            RealisationId::Derivation { derivation, output } if self.has_build_trace => {
+                let request = request
+                    .string(&derivation.full(dir))
+                    .string(output.as_str());
+                self.ask(&request, |answer, _| read_build_trace(answer, dir))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Asks for a NAR, whose bytes follow. The connection can be used again only after
+    /// [`Connection::nar_ended`].
+    pub(super) fn begin_nar(&mut self, dir: &StoreDir, path: &StorePath) -> Result<(), StoreError> {
+        let request = Request::new()
+            .integer(NAR_FROM_PATH)
+            .string(&path.full(dir));
+        self.ask(&request, |_, _| Ok(()))?;
+        self.in_step = false;
+        Ok(())
+    }
+
+    /// The bytes of a NAR, and whatever follows them: the caller counts.
+    pub(super) fn nar_bytes(&mut self, buffer: &mut [u8]) -> Result<usize, StoreError> {
+        loop {
+            match self.stream.read(buffer) {
+                Ok(0) => return Err(StoreError::Protocol(Irregularity::EndedEarly)),
+                Ok(len) => return Ok(len),
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(io_error(&error)),
+            }
+        }
+    }
+
+    /// All bytes of the NAR were read.
+    pub(super) fn nar_ended(&mut self) {
+        self.in_step = true;
+    }
+
+    fn ask<T>(
+        &mut self,
+        request: &Request,
+        read: impl FnOnce(&mut Answer<&mut BufReader<UnixStream>>, u64) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        // Until the answer was read to its end the next byte may be anything.
+        self.in_step = false;
+        self.send(request)?;
+        let minor = self.minor;
+        let mut answer = Answer::new(&mut self.stream);
+        match read_messages(&mut answer, minor) {
+            Ok(()) => {}
+            Err(StoreError::Refused) => {
+                self.in_step = true;
+                return Err(StoreError::Refused);
+            }
+            Err(error) => return Err(error),
+        }
+        let result = read(&mut answer, minor)?;
+        self.in_step = true;
+        Ok(result)
+    }
+
+    fn send(&mut self, request: &Request) -> Result<(), StoreError> {
+        self.stream
+            .get_mut()
+            .write_all(request.as_bytes())
+            .map_err(|error| io_error(&error))
+    }
+}
+
+fn read_path_info<R: Read>(
+    answer: &mut Answer<R>,
+    dir: &StoreDir,
+    path: StorePath,
+) -> Result<PathInfo, StoreError> {
+    let deriver = answer.string()?;
+    let nar_hash = nar_hash(&answer.string()?)?;
+    let mut references = Vec::new();
+    for reference in answer.strings()? {
+        references.push(store_path(dir, &reference)?);
+    }
+    references.sort_unstable();
+    references.dedup();
+    let registration_time = answer.integer()?;
+    let nar_size = answer.integer()?;
+    let ultimate = answer.boolean()?;
+    let mut signatures: Vec<Signature> = answer
+        .strings()?
+        .iter()
+        .filter_map(|signature| Signature::parse(signature).ok())
+        .collect();
+    signatures.sort_unstable();
+    signatures.dedup();
+    let content_address = answer.string()?;
+    Ok(PathInfo {
+        path,
+        nar_hash,
+        nar_size,
+        references,
+        deriver: StorePath::parse(dir, &deriver).ok(),
+        signatures,
+        content_address: ContentAddress::parse(&content_address).ok(),
+        registration_time: i64::try_from(registration_time).unwrap_or_default(),
+        ultimate,
+    })
+}
+
+fn read_build_trace<R: Read>(
+    answer: &mut Answer<R>,
+    dir: &StoreDir,
+) -> Result<Option<String>, StoreError> {
+    if !answer.boolean()? {
+        return Ok(None);
+    }
+    let out_path = store_path(dir, &answer.string()?)?;
+    let mut signatures: Vec<Signature> = answer
+        .strings()?
+        .iter()
+        .filter_map(|signature| Signature::parse(signature).ok())
+        .collect();
+    signatures.sort_unstable();
+    Ok(Some(derivation_document(&out_path, &signatures)))
+}
+
+/// The protocol has bare base-16; a prefix does no harm.
+fn nar_hash(text: &str) -> Result<NarHash, StoreError> {
+    NarHash::parse(text)
+        .ok()
+        .or_else(|| {
+            let hash = Hash::parse_digest(Algorithm::Sha256, text).ok()?;
+            NarHash::from_hash(&hash).ok()
+        })
+        .ok_or(StoreError::Protocol(Irregularity::Value))
+}
+
+fn optional_path(dir: &StoreDir, text: &str) -> Result<Option<StorePath>, StoreError> {
+    if text.is_empty() {
+        Ok(None)
+    } else {
+        store_path(dir, text).map(Some)
+    }
+}
+
+fn store_path(dir: &StoreDir, text: &str) -> Result<StorePath, StoreError> {
+    StorePath::parse(dir, text).map_err(|_error| StoreError::Protocol(Irregularity::Value))
+}
+

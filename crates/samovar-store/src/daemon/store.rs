@@ -1,0 +1,110 @@
+//! A store behind a daemon.
+
+use samovar_nix::{HashPart, PathInfo, StoreDir, StorePath};
+
+use super::nar::RemoteNar;
+use super::pool::Daemon;
+use crate::catalog::Catalog;
+use crate::error::{Operation, StoreError, Unavailable};
+use crate::local::LocalStore;
+use crate::log::Log;
+use crate::realisation::RealisationId;
+use crate::store::Store;
+use crate::tree::Tree;
+
+/// A store behind a daemon, of which this process reads what it can by itself.
+///
+/// The database answers as long as it can be read, because that costs a hundredth; the daemon does
+/// while it cannot. NARs are made from the files where the store directory is on this machine and
+/// readable, else the daemon sends them.
+#[derive(Debug)]
+pub struct DaemonStore {
+    local: LocalStore,
+    daemon: Daemon,
+}
+
+impl DaemonStore {
+    /// A store whose files and database, if they can be read, are those of `local`.
+    #[must_use]
+    pub fn new(local: LocalStore, daemon: Daemon) -> Self {
+        Self { local, daemon }
+    }
+
+    /// The daemon.
+    #[must_use]
+    pub fn daemon(&self) -> &Daemon {
+        &self.daemon
+    }
+
+    /// The answer of the database, or of the daemon when the database cannot be opened.
+    fn either<T>(
+        &self,
+        database: impl FnOnce() -> Result<T, StoreError>,
+        daemon: impl FnOnce() -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        match database() {
+            Err(error) if error.is_unavailable() => daemon(),
+            other => other,
+        }
+    }
+}
+
+impl Store for DaemonStore {
+    fn store_dir(&self) -> &StoreDir {
+        self.local.store_dir()
+    }
+
+    fn lookup(&self, hash_part: HashPart) -> Result<Option<PathInfo>, StoreError> {
+        self.either(
+            || self.local.lookup(hash_part),
+            || self.daemon.lookup(hash_part),
+        )
+    }
+
+    fn tree(&self, path: &StorePath) -> Result<Tree, StoreError> {
+        if self.local.has_files() {
+            return self.local.tree(path);
+        }
+        match self.daemon.path_info(path)? {
+            Some(info) => Ok(Tree::of_daemon(RemoteNar::new(self.daemon.clone(), info))),
+            None => Err(StoreError::Io {
+                operation: Operation::OpenPath,
+                kind: std::io::ErrorKind::NotFound,
+            }),
+        }
+    }
+
+    fn log(&self, path: &StorePath) -> Result<Option<Log>, StoreError> {
+        self.local.log_of(path, || {
+            let info = self.either(
+                || self.local.lookup(path.hash_part()),
+                || self.daemon.lookup(path.hash_part()),
+            )?;
+            Ok(info
+                .filter(|info| info.path == *path)
+                .and_then(|info| info.deriver))
+        })
+    }
+
+    fn realisation(&self, id: &RealisationId) -> Result<Option<String>, StoreError> {
+        self.either(
+            || self.local.realisation(id),
+            || self.daemon.realisation(id),
+        )
+    }
+
+    fn catalog(&self) -> Option<&Catalog> {
+        self.local.catalog()
+    }
+
+    fn probe(&self) -> Result<(), StoreError> {
+        match self.local.probe() {
+            Err(error) if error.is_unavailable() => match self.daemon.probe() {
+                // The database's trouble is the one to mend.
+                Err(StoreError::Unavailable(Unavailable::DaemonUnreachable)) => Err(error),
+                other => other,
+            },
+            other => other,
+        }
+    }
+}

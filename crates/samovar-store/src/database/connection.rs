@@ -1,0 +1,164 @@
+//! Opening one connection to Nix's database, whatever this user may do there.
+//!
+//! # Which way works
+//!
+//! | situation, for a user who cannot write to `db/` | `mode=ro` | what is done |
+//! | --- | --- | --- |
+//! | some process has the database open | works, sees new commits | – |
+//! | idle, `-wal` and `-shm` persist (Nix 2.22 and later) | works | – |
+//! | idle, `-wal` and `-shm` gone (Nix before 2.22) | fails | the caller retries, or asks the daemon |
+//! | file system mounted read-only, WAL empty | fails | `immutable=1` |
+//!
+//! `immutable=1` on a live store would ignore the WAL: answers from the past, or torn ones. It is
+//! used only where nobody can write, or where the store's URI says `read-only=true`.
+//!
+//! # Source
+//!
+//! SQLite documentation, "Read-Only WAL Databases" and "URI Filenames"; Nix 2.36,
+//! `src/libstore/sqlite.cc`: with `use-sqlite-wal = false` Nix locks by the `unix-dotfile` VFS.
+
+use std::fmt::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::Duration;
+
+use rusqlite::{Connection, ErrorCode, OpenFlags};
+use rustix::fs::{Access, StatVfsMountFlags};
+
+use crate::error::{Corruption, Operation, StoreError, Unavailable};
+
+/// How long a statement waits for another process's lock. Nix's own writers hold theirs for
+/// milliseconds, and a client that gets a 503 comes back.
+const BUSY_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Pages of one connection, in KiB: the upper levels of the index on `path`; the rest is the
+/// kernel's page cache.
+const PAGE_CACHE_KIB: u32 = 512;
+
+const STATEMENT_COUNT_MAX: usize = 16;
+
+/// How to open a database.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Opening {
+    /// Nobody writes to it: skip locks and WAL.
+    pub(super) immutable: bool,
+    /// Lock by a directory beside the database, as Nix does without WAL mode.
+    pub(super) dotfile_locks: bool,
+}
+
+/// Opens a connection that has read once.
+pub(super) fn open(path: &Path, opening: Opening) -> Result<Connection, StoreError> {
+    try_open(path, opening).map_err(|error| why(path, &error))
+}
+
+fn try_open(path: &Path, opening: Opening) -> rusqlite::Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
+        | OpenFlags::SQLITE_OPEN_URI
+        | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let uri = uri(path, opening.immutable);
+    let connection = if opening.dotfile_locks && !opening.immutable {
+        Connection::open_with_flags_and_vfs(uri, flags, "unix-dotfile")?
+    } else {
+        Connection::open_with_flags(uri, flags)?
+    };
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    connection.set_prepared_statement_cache_capacity(STATEMENT_COUNT_MAX);
+    connection.execute_batch(&format!("pragma cache_size = -{PAGE_CACHE_KIB}"))?;
+    // The first read takes the shared lock that keeps `-wal` and `-shm` where they are.
+    connection.query_row("pragma schema_version", [], |row| row.get::<_, i64>(0))?;
+    Ok(connection)
+}
+
+/// Whether the database is in WAL mode.
+pub(super) fn is_wal(connection: &Connection) -> Result<bool, StoreError> {
+    let mode = connection
+        .query_row("pragma journal_mode", [], |row| row.get::<_, String>(0))
+        .map_err(|error| store_error(&error))?;
+    Ok(mode.eq_ignore_ascii_case("wal"))
+}
+
+/// Whether nobody can write to the database: its file system is mounted read-only, and there is no
+/// WAL whose frames `immutable=1` would overlook.
+pub(super) fn is_frozen(path: &Path) -> bool {
+    let read_only =
+        rustix::fs::statvfs(path).is_ok_and(|stat| stat.f_flag.contains(StatVfsMountFlags::RDONLY));
+    read_only && wal_is_empty(path)
+}
+
+/// Whether there is nothing in the WAL.
+pub(super) fn wal_is_empty(path: &Path) -> bool {
+    std::fs::metadata(beside(path, "-wal")).map_or(true, |metadata| metadata.len() == 0)
+}
+
+/// The path with something appended to the file name.
+pub(super) fn beside(path: &Path, suffix: &str) -> std::path::PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+/// What a failing statement means to somebody who asks the store.
+pub(crate) fn store_error(error: &rusqlite::Error) -> StoreError {
+    let Some(code) = error.sqlite_error_code() else {
+        // A column of another type than schema 10 has.
+        return StoreError::Corrupt(Corruption::Schema);
+    };
+    match code {
+        ErrorCode::DatabaseBusy
+        | ErrorCode::DatabaseLocked
+        | ErrorCode::FileLockingProtocolFailed => StoreError::Busy,
+        ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase => {
+            StoreError::Corrupt(Corruption::Malformed)
+        }
+        ErrorCode::PermissionDenied => StoreError::Unavailable(Unavailable::PermissionDenied),
+        ErrorCode::ReadOnly | ErrorCode::CannotOpen => {
+            StoreError::Unavailable(Unavailable::WalIndexMissing)
+        }
+        ErrorCode::Unknown => StoreError::Corrupt(Corruption::Schema),
+        _ => StoreError::Io {
+            operation: Operation::ReadDatabase,
+            kind: std::io::ErrorKind::Other,
+        },
+    }
+}
+
+/// SQLite says "unable to open database file" for many things: look at the file itself.
+fn why(path: &Path, error: &rusqlite::Error) -> StoreError {
+    match rustix::fs::access(path, Access::READ_OK) {
+        Err(rustix::io::Errno::NOENT) => StoreError::Unavailable(Unavailable::DatabaseMissing),
+        Err(rustix::io::Errno::ACCESS) => StoreError::Unavailable(Unavailable::PermissionDenied),
+        _ => store_error(error),
+    }
+}
+
+fn uri(path: &Path, immutable: bool) -> String {
+    let mut uri = String::from("file:");
+    for &byte in path.as_os_str().as_bytes() {
+        match byte {
+            b'/' | b'-' | b'.' | b'_' | b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' => {
+                uri.push(char::from(byte));
+            }
+            _ => {
+                // Writing to a string cannot fail.
+                let _infallible = write!(uri, "%{byte:02x}");
+            }
+        }
+    }
+    uri.push_str(if immutable {
+        "?immutable=1"
+    } else {
+        "?mode=ro"
+    });
+    uri
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn odd_names_are_encoded() {
+        let uri = uri(Path::new("/a b/c?d#e%f/db.sqlite"), false);
+        assert_eq!(uri, "file:/a%20b/c%3fd%23e%25f/db.sqlite?mode=ro");
+    }
+}

@@ -1,0 +1,142 @@
+//! Nix's database, read-only.
+//!
+//! [`Database`] opens `db.sqlite`, notices when it is replaced, and opens it again. What it says
+//! always comes from one consistent snapshot of the file that the path leads to at that moment.
+//!
+//! # Source
+//!
+//! Nix 2.8.0 and 2.36, `src/libstore/schema.sql` and `local-store.cc`: schema 10, unchanged since
+//! Nix 2.0.
+
+mod connection;
+mod held_file;
+mod realisation;
+mod row;
+mod schema;
+mod session;
+mod token;
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rusqlite::Connection;
+
+use crate::error::{Corruption, StoreError};
+use crate::location::Location;
+
+pub(crate) use connection::store_error;
+pub(crate) use schema::{Schema, read_schema};
+pub(crate) use session::Session;
+pub(crate) use token::{Token, TokenSource};
+
+/// How long a failure to open stands before the next attempt. Without this every question asked
+/// while the database is away would open it once more.
+const FAILURE_LIFE: Duration = Duration::from_millis(50);
+
+/// The database of one store.
+#[derive(Debug)]
+pub(crate) struct Database {
+    path: PathBuf,
+    schema_path: PathBuf,
+    read_only: bool,
+    dotfile_locks: bool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+enum State {
+    Closed,
+    Open(Arc<Session>),
+    Failed { error: StoreError, at: Instant },
+}
+
+impl Database {
+    /// The database of a store; nothing is opened yet.
+    pub(crate) fn new(location: &Location) -> Self {
+        Self {
+            path: location.database(),
+            schema_path: location.schema(),
+            read_only: location.read_only,
+            dotfile_locks: location.dotfile_locks,
+            state: Mutex::new(State::Closed),
+        }
+    }
+
+    /// Asks one question. `ask` may be called twice: once on a session that turns out to be broken.
+    pub(crate) fn ask<T>(
+        &self,
+        ask: impl Fn(&Connection) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let session = self.session()?;
+        let result = session.lease().and_then(|lease| ask(&lease));
+        match result {
+            Err(error) if is_fault_of_session(error) => {
+                session.source().retire();
+                drop(session);
+                let session = self.session()?;
+                session.lease().and_then(|lease| ask(&lease))
+            }
+            other => other,
+        }
+    }
+
+    /// The session with the file that the path leads to now; opens it when necessary.
+    pub(crate) fn session(&self) -> Result<Arc<Session>, StoreError> {
+        let mut state = self.state();
+        match &*state {
+            State::Open(session) if session.is_current() => return Ok(Arc::clone(session)),
+            State::Open(session) => session.source().retire(),
+            State::Failed { error, at } if at.elapsed() < FAILURE_LIFE => return Err(*error),
+            State::Failed { .. } | State::Closed => {}
+        }
+        match self.open() {
+            Ok(session) => {
+                *state = State::Open(Arc::clone(&session));
+                Ok(session)
+            }
+            Err(error) => {
+                *state = State::Failed {
+                    error,
+                    at: Instant::now(),
+                };
+                Err(error)
+            }
+        }
+    }
+
+    /// Looks at the files, without SQL, and retires the session when they are not its own any
+    /// more. For a thread that does this every so often, on behalf of those who only read tokens.
+    pub(crate) fn inspect(&self) {
+        // Somebody who opens the database at this moment looks at the files himself.
+        let Ok(state) = self.state.try_lock() else {
+            return;
+        };
+        if let State::Open(session) = &*state
+            && !(session.is_current() && session.has_its_wal_index())
+        {
+            session.source().retire();
+        }
+    }
+
+    fn open(&self) -> Result<Arc<Session>, StoreError> {
+        read_schema(&self.schema_path)?.check()?;
+        Session::open(&self.path, self.read_only, self.dotfile_locks).map(Arc::new)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // The state is whole at every moment: it is replaced by one assignment.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether opening everything again may help.
+fn is_fault_of_session(error: StoreError) -> bool {
+    match error {
+        StoreError::Corrupt(kind) => {
+            matches!(kind, Corruption::Malformed | Corruption::Schema)
+        }
+        StoreError::Unavailable(_) | StoreError::Io { .. } => true,
+        _ => false,
+    }
+}

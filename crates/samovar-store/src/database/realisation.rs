@@ -1,0 +1,138 @@
+//! The tables of content-addressed derivations, where that experiment was ever enabled.
+//!
+//! # Source
+//!
+//! Nix 2.8.0, `src/libstore/ca-specific-schema.sql` and `local-store.cc`
+//! (`queryRealisationCore_`); Nix 2.36, the same files: table `BuildTraceV3`.
+
+use rusqlite::{Connection, OptionalExtension, Row};
+use samovar_nix::StoreDir;
+
+use super::Database;
+use super::connection::store_error;
+use super::row::{signatures, store_path, text};
+use crate::error::{Corruption, StoreError};
+use crate::realisation::{RealisationId, derivation_document, hash_document, hash_key};
+
+const TABLE_EXISTS: &str = "select 1 from sqlite_master where type = 'table' and name = ?1";
+
+const BY_HASH: &str = "select Realisations.id, Output.path, Realisations.signatures \
+    from Realisations inner join ValidPaths as Output on Output.id = Realisations.outputPath \
+    where drvPath = ?1 and outputName = ?2";
+
+const DEPENDENCIES: &str = "select drvPath, outputName, Output.path from RealisationsRefs \
+    join Realisations on realisationReference = Realisations.id \
+    join ValidPaths as Output on Output.id = Realisations.outputPath \
+    where referrer = ?1";
+
+const BY_DERIVATION: &str = "select outputPath, signatures from BuildTraceV3 \
+    where drvPath = ?1 and outputName = ?2";
+
+impl Database {
+    /// The document of a realisation.
+    pub(crate) fn realisation(
+        &self,
+        dir: &StoreDir,
+        id: &RealisationId,
+    ) -> Result<Option<String>, StoreError> {
+        self.ask(|connection| match id {
+            RealisationId::Hash { derivation, output } => {
+                by_hash(connection, dir, id, &hash_key(derivation), output.as_str())
+            }
+            RealisationId::Derivation { derivation, output } => {
+                by_derivation(connection, dir, derivation.base_name(), output.as_str())
+            }
+        })
+    }
+}
+
+fn by_hash(
+    connection: &Connection,
+    dir: &StoreDir,
+    id: &RealisationId,
+    key: &str,
+    output: &str,
+) -> Result<Option<String>, StoreError> {
+    if !table_exists(connection, "Realisations")? {
+        return Ok(None);
+    }
+    let mut statement = connection
+        .prepare_cached(BY_HASH)
+        .map_err(|error| store_error(&error))?;
+    let mut rows = statement
+        .query([key, output])
+        .map_err(|error| store_error(&error))?;
+    let Some(row) = rows.next().map_err(|error| store_error(&error))? else {
+        return Ok(None);
+    };
+    let row_id: i64 = row.get(0).map_err(|error| store_error(&error))?;
+    let out_path = store_path(dir, required(row, 1)?)?;
+    let signatures = text(row, 2)?.unwrap_or_default();
+    let dependencies = dependencies(connection, dir, row_id)?;
+    Ok(Some(hash_document(
+        id,
+        &out_path,
+        &dependencies,
+        signatures,
+    )))
+}
+
+fn dependencies(
+    connection: &Connection,
+    dir: &StoreDir,
+    row_id: i64,
+) -> Result<Vec<(String, samovar_nix::StorePath)>, StoreError> {
+    // The very first versions of the experiment had no such table.
+    if !table_exists(connection, "RealisationsRefs")? {
+        return Ok(Vec::new());
+    }
+    let mut statement = connection
+        .prepare_cached(DEPENDENCIES)
+        .map_err(|error| store_error(&error))?;
+    let mut rows = statement
+        .query([row_id])
+        .map_err(|error| store_error(&error))?;
+    let mut dependencies = Vec::new();
+    while let Some(row) = rows.next().map_err(|error| store_error(&error))? {
+        let id = format!("{}!{}", required(row, 0)?, required(row, 1)?);
+        dependencies.push((id, store_path(dir, required(row, 2)?)?));
+    }
+    Ok(dependencies)
+}
+
+fn by_derivation(
+    connection: &Connection,
+    dir: &StoreDir,
+    derivation: &str,
+    output: &str,
+) -> Result<Option<String>, StoreError> {
+    if !table_exists(connection, "BuildTraceV3")? {
+        return Ok(None);
+    }
+    let mut statement = connection
+        .prepare_cached(BY_DERIVATION)
+        .map_err(|error| store_error(&error))?;
+    let mut rows = statement
+        .query([derivation, output])
+        .map_err(|error| store_error(&error))?;
+    let Some(row) = rows.next().map_err(|error| store_error(&error))? else {
+        return Ok(None);
+    };
+    let out_path = store_path(dir, required(row, 0)?)?;
+    let signatures = signatures(text(row, 1)?.unwrap_or_default());
+    Ok(Some(derivation_document(&out_path, &signatures)))
+}
+
+fn table_exists(connection: &Connection, name: &str) -> Result<bool, StoreError> {
+    let mut statement = connection
+        .prepare_cached(TABLE_EXISTS)
+        .map_err(|error| store_error(&error))?;
+    let found = statement.query_row([name], |_row| Ok(())).optional();
+    found
+        .map(|found| found.is_some())
+        .map_err(|error| store_error(&error))
+}
+
+fn required<'row>(row: &'row Row<'_>, index: usize) -> Result<&'row str, StoreError> {
+    text(row, index)?.ok_or(StoreError::Corrupt(Corruption::Realisation))
+}

@@ -1,0 +1,156 @@
+//! Rows of `ValidPaths`, and the references of one.
+
+use rusqlite::types::ValueRef;
+use rusqlite::{Connection, Row};
+use samovar_nix::{ContentAddress, HashPart, NarHash, PathInfo, Signature, StoreDir, StorePath};
+
+use super::Database;
+use super::connection::store_error;
+use crate::error::{Corruption, StoreError};
+
+/// `limit 1` on the unique index of `path`: the prefix must be checked by the reader.
+const BY_PREFIX: &str = "select id, path, hash, registrationTime, deriver, narSize, ultimate, \
+    sigs, ca from ValidPaths where path >= ?1 order by path limit 1";
+
+const REFERENCES: &str =
+    "select path from Refs join ValidPaths on reference = id where referrer = ?1";
+
+impl Database {
+    /// What the database knows of the path with this hash part.
+    ///
+    /// A row whose `narSize` is unknown (NULL or 0: such rows come from stores older than that
+    /// column) counts as absent: without the size no NAR can be announced, and a narinfo with
+    /// `NarSize: 0` is one that clients call corrupt.
+    pub(crate) fn path_info(
+        &self,
+        dir: &StoreDir,
+        hash_part: HashPart,
+    ) -> Result<Option<PathInfo>, StoreError> {
+        let prefix = prefix(dir, hash_part);
+        self.ask(|connection| path_info(connection, dir, &prefix))
+    }
+}
+
+/// `<store dir>/<hash part>-`.
+fn prefix(dir: &StoreDir, hash_part: HashPart) -> String {
+    let mut prefix = String::with_capacity(dir.as_str().len() + 34);
+    prefix.push_str(dir.as_str());
+    prefix.push('/');
+    prefix.extend(hash_part.to_text().iter().copied().map(char::from));
+    prefix.push('-');
+    prefix
+}
+
+fn path_info(
+    connection: &Connection,
+    dir: &StoreDir,
+    prefix: &str,
+) -> Result<Option<PathInfo>, StoreError> {
+    let mut statement = connection
+        .prepare_cached(BY_PREFIX)
+        .map_err(|error| store_error(&error))?;
+    let mut rows = statement
+        .query([prefix])
+        .map_err(|error| store_error(&error))?;
+    let Some(row) = rows.next().map_err(|error| store_error(&error))? else {
+        return Ok(None);
+    };
+    let path = text(row, 1)?.ok_or(StoreError::Corrupt(Corruption::StorePath))?;
+    if !path.starts_with(prefix) {
+        return Ok(None);
+    }
+    let Some(nar_size) = nar_size(row)? else {
+        return Ok(None);
+    };
+    let id = match column(row, 0)? {
+        ValueRef::Integer(id) => id,
+        _ => return Err(StoreError::Corrupt(Corruption::Schema)),
+    };
+    Ok(Some(PathInfo {
+        path: store_path(dir, path)?,
+        nar_hash: nar_hash(text(row, 2)?)?,
+        nar_size,
+        // The first statement is not finished yet, so this one reads the same snapshot.
+        references: references(connection, dir, id)?,
+        deriver: text(row, 4)?.and_then(|deriver| StorePath::parse(dir, deriver).ok()),
+        signatures: text(row, 7)?.map(signatures).unwrap_or_default(),
+        content_address: text(row, 8)?.and_then(|text| ContentAddress::parse(text).ok()),
+        registration_time: integer(row, 3)?.unwrap_or_default(),
+        ultimate: integer(row, 6)?.unwrap_or_default() != 0,
+    }))
+}
+
+fn references(
+    connection: &Connection,
+    dir: &StoreDir,
+    id: i64,
+) -> Result<Vec<StorePath>, StoreError> {
+    let mut statement = connection
+        .prepare_cached(REFERENCES)
+        .map_err(|error| store_error(&error))?;
+    let mut rows = statement.query([id]).map_err(|error| store_error(&error))?;
+    let mut references = Vec::new();
+    while let Some(row) = rows.next().map_err(|error| store_error(&error))? {
+        let path = text(row, 0)?.ok_or(StoreError::Corrupt(Corruption::StorePath))?;
+        references.push(store_path(dir, path)?);
+    }
+    references.sort_unstable();
+    references.dedup();
+    Ok(references)
+}
+
+/// Signatures that parse; the others are dropped. One malformed `Sig` line makes Nix 2.34 and later
+/// refuse the whole narinfo.
+pub(crate) fn signatures(text: &str) -> Vec<Signature> {
+    let mut signatures: Vec<Signature> = text
+        .split_ascii_whitespace()
+        .filter_map(|text| Signature::parse(text).ok())
+        .collect();
+    signatures.sort_unstable();
+    signatures.dedup();
+    signatures
+}
+
+pub(super) fn store_path(dir: &StoreDir, text: &str) -> Result<StorePath, StoreError> {
+    StorePath::parse(dir, text).map_err(|_error| StoreError::Corrupt(Corruption::StorePath))
+}
+
+fn nar_hash(text: Option<&str>) -> Result<NarHash, StoreError> {
+    text.and_then(|text| NarHash::parse(text).ok())
+        .ok_or(StoreError::Corrupt(Corruption::NarHash))
+}
+
+fn nar_size(row: &Row<'_>) -> Result<Option<u64>, StoreError> {
+    match column(row, 5)? {
+        ValueRef::Null | ValueRef::Integer(0) => Ok(None),
+        ValueRef::Integer(size) => u64::try_from(size)
+            .map(Some)
+            .map_err(|_error| StoreError::Corrupt(Corruption::NarSize)),
+        _ => Err(StoreError::Corrupt(Corruption::NarSize)),
+    }
+}
+
+fn integer(row: &Row<'_>, index: usize) -> Result<Option<i64>, StoreError> {
+    match column(row, index)? {
+        ValueRef::Integer(number) => Ok(Some(number)),
+        _ => Ok(None),
+    }
+}
+
+/// The text of a column; `None` when it is NULL or empty.
+pub(super) fn text<'row>(
+    row: &'row Row<'_>,
+    index: usize,
+) -> Result<Option<&'row str>, StoreError> {
+    match column(row, index)? {
+        ValueRef::Null => Ok(None),
+        ValueRef::Text(bytes) => std::str::from_utf8(bytes)
+            .map(|text| Some(text).filter(|text| !text.is_empty()))
+            .map_err(|_error| StoreError::Corrupt(Corruption::Schema)),
+        _ => Err(StoreError::Corrupt(Corruption::Schema)),
+    }
+}
+
+fn column<'row>(row: &'row Row<'_>, index: usize) -> Result<ValueRef<'row>, StoreError> {
+    row.get_ref(index).map_err(|error| store_error(&error))
+}

@@ -1,0 +1,195 @@
+//! One opening of the database: its connections and its freshness token.
+
+use std::ops::Deref;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rusqlite::Connection;
+
+use super::connection::{self, Opening};
+use super::token::TokenSource;
+use crate::error::{Operation, StoreError, Unavailable};
+
+/// Connections that wait for the next question. More are opened when more threads ask at once, and
+/// closed when they come back.
+const IDLE_COUNT_MAX: usize = 16;
+
+/// Openings in a row that may find the database replaced under them.
+const REPLACED_COUNT_MAX: u32 = 5;
+
+/// Which file a path led to, and what it looked like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Identity {
+    file: (u64, u64),
+    size: u64,
+    modified: (i64, i64),
+}
+
+impl Identity {
+    pub(super) fn of(path: &Path) -> Result<Self, StoreError> {
+        let metadata = std::fs::metadata(path).map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => StoreError::Unavailable(Unavailable::DatabaseMissing),
+            std::io::ErrorKind::PermissionDenied => {
+                StoreError::Unavailable(Unavailable::PermissionDenied)
+            }
+            _ => StoreError::io(Operation::ReadDatabase, &error),
+        })?;
+        Ok(Self {
+            file: (metadata.dev(), metadata.ino()),
+            size: metadata.size(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+        })
+    }
+}
+
+/// Connections to one file, all opened the same way.
+#[derive(Debug)]
+pub(crate) struct Session {
+    path: PathBuf,
+    opening: Opening,
+    identity: Identity,
+    /// Never empty while the session is in use: the last connection's lock is what keeps `-wal` and
+    /// `-shm` in place. Declared before `source`, whose descriptor must be closed last.
+    idle: Mutex<Vec<Connection>>,
+    source: Arc<TokenSource>,
+}
+
+impl Session {
+    /// Opens the database at `path`.
+    pub(super) fn open(
+        path: &Path,
+        read_only: bool,
+        dotfile_locks: bool,
+    ) -> Result<Self, StoreError> {
+        for _ in 0..REPLACED_COUNT_MAX {
+            let identity = Identity::of(path)?;
+            let session = Self::open_as(path, identity, read_only, dotfile_locks)?;
+            if Identity::of(path)?.file == identity.file {
+                return Ok(session);
+            }
+        }
+        Err(StoreError::Unavailable(Unavailable::BeingReplaced))
+    }
+
+    fn open_as(
+        path: &Path,
+        identity: Identity,
+        read_only: bool,
+        dotfile_locks: bool,
+    ) -> Result<Self, StoreError> {
+        let mut opening = Opening {
+            immutable: read_only && connection::wal_is_empty(path),
+            dotfile_locks,
+        };
+        let connection = match connection::open(path, opening) {
+            Err(StoreError::Unavailable(Unavailable::WalIndexMissing))
+                if connection::is_frozen(path) =>
+            {
+                opening.immutable = true;
+                connection::open(path, opening)?
+            }
+            other => other?,
+        };
+        let source = if opening.immutable {
+            Ok(TokenSource::constant())
+        } else if connection::is_wal(&connection)? {
+            TokenSource::wal_index(&connection::beside(path, "-shm"))
+        } else {
+            TokenSource::change_counter(path)
+        };
+        let source = source.map_err(|error| StoreError::io(Operation::ReadToken, &error))?;
+        Ok(Self {
+            path: path.to_owned(),
+            opening,
+            identity,
+            idle: Mutex::new(vec![connection]),
+            source: Arc::new(source),
+        })
+    }
+
+    /// Where freshness tokens come from.
+    pub(crate) fn source(&self) -> &Arc<TokenSource> {
+        &self.source
+    }
+
+    /// Whether the path still leads to this file, and nothing but commits has happened to it.
+    pub(super) fn is_current(&self) -> bool {
+        !self.source.is_retired()
+            && Identity::of(&self.path).is_ok_and(|identity| self.is_same(identity))
+    }
+
+    /// Whether the file beside the database that holds the WAL index is still the one in use.
+    pub(super) fn has_its_wal_index(&self) -> bool {
+        if !self.source.is_wal() {
+            return true;
+        }
+        let now = Identity::of(&connection::beside(&self.path, "-shm"));
+        now.is_ok_and(|identity| Some(identity.file) == self.source.file_key())
+    }
+
+    fn is_same(&self, now: Identity) -> bool {
+        // In WAL mode the database itself changes only when a checkpoint copies pages into it. That
+        // is harmless, but looks the same as a backup copied over the file, after which every
+        // cached page is wrong. It is rare enough to open everything again.
+        if self.source.is_wal() || self.opening.immutable {
+            now == self.identity
+        } else {
+            now.file == self.identity.file
+        }
+    }
+
+    /// A connection for one question.
+    pub(crate) fn lease(self: &Arc<Self>) -> Result<Lease, StoreError> {
+        let idle = self.idle().pop();
+        let connection = match idle {
+            Some(connection) => connection,
+            None => {
+                let connection = connection::open(&self.path, self.opening)?;
+                if Identity::of(&self.path)?.file != self.identity.file {
+                    self.source.retire();
+                    return Err(StoreError::Unavailable(Unavailable::BeingReplaced));
+                }
+                connection
+            }
+        };
+        Ok(Lease {
+            connection: Some(connection),
+            session: Arc::clone(self),
+        })
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Connection>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A connection that returns to its session when dropped.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    /// Present until the moment of dropping. Declared before `session`: see [`Session::idle`].
+    connection: Option<Connection>,
+    session: Arc<Session>,
+}
+
+impl Deref for Lease {
+    type Target = Connection;
+
+    fn deref(&self) -> &Connection {
+        self.connection
+            .as_ref()
+            .expect("a lease has its connection until it is dropped")
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let Some(connection) = self.connection.take() else {
+            return;
+        };
+        let mut idle = self.session.idle();
+        if idle.len() < IDLE_COUNT_MAX && !self.session.source.is_retired() {
+            idle.push(connection);
+        }
+    }
+}

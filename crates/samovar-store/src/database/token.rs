@@ -1,0 +1,158 @@
+//! The freshness token: whether anybody committed, without SQL.
+//!
+//! # Theory of operation
+//!
+//! **WAL mode.** The first 96 bytes of `db.sqlite-shm` are two copies of the WAL-index header. A
+//! writer changes them in the moment its commit becomes visible, and SQLite itself decides whether
+//! a connection's cached pages still hold by comparing exactly these bytes. While a connection of
+//! ours is open the file cannot be replaced, so one `pread` on a descriptor kept open answers the
+//! question. Two copies that differ mean a commit in progress or one that broke off: then there is
+//! no token, and the caller asks SQL.
+//!
+//! **Rollback mode.** Bytes 24 to 28 of the database are the file change counter, which every
+//! commit increments. A commit that broke off can take the counter back, so a reader takes
+//! the token before and after its read and believes it only when both agree.
+//!
+//! **A file system without writers.** Nothing changes; the token is a constant.
+//!
+//! # Quirks
+//!
+//! A header whose salts are zero was made by an opener that found an empty WAL, and does not tell
+//! one such state from another. That matters only to a reader that could not lock the file against
+//! re-initialisation, one without write permission: it adds the file's change time to the token,
+//! which re-initialisation renews.
+//!
+//! # Source
+//!
+//! SQLite 3.50, `src/wal.c`: `struct WalIndexHdr`, `walIndexTryHdr`, `walIndexWriteHdr`; file
+//! format documentation, section 1.3.7 ("File change counter").
+
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::held_file::HeldFile;
+
+const HEADER_LEN: usize = 48;
+const TOKEN_LEN: usize = 2 * HEADER_LEN;
+const IS_INIT: usize = 12;
+const SALTS: std::ops::Range<usize> = 32..40;
+const CHANGE_COUNTER: u64 = 24;
+
+/// What the database looked like at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Token {
+    bytes: [u8; TOKEN_LEN],
+    /// Change time of the file in nanoseconds, where the bytes alone do not tell enough.
+    changed_ns: i128,
+}
+
+/// Where tokens of one opening of the database come from.
+#[derive(Debug)]
+pub(crate) struct TokenSource {
+    kind: Kind,
+    retired: AtomicBool,
+}
+
+#[derive(Debug)]
+enum Kind {
+    WalIndex { file: HeldFile, lockable: bool },
+    ChangeCounter { file: HeldFile },
+    Constant,
+}
+
+impl TokenSource {
+    /// Tokens of a database in WAL mode; a connection must be open and have read already.
+    pub(crate) fn wal_index(path: &Path) -> io::Result<Self> {
+        let file = HeldFile::open(path)?;
+        let lockable = rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok();
+        Ok(Self::new(Kind::WalIndex { file, lockable }))
+    }
+
+    /// Tokens of a database in one of the rollback modes.
+    pub(crate) fn change_counter(path: &Path) -> io::Result<Self> {
+        Ok(Self::new(Kind::ChangeCounter {
+            file: HeldFile::open(path)?,
+        }))
+    }
+
+    /// The one token of a database that nobody writes to.
+    pub(crate) fn constant() -> Self {
+        Self::new(Kind::Constant)
+    }
+
+    fn new(kind: Kind) -> Self {
+        Self {
+            kind,
+            retired: AtomicBool::new(false),
+        }
+    }
+
+    /// The token of this moment. `None` when only SQL can tell what the state is.
+    pub(crate) fn read(&self) -> Option<Token> {
+        if self.is_retired() {
+            return None;
+        }
+        let mut token = Token {
+            bytes: [0; TOKEN_LEN],
+            changed_ns: 0,
+        };
+        match &self.kind {
+            Kind::WalIndex { file, lockable } => {
+                file.get()?.read_exact_at(&mut token.bytes, 0).ok()?;
+                if !is_settled(&token.bytes) {
+                    return None;
+                }
+                if !lockable && token.bytes[SALTS].iter().all(|byte| *byte == 0) {
+                    token.changed_ns = changed_ns(file)?;
+                }
+            }
+            Kind::ChangeCounter { file } => {
+                file.get()?
+                    .read_exact_at(&mut token.bytes[..4], CHANGE_COUNTER)
+                    .ok()?;
+            }
+            Kind::Constant => {}
+        }
+        Some(token)
+    }
+
+    /// Whether a token read before SQL must be confirmed by one read after it.
+    pub(crate) fn needs_confirmation(&self) -> bool {
+        matches!(self.kind, Kind::ChangeCounter { .. })
+    }
+
+    /// Whether the database is in WAL mode.
+    pub(crate) fn is_wal(&self) -> bool {
+        matches!(self.kind, Kind::WalIndex { .. })
+    }
+
+    /// Device and inode of the file the tokens come from.
+    pub(crate) fn file_key(&self) -> Option<(u64, u64)> {
+        match &self.kind {
+            Kind::WalIndex { file, .. } | Kind::ChangeCounter { file } => Some(file.key()),
+            Kind::Constant => None,
+        }
+    }
+
+    /// No token of this source holds any more: the database was replaced or is in doubt.
+    pub(crate) fn retire(&self) {
+        self.retired.store(true, Ordering::Release);
+    }
+
+    /// Whether the source was retired.
+    pub(crate) fn is_retired(&self) -> bool {
+        self.retired.load(Ordering::Acquire)
+    }
+}
+
+fn is_settled(bytes: &[u8; TOKEN_LEN]) -> bool {
+    let (first, second) = bytes.split_at(HEADER_LEN);
+    first == second && bytes[IS_INIT] != 0
+}
+
+fn changed_ns(file: &HeldFile) -> Option<i128> {
+    let metadata = file.get()?.metadata().ok()?;
+    Some(i128::from(metadata.ctime()) * 1_000_000_000 + i128::from(metadata.ctime_nsec()))
+}

@@ -1,0 +1,108 @@
+//! A store on this machine: database, files, logs.
+
+use std::sync::Arc;
+
+use rustix::fs::Access;
+use samovar_nix::{HashPart, PathInfo, StoreDir, StorePath};
+
+use crate::catalog::Catalog;
+use crate::database::Database;
+use crate::error::StoreError;
+use crate::location::Location;
+use crate::log::{self, Log};
+use crate::realisation::RealisationId;
+use crate::store::Store;
+use crate::tree::Tree;
+
+/// A store read without the help of a daemon.
+#[derive(Debug)]
+pub struct LocalStore {
+    location: Location,
+    database: Arc<Database>,
+    catalog: Catalog,
+}
+
+impl LocalStore {
+    /// The store at a location. Nothing is opened: a database that cannot be read yet is an error
+    /// of each question, until it can.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Io`] when no thread can be started.
+    pub fn new(location: Location) -> Result<Self, StoreError> {
+        let database = Arc::new(Database::new(&location));
+        let catalog = Catalog::new(Arc::clone(&database), location.store_dir.clone())?;
+        Ok(Self {
+            location,
+            database,
+            catalog,
+        })
+    }
+
+    /// Where the store's parts are.
+    #[must_use]
+    pub fn location(&self) -> &Location {
+        &self.location
+    }
+
+    /// Whether the store directory is there and readable.
+    pub(crate) fn has_files(&self) -> bool {
+        let needed = Access::READ_OK | Access::EXEC_OK;
+        rustix::fs::access(&self.location.real_dir, needed).is_ok()
+    }
+
+    /// The log of a path, whose deriver is looked up only when the path has no log of its own.
+    pub(crate) fn log_of(
+        &self,
+        path: &StorePath,
+        deriver: impl FnOnce() -> Result<Option<StorePath>, StoreError>,
+    ) -> Result<Option<Log>, StoreError> {
+        if let Some(log) = log::open(&self.location.log_dir, path)? {
+            return Ok(Some(log));
+        }
+        if path.is_derivation() {
+            return Ok(None);
+        }
+        match deriver()? {
+            Some(deriver) => log::open(&self.location.log_dir, &deriver),
+            None => Ok(None),
+        }
+    }
+}
+
+impl Store for LocalStore {
+    fn store_dir(&self) -> &StoreDir {
+        &self.location.store_dir
+    }
+
+    fn lookup(&self, hash_part: HashPart) -> Result<Option<PathInfo>, StoreError> {
+        self.database.path_info(&self.location.store_dir, hash_part)
+    }
+
+    fn tree(&self, path: &StorePath) -> Result<Tree, StoreError> {
+        Ok(Tree::of_files(
+            self.location.real_dir.join(path.base_name()),
+        ))
+    }
+
+    fn log(&self, path: &StorePath) -> Result<Option<Log>, StoreError> {
+        self.log_of(path, || {
+            let info = self.lookup(path.hash_part())?;
+            Ok(info
+                .filter(|info| info.path == *path)
+                .and_then(|info| info.deriver))
+        })
+    }
+
+    fn realisation(&self, id: &RealisationId) -> Result<Option<String>, StoreError> {
+        self.database.realisation(&self.location.store_dir, id)
+    }
+
+    fn catalog(&self) -> Option<&Catalog> {
+        Some(&self.catalog)
+    }
+
+    fn probe(&self) -> Result<(), StoreError> {
+        self.database.session().map(drop)
+    }
+}

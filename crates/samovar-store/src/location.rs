@@ -1,0 +1,147 @@
+//! Where the parts of one store are.
+
+use std::path::{Path, PathBuf};
+
+use samovar_nix::StoreDir;
+
+use crate::settings::{Settings, socket_below};
+use crate::uri::Parameters;
+
+/// The directories of one store, all absolute.
+///
+/// # Source
+///
+/// Nix 2.36, `src/libstore/include/nix/store/local-fs-store.hh`: below a root the suffixes are
+/// `nix/store`, `nix/var/nix` and `nix/var/log/nix` whatever the logical store directory is, and
+/// explicit parameters win over the root.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Location {
+    /// What stands in store paths.
+    pub store_dir: StoreDir,
+    /// Where the files are.
+    pub real_dir: PathBuf,
+    /// Where the database is, in `db`.
+    pub state_dir: PathBuf,
+    /// Where build logs are, in `drvs`.
+    pub log_dir: PathBuf,
+    /// Where the daemon listens.
+    pub socket: PathBuf,
+    /// Whether nobody writes to this store.
+    pub read_only: bool,
+    /// Whether Nix was told not to use WAL mode, and so locks by a file of its own.
+    pub dotfile_locks: bool,
+}
+
+impl Location {
+    /// The directories that follow from a URI's parameters and the settings.
+    #[must_use]
+    pub fn new(parameters: &Parameters, settings: &Settings) -> Self {
+        let store_dir = parameters
+            .store
+            .clone()
+            .unwrap_or_else(|| settings.store_dir.clone());
+        let below = |suffix: &str| parameters.root.as_ref().map(|root| root.join(suffix));
+        let real_dir = parameters
+            .real
+            .clone()
+            .or_else(|| below("nix/store"))
+            .unwrap_or_else(|| PathBuf::from(store_dir.as_str()));
+        let state_dir = parameters
+            .state
+            .clone()
+            .or_else(|| below("nix/var/nix"))
+            .unwrap_or_else(|| settings.state_dir.clone());
+        let log_dir = parameters
+            .log
+            .clone()
+            .or_else(|| below("nix/var/log/nix"))
+            .unwrap_or_else(|| settings.log_dir.clone());
+        Self {
+            socket: socket(&state_dir, settings),
+            store_dir,
+            real_dir,
+            state_dir,
+            log_dir,
+            read_only: parameters.read_only,
+            dotfile_locks: !settings.use_sqlite_wal,
+        }
+    }
+
+    /// The database file.
+    #[must_use]
+    pub fn database(&self) -> PathBuf {
+        self.state_dir.join("db/db.sqlite")
+    }
+
+    /// The file that holds the number of the database's schema.
+    #[must_use]
+    pub fn schema(&self) -> PathBuf {
+        self.state_dir.join("db/schema")
+    }
+}
+
+/// Nix from 2.35 on looks below the store's own state directory, older ones always below the
+/// global one: take the former when something is there.
+fn socket(state_dir: &Path, settings: &Settings) -> PathBuf {
+    if let Some(socket) = &settings.daemon_socket {
+        return socket.clone();
+    }
+    let own = socket_below(state_dir);
+    if own.exists() { own } else { settings.socket() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::uri::StoreUri;
+    use std::collections::HashMap;
+
+    fn location(uri: &str) -> Location {
+        let settings = Settings::from_map(&HashMap::from([
+            ("NIX_CONF_DIR".to_owned(), "/nonexistent".to_owned()),
+            ("NIX_STATE_DIR".to_owned(), "/nonexistent/state".to_owned()),
+        ]))
+        .unwrap();
+        Location::new(&StoreUri::parse(uri).unwrap().parameters, &settings)
+    }
+
+    #[test]
+    fn the_usual_place() {
+        let location = location("local");
+        assert_eq!(location.real_dir, Path::new("/nix/store"));
+        assert_eq!(
+            location.database(),
+            Path::new("/nonexistent/state/db/db.sqlite")
+        );
+        assert_eq!(location.log_dir, Path::new("/nix/var/log/nix"));
+        assert_eq!(
+            location.socket,
+            Path::new("/nonexistent/state/daemon-socket/socket")
+        );
+    }
+
+    #[test]
+    fn below_a_root_the_logical_store_stays() {
+        let location = location("local?root=/mnt&store=/my/store");
+        assert_eq!(location.store_dir.to_string(), "/my/store");
+        assert_eq!(location.real_dir, Path::new("/mnt/nix/store"));
+        assert_eq!(location.state_dir, Path::new("/mnt/nix/var/nix"));
+        assert_eq!(location.log_dir, Path::new("/mnt/nix/var/log/nix"));
+    }
+
+    #[test]
+    fn explicit_directories_win_over_the_root() {
+        let location = location("local?root=/mnt&real=/a&state=/b&log=/c");
+        assert_eq!(location.real_dir, Path::new("/a"));
+        assert_eq!(location.state_dir, Path::new("/b"));
+        assert_eq!(location.log_dir, Path::new("/c"));
+    }
+
+    #[test]
+    fn another_logical_store_is_where_it_says() {
+        assert_eq!(
+            location("local?store=/my/store").real_dir,
+            Path::new("/my/store")
+        );
+    }
+}

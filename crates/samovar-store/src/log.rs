@@ -1,0 +1,151 @@
+//! Build logs.
+//!
+//! # Where they are
+//!
+//! `<log dir>/drvs/<first two characters of the base name>/<the rest>`, plain or with `.bz2`; in
+//! stores of long ago `<log dir>/drvs/<base name>`, likewise.
+//!
+//! # Quirks
+//!
+//! A log exists whether or not its derivation is valid. It may be growing: then a `.bz2` ends in the
+//! middle of a block, and what decodes is all there is. Logs hold any bytes.
+//!
+//! # Source
+//!
+//! Nix 2.36, `src/libstore/local-fs-store.cc`, `getBuildLogExact`.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use bzip2::read::MultiBzDecoder;
+use samovar_nix::StorePath;
+
+use crate::error::{Operation, StoreError};
+
+/// A build log, open for reading; [`Read`] gives its text.
+pub struct Log {
+    text: Text,
+    file_len: u64,
+    /// Bytes of text read so far.
+    read_len: u64,
+}
+
+enum Text {
+    /// So much of the file as there was when it was opened.
+    Plain(io::Take<File>),
+    Bzip2(Box<MultiBzDecoder<File>>),
+}
+
+impl Log {
+    fn new(file: File, is_bzip2: bool) -> io::Result<Self> {
+        let file_len = file.metadata()?.len();
+        let text = if is_bzip2 {
+            Text::Bzip2(Box::new(MultiBzDecoder::new(file)))
+        } else {
+            Text::Plain(file.take(file_len))
+        };
+        Ok(Self {
+            text,
+            file_len,
+            read_len: 0,
+        })
+    }
+
+    /// The length of the text in bytes, where it is known without reading it.
+    #[must_use]
+    pub fn text_len(&self) -> Option<u64> {
+        match &self.text {
+            Text::Plain(_) => Some(self.file_len),
+            Text::Bzip2(_) => None,
+        }
+    }
+
+    /// The file itself and its length, if it is compressed by bzip2: for clients that take it so.
+    /// Gives the log back if it is not, or if it was read from already.
+    ///
+    /// # Errors
+    ///
+    /// The log itself.
+    pub fn into_bzip2(self) -> Result<(File, u64), Self> {
+        match self.text {
+            Text::Bzip2(decoder) if self.read_len == 0 => Ok((decoder.into_inner(), self.file_len)),
+            text => Err(Self { text, ..self }),
+        }
+    }
+
+    /// Whether the file is compressed by bzip2.
+    #[must_use]
+    pub fn is_bzip2(&self) -> bool {
+        matches!(self.text, Text::Bzip2(_))
+    }
+}
+
+impl Read for Log {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let len = match &mut self.text {
+            Text::Plain(file) => file.read(buffer)?,
+            Text::Bzip2(decoder) => match decoder.read(buffer) {
+                // The build is still running.
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => 0,
+                other => other?,
+            },
+        };
+        self.read_len += len as u64;
+        Ok(len)
+    }
+}
+
+impl fmt::Debug for Log {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Log")
+            .field("is_bzip2", &self.is_bzip2())
+            .field("file_len", &self.file_len)
+            .field("read_len", &self.read_len)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Opens the log of a path, if it has one.
+pub(crate) fn open(log_dir: &Path, path: &StorePath) -> Result<Option<Log>, StoreError> {
+    let base_name = path.base_name();
+    let (first, rest) = base_name.split_at(2);
+    let drvs = log_dir.join("drvs");
+    let nested = drvs.join(first);
+    for (dir, name) in [(&nested, rest), (&drvs, base_name)] {
+        for suffix in ["", ".bz2"] {
+            if let Some(log) = open_file(&dir.join(format!("{name}{suffix}")), suffix == ".bz2")? {
+                return Ok(Some(log));
+            }
+        }
+    }
+    Ok(None)
+}
+
+fn open_file(path: &Path, is_bzip2: bool) -> Result<Option<Log>, StoreError> {
+    // Without NONBLOCK a FIFO in this place would hold the thread for ever.
+    let nonblock = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let opened = File::options().read(true).custom_flags(nonblock).open(path);
+    let log = opened.and_then(|file| {
+        if file.metadata()?.is_file() {
+            Log::new(file, is_bzip2).map(Some)
+        } else {
+            Ok(None)
+        }
+    });
+    match log {
+        Ok(log) => Ok(log),
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+            ) =>
+        {
+            Ok(None)
+        }
+        Err(error) => Err(StoreError::io(Operation::ReadLog, &error)),
+    }
+}
+

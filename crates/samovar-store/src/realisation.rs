@@ -1,0 +1,274 @@
+//! What a content-addressed derivation's output turned out to be.
+//!
+//! # Two generations
+//!
+//! | Nix | key | document |
+//! | --- | --- | --- |
+//! | up to 2.34 | `sha256:<hex>!<output>`, the hash of the derivation modulo its inputs | `dependentRealisations`, `id`, `outPath`, `signatures` |
+//! | from 2.35 on | the derivation's base name and the output | `outPath`, `signatures` as objects |
+//!
+//! Both documents have their members in alphabetical order and no white space, as Nix's JSON library
+//! writes them; signatures are stored ones, passed on.
+//!
+//! # Source
+//!
+//! Nix 2.8.0, `src/libstore/realisation.cc`, `Realisation::toJSON`; Nix 2.36, the same file,
+//! `adl_serializer<UnkeyedRealisation>` and `src/libutil/signature/local-keys.cc`.
+
+use std::fmt;
+
+use samovar_nix::{Algorithm, Hash, Signature, StorePath};
+use serde_json::{Map, Value, json};
+
+/// The longest name of an output, as of a store path.
+const OUTPUT_NAME_LEN_MAX: usize = 211;
+
+/// Which realisation is meant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RealisationId {
+    /// By the hash of a derivation modulo its inputs: Nix up to 2.34.
+    Hash {
+        /// The hash.
+        derivation: Hash,
+        /// The name of the output.
+        output: OutputName,
+    },
+    /// By the derivation itself: Nix from 2.35 on.
+    Derivation {
+        /// The derivation.
+        derivation: StorePath,
+        /// The name of the output.
+        output: OutputName,
+    },
+}
+
+/// The name of a derivation's output, such as `out` or `dev`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutputName(Box<str>);
+
+/// Why something names no realisation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RealisationIdError {
+    /// There is no `!` between hash and output.
+    #[error("the `!` is missing")]
+    Separator,
+    /// The hash has another form, or is no SHA-256.
+    #[error("the hash is no SHA-256")]
+    Hash,
+    /// The derivation is no store path, or none that ends in `.drv`.
+    #[error("the derivation is ill-formed")]
+    Derivation,
+    /// The output's name is empty, too long or has other characters than a store path may have.
+    #[error("the output name is ill-formed")]
+    Output,
+}
+
+impl RealisationId {
+    /// Parses `sha256:<hex>!<output>`.
+    ///
+    /// # Errors
+    ///
+    /// [`RealisationIdError`] unless that is the form.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use samovar_store::RealisationId;
+    /// let text = format!("sha256:{}!out", "0".repeat(64));
+    /// assert_eq!(RealisationId::parse_hash_form(&text)?.to_string(), text);
+    /// # Ok::<(), samovar_store::RealisationIdError>(())
+    /// ```
+    pub fn parse_hash_form(text: &str) -> Result<Self, RealisationIdError> {
+        let (hash, output) = text.split_once('!').ok_or(RealisationIdError::Separator)?;
+        let derivation = Hash::parse(hash).map_err(|_error| RealisationIdError::Hash)?;
+        if derivation.algorithm() != Algorithm::Sha256 {
+            return Err(RealisationIdError::Hash);
+        }
+        Ok(Self::Hash {
+            derivation,
+            output: OutputName::parse(output)?,
+        })
+    }
+
+    /// A key made of a derivation's base name and an output.
+    ///
+    /// # Errors
+    ///
+    /// [`RealisationIdError`] unless both are well-formed.
+    pub fn parse_derivation_form(
+        base_name: &str,
+        output: &str,
+    ) -> Result<Self, RealisationIdError> {
+        let derivation = StorePath::from_base_name(base_name)
+            .ok()
+            .filter(StorePath::is_derivation)
+            .ok_or(RealisationIdError::Derivation)?;
+        Ok(Self::Derivation {
+            derivation,
+            output: OutputName::parse(output)?,
+        })
+    }
+}
+
+impl fmt::Display for RealisationId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Hash { derivation, output } => write!(f, "{}!{output}", hash_key(derivation)),
+            Self::Derivation { derivation, output } => write!(f, "{derivation}^{output}"),
+        }
+    }
+}
+
+impl OutputName {
+    /// Parses the name of an output.
+    ///
+    /// # Errors
+    ///
+    /// [`RealisationIdError::Output`].
+    pub fn parse(text: &str) -> Result<Self, RealisationIdError> {
+        let allowed = |byte: &u8| byte.is_ascii_alphanumeric() || b"+-._?=".contains(byte);
+        let well_formed = !text.is_empty()
+            && text.len() <= OUTPUT_NAME_LEN_MAX
+            && text.as_bytes().iter().all(allowed);
+        if well_formed {
+            Ok(Self(text.into()))
+        } else {
+            Err(RealisationIdError::Output)
+        }
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for OutputName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The text that stands in the database for the hash of a derivation.
+pub(crate) fn hash_key(hash: &Hash) -> String {
+    format!("{}:{}", hash.algorithm().name(), hash.base16())
+}
+
+/// The document of the older generation.
+pub(crate) fn hash_document(
+    id: &RealisationId,
+    out_path: &StorePath,
+    dependencies: &[(String, StorePath)],
+    signatures: &str,
+) -> String {
+    let mut signatures: Vec<&str> = signatures.split_ascii_whitespace().collect();
+    signatures.sort_unstable();
+    signatures.dedup();
+    let dependencies: Map<String, Value> = dependencies
+        .iter()
+        .map(|(id, path)| (id.clone(), Value::from(path.base_name())))
+        .collect();
+    json!({
+        "dependentRealisations": dependencies,
+        "id": id.to_string(),
+        "outPath": out_path.base_name(),
+        "signatures": signatures,
+    })
+    .to_string()
+}
+
+/// The document of the newer generation.
+pub(crate) fn derivation_document(out_path: &StorePath, signatures: &[Signature]) -> String {
+    let signatures: Vec<Value> = signatures
+        .iter()
+        .filter_map(|signature| {
+            let text = signature.to_string();
+            let (key_name, base64) = text.split_once(':')?;
+            Some(json!({ "keyName": key_name, "sig": base64 }))
+        })
+        .collect();
+    json!({ "outPath": out_path.base_name(), "signatures": signatures }).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DRV: &str = "ml8yi5swx7sfafm72592yq5cyslh5xzr-app-2.0.drv";
+
+    #[track_caller]
+    fn check(result: Result<RealisationId, RealisationIdError>, expected: RealisationIdError) {
+        assert_eq!(result.unwrap_err(), expected);
+    }
+
+    #[test]
+    fn ill_formed_ids() {
+        let hash = "1".repeat(64);
+        check(
+            RealisationId::parse_hash_form("x"),
+            RealisationIdError::Separator,
+        );
+        check(
+            RealisationId::parse_hash_form("x!out"),
+            RealisationIdError::Hash,
+        );
+        check(
+            RealisationId::parse_hash_form(&format!("md5:{}!out", "1".repeat(32))),
+            RealisationIdError::Hash,
+        );
+        check(
+            RealisationId::parse_hash_form(&format!("sha256:{hash}!")),
+            RealisationIdError::Output,
+        );
+        check(
+            RealisationId::parse_hash_form(&format!("sha256:{hash}!a/b")),
+            RealisationIdError::Output,
+        );
+        check(
+            RealisationId::parse_derivation_form("nonsense", "out"),
+            RealisationIdError::Derivation,
+        );
+        check(
+            RealisationId::parse_derivation_form(DRV.trim_end_matches(".drv"), "out"),
+            RealisationIdError::Derivation,
+        );
+    }
+
+    #[test]
+    fn output_names_at_the_limit_and_past_it() {
+        assert!(OutputName::parse(&"o".repeat(OUTPUT_NAME_LEN_MAX)).is_ok());
+        assert!(OutputName::parse(&"o".repeat(OUTPUT_NAME_LEN_MAX + 1)).is_err());
+    }
+
+    #[test]
+    fn the_older_document() {
+        let id = RealisationId::parse_hash_form(&format!("sha256:{}!out", "0".repeat(64))).unwrap();
+        let path = StorePath::from_base_name(DRV.trim_end_matches(".drv")).unwrap();
+        let dependency = (format!("sha256:{}!dev", "1".repeat(64)), path.clone());
+        assert_eq!(
+            hash_document(&id, &path, &[dependency], "b:x a:y"),
+            format!(
+                "{{\"dependentRealisations\":{{\"sha256:{}!dev\":\"{path}\"}},\
+                 \"id\":\"sha256:{}!out\",\"outPath\":\"{path}\",\
+                 \"signatures\":[\"a:y\",\"b:x\"]}}",
+                "1".repeat(64),
+                "0".repeat(64),
+            )
+        );
+    }
+
+    #[test]
+    fn the_newer_document() {
+        let path = StorePath::from_base_name(DRV.trim_end_matches(".drv")).unwrap();
+        let signature = Signature::new("k-1", [0; 64]).unwrap();
+        assert_eq!(
+            derivation_document(&path, &[signature]),
+            format!(
+                "{{\"outPath\":\"{path}\",\"signatures\":[{{\"keyName\":\"k-1\",\"sig\":\"{}==\"}}]}}",
+                "A".repeat(86),
+            )
+        );
+    }
+}

@@ -1,0 +1,151 @@
+//! The files of a store path, and the NAR they make.
+//!
+//! # Theory of operation
+//!
+//! [`Walk`] goes through a tree with a stack of its own, however deep it is, and holds a bounded
+//! number of descriptors. [`NarReader`] frames what the walk finds and reads contents straight into
+//! the caller's buffer: a small file costs `openat`, `fstat`, one read and `close`, nothing else.
+//!
+//! # Limits
+//!
+//! | what | value | why |
+//! | --- | --- | --- |
+//! | directories open at once | 16 | parents are found again by `..`, and checked |
+//! | files open at once | 64 | only while contents come from the disk; else 1 |
+//! | bytes asked of the disk ahead | 16 MiB | what one reader may put into the page cache |
+//!
+//! Depth, the number of entries and sizes have no limits.
+//!
+//! # What can go wrong
+//!
+//! A path can be collected while it is read. Files are gone then, at any point; or one is shorter
+//! than it was when its size was written into the NAR. Nothing is ever padded or skipped: a NAR is
+//! whole or ends in a [`TreeError`], which says what to do with the connection.
+
+mod directory;
+mod error;
+mod nar_reader;
+mod plan;
+mod walk;
+
+use std::path::PathBuf;
+
+use samovar_nix::nar::{Discard, Encoder, Listing};
+
+pub use error::TreeError;
+pub use nar_reader::NarReader;
+pub use walk::{Contents, Step, Walk};
+
+use crate::daemon::RemoteNar;
+
+/// A valid path's files, or another source of its NAR.
+#[derive(Debug)]
+pub struct Tree {
+    origin: Origin,
+}
+
+#[derive(Debug)]
+enum Origin {
+    Files(PathBuf),
+    Daemon(RemoteNar),
+}
+
+impl Tree {
+    /// The tree at a path of this machine. Nothing is opened yet.
+    #[must_use]
+    pub fn of_files(path: PathBuf) -> Self {
+        Self {
+            origin: Origin::Files(path),
+        }
+    }
+
+    /// The tree that a daemon sends as a NAR.
+    pub(crate) fn of_daemon(nar: RemoteNar) -> Self {
+        Self {
+            origin: Origin::Daemon(nar),
+        }
+    }
+
+    /// Where the files are, if they are on this machine.
+    #[must_use]
+    pub fn path(&self) -> Option<&std::path::Path> {
+        match &self.origin {
+            Origin::Files(path) => Some(path),
+            Origin::Daemon(_) => None,
+        }
+    }
+
+    /// Starts the NAR: opens the root.
+    ///
+    /// # Errors
+    ///
+    /// [`TreeError::Vanished`] when there is nothing; any other [`TreeError`].
+    pub fn nar(&self) -> Result<NarReader, TreeError> {
+        match &self.origin {
+            Origin::Files(path) => NarReader::of_walk(Walk::new(path)),
+            Origin::Daemon(nar) => NarReader::of_daemon(nar),
+        }
+    }
+
+    /// Walks through the files.
+    ///
+    /// # Errors
+    ///
+    /// [`TreeError::Remote`] when the files are not on this machine.
+    pub fn walk(&self) -> Result<Walk, TreeError> {
+        match &self.origin {
+            Origin::Files(path) => Ok(Walk::new(path)),
+            Origin::Daemon(_) => Err(TreeError::Remote),
+        }
+    }
+
+    /// The `.ls` listing, version 1, with the offset of every file in the NAR. Reads no contents
+    /// where the files are on this machine; else reads the whole NAR.
+    ///
+    /// # Errors
+    ///
+    /// Any [`TreeError`].
+    pub fn listing(&self) -> Result<String, TreeError> {
+        let path = match &self.origin {
+            Origin::Files(path) => path,
+            Origin::Daemon(nar) => return nar.listing(),
+        };
+        let mut walk = Walk::new(path);
+        let mut listing = Listing::new();
+        while let Some(step) = walk.next(Contents::SizesOnly)? {
+            match step {
+                Step::File {
+                    executable, size, ..
+                } => listing.file(executable, size)?,
+                Step::Symlink { target } => listing.symlink(target)?,
+                Step::BeginDirectory => listing.begin_directory()?,
+                Step::Entry { name } => listing.entry(name)?,
+                Step::EndEntry => listing.end_entry()?,
+                Step::EndDirectory => listing.end_directory()?,
+            }
+        }
+        Ok(listing.finish()?)
+    }
+
+    /// The length of the NAR, found without reading contents.
+    ///
+    /// # Errors
+    ///
+    /// Any [`TreeError`].
+    pub fn nar_size(&self) -> Result<u64, TreeError> {
+        let path = match &self.origin {
+            Origin::Files(path) => path,
+            Origin::Daemon(nar) => return Ok(nar.nar_size()),
+        };
+        let mut walk = Walk::new(path);
+        let mut encoder = Encoder::new();
+        encoder.begin(&mut Discard)?;
+        while let Some(step) = walk.next(Contents::SizesOnly)? {
+            plan::encode(&mut encoder, &mut Discard, &step)?;
+            if matches!(step, Step::File { .. }) {
+                encoder.end_file(&mut Discard)?;
+            }
+        }
+        Ok(encoder.finish()?)
+    }
+}

@@ -1,0 +1,214 @@
+//! What comes next in a NAR: framing in memory, contents in open files.
+
+use std::collections::VecDeque;
+
+use rustix::fd::OwnedFd;
+use rustix::fs::Advice;
+use samovar_nix::nar::{EncodeError, Encoder, Sink};
+
+use super::TreeError;
+use super::walk::{Contents, Step, Walk};
+
+/// How much of one file is asked of the disk ahead; from there on the kernel's own read-ahead is
+/// under way.
+const ADVISE_LEN_MAX: u64 = 2 << 20;
+
+/// A stretch of the NAR.
+#[derive(Debug)]
+pub(super) enum Segment {
+    /// So many bytes at the front of [`Plan::framing`].
+    Framing(usize),
+    /// The contents of a file, from `start` to `size`.
+    Contents {
+        file: OwnedFd,
+        start: u64,
+        size: u64,
+    },
+    /// So many bytes that nobody will ask for.
+    Skipped(u64),
+}
+
+/// The stretches of a NAR that are known and not yet read.
+#[derive(Debug)]
+pub(super) struct Plan {
+    walk: Walk,
+    encoder: Encoder,
+    /// Framing bytes not read yet; those before `framing_start` are.
+    framing: Vec<u8>,
+    framing_start: usize,
+    segments: VecDeque<Segment>,
+    file_count: usize,
+    contents_len: u64,
+    ended: bool,
+}
+
+impl Plan {
+    /// A plan that begins with the walk.
+    pub(super) fn new(walk: Walk) -> Result<Self, TreeError> {
+        let mut plan = Self {
+            walk,
+            encoder: Encoder::new(),
+            framing: Vec::new(),
+            framing_start: 0,
+            segments: VecDeque::new(),
+            file_count: 0,
+            contents_len: 0,
+            ended: false,
+        };
+        plan.encoder.begin(&mut plan.framing)?;
+        plan.note_framing(0);
+        // Opening the root now lets the caller find out before he promises anything.
+        plan.extend(0, false)?;
+        Ok(plan)
+    }
+
+    /// The next stretch.
+    pub(super) fn front(&self) -> Option<&Segment> {
+        self.segments.front()
+    }
+
+    /// Whether the walk has come to its end.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Open files.
+    pub(super) fn file_count(&self) -> usize {
+        self.file_count
+    }
+
+    /// Bytes of the files planned and not yet begun or passed.
+    pub(super) fn contents_len(&self) -> u64 {
+        self.contents_len
+    }
+
+    /// Takes one step of the walk. A file whose contents end at `needed_from` or before is not
+    /// opened; with `advise` the kernel is asked to fetch those that are.
+    pub(super) fn extend(&mut self, needed_from: u64, advise: bool) -> Result<(), TreeError> {
+        let framed = self.framing.len();
+        let planned = self.encoder.offset();
+        // Every step adds framing, so nothing that ends before it can be needed.
+        let contents = if planned < needed_from {
+            Contents::SizesOnly
+        } else {
+            Contents::Open
+        };
+        let Some(step) = self.walk.next(contents)? else {
+            self.ended = true;
+            return Ok(());
+        };
+        encode(&mut self.encoder, &mut self.framing, &step)?;
+        let Step::File { size, file, .. } = step else {
+            self.note_framing(framed);
+            return Ok(());
+        };
+        self.note_framing(framed);
+        if size > 0 {
+            self.add_contents(size, file, needed_from, advise)?;
+        }
+        let framed = self.framing.len();
+        self.encoder.end_file(&mut self.framing)?;
+        self.note_framing(framed);
+        Ok(())
+    }
+
+    fn add_contents(
+        &mut self,
+        size: u64,
+        file: Option<OwnedFd>,
+        needed_from: u64,
+        advise: bool,
+    ) -> Result<(), TreeError> {
+        let file = match file {
+            Some(file) => file,
+            None if self.encoder.offset() <= needed_from => {
+                self.segments.push_back(Segment::Skipped(size));
+                return Ok(());
+            }
+            None => self.walk.open_last(size)?,
+        };
+        if advise {
+            let len = std::num::NonZeroU64::new(size.min(ADVISE_LEN_MAX));
+            // Advice that is not taken does no harm.
+            let _advised = rustix::fs::fadvise(&file, 0, len, Advice::WillNeed);
+        }
+        self.segments.push_back(Segment::Contents {
+            file,
+            start: 0,
+            size,
+        });
+        self.file_count += 1;
+        self.contents_len += size;
+        Ok(())
+    }
+
+    /// The framing at the front, at most `len` bytes of it.
+    pub(super) fn framing(&self, len: usize) -> &[u8] {
+        let rest = &self.framing[self.framing_start..];
+        &rest[..len.min(rest.len())]
+    }
+
+    /// Passes `len` bytes of the stretch at the front, of which it has at least as many.
+    pub(super) fn pass(&mut self, len: u64) {
+        let Some(front) = self.segments.front_mut() else {
+            return;
+        };
+        let emptied = match front {
+            Segment::Framing(left) => {
+                let len = usize::try_from(len).unwrap_or(usize::MAX).min(*left);
+                *left -= len;
+                self.framing_start += len;
+                *left == 0
+            }
+            Segment::Contents { start, size, .. } => {
+                *start += len;
+                start == size
+            }
+            Segment::Skipped(left) => {
+                *left -= len;
+                *left == 0
+            }
+        };
+        if emptied {
+            self.drop_front();
+        }
+    }
+
+    fn drop_front(&mut self) {
+        if let Some(Segment::Contents { size, .. }) = self.segments.pop_front() {
+            self.file_count -= 1;
+            self.contents_len -= size;
+        }
+        if self.framing_start == self.framing.len() {
+            self.framing.clear();
+            self.framing_start = 0;
+        }
+    }
+
+    fn note_framing(&mut self, before: usize) {
+        let added = self.framing.len() - before;
+        match self.segments.back_mut() {
+            Some(Segment::Framing(len)) => *len += added,
+            _ if added > 0 => self.segments.push_back(Segment::Framing(added)),
+            _ => {}
+        }
+    }
+}
+
+/// Frames one step.
+pub(super) fn encode<S: Sink + ?Sized>(
+    encoder: &mut Encoder,
+    out: &mut S,
+    step: &Step<'_>,
+) -> Result<(), EncodeError> {
+    match step {
+        Step::File {
+            executable, size, ..
+        } => encoder.file(out, *executable, *size).map(drop),
+        Step::Symlink { target } => encoder.symlink(out, target),
+        Step::BeginDirectory => encoder.begin_directory(out),
+        Step::Entry { name } => encoder.entry(out, name),
+        Step::EndEntry => encoder.end_entry(out),
+        Step::EndDirectory => encoder.end_directory(out),
+    }
+}

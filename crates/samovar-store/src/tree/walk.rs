@@ -1,0 +1,373 @@
+//! Going through a tree in the order of its NAR.
+//!
+//! # Theory of operation
+//!
+//! A stack of levels, one for each directory entered and not left. The last one always has its
+//! descriptor; of those above it only the nearest [`OPEN_COUNT_MAX`] have. When a directory is left
+//! whose parent's descriptor was closed, the parent is opened again as `..` of the child, and must
+//! have the device and inode it had before.
+
+use std::mem::MaybeUninit;
+use std::path::{Path, PathBuf};
+
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
+use rustix::path::Arg;
+
+use super::TreeError;
+use super::directory::{Dents, Entries};
+
+/// Directories that are open at the same time.
+const OPEN_COUNT_MAX: usize = 16;
+
+/// A target that fills this is longer than Linux makes them.
+const TARGET_LEN_MAX: usize = 4096;
+
+/// The owner may execute: all that a NAR keeps of the mode.
+const OWNER_EXECUTE: u32 = 0o100;
+
+/// What to do with regular files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Contents {
+    /// Open them.
+    Open,
+    /// Look at their sizes alone.
+    SizesOnly,
+}
+
+/// One step of a walk. A directory is `BeginDirectory`; for each child `Entry`, the child itself,
+/// `EndEntry`; and `EndDirectory`.
+#[derive(Debug)]
+pub enum Step<'walk> {
+    /// A regular file.
+    File {
+        /// Whether the owner may execute it.
+        executable: bool,
+        /// Its size in bytes at this moment.
+        size: u64,
+        /// The file at its beginning; `None` with [`Contents::SizesOnly`].
+        file: Option<OwnedFd>,
+    },
+    /// A symbolic link.
+    Symlink {
+        /// Where it points; never empty.
+        target: &'walk [u8],
+    },
+    /// A directory begins.
+    BeginDirectory,
+    /// A child of the innermost directory follows.
+    Entry {
+        /// Its name.
+        name: &'walk [u8],
+    },
+    /// The child ends.
+    EndEntry,
+    /// The innermost directory ends.
+    EndDirectory,
+}
+
+/// A walk through a tree.
+#[derive(Debug)]
+pub struct Walk {
+    root: PathBuf,
+    state: State,
+    levels: Vec<Level>,
+    /// Levels left, whose memory the next ones take over.
+    spare: Vec<Entries>,
+    dents: Dents,
+    target: Vec<u8>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Root,
+    Directory,
+    Child,
+    AfterChild,
+    Done,
+}
+
+#[derive(Debug)]
+struct Level {
+    /// `None` only above the innermost ones.
+    directory: Option<OwnedFd>,
+    /// Device and inode, known once the descriptor was closed.
+    identity: Option<(u64, u64)>,
+    entries: Entries,
+    next: usize,
+}
+
+/// What a node turned out to be.
+enum Node {
+    File {
+        executable: bool,
+        size: u64,
+        file: Option<OwnedFd>,
+    },
+    Symlink,
+    Directory,
+}
+
+impl Walk {
+    /// A walk through the file, link or directory at `root`. Nothing is opened yet.
+    #[must_use]
+    pub fn new(root: &Path) -> Self {
+        Self {
+            root: root.to_owned(),
+            state: State::Root,
+            levels: Vec::new(),
+            spare: Vec::new(),
+            dents: Dents::default(),
+            target: Vec::new(),
+        }
+    }
+
+    /// The next step; `None` at the end.
+    ///
+    /// # Errors
+    ///
+    /// Any [`TreeError`]. The walk cannot go on after one.
+    pub fn next(&mut self, contents: Contents) -> Result<Option<Step<'_>>, TreeError> {
+        match self.state {
+            State::Root => {
+                // A walk that fails stays at its end.
+                self.state = State::Done;
+                let node = self.root_node(contents)?;
+                self.step(node, State::Done)
+            }
+            State::Child => {
+                self.state = State::Done;
+                let node = self.child_node(contents)?;
+                self.step(node, State::AfterChild)
+            }
+            State::Directory => self.entry_or_end(),
+            State::AfterChild => {
+                if let Some(level) = self.levels.last_mut() {
+                    level.next += 1;
+                }
+                self.state = State::Directory;
+                Ok(Some(Step::EndEntry))
+            }
+            State::Done => Ok(None),
+        }
+    }
+
+    /// Opens the file that the last step was about, after a step with [`Contents::SizesOnly`].
+    ///
+    /// # Errors
+    ///
+    /// Any [`TreeError`]; [`TreeError::Changed`] also when its size is another one now.
+    pub(super) fn open_last(&self, size: u64) -> Result<OwnedFd, TreeError> {
+        let node = match self.levels.last() {
+            Some(level) => open_file(level.directory()?, level.entries.c_name(level.next)?)?,
+            None => open_file(CWD, self.root.as_path())?,
+        };
+        match node {
+            Node::File {
+                size: now,
+                file: Some(file),
+                ..
+            } if now == size => Ok(file),
+            _ => Err(TreeError::Changed),
+        }
+    }
+
+    fn entry_or_end(&mut self) -> Result<Option<Step<'_>>, TreeError> {
+        let ended = self
+            .levels
+            .last()
+            .is_none_or(|level| level.next == level.entries.count());
+        if ended {
+            self.leave()?;
+            self.state = if self.levels.is_empty() {
+                State::Done
+            } else {
+                State::AfterChild
+            };
+            return Ok(Some(Step::EndDirectory));
+        }
+        self.state = State::Child;
+        Ok(self.levels.last().map(|level| Step::Entry {
+            name: level.entries.name(level.next),
+        }))
+    }
+
+    fn step(&mut self, node: Node, after: State) -> Result<Option<Step<'_>>, TreeError> {
+        self.state = after;
+        Ok(Some(match node {
+            Node::File {
+                executable,
+                size,
+                file,
+            } => Step::File {
+                executable,
+                size,
+                file,
+            },
+            Node::Symlink => Step::Symlink {
+                target: &self.target,
+            },
+            Node::Directory => {
+                self.state = State::Directory;
+                Step::BeginDirectory
+            }
+        }))
+    }
+
+    fn root_node(&mut self, contents: Contents) -> Result<Node, TreeError> {
+        let root = std::mem::take(&mut self.root);
+        let file_type = file_type(CWD, root.as_path())?;
+        let node = match file_type {
+            FileType::Directory => {
+                let directory = open_directory(CWD, root.as_path())?;
+                self.enter(directory)?;
+                Ok(Node::Directory)
+            }
+            _ => leaf(CWD, root.as_path(), file_type, contents, &mut self.target),
+        };
+        self.root = root;
+        node
+    }
+
+    fn child_node(&mut self, contents: Contents) -> Result<Node, TreeError> {
+        let level = self.levels.last().ok_or(TreeError::Changed)?;
+        let parent = level.directory()?;
+        let name = level.entries.c_name(level.next)?;
+        let file_type = match level.entries.file_type(level.next) {
+            FileType::Unknown => file_type(parent, name)?,
+            known => known,
+        };
+        if file_type == FileType::Directory {
+            let directory = open_directory(parent, name)?;
+            self.enter(directory)?;
+            return Ok(Node::Directory);
+        }
+        leaf(parent, name, file_type, contents, &mut self.target)
+    }
+
+    fn enter(&mut self, directory: OwnedFd) -> Result<(), TreeError> {
+        let mut entries = self.spare.pop().unwrap_or_default();
+        entries.read(&directory, &mut self.dents)?;
+        self.levels.push(Level {
+            directory: Some(directory),
+            identity: None,
+            entries,
+            next: 0,
+        });
+        if let Some(index) = self.levels.len().checked_sub(OPEN_COUNT_MAX + 1) {
+            self.levels[index].close()?;
+        }
+        Ok(())
+    }
+
+    fn leave(&mut self) -> Result<(), TreeError> {
+        let Some(child) = self.levels.pop() else {
+            return Ok(());
+        };
+        if let Some(parent) = self.levels.last_mut() {
+            parent.reopen(child.directory()?)?;
+        }
+        // One is enough: levels are left and entered in turn.
+        if self.spare.is_empty() {
+            self.spare.push(child.entries);
+        }
+        Ok(())
+    }
+}
+
+impl Level {
+    fn directory(&self) -> Result<BorrowedFd<'_>, TreeError> {
+        self.directory
+            .as_ref()
+            .map(AsFd::as_fd)
+            .ok_or(TreeError::Changed)
+    }
+
+    fn close(&mut self) -> Result<(), TreeError> {
+        if let Some(directory) = self.directory.take()
+            && self.identity.is_none()
+        {
+            self.identity = Some(identity(&rustix::fs::fstat(directory)?));
+        }
+        Ok(())
+    }
+
+    fn reopen(&mut self, child: BorrowedFd<'_>) -> Result<(), TreeError> {
+        if self.directory.is_some() {
+            return Ok(());
+        }
+        let parent = open_directory(child, c"..")?;
+        if Some(identity(&rustix::fs::fstat(&parent)?)) != self.identity {
+            return Err(TreeError::Changed);
+        }
+        self.directory = Some(parent);
+        Ok(())
+    }
+}
+
+fn leaf(
+    parent: BorrowedFd<'_>,
+    name: impl Arg + Copy,
+    file_type: FileType,
+    contents: Contents,
+    target: &mut Vec<u8>,
+) -> Result<Node, TreeError> {
+    match (file_type, contents) {
+        (FileType::RegularFile, Contents::Open) => open_file(parent, name),
+        (FileType::RegularFile, Contents::SizesOnly) => regular(
+            &rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?,
+            None,
+        ),
+        (FileType::Symlink, _) => {
+            read_link(parent, name, target)?;
+            Ok(Node::Symlink)
+        }
+        _ => Err(TreeError::UnsupportedType),
+    }
+}
+
+fn open_file(parent: BorrowedFd<'_>, name: impl Arg) -> Result<Node, TreeError> {
+    // Without NONBLOCK a FIFO in the place of a file would hold the thread for ever.
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let file = rustix::fs::openat(parent, name, flags, Mode::empty())?;
+    let stat = rustix::fs::fstat(&file)?;
+    regular(&stat, Some(file))
+}
+
+fn regular(stat: &Stat, file: Option<OwnedFd>) -> Result<Node, TreeError> {
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => Ok(Node::File {
+            executable: stat.st_mode & OWNER_EXECUTE != 0,
+            size: u64::try_from(stat.st_size).map_err(|_error| TreeError::Changed)?,
+            file,
+        }),
+        FileType::Directory | FileType::Symlink => Err(TreeError::Changed),
+        _ => Err(TreeError::UnsupportedType),
+    }
+}
+
+fn open_directory(parent: BorrowedFd<'_>, name: impl Arg) -> Result<OwnedFd, TreeError> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(parent, name, flags, Mode::empty())?)
+}
+
+fn file_type(parent: BorrowedFd<'_>, name: impl Arg) -> Result<FileType, TreeError> {
+    let stat = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    Ok(FileType::from_raw_mode(stat.st_mode))
+}
+
+fn read_link(
+    parent: BorrowedFd<'_>,
+    name: impl Arg,
+    target: &mut Vec<u8>,
+) -> Result<(), TreeError> {
+    let mut buffer = [MaybeUninit::uninit(); TARGET_LEN_MAX];
+    let (read, _rest) = rustix::fs::readlinkat_raw(parent, name, &mut buffer)?;
+    target.clear();
+    target.extend_from_slice(read);
+    Ok(())
+}
+
+fn identity(stat: &Stat) -> (u64, u64) {
+    (stat.st_dev, stat.st_ino)
+}

@@ -1,0 +1,267 @@
+//! Store URIs: what stands in `NIX_REMOTE`, `--store` and `store =`.
+//!
+//! # Grammar
+//!
+//! ```text
+//! uri        = base [ "?" parameter *( "&" parameter ) ]
+//! base       = "" / "auto" / "local" / "local://" [path] / "daemon" / "unix://" [path] / path
+//! path       = text that contains "/" and no "://"
+//! parameter  = name "=" value          ; value is percent-decoded
+//! ```
+//!
+//! # Limits
+//!
+//! | what | value | why |
+//! | --- | --- | --- |
+//! | length | 8,192 bytes | two paths of the longest kind, percent-encoded parts included |
+//!
+//! # Quirks
+//!
+//! nix-serve's wrapper sets `auto?path-info-cache-size=0`. That parameter and others that steer
+//! Nix's own library are accepted and have no meaning here; a parameter nobody knows is reported
+//! by [`StoreUri::unknown_parameters`] and otherwise ignored, as in Nix.
+//!
+//! # Source
+//!
+//! Nix 2.8.0, `src/libstore/store-api.cc` (`openStore`); Nix 2.36, `src/libstore/store-reference.cc`.
+
+mod percent;
+
+use std::path::{Path, PathBuf};
+
+use samovar_nix::StoreDir;
+
+const URI_LEN_MAX: usize = 8192;
+
+/// Parameters that mean something to Nix's library alone, or nothing for a reader.
+const WITHOUT_MEANING: [&str; 12] = [
+    "compression",
+    "max-connection-age",
+    "max-connections",
+    "path-info-cache-size",
+    "priority",
+    "require-sigs",
+    "system-features",
+    "trusted",
+    "use-roots-daemon",
+    "want-mass-query",
+    "ignore-gc-delete-failure",
+    "build-dir",
+];
+
+/// A parsed store URI.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct StoreUri {
+    /// Which kind of store.
+    pub kind: StoreKind,
+    /// Where its parts are, as far as the URI says.
+    pub parameters: Parameters,
+    unknown: Vec<String>,
+}
+
+/// Which kind of store a URI names.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum StoreKind {
+    /// Directly if the state directory can be written, else by the daemon if there is one.
+    #[default]
+    Auto,
+    /// The database and the files.
+    Local,
+    /// The daemon, at the socket named here or at the usual one.
+    Daemon(Option<PathBuf>),
+}
+
+/// Where the parts of a store are; what is absent follows from the settings.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Parameters {
+    /// The directory below which `nix/store`, `nix/var/nix` and `nix/var/log/nix` lie.
+    pub root: Option<PathBuf>,
+    /// The physical store directory.
+    pub real: Option<PathBuf>,
+    /// The state directory.
+    pub state: Option<PathBuf>,
+    /// The log directory.
+    pub log: Option<PathBuf>,
+    /// The logical store directory.
+    pub store: Option<StoreDir>,
+    /// Whether nobody writes to this store: its database may be opened as immutable.
+    pub read_only: bool,
+}
+
+/// Why a store URI cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum UriError {
+    /// The URI is absurdly long.
+    #[error("the store URI is longer than {URI_LEN_MAX} bytes")]
+    TooLong,
+    /// A kind of store that cannot be served.
+    #[error(
+        "stores of the kind {scheme:?} cannot be served: use auto, daemon, local, unix://SOCKET \
+         or the path of a directory that holds nix/store"
+    )]
+    Unsupported {
+        /// What stands before `://`, or the whole text when there is no such thing.
+        scheme: String,
+    },
+    /// A parameter's percent encoding is broken.
+    #[error("the value of the store parameter {name:?} has a broken percent encoding")]
+    Percent {
+        /// The parameter.
+        name: String,
+    },
+    /// A directory is not absolute, or the store directory has another form.
+    #[error("the store parameter {name:?} must be an absolute path")]
+    NotAbsolute {
+        /// The parameter.
+        name: String,
+    },
+    /// A parameter that is true or false is neither.
+    #[error("the store parameter {name:?} must be true or false")]
+    NotBoolean {
+        /// The parameter.
+        name: String,
+    },
+    /// A relative path, and the working directory is unknown.
+    #[error("the store path {path:?} is relative, and the working directory cannot be found")]
+    NoWorkingDirectory {
+        /// The path as given.
+        path: String,
+    },
+}
+
+impl StoreUri {
+    /// Parses a store URI. A relative path is taken from the working directory of the process.
+    ///
+    /// # Errors
+    ///
+    /// Any [`UriError`]. Unknown parameters are no error.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use samovar_store::{StoreKind, StoreUri};
+    /// let uri = StoreUri::parse("local?root=/mnt%20x")?;
+    /// assert_eq!(uri.kind, StoreKind::Local);
+    /// assert_eq!(uri.parameters.root.as_deref(), Some("/mnt x".as_ref()));
+    /// # Ok::<(), samovar_store::UriError>(())
+    /// ```
+    pub fn parse(text: &str) -> Result<Self, UriError> {
+        if text.len() > URI_LEN_MAX {
+            return Err(UriError::TooLong);
+        }
+        let (base, query) = text.split_once('?').unwrap_or((text, ""));
+        let mut uri = Self::default();
+        uri.set_base(base)?;
+        for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
+            let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+            let value = percent::decode(value).ok_or_else(|| UriError::Percent {
+                name: name.to_owned(),
+            })?;
+            uri.set_parameter(name, &value)?;
+        }
+        Ok(uri)
+    }
+
+    /// The names of parameters that mean nothing, for a warning.
+    #[must_use]
+    pub fn unknown_parameters(&self) -> &[String] {
+        &self.unknown
+    }
+
+    fn set_base(&mut self, base: &str) -> Result<(), UriError> {
+        self.kind = match base {
+            "" | "auto" => StoreKind::Auto,
+            "local" | "local://" => StoreKind::Local,
+            "daemon" | "unix://" => StoreKind::Daemon(None),
+            _ => return self.set_path(base),
+        };
+        Ok(())
+    }
+
+    fn set_path(&mut self, base: &str) -> Result<(), UriError> {
+        if let Some(path) = base.strip_prefix("unix://") {
+            self.kind = StoreKind::Daemon(Some(absolute("unix", path)?));
+        } else if let Some(path) = base.strip_prefix("local://") {
+            self.kind = StoreKind::Local;
+            self.parameters.root = Some(absolute("local", path)?);
+        } else if base.contains('/') && !base.contains("://") {
+            self.kind = StoreKind::Local;
+            self.parameters.root = Some(from_working_directory(base)?);
+        } else {
+            let scheme = base.split("://").next().unwrap_or(base).to_owned();
+            return Err(UriError::Unsupported { scheme });
+        }
+        Ok(())
+    }
+
+    fn set_parameter(&mut self, name: &str, value: &str) -> Result<(), UriError> {
+        // In Nix an empty directory counts as absent.
+        let directory = || match value {
+            "" => Ok(None),
+            _ => absolute(name, value).map(Some),
+        };
+        match name {
+            // An explicit path in front of the question mark wins over a parameter.
+            "root" if self.parameters.root.is_none() => self.parameters.root = directory()?,
+            "root" => {}
+            "real" => self.parameters.real = directory()?,
+            "state" => self.parameters.state = directory()?,
+            "log" => self.parameters.log = directory()?,
+            "store" => {
+                let dir = StoreDir::new(value).map_err(|_error| UriError::NotAbsolute {
+                    name: name.to_owned(),
+                })?;
+                self.parameters.store = Some(dir);
+            }
+            "read-only" => {
+                self.parameters.read_only = match value {
+                    "true" | "1" | "yes" => true,
+                    "false" | "0" | "no" => false,
+                    _ => {
+                        return Err(UriError::NotBoolean {
+                            name: name.to_owned(),
+                        });
+                    }
+                }
+            }
+            _ if WITHOUT_MEANING.contains(&name) => {}
+            _ => self.unknown.push(name.to_owned()),
+        }
+        Ok(())
+    }
+}
+
+impl std::str::FromStr for StoreUri {
+    type Err = UriError;
+
+    fn from_str(text: &str) -> Result<Self, UriError> {
+        Self::parse(text)
+    }
+}
+
+fn absolute(name: &str, value: &str) -> Result<PathBuf, UriError> {
+    if Path::new(value).is_absolute() {
+        Ok(without_trailing_slash(value))
+    } else {
+        Err(UriError::NotAbsolute {
+            name: name.to_owned(),
+        })
+    }
+}
+
+fn from_working_directory(path: &str) -> Result<PathBuf, UriError> {
+    std::path::absolute(without_trailing_slash(path)).map_err(|_error| {
+        UriError::NoWorkingDirectory {
+            path: path.to_owned(),
+        }
+    })
+}
+
+fn without_trailing_slash(path: &str) -> PathBuf {
+    let trimmed = path.trim_end_matches('/');
+    PathBuf::from(if trimmed.is_empty() { "/" } else { trimmed })
+}
+
+#[cfg(test)]
+mod tests;
