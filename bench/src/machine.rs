@@ -1,0 +1,111 @@
+//! The machine the figures are of.
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use crate::arguments::Arguments;
+
+/// Set for the process that already runs in a network namespace of its own.
+const INSIDE: &str = "SAMOVAR_BENCH_NAMESPACE";
+
+/// Where the congestion control of new sockets stands.
+const CONGESTION_CONTROL: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
+
+/// Starts this program again in a network namespace with `cubic`, if the machine lets it.
+///
+/// With BBR, a common default, pacing timers sit between client and server, which on loopback share
+/// the cores: a server that writes much at once looks slow. Where the namespace is refused the run
+/// goes on, and [`describe`] says what was used.
+pub(crate) fn enter_network_namespace() {
+    if std::env::var_os(INSIDE).is_some() || read(CONGESTION_CONTROL) == "cubic" {
+        return;
+    }
+    let script = format!(
+        "ip link set lo up && {{ echo cubic >{CONGESTION_CONTROL}; }} 2>/dev/null || exit 1"
+    );
+    let mut attempt = Command::new("unshare");
+    attempt
+        .args(["--net", "sh", "-c", &script])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    if !attempt.status().is_ok_and(|status| status.success()) {
+        return;
+    }
+    let Ok(program) = std::env::current_exe() else {
+        return;
+    };
+    let error = Command::new("unshare")
+        .args([
+            "--net",
+            "sh",
+            "-c",
+            &format!("{script}; exec \"$0\" \"$@\""),
+        ])
+        .arg(program)
+        .args(std::env::args_os().skip(1))
+        .env(INSIDE, "1")
+        .exec();
+    crate::progress(&format!("staying in the network of the machine: {error}"));
+}
+
+/// Load averages.
+pub(crate) fn load() -> String {
+    read("/proc/loadavg")
+        .split(' ')
+        .take(3)
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+/// One line that says where and how the figures were taken.
+pub(crate) fn describe(arguments: &Arguments, load_before: &str) -> String {
+    let model = field("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown CPU".into());
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let memory_kib = field("/proc/meminfo", "MemTotal").unwrap_or_default();
+    let memory_kib: u64 = memory_kib
+        .trim_end_matches(" kB")
+        .parse()
+        .unwrap_or_default();
+    format!(
+        "{cores} cores of {model}, {} GiB, Linux {}, loopback with {}, client on the same cores; \
+         {}, {}; {} rounds of {} s, medians; load {load_before} before and {} after.\n",
+        memory_kib >> 20,
+        read("/proc/sys/kernel/osrelease"),
+        read(CONGESTION_CONTROL),
+        version("nginx", "-v"),
+        version("wrk", "-v"),
+        arguments.rounds,
+        arguments.seconds,
+        load()
+    )
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(path)
+        .unwrap_or_default()
+        .trim()
+        .to_owned()
+}
+
+/// The value of the first line `name : value` in a file.
+fn field(path: &str, name: &str) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    let line = text.lines().find(|line| line.starts_with(name))?;
+    Some(line.split_once(':')?.1.trim().to_owned())
+}
+
+/// The word with digits in what a program says of its version; programs differ in where they say
+/// it.
+fn version(program: &str, option: &str) -> String {
+    let path = crate::nginx::find(program);
+    let Ok(said) = Command::new(path).arg(option).output() else {
+        return format!("no {program}");
+    };
+    let said = [said.stdout, said.stderr].concat();
+    let said = String::from_utf8_lossy(&said).into_owned();
+    let number = said
+        .split([' ', '/', '\n'])
+        .find(|word| word.starts_with(|first: char| first.is_ascii_digit()) && word.contains('.'));
+    format!("{program} {}", number.unwrap_or("of unknown version"))
+}

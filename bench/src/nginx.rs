@@ -1,0 +1,175 @@
+//! The reference: nginx serving the same bytes from ready-made files. It looks nothing up, so it is
+//! no peer, but it is what the machine can do with a careful server in C.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use anyhow::{Context, Result, bail};
+
+use crate::check::nar_url;
+use crate::http::Client;
+use crate::process::{Server, free_port};
+use crate::store::{PathInfo, Store, hash_part};
+
+/// How file contents leave nginx.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Variant {
+    /// Its usual way.
+    Sendfile,
+    /// Through buffers of 256 KiB. On loopback it is the faster one: the receiver has whole pages
+    /// to copy instead of fragments. On a network card it may be the other way round.
+    NoSendfile,
+}
+
+/// Where `program` is; nginx stands where a user's `PATH` may not look.
+pub(crate) fn find(program: &str) -> PathBuf {
+    let sbin = Path::new("/usr/sbin").join(program);
+    if sbin.exists() { sbin } else { program.into() }
+}
+
+/// Writes all narinfos, and the NARs of the rows, below `scratch`.
+///
+/// Narinfos are those of `first`, so that nginx sends the same bytes; without a server they are
+/// rendered as nix-serve would.
+pub(crate) fn render(store: &Store, first: Option<&Server>, scratch: &Path) -> Result<PathBuf> {
+    let files = scratch.join("files");
+    fs::create_dir_all(files.join("nar"))?;
+    fs::write(
+        files.join("nix-cache-info"),
+        "StoreDir: /nix/store\nWantMassQuery: 1\nPriority: 30\n",
+    )?;
+    let mut client = first.map(|server| Client::new(server.address));
+    for (path, info) in &store.paths {
+        let name = format!("{}.narinfo", hash_part(path));
+        let mut body = Vec::new();
+        match &mut client {
+            Some(client) => {
+                let answer =
+                    client.get(&format!("/{name}"), |piece| body.extend_from_slice(piece))?;
+                if answer.status != 200 {
+                    bail!("the first server answers {name} with {}", answer.status);
+                }
+            }
+            None => body.extend_from_slice(narinfo(path, info).as_bytes()),
+        }
+        fs::write(files.join(name), body)?;
+    }
+    for path in [&store.empty, &store.big, &store.tree] {
+        let url = match &mut client {
+            Some(client) => nar_url(client, path)?,
+            None => format!("/{}", default_url(path, store.info(path)?)),
+        };
+        // A query is no part of a file's name.
+        let file = url.split('?').next().unwrap_or_default();
+        let file = files.join(file.trim_start_matches('/'));
+        fs::create_dir_all(file.parent().context("a NAR has a folder")?)?;
+        let status = store
+            .dump(path)
+            .stdout(Stdio::from(fs::File::create(&file)?))
+            .status()?;
+        if !status.success() {
+            bail!("nix-store --dump {path}: {status}");
+        }
+    }
+    Ok(files)
+}
+
+fn default_url(path: &str, info: &PathInfo) -> String {
+    let hash = info.nar_hash.trim_start_matches("sha256:");
+    format!("nar/{}-{hash}.nar", hash_part(path))
+}
+
+fn narinfo(path: &str, info: &PathInfo) -> String {
+    let mut text = format!(
+        "StorePath: {path}\nURL: {}\nCompression: none\nNarHash: {}\nNarSize: {}\n",
+        default_url(path, info),
+        info.nar_hash,
+        info.nar_size
+    );
+    // A String never fails to take text.
+    if !info.references.is_empty() {
+        writeln!(text, "References: {}", info.references.join(" ")).ok();
+    }
+    if let Some(deriver) = &info.deriver {
+        writeln!(text, "Deriver: {deriver}").ok();
+    }
+    text
+}
+
+/// Starts nginx on `files`.
+pub(crate) fn start(files: &Path, variant: Variant, scratch: &Path) -> Result<Server> {
+    let name = match variant {
+        Variant::Sendfile => "nginx",
+        Variant::NoSendfile => "nginx-nosendfile",
+    };
+    let port = free_port()?;
+    let folder = scratch.join(name);
+    fs::create_dir_all(&folder)?;
+    let configuration = folder.join("nginx.conf");
+    fs::write(&configuration, configure(files, variant, &folder, port))?;
+    let program = find("nginx");
+    let command = format!("exec {} -c {}", program.display(), configuration.display());
+    Server::start_command(name, &command, port)
+}
+
+fn configure(files: &Path, variant: Variant, folder: &Path, port: u16) -> String {
+    let (files, folder) = (files.display(), folder.display());
+    let sending = match variant {
+        Variant::Sendfile => "sendfile on; tcp_nopush on;",
+        Variant::NoSendfile => "sendfile off; output_buffers 2 256k;",
+    };
+    format!(
+        "# Files below the scratch folder are the starter's own; so is root, if it is root.
+{user}
+daemon off;
+worker_processes 2;
+pid {folder}/pid;
+error_log {folder}/error.log crit;
+events {{ worker_connections 4096; }}
+http {{
+    access_log off;
+    log_not_found off;
+    {sending}
+    keepalive_requests 1000000000;
+    open_file_cache max=20000 inactive=600s;
+    open_file_cache_valid 600s;
+    types {{ text/x-nix-narinfo narinfo; application/x-nix-nar nar; }}
+    default_type text/plain;
+    client_body_temp_path {folder}/body;
+    proxy_temp_path {folder}/proxy;
+    fastcgi_temp_path {folder}/fastcgi;
+    uwsgi_temp_path {folder}/uwsgi;
+    scgi_temp_path {folder}/scgi;
+    server {{ listen 127.0.0.1:{port} backlog=1024; root {files}; }}
+}}
+",
+        user = if rustix::process::geteuid().is_root() {
+            "user root;"
+        } else {
+            ""
+        }
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_narinfo_without_references_has_no_such_line() {
+        let info = PathInfo {
+            nar_hash: "sha256:h".into(),
+            nar_size: 120,
+            references: Vec::new(),
+            deriver: Some("d.drv".into()),
+            content_address: None,
+        };
+        assert_eq!(
+            narinfo("/nix/store/abc-x", &info),
+            "StorePath: /nix/store/abc-x\nURL: nar/abc-h.nar\nCompression: none\n\
+             NarHash: sha256:h\nNarSize: 120\nDeriver: d.drv\n"
+        );
+    }
+}

@@ -1,0 +1,168 @@
+//! The store that is served, and what Nix says about it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+/// A store made by `xtask sample-store --bench`.
+#[derive(Debug)]
+pub(crate) struct Store {
+    pub(crate) dir: PathBuf,
+    /// Everything that is valid, by path.
+    pub(crate) paths: BTreeMap<String, PathInfo>,
+    /// An empty file.
+    pub(crate) empty: String,
+    /// 10 MB in one file.
+    pub(crate) big: String,
+    /// About 45,000 files.
+    pub(crate) tree: String,
+}
+
+/// What a narinfo must say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PathInfo {
+    /// In base 32, with its algorithm.
+    pub(crate) nar_hash: String,
+    pub(crate) nar_size: u64,
+    /// Base names, sorted.
+    pub(crate) references: Vec<String>,
+    /// Base name.
+    pub(crate) deriver: Option<String>,
+    pub(crate) content_address: Option<String>,
+}
+
+/// The part of a store path that a narinfo is asked for by.
+pub(crate) fn hash_part(path: &str) -> &str {
+    base_name(path).split('-').next().unwrap_or_default()
+}
+
+/// A store path without the store.
+pub(crate) fn base_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or_default()
+}
+
+impl Store {
+    /// Reads the manifest in `dir` and asks Nix about all paths.
+    pub(crate) fn open(dir: &Path) -> Result<Self> {
+        let dir = dir
+            .canonicalize()
+            .with_context(|| format!("no store in {}", dir.display()))?;
+        let manifest = fs::read_to_string(dir.join("sample.json"))
+            .with_context(|| format!("{} has no sample.json", dir.display()))?;
+        let manifest: Value = serde_json::from_str(&manifest)?;
+        let path = |key: &str| -> Result<String> {
+            let path = manifest.get(key).and_then(Value::as_str);
+            Ok(path
+                .with_context(|| format!("sample.json names no {key}"))?
+                .to_owned())
+        };
+        let (empty, big, tree) = (path("empty")?, path("big")?, path("tree")?);
+        let mut store = Self {
+            dir,
+            paths: BTreeMap::new(),
+            empty,
+            big,
+            tree,
+        };
+        store.paths = store.path_infos()?;
+        Ok(store)
+    }
+
+    fn path_infos(&self) -> Result<BTreeMap<String, PathInfo>> {
+        let json = self.nix("nix", &["path-info", "--json", "--all"], &[])?;
+        let list: Vec<Value> = serde_json::from_str(&json).context("nix path-info --json")?;
+        let mut infos = BTreeMap::new();
+        for value in &list {
+            let (path, info) = path_info(value).with_context(|| format!("not a path: {value}"))?;
+            infos.insert(path, info);
+        }
+        // In JSON the hash is base 64; this prints it as a narinfo has it.
+        let paths: Vec<String> = infos.keys().cloned().collect();
+        for some in paths.chunks(1000) {
+            let hashes = self.nix("nix-store", &["--query", "--hash"], some)?;
+            for (path, hash) in some.iter().zip(hashes.lines()) {
+                if let Some(info) = infos.get_mut(path) {
+                    info.nar_hash = hash.to_owned();
+                }
+            }
+        }
+        Ok(infos)
+    }
+
+    fn nix(&self, program: &str, words: &[&str], paths: &[String]) -> Result<String> {
+        let mut command = Command::new(program);
+        if program == "nix" {
+            command.args(["--extra-experimental-features", "nix-command"]);
+        }
+        command
+            .arg("--store")
+            .arg(&self.dir)
+            .args(words)
+            .args(paths);
+        let done = command
+            .output()
+            .with_context(|| format!("cannot start {program}"))?;
+        if !done.status.success() {
+            bail!(
+                "{program} {words:?}: {}",
+                String::from_utf8_lossy(&done.stderr)
+            );
+        }
+        Ok(String::from_utf8(done.stdout)?)
+    }
+
+    /// A command that writes the NAR of `path` to stdout.
+    pub(crate) fn dump(&self, path: &str) -> Command {
+        let mut command = Command::new("nix-store");
+        command
+            .arg("--dump")
+            .arg(self.dir.join(path.trim_start_matches('/')));
+        command
+    }
+
+    /// What Nix says about `path`.
+    pub(crate) fn info(&self, path: &str) -> Result<&PathInfo> {
+        self.paths
+            .get(path)
+            .with_context(|| format!("{path} is not valid"))
+    }
+}
+
+fn path_info(value: &Value) -> Option<(String, PathInfo)> {
+    let text = |key: &str| {
+        value
+            .get(key)
+            .and_then(Value::as_str)
+            .filter(|text| !text.is_empty())
+    };
+    let mut references: Vec<String> = value
+        .get("references")?
+        .as_array()?
+        .iter()
+        .filter_map(|path| Some(base_name(path.as_str()?).to_owned()))
+        .collect();
+    references.sort();
+    let info = PathInfo {
+        nar_hash: String::new(),
+        nar_size: value.get("narSize")?.as_u64()?,
+        references,
+        deriver: text("deriver").map(|path| base_name(path).to_owned()),
+        content_address: text("ca").map(str::to_owned),
+    };
+    Some((text("path")?.to_owned(), info))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_a_path() {
+        assert_eq!(hash_part("/nix/store/abc-a-b"), "abc");
+        assert_eq!(base_name("/nix/store/abc-a-b"), "abc-a-b");
+    }
+}

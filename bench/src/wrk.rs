@@ -1,0 +1,130 @@
+//! Many small requests on many connections: wrk, with a script of our own.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+/// Asks for a random one of the paths in a file; prints what happened as JSON at the end. Requests
+/// are rendered once, so that the client's part stays small.
+const SCRIPT: &str = r#"
+local threads = 0
+function setup(thread) threads = threads + 1; thread:set("number", threads) end
+function init(args)
+  math.randomseed(number * 7919)
+  requests = {}
+  for path in io.lines(args[1]) do requests[#requests + 1] = wrk.format("GET", path) end
+end
+function request() return requests[math.random(#requests)] end
+function done(summary, latency, requests)
+  local e = summary.errors
+  io.write(string.format(
+    '\n{"requests":%d,"micros":%d,"p50":%d,"p99":%d,"status":%d,"broken":%d}\n',
+    summary.requests, summary.duration, latency:percentile(50), latency:percentile(99),
+    e.status, e.connect + e.read + e.write + e.timeout))
+end
+"#;
+
+/// What wrk saw.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Seen {
+    pub(crate) requests: u64,
+    pub(crate) duration: Duration,
+    pub(crate) p50: Duration,
+    pub(crate) p99: Duration,
+}
+
+/// A list of request targets, and the status their answers must have.
+#[derive(Debug)]
+pub(crate) struct Load {
+    script: PathBuf,
+    targets: PathBuf,
+    found: bool,
+}
+
+impl Load {
+    /// Writes `targets` below `scratch`. `found` says whether they are there (200) or not (404).
+    pub(crate) fn new(scratch: &Path, name: &str, targets: &[String], found: bool) -> Result<Self> {
+        let script = scratch.join("load.lua");
+        fs::write(&script, SCRIPT)?;
+        let file = scratch.join(format!("{name}.targets"));
+        fs::write(&file, targets.join("\n") + "\n")?;
+        Ok(Self {
+            script,
+            targets: file,
+            found,
+        })
+    }
+
+    /// Runs wrk for `seconds` on `connections`.
+    ///
+    /// # Errors
+    ///
+    /// If wrk fails, or the server broke a connection or answered with another status.
+    pub(crate) fn run(&self, address: SocketAddr, connections: u32, seconds: f64) -> Result<Seen> {
+        // wrk takes whole seconds only.
+        let seconds = seconds.max(1.0).round();
+        let threads = connections.min(2);
+        let done = Command::new("wrk")
+            .args(["-t", &threads.to_string(), "-c", &connections.to_string()])
+            .args(["-d", &format!("{seconds}s"), "--timeout", "10s", "-s"])
+            .arg(&self.script)
+            .arg(format!("http://{address}"))
+            .arg("--")
+            .arg(&self.targets)
+            .output()
+            .context("cannot start wrk")?;
+        let said = String::from_utf8_lossy(&done.stdout);
+        let (seen, others, broken) = parse(&said)
+            .with_context(|| format!("wrk said {said}{}", String::from_utf8_lossy(&done.stderr)))?;
+        let wrong = if self.found {
+            others
+        } else {
+            seen.requests.abs_diff(others)
+        };
+        // wrk counts the answers it has and the statuses it saw at slightly different moments.
+        if wrong > u64::from(connections) || broken > 0 {
+            bail!(
+                "{wrong} answers with a wrong status, {broken} broken, of {}",
+                seen.requests
+            );
+        }
+        if seen.requests == 0 {
+            bail!("no answer in {seconds} s");
+        }
+        Ok(seen)
+    }
+}
+
+/// What was seen, answers with a status of 400 and more, and broken connections.
+fn parse(said: &str) -> Option<(Seen, u64, u64)> {
+    let line = said.lines().find(|line| line.starts_with('{'))?;
+    let value: Value = serde_json::from_str(line).ok()?;
+    let number = |key: &str| value.get(key).and_then(Value::as_u64);
+    let seen = Seen {
+        requests: number("requests")?,
+        duration: Duration::from_micros(number("micros")?),
+        p50: Duration::from_micros(number("p50")?),
+        p99: Duration::from_micros(number("p99")?),
+    };
+    Some((seen, number("status")?, number("broken")?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_script_prints_is_read() {
+        let said = "Running 1s test\n\n{\"requests\":10,\"micros\":1000,\"p50\":5,\"p99\":9,\
+                    \"status\":2,\"broken\":1}\n";
+        let (seen, others, broken) = parse(said).unwrap();
+        assert_eq!((seen.requests, others, broken), (10, 2, 1));
+        assert_eq!(seen.p99, Duration::from_micros(9));
+        assert!(parse("unable to connect").is_none());
+    }
+}
