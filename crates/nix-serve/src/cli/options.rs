@@ -1,0 +1,185 @@
+//! What the command line says, in types.
+
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::listener::{Host, ListenSpec, PORT_DEFAULT};
+
+/// The options of a server that is to start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    /// What to listen on, in the order given, each once; never empty. `--listen` before `--socket`
+    /// before `--host` and `--port`. Default: every address, port 5000.
+    pub listeners: Vec<ListenSpec>,
+    /// Connections that may wait to be accepted, for each listener. Default 1024; 0 stands for it.
+    pub backlog: u32,
+    /// Threads for blocking work, at most [`Options::WORKERS_MAX`]. `None`, also for 0: as many as
+    /// the server thinks right.
+    pub workers: Option<NonZeroU32>,
+    /// Whether connections serve more than one request. Default true.
+    pub keepalive: bool,
+    /// How long a connection may be idle between requests; zero closes it after each. Default: the
+    /// server's.
+    pub keepalive_timeout: Option<Duration>,
+    /// Time from the first byte, or from accepting, to the whole request head. Default: the
+    /// server's.
+    pub read_timeout: TimeLimit,
+    /// nix-serve-ng's `--timeout`: time without progress after which a connection is closed.
+    /// Default: the server's.
+    pub timeout: TimeLimit,
+    /// Name or number of the user to become once the sockets are bound. Default: stay.
+    pub user: Option<String>,
+    /// Name or number of the group to become. Default: the user's.
+    pub group: Option<String>,
+    /// File for the process's number. Default: none.
+    pub pid_file: Option<PathBuf>,
+    /// Go to the background once ready. Default false.
+    pub daemonize: bool,
+    /// File for what is otherwise written to standard error.
+    pub error_log: Option<PathBuf>,
+    /// `--access-log`. Ask [`Options::access_log_target`], which knows the other options too.
+    pub access_log: Option<LogTarget>,
+    /// nix-serve-ng's `--quiet`, `--verbose`, `--log-format`; the last one counts. Default: none
+    /// given.
+    pub log_format: Option<LogFormat>,
+    /// URL path under which the cache is found, without a slash at its end, not decoded; empty for
+    /// the root, which is the default. Everything outside is not found.
+    pub path_prefix: String,
+    /// `Priority` in `nix-cache-info`, at most 2147483647: clients read it into a C `int`. Default:
+    /// the server's, which is nix-serve's 30.
+    pub priority: Option<u32>,
+    /// Store URI. Default: `NIX_REMOTE`.
+    pub store: Option<String>,
+}
+
+impl Options {
+    /// The most workers that can be asked for. Each is a thread; beyond this the number is a
+    /// mistake.
+    pub const WORKERS_MAX: u32 = 1024;
+
+    /// Greatest priority.
+    pub const PRIORITY_MAX: u32 = 2_147_483_647;
+
+    /// Where requests are logged, if anywhere.
+    ///
+    /// As in nix-serve, nowhere without `--access-log`; nix-serve-ng logs to standard output by
+    /// default, and here if one of its options asks for it.
+    pub fn access_log_target(&self) -> Option<LogTarget> {
+        let by_format = match self.log_format {
+            None | Some(LogFormat::Quiet) => None,
+            Some(_) => Some(LogTarget::StandardOutput),
+        };
+        self.access_log.clone().or(by_format)
+    }
+
+    /// Whose address stands in the access log.
+    pub fn client_address(&self) -> ClientAddress {
+        match self.log_format {
+            Some(LogFormat::RealIp) => ClientAddress::Forwarded,
+            _ => ClientAddress::Peer,
+        }
+    }
+
+    /// Whether detail was asked for in the error log.
+    pub fn is_verbose(&self) -> bool {
+        matches!(self.log_format, Some(LogFormat::Verbose | LogFormat::Debug))
+    }
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            listeners: vec![ListenSpec::Tcp {
+                host: Host::Any,
+                port: PORT_DEFAULT,
+            }],
+            backlog: 1024,
+            workers: None,
+            keepalive: true,
+            keepalive_timeout: None,
+            read_timeout: TimeLimit::Default,
+            timeout: TimeLimit::Default,
+            user: None,
+            group: None,
+            pid_file: None,
+            daemonize: false,
+            error_log: None,
+            access_log: None,
+            log_format: None,
+            path_prefix: String::new(),
+            priority: None,
+            store: None,
+        }
+    }
+}
+
+/// A limit that can be left alone or lifted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TimeLimit {
+    /// Not given: the server's own.
+    Default,
+    /// No limit, written 0.
+    Unlimited,
+    /// This long.
+    After(Duration),
+}
+
+impl TimeLimit {
+    /// What the limit is, where the server's own is `default`.
+    pub fn or_default(self, default: Duration) -> Option<Duration> {
+        match self {
+            Self::Default => Some(default),
+            Self::Unlimited => None,
+            Self::After(time) => Some(time),
+        }
+    }
+}
+
+/// Where a log goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LogTarget {
+    /// Written `-`.
+    StandardOutput,
+    /// Appended to.
+    File(PathBuf),
+}
+
+/// nix-serve-ng's forms of its log. All that log write the same lines here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// No access log.
+    Quiet,
+    /// `default`, and `normal` as ng's help text calls it.
+    Normal,
+    /// With the address that a proxy names.
+    RealIp,
+    /// With detail in the error log.
+    Verbose,
+    /// The same as [`LogFormat::Verbose`].
+    Debug,
+}
+
+impl LogFormat {
+    /// Reads the value of `--log-format`.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        Some(match text {
+            "quiet" => Self::Quiet,
+            "default" | "normal" => Self::Normal,
+            "real-ip" => Self::RealIp,
+            "verbose" => Self::Verbose,
+            "debug" => Self::Debug,
+            _ => return None,
+        })
+    }
+}
+
+/// Whose address is logged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClientAddress {
+    /// The peer of the connection.
+    Peer,
+    /// What `X-Real-IP`, or the first of `X-Forwarded-For`, says, and the peer if neither is there.
+    /// The client can write them, so this is for servers that only a proxy can reach.
+    Forwarded,
+}

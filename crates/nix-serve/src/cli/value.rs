@@ -1,0 +1,89 @@
+//! Values of options, from text to their type.
+
+use std::ffi::OsStr;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// Longest time that can be asked for, in seconds: a hundred years. More is taken for this.
+const SECONDS_MAX: f64 = 3_155_760_000.0;
+
+/// A whole number that fits `T`.
+pub(super) fn whole<T: FromStr>(text: &OsStr) -> Option<T> {
+    text.to_str()?.trim().parse().ok()
+}
+
+/// A count that may be any size; what does not fit is taken for the greatest.
+pub(super) fn count(text: &OsStr) -> Option<u64> {
+    let digits = text.to_str()?.trim();
+    let digits = digits.strip_prefix('+').unwrap_or(digits);
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    Some(digits.parse().unwrap_or(u64::MAX))
+}
+
+/// Seconds, with a fraction if need be: starman hands the number to `select`.
+pub(super) fn seconds(text: &OsStr) -> Option<Duration> {
+    let seconds: f64 = text.to_str()?.trim().parse().ok()?;
+    if seconds.is_nan() || seconds < 0.0 {
+        return None;
+    }
+    Duration::try_from_secs_f64(seconds.min(SECONDS_MAX)).ok()
+}
+
+/// A URL path without the slash at its end; `Some("")` for the root.
+pub(super) fn url_prefix(text: &OsStr) -> Option<String> {
+    let path = text.to_str()?.trim_end_matches('/');
+    let well_formed = path.is_empty() || path.starts_with('/');
+    let clean = path
+        .bytes()
+        .all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'?' | b'#'));
+    let plain = path
+        .split('/')
+        .all(|segment| segment != "." && segment != "..");
+    (well_formed && clean && plain).then(|| path.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts() {
+        let check = |text: &str, expected| assert_eq!(count(OsStr::new(text)), expected, "{text}");
+        check("0", Some(0));
+        check("+5", Some(5));
+        check("99999999999999999999999", Some(u64::MAX));
+        check("", None);
+        check("-1", None);
+        check("4x", None);
+    }
+
+    #[test]
+    fn times() {
+        let check =
+            |text: &str, expected| assert_eq!(seconds(OsStr::new(text)), expected, "{text}");
+        check("0", Some(Duration::ZERO));
+        check("1.5", Some(Duration::from_millis(1500)));
+        check("1e99", Some(Duration::from_secs(3_155_760_000)));
+        check("inf", Some(Duration::from_secs(3_155_760_000)));
+        check("-1", None);
+        check("nan", None);
+        check("5s", None);
+    }
+
+    #[test]
+    fn prefixes() {
+        let check = |text: &str, expected: Option<&str>| {
+            assert_eq!(url_prefix(OsStr::new(text)).as_deref(), expected, "{text}");
+        };
+        check("/cache", Some("/cache"));
+        check("/a/b/", Some("/a/b"));
+        check("/", Some(""));
+        check("cache", None);
+        check("/a/../b", None);
+        check("/a?b", None);
+        check("/a b", None);
+        check("http://host/x", None);
+    }
+}

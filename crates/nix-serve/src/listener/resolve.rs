@@ -1,0 +1,168 @@
+//! From what was asked for to the addresses to try.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
+use std::path::PathBuf;
+
+use super::spec::{Host, ListenSpec};
+
+/// What to bind for one [`ListenSpec`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Bind {
+    /// One of these: the first, and the next only if [`family_missing`] says so of the error.
+    FirstOf(Vec<TcpAddress>),
+    /// Each of these. An error that [`family_missing`] accepts may be passed over as long as one of
+    /// them is bound: `localhost` has an IPv6 address in `/etc/hosts` of machines that have no
+    /// IPv6.
+    EachOf(Vec<TcpAddress>),
+    /// A Unix socket. See [`remove_stale`](super::remove_stale) first.
+    Unix(PathBuf),
+}
+
+/// A TCP address and how to bind it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TcpAddress {
+    /// Address and port; port 0 lets the system choose.
+    pub address: SocketAddr,
+    /// The value for `IPV6_V6ONLY`. It is set in either case, as the system's default differs.
+    /// False for IPv4, where it means nothing.
+    pub v6_only: bool,
+}
+
+/// A name that has no address.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot find an address of {name}")]
+pub struct ResolveError {
+    /// The name.
+    pub name: String,
+    /// What the resolver says, if it says anything.
+    #[source]
+    pub source: Option<io::Error>,
+}
+
+impl ListenSpec {
+    /// The addresses to try; asks the resolver if there is a name.
+    ///
+    /// # Errors
+    ///
+    /// [`ResolveError`] if a name has no address.
+    pub fn resolve(&self) -> Result<Bind, ResolveError> {
+        match self {
+            Self::Unix(path) => Ok(Bind::Unix(path.clone())),
+            Self::Tcp { host, port } => host.resolve(*port),
+        }
+    }
+}
+
+impl Host {
+    fn resolve(&self, port: u16) -> Result<Bind, ResolveError> {
+        let v4 = TcpAddress::new(Ipv4Addr::UNSPECIFIED.into(), port, false);
+        let dual = TcpAddress::new(Ipv6Addr::UNSPECIFIED.into(), port, false);
+        let v6 = TcpAddress {
+            v6_only: true,
+            ..dual
+        };
+        Ok(match self {
+            Self::Any | Self::PreferIpv6 => Bind::FirstOf(vec![dual, v4]),
+            Self::PreferIpv4 => Bind::FirstOf(vec![v4, dual]),
+            Self::OnlyIpv4 => Bind::FirstOf(vec![v4]),
+            Self::OnlyIpv6 => Bind::FirstOf(vec![v6]),
+            // `[::]` is what people write for "everything", and what it does by default on Linux.
+            Self::Address(address) => Bind::FirstOf(vec![TcpAddress::new(*address, port, false)]),
+            Self::Name(name) => Bind::EachOf(resolve_name(name, port)?),
+        })
+    }
+}
+
+impl TcpAddress {
+    fn new(address: IpAddr, port: u16, v6_only: bool) -> Self {
+        Self {
+            address: SocketAddr::new(address, port),
+            v6_only,
+        }
+    }
+}
+
+fn resolve_name(name: &str, port: u16) -> Result<Vec<TcpAddress>, ResolveError> {
+    let failed = |source| ResolveError {
+        name: name.to_owned(),
+        source,
+    };
+    let found = (name, port)
+        .to_socket_addrs()
+        .map_err(|source| failed(Some(source)))?;
+    let mut addresses: Vec<TcpAddress> = Vec::new();
+    for address in found {
+        // A name's IPv4 addresses are bound by themselves, so its IPv6 ones must leave them room.
+        let address = TcpAddress {
+            address,
+            v6_only: address.is_ipv6(),
+        };
+        if !addresses.contains(&address) {
+            addresses.push(address);
+        }
+    }
+    if addresses.is_empty() {
+        Err(failed(None))
+    } else {
+        Ok(addresses)
+    }
+}
+
+/// Whether `error`, from making or binding a socket, says that the machine lacks the address
+/// family.
+///
+/// `EAFNOSUPPORT` comes from kernels without IPv6, `EADDRNOTAVAIL` from those where it is switched
+/// off.
+pub fn family_missing(error: &io::Error) -> bool {
+    const AFNOSUPPORT: i32 = rustix::io::Errno::AFNOSUPPORT.raw_os_error();
+    error.raw_os_error() == Some(AFNOSUPPORT) || error.kind() == io::ErrorKind::AddrNotAvailable
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(text: &str, expected: &[(&str, bool)]) {
+        let spec = ListenSpec::parse(text.as_ref()).expect("valid").spec;
+        let (Bind::FirstOf(found) | Bind::EachOf(found)) = spec.resolve().expect("resolves") else {
+            panic!("a Unix socket");
+        };
+        let found: Vec<_> = found
+            .iter()
+            .map(|tcp| (tcp.address.to_string(), tcp.v6_only))
+            .collect();
+        let expected: Vec<_> = expected
+            .iter()
+            .map(|(text, v6)| ((*text).to_owned(), *v6))
+            .collect();
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn wildcards() {
+        check(":5000", &[("[::]:5000", false), ("0.0.0.0:5000", false)]);
+        check("*4:5000", &[("0.0.0.0:5000", false), ("[::]:5000", false)]);
+        check("*6:5000", &[("[::]:5000", false), ("0.0.0.0:5000", false)]);
+        check("!4:5000", &[("0.0.0.0:5000", false)]);
+        check("!6:5000", &[("[::]:5000", true)]);
+        check("[::]:5000", &[("[::]:5000", false)]);
+        check("127.0.0.1:0", &[("127.0.0.1:0", false)]);
+    }
+
+    #[test]
+    fn localhost_has_no_address_twice() {
+        let spec = ListenSpec::Tcp {
+            host: Host::Name("localhost".to_owned()),
+            port: 1,
+        };
+        let Bind::EachOf(found) = spec.resolve().expect("resolves") else {
+            panic!("each")
+        };
+        assert!(found.iter().all(|tcp| tcp.address.ip().is_loopback()));
+        assert!(found.iter().all(|tcp| tcp.v6_only == tcp.address.is_ipv6()));
+        let distinct: std::collections::HashSet<_> = found.iter().collect();
+        assert_eq!(distinct.len(), found.len());
+    }
+}

@@ -1,0 +1,323 @@
+//! The value of `--listen`, `--host` and `--port`.
+//!
+//! # Grammar
+//!
+//! | text | meaning |
+//! | --- | --- |
+//! | `HOST:PORT`, `[IPV6]:PORT`, `IPV6:PORT` | TCP; the last colon stands before the port |
+//! | `:PORT`, `*:PORT` | TCP on every address, IPv6 and IPv4 |
+//! | `*4:PORT` `*6:PORT` `!4:PORT` `!6:PORT` | the same, one family preferred or alone |
+//! | `…:ssl` | TCP with TLS; other words after a second colon mean nothing, as in starman |
+//! | `unix:PATH`, a text without a colon, or one that begins with `/` or `.` | a Unix socket |
+//!
+//! # Quirks
+//!
+//! `--listen 5000` makes a Unix socket named `5000`, in starman and here; see
+//! [`ParsedListen::bare_name`]. A path with a colon is taken for a host by starman, not here.
+//!
+//! # Source
+//!
+//! Starman 0.4016, `Starman::Server::run`; streaming-commons, `HostPreference`; nix-serve-ng 1.1.0,
+//! `Options.hs`.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+/// The port of a binary cache, where none was given.
+pub const PORT_DEFAULT: u16 = 5000;
+
+/// One thing to listen on.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum ListenSpec {
+    /// TCP; port 0 lets the system choose.
+    Tcp {
+        /// The addresses.
+        host: Host,
+        /// The port.
+        port: u16,
+    },
+    /// A Unix socket at this path.
+    Unix(PathBuf),
+}
+
+/// The addresses of a TCP listener.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Host {
+    /// Every address: `[::]` for both families, `0.0.0.0` where there is no IPv6.
+    Any,
+    /// Every IPv4 address, `[::]` where there is no IPv4. Written `*4`.
+    PreferIpv4,
+    /// The same as [`Host::Any`]. Written `*6`.
+    PreferIpv6,
+    /// Every IPv4 address. Written `!4`.
+    OnlyIpv4,
+    /// Every IPv6 address, no IPv4. Written `!6`.
+    OnlyIpv6,
+    /// One address.
+    Address(IpAddr),
+    /// A name, to be resolved to all its addresses.
+    Name(String),
+}
+
+/// What the value of `--listen` says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParsedListen {
+    /// Where to listen.
+    pub spec: ListenSpec,
+    /// `:ssl` was there.
+    pub tls: bool,
+    /// A word after a second colon that means nothing.
+    pub ignored_suffix: Option<String>,
+    /// A Unix socket whose path has no slash: probably a port or a host was meant.
+    pub bare_name: bool,
+}
+
+/// Why the value of `--listen` means nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ListenSpecError {
+    /// The value is empty.
+    #[error("the value is empty")]
+    Empty,
+    /// What stands for the port is no number from 0 to 65535.
+    #[error("the port is no number from 0 to 65535")]
+    Port,
+    /// What stands for the host is neither address nor name.
+    #[error("the host is neither address nor name")]
+    Host,
+}
+
+impl ListenSpec {
+    /// Reads the value of `--listen`.
+    ///
+    /// # Errors
+    ///
+    /// A [`ListenSpecError`] if nothing could be bound by that name.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use nix_serve::listener::{Host, ListenSpec};
+    /// let parsed = ListenSpec::parse("[::1]:8080".as_ref())?;
+    /// let host = Host::Address("::1".parse().expect("an address"));
+    /// assert_eq!(parsed.spec, ListenSpec::Tcp { host, port: 8080 });
+    /// # Ok::<(), nix_serve::listener::ListenSpecError>(())
+    /// ```
+    pub fn parse(text: &OsStr) -> Result<ParsedListen, ListenSpecError> {
+        let bytes = text.as_bytes();
+        if bytes.is_empty() || bytes == b"unix:" {
+            return Err(ListenSpecError::Empty);
+        }
+        if let Some(path) = bytes.strip_prefix(b"unix:") {
+            return Ok(unix(path, false));
+        }
+        if bytes.starts_with(b"/") || bytes.starts_with(b".") {
+            return Ok(unix(bytes, false));
+        }
+        if !bytes.contains(&b':') {
+            return Ok(unix(bytes, !bytes.contains(&b'/')));
+        }
+        parse_tcp(text.to_str().ok_or(ListenSpecError::Host)?)
+    }
+}
+
+fn unix(path: &[u8], bare_name: bool) -> ParsedListen {
+    let spec = ListenSpec::Unix(PathBuf::from(OsStr::from_bytes(path)));
+    ParsedListen {
+        spec,
+        tls: false,
+        ignored_suffix: None,
+        bare_name,
+    }
+}
+
+fn parse_tcp(text: &str) -> Result<ParsedListen, ListenSpecError> {
+    let (address, suffix) = split_suffix(text);
+    let (host, port) = address.rsplit_once(':').ok_or(ListenSpecError::Port)?;
+    let port = parse_port(port).ok_or(ListenSpecError::Port)?;
+    let spec = ListenSpec::Tcp {
+        host: Host::parse(host)?,
+        port,
+    };
+    let tls = suffix.is_some_and(|suffix| suffix.eq_ignore_ascii_case("ssl"));
+    let ignored_suffix = suffix
+        .filter(|suffix| !tls && !suffix.is_empty())
+        .map(str::to_owned);
+    Ok(ParsedListen {
+        spec,
+        tls,
+        ignored_suffix,
+        bare_name: false,
+    })
+}
+
+/// Cuts a third part off, as starman does by splitting at two colons.
+fn split_suffix(text: &str) -> (&str, Option<&str>) {
+    let Some((address, suffix)) = text.rsplit_once(':') else {
+        return (text, None);
+    };
+    let is_tls = suffix.eq_ignore_ascii_case("ssl");
+    let is_third = suffix.parse::<u16>().is_err() && address.matches(':').count() == 1;
+    if address.contains(':') && (is_tls || is_third) {
+        (address, Some(suffix))
+    } else {
+        (text, None)
+    }
+}
+
+/// Digits only: `u16::from_str` would take a plus sign.
+fn parse_port(text: &str) -> Option<u16> {
+    text.bytes()
+        .all(|byte| byte.is_ascii_digit())
+        .then(|| text.parse().ok())?
+}
+
+impl Host {
+    /// Reads the value of `--host`, or what stands before the port.
+    ///
+    /// # Errors
+    ///
+    /// [`ListenSpecError::Host`] if it is no address, no notation of warp's and cannot be a name.
+    pub fn parse(text: &str) -> Result<Self, ListenSpecError> {
+        match text {
+            "" | "*" => return Ok(Self::Any),
+            "*4" => return Ok(Self::PreferIpv4),
+            "*6" => return Ok(Self::PreferIpv6),
+            "!4" => return Ok(Self::OnlyIpv4),
+            "!6" => return Ok(Self::OnlyIpv6),
+            _ => {}
+        }
+        if let Some(inner) = text.strip_prefix('[') {
+            let inner = inner.strip_suffix(']').ok_or(ListenSpecError::Host)?;
+            return match inner.parse::<Ipv6Addr>() {
+                Ok(address) => Ok(Self::Address(IpAddr::V6(address))),
+                // A zone, as in `fe80::1%eth0`, is for the resolver to understand.
+                Err(_) if inner.contains(':') && is_name(inner) => Ok(Self::Name(inner.to_owned())),
+                Err(_) => Err(ListenSpecError::Host),
+            };
+        }
+        if let Ok(address) = text.parse() {
+            return Ok(Self::Address(address));
+        }
+        let may_be_name = is_name(text) && (!text.contains(':') || text.contains('%'));
+        may_be_name
+            .then(|| Self::Name(text.to_owned()))
+            .ok_or(ListenSpecError::Host)
+    }
+}
+
+fn is_name(text: &str) -> bool {
+    text.bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || b"-._%:".contains(&byte) || byte >= 0x80)
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Any => f.write_str("*"),
+            Self::PreferIpv4 => f.write_str("*4"),
+            Self::PreferIpv6 => f.write_str("*6"),
+            Self::OnlyIpv4 => f.write_str("!4"),
+            Self::OnlyIpv6 => f.write_str("!6"),
+            Self::Address(IpAddr::V4(address)) => address.fmt(f),
+            Self::Address(IpAddr::V6(address)) => write!(f, "[{address}]"),
+            Self::Name(name) if name.contains(':') => write!(f, "[{name}]"),
+            Self::Name(name) => f.write_str(name),
+        }
+    }
+}
+
+impl fmt::Display for ListenSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp { host, port } => write!(f, "{host}:{port}"),
+            Self::Unix(path) => path.display().fmt(f),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(text: &str, expected: Result<&str, ListenSpecError>) {
+        let parsed = ListenSpec::parse(OsStr::new(text));
+        let shown = parsed.as_ref().map(|parsed| {
+            let kind = if matches!(parsed.spec, ListenSpec::Unix(_)) {
+                "unix "
+            } else {
+                ""
+            };
+            let tls = if parsed.tls { " tls" } else { "" };
+            format!("{kind}{}{tls}", parsed.spec)
+        });
+        assert_eq!(
+            shown.as_ref().map(String::as_str).map_err(|error| **error),
+            expected
+        );
+    }
+
+    #[test]
+    fn tcp() {
+        check(":5000", Ok("*:5000"));
+        check("*:5000", Ok("*:5000"));
+        check("127.0.0.1:5000", Ok("127.0.0.1:5000"));
+        check("localhost:0", Ok("localhost:0"));
+        check("[::1]:5000", Ok("[::1]:5000"));
+        check("[::]:65535", Ok("[::]:65535"));
+        check("!6:80", Ok("!6:80"));
+        // The NixOS module writes bindAddress, a colon and the port, whatever the address is.
+        check(":::5000", Ok("[::]:5000"));
+        check("::1:5000", Ok("[::1]:5000"));
+        check("[fe80::1%eth0]:80", Ok("[fe80::1%eth0]:80"));
+    }
+
+    #[test]
+    fn third_parts() {
+        check("127.0.0.1:5000:ssl", Ok("127.0.0.1:5000 tls"));
+        check(":5000:SSL", Ok("*:5000 tls"));
+        check("[::1]:5000:ssl", Ok("[::1]:5000 tls"));
+        check("127.0.0.1:5000:tcp", Ok("127.0.0.1:5000"));
+        let parsed = ListenSpec::parse(OsStr::new("a:1:tcp")).expect("valid");
+        assert_eq!(parsed.ignored_suffix.as_deref(), Some("tcp"));
+    }
+
+    #[test]
+    fn unix_sockets() {
+        check("/run/nix-serve.sock", Ok("unix /run/nix-serve.sock"));
+        check("/run/a:b.sock", Ok("unix /run/a:b.sock"));
+        check("./s", Ok("unix ./s"));
+        check("run/s", Ok("unix run/s"));
+        check("unix:/run/s", Ok("unix /run/s"));
+        check("5000", Ok("unix 5000"));
+        assert!(
+            ListenSpec::parse(OsStr::new("5000"))
+                .expect("valid")
+                .bare_name
+        );
+        assert!(
+            !ListenSpec::parse(OsStr::new("run/s"))
+                .expect("valid")
+                .bare_name
+        );
+    }
+
+    #[test]
+    fn meaningless() {
+        check("", Err(ListenSpecError::Empty));
+        check("unix:", Err(ListenSpecError::Empty));
+        check(":", Err(ListenSpecError::Port));
+        check("host:", Err(ListenSpecError::Port));
+        check(":65536", Err(ListenSpecError::Port));
+        check(":+80", Err(ListenSpecError::Port));
+        check("a:b", Err(ListenSpecError::Port));
+        check("[::1:80", Err(ListenSpecError::Host));
+        check("[host]:80", Err(ListenSpecError::Host));
+        check("http://host:80", Err(ListenSpecError::Host));
+        check("a b:80", Err(ListenSpecError::Host));
+        check("1:2:3:80", Err(ListenSpecError::Host));
+    }
+}
