@@ -3,7 +3,7 @@
 //!
 //! The two things to know: [`cli::parse`] turns a command line into [`cli::Options`], and
 //! [`listener::ListenSpec::resolve`] turns what it says about sockets into addresses. The rest is
-//! for the life of the process: the other modules.
+//! for the life of the process: [`log`] and others.
 //!
 //! Out of scope: the store, HTTP, and serving one over the other. Nothing here binds a socket that
 //! clients reach.
@@ -12,3 +12,4 @@
 
 pub mod cli;
 pub mod listener;
+pub mod log;

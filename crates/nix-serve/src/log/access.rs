@@ -1,0 +1,276 @@
+//! The access log, in Apache's combined format.
+//!
+//! # Format
+//!
+//! `%h %l %u %t "%r" %>s %b "%{Referer}i" "%{User-agent}i"`, as in
+//!
+//! ```text
+//! 192.0.2.7 - - [01/Mar/2026:12:00:00 +0000] "GET /x.narinfo HTTP/1.1" 404 13 "-" "curl/8.0"
+//! ```
+//!
+//! Times are in UTC, where Plack writes local time. Bytes of clients are escaped, so that no client
+//! can forge a field or a line: see `escape.rs`.
+//!
+//! # Source
+//!
+//! Plack 1.0050, `Plack::Middleware::AccessLog`; `Apache::LogFormat::Compiler` 0.36.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::io::{self, Write as _};
+use std::net::IpAddr;
+use std::time::{Duration, SystemTime};
+
+use super::error::{ErrorLog, trouble_text};
+use super::escape::escape;
+use super::line_writer::{LineWriter, Sink};
+use super::utc::Utc;
+use crate::cli::LogTarget;
+
+/// One request and its response.
+#[derive(Debug, Clone, Copy)]
+pub struct Entry<'a> {
+    /// `%h`: the client, `None` on a Unix socket.
+    pub client: Option<IpAddr>,
+    /// `%u`: who the client says it is, if it was asked; empty means nobody.
+    pub user: Option<&'a [u8]>,
+    /// `%t`: when the request came.
+    pub time: SystemTime,
+    /// `%r`: method, target and version, as received; `None` if there was no request line.
+    pub request: Option<Request<'a>>,
+    /// `%>s`
+    pub status: u16,
+    /// `%b`: the bytes of the body, `None` if not known. Plack writes 0 as `0`, Apache as `-`.
+    pub body_len: Option<u64>,
+    /// The field `Referer`; empty means none.
+    pub referer: Option<&'a [u8]>,
+    /// The field `User-Agent`; empty means none.
+    pub user_agent: Option<&'a [u8]>,
+}
+
+/// A request line.
+#[derive(Debug, Clone, Copy)]
+pub struct Request<'a> {
+    /// `GET`
+    pub method: &'a [u8],
+    /// `/nix-cache-info`
+    pub target: &'a [u8],
+    /// `HTTP/1.1`
+    pub version: &'static str,
+}
+
+/// How long a line may wait for others, so that a busy server writes in batches.
+const LINGER: Duration = Duration::from_millis(20);
+
+/// A log that requests are written to, from any thread.
+#[derive(Debug)]
+pub struct AccessLog {
+    writer: LineWriter,
+}
+
+impl AccessLog {
+    /// Opens the log. What goes wrong later is told to `errors`.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be opened or made.
+    pub fn open(target: &LogTarget, errors: ErrorLog) -> io::Result<Self> {
+        let sink = match target {
+            LogTarget::StandardOutput => Sink::StandardOutput,
+            LogTarget::File(path) => Sink::open(path)?,
+        };
+        let writer = LineWriter::spawn("access log", sink, LINGER, move |trouble| {
+            errors.warning(trouble_text("access log", &trouble));
+            Vec::new()
+        })?;
+        Ok(Self { writer })
+    }
+
+    /// Writes one line. Never waits for the disk; if there is no room the line is lost and counted.
+    pub fn record(&self, entry: &Entry<'_>) {
+        thread_local! {
+            static LINE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+        }
+        LINE.with_borrow_mut(|line| {
+            line.clear();
+            entry.append_line(line);
+            self.writer.push(line);
+            line.shrink_to(LINE_LEN_KEPT);
+        });
+    }
+
+    /// Opens the file anew, after it was renamed.
+    pub fn reopen(&self) {
+        self.writer.reopen();
+    }
+
+    /// Waits until everything is written, at most for `patience`; whether it is.
+    pub fn flush(&self, patience: Duration) -> bool {
+        self.writer.flush(patience)
+    }
+}
+
+/// A thread's line buffer is kept up to this size: one client with a long URL is not to cost memory
+/// for ever.
+const LINE_LEN_KEPT: usize = 4096;
+
+impl Entry<'_> {
+    /// Appends the line, with its end.
+    pub fn append_line(&self, line: &mut Vec<u8>) {
+        append_or_dash(self.client, line);
+        line.extend_from_slice(b" - ");
+        append_field(self.user, line);
+        let Utc {
+            year,
+            day,
+            hour,
+            minute,
+            second,
+            ..
+        } = Utc::of(self.time);
+        let month = Utc::of(self.time).month_name();
+        append(
+            line,
+            format_args!(
+                " [{day:02}/{month}/{year:04}:{hour:02}:{minute:02}:{second:02} +0000] \""
+            ),
+        );
+        if let Some(request) = self.request {
+            escape(request.method, line);
+            line.push(b' ');
+            escape(request.target, line);
+            line.push(b' ');
+            line.extend_from_slice(request.version.as_bytes());
+        } else {
+            line.push(b'-');
+        }
+        append(line, format_args!("\" {} ", self.status));
+        append_or_dash(self.body_len, line);
+        line.extend_from_slice(b" \"");
+        append_field(self.referer, line);
+        line.extend_from_slice(b"\" \"");
+        append_field(self.user_agent, line);
+        line.extend_from_slice(b"\"\n");
+    }
+}
+
+fn append(line: &mut Vec<u8>, text: fmt::Arguments<'_>) {
+    line.write_fmt(text).expect("a vector takes all bytes");
+}
+
+fn append_or_dash(value: Option<impl fmt::Display>, line: &mut Vec<u8>) {
+    match value {
+        Some(value) => append(line, format_args!("{value}")),
+        None => line.push(b'-'),
+    }
+}
+
+fn append_field(value: Option<&[u8]>, line: &mut Vec<u8>) {
+    match value {
+        Some(value) if !value.is_empty() => escape(value, line),
+        _ => line.push(b'-'),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::UNIX_EPOCH;
+
+    use super::*;
+    use crate::log::error::Level;
+
+    fn entry() -> Entry<'static> {
+        Entry {
+            client: Some("192.0.2.7".parse().expect("an address")),
+            user: None,
+            time: UNIX_EPOCH + Duration::from_secs(971_211_336),
+            request: Some(Request {
+                method: b"GET",
+                target: b"/nix-cache-info",
+                version: "HTTP/1.1",
+            }),
+            status: 200,
+            body_len: Some(52),
+            referer: None,
+            user_agent: Some(b"curl/8.0 Nix/2.31"),
+        }
+    }
+
+    #[track_caller]
+    fn check(entry: &Entry<'_>, expected: &str) {
+        let mut line = Vec::new();
+        entry.append_line(&mut line);
+        assert_eq!(String::from_utf8_lossy(&line), format!("{expected}\n"));
+    }
+
+    #[test]
+    fn lines_are_those_of_plack() {
+        check(
+            &entry(),
+            "192.0.2.7 - - [10/Oct/2000:20:55:36 +0000] \"GET /nix-cache-info HTTP/1.1\" 200 52 \
+             \"-\" \"curl/8.0 Nix/2.31\"",
+        );
+        let nothing = Entry {
+            client: None,
+            request: None,
+            status: 400,
+            body_len: None,
+            user_agent: Some(b""),
+            ..entry()
+        };
+        check(
+            &nothing,
+            "- - - [10/Oct/2000:20:55:36 +0000] \"-\" 400 - \"-\" \"-\"",
+        );
+        let v6 = Entry {
+            client: Some("::1".parse().expect("an address")),
+            user: Some(b"ann"),
+            body_len: Some(0),
+            referer: Some(b"http://r/"),
+            ..entry()
+        };
+        check(
+            &v6,
+            "::1 - ann [10/Oct/2000:20:55:36 +0000] \"GET /nix-cache-info HTTP/1.1\" 200 0 \
+             \"http://r/\" \"curl/8.0 Nix/2.31\"",
+        );
+    }
+
+    #[test]
+    fn no_field_can_be_forged() {
+        let hostile = b"x\" 200 0 \"-\" \"-\"\n127.0.0.1 - admin";
+        let request = Request {
+            method: hostile,
+            target: hostile,
+            version: "HTTP/1.1",
+        };
+        let entry = Entry {
+            user: Some(hostile),
+            request: Some(request),
+            referer: Some(hostile),
+            user_agent: Some(hostile),
+            ..entry()
+        };
+        let mut line = Vec::new();
+        entry.append_line(&mut line);
+        let text = String::from_utf8(line).expect("is text");
+        assert_eq!(text.lines().count(), 1);
+        let quotes = text.replace("\\\"", "").matches('"').count();
+        assert_eq!(quotes, 6, "{text}");
+    }
+
+    #[test]
+    fn a_recorded_entry_is_in_the_file() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("log");
+        let errors = ErrorLog::open(None, Level::Error).expect("opens");
+        let log = AccessLog::open(&LogTarget::File(path.clone()), errors).expect("opens");
+        log.record(&entry());
+        assert!(log.flush(Duration::from_secs(20)));
+        assert!(
+            std::fs::read_to_string(&path)
+                .expect("reads")
+                .ends_with("Nix/2.31\"\n")
+        );
+    }
+}

@@ -1,0 +1,219 @@
+//! The error log: what the operator should know, one line an event.
+//!
+//! On standard error a line is `nix-serve: warning: text`: whoever collects it adds the time. In a
+//! file the time comes first, as in `2026-03-01T12:00:00Z nix-serve: warning: text`.
+
+use std::fmt::Display;
+use std::io::{self, Write as _};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use super::escape::escape;
+use super::line_writer::{LineWriter, Sink, Trouble};
+use super::utc::Utc;
+
+/// How much an event matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// Something does not work.
+    Error,
+    /// Something works otherwise than one may think.
+    Warning,
+    /// Something happened.
+    Info,
+    /// For whoever looks for a fault.
+    Debug,
+}
+
+/// A handle on the error log; clones write to the same place, from any thread.
+#[derive(Debug, Clone)]
+pub struct ErrorLog {
+    writer: Arc<LineWriter>,
+    verbosity: Level,
+    with_time: bool,
+}
+
+/// Bytes of a message that are kept: messages can quote what clients send.
+const MESSAGE_LEN_MAX: usize = 4096;
+
+impl ErrorLog {
+    /// Opens the log: `file`, or standard error. Events that matter less than `verbosity` are
+    /// dropped.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be opened or made.
+    pub fn open(file: Option<&Path>, verbosity: Level) -> io::Result<Self> {
+        let sink = file.map_or(Ok(Sink::StandardError), Sink::open)?;
+        let with_time = file.is_some();
+        let report = move |trouble: Trouble<'_>| {
+            line(
+                with_time,
+                Level::Warning,
+                &trouble_text("error log", &trouble),
+            )
+        };
+        let writer = LineWriter::spawn("error log", sink, Duration::ZERO, report)?;
+        Ok(Self {
+            writer: Arc::new(writer),
+            verbosity,
+            with_time,
+        })
+    }
+
+    /// Writes one event. Never waits for the disk.
+    pub fn write(&self, level: Level, message: impl Display) {
+        if level <= self.verbosity {
+            // What is lost is counted and reported by the writer.
+            self.writer
+                .push(&line(self.with_time, level, &message.to_string()));
+        }
+    }
+
+    /// Something does not work.
+    pub fn error(&self, message: impl Display) {
+        self.write(Level::Error, message);
+    }
+
+    /// Something works otherwise than one may think.
+    pub fn warning(&self, message: impl Display) {
+        self.write(Level::Warning, message);
+    }
+
+    /// Something happened.
+    pub fn info(&self, message: impl Display) {
+        self.write(Level::Info, message);
+    }
+
+    /// For whoever looks for a fault.
+    pub fn debug(&self, message: impl Display) {
+        self.write(Level::Debug, message);
+    }
+
+    /// Opens the file anew, after it was renamed.
+    pub fn reopen(&self) {
+        self.writer.reopen();
+    }
+
+    /// Waits until everything is written, at most for `patience`; whether it is.
+    pub fn flush(&self, patience: Duration) -> bool {
+        self.writer.flush(patience)
+    }
+}
+
+/// The line for `message`, with its end. Also for those who have no log yet.
+fn line(with_time: bool, level: Level, message: &str) -> Vec<u8> {
+    let mut line = Vec::with_capacity(message.len() + 64);
+    if with_time {
+        let Utc {
+            year,
+            month,
+            day,
+            hour,
+            minute,
+            second,
+        } = Utc::of(SystemTime::now());
+        write!(
+            line,
+            "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z "
+        )
+        .expect("a vector takes all bytes");
+    }
+    line.extend_from_slice(match level {
+        Level::Error => b"nix-serve: error: ".as_slice(),
+        Level::Warning => b"nix-serve: warning: ",
+        Level::Info => b"nix-serve: ",
+        Level::Debug => b"nix-serve: debug: ",
+    });
+    append_message(message, &mut line);
+    line.push(b'\n');
+    line
+}
+
+/// Our own text, so quotes stay as they are; but it may hold names from outside, so control
+/// characters do not.
+fn append_message(message: &str, line: &mut Vec<u8>) {
+    let end = message.floor_char_boundary(MESSAGE_LEN_MAX);
+    for c in message[..end].chars() {
+        let mut buffer = [0; 4];
+        let bytes = c.encode_utf8(&mut buffer).as_bytes();
+        if c.is_control() {
+            escape(bytes, line)
+        } else {
+            line.extend_from_slice(bytes)
+        }
+    }
+    if end < message.len() {
+        line.extend_from_slice("…".as_bytes());
+    }
+}
+
+/// The message for what went wrong with the log called `name`.
+pub(super) fn trouble_text(name: &str, trouble: &Trouble<'_>) -> String {
+    match trouble {
+        Trouble::Lost(count) => {
+            format!(
+                "{name}: {count} lines lost, as they could not be written fast enough or at all"
+            )
+        }
+        Trouble::Write(error) => format!("{name}: cannot write: {error}"),
+        Trouble::Reopen(error) => {
+            format!("{name}: cannot open the file anew, the old one stays in use: {error}")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(level: Level, message: &str, expected: &str) {
+        assert_eq!(
+            String::from_utf8_lossy(&line(false, level, message)),
+            expected
+        );
+    }
+
+    #[test]
+    fn one_line_an_event() {
+        check(
+            Level::Error,
+            "no \"store\"",
+            "nix-serve: error: no \"store\"\n",
+        );
+        check(Level::Warning, "é", "nix-serve: warning: é\n");
+        check(
+            Level::Info,
+            "a\nnix-serve: error: b",
+            "nix-serve: a\\x0anix-serve: error: b\n",
+        );
+        check(
+            Level::Debug,
+            "\u{85}\x1b[1m",
+            "nix-serve: debug: \\xc2\\x85\\x1b[1m\n",
+        );
+    }
+
+    #[test]
+    fn long_messages_are_cut_between_characters() {
+        let line = line(false, Level::Info, &"é".repeat(MESSAGE_LEN_MAX));
+        let text = String::from_utf8(line).expect("whole characters");
+        assert!(text.ends_with("é…\n"));
+        assert!(text.len() < MESSAGE_LEN_MAX + 32);
+    }
+
+    #[test]
+    fn a_file_has_times_and_only_what_matters() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("log");
+        let log = ErrorLog::open(Some(&path), Level::Info).expect("opens");
+        log.info("here");
+        log.debug("not here");
+        assert!(log.flush(Duration::from_secs(20)));
+        let text = std::fs::read_to_string(&path).expect("reads");
+        assert!(text.ends_with("Z nix-serve: here\n"), "{text}");
+        assert_eq!(text.lines().count(), 1);
+    }
+}
