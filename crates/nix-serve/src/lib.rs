@@ -3,7 +3,7 @@
 //!
 //! The two things to know: [`cli::parse`] turns a command line into [`cli::Options`], and
 //! [`listener::ListenSpec::resolve`] turns what it says about sockets into addresses. The rest is
-//! for the life of the process: [`log`] and others.
+//! for the life of the process: [`daemon`] and [`log`].
 //!
 //! Out of scope: the store, HTTP, and serving one over the other. Nothing here binds a socket that
 //! clients reach.
@@ -11,5 +11,6 @@
 #![forbid(unsafe_code)]
 
 pub mod cli;
+pub mod daemon;
 pub mod listener;
 pub mod log;

@@ -1,0 +1,238 @@
+//! `--user` and `--group`: to be somebody with fewer rights once the sockets are bound.
+
+use std::fmt;
+
+use nix::errno::Errno;
+use nix::unistd::{
+    Gid, Group, Uid, User, getresgid, getresuid, initgroups, setegid, seteuid, setgroups,
+    setresgid, setresuid,
+};
+
+/// A user and a group to become, looked up before anything is given up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// The user, `None` to stay.
+    user: Option<Account>,
+    gid: Gid,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Account {
+    uid: Uid,
+    /// For the groups; a number that has no account has no name.
+    name: Option<std::ffi::CString>,
+}
+
+/// Why the server does not run as the user it was told.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum IdentityError {
+    /// No such user.
+    #[error("there is no user {0:?}")]
+    NoUser(String),
+    /// No such group.
+    #[error("there is no group {0:?}")]
+    NoGroup(String),
+    /// The number has no account, so the group is not known.
+    #[error("user {0} has no account: name its group with --group")]
+    GroupNeeded(Uid),
+    /// The system's list of users cannot be read.
+    #[error("cannot look up users and groups")]
+    Lookup(#[source] Errno),
+    /// Only root can become somebody else.
+    #[error("only root can become {0}")]
+    NotRoot(Identity),
+    /// A call failed.
+    #[error("cannot become {identity} ({call})")]
+    Call {
+        /// Who.
+        identity: Identity,
+        /// The system call.
+        call: &'static str,
+        /// Why.
+        #[source]
+        source: Errno,
+    },
+    /// All calls succeeded, and yet there is a way back.
+    #[error("root's rights are not gone after becoming {0}")]
+    Reversible(Identity),
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(user) = &self.user {
+            write!(f, "user {}, ", user.uid)?;
+        }
+        write!(f, "group {}", self.gid)
+    }
+}
+
+impl Identity {
+    /// Looks up `user` and `group`, by name or else by number; `None` if neither is given.
+    ///
+    /// Without `group` it is the user's own. (starman keeps root's group and root's further
+    /// groups.)
+    ///
+    /// # Errors
+    ///
+    /// [`IdentityError`] for who is not there.
+    pub fn find(user: Option<&str>, group: Option<&str>) -> Result<Option<Self>, IdentityError> {
+        let user = user.map(find_user).transpose()?;
+        let group = group.map(find_group).transpose()?;
+        Ok(match (user, group) {
+            (None, None) => None,
+            (None, Some(gid)) => Some(Self { user: None, gid }),
+            (Some((account, _)), Some(gid)) => Some(Self {
+                user: Some(account),
+                gid,
+            }),
+            (Some((account, Some(gid))), None) => Some(Self {
+                user: Some(account),
+                gid,
+            }),
+            (Some((account, None)), None) => return Err(IdentityError::GroupNeeded(account.uid)),
+        })
+    }
+
+    /// Becomes this user and group for good, in all threads, with the groups the user is in and no
+    /// others.
+    ///
+    /// Does nothing if the process is that already. Memory, open files and sockets stay as they
+    /// are.
+    ///
+    /// # Errors
+    ///
+    /// [`IdentityError`]. The process may have changed in part: end it.
+    pub fn assume(&self) -> Result<(), IdentityError> {
+        if !Uid::effective().is_root() {
+            return if self.is_current() {
+                Ok(())
+            } else {
+                Err(IdentityError::NotRoot(self.clone()))
+            };
+        }
+        let call = |call, result: nix::Result<()>| {
+            result.map_err(|source| IdentityError::Call {
+                identity: self.clone(),
+                call,
+                source,
+            })
+        };
+        // Groups first: without root's rights they cannot be changed any more.
+        match self.user.as_ref().and_then(|user| user.name.as_ref()) {
+            Some(name) => call("initgroups", initgroups(name, self.gid))?,
+            None => call("setgroups", setgroups(&[self.gid]))?,
+        }
+        call("setresgid", setresgid(self.gid, self.gid, self.gid))?;
+        if let Some(user) = &self.user {
+            call("setresuid", setresuid(user.uid, user.uid, user.uid))?;
+        }
+        if self.is_current() && !self.is_reversible() {
+            Ok(())
+        } else {
+            Err(IdentityError::Reversible(self.clone()))
+        }
+    }
+
+    /// Whether all three of each, real, effective and saved, are these.
+    fn is_current(&self) -> bool {
+        let user_is = self.user.as_ref().is_none_or(|user| {
+            getresuid().is_ok_and(|ids| [ids.real, ids.effective, ids.saved] == [user.uid; 3])
+        });
+        user_is
+            && getresgid().is_ok_and(|ids| [ids.real, ids.effective, ids.saved] == [self.gid; 3])
+    }
+
+    /// Tries the way back, which must be closed to whoever is not root any more.
+    fn is_reversible(&self) -> bool {
+        let root_user = Uid::from_raw(0);
+        let stays_root = self.user.as_ref().is_none_or(|user| user.uid == root_user);
+        !stays_root
+            && (seteuid(root_user).is_ok()
+                || (self.gid.as_raw() != 0 && setegid(Gid::from_raw(0)).is_ok()))
+    }
+}
+
+/// The account, and the user's own group if there is an entry.
+fn find_user(text: &str) -> Result<(Account, Option<Gid>), IdentityError> {
+    let by_name = User::from_name(text).map_err(IdentityError::Lookup)?;
+    let number = text.parse().ok().map(Uid::from_raw);
+    let by_number = || {
+        number
+            .map_or(Ok(None), User::from_uid)
+            .map_err(IdentityError::Lookup)
+    };
+    match by_name.map_or_else(by_number, |user| Ok(Some(user)))? {
+        Some(user) => {
+            let name = std::ffi::CString::new(user.name).ok();
+            Ok((
+                Account {
+                    uid: user.uid,
+                    name,
+                },
+                Some(user.gid),
+            ))
+        }
+        None => match number.filter(|uid| uid.as_raw() != u32::MAX) {
+            Some(uid) => Ok((Account { uid, name: None }, None)),
+            None => Err(IdentityError::NoUser(text.to_owned())),
+        },
+    }
+}
+
+fn find_group(text: &str) -> Result<Gid, IdentityError> {
+    if let Some(group) = Group::from_name(text).map_err(IdentityError::Lookup)? {
+        return Ok(group.gid);
+    }
+    // The greatest number means "leave it" to the system calls.
+    let number = text.parse().ok().filter(|number| *number != u32::MAX);
+    number
+        .map(Gid::from_raw)
+        .ok_or_else(|| IdentityError::NoGroup(text.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn find(user: Option<&str>, group: Option<&str>) -> Result<String, IdentityError> {
+        Identity::find(user, group).map(|found| found.map_or_else(String::new, |id| id.to_string()))
+    }
+
+    #[test]
+    fn users_and_groups_are_found_by_name_and_number() {
+        assert_eq!(find(None, None), Ok(String::new()));
+        assert_eq!(find(Some("root"), None), Ok("user 0, group 0".to_owned()));
+        assert_eq!(find(Some("0"), None), Ok("user 0, group 0".to_owned()));
+        assert_eq!(
+            find(Some("root"), Some("12345")),
+            Ok("user 0, group 12345".to_owned())
+        );
+        assert_eq!(
+            find(Some("4000000000"), Some("root")),
+            Ok("user 4000000000, group 0".to_owned())
+        );
+        assert_eq!(find(None, Some("root")), Ok("group 0".to_owned()));
+    }
+
+    #[test]
+    fn who_is_not_there() {
+        let nobody = "no-such-account";
+        assert_eq!(
+            find(Some(nobody), None),
+            Err(IdentityError::NoUser(nobody.to_owned()))
+        );
+        assert_eq!(
+            find(None, Some(nobody)),
+            Err(IdentityError::NoGroup(nobody.to_owned()))
+        );
+        assert_eq!(
+            find(Some("4294967295"), None),
+            Err(IdentityError::NoUser("4294967295".to_owned()))
+        );
+        let number = Uid::from_raw(4_000_000_000);
+        assert_eq!(
+            find(Some("4000000000"), None),
+            Err(IdentityError::GroupNeeded(number))
+        );
+    }
+}

@@ -1,0 +1,219 @@
+//! The file with the process's number.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use rustix::process::{Pid, test_kill_process};
+
+/// A pid file that is ours; [`remove`](PidFile::remove) it at exit.
+#[derive(Debug)]
+pub struct PidFile {
+    path: PathBuf,
+    content: String,
+}
+
+/// Why there is no pid file.
+#[derive(Debug, thiserror::Error)]
+pub enum PidFileError {
+    /// Another server holds it.
+    #[error("the pid file {path:?} names process {pid}, a server that is running")]
+    Running {
+        /// The file.
+        path: PathBuf,
+        /// The process.
+        pid: i32,
+    },
+    /// It cannot be read or written.
+    #[error("cannot write the pid file {path:?}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl PidFile {
+    /// Writes the number of this process to `path`, replacing what a dead server left.
+    ///
+    /// The file is written beside and renamed: nobody reads half a number, and a symbolic link in a
+    /// directory that others can write to is replaced, not followed.
+    ///
+    /// # Errors
+    ///
+    /// [`PidFileError::Running`] if it names a living nix-serve or starman; any other process has
+    /// the number by chance, as after a reboot.
+    ///
+    /// # Source
+    ///
+    /// `Net::Server` 2.014, `Net::Server::Daemonize::check_pid_file`, which refuses whatever
+    /// process it is.
+    pub fn write(path: &Path) -> Result<Self, PidFileError> {
+        let failed = |source| PidFileError::Io {
+            path: path.to_owned(),
+            source,
+        };
+        if let Some(pid) = running(path).map_err(failed)? {
+            return Err(PidFileError::Running {
+                path: path.to_owned(),
+                pid,
+            });
+        }
+        let content = format!("{}\n", std::process::id());
+        replace(path, content.as_bytes()).map_err(failed)?;
+        Ok(Self {
+            path: path.to_owned(),
+            content,
+        })
+    }
+
+    /// Removes the file, if it is still the one we wrote.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be removed: after a change of user, the directory may be closed to us.
+    pub fn remove(self) -> io::Result<()> {
+        match fs::read(&self.path) {
+            Ok(content) if content == self.content.as_bytes() => fs::remove_file(&self.path),
+            Ok(_) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(format!(".{}", std::process::id()));
+    // Left behind by a namesake of ours that was killed in between.
+    fs::remove_file(&beside).ok();
+    let written = fs::File::create_new(&beside)
+        .and_then(|mut file| file.write_all(content))
+        .and_then(|()| fs::rename(&beside, path));
+    if written.is_err() {
+        fs::remove_file(&beside).ok();
+    }
+    written
+}
+
+/// The living server that the file names, if it names one.
+fn running(path: &Path) -> io::Result<Option<i32>> {
+    let content = match fs::read(path) {
+        Ok(content) => content,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let number = str::from_utf8(&content)
+        .ok()
+        .and_then(|text| text.trim().parse::<i32>().ok());
+    Ok(number.filter(|number| is_server(*number)))
+}
+
+fn is_server(number: i32) -> bool {
+    let Some(pid) = (number > 0).then(|| Pid::from_raw(number)).flatten() else {
+        return false;
+    };
+    if pid == rustix::process::getpid() {
+        return false;
+    }
+    // No permission to signal it is a sign of life too.
+    if test_kill_process(pid) == Err(rustix::io::Errno::SRCH) {
+        return false;
+    }
+    match fs::read(format!("/proc/{number}/cmdline")) {
+        Ok(command_line) => is_server_command(&command_line),
+        // Without /proc there is no telling, and two servers are worse than a line to the operator.
+        Err(_) => true,
+    }
+}
+
+/// Whether one of the first words of a command line is a server's: the program, or the script of an
+/// interpreter. starman writes its title there, `starman master …`.
+fn is_server_command(command_line: &[u8]) -> bool {
+    let words = command_line.split(|byte| matches!(byte, 0 | b' ')).take(2);
+    words
+        .map(|word| word.rsplit(|&byte| byte == b'/').next().unwrap_or_default())
+        .any(|name| {
+            matches!(
+                name,
+                b"nix-serve"
+                    | b".nix-serve-wrapped"
+                    | b"starman"
+                    | b".starman-wrapped"
+                    | b"samovar"
+            )
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn written_and_removed() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("pid");
+        let pid_file = PidFile::write(&path).expect("writes");
+        let content = fs::read_to_string(&path).expect("reads");
+        assert_eq!(content, format!("{}\n", std::process::id()));
+        assert_eq!(fs::read_dir(directory.path()).expect("lists").count(), 1);
+        pid_file.remove().expect("removes");
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_file_of_somebody_else_stays() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("pid");
+        let pid_file = PidFile::write(&path).expect("writes");
+        fs::write(&path, "1\n").expect("writes");
+        pid_file.remove().expect("leaves it");
+        assert!(path.exists());
+    }
+
+    #[test]
+    fn what_the_dead_left_is_replaced() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("pid");
+        // No such process, no number, and one whose process is no server.
+        for content in [
+            "2147483647\n",
+            "junk",
+            "",
+            "-1",
+            "0",
+            &std::os::unix::process::parent_id().to_string(),
+        ] {
+            fs::write(&path, content).expect("writes");
+            PidFile::write(&path).expect("replaces");
+        }
+    }
+
+    #[test]
+    fn a_link_is_replaced_and_not_followed() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let (path, target) = (
+            directory.path().join("pid"),
+            directory.path().join("precious"),
+        );
+        fs::write(&target, "precious").expect("writes");
+        std::os::unix::fs::symlink(&target, &path).expect("links");
+        PidFile::write(&path).expect("writes");
+        assert_eq!(fs::read_to_string(&target).expect("reads"), "precious");
+        assert!(!fs::symlink_metadata(&path).expect("is there").is_symlink());
+    }
+
+    #[test]
+    fn servers_are_known_by_their_command() {
+        assert!(is_server_command(
+            b"/nix/store/x-nix-serve/bin/nix-serve\0--listen\0:5000\0"
+        ));
+        assert!(is_server_command(b"starman master --listen :5000\0\0"));
+        assert!(is_server_command(b"/usr/bin/perl\0/bin/starman\0"));
+        assert!(!is_server_command(b"/bin/sh\0-c\0nix-serve\0"));
+        assert!(!is_server_command(b"vim\0/etc/nix-serve.conf\0"));
+        assert!(!is_server_command(b""));
+    }
+}
