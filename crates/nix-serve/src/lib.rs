@@ -3,7 +3,7 @@
 //!
 //! The two things to know: [`cli::parse`] turns a command line into [`cli::Options`], and
 //! [`listener::ListenSpec::resolve`] turns what it says about sockets into addresses. The rest is
-//! for the life of the process: [`daemon`] and [`log`].
+//! for the life of the process: [`daemon`], [`log`], [`signals`], [`notify`].
 //!
 //! Out of scope: the store, HTTP, and serving one over the other. Nothing here binds a socket that
 //! clients reach.
@@ -12,5 +12,8 @@
 
 pub mod cli;
 pub mod daemon;
+pub mod environment;
 pub mod listener;
 pub mod log;
+pub mod notify;
+pub mod signals;

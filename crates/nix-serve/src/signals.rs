@@ -1,0 +1,109 @@
+//! Signals, as events on a thread of their own.
+//!
+//! | signal | event | starman |
+//! | --- | --- | --- |
+//! | HUP | [`Signal::Reload`] | replaces its workers; keys stay, as the application is preloaded |
+//! | USR1 | [`Signal::ReopenLogs`] | ends (as in nginx and Apache here, for log rotation) |
+//! | QUIT | [`Signal::Drain`] | the same |
+//! | TERM, INT | [`Signal::Stop`] | the same |
+//! | TTIN, TTOU | [`Signal::ChangeWorkers`] | one worker more, or less |
+//!
+//! PIPE is ignored by Rust's runtime before `main`, and CHLD by the system; both are left as they
+//! are.
+
+use std::io;
+use std::thread;
+
+use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTTIN, SIGTTOU, SIGUSR1};
+use signal_hook::iterator::{Handle, Signals};
+
+/// What somebody wants of the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Signal {
+    /// Read keys and the like again, and open logs anew.
+    Reload,
+    /// Open logs anew.
+    ReopenLogs,
+    /// Accept nothing more, finish what is running, end.
+    Drain,
+    /// End now.
+    Stop,
+    /// One worker more or less. The number of threads does not change here: worth a line in the
+    /// log.
+    ChangeWorkers,
+}
+
+/// The listening for signals; dropping it ends the thread. Signals are then caught and dropped.
+#[derive(Debug)]
+pub struct SignalThread {
+    handle: Handle,
+}
+
+/// Catches signals from now on and calls `deliver` with each, on a thread of its own.
+///
+/// Several signals of one kind that come close together may be delivered once. The thread ends when
+/// `deliver` returns false.
+///
+/// # Errors
+///
+/// If handlers cannot be installed or there can be no further thread.
+pub fn listen(
+    mut deliver: impl FnMut(Signal) -> bool + Send + 'static,
+) -> io::Result<SignalThread> {
+    let mut signals = Signals::new([SIGHUP, SIGUSR1, SIGQUIT, SIGTERM, SIGINT, SIGTTIN, SIGTTOU])?;
+    let handle = signals.handle();
+    thread::Builder::new()
+        .name("signals".to_owned())
+        .spawn(move || {
+            signals.forever().filter_map(meaning).all(&mut deliver);
+        })?;
+    Ok(SignalThread { handle })
+}
+
+fn meaning(number: i32) -> Option<Signal> {
+    Some(match number {
+        SIGHUP => Signal::Reload,
+        SIGUSR1 => Signal::ReopenLogs,
+        SIGQUIT => Signal::Drain,
+        SIGTERM | SIGINT => Signal::Stop,
+        SIGTTIN | SIGTTOU => Signal::ChangeWorkers,
+        _ => return None,
+    })
+}
+
+impl Drop for SignalThread {
+    fn drop(&mut self) {
+        self.handle.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use rustix::process::{Signal as Number, getpid, kill_process};
+
+    use super::*;
+
+    /// One test for all: signals go to the process, whoever listens.
+    #[test]
+    fn signals_become_events() {
+        let (sender, events) = mpsc::channel();
+        let thread = listen(move |signal| sender.send(signal).is_ok()).expect("listens");
+        let check = |number, expected| {
+            kill_process(getpid(), number).expect("sends");
+            assert_eq!(events.recv_timeout(Duration::from_secs(20)), Ok(expected));
+        };
+        check(Number::HUP, Signal::Reload);
+        check(Number::USR1, Signal::ReopenLogs);
+        check(Number::QUIT, Signal::Drain);
+        check(Number::TERM, Signal::Stop);
+        check(Number::INT, Signal::Stop);
+        check(Number::TTIN, Signal::ChangeWorkers);
+        check(Number::TTOU, Signal::ChangeWorkers);
+        drop(thread);
+        let ended = events.recv_timeout(Duration::from_secs(20));
+        assert_eq!(ended, Err(mpsc::RecvTimeoutError::Disconnected));
+    }
+}
