@@ -12,17 +12,18 @@ const INSIDE: &str = "SAMOVAR_BENCH_NAMESPACE";
 /// Where the congestion control of new sockets stands.
 const CONGESTION_CONTROL: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 
-/// Starts this program again in a network namespace with `cubic`, if the machine lets it.
+/// Starts this program again in a network namespace without BBR, if the machine lets it.
 ///
 /// With BBR, a common default, pacing timers sit between client and server, which on loopback share
-/// the cores: a server that writes much at once looks slow. Where the namespace is refused the run
-/// goes on, and [`describe`] says what was used.
+/// the cores: a server that writes much at once looks slow. A namespace may only take what the
+/// machine allows to everyone; `reno` always is, and without loss it is like `cubic`. Where even
+/// that is refused the run goes on, and [`describe`] says what was used.
 pub(crate) fn enter_network_namespace() {
-    if std::env::var_os(INSIDE).is_some() || read(CONGESTION_CONTROL) == "cubic" {
+    if std::env::var_os(INSIDE).is_some() || read(CONGESTION_CONTROL) != "bbr" {
         return;
     }
     let script = format!(
-        "ip link set lo up && {{ echo cubic >{CONGESTION_CONTROL}; }} 2>/dev/null || exit 1"
+        "ip link set lo up && for name in cubic reno; do echo $name >{CONGESTION_CONTROL} && break; done"
     );
     let mut attempt = Command::new("unshare");
     attempt
@@ -40,7 +41,7 @@ pub(crate) fn enter_network_namespace() {
             "--net",
             "sh",
             "-c",
-            &format!("{script}; exec \"$0\" \"$@\""),
+            &format!("{{ {script}; }} 2>/dev/null; exec \"$0\" \"$@\""),
         ])
         .arg(program)
         .args(std::env::args_os().skip(1))

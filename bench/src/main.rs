@@ -1,7 +1,8 @@
 //! Side-by-side benchmarks of binary cache servers: commands in, a table out.
 //!
 //! ```text
-//! samovar-bench --store DIR --server 'samovar=nix-serve --listen 127.0.0.1:{port} --store local?root={store}'
+//! samovar-bench --store DIR \
+//!   --server 'samovar=nix-serve --listen 127.0.0.1:{port} --store local?root={store}'
 //! ```
 //!
 //! How a figure comes about, and what keeps it honest:
