@@ -9,13 +9,14 @@
 //!
 //! * White space around the text is dropped: `nix-store --generate-binary-cache-key` writes no line
 //!   end, but files in the wild have one, and nix-serve drops it.
-//! * Nix only asks that the name be not empty. Here it must also be free of white space and control
-//!   characters: clients split their list of trusted keys at white space, so a name with a space can
-//!   be trusted by nobody, and one with a line feed would break the narinfo.
+//! * Nix only asks that the name be not empty. Here it must also be free of white space and
+//!   control characters: clients split their list of trusted keys at white space, so a name with
+//!   a space can be trusted by nobody, and one with a line feed would break the narinfo.
 //! * Base-64 is read by Nix's lenient decoder.
-//! * Nobody checks that the halves of a secret key belong together. Nix signs with the seed and mixes
-//!   in the stored public half; if that is wrong, its signatures verify with neither key. Here the
-//!   public key is always computed from the seed; [`SecretKey::halves_agree`] tells of the mistake.
+//! * Nobody checks that the halves of a secret key belong together. Nix signs with the seed and
+//!   mixes in the stored public half; if that is wrong, its signatures verify with neither key.
+//!   Here the public key is always computed from the seed; [`SecretKey::halves_agree`] tells of
+//!   the mistake.
 //!
 //! # Source
 //!

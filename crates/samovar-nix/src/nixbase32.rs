@@ -125,10 +125,10 @@ pub fn decode(text: &[u8]) -> Result<Vec<u8>, DecodeError> {
 /// # Examples
 ///
 /// ```
-/// use samovar_nix::nixbase32::decode_array;
+/// use samovar_nix::nixbase32::{DecodeError, decode_array};
 ///
-/// assert_eq!(decode_array(b"zz"), Err(samovar_nix::nixbase32::DecodeError::Overflow) as Result<[u8; 1], _>);
 /// assert_eq!(decode_array(b"7z"), Ok([0xff]));
+/// assert_eq!(decode_array::<1>(b"zz"), Err(DecodeError::Overflow));
 /// ```
 pub fn decode_array<const BYTE_LEN: usize>(text: &[u8]) -> Result<[u8; BYTE_LEN], DecodeError> {
     let mut bytes = [0; BYTE_LEN];
@@ -141,7 +141,6 @@ pub fn decode_array<const BYTE_LEN: usize>(text: &[u8]) -> Result<[u8; BYTE_LEN]
 /// # Errors
 ///
 /// Any [`DecodeError`]; `bytes` then holds nothing of use.
-#[inline]
 pub fn decode_into(text: &[u8], bytes: &mut [u8]) -> Result<(), DecodeError> {
     if text.len() != encoded_len(bytes.len()) {
         return Err(DecodeError::Length {
@@ -183,13 +182,11 @@ pub fn is_digit(byte: u8) -> bool {
     clippy::indexing_slicing,
     reason = "the table has an entry for every byte"
 )]
-#[inline]
 fn value_of(byte: u8) -> u8 {
     VALUES[usize::from(byte)]
 }
 
 /// Writes the digits; the caller has made `text` exactly as long as needed.
-#[inline]
 fn fill(bytes: &[u8], text: &mut [u8]) {
     for (group, digits) in bytes.chunks(5).zip(text.rchunks_mut(8)) {
         let mut number = group
@@ -207,7 +204,6 @@ fn fill(bytes: &[u8], text: &mut [u8]) {
     clippy::indexing_slicing,
     reason = "five bits cannot exceed the 32 digits"
 )]
-#[inline]
 fn digit_of(number: u64) -> u8 {
     ALPHABET[(number & 31) as usize]
 }

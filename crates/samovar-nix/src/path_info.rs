@@ -33,9 +33,9 @@ impl PathInfo {
     ///
     /// # Source
     ///
-    /// Nix 2.36, `src/libstore/path-info.cc`, `ValidPathInfo::fingerprint`: `1`, full path, NAR hash
-    /// in base-32, NAR size, and the full paths of the references in order, joined by commas.
-    /// Without references the text ends in the fourth semicolon.
+    /// Nix 2.36, `src/libstore/path-info.cc`, `ValidPathInfo::fingerprint`: `1`, full path, NAR
+    /// hash in base-32, NAR size, and the full paths of the references in order, joined by
+    /// commas. Without references the text ends in the fourth semicolon.
     #[must_use]
     pub fn fingerprint(&self, dir: &StoreDir) -> String {
         fingerprint(

@@ -9,7 +9,8 @@
 //!
 //! Nix before 2.34 kept any text as a signature. From 2.34 on, one malformed `Sig` line makes the
 //! client refuse the whole narinfo, so a server must drop what does not parse here. Parsing is
-//! strict for that reason: what it accepts, every client accepts, and it is written back to the byte.
+//! strict for that reason: what it accepts, every client accepts, and it is written back to the
+//! byte.
 //!
 //! # Source
 //!

@@ -11,10 +11,11 @@
 //!
 //! # Quirks
 //!
-//! The rule for dots at the start of a name changed with the version of Nix: 2.3 and 2.16.3 refuse
-//! every leading dot, 2.8 looks at none, 2.18.9 and later refuse `.`, `..` and names that start with
-//! `.-` or `..-`. A database may hold names from any of them, so [`StorePath::from_base_name`] does not
-//! look at dots; [`StorePath::from_base_name_strict`] has the newest rule.
+//! The rule for dots at the start of a name changed with the version of Nix: 2.3 and 2.16.3
+//! refuse every leading dot, 2.8 looks at none, 2.18.9 and later refuse `.`, `..` and names that
+//! start with `.-` or `..-`. A database may hold names from any of them, so
+//! [`StorePath::from_base_name`] does not look at dots; [`StorePath::from_base_name_strict`] has
+//! the newest rule.
 //!
 //! # Source
 //!

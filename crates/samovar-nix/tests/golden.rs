@@ -78,7 +78,8 @@ fn one_changed_byte_is_refused_or_means_another_tree() {
     }
 }
 
-// Nix from 2.28.7, 2.30.5, 2.31.5, 2.32.8, 2.33.6, 2.34.8 and 2.35 on refuses the second; 2.8.0 does not.
+// Nix from 2.28.7, 2.30.5, 2.31.5, 2.32.8, 2.33.6, 2.34.8 and 2.35 on refuses the second; 2.8.0
+// does not.
 #[test]
 fn depth_of_64_is_refused_by_default() {
     let nar = golden("nar/deep-63.nar");

@@ -144,7 +144,8 @@ proptest! {
         prop_assert_eq!(&common::decode(Decoder::new(), nar.chunks(1)), &whole);
         if let Ok((events, len)) = whole {
             // What is read is the one way to write it.
-            prop_assert_eq!(&common::encode_all(&events)[..], &nar[..usize::try_from(len).unwrap()]);
+            let len = usize::try_from(len).unwrap();
+            prop_assert_eq!(&common::encode_all(&events)[..], &nar[..len]);
         }
     }
 

@@ -51,7 +51,7 @@ prop_compose! {
     fn nar_info()(
         store_path in store_path(),
         url in "[!-~é]{1,60}",
-        compression in prop::sample::select(vec![Compression::None, Compression::Xz, Compression::Zstd]),
+        compression in prop::sample::select(vec![Compression::None, Compression::Xz]),
         file_hash in prop::option::of(hash()),
         file_size in any::<Option<u64>>(),
         nar_hash in any::<[u8; 32]>(),
@@ -213,9 +213,14 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_lines_do_no_harm(lines in vec("(StorePath|URL|NarHash|NarSize|References|Sig|CA|X)?:? ?[ -~\n]{0,60}\n?", 0..8)) {
-        let dir = StoreDir::default();
-        if let Ok(info) = NarInfo::parse(&dir, lines.concat().as_bytes()) {
+    fn arbitrary_lines_do_no_harm(
+        info in nar_info(),
+        lines in vec("(URL|NarSize|References|Sig|CA|X)?:? ?[ -~\n]{0,60}\n?", 0..3),
+    ) {
+        let (dir, mut text) = (StoreDir::default(), Vec::new());
+        info.write(&dir, &mut text).unwrap();
+        text.extend(lines.concat().bytes());
+        if let Ok(info) = NarInfo::parse(&dir, &text) {
             let mut text = Vec::new();
             if info.write(&dir, &mut text).is_ok() {
                 prop_assert_eq!(NarInfo::parse(&dir, &text), Ok(info));

@@ -2,11 +2,11 @@
 //!
 //! # Theory of operation
 //!
-//! The grammar needs one string of look-ahead and no more, so a [`State`] names the string that comes
-//! next. A string is collected in a buffer until it is whole, padding included; its length is judged
-//! as soon as the eight bytes of it are there, before any memory is set aside, by how long a string
-//! the state can take at most. Only the contents of files may be long, and they never pass through
-//! the buffer: the caller gets them as slices of what it handed in.
+//! The grammar needs one string of look-ahead and no more, so a [`State`] names the string that
+//! comes next. A string is collected in a buffer until it is whole, padding included; its length
+//! is judged as soon as the eight bytes of it are there, before any memory is set aside, by how
+//! long a string the state can take at most. Only the contents of files may be long, and they
+//! never pass through the buffer: the caller gets them as slices of what it handed in.
 
 use super::name::{Names, check_target};
 use super::{
@@ -152,8 +152,8 @@ impl Decoder {
 
     /// Takes bytes from the front of `input` up to the next event.
     ///
-    /// `None` means that the input is used up, or the NAR [complete](Self::is_done); then the rest of
-    /// the input is left alone.
+    /// `None` means that the input is used up, or the NAR [complete](Self::is_done); then the
+    /// rest of the input is left alone.
     ///
     /// # Errors
     ///

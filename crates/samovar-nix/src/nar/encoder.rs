@@ -121,8 +121,8 @@ impl Encoder {
         Ok(())
     }
 
-    /// Writes everything of a regular file that comes before its contents, and returns the offset of
-    /// the first content byte.
+    /// Writes everything of a regular file that comes before its contents, and returns the offset
+    /// of the first content byte.
     ///
     /// Then the caller sends exactly `size` bytes, which [`offset`](Self::offset) counts at once.
     /// A caller that cannot must give up the whole NAR: the size has been said.

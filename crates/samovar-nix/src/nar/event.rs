@@ -1,7 +1,7 @@
 //! What a NAR is made of, as a reader meets it.
 
-/// What a [`Decoder`](super::Decoder) has found. The same NAR gives the same events however it is cut, but that
-/// [`Contents`](Self::Contents) may come in more pieces.
+/// What a [`Decoder`](super::Decoder) has found. The same NAR gives the same events however it is
+/// cut, but that [`Contents`](Self::Contents) may come in more pieces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event<'a> {
     /// A directory starts.

@@ -10,17 +10,17 @@
 //! | directory | `type`, `entries` |
 //! | symbolic link | `type`, `target` |
 //!
-//! `narOffset` is the offset of the first content byte in the uncompressed NAR; empty files have one
-//! too. Entries stand in the order of the NAR.
+//! `narOffset` is the offset of the first content byte in the uncompressed NAR; empty files have
+//! one too. Entries stand in the order of the NAR.
 //!
 //! # Quirks
 //!
 //! * The order of members is that of Nix up to 2.8; later ones sort them, and from 2.35 on
 //!   `executable` also stands when false. Readers do not care.
-//! * JSON is Unicode, names in a NAR are bytes. Nix 2.8 writes them raw, and then the whole document
-//!   is no JSON; from 2.26 on it writes no listing at all. Here each invalid sequence becomes U+FFFD:
-//!   the other files keep their listing, and a reader that wants the odd one has its offset. Two
-//!   names may become the same; most readers then keep the later one.
+//! * JSON is Unicode, names in a NAR are bytes. Nix 2.8 writes them raw, and then the whole
+//!   document is no JSON; from 2.26 on it writes no listing at all. Here each invalid sequence
+//!   becomes U+FFFD: the other files keep their listing, and a reader that wants the odd one has
+//!   its offset. Two names may become the same; most readers then keep the later one.
 //! * Control characters are escaped as Nix 2.8 does: `\n`, `\r`, `\t`, else `\u00xx`.
 //!
 //! # Source

@@ -18,13 +18,13 @@
 //!
 //! # Limits
 //!
-//! * A name has 1 to 255 bytes ([`NAME_LEN_MAX`]), is not `.` or `..` and holds neither `/` nor NUL.
-//!   Names of a directory ascend strictly, compared as unsigned bytes, the shorter first.
+//! * A name has 1 to 255 bytes ([`NAME_LEN_MAX`]), is not `.` or `..` and holds neither `/` nor
+//!   NUL. Names of a directory ascend strictly, compared as unsigned bytes, the shorter first.
 //! * A target has 1 to 4095 bytes ([`TARGET_LEN_MAX`]) and no NUL: longer ones exist on no Linux.
 //! * A reader refuses paths of 64 components and more ([`DEPTH_MAX`]), as every recent Nix does.
 //!   A writer has no such limit: older stores hold deeper trees, and older clients take them.
-//! * No contents end beyond 2^62 bytes ([`CONTENTS_END_MAX`]): so no offset overflows, and the length
-//!   fits the signed number in which a store's database holds it.
+//! * No contents end beyond 2^62 bytes ([`CONTENTS_END_MAX`]): so no offset overflows, and the
+//!   length fits the signed number in which a store's database holds it.
 //!
 //! # Quirks
 //!

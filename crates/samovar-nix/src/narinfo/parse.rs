@@ -10,7 +10,8 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {kind}")]
 pub struct NarInfoError {
-    /// Line on which the field starts, counted from one; for a missing field the line after the last.
+    /// Line on which the field starts, counted from one; for a missing field the line after the
+    /// last.
     pub line: u64,
     /// What was wrong with it.
     pub kind: NarInfoErrorKind,

@@ -283,7 +283,9 @@ fn errors_tell_where_the_string_begins() {
 #[test]
 fn events_in_order() {
     let nar = words(
-        "nix-archive-1 ( type directory entry ( name a node ( type regular executable  contents hello ) ) entry ( name b node ( type symlink target t ) ) )",
+        "nix-archive-1 ( type directory \
+         entry ( name a node ( type regular executable  contents hello ) ) \
+         entry ( name b node ( type symlink target t ) ) )",
     );
     let mut input = nar.as_slice();
     let mut decoder = Decoder::new();
