@@ -68,11 +68,13 @@ fn build() -> Result<PathBuf> {
 }
 
 fn prepare_store() -> Result<Served> {
-    if Path::new(MACHINE_DATABASE).exists() {
+    if Path::new(MACHINE_DATABASE).exists()
+        && let Some(example) = path_of_nix().or_else(first_path)
+    {
         return Ok(Served {
             arguments: Vec::new(),
             description: "the Nix store of this machine".into(),
-            example: path_of_nix().unwrap_or_else(|| "/nix/store/…".into()),
+            example,
         });
     }
     let dir = repository().join(".samovar/sample");
@@ -101,6 +103,16 @@ fn path_of_nix() -> Option<String> {
     Some(format!("{}/{name}", sample::STORE_DIR))
 }
 
+/// Any path of the machine's store. A store without one is what a single command of Nix leaves on a
+/// machine that does not use it, and not worth serving.
+fn first_path() -> Option<String> {
+    let names = fs::read_dir(sample::STORE_DIR).ok()?.flatten();
+    let mut names = names.filter_map(|entry| entry.file_name().into_string().ok());
+    let name =
+        names.find(|name| name.as_bytes().get(32) == Some(&b'-') && !name.ends_with(".lock"))?;
+    Some(format!("{}/{name}", sample::STORE_DIR))
+}
+
 struct Key {
     secret_file: PathBuf,
     public: String,
@@ -118,7 +130,10 @@ fn signing_key() -> Result<Key> {
         let name = format!("{}-1", key_name(hostname.trim()));
         let nix_store = find("nix-store").context("nix-store is missing: run `make setup`")?;
         output(
+            // Nix opens a store even for this, and makes one where there is none: so not the real
+            // one.
             Command::new(nix_store)
+                .args(["--store", "dummy://"])
                 .args(["--generate-binary-cache-key", &name])
                 .args([&secret_file, &public_file]),
         )?;

@@ -183,7 +183,16 @@ impl Store {
     pub(crate) fn build_with(&self, features: Features, drv: &str) -> Result<String> {
         let built = output(
             self.command("nix-store")
-                .args(["--option", "sandbox", "true"])
+                // Without the fallback: outside a sandbox the builder would write to the /nix/store
+                // of the machine.
+                .args([
+                    "--option",
+                    "sandbox",
+                    "true",
+                    "--option",
+                    "sandbox-fallback",
+                    "false",
+                ])
                 .args(["--option", "sandbox-paths", "/bin /usr /lib /lib64?"])
                 .args(features.arguments())
                 .args(["--realise", drv]),
