@@ -148,4 +148,3 @@ fn open_file(path: &Path, is_bzip2: bool) -> Result<Option<Log>, StoreError> {
         Err(error) => Err(StoreError::io(Operation::ReadLog, &error)),
     }
 }
-

@@ -1,0 +1,297 @@
+//! NARs and listings made from files are those that Nix makes, for any tree and any buffer.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use std::fs;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+
+use proptest::prelude::*;
+use samovar_store::{Contents, Step, Store, Tree, TreeError};
+use support::NixStore;
+
+fn nar(tree: &Tree, buffer_len: usize) -> Vec<u8> {
+    let mut reader = tree.nar().unwrap();
+    let mut nar = Vec::new();
+    let mut buffer = vec![0; buffer_len];
+    loop {
+        let len = reader.fill(&mut buffer).unwrap();
+        nar.extend_from_slice(&buffer[..len]);
+        if len == 0 {
+            assert_eq!(reader.position(), nar.len() as u64);
+            return nar;
+        }
+    }
+}
+
+/// The tree of the example in the format's description.
+fn example(dir: &Path) {
+    fs::create_dir_all(dir.join("bin")).unwrap();
+    fs::create_dir(dir.join("empty")).unwrap();
+    fs::write(dir.join("a.txt"), "hello\n").unwrap();
+    fs::write(dir.join("bin/run"), "#!/bin/sh\n").unwrap();
+    fs::set_permissions(dir.join("bin/run"), fs::Permissions::from_mode(0o755)).unwrap();
+    symlink("a.txt", dir.join("link")).unwrap();
+    fs::write(dir.join("zero"), "").unwrap();
+}
+
+#[test]
+fn a_nar_is_the_one_that_nix_dumps() {
+    let store = NixStore::new();
+    let source = store.join("vec-1.0");
+    example(&source);
+    let path = store.add(&source);
+    let local = store.open();
+    let tree = local.tree(&path).unwrap();
+    let expected = store.dump(&path);
+    assert_eq!(expected.len(), 1232);
+    for buffer_len in [1, 7, 8, 100, 4096, 1 << 18] {
+        assert_eq!(
+            nar(&tree, buffer_len),
+            expected,
+            "with buffers of {buffer_len} bytes"
+        );
+    }
+    assert_eq!(tree.nar_size().unwrap(), 1232);
+    let info = local.lookup(path.hash_part()).unwrap().unwrap();
+    assert_eq!(info.nar_size, 1232);
+    assert_eq!(info.path, path);
+}
+
+#[test]
+fn a_listing_has_the_offsets_of_contents() {
+    let dir = tempfile::tempdir().unwrap();
+    example(&dir.path().join("x"));
+    let tree = Tree::of_files(dir.path().join("x"));
+    let listing = tree.listing().unwrap();
+    for expected in [
+        "\"narOffset\":232",
+        "\"narOffset\":592",
+        "\"narOffset\":1184",
+    ] {
+        assert!(listing.contains(expected), "{listing}");
+    }
+    assert!(
+        listing.starts_with("{\"version\":1,\"root\":{"),
+        "{listing}"
+    );
+    assert_eq!(nar(&tree, 4096)[232..238], *b"hello\n");
+}
+
+#[test]
+fn roots_that_are_no_directories() {
+    let store = NixStore::new();
+    let file = store.add_text("file", "hello\n");
+    let link = store.join("link");
+    symlink("/nowhere", &link).unwrap();
+    let link = store.add(&link);
+    let local = store.open();
+    for path in [file, link] {
+        assert_eq!(nar(&local.tree(&path).unwrap(), 10), store.dump(&path));
+    }
+}
+
+#[test]
+fn odd_names_keep_their_order() {
+    let store = NixStore::new();
+    let source = store.join("odd");
+    fs::create_dir(&source).unwrap();
+    let long = [b'a'; 255];
+    let names: [&[u8]; 14] = [
+        b"\x01ctrl",
+        b"-dash",
+        b".hidden",
+        b"Case",
+        &long,
+        b"back\\slash",
+        b"case",
+        b"latin1-\xe9",
+        b"new\nline",
+        b"quote\"",
+        b"tab\t",
+        b"utf8-\xc3\xa9",
+        b"with space",
+        b"a",
+    ];
+    for name in names {
+        fs::write(source.join(std::ffi::OsStr::from_bytes(name)), name).unwrap();
+    }
+    let path = store.add(&source);
+    let tree = store.open().tree(&path).unwrap();
+    assert_eq!(nar(&tree, 1 << 16), store.dump(&path));
+    assert!(tree.listing().is_ok());
+}
+
+#[test]
+fn a_tree_of_5000_levels() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = rustix::fs::open(
+        dir.path(),
+        rustix::fs::OFlags::DIRECTORY,
+        rustix::fs::Mode::empty(),
+    );
+    let mut parent = store.unwrap();
+    for _ in 0..5000 {
+        rustix::fs::mkdirat(&parent, "d", 0o755.into()).unwrap();
+        let flags = rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::RDONLY;
+        parent = rustix::fs::openat(&parent, "d", flags, rustix::fs::Mode::empty()).unwrap();
+        rustix::fs::symlinkat("x", &parent, "z").unwrap();
+    }
+    let before = open_count();
+    let tree = Tree::of_files(dir.path().join("d"));
+    let mut walk = tree.walk().unwrap();
+    let mut open_count_max = 0;
+    let (mut directory_count, mut link_count) = (0, 0);
+    while let Some(step) = walk.next(Contents::Open).unwrap() {
+        match step {
+            Step::BeginDirectory => directory_count += 1,
+            Step::Symlink { .. } => link_count += 1,
+            _ => {}
+        }
+        if directory_count % 500 == 0 {
+            open_count_max = open_count_max.max(open_count());
+        }
+    }
+    assert_eq!((directory_count, link_count), (5000, 5000));
+    assert!(
+        open_count_max - before < 40,
+        "{open_count_max} descriptors, {before} before"
+    );
+    assert_eq!(tree.nar_size().unwrap(), nar(&tree, 1 << 18).len() as u64);
+    remove_deep(dir.path());
+}
+
+/// Other tests of this process open files, too: leave them room.
+fn open_count() -> usize {
+    fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+/// The standard library's `remove_dir_all` would overflow its stack.
+fn remove_deep(dir: &Path) {
+    let status = std::process::Command::new("rm")
+        .arg("-rf")
+        .arg(dir.join("d"))
+        .status();
+    assert!(status.unwrap().success());
+}
+
+#[test]
+fn a_directory_of_100000_entries() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("x");
+    fs::create_dir(&root).unwrap();
+    fs::write(root.join("0"), "content").unwrap();
+    for number in 1..100_000 {
+        fs::hard_link(root.join("0"), root.join(number.to_string()))
+            .or_else(|_too_many| fs::write(root.join(number.to_string()), "content"))
+            .unwrap();
+    }
+    let tree = Tree::of_files(root);
+    assert_eq!(tree.nar_size().unwrap(), nar(&tree, 1 << 18).len() as u64);
+}
+
+#[test]
+fn a_range_starts_anywhere() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("x");
+    example(&root);
+    fs::write(root.join("big"), vec![b'x'; 100_000]).unwrap();
+    let tree = Tree::of_files(root);
+    let whole = nar(&tree, 4096);
+    let end = whole.len();
+    for offset in (0..1500).chain([50_000, 100_000, end - 1, end]) {
+        let mut reader = tree.nar().unwrap();
+        reader.skip_to(offset as u64).unwrap();
+        assert_eq!(reader.position(), offset as u64);
+        let mut rest = Vec::new();
+        reader.read_to_end(&mut rest).unwrap();
+        assert!(rest == whole[offset..], "from {offset}");
+    }
+    let mut reader = tree.nar().unwrap();
+    let past_end = reader.skip_to(end as u64 + 1);
+    assert!(matches!(past_end, Err(TreeError::NoSuchOffset)));
+    let mut reader = tree.nar().unwrap();
+    reader.skip_to(10).unwrap();
+    assert!(matches!(reader.skip_to(9), Err(TreeError::NoSuchOffset)));
+}
+
+#[test]
+fn skipping_twice_and_reading_between() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("x");
+    example(&root);
+    let tree = Tree::of_files(root);
+    let whole = nar(&tree, 4096);
+    let mut reader = tree.nar().unwrap();
+    let mut piece = [0; 5];
+    for offset in [3, 234, 240, 590, 595, 1000, 1200] {
+        reader.skip_to(offset as u64).unwrap();
+        reader.read_exact(&mut piece).unwrap();
+        assert_eq!(piece, whole[offset..offset + 5]);
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Node {
+    File(Vec<u8>, bool),
+    Symlink(String),
+    Directory(Vec<(String, Self)>),
+}
+
+fn node() -> impl Strategy<Value = Node> {
+    let leaf = prop_oneof![
+        (prop::collection::vec(any::<u8>(), 0..40_000), any::<bool>())
+            .prop_map(|(content, executable)| Node::File(content, executable)),
+        "[a-z/.]{1,30}".prop_map(Node::Symlink),
+    ];
+    leaf.prop_recursive(4, 60, 10, |inner| {
+        prop::collection::vec(("[a-zA-Z0-9. _-]{1,12}", inner), 0..10).prop_map(Node::Directory)
+    })
+}
+
+fn make(node: &Node, path: &Path) {
+    match node {
+        Node::File(content, executable) => {
+            fs::write(path, content).unwrap();
+            let mode = if *executable { 0o555 } else { 0o444 };
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        }
+        Node::Symlink(target) => symlink(target, path).unwrap(),
+        Node::Directory(children) => {
+            fs::create_dir(path).unwrap();
+            for (name, child) in children {
+                if name != "." && name != ".." && fs::symlink_metadata(path.join(name)).is_err() {
+                    make(child, &path.join(name));
+                }
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(24) })]
+
+    #[test]
+    fn any_tree_any_buffer(node in node(), buffer_len in 1..70_000_usize, part in 0.0..1.0_f64) {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("x");
+        make(&node, &root);
+        let output = std::process::Command::new("nix-store").arg("--dump").arg(&root).output();
+        let expected = output.unwrap().stdout;
+        let tree = Tree::of_files(root);
+        prop_assert!(nar(&tree, buffer_len) == expected);
+        prop_assert_eq!(tree.nar_size().unwrap(), expected.len() as u64);
+
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "any offset will do")]
+        let offset = (part * expected.len() as f64) as usize;
+        let mut reader = tree.nar().unwrap();
+        reader.skip_to(offset as u64).unwrap();
+        let mut rest = Vec::new();
+        reader.read_to_end(&mut rest).unwrap();
+        prop_assert!(rest == expected[offset..]);
+    }
+}
