@@ -23,7 +23,8 @@ pub(crate) fn enter_network_namespace() {
         return;
     }
     let script = format!(
-        "ip link set lo up && for name in cubic reno; do echo $name >{CONGESTION_CONTROL} && break; done"
+        "ip link set lo up && \
+         for name in cubic reno; do echo $name >{CONGESTION_CONTROL} && break; done"
     );
     let mut attempt = Command::new("unshare");
     attempt

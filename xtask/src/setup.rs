@@ -12,6 +12,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 
 use crate::command::{find, progress, run};
+use crate::repository;
 
 /// What the machine is to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,6 +58,7 @@ pub(crate) fn install(purpose: For) -> Result<()> {
     }
     if purpose == For::Testing {
         add_rust_components()?;
+        install_cargo_deny()?;
     }
     Ok(())
 }
@@ -146,6 +148,29 @@ fn add_rust_components() -> Result<()> {
     run(Command::new("rustup")
         .args(["component", "add"])
         .args(absent))
+}
+
+/// Builds cargo-deny into the repository's own folder, once. Unoptimised: it runs for a second, and
+/// so it is built in one minute and a half and not in four.
+fn install_cargo_deny() -> Result<()> {
+    const VERSION: &str = "0.20.2";
+    let folder = repository().join(".samovar/tools");
+    if folder.join("bin/cargo-deny").exists() || find("cargo-deny").is_some() {
+        return Ok(());
+    }
+    progress("building cargo-deny, which checks what is built in (two minutes, only once)");
+    run(Command::new("cargo")
+        .args([
+            "install",
+            "cargo-deny",
+            "--version",
+            VERSION,
+            "--locked",
+            "--profile",
+            "dev",
+        ])
+        .arg("--root")
+        .arg(folder))
 }
 
 #[cfg(test)]

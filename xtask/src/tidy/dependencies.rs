@@ -1,6 +1,6 @@
-//! Rules for everything that is built in, direct or not: `deny.toml` without cargo-deny, whose
-//! build takes longer than all our checks together. What only it can tell, advisories, it still
-//! tells wherever it is installed.
+//! Rules for everything that is built in, direct or not: the lists of `deny.toml` in a second and
+//! without a tool, for the hook before a commit. cargo-deny, which knows more, is part of `make
+//! check`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
