@@ -1,1 +1,77 @@
-//! Placeholder header; replaced below.
+//! A multi-threaded HTTP/1.1 server for plain handlers: blocking code is welcome, `async` is not
+//! needed, and no handler can stall another's connection.
+//!
+//! # The model
+//!
+//! A few *I/O threads* each own a listener, an epoll instance and their connections; nothing is
+//! shared between them while requests are answered. A pool of *workers* runs handlers and anything
+//! else that may block: disks, databases, locks. A connection belongs to exactly one of them at any
+//! time. It is moved, in the sense of Rust, from the I/O thread to a worker with the request and
+//! back with the answer, so no lock guards it.
+//!
+//! A [`Service`] answers in one of two places:
+//!
+//! * [`Service::inline`], on the I/O thread, for what is in memory. It must not block. It may
+//!   decline.
+//! * [`Service::handle`], on a worker, for everything else.
+//!
+//! Bodies larger than memory are a [`Source`]: the engine pulls pieces of it as the peer reads, and
+//! a slow peer holds no thread.
+//!
+//! # Examples
+//!
+//! ```
+//! use samovar_http::{Listener, Request, Response, Server, Service};
+//!
+//! struct Hello;
+//!
+//! impl Service for Hello {
+//!     type Local = ();
+//!     fn local(&self) {}
+//!     fn handle(&self, request: &Request) -> Response {
+//!         let path = String::from_utf8_lossy(request.head().path()).into_owned();
+//!         Response::text(samovar_http::http::Status::OK, format!("You asked for {path}\n"))
+//!     }
+//! }
+//!
+//! # fn main() -> std::io::Result<()> {
+//! let listener = Listener::tcp("127.0.0.1:0".parse().unwrap(), 1024)?;
+//! let server = Server::builder(Hello).listen(listener).start()?;
+//! assert_ne!(server.local_addrs()[0].port(), 0);
+//! server.stop();
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # In scope
+//!
+//! HTTP/1.1 and 1.0 for servers (RFC 9110, RFC 9112), over TCP, unix sockets and inherited
+//! descriptors; bodies of any size in both directions within stated limits; back-pressure.
+//!
+//! # Out of scope
+//!
+//! Clients. What a URL means. Where logs and metrics go: the engine tells a [`Service`].
+
+#![forbid(unsafe_code)]
+
+pub mod http;
+pub mod proto;
+
+mod body;
+mod exec;
+mod head;
+mod io;
+mod limits;
+mod reply;
+mod response;
+mod server;
+mod service;
+
+pub use body::{Batch, Progress, Source};
+pub use head::{Head, Peer, Request};
+pub use io::listener::Listener;
+pub use limits::Limits;
+pub use reply::{Inline, Prepared, Reply, Turn};
+pub use response::{Body, Response};
+pub use server::{Builder, Server};
+pub use service::{Exchange, Incident, Service};

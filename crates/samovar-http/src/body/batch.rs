@@ -1,0 +1,180 @@
+//! A bounded piece of a body: bytes in memory and ranges of files, in order.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use crate::io::sys;
+
+/// A piece of a body.
+#[derive(Debug)]
+pub struct Batch {
+    buffer: Box<[u8]>,
+    /// Invariant: `sent <= filled <= buffer.len()`. `buffer[sent..filled]` is still to be sent.
+    filled: usize,
+    sent: usize,
+    /// Bytes at the end of the buffer that are kept for the engine's framing.
+    reserved_len: usize,
+    files: VecDeque<FilePart>,
+    /// Bytes added since the last [`clear`](Self::clear), files included.
+    added_len: u64,
+}
+
+/// A range of a file that follows `buffer[..at]`.
+#[derive(Debug)]
+struct FilePart {
+    at: usize,
+    file: Arc<File>,
+    offset: u64,
+    left: u64,
+}
+
+impl Batch {
+    pub(crate) fn new(buffer: Box<[u8]>) -> Self {
+        Self {
+            buffer,
+            filled: 0,
+            sent: 0,
+            reserved_len: 0,
+            files: VecDeque::new(),
+            added_len: 0,
+        }
+    }
+
+    /// The memory that is not filled yet. Write at its start, then say how much with
+    /// [`advance`](Self::advance).
+    pub fn room(&mut self) -> &mut [u8] {
+        let end = self.buffer.len() - self.reserved_len;
+        self.buffer.get_mut(self.filled..end).unwrap_or_default()
+    }
+
+    /// Bytes of memory that are not filled yet.
+    pub fn room_len(&self) -> usize {
+        (self.buffer.len() - self.reserved_len).saturating_sub(self.filled)
+    }
+
+    /// Counts the first `len` bytes of [`room`](Self::room) as filled.
+    ///
+    /// # Panics
+    ///
+    /// If there is less room than `len`.
+    pub fn advance(&mut self, len: usize) {
+        assert!(
+            len <= self.room_len(),
+            "advanced past the end of the buffer"
+        );
+        self.filled += len;
+        self.added_len += len as u64;
+    }
+
+    /// Copies as much of `bytes` as there is room for; returns how much that was.
+    pub fn put(&mut self, bytes: &[u8]) -> usize {
+        let len = bytes.len().min(self.room_len());
+        if let (Some(room), Some(bytes)) = (self.room().get_mut(..len), bytes.get(..len)) {
+            room.copy_from_slice(bytes);
+        }
+        self.advance(len);
+        len
+    }
+
+    /// Adds a range of a file, which takes no room: the kernel sends it from the page cache.
+    /// A file that turns out shorter fails the body.
+    pub fn file(&mut self, file: Arc<File>, offset: u64, len: u64) {
+        if len > 0 {
+            self.files.push_back(FilePart {
+                at: self.filled,
+                file,
+                offset,
+                left: len,
+            });
+            self.added_len += len;
+        }
+    }
+
+    pub(crate) fn added_len(&self) -> u64 {
+        self.added_len
+    }
+
+    pub(crate) fn is_sent(&self) -> bool {
+        self.sent == self.filled && self.files.is_empty()
+    }
+
+    /// Empties a batch that was sent.
+    pub(crate) fn clear(&mut self) {
+        (self.filled, self.sent, self.added_len) = (0, 0, 0);
+    }
+
+    pub(crate) fn into_buffer(self) -> Box<[u8]> {
+        self.buffer
+    }
+
+    /// Overwrites bytes filled earlier, for a chunk size known only afterwards.
+    pub(crate) fn patch(&mut self, at: usize, bytes: &[u8]) {
+        if let Some(place) = self.buffer.get_mut(at..at + bytes.len()) {
+            place.copy_from_slice(bytes);
+        }
+    }
+
+    /// Keeps `len` bytes at the end of the buffer out of [`room`](Self::room).
+    pub(crate) fn reserve(&mut self, len: usize) {
+        self.reserved_len = len;
+    }
+
+    /// Takes back the last `len` bytes filled.
+    pub(crate) fn unfill(&mut self, len: usize) {
+        self.filled -= len;
+        self.added_len -= len as u64;
+    }
+
+    pub(crate) fn filled(&self) -> usize {
+        self.filled
+    }
+
+    /// Sends until all is sent or the socket takes no more; returns the bytes sent.
+    ///
+    /// # Errors
+    ///
+    /// Those of the socket and the files; `WouldBlock` is not one.
+    pub(crate) fn send(&mut self, socket: impl AsFd) -> io::Result<u64> {
+        let mut sent_len = 0;
+        while !self.is_sent() {
+            let memory_end = self.files.front().map_or(self.filled, |part| part.at);
+            let taken = if self.sent < memory_end {
+                let bytes = self.buffer.get(self.sent..memory_end).unwrap_or_default();
+                let taken = sys::send(&socket, bytes, !self.files.is_empty())?;
+                self.sent += taken.unwrap_or(0);
+                taken.map(|len| len as u64)
+            } else {
+                self.send_file(&socket)?
+            };
+            match taken {
+                Some(len) => sent_len += len,
+                None => break,
+            }
+        }
+        Ok(sent_len)
+    }
+
+    fn send_file(&mut self, socket: impl AsFd) -> io::Result<Option<u64>> {
+        let Some(part) = self.files.front_mut() else {
+            return Ok(Some(0));
+        };
+        let Some(len) = sys::send_file(socket, &*part.file, part.offset, part.left)? else {
+            return Ok(None);
+        };
+        if len == 0 {
+            return Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                "file became shorter",
+            ));
+        }
+        part.offset += len;
+        part.left -= len;
+        if part.left == 0 {
+            self.files.pop_front();
+        }
+        Ok(Some(len))
+    }
+}

@@ -1,0 +1,44 @@
+//! Response bodies on their way to a socket.
+//!
+//! A [`Source`] fills a [`Batch`]; a `Transfer` sends batches until the socket takes no more, keeps
+//! what is left, and goes on when it does. One batch at most exists for a body under way.
+
+mod batch;
+mod pool;
+mod transfer;
+
+use std::io;
+
+pub use batch::Batch;
+pub(crate) use pool::BufferPool;
+pub(crate) use transfer::{Outcome, Transfer};
+
+/// Whether a source has more to give.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// There is more.
+    More,
+    /// The batch holds the last bytes, or none.
+    End,
+}
+
+/// A body that is produced piece by piece. Runs on workers, so it may block on a disk.
+pub trait Source: Send {
+    /// The length of the whole body in bytes, where it is known before it starts. It is announced
+    /// to the peer, and a source that then yields another number of bytes has its connection
+    /// reset, never ended well.
+    fn len(&self) -> Option<u64>;
+
+    /// Whether the body is known to be empty.
+    fn is_empty(&self) -> bool {
+        self.len() == Some(0)
+    }
+
+    /// Adds bytes to `batch`: at least one, or [`Progress::End`]. The more, the fewer system calls
+    /// on both sides. Where the length is known, `End` must come with the last byte.
+    ///
+    /// # Errors
+    ///
+    /// Any; the connection is reset, because part of the body has left already.
+    fn pull(&mut self, batch: &mut Batch) -> io::Result<Progress>;
+}

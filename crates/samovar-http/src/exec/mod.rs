@@ -1,0 +1,7 @@
+//! Threads that may block.
+
+mod queue;
+mod worker;
+
+pub(crate) use queue::{Job, Queue, Work};
+pub(crate) use worker::{begin, fail, report, run};

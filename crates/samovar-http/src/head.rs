@@ -1,0 +1,138 @@
+//! What a handler sees of a request.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use crate::http::{Method, Version};
+use crate::proto::head::HeadIndex;
+
+/// Who is at the other end of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Peer {
+    /// A TCP peer, by address.
+    Tcp(SocketAddr),
+    /// A peer on a unix socket; those have no useful address.
+    Unix,
+}
+
+impl fmt::Display for Peer {
+    /// The address without the port, as access logs write it; `-` for a unix socket.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(addr) => addr.ip().to_canonical().fmt(f),
+            Self::Unix => f.write_str("-"),
+        }
+    }
+}
+
+/// The head of a request, borrowed from the bytes it came in.
+#[derive(Clone, Copy)]
+pub struct Head<'a> {
+    raw: &'a [u8],
+    index: &'a HeadIndex,
+    peer: Peer,
+}
+
+impl<'a> Head<'a> {
+    pub(crate) fn new(raw: &'a [u8], index: &'a HeadIndex, peer: Peer) -> Self {
+        Self { raw, index, peer }
+    }
+
+    /// The method.
+    pub fn method(&self) -> Method {
+        self.index.method
+    }
+
+    /// The method's token, as sent.
+    pub fn method_name(&self) -> &'a [u8] {
+        self.index.method_name.of(self.raw)
+    }
+
+    /// The request target, as sent: printable ASCII.
+    pub fn target(&self) -> &'a [u8] {
+        self.index.target.of(self.raw)
+    }
+
+    /// The path of the target, still percent-encoded. Empty if an absolute-form target has none.
+    pub fn path(&self) -> &'a [u8] {
+        self.index.path.of(self.raw)
+    }
+
+    /// What follows the first `?`, still encoded.
+    pub fn query(&self) -> Option<&'a [u8]> {
+        self.index.query.map(|query| query.of(self.raw))
+    }
+
+    /// The protocol version.
+    pub fn version(&self) -> Version {
+        self.index.version
+    }
+
+    /// The value of the first header field with this name, in any case of letters.
+    pub fn header(&self, name: &str) -> Option<&'a [u8]> {
+        self.headers()
+            .find(|(field, _)| field.eq_ignore_ascii_case(name.as_bytes()))
+            .map(|(_, value)| value)
+    }
+
+    /// All header fields in order: name as sent, value without surrounding white space.
+    pub fn headers(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
+        let raw = self.raw;
+        self.index
+            .headers
+            .iter()
+            .map(move |field| (field.name.of(raw), field.value.of(raw)))
+    }
+
+    /// Who sent it.
+    pub fn peer(&self) -> Peer {
+        self.peer
+    }
+
+    pub(crate) fn to_request(self, body: Vec<u8>) -> Request {
+        Request {
+            raw: self.raw.into(),
+            index: self.index.clone(),
+            peer: self.peer,
+            body,
+        }
+    }
+}
+
+impl fmt::Debug for Head<'_> {
+    /// The request line only: header fields may hold credentials.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} {}",
+            self.method_name().escape_ascii(),
+            self.target().escape_ascii()
+        )
+    }
+}
+
+/// A whole request, owned: what a worker gets.
+pub struct Request {
+    raw: Box<[u8]>,
+    index: HeadIndex,
+    peer: Peer,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Request {
+    /// Its head.
+    pub fn head(&self) -> Head<'_> {
+        Head::new(&self.raw, &self.index, self.peer)
+    }
+
+    /// Its body, complete; empty if there was none.
+    pub fn body(&self) -> &[u8] {
+        &self.body
+    }
+}
+
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.head().fmt(f)
+    }
+}

@@ -1,0 +1,64 @@
+//! Request methods and protocol versions.
+
+/// The method of a request (RFC 9110, section 9).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Method {
+    /// `GET`
+    Get,
+    /// `HEAD`
+    Head,
+    /// `POST`
+    Post,
+    /// `PUT`
+    Put,
+    /// `DELETE`
+    Delete,
+    /// `OPTIONS`
+    Options,
+    /// `PATCH`
+    Patch,
+    /// `TRACE`
+    Trace,
+    /// `CONNECT`
+    Connect,
+    /// Any other token; its text is in [`Head::method_name`](crate::Head::method_name).
+    Other,
+}
+
+impl Method {
+    /// The method a token names. Methods are case-sensitive (RFC 9110, 9.1).
+    pub fn from_token(token: &str) -> Self {
+        match token {
+            "GET" => Self::Get,
+            "HEAD" => Self::Head,
+            "POST" => Self::Post,
+            "PUT" => Self::Put,
+            "DELETE" => Self::Delete,
+            "OPTIONS" => Self::Options,
+            "PATCH" => Self::Patch,
+            "TRACE" => Self::Trace,
+            "CONNECT" => Self::Connect,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// The protocol version a peer speaks. Only these two reach a handler.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Version {
+    /// HTTP/1.0: one request a connection unless keep-alive is asked for, no chunked bodies.
+    Http10,
+    /// HTTP/1.1
+    Http11,
+}
+
+impl Version {
+    /// The text of the request line.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Http10 => "HTTP/1.0",
+            Self::Http11 => "HTTP/1.1",
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Status codes.
+
+use std::fmt;
+
+/// A status code (RFC 9110, section 15), 100 to 999.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Status(u16);
+
+impl Status {
+    /// 200
+    pub const OK: Self = Self(200);
+    /// 204
+    pub const NO_CONTENT: Self = Self(204);
+    /// 206
+    pub const PARTIAL_CONTENT: Self = Self(206);
+    /// 304
+    pub const NOT_MODIFIED: Self = Self(304);
+    /// 400
+    pub const BAD_REQUEST: Self = Self(400);
+    /// 404
+    pub const NOT_FOUND: Self = Self(404);
+    /// 405
+    pub const METHOD_NOT_ALLOWED: Self = Self(405);
+    /// 408
+    pub const REQUEST_TIMEOUT: Self = Self(408);
+    /// 413
+    pub const CONTENT_TOO_LARGE: Self = Self(413);
+    /// 414
+    pub const URI_TOO_LONG: Self = Self(414);
+    /// 416
+    pub const RANGE_NOT_SATISFIABLE: Self = Self(416);
+    /// 417
+    pub const EXPECTATION_FAILED: Self = Self(417);
+    /// 431
+    pub const HEADER_FIELDS_TOO_LARGE: Self = Self(431);
+    /// 500
+    pub const INTERNAL_SERVER_ERROR: Self = Self(500);
+    /// 501
+    pub const NOT_IMPLEMENTED: Self = Self(501);
+    /// 503
+    pub const SERVICE_UNAVAILABLE: Self = Self(503);
+    /// 505
+    pub const VERSION_NOT_SUPPORTED: Self = Self(505);
+
+    /// A status by number; `None` outside 200 to 999 (interim answers are the engine's own).
+    pub fn new(code: u16) -> Option<Self> {
+        (200..=999).contains(&code).then_some(Self(code))
+    }
+
+    /// The number.
+    pub fn code(self) -> u16 {
+        self.0
+    }
+
+    /// Whether a response with this status may have a body (RFC 9110, 6.4.1).
+    pub fn allows_body(self) -> bool {
+        self.0 != 204 && self.0 != 304
+    }
+
+    /// The usual reason phrase; empty for a code without one.
+    pub fn reason(self) -> &'static str {
+        match self.0 {
+            200 => "OK",
+            201 => "Created",
+            202 => "Accepted",
+            204 => "No Content",
+            206 => "Partial Content",
+            301 => "Moved Permanently",
+            302 => "Found",
+            303 => "See Other",
+            304 => "Not Modified",
+            307 => "Temporary Redirect",
+            308 => "Permanent Redirect",
+            400 => "Bad Request",
+            401 => "Unauthorized",
+            403 => "Forbidden",
+            404 => "Not Found",
+            405 => "Method Not Allowed",
+            408 => "Request Timeout",
+            409 => "Conflict",
+            410 => "Gone",
+            411 => "Length Required",
+            412 => "Precondition Failed",
+            413 => "Content Too Large",
+            414 => "URI Too Long",
+            415 => "Unsupported Media Type",
+            416 => "Range Not Satisfiable",
+            417 => "Expectation Failed",
+            422 => "Unprocessable Content",
+            429 => "Too Many Requests",
+            431 => "Request Header Fields Too Large",
+            500 => "Internal Server Error",
+            501 => "Not Implemented",
+            502 => "Bad Gateway",
+            503 => "Service Unavailable",
+            504 => "Gateway Timeout",
+            505 => "HTTP Version Not Supported",
+            _ => "",
+        }
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}

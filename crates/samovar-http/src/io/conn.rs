@@ -1,0 +1,172 @@
+//! One connection: its socket, its protocol state, and what it still has to send.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+use super::slab::Key;
+use super::sys::{self, Edges};
+use crate::body::{BufferPool, Outcome, Transfer};
+use crate::head::{Peer, Request};
+use crate::http::Status;
+use crate::proto;
+
+/// Memory an idle connection may keep for its next answer's head, in bytes.
+const IDLE_OUTPUT_LEN: usize = 256;
+
+/// A connection. Owned by its I/O thread or by a worker, never by both.
+///
+/// An idle connection holds no buffer: reads go into a buffer of the thread, and only an incomplete
+/// request leaves bytes behind in `input`.
+#[derive(Debug)]
+pub(crate) struct Conn {
+    pub(crate) socket: OwnedFd,
+    pub(crate) peer: Peer,
+    /// Index of its I/O thread.
+    pub(crate) home: usize,
+    pub(crate) key: Key,
+    pub(crate) proto: proto::conn::Conn,
+    /// Bytes read and not understood yet.
+    pub(crate) input: Vec<u8>,
+    /// Bytes to send before anything else.
+    pub(crate) output: Vec<u8>,
+    /// A request whose body is being read, or whose answer is being sent and will be reported.
+    pub(crate) request: Option<Box<Request>>,
+    pub(crate) body_len_max: u64,
+    pub(crate) transfer: Option<Box<Transfer>>,
+    pub(crate) answer: Answer,
+    /// The kernel may have bytes, or the end of the stream, for us.
+    pub(crate) readable: bool,
+    /// The peer will send nothing more than what the kernel has.
+    pub(crate) peer_ended: bool,
+    /// `input` holds the start of a head, and `since` is when it came.
+    pub(crate) has_partial_head: bool,
+    /// Nothing more is read but to be dropped, so that the peer sees the last answer.
+    pub(crate) is_lingering: bool,
+    /// Unread bytes may arrive after the last answer, so closing has to linger.
+    pub(crate) needs_linger: bool,
+    /// Start of what is waited for now: the next request, the rest of a head, a window of the
+    /// least throughput.
+    pub(crate) since: Instant,
+    /// Bytes moved since then.
+    pub(crate) moved_len: u64,
+    /// Requests answered.
+    pub(crate) answered_count: u64,
+}
+
+/// The answer under way.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Answer {
+    pub(crate) status: Status,
+    pub(crate) keep: bool,
+    pub(crate) started: Instant,
+    /// Length of a body that is in `output`.
+    pub(crate) memory_len: u64,
+}
+
+impl Conn {
+    pub(crate) fn new(socket: OwnedFd, peer: Peer, home: usize, key: Key, now: Instant) -> Self {
+        Self {
+            socket,
+            peer,
+            home,
+            key,
+            proto: proto::conn::Conn::default(),
+            input: Vec::new(),
+            output: Vec::new(),
+            request: None,
+            body_len_max: 0,
+            transfer: None,
+            answer: Answer {
+                status: Status::OK,
+                keep: false,
+                started: now,
+                memory_len: 0,
+            },
+            // Registering the socket makes an event if something is there already.
+            readable: false,
+            peer_ended: false,
+            has_partial_head: false,
+            is_lingering: false,
+            needs_linger: false,
+            since: now,
+            moved_len: 0,
+            answered_count: 0,
+        }
+    }
+
+    /// Takes note of events. Room to write is not noted: writing finds out by itself.
+    pub(crate) fn note(&mut self, edges: Edges) {
+        self.readable |= edges.readable;
+        self.peer_ended |= edges.ended;
+    }
+
+    /// Reads once; `None` when nothing has arrived, `Some(0)` at the end.
+    pub(crate) fn read(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        let len = sys::recv(&self.socket, buffer)?;
+        // A short read has taken all there was, and the next arrival makes a new event; but the end
+        // of the stream, once announced, is not announced again.
+        self.readable = match len {
+            None => false,
+            Some(len) => len == buffer.len() || self.peer_ended,
+        };
+        self.moved_len += len.unwrap_or(0) as u64;
+        Ok(len)
+    }
+
+    /// Whether an answer, or part of it, is waiting for the socket.
+    pub(crate) fn is_sending(&self) -> bool {
+        !self.output.is_empty() || self.transfer.is_some()
+    }
+
+    /// Sends what is in `output`; `true` once that is empty.
+    pub(crate) fn flush(&mut self) -> io::Result<bool> {
+        while !self.output.is_empty() {
+            match sys::send(&self.socket, &self.output, false)? {
+                Some(len) => {
+                    self.moved_len += len as u64;
+                    self.output.drain(..len);
+                }
+                None => return Ok(false),
+            }
+        }
+        if self.output.capacity() > IDLE_OUTPUT_LEN {
+            self.output = Vec::new();
+        }
+        Ok(true)
+    }
+
+    /// Sends more of the answer: `output`, then the body. For workers: a source may block.
+    pub(crate) fn pump(&mut self, pool: &BufferPool) -> io::Result<Outcome> {
+        let Some(transfer) = &mut self.transfer else {
+            return Ok(if self.flush()? {
+                Outcome::Done
+            } else {
+                Outcome::Blocked
+            });
+        };
+        let before = transfer.body_len();
+        let outcome = transfer.turn(&self.socket, &mut self.output, pool);
+        self.moved_len += transfer.body_len().saturating_sub(before);
+        outcome
+    }
+
+    /// Bytes of the body that went out, for reports.
+    pub(crate) fn sent_body_len(&self) -> u64 {
+        self.transfer
+            .as_ref()
+            .map_or(self.answer.memory_len, |transfer| transfer.body_len())
+    }
+
+    /// Makes the close that follows tell the peer that what it has is not all there is.
+    pub(crate) fn reset_on_close(&self) {
+        // If even this fails, the answer still ends before its announced length.
+        drop(sys::reset_on_close(&self.socket));
+    }
+
+    /// Starts a new wait.
+    pub(crate) fn restart_clock(&mut self, now: Instant) {
+        self.since = now;
+        self.moved_len = 0;
+    }
+}

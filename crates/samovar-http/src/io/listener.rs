@@ -1,0 +1,158 @@
+//! Sockets that connections arrive on.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+
+/// A bound socket, or several for one address.
+///
+/// For TCP each I/O thread gets a socket of its own on the same port (`SO_REUSEPORT`), so that the
+/// kernel spreads connections and no thread wakes for another's. Unix sockets and inherited ones
+/// are shared.
+#[derive(Debug)]
+pub struct Listener {
+    sockets: Vec<OwnedFd>,
+    /// Set if more sockets for the same address can be made.
+    spread: Option<(SocketAddr, u32)>,
+}
+
+impl Listener {
+    /// Binds a TCP address and listens. `backlog`: connections that may wait to be accepted.
+    /// `[::]` takes IPv4 connections too.
+    ///
+    /// # Errors
+    ///
+    /// `AddrInUse` if anybody listens there, another server with `SO_REUSEPORT` included; others
+    /// as the system gives them.
+    pub fn tcp(addr: SocketAddr, backlog: u32) -> io::Result<Self> {
+        if addr.port() != 0 {
+            // A socket without SO_REUSEPORT cannot share a port, so this finds a second server,
+            // which otherwise would silently take half of the connections.
+            drop(tcp_socket(addr, false)?);
+        }
+        let socket = tcp_socket(addr, true)?;
+        rustix::net::listen(&socket, backlog_number(backlog))?;
+        let addr = SocketAddr::try_from(rustix::net::getsockname(&socket)?)?;
+        Ok(Self {
+            sockets: vec![socket],
+            spread: Some((addr, backlog)),
+        })
+    }
+
+    /// Binds a unix socket. A socket file that nobody answers on is replaced.
+    ///
+    /// # Errors
+    ///
+    /// `AddrInUse` if a server answers there; `AlreadyExists` if the path is something other than
+    /// a socket; others as the system gives them.
+    pub fn unix(path: &Path, backlog: u32) -> io::Result<Self> {
+        if let Ok(metadata) = std::fs::symlink_metadata(path) {
+            if !metadata.file_type().is_socket() {
+                return Err(io::Error::new(io::ErrorKind::AlreadyExists, "not a socket"));
+            }
+            if UnixStream::connect(path).is_ok() {
+                return Err(io::Error::new(
+                    io::ErrorKind::AddrInUse,
+                    "a server answers there",
+                ));
+            }
+            std::fs::remove_file(path)?;
+        }
+        let socket = OwnedFd::from(UnixListener::bind(path)?);
+        rustix::net::listen(&socket, backlog_number(backlog))?;
+        Self::inherited(socket)
+    }
+
+    /// Takes a socket that listens already, from a service manager for example.
+    ///
+    /// # Errors
+    ///
+    /// If the descriptor cannot be made non-blocking.
+    pub fn inherited(socket: OwnedFd) -> io::Result<Self> {
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        Ok(Self {
+            sockets: vec![socket],
+            spread: None,
+        })
+    }
+
+    /// Makes one socket for each of `count` I/O threads. A server does it when it starts; a
+    /// process that gives up the right to bind a low port has to do it before.
+    ///
+    /// # Errors
+    ///
+    /// As [`tcp`](Self::tcp).
+    pub fn spread(&mut self, count: usize) -> io::Result<()> {
+        if let Some((addr, backlog)) = self.spread {
+            while self.sockets.len() < count {
+                let socket = tcp_socket(addr, true)?;
+                rustix::net::listen(&socket, backlog_number(backlog))?;
+                self.sockets.push(socket);
+            }
+        }
+        Ok(())
+    }
+
+    /// The address, for a TCP socket.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        let socket = self.sockets.first()?;
+        SocketAddr::try_from(rustix::net::getsockname(socket).ok()?).ok()
+    }
+
+    /// The socket of each of `count` threads, and whether they share one.
+    pub(crate) fn into_sockets(mut self, count: usize) -> io::Result<Vec<Socket>> {
+        self.spread(count)?;
+        let is_shared = self.spread.is_none() && count > 1;
+        while self.sockets.len() < count {
+            let shared = self.sockets.first().map(OwnedFd::try_clone);
+            self.sockets.push(shared.expect("a listener has a socket")?);
+        }
+        Ok(self
+            .sockets
+            .into_iter()
+            .map(|socket| Socket { socket, is_shared })
+            .collect())
+    }
+}
+
+/// One I/O thread's end of a listener.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    socket: OwnedFd,
+    pub(crate) is_shared: bool,
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+fn backlog_number(backlog: u32) -> i32 {
+    i32::try_from(backlog).unwrap_or(i32::MAX)
+}
+
+fn tcp_socket(addr: SocketAddr, reuse_port: bool) -> io::Result<OwnedFd> {
+    let family = if addr.is_ipv4() {
+        AddressFamily::INET
+    } else {
+        AddressFamily::INET6
+    };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    sockopt::set_socket_reuseport(&socket, reuse_port)?;
+    if addr.is_ipv6() {
+        sockopt::set_ipv6_v6only(&socket, false)?;
+    }
+    // Inherited by accepted sockets: an answer is written whole, so waiting for more to send would
+    // only delay it.
+    sockopt::set_tcp_nodelay(&socket, true)?;
+    rustix::net::bind(&socket, &addr)?;
+    Ok(socket)
+}

@@ -1,0 +1,244 @@
+//! The system calls of the engine, as functions that say "not now" with `None`.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketFlags, sockopt};
+
+use crate::head::Peer;
+
+/// Readiness of many sockets.
+///
+/// Connections are registered once, edge-triggered and for both directions, and never changed:
+/// a connection can be with a worker when an event comes, and no system call is spent on telling
+/// the kernel so. Listeners and the wake-up are level-triggered.
+#[derive(Debug)]
+pub(crate) struct Poll {
+    epoll: OwnedFd,
+}
+
+/// One event: the key of its source and what happened.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ready {
+    pub(crate) key: u64,
+    pub(crate) edges: Edges,
+}
+
+/// What happened to a connection. Edges come once, so they are kept until they are dealt with.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Edges {
+    /// Bytes, or the end of the stream, or an error can be read.
+    pub(crate) readable: bool,
+    /// The socket takes bytes again.
+    pub(crate) writable: bool,
+    /// The peer will send nothing more: a read that takes all bytes is not the last one.
+    pub(crate) ended: bool,
+}
+
+impl std::ops::BitOrAssign for Edges {
+    fn bitor_assign(&mut self, other: Self) {
+        self.readable |= other.readable;
+        self.writable |= other.writable;
+        self.ended |= other.ended;
+    }
+}
+
+impl Poll {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self {
+            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+        })
+    }
+
+    pub(crate) fn add_connection(&self, socket: impl AsFd, key: u64) -> io::Result<()> {
+        use epoll::EventFlags as Flags;
+        let flags = Flags::IN | Flags::OUT | Flags::RDHUP | Flags::ET;
+        Ok(epoll::add(
+            &self.epoll,
+            socket,
+            epoll::EventData::new_u64(key),
+            flags,
+        )?)
+    }
+
+    /// `is_shared`: other threads wait on the same description; only one of them is to wake.
+    pub(crate) fn add_listener(
+        &self,
+        socket: impl AsFd,
+        key: u64,
+        is_shared: bool,
+    ) -> io::Result<()> {
+        use epoll::EventFlags as Flags;
+        let flags = if is_shared {
+            Flags::IN | Flags::EXCLUSIVE
+        } else {
+            Flags::IN
+        };
+        Ok(epoll::add(
+            &self.epoll,
+            socket,
+            epoll::EventData::new_u64(key),
+            flags,
+        )?)
+    }
+
+    pub(crate) fn remove(&self, socket: impl AsFd) -> io::Result<()> {
+        Ok(epoll::delete(&self.epoll, socket)?)
+    }
+
+    /// Waits for events and puts them into `ready`; an interruption counts as none.
+    pub(crate) fn wait(
+        &self,
+        events: &mut Vec<epoll::Event>,
+        timeout: Option<Duration>,
+    ) -> io::Result<()> {
+        events.clear();
+        let timeout = timeout.map(|time| Timespec {
+            tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: time.subsec_nanos().into(),
+        });
+        match epoll::wait(
+            &self.epoll,
+            rustix::buffer::spare_capacity(events),
+            timeout.as_ref(),
+        ) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Reads an event.
+pub(crate) fn ready(event: &epoll::Event) -> Ready {
+    use epoll::EventFlags as Flags;
+    // The struct is packed: fields are copied out, not borrowed.
+    let (flags, data) = (event.flags, event.data);
+    let ended = flags.intersects(Flags::RDHUP | Flags::HUP | Flags::ERR);
+    let edges = Edges {
+        readable: ended || flags.contains(Flags::IN),
+        writable: flags.intersects(Flags::OUT | Flags::HUP | Flags::ERR),
+        ended,
+    };
+    Ready {
+        key: data.u64(),
+        edges,
+    }
+}
+
+/// Accepts a connection; `None` when none waits.
+pub(crate) fn accept(listener: impl AsFd) -> io::Result<Option<(OwnedFd, Peer)>> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    match rustix::net::acceptfrom_with(listener, flags) {
+        Ok((socket, addr)) => {
+            let peer = addr.and_then(|addr| SocketAddr::try_from(addr).ok());
+            Ok(Some((socket, peer.map_or(Peer::Unix, Peer::Tcp))))
+        }
+        Err(Errno::AGAIN) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Reads from a socket; `None` when nothing has arrived, `Some(0)` at the end.
+pub(crate) fn recv(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+    loop {
+        match rustix::net::recv(&socket, &mut *buffer, RecvFlags::empty()) {
+            Ok((len, _)) => return Ok(Some(len)),
+            Err(Errno::AGAIN) => return Ok(None),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Writes to a socket; `None` when it takes nothing now. `more`: further bytes follow at once.
+pub(crate) fn send(socket: impl AsFd, bytes: &[u8], more: bool) -> io::Result<Option<usize>> {
+    let more = if more {
+        SendFlags::MORE
+    } else {
+        SendFlags::empty()
+    };
+    loop {
+        match rustix::net::send(&socket, bytes, SendFlags::NOSIGNAL | more) {
+            Ok(len) => return Ok(Some(len)),
+            Err(Errno::AGAIN) => return Ok(None),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Sends from a file; `None` when the socket takes nothing now, `Some(0)` at the file's end.
+pub(crate) fn send_file(
+    socket: impl AsFd,
+    file: impl AsFd,
+    offset: u64,
+    len: u64,
+) -> io::Result<Option<u64>> {
+    /// The kernel's own bound for one call.
+    const CALL_LEN_MAX: u64 = 0x7fff_f000;
+    let count = usize::try_from(len.min(CALL_LEN_MAX)).unwrap_or(usize::MAX);
+    loop {
+        let mut at = offset;
+        match rustix::fs::sendfile(&socket, &file, Some(&mut at), count) {
+            Ok(sent) => return Ok(Some(sent as u64)),
+            Err(Errno::AGAIN) => return Ok(None),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Says that nothing more will be written; the peer may still write.
+pub(crate) fn shutdown_write(socket: impl AsFd) -> io::Result<()> {
+    Ok(rustix::net::shutdown(socket, Shutdown::Write)?)
+}
+
+/// Makes the following close a reset, so that the peer cannot take what it got for all there is.
+pub(crate) fn reset_on_close(socket: impl AsFd) -> io::Result<()> {
+    Ok(sockopt::set_socket_linger(socket, Some(Duration::ZERO))?)
+}
+
+/// A descriptor whose only use is to end a wait.
+pub(crate) fn wake_descriptor() -> io::Result<OwnedFd> {
+    Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
+}
+
+/// What is added to the counter of an eventfd: any number but 0 and the largest, so the order of
+/// its bytes does not matter.
+const WAKE_COUNT: [u8; 8] = [1, 0, 0, 0, 0, 0, 0, 0];
+
+/// Ends a wait on the descriptor.
+pub(crate) fn wake(descriptor: impl AsFd) -> io::Result<()> {
+    match rustix::io::write(descriptor, &WAKE_COUNT) {
+        // A full counter wakes just as well.
+        Ok(_) | Err(Errno::AGAIN) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Takes a wake-up back.
+pub(crate) fn clear_wake(descriptor: impl AsFd) {
+    let mut counter = [0; 8];
+    // Nothing to read means that it is clear already.
+    rustix::io::read(descriptor, &mut counter).unwrap_or_default();
+}
+
+/// Whether an error of `accept` is about us (no descriptors, no memory), so that trying again at
+/// once would only spin.
+pub(crate) fn is_exhaustion(error: &io::Error) -> bool {
+    Errno::from_io_error(error).is_some_and(|errno| {
+        matches!(
+            errno,
+            Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM
+        )
+    })
+}
+
+/// How many descriptors the process may have open.
+pub(crate) fn descriptors_max() -> Option<u64> {
+    rustix::process::getrlimit(rustix::process::Resource::Nofile).current
+}

@@ -1,0 +1,50 @@
+//! Every bound of the engine, in one place.
+
+use std::time::Duration;
+
+use crate::proto::head::HeadLimits;
+
+/// Limits of a server. The defaults suit a server on the open network.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// Bounds of a request head; past them 414 or 431.
+    pub head: HeadLimits,
+    /// Connections at once, over all I/O threads; past it a new one gets 503. Default: 16384,
+    /// but never more than the descriptors the process may have, less a reserve.
+    pub connections_max: usize,
+    /// Requests waiting for a worker; past it 503. Default: 4096.
+    pub queue_len_max: usize,
+    /// From a head's first byte to its last. Default: 10 s; past it 408.
+    pub head_time: Duration,
+    /// Between two requests on one connection. Default: 60 s; past it the connection is closed.
+    pub idle_time: Duration,
+    /// The window over which a peer's least throughput is measured. Default: 30 s.
+    pub stall_time: Duration,
+    /// Bytes a peer has to send of a body, or read of an answer, within one `stall_time`; below,
+    /// the connection is closed. Default: 4096.
+    pub stall_len_min: u64,
+    /// How long a closing connection is read so that the peer can see the last answer.
+    /// Default: 2 s.
+    pub linger_time: Duration,
+    /// Memory for bodies under way, in bytes; past it they leave in small pieces. Default: 64 MiB.
+    pub body_memory_max: usize,
+    /// Answers on one connection before it is closed; 0 means no limit. Default: 0.
+    pub requests_per_connection_max: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            head: HeadLimits::default(),
+            connections_max: 16_384,
+            queue_len_max: 4096,
+            head_time: Duration::from_secs(10),
+            idle_time: Duration::from_secs(60),
+            stall_time: Duration::from_secs(30),
+            stall_len_min: 4096,
+            linger_time: Duration::from_secs(2),
+            body_memory_max: 64 << 20,
+            requests_per_connection_max: 0,
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Answers given on the I/O thread.
+
+use crate::http::{Status, Version};
+use crate::proto::encode::{self, Delimiter};
+use crate::response::is_settable;
+
+/// Counts the reads of one I/O thread. Requests with the same turn arrived in one read, so what a
+/// service found to be fresh for the first is fresh for all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Turn(pub(crate) u64);
+
+/// A response rendered once and sent many times: status line, fields and body in one piece.
+#[derive(Debug, Clone)]
+pub struct Prepared {
+    bytes: Box<[u8]>,
+    /// Invariant: `body_start <= bytes.len()`. Before it stands the head but for what [`Reply`]
+    /// adds.
+    body_start: usize,
+    status: Status,
+}
+
+impl Prepared {
+    /// Renders a response.
+    ///
+    /// # Panics
+    ///
+    /// As [`Response::header`](crate::Response::header): these are a program's own fields.
+    pub fn new(status: Status, fields: &[(&str, &str)], body: &[u8]) -> Self {
+        let mut bytes = Vec::with_capacity(160 + body.len());
+        encode::status_line(&mut bytes, status);
+        for (name, value) in fields {
+            assert!(
+                is_settable(name),
+                "{name:?} is not a header field a handler may set"
+            );
+            assert!(
+                encode::is_field_value(value.as_bytes()),
+                "control character in {name}"
+            );
+            encode::field(&mut bytes, name, value.as_bytes());
+        }
+        encode::delimiter(&mut bytes, Delimiter::Length(body.len() as u64));
+        let body_start = bytes.len();
+        bytes.extend_from_slice(body);
+        Self {
+            bytes: bytes.into_boxed_slice(),
+            body_start,
+            status,
+        }
+    }
+
+    /// The body.
+    pub fn body(&self) -> &[u8] {
+        self.bytes.get(self.body_start..).unwrap_or_default()
+    }
+
+    /// The status.
+    pub fn status(&self) -> Status {
+        self.status
+    }
+
+    /// Bytes of memory it holds.
+    pub fn memory_len(&self) -> usize {
+        size_of::<Self>() + self.bytes.len()
+    }
+
+    fn head(&self) -> &[u8] {
+        self.bytes.get(..self.body_start).unwrap_or_default()
+    }
+}
+
+/// What [`Service::inline`](crate::Service::inline) did. Only a [`Reply`] makes one, so a request
+/// is either answered once or passed on, never both and never neither.
+#[derive(Debug)]
+#[must_use]
+pub struct Inline(pub(crate) Outcome);
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Outcome {
+    /// Answered: status, and the length of the body sent.
+    Sent(Status, u64),
+    Dispatch,
+}
+
+/// The one answer to a request.
+#[derive(Debug)]
+pub struct Reply<'a> {
+    pub(crate) out: &'a mut Vec<u8>,
+    pub(crate) version: Version,
+    pub(crate) keep: bool,
+    pub(crate) is_head: bool,
+    pub(crate) date: &'a [u8],
+}
+
+impl Reply<'_> {
+    /// Sends a prepared response.
+    pub fn prepared(self, prepared: &Prepared) -> Inline {
+        self.out.extend_from_slice(prepared.head());
+        encode::finish(self.out, self.version, self.keep, self.date);
+        let body = if self.is_head {
+            &[][..]
+        } else {
+            prepared.body()
+        };
+        self.out.extend_from_slice(body);
+        Inline(Outcome::Sent(prepared.status, body.len() as u64))
+    }
+
+    /// Leaves the request to a worker.
+    pub fn dispatch(self) -> Inline {
+        Inline(Outcome::Dispatch)
+    }
+}

@@ -1,0 +1,243 @@
+//! Starting, watching and stopping a server.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::body::BufferPool;
+use crate::exec::{self, Queue};
+use crate::io::inbox::{Inbox, Message};
+use crate::io::listener::{Listener, Socket};
+use crate::io::sys;
+use crate::io::thread::IoThread;
+use crate::limits::Limits;
+use crate::service::Service;
+
+/// Descriptors kept for everything that is not a connection: files of bodies, logs, databases.
+const DESCRIPTORS_RESERVED: u64 = 256;
+
+/// What all threads of a server share.
+#[derive(Debug)]
+pub(crate) struct Shared<S> {
+    pub(crate) service: S,
+    pub(crate) limits: Limits,
+    pub(crate) queue: Queue,
+    pub(crate) inboxes: Vec<Inbox>,
+    pub(crate) buffers: BufferPool,
+    pub(crate) connection_count: AtomicUsize,
+    /// Set when time is up or the I/O threads are gone: answers under way are given up.
+    pub(crate) is_cut_off: AtomicBool,
+}
+
+impl<S> Shared<S> {
+    pub(crate) fn send_home(&self, home: usize, message: Message) {
+        if let Some(inbox) = self.inboxes.get(home) {
+            inbox.push(message);
+        }
+    }
+}
+
+/// How a server is to be.
+#[derive(Debug)]
+pub struct Builder<S> {
+    service: S,
+    limits: Limits,
+    listeners: Vec<Listener>,
+    io_threads: usize,
+    workers: usize,
+}
+
+impl<S: Service> Builder<S> {
+    /// Adds a listener.
+    #[must_use]
+    pub fn listen(mut self, listener: Listener) -> Self {
+        self.listeners.push(listener);
+        self
+    }
+
+    /// Sets the limits.
+    #[must_use]
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// Sets the number of I/O threads; at least 1. Default: the number of cores.
+    #[must_use]
+    pub fn io_threads(mut self, count: usize) -> Self {
+        self.io_threads = count.max(1);
+        self
+    }
+
+    /// Sets the number of workers, at least 1: handlers that may block at the same time. Default:
+    /// eight a core.
+    #[must_use]
+    pub fn workers(mut self, count: usize) -> Self {
+        self.workers = count.max(1);
+        self
+    }
+
+    /// Starts the threads.
+    ///
+    /// # Errors
+    ///
+    /// If descriptors or threads are not to be had.
+    pub fn start(mut self) -> io::Result<Server<S>> {
+        let descriptors_max = sys::descriptors_max().unwrap_or(u64::MAX);
+        let connections_max = descriptors_max.saturating_sub(DESCRIPTORS_RESERVED).max(16);
+        self.limits.connections_max = self
+            .limits
+            .connections_max
+            .min(usize::try_from(connections_max).unwrap_or(usize::MAX));
+        let addrs = self
+            .listeners
+            .iter()
+            .filter_map(Listener::local_addr)
+            .collect();
+        let mut sockets: Vec<Vec<Socket>> = Vec::new();
+        sockets.resize_with(self.io_threads, Vec::new);
+        for listener in self.listeners {
+            for (thread, socket) in sockets
+                .iter_mut()
+                .zip(listener.into_sockets(self.io_threads)?)
+            {
+                thread.push(socket);
+            }
+        }
+        let inboxes = (0..self.io_threads)
+            .map(|_| Inbox::new())
+            .collect::<io::Result<_>>()?;
+        let shared = Arc::new(Shared {
+            queue: Queue::new(self.limits.queue_len_max),
+            buffers: BufferPool::new(self.limits.body_memory_max, self.workers),
+            service: self.service,
+            limits: self.limits,
+            inboxes,
+            connection_count: AtomicUsize::new(0),
+            is_cut_off: AtomicBool::new(false),
+        });
+        let mut server = Server {
+            shared: Arc::clone(&shared),
+            addrs,
+            io_threads: Mutex::default(),
+            workers: Vec::new(),
+        };
+        for index in 0..self.workers {
+            let shared = Arc::clone(&shared);
+            let worker = std::thread::Builder::new().name(format!("worker-{index}"));
+            server
+                .workers
+                .push(worker.spawn(move || exec::run(&shared))?);
+        }
+        for (home, sockets) in sockets.into_iter().enumerate() {
+            let thread = IoThread::new(Arc::clone(&shared), home, sockets)?;
+            let named = std::thread::Builder::new().name(format!("io-{home}"));
+            let handle = named.spawn(move || thread.run())?;
+            server
+                .io_threads
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push(handle);
+        }
+        Ok(server)
+    }
+}
+
+/// A running server. Dropping it stops it, and waits for handlers that run.
+#[derive(Debug)]
+pub struct Server<S: Service> {
+    shared: Arc<Shared<S>>,
+    addrs: Vec<SocketAddr>,
+    io_threads: Mutex<Vec<JoinHandle<()>>>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+impl<S: Service> Server<S> {
+    /// Describes a server for `service`.
+    pub fn builder(service: S) -> Builder<S> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Builder {
+            service,
+            limits: Limits::default(),
+            listeners: Vec::new(),
+            io_threads: cores,
+            workers: 8 * cores,
+        }
+    }
+
+    /// The addresses of its TCP listeners.
+    pub fn local_addrs(&self) -> &[SocketAddr] {
+        &self.addrs
+    }
+
+    /// The application.
+    pub fn service(&self) -> &S {
+        &self.shared.service
+    }
+
+    /// Connections open now.
+    pub fn connection_count(&self) -> usize {
+        self.shared.connection_count.load(Ordering::Relaxed)
+    }
+
+    /// Whether every I/O thread answers within `timeout`.
+    pub fn answers_within(&self, timeout: Duration) -> bool {
+        let deadline = Instant::now() + timeout;
+        let (sender, receiver) = sync_channel(self.shared.inboxes.len());
+        for inbox in &self.shared.inboxes {
+            inbox.push(Message::Ping(sender.clone()));
+        }
+        drop(sender);
+        self.shared.inboxes.iter().all(|_| {
+            receiver
+                .recv_timeout(deadline.saturating_duration_since(Instant::now()))
+                .is_ok()
+        })
+    }
+
+    /// Accepts no more, closes idle connections, finishes answers under way, and returns when that
+    /// is done or `timeout` has passed; what is left then is cut off. May be called again from
+    /// another thread with a shorter time.
+    pub fn drain(&self, timeout: Duration) {
+        let deadline = Instant::now() + timeout;
+        for inbox in &self.shared.inboxes {
+            inbox.push(Message::Drain(deadline));
+        }
+        let threads = std::mem::take(
+            &mut *self
+                .io_threads
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+        );
+        let had_threads = !threads.is_empty();
+        for thread in threads {
+            // A panic of an I/O thread was printed when it happened; there is nothing left to do.
+            drop(thread.join());
+        }
+        if had_threads {
+            self.shared.is_cut_off.store(true, Ordering::Release);
+            for inbox in &self.shared.inboxes {
+                inbox.drain(&mut Vec::new());
+            }
+        }
+    }
+
+    /// Stops at once. A handler that runs is not interrupted, but nobody waits for its answer.
+    pub fn stop(&self) {
+        self.drain(Duration::ZERO);
+    }
+}
+
+impl<S: Service> Drop for Server<S> {
+    fn drop(&mut self) {
+        self.stop();
+        self.shared.queue.close();
+        for worker in self.workers.drain(..) {
+            drop(worker.join());
+        }
+    }
+}
