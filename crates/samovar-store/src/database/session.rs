@@ -9,7 +9,7 @@ use rusqlite::Connection;
 
 use super::connection::{self, Opening};
 use super::token::TokenSource;
-use crate::error::{Operation, StoreError, Unavailable};
+use crate::error::{Corruption, Operation, StoreError, Unavailable};
 
 /// Connections that wait for the next question. More are opened when more threads ask at once, and
 /// closed when they come back.
@@ -17,6 +17,11 @@ const IDLE_COUNT_MAX: usize = 16;
 
 /// Openings in a row that may find the database replaced under them.
 const REPLACED_COUNT_MAX: u32 = 5;
+
+/// The length of the header that every database begins with. SQLite takes an empty file for a new
+/// database and removes the WAL beside it, even when told to read only. Such a file is one that
+/// somebody is writing at this moment, or was about to.
+const HEADER_LEN: u64 = 100;
 
 /// Which file a path led to, and what it looked like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,6 +69,9 @@ impl Session {
     ) -> Result<Self, StoreError> {
         for _ in 0..REPLACED_COUNT_MAX {
             let identity = Identity::of(path)?;
+            if identity.size < HEADER_LEN {
+                return Err(StoreError::Corrupt(Corruption::Malformed));
+            }
             let session = Self::open_as(path, identity, read_only, dotfile_locks)?;
             if Identity::of(path)?.file == identity.file {
                 return Ok(session);

@@ -2,12 +2,12 @@
 //!
 //! # Theory of operation
 //!
-//! While contents are in the page cache, files are opened when their turn comes. A read that says
-//! "this would wait for the disk" (`RWF_NOWAIT`) turns looking ahead on: from then on the next files,
-//! across directories, are opened and the kernel is asked to fetch them, so that the disk works on
-//! many at once; it stays on until [`COLD_FILE_COUNT`] files in a row came without waiting. On a
-//! cold tree that is six times as fast as one file after another; on a warm one it costs nothing,
-//! because it does not happen.
+//! While contents are in the page cache, files are opened when their turn comes. Reads that say
+//! "this would wait for the disk" (`RWF_NOWAIT`), two of them close together, turn looking ahead on:
+//! from then on the next files, across directories, are opened and the kernel is asked to fetch them,
+//! so that the disk works on many at once. It stays on until [`COLD_FILE_COUNT`] files in a row came
+//! without waiting. On a cold tree that is several times as fast as one file after another; on a warm
+//! one it costs nothing, because it does not happen.
 
 use std::io::{self, IoSliceMut};
 
@@ -25,8 +25,13 @@ const AHEAD_FILE_COUNT: usize = 64;
 /// Bytes asked of the disk ahead.
 const AHEAD_LEN_MAX: u64 = 16 << 20;
 
-/// Files in a row that must come without waiting before looking ahead ends.
-const COLD_FILE_COUNT: u32 = 64;
+/// Files in a row that must come without waiting before looking ahead ends. Many, because the ones
+/// that were fetched ahead come without waiting, too.
+const COLD_FILE_COUNT: u32 = 256;
+
+/// How close two reads that would wait must be. A single one says little: the kernel has other
+/// reasons to say so, and in a warm tree that happens every few hundred files.
+const SUSPECT_FILE_COUNT: u32 = 8;
 
 /// A buffer is full when less than this of it is free and the next contents do not fit: two reads
 /// of one small file cost more than a slightly shorter buffer.
@@ -49,18 +54,30 @@ enum Source {
 #[derive(Debug)]
 struct FileSource {
     plan: Plan,
+    temperature: Temperature,
+}
+
+/// Whether contents come from memory, as far as reads have told.
+#[derive(Debug)]
+struct Temperature {
     /// Files that must come without waiting before looking ahead ends; 0: it is off.
-    cold: u32,
+    cold_count: u32,
+    /// Files in which another read that would wait turns looking ahead on.
+    suspect_count: u32,
     /// Whether the file system can say that a read would wait.
     can_ask: bool,
 }
 
 impl NarReader {
     pub(super) fn of_walk(walk: Walk) -> Result<Self, TreeError> {
+        let temperature = Temperature {
+            cold_count: 0,
+            suspect_count: 0,
+            can_ask: true,
+        };
         let files = FileSource {
             plan: Plan::new(walk)?,
-            cold: 0,
-            can_ask: true,
+            temperature,
         };
         Ok(Self {
             source: Source::Files(Box::new(files)),
@@ -148,7 +165,7 @@ impl FileSource {
             let len = match self.plan.front() {
                 None if self.plan.has_ended() => break,
                 None => {
-                    self.plan.extend(0, self.cold > 0)?;
+                    self.plan.extend(0, self.temperature.is_cold())?;
                     continue;
                 }
                 Some(Segment::Framing(len)) => {
@@ -165,11 +182,8 @@ impl FileSource {
                 Some(Segment::Contents { file, start, size }) => {
                     let wanted =
                         usize::try_from((*size - *start).min(free_len)).unwrap_or(free.len());
-                    let temperature = Temperature {
-                        cold: &mut self.cold,
-                        can_ask: &mut self.can_ask,
-                    };
-                    let len = read(file, &mut free[..wanted], *start, temperature)?;
+                    let free = &mut free[..wanted];
+                    let len = read(file, free, *start, &mut self.temperature)?;
                     if len == 0 {
                         return Err(TreeError::Short {
                             announced: *size,
@@ -188,7 +202,7 @@ impl FileSource {
     }
 
     fn look_ahead(&mut self) -> Result<(), TreeError> {
-        while self.cold > 0
+        while self.temperature.is_cold()
             && !self.plan.has_ended()
             && self.plan.file_count() < AHEAD_FILE_COUNT
             && self.plan.contents_len() < AHEAD_LEN_MAX
@@ -218,32 +232,45 @@ impl FileSource {
     }
 }
 
-/// Whether contents come from memory, as far as reads have told.
-struct Temperature<'a> {
-    cold: &'a mut u32,
-    can_ask: &'a mut bool,
+impl Temperature {
+    fn is_cold(&self) -> bool {
+        self.cold_count > 0
+    }
+
+    /// A file came without waiting.
+    fn note_warm(&mut self) {
+        self.cold_count = self.cold_count.saturating_sub(1);
+        self.suspect_count = self.suspect_count.saturating_sub(1);
+    }
+
+    /// A read would have waited.
+    fn note_wait(&mut self) {
+        if self.suspect_count > 0 || self.is_cold() {
+            self.cold_count = COLD_FILE_COUNT;
+        }
+        self.suspect_count = SUSPECT_FILE_COUNT;
+    }
 }
 
 fn read(
     file: &OwnedFd,
     buffer: &mut [u8],
     offset: u64,
-    temperature: Temperature<'_>,
+    temperature: &mut Temperature,
 ) -> Result<usize, TreeError> {
-    let Temperature { cold, can_ask } = temperature;
-    if *can_ask {
+    if temperature.can_ask {
         let mut slices = [IoSliceMut::new(buffer)];
         match rustix::io::preadv2(file, &mut slices, offset, ReadWriteFlags::NOWAIT) {
             Ok(len) if len > 0 => {
                 if offset == 0 {
-                    *cold = cold.saturating_sub(1);
+                    temperature.note_warm();
                 }
                 return Ok(len);
             }
             // Nothing at the end of a file that became shorter: the read below tells.
             Ok(_) | Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) => *cold = COLD_FILE_COUNT,
-            Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => *can_ask = false,
+            Err(Errno::AGAIN) => temperature.note_wait(),
+            Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => temperature.can_ask = false,
             Err(error) => return Err(error.into()),
         }
     }

@@ -1,0 +1,256 @@
+//! A database that is locked, replaced, truncated or gone is an error, never an absence; and
+//! answers return by themselves.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use samovar_store::{Corruption, LocalStore, Store, StoreError, Unavailable};
+use support::rows::{self, Journal, Rows};
+
+fn lookup(store: &LocalStore, number: u32) -> Result<bool, StoreError> {
+    store
+        .lookup(rows::path(number).hash_part())
+        .map(|info| info.is_some())
+}
+
+/// What a server would answer.
+fn ask(store: &LocalStore, number: u32) -> Result<bool, StoreError> {
+    let catalog = store.catalog().unwrap();
+    let mut snapshot = catalog.current();
+    if !catalog.check(&mut snapshot) {
+        snapshot = catalog.refresh()?;
+    }
+    let hash_part = rows::path(number).hash_part();
+    if snapshot.may_contain(&hash_part) {
+        lookup(store, number)
+    } else {
+        Ok(false)
+    }
+}
+
+/// Asks until the answer is the expected one, for a second.
+#[track_caller]
+fn recovers(store: &LocalStore, number: u32, expected: Result<bool, StoreError>) {
+    let start = Instant::now();
+    loop {
+        let answer = ask(store, number);
+        if answer == expected {
+            return;
+        }
+        assert!(start.elapsed() < Duration::from_secs(1), "still {answer:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn filled(journal: Journal) -> (Rows, rusqlite::Connection, LocalStore) {
+    let place = Rows::new(journal);
+    let writer = place.writer();
+    for number in 0..100 {
+        rows::register(&writer, number, number);
+    }
+    let store = place.open();
+    assert_eq!(ask(&store, 1), Ok(true));
+    assert_eq!(ask(&store, 1000), Ok(false));
+    (place, writer, store)
+}
+
+#[test]
+fn locked_in_rollback_mode() {
+    let (_place, writer, store) = filled(Journal::Truncate);
+    writer.execute_batch("begin exclusive").unwrap();
+    let start = Instant::now();
+    assert_eq!(lookup(&store, 1), Err(StoreError::Busy));
+    assert_eq!(lookup(&store, 1000), Err(StoreError::Busy));
+    assert!(
+        start.elapsed() < Duration::from_millis(2500),
+        "{:?}",
+        start.elapsed()
+    );
+    // A server that starts at this moment.
+    let fresh = LocalStore::new(_place.location()).unwrap();
+    assert_eq!(ask(&fresh, 1), Err(StoreError::Busy));
+    rows::register(&writer, 1000, 1);
+    writer.execute_batch("commit").unwrap();
+    recovers(&store, 1000, Ok(true));
+    recovers(&fresh, 1000, Ok(true));
+}
+
+#[test]
+fn a_writer_in_wal_mode_disturbs_nobody() {
+    let (_place, writer, store) = filled(Journal::Wal);
+    writer.execute_batch("begin exclusive").unwrap();
+    rows::register(&writer, 1000, 1);
+    assert_eq!(ask(&store, 1), Ok(true));
+    assert_eq!(ask(&store, 1000), Ok(false));
+    writer.execute_batch("commit").unwrap();
+    assert_eq!(ask(&store, 1000), Ok(true));
+}
+
+#[test]
+fn replaced_by_another_database() {
+    for journal in [Journal::Wal, Journal::Truncate] {
+        let (place, writer, store) = filled(journal);
+        writer.close().unwrap();
+        place.replace(|new| rows::register(new, 1000, 1));
+        // Look-ups see it at once, checks within 100 ms.
+        assert_eq!(lookup(&store, 1), Ok(false));
+        assert_eq!(lookup(&store, 1000), Ok(true));
+        recovers(&store, 1, Ok(false));
+        recovers(&store, 1000, Ok(true));
+    }
+}
+
+#[test]
+fn a_backup_copied_over_the_file() {
+    for journal in [Journal::Wal, Journal::Truncate] {
+        let (place, writer, store) = filled(journal);
+        if journal == Journal::Wal {
+            writer
+                .query_row("pragma wal_checkpoint(truncate)", [], |_| Ok(()))
+                .unwrap();
+        }
+        let backup = place.dir().join("backup");
+        // Another process: here, closing the files would drop the locks of all connections.
+        copy(&place.database(), &backup);
+        rows::register(&writer, 1000, 1);
+        assert_eq!(ask(&store, 1000), Ok(true));
+        if journal == Journal::Wal {
+            writer
+                .query_row("pragma wal_checkpoint(truncate)", [], |_| Ok(()))
+                .unwrap();
+        }
+        writer.close().unwrap();
+        copy(&backup, &place.database());
+        recovers(&store, 1000, Ok(false));
+        recovers(&store, 1, Ok(true));
+        let writer = place.writer();
+        rows::register(&writer, 2000, 1);
+        recovers(&store, 2000, Ok(true));
+    }
+}
+
+fn copy(from: &std::path::Path, to: &std::path::Path) {
+    assert!(
+        Command::new("cp")
+            .arg(from)
+            .arg(to)
+            .status()
+            .unwrap()
+            .success()
+    );
+}
+
+#[test]
+fn removed_and_restored() {
+    for journal in [Journal::Wal, Journal::Truncate] {
+        let (place, writer, store) = filled(journal);
+        writer.close().unwrap();
+        let away = place.dir().join("away");
+        std::fs::rename(place.dir().join("var/db"), &away).unwrap();
+        let missing = Err(StoreError::Unavailable(Unavailable::DatabaseMissing));
+        assert_eq!(lookup(&store, 1), missing);
+        recovers(&store, 1, missing);
+        recovers(&store, 1000, missing);
+        std::fs::rename(&away, place.dir().join("var/db")).unwrap();
+        recovers(&store, 1, Ok(true));
+        recovers(&store, 1000, Ok(false));
+    }
+}
+
+#[test]
+fn truncated_and_restored() {
+    for journal in [Journal::Wal, Journal::Truncate] {
+        let (place, writer, store) = filled(journal);
+        if journal == Journal::Wal {
+            // Otherwise all pages are in the WAL, and nothing is missing.
+            writer
+                .query_row("pragma wal_checkpoint(truncate)", [], |_| Ok(()))
+                .unwrap();
+        }
+        writer.close().unwrap();
+        let backup = place.dir().join("backup");
+        copy(&place.database(), &backup);
+        for len in [0, 1000, 5000] {
+            let file = std::fs::File::options()
+                .write(true)
+                .open(place.database())
+                .unwrap();
+            file.set_len(len).unwrap();
+            drop(file);
+            let start = Instant::now();
+            while !matches!(ask(&store, 50), Err(StoreError::Corrupt(_))) {
+                let answer = lookup(&store, 50);
+                assert!(
+                    start.elapsed() < Duration::from_secs(1),
+                    "{len}: {answer:?}"
+                );
+            }
+            assert!(ask(&store, 1000).is_err());
+            copy(&backup, &place.database());
+            recovers(&store, 50, Ok(true));
+        }
+    }
+}
+
+#[test]
+fn no_database_at_all() {
+    let place = Rows::new(Journal::Wal);
+    std::fs::write(place.dir().join("var/db/garbage"), [b'x'; 10_000]).unwrap();
+    std::fs::rename(place.dir().join("var/db/garbage"), place.database()).unwrap();
+    let store = place.open();
+    assert_eq!(
+        lookup(&store, 1),
+        Err(StoreError::Corrupt(Corruption::Malformed))
+    );
+    place.replace(|new| rows::register(new, 1, 1));
+    recovers(&store, 1, Ok(true));
+}
+
+#[test]
+fn tables_of_another_form() {
+    let place = Rows::new(Journal::Wal);
+    place
+        .writer()
+        .execute_batch("alter table ValidPaths rename column narSize to size")
+        .unwrap();
+    let store = place.open();
+    assert_eq!(
+        lookup(&store, 1),
+        Err(StoreError::Corrupt(Corruption::Schema))
+    );
+}
+
+#[test]
+fn many_threads_ask_while_everything_happens() {
+    let (place, writer, store) = filled(Journal::Wal);
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                    // Path 1 is in each of the databases.
+                    let answer = ask(&store, 1);
+                    assert!(answer == Ok(true) || answer.is_err(), "{answer:?}");
+                }
+            });
+        }
+        for number in 1000..1300 {
+            rows::register(&writer, number, 1);
+            rows::delete(&writer, number);
+        }
+        writer.close().unwrap();
+        for number in 0..10 {
+            place.replace(|new| {
+                rows::register(new, 1, number);
+                rows::register(new, 2000 + number, number);
+            });
+        }
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    recovers(&store, 2009, Ok(true));
+    recovers(&store, 2008, Ok(false));
+}

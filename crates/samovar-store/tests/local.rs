@@ -1,0 +1,294 @@
+//! Look-ups in stores that the real Nix made, and in rows that it would write.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use std::io::Write;
+use std::process::Stdio;
+
+use rusqlite::params;
+use samovar_nix::{NarHash, StorePath};
+use samovar_store::{Corruption, LocalStore, Store, StoreError, Unavailable};
+use support::rows::{self, Journal, Rows};
+use support::{NixStore, absent};
+
+/// What a client would learn: through the catalog first, as a server does.
+fn ask(store: &LocalStore, path: &StorePath) -> Option<NarHash> {
+    let snapshot = store.catalog().unwrap().refresh().unwrap();
+    let info = store.lookup(path.hash_part()).unwrap();
+    assert!(snapshot.may_contain(&path.hash_part()) || info.is_none());
+    info.map(|info| info.nar_hash)
+}
+
+#[test]
+fn added_deleted_and_added_again() {
+    let nix = NixStore::new();
+    let first = nix.add_text("first", "1");
+    let store = nix.open();
+    assert!(ask(&store, &first).is_some());
+    let second = nix.add_text("second", "2");
+    assert!(ask(&store, &second).is_some());
+    nix.delete(&first);
+    assert_eq!(ask(&store, &first), None);
+    assert!(ask(&store, &second).is_some());
+    assert_eq!(nix.add_text("first", "1"), first);
+    assert!(ask(&store, &first).is_some());
+    assert_eq!(store.lookup(absent()), Ok(None));
+}
+
+#[test]
+fn what_nix_registers_is_what_is_found() {
+    let nix = NixStore::new();
+    let base = nix.add_text("base", "base");
+    let name = "0123456789abcdfghijklmnpqrsvwxyz-app-1.0";
+    let app = StorePath::from_base_name(name).unwrap();
+    std::fs::create_dir(nix.real(&app)).unwrap();
+    // nix-store --load-db: path, hash, size, deriver, number of references, references.
+    let hash = "0".repeat(63) + "1";
+    let registration = format!(
+        "{}\n{hash}\n1234\n{}\n2\n{}\n{}\n",
+        nix.full(&app),
+        nix.full(&base),
+        nix.full(&base),
+        nix.full(&app)
+    );
+    let mut child = nix
+        .command("nix-store")
+        .arg("--load-db")
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(registration.as_bytes())
+        .unwrap();
+    assert!(child.wait().unwrap().success());
+
+    let store = nix.open();
+    let info = store.lookup(app.hash_part()).unwrap().unwrap();
+    assert_eq!(info.path, app);
+    assert_eq!(info.nar_size, 1234);
+    assert_eq!(
+        info.nar_hash,
+        NarHash::parse(&format!("sha256:{hash}")).unwrap()
+    );
+    let mut expected = vec![base.clone(), app];
+    expected.sort();
+    assert_eq!(info.references, expected);
+    assert_eq!(info.deriver, Some(base.clone()));
+    assert!(info.registration_time > 1_600_000_000);
+
+    let info = store.lookup(base.hash_part()).unwrap().unwrap();
+    assert!(info.content_address.is_some());
+    assert!(info.references.is_empty());
+}
+
+/// A row with one column of the test's choice.
+fn with_column(column: &str, value: impl rusqlite::ToSql) -> (Rows, LocalStore) {
+    let place = Rows::new(Journal::Wal);
+    let writer = place.writer();
+    rows::register(&writer, 1, 1);
+    writer
+        .execute(&format!("update ValidPaths set {column} = ?"), [value])
+        .unwrap();
+    let store = place.open();
+    (place, store)
+}
+
+fn lookup(store: &LocalStore) -> Result<Option<samovar_nix::PathInfo>, StoreError> {
+    store.lookup(rows::path(1).hash_part())
+}
+
+#[test]
+fn the_hash_may_stand_in_any_encoding() {
+    for text in [
+        "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad",
+        "sha256:1b8m03r63zqhnjf7l5wnldhh7c134ap5vpj0850ymkq1iyzicy5s",
+        "sha256:ungWv48Bz+pBQUDeXa4iI7ADYaOWF3qctBD/YfIAFa0=",
+        "sha256-ungWv48Bz+pBQUDeXa4iI7ADYaOWF3qctBD/YfIAFa0=",
+    ] {
+        let (_place, store) = with_column("hash", text);
+        let info = lookup(&store).unwrap().unwrap();
+        assert_eq!(
+            info.nar_hash.to_string(),
+            "sha256:1b8m03r63zqhnjf7l5wnldhh7c134ap5vpj0850ymkq1iyzicy5s"
+        );
+    }
+}
+
+#[test]
+fn malformed_signatures_are_dropped() {
+    let good = rows::signature(1);
+    let (_place, store) = with_column("sigs", format!("nonsense {good} a: :b {good} x:AAAA"));
+    let signatures = lookup(&store).unwrap().unwrap().signatures;
+    assert_eq!(signatures.len(), 1);
+    assert_eq!(signatures[0].to_string(), good);
+}
+
+#[test]
+fn a_path_of_unknown_size_cannot_be_served() {
+    for value in [None, Some(0)] {
+        let (_place, store) = with_column("narSize", value);
+        assert_eq!(lookup(&store), Ok(None));
+    }
+}
+
+#[test]
+fn rows_that_make_no_sense_are_errors_and_not_absent() {
+    let check = |column: &str, value: &str, expected: Corruption| {
+        let (_place, store) = with_column(column, value);
+        assert_eq!(lookup(&store), Err(StoreError::Corrupt(expected)));
+    };
+    check("hash", "sha256:00", Corruption::NarHash);
+    check("hash", "", Corruption::NarHash);
+    check("narSize", "-1", Corruption::NarSize);
+    check("narSize", "much", Corruption::NarSize);
+}
+
+#[test]
+fn optional_columns_that_make_no_sense_are_dropped() {
+    for (column, value) in [
+        ("deriver", "unknown-deriver"),
+        ("ca", "nonsense"),
+        ("ultimate", ""),
+    ] {
+        let (_place, store) = with_column(column, value);
+        let info = lookup(&store).unwrap().unwrap();
+        assert_eq!(
+            (info.deriver, info.content_address, info.ultimate),
+            (None, None, false)
+        );
+    }
+}
+
+#[test]
+fn a_neighbour_is_not_mistaken_for_the_path() {
+    let place = Rows::new(Journal::Wal);
+    let writer = place.writer();
+    for number in 0..200 {
+        rows::register(&writer, number, number);
+    }
+    let store = place.open();
+    for number in 0..400 {
+        let info = store.lookup(rows::path(number).hash_part()).unwrap();
+        assert_eq!(info.is_some(), number < 200);
+    }
+}
+
+#[test]
+fn another_schema_is_not_touched() {
+    for (content, is_understood) in [("10", true), ("10\n", true), ("11", false), ("7", false)] {
+        let place = Rows::new(Journal::Wal);
+        std::fs::write(place.dir().join("var/db/schema"), content).unwrap();
+        let result = place.open().lookup(absent());
+        let expected = if is_understood {
+            Ok(None)
+        } else {
+            Err(StoreError::Unavailable(Unavailable::SchemaUnknown))
+        };
+        assert_eq!(result, expected, "{content:?}");
+    }
+}
+
+#[test]
+fn row_and_references_are_of_one_moment() {
+    let place = Rows::new(Journal::Wal);
+    let writer = place.writer();
+    let write = |generation: u32| {
+        writer
+            .execute_batch("begin immediate; delete from Refs; delete from ValidPaths")
+            .unwrap();
+        for number in 1..=3 {
+            rows::register(&writer, number, generation);
+        }
+        // Odd generations refer to path 2, even ones to path 3.
+        writer
+            .execute(
+                "insert into Refs select a.id, b.id from ValidPaths a, ValidPaths b \
+                 where a.path = ? and b.path = ?",
+                params![rows::full(1), rows::full(2 + (generation + 1) % 2)],
+            )
+            .unwrap();
+        writer.execute_batch("commit").unwrap();
+    };
+    write(0);
+    let store = place.open();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut count = 0;
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                let info = lookup(&store).unwrap().unwrap();
+                let generation = u32::try_from((info.nar_size - 112) / 8).unwrap();
+                assert_eq!(info.references, [rows::path(2 + (generation + 1) % 2)]);
+                count += 1;
+            }
+            count
+        });
+        (1..500).for_each(write);
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(reader.join().unwrap() > 0);
+    });
+}
+
+#[test]
+fn realisations_of_both_generations() {
+    let place = Rows::new(Journal::Wal);
+    let writer = place.writer();
+    rows::register(&writer, 1, 1);
+    rows::register(&writer, 2, 2);
+    let store = place.open();
+    let hash = format!("sha256:{}", "a".repeat(64));
+    let old = samovar_store::RealisationId::parse_hash_form(&format!("{hash}!out")).unwrap();
+    let drv = "0123456789abcdfghijklmnpqrsvwxyz-x.drv";
+    let new = samovar_store::RealisationId::parse_derivation_form(drv, "out").unwrap();
+    // The tables exist only where the experiment was enabled.
+    assert_eq!(store.realisation(&old), Ok(None));
+    assert_eq!(store.realisation(&new), Ok(None));
+    writer
+        .execute_batch(
+            "create table Realisations (id integer primary key autoincrement not null, \
+             drvPath text not null, outputName text not null, outputPath integer not null, \
+             signatures text);
+             create table RealisationsRefs (referrer integer not null, \
+             realisationReference integer);
+             create table BuildTraceV3 (id integer primary key autoincrement not null, \
+             drvPath text not null, outputName text not null, outputPath text not null, \
+             signatures text);",
+        )
+        .unwrap();
+    assert_eq!(store.realisation(&old), Ok(None));
+    assert_eq!(store.realisation(&new), Ok(None));
+    writer
+        .execute_batch(&format!(
+            "insert into Realisations values (1, '{hash}', 'out', 1, 'k:sig'), \
+             (2, 'sha256:{}', 'dev', 2, null);
+             insert into RealisationsRefs values (1, 2);
+             insert into BuildTraceV3 values (1, '{drv}', 'out', '{}', '{}');",
+            "b".repeat(64),
+            rows::full(7),
+            rows::signature(0),
+        ))
+        .unwrap();
+    assert_eq!(
+        store.realisation(&old).unwrap().unwrap(),
+        format!(
+            "{{\"dependentRealisations\":{{\"sha256:{}!dev\":\"{}\"}},\"id\":\"{hash}!out\",\
+             \"outPath\":\"{}\",\"signatures\":[\"k:sig\"]}}",
+            "b".repeat(64),
+            rows::path(2),
+            rows::path(1),
+        )
+    );
+    assert_eq!(
+        store.realisation(&new).unwrap().unwrap(),
+        format!(
+            "{{\"outPath\":\"{}\",\"signatures\":[{{\"keyName\":\"test-1\",\"sig\":\"{}==\"}}]}}",
+            rows::path(7),
+            "A".repeat(86),
+        )
+    );
+}
