@@ -1,1 +1,34 @@
-//! Placeholder header; replaced below.
+//! A Nix binary cache as an application: routes, answers, signing.
+//!
+//! Glue between the engine (`samovar-http`), the store (`samovar-store`) and the formats
+//! (`samovar-nix`): it decides what a URL means and what is answered, and leaves how to them.
+//!
+//! # Two types to know
+//!
+//! * [`Cache`] is the service to give to a server.
+//! * [`Observer`] is told what happened, for logs.
+//!
+//! # In scope
+//!
+//! Every URL that Nix clients ask a binary cache for, in the forms of nix-serve, nix-serve-ng and
+//! harmonia. Read-only.
+//!
+//! # Out of scope
+//!
+//! Command lines, log files, processes: those are the binaries'.
+
+#![forbid(unsafe_code)]
+
+mod cache;
+mod key_file;
+mod log_body;
+mod nar_body;
+mod narinfo;
+mod observer;
+mod rendered;
+mod route;
+mod trouble;
+
+pub use cache::{Cache, Config, Local};
+pub use key_file::{KeyFileError, LoadedKey, load_key};
+pub use observer::{Observer, Silent};

@@ -1,0 +1,144 @@
+//! Secret key files.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use samovar_nix::SecretKey;
+use zeroize::Zeroizing;
+
+/// A key file larger than this is something else, in bytes.
+const FILE_LEN_MAX: u64 = 64 * 1024;
+
+/// Why a key file cannot be used: which, what is wrong, how to mend it, in one line.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeyFileError {
+    /// It is not there.
+    #[error(
+        "the secret key file {0:?} does not exist: make one with \
+         `nix-store --generate-binary-cache-key NAME SECRET-FILE PUBLIC-FILE`, \
+         or unset NIX_SECRET_KEY_FILE to serve without a key"
+    )]
+    Missing(PathBuf),
+    /// This user may not read it.
+    #[error("the secret key file {0:?} is not readable for this user: change its owner or mode")]
+    PermissionDenied(PathBuf),
+    /// It holds nothing.
+    #[error(
+        "the secret key file {0:?} is empty: make a new one with \
+         `nix-store --generate-binary-cache-key NAME SECRET-FILE PUBLIC-FILE`"
+    )]
+    Empty(PathBuf),
+    /// It holds something else.
+    #[error(
+        "the secret key file {0:?} holds no Nix secret key: one line NAME:BASE64 with 64 bytes is \
+         expected (the public key's file is shorter)"
+    )]
+    Malformed(PathBuf),
+    /// Something else.
+    #[error("the secret key file {0:?} cannot be read")]
+    Io(PathBuf, #[source] io::Error),
+}
+
+/// A key and what its file gives reason to say.
+#[derive(Debug)]
+pub struct LoadedKey {
+    /// The key.
+    pub key: SecretKey,
+    /// Remarks, one line each.
+    pub warnings: Vec<String>,
+}
+
+/// Reads a secret key as `nix-store --generate-binary-cache-key` writes it; white space around it
+/// does not matter.
+///
+/// # Errors
+///
+/// Any [`KeyFileError`].
+pub fn load_key(path: &Path) -> Result<LoadedKey, KeyFileError> {
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => KeyFileError::Missing(path.to_owned()),
+        io::ErrorKind::PermissionDenied => KeyFileError::PermissionDenied(path.to_owned()),
+        _ => KeyFileError::Io(path.to_owned(), error),
+    };
+    let file = File::open(path).map_err(failed)?;
+    let mode = file.metadata().map_err(failed)?.mode();
+    let mut text = Zeroizing::new(String::new());
+    match file.take(FILE_LEN_MAX).read_to_string(&mut text) {
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+            return Err(KeyFileError::Malformed(path.to_owned()));
+        }
+        Err(error) => return Err(failed(error)),
+    }
+    if text.trim().is_empty() {
+        return Err(KeyFileError::Empty(path.to_owned()));
+    }
+    // The parser's error could quote the key, so it goes no further.
+    let key =
+        SecretKey::parse(&text).map_err(|_secret| KeyFileError::Malformed(path.to_owned()))?;
+    let mut warnings = Vec::new();
+    if mode & 0o077 != 0 {
+        warnings.push(format!(
+            "the secret key file {path:?} can be read by others: `chmod 600` it"
+        ));
+    }
+    if !key.halves_agree() {
+        warnings.push(format!(
+            "the public half in the secret key file {path:?} does not belong to the secret one: \
+             clients must trust {}",
+            key.public()
+        ));
+    }
+    Ok(LoadedKey { key, warnings })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    const KEY: &str = "test-1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8DoQe/884Qvh1w3RjnS8CZZ+TWMJulDV8d3IZkElUxuA==";
+
+    #[track_caller]
+    fn check(content: &str, mode: u32, expected: Result<usize, &str>) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("key");
+        fs::write(&path, content).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        match (load_key(&path), expected) {
+            (Ok(loaded), Ok(warnings)) => assert_eq!(loaded.warnings.len(), warnings),
+            (Err(error), Err(part)) => {
+                let text = error.to_string();
+                assert!(text.contains(part) && text.contains("key\""), "{text}");
+                assert!(!text.contains("AAECAw"), "{text}");
+            }
+            (outcome, _) => panic!("{outcome:?}"),
+        }
+    }
+
+    #[test]
+    fn files() {
+        check(KEY, 0o600, Ok(0));
+        check(&format!("  {KEY}\n\n"), 0o400, Ok(0));
+        check(KEY, 0o644, Ok(1));
+        check("", 0o600, Err("is empty"));
+        check(" \n", 0o600, Err("is empty"));
+        check("test-1:AAECAw==", 0o600, Err("no Nix secret key"));
+        check(&KEY.replace(':', ""), 0o600, Err("no Nix secret key"));
+    }
+
+    #[test]
+    fn no_file() {
+        let error = load_key(Path::new("/nonexistent/key")).unwrap_err();
+        assert!(error.to_string().contains("does not exist"), "{error}");
+        assert!(matches!(
+            load_key(Path::new("/")),
+            Err(KeyFileError::Io(..))
+        ));
+    }
+}

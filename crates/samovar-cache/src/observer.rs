@@ -1,0 +1,47 @@
+//! Who is told what happened.
+
+use std::fmt;
+
+use samovar_http::{Exchange, Incident};
+use samovar_store::StoreError;
+
+/// Told what an operator may want to know. No method may block: some run on I/O threads.
+pub trait Observer: Send + Sync + 'static {
+    /// Whether [`exchanged`](Self::exchanged) is wanted.
+    fn observes_exchanges(&self) -> bool;
+
+    /// A request was answered.
+    fn exchanged(&self, exchange: &Exchange<'_>);
+
+    /// The engine met with something.
+    fn incident(&self, incident: &Incident<'_>);
+
+    /// The store erred; said once for many requests that meet the same.
+    fn store_failed(&self, error: StoreError);
+
+    /// The store answers again.
+    fn store_recovered(&self);
+
+    /// The files of a valid path are not what its row says.
+    fn path_damaged(&self, path: &dyn fmt::Display, error: &dyn fmt::Display);
+}
+
+/// Tells nobody.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Silent;
+
+impl Observer for Silent {
+    fn observes_exchanges(&self) -> bool {
+        false
+    }
+
+    fn exchanged(&self, _: &Exchange<'_>) {}
+
+    fn incident(&self, _: &Incident<'_>) {}
+
+    fn store_failed(&self, _: StoreError) {}
+
+    fn store_recovered(&self) {}
+
+    fn path_damaged(&self, _: &dyn fmt::Display, _: &dyn fmt::Display) {}
+}

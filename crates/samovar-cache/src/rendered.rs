@@ -1,0 +1,189 @@
+//! Rendered narinfos, bounded in memory.
+//!
+//! Shards keep threads out of each other's way: an I/O thread holds a shard's lock for one look-up
+//! in a hash table. In each shard there are two tables: new entries and hits go into the young one;
+//! when that is half the shard's budget, the old one is dropped and the young one becomes old. What
+//! is asked for stays, at no cost of bookkeeping.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use samovar_http::Prepared;
+use samovar_nix::HashPart;
+
+const SHARD_COUNT: usize = 64;
+
+/// A state of the world: what was true in it holds while it lasts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stamp {
+    /// The catalog's epoch.
+    pub(crate) epoch: u64,
+    /// Counts changes of the key.
+    pub(crate) key: u64,
+}
+
+/// A rendered narinfo.
+#[derive(Debug, Clone)]
+pub(crate) struct Rendered {
+    /// The state in which it was last known to be true; `None`: it was true once, which is worth
+    /// remembering only because a signature may still fit.
+    pub(crate) stamp: Option<Stamp>,
+    /// Which key has signed it.
+    pub(crate) key: u64,
+    /// Length of the text before the signatures.
+    pub(crate) unsigned_len: usize,
+    pub(crate) prepared: Arc<Prepared>,
+}
+
+/// The cache.
+#[derive(Debug)]
+pub(crate) struct RenderedCache {
+    shards: Box<[Mutex<Shard>]>,
+    /// Bytes of one table.
+    table_len_max: usize,
+}
+
+type Table = HashMap<HashPart, Rendered, BuildHasherDefault<HashPartHasher>>;
+
+#[derive(Debug, Default)]
+struct Shard {
+    young: Table,
+    young_len: usize,
+    old: Table,
+}
+
+impl RenderedCache {
+    /// `memory_len`: what all entries may take, in bytes.
+    pub(crate) fn new(memory_len: usize) -> Self {
+        let shards = (0..SHARD_COUNT).map(|_| Mutex::default()).collect();
+        Self {
+            shards,
+            table_len_max: memory_len / SHARD_COUNT / 2,
+        }
+    }
+
+    /// The entry of a path, whether it is still true or not.
+    pub(crate) fn find(&self, hash_part: &HashPart) -> Option<Rendered> {
+        let mut shard = self.shard(hash_part);
+        if let Some(rendered) = shard.young.get(hash_part) {
+            return Some(rendered.clone());
+        }
+        let rendered = shard.old.remove(hash_part)?;
+        shard.insert(*hash_part, rendered.clone(), self.table_len_max);
+        Some(rendered)
+    }
+
+    pub(crate) fn insert(&self, hash_part: HashPart, rendered: Rendered) {
+        let mut shard = self.shard(&hash_part);
+        shard.old.remove(&hash_part);
+        shard.insert(hash_part, rendered, self.table_len_max);
+    }
+
+    pub(crate) fn remove(&self, hash_part: &HashPart) {
+        let mut shard = self.shard(hash_part);
+        shard.old.remove(hash_part);
+        if let Some(rendered) = shard.young.remove(hash_part) {
+            shard.young_len -= memory_len(&rendered);
+        }
+    }
+
+    fn shard(&self, hash_part: &HashPart) -> std::sync::MutexGuard<'_, Shard> {
+        let index = usize::from(hash_part.as_bytes()[0]) % SHARD_COUNT;
+        self.shards[index]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shard {
+    fn insert(&mut self, hash_part: HashPart, rendered: Rendered, table_len_max: usize) {
+        self.young_len += memory_len(&rendered);
+        if let Some(replaced) = self.young.insert(hash_part, rendered) {
+            self.young_len -= memory_len(&replaced);
+        }
+        if self.young_len > table_len_max {
+            self.old = std::mem::take(&mut self.young);
+            self.young_len = 0;
+        }
+    }
+}
+
+/// An entry with its share of the table.
+fn memory_len(rendered: &Rendered) -> usize {
+    2 * (size_of::<HashPart>() + size_of::<Rendered>()) + rendered.prepared.memory_len()
+}
+
+/// Hash parts are hashes already.
+#[derive(Debug, Default)]
+struct HashPartHasher(u64);
+
+impl Hasher for HashPartHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        // The first byte chose the shard.
+        for byte in bytes.iter().skip(1).take(8) {
+            self.0 = self.0 << 8 | u64::from(*byte);
+        }
+    }
+
+    fn write_usize(&mut self, _: usize) {
+        // The length that comes before an array's bytes says nothing.
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use samovar_http::http::Status;
+
+    use super::*;
+
+    fn rendered(len: usize) -> Rendered {
+        let prepared = Arc::new(Prepared::new(Status::OK, &[], &vec![b'x'; len]));
+        Rendered {
+            stamp: None,
+            key: 0,
+            unsigned_len: len,
+            prepared,
+        }
+    }
+
+    fn hash_part(number: u32) -> HashPart {
+        let mut bytes = [0; 20];
+        bytes[..4].copy_from_slice(&number.to_le_bytes());
+        bytes[4] = 1;
+        HashPart::from_bytes(bytes)
+    }
+
+    #[test]
+    fn memory_is_bounded_and_what_is_used_stays() {
+        let memory_len = 1 << 20;
+        let cache = RenderedCache::new(memory_len);
+        let favourite = hash_part(7);
+        cache.insert(favourite, rendered(500));
+        for number in 100..50_000 {
+            cache.insert(hash_part(number), rendered(500));
+            assert!(cache.find(&favourite).is_some());
+        }
+        let held: usize = cache
+            .shards
+            .iter()
+            .map(|shard| {
+                let shard = shard.lock().unwrap();
+                shard
+                    .young
+                    .values()
+                    .chain(shard.old.values())
+                    .map(super::memory_len)
+                    .sum::<usize>()
+            })
+            .sum();
+        assert!(held <= memory_len + SHARD_COUNT * 2000, "{held}");
+        assert!(held >= memory_len / 4, "{held}");
+        cache.remove(&favourite);
+        assert!(cache.find(&favourite).is_none());
+    }
+}
