@@ -41,9 +41,6 @@ const QUERY_PATH_FROM_HASH_PART: u64 = 29;
 const NAR_FROM_PATH: u64 = 38;
 const QUERY_REALISATION: u64 = 43;
 
-/// How long the daemon may be silent. It may wait for a lock of the database itself.
-const SILENCE_MAX: Duration = Duration::from_secs(15);
-
 /// A connection after its handshake.
 #[derive(Debug)]
 pub(super) struct Connection {
@@ -56,8 +53,8 @@ pub(super) struct Connection {
 
 impl Connection {
     /// Connects and shakes hands.
-    pub(super) fn open(path: &Path) -> Result<Self, StoreError> {
-        let stream = socket::connect(path, SILENCE_MAX)?;
+    pub(super) fn open(path: &Path, silence_max: Duration) -> Result<Self, StoreError> {
+        let stream = socket::connect(path, silence_max)?;
         Self::handshake(stream)
     }
 

@@ -1,16 +1,21 @@
 //! Connections to one daemon, opened as needed and kept.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use samovar_nix::{HashPart, PathInfo, StoreDir, StorePath};
 
 use super::connection::Connection;
-use crate::error::StoreError;
+use crate::error::{Irregularity, StoreError, Unavailable};
 use crate::realisation::RealisationId;
 
 /// Idle connections that are kept: each is a process on the daemon's side.
 const IDLE_COUNT_MAX: usize = 4;
+
+/// How long the daemon may be silent. It may wait for a lock of the database itself.
+const SILENCE_MAX: Duration = Duration::from_secs(15);
 
 /// A daemon, asked over as many connections as there are questions at once. Clones share them.
 #[derive(Debug, Clone)]
@@ -22,7 +27,10 @@ pub struct Daemon {
 struct Shared {
     socket: PathBuf,
     store_dir: StoreDir,
+    silence_max: Duration,
     idle: Mutex<Vec<Connection>>,
+    /// Set when a connection broke over a question for a realisation.
+    lacks_realisations: AtomicBool,
 }
 
 /// Keeps a path from being collected as long as it lives.
@@ -33,14 +41,22 @@ pub struct TempRoot {
 }
 
 impl Daemon {
-    /// A daemon that listens at `socket`. Nothing is connected yet.
+    /// A daemon that listens at `socket`, and may be silent for 15 seconds. Nothing is connected yet.
     #[must_use]
     pub fn new(socket: PathBuf, store_dir: StoreDir) -> Self {
+        Self::with_silence_max(socket, store_dir, SILENCE_MAX)
+    }
+
+    /// A daemon that may be silent for `silence_max` in the middle of an answer.
+    #[must_use]
+    pub fn with_silence_max(socket: PathBuf, store_dir: StoreDir, silence_max: Duration) -> Self {
         Self {
             shared: Arc::new(Shared {
                 socket,
                 store_dir,
+                silence_max,
                 idle: Mutex::default(),
+                lacks_realisations: AtomicBool::new(false),
             }),
         }
     }
@@ -94,14 +110,36 @@ impl Daemon {
 
     /// The document of a realisation.
     ///
+    /// A daemon of Nix 2.8 whose administrator did not enable the experiment does not say so: its
+    /// process for the connection ends in a failed assertion, and may take its time for that. Such a
+    /// daemon has no realisations, and is not asked for any again.
+    ///
     /// # Errors
     ///
     /// Any [`StoreError`].
     pub fn realisation(&self, id: &RealisationId) -> Result<Option<String>, StoreError> {
-        match self.ask(|connection| connection.realisation(self.store_dir(), id)) {
-            // So says a daemon without the experimental feature: it has none.
+        if self.shared.lacks_realisations.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        // On a connection of its own, so that a break is not taken for that of an idle one.
+        let mut connection = self.connect()?;
+        match connection.realisation(self.store_dir(), id) {
+            Ok(document) => {
+                self.put_back(connection);
+                Ok(document)
+            }
+            // Newer daemons without the experiment say so.
             Err(StoreError::Refused) => Ok(None),
-            other => other,
+            Err(
+                StoreError::Protocol(Irregularity::EndedEarly)
+                | StoreError::Unavailable(Unavailable::DaemonTimeout),
+            ) => {
+                self.shared
+                    .lacks_realisations
+                    .store(true, Ordering::Relaxed);
+                Ok(None)
+            }
+            Err(error) => Err(error),
         }
     }
 
@@ -113,7 +151,7 @@ impl Daemon {
     ///
     /// Any [`StoreError`].
     pub fn temp_root(&self, path: &StorePath) -> Result<TempRoot, StoreError> {
-        let mut connection = Connection::open(&self.shared.socket)?;
+        let mut connection = self.connect()?;
         connection.add_temp_root(self.store_dir(), path)?;
         Ok(TempRoot {
             _connection: connection,
@@ -131,7 +169,7 @@ impl Daemon {
             }
             // The connection may have been dead since its last use.
             Err(_) => {
-                let mut connection = Connection::open(&self.shared.socket)?;
+                let mut connection = self.connect()?;
                 connection.begin_nar(self.store_dir(), path)?;
                 Ok(connection)
             }
@@ -164,15 +202,19 @@ impl Daemon {
             // The daemon may have been restarted since. All questions can be asked twice.
             self.idle().clear();
         }
-        let mut connection = Connection::open(&self.shared.socket)?;
+        let mut connection = self.connect()?;
         let result = ask(&mut connection);
         self.put_back(connection);
         result
     }
 
+    fn connect(&self) -> Result<Connection, StoreError> {
+        Connection::open(&self.shared.socket, self.shared.silence_max)
+    }
+
     fn connection(&self) -> Result<Connection, StoreError> {
         let idle = self.idle().pop();
-        idle.map_or_else(|| Connection::open(&self.shared.socket), Ok)
+        idle.map_or_else(|| self.connect(), Ok)
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<Connection>> {

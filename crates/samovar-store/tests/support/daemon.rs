@@ -1,6 +1,6 @@
 //! A real daemon.
 
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::NixStore;
@@ -30,6 +30,22 @@ impl NixDaemon {
             std::thread::yield_now();
         }
         daemon
+    }
+}
+
+impl NixDaemon {
+    /// Ends the daemon and the processes that serve its connections.
+    pub(crate) fn end_with_children(self) {
+        let parent = self.child.id().to_string();
+        let list = Command::new("ps")
+            .args(["-o", "pid=", "--ppid", &parent])
+            .output()
+            .unwrap();
+        let children = String::from_utf8(list.stdout).unwrap();
+        drop(self);
+        for child in children.split_whitespace() {
+            Command::new("kill").args(["-9", child]).status().unwrap();
+        }
     }
 }
 

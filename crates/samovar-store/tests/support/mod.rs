@@ -81,7 +81,7 @@ impl NixStore {
         command
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap());
-        command.envs(self.variables());
+        command.envs(self.variables()).env("NIX_REMOTE", "local");
         command
     }
 

@@ -1,0 +1,316 @@
+//! The worker protocol against a real daemon.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use std::io::Read;
+
+use samovar_store::{
+    Daemon, DaemonStore, LocalStore, Location, Store, StoreError, Tree, TreeError, Unavailable,
+    open,
+};
+use support::daemon::NixDaemon;
+use support::{NixStore, absent};
+
+fn daemon(nix: &NixStore) -> Daemon {
+    let silence_max = std::time::Duration::from_secs(3);
+    Daemon::with_silence_max(nix.join("socket"), nix.store_dir(), silence_max)
+}
+
+/// A store whose database and files this process cannot see.
+fn remote(nix: &NixStore) -> DaemonStore {
+    let location = Location {
+        real_dir: "/nonexistent/store".into(),
+        state_dir: "/nonexistent/state".into(),
+        ..nix.location()
+    };
+    DaemonStore::new(LocalStore::new(location).unwrap(), daemon(nix))
+}
+
+fn nar(tree: &Tree) -> Vec<u8> {
+    let mut nar = Vec::new();
+    tree.nar().unwrap().read_to_end(&mut nar).unwrap();
+    nar
+}
+
+fn tree_of_files(nix: &NixStore) -> samovar_nix::StorePath {
+    let dir = nix.join("tree");
+    std::fs::create_dir_all(dir.join("sub")).unwrap();
+    std::fs::write(dir.join("sub/file"), vec![b'x'; 300_000]).unwrap();
+    std::os::unix::fs::symlink("sub", dir.join("link")).unwrap();
+    nix.add(&dir)
+}
+
+#[test]
+fn the_daemon_says_what_the_database_says() {
+    let nix = NixStore::new();
+    let path = tree_of_files(&nix);
+    let _running = NixDaemon::start(&nix);
+    let daemon = daemon(&nix);
+    let info = daemon.lookup(path.hash_part()).unwrap();
+    assert_eq!(info, nix.open().lookup(path.hash_part()).unwrap());
+    assert!(info.is_some());
+    assert_eq!(daemon.path_info(&path), Ok(info));
+    assert_eq!(daemon.is_valid(&path), Ok(true));
+    assert_eq!(daemon.lookup(absent()), Ok(None));
+    let other = nix.parse(&nix.full(&path).replace("-tree", "-other"));
+    assert_eq!(daemon.is_valid(&other), Ok(false));
+    assert_eq!(daemon.path_info(&other), Ok(None));
+}
+
+#[test]
+fn answers_are_fresh_on_one_connection() {
+    let nix = NixStore::new();
+    let _running = NixDaemon::start(&nix);
+    let daemon = daemon(&nix);
+    let path = nix.add_text("a", "a");
+    for _ in 0..3 {
+        assert!(daemon.lookup(path.hash_part()).unwrap().is_some());
+        nix.delete(&path);
+        assert_eq!(daemon.lookup(path.hash_part()), Ok(None));
+        assert_eq!(nix.add_text("a", "a"), path);
+    }
+}
+
+#[test]
+fn nars_and_listings_from_the_daemon() {
+    let nix = NixStore::new();
+    let path = tree_of_files(&nix);
+    let running = NixDaemon::start(&nix);
+    let store = remote(&nix);
+    let tree = store.tree(&path).unwrap();
+    assert!(tree.path().is_none());
+    let expected = nix.dump(&path);
+    // The connection is used again: more than are kept idle.
+    for _ in 0..10 {
+        assert!(nar(&tree) == expected);
+    }
+    assert_eq!(tree.nar_size().unwrap(), expected.len() as u64);
+    let local = nix.open().tree(&path).unwrap();
+    assert_eq!(tree.listing().unwrap(), local.listing().unwrap());
+    assert!(matches!(tree.walk(), Err(TreeError::Remote)));
+
+    let mut reader = tree.nar().unwrap();
+    reader.skip_to(200_000).unwrap();
+    let mut rest = Vec::new();
+    reader.read_to_end(&mut rest).unwrap();
+    assert!(rest == expected[200_000..]);
+
+    // A reader that gives up in the middle leaves nothing behind for the next question.
+    let mut reader = tree.nar().unwrap();
+    reader.fill(&mut [0; 1000]).unwrap();
+    drop(reader);
+    assert!(store.lookup(path.hash_part()).unwrap().is_some());
+    drop(running);
+}
+
+#[test]
+fn a_nar_whose_files_are_gone_or_changed_is_an_error() {
+    let nix = NixStore::new();
+    let path = tree_of_files(&nix);
+    let _running = NixDaemon::start(&nix);
+    let store = remote(&nix);
+    let tree = store.tree(&path).unwrap();
+    let real = nix.real(&path);
+    let read = || {
+        let mut reader = tree.nar()?;
+        while reader.fill(&mut [0; 10_000])? > 0 {}
+        Ok::<_, TreeError>(())
+    };
+    let file = real.join("sub/file");
+    std::fs::write(&file, vec![b'y'; 300_000]).unwrap();
+    assert!(
+        matches!(read(), Err(TreeError::Daemon(_))),
+        "another content"
+    );
+    std::fs::write(&file, vec![b'x'; 300_000]).unwrap();
+    read().unwrap();
+    std::fs::write(&file, vec![b'x'; 100_000]).unwrap();
+    assert!(
+        matches!(read(), Err(TreeError::Daemon(_))),
+        "a shorter file"
+    );
+    std::fs::remove_dir_all(&real).unwrap();
+    assert!(
+        matches!(read(), Err(TreeError::Daemon(_))),
+        "no files at all"
+    );
+    assert!(store.lookup(path.hash_part()).unwrap().is_some());
+    assert!(store.tree(&nix.add_text("b", "b")).unwrap().nar().is_ok());
+}
+
+#[test]
+fn a_daemon_that_was_restarted() {
+    let nix = NixStore::new();
+    let path = nix.add_text("a", "a");
+    let running = NixDaemon::start(&nix);
+    let daemon = daemon(&nix);
+    assert!(daemon.lookup(path.hash_part()).unwrap().is_some());
+    // The processes that serve connections outlive the one that accepts them; end those, too.
+    running.end_with_children();
+    let unreachable = Err(StoreError::Unavailable(Unavailable::DaemonUnreachable));
+    assert_eq!(daemon.lookup(path.hash_part()), unreachable);
+    let _running = NixDaemon::start(&nix);
+    assert!(daemon.lookup(path.hash_part()).unwrap().is_some());
+}
+
+#[test]
+fn a_temp_root_keeps_a_path_from_the_collector() {
+    let nix = NixStore::new();
+    let path = nix.add_text("a", "a");
+    let _running = NixDaemon::start(&nix);
+    let daemon = daemon(&nix);
+    let root = daemon.temp_root(&path).unwrap();
+    let collect = || nix.nix("nix-store", &["--gc"]);
+    collect();
+    assert_eq!(daemon.is_valid(&path), Ok(true));
+    drop(root);
+    // The daemon's process notices the end of its connection in its own time.
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
+    while daemon.is_valid(&path) == Ok(true) {
+        assert!(std::time::Instant::now() < deadline);
+        collect();
+    }
+}
+
+#[test]
+fn a_daemon_without_realisations_is_asked_once() {
+    let nix = NixStore::new();
+    let path = nix.add_text("a", "a");
+    let _running = NixDaemon::start(&nix);
+    let daemon = daemon(&nix);
+    let text = format!("sha256:{}!out", "0".repeat(64));
+    let id = samovar_store::RealisationId::parse_hash_form(&text).unwrap();
+    assert_eq!(daemon.realisation(&id), Ok(None));
+    assert_eq!(daemon.realisation(&id), Ok(None));
+    let drv = "0123456789abcdfghijklmnpqrsvwxyz-x.drv";
+    let id = samovar_store::RealisationId::parse_derivation_form(drv, "out").unwrap();
+    assert_eq!(daemon.realisation(&id), Ok(None));
+    assert_eq!(daemon.is_valid(&path), Ok(true));
+}
+
+#[test]
+fn the_daemon_and_the_database_give_the_same_realisation() {
+    let nix = NixStore::new();
+    std::fs::write(
+        nix.join("etc/nix.conf"),
+        "experimental-features = ca-derivations\n",
+    )
+    .unwrap();
+    let path = nix.add_text("a", "a");
+    let _running = NixDaemon::start(&nix);
+    let daemon = daemon(&nix);
+    let hash = format!("sha256:{}", "0".repeat(64));
+    let id = samovar_store::RealisationId::parse_hash_form(&format!("{hash}!out")).unwrap();
+    assert_eq!(daemon.realisation(&id), Ok(None));
+    // The daemon has made the tables.
+    let writer = rusqlite::Connection::open(nix.database()).unwrap();
+    for (output, signatures) in [("out", "b:sig a:sig"), ("dev", "")] {
+        writer
+            .execute(
+                "insert into Realisations (drvPath, outputName, outputPath, signatures) \
+                 values (?, ?, (select id from ValidPaths where path = ?), ?)",
+                rusqlite::params![hash, output, nix.full(&path), signatures],
+            )
+            .unwrap();
+    }
+    writer
+        .execute("insert into RealisationsRefs values (1, 2)", [])
+        .unwrap();
+    let document = daemon.realisation(&id).unwrap();
+    assert!(document.is_some());
+    assert_eq!(nix.open().realisation(&id), Ok(document));
+}
+
+#[test]
+fn a_socket_below_a_path_too_long_for_an_address() {
+    let nix = NixStore::new();
+    let path = nix.add_text("a", "a");
+    let _running = NixDaemon::start(&nix);
+    let deep = nix.join("long".repeat(30));
+    std::fs::create_dir(&deep).unwrap();
+    std::os::unix::fs::symlink(nix.join("socket"), deep.join("socket")).unwrap();
+    let daemon = Daemon::new(deep.join("socket"), nix.store_dir());
+    assert_eq!(daemon.is_valid(&path), Ok(true));
+}
+
+#[test]
+fn the_daemon_stands_in_until_the_database_can_be_read() {
+    let nix = NixStore::new();
+    let path = tree_of_files(&nix);
+    let _running = NixDaemon::start(&nix);
+    let away = nix.join("away");
+    std::fs::rename(nix.database(), &away).unwrap();
+    // The daemon's processes have no database either; open one while it was there.
+    std::fs::rename(&away, nix.database()).unwrap();
+    let store = open(Some("daemon"), &nix.settings()).unwrap();
+    assert!(store.lookup(path.hash_part()).unwrap().is_some());
+    assert!(store.catalog().unwrap().refresh().is_ok());
+    assert!(store.tree(&path).unwrap().path().is_some());
+    assert!(nar(&store.tree(&path).unwrap()) == nix.dump(&path));
+}
+
+#[test]
+fn metadata_by_the_daemon_and_files_by_ourselves() {
+    let nix = NixStore::new();
+    let path = tree_of_files(&nix);
+    let _running = NixDaemon::start(&nix);
+    let location = Location {
+        state_dir: "/nonexistent/state".into(),
+        ..nix.location()
+    };
+    let store = DaemonStore::new(LocalStore::new(location).unwrap(), daemon(&nix));
+    assert!(store.lookup(path.hash_part()).unwrap().is_some());
+    assert!(store.tree(&path).unwrap().path().is_some());
+    assert!(store.catalog().unwrap().refresh().is_err());
+    assert_eq!(store.probe(), Ok(()));
+}
+
+#[test]
+fn a_hostile_or_silent_daemon() {
+    use std::io::Write;
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("socket");
+    let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let daemon = Daemon::new(socket, samovar_nix::StoreDir::default());
+    let magic = 0x6478_696f_u64.to_le_bytes();
+    let version = |minor: u64| (0x100 | minor).to_le_bytes();
+    let last = 0x616c_7473_u64.to_le_bytes();
+    let huge = u64::MAX.to_le_bytes();
+    let answers: [Vec<u8>; 8] = [
+        vec![],
+        vec![0; 16],
+        [magic, version(19)].concat(),
+        [magic, 0x200_u64.to_le_bytes()].concat(),
+        // A list of features without end, a version string without end.
+        [magic, version(38), huge].concat(),
+        [magic, version(34), huge].concat(),
+        // A message nobody knows; a log line of all the memory there is.
+        [magic, version(21), 7_u64.to_le_bytes()].concat(),
+        [
+            magic,
+            version(21),
+            last,
+            0x6f6c_6d67_u64.to_le_bytes(),
+            huge,
+        ]
+        .concat(),
+    ];
+    for answer in answers {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let (mut stream, _) = listener.accept().unwrap();
+                // The peer may hang up before it has read everything.
+                let _sent = stream.write_all(&answer);
+                let _closed = stream.shutdown(std::net::Shutdown::Write);
+                let _read = stream.read_to_end(&mut Vec::new());
+            });
+            let result = daemon.lookup(absent());
+            assert!(
+                matches!(result, Err(StoreError::Protocol(_))),
+                "{answer:?}: {result:?}"
+            );
+        });
+    }
+}
