@@ -18,7 +18,15 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 pub struct Listener {
     sockets: Vec<OwnedFd>,
     /// Set if more sockets for the same address can be made.
-    spread: Option<(SocketAddr, u32)>,
+    spread: Option<Address>,
+}
+
+/// A TCP address and how to listen on it.
+#[derive(Debug, Clone, Copy)]
+struct Address {
+    addr: SocketAddr,
+    v6_only: bool,
+    backlog: u32,
 }
 
 impl Listener {
@@ -30,17 +38,38 @@ impl Listener {
     /// `AddrInUse` if anybody listens there, another server with `SO_REUSEPORT` included; others
     /// as the system gives them.
     pub fn tcp(addr: SocketAddr, backlog: u32) -> io::Result<Self> {
-        if addr.port() != 0 {
+        Self::bind(Address {
+            addr,
+            v6_only: false,
+            backlog,
+        })
+    }
+
+    /// As [`tcp`](Self::tcp), but an IPv6 address leaves IPv4 connections to others.
+    ///
+    /// # Errors
+    ///
+    /// As [`tcp`](Self::tcp).
+    pub fn tcp_v6_only(addr: SocketAddr, backlog: u32) -> io::Result<Self> {
+        Self::bind(Address {
+            addr,
+            v6_only: true,
+            backlog,
+        })
+    }
+
+    fn bind(address: Address) -> io::Result<Self> {
+        if address.addr.port() != 0 {
             // A socket without SO_REUSEPORT cannot share a port, so this finds a second server,
             // which otherwise would silently take half of the connections.
-            drop(tcp_socket(addr, false)?);
+            drop(tcp_socket(address, false)?);
         }
-        let socket = tcp_socket(addr, true)?;
-        rustix::net::listen(&socket, backlog_number(backlog))?;
+        let socket = tcp_socket(address, true)?;
+        rustix::net::listen(&socket, backlog_number(address.backlog))?;
         let addr = SocketAddr::try_from(rustix::net::getsockname(&socket)?)?;
         Ok(Self {
             sockets: vec![socket],
-            spread: Some((addr, backlog)),
+            spread: Some(Address { addr, ..address }),
         })
     }
 
@@ -53,13 +82,20 @@ impl Listener {
     pub fn unix(path: &Path, backlog: u32) -> io::Result<Self> {
         if let Ok(metadata) = std::fs::symlink_metadata(path) {
             if !metadata.file_type().is_socket() {
-                return Err(io::Error::new(io::ErrorKind::AlreadyExists, "not a socket"));
-            }
-            if UnixStream::connect(path).is_ok() {
                 return Err(io::Error::new(
-                    io::ErrorKind::AddrInUse,
-                    "a server answers there",
+                    io::ErrorKind::AlreadyExists,
+                    "a file that is no socket",
                 ));
+            }
+            match UnixStream::connect(path) {
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
+                // A full backlog, a datagram socket, no permission: all are signs of life.
+                Ok(_) | Err(_) => {
+                    return Err(io::Error::new(
+                        io::ErrorKind::AddrInUse,
+                        "another server listens there",
+                    ));
+                }
             }
             std::fs::remove_file(path)?;
         }
@@ -88,10 +124,10 @@ impl Listener {
     ///
     /// As [`tcp`](Self::tcp).
     pub fn spread(&mut self, count: usize) -> io::Result<()> {
-        if let Some((addr, backlog)) = self.spread {
+        if let Some(address) = self.spread {
             while self.sockets.len() < count {
-                let socket = tcp_socket(addr, true)?;
-                rustix::net::listen(&socket, backlog_number(backlog))?;
+                let socket = tcp_socket(address, true)?;
+                rustix::net::listen(&socket, backlog_number(address.backlog))?;
                 self.sockets.push(socket);
             }
         }
@@ -137,7 +173,8 @@ fn backlog_number(backlog: u32) -> i32 {
     i32::try_from(backlog).unwrap_or(i32::MAX)
 }
 
-fn tcp_socket(addr: SocketAddr, reuse_port: bool) -> io::Result<OwnedFd> {
+fn tcp_socket(address: Address, reuse_port: bool) -> io::Result<OwnedFd> {
+    let Address { addr, v6_only, .. } = address;
     let family = if addr.is_ipv4() {
         AddressFamily::INET
     } else {
@@ -148,7 +185,7 @@ fn tcp_socket(addr: SocketAddr, reuse_port: bool) -> io::Result<OwnedFd> {
     sockopt::set_socket_reuseaddr(&socket, true)?;
     sockopt::set_socket_reuseport(&socket, reuse_port)?;
     if addr.is_ipv6() {
-        sockopt::set_ipv6_v6only(&socket, false)?;
+        sockopt::set_ipv6_v6only(&socket, v6_only)?;
     }
     // Inherited by accepted sockets: an answer is written whole, so waiting for more to send would
     // only delay it.
