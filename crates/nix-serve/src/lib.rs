@@ -5,8 +5,10 @@
 //! [`listener::ListenSpec::resolve`] turns what it says about sockets into addresses. The rest is
 //! for the life of the process: [`daemon`], [`log`], [`signals`], [`notify`].
 //!
-//! Out of scope: the store, HTTP, and serving one over the other. Nothing here binds a socket that
-//! clients reach.
+//! [`server::run`] puts them together with the cache.
+//!
+//! Out of scope: what a URL means (`samovar-cache`), HTTP (`samovar-http`), the store
+//! (`samovar-store`).
 
 #![forbid(unsafe_code)]
 
@@ -16,4 +18,5 @@ pub mod environment;
 pub mod listener;
 pub mod log;
 pub mod notify;
+pub mod server;
 pub mod signals;

@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use nix_serve::cli::{CliError, Invocation, Options, Warning, help, parse, version};
 use nix_serve::daemon::{Role, launch};
 use nix_serve::environment::Environment;
+use nix_serve::server;
 
 fn main() -> ExitCode {
     match parse(std::env::args_os().skip(1)) {
@@ -37,13 +38,15 @@ fn start(options: &Options, warnings: &[Warning]) -> anyhow::Result<ExitCode> {
         // The process in the background says what there is to say.
         return Ok(ExitCode::from(launch(std::env::args_os().skip(1))?));
     }
-    for warning in warnings {
-        complain("warning", &warning.to_string());
-    }
-    for warning in environment.warnings {
-        complain("warning", warning);
-    }
-    anyhow::bail!("there is no engine in this build")
+    let background = match role {
+        Role::Background(background) => Some(background),
+        Role::Foreground | Role::Launcher => None,
+    };
+    let remarks = warnings.iter().map(ToString::to_string);
+    let remarks = remarks.chain(environment.warnings.iter().map(ToString::to_string));
+    let remarks: Vec<String> = remarks.collect();
+    server::run(options, &environment, &remarks, background)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn print(text: &str) -> ExitCode {

@@ -32,3 +32,5 @@ mod trouble;
 pub use cache::{Cache, Config, Local};
 pub use key_file::{KeyFileError, LoadedKey, load_key};
 pub use observer::{Observer, Silent};
+/// The key that a cache signs with.
+pub use samovar_nix::SecretKey;

@@ -7,9 +7,7 @@
 mod inherited;
 mod resolve;
 mod spec;
-mod stale;
 
 pub use inherited::{InheritedError, InheritedListener, inherited};
 pub use resolve::{Bind, ResolveError, TcpAddress, family_missing};
 pub use spec::{Host, ListenSpec, ListenSpecError, PORT_DEFAULT, ParsedListen};
-pub use stale::{StaleError, remove_stale};

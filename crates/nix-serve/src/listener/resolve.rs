@@ -15,7 +15,7 @@ pub enum Bind {
     /// them is bound: `localhost` has an IPv6 address in `/etc/hosts` of machines that have no
     /// IPv6.
     EachOf(Vec<TcpAddress>),
-    /// A Unix socket. See [`remove_stale`](super::remove_stale) first.
+    /// A Unix socket.
     Unix(PathBuf),
 }
 

@@ -1,0 +1,114 @@
+//! From what was asked for to bound sockets.
+
+use std::io;
+use std::path::Path;
+
+use anyhow::{Context as _, bail};
+use samovar_http::Listener;
+
+use crate::listener::{Bind, InheritedListener, ListenSpec, TcpAddress, family_missing, inherited};
+use crate::log::ErrorLog;
+
+/// Binds everything, or takes what the service manager has bound instead.
+pub(super) fn listeners(
+    specs: &[ListenSpec],
+    backlog: u32,
+    errors: &ErrorLog,
+) -> anyhow::Result<Vec<Listener>> {
+    let inherited = inherited()?;
+    if !inherited.is_empty() {
+        errors.info("listening on the service manager's sockets, not on those of the command line");
+        return inherited.into_iter().map(from_manager).collect();
+    }
+    let mut listeners = Vec::new();
+    for spec in specs {
+        match spec.resolve()? {
+            Bind::Unix(path) => listeners.push(unix(&path, backlog)?),
+            Bind::FirstOf(addresses) => listeners.push(first_of(&addresses, backlog)?),
+            Bind::EachOf(addresses) => listeners.extend(each_of(&addresses, backlog)?),
+        }
+    }
+    Ok(listeners)
+}
+
+/// Removes the files of unix sockets that this process has bound.
+pub(super) fn remove_sockets(specs: &[ListenSpec]) {
+    for spec in specs {
+        if let ListenSpec::Unix(path) = spec {
+            // It may be gone, or the directory closed to us by now; the next server replaces it.
+            std::fs::remove_file(path).ok();
+        }
+    }
+}
+
+fn from_manager(socket: InheritedListener) -> anyhow::Result<Listener> {
+    let socket = match socket {
+        InheritedListener::Tcp(listener) => listener.into(),
+        InheritedListener::Unix(listener) => listener.into(),
+    };
+    Listener::inherited(socket).context("cannot use a socket of the service manager")
+}
+
+fn unix(path: &Path, backlog: u32) -> anyhow::Result<Listener> {
+    Listener::unix(path, backlog).map_err(|error| {
+        let mend = match error.kind() {
+            io::ErrorKind::AddrInUse => "stop the server that listens there or choose another path",
+            io::ErrorKind::AlreadyExists => "there is a file that is no socket: move it away",
+            io::ErrorKind::PermissionDenied => "this user may not make a socket there",
+            io::ErrorKind::NotFound => "its directory does not exist: make it",
+            _ => "choose another path",
+        };
+        anyhow::Error::new(error).context(format!("cannot listen on {path:?}: {mend}"))
+    })
+}
+
+fn tcp(address: &TcpAddress, backlog: u32) -> io::Result<Listener> {
+    if address.v6_only {
+        Listener::tcp_v6_only(address.address, backlog)
+    } else {
+        Listener::tcp(address.address, backlog)
+    }
+}
+
+fn explain(address: &TcpAddress, error: io::Error) -> anyhow::Error {
+    let mend = match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            "another server listens there: stop it or choose another port with --port"
+        }
+        io::ErrorKind::PermissionDenied => {
+            "ports below 1024 need root or CAP_NET_BIND_SERVICE: choose another with --port"
+        }
+        io::ErrorKind::AddrNotAvailable => "this machine has no such address",
+        _ => "choose another address with --listen",
+    };
+    let address = address.address;
+    anyhow::Error::new(error).context(format!("cannot listen on {address}: {mend}"))
+}
+
+fn first_of(addresses: &[TcpAddress], backlog: u32) -> anyhow::Result<Listener> {
+    let mut rest = addresses.iter();
+    while let Some(address) = rest.next() {
+        match tcp(address, backlog) {
+            Ok(listener) => return Ok(listener),
+            Err(error) if family_missing(&error) && rest.len() > 0 => {}
+            Err(error) => return Err(explain(address, error)),
+        }
+    }
+    bail!("there is no address to listen on")
+}
+
+fn each_of(addresses: &[TcpAddress], backlog: u32) -> anyhow::Result<Vec<Listener>> {
+    let mut listeners = Vec::new();
+    let mut missing = None;
+    for address in addresses {
+        match tcp(address, backlog) {
+            Ok(listener) => listeners.push(listener),
+            Err(error) if family_missing(&error) => missing = Some((address, error)),
+            Err(error) => return Err(explain(address, error)),
+        }
+    }
+    match missing {
+        Some((address, error)) if listeners.is_empty() => Err(explain(address, error)),
+        _ => Ok(listeners),
+    }
+}

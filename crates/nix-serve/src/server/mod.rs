@@ -1,0 +1,276 @@
+//! A server from its first line to its last.
+//!
+//! # Order
+//!
+//! What can fail comes first, and everything that fails is said in one line: the store, the key,
+//! the sockets. Then the process gives up its rights, catches signals, starts to serve, and says so.
+//!
+//! | signal | what happens |
+//! |---|---|
+//! | HUP | key read again (a bad one is refused, the old one stays), logs opened anew |
+//! | USR1 | logs opened anew |
+//! | QUIT | no new connections; ends when those there are have their answers |
+//! | TERM, INT | the same, but ends after [`STOP_TIME`]; the second one ends at once |
+
+mod bind;
+mod observer;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use samovar_cache::{Cache, Config, load_key};
+use samovar_http::{Limits, Server};
+use samovar_store::{Settings, StoreUri};
+
+use crate::cli::Options;
+use crate::daemon::{Background, Identity, PidFile};
+use crate::environment::Environment;
+use crate::log::{AccessLog, ErrorLog, Level};
+use crate::notify;
+use crate::signals::{Signal, listen};
+use observer::Logs;
+
+/// How long answers under way may go on after TERM.
+pub const STOP_TIME: Duration = Duration::from_secs(10);
+/// How long they may after QUIT: as good as for ever.
+const DRAIN_TIME: Duration = Duration::from_secs(24 * 60 * 60);
+/// How long the last lines may take to reach their files.
+const FLUSH_TIME: Duration = Duration::from_secs(2);
+/// An I/O thread that does not answer within this is stuck.
+const ANSWER_TIME: Duration = Duration::from_secs(5);
+
+/// Serves until a signal ends it.
+///
+/// # Errors
+///
+/// If it cannot start. The message is one line: who erred, and what to do.
+pub fn run(
+    options: &Options,
+    environment: &Environment,
+    warnings: &[String],
+    background: Option<Background>,
+) -> anyhow::Result<()> {
+    let verbosity = match options.is_verbose() || environment.debug {
+        true => Level::Debug,
+        false => Level::Info,
+    };
+    let errors = ErrorLog::open(options.error_log.as_deref(), verbosity).with_context(|| {
+        format!(
+            "cannot open the error log {:?}",
+            options.error_log.as_deref().unwrap_or(Path::new("-"))
+        )
+    })?;
+    for warning in warnings {
+        errors.warning(warning);
+    }
+    let outcome = serve(options, environment, background, &errors);
+    errors.flush(FLUSH_TIME);
+    outcome
+}
+
+fn serve(
+    options: &Options,
+    environment: &Environment,
+    background: Option<Background>,
+    errors: &ErrorLog,
+) -> anyhow::Result<()> {
+    let access = options
+        .access_log_target()
+        .map(|target| {
+            AccessLog::open(&target, errors.clone())
+                .with_context(|| format!("cannot open the access log {target:?}"))
+        })
+        .transpose()?;
+    let logs = Arc::new(Logs::new(access, errors.clone(), options.client_address()));
+    let key = read_key(environment, errors)?;
+    let identity = Identity::find(options.user.as_deref(), options.group.as_deref())?;
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut listeners = bind::listeners(&options.listeners, options.backlog, errors)?;
+    for listener in &mut listeners {
+        listener
+            .spread(cores)
+            .context("cannot listen with one socket a thread")?;
+    }
+    let pid_file = options
+        .pid_file
+        .as_deref()
+        .map(PidFile::write)
+        .transpose()?;
+    if let Some(identity) = &identity {
+        identity.assume()?;
+    }
+    // Opened by the one who will read it: what only root can read is of no use later.
+    let store = open_store(options, errors)?;
+    let config = Config {
+        priority: options.priority.unwrap_or(30),
+        path_prefix: options.path_prefix.clone(),
+        key,
+        ..Config::default()
+    };
+    let cache = Cache::new(store, config, Arc::clone(&logs) as _);
+    let mut builder = Server::builder(cache)
+        .limits(limits(options))
+        .io_threads(cores);
+    if let Some(workers) = options.workers {
+        builder = builder.workers(usize::try_from(workers.get()).unwrap_or(usize::MAX));
+    }
+    let mut addresses = Vec::new();
+    for listener in listeners {
+        addresses.extend(listener.local_addr());
+        builder = builder.listen(listener);
+    }
+    let (sender, events) = channel();
+    let _signals =
+        listen(move |signal| sender.send(signal).is_ok()).context("cannot catch signals")?;
+    let server = Arc::new(builder.start().context("cannot start threads")?);
+    let watched = Arc::downgrade(&server);
+    let _watchdog = notify::watchdog(move || {
+        watched
+            .upgrade()
+            .is_some_and(|server| server.answers_within(ANSWER_TIME))
+    })
+    .context("cannot start the watchdog's thread")?;
+    for address in &addresses {
+        errors.info(format_args!(
+            "serving {} on http://{address}{}",
+            server.service().store().store_dir(),
+            options.path_prefix
+        ));
+    }
+    if let Some(background) = background {
+        background.ready(options.error_log.as_deref())?;
+    }
+    notify::ready();
+    server.service().warm_up();
+    wait(&server, &events, environment, &logs);
+    notify::stopping();
+    logs.flush(FLUSH_TIME);
+    bind::remove_sockets(&options.listeners);
+    if let Some(pid_file) = pid_file
+        && let Err(error) = pid_file.remove()
+    {
+        errors.debug(format_args!("cannot remove the pid file: {error}"));
+    }
+    Ok(())
+}
+
+/// Lives until it is told to end, and ends.
+fn wait(
+    server: &Arc<Server<Cache>>,
+    events: &std::sync::mpsc::Receiver<Signal>,
+    environment: &Environment,
+    logs: &Logs,
+) {
+    let deadline = loop {
+        match events.recv() {
+            Ok(Signal::Reload) => {
+                notify::reloading();
+                reload(server.service(), environment, logs);
+                notify::ready();
+            }
+            Ok(Signal::ReopenLogs) => logs.reopen(),
+            Ok(Signal::ChangeWorkers) => {
+                logs.errors
+                    .info("the number of workers is fixed: --workers sets it at start");
+            }
+            Ok(Signal::Drain) => break DRAIN_TIME,
+            // Nobody can tell it to end any more, so it does.
+            Ok(Signal::Stop) | Err(_) => break STOP_TIME,
+        }
+    };
+    logs.errors
+        .info("ending: answers under way are finished, no new connections");
+    let draining = Arc::clone(server);
+    let drain = std::thread::spawn(move || draining.drain(deadline));
+    let mut stops = u32::from(deadline == STOP_TIME);
+    while !drain.is_finished() {
+        match events.recv_timeout(Duration::from_millis(20)) {
+            Ok(Signal::Stop) => {
+                stops += 1;
+                let time = if stops > 1 { Duration::ZERO } else { STOP_TIME };
+                let hurried = Arc::clone(server);
+                // Only shortens the deadline; the thread above waits for the end.
+                std::thread::spawn(move || hurried.drain(time));
+            }
+            Ok(_) | Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+    }
+    let cut = server.connection_count();
+    if cut > 0 {
+        logs.errors
+            .warning(format_args!("{cut} connections were cut off"));
+    }
+}
+
+fn reload(cache: &Cache, environment: &Environment, logs: &Logs) {
+    logs.reopen();
+    if environment.secret_key_file.is_none() {
+        return;
+    }
+    match read_key(environment, &logs.errors) {
+        Ok(key) => {
+            cache.change_key(key);
+            logs.errors.info("the secret key was read again");
+        }
+        Err(error) => {
+            logs.errors
+                .error(format_args!("{error:#}; the key read before stays in use"));
+        }
+    }
+}
+
+fn read_key(
+    environment: &Environment,
+    errors: &ErrorLog,
+) -> anyhow::Result<Option<samovar_cache::SecretKey>> {
+    let Some(path) = &environment.secret_key_file else {
+        return Ok(None);
+    };
+    let loaded = load_key(path)?;
+    for warning in &loaded.warnings {
+        errors.warning(warning);
+    }
+    Ok(Some(loaded.key))
+}
+
+fn open_store(
+    options: &Options,
+    errors: &ErrorLog,
+) -> anyhow::Result<Box<dyn samovar_store::Store>> {
+    let settings = Settings::from_process()?;
+    let text = options
+        .store
+        .as_deref()
+        .or(settings.remote.as_deref())
+        .unwrap_or_default();
+    if let Ok(uri) = StoreUri::parse(text) {
+        for name in uri.unknown_parameters() {
+            errors.warning(format_args!(
+                "the store URI's parameter {name:?} is not understood"
+            ));
+        }
+    }
+    Ok(samovar_store::open(options.store.as_deref(), &settings)?)
+}
+
+/// Times of nix-serve's and nix-serve-ng's options; where none is given, the engine's.
+fn limits(options: &Options) -> Limits {
+    let defaults = Limits::default();
+    let or_never = |time: Option<Duration>| time.unwrap_or(Duration::MAX);
+    let stall_time = or_never(options.timeout.or_default(defaults.stall_time));
+    let idle_time = match (options.keepalive, options.keepalive_timeout) {
+        (false, _) => Duration::ZERO,
+        (true, Some(time)) => time,
+        (true, None) => or_never(options.timeout.or_default(defaults.idle_time)),
+    };
+    Limits {
+        head_time: or_never(options.read_timeout.or_default(defaults.head_time)),
+        idle_time,
+        stall_time,
+        ..defaults
+    }
+}

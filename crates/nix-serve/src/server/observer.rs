@@ -1,0 +1,123 @@
+//! What happens, in the logs.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::time::{Duration, SystemTime};
+
+use samovar_cache::Observer;
+use samovar_http::{Exchange, Head, Incident, Peer};
+use samovar_store::StoreError;
+
+use crate::cli::ClientAddress;
+use crate::log::{AccessLog, Entry, ErrorLog, Request};
+
+/// The logs of a server.
+#[derive(Debug)]
+pub(super) struct Logs {
+    access: Option<AccessLog>,
+    pub(super) errors: ErrorLog,
+    client_address: ClientAddress,
+}
+
+impl Logs {
+    pub(super) fn new(
+        access: Option<AccessLog>,
+        errors: ErrorLog,
+        client_address: ClientAddress,
+    ) -> Self {
+        Self {
+            access,
+            errors,
+            client_address,
+        }
+    }
+
+    pub(super) fn reopen(&self) {
+        self.errors.reopen();
+        if let Some(access) = &self.access {
+            access.reopen();
+        }
+    }
+
+    pub(super) fn flush(&self, patience: Duration) {
+        if let Some(access) = &self.access
+            && !access.flush(patience)
+        {
+            self.errors
+                .warning("the access log could not be written to its end");
+        }
+    }
+
+    fn client(&self, head: Head<'_>) -> Option<IpAddr> {
+        let peer = match head.peer() {
+            Peer::Tcp(address) => Some(address.ip().to_canonical()),
+            Peer::Unix => None,
+        };
+        match self.client_address {
+            ClientAddress::Peer => peer,
+            ClientAddress::Forwarded => forwarded(head).or(peer),
+        }
+    }
+}
+
+/// The client as a proxy names it.
+fn forwarded(head: Head<'_>) -> Option<IpAddr> {
+    let text = head
+        .header("X-Real-IP")
+        .or_else(|| head.header("X-Forwarded-For"))?;
+    let first = text.split(|byte| *byte == b',').next()?;
+    std::str::from_utf8(first).ok()?.trim().parse().ok()
+}
+
+impl Observer for Logs {
+    fn observes_exchanges(&self) -> bool {
+        self.access.is_some()
+    }
+
+    fn exchanged(&self, exchange: &Exchange<'_>) {
+        let Some(access) = &self.access else { return };
+        let head = exchange.head;
+        access.record(&Entry {
+            client: self.client(head),
+            user: None,
+            time: SystemTime::now()
+                .checked_sub(exchange.duration)
+                .unwrap_or(SystemTime::UNIX_EPOCH),
+            request: Some(Request {
+                method: head.method_name(),
+                target: head.target(),
+                version: head.version().as_str(),
+            }),
+            status: exchange.status.code(),
+            body_len: Some(exchange.body_len),
+            referer: head.header("Referer"),
+            user_agent: head.header("User-Agent"),
+        });
+    }
+
+    fn incident(&self, incident: &Incident<'_>) {
+        match incident {
+            Incident::HandlerPanicked { .. } => self.errors.error(incident),
+            // Peers can cause these at will; they are for whoever looks for a fault.
+            Incident::Refused { .. } | Incident::TooSlow { .. } => self.errors.debug(incident),
+            _ => self.errors.warning(incident),
+        }
+    }
+
+    fn store_failed(&self, error: StoreError) {
+        self.errors.error(format_args!(
+            "the store cannot be read, answering 503: {error}"
+        ));
+    }
+
+    fn store_recovered(&self) {
+        self.errors.info("the store can be read again");
+    }
+
+    fn path_damaged(&self, path: &dyn fmt::Display, error: &dyn fmt::Display) {
+        self.errors.error(format_args!(
+            "{path} is not what its registration says: {error}; \
+             `nix-store --verify --check-contents --repair` mends it"
+        ));
+    }
+}
