@@ -4,8 +4,8 @@
 //!
 //! * [`Store`] is what a server asks: look-ups, files, logs. [`open()`] finds out which store a
 //!   machine has.
-//! * [`Catalog`] holds all hash parts in memory and knows, for the price of one system call, whether
-//!   that is still the truth.
+//! * [`Catalog`] holds all hash parts in memory and knows, for the price of one system call,
+//!   whether that is still the truth.
 //!
 //! # In scope
 //!

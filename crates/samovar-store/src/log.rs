@@ -7,8 +7,8 @@
 //!
 //! # Quirks
 //!
-//! A log exists whether or not its derivation is valid. It may be growing: then a `.bz2` ends in the
-//! middle of a block, and what decodes is all there is. Logs hold any bytes.
+//! A log exists whether or not its derivation is valid. It may be growing: then a `.bz2` ends in
+//! the middle of a block, and what decodes is all there is. Logs hold any bytes.
 //!
 //! # Source
 //!

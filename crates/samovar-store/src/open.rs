@@ -148,9 +148,9 @@ enum Auto {
 
 /// # Source
 ///
-/// Nix 2.8.0, `src/libstore/store-api.cc`, `openFromNonUri`: local if the state directory can be read
-/// and written; else the daemon if its socket exists; else local. Since 2.10 a user other than root
-/// without a state directory has a store in his own data directory.
+/// Nix 2.8.0, `src/libstore/store-api.cc`, `openFromNonUri`: local if the state directory can be
+/// read and written; else the daemon if its socket exists; else local. Since 2.10 a user other than
+/// root without a state directory has a store in his own data directory.
 fn auto(location: &Location, uri: &StoreUri, settings: &Settings) -> Auto {
     let access = Access::READ_OK | Access::WRITE_OK;
     if rustix::fs::access(&location.state_dir, access).is_ok() {

@@ -2,13 +2,15 @@
 //!
 //! # Two generations
 //!
-//! | Nix | key | document |
+//! | Nix | key | members of the document |
 //! | --- | --- | --- |
-//! | up to 2.34 | `sha256:<hex>!<output>`, the hash of the derivation modulo its inputs | `dependentRealisations`, `id`, `outPath`, `signatures` |
-//! | from 2.35 on | the derivation's base name and the output | `outPath`, `signatures` as objects |
+//! | up to 2.34 | `sha256:<hex>!<output>` | `dependentRealisations`, `id`, `outPath`, `signatures` |
+//! | from 2.35 on | derivation and output | `outPath`, `signatures` as objects |
 //!
-//! Both documents have their members in alphabetical order and no white space, as Nix's JSON library
-//! writes them; signatures are stored ones, passed on.
+//! The hash is that of the derivation modulo its inputs; the derivation stands by its base name.
+//!
+//! Both documents have their members in alphabetical order and no white space, as Nix's JSON
+//! library writes them; signatures are stored ones, passed on.
 //!
 //! # Source
 //!
@@ -266,7 +268,8 @@ mod tests {
         assert_eq!(
             derivation_document(&path, &[signature]),
             format!(
-                "{{\"outPath\":\"{path}\",\"signatures\":[{{\"keyName\":\"k-1\",\"sig\":\"{}==\"}}]}}",
+                "{{\"outPath\":\"{path}\",\
+                 \"signatures\":[{{\"keyName\":\"k-1\",\"sig\":\"{}==\"}}]}}",
                 "A".repeat(86),
             )
         );

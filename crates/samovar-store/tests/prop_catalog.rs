@@ -180,8 +180,16 @@ fn check(answer: Option<&PathInfo>, expected: Option<&(u32, Option<u8>)>) {
     assert_eq!(answer, expected);
 }
 
+/// A failing case is printed whole, so nothing needs to be kept in files.
+fn config() -> ProptestConfig {
+    ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::with_cases(48)
+    }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(48) })]
+    #![proptest_config(config())]
 
     #[test]
     fn wal_mode(acts in acts()) {

@@ -11,19 +11,19 @@
 //! After a commit the tokens differ, `check` says so, and a worker thread calls
 //! [`Catalog::refresh`]: rows with an `id` above the last one seen are added. (`id` is an
 //! autoincrement column: it is never used twice.) The last few rows seen before are read again on
-//! that occasion. When none of them is there, or one has another path, this is not the database that
-//! was read before, and everything is loaded anew.
+//! that occasion. When none of them is there, or one has another path, this is not the database
+//! that was read before, and everything is loaded anew.
 //!
-//! Another file under the same name has other tokens, which nobody reads: a thread looks at the path
-//! ten times a second and retires the snapshots of a file that is gone. `refresh` and all look-ups
-//! look at the path themselves.
+//! Another file under the same name has other tokens, which nobody reads: a thread looks at the
+//! path ten times a second and retires the snapshots of a file that is gone. `refresh` and all
+//! look-ups look at the path themselves.
 //!
 //! # Limits
 //!
 //! | what | value | why |
 //! | --- | --- | --- |
 //! | memory for each path | 24 bytes | 20 are the hash part itself |
-//! | until a replaced file is noticed by `check` | 100 ms | one look at it costs more than a `check` |
+//! | until `check` notices a replaced file | 100 ms | a look at it costs more than a `check` |
 //! | paths loaded and deleted | as many again as were loaded | then everything is loaded anew |
 
 mod keeper;
@@ -86,8 +86,8 @@ impl Catalog {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Says whether `local` is the truth at this moment, after putting the newest shared snapshot in
-    /// its place if it is not.
+    /// Says whether `local` is the truth at this moment, after putting the newest shared snapshot
+    /// in its place if it is not.
     ///
     /// One system call when nothing has changed; never blocks, never runs SQL. After a no, have a
     /// thread that may block call [`Catalog::refresh`].

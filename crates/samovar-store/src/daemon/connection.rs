@@ -323,3 +323,6 @@ fn optional_path(dir: &StoreDir, text: &str) -> Result<Option<StorePath>, StoreE
 fn store_path(dir: &StoreDir, text: &str) -> Result<StorePath, StoreError> {
     StorePath::parse(dir, text).map_err(|_error| StoreError::Protocol(Irregularity::Value))
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,9 +1,9 @@
 //! A NAR sent by the daemon.
 //!
-//! A daemon promises the NAR before it reads the files. When one is gone, an error message stands in
-//! the middle of the bytes, or the connection ends. So the bytes are counted, parsed as they come,
-//! and hashed: the last ones are handed out only when all of them have the hash that the store
-//! announces.
+//! A daemon promises the NAR before it reads the files. When one is gone, an error message stands
+//! in the middle of the bytes, or the connection ends. So the bytes are counted, parsed as they
+//! come, and hashed: the last ones are handed out only when all of them have the hash that the
+//! store announces.
 
 use samovar_nix::nar::{Decoder, Listing};
 use samovar_nix::{NarHash, PathInfo, StorePath};

@@ -41,7 +41,8 @@ pub struct TempRoot {
 }
 
 impl Daemon {
-    /// A daemon that listens at `socket`, and may be silent for 15 seconds. Nothing is connected yet.
+    /// A daemon that listens at `socket`, and may be silent for 15 seconds. Nothing is connected
+    /// yet.
     #[must_use]
     pub fn new(socket: PathBuf, store_dir: StoreDir) -> Self {
         Self::with_silence_max(socket, store_dir, SILENCE_MAX)
@@ -111,8 +112,8 @@ impl Daemon {
     /// The document of a realisation.
     ///
     /// A daemon of Nix 2.8 whose administrator did not enable the experiment does not say so: its
-    /// process for the connection ends in a failed assertion, and may take its time for that. Such a
-    /// daemon has no realisations, and is not asked for any again.
+    /// process for the connection ends in a failed assertion, and may take its time for that. Such
+    /// a daemon has no realisations, and is not asked for any again.
     ///
     /// # Errors
     ///

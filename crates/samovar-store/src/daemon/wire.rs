@@ -2,8 +2,8 @@
 //!
 //! # Encoding
 //!
-//! An integer is 64-bit little-endian. A string is its length, its bytes, and zeros up to a multiple
-//! of eight. A list is a count and its strings.
+//! An integer is 64-bit little-endian. A string is its length, its bytes, and zeros up to a
+//! multiple of eight. A list is a count and its strings.
 //!
 //! # Limits
 //!

@@ -6,7 +6,7 @@
 //! | --- | --- | --- |
 //! | some process has the database open | works, sees new commits | – |
 //! | idle, `-wal` and `-shm` persist (Nix 2.22 and later) | works | – |
-//! | idle, `-wal` and `-shm` gone (Nix before 2.22) | fails | the caller retries, or asks the daemon |
+//! | idle, `-wal` and `-shm` gone (Nix before 2.22) | fails | the caller retries or asks the daemon |
 //! | file system mounted read-only, WAL empty | fails | `immutable=1` |
 //!
 //! `immutable=1` on a live store would ignore the WAL: answers from the past, or torn ones. It is

@@ -9,8 +9,8 @@ use crate::error::StoreError;
 
 /// The tree could not be read to its end. What was read so far is not a NAR.
 ///
-/// A server that has sent a part breaks the connection. Whether the path was collected or is damaged
-/// shows by asking the store again: after a collection it is absent.
+/// A server that has sent a part breaks the connection. Whether the path was collected or is
+/// damaged shows by asking the store again: after a collection it is absent.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TreeError {

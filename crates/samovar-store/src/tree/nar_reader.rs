@@ -3,11 +3,11 @@
 //! # Theory of operation
 //!
 //! While contents are in the page cache, files are opened when their turn comes. Reads that say
-//! "this would wait for the disk" (`RWF_NOWAIT`), two of them close together, turn looking ahead on:
-//! from then on the next files, across directories, are opened and the kernel is asked to fetch them,
-//! so that the disk works on many at once. It stays on until [`COLD_FILE_COUNT`] files in a row came
-//! without waiting. On a cold tree that is several times as fast as one file after another; on a warm
-//! one it costs nothing, because it does not happen.
+//! "this would wait for the disk" (`RWF_NOWAIT`), two of them close together, turn looking ahead
+//! on: from then on the next files, across directories, are opened and the kernel is asked to fetch
+//! them, so that the disk works on many at once. It stays on until [`COLD_FILE_COUNT`] files in a
+//! row came without waiting. On a cold tree that is several times as fast as one file after
+//! another; on a warm one it costs nothing, because it does not happen.
 
 use std::io::{self, IoSliceMut};
 
@@ -125,11 +125,13 @@ impl NarReader {
         result
     }
 
-    /// Goes on at `offset`, without reading what lies before it, where the files are on this machine.
+    /// Goes on at `offset`, without reading what lies before it, where the files are on this
+    /// machine.
     ///
     /// # Errors
     ///
-    /// [`TreeError::NoSuchOffset`] when that lies behind, or beyond the end; any other [`TreeError`].
+    /// [`TreeError::NoSuchOffset`] when that lies behind, or beyond the end; any other
+    /// [`TreeError`].
     pub fn skip_to(&mut self, offset: u64) -> Result<(), TreeError> {
         let Some(len) = offset.checked_sub(self.position) else {
             return Err(TreeError::NoSuchOffset);

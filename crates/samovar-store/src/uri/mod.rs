@@ -23,7 +23,8 @@
 //!
 //! # Source
 //!
-//! Nix 2.8.0, `src/libstore/store-api.cc` (`openStore`); Nix 2.36, `src/libstore/store-reference.cc`.
+//! Nix 2.8.0, `src/libstore/store-api.cc` (`openStore`); Nix 2.36,
+//! `src/libstore/store-reference.cc`.
 
 mod percent;
 

@@ -1,0 +1,152 @@
+//! Opening the store that a URI and the settings name, and what is said when there is none.
+
+mod support;
+
+use samovar_store::{OpenError, open};
+use support::NixStore;
+use support::daemon::NixDaemon;
+use support::rows::{Journal, Rows};
+
+#[track_caller]
+fn check_message(error: OpenError, variant: fn(&OpenError) -> bool, words: &[&str]) {
+    assert!(variant(&error), "{error:?}");
+    let text = error.to_string();
+    assert!(!text.contains('\n'), "{text}");
+    for word in words {
+        assert!(text.contains(word), "{word:?} is missing in: {text}");
+    }
+}
+
+#[test]
+fn every_way_to_name_the_same_store() {
+    let nix = NixStore::new();
+    let path = nix.add_text("a", "a");
+    let _running = NixDaemon::start(&nix);
+    let at = |name: &str| nix.join(name).to_str().unwrap().to_owned();
+    let uris = [
+        "".to_owned(),
+        "auto".to_owned(),
+        "local".to_owned(),
+        "daemon".to_owned(),
+        "unix://".to_owned(),
+        format!("unix://{}", at("socket")),
+        format!(
+            "local?state={}&real={}&log={}",
+            at("var"),
+            at("store"),
+            at("log")
+        ),
+    ];
+    for uri in uris {
+        let store = open(Some(&uri), &nix.settings()).unwrap();
+        assert_eq!(store.store_dir(), &nix.store_dir());
+        assert!(store.lookup(path.hash_part()).unwrap().is_some(), "{uri}");
+        assert_eq!(store.tree(&path).unwrap().nar_size().unwrap(), 120, "{uri}");
+        assert_eq!(store.probe(), Ok(()));
+    }
+    let mut settings = nix.settings();
+    settings.remote = Some("dummy://".to_owned());
+    assert!(matches!(open(None, &settings), Err(OpenError::Uri { .. })));
+    settings.remote = None;
+    assert!(open(None, &settings).is_ok());
+}
+
+#[test]
+fn a_store_below_a_root() {
+    let nix = NixStore::new();
+    let root = nix.join("root");
+    let file = nix.join("a");
+    std::fs::write(&file, "a").unwrap();
+    // Here the logical store is the usual one.
+    let mut command = std::process::Command::new("nix-store");
+    command.arg("--store").arg(&root).arg("--add").arg(&file);
+    command
+        .env("NIX_CONF_DIR", nix.join("etc"))
+        .env("HOME", nix.join("home"));
+    for variable in [
+        "NIX_STORE_DIR",
+        "NIX_STATE_DIR",
+        "NIX_LOG_DIR",
+        "NIX_REMOTE",
+    ] {
+        command.env_remove(variable);
+    }
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let printed = String::from_utf8(output.stdout).unwrap();
+    let dir = samovar_nix::StoreDir::default();
+    let path = samovar_nix::StorePath::parse(&dir, printed.trim()).unwrap();
+
+    let settings = samovar_store::Settings::from_environment(|_| None).unwrap();
+    for uri in [
+        root.to_str().unwrap().to_owned(),
+        format!("local?root={}", root.display()),
+    ] {
+        let store = open(Some(&uri), &settings).unwrap();
+        assert_eq!(store.store_dir(), &dir);
+        assert!(store.lookup(path.hash_part()).unwrap().is_some());
+        assert_eq!(store.tree(&path).unwrap().nar_size().unwrap(), 120);
+    }
+}
+
+#[test]
+fn nothing_there() {
+    let nix = NixStore::new();
+    for uri in ["auto", "local", "daemon"] {
+        let error = open(Some(uri), &nix.settings()).unwrap_err();
+        let is_missing = |error: &OpenError| matches!(error, OpenError::Missing { .. });
+        check_message(
+            error,
+            is_missing,
+            &["db.sqlite", "NIX_STATE_DIR", "nix-daemon"],
+        );
+    }
+}
+
+#[test]
+fn another_schema() {
+    let place = Rows::new(Journal::Wal);
+    std::fs::write(place.dir().join("var/db/schema"), "11").unwrap();
+    let uri = format!("local?state={}", place.dir().join("var").display());
+    let settings = NixStore::new().settings();
+    let error = open(Some(&uri), &settings).unwrap_err();
+    let is_schema = |error: &OpenError| matches!(error, OpenError::Schema { .. });
+    check_message(error, is_schema, &["\"11\"", "only 10", "db/schema"]);
+}
+
+#[test]
+fn a_database_that_is_none() {
+    let place = Rows::new(Journal::Wal);
+    std::fs::write(
+        place.database(),
+        "this is no database at all, and a long text, too, so long \
+        that it could hold the header of one",
+    )
+    .unwrap();
+    let uri = format!("local?state={}", place.dir().join("var").display());
+    let settings = NixStore::new().settings();
+    let error = open(Some(&uri), &settings).unwrap_err();
+    let is_database = |error: &OpenError| matches!(error, OpenError::Database { .. });
+    check_message(error, is_database, &["db.sqlite"]);
+}
+
+#[test]
+fn kinds_of_stores_that_cannot_be_served() {
+    let settings = NixStore::new().settings();
+    for uri in [
+        "https://cache.nixos.org",
+        "s3://bucket",
+        "ssh://host",
+        "dummy://",
+    ] {
+        let error = open(Some(uri), &settings).unwrap_err();
+        let OpenError::Uri { source, .. } = error else {
+            panic!("{error:?}")
+        };
+        assert!(
+            source
+                .to_string()
+                .contains("cannot be served: use auto, daemon, local")
+        );
+    }
+}
