@@ -12,6 +12,7 @@
 //! | --- | --- | --- |
 //! | directories open at once | 16 | parents are found again by `..`, and checked |
 //! | files open at once | 64 | only while contents come from the disk; else 1 |
+//! | files all readers open ahead | a quarter of the descriptors | connections need them, too |
 //! | bytes asked of the disk ahead | 16 MiB | what one reader may put into the page cache |
 //!
 //! Depth, the number of entries and sizes have no limits.
@@ -22,6 +23,7 @@
 //! than it was when its size was written into the NAR. Nothing is ever padded or skipped: a NAR is
 //! whole or ends in a [`TreeError`], which says what to do with the connection.
 
+mod ahead;
 mod directory;
 mod error;
 mod nar_reader;

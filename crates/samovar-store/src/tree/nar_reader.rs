@@ -15,6 +15,7 @@ use rustix::fd::OwnedFd;
 use rustix::io::{Errno, ReadWriteFlags};
 
 use super::TreeError;
+use super::ahead::Reservation;
 use super::plan::{Plan, Segment};
 use super::walk::Walk;
 use crate::daemon::{RemoteNar, RemoteNarReader};
@@ -55,6 +56,8 @@ enum Source {
 struct FileSource {
     plan: Plan,
     temperature: Temperature,
+    /// Present while the reader looks ahead.
+    reservation: Option<Reservation>,
 }
 
 /// Whether contents come from memory, as far as reads have told.
@@ -78,6 +81,7 @@ impl NarReader {
         let files = FileSource {
             plan: Plan::new(walk)?,
             temperature,
+            reservation: None,
         };
         Ok(Self {
             source: Source::Files(Box::new(files)),
@@ -204,7 +208,14 @@ impl FileSource {
     }
 
     fn look_ahead(&mut self) -> Result<(), TreeError> {
-        while self.temperature.is_cold()
+        if !self.temperature.is_cold() {
+            self.reservation = None;
+            return Ok(());
+        }
+        if self.reservation.is_none() {
+            self.reservation = Reservation::try_new(AHEAD_FILE_COUNT);
+        }
+        while self.reservation.is_some()
             && !self.plan.has_ended()
             && self.plan.file_count() < AHEAD_FILE_COUNT
             && self.plan.contents_len() < AHEAD_LEN_MAX
