@@ -3,7 +3,8 @@
 //! # Source
 //!
 //! The patterns of nix-serve (`nix-serve.psgi`) and nix-serve-ng (`src/Main.hs`), and harmonia's
-//! form of NAR URLs: clients keep them for 30 days, so those of a predecessor have to go on working.
+//! form of NAR URLs: clients keep them for 30 days, so those of a predecessor have to go on
+//! working.
 
 use std::borrow::Cow;
 
@@ -267,7 +268,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_path_panics(path in "[/%a-z0-9.-]{0,80}", query in proptest::option::of("[a-z=&]{0,40}")) {
+        fn no_path_panics(
+            path in "[/%a-z0-9.-]{0,80}",
+            query in proptest::option::of("[a-z=&]{0,40}"),
+        ) {
             route(path.as_bytes(), query.as_deref().map(str::as_bytes));
         }
 

@@ -3,7 +3,8 @@
 //! # Order
 //!
 //! What can fail comes first, and everything that fails is said in one line: the store, the key,
-//! the sockets. Then the process gives up its rights, catches signals, starts to serve, and says so.
+//! the sockets. Then the process gives up its rights, catches signals, starts to serve, and says
+//! so.
 //!
 //! | signal | what happens |
 //! |---|---|
