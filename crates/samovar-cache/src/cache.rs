@@ -203,8 +203,11 @@ impl Cache {
         }
         let size = info.nar_size;
         let outcome = match head.header("Range") {
-            // Ranges are defined for GET alone (RFC 9110, 14.2).
-            Some(value) if head.method() == Method::Get => range::resolve(value, size),
+            // Ranges are defined for GET alone (RFC 9110, 14.2). An `If-Range` cannot match: there
+            // are no validators here to compare with (13.1.5).
+            Some(value) if head.method() == Method::Get && head.header("If-Range").is_none() => {
+                range::resolve(value, size)
+            }
             _ => range::RangeOutcome::Whole,
         };
         let (status, start, end) = match outcome {
