@@ -11,6 +11,9 @@
     reason = "a test fails by panicking"
 )]
 
+pub mod client;
+pub mod connection;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
