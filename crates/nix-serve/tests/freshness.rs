@@ -1,0 +1,162 @@
+//! What the store holds now is what the next request is told: nothing is remembered too long.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::io::Write;
+use std::process::Stdio;
+
+use support::connection::Connection;
+use support::{OwnStore, ServerProcess, hash_part, nix, output};
+
+const WRONG_HASH: &str = "Incorrect NAR hash. Maybe the path has been recreated.\n";
+
+fn narinfo_url(path: &str) -> String {
+    format!("/{}.narinfo", hash_part(path))
+}
+
+/// Registers `path`, whose file is in place, as Nix would a path it has just made.
+fn register(store: &OwnStore, path: &str) {
+    let dump = nix("nix-store", store.root())
+        .arg("--dump")
+        .arg(store.real(path))
+        .output()
+        .unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let nar = dir.path().join("nar");
+    std::fs::write(&nar, &dump.stdout).unwrap();
+    let mut hash = nix("nix", store.root());
+    hash.args(["hash", "file", "--base16", "--type", "sha256"]);
+    let hash = output(hash.arg(&nar));
+    let mut load = nix("nix-store", store.root());
+    load.arg("--store").arg(store.root()).arg("--load-db");
+    let mut load = load.stdin(Stdio::piped()).spawn().unwrap();
+    let rows = format!("{path}\n{}\n{}\n\n0\n", hash.trim(), dump.stdout.len());
+    let mut stdin = load.stdin.take().unwrap();
+    stdin.write_all(rows.as_bytes()).unwrap();
+    drop(stdin);
+    assert!(load.wait().unwrap().success());
+}
+
+#[test]
+fn an_added_path_is_found_by_the_next_request() {
+    let store = OwnStore::new();
+    let server = ServerProcess::of_store(store.root());
+    let mut connection = Connection::open(server.addr);
+    for number in 0..50 {
+        let path = store.add_file(&format!("file-{number}"), format!("{number}").as_bytes());
+        let answer = connection.get(&narinfo_url(&path));
+        assert_eq!(answer.status, 200, "{number}: {path}");
+        assert!(
+            answer
+                .text()
+                .starts_with(&format!("StorePath: {path}\nURL: "))
+        );
+    }
+}
+
+/// The first request is a miss, and so are some more: none may be remembered once there is a path.
+#[test]
+fn a_miss_is_not_remembered() {
+    let (store, elsewhere) = (OwnStore::new(), OwnStore::new());
+    let server = ServerProcess::of_store(store.root());
+    let mut connection = Connection::open(server.addr);
+    for number in 0..10 {
+        let (name, content) = (format!("file-{number}"), format!("later {number}"));
+        // The path will be the same here.
+        let path = elsewhere.add_file(&name, content.as_bytes());
+        let urls = [
+            narinfo_url(&path),
+            format!("/nar/{}.nar", hash_part(&path)),
+            format!("/{}.ls", hash_part(&path)),
+        ];
+        for url in urls.iter().chain(&urls) {
+            let answer = connection.get(url);
+            assert_eq!(
+                (answer.status, &*answer.text()),
+                (404, "No such path.\n"),
+                "{url}"
+            );
+        }
+        assert_eq!(store.add_file(&name, content.as_bytes()), path);
+        for url in &urls {
+            assert_eq!(connection.get(url).status, 200, "{url}");
+        }
+    }
+}
+
+#[test]
+fn a_deleted_path_is_absent_at_once() {
+    let store = OwnStore::new();
+    let server = ServerProcess::of_store(store.root());
+    let mut connection = Connection::open(server.addr);
+    let kept = store.add_file("kept", b"kept");
+    for number in 0..10 {
+        let path = store.add_file(&format!("file-{number}"), b"short-lived");
+        let nar_url = server.nar_url(&path);
+        let listing_url = format!("/{}.ls", hash_part(&path));
+        for url in [&narinfo_url(&path), &nar_url, &listing_url] {
+            // Twice: what was rendered once is remembered.
+            assert_eq!(connection.get(url).status, 200, "{url}");
+            assert_eq!(connection.get(url).status, 200, "{url}");
+        }
+        store.run("nix-store", &["--delete", &path]);
+        for url in [&narinfo_url(&path), &nar_url, &listing_url] {
+            for method in ["HEAD", "GET"] {
+                let answer = connection.request(method, url, &[]);
+                assert_eq!(answer.status, 404, "{method} {url}");
+            }
+            assert_eq!(connection.get(url).text(), "No such path.\n");
+        }
+        assert_eq!(connection.get(&narinfo_url(&kept)).status, 200);
+    }
+}
+
+/// The same name with another content: builds that are not reproducible do that. What clients have
+/// remembered of the old one must fail in words they can act upon.
+#[test]
+fn a_recreated_path_has_its_new_hash_at_once() {
+    let store = OwnStore::new();
+    let server = ServerProcess::of_store(store.root());
+    let mut connection = Connection::open(server.addr);
+    let path = store.add_file("again", b"first");
+    let mut old_url = server.nar_url(&path);
+    assert_eq!(connection.get(&narinfo_url(&path)).status, 200);
+    for round in 0..5 {
+        store.run("nix-store", &["--delete", &path]);
+        // As long as the first: nothing but the hash tells them apart.
+        std::fs::write(store.real(&path), format!("next{round}")).unwrap();
+        register(&store, &path);
+        let narinfo = connection.get(&narinfo_url(&path));
+        assert_eq!(narinfo.status, 200);
+        let new_url = server.nar_url(&path);
+        assert!(narinfo.text().contains(&new_url[1..]));
+        assert_ne!(new_url, old_url);
+        let old = connection.get(&old_url);
+        assert_eq!((old.status, &*old.text()), (404, WRONG_HASH));
+        let new = connection.get(&new_url);
+        assert_eq!(new.status, 200);
+        let content = format!("next{round}").into_bytes();
+        assert!(new.body.windows(content.len()).any(|part| part == content));
+        old_url = new_url;
+    }
+}
+
+/// Metadata that changes without the files: signatures that are added later.
+#[test]
+fn an_added_signature_is_served_at_once() {
+    let store = OwnStore::new();
+    let (secret, public) = support::key_pair(store.root(), "later-1");
+    let server = ServerProcess::of_store(store.root());
+    let path = store.add_file("signed-later", b"content");
+    assert!(!server.narinfo(&path).text().contains("Sig: "));
+    let key_file = secret.to_str().unwrap();
+    store.run("nix", &["store", "sign", "--key-file", key_file, &path]);
+    let narinfo = server.narinfo(&path).text();
+    let key_name = public.split(':').next().unwrap();
+    assert!(
+        narinfo.contains(&format!("\nSig: {key_name}:")),
+        "{narinfo}"
+    );
+}
