@@ -1,7 +1,5 @@
 //! Realisations of content-addressed derivations, in the forms of both generations of Nix.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 mod support;
 mod support_process;
 
