@@ -133,7 +133,7 @@ pub fn wait(mut child: Child, command: &Command) -> Output {
     }
 }
 
-/// Expects success; returns standard output.
+/// Expects success; returns standard output, as far as it is text.
 #[track_caller]
 pub fn succeeds(command: &mut Command) -> String {
     let output = finish(command);
@@ -142,7 +142,7 @@ pub fn succeeds(command: &mut Command) -> String {
         "{command:?}\n{}",
         String::from_utf8_lossy(&output.stderr)
     );
-    String::from_utf8(output.stdout).unwrap()
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 /// Expects an exit with an error code, not by a signal; returns standard error.

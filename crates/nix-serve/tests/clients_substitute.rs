@@ -1,0 +1,303 @@
+//! Real clients with the server as a substituter, and the commands that look into a cache.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::path::PathBuf;
+
+use support::client::{Client, fails, finish, succeeds};
+use support::connection::Connection;
+use support::{
+    OwnStore, ServerProcess, eventually, hash_part, key_pair, local, nix_serve, sample,
+    sample_list, sample_root,
+};
+
+/// A client, and a server of the sample store that signs with a key it knows.
+struct Scene {
+    client: Client,
+    server: ServerProcess,
+    public: String,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let client = Client::new();
+        let (secret, public) = key_pair(client.dir(), "ours-1");
+        let mut command = nix_serve();
+        command
+            .args(["--store", &local(&sample_root())])
+            .args([
+                "--access-log",
+                client.dir().join("access").to_str().unwrap(),
+            ])
+            .env("NIX_SECRET_KEY_FILE", secret);
+        Self {
+            server: ServerProcess::start(&mut command),
+            client,
+            public,
+        }
+    }
+
+    /// Runs `nix` with these arguments, in which `URL` stands for the cache.
+    #[track_caller]
+    fn nix(&self, arguments: &[&str]) -> String {
+        let mut command = self.client.command("nix");
+        let url = self.server.url();
+        command.args(arguments.iter().map(|argument| match *argument {
+            "URL" => &url,
+            other => other,
+        }));
+        succeeds(&mut command)
+    }
+
+    /// Waits until a request that starts so is in the access log.
+    #[track_caller]
+    fn was_asked(&self, request: &str) {
+        let file = self.client.dir().join("access");
+        eventually(request, || {
+            let text = std::fs::read_to_string(&file).unwrap();
+            text.contains(&format!("\"{request} HTTP/1.1\""))
+        });
+    }
+}
+
+fn real_sample(path: &str) -> PathBuf {
+    sample_root().join(path.trim_start_matches('/'))
+}
+
+#[test]
+fn a_closure_is_substituted_with_checked_signatures() {
+    let scene = Scene::new();
+    let top = sample("top");
+    let mut realise = scene
+        .client
+        .realise(&scene.server.url(), &scene.public, &top);
+    assert_eq!(succeeds(&mut realise).trim(), top);
+    let mut substituted = scene.client.closure(&top);
+    substituted.sort();
+    let mut expected = sample_list("closure");
+    expected.sort();
+    assert_eq!(substituted, expected);
+}
+
+#[test]
+fn a_derivation_is_realised_by_its_substituted_outputs() {
+    let scene = Scene::new();
+    let drv = sample("multi_drv");
+    let mut realise = scene
+        .client
+        .realise(&scene.server.url(), &scene.public, &drv);
+    let outputs = succeeds(&mut realise);
+    let mut outputs: Vec<&str> = outputs.lines().collect();
+    outputs.sort_unstable();
+    let mut expected = [sample("multi_dev"), sample("multi_out")];
+    expected.sort();
+    assert_eq!(outputs, expected);
+    for output in outputs {
+        assert!(scene.client.real(output).exists());
+    }
+}
+
+#[test]
+fn a_substitute_without_a_trusted_signature_is_not_taken() {
+    let scene = Scene::new();
+    let path = sample("no_references");
+    let (_, other) = key_pair(scene.client.dir(), "another-1");
+    let mut realise = scene.client.realise(&scene.server.url(), &other, &path);
+    let error = fails(&mut realise);
+    assert!(
+        error.contains("is not signed by any of the keys"),
+        "{error}"
+    );
+    assert!(!scene.client.real(&path).exists());
+}
+
+/// 404 and nothing else: the client asks the next cache, without a word and without waiting.
+#[test]
+fn an_absent_path_falls_through_to_the_next_cache() {
+    let scene = Scene::new();
+    let store = OwnStore::new();
+    let path = store.add_file("elsewhere", b"only in the second cache");
+    let second = ServerProcess::of_store(store.root());
+    let urls = format!("{} {}", scene.server.url(), second.url());
+    let mut realise = scene.client.realise(&urls, &scene.public, &path);
+    let output = finish(realise.args(["--option", "require-sigs", "false"]));
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{error}");
+    assert!(
+        !error.contains("retrying") && !error.contains("error"),
+        "{error}"
+    );
+    assert!(scene.client.real(&path).exists());
+    scene.was_asked(&format!("GET /{}.narinfo", hash_part(&path)));
+}
+
+#[test]
+fn path_info_tells_size_references_and_signature() {
+    let scene = Scene::new();
+    let path = sample("built");
+    let json = scene.nix(&["path-info", "--store", "URL", "--json", "-S", &path]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let info = &json[0];
+    assert_eq!(info["path"], path);
+    assert_eq!(info["deriver"], sample("built_drv"));
+    assert!(info["closureSize"].as_u64() > info["narSize"].as_u64());
+    let signature = info["signatures"][0].as_str().unwrap();
+    assert!(signature.starts_with("ours-1:"));
+    // HEAD comes first: is it there?
+    scene.was_asked(&format!("HEAD /{}.narinfo", hash_part(&path)));
+    scene.was_asked(&format!("GET /{}.narinfo", hash_part(&path)));
+
+    let absent = sample("absent");
+    let mut query = scene.client.command("nix");
+    query.args(["path-info", "--store", &scene.server.url(), &absent]);
+    let error = fails(&mut query);
+    assert!(
+        error.contains(&format!("path '{absent}' is not valid")),
+        "{error}"
+    );
+}
+
+#[test]
+fn ls_and_cat_look_into_a_path() {
+    let scene = Scene::new();
+    let kinds = sample("kinds");
+    let listed = scene.nix(&["store", "ls", "--store", "URL", &kinds]);
+    let real = real_sample(&kinds).read_dir().unwrap().count();
+    assert_eq!(listed.lines().count(), real);
+    let program = format!("{kinds}/program");
+    assert_eq!(
+        scene.nix(&["store", "cat", "--store", "URL", &program]),
+        "#!/bin/sh\necho program\n"
+    );
+    let long = scene.nix(&["store", "ls", "-lR", "--store", "URL", &kinds]);
+    assert!(
+        long.contains("-r-xr-xr-x                   23 ./program\n"),
+        "{long}"
+    );
+    assert!(long.contains("./link-relative -> program\n"), "{long}");
+    // What Nix makes of the NAR is what we list.
+    let path = sample("built");
+    let json = scene.nix(&["store", "ls", "--json", "-R", "--store", "URL", &path]);
+    let ours = scene.server.get(&format!("/{}.ls", hash_part(&path)));
+    let ours: serde_json::Value = serde_json::from_slice(&ours.body).unwrap();
+    let theirs: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(ours["root"], theirs);
+}
+
+#[test]
+fn logs_of_a_derivation_and_of_its_output() {
+    let scene = Scene::new();
+    for key in ["built_drv", "built"] {
+        let log = scene.nix(&["log", "--store", "URL", &sample(key)]);
+        assert_eq!(log, sample("built_log"), "{key}");
+    }
+    let drv = sample("built_drv");
+    scene.was_asked(&format!("GET /log/{}", drv.rsplit('/').next().unwrap()));
+
+    let without = sample("top");
+    let mut log = scene.client.command("nix");
+    log.args(["log", "--store", &scene.server.url(), &without]);
+    let error = fails(&mut log);
+    assert!(error.contains("is not available"), "{error}");
+}
+
+#[test]
+fn verify_finds_contents_and_signatures_good() {
+    let scene = Scene::new();
+    let mut paths = vec![
+        sample("top"),
+        sample("tree"),
+        sample("kinds"),
+        sample("odd"),
+    ];
+    paths.extend(["deep63", "deep64", "empty", "big"].map(sample));
+    let mut verify = scene.client.command("nix");
+    verify
+        .args(["store", "verify", "--recursive", "--sigs-needed", "1"])
+        .args(["--store", &scene.server.url()])
+        .args(["--option", "trusted-public-keys", &scene.public])
+        .args(&paths);
+    succeeds(&mut verify);
+
+    let (_, other) = key_pair(scene.client.dir(), "another-1");
+    let mut verify = scene.client.command("nix");
+    verify
+        .args(["store", "verify", "--store", &scene.server.url()])
+        .args(["--option", "trusted-public-keys", &other])
+        .arg(sample("no_references"));
+    let error = fails(&mut verify);
+    assert!(error.contains("is untrusted"), "{error}");
+}
+
+/// Nix's clients do this for every path they name. A body after HEAD would be read as the head of
+/// the next answer.
+#[test]
+fn head_then_get_on_one_connection() {
+    let scene = Scene::new();
+    let mut connection = Connection::open(scene.server.addr);
+    let (present, absent) = (sample("built"), sample("absent"));
+    let narinfo = format!("/{}.narinfo", hash_part(&present));
+    let urls = [
+        (narinfo.clone(), 200),
+        (scene.server.nar_url(&present), 200),
+        (format!("/{}.narinfo", hash_part(&absent)), 404),
+        (format!("/nar/{}.nar", hash_part(&absent)), 404),
+        ("/nix-cache-info".to_owned(), 200),
+        (format!("/{}.ls", hash_part(&present)), 200),
+        ("/nothing".to_owned(), 404),
+    ];
+    for (url, status) in &urls {
+        for _ in 0..3 {
+            let head = connection.request("HEAD", url, &[]);
+            assert_eq!(head.status, *status, "{url}");
+            assert!(connection.is_quiet(), "{url}: a body");
+            let get = connection.get(url);
+            assert_eq!(get.status, *status, "{url}");
+            for name in ["content-length", "content-type", "accept-ranges"] {
+                assert_eq!(head.header(name), get.header(name), "{url}");
+            }
+        }
+    }
+}
+
+/// Where a content-addressed derivation leads is not in its path: the client asks.
+#[test]
+fn a_content_addressed_derivation_is_substituted() {
+    let scene = Scene::new();
+    let (drv, output) = (sample("ca_drv"), sample("ca"));
+    let features = "ca-derivations";
+    let mut fetch = scene.client.command_with("nix-store", features);
+    fetch
+        .arg("--store")
+        .arg(scene.client.root())
+        .args(["--option", "substituters", &scene.server.url()])
+        .args(["--option", "trusted-public-keys", &scene.public])
+        .args(["--realise", &drv, "--option", "max-jobs", "0"]);
+    // The realisation itself bears no signature of ours.
+    let printed = succeeds(fetch.args(["--option", "require-sigs", "false"]));
+    assert_eq!(printed.trim(), output);
+    assert!(scene.client.real(&output).exists());
+    assert!(scene.client.real(&drv).exists());
+
+    // What the client has kept is what it was told, to the byte.
+    let cache = scene.client.dir().join("kept");
+    let mut copy = scene.client.command_with("nix", features);
+    copy.args(["copy", "--no-check-sigs", "--from"])
+        .arg(scene.client.root())
+        .arg("--to")
+        .arg(format!("file://{}", cache.display()))
+        .arg(&drv);
+    succeeds(&mut copy);
+    let mut kept = std::fs::read_dir(cache.join("realisations")).unwrap();
+    let kept = kept.next().unwrap().unwrap();
+    let name = kept.file_name().into_string().unwrap();
+    scene.was_asked(&format!("GET /realisations/{name}"));
+    let theirs = std::fs::read_to_string(kept.path()).unwrap();
+    for name in [name.clone(), name.replace('!', "%21")] {
+        let ours = scene.server.get(&format!("/realisations/{name}"));
+        assert_eq!(ours.status, 200);
+        assert_eq!(ours.text(), theirs);
+    }
+}
