@@ -4,10 +4,11 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 
-use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
 /// A bound socket, or several for one address.
 ///
@@ -87,10 +88,10 @@ impl Listener {
                     "a file that is no socket",
                 ));
             }
-            match UnixStream::connect(path) {
-                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
+            match knock(path) {
+                Err(Errno::CONNREFUSED) => {}
                 // A full backlog, a datagram socket, no permission: all are signs of life.
-                Ok(_) | Err(_) => {
+                Ok(()) | Err(_) => {
                     return Err(io::Error::new(
                         io::ErrorKind::AddrInUse,
                         "another server listens there",
@@ -108,8 +109,15 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// If the descriptor cannot be made non-blocking.
+    /// `InvalidInput` if it is something other than a socket that listens: to wait on one would be
+    /// to wake for ever.
     pub fn inherited(socket: OwnedFd) -> io::Result<Self> {
+        if !sockopt::socket_acceptconn(&socket)? {
+            let message = "a socket that does not listen";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        // As for a socket of our own; a unix socket has no such option and no such delay.
+        sockopt::set_tcp_nodelay(&socket, true).unwrap_or_default();
         rustix::io::ioctl_fionbio(&socket, true)?;
         Ok(Self {
             sockets: vec![socket],
@@ -167,6 +175,14 @@ impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
+}
+
+/// Connects to a unix socket and hangs up. Does not wait: a server that hangs has a full backlog,
+/// and a connection that blocks would hang with it.
+fn knock(path: &Path) -> Result<(), Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let probe = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&probe, &SocketAddrUnix::new(path)?)
 }
 
 fn backlog_number(backlog: u32) -> i32 {
