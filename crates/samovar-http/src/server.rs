@@ -27,16 +27,18 @@ pub(crate) struct Shared<S> {
     pub(crate) limits: Limits,
     pub(crate) queue: Queue,
     pub(crate) inboxes: Vec<Inbox>,
-    pub(crate) buffers: BufferPool,
+    pub(crate) buffers: Arc<BufferPool>,
     pub(crate) connection_count: AtomicUsize,
     /// Set when time is up or the I/O threads are gone: answers under way are given up.
     pub(crate) is_cut_off: AtomicBool,
 }
 
 impl<S> Shared<S> {
-    pub(crate) fn send_home(&self, home: usize, message: Message) {
-        if let Some(inbox) = self.inboxes.get(home) {
-            inbox.push(message);
+    /// Leaves a message for an I/O thread, or gives it back if that is gone.
+    pub(crate) fn send_home(&self, home: usize, message: Message) -> Result<(), Message> {
+        match self.inboxes.get(home) {
+            Some(inbox) => inbox.push(message),
+            None => Err(message),
         }
     }
 }
@@ -113,7 +115,7 @@ impl<S: Service> Builder<S> {
             .collect::<io::Result<_>>()?;
         let shared = Arc::new(Shared {
             queue: Queue::new(self.limits.queue_len_max),
-            buffers: BufferPool::new(self.limits.body_memory_max, self.workers),
+            buffers: Arc::new(BufferPool::new(self.limits.body_memory_max, self.workers)),
             service: self.service,
             limits: self.limits,
             inboxes,
@@ -145,6 +147,13 @@ impl<S: Service> Builder<S> {
         }
         Ok(server)
     }
+}
+
+/// When `timeout` has passed. Longer than a clock can tell means a century, which is for ever.
+fn deadline(timeout: Duration) -> Instant {
+    const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+    let now = Instant::now();
+    now.checked_add(timeout.min(CENTURY)).unwrap_or(now)
 }
 
 /// A running server. Dropping it stops it, and waits for handlers that run.
@@ -186,10 +195,11 @@ impl<S: Service> Server<S> {
 
     /// Whether every I/O thread answers within `timeout`.
     pub fn answers_within(&self, timeout: Duration) -> bool {
-        let deadline = Instant::now() + timeout;
+        let deadline = deadline(timeout);
         let (sender, receiver) = sync_channel(self.shared.inboxes.len());
         for inbox in &self.shared.inboxes {
-            inbox.push(Message::Ping(sender.clone()));
+            // The sender goes with the message if the thread is gone, and that shows below.
+            drop(inbox.push(Message::Ping(sender.clone())));
         }
         drop(sender);
         self.shared.inboxes.iter().all(|_| {
@@ -203,9 +213,10 @@ impl<S: Service> Server<S> {
     /// is done or `timeout` has passed; what is left then is cut off. May be called again from
     /// another thread with a shorter time.
     pub fn drain(&self, timeout: Duration) {
-        let deadline = Instant::now() + timeout;
+        let deadline = deadline(timeout);
         for inbox in &self.shared.inboxes {
-            inbox.push(Message::Drain(deadline));
+            // A thread that is gone has drained.
+            drop(inbox.push(Message::Drain(deadline)));
         }
         let threads = std::mem::take(
             &mut *self
@@ -220,9 +231,6 @@ impl<S: Service> Server<S> {
         }
         if had_threads {
             self.shared.is_cut_off.store(true, Ordering::Release);
-            for inbox in &self.shared.inboxes {
-                inbox.drain(&mut Vec::new());
-            }
         }
     }
 

@@ -6,12 +6,13 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use super::Buffer;
 use crate::io::sys;
 
 /// A piece of a body.
 #[derive(Debug)]
 pub struct Batch {
-    buffer: Box<[u8]>,
+    buffer: Buffer,
     /// Invariant: `sent <= filled <= buffer.len()`. `buffer[sent..filled]` is still to be sent.
     filled: usize,
     sent: usize,
@@ -32,7 +33,7 @@ struct FilePart {
 }
 
 impl Batch {
-    pub(crate) fn new(buffer: Box<[u8]>) -> Self {
+    pub(crate) fn new(buffer: Buffer) -> Self {
         Self {
             buffer,
             filled: 0,
@@ -104,10 +105,6 @@ impl Batch {
     /// Empties a batch that was sent.
     pub(crate) fn clear(&mut self) {
         (self.filled, self.sent, self.added_len) = (0, 0, 0);
-    }
-
-    pub(crate) fn into_buffer(self) -> Box<[u8]> {
-        self.buffer
     }
 
     /// Overwrites bytes filled earlier, for a chunk size known only afterwards.

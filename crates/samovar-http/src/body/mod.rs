@@ -10,7 +10,7 @@ mod transfer;
 use std::io;
 
 pub use batch::Batch;
-pub(crate) use pool::BufferPool;
+pub(crate) use pool::{Buffer, BufferPool};
 pub(crate) use transfer::{Outcome, Transfer};
 
 /// Whether a source has more to give.

@@ -1,7 +1,8 @@
 //! Buffers for bodies under way, bounded in sum.
 
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A batch's memory while there is plenty: large enough that a body costs few system calls on both
 /// sides, small enough to stay in the second-level cache.
@@ -19,6 +20,14 @@ pub(crate) struct BufferPool {
     budget_len: usize,
 }
 
+/// A buffer that goes back when it is dropped, by a panic of a body's source too: a budget that
+/// leaks would leave all later bodies with small buffers.
+#[derive(Debug)]
+pub(crate) struct Buffer {
+    bytes: Box<[u8]>,
+    pool: Arc<BufferPool>,
+}
+
 impl BufferPool {
     pub(crate) fn new(budget_len: usize, free_max: usize) -> Self {
         Self {
@@ -29,32 +38,48 @@ impl BufferPool {
         }
     }
 
-    pub(crate) fn take(&self) -> Box<[u8]> {
+    pub(crate) fn take(self: &Arc<Self>) -> Buffer {
         let used = self.used_len.load(Ordering::Relaxed);
-        let len = if used + LARGE_LEN <= self.budget_len {
+        let len = if used.saturating_add(LARGE_LEN) <= self.budget_len {
             LARGE_LEN
         } else {
             SMALL_LEN
         };
         self.used_len.fetch_add(len, Ordering::Relaxed);
-        if len == LARGE_LEN
-            && let Some(buffer) = self
-                .free
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .pop()
-        {
-            return buffer;
+        let free = (len == LARGE_LEN).then(|| self.free().pop()).flatten();
+        Buffer {
+            bytes: free.unwrap_or_else(|| vec![0; len].into_boxed_slice()),
+            pool: Arc::clone(self),
         }
-        vec![0; len].into_boxed_slice()
     }
 
-    pub(crate) fn give_back(&self, buffer: Box<[u8]>) {
-        self.used_len.fetch_sub(buffer.len(), Ordering::Relaxed);
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        if buffer.len() == LARGE_LEN && free.len() < self.free_max {
-            free.push(buffer);
+    fn free(&self) -> MutexGuard<'_, Vec<Box<[u8]>>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let bytes = std::mem::take(&mut self.bytes);
+        self.pool.used_len.fetch_sub(bytes.len(), Ordering::Relaxed);
+        let mut free = self.pool.free();
+        if bytes.len() == LARGE_LEN && free.len() < self.pool.free_max {
+            free.push(bytes);
         }
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
     }
 }
 
@@ -64,15 +89,15 @@ mod tests {
 
     #[test]
     fn past_the_budget_buffers_are_small() {
-        let pool = BufferPool::new(2 * LARGE_LEN, 1);
+        let pool = Arc::new(BufferPool::new(2 * LARGE_LEN, 1));
         let (first, second) = (pool.take(), pool.take());
         assert_eq!((first.len(), second.len()), (LARGE_LEN, LARGE_LEN));
         let third = pool.take();
         assert_eq!(third.len(), SMALL_LEN);
-        pool.give_back(third);
-        pool.give_back(first);
+        drop((third, first));
         assert_eq!(pool.take().len(), LARGE_LEN);
-        pool.give_back(second);
-        assert_eq!(pool.free.lock().unwrap().len(), 1);
+        drop(second);
+        assert_eq!(pool.free().len(), 1);
+        assert_eq!(pool.used_len.load(Ordering::Relaxed), 0);
     }
 }

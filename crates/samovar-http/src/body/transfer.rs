@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 
 use super::{Batch, BufferPool, Progress, Source};
 
@@ -39,12 +40,12 @@ pub(crate) struct Transfer {
 }
 
 impl Transfer {
-    pub(crate) fn new(source: Box<dyn Source>, is_chunked: bool) -> Self {
-        let left = source.len();
+    /// `len`: what was announced to the peer; asked of the source once, so that there is one answer.
+    pub(crate) fn new(source: Box<dyn Source>, len: Option<u64>, is_chunked: bool) -> Self {
         Self {
             source,
             batch: None,
-            left,
+            left: len,
             is_chunked,
             is_ended: false,
             sent_len: 0,
@@ -68,7 +69,7 @@ impl Transfer {
         &mut self,
         socket: impl AsFd,
         lead: &mut Vec<u8>,
-        pool: &BufferPool,
+        pool: &Arc<BufferPool>,
     ) -> io::Result<Outcome> {
         let mut turn_len = 0;
         loop {
@@ -82,7 +83,7 @@ impl Transfer {
                 batch.clear();
             }
             if self.is_ended {
-                self.release(pool);
+                self.batch = None;
                 return Ok(Outcome::Done);
             }
             if turn_len >= TURN_LEN {
@@ -92,14 +93,7 @@ impl Transfer {
         }
     }
 
-    /// Gives the buffer back; whatever it holds is lost.
-    pub(crate) fn release(&mut self, pool: &BufferPool) {
-        if let Some(batch) = self.batch.take() {
-            pool.give_back(batch.into_buffer());
-        }
-    }
-
-    fn refill(&mut self, lead: &mut Vec<u8>, pool: &BufferPool) -> io::Result<()> {
+    fn refill(&mut self, lead: &mut Vec<u8>, pool: &Arc<BufferPool>) -> io::Result<()> {
         let mut batch = self.batch.take().unwrap_or_else(|| Batch::new(pool.take()));
         let filled = self.fill(&mut batch, lead);
         self.batch = Some(batch);

@@ -4,4 +4,4 @@ mod queue;
 mod worker;
 
 pub(crate) use queue::{Job, Queue, Work};
-pub(crate) use worker::{begin, fail, report, run};
+pub(crate) use worker::{begin, cut_off, fail, report, run};

@@ -9,10 +9,11 @@ use std::time::{Instant, SystemTime};
 
 use super::queue::{Job, Work};
 use crate::body::{Batch, Outcome, Progress, Source, Transfer};
-use crate::head::Request;
+use crate::head::{Head, Request};
 use crate::http::{Method, Status, Version};
 use crate::io::conn::{Answer, Conn};
 use crate::io::inbox::{Message, Verdict};
+use crate::io::slab::Key;
 use crate::proto::encode::{self, Delimiter};
 use crate::response::{Body, Response};
 use crate::server::Shared;
@@ -23,36 +24,60 @@ const INLINE_BODY_LEN: usize = 64 * 1024;
 
 /// Works until the queue is closed.
 pub(crate) fn run<S: Service>(shared: &Shared<S>) {
-    while let Some(Job { mut conn, work }) = shared.queue.pop() {
-        if let Work::Handle(request) = work {
-            handle(shared, &mut conn, request);
+    while let Some(job) = shared.queue.pop() {
+        let (home, key) = (job.conn.home, job.conn.key);
+        // Handlers and sources have their own nets. This one is for what is left of an
+        // application: its reports, and the dropping of its values.
+        if catch_unwind(AssertUnwindSafe(|| work(shared, job))).is_err() {
+            lose(shared, home, key);
         }
-        pump(shared, conn);
+    }
+}
+
+fn work<S: Service>(shared: &Shared<S>, job: Job) {
+    let Job { mut conn, work } = job;
+    if let Work::Handle(request) = work {
+        handle(shared, &mut conn, request);
+    }
+    pump(shared, conn);
+}
+
+/// A panic took the connection with it: its socket is closed, what is left is its place.
+fn lose<S: Service>(shared: &Shared<S>, home: usize, key: Key) {
+    if shared.send_home(home, Message::Lost(key)).is_err() {
+        shared.connection_count.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 /// Makes the answer: its head into `output`, its body there too or into a transfer.
 fn handle<S: Service>(shared: &Shared<S>, conn: &mut Conn, request: Box<Request>) {
     let head = request.head();
-    let response = catch_unwind(AssertUnwindSafe(|| shared.service.handle(&request)))
-        .unwrap_or_else(|_panic| {
-            shared.service.incident(&Incident::HandlerPanicked { head });
-            Response::text(Status::INTERNAL_SERVER_ERROR, "Internal Server Error\n")
-        });
-    render(conn, head.method(), head.version(), response);
+    let handled = catch_unwind(AssertUnwindSafe(|| {
+        let response = shared.service.handle(&request);
+        let body_len = response.body.len();
+        (response, body_len)
+    }));
+    let (response, body_len) = handled.unwrap_or_else(|_panic| {
+        shared.service.incident(&Incident::HandlerPanicked { head });
+        let response = Response::text(Status::INTERNAL_SERVER_ERROR, "Internal Server Error\n");
+        let body_len = response.body.len();
+        (response, body_len)
+    });
+    render(conn, head, response, body_len);
     conn.restart_clock(Instant::now());
     if shared.service.observes() {
         conn.request = Some(request);
     }
 }
 
-fn render(conn: &mut Conn, method: Method, version: Version, response: Response) {
+fn render(conn: &mut Conn, request: Head<'_>, response: Response, body_len: Option<u64>) {
+    let version = request.version();
     let Response {
         status,
         fields,
         body,
     } = response;
-    let delimiter = match (status.allows_body(), body.len(), version) {
+    let delimiter = match (status.allows_body(), body_len, version) {
         (false, ..) => Delimiter::None,
         (true, Some(len), _) => Delimiter::Length(len),
         (true, None, Version::Http11) => Delimiter::Chunked,
@@ -72,7 +97,7 @@ fn render(conn: &mut Conn, method: Method, version: Version, response: Response)
         conn.answer.keep,
         httpdate::fmt_http_date(SystemTime::now()).as_bytes(),
     );
-    if method == Method::Head || !status.allows_body() {
+    if request.method() == Method::Head || !status.allows_body() {
         return;
     }
     let source: Box<dyn Source> = match body {
@@ -81,11 +106,12 @@ fn render(conn: &mut Conn, method: Method, version: Version, response: Response)
         Body::Shared(bytes) if bytes.len() <= INLINE_BODY_LEN => return append(conn, &bytes),
         Body::Bytes(bytes) => Box::new(Memory { bytes, at: 0 }),
         Body::Shared(bytes) => Box::new(Memory { bytes, at: 0 }),
-        Body::Source(source) if source.len() == Some(0) => return,
+        Body::Source(_) if body_len == Some(0) => return,
         Body::Source(source) => source,
     };
     conn.transfer = Some(Box::new(Transfer::new(
         source,
+        body_len,
         delimiter == Delimiter::Chunked,
     )));
 }
@@ -113,12 +139,9 @@ fn pump<S: Service>(shared: &Shared<S>, mut conn: Box<Conn>) {
         Ok(Outcome::Blocked) => Verdict::Blocked,
         Ok(Outcome::Yield) => {
             // Pumping is always accepted.
-            if let Err(job) = shared.queue.push(Job {
-                conn,
-                work: Work::Pump,
-            }) {
-                let home = job.conn.home;
-                shared.send_home(home, Message::Returned(job.conn, Verdict::Reset));
+            let work = Work::Pump;
+            if let Err(job) = shared.queue.push(Job { conn, work }) {
+                give_back(shared, job.conn, Verdict::Reset);
             }
             return;
         }
@@ -132,15 +155,24 @@ fn pump<S: Service>(shared: &Shared<S>, mut conn: Box<Conn>) {
             Verdict::Reset
         }
     };
+    give_back(shared, conn, verdict);
+}
+
+fn give_back<S: Service>(shared: &Shared<S>, conn: Box<Conn>, verdict: Verdict) {
     let home = conn.home;
-    shared.send_home(home, Message::Returned(conn, verdict));
+    if let Err(Message::Returned(conn, _)) =
+        shared.send_home(home, Message::Returned(conn, verdict))
+    {
+        cut_off(shared, conn);
+    }
 }
 
 /// There is no I/O thread any more to give a connection back to.
-fn cut_off<S: Service>(shared: &Shared<S>, mut conn: Box<Conn>) {
+pub(crate) fn cut_off<S: Service>(shared: &Shared<S>, mut conn: Box<Conn>) {
+    // First: a report may panic.
+    shared.connection_count.fetch_sub(1, Ordering::Relaxed);
     conn.reset_on_close();
     fail(shared, &mut conn);
-    shared.connection_count.fetch_sub(1, Ordering::Relaxed);
 }
 
 /// A peer that goes away in mid-answer is its own business.
@@ -155,9 +187,7 @@ fn is_peers_doing(error: &std::io::Error) -> bool {
 /// Gives up an answer under way.
 pub(crate) fn fail<S: Service>(shared: &Shared<S>, conn: &mut Conn) {
     report(shared, conn, false);
-    if let Some(mut transfer) = conn.transfer.take() {
-        transfer.release(&shared.buffers);
-    }
+    conn.transfer = None;
 }
 
 /// Tells the service what became of an answer.

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::slab::Key;
@@ -43,7 +44,8 @@ pub(crate) struct Conn {
     pub(crate) has_partial_head: bool,
     /// Nothing more is read but to be dropped, so that the peer sees the last answer.
     pub(crate) is_lingering: bool,
-    /// Unread bytes may arrive after the last answer, so closing has to linger.
+    /// The peer may send on after the last answer, so closing has to linger: it asked for the
+    /// connection to be kept, or is in the middle of a body, or was not understood.
     pub(crate) needs_linger: bool,
     /// Start of what is waited for now: the next request, the rest of a head, a window of the
     /// least throughput.
@@ -137,7 +139,7 @@ impl Conn {
     }
 
     /// Sends more of the answer: `output`, then the body. For workers: a source may block.
-    pub(crate) fn pump(&mut self, pool: &BufferPool) -> io::Result<Outcome> {
+    pub(crate) fn pump(&mut self, pool: &Arc<BufferPool>) -> io::Result<Outcome> {
         let Some(transfer) = &mut self.transfer else {
             return Ok(if self.flush()? {
                 Outcome::Done

@@ -3,10 +3,11 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::SyncSender;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use super::conn::Conn;
+use super::slab::Key;
 use super::sys;
 
 /// How a worker gives a connection back.
@@ -28,6 +29,8 @@ pub(crate) enum Verdict {
 pub(crate) enum Message {
     /// A connection comes back.
     Returned(Box<Conn>, Verdict),
+    /// A connection does not come back: a panic took it.
+    Lost(Key),
     /// Accept no more, close what is idle, be gone by then.
     Drain(Instant),
     /// Say that you are alive.
@@ -37,32 +40,49 @@ pub(crate) enum Message {
 /// A queue that wakes its thread when it becomes non-empty, so once for many messages.
 #[derive(Debug)]
 pub(crate) struct Inbox {
-    messages: Mutex<Vec<Message>>,
+    /// `None` once the thread is gone.
+    messages: Mutex<Option<Vec<Message>>>,
     wake: OwnedFd,
 }
 
 impl Inbox {
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self {
-            messages: Mutex::default(),
+            messages: Mutex::new(Some(Vec::new())),
             wake: sys::wake_descriptor()?,
         })
     }
 
-    pub(crate) fn push(&self, message: Message) {
-        let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
-        let was_empty = messages.is_empty();
-        messages.push(message);
+    /// Leaves a message, or gives it back if nobody will read it any more.
+    pub(crate) fn push(&self, message: Message) -> Result<(), Message> {
+        let mut messages = self.lock();
+        let Some(waiting) = &mut *messages else {
+            return Err(message);
+        };
+        let was_empty = waiting.is_empty();
+        waiting.push(message);
         drop(messages);
         if was_empty {
             sys::wake(&self.wake).expect("an eventfd that is open can be written");
         }
+        Ok(())
     }
 
     /// Moves everything into `messages`.
     pub(crate) fn drain(&self, messages: &mut Vec<Message>) {
         sys::clear_wake(&self.wake);
-        messages.append(&mut self.messages.lock().unwrap_or_else(PoisonError::into_inner));
+        if let Some(waiting) = &mut *self.lock() {
+            messages.append(waiting);
+        }
+    }
+
+    /// Takes no more; returns what nobody has read.
+    pub(crate) fn close(&self) -> Vec<Message> {
+        self.lock().take().unwrap_or_default()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Vec<Message>>> {
+        self.messages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

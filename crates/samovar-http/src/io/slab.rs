@@ -72,9 +72,11 @@ impl Slab {
         }
     }
 
-    /// Frees a place, whether its connection is here or was taken out.
-    pub(crate) fn free(&mut self, key: Key) {
-        let Some(slot) = self.slot(key) else { return };
+    /// Frees a place, whether its connection is here or was taken out; `false` if it was free.
+    pub(crate) fn free(&mut self, key: Key) -> bool {
+        let Some(slot) = self.slot(key) else {
+            return false;
+        };
         slot.place = Place::Vacant;
         // Wraps after four billion connections on one place; an event that old does not exist.
         // The two largest keys mean the listeners and the wake-up, so they are left out.
@@ -85,6 +87,7 @@ impl Slab {
         };
         self.vacant.push(key.index);
         self.count -= 1;
+        true
     }
 
     /// Takes a connection out, to work on it or to give it away.

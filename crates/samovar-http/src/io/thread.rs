@@ -14,14 +14,14 @@
 //! |---|---|---|
 //! | between requests | nothing to send | readable |
 //! | reading a body | `request` is set, nothing to send | readable |
-//! | blocked | `output` or `transfer` is set | writable: memory is sent here, a body by a worker |
+//! | blocked | `output` or `transfer` is set | writable: a worker sends what is a body |
 //! | lingering | `is_lingering` | readable, until the peer closes or time is up |
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
+use super::answer::{self, Date};
 use super::conn::Conn;
 use super::inbox::{Message, Verdict};
 use super::listener::Socket;
@@ -32,8 +32,7 @@ use crate::head::Head;
 use crate::http::{Method, Status, Version};
 use crate::proto::Refusal;
 use crate::proto::conn::{Phase, Step};
-use crate::proto::encode::{self, Delimiter};
-use crate::proto::head::HeadIndex;
+use crate::proto::head::{Framing, HeadIndex};
 use crate::reply::{Outcome, Reply, Turn};
 use crate::server::Shared;
 use crate::service::{Exchange, Incident, Service};
@@ -44,19 +43,17 @@ const READ_LEN: usize = 64 * 1024;
 const GATHER_LEN: usize = 64 * 1024;
 /// Events taken from the kernel at once.
 const EVENT_COUNT: usize = 256;
-/// Connections accepted in a row before others get their turn.
-const ACCEPT_COUNT: usize = 64;
-/// How often clocks are looked at, which is how exact the limits of time are.
-const SWEEP_TIME: Duration = Duration::from_millis(250);
 /// Bytes read and dropped from a peer that was told to go.
 const LINGER_LEN_MAX: u64 = 256 * 1024;
+/// The thread's memory for answers shrinks to this after a large one.
+const OUT_LEN_KEPT: usize = 4 * GATHER_LEN;
 
 const WAKE_KEY: u64 = u64::MAX;
 /// Listeners count down from here. The slab never gives out keys this large.
-const LISTENER_KEY: u64 = u64::MAX - 1;
+pub(super) const LISTENER_KEY: u64 = u64::MAX - 1;
 
 /// What is to become of a connection after a step.
-enum Next {
+pub(super) enum Next {
     /// It stays here and waits for events.
     Wait,
     /// It stays here and has more to do than one turn allows.
@@ -69,29 +66,29 @@ enum Next {
 
 /// One I/O thread.
 pub(crate) struct IoThread<S: Service> {
-    shared: Arc<Shared<S>>,
-    home: usize,
-    poll: Poll,
-    listeners: Vec<Listening>,
-    slab: Slab,
+    pub(super) shared: Arc<Shared<S>>,
+    pub(super) home: usize,
+    pub(super) poll: Poll,
+    pub(super) listeners: Vec<Listening>,
+    pub(super) slab: Slab,
     local: S::Local,
     /// Scratch memory, reused for every read and write.
     read_buffer: Box<[u8]>,
-    out: Vec<u8>,
+    pub(super) out: Vec<u8>,
     index: HeadIndex,
     turn: u64,
     /// Connections with more to do.
-    again: Vec<Key>,
-    now: Instant,
-    swept: Instant,
-    date: Date,
-    drain_by: Option<Instant>,
+    pub(super) again: Vec<Key>,
+    pub(super) now: Instant,
+    pub(super) swept: Instant,
+    pub(super) date: Date,
+    pub(super) drain_by: Option<Instant>,
 }
 
-struct Listening {
-    socket: Socket,
+pub(super) struct Listening {
+    pub(super) socket: Socket,
     /// Whether the poll knows it; not while descriptors are exhausted.
-    is_polled: bool,
+    pub(super) is_polled: bool,
 }
 
 impl<S: Service> IoThread<S> {
@@ -111,7 +108,7 @@ impl<S: Service> IoThread<S> {
             listeners: Vec::new(),
             slab: Slab::default(),
             local,
-            read_buffer: vec![0; READ_LEN].into_boxed_slice(),
+            read_buffer: read_buffer(),
             out: Vec::with_capacity(GATHER_LEN),
             index: HeadIndex::default(),
             turn: 0,
@@ -147,7 +144,8 @@ impl<S: Service> IoThread<S> {
                 match ready.key {
                     WAKE_KEY => self.receive(&mut messages),
                     key if key > LISTENER_KEY - self.listeners.len() as u64 => {
-                        self.accept(usize::try_from(LISTENER_KEY - key).unwrap_or(usize::MAX));
+                        let index = usize::try_from(LISTENER_KEY - key).unwrap_or(usize::MAX);
+                        self.guarded(None, |thread| thread.accept(index));
                     }
                     key => self.on_event(Key::from_bits(key), ready.edges),
                 }
@@ -156,14 +154,27 @@ impl<S: Service> IoThread<S> {
             for key in again.drain(..) {
                 self.on_event(key, Edges::default());
             }
-            if self.now.duration_since(self.swept) >= SWEEP_TIME || self.drain_by.is_some() {
+            if self.now.duration_since(self.swept) >= self.sweep_time() {
                 self.sweep();
             }
             if let Some(deadline) = self.drain_by
                 && (self.slab.count() == 0 || self.now >= deadline)
             {
-                self.cut_off();
                 return;
+            }
+        }
+    }
+
+    /// Does something that may run an application's code. A panic costs the connection with `key`,
+    /// which is dropped on the way, and nobody else.
+    pub(super) fn guarded(&mut self, key: Option<Key>, work: impl FnOnce(&mut Self)) {
+        if catch_unwind(AssertUnwindSafe(|| work(self))).is_err() {
+            self.out.clear();
+            if self.read_buffer.is_empty() {
+                self.read_buffer = read_buffer();
+            }
+            if let Some(key) = key {
+                self.forget(key);
             }
         }
     }
@@ -176,11 +187,7 @@ impl<S: Service> IoThread<S> {
         let is_idle = self.slab.count() == 0
             && self.drain_by.is_none()
             && self.listeners.iter().all(|listener| listener.is_polled);
-        (!is_idle).then_some(if self.drain_by.is_some() {
-            SWEEP_TIME / 10
-        } else {
-            SWEEP_TIME
-        })
+        (!is_idle).then(|| self.sweep_time())
     }
 
     // Events.
@@ -190,7 +197,10 @@ impl<S: Service> IoThread<S> {
         for message in messages.drain(..) {
             match message {
                 Message::Returned(conn, verdict) => self.on_return(conn, verdict),
-                Message::Drain(deadline) => self.start_drain(deadline),
+                Message::Lost(key) => self.forget(key),
+                Message::Drain(deadline) => {
+                    self.guarded(None, |thread| thread.start_drain(deadline));
+                }
                 // The asker may have given up waiting.
                 Message::Ping(sender) => drop(sender.try_send(())),
             }
@@ -202,11 +212,17 @@ impl<S: Service> IoThread<S> {
             return self.slab.note(key, edges);
         };
         conn.note(edges);
-        let next = self.step(&mut conn, edges.writable);
-        self.settle(conn, next);
+        self.guarded(Some(key), |thread| {
+            let next = thread.step(&mut conn, edges.writable);
+            thread.settle(conn, next);
+        });
     }
 
-    fn on_return(&mut self, mut conn: Box<Conn>, verdict: Verdict) {
+    fn on_return(&mut self, conn: Box<Conn>, verdict: Verdict) {
+        self.guarded(Some(conn.key), |thread| thread.take_back(conn, verdict));
+    }
+
+    fn take_back(&mut self, mut conn: Box<Conn>, verdict: Verdict) {
         let edges = self.slab.take_edges(conn.key);
         conn.note(edges);
         let next = match verdict {
@@ -226,7 +242,7 @@ impl<S: Service> IoThread<S> {
         self.settle(conn, next);
     }
 
-    fn settle(&mut self, conn: Box<Conn>, next: Next) {
+    pub(super) fn settle(&mut self, conn: Box<Conn>, next: Next) {
         let key = conn.key;
         match next {
             Next::Wait => self.slab.put(key, conn),
@@ -237,84 +253,8 @@ impl<S: Service> IoThread<S> {
             Next::Close => self.close(conn),
             Next::Give(work) => {
                 if let Err(job) = self.shared.queue.push(Job { conn, work }) {
-                    self.refuse_overload(job.conn);
+                    self.refuse_overload(job);
                 }
-            }
-        }
-    }
-
-    // Connections come and go.
-
-    fn accept(&mut self, index: usize) {
-        for _ in 0..ACCEPT_COUNT {
-            let Some(listener) = self.listeners.get(index) else {
-                return;
-            };
-            match sys::accept(&listener.socket) {
-                Ok(Some((socket, peer))) => self.admit(socket, peer),
-                Ok(None) => return,
-                Err(error) if sys::is_exhaustion(&error) => {
-                    self.shared
-                        .service
-                        .incident(&Incident::AcceptFailed { error: &error });
-                    self.pause_listeners();
-                    return;
-                }
-                // The peer gave up between knocking and our answer.
-                Err(_) => {}
-            }
-        }
-    }
-
-    fn admit(&mut self, socket: std::os::fd::OwnedFd, peer: crate::head::Peer) {
-        let count = self.shared.connection_count.fetch_add(1, Ordering::Relaxed);
-        if count >= self.shared.limits.connections_max {
-            self.shared.connection_count.fetch_sub(1, Ordering::Relaxed);
-            self.shared.service.incident(&Incident::ConnectionsFull);
-            let mut answer = Vec::new();
-            overload_answer(&mut answer, &self.date);
-            // Whether the peer hears it or not, the connection ends here.
-            drop(sys::send(&socket, &answer, false));
-            return;
-        }
-        let key = self.slab.reserve();
-        let conn = Box::new(Conn::new(socket, peer, self.home, key, self.now));
-        if self
-            .poll
-            .add_connection(&conn.socket, key.to_bits())
-            .is_err()
-        {
-            return self.close(conn);
-        }
-        self.slab.put(key, conn);
-    }
-
-    fn close(&mut self, mut conn: Box<Conn>) {
-        if let Some(mut transfer) = conn.transfer.take() {
-            transfer.release(&self.shared.buffers);
-        }
-        self.slab.free(conn.key);
-        self.shared.connection_count.fetch_sub(1, Ordering::Relaxed);
-        // Closing the descriptor takes it out of the poll: nobody else holds a copy.
-    }
-
-    fn poll_listeners(&mut self) -> std::io::Result<()> {
-        for (listener, index) in self.listeners.iter_mut().zip(0..) {
-            if !listener.is_polled {
-                let key = LISTENER_KEY - index;
-                self.poll
-                    .add_listener(&listener.socket, key, listener.socket.is_shared)?;
-                listener.is_polled = true;
-            }
-        }
-        Ok(())
-    }
-
-    /// Accepting would only fail again at once; the next sweep tries it.
-    fn pause_listeners(&mut self) {
-        for listener in &mut self.listeners {
-            if listener.is_polled {
-                listener.is_polled = self.poll.remove(&listener.socket).is_err();
             }
         }
     }
@@ -336,7 +276,7 @@ impl<S: Service> IoThread<S> {
     }
 
     /// Sends what a blocked connection still has.
-    fn send_more(&mut self, conn: &mut Conn) -> Next {
+    pub(super) fn send_more(&mut self, conn: &mut Conn) -> Next {
         match conn.flush() {
             Err(_) => self.fail(conn),
             Ok(false) => Next::Wait,
@@ -353,7 +293,7 @@ impl<S: Service> IoThread<S> {
     }
 
     /// Works on what was read, then reads.
-    fn go_on(&mut self, conn: &mut Conn) -> Next {
+    pub(super) fn go_on(&mut self, conn: &mut Conn) -> Next {
         if conn.proto.phase() == Phase::Closed {
             return self.finish(conn);
         }
@@ -416,6 +356,8 @@ impl<S: Service> IoThread<S> {
             match step {
                 Step::Head => {
                     conn.has_partial_head = false;
+                    // A peer that asked for the end sends nothing behind its request.
+                    conn.needs_linger = self.index.keep_alive;
                     conn.restart_clock(self.now);
                     if let Some(work) = self.on_head(conn, consumed, at < input.len()) {
                         break Some(work);
@@ -490,15 +432,10 @@ impl<S: Service> IoThread<S> {
             self.out.truncate(out_len);
             let body = b"Internal Server Error\n";
             let status = Status::INTERNAL_SERVER_ERROR;
-            simple_answer(
-                &mut self.out,
-                status,
-                body,
-                head.version(),
-                keep,
-                &self.date,
-            );
-            Outcome::Sent(status, body.len() as u64)
+            let (version, is_head) = (head.version(), head.method() == Method::Head);
+            let out = &mut self.out;
+            let body_len = answer::plain(out, status, body, version, is_head, keep, &self.date);
+            Outcome::Sent(status, body_len)
         });
         match outcome {
             Outcome::Sent(status, body_len) => {
@@ -520,8 +457,9 @@ impl<S: Service> IoThread<S> {
                 conn.body_len_max = shared.service.body_len_max(head);
                 conn.request = Some(Box::new(head.to_request(Vec::new())));
                 let fits = match self.index.framing {
-                    crate::proto::head::Framing::Length(len) => len <= conn.body_len_max,
-                    _ => conn.body_len_max > 0,
+                    Framing::Length(len) => len <= conn.body_len_max,
+                    // How long it will be is not known, and silence is not an answer.
+                    Framing::Chunked | Framing::None => true,
                 };
                 // RFC 9110, 10.1.1: no 100 if the body is on its way already, nor if it will be
                 // refused.
@@ -550,37 +488,43 @@ impl<S: Service> IoThread<S> {
         }
     }
 
-    fn refuse(&mut self, conn: &mut Conn, refusal: Refusal) {
+    pub(super) fn refuse(&mut self, conn: &mut Conn, refusal: Refusal) {
         let peer = conn.peer;
         self.shared
             .service
             .incident(&Incident::Refused { peer, refusal });
-        conn.request = None;
+        let request = conn.request.take();
+        let is_head = request.is_some_and(|request| request.head().method() == Method::Head);
         conn.needs_linger = true;
-        let status = refusal.status();
-        let body = format!("{refusal}\n");
-        simple_answer(
+        let (status, body) = (refusal.status(), format!("{refusal}\n"));
+        let (version, body) = (Version::Http11, body.as_bytes());
+        answer::plain(
             &mut self.out,
             status,
-            body.as_bytes(),
-            Version::Http11,
+            body,
+            version,
+            is_head,
             false,
             &self.date,
         );
     }
 
     /// No room in the workers' queue: the request is answered here.
-    fn refuse_overload(&mut self, mut conn: Box<Conn>) {
+    fn refuse_overload(&mut self, job: Job) {
         self.shared.service.incident(&Incident::WorkersFull);
-        conn.proto.close_after();
+        let Job { mut conn, work } = job;
+        let is_head = match work {
+            Work::Handle(request) => request.head().method() == Method::Head,
+            Work::Pump => false,
+        };
         conn.proto.answered(false);
-        overload_answer(&mut conn.output, &self.date);
+        answer::overload(&mut conn.output, is_head, &self.date);
         let next = self.send_more(&mut conn);
         self.settle(conn, next);
     }
 
     /// Writes the gathered answers; what the socket does not take goes into `conn.output`.
-    fn flush_out(&mut self, conn: &mut Conn) -> std::io::Result<bool> {
+    pub(super) fn flush_out(&mut self, conn: &mut Conn) -> std::io::Result<bool> {
         let mut sent = 0;
         if conn.output.is_empty() {
             while sent < self.out.len() {
@@ -598,6 +542,7 @@ impl<S: Service> IoThread<S> {
         conn.output
             .extend_from_slice(self.out.get(sent..).unwrap_or_default());
         self.out.clear();
+        self.out.shrink_to(OUT_LEN_KEPT);
         Ok(conn.output.is_empty())
     }
 
@@ -606,7 +551,7 @@ impl<S: Service> IoThread<S> {
     /// Unread bytes at close make the kernel send RST, and RST can destroy the answer before the
     /// client has read it (RFC 9112, 9.6). So, where bytes may be unread, our side is shut down
     /// first, and what still comes is dropped until the peer closes or time is up.
-    fn finish(&mut self, conn: &mut Conn) -> Next {
+    pub(super) fn finish(&mut self, conn: &mut Conn) -> Next {
         if !conn.needs_linger && conn.input.is_empty() && !conn.readable {
             return Next::Close;
         }
@@ -619,184 +564,30 @@ impl<S: Service> IoThread<S> {
         self.linger(conn)
     }
 
+    /// Past the limit nothing more is read: the peer's window closes, and it still has until the
+    /// time is up to look at its answer.
     fn linger(&mut self, conn: &mut Conn) -> Next {
-        while conn.readable {
-            match conn.read(&mut self.read_buffer) {
-                Ok(None) => {}
-                Ok(Some(0)) | Err(_) => return Next::Close,
-                Ok(Some(_)) if conn.moved_len > LINGER_LEN_MAX => return Next::Close,
-                Ok(Some(_)) => {}
+        while conn.readable && conn.moved_len <= LINGER_LEN_MAX {
+            if matches!(conn.read(&mut self.read_buffer), Ok(Some(0)) | Err(_)) {
+                return Next::Close;
             }
         }
         Next::Wait
     }
 
-    fn fail(&mut self, conn: &mut Conn) -> Next {
+    pub(super) fn fail(&mut self, conn: &mut Conn) -> Next {
         exec::fail(&self.shared, conn);
         Next::Close
     }
+}
 
-    // Clocks.
-
-    fn sweep(&mut self) {
-        self.swept = self.now;
-        if self.poll_listeners().is_err() {
-            // Still no memory for it; tried again at the next sweep.
-        }
-        let mut keys = Vec::new();
-        self.slab.keys_here(&mut keys);
-        for key in keys {
-            let Some(overdue) = self.slab.peek(key).and_then(|conn| self.overdue(conn)) else {
-                continue;
-            };
-            let Some(mut conn) = self.slab.take(key) else {
-                continue;
-            };
-            let next = self.on_overdue(&mut conn, overdue);
-            self.settle(conn, next);
-        }
-    }
-
-    fn overdue(&self, conn: &Conn) -> Option<Overdue> {
-        let limits = &self.shared.limits;
-        let waited = self.now.saturating_duration_since(conn.since);
-        if conn.is_lingering {
-            return (waited >= limits.linger_time).then_some(Overdue::Linger);
-        }
-        let phase = conn.proto.phase();
-        if conn.is_sending() || phase == Phase::Body {
-            return (waited >= limits.stall_time).then_some(Overdue::Window);
-        }
-        if conn.has_partial_head {
-            return (waited >= limits.head_time).then_some(Overdue::Head);
-        }
-        let is_drained = self.drain_by.is_some() && conn.input.is_empty();
-        (is_drained || waited >= limits.idle_time).then_some(Overdue::Idle)
-    }
-
-    fn on_overdue(&mut self, conn: &mut Conn, overdue: Overdue) -> Next {
-        match overdue {
-            Overdue::Linger | Overdue::Idle => Next::Close,
-            Overdue::Window if conn.moved_len >= self.shared.limits.stall_len_min => {
-                conn.restart_clock(self.now);
-                Next::Wait
-            }
-            Overdue::Window if conn.is_sending() => {
-                self.shared
-                    .service
-                    .incident(&Incident::TooSlow { peer: conn.peer });
-                conn.reset_on_close();
-                self.fail(conn)
-            }
-            Overdue::Window | Overdue::Head => {
-                conn.proto.close_after();
-                conn.proto.answered(false);
-                self.refuse(conn, Refusal::Timeout);
-                match self.flush_out(conn) {
-                    Ok(true) => self.finish(conn),
-                    Ok(false) => Next::Wait,
-                    Err(_) => Next::Close,
-                }
-            }
-        }
-    }
-
-    fn start_drain(&mut self, deadline: Instant) {
-        let earlier = self
-            .drain_by
-            .map_or(deadline, |drain_by| drain_by.min(deadline));
-        if self.drain_by.replace(earlier).is_none() {
-            // Connections that the kernel has accepted for us are ours to serve.
-            for index in 0..self.listeners.len() {
-                self.accept(index);
-            }
-            // A shared socket stays known to the poll while another thread has it open.
-            self.pause_listeners();
-            self.listeners.clear();
-        }
-    }
-
-    /// Time is up, or nothing is left.
-    fn cut_off(&mut self) {
-        if self.slab.count() > 0 {
-            self.shared.is_cut_off.store(true, Ordering::Release);
-        }
-        let mut keys = Vec::new();
-        self.slab.keys_here(&mut keys);
-        for key in keys {
-            if let Some(mut conn) = self.slab.take(key) {
-                if conn.is_sending() {
-                    conn.reset_on_close();
-                    exec::fail(&self.shared, &mut conn);
-                }
-                self.close(conn);
-            }
-        }
+impl<S: Service> Drop for IoThread<S> {
+    /// Time is up, or nothing is left, or the thread panicked: no connection outlives it.
+    fn drop(&mut self) {
+        self.cut_off();
     }
 }
 
-/// Which clock ran out.
-enum Overdue {
-    Idle,
-    Head,
-    Window,
-    Linger,
-}
-
-fn simple_answer(
-    out: &mut Vec<u8>,
-    status: Status,
-    body: &[u8],
-    version: Version,
-    keep: bool,
-    date: &Date,
-) {
-    encode::status_line(out, status);
-    encode::field(out, "Content-Type", b"text/plain");
-    encode::delimiter(out, Delimiter::Length(body.len() as u64));
-    encode::finish(out, version, keep, date.text());
-    out.extend_from_slice(body);
-}
-
-fn overload_answer(out: &mut Vec<u8>, date: &Date) {
-    let body = b"overloaded, try again\n";
-    encode::status_line(out, Status::SERVICE_UNAVAILABLE);
-    encode::field(out, "Content-Type", b"text/plain");
-    encode::field(out, "Retry-After", b"1");
-    encode::delimiter(out, Delimiter::Length(body.len() as u64));
-    encode::finish(out, Version::Http11, false, date.text());
-    out.extend_from_slice(body);
-}
-
-/// The `Date` field's text, made anew when the second changes.
-#[derive(Debug)]
-struct Date {
-    second: u64,
-    text: String,
-}
-
-impl Default for Date {
-    fn default() -> Self {
-        Self {
-            second: 0,
-            text: httpdate::fmt_http_date(SystemTime::UNIX_EPOCH),
-        }
-    }
-}
-
-impl Date {
-    fn refresh(&mut self) {
-        let now = SystemTime::now();
-        let second = now
-            .duration_since(SystemTime::UNIX_EPOCH)
-            .map_or(0, |time| time.as_secs());
-        if second != self.second {
-            self.second = second;
-            self.text = httpdate::fmt_http_date(now);
-        }
-    }
-
-    fn text(&self) -> &[u8] {
-        self.text.as_bytes()
-    }
+fn read_buffer() -> Box<[u8]> {
+    vec![0; READ_LEN].into_boxed_slice()
 }

@@ -1,4 +1,9 @@
 #![expect(clippy::unwrap_used, reason = "a test helper fails by panicking")]
+#![allow(
+    dead_code,
+    clippy::allow_attributes,
+    reason = "each test file is a crate of its own and uses a part"
+)]
 //! A raw client: writes bytes, reads answers, hides nothing.
 
 use std::io::{Read, Write};

@@ -1,0 +1,158 @@
+//! How connections come to an I/O thread, and how they leave it.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use super::answer;
+use super::conn::Conn;
+use super::inbox::Message;
+use super::slab::Key;
+use super::sys;
+use super::thread::{IoThread, LISTENER_KEY};
+use crate::exec;
+use crate::head::Peer;
+use crate::service::{Incident, Service};
+
+/// Connections accepted in a row before others get their turn.
+const ACCEPT_COUNT: usize = 64;
+/// How often that is done at most when a server drains: as long as any backlog, and not for ever
+/// while new connections keep coming.
+const DRAIN_ACCEPT_ROUNDS: usize = 128;
+/// Connections past the limit that are held until their 503 is read; beyond them, a connection is
+/// closed whether the peer has heard why or not.
+const REFUSED_MAX: usize = 64;
+
+impl<S: Service> IoThread<S> {
+    pub(super) fn accept(&mut self, index: usize) {
+        self.accept_some(index);
+    }
+
+    /// `false` once nobody waits.
+    fn accept_some(&mut self, index: usize) -> bool {
+        for _ in 0..ACCEPT_COUNT {
+            let Some(listener) = self.listeners.get(index) else {
+                return false;
+            };
+            match sys::accept(&listener.socket) {
+                Ok(Some((socket, peer))) => self.admit(socket, peer),
+                Ok(None) => return false,
+                Err(error) if sys::is_exhaustion(&error) => {
+                    self.shared
+                        .service
+                        .incident(&Incident::AcceptFailed { error: &error });
+                    self.pause_listeners();
+                    return false;
+                }
+                // The peer gave up between knocking and our answer.
+                Err(_) => {}
+            }
+        }
+        true
+    }
+
+    fn admit(&mut self, socket: OwnedFd, peer: Peer) {
+        let max = self.shared.limits.connections_max;
+        let count = self.shared.connection_count.fetch_add(1, Ordering::Relaxed);
+        if count >= max.saturating_add(REFUSED_MAX) {
+            self.shared.connection_count.fetch_sub(1, Ordering::Relaxed);
+            return self.shared.service.incident(&Incident::ConnectionsFull);
+        }
+        let key = self.slab.reserve();
+        let conn = Box::new(Conn::new(socket, peer, self.home, key, self.now));
+        let added = self.poll.add_connection(&conn.socket, key.to_bits());
+        if added.is_err() {
+            self.close(conn);
+        } else if count >= max {
+            self.guarded(Some(key), |thread| thread.turn_away(conn));
+        } else {
+            self.slab.put(key, conn);
+        }
+    }
+
+    /// No room for this connection. It is told so, whatever it wants.
+    fn turn_away(&mut self, mut conn: Box<Conn>) {
+        self.shared.service.incident(&Incident::ConnectionsFull);
+        conn.proto.close_after();
+        conn.needs_linger = true;
+        answer::overload(&mut conn.output, false, &self.date);
+        let next = self.send_more(&mut conn);
+        self.settle(conn, next);
+    }
+
+    pub(super) fn close(&mut self, conn: Box<Conn>) {
+        self.forget(conn.key);
+        // Closing the descriptor takes it out of the poll: nobody else holds a copy.
+        drop(conn);
+    }
+
+    /// Frees the place of a connection that is closed.
+    pub(super) fn forget(&mut self, key: Key) {
+        if self.slab.free(key) {
+            self.shared.connection_count.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn poll_listeners(&mut self) -> std::io::Result<()> {
+        for (listener, index) in self.listeners.iter_mut().zip(0..) {
+            if !listener.is_polled {
+                let key = LISTENER_KEY - index;
+                self.poll
+                    .add_listener(&listener.socket, key, listener.socket.is_shared)?;
+                listener.is_polled = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// Accepting would only fail again at once; the next sweep tries it.
+    fn pause_listeners(&mut self) {
+        for listener in &mut self.listeners {
+            if listener.is_polled {
+                listener.is_polled = self.poll.remove(&listener.socket).is_err();
+            }
+        }
+    }
+
+    pub(super) fn start_drain(&mut self, deadline: Instant) {
+        let earlier = self
+            .drain_by
+            .map_or(deadline, |drain_by| drain_by.min(deadline));
+        if self.drain_by.replace(earlier).is_none() {
+            // Connections that the kernel has accepted for us are ours to serve.
+            for index in 0..self.listeners.len() {
+                (0..DRAIN_ACCEPT_ROUNDS).all(|_| self.accept_some(index));
+            }
+            // A shared socket stays known to the poll while another thread has it open.
+            self.pause_listeners();
+            self.listeners.clear();
+        }
+    }
+
+    /// Ends every connection that is here or comes back.
+    pub(super) fn cut_off(&mut self) {
+        if self.slab.count() > 0 {
+            self.shared.is_cut_off.store(true, Ordering::Release);
+        }
+        let mut keys = Vec::new();
+        self.slab.keys_here(&mut keys);
+        for key in keys {
+            self.guarded(Some(key), |thread| {
+                if let Some(mut conn) = thread.slab.take(key) {
+                    if conn.is_sending() {
+                        conn.reset_on_close();
+                        exec::fail(&thread.shared, &mut conn);
+                    }
+                    thread.close(conn);
+                }
+            });
+        }
+        for message in self.shared.inboxes[self.home].close() {
+            self.guarded(None, |thread| match message {
+                Message::Returned(conn, _) => exec::cut_off(&thread.shared, conn),
+                Message::Lost(key) => thread.forget(key),
+                Message::Drain(_) | Message::Ping(_) => {}
+            });
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! The clocks of an I/O thread's connections.
+
+use std::time::Duration;
+
+use super::conn::Conn;
+use super::thread::{IoThread, Next};
+use crate::proto::Refusal;
+use crate::proto::conn::Phase;
+use crate::service::{Incident, Service};
+
+/// How often clocks are looked at, which is how exact the limits of time are.
+const SWEEP_TIME: Duration = Duration::from_millis(250);
+/// The same while a server drains, when somebody waits for the last connection.
+const DRAIN_SWEEP_TIME: Duration = Duration::from_millis(25);
+
+/// Which clock ran out.
+enum Overdue {
+    Idle,
+    Head,
+    Window,
+    Linger,
+}
+
+impl<S: Service> IoThread<S> {
+    pub(super) fn sweep_time(&self) -> Duration {
+        if self.drain_by.is_some() {
+            DRAIN_SWEEP_TIME
+        } else {
+            SWEEP_TIME
+        }
+    }
+
+    pub(super) fn sweep(&mut self) {
+        self.swept = self.now;
+        if self.poll_listeners().is_err() {
+            // Still no memory for it; tried again at the next sweep.
+        }
+        let mut keys = Vec::new();
+        self.slab.keys_here(&mut keys);
+        for key in keys {
+            let Some(overdue) = self.slab.peek(key).and_then(|conn| self.overdue(conn)) else {
+                continue;
+            };
+            let Some(mut conn) = self.slab.take(key) else {
+                continue;
+            };
+            self.guarded(Some(key), |thread| {
+                let next = thread.on_overdue(&mut conn, overdue);
+                thread.settle(conn, next);
+            });
+        }
+    }
+
+    fn overdue(&self, conn: &Conn) -> Option<Overdue> {
+        let limits = &self.shared.limits;
+        let waited = self.now.saturating_duration_since(conn.since);
+        if conn.is_lingering {
+            return (waited >= limits.linger_time).then_some(Overdue::Linger);
+        }
+        let phase = conn.proto.phase();
+        if conn.is_sending() || phase == Phase::Body {
+            return (waited >= limits.stall_time).then_some(Overdue::Window);
+        }
+        if conn.has_partial_head {
+            return (waited >= limits.head_time).then_some(Overdue::Head);
+        }
+        if conn.answered_count == 0 {
+            // Whoever has just connected is about to send, also to a server that is leaving.
+            let time = match self.drain_by {
+                Some(_) => limits.linger_time.min(limits.head_time),
+                None => limits.idle_time.max(limits.head_time),
+            };
+            return (waited >= time).then_some(Overdue::Idle);
+        }
+        (self.drain_by.is_some() || waited >= limits.idle_time).then_some(Overdue::Idle)
+    }
+
+    fn on_overdue(&mut self, conn: &mut Conn, overdue: Overdue) -> Next {
+        match overdue {
+            Overdue::Linger => Next::Close,
+            Overdue::Idle => {
+                // The next request may have arrived without its event having been looked at.
+                conn.readable = true;
+                match self.go_on(conn) {
+                    Next::Wait if is_idle(conn) => Next::Close,
+                    next => next,
+                }
+            }
+            Overdue::Window if conn.moved_len >= self.shared.limits.stall_len_min => {
+                conn.restart_clock(self.now);
+                Next::Wait
+            }
+            Overdue::Window if conn.is_sending() => {
+                self.shared
+                    .service
+                    .incident(&Incident::TooSlow { peer: conn.peer });
+                conn.reset_on_close();
+                self.fail(conn)
+            }
+            Overdue::Window | Overdue::Head => {
+                conn.proto.close_after();
+                conn.proto.answered(false);
+                self.refuse(conn, Refusal::Timeout);
+                match self.flush_out(conn) {
+                    Ok(true) => self.finish(conn),
+                    Ok(false) => Next::Wait,
+                    Err(_) => Next::Close,
+                }
+            }
+        }
+    }
+}
+
+/// Between requests, with nothing of the next.
+fn is_idle(conn: &Conn) -> bool {
+    conn.proto.phase() == Phase::Head && conn.input.is_empty() && !conn.is_sending()
+}

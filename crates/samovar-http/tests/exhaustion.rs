@@ -1,0 +1,90 @@
+//! A process without descriptors goes on, and accepts again when it has some.
+//!
+//! In a file of its own, because the limit is one of the whole process.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::net::TcpStream;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use samovar_http::http::Status;
+use samovar_http::{Head, Incident, Inline, Prepared, Reply, Request, Response, Service, Turn};
+use support::{Reader, connect, serve};
+
+struct Counting {
+    prepared: Prepared,
+    gate: Mutex<Receiver<()>>,
+    entered: AtomicUsize,
+    failed: AtomicUsize,
+}
+
+impl Service for Counting {
+    type Local = ();
+
+    fn local(&self) {}
+
+    fn inline(&self, _: &mut (), _: Turn, head: Head<'_>, reply: Reply<'_>) -> Inline {
+        if head.path() == b"/gate" {
+            self.entered.fetch_add(1, Ordering::SeqCst);
+            self.gate.lock().unwrap().recv().unwrap();
+        }
+        reply.prepared(&self.prepared)
+    }
+
+    fn handle(&self, _: &Request) -> Response {
+        Response::text(Status::OK, "")
+    }
+
+    fn incident(&self, incident: &Incident<'_>) {
+        if matches!(incident, Incident::AcceptFailed { .. }) {
+            self.failed.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}
+
+#[test]
+fn without_descriptors_accepting_pauses_and_resumes() {
+    const CLIENTS: usize = 20;
+    const SPARE: usize = 4;
+    let (release, gate) = channel();
+    let service = Counting {
+        prepared: Prepared::new(Status::OK, &[], b"ok"),
+        gate: Mutex::new(gate),
+        entered: AtomicUsize::new(0),
+        failed: AtomicUsize::new(0),
+    };
+    let (server, addr) = serve(service, |builder| builder.io_threads(1).workers(1));
+    let mut first = Reader::new(connect(addr));
+    first.send("GET /gate HTTP/1.1\r\nHost: a\r\n\r\n");
+    while server.service().entered.load(Ordering::SeqCst) == 0 {
+        std::thread::yield_now();
+    }
+    // The kernel completes these; the server gets to them once the limit is in place.
+    let clients: Vec<TcpStream> = (0..CLIENTS).map(|_| connect(addr)).collect();
+    let open_count = std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let before = getrlimit(Resource::Nofile);
+    let limit = Rlimit {
+        current: Some((open_count - 1 + SPARE) as u64),
+        maximum: before.maximum,
+    };
+    setrlimit(Resource::Nofile, limit).unwrap();
+    release.send(()).unwrap();
+    let mut clients: Vec<Reader> = clients.into_iter().map(Reader::new).collect();
+    while server.service().failed.load(Ordering::SeqCst) == 0 {
+        std::thread::yield_now();
+    }
+    // Those that got in are served, and make room for the next as they leave.
+    for mut client in clients.drain(..) {
+        client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert_eq!(client.next(false).unwrap().status, 200);
+    }
+    let failures = server.service().failed.load(Ordering::SeqCst);
+    assert!(failures < 1000, "{failures} attempts: it spins");
+    setrlimit(Resource::Nofile, before).unwrap();
+    assert_eq!(first.next(false).unwrap().status, 200);
+}
