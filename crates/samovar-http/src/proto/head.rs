@@ -1,7 +1,7 @@
 //! The head of a request: request line and header fields.
 //!
-//! `httparse` finds the parts; this module adds what it leaves open and what the fields mean for the
-//! connection: where the body ends, whether the connection lives on.
+//! `httparse` finds the parts; this module adds what it leaves open and what the fields mean for
+//! the connection: where the body ends, whether it lives on.
 //!
 //! | limit | default | unit | reason |
 //! |---|---|---|---|
@@ -154,6 +154,9 @@ pub fn parse(
         _ => 0,
     };
     let head = input.get(lead_len..).unwrap_or_default();
+    // What lies beyond the limit is not looked at, so that a head is judged by the same bytes
+    // whether they came at once or one by one.
+    let head = head.get(..limits.head_len_max).unwrap_or(head);
     if matches!(head, [b'\r' | b'\n' | b' ', ..]) {
         return Err(Refusal::RequestLine);
     }
@@ -166,10 +169,10 @@ pub fn parse(
     let head_len = match status {
         Ok(httparse::Status::Complete(len)) => len,
         Ok(httparse::Status::Partial) => return partial(head, limits),
-        Err(error) => return Err(refusal(error, head, limits)),
+        Err(error) => return refused(error, head, limits),
     };
-    if head_len > limits.head_len_max {
-        return Err(oversize(head, limits));
+    if is_target_too_long(head, limits) {
+        return Err(Refusal::TargetTooLong);
     }
     refuse_bare_lf(head.get(..head_len).unwrap_or_default())?;
     let (Some(method), Some(target), Some(minor)) = (request.method, request.path, request.version)
@@ -183,70 +186,80 @@ pub fn parse(
     } else {
         Version::Http11
     };
-    if target.len() > limits.target_len_max {
-        return Err(Refusal::TargetTooLong);
-    }
     index.target = Span::locate(input, target.as_bytes());
-    let (path, query) = split_target(index.method, target.as_bytes())?;
-    index.path = Span::locate(input, path);
-    index.query = query.map(|query| Span::locate(input, query));
-    read_fields(input, request.headers, index)?;
+    let parts = split_target(index.method, target.as_bytes())?;
+    index.path = Span::locate(input, parts.path);
+    index.query = parts.query.map(|query| Span::locate(input, query));
+    read_fields(input, request.headers, parts.authority, index)?;
     Ok(Some(lead_len.saturating_add(head_len)))
 }
 
 /// A head that is not complete yet: wait, unless it is too long already.
 fn partial(head: &[u8], limits: &HeadLimits) -> Result<Option<usize>, Refusal> {
-    if head.len() >= limits.head_len_max {
-        return Err(oversize(head, limits));
-    }
-    if memchr::memchr(b'\n', head).is_none() {
-        // Still in the request line, which is its target but for a few bytes.
-        let target_start = memchr::memchr(b' ', head).map_or(head.len(), |at| at.saturating_add(1));
-        if head.len().saturating_sub(target_start) > limits.target_len_max {
-            return Err(Refusal::TargetTooLong);
-        }
-    }
-    Ok(None)
-}
-
-/// Whether it is the target or the fields that made a head too long.
-fn oversize(head: &[u8], limits: &HeadLimits) -> Refusal {
-    let line_len = memchr::memchr(b'\n', head).unwrap_or(head.len());
-    if line_len > limits.target_len_max {
-        Refusal::TargetTooLong
+    if is_target_too_long(head, limits) {
+        Err(Refusal::TargetTooLong)
+    } else if head.len() >= limits.head_len_max {
+        Err(Refusal::HeadTooLarge)
     } else {
-        Refusal::HeadTooLarge
+        Ok(None)
     }
 }
 
-fn refusal(error: httparse::Error, head: &[u8], limits: &HeadLimits) -> Refusal {
-    match error {
-        httparse::Error::TooManyHeaders if head.len() >= limits.head_len_max => {
-            oversize(head, limits)
-        }
+/// Whether the second part of the request line has passed its limit already.
+fn is_target_too_long(head: &[u8], limits: &HeadLimits) -> bool {
+    target_start(head).is_some_and(|start| {
+        let rest = head.get(start..).unwrap_or_default();
+        let end = memchr::memchr3(b' ', b'\r', b'\n', rest).unwrap_or(rest.len());
+        end > limits.target_len_max
+    })
+}
+
+fn target_start(head: &[u8]) -> Option<usize> {
+    let end = memchr::memchr2(b' ', b'\n', head)?;
+    (head.get(end) == Some(&b' ')).then(|| end.saturating_add(1))
+}
+
+fn refused(
+    error: httparse::Error,
+    head: &[u8],
+    limits: &HeadLimits,
+) -> Result<Option<usize>, Refusal> {
+    if is_target_too_long(head, limits) && !is_refused_before_target_limit(head, limits) {
+        return Err(Refusal::TargetTooLong);
+    }
+    Err(match error {
         httparse::Error::TooManyHeaders => Refusal::TooManyHeaders,
-        httparse::Error::Version if looks_like_another_version(head) => Refusal::HttpVersion,
+        httparse::Error::Version => match other_version(head) {
+            Some(true) => Refusal::HttpVersion,
+            Some(false) => Refusal::RequestLine,
+            // 505 or 400: the number is still to come.
+            None => return partial(head, limits),
+        },
         httparse::Error::HeaderName | httparse::Error::HeaderValue => Refusal::HeaderField,
         httparse::Error::NewLine => Refusal::BareLf,
-        httparse::Error::Version | httparse::Error::Status | httparse::Error::Token => {
-            Refusal::RequestLine
-        }
-    }
+        httparse::Error::Status | httparse::Error::Token => Refusal::RequestLine,
+    })
 }
 
-/// `HTTP/` DIGIT `.` DIGIT as third part of the request line: a version, only not one of ours.
-fn looks_like_another_version(head: &[u8]) -> bool {
-    let line = head
-        .get(..memchr::memchr(b'\r', head).unwrap_or(head.len()))
-        .unwrap_or_default();
-    let mut parts = line.split(|byte| *byte == b' ').skip(2);
-    matches!(
-        (parts.next(), parts.next()),
-        (
-            Some([b'H', b'T', b'T', b'P', b'/', b'0'..=b'9', b'.', b'0'..=b'9']),
-            None
-        )
-    )
+/// Of two things that are wrong with a head the first counts, as it does when bytes come singly.
+fn is_refused_before_target_limit(head: &[u8], limits: &HeadLimits) -> bool {
+    let end = target_start(head)
+        .unwrap_or_default()
+        .saturating_add(limits.target_len_max)
+        .saturating_add(1);
+    let start = head.get(..end).unwrap_or(head);
+    httparse::Request::new(&mut []).parse(start).is_err()
+}
+
+/// Whether the third part of the request line starts with `HTTP/` DIGIT `.` DIGIT: a version, only
+/// not one of ours. `None` while it is too short to tell.
+fn other_version(head: &[u8]) -> Option<bool> {
+    let third = head.splitn(3, |byte| *byte == b' ').nth(2)?;
+    let shown = third.iter().zip(b"HTTP/0.0");
+    let is_version = shown
+        .clone()
+        .all(|(byte, expected)| byte == expected || (*expected == b'0' && byte.is_ascii_digit()));
+    (!is_version || shown.len() == 8).then_some(is_version)
 }
 
 /// `httparse` takes a bare LF for a line end, as RFC 9112, 2.2 permits. A proxy in front of us may
@@ -260,28 +273,48 @@ fn refuse_bare_lf(head: &[u8]) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Path and query of a request target (RFC 9112, section 3.2).
-fn split_target(method: Method, target: &[u8]) -> Result<(&[u8], Option<&[u8]>), Refusal> {
-    if !target.iter().all(|byte| byte.is_ascii_graphic()) {
-        return Err(Refusal::Target);
-    }
-    let origin = match target {
-        [b'/', ..] => target,
-        b"*" if method == Method::Options => return Ok((target, None)),
-        _ if method == Method::Connect => return Ok((b"", None)),
-        _ => after_authority(target).ok_or(Refusal::Target)?,
-    };
-    Ok(match memchr::memchr(b'?', origin) {
-        Some(at) => {
-            let (path, query) = origin.split_at(at);
-            (path, query.get(1..))
-        }
-        None => (origin, None),
-    })
+/// A request target, taken apart.
+#[derive(Debug, Default)]
+struct Target<'a> {
+    /// Of the absolute form; never empty.
+    authority: Option<&'a [u8]>,
+    path: &'a [u8],
+    query: Option<&'a [u8]>,
 }
 
-/// The part of an absolute-form target behind its authority; empty means the root.
-fn after_authority(target: &[u8]) -> Option<&[u8]> {
+/// The parts of a request target (RFC 9112, section 3.2).
+fn split_target(method: Method, target: &[u8]) -> Result<Target<'_>, Refusal> {
+    // A fragment is not sent (RFC 9110, 7.1), and servers differ about where such a path ends.
+    if !target
+        .iter()
+        .all(|byte| byte.is_ascii_graphic() && *byte != b'#')
+    {
+        return Err(Refusal::Target);
+    }
+    let mut parts = Target::default();
+    let origin = match target {
+        [b'/', ..] => target,
+        b"*" if method == Method::Options => {
+            parts.path = target;
+            return Ok(parts);
+        }
+        _ if method == Method::Connect => return Ok(parts),
+        _ => {
+            let (authority, origin) = split_absolute(target).ok_or(Refusal::Target)?;
+            parts.authority = Some(authority);
+            origin
+        }
+    };
+    parts.path = origin;
+    if let Some(at) = memchr::memchr(b'?', origin) {
+        let (path, query) = origin.split_at(at);
+        (parts.path, parts.query) = (path, query.get(1..));
+    }
+    Ok(parts)
+}
+
+/// Authority of an absolute-form target, and what is behind it; empty means the root.
+fn split_absolute(target: &[u8]) -> Option<(&[u8], &[u8])> {
     let scheme_len = [&b"http://"[..], &b"https://"[..]]
         .into_iter()
         .find(|scheme| {
@@ -291,21 +324,16 @@ fn after_authority(target: &[u8]) -> Option<&[u8]> {
         })?
         .len();
     let rest = target.get(scheme_len..)?;
-    let authority_len = rest
-        .iter()
-        .position(|byte| matches!(byte, b'/' | b'?'))
-        .unwrap_or(rest.len());
+    let authority_len = memchr::memchr2(b'/', b'?', rest).unwrap_or(rest.len());
     let (authority, origin) = rest.split_at(authority_len);
-    if authority.is_empty() || !is_host(authority) {
-        return None;
-    }
-    Some(origin)
+    (!authority.is_empty() && is_host(authority)).then_some((authority, origin))
 }
 
 /// Reads what header fields say about the connection and the body, and keeps all of them.
 fn read_fields(
     input: &[u8],
     headers: &[httparse::Header<'_>],
+    authority: Option<&[u8]>,
     index: &mut HeadIndex,
 ) -> Result<(), Refusal> {
     index.headers.clear();
@@ -323,7 +351,11 @@ fn read_fields(
         match header.name.len() {
             4 if header.name.eq_ignore_ascii_case("host") => {
                 host_count = host_count.saturating_add(1);
-                if !is_host(value) {
+                // RFC 9112, 3.2.2 lets the target's host win over this one. A peer that says two
+                // different things is refused instead: whoever is in front of us may have looked
+                // at the other.
+                let is_other = authority.is_some_and(|host| !host.eq_ignore_ascii_case(value));
+                if is_other || !is_host(value) {
                     return Err(Refusal::Host);
                 }
             }
@@ -448,31 +480,56 @@ fn decimal(value: &[u8]) -> Option<u64> {
     std::str::from_utf8(value).ok()?.parse().ok()
 }
 
-/// The bytes RFC 3986 allows in `host [ ":" port ]`; empty is allowed (RFC 9112, 3.2).
+/// `host [ ":" port ]` of RFC 3986, section 3.2; empty is allowed (RFC 9112, 3.2). A comma is in its
+/// grammar, but it looks like a list of hosts, so it is not in ours.
 fn is_host(value: &[u8]) -> bool {
-    value.iter().all(|byte| {
-        byte.is_ascii_alphanumeric()
-            || matches!(
-                byte,
-                b'-' | b'.'
-                    | b'_'
-                    | b'~'
-                    | b'%'
-                    | b'!'
-                    | b'$'
-                    | b'&'
-                    | b'\''
-                    | b'('
-                    | b')'
-                    | b'*'
-                    | b'+'
-                    | b';'
-                    | b'='
-                    | b':'
-                    | b'['
-                    | b']'
-            )
-    })
+    let (host, port) = match value {
+        [] => return true,
+        [b'[', rest @ ..] => {
+            let Some(end) = memchr::memchr(b']', rest) else {
+                return false;
+            };
+            let (address, port) = rest.split_at(end);
+            let is_address = !address.is_empty()
+                && address
+                    .iter()
+                    .all(|byte| byte.is_ascii_alphanumeric() || b":.-_~".contains(byte));
+            if !is_address {
+                return false;
+            }
+            (&b""[..], port.get(1..).unwrap_or_default())
+        }
+        _ => {
+            let end = memchr::memchr(b':', value).unwrap_or(value.len());
+            if end == 0 {
+                return false;
+            }
+            value.split_at(end)
+        }
+    };
+    let is_port = match port {
+        [] => true,
+        [b':', digits @ ..] => digits.iter().all(u8::is_ascii_digit),
+        _ => false,
+    };
+    is_port && is_reg_name(host)
+}
+
+fn is_reg_name(mut name: &[u8]) -> bool {
+    loop {
+        name = match name {
+            [] => return true,
+            [b'%', high, low, rest @ ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => {
+                rest
+            }
+            [byte, rest @ ..]
+                if byte.is_ascii_alphanumeric() || b"-._~!$&'()*+;=".contains(byte) =>
+            {
+                rest
+            }
+            _ => return false,
+        };
+    }
 }
 
 #[cfg(test)]

@@ -96,7 +96,9 @@ fn versions() {
 fn targets() {
     #[track_caller]
     fn path(line: &str, expected: &str) {
-        let text = format!("{line} HTTP/1.1\r\nHost: a\r\n\r\n");
+        let host = line.split("://").nth(1).unwrap_or("a");
+        let host = host.split(['/', '?']).next().unwrap();
+        let text = format!("{line} HTTP/1.1\r\nHost: {host}\r\n\r\n");
         assert_eq!(
             accepted(&text).path.of(text.as_bytes()),
             expected.as_bytes()
@@ -123,6 +125,12 @@ fn targets() {
             Refusal::Target,
         );
     }
+    for target in ["/#", "/a#b", "http://a/#", "http://a#b"] {
+        refused(
+            format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n"),
+            Refusal::Target,
+        );
+    }
     refused("GET /\u{e9} HTTP/1.1\r\nHost: a\r\n\r\n", Refusal::Target);
 }
 
@@ -139,9 +147,35 @@ fn hosts() {
         "GET / HTTP/1.0\r\nHost: a\r\nHost: a\r\n\r\n",
         Refusal::Host,
     );
-    for host in ["a b", "a/b", "a@b", "a,b", "a\"", "a\u{e9}"] {
+    for host in [
+        "a:",
+        "a:80",
+        "1.2.3.4:5",
+        "[::1]",
+        "[v1.a:b]:8",
+        "a%20b",
+        "-_.~!",
+    ] {
+        accepted(format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+    }
+    for host in [
+        "a b", "a/b", "a@b", "a,b", "a\"", "a\u{e9}", "a:b", "a:1:2", ":80", "[::1", "::1", "a]",
+        "[]", "[::1]x", "[::1]:x", "[[::1]]", "a%2", "a%zz",
+    ] {
         refused(
             format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n"),
+            Refusal::Host,
+        );
+    }
+}
+
+#[test]
+fn two_hosts_that_differ() {
+    accepted("GET http://A:80/ HTTP/1.1\r\nHost: a:80\r\n\r\n");
+    accepted("GET http://a/ HTTP/1.0\r\n\r\n");
+    for host in ["b", "", "a:80"] {
+        refused(
+            format!("GET http://a/ HTTP/1.1\r\nHost: {host}\r\n\r\n"),
             Refusal::Host,
         );
     }
