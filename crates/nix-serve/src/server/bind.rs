@@ -1,7 +1,8 @@
 //! From what was asked for to bound sockets.
 
 use std::io;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use samovar_http::Listener;
@@ -14,31 +15,67 @@ pub(super) fn listeners(
     specs: &[ListenSpec],
     backlog: u32,
     errors: &ErrorLog,
-) -> anyhow::Result<Vec<Listener>> {
+) -> anyhow::Result<(Vec<Listener>, SocketFiles)> {
     let inherited = inherited()?;
     if !inherited.is_empty() {
         errors.info("listening on the service manager's sockets, not on those of the command line");
-        return inherited.into_iter().map(from_manager).collect();
+        let listeners: anyhow::Result<_> = inherited.into_iter().map(from_manager).collect();
+        return Ok((listeners?, SocketFiles::default()));
     }
     let mut listeners = Vec::new();
+    let mut files = SocketFiles::default();
     for spec in specs {
         match spec.resolve()? {
-            Bind::Unix(path) => listeners.push(unix(&path, backlog)?),
+            Bind::Unix(path) => {
+                listeners.push(unix(&path, backlog)?);
+                files.add(path);
+            }
             Bind::FirstOf(addresses) => listeners.push(first_of(&addresses, backlog)?),
             Bind::EachOf(addresses) => listeners.extend(each_of(&addresses, backlog)?),
         }
     }
-    Ok(listeners)
+    Ok((listeners, files))
 }
 
-/// Removes the files of unix sockets that this process has bound.
-pub(super) fn remove_sockets(specs: &[ListenSpec]) {
-    for spec in specs {
-        if let ListenSpec::Unix(path) = spec {
-            // It may be gone, or the directory closed to us by now; the next server replaces it.
-            std::fs::remove_file(path).ok();
+/// The files of the unix sockets that this process has bound; removed when dropped, whether the
+/// start failed or the server ends.
+#[derive(Debug, Default)]
+pub(super) struct SocketFiles(Vec<SocketFile>);
+
+#[derive(Debug)]
+struct SocketFile {
+    path: PathBuf,
+    /// Device and inode, if they could be told.
+    identity: Option<(u64, u64)>,
+}
+
+impl SocketFiles {
+    pub(super) fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.0.iter().map(|file| &*file.path)
+    }
+
+    fn add(&mut self, path: PathBuf) {
+        let identity = identity(&path);
+        self.0.push(SocketFile { path, identity });
+    }
+}
+
+impl Drop for SocketFiles {
+    fn drop(&mut self) {
+        for file in &self.0 {
+            // Somebody may have moved ours away and another server may listen there by now.
+            if file.identity.is_some() && identity(&file.path) == file.identity {
+                // The directory may be closed to us after a change of user; the next server
+                // replaces the file.
+                std::fs::remove_file(&file.path).ok();
+            }
         }
     }
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    let metadata = std::fs::symlink_metadata(path).ok()?;
+    Some((metadata.dev(), metadata.ino()))
 }
 
 fn from_manager(socket: InheritedListener) -> anyhow::Result<Listener> {

@@ -89,7 +89,8 @@ fn serve(
     let key = read_key(environment, errors)?;
     let identity = Identity::find(options.user.as_deref(), options.group.as_deref())?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut listeners = bind::listeners(&options.listeners, options.backlog, errors)?;
+    let (mut listeners, socket_files) =
+        bind::listeners(&options.listeners, options.backlog, errors)?;
     for listener in &mut listeners {
         listener
             .spread(cores)
@@ -141,6 +142,13 @@ fn serve(
             options.path_prefix
         ));
     }
+    for path in socket_files.paths() {
+        errors.info(format_args!(
+            "serving {} on unix:{}",
+            server.service().store().store_dir(),
+            path.display()
+        ));
+    }
     if let Some(background) = background {
         background.ready(options.error_log.as_deref())?;
     }
@@ -149,7 +157,7 @@ fn serve(
     wait(&server, &events, environment, &logs);
     notify::stopping();
     logs.flush(FLUSH_TIME);
-    bind::remove_sockets(&options.listeners);
+    drop(socket_files);
     if let Some(pid_file) = pid_file
         && let Err(error) = pid_file.remove()
     {
