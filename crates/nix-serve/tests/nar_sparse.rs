@@ -1,0 +1,144 @@
+//! NARs longer than 32 bits can say, and in much less memory than they are long.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::Write;
+use std::process::Stdio;
+
+use sha2::{Digest, Sha256};
+use support::connection::Connection;
+use support::{OwnStore, ServerProcess, hash_part, nix};
+
+const FILE_LEN: u64 = 5 << 30;
+/// What stands before the contents and behind them in the NAR of a single file.
+const NAR_SIZE: u64 = FILE_LEN + 112;
+/// Of `truncate -s 5G zeros; nix-store --dump zeros | sha256sum`, Nix 2.8.0.
+const NAR_HASH: &str = "a714df9b658ecd336703edb9e410def644d8e5836502452f5ad38d52f2bd7ce9";
+const PATH: &str = "/nix/store/00000000000000000000000000000005-sparse";
+/// What a server that sends one NAR after another may ever have used, in KiB.
+const MEMORY_MAX: u64 = 32 << 10;
+
+/// A store with one path, a file of 5 GiB that takes no room on the disk.
+fn store() -> OwnStore {
+    let store = OwnStore::new();
+    let real = store.real(PATH);
+    fs::create_dir_all(real.parent().unwrap()).unwrap();
+    let file = fs::File::create(&real).unwrap();
+    file.set_len(FILE_LEN).unwrap();
+    let mut load = nix("nix-store", store.root());
+    load.arg("--store").arg(store.root()).arg("--load-db");
+    let mut load = load.stdin(Stdio::piped()).spawn().unwrap();
+    let mut stdin = load.stdin.take().unwrap();
+    writeln!(stdin, "{PATH}\n{NAR_HASH}\n{NAR_SIZE}\n\n0").unwrap();
+    drop(stdin);
+    assert!(load.wait().unwrap().success());
+    store
+}
+
+/// The most memory that a process has ever used, in KiB.
+fn memory_peak(server: &ServerProcess) -> u64 {
+    from_proc(server, "status", "VmHWM:")
+}
+
+/// How many bytes a process has ever read.
+fn read_len(server: &ServerProcess) -> u64 {
+    from_proc(server, "io", "rchar:")
+}
+
+fn from_proc(server: &ServerProcess, file: &str, name: &str) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{}/{file}", server.child.id())).unwrap();
+    let value = text.lines().find_map(|line| line.strip_prefix(name));
+    let value = value.unwrap().trim();
+    value.strip_suffix(" kB").unwrap_or(value).parse().unwrap()
+}
+
+#[test]
+fn five_gigabytes_of_nothing() {
+    let store = store();
+    let server = ServerProcess::of_store(store.root());
+    let narinfo = server.narinfo(PATH).text();
+    let size = format!("\nNarSize: {NAR_SIZE}\n");
+    assert!(narinfo.contains(&size), "{narinfo}");
+
+    let mut connection = Connection::open(server.addr);
+    let url = server.nar_url(PATH);
+    let length = NAR_SIZE.to_string();
+    let head = connection.request("HEAD", &url, &[]);
+    assert_eq!(head.header("content-length"), Some(&*length));
+
+    let answer = connection.begin("GET", &url, &[]);
+    assert_eq!(answer.status, 200);
+    assert_eq!(answer.header("content-length"), Some(&*length));
+    let mut hash = Sha256::new();
+    connection
+        .body(&answer, |piece| hash.update(piece))
+        .unwrap();
+    let hash = hash
+        .finalize()
+        .iter()
+        .fold(String::new(), |mut text, byte| {
+            write!(text, "{byte:02x}").unwrap();
+            text
+        });
+    assert_eq!(hash, NAR_HASH);
+    // It ended where it should: the connection is good for more.
+    let before = read_len(&server);
+    parts(&mut connection, &url);
+    let read = read_len(&server) - before;
+    assert!(read < 1 << 20, "{read} bytes read for a few");
+    // What the client does with it is its own affair.
+    let used = memory_peak(&server);
+    assert!(used < MEMORY_MAX, "{used} KiB");
+}
+
+/// Ranges on both sides of 4 GiB and at the end, answered without reading what is before them.
+fn parts(connection: &mut Connection, url: &str) {
+    for (from, to) in [
+        ((1 << 32) - 8, (1 << 32) + 7),
+        (NAR_SIZE - 32, NAR_SIZE - 1),
+        (NAR_SIZE - 1, NAR_SIZE - 1),
+    ] {
+        let field = format!("Range: bytes={from}-{to}");
+        let answer = connection.request("GET", url, &[&field]);
+        assert_eq!(answer.status, 206);
+        let expected = format!("bytes {from}-{to}/{NAR_SIZE}");
+        assert_eq!(answer.header("content-range"), Some(&*expected));
+        let mut bytes = vec![0; usize::try_from(to - from + 1).unwrap()];
+        let end = b"\x01\0\0\0\0\0\0\0)\0\0\0\0\0\0\0";
+        if to == NAR_SIZE - 1 {
+            let len = bytes.len();
+            let shown = len.min(end.len());
+            bytes[len - shown..].copy_from_slice(&end[end.len() - shown..]);
+        }
+        assert_eq!(answer.body, bytes, "{from}");
+    }
+    let field = format!("Range: bytes={NAR_SIZE}-");
+    assert_eq!(connection.request("GET", url, &[&field]).status, 416);
+    let listing = connection.get(&format!("/{}.ls", hash_part(PATH)));
+    let expected = format!(
+        "{{\"version\":1,\"root\":{{\"type\":\"regular\",\"size\":{FILE_LEN},\"narOffset\":96}}}}"
+    );
+    assert_eq!(listing.text(), expected);
+}
+
+/// Slow clients cost their buffers, not their NARs.
+#[test]
+fn twenty_downloads_that_nobody_reads() {
+    let store = store();
+    let server = ServerProcess::of_store(store.root());
+    let url = server.nar_url(PATH);
+    let mut connections: Vec<Connection> = Vec::new();
+    for _ in 0..20 {
+        let mut connection = Connection::open(server.addr);
+        assert_eq!(connection.begin("GET", &url, &[]).status, 200);
+        connections.push(connection);
+    }
+    // Everybody else is still served while they are waiting.
+    assert_eq!(server.narinfo(PATH).status, 200);
+    let used = memory_peak(&server);
+    assert!(used < MEMORY_MAX, "{used} KiB");
+}

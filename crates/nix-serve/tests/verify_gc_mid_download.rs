@@ -1,0 +1,307 @@
+//! A path that vanishes or changes while its NAR is sent costs that download and nothing else: the
+//! client sees a broken connection, never a NAR that ends well and is wrong.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use sha2::{Digest, Sha256};
+use support::client::{Client, fails};
+use support::connection::{Connection, announced};
+use support::{OwnStore, PATIENCE, ServerProcess, hash_part};
+
+/// More than sockets and buffers on the way take in.
+const FILE_LEN: usize = 96 << 20;
+const FILE_COUNT: usize = 96;
+
+/// A store with a long path, a short one, and a server.
+struct Scene {
+    store: OwnStore,
+    server: ServerProcess,
+    long: String,
+    short: String,
+}
+
+impl Scene {
+    fn of_file() -> Self {
+        Self::new(|dir| fs::write(dir.join("long"), noise(FILE_LEN)).unwrap())
+    }
+
+    fn of_tree() -> Self {
+        Self::new(|dir| {
+            fs::create_dir(dir.join("long")).unwrap();
+            let noise = noise(FILE_LEN / FILE_COUNT);
+            for number in 0..FILE_COUNT {
+                let folder = dir.join(format!("long/{number:03}"));
+                fs::create_dir(&folder).unwrap();
+                fs::write(folder.join("file"), &noise).unwrap();
+            }
+        })
+    }
+
+    fn new(make: impl FnOnce(&Path)) -> Self {
+        let store = OwnStore::new();
+        let dir = tempfile::tempdir().unwrap();
+        make(dir.path());
+        let long = store.add(&dir.path().join("long"));
+        let short = store.add_file("short", b"short");
+        let server = ServerProcess::of_store(store.root());
+        Self {
+            store,
+            server,
+            long,
+            short,
+        }
+    }
+
+    /// Downloads the long NAR, and lets `change` happen after its first bytes.
+    fn download(&self, change: impl FnOnce(&OwnStore, &str)) -> Outcome {
+        download(self.server.addr, &self.long, || {
+            change(&self.store, &self.long);
+        })
+    }
+
+    /// The server goes on, for the path next to it and for everybody.
+    fn lives_on(&mut self) {
+        assert!(self.server.is_alive());
+        let url = self.server.nar_url(&self.short);
+        let answer = self.server.get(&url);
+        assert_eq!(answer.status, 200);
+        assert!(answer.is_complete);
+    }
+}
+
+fn download(addr: SocketAddr, path: &str, change: impl FnOnce()) -> Outcome {
+    let mut connection = Connection::open(addr);
+    let head = connection.begin("GET", &format!("/nar/{}.nar", hash_part(path)), &[]);
+    assert_eq!(head.status, 200);
+    let (mut change, mut len) = (Some(change), 0);
+    let mut hash = Sha256::new();
+    let result = connection.body(&head, |piece| {
+        // The server waits for us: what it has not sent yet is most of it.
+        if let Some(change) = change.take() {
+            change();
+        }
+        hash.update(piece);
+        len += piece.len() as u64;
+    });
+    Outcome {
+        ended_well: result.is_ok(),
+        len,
+        announced: announced(&head),
+        hash: hash.finalize().to_vec(),
+    }
+}
+
+/// How a download ended.
+#[derive(Debug)]
+struct Outcome {
+    ended_well: bool,
+    len: u64,
+    announced: u64,
+    hash: Vec<u8>,
+}
+
+#[track_caller]
+fn is_broken(outcome: &Outcome) {
+    assert!(!outcome.ended_well, "{outcome:?}");
+    assert!(outcome.len < outcome.announced, "{outcome:?}");
+}
+
+/// Bytes of which no two pages are alike.
+fn noise(len: usize) -> Vec<u8> {
+    let mut state = 1_u64;
+    let words = (0..len / 8).map(|_| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        state.to_le_bytes()
+    });
+    words.flatten().collect()
+}
+
+/// Store paths are read-only, files and directories.
+fn make_writable(path: &Path) {
+    let mode = if path.is_dir() { 0o755 } else { 0o644 };
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+#[test]
+fn nothing_happens_and_all_is_well() {
+    let mut scene = Scene::of_tree();
+    let outcome = scene.download(|_, _| {});
+    assert!(outcome.ended_well);
+    let narinfo = scene.server.narinfo(&scene.long).text();
+    let size = format!("\nNarSize: {}\n", outcome.len);
+    assert!(narinfo.contains(&size), "{narinfo}");
+    scene.lives_on();
+}
+
+#[test]
+fn a_file_is_truncated() {
+    let mut scene = Scene::of_file();
+    let outcome = scene.download(|store, long| {
+        let real = store.real(long);
+        make_writable(&real);
+        let file = fs::File::options().write(true).open(real).unwrap();
+        file.set_len(100_000).unwrap();
+    });
+    is_broken(&outcome);
+    scene
+        .server
+        .wait_for_line("is not what its registration says");
+    scene.lives_on();
+    // The next request finds the file too short from the beginning.
+    let mut stream = TcpStream::connect(scene.server.addr).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let hash_part = hash_part(&scene.long);
+    write!(
+        stream,
+        "GET /nar/{hash_part}.nar HTTP/1.1\r\nHost: a\r\n\r\n"
+    )
+    .unwrap();
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).ok();
+    assert!(bytes.len() < 200_000);
+    scene.lives_on();
+}
+
+/// An open file outlives its name: the right NAR, or none.
+#[test]
+fn a_file_is_collected() {
+    let mut scene = Scene::of_file();
+    let expected = scene.download(|_, _| {});
+    assert!(expected.ended_well);
+    let outcome = scene.download(|store, long| {
+        store.run("nix-store", &["--delete", long]);
+        assert!(!store.real(long).exists());
+    });
+    assert!(
+        !outcome.ended_well || outcome.hash == expected.hash,
+        "{outcome:?}"
+    );
+    scene.lives_on();
+}
+
+#[test]
+fn a_tree_is_collected() {
+    let mut scene = Scene::of_tree();
+    let outcome = scene.download(|store, long| {
+        store.run("nix-store", &["--delete", long]);
+    });
+    is_broken(&outcome);
+    scene.lives_on();
+    let url = format!("/nar/{}.nar", hash_part(&scene.long));
+    assert_eq!(scene.server.get(&url).status, 404);
+}
+
+#[test]
+fn one_file_of_a_tree_vanishes() {
+    let mut scene = Scene::of_tree();
+    let outcome = scene.download(|store, long| {
+        let folder = store.real(long).join("090");
+        make_writable(&folder);
+        fs::remove_file(folder.join("file")).unwrap();
+    });
+    is_broken(&outcome);
+    scene
+        .server
+        .wait_for_line("is not what its registration says");
+    scene.lives_on();
+}
+
+#[test]
+fn one_file_of_a_tree_becomes_shorter() {
+    let mut scene = Scene::of_tree();
+    let outcome = scene.download(|store, long| {
+        let file = store.real(long).join("090/file");
+        make_writable(&file);
+        let file = fs::File::options().write(true).open(file).unwrap();
+        file.set_len(17).unwrap();
+    });
+    is_broken(&outcome);
+    scene.lives_on();
+}
+
+#[test]
+fn one_file_of_a_tree_becomes_longer() {
+    let mut scene = Scene::of_tree();
+    let outcome = scene.download(|store, long| {
+        let file = store.real(long).join("090/file");
+        make_writable(&file);
+        let file = fs::File::options().write(true).open(file).unwrap();
+        file.set_len(FILE_LEN as u64).unwrap();
+    });
+    is_broken(&outcome);
+    scene.lives_on();
+}
+
+#[test]
+fn a_file_is_replaced_by_something_else() {
+    let mut scene = Scene::of_tree();
+    let outcome = scene.download(|store, long| {
+        let folder = store.real(long).join("090");
+        make_writable(&folder);
+        fs::remove_file(folder.join("file")).unwrap();
+        fs::create_dir(folder.join("file")).unwrap();
+    });
+    is_broken(&outcome);
+    scene.lives_on();
+}
+
+/// Many at once; each breaks on its own.
+#[test]
+fn twenty_downloads_of_a_tree_that_is_collected() {
+    let mut scene = Scene::of_tree();
+    let barrier = std::sync::Barrier::new(20);
+    let (addr, store, long) = (scene.server.addr, &scene.store, &*scene.long);
+    let outcomes: Vec<Outcome> = std::thread::scope(|scope| {
+        let begin = |number| {
+            let barrier = &barrier;
+            scope.spawn(move || {
+                download(addr, long, || {
+                    barrier.wait();
+                    if number == 0 {
+                        store.run("nix-store", &["--delete", long]);
+                    }
+                    barrier.wait();
+                })
+            })
+        };
+        let running: Vec<_> = (0..20).map(begin).collect();
+        let joined = running.into_iter().map(|thread| thread.join().unwrap());
+        joined.collect()
+    });
+    for outcome in &outcomes {
+        is_broken(outcome);
+    }
+    scene.lives_on();
+}
+
+/// A real client says that the download failed, and registers nothing.
+#[test]
+fn a_real_client_takes_no_damaged_path() {
+    let scene = Scene::of_tree();
+    let file = scene.store.real(&scene.long).join("090/file");
+    make_writable(&file);
+    let file = fs::File::options().write(true).open(file).unwrap();
+    file.set_len(17).unwrap();
+    let client = Client::new();
+    let url = scene.server.url();
+    let mut copy = client.copy(&url, "", std::slice::from_ref(&scene.long));
+    copy.args(["--no-check-sigs", "--option", "download-attempts", "2"]);
+    let error = fails(&mut copy);
+    assert!(error.contains("unable to download"), "{error}");
+    let mut query = client.command("nix-store");
+    query
+        .arg("--store")
+        .arg(client.root())
+        .args(["--query", "--size", &scene.long]);
+    fails(&mut query);
+}
