@@ -1,0 +1,297 @@
+//! What goes wrong on this machine is for its log: no answer that is an error tells where files
+//! are, what the operating system said or how the server is built.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use support::{
+    Answer, OwnStore, ServerProcess, hash_part, local, nix_serve, raw, sample, sample_root,
+};
+
+/// No answer but a NAR may have these. In lower case.
+const NEVER: [&str; 18] = [
+    "/nix/var",
+    "/proc/",
+    "/tmp/",
+    "db.sqlite",
+    "sqlite",
+    "os error",
+    "no such file",
+    "not a directory",
+    "is a directory",
+    "permission denied",
+    "too many levels",
+    "enoent",
+    "errno",
+    "panicked",
+    "src/",
+    ".rs:",
+    "rust",
+    "disk image",
+];
+
+/// The end of the NAR of a directory.
+const NAR_END: &str = "\x01\0\0\0\0\0\0\0)\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0)\0\0\0\0\0\0\0";
+
+/// An error that tells nothing, and is short enough for a client to show.
+#[track_caller]
+fn is_discreet(answer: &Answer, root: &Path) {
+    assert!(answer.status >= 400, "{}", answer.head);
+    let text = format!("{}{}", answer.head, answer.text());
+    assert!(!text.contains(root.to_str().unwrap()), "{text}");
+    let text = text.to_lowercase();
+    for never in NEVER {
+        assert!(!text.contains(never), "{never}: {text}");
+    }
+    // Clients show bodies of less than 1 KiB to their users.
+    assert!(answer.body.len() < 1024);
+    // Neither a program's name nor its version.
+    assert_eq!(answer.header("server"), None);
+}
+
+#[test]
+fn requests_for_what_is_not_there() {
+    let server = ServerProcess::of_store(&sample_root());
+    let (absent, present) = (sample("absent"), sample("kinds"));
+    let (absent, present) = (hash_part(&absent), hash_part(&present));
+    let wrong_hash = "0".repeat(52);
+    for target in [
+        "/",
+        "/index.html",
+        "/.narinfo",
+        "/x.narinfo",
+        "/../../etc/passwd",
+        "/nar/../../../../etc/passwd",
+        "/log/../../../etc/passwd",
+        "/%2e%2e/%2e%2e/etc/passwd",
+        "/log/%2fetc%2fpasswd",
+        "/%00",
+        "/%ff%fe",
+        "/%zz",
+        "/nix/store",
+        &format!("/{absent}.narinfo"),
+        &format!("/{absent}.ls"),
+        &format!("/nar/{absent}.nar"),
+        &format!("/nar/{absent}-{wrong_hash}.nar"),
+        &format!("/nar/{present}-{wrong_hash}.nar"),
+        &format!("/nar/{wrong_hash}.nar?hash={present}"),
+        &format!("/nar/{present}.nar.xz"),
+        &format!("/log/{absent}-absent.drv"),
+        &format!("/log/{present}-kinds"),
+        &format!("/realisations/sha256:{}!out.doi", "0".repeat(64)),
+        &format!("/build-trace-v2/{absent}-absent.drv/out.doi"),
+        &format!("/{}", "a".repeat(4000)),
+    ] {
+        for method in ["GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS"] {
+            is_discreet(&server.request(method, target, &[]), &sample_root());
+        }
+    }
+}
+
+#[test]
+fn requests_that_are_none() {
+    let server = ServerProcess::of_store(&sample_root());
+    for request in [
+        "GET / HTTP/1.1\r\n\r\n",
+        "GET  / HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET / HTTP/3.0\r\nHost: a\r\n\r\n",
+        "nonsense\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost a\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n",
+        "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: odd\r\n\r\n",
+        &format!(
+            "GET / HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n",
+            "x".repeat(100_000)
+        ),
+        &format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", "a".repeat(100_000)),
+    ] {
+        is_discreet(&raw(server.addr, request.as_bytes()), &sample_root());
+    }
+}
+
+#[test]
+fn ranges_that_cannot_be() {
+    let server = ServerProcess::of_store(&sample_root());
+    let url = server.nar_url(&sample("kinds"));
+    let answer = server.request("GET", &url, &["Range: bytes=99999999-"]);
+    assert_eq!(answer.status, 416);
+    is_discreet(&answer, &sample_root());
+}
+
+/// All URLs that a path has, once its files are not what the database says.
+#[track_caller]
+fn damaged(damage: impl FnOnce(&Path)) {
+    let store = OwnStore::new();
+    let dir = tempfile::tempdir().unwrap();
+    let tree = dir.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    fs::write(tree.join("file"), "content").unwrap();
+    let path = store.add(&tree);
+    let mut server = ServerProcess::of_store(store.root());
+    let nar_url = server.nar_url(&path);
+    let real = store.real(&path);
+    fs::set_permissions(&real, fs::Permissions::from_mode(0o755)).unwrap();
+    damage(&real);
+    let listing_url = format!("/{}.ls", hash_part(&path));
+    for (method, url) in [
+        ("GET", &listing_url),
+        ("HEAD", &listing_url),
+        ("GET", &nar_url),
+        ("HEAD", &nar_url),
+    ] {
+        let request = format!("{method} {url} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        let text = until_end(&server, request.as_bytes());
+        // A NAR may turn out to be damaged when it has begun; then the connection breaks.
+        let begun = url == &nar_url && (text.is_empty() || text.starts_with("HTTP/1.1 200 "));
+        if !begun {
+            let answer = server.request(method, url, &[]);
+            assert_eq!(answer.status, 503, "{method} {url}");
+            is_discreet(&answer, store.root());
+        } else if method == "GET" {
+            assert!(!text.ends_with(NAR_END), "{text:?}");
+        }
+        assert!(!text.contains(store.root().to_str().unwrap()), "{text}");
+    }
+    // The log is where it stands.
+    let line = server.wait_for_line("is not what its registration says");
+    assert!(line.contains(path.rsplit('/').next().unwrap()), "{line}");
+    assert!(server.is_alive());
+}
+
+#[test]
+fn the_files_of_a_path_are_gone() {
+    damaged(|real| fs::remove_dir_all(real).unwrap());
+}
+
+#[test]
+fn a_path_is_something_that_no_nar_can_hold() {
+    damaged(|real| {
+        fs::remove_dir_all(real).unwrap();
+        std::os::unix::net::UnixListener::bind(real).unwrap();
+    });
+}
+
+#[test]
+fn a_path_holds_something_that_no_nar_can_hold() {
+    damaged(|real| drop(std::os::unix::net::UnixListener::bind(real.join("socket")).unwrap()));
+}
+
+/// The database goes away, or is none, while the server runs.
+#[track_caller]
+fn without_database(break_it: impl FnOnce(&Path)) {
+    let store = OwnStore::new();
+    let path = store.add_file("file", b"content");
+    fs::create_dir_all(store.root().join("nix/var/log/nix/drvs")).unwrap();
+    let mut server = ServerProcess::of_store(store.root());
+    let nar_url = server.nar_url(&path);
+    break_it(&store.root().join("nix/var/nix/db"));
+    let hash_part = hash_part(&path);
+    for url in [
+        format!("/{hash_part}.narinfo"),
+        format!("/{hash_part}.ls"),
+        format!("/log/{hash_part}-file"),
+        format!("/{}.narinfo", "z".repeat(32)),
+        nar_url,
+    ] {
+        let answer = server.get(&url);
+        // What a server knows for certain it may go on to say.
+        if answer.status >= 400 {
+            is_discreet(&answer, store.root());
+        }
+    }
+    assert_eq!(server.get("/nix-cache-info").status, 200);
+    assert!(server.is_alive());
+}
+
+#[test]
+fn the_database_is_gone() {
+    without_database(|db| fs::rename(db, db.with_file_name("elsewhere")).unwrap());
+}
+
+#[test]
+fn the_database_is_none() {
+    without_database(|db| {
+        // A new file in its place, as a restored backup would be.
+        let new = db.join("new");
+        fs::write(&new, vec![b'x'; 64 << 10]).unwrap();
+        fs::rename(new, db.join("db.sqlite")).unwrap();
+    });
+}
+
+#[test]
+fn the_database_is_a_directory() {
+    without_database(|db| {
+        fs::remove_file(db.join("db.sqlite")).unwrap();
+        fs::create_dir(db.join("db.sqlite")).unwrap();
+    });
+}
+
+/// A log that cannot be read: a damaged file, a directory, a link in a circle.
+#[test]
+fn logs_that_cannot_be_read() {
+    let store = OwnStore::new();
+    let hash_part = "0".repeat(32);
+    let drvs = store.root().join("nix/var/log/nix/drvs/00");
+    fs::create_dir_all(&drvs).unwrap();
+    let place = |name: &str| drvs.join(format!("{}-{name}", &hash_part[2..]));
+    fs::create_dir(place("directory.drv")).unwrap();
+    std::os::unix::fs::symlink(place("circle.drv"), place("circle.drv")).unwrap();
+    fs::write(place("damaged.drv.bz2"), "this is not bzip2").unwrap();
+    let mut server = ServerProcess::of_store(store.root());
+    for name in ["directory.drv", "circle.drv"] {
+        let answer = server.get(&format!("/log/{hash_part}-{name}"));
+        is_discreet(&answer, store.root());
+    }
+    // Its beginning may be on its way when the damage is found.
+    let request = format!("GET /log/{hash_part}-damaged.drv HTTP/1.1\r\nHost: a\r\n\r\n");
+    let text = until_end(&server, request.as_bytes());
+    let root = store.root().to_str().unwrap();
+    assert!(
+        !text.contains(root) && !text.contains("0\r\n\r\n"),
+        "{text}"
+    );
+    assert!(server.is_alive());
+}
+
+/// All that comes until the connection ends.
+fn until_end(server: &ServerProcess, request: &[u8]) -> String {
+    use std::io::{Read, Write};
+    let mut stream = std::net::TcpStream::connect(server.addr).unwrap();
+    stream.set_read_timeout(Some(support::PATIENCE)).unwrap();
+    stream.write_all(request).unwrap();
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).ok();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// The prefix that a server is mounted under, and its key file, are nobody's business either.
+#[test]
+fn the_command_line_shows_nowhere() {
+    let dir = tempfile::tempdir().unwrap();
+    let (secret, _) = support::key_pair(dir.path(), "secret-name-1");
+    let mut command = nix_serve();
+    command
+        .args([
+            "--store",
+            &local(&sample_root()),
+            "--path",
+            "/hidden-prefix",
+        ])
+        .env("NIX_SECRET_KEY_FILE", secret);
+    let server = ServerProcess::start(&mut command);
+    for target in ["/", "/nix-cache-info", "/hidden-prefix/nothing"] {
+        let answer = server.get(target);
+        is_discreet(&answer, dir.path());
+        let text = format!("{}{}", answer.head, answer.text());
+        assert!(
+            !text.contains("hidden") && !text.contains("secret"),
+            "{text}"
+        );
+    }
+}
