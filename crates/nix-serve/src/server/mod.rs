@@ -155,7 +155,6 @@ fn serve(
     notify::ready();
     server.service().warm_up();
     wait(&server, &events, environment, &logs);
-    notify::stopping();
     logs.flush(FLUSH_TIME);
     drop(socket_files);
     if let Some(pid_file) = pid_file
@@ -190,6 +189,9 @@ fn wait(
             Ok(Signal::Stop) | Err(_) => break STOP_TIME,
         }
     };
+    // Now and not at the end: from here on the manager waits as long as its own limit for stopping
+    // says, and its watchdog no longer expects every thread to answer.
+    notify::stopping();
     logs.errors
         .info("ending: answers under way are finished, no new connections");
     let draining = Arc::clone(server);

@@ -1,0 +1,272 @@
+//! Ending: at once where nobody waits for an answer, after the answers where somebody does, and
+//! never so that half an answer looks whole.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+mod support_process;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use support::{OwnStore, PATIENCE, eventually, hash_part, local, nix_serve};
+use support_process::{Connection, Process, serve_sample};
+
+/// More than sockets buffer, so that an answer is under way until somebody reads it.
+const BIG_LEN: usize = 48 << 20;
+/// What "at once" may take on a busy machine; well below the ten seconds given to downloads.
+const AT_ONCE: Duration = Duration::from_secs(5);
+
+/// A server of a store with one big file.
+struct Big {
+    _store: OwnStore,
+    server: Process,
+    addr: SocketAddr,
+    url: String,
+}
+
+impl Big {
+    fn serve() -> Self {
+        let store = OwnStore::new();
+        let path = store.add_file("big", &vec![1; BIG_LEN]);
+        let mut command = nix_serve();
+        command.args(["--listen", "127.0.0.1:0", "--store", &local(store.root())]);
+        let (server, addr) = Process::serving(&mut command);
+        Self {
+            _store: store,
+            server,
+            addr,
+            url: format!("/nar/{}.nar", hash_part(&path)),
+        }
+    }
+
+    /// A download of which some was read, and no more for now.
+    fn start_download(&self) -> Download {
+        let mut connection = Connection::tcp(self.addr);
+        connection.ask("GET", &self.url, &[]);
+        let head = connection.head();
+        assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+        let len = head
+            .lines()
+            .find_map(|line| line.strip_prefix("Content-Length: "));
+        let len = len.unwrap().parse().unwrap();
+        let first = connection.take(1 << 20);
+        Download {
+            connection,
+            len,
+            read: first.len(),
+        }
+    }
+}
+
+struct Download {
+    connection: Connection,
+    len: usize,
+    read: usize,
+}
+
+impl Download {
+    /// Reads on to the end; whether all came.
+    fn finish(mut self) -> bool {
+        let (rest, is_orderly) = self.connection.rest();
+        self.read += rest.len();
+        let is_whole = self.read == self.len;
+        assert!(self.read <= self.len);
+        // Whoever gets less can tell.
+        assert!(is_whole || self.read < self.len);
+        is_whole && is_orderly
+    }
+}
+
+/// Waits until nobody accepts connections any more.
+#[track_caller]
+fn stops_listening(addr: SocketAddr) {
+    eventually("it stops listening", || TcpStream::connect(addr).is_err());
+}
+
+#[test]
+fn at_once_when_nobody_waits_for_an_answer() {
+    for signal in ["TERM", "INT", "QUIT"] {
+        let (mut server, addr) = serve_sample(&[]);
+        let mut kept = Connection::tcp(addr);
+        assert_eq!(kept.get("/nix-cache-info").status, 200);
+        let mut fresh = Connection::tcp(addr);
+        let start = Instant::now();
+        server.signal(signal);
+        assert_eq!(server.wait(), Some(0), "{signal}");
+        assert!(start.elapsed() < AT_ONCE, "{signal}: {:?}", start.elapsed());
+        kept.assert_closed();
+        fresh.assert_closed();
+        assert!(TcpStream::connect(addr).is_err());
+        assert_eq!(server.count("cut off"), 0);
+    }
+}
+
+#[test]
+fn a_download_under_way_is_finished() {
+    for signal in ["TERM", "INT", "QUIT"] {
+        let mut big = Big::serve();
+        let download = big.start_download();
+        big.server.signal(signal);
+        big.server.wait_for("ending");
+        stops_listening(big.addr);
+        assert!(big.server.is_alive());
+        assert!(download.finish(), "{signal}");
+        assert_eq!(big.server.wait(), Some(0), "{signal}");
+        assert_eq!(big.server.count("cut off"), 0);
+    }
+}
+
+#[test]
+fn the_second_signal_cuts_at_once() {
+    for signals in [["TERM", "TERM"], ["INT", "INT"], ["TERM", "INT"]] {
+        let mut big = Big::serve();
+        let download = big.start_download();
+        big.server.signal(signals[0]);
+        big.server.wait_for("ending");
+        stops_listening(big.addr);
+        let start = Instant::now();
+        big.server.signal(signals[1]);
+        assert_eq!(big.server.wait(), Some(0), "{signals:?}");
+        assert!(start.elapsed() < AT_ONCE, "{:?}", start.elapsed());
+        assert!(!download.finish(), "{signals:?}");
+    }
+}
+
+/// QUIT waits as long as it takes; TERM after it bounds that.
+#[test]
+fn a_draining_server_can_be_hurried() {
+    let mut big = Big::serve();
+    let download = big.start_download();
+    big.server.signal("QUIT");
+    big.server.wait_for("ending");
+    stops_listening(big.addr);
+    big.server.signal("TERM");
+    // The first TERM gives ten seconds, in which a download may end; the second gives none.
+    assert!(big.server.is_alive());
+    let start = Instant::now();
+    eventually("it ends", || {
+        if big.server.is_alive() {
+            // Two signals of a kind that are pending at once are one.
+            big.server.signal("TERM");
+        }
+        !big.server.is_alive()
+    });
+    assert!(start.elapsed() < AT_ONCE);
+    assert_eq!(big.server.wait(), Some(0));
+    assert!(!download.finish());
+}
+
+/// Whoever asks while the server ends gets an answer that says that it is the last one, or none.
+#[test]
+fn answers_while_ending_are_whole_and_say_that_they_are_the_last() {
+    let mut big = Big::serve();
+    let download = big.start_download();
+    // Half a request, whose other half comes while the server ends.
+    let mut late = Connection::tcp(big.addr);
+    assert_eq!(late.get("/nix-cache-info").status, 200);
+    late.send(b"GET /nix-cache-info HTTP/1.1\r\nHo");
+    std::thread::yield_now();
+    big.server.signal("QUIT");
+    big.server.wait_for("ending");
+    stops_listening(big.addr);
+    late.send(b"st: a\r\n\r\n");
+    let (bytes, _) = late.rest();
+    let text = String::from_utf8(bytes).unwrap();
+    if !text.is_empty() {
+        assert!(text.starts_with("HTTP/1.1 200 ") && text.contains("\r\nConnection: close\r\n"));
+        assert!(text.ends_with("Priority: 30\n"), "{text}");
+    }
+    assert!(download.finish());
+    assert_eq!(big.server.wait(), Some(0));
+}
+
+/// A body of unknown length that is cut must not end in what ends such a body.
+#[test]
+fn a_log_that_is_cut_does_not_look_whole() {
+    let store = OwnStore::new();
+    let dir = store.root().join("nix/var/log/nix/drvs/zz");
+    std::fs::create_dir_all(&dir).unwrap();
+    let name = format!("{}-big.drv", "z".repeat(32));
+    std::fs::write(dir.join(&name[2..]), vec![b'x'; BIG_LEN]).unwrap();
+    let mut command = nix_serve();
+    command.args(["--listen", "127.0.0.1:0", "--store", &local(store.root())]);
+    let (mut server, addr) = Process::serving(&mut command);
+    let mut connection = Connection::tcp(addr);
+    connection.ask("GET", &format!("/log/{name}"), &[]);
+    let head = connection.head();
+    assert!(head.contains("Transfer-Encoding: chunked"), "{head}");
+    server.signal("TERM");
+    server.wait_for("ending");
+    stops_listening(addr);
+    server.signal("TERM");
+    assert_eq!(server.wait(), Some(0));
+    let (bytes, _) = connection.rest();
+    assert!(bytes.len() < BIG_LEN);
+    assert!(!bytes.ends_with(b"0\r\n\r\n"));
+}
+
+#[test]
+fn the_socket_file_goes_with_the_server() {
+    let dir = tempfile::tempdir().unwrap();
+    for signal in ["TERM", "INT", "QUIT"] {
+        let socket = dir.path().join("socket");
+        let mut server = serve_sample(&["--listen", socket.to_str().unwrap()]).0;
+        let mut connection = Connection::unix(&socket);
+        assert_eq!(connection.get("/nix-cache-info").status, 200);
+        server.signal(signal);
+        assert_eq!(server.wait(), Some(0));
+        assert!(!socket.exists(), "{signal}");
+        connection.assert_closed();
+    }
+}
+
+/// Another server may listen there by now.
+#[test]
+fn the_socket_file_of_another_server_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("socket");
+    let (mut first, _) = serve_sample(&["--listen", socket.to_str().unwrap()]);
+    std::fs::rename(&socket, dir.path().join("moved")).unwrap();
+    let (_second, _) = serve_sample(&["--listen", socket.to_str().unwrap()]);
+    first.signal("TERM");
+    assert_eq!(first.wait(), Some(0));
+    assert_eq!(Connection::unix(&socket).get("/nix-cache-info").status, 200);
+}
+
+/// Slow over a unix socket too, which has no reset.
+#[test]
+fn a_download_that_is_cut_on_a_unix_socket() {
+    let store = OwnStore::new();
+    let path = store.add_file("big", &vec![1; BIG_LEN]);
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("socket");
+    let mut command = nix_serve();
+    command
+        .args(["--store", &local(store.root())])
+        .arg("--listen")
+        .arg(&socket);
+    let mut server = Process::spawn(&mut command);
+    server.wait_for("serving");
+    let mut stream = UnixStream::connect(&socket).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let request = format!(
+        "GET /nar/{}.nar HTTP/1.1\r\nHost: a\r\n\r\n",
+        hash_part(&path)
+    );
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut byte = [0];
+    stream.read_exact(&mut byte).unwrap();
+    server.signal("TERM");
+    server.wait_for("ending");
+    eventually("it stops listening", || {
+        UnixStream::connect(&socket).is_err()
+    });
+    server.signal("TERM");
+    assert_eq!(server.wait(), Some(0));
+    let mut rest = Vec::new();
+    stream.read_to_end(&mut rest).ok();
+    assert!(rest.len() < BIG_LEN);
+}
