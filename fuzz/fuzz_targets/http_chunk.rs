@@ -1,0 +1,30 @@
+//! Chunked bodies: the same data in two pieces as in one. The first byte says where to cut.
+#![no_main]
+
+use samovar_http::proto::Refusal;
+use samovar_http::proto::chunk::{ChunkDecoder, ChunkEvent};
+
+type Decoded = Result<(Vec<u8>, Option<usize>), Refusal>;
+
+fn decode(input: &[u8], cut: usize) -> Decoded {
+    let (mut decoder, mut data, mut at) = (ChunkDecoder::default(), Vec::new(), 0);
+    for end in [cut.min(input.len()), input.len()] {
+        loop {
+            let (taken, event) = decoder.step(&input[at..end])?;
+            match event {
+                ChunkEvent::Incomplete => break,
+                ChunkEvent::Data => data.extend_from_slice(&input[at..at + taken]),
+                ChunkEvent::Framing => assert!(taken > 0),
+                ChunkEvent::End => return Ok((data, Some(at + taken))),
+            }
+            at += taken;
+        }
+    }
+    Ok((data, None))
+}
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    if let Some((&cut, input)) = bytes.split_first() {
+        assert_eq!(decode(input, usize::from(cut)), decode(input, input.len()));
+    }
+});

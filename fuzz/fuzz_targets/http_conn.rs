@@ -1,0 +1,66 @@
+//! A whole connection: the same requests and bodies, cut at one place and not at all. The first byte
+//! says where to cut and whether answers come before bodies.
+#![no_main]
+
+use samovar_http::proto::Refusal;
+use samovar_http::proto::conn::{Conn, Step};
+use samovar_http::proto::head::{HeadIndex, HeadLimits};
+
+#[derive(Debug, PartialEq)]
+enum Event {
+    Head(usize),
+    Body(usize, Vec<u8>),
+    Refused(Refusal),
+    Closed,
+}
+
+fn events(input: &[u8], cut: usize, is_early: bool) -> Vec<Event> {
+    let (mut conn, mut index) = (Conn::default(), HeadIndex::default());
+    let (mut events, mut data, mut at) = (Vec::new(), Vec::new(), 0);
+    for end in [cut.min(input.len()), input.len()] {
+        loop {
+            let rest = &input[at..end];
+            let (taken, step) = conn.advance(rest, &HeadLimits::default(), 1000, &mut index);
+            at += taken;
+            let is_answered = match step {
+                Step::NeedMore => break,
+                Step::Head => {
+                    events.push(Event::Head(at));
+                    is_early || !conn.has_body()
+                }
+                Step::BodyEnd => {
+                    events.push(Event::Body(at, std::mem::take(&mut data)));
+                    true
+                }
+                Step::Data => {
+                    data.extend_from_slice(&rest[..taken]);
+                    false
+                }
+                Step::Framing => false,
+                Step::Paused => unreachable!("every request is answered"),
+                Step::Refused(refusal) => {
+                    events.push(Event::Refused(refusal));
+                    return events;
+                }
+                Step::Closed => {
+                    events.push(Event::Closed);
+                    return events;
+                }
+            };
+            if is_answered {
+                conn.answered(conn.may_keep());
+            }
+        }
+    }
+    events
+}
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    if let Some((&first, input)) = bytes.split_first() {
+        let (cut, is_early) = (usize::from(first >> 1), first & 1 == 1);
+        assert_eq!(
+            events(input, cut, is_early),
+            events(input, input.len(), is_early)
+        );
+    }
+});
