@@ -8,7 +8,7 @@ use std::io::Write;
 use std::process::Stdio;
 
 use support::connection::Connection;
-use support::{OwnStore, ServerProcess, hash_part, nix, output};
+use support::{OwnStore, ServerProcess, eventually, hash_part, nix, output};
 
 const WRONG_HASH: &str = "Incorrect NAR hash. Maybe the path has been recreated.\n";
 
@@ -159,4 +159,24 @@ fn an_added_signature_is_served_at_once() {
         narinfo.contains(&format!("\nSig: {key_name}:")),
         "{narinfo}"
     );
+}
+
+/// A backup is restored, or a store moved into place, while the server runs. The only change that
+/// may take a moment: a look at the file's name costs more than an answer.
+#[test]
+fn another_database_is_noticed() {
+    let (store, other) = (OwnStore::new(), OwnStore::new());
+    let before = store.add_file("before", b"before");
+    let after = other.add_file("after", b"after");
+    let server = ServerProcess::of_store(store.root());
+    let mut connection = Connection::open(server.addr);
+    assert_eq!(connection.get(&narinfo_url(&before)).status, 200);
+    assert_eq!(connection.get(&narinfo_url(&after)).status, 404);
+    let db = store.root().join("nix/var/nix/db");
+    std::fs::rename(&db, store.root().join("old")).unwrap();
+    std::fs::rename(other.root().join("nix/var/nix/db"), &db).unwrap();
+    for (path, status) in [(before, 404), (after, 200)] {
+        let url = narinfo_url(&path);
+        eventually(&path, || connection.get(&url).status == status);
+    }
 }

@@ -199,6 +199,9 @@ fn a_tree_is_collected() {
     scene.lives_on();
     let url = format!("/nar/{}.nar", hash_part(&scene.long));
     assert_eq!(scene.server.get(&url).status, 404);
+    // Collecting garbage is no damage: nobody has to repair anything.
+    let log = scene.server.whole_log().join("\n");
+    assert!(!log.contains("repair"), "{log}");
 }
 
 #[test]

@@ -20,7 +20,7 @@ use samovar_nix::{HashPart, NarHash, PathInfo, SecretKey, StorePath};
 use samovar_store::{RealisationId, Snapshot, Store, StoreError, Tree, TreeError};
 
 use crate::log_body::{LogFile, LogText};
-use crate::nar_body::NarBody;
+use crate::nar_body::{NarBody, Reporter};
 use crate::narinfo::Signer;
 use crate::observer::Observer;
 use crate::rendered::{RenderedCache, Stamp};
@@ -67,7 +67,7 @@ impl Default for Config {
 /// A binary cache of one store.
 #[derive(Debug)]
 pub struct Cache {
-    store: Box<dyn Store>,
+    store: Arc<dyn Store>,
     path_prefix: Box<[u8]>,
     signer: Signer,
     rendered: RenderedCache,
@@ -103,7 +103,7 @@ impl Cache {
         );
         let text = |status, body: &str| Prepared::new(status, &[TEXT], body.as_bytes());
         Self {
-            store,
+            store: store.into(),
             path_prefix: config.path_prefix.into_bytes().into_boxed_slice(),
             signer: Signer::new(config.key),
             rendered: RenderedCache::new(config.rendered_memory_len),
@@ -226,8 +226,13 @@ impl Cache {
             Ok(reader) => reader,
             Err(error) => return self.unreadable(&info, &error),
         };
-        let observer = Arc::clone(&self.observer);
-        let body = NarBody::new(reader, info.path, (start, end), size, observer);
+        let reporter = Reporter {
+            path: info.path,
+            nar_hash: info.nar_hash,
+            store: Arc::clone(&self.store),
+            observer: Arc::clone(&self.observer),
+        };
+        let body = NarBody::new(reader, (start, end), size, reporter);
         let response = Response::new(status, Body::Source(Box::new(body)))
             .header("Content-Type", NAR_TYPE)
             .header("Accept-Ranges", "bytes");

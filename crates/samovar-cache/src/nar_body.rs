@@ -5,8 +5,8 @@ use std::io;
 use std::sync::Arc;
 
 use samovar_http::{Batch, Progress, Source};
-use samovar_nix::StorePath;
-use samovar_store::NarReader;
+use samovar_nix::{NarHash, StorePath};
+use samovar_store::{NarReader, Store};
 
 use crate::observer::Observer;
 
@@ -14,32 +14,49 @@ use crate::observer::Observer;
 /// or longer fails before its last piece is sent.
 pub(crate) struct NarBody {
     reader: NarReader,
-    path: StorePath,
     /// What is announced to this client.
     len: u64,
     left: u64,
     /// Whether the last byte of the range is the last of the NAR.
     reaches_end: bool,
-    observer: Arc<dyn Observer>,
+    reporter: Reporter,
+}
+
+/// Says that the files of a path are not what is registered.
+pub(crate) struct Reporter {
+    pub(crate) path: StorePath,
+    pub(crate) nar_hash: NarHash,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) observer: Arc<dyn Observer>,
+}
+
+impl Reporter {
+    /// If nothing of the kind is registered any more, the path was collected on the way, and that
+    /// is no damage.
+    fn report(&self, error: &io::Error) {
+        let now = self.store.lookup(self.path.hash_part());
+        let is_collected = now.is_ok_and(|now| now.is_none_or(|now| now.nar_hash != self.nar_hash));
+        if !is_collected {
+            self.observer.path_damaged(&self.path, error);
+        }
+    }
 }
 
 impl NarBody {
     /// Bytes `start..end` of a NAR of `size` bytes, of which `reader` stands at `start`.
     pub(crate) fn new(
         reader: NarReader,
-        path: StorePath,
         (start, end): (u64, u64),
         size: u64,
-        observer: Arc<dyn Observer>,
+        reporter: Reporter,
     ) -> Self {
         let len = end.saturating_sub(start);
         Self {
             reader,
-            path,
             len,
             left: len,
             reaches_end: end == size,
-            observer,
+            reporter,
         }
     }
 
@@ -80,14 +97,14 @@ impl Source for NarBody {
 
     fn pull(&mut self, batch: &mut Batch) -> io::Result<Progress> {
         self.fill(batch)
-            .inspect_err(|error| self.observer.path_damaged(&self.path, error))
+            .inspect_err(|error| self.reporter.report(error))
     }
 }
 
 impl fmt::Debug for NarBody {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("NarBody")
-            .field("path", &self.path)
+            .field("path", &self.reporter.path)
             .field("left", &self.left)
             .finish()
     }

@@ -283,6 +283,19 @@ impl ServerProcess {
         }
     }
 
+    /// Ends it in good order; returns everything it ever wrote to standard error.
+    #[track_caller]
+    pub fn whole_log(mut self) -> Vec<String> {
+        self.signal("TERM");
+        self.wait();
+        let start = Instant::now();
+        while let Ok(line) = self.lines.recv_timeout(PATIENCE) {
+            assert!(start.elapsed() < PATIENCE, "the log does not end");
+            self.log.push(line);
+        }
+        std::mem::take(&mut self.log)
+    }
+
     pub fn is_alive(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }
