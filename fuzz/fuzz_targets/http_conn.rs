@@ -1,5 +1,5 @@
-//! A whole connection: the same requests and bodies, cut at one place and not at all. The first byte
-//! says where to cut and whether answers come before bodies.
+//! A whole connection: the same requests and bodies, cut at one place and not at all. The first
+//! byte says where to cut and whether answers come before bodies.
 #![no_main]
 
 use samovar_http::proto::Refusal;

@@ -1,4 +1,4 @@
-//! Chunked bodies: against a slow decoder that sees everything at once, however the bytes are split.
+//! Chunked bodies: against a slow decoder that sees everything at once, whatever the split.
 
 #![expect(clippy::cast_possible_truncation, reason = "the numbers are small")]
 
@@ -137,7 +137,11 @@ fn body() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 4000, failure_persistence: None, ..Default::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 4000,
+        failure_persistence: None,
+        ..Default::default()
+    })]
 
     #[test]
     fn as_the_reference(text in body(), cuts in vec(any::<Index>(), 0..8)) {

@@ -58,7 +58,8 @@ fn stream() -> impl Strategy<Value = Vec<u8>> {
         "\r\nHEAD /2 HTTP/1.1\r\nHost: a\r\n\r\n",
         "GET /3 HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
         "POST /4 HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello",
-        "POST /5 HTTP/1.1\r\nHost: a\r\nContent-Length: 40\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n....\
+        "POST /5 HTTP/1.1\r\nHost: a\r\nContent-Length: 40\r\n\r\n\
+         GET / HTTP/1.1\r\nHost: a\r\n\r\n....\
          .........",
         "POST /6 HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5;a\r\nhello\r\n\
          0\r\nt: u\r\n\r\n",
@@ -83,7 +84,11 @@ fn stream() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 4000, failure_persistence: None, ..Default::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 4000,
+        failure_persistence: None,
+        ..Default::default()
+    })]
 
     #[test]
     fn any_split_gives_the_same(

@@ -40,7 +40,7 @@ pub(crate) struct Transfer {
 }
 
 impl Transfer {
-    /// `len`: what was announced to the peer; asked of the source once, so that there is one answer.
+    /// `len`: what was announced to the peer. A source is asked once, so that there is one answer.
     pub(crate) fn new(source: Box<dyn Source>, len: Option<u64>, is_chunked: bool) -> Self {
         Self {
             source,

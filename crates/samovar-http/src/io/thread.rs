@@ -339,8 +339,8 @@ impl<S: Service> IoThread<S> {
         self.serve(conn, &input)
     }
 
-    /// Answers the requests in `input`; what is incomplete is left in `conn.input`. `None`: there is
-    /// nothing to do but to read on.
+    /// Answers the requests in `input`; what is incomplete is left in `conn.input`. `None`: there
+    /// is nothing to do but to read on.
     fn serve(&mut self, conn: &mut Conn, input: &[u8]) -> Option<Next> {
         let mut at = 0;
         let job = loop {

@@ -480,8 +480,8 @@ fn decimal(value: &[u8]) -> Option<u64> {
     std::str::from_utf8(value).ok()?.parse().ok()
 }
 
-/// `host [ ":" port ]` of RFC 3986, section 3.2; empty is allowed (RFC 9112, 3.2). A comma is in its
-/// grammar, but it looks like a list of hosts, so it is not in ours.
+/// `host [ ":" port ]` of RFC 3986, section 3.2; empty is allowed (RFC 9112, 3.2). A comma is in
+/// its grammar, but it looks like a list of hosts, so it is not in ours.
 fn is_host(value: &[u8]) -> bool {
     let (host, port) = match value {
         [] => return true,

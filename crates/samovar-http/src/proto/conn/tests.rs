@@ -61,7 +61,8 @@ fn pipelined_requests_any_split() {
     check(
         "GET /1 HTTP/1.1\r\nHost: a\r\n\r\n\
          POST /2 HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello\
-         POST /3 HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2;x\r\nde\r\n0\r\nT: 1\r\n\r\n\
+         POST /3 HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n\
+         3\r\nabc\r\n2;x\r\nde\r\n0\r\nT: 1\r\n\r\n\
          HEAD /4 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n\
          GET /5 HTTP/1.1\r\nHost: a\r\n\r\n",
         &[
@@ -91,7 +92,8 @@ fn http_1_0_closes() {
 #[test]
 fn a_refusal_ends_it() {
     check(
-        "GET /1 HTTP/1.1\r\nHost: a\r\n\r\nGET /2 HTTP/1.1\r\n\r\nGET /3 HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET /1 HTTP/1.1\r\nHost: a\r\n\r\nGET /2 HTTP/1.1\r\n\r\n\
+         GET /3 HTTP/1.1\r\nHost: a\r\n\r\n",
         &["head /1", "refused missing, repeated or malformed Host"],
     );
 }
@@ -110,7 +112,8 @@ fn body_limits() {
     );
     let chunk = |len: usize| {
         format!(
-            "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{len:x}\r\n{}\r\n0\r\n\r\n",
+            "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n\
+             {len:x}\r\n{}\r\n0\r\n\r\n",
             "x".repeat(len)
         )
     };

@@ -1,0 +1,42 @@
+//! The smallest server that shows both ways to answer: `/inline` on the I/O thread, all else on a
+//! worker. `hello 127.0.0.1:8080`; ends with its input.
+
+use std::io::Read;
+
+use samovar_http::http::Status;
+use samovar_http::{
+    Head, Inline, Listener, Prepared, Reply, Request, Response, Server, Service, Turn,
+};
+
+struct Hello(Prepared);
+
+impl Service for Hello {
+    type Local = ();
+
+    fn local(&self) {}
+
+    fn inline(&self, _: &mut (), _: Turn, head: Head<'_>, reply: Reply<'_>) -> Inline {
+        if head.path() == b"/inline" {
+            reply.prepared(&self.0)
+        } else {
+            reply.dispatch()
+        }
+    }
+
+    fn handle(&self, _: &Request) -> Response {
+        Response::text(Status::OK, "Hello, world\n")
+    }
+}
+
+fn main() -> std::io::Result<()> {
+    let addr = std::env::args().nth(1).unwrap_or("127.0.0.1:8080".into());
+    let addr = addr.parse().map_err(std::io::Error::other)?;
+    let fields = [("Content-Type", "text/plain")];
+    let hello = Hello(Prepared::new(Status::OK, &fields, b"Hello, world\n"));
+    let server = Server::builder(hello)
+        .listen(Listener::tcp(addr, 1024)?)
+        .start()?;
+    std::io::stdin().read_to_end(&mut Vec::new())?;
+    server.drain(std::time::Duration::from_secs(5));
+    Ok(())
+}
