@@ -281,12 +281,9 @@ fn a_damaged_row_is_no_absence() {
             "{column}"
         );
         assert_eq!(subject.ask(&subject.narinfo(asked)).status, 200, "{column}");
-        sqlite(
-            &subject.database(),
-            &format!(
-                "update ValidPaths set hash = (select hash from ValidPaths where path = '{asked}'), narSize = 120 where path = '{unasked}'"
-            ),
-        );
+        let good = format!("(select hash from ValidPaths where path = '{asked}')");
+        let sql = format!("update ValidPaths set hash = {good}, narSize = 120");
+        sqlite(&subject.database(), &sql);
         assert_eq!(subject.ask(&subject.narinfo(unasked)).status, 200);
     }
 }

@@ -1,0 +1,448 @@
+//! Every way to write a command line that nix-serve or nix-serve-ng takes starts the server, and
+//! means what it says.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+mod support;
+mod support_process;
+
+use std::fs;
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use support::{eventually, hash_part, local, nix_serve, sample, sample_root};
+use support_process::{Connection, Ending, Process, at, ends, once, serve_sample};
+
+const INFO: &str = "/nix-cache-info";
+
+fn of_sample() -> Command {
+    let mut command = nix_serve();
+    command.args(["--store", &local(&sample_root())]);
+    command
+}
+
+/// A port that was free a moment ago, for options that cannot say "any".
+fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("[::]:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+/// Starts with a port of its own in place of `PORT`; again with another if somebody took it.
+#[track_caller]
+fn on_free_port(arguments: &[&str]) -> (Process, u16) {
+    for _ in 0..20 {
+        let port = free_port();
+        let mut server = Process::spawn(
+            of_sample().args(
+                arguments
+                    .iter()
+                    .map(|word| word.replace("PORT", &port.to_string())),
+            ),
+        );
+        eventually("it serves or ends", || {
+            server.count("serving ") > 0 || !server.is_alive()
+        });
+        if server.is_alive() {
+            return (server, port);
+        }
+        assert!(
+            server
+                .lines()
+                .iter()
+                .any(|line| line.contains("another server listens"))
+        );
+    }
+    panic!("no free port");
+}
+
+fn priority(addr: SocketAddr) -> String {
+    once(addr, INFO).text().lines().nth(2).unwrap().to_owned()
+}
+
+// What is found in public configurations.
+
+#[test]
+fn extra_params_of_real_machines() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, pid) = (at(dir.path(), "log"), at(dir.path(), "pid"));
+    let mut command = of_sample();
+    command.args(["--listen", "127.0.0.1:0", "--error-log", &log, "-pid", &pid]);
+    let mut server = Process::spawn(&mut command);
+    let read = |file: &str| fs::read_to_string(file).unwrap_or_default();
+    eventually("it serves", || read(&log).contains("on http://"));
+    assert_eq!(read(&pid), format!("{}\n", server.child.id()));
+    assert!(
+        read(&log)
+            .lines()
+            .all(|line| line.contains("Z nix-serve: ")),
+        "{}",
+        read(&log)
+    );
+    server.signal("TERM");
+    assert_eq!(server.wait(), Some(0));
+    assert_eq!(server.lines(), [""; 0]);
+
+    let (server, addr) = serve_sample(&["--priority=100", "--workers=5"]);
+    assert_eq!(
+        (priority(addr).as_str(), server.count("warning")),
+        ("Priority: 100", 0)
+    );
+    let (server, addr) = serve_sample(&["--priority", "100"]);
+    assert_eq!(
+        (priority(addr).as_str(), server.count("warning")),
+        ("Priority: 100", 0)
+    );
+    let (server, addr) = serve_sample(&["--workers", "5"]);
+    assert_eq!(
+        (priority(addr).as_str(), server.count("warning")),
+        ("Priority: 30", 0)
+    );
+    let junk = [
+        "storeDir",
+        "=",
+        "\"/nix/store\",",
+        "stateDir",
+        "=",
+        "\"/nix/var\"",
+    ];
+    let (server, addr) = serve_sample(&junk);
+    assert_eq!(
+        (priority(addr).as_str(), server.count("warning")),
+        ("Priority: 30", 1)
+    );
+    assert_eq!(server.count("storeDir"), 1);
+}
+
+/// As nix-serve's own wrapper and unit do.
+#[test]
+fn the_words_of_the_wrapper_are_no_news() {
+    let (server, addr) = serve_sample(&["--preload-app", "-E", "deployment", "-s", "Starman"]);
+    assert_eq!(server.count("warning"), 0, "{:?}", server.lines());
+    assert_eq!(once(addr, INFO).status, 200);
+}
+
+// Listening.
+
+#[test]
+fn several_addresses_of_both_kinds() {
+    let dir = tempfile::tempdir().unwrap();
+    let (first, second) = (dir.path().join("first"), dir.path().join("se:cond"));
+    let mut command = of_sample();
+    command.args(["--listen", "127.0.0.1:0", "-l", "127.0.0.2:0"]);
+    command
+        .arg("--listen")
+        .arg(&first)
+        .arg(format!("-l=unix:{}", second.display()));
+    let mut server = Process::spawn(&mut command);
+    let addrs = [server.wait_for_address(), server.wait_for_address()];
+    assert_eq!(
+        addrs.map(|addr| addr.ip().to_string()),
+        ["127.0.0.1", "127.0.0.2"]
+    );
+    for addr in addrs {
+        assert_eq!(once(addr, INFO).status, 200);
+    }
+    for path in [first, second] {
+        eventually("it listens", || UnixStream::connect(&path).is_ok());
+        assert_eq!(Connection::unix(&path).get(INFO).status, 200);
+    }
+}
+
+#[test]
+fn every_spelling_of_an_address() {
+    let all = |port: u16| {
+        [
+            ([127, 0, 0, 1], port).into(),
+            SocketAddr::from((std::net::Ipv6Addr::LOCALHOST, port)),
+        ]
+    };
+    for arguments in [
+        &["--listen", ":PORT"][..],
+        &["--listen=*:PORT"],
+        &["-l", "[::]:PORT"],
+        &["-l", "*6:PORT"],
+        &["-listen", ":PORT"],
+        &["--port", "PORT"],
+        &["-p", "PORT"],
+        &["-port=PORT"],
+        &["--host", "*", "--port=PORT"],
+        &["-o", "::", "-p", "PORT"],
+    ] {
+        let (server, port) = on_free_port(arguments);
+        for addr in all(port) {
+            assert_eq!(once(addr, INFO).status, 200, "{arguments:?} {addr}");
+        }
+        assert_eq!(server.count("warning"), 0, "{arguments:?}");
+    }
+    for (arguments, v4, v6) in [
+        (&["--listen", "127.0.0.1:PORT"][..], true, false),
+        (&["--listen", "[::1]:PORT"], false, true),
+        (&["--listen", "::1:PORT"], false, true),
+        (&["--listen", "!6:PORT"], false, true),
+        (&["--listen", "!4:PORT"], true, false),
+        (&["--listen", "*4:PORT"], true, false),
+        (&["--host", "127.0.0.1", "--port", "PORT"], true, false),
+        (&["-o", "127.0.0.1", "-p=PORT"], true, false),
+        (&["--host=::1", "--port", "PORT"], false, true),
+        (&["--host", "!6", "--port", "PORT"], false, true),
+    ] {
+        let (server, port) = on_free_port(arguments);
+        let found = all(port).map(|addr| TcpStream::connect(addr).is_ok());
+        assert_eq!(found, [v4, v6], "{arguments:?}");
+        assert_eq!(server.count("warning"), 0, "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_unix_socket_by_each_of_its_options() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = at(dir.path(), "socket");
+    for arguments in [
+        vec!["--socket".to_owned(), path.clone()],
+        vec![format!("--socket={path}")],
+        vec!["-S".to_owned(), path.clone()],
+        vec!["--listen".to_owned(), path.clone()],
+        vec![format!("--listen=unix:{path}")],
+        vec![
+            "-S".to_owned(),
+            path.clone(),
+            "--backlog".to_owned(),
+            "16".to_owned(),
+        ],
+    ] {
+        let mut server = Process::spawn(of_sample().args(&arguments));
+        server.wait_for(&format!("on unix:{path}"));
+        assert_eq!(
+            Connection::unix(path.as_ref()).get(INFO).status,
+            200,
+            "{arguments:?}"
+        );
+        assert_eq!(server.count("warning"), 0, "{arguments:?}");
+        server.signal("TERM");
+        assert_eq!(server.wait(), Some(0));
+    }
+    // A bare word is a socket in the working directory.
+    let mut command = of_sample();
+    let mut server = Process::spawn(command.args(["--listen", "5000"]).current_dir(dir.path()));
+    server.wait_for("on unix:5000");
+    assert_eq!(
+        server.count("warning: --listen \"5000\" is a Unix socket"),
+        1
+    );
+    let path = dir.path().join("5000");
+    assert_eq!(Connection::unix(&path).get(INFO).status, 200);
+}
+
+#[test]
+fn listen_decides_over_socket_and_socket_over_host_and_port() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = at(dir.path(), "socket");
+    let (server, addr) = serve_sample(&["--host", "192.0.2.1", "--port", "1", "--socket", &path]);
+    assert_eq!(once(addr, INFO).status, 200);
+    assert!(!Path::new(&path).exists());
+    assert_eq!(server.count("has no effect: --listen decides"), 3);
+    let mut server = Process::spawn(of_sample().args(["-o", "192.0.2.1", "-p", "1", "-S", &path]));
+    server.wait_for("on unix:");
+    assert_eq!(server.count("has no effect: --socket decides"), 2);
+}
+
+// Connections.
+
+#[test]
+fn workers_and_requests_without_number() {
+    for arguments in [
+        &["--workers", "1"][..],
+        &["-workers=1", "--max-requests", "3"],
+        &["--workers", "0", "--max_requests=1"],
+        &["--max-requests", "0"],
+    ] {
+        let (server, addr) = serve_sample(arguments);
+        let mut connection = Connection::tcp(addr);
+        for key in ["tree", "built", "top", "empty", "kinds"] {
+            let hash = hash_part(&sample(key)).to_owned();
+            assert_eq!(connection.get(&format!("/{hash}.narinfo")).status, 200);
+            assert_eq!(connection.get(&format!("/nar/{hash}.nar")).status, 200);
+        }
+        let asked = arguments.iter().any(|word| word.contains("max"));
+        assert_eq!(
+            server.count("has no effect: there are no worker processes"),
+            usize::from(asked)
+        );
+    }
+}
+
+#[test]
+fn one_request_for_each_connection() {
+    for arguments in [
+        &["--disable-keepalive"][..],
+        &["--keepalive-timeout", "0"],
+        &["--keepalive-timeout=0"],
+        &["--no-keepalive"],
+    ] {
+        let (_server, addr) = serve_sample(arguments);
+        let hash = hash_part(&sample("tree")).to_owned();
+        for path in [
+            INFO.to_owned(),
+            format!("/{hash}.narinfo"),
+            format!("/nar/{hash}.nar"),
+        ] {
+            let mut connection = Connection::tcp(addr);
+            let reply = connection.get(&path);
+            assert_eq!(reply.status, 200);
+            assert_eq!(
+                reply.header("connection"),
+                Some("close"),
+                "{arguments:?} {path}"
+            );
+            connection.assert_closed();
+        }
+    }
+}
+
+#[test]
+fn an_idle_connection_ends_when_its_time_is_up() {
+    for arguments in [&["--keepalive-timeout", "1"][..], &["--timeout=1"]] {
+        let (_server, addr) = serve_sample(arguments);
+        let mut connection = Connection::tcp(addr);
+        assert_eq!(connection.get(INFO).header("connection"), None);
+        assert_eq!(connection.get(INFO).status, 200);
+        let start = Instant::now();
+        connection.assert_closed();
+        let waited = start.elapsed();
+        assert!(
+            waited >= Duration::from_millis(900),
+            "{arguments:?}: {waited:?}"
+        );
+        assert!(
+            waited < Duration::from_secs(20),
+            "{arguments:?}: {waited:?}"
+        );
+    }
+}
+
+#[test]
+fn a_head_that_does_not_come_to_its_end() {
+    let (_server, addr) = serve_sample(&["--read-timeout", "1"]);
+    let mut connection = Connection::tcp(addr);
+    connection.send(b"GET /nix-cache-info HTTP/1.1\r\nHost: ");
+    let start = Instant::now();
+    let reply = connection.reply(true);
+    assert_eq!(
+        (reply.status, reply.header("connection")),
+        (408, Some("close"))
+    );
+    assert!(start.elapsed() >= Duration::from_millis(900));
+    connection.assert_closed();
+    // No limit: such a head may take its time.
+    let (_server, addr) = serve_sample(&["--read-timeout", "0", "--keepalive-timeout", "1"]);
+    let mut connection = Connection::tcp(addr);
+    connection.send(b"GET /nix-cache-info HTTP/1.1\r\nHost: ");
+    let mut idle = Connection::tcp(addr);
+    idle.assert_closed();
+    connection.send(b"a\r\n\r\n");
+    assert_eq!(connection.reply(true).status, 200);
+}
+
+// What is not known, and what is not done.
+
+#[test]
+fn what_is_not_known_is_a_warning_and_no_obstacle() {
+    for (arguments, part) in [
+        (&["--frobnicate"][..], "unknown option --frobnicate ignored"),
+        (
+            &["--foo=bar"],
+            "unknown option --foo ignored, with its value \"bar\"",
+        ),
+        (
+            &["--foo", "bar"],
+            "unknown option --foo ignored, with its value \"bar\"",
+        ),
+        (&["--prioritty", "1"], "did you mean --priority?"),
+        (&["--enable-frob"], "unknown option --enable-frob ignored"),
+        (
+            &["--disable-proctitle"],
+            "--disable-proctitle has no effect",
+        ),
+        (&["-Ilib"], "has no effect"),
+        (&["-MModule"], "has no effect"),
+        (&["--env", "development"], "has no effect"),
+        (&["--loader", "Shotgun"], "has no effect"),
+        (&["--min-servers", "3"], "has no effect"),
+        (
+            &["--net_server-log_level", "4"],
+            "there is no Net::Server underneath",
+        ),
+        (&["--ssl-cert", "/f"], "--ssl-cert has no effect"),
+        (&["word"], "ignored, as these are no options: \"word\""),
+        (&["--priority="], "is empty"),
+    ] {
+        let (server, addr) = serve_sample(arguments);
+        assert_eq!(priority(addr), "Priority: 30");
+        assert_eq!(server.count(part), 1, "{arguments:?}: {:?}", server.lines());
+        assert_eq!(
+            server.count("nix-serve: warning: "),
+            1,
+            "{arguments:?}: {:?}",
+            server.lines()
+        );
+    }
+}
+
+#[test]
+fn what_would_be_missed_too_late_is_refused() {
+    for (arguments, part) in [
+        (&["--enable-ssl"][..], "asks for TLS"),
+        (&["--ssl-cert", "/c", "--ssl-key", "/k"], "asks for TLS"),
+        (&["--listen", "127.0.0.1:0:ssl"], "asks for TLS"),
+        (&["-e", "enable 'Auth::Basic'"], "runs Perl code"),
+        (&["-eenable"], "runs Perl code"),
+        (&["--app", "/other.psgi"], "runs Perl code"),
+        (
+            &["--net_server-cidr_allow", "10.0.0.0/8"],
+            "restricts access",
+        ),
+        (&["--priority", "high"], "is not a whole number"),
+        (&["--workers"], "--workers needs"),
+    ] {
+        let Ending { code, out, errors } = ends(of_sample().args(arguments));
+        assert_eq!(
+            (code, out.as_str()),
+            (Some(2), ""),
+            "{arguments:?}: {errors}"
+        );
+        assert_eq!(errors.lines().count(), 1, "{errors}");
+        assert!(
+            errors.starts_with("nix-serve: error: ") && errors.contains(part),
+            "{errors}"
+        );
+    }
+}
+
+#[test]
+fn help_and_version_win_over_everything() {
+    for arguments in [
+        &["--help"][..],
+        &["-h"],
+        &["-help"],
+        &["--port", "abc", "--help"],
+    ] {
+        let Ending { code, out, errors } = ends(of_sample().args(arguments));
+        assert_eq!((code, errors.as_str()), (Some(0), ""), "{arguments:?}");
+        assert!(out.starts_with("nix-serve - serve the Nix store"), "{out}");
+    }
+    for arguments in [&["--version"][..], &["-v"], &["--enable-ssl", "-version"]] {
+        let Ending { code, out, errors } = ends(of_sample().args(arguments));
+        assert_eq!((code, errors.as_str()), (Some(0), ""), "{arguments:?}");
+        assert!(
+            out.starts_with("nix-serve (Samovar) ") && out.lines().count() == 1,
+            "{out}"
+        );
+    }
+}
