@@ -10,11 +10,12 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use sha2::{Digest, Sha256};
 use support::client::{Client, fails};
 use support::connection::{Connection, announced};
-use support::{OwnStore, PATIENCE, ServerProcess, hash_part};
+use support::{OwnStore, PATIENCE, ServerProcess, eventually, hash_part};
 
 /// More than sockets and buffers on the way take in.
 const FILE_LEN: usize = 96 << 20;
@@ -262,18 +263,22 @@ fn a_file_is_replaced_by_something_else() {
 #[test]
 fn twenty_downloads_of_a_tree_that_is_collected() {
     let mut scene = Scene::of_tree();
-    let barrier = std::sync::Barrier::new(20);
+    let (begun_count, is_gone) = (AtomicUsize::new(0), AtomicBool::new(false));
     let (addr, store, long) = (scene.server.addr, &scene.store, &*scene.long);
     let outcomes: Vec<Outcome> = std::thread::scope(|scope| {
         let begin = |number| {
-            let barrier = &barrier;
+            let (begun_count, is_gone) = (&begun_count, &is_gone);
             scope.spawn(move || {
                 download(addr, long, || {
-                    barrier.wait();
+                    begun_count.fetch_add(1, Ordering::SeqCst);
                     if number == 0 {
+                        eventually("all have begun", || {
+                            begun_count.load(Ordering::SeqCst) == 20
+                        });
                         store.run("nix-store", &["--delete", long]);
+                        is_gone.store(true, Ordering::SeqCst);
                     }
-                    barrier.wait();
+                    eventually("it is gone", || is_gone.load(Ordering::SeqCst));
                 })
             })
         };
