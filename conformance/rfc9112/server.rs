@@ -1,0 +1,94 @@
+//! The server under test.
+
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use samovar_http::http::Status;
+use samovar_http::{
+    Body, Head, Inline, Listener, Prepared, Reply, Request, Response, Server, Service, Turn,
+};
+
+enum Target {
+    /// Somebody else's.
+    Url(SocketAddr),
+    /// A process of ours, which ends with its input.
+    Command(
+        SocketAddr,
+        #[expect(dead_code, reason = "kept to be seen in a debugger")] Child,
+    ),
+    /// The engine, in this process.
+    Own(Server<Echo>),
+}
+
+/// Where the server under test listens. It is started once.
+pub(crate) fn addr() -> SocketAddr {
+    static TARGET: OnceLock<Target> = OnceLock::new();
+    match TARGET.get_or_init(start) {
+        Target::Url(addr) | Target::Command(addr, _) => *addr,
+        Target::Own(server) => server.local_addrs()[0],
+    }
+}
+
+fn start() -> Target {
+    if let Ok(url) = std::env::var("CONFORMANCE_URL") {
+        let authority = url.trim_start_matches("http://").trim_end_matches('/');
+        return Target::Url(authority.to_socket_addrs().unwrap().next().unwrap());
+    }
+    if let Ok(command) = std::env::var("CONFORMANCE_COMMAND") {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = free.local_addr().unwrap();
+        drop(free);
+        let command = command.replace("{port}", &addr.port().to_string());
+        // The shell waits for the end of its input, which is the end of the tests, and ends the
+        // server.
+        let script = "sh -c \"exec $1\" & pid=$!; cat > /dev/null; kill $pid";
+        let child = Command::new("sh")
+            .args(["-c", script, "sh", &command])
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let begin = Instant::now();
+        while TcpStream::connect(addr).is_err() {
+            let waited = begin.elapsed();
+            assert!(
+                waited < Duration::from_secs(20),
+                "{command:?} does not listen"
+            );
+            std::thread::yield_now();
+        }
+        return Target::Command(addr, child);
+    }
+    let listener = Listener::tcp("127.0.0.1:0".parse().unwrap(), 128).unwrap();
+    let echo = Echo(Prepared::new(Status::OK, &[], b"inline\n"));
+    Target::Own(Server::builder(echo).listen(listener).start().unwrap())
+}
+
+/// Answers `/` from a worker with what was sent, `/inline` from the I/O thread, else 404.
+struct Echo(Prepared);
+
+impl Service for Echo {
+    type Local = ();
+
+    fn local(&self) {}
+
+    fn inline(&self, _: &mut (), _: Turn, head: Head<'_>, reply: Reply<'_>) -> Inline {
+        if head.path() == b"/inline" {
+            reply.prepared(&self.0)
+        } else {
+            reply.dispatch()
+        }
+    }
+
+    fn handle(&self, request: &Request) -> Response {
+        match request.head().path() {
+            b"/" | b"" => Response::new(Status::OK, Body::Bytes(request.body().to_vec().into())),
+            _ => Response::text(Status::NOT_FOUND, "not found\n"),
+        }
+    }
+
+    fn body_len_max(&self, _: Head<'_>) -> u64 {
+        1 << 20
+    }
+}

@@ -1,0 +1,156 @@
+//! What the RFCs ask of a server, as tests against any server.
+//!
+//! [`send`] writes bytes as they are and tells everything that came back. Nothing here knows the
+//! server under test; see README.md for how to name one.
+
+#![forbid(unsafe_code)]
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+/// How long a server may be silent. Only a failing test waits for this.
+const SILENCE_MAX: Duration = Duration::from_secs(5);
+
+/// One answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// Status code.
+    pub status: u16,
+    /// Status line and header lines, with the empty line.
+    pub head: Vec<u8>,
+    /// The content, without chunks.
+    pub body: Vec<u8>,
+}
+
+impl Answer {
+    /// The value of the first field with this name, in lower case.
+    pub fn header(&self, name: &str) -> Option<String> {
+        let head = String::from_utf8_lossy(&self.head).to_lowercase();
+        head.lines().skip(1).find_map(|line| {
+            let (field, value) = line.split_once(':')?;
+            (field == name).then(|| value.trim().to_owned())
+        })
+    }
+}
+
+/// How a connection ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// The server closed it.
+    Closed,
+    /// The server reset it, perhaps after answers were read.
+    Reset,
+    /// The server left it open and said no more.
+    Open,
+    /// What came is no HTTP, or stopped in the middle.
+    Broken,
+}
+
+/// Everything that came back.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The answers in order; interim ones too.
+    pub answers: Vec<Answer>,
+    /// What followed.
+    pub end: End,
+}
+
+impl Outcome {
+    /// The status codes in order.
+    pub fn statuses(&self) -> Vec<u16> {
+        self.answers.iter().map(|answer| answer.status).collect()
+    }
+
+    /// Whether it is one refusal and the end of the connection.
+    pub fn is_refused(&self) -> bool {
+        let [answer] = &self.answers[..] else {
+            return false;
+        };
+        (400..=599).contains(&answer.status) && matches!(self.end, End::Closed | End::Reset)
+    }
+}
+
+/// Sends bytes on a new connection and reads until it ends. `half_close`: says that no more will
+/// come. `is_head`: answers have no content.
+pub fn send(addr: SocketAddr, bytes: &[u8], half_close: bool, is_head: bool) -> Outcome {
+    let (received, end) = exchange(addr, bytes, half_close).unwrap_or((Vec::new(), End::Reset));
+    let (mut answers, mut rest) = (Vec::new(), &received[..]);
+    while !rest.is_empty() {
+        let Some((answer, len)) = parse(rest, is_head) else {
+            return Outcome {
+                answers,
+                end: End::Broken,
+            };
+        };
+        answers.push(answer);
+        rest = rest.get(len..).unwrap_or_default();
+    }
+    Outcome { answers, end }
+}
+
+fn exchange(addr: SocketAddr, bytes: &[u8], half_close: bool) -> std::io::Result<(Vec<u8>, End)> {
+    let mut stream = TcpStream::connect(addr)?;
+    stream.set_read_timeout(Some(SILENCE_MAX))?;
+    stream.set_write_timeout(Some(SILENCE_MAX))?;
+    // A server may refuse, close and reset before it has read everything.
+    let is_written = stream.write_all(bytes).is_ok();
+    if half_close && is_written {
+        drop(stream.shutdown(std::net::Shutdown::Write));
+    }
+    let (mut received, mut piece) = (Vec::new(), [0; 65536]);
+    loop {
+        match stream.read(&mut piece) {
+            Ok(0) => return Ok((received, End::Closed)),
+            Ok(len) => received.extend_from_slice(piece.get(..len).unwrap_or_default()),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                return Ok((received, End::Open));
+            }
+            Err(_) => return Ok((received, End::Reset)),
+        }
+    }
+}
+
+/// The answer at the start of `bytes` and its length on the wire.
+fn parse(bytes: &[u8], is_head: bool) -> Option<(Answer, usize)> {
+    let head_len = bytes.windows(4).position(|part| part == b"\r\n\r\n")? + 4;
+    let (head, rest) = bytes.split_at(head_len);
+    let line = std::str::from_utf8(head).ok()?.lines().next()?;
+    let status = line.strip_prefix("HTTP/1.")?.get(2..5)?.parse().ok()?;
+    let mut answer = Answer {
+        status,
+        head: head.to_vec(),
+        body: Vec::new(),
+    };
+    let has_body = !is_head && status >= 200 && status != 204 && status != 304;
+    let body_len = if !has_body {
+        0
+    } else if answer.header("transfer-encoding").as_deref() == Some("chunked") {
+        chunks(rest, &mut answer.body)?
+    } else {
+        let len = match answer.header("content-length") {
+            Some(len) => len.parse().ok()?,
+            None => rest.len(),
+        };
+        answer.body = rest.get(..len)?.to_vec();
+        len
+    };
+    Some((answer, head_len + body_len))
+}
+
+/// Takes chunks apart; the length of all of them.
+fn chunks(bytes: &[u8], body: &mut Vec<u8>) -> Option<usize> {
+    let mut at = 0;
+    loop {
+        let rest = bytes.get(at..)?;
+        let line_len = rest.windows(2).position(|pair| pair == b"\r\n")?;
+        let digits = std::str::from_utf8(rest.get(..line_len)?).ok()?;
+        let len = usize::from_str_radix(digits, 16).ok()?;
+        let data = rest.get(line_len + 2..line_len + 2 + len)?;
+        body.extend_from_slice(data);
+        at += line_len + len + 4;
+        if len == 0 {
+            return (at <= bytes.len()).then_some(at);
+        }
+    }
+}
