@@ -344,7 +344,9 @@ fn a_head_that_does_not_come_to_its_end() {
     let (_server, addr) = serve_sample(&["--read-timeout", "0", "--keepalive-timeout", "1"]);
     let mut connection = Connection::tcp(addr);
     connection.send(b"GET /nix-cache-info HTTP/1.1\r\nHost: ");
+    // Longer than an idle connection lives.
     let mut idle = Connection::tcp(addr);
+    assert_eq!(idle.get(INFO).status, 200);
     idle.assert_closed();
     connection.send(b"a\r\n\r\n");
     assert_eq!(connection.reply(true).status, 200);

@@ -11,6 +11,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use nix_serve::server::STOP_TIME;
 use support::{OwnStore, PATIENCE, eventually, hash_part, local, nix_serve};
 use support_process::{Connection, Process, serve_sample};
 
@@ -117,6 +118,22 @@ fn a_download_under_way_is_finished() {
         assert_eq!(big.server.wait(), Some(0), "{signal}");
         assert_eq!(big.server.count("cut off"), 0);
     }
+}
+
+/// Nobody reads on: what a service manager would kill later ends by itself, and says so.
+#[test]
+fn a_download_that_stands_still_is_cut_when_time_is_up() {
+    let mut big = Big::serve();
+    let download = big.start_download();
+    let start = Instant::now();
+    big.server.signal("TERM");
+    assert_eq!(big.server.wait(), Some(0));
+    let waited = start.elapsed();
+    assert!(
+        waited >= STOP_TIME && waited < STOP_TIME + AT_ONCE,
+        "{waited:?}"
+    );
+    assert!(!download.finish());
 }
 
 #[test]

@@ -12,7 +12,7 @@
     reason = "a test fails by panicking, and says so if it can do nothing"
 )]
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
@@ -364,10 +364,15 @@ impl Connection {
     }
 
     /// Everything until the end; whether that was an orderly end, and not a reset.
+    #[track_caller]
     pub fn rest(&mut self) -> (Vec<u8>, bool) {
         let mut bytes = std::mem::take(&mut self.bytes);
-        let is_orderly = self.stream.read_to_end(&mut bytes).is_ok();
-        (bytes, is_orderly)
+        let outcome = self.stream.read_to_end(&mut bytes);
+        if let Err(error) = &outcome {
+            let is_late = matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
+            assert!(!is_late, "it stays open");
+        }
+        (bytes, outcome.is_ok())
     }
 
     /// Waits for the end of a connection on which nothing more is said.
@@ -396,7 +401,13 @@ impl Connection {
     #[track_caller]
     fn more(&mut self) {
         let mut buffer = [0; 64 * 1024];
-        let len = self.stream.read(&mut buffer).unwrap();
+        let len = loop {
+            match self.stream.read(&mut buffer) {
+                // So a stopped and continued process reads with a time limit.
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                other => break other.unwrap(),
+            }
+        };
         assert_ne!(
             len,
             0,
