@@ -26,6 +26,9 @@ pub struct PathInfo {
     pub registration_time: i64,
     /// Whether it was built on this machine, and so is trusted by its store without signatures.
     pub ultimate: bool,
+    /// Which registration this is, as the store counts them; no number is used twice. While it
+    /// stays the same, the path was valid all the time. `None` where the store does not say.
+    pub registration: Option<i64>,
 }
 
 impl PathInfo {
@@ -115,6 +118,7 @@ pub(crate) mod tests {
             content_address: None,
             registration_time: 1_795_169_674,
             ultimate: true,
+            registration: None,
         }
     }
 

@@ -142,6 +142,7 @@ fn narinfos_are_read_written_back_and_signed_alike() {
             content_address: info.content_address,
             registration_time: 0,
             ultimate: false,
+            registration: None,
         };
         let fingerprint = path_info.fingerprint(&dir);
         assert!(

@@ -90,6 +90,7 @@ fn path_info(info: &NarInfo) -> PathInfo {
         content_address: info.content_address,
         registration_time: 0,
         ultimate: false,
+        registration: None,
     }
 }
 

@@ -103,6 +103,22 @@ fn lookup(store: &LocalStore) -> Result<Option<samovar_nix::PathInfo>, StoreErro
 }
 
 #[test]
+fn every_registration_has_a_number_of_its_own() {
+    let place = Rows::new(Journal::Wal);
+    let writer = place.writer();
+    rows::register(&writer, 1, 1);
+    let store = place.open();
+    let registration = || lookup(&store).unwrap().unwrap().registration;
+    let first = registration();
+    assert!(first.is_some());
+    rows::sign(&writer, 1, &rows::signature(1));
+    assert_eq!(registration(), first);
+    rows::delete(&writer, 1);
+    rows::register(&writer, 1, 1);
+    assert!(registration() > first);
+}
+
+#[test]
 fn the_hash_may_stand_in_any_encoding() {
     for text in [
         "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad",

@@ -281,6 +281,7 @@ fn read_path_info<R: Read>(
         content_address: ContentAddress::parse(&content_address).ok(),
         registration_time: i64::try_from(registration_time).unwrap_or_default(),
         ultimate,
+        registration: None,
     })
 }
 

@@ -77,6 +77,7 @@ fn path_info(
         content_address: text(row, 8)?.and_then(|text| ContentAddress::parse(text).ok()),
         registration_time: integer(row, 3)?.unwrap_or_default(),
         ultimate: integer(row, 6)?.unwrap_or_default() != 0,
+        registration: Some(id),
     }))
 }
 
