@@ -256,12 +256,11 @@ fn listen_decides_over_socket_and_socket_over_host_and_port() {
 // Connections.
 
 #[test]
-fn workers_and_requests_without_number() {
+fn one_worker_serves_all() {
     for arguments in [
         &["--workers", "1"][..],
-        &["-workers=1", "--max-requests", "3"],
-        &["--workers", "0", "--max_requests=1"],
-        &["--max-requests", "0"],
+        &["-workers=1"],
+        &["--workers", "0"],
     ] {
         let (server, addr) = serve_sample(arguments);
         let mut connection = Connection::tcp(addr);
@@ -270,11 +269,30 @@ fn workers_and_requests_without_number() {
             assert_eq!(connection.get(&format!("/{hash}.narinfo")).status, 200);
             assert_eq!(connection.get(&format!("/nar/{hash}.nar")).status, 200);
         }
-        let asked = arguments.iter().any(|word| word.contains("max"));
-        assert_eq!(
-            server.count("has no effect: there are no worker processes"),
-            usize::from(asked)
-        );
+        drop(server);
+    }
+}
+
+#[test]
+fn a_connection_ends_after_its_requests() {
+    for (arguments, count) in [
+        (&["--max-requests", "3"][..], 3),
+        (&["--max_requests=1"], 1),
+        (&["-max-requests", "2"], 2),
+    ] {
+        let (_server, addr) = serve_sample(arguments);
+        let mut connection = Connection::tcp(addr);
+        for number in 1..=count {
+            let answer = connection.get("/nix-cache-info");
+            assert_eq!(answer.status, 200);
+            let is_last = answer.header("connection") == Some("close");
+            assert_eq!(is_last, number == count, "{arguments:?}, answer {number}");
+        }
+    }
+    let (_server, addr) = serve_sample(&["--max-requests", "0"]);
+    let mut connection = Connection::tcp(addr);
+    for _ in 0..1100 {
+        assert_eq!(connection.get("/nix-cache-info").header("connection"), None);
     }
 }
 

@@ -19,10 +19,12 @@ use samovar_http::{
 use samovar_nix::{HashPart, NarHash, PathInfo, SecretKey, StorePath};
 use samovar_store::{RealisationId, Snapshot, Store, StoreError, Tree, TreeError};
 
+use crate::listings::Listings;
 use crate::log_body::{LogFile, LogText};
-use crate::nar_body::{NarBody, Reporter};
+use crate::nar_body::NarBody;
 use crate::narinfo::Signer;
 use crate::observer::Observer;
+use crate::registration::Registration;
 use crate::rendered::{RenderedCache, Stamp};
 use crate::route::{Route, route};
 use crate::trouble::Trouble;
@@ -71,6 +73,7 @@ pub struct Cache {
     path_prefix: Box<[u8]>,
     signer: Signer,
     rendered: RenderedCache,
+    listings: Listings,
     trouble: Trouble,
     observer: Arc<dyn Observer>,
     cache_info: Prepared,
@@ -107,6 +110,7 @@ impl Cache {
             path_prefix: config.path_prefix.into_bytes().into_boxed_slice(),
             signer: Signer::new(config.key),
             rendered: RenderedCache::new(config.rendered_memory_len),
+            listings: Listings::default(),
             trouble: Trouble::default(),
             observer,
             cache_info: text(Status::OK, &cache_info),
@@ -132,10 +136,10 @@ impl Cache {
 
     /// Loads the catalog, so that the first requests find it. Not needed: they would do it.
     pub fn warm_up(&self) {
-        if let Some(catalog) = self.store.catalog()
-            && let Err(error) = catalog.refresh()
-        {
-            self.note(error);
+        if let Some(catalog) = self.store.catalog() {
+            // A store that cannot be read now, or only by way of the daemon, is asked again by the
+            // first request, and that says so if it fails.
+            catalog.refresh().ok();
         }
     }
 
@@ -189,15 +193,28 @@ impl Cache {
         Ok(info)
     }
 
+    /// What is known of a path, in a form that can tell later whether it still holds.
+    fn registration(&self, hash_part: HashPart) -> Result<Option<Registration>, StoreError> {
+        let snapshot = self.store.catalog().map(samovar_store::Catalog::current);
+        let info = self.lookup(hash_part)?;
+        Ok(info.map(|info| Registration {
+            info,
+            snapshot,
+            store: Arc::clone(&self.store),
+            observer: Arc::clone(&self.observer),
+        }))
+    }
+
     fn nar(
         &self,
         head: Head<'_>,
         hash_part: HashPart,
         nar_hash: Option<NarHash>,
     ) -> Result<Response, StoreError> {
-        let Some(info) = self.lookup(hash_part)? else {
+        let Some(registration) = self.registration(hash_part)? else {
             return Ok(no_path());
         };
+        let info = &registration.info;
         if nar_hash.is_some_and(|nar_hash| nar_hash != info.nar_hash) {
             return Ok(Response::text(Status::NOT_FOUND, WRONG_HASH));
         }
@@ -224,15 +241,9 @@ impl Cache {
         });
         let reader = match opened {
             Ok(reader) => reader,
-            Err(error) => return self.unreadable(&info, &error),
+            Err(error) => return self.unreadable(&registration, error),
         };
-        let reporter = Reporter {
-            path: info.path,
-            nar_hash: info.nar_hash,
-            store: Arc::clone(&self.store),
-            observer: Arc::clone(&self.observer),
-        };
-        let body = NarBody::new(reader, (start, end), size, reporter);
+        let body = NarBody::new(reader, (start, end), size, registration);
         let response = Response::new(status, Body::Source(Box::new(body)))
             .header("Content-Type", NAR_TYPE)
             .header("Accept-Ranges", "bytes");
@@ -245,23 +256,37 @@ impl Cache {
     }
 
     fn listing(&self, hash_part: HashPart) -> Result<Response, StoreError> {
-        let Some(info) = self.lookup(hash_part)? else {
+        let Some(registration) = self.registration(hash_part)? else {
             return Ok(no_path());
         };
-        let tree: Tree = self.store.tree(&info.path)?;
+        let nar_hash = registration.info.nar_hash;
+        if let Some(listing) = self.listings.find(&nar_hash) {
+            return Ok(json_response(Body::Shared(listing)));
+        }
+        let tree: Tree = self.store.tree(&registration.info.path)?;
         match tree.listing() {
-            Ok(json) => Ok(json_response(json)),
-            Err(TreeError::Remote) => Ok(Response::text(Status::NOT_FOUND, NOT_FOUND)),
-            Err(error) => self.unreadable(&info, &error),
+            Ok(json) if registration.holds()? => {
+                let listing: Arc<[u8]> = json.into_bytes().into();
+                self.listings.insert(&nar_hash, &listing);
+                Ok(json_response(Body::Shared(listing)))
+            }
+            // What was read may be of two registrations.
+            Ok(_) => Ok(unavailable()),
+            Err(error) => self.unreadable(&registration, error),
         }
     }
 
     /// The files of a path cannot be read, and nothing was sent yet. If the path is gone, that is
     /// the answer; if not, something is wrong that is not the client's doing.
-    fn unreadable(&self, info: &PathInfo, error: &TreeError) -> Result<Response, StoreError> {
-        match self.lookup(info.path.hash_part())? {
-            Some(now) if now.nar_hash == info.nar_hash => {
-                self.observer.path_damaged(&info.path, error);
+    fn unreadable(
+        &self,
+        registration: &Registration,
+        error: TreeError,
+    ) -> Result<Response, StoreError> {
+        let was = &registration.info;
+        match self.lookup(was.path.hash_part())? {
+            Some(now) if now.nar_hash == was.nar_hash => {
+                registration.report(&error.into());
                 Ok(unavailable())
             }
             Some(_) => Ok(Response::text(Status::NOT_FOUND, WRONG_HASH)),
@@ -299,7 +324,7 @@ impl Cache {
 
     fn realisation(&self, id: &RealisationId) -> Result<Response, StoreError> {
         Ok(match self.store.realisation(id)? {
-            Some(json) => json_response(json),
+            Some(json) => json_response(Body::Bytes(json.into_bytes().into())),
             None => Response::text(Status::NOT_FOUND, NOT_FOUND),
         })
     }
@@ -376,7 +401,11 @@ impl Service for Cache {
             }
         };
         outcome.unwrap_or_else(|error| {
-            self.note(error);
+            if is_about_one_path(error) {
+                self.observer.path_failed(&format_args!("{head:?}"), &error);
+            } else {
+                self.note(error);
+            }
             unavailable()
         })
     }
@@ -399,6 +428,15 @@ impl Service for Cache {
     }
 }
 
+/// Whether an error is about one row of the database, and all others may be well.
+fn is_about_one_path(error: StoreError) -> bool {
+    use samovar_store::Corruption as Row;
+    matches!(
+        error,
+        StoreError::Corrupt(Row::StorePath | Row::NarHash | Row::NarSize | Row::Realisation)
+    )
+}
+
 fn no_path() -> Response {
     Response::text(Status::NOT_FOUND, NO_PATH)
 }
@@ -408,9 +446,8 @@ fn unavailable() -> Response {
     Response::text(Status::SERVICE_UNAVAILABLE, UNAVAILABLE).header("Retry-After", "1")
 }
 
-fn json_response(json: String) -> Response {
-    Response::new(Status::OK, Body::Bytes(json.into_bytes().into()))
-        .header("Content-Type", "application/json")
+fn json_response(body: Body) -> Response {
+    Response::new(Status::OK, body).header("Content-Type", "application/json")
 }
 
 /// Whether the client lists `bzip2` and does not give it weight 0 (RFC 9110, 12.5.3).

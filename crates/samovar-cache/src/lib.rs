@@ -21,10 +21,12 @@
 
 mod cache;
 mod key_file;
+mod listings;
 mod log_body;
 mod nar_body;
 mod narinfo;
 mod observer;
+mod registration;
 mod rendered;
 mod route;
 mod trouble;

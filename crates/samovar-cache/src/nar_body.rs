@@ -2,16 +2,14 @@
 
 use std::fmt;
 use std::io;
-use std::sync::Arc;
 
 use samovar_http::{Batch, Progress, Source};
-use samovar_nix::{NarHash, StorePath};
-use samovar_store::{NarReader, Store};
+use samovar_store::NarReader;
 
-use crate::observer::Observer;
+use crate::registration::Registration;
 
 /// Bytes of a NAR on their way. The announced size is the database's: a NAR that turns out shorter
-/// or longer fails before its last piece is sent.
+/// or longer, or that is no longer the path it was, fails before its last piece is sent.
 pub(crate) struct NarBody {
     reader: NarReader,
     /// What is announced to this client.
@@ -19,27 +17,7 @@ pub(crate) struct NarBody {
     left: u64,
     /// Whether the last byte of the range is the last of the NAR.
     reaches_end: bool,
-    reporter: Reporter,
-}
-
-/// Says that the files of a path are not what is registered.
-pub(crate) struct Reporter {
-    pub(crate) path: StorePath,
-    pub(crate) nar_hash: NarHash,
-    pub(crate) store: Arc<dyn Store>,
-    pub(crate) observer: Arc<dyn Observer>,
-}
-
-impl Reporter {
-    /// If nothing of the kind is registered any more, the path was collected on the way, and that
-    /// is no damage.
-    fn report(&self, error: &io::Error) {
-        let now = self.store.lookup(self.path.hash_part());
-        let is_collected = now.is_ok_and(|now| now.is_none_or(|now| now.nar_hash != self.nar_hash));
-        if !is_collected {
-            self.observer.path_damaged(&self.path, error);
-        }
-    }
+    registration: Registration,
 }
 
 impl NarBody {
@@ -48,7 +26,7 @@ impl NarBody {
         reader: NarReader,
         (start, end): (u64, u64),
         size: u64,
-        reporter: Reporter,
+        registration: Registration,
     ) -> Self {
         let len = end.saturating_sub(start);
         Self {
@@ -56,7 +34,7 @@ impl NarBody {
             len,
             left: len,
             reaches_end: end == size,
-            reporter,
+            registration,
         }
     }
 
@@ -79,6 +57,14 @@ impl NarBody {
         if self.reaches_end && self.reader.fill(&mut [0])? != 0 {
             return Err(wrong_size("longer"));
         }
+        // Before the last piece is sent. A store that cannot say anything now is no reason to break
+        // off: the client compares the hash.
+        if self.registration.holds() == Ok(false) {
+            return Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                "path was collected or registered anew on the way",
+            ));
+        }
         Ok(Progress::End)
     }
 }
@@ -97,14 +83,14 @@ impl Source for NarBody {
 
     fn pull(&mut self, batch: &mut Batch) -> io::Result<Progress> {
         self.fill(batch)
-            .inspect_err(|error| self.reporter.report(error))
+            .inspect_err(|error| self.registration.report(error))
     }
 }
 
 impl fmt::Debug for NarBody {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("NarBody")
-            .field("path", &self.reporter.path)
+            .field("registration", &self.registration)
             .field("left", &self.left)
             .finish()
     }

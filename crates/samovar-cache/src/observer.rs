@@ -22,6 +22,9 @@ pub trait Observer: Send + Sync + 'static {
     /// The store answers again.
     fn store_recovered(&self);
 
+    /// One path cannot be served, for a reason that is not the store's as a whole.
+    fn path_failed(&self, path: &dyn fmt::Display, error: &dyn fmt::Display);
+
     /// The files of a valid path are not what its row says.
     fn path_damaged(&self, path: &dyn fmt::Display, error: &dyn fmt::Display);
 }
@@ -42,6 +45,8 @@ impl Observer for Silent {
     fn store_failed(&self, _: StoreError) {}
 
     fn store_recovered(&self) {}
+
+    fn path_failed(&self, _: &dyn fmt::Display, _: &dyn fmt::Display) {}
 
     fn path_damaged(&self, _: &dyn fmt::Display, _: &dyn fmt::Display) {}
 }

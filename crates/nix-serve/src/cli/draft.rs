@@ -1,7 +1,7 @@
 //! Options as they are taken, one after the other, until all are seen.
 
 use std::ffi::{OsStr, OsString};
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::path::PathBuf;
 
 use super::error::{CliError, Refusal, UsageError};
@@ -143,7 +143,7 @@ impl Draft {
             ),
             OptionId::Listen => self.take_listen(text),
             OptionId::LogFormat => set(&mut options.log_format, log_format(text).map(Some)),
-            OptionId::MaxRequests => self.take_max_requests(text, &spelled),
+            OptionId::MaxRequests => self.take_max_requests(text),
             OptionId::Path => set(&mut options.path_prefix, value::url_prefix(text)),
             OptionId::Pid => set(&mut options.pid_file, Some(Some(text.into()))),
             OptionId::Port => set(&mut self.port, port(text).map(Some)),
@@ -195,12 +195,12 @@ impl Draft {
             })
     }
 
-    fn take_max_requests(&mut self, text: &OsStr, option: &str) -> bool {
-        self.no_effect(
-            option.to_owned(),
-            "there are no worker processes to replace",
-        );
-        value::count(text).is_some()
+    fn take_max_requests(&mut self, text: &OsStr) -> bool {
+        let Some(count) = value::count(text) else {
+            return false;
+        };
+        self.options.max_requests = NonZeroU64::new(count);
+        true
     }
 
     fn take_listen(&mut self, text: &OsStr) -> bool {

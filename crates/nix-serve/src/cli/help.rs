@@ -13,7 +13,7 @@ pub fn version() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::option::{OPTIONS, OptionId, Takes, find};
+    use crate::cli::option::{OPTIONS, Takes, find};
 
     fn words() -> impl Iterator<Item = &'static str> {
         help().split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'))
@@ -30,8 +30,7 @@ mod tests {
         let needs_value = OPTIONS
             .iter()
             .filter(|option| matches!(option.takes, Takes::Value(_)));
-        // It needs a number and does nothing with it.
-        for option in needs_value.filter(|option| option.id != OptionId::MaxRequests) {
+        for option in needs_value {
             let name = format!("--{}", option.names[0]);
             assert!(words().any(|word| word == name), "{name}");
         }

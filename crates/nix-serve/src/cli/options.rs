@@ -1,6 +1,7 @@
 //! What the command line says, in types.
 
-use std::num::NonZeroU32;
+use std::fmt;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -17,6 +18,9 @@ pub struct Options {
     /// Threads for blocking work, at most [`Options::WORKERS_MAX`]. `None`, also for 0: as many as
     /// the server thinks right.
     pub workers: Option<NonZeroU32>,
+    /// Requests after which a connection is closed. Where starman counts them for a worker process,
+    /// which serves one connection at a time. `None`, also for 0: no limit.
+    pub max_requests: Option<NonZeroU64>,
     /// Whether connections serve more than one request. Default true.
     pub keepalive: bool,
     /// How long a connection may be idle between requests; zero closes it after each. Default: the
@@ -96,6 +100,7 @@ impl Default for Options {
             }],
             backlog: 1024,
             workers: None,
+            max_requests: None,
             keepalive: true,
             keepalive_timeout: None,
             read_timeout: TimeLimit::Default,
@@ -143,6 +148,15 @@ pub enum LogTarget {
     StandardOutput,
     /// Appended to.
     File(PathBuf),
+}
+
+impl fmt::Display for LogTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::StandardOutput => f.write_str("on standard output"),
+            Self::File(path) => write!(f, "{path:?}"),
+        }
+    }
 }
 
 /// nix-serve-ng's forms of its log. All that log write the same lines here.

@@ -382,8 +382,7 @@ fn options_without_effect() {
         &Options::default(),
     );
     for arguments in [
-        &["--max-requests", "100"] as &[&str],
-        &["--disable-proctitle"],
+        &["--disable-proctitle"] as &[&str],
         &["-E", "development"],
         &["-s", "HTTP::Server::PSGI"],
         &["-L", "Shotgun"],

@@ -4,7 +4,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use samovar_http::Listener;
 
 use crate::listener::{Bind, InheritedListener, ListenSpec, TcpAddress, family_missing, inherited};
@@ -89,8 +89,18 @@ fn from_manager(socket: InheritedListener) -> anyhow::Result<Listener> {
 fn unix(path: &Path, backlog: u32) -> anyhow::Result<Listener> {
     Listener::unix(path, backlog).map_err(|error| {
         let mend = match error.kind() {
-            io::ErrorKind::AddrInUse => "stop the server that listens there or choose another path",
-            io::ErrorKind::AlreadyExists => "there is a file that is no socket: move it away",
+            io::ErrorKind::AddrInUse => {
+                return anyhow!(
+                    "cannot listen on {path:?}: another server listens there, stop it or choose \
+                     another path"
+                );
+            }
+            io::ErrorKind::AlreadyExists => {
+                return anyhow!(
+                    "cannot listen on {path:?}: there is a file that is no socket, move it away or \
+                     choose another path"
+                );
+            }
             io::ErrorKind::PermissionDenied => "this user may not make a socket there",
             io::ErrorKind::NotFound => "its directory does not exist: make it",
             _ => "choose another path",

@@ -15,13 +15,16 @@
 
 mod bind;
 mod observer;
+mod throttle;
 
+use std::num::NonZeroU64;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use anyhow::Context as _;
+use rustix::process::{Resource, getrlimit, setrlimit};
 use samovar_cache::{Cache, Config, load_key};
 use samovar_http::{Limits, Server};
 use samovar_store::{Settings, StoreUri};
@@ -81,8 +84,11 @@ fn serve(
     let access = options
         .access_log_target()
         .map(|target| {
-            AccessLog::open(&target, errors.clone())
-                .with_context(|| format!("cannot open the access log {target:?}"))
+            AccessLog::open(&target, errors.clone()).with_context(|| {
+                format!(
+                    "cannot open the access log {target}: choose another file with --access-log"
+                )
+            })
         })
         .transpose()?;
     let logs = Arc::new(Logs::new(access, errors.clone(), options.client_address()));
@@ -112,6 +118,7 @@ fn serve(
         key,
         ..Config::default()
     };
+    raise_descriptor_limit();
     let cache = Cache::new(store, config, Arc::clone(&logs) as _);
     let mut builder = Server::builder(cache)
         .limits(limits(options))
@@ -165,6 +172,15 @@ fn serve(
     Ok(())
 }
 
+/// Allows as many descriptors as the system lets us: one a connection, and some for files. Service
+/// managers give 1024 by default, for programs that use `select`.
+fn raise_descriptor_limit() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // If it may not be raised, the limit of connections is lower; nothing else changes.
+    setrlimit(Resource::Nofile, limit).ok();
+}
+
 /// Lives until it is told to end, and ends.
 fn wait(
     server: &Arc<Server<Cache>>,
@@ -206,6 +222,7 @@ fn wait(
                 // Only shortens the deadline; the thread above waits for the end.
                 std::thread::spawn(move || hurried.drain(time));
             }
+            Ok(Signal::Reload | Signal::ReopenLogs) => logs.reopen(),
             Ok(_) | Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break,
         }
@@ -282,6 +299,7 @@ fn limits(options: &Options) -> Limits {
         head_time: or_never(options.read_timeout.or_default(defaults.head_time)),
         idle_time,
         stall_time,
+        requests_per_connection_max: options.max_requests.map_or(0, NonZeroU64::get),
         ..defaults
     }
 }

@@ -2,14 +2,15 @@
 
 use std::fmt;
 use std::net::IpAddr;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use samovar_cache::Observer;
 use samovar_http::{Exchange, Head, Incident, Peer};
 use samovar_store::StoreError;
 
+use super::throttle::Throttle;
 use crate::cli::ClientAddress;
-use crate::log::{AccessLog, Entry, ErrorLog, Request};
+use crate::log::{AccessLog, Entry, ErrorLog, Level, Request};
 
 /// The logs of a server.
 #[derive(Debug)]
@@ -17,6 +18,9 @@ pub(super) struct Logs {
     access: Option<AccessLog>,
     pub(super) errors: ErrorLog,
     client_address: ClientAddress,
+    paths: Throttle,
+    bodies: Throttle,
+    limits: Throttle,
 }
 
 impl Logs {
@@ -29,6 +33,9 @@ impl Logs {
             access,
             errors,
             client_address,
+            paths: Throttle::default(),
+            bodies: Throttle::default(),
+            limits: Throttle::default(),
         }
     }
 
@@ -46,6 +53,20 @@ impl Logs {
             self.errors
                 .warning("the access log could not be written to its end");
         }
+    }
+
+    /// Writes what many requests may meet, without letting them fill the disk.
+    fn say(&self, throttle: &Throttle, level: Level, message: impl fmt::Display) {
+        let Some(left_out) = throttle.pass(Instant::now()) else {
+            return;
+        };
+        if left_out > 0 {
+            self.errors.write(
+                level,
+                format_args!("{left_out} lines like the next were left out"),
+            );
+        }
+        self.errors.write(level, message);
     }
 
     fn client(&self, head: Head<'_>) -> Option<IpAddr> {
@@ -100,7 +121,8 @@ impl Observer for Logs {
             Incident::HandlerPanicked { .. } => self.errors.error(incident),
             // Peers can cause these at will; they are for whoever looks for a fault.
             Incident::Refused { .. } | Incident::TooSlow { .. } => self.errors.debug(incident),
-            _ => self.errors.warning(incident),
+            Incident::BodyFailed { .. } => self.say(&self.bodies, Level::Warning, incident),
+            _ => self.say(&self.limits, Level::Warning, incident),
         }
     }
 
@@ -114,10 +136,16 @@ impl Observer for Logs {
         self.errors.info("the store can be read again");
     }
 
+    fn path_failed(&self, path: &dyn fmt::Display, error: &dyn fmt::Display) {
+        let message = format_args!("{path} cannot be served: {error}");
+        self.say(&self.paths, Level::Error, message);
+    }
+
     fn path_damaged(&self, path: &dyn fmt::Display, error: &dyn fmt::Display) {
-        self.errors.error(format_args!(
+        let message = format_args!(
             "{path} is not what its registration says: {error}; \
              `nix-store --verify --check-contents --repair` mends it"
-        ));
+        );
+        self.say(&self.paths, Level::Error, message);
     }
 }
