@@ -26,8 +26,9 @@ pub struct PathInfo {
     pub registration_time: i64,
     /// Whether it was built on this machine, and so is trusted by its store without signatures.
     pub ultimate: bool,
-    /// Which registration this is, as the store counts them; no number is used twice. While it
-    /// stays the same, the path was valid all the time. `None` where the store does not say.
+    /// Which registration this is, as the store's database counts them; it uses no number twice.
+    /// Twice the same number: the path was valid all the time in between, unless another database
+    /// was put in place of this one. `None` where the store does not say.
     pub registration: Option<i64>,
 }
 
