@@ -43,9 +43,30 @@ pub enum TreeError {
     /// A skip to a place behind or beyond the end.
     #[error("there is no such place ahead in the NAR")]
     NoSuchOffset,
-    /// The operating system refused an operation.
-    #[error("reading the tree failed")]
+    /// This process or the machine has run out of something. The tree may be whole.
+    #[error("no descriptors or memory left")]
+    Exhausted,
+    /// The operating system refused an operation: permissions, or a failing disk.
+    #[error("reading the tree failed: {}", .0.kind())]
     Io(#[source] io::Error),
+}
+
+impl TreeError {
+    /// Whether the tree itself is not what it should be. Otherwise reading it failed for another
+    /// reason, and says nothing about the tree.
+    #[must_use]
+    pub fn is_damage(&self) -> bool {
+        match self {
+            Self::Vanished
+            | Self::Short { .. }
+            | Self::UnsupportedType
+            | Self::Changed
+            | Self::Encode(_) => true,
+            Self::Remote | Self::Daemon(_) | Self::NoSuchOffset | Self::Exhausted | Self::Io(_) => {
+                false
+            }
+        }
+    }
 }
 
 impl From<Errno> for TreeError {
@@ -56,6 +77,7 @@ impl From<Errno> for TreeError {
             Errno::LOOP | Errno::NOTDIR | Errno::INVAL => Self::Changed,
             // A socket, or a device without a driver.
             Errno::NXIO | Errno::NODEV => Self::UnsupportedType,
+            Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS => Self::Exhausted,
             other => Self::Io(other.into()),
         }
     }
@@ -67,6 +89,7 @@ impl From<TreeError> for io::Error {
             TreeError::Vanished => io::ErrorKind::NotFound,
             TreeError::Short { .. } => io::ErrorKind::UnexpectedEof,
             TreeError::Io(error) => error.kind(),
+            TreeError::Exhausted => io::ErrorKind::OutOfMemory,
             TreeError::UnsupportedType | TreeError::Remote => io::ErrorKind::Unsupported,
             TreeError::NoSuchOffset => io::ErrorKind::InvalidInput,
             TreeError::Changed | TreeError::Encode(_) | TreeError::Daemon(_) => {
@@ -74,5 +97,32 @@ impl From<TreeError> for io::Error {
             }
         };
         Self::new(kind, error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(errno: Errno, is_damage: bool, text: &str) {
+        let error = TreeError::from(errno);
+        assert_eq!(error.is_damage(), is_damage);
+        assert_eq!(error.to_string(), text);
+    }
+
+    #[test]
+    fn damage_exhaustion_and_refusal_are_told_apart() {
+        check(Errno::NOENT, true, "a part of the tree has vanished");
+        check(Errno::LOOP, true, "the tree was changed while it was read");
+        for errno in [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::NOBUFS] {
+            check(errno, false, "no descriptors or memory left");
+        }
+        check(
+            Errno::ACCESS,
+            false,
+            "reading the tree failed: permission denied",
+        );
+        assert!(!TreeError::from(Errno::IO).is_damage());
     }
 }
