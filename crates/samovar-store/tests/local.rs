@@ -119,6 +119,40 @@ fn every_registration_has_a_number_of_its_own() {
 }
 
 #[test]
+fn rows_without_a_store_path_hide_no_others() {
+    let place = Rows::new(Journal::Wal);
+    let writer = place.writer();
+    let store = place.open();
+    let catalog = store.catalog().unwrap();
+    let insert = |path: &dyn rusqlite::ToSql| {
+        writer
+            .execute(
+                "insert into ValidPaths (path, hash, registrationTime) values (?, '', 0)",
+                [path],
+            )
+            .unwrap();
+    };
+    insert(&"/nix/store/odd");
+    insert(&"/elsewhere/zs83x50c7jbs0hj70ivx7ykckxh2zzl5-a");
+    assert_eq!(catalog.refresh().unwrap().path_count(), 0);
+    rows::register(&writer, 1, 1);
+    assert_eq!(catalog.refresh().unwrap().path_count(), 1);
+    insert(&"");
+    // Behind all text in the order of the index.
+    insert(&[0xff_u8, 0xfe].as_slice());
+    rows::register(&writer, 2, 1);
+    let snapshot = catalog.refresh().unwrap();
+    assert_eq!(snapshot.path_count(), 2);
+    for number in [1, 2] {
+        let hash_part = rows::path(number).hash_part();
+        assert!(snapshot.may_contain(&hash_part));
+        assert!(store.lookup(hash_part).unwrap().is_some());
+    }
+    let last = samovar_nix::HashPart::parse(&[b'z'; 32]).unwrap();
+    assert_eq!(store.lookup(last), Ok(None));
+}
+
+#[test]
 fn the_hash_may_stand_in_any_encoding() {
     for text in [
         "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad",

@@ -9,7 +9,7 @@ use samovar_nix::{HashPart, StoreDir};
 use super::set::Set;
 use super::table::Key;
 use crate::database::{Session, Token, store_error};
-use crate::error::{Corruption, StoreError};
+use crate::error::StoreError;
 
 /// Rows that are read again to see whether this is still the database of last time.
 const TAIL_COUNT: usize = 64;
@@ -92,7 +92,9 @@ impl Loader {
             .query([first_id])
             .map_err(|error| store_error(&error))?;
         while let Some(row) = rows.next().map_err(|error| store_error(&error))? {
-            let entry = self.entry(row)?;
+            let Some(entry) = self.entry(row)? else {
+                continue;
+            };
             if entry.0 > last_id {
                 new.push(entry)
             } else {
@@ -119,7 +121,7 @@ impl Loader {
                 .map_err(|error| store_error(&error))?;
             let mut rows = statement.query([]).map_err(|error| store_error(&error))?;
             while let Some(row) = rows.next().map_err(|error| store_error(&error))? {
-                keys.push(self.key(row, 0)?);
+                keys.extend(self.key(row, 0)?);
             }
         }
         let mut statement = connection
@@ -130,7 +132,7 @@ impl Loader {
             .map_err(|error| store_error(&error))?;
         let mut tail = Vec::new();
         while let Some(row) = rows.next().map_err(|error| store_error(&error))? {
-            tail.push(self.entry(row)?);
+            tail.extend(self.entry(row)?);
         }
         tail.reverse();
         self.tail = tail;
@@ -139,20 +141,21 @@ impl Loader {
         Ok(())
     }
 
-    fn entry(&self, row: &Row<'_>) -> Result<(i64, Key), StoreError> {
+    fn entry(&self, row: &Row<'_>) -> Result<Option<(i64, Key)>, StoreError> {
         let id = row.get(0).map_err(|error| store_error(&error))?;
-        Ok((id, self.key(row, 1)?))
+        Ok(self.key(row, 1)?.map(|key| (id, key)))
     }
 
-    /// The hash part of a path in a row.
-    fn key(&self, row: &Row<'_>, column: usize) -> Result<Key, StoreError> {
+    /// The hash part of a path in a row. `None` for a row without one: no request can name it, and
+    /// it must not keep the others from being found.
+    fn key(&self, row: &Row<'_>, column: usize) -> Result<Option<Key>, StoreError> {
         let ValueRef::Text(path) = row.get_ref(column).map_err(|error| store_error(&error))? else {
-            return Err(StoreError::Corrupt(Corruption::StorePath));
+            return Ok(None);
         };
-        path.strip_prefix(self.prefix.as_bytes())
+        Ok(path
+            .strip_prefix(self.prefix.as_bytes())
             .and_then(|base_name| base_name.get(..32))
             .and_then(|hash_part| HashPart::parse(hash_part).ok())
-            .map(|hash_part| *hash_part.as_bytes())
-            .ok_or(StoreError::Corrupt(Corruption::StorePath))
+            .map(|hash_part| *hash_part.as_bytes()))
     }
 }

@@ -55,10 +55,12 @@ fn path_info(
     let Some(row) = rows.next().map_err(|error| store_error(&error))? else {
         return Ok(None);
     };
-    let path = text(row, 1)?.ok_or(StoreError::Corrupt(Corruption::StorePath))?;
-    if !path.starts_with(prefix) {
-        return Ok(None);
+    // The row may be any other, and its path no text at all.
+    match column(row, 1)? {
+        ValueRef::Text(path) if path.starts_with(prefix.as_bytes()) => {}
+        _ => return Ok(None),
     }
+    let path = text(row, 1)?.ok_or(StoreError::Corrupt(Corruption::StorePath))?;
     let Some(nar_size) = nar_size(row)? else {
         return Ok(None);
     };
