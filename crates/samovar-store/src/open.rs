@@ -9,7 +9,7 @@ use crate::database::{Schema, read_schema};
 use crate::error::{StoreError, Unavailable};
 use crate::local::LocalStore;
 use crate::location::Location;
-use crate::settings::{Settings, SettingsError};
+use crate::settings::{Settings, SettingsError, socket_below};
 use crate::store::Store;
 use crate::uri::{Parameters, StoreKind, StoreUri, UriError};
 
@@ -80,6 +80,15 @@ pub enum OpenError {
         /// What is wrong.
         source: StoreError,
     },
+    /// There is a database, but nobody to hand out the files.
+    #[error(
+        "the store directory {directory:?} is missing or not readable for this user: set \
+         NIX_STORE_DIR, or root or real in the store's URI, to where the files are"
+    )]
+    NoFiles {
+        /// Where the files should be.
+        directory: PathBuf,
+    },
     /// A thread could not be started.
     #[error("the store cannot be opened")]
     Start(#[source] StoreError),
@@ -101,8 +110,10 @@ pub fn open(uri: Option<&str>, settings: &Settings) -> Result<Box<dyn Store>, Op
 
 /// Opens the store of a parsed URI.
 ///
-/// A local store whose database cannot be read at this moment is opened all the same if the daemon
-/// answers: it stands in until the database can be read.
+/// A local store whose database cannot be read at this moment is opened all the same if its own
+/// daemon answers: it stands in until the database can be read. For a store named `local`, or by
+/// its directory, that is the daemon below its state directory or the one that the environment
+/// names, and no other.
 ///
 /// # Errors
 ///
@@ -110,7 +121,13 @@ pub fn open(uri: Option<&str>, settings: &Settings) -> Result<Box<dyn Store>, Op
 pub fn open_uri(uri: &StoreUri, settings: &Settings) -> Result<Box<dyn Store>, OpenError> {
     let mut location = Location::new(&uri.parameters, settings);
     let uses_daemon = match &uri.kind {
-        StoreKind::Local => false,
+        StoreKind::Local => {
+            // Somebody named this very store: the machine's daemon has another one.
+            if settings.daemon_socket.is_none() {
+                location.socket = socket_below(&location.state_dir);
+            }
+            false
+        }
         StoreKind::Daemon(socket) => {
             if let Some(socket) = socket {
                 location.socket.clone_from(socket);
@@ -128,7 +145,16 @@ pub fn open_uri(uri: &StoreUri, settings: &Settings) -> Result<Box<dyn Store>, O
     };
     let local = LocalStore::new(location.clone()).map_err(OpenError::Start)?;
     let daemon = Daemon::new(location.socket.clone(), location.store_dir.clone());
-    match local.probe() {
+    let probed = local.probe();
+    if matches!(probed, Ok(()) | Err(StoreError::Busy))
+        && !local.has_files()
+        && !(uses_daemon && daemon.probe().is_ok())
+    {
+        return Err(OpenError::NoFiles {
+            directory: location.real_dir,
+        });
+    }
+    match probed {
         Ok(()) if !uses_daemon => Ok(Box::new(local)),
         Ok(()) => Ok(Box::new(DaemonStore::new(local, daemon))),
         // Somebody holds it at this moment; every question will try again.

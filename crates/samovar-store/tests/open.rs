@@ -104,6 +104,54 @@ fn nothing_there() {
 }
 
 #[test]
+fn no_other_store_for_one_that_was_named() {
+    let nix = NixStore::new();
+    nix.add_text("a", "a");
+    let _running = NixDaemon::start(&nix);
+    // The machine's daemon is at the usual place, and the environment does not name it.
+    let mut settings = nix.settings();
+    settings.daemon_socket = None;
+    std::fs::create_dir_all(nix.join("var/daemon-socket")).unwrap();
+    std::os::unix::fs::symlink(nix.join("socket"), nix.join("var/daemon-socket/socket")).unwrap();
+    let typo = nix.join("typo").to_str().unwrap().to_owned();
+    for uri in [
+        typo.clone(),
+        format!("local://{typo}"),
+        format!("local?root={typo}"),
+        format!("local?state={typo}/nix/var/nix"),
+    ] {
+        let error = open(Some(&uri), &settings).unwrap_err();
+        let is_missing = |error: &OpenError| matches!(error, OpenError::Missing { .. });
+        let socket = format!("{typo}/nix/var/nix/daemon-socket/socket");
+        check_message(error, is_missing, &[&socket]);
+    }
+    // A daemon below the same state directory has the same store.
+    let uri = format!("local?state={typo}&real={}", nix.join("store").display());
+    assert!(open(Some(&uri), &settings).is_err());
+    std::fs::create_dir_all(nix.join("typo/daemon-socket")).unwrap();
+    std::os::unix::fs::symlink(nix.join("socket"), nix.join("typo/daemon-socket/socket")).unwrap();
+    assert!(open(Some(&uri), &settings).is_ok());
+    // And so has one that the environment names.
+    assert!(open(Some(&typo), &nix.settings()).is_ok());
+}
+
+#[test]
+fn no_files() {
+    let place = Rows::new(Journal::Wal);
+    let nix = NixStore::new();
+    let at = |name: &str| place.dir().join(name).display().to_string();
+    let is_no_files = |error: &OpenError| matches!(error, OpenError::NoFiles { .. });
+    for kind in ["local", "daemon"] {
+        let uri = format!("{kind}?state={}&real={}", at("var"), at("store"));
+        let error = open(Some(&uri), &nix.settings()).unwrap_err();
+        check_message(error, is_no_files, &[&at("store"), "NIX_STORE_DIR"]);
+        std::fs::create_dir(place.dir().join("store")).unwrap();
+        assert!(open(Some(&uri), &nix.settings()).is_ok());
+        std::fs::remove_dir(place.dir().join("store")).unwrap();
+    }
+}
+
+#[test]
 fn another_schema() {
     let place = Rows::new(Journal::Wal);
     std::fs::write(place.dir().join("var/db/schema"), "11").unwrap();
