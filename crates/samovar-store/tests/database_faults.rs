@@ -64,9 +64,14 @@ fn locked_in_rollback_mode() {
     writer.execute_batch("begin exclusive").unwrap();
     let start = Instant::now();
     assert_eq!(lookup(&store, 1), Err(StoreError::Busy));
-    assert_eq!(lookup(&store, 1000), Err(StoreError::Busy));
+    // The others need not wait for themselves.
+    for number in 0..1000 {
+        assert_eq!(lookup(&store, number), Err(StoreError::Busy));
+    }
+    let refreshed = store.catalog().unwrap().refresh();
+    assert_eq!(refreshed.map(drop), Err(StoreError::Busy));
     assert!(
-        start.elapsed() < Duration::from_millis(2500),
+        start.elapsed() < Duration::from_millis(1500),
         "{:?}",
         start.elapsed()
     );
@@ -77,6 +82,34 @@ fn locked_in_rollback_mode() {
     writer.execute_batch("commit").unwrap();
     recovers(&store, 1000, Ok(true));
     recovers(&fresh, 1000, Ok(true));
+}
+
+#[test]
+fn one_thread_at_a_time_waits_for_a_lock() {
+    let (_place, writer, store) = filled(Journal::Truncate);
+    writer.execute_batch("begin exclusive").unwrap();
+    assert_eq!(lookup(&store, 1), Err(StoreError::Busy));
+    let wait_count = std::sync::atomic::AtomicU32::new(0);
+    let end = Instant::now() + Duration::from_millis(1500);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                while Instant::now() < end {
+                    let start = Instant::now();
+                    assert_eq!(ask(&store, 1), Err(StoreError::Busy));
+                    if start.elapsed() > Duration::from_millis(250) {
+                        wait_count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    }
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            });
+        }
+    });
+    // Each wait takes 500 ms, and 100 ms pass before the next.
+    let wait_count = wait_count.into_inner();
+    assert!((1..=4).contains(&wait_count), "{wait_count}");
+    writer.execute_batch("commit").unwrap();
+    recovers(&store, 1, Ok(true));
 }
 
 #[test]

@@ -115,7 +115,15 @@ impl Catalog {
     /// [`StoreError`] when the database cannot be read. Snapshots handed out before are no longer
     /// the truth then; ask again later.
     pub fn refresh(&self) -> Result<Arc<Snapshot>, StoreError> {
+        // The loader may be waiting for a database that is locked: do not wait behind it.
+        if self.database.is_busy() {
+            return Err(StoreError::Busy);
+        }
         let mut loader = self.loader.lock().unwrap_or_else(PoisonError::into_inner);
+        self.database.unless_busy(|| self.refresh_by(&mut loader))
+    }
+
+    fn refresh_by(&self, loader: &mut Loader) -> Result<Arc<Snapshot>, StoreError> {
         let session = self.database.session()?;
         let current = self.current();
         if current.is_truth_of(session.source()) {

@@ -34,6 +34,13 @@ pub(crate) use token::{Token, TokenSource};
 /// while the database is away would open it once more.
 const FAILURE_LIFE: Duration = Duration::from_millis(50);
 
+/// How long a question that waited for a lock in vain speaks for the others.
+const BUSY_LIFE: Duration = Duration::from_millis(100);
+
+/// How long the others leave it to one question to wait for the lock once more: its timeout and
+/// some time to say so.
+const BUSY_PROBE_LIFE: Duration = Duration::from_millis(600);
+
 /// The database of one store.
 #[derive(Debug)]
 pub(crate) struct Database {
@@ -42,6 +49,9 @@ pub(crate) struct Database {
     read_only: bool,
     dotfile_locks: bool,
     state: Mutex<State>,
+    /// Until when questions fail without waiting for a lock. `None`: the last one that could have
+    /// waited got its answer.
+    busy_until: Mutex<Option<Instant>>,
 }
 
 #[derive(Debug)]
@@ -60,6 +70,7 @@ impl Database {
             read_only: location.read_only,
             dotfile_locks: location.dotfile_locks,
             state: Mutex::new(State::Closed),
+            busy_until: Mutex::new(None),
         }
     }
 
@@ -68,17 +79,46 @@ impl Database {
         &self,
         ask: impl Fn(&Connection) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let session = self.session()?;
-        let result = session.lease().and_then(|lease| ask(&lease));
-        match result {
-            Err(error) if is_fault_of_session(error) => {
-                session.source().retire();
-                drop(session);
-                let session = self.session()?;
-                session.lease().and_then(|lease| ask(&lease))
+        self.unless_busy(|| {
+            let session = self.session()?;
+            let result = session.lease().and_then(|lease| ask(&lease));
+            match result {
+                Err(error) if is_fault_of_session(error) => {
+                    session.source().retire();
+                    drop(session);
+                    let session = self.session()?;
+                    session.lease().and_then(|lease| ask(&lease))
+                }
+                other => other,
             }
-            other => other,
+        })
+    }
+
+    /// Asks, unless somebody has just waited for a lock in vain. Of those who come later one waits
+    /// at a time: a held lock must not cost every thread its timeout.
+    pub(crate) fn unless_busy<T>(
+        &self,
+        ask: impl FnOnce() -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        {
+            let mut busy_until = self.busy_until();
+            let now = Instant::now();
+            match *busy_until {
+                Some(until) if now < until => return Err(StoreError::Busy),
+                Some(_) => *busy_until = Some(now + BUSY_PROBE_LIFE),
+                None => {}
+            }
         }
+        let result = ask();
+        let is_busy = matches!(result, Err(StoreError::Busy));
+        *self.busy_until() = is_busy.then(|| Instant::now() + BUSY_LIFE);
+        result
+    }
+
+    /// Whether a question would fail at once, without waiting for a lock.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.busy_until()
+            .is_some_and(|until| Instant::now() < until)
     }
 
     /// The session with the file that the path leads to now; opens it when necessary.
@@ -122,6 +162,12 @@ impl Database {
     fn open(&self) -> Result<Arc<Session>, StoreError> {
         read_schema(&self.schema_path)?.check()?;
         Session::open(&self.path, self.read_only, self.dotfile_locks).map(Arc::new)
+    }
+
+    fn busy_until(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.busy_until
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
