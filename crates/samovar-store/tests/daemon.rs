@@ -194,6 +194,61 @@ fn a_daemon_without_realisations_is_asked_once() {
 }
 
 #[test]
+fn one_break_is_no_lack_of_realisations() {
+    use std::io::Write;
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("socket");
+    let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let integers = |values: &[u64]| -> Vec<u8> {
+        values
+            .iter()
+            .flat_map(|value| value.to_le_bytes())
+            .collect()
+    };
+    let last = 0x616c_7473;
+    let greeting = integers(&[0x6478_696f, 0x100 | 31, last]);
+    // One text of eight bytes.
+    let document = [integers(&[last, 1, 8]), b"document".to_vec()].concat();
+    // `None` breaks the connection, and nothing at all is silence.
+    let answers = [None, Some(document), None, None, Some(Vec::new())];
+    let daemon = || {
+        let silence_max = std::time::Duration::from_millis(200);
+        Daemon::with_silence_max(
+            socket.clone(),
+            samovar_nix::StoreDir::default(),
+            silence_max,
+        )
+    };
+    let text = format!("sha256:{}!out", "0".repeat(64));
+    let id = samovar_store::RealisationId::parse_hash_form(&text).unwrap();
+    std::thread::scope(|scope| {
+        let server = scope.spawn(|| {
+            answers.map(|answer| {
+                let (mut stream, _) = listener.accept().unwrap();
+                stream.write_all(&greeting).unwrap();
+                match answer {
+                    Some(answer) => stream.write_all(&answer).unwrap(),
+                    None => stream.shutdown(std::net::Shutdown::Write).unwrap(),
+                }
+                stream
+            })
+        });
+        let restarted = daemon();
+        assert_eq!(restarted.realisation(&id), Ok(Some("document".to_owned())));
+        assert_eq!(restarted.realisation(&id), Ok(None));
+        assert_eq!(restarted.realisation(&id), Ok(None));
+        let silent = daemon();
+        let timeout = Err(StoreError::Unavailable(Unavailable::DaemonTimeout));
+        assert_eq!(silent.realisation(&id), timeout);
+        let _streams = server.join().unwrap();
+        // Nobody would accept this one.
+        std::fs::remove_file(&socket).unwrap();
+        assert_eq!(silent.realisation(&id), timeout);
+        assert_eq!(restarted.realisation(&id), Ok(None));
+    });
+}
+
+#[test]
 fn the_daemon_and_the_database_give_the_same_realisation() {
     let nix = NixStore::new();
     std::fs::write(

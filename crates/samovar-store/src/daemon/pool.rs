@@ -1,9 +1,8 @@
 //! Connections to one daemon, opened as needed and kept.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use samovar_nix::{HashPart, PathInfo, StoreDir, StorePath};
 
@@ -17,6 +16,10 @@ const IDLE_COUNT_MAX: usize = 4;
 /// How long the daemon may be silent. It may wait for a lock of the database itself.
 const SILENCE_MAX: Duration = Duration::from_secs(15);
 
+/// How long a daemon is not asked for realisations after that came to nothing. Asking costs it a
+/// process, and us the time of its silence.
+const VERDICT_LIFE: Duration = Duration::from_secs(60);
+
 /// A daemon, asked over as many connections as there are questions at once. Clones share them.
 #[derive(Debug, Clone)]
 pub struct Daemon {
@@ -29,8 +32,23 @@ struct Shared {
     store_dir: StoreDir,
     silence_max: Duration,
     idle: Mutex<Vec<Connection>>,
-    /// Set when a connection broke over a question for a realisation.
-    lacks_realisations: AtomicBool,
+    /// Set when questions for realisations have come to nothing: the answer to all of them for some
+    /// time.
+    realisations: Mutex<Option<Verdict>>,
+}
+
+/// What became of the last question for a realisation.
+#[derive(Debug, Clone, Copy)]
+struct Verdict {
+    /// `None`: the daemon has no realisations.
+    error: Option<StoreError>,
+    at: Instant,
+}
+
+enum Asked {
+    Answer(Option<String>),
+    /// Twice in a row.
+    Broke,
 }
 
 /// Keeps a path from being collected as long as it lives.
@@ -57,7 +75,7 @@ impl Daemon {
                 store_dir,
                 silence_max,
                 idle: Mutex::default(),
-                lacks_realisations: AtomicBool::new(false),
+                realisations: Mutex::default(),
             }),
         }
     }
@@ -112,36 +130,48 @@ impl Daemon {
     /// The document of a realisation.
     ///
     /// A daemon of Nix 2.8 whose administrator did not enable the experiment does not say so: its
-    /// process for the connection ends in a failed assertion, and may take its time for that. Such
-    /// a daemon has no realisations, and is not asked for any again.
+    /// process for the connection ends in a failed assertion. When that happens on two connections
+    /// in a row, the daemon counts as one without realisations for a minute. A single break is that
+    /// of a daemon being restarted, and silence tells nothing: it is an error, for a minute, too.
     ///
     /// # Errors
     ///
     /// Any [`StoreError`].
     pub fn realisation(&self, id: &RealisationId) -> Result<Option<String>, StoreError> {
-        if self.shared.lacks_realisations.load(Ordering::Relaxed) {
-            return Ok(None);
+        let verdict = *self.verdict();
+        if let Some(verdict) = verdict.filter(|verdict| verdict.at.elapsed() < VERDICT_LIFE) {
+            return verdict.error.map_or(Ok(None), Err);
         }
-        // On a connection of its own, so that a break is not taken for that of an idle one.
-        let mut connection = self.connect()?;
-        match connection.realisation(self.store_dir(), id) {
-            Ok(document) => {
-                self.put_back(connection);
-                Ok(document)
+        let result = self.ask_for_realisation(id);
+        let error = match result {
+            Ok(Asked::Answer(document)) => return Ok(document),
+            Ok(Asked::Broke) => None,
+            Err(error @ StoreError::Unavailable(Unavailable::DaemonTimeout)) => Some(error),
+            Err(error) => return Err(error),
+        };
+        *self.verdict() = Some(Verdict {
+            error,
+            at: Instant::now(),
+        });
+        error.map_or(Ok(None), Err)
+    }
+
+    fn ask_for_realisation(&self, id: &RealisationId) -> Result<Asked, StoreError> {
+        for _ in 0..2 {
+            // On a connection of its own, so that a break is not taken for that of an idle one.
+            let mut connection = self.connect()?;
+            match connection.realisation(self.store_dir(), id) {
+                Ok(document) => {
+                    self.put_back(connection);
+                    return Ok(Asked::Answer(document));
+                }
+                // Newer daemons without the experiment say so.
+                Err(StoreError::Refused) => return Ok(Asked::Answer(None)),
+                Err(StoreError::Protocol(Irregularity::EndedEarly)) => {}
+                Err(error) => return Err(error),
             }
-            // Newer daemons without the experiment say so.
-            Err(StoreError::Refused) => Ok(None),
-            Err(
-                StoreError::Protocol(Irregularity::EndedEarly)
-                | StoreError::Unavailable(Unavailable::DaemonTimeout),
-            ) => {
-                self.shared
-                    .lacks_realisations
-                    .store(true, Ordering::Relaxed);
-                Ok(None)
-            }
-            Err(error) => Err(error),
         }
+        Ok(Asked::Broke)
     }
 
     /// Keeps a path from being collected. It may be invalid already: ask after this.
@@ -216,6 +246,13 @@ impl Daemon {
     fn connection(&self) -> Result<Connection, StoreError> {
         let idle = self.idle().pop();
         idle.map_or_else(|| self.connect(), Ok)
+    }
+
+    fn verdict(&self) -> MutexGuard<'_, Option<Verdict>> {
+        self.shared
+            .realisations
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<Connection>> {
