@@ -1,42 +1,14 @@
 //! What the store holds now is what the next request is told: nothing is remembered too long.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 mod support;
 
-use std::io::Write;
-use std::process::Stdio;
-
 use support::connection::Connection;
-use support::{OwnStore, ServerProcess, eventually, hash_part, nix, output};
+use support::{OwnStore, ServerProcess, eventually, hash_part};
 
 const WRONG_HASH: &str = "Incorrect NAR hash. Maybe the path has been recreated.\n";
 
 fn narinfo_url(path: &str) -> String {
     format!("/{}.narinfo", hash_part(path))
-}
-
-/// Registers `path`, whose file is in place, as Nix would a path it has just made.
-fn register(store: &OwnStore, path: &str) {
-    let dump = nix("nix-store", store.root())
-        .arg("--dump")
-        .arg(store.real(path))
-        .output()
-        .unwrap();
-    let dir = tempfile::tempdir().unwrap();
-    let nar = dir.path().join("nar");
-    std::fs::write(&nar, &dump.stdout).unwrap();
-    let mut hash = nix("nix", store.root());
-    hash.args(["hash", "file", "--base16", "--type", "sha256"]);
-    let hash = output(hash.arg(&nar));
-    let mut load = nix("nix-store", store.root());
-    load.arg("--store").arg(store.root()).arg("--load-db");
-    let mut load = load.stdin(Stdio::piped()).spawn().unwrap();
-    let rows = format!("{path}\n{}\n{}\n\n0\n", hash.trim(), dump.stdout.len());
-    let mut stdin = load.stdin.take().unwrap();
-    stdin.write_all(rows.as_bytes()).unwrap();
-    drop(stdin);
-    assert!(load.wait().unwrap().success());
 }
 
 #[test]
@@ -127,7 +99,7 @@ fn a_recreated_path_has_its_new_hash_at_once() {
         store.run("nix-store", &["--delete", &path]);
         // As long as the first: nothing but the hash tells them apart.
         std::fs::write(store.real(&path), format!("next{round}")).unwrap();
-        register(&store, &path);
+        store.register(&path);
         let narinfo = connection.get(&narinfo_url(&path));
         assert_eq!(narinfo.status, 200);
         let new_url = server.nar_url(&path);

@@ -87,7 +87,7 @@ fn the_socket_of_a_living_server_is_refused() {
         &[
             "cannot listen on",
             socket.to_str().unwrap(),
-            "stop the server",
+            "another server listens there, stop it",
         ],
     );
     assert_eq!(Connection::unix(&socket).get("/nix-cache-info").status, 200);

@@ -10,12 +10,13 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use sha2::{Digest, Sha256};
 use support::client::{Client, fails};
 use support::connection::{Connection, announced};
-use support::{OwnStore, PATIENCE, ServerProcess, eventually, hash_part};
+use support::{OwnStore, PATIENCE, ServerProcess, eventually, hash_part, output};
 
 /// More than sockets and buffers on the way take in.
 const FILE_LEN: usize = 96 << 20;
@@ -257,6 +258,26 @@ fn a_file_is_replaced_by_something_else() {
     });
     is_broken(&outcome);
     scene.lives_on();
+}
+
+/// Half of one NAR and half of the next would have the right length.
+#[test]
+fn a_tree_is_registered_anew_with_other_contents_of_the_same_size() {
+    let mut scene = Scene::of_tree();
+    let outcome = scene.download(|store, long| {
+        let delete = format!("delete from ValidPaths where path = '{long}'");
+        output(Command::new("sqlite3").arg(store.database()).arg(delete));
+        for number in 0..FILE_COUNT {
+            let file = store.real(long).join(format!("{number:03}/file"));
+            make_writable(&file);
+            fs::write(file, vec![7; FILE_LEN / FILE_COUNT]).unwrap();
+        }
+        store.register(long);
+    });
+    is_broken(&outcome);
+    scene.lives_on();
+    let again = scene.download(|_, _| {});
+    assert!(again.ended_well, "{again:?}");
 }
 
 /// Many at once; each breaks on its own.

@@ -126,6 +126,34 @@ impl OwnStore {
         std::fs::write(&path, content).unwrap();
         self.add(&path)
     }
+
+    /// Registers a path whose files are in place, as Nix would one it has just made.
+    #[track_caller]
+    pub fn register(&self, store_path: &str) {
+        let dump = nix("nix-store", self.root())
+            .arg("--dump")
+            .arg(self.real(store_path))
+            .output()
+            .unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let nar = dir.path().join("nar");
+        std::fs::write(&nar, &dump.stdout).unwrap();
+        let mut hash = nix("nix", self.root());
+        hash.args(["hash", "file", "--base16", "--type", "sha256"]);
+        let hash = output(hash.arg(&nar));
+        let mut load = nix("nix-store", self.root());
+        load.arg("--store").arg(self.root()).arg("--load-db");
+        let mut load = load.stdin(Stdio::piped()).spawn().unwrap();
+        let rows = format!(
+            "{store_path}\n{}\n{}\n\n0\n",
+            hash.trim(),
+            dump.stdout.len()
+        );
+        let mut stdin = load.stdin.take().unwrap();
+        stdin.write_all(rows.as_bytes()).unwrap();
+        drop(stdin);
+        assert!(load.wait().unwrap().success());
+    }
 }
 
 /// One of Nix's programs, with nothing of this machine's own configuration and caches.
