@@ -10,7 +10,8 @@ pub struct Limits {
     /// Bounds of a request head; past them 414 or 431.
     pub head: HeadLimits,
     /// Connections at once, over all I/O threads; past it a new one gets 503. Default: 16384,
-    /// but never more than the descriptors the process may have, less a reserve.
+    /// but never more than the descriptors the process may have, less a reserve of 256, and not
+    /// more than half of them if they are fewer than 4096: bodies hold files open.
     pub connections_max: usize,
     /// Requests waiting for a worker; past it 503. Default: 4096.
     pub queue_len_max: usize,

@@ -20,6 +20,9 @@ use crate::service::Service;
 /// Descriptors kept for everything that is not a connection: files of bodies, logs, databases.
 const DESCRIPTORS_RESERVED: u64 = 256;
 
+/// Below this many descriptors, half of them are kept: an answer may hold several files open.
+const DESCRIPTORS_FEW: u64 = 4096;
+
 /// What all threads of a server share.
 #[derive(Debug)]
 pub(crate) struct Shared<S> {
@@ -89,8 +92,7 @@ impl<S: Service> Builder<S> {
     ///
     /// If descriptors or threads are not to be had.
     pub fn start(mut self) -> io::Result<Server<S>> {
-        let descriptors_max = sys::descriptors_max().unwrap_or(u64::MAX);
-        let connections_max = descriptors_max.saturating_sub(DESCRIPTORS_RESERVED).max(16);
+        let connections_max = connections_max(sys::descriptors_max().unwrap_or(u64::MAX));
         self.limits.connections_max = self
             .limits
             .connections_max
@@ -146,6 +148,16 @@ impl<S: Service> Builder<S> {
                 .push(handle);
         }
         Ok(server)
+    }
+}
+
+/// Connections for which a process that may have this many descriptors has room.
+fn connections_max(descriptors_max: u64) -> u64 {
+    let max = descriptors_max.saturating_sub(DESCRIPTORS_RESERVED).max(16);
+    if descriptors_max < DESCRIPTORS_FEW {
+        max.min(descriptors_max / 2)
+    } else {
+        max
     }
 }
 
@@ -246,6 +258,26 @@ impl<S: Service> Drop for Server<S> {
         self.shared.queue.close();
         for worker in self.workers.drain(..) {
             drop(worker.join());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_leave_descriptors_for_files() {
+        for (descriptors_max, expected) in [
+            (20, 10),
+            (256, 16),
+            (300, 44),
+            (1024, 512),
+            (4095, 2047),
+            (4096, 3840),
+            (u64::MAX, u64::MAX - 256),
+        ] {
+            assert_eq!(connections_max(descriptors_max), expected);
         }
     }
 }
