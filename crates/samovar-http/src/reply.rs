@@ -4,8 +4,9 @@ use crate::http::{Status, Version};
 use crate::proto::encode::{self, Delimiter};
 use crate::response::is_settable;
 
-/// Counts the reads of one I/O thread. Requests with the same turn arrived in one read, so what a
-/// service found to be fresh for the first is fresh for all of them.
+/// Counts the times an I/O thread has requests to look at: a read, or what a read left over while
+/// an earlier request was with a worker. Requests with the same turn are answered in one go, so
+/// what a service found to be fresh for the first is fresh for all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Turn(pub(crate) u64);
 

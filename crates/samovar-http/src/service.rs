@@ -81,7 +81,8 @@ pub enum Incident<'a> {
         /// The request.
         head: Head<'a>,
     },
-    /// A body failed on its way, or was not of its announced length; the connection was reset.
+    /// A body failed on its way, or was not of its announced length. The connection was reset, or
+    /// the answer became a 503 if nothing of it had left.
     BodyFailed {
         /// The cause.
         error: &'a std::io::Error,

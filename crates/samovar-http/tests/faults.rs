@@ -282,6 +282,81 @@ fn a_fresh_connection_has_time_to_send_while_draining() {
     });
 }
 
+#[test]
+fn half_a_head_does_not_hold_up_draining() {
+    let (server, addr) = serve(Trouble::new(), |builder| builder.io_threads(1));
+    let mut half = Reader::new(connect(addr));
+    half.send("GET / HT");
+    let mut blank = Reader::new(connect(addr));
+    blank.send("\r\n");
+    let mut served = Reader::new(connect(addr));
+    served.send(get("/inline"));
+    assert_eq!(served.next(false).unwrap().status, 200);
+    served.send("\r\n");
+    let mut finished = Reader::new(connect(addr));
+    finished.send("GET /inline HT");
+    eventually("accepted", || server.connection_count() == 4);
+    for _ in 0..3 {
+        assert!(server.answers_within(Duration::from_secs(10)));
+    }
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        let drained = scope.spawn(|| server.drain(Duration::from_secs(20)));
+        eventually("no more are accepted", || {
+            std::net::TcpStream::connect(addr).is_err()
+        });
+        finished.send("TP/1.1\r\nHost: a\r\n\r\n");
+        assert_eq!(finished.next(false).unwrap().status, 200);
+        served.expect_end();
+        assert_eq!(half.next(false).unwrap().status, 408);
+        half.expect_end();
+        blank.expect_end();
+        drop((half, finished));
+        drained.join().unwrap();
+    });
+    assert!(
+        start.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        start.elapsed()
+    );
+}
+
+/// Notes the turn of every request that it answers inline.
+struct Turns(Prepared, Mutex<Vec<Turn>>);
+
+impl Service for Turns {
+    type Local = ();
+
+    fn local(&self) {}
+
+    fn inline(&self, _: &mut (), turn: Turn, head: Head<'_>, reply: Reply<'_>) -> Inline {
+        if head.path() != b"/inline" {
+            return reply.dispatch();
+        }
+        self.1.lock().unwrap().push(turn);
+        reply.prepared(&self.0)
+    }
+
+    fn handle(&self, _: &Request) -> Response {
+        Response::text(Status::OK, "worker\n")
+    }
+}
+
+#[test]
+fn what_waited_for_a_worker_has_a_turn_of_its_own() {
+    let prepared = Prepared::new(Status::OK, &[], b"inline\n");
+    let service = Turns(prepared, Mutex::default());
+    let (server, addr) = serve(service, |builder| builder.io_threads(1));
+    let mut client = Reader::new(connect(addr));
+    client.send(get("/inline").repeat(2) + &get("/") + &get("/inline").repeat(2));
+    for _ in 0..5 {
+        assert_eq!(client.next(false).unwrap().status, 200);
+    }
+    let turns = server.service().1.lock().unwrap();
+    assert_eq!((turns[0], turns[2]), (turns[1], turns[3]));
+    assert_ne!(turns[1], turns[2]);
+}
+
 /// Waits in the middle of a body.
 struct GatedSource(Receiver<()>);
 

@@ -37,11 +37,21 @@ pub(crate) struct Transfer {
     sent_len: u64,
     /// Bytes that went out but are not the source's.
     framing_len: u64,
+    /// Bytes of earlier answers that go before this one's head.
+    before_len: u64,
+    /// What failed is the source, not the socket.
+    is_source_failed: bool,
 }
 
 impl Transfer {
     /// `len`: what was announced to the peer. A source is asked once, so that there is one answer.
-    pub(crate) fn new(source: Box<dyn Source>, len: Option<u64>, is_chunked: bool) -> Self {
+    /// `before_len`: bytes of the lead that belong to earlier answers.
+    pub(crate) fn new(
+        source: Box<dyn Source>,
+        len: Option<u64>,
+        is_chunked: bool,
+        before_len: usize,
+    ) -> Self {
         Self {
             source,
             batch: None,
@@ -50,6 +60,8 @@ impl Transfer {
             is_ended: false,
             sent_len: 0,
             framing_len: 0,
+            before_len: before_len as u64,
+            is_source_failed: false,
         }
     }
 
@@ -58,13 +70,19 @@ impl Transfer {
         self.sent_len.saturating_sub(self.framing_len)
     }
 
+    /// Bytes that the kernel has taken, whatever they are.
+    pub(crate) fn sent_len(&self) -> u64 {
+        self.sent_len
+    }
+
     /// Pulls and sends until done, blocked, or out of turn. `lead` is what goes before the body; it
     /// leaves in the first write, and is empty afterwards.
     ///
     /// # Errors
     ///
     /// Those of the source and the socket, and a source that yields more or fewer bytes than it
-    /// announced. All are final: the connection has to be reset.
+    /// announced. All are final: the connection has to be reset, unless [`recall`](Self::recall)
+    /// says that nothing has left.
     pub(crate) fn turn(
         &mut self,
         socket: impl AsFd,
@@ -95,23 +113,38 @@ impl Transfer {
 
     fn refill(&mut self, lead: &mut Vec<u8>, pool: &Arc<BufferPool>) -> io::Result<()> {
         let mut batch = self.batch.take().unwrap_or_else(|| Batch::new(pool.take()));
-        let filled = self.fill(&mut batch, lead);
+        // A source that panics has failed too.
+        self.is_source_failed = true;
+        self.fill(&mut batch, lead)?;
+        self.is_source_failed = false;
         self.batch = Some(batch);
-        filled
+        Ok(())
     }
 
+    /// The lead stays whole until the source has done its part, see [`recall`](Self::recall).
     fn fill(&mut self, batch: &mut Batch, lead: &mut Vec<u8>) -> io::Result<()> {
         let lead_len = batch.put(lead);
+        let has_room = lead_len == lead.len() && batch.room_len() > 2 * CHUNK_HEAD_LEN;
+        if has_room && self.is_chunked {
+            self.fill_chunk(batch)?;
+        } else if has_room {
+            self.fill_plain(batch)?;
+        }
         lead.drain(..lead_len);
         self.framing_len += lead_len as u64;
-        if !lead.is_empty() || batch.room_len() <= 2 * CHUNK_HEAD_LEN {
-            return Ok(());
+        Ok(())
+    }
+
+    /// After a failure: takes the head of this answer out of `lead`, so that another can take its
+    /// place. `false` if part of it is gone, or if the socket is what failed.
+    pub(crate) fn recall(&self, lead: &mut Vec<u8>) -> bool {
+        let Some(before_len) = self.before_len.checked_sub(self.sent_len) else {
+            return false;
+        };
+        if self.is_source_failed {
+            lead.truncate(usize::try_from(before_len).unwrap_or(usize::MAX));
         }
-        if self.is_chunked {
-            self.fill_chunk(batch)
-        } else {
-            self.fill_plain(batch)
-        }
+        self.is_source_failed
     }
 
     fn fill_plain(&mut self, batch: &mut Batch) -> io::Result<()> {

@@ -87,7 +87,9 @@ fn render(conn: &mut Conn, request: Head<'_>, response: Response, body_len: Opti
         conn.answer.keep = false;
     }
     conn.answer.status = status;
+    conn.answer.version = version;
     let out = &mut conn.output;
+    let before_len = out.len();
     encode::status_line(out, status);
     out.extend_from_slice(&fields);
     encode::delimiter(out, delimiter);
@@ -113,7 +115,34 @@ fn render(conn: &mut Conn, request: Head<'_>, response: Response, body_len: Opti
         source,
         body_len,
         delimiter == Delimiter::Chunked,
+        before_len,
     )));
+}
+
+/// The answer instead of one whose body failed before any of it had left; `false` if it has.
+fn answer_failure(conn: &mut Conn) -> bool {
+    const BODY: &[u8] = b"temporarily unavailable, try again\n";
+    let Some(transfer) = &conn.transfer else {
+        return false;
+    };
+    if !transfer.recall(&mut conn.output) {
+        return false;
+    }
+    conn.transfer = None;
+    conn.answer.status = Status::SERVICE_UNAVAILABLE;
+    let out = &mut conn.output;
+    encode::status_line(out, conn.answer.status);
+    encode::field(out, "Content-Type", b"text/plain");
+    encode::field(out, "Retry-After", b"1");
+    encode::delimiter(out, Delimiter::Length(BODY.len() as u64));
+    encode::finish(
+        out,
+        conn.answer.version,
+        conn.answer.keep,
+        httpdate::fmt_http_date(SystemTime::now()).as_bytes(),
+    );
+    append(conn, BODY);
+    true
 }
 
 fn append(conn: &mut Conn, bytes: &[u8]) {
@@ -150,6 +179,10 @@ fn pump<S: Service>(shared: &Shared<S>, mut conn: Box<Conn>) {
                 shared
                     .service
                     .incident(&Incident::BodyFailed { error: &error });
+            }
+            if answer_failure(&mut conn) {
+                // There is no transfer any more, so this does not come back here.
+                return pump(shared, conn);
             }
             fail(shared, &mut conn);
             Verdict::Reset
@@ -208,6 +241,7 @@ pub(crate) fn report<S: Service>(shared: &Shared<S>, conn: &mut Conn, complete: 
 pub(crate) fn begin(conn: &mut Conn, keep: bool, now: Instant) {
     conn.answer = Answer {
         status: Status::OK,
+        version: Version::Http11,
         keep,
         started: now,
         memory_len: 0,

@@ -119,6 +119,7 @@ impl<S: Service> IoThread<S> {
             .drain_by
             .map_or(deadline, |drain_by| drain_by.min(deadline));
         if self.drain_by.replace(earlier).is_none() {
+            self.drain_since = Some(self.now);
             // Connections that the kernel has accepted for us are ours to serve.
             for index in 0..self.listeners.len() {
                 (0..DRAIN_ACCEPT_ROUNDS).all(|_| self.accept_some(index));

@@ -12,6 +12,8 @@ use crate::service::{Incident, Service};
 const SWEEP_TIME: Duration = Duration::from_millis(250);
 /// The same while a server drains, when somebody waits for the last connection.
 const DRAIN_SWEEP_TIME: Duration = Duration::from_millis(25);
+/// What is left for the rest of a head once a server drains.
+const DRAIN_HEAD_TIME: Duration = Duration::from_secs(1);
 
 /// Which clock ran out.
 enum Overdue {
@@ -61,8 +63,11 @@ impl<S: Service> IoThread<S> {
         if conn.is_sending() || phase == Phase::Body {
             return (waited >= limits.stall_time).then_some(Overdue::Window);
         }
-        if conn.has_partial_head {
-            return (waited >= limits.head_time).then_some(Overdue::Head);
+        if conn.has_partial_head && (self.drain_since.is_none() || !conn.has_blank_input()) {
+            let is_drained = self.drain_since.is_some_and(|since| {
+                self.now.saturating_duration_since(since.max(conn.since)) >= DRAIN_HEAD_TIME
+            });
+            return (is_drained || waited >= limits.head_time).then_some(Overdue::Head);
         }
         if conn.answered_count == 0 {
             // Whoever has just connected is about to send, also to a server that is leaving.
@@ -111,7 +116,7 @@ impl<S: Service> IoThread<S> {
     }
 }
 
-/// Between requests, with nothing of the next.
+/// Between requests, with nothing of the next but empty lines.
 fn is_idle(conn: &Conn) -> bool {
-    conn.proto.phase() == Phase::Head && conn.input.is_empty() && !conn.is_sending()
+    conn.proto.phase() == Phase::Head && conn.has_blank_input() && !conn.is_sending()
 }

@@ -9,7 +9,7 @@ use super::slab::Key;
 use super::sys::{self, Edges};
 use crate::body::{BufferPool, Outcome, Transfer};
 use crate::head::{Peer, Request};
-use crate::http::Status;
+use crate::http::{Status, Version};
 use crate::proto;
 
 /// Memory an idle connection may keep for its next answer's head, in bytes.
@@ -60,6 +60,7 @@ pub(crate) struct Conn {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Answer {
     pub(crate) status: Status,
+    pub(crate) version: Version,
     pub(crate) keep: bool,
     pub(crate) started: Instant,
     /// Length of a body that is in `output`.
@@ -81,6 +82,7 @@ impl Conn {
             transfer: None,
             answer: Answer {
                 status: Status::OK,
+                version: Version::Http11,
                 keep: false,
                 started: now,
                 memory_len: 0,
@@ -116,6 +118,11 @@ impl Conn {
         Ok(len)
     }
 
+    /// Whether nothing is read but empty lines, which may stand before a request (RFC 9112, 2.2).
+    pub(crate) fn has_blank_input(&self) -> bool {
+        self.input.iter().all(|byte| matches!(byte, b'\r' | b'\n'))
+    }
+
     /// Whether an answer, or part of it, is waiting for the socket.
     pub(crate) fn is_sending(&self) -> bool {
         !self.output.is_empty() || self.transfer.is_some()
@@ -147,9 +154,9 @@ impl Conn {
                 Outcome::Blocked
             });
         };
-        let before = transfer.body_len();
+        let before = transfer.sent_len();
         let outcome = transfer.turn(&self.socket, &mut self.output, pool);
-        self.moved_len += transfer.body_len().saturating_sub(before);
+        self.moved_len += transfer.sent_len().saturating_sub(before);
         outcome
     }
 

@@ -83,6 +83,7 @@ pub(crate) struct IoThread<S: Service> {
     pub(super) swept: Instant,
     pub(super) date: Date,
     pub(super) drain_by: Option<Instant>,
+    pub(super) drain_since: Option<Instant>,
 }
 
 pub(super) struct Listening {
@@ -117,6 +118,7 @@ impl<S: Service> IoThread<S> {
             swept: now,
             date: Date::default(),
             drain_by: None,
+            drain_since: None,
         };
         for socket in sockets {
             thread.listeners.push(Listening {
@@ -277,10 +279,13 @@ impl<S: Service> IoThread<S> {
 
     /// Sends what a blocked connection still has.
     pub(super) fn send_more(&mut self, conn: &mut Conn) -> Next {
+        if conn.transfer.is_some() {
+            // `output` is its lead, and may have to go behind what it holds already.
+            return Next::Give(Work::Pump);
+        }
         match conn.flush() {
             Err(_) => self.fail(conn),
             Ok(false) => Next::Wait,
-            Ok(true) if conn.transfer.is_some() => Next::Give(Work::Pump),
             Ok(true) if conn.proto.phase() == Phase::Busy => {
                 // A worker's answer that fitted into memory and blocked there.
                 exec::report(&self.shared, conn, true);
@@ -297,10 +302,12 @@ impl<S: Service> IoThread<S> {
         if conn.proto.phase() == Phase::Closed {
             return self.finish(conn);
         }
-        if !conn.input.is_empty()
-            && let Some(next) = self.serve_input(conn)
-        {
-            return next;
+        if !conn.input.is_empty() {
+            // It was read in an earlier turn, and much may have changed since.
+            self.turn += 1;
+            if let Some(next) = self.serve_input(conn) {
+                return next;
+            }
         }
         self.read(conn)
     }
