@@ -215,7 +215,10 @@ fn no_start_with_a_key_that_cannot_be_used() {
     refused(&[]);
     let mut command = server_of(&sample_root());
     // Meant to sign, so serving unsigned would be worse than not to start.
-    refuses_to_start(command.env("NIX_SECRET_KEY_FILE", ""), &["secret key file"]);
+    refuses_to_start(
+        command.env("NIX_SECRET_KEY_FILE", ""),
+        &["NIX_SECRET_KEY_FILE is set but empty"],
+    );
 }
 
 /// Nothing of a key is ever said, whatever is wrong with its file.

@@ -15,6 +15,12 @@ const FILE_LEN_MAX: u64 = 64 * 1024;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyFileError {
+    /// There is a variable for its name, but no name in it.
+    #[error(
+        "NIX_SECRET_KEY_FILE is set but empty: name the file of the secret key, or unset it to \
+         serve without a key"
+    )]
+    Unnamed,
     /// It is not there.
     #[error(
         "the secret key file {0:?} does not exist: make one with \
@@ -38,7 +44,9 @@ pub enum KeyFileError {
     )]
     Malformed(PathBuf),
     /// Something else.
-    #[error("the secret key file {0:?} cannot be read")]
+    #[error(
+        "the secret key file {0:?} cannot be read: name a regular file that this user can read"
+    )]
     Io(PathBuf, #[source] io::Error),
 }
 
@@ -58,6 +66,9 @@ pub struct LoadedKey {
 ///
 /// Any [`KeyFileError`].
 pub fn load_key(path: &Path) -> Result<LoadedKey, KeyFileError> {
+    if path.as_os_str().is_empty() {
+        return Err(KeyFileError::Unnamed);
+    }
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound => KeyFileError::Missing(path.to_owned()),
         io::ErrorKind::PermissionDenied => KeyFileError::PermissionDenied(path.to_owned()),
