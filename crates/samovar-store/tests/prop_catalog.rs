@@ -180,6 +180,22 @@ fn check(answer: Option<&PathInfo>, expected: Option<&(u32, Option<u8>)>) {
     assert_eq!(answer, expected);
 }
 
+#[test]
+fn a_restored_row_with_its_old_number_stands_for_itself_alone() {
+    for journal in [Journal::Wal, Journal::Truncate] {
+        play(
+            journal,
+            vec![
+                Act::Register(2, 0),
+                Act::Register(2, 0),
+                Act::Ask(0, 0),
+                Act::Register(3, 0),
+                Act::Restore,
+            ],
+        );
+    }
+}
+
 /// A failing case is printed whole, so nothing needs to be kept in files.
 fn config() -> ProptestConfig {
     ProptestConfig {

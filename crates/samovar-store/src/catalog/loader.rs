@@ -14,6 +14,10 @@ use crate::error::StoreError;
 /// Rows that are read again to see whether this is still the database of last time.
 const TAIL_COUNT: usize = 64;
 
+/// As many of these rows must be there still. A database restored from elsewhere gives its numbers
+/// out anew, and a few rows may have the same ones by chance; a small one is loaded whole.
+const KNOWN_COUNT_MIN: usize = TAIL_COUNT / 2;
+
 /// Fewer paths than this are loaded anew without a thought: it takes milliseconds.
 const RELOAD_COUNT_MIN: usize = 4096;
 
@@ -101,7 +105,8 @@ impl Loader {
                 known.push(entry)
             }
         }
-        let unchanged = !known.is_empty() && known.iter().all(|entry| self.tail.contains(entry));
+        let unchanged =
+            known.len() >= KNOWN_COUNT_MIN && known.iter().all(|entry| self.tail.contains(entry));
         let grown = self.set.key_count() + new.len() > 2 * self.loaded_count + RELOAD_COUNT_MIN;
         if !unchanged || grown {
             return Ok(false);
