@@ -26,6 +26,7 @@ mod log_body;
 mod nar_body;
 mod narinfo;
 mod observer;
+mod recent;
 mod registration;
 mod rendered;
 mod route;

@@ -1,16 +1,15 @@
 //! Rendered narinfos, bounded in memory.
 //!
 //! Shards keep threads out of each other's way: an I/O thread holds a shard's lock for one look-up
-//! in a hash table. In each shard there are two tables: new entries and hits go into the young one;
-//! when that is half the shard's budget, the old one is dropped and the young one becomes old. What
-//! is asked for stays, at no cost of bookkeeping.
+//! in a hash table.
 
-use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use samovar_http::Prepared;
 use samovar_nix::HashPart;
+
+use crate::recent::{MemoryLen, Recent};
 
 const SHARD_COUNT: usize = 64;
 
@@ -40,18 +39,11 @@ pub(crate) struct Rendered {
 #[derive(Debug)]
 pub(crate) struct RenderedCache {
     shards: Box<[Mutex<Shard>]>,
-    /// Bytes of one table.
-    table_len_max: usize,
+    /// Bytes of one shard.
+    shard_len_max: usize,
 }
 
-type Table = HashMap<HashPart, Rendered, BuildHasherDefault<HashPartHasher>>;
-
-#[derive(Debug, Default)]
-struct Shard {
-    young: Table,
-    young_len: usize,
-    old: Table,
-}
+type Shard = Recent<HashPart, Rendered, BuildHasherDefault<HashPartHasher>>;
 
 impl RenderedCache {
     /// `memory_len`: what all entries may take, in bytes.
@@ -59,33 +51,22 @@ impl RenderedCache {
         let shards = (0..SHARD_COUNT).map(|_| Mutex::default()).collect();
         Self {
             shards,
-            table_len_max: memory_len / SHARD_COUNT / 2,
+            shard_len_max: memory_len / SHARD_COUNT,
         }
     }
 
     /// The entry of a path, whether it is still true or not.
     pub(crate) fn find(&self, hash_part: &HashPart) -> Option<Rendered> {
-        let mut shard = self.shard(hash_part);
-        if let Some(rendered) = shard.young.get(hash_part) {
-            return Some(rendered.clone());
-        }
-        let rendered = shard.old.remove(hash_part)?;
-        shard.insert(*hash_part, rendered.clone(), self.table_len_max);
-        Some(rendered)
+        self.shard(hash_part).find(hash_part, self.shard_len_max)
     }
 
     pub(crate) fn insert(&self, hash_part: HashPart, rendered: Rendered) {
-        let mut shard = self.shard(&hash_part);
-        shard.old.remove(&hash_part);
-        shard.insert(hash_part, rendered, self.table_len_max);
+        self.shard(&hash_part)
+            .insert(hash_part, rendered, self.shard_len_max);
     }
 
     pub(crate) fn remove(&self, hash_part: &HashPart) {
-        let mut shard = self.shard(hash_part);
-        shard.old.remove(hash_part);
-        if let Some(rendered) = shard.young.remove(hash_part) {
-            shard.young_len -= memory_len(&rendered);
-        }
+        self.shard(hash_part).remove(hash_part);
     }
 
     fn shard(&self, hash_part: &HashPart) -> std::sync::MutexGuard<'_, Shard> {
@@ -96,22 +77,10 @@ impl RenderedCache {
     }
 }
 
-impl Shard {
-    fn insert(&mut self, hash_part: HashPart, rendered: Rendered, table_len_max: usize) {
-        self.young_len += memory_len(&rendered);
-        if let Some(replaced) = self.young.insert(hash_part, rendered) {
-            self.young_len -= memory_len(&replaced);
-        }
-        if self.young_len > table_len_max {
-            self.old = std::mem::take(&mut self.young);
-            self.young_len = 0;
-        }
+impl MemoryLen for Rendered {
+    fn memory_len(&self) -> usize {
+        2 * (size_of::<HashPart>() + size_of::<Self>()) + self.prepared.memory_len()
     }
-}
-
-/// An entry with its share of the table.
-fn memory_len(rendered: &Rendered) -> usize {
-    2 * (size_of::<HashPart>() + size_of::<Rendered>()) + rendered.prepared.memory_len()
 }
 
 /// Hash parts are hashes already.
@@ -173,12 +142,7 @@ mod tests {
             .iter()
             .map(|shard| {
                 let shard = shard.lock().unwrap();
-                shard
-                    .young
-                    .values()
-                    .chain(shard.old.values())
-                    .map(super::memory_len)
-                    .sum::<usize>()
+                shard.values().map(MemoryLen::memory_len).sum::<usize>()
             })
             .sum();
         assert!(held <= memory_len + SHARD_COUNT * 2000, "{held}");
