@@ -66,6 +66,9 @@ mod reply;
 mod response;
 mod server;
 mod service;
+#[cfg(feature = "tls")]
+#[cfg_attr(not(test), expect(dead_code, reason = "listeners are about to use it"))]
+pub mod tls;
 
 pub use body::{Batch, Progress, Source};
 pub use head::{Head, Peer, Request};

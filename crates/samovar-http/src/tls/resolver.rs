@@ -1,0 +1,113 @@
+//! Which certificate a client is shown.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+
+/// Certificates by the name a client asks for (RFC 6066, section 3).
+///
+/// A whole name goes before a wildcard, and a wildcard stands for one label, the leftmost
+/// (RFC 9525, 6.3). The first certificate added for a name keeps it.
+#[derive(Debug, Default)]
+pub(super) struct Resolver {
+    certificates: Vec<Arc<CertifiedKey>>,
+    /// Index by whole name.
+    exact: HashMap<String, usize>,
+    /// Index by what follows `*.`.
+    wildcard: HashMap<String, usize>,
+    refuses_unknown: bool,
+}
+
+impl Resolver {
+    pub(super) fn new(refuses_unknown: bool) -> Self {
+        Self {
+            refuses_unknown,
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn add(&mut self, certificate: CertifiedKey, names: &[String]) {
+        let index = self.certificates.len();
+        self.certificates.push(Arc::new(certificate));
+        for name in names {
+            match name.strip_prefix("*.") {
+                Some(parent) => self.wildcard.entry(parent.to_owned()).or_insert(index),
+                None => self.exact.entry(name.clone()).or_insert(index),
+            };
+        }
+    }
+
+    fn find(&self, name: Option<&str>) -> Option<&Arc<CertifiedKey>> {
+        // A client that names nothing asks for an address, or is very old; it cannot be told from
+        // one that would be content with any name.
+        let Some(name) = name else {
+            return self.certificates.first();
+        };
+        let name = name.trim_end_matches('.').to_ascii_lowercase();
+        let wildcard = || {
+            let (_, parent) = name.split_once('.')?;
+            self.wildcard.get(parent)
+        };
+        match self.exact.get(&name).or_else(wildcard) {
+            Some(&index) => self.certificates.get(index),
+            None if self.refuses_unknown => None,
+            None => self.certificates.first(),
+        }
+    }
+}
+
+impl ResolvesServerCert for Resolver {
+    fn resolve(&self, client: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.find(client.server_name()).cloned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resolver(refuses_unknown: bool) -> Resolver {
+        let provider = rustls::crypto::ring::default_provider();
+        let mut resolver = Resolver::new(refuses_unknown);
+        for names in [vec!["a.test"], vec!["*.a.test", "a.test"], vec!["b.a.test"]] {
+            let key = rcgen::KeyPair::generate().unwrap();
+            let der = rustls::pki_types::PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+            let key = provider.key_provider.load_private_key(der).unwrap();
+            let names: Vec<String> = names.into_iter().map(String::from).collect();
+            resolver.add(CertifiedKey::new(Vec::new(), key), &names);
+        }
+        resolver
+    }
+
+    fn index(resolver: &Resolver, name: Option<&str>) -> Option<usize> {
+        let found = resolver.find(name)?;
+        let mut all = resolver.certificates.iter();
+        all.position(|certificate| Arc::ptr_eq(certificate, found))
+    }
+
+    #[test]
+    fn names_find_their_certificate() {
+        let resolver = resolver(false);
+        for (name, expected) in [
+            (None, 0),
+            (Some("a.test"), 0),
+            (Some("A.Test."), 0),
+            (Some("x.a.test"), 1),
+            (Some("b.a.test"), 2),
+            (Some("x.b.a.test"), 0),
+            (Some("test"), 0),
+        ] {
+            assert_eq!(index(&resolver, name), Some(expected), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn unknown_names_can_be_refused() {
+        let resolver = resolver(true);
+        assert_eq!(index(&resolver, Some("x.b.a.test")), None);
+        assert_eq!(index(&resolver, Some("b.a.test")), Some(2));
+        assert_eq!(index(&resolver, None), Some(0));
+    }
+}

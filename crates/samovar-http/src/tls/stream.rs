@@ -1,0 +1,570 @@
+//! TLS records on a non-blocking socket.
+//!
+//! # Theory of operation
+//!
+//! rustls is used without buffers of its own. Ciphertext is read into memory of the *thread*, and
+//! decrypted there; plaintext is encrypted into memory of the thread, and sent from there. What a
+//! connection keeps for itself is only what had to be left: the start of a record, and records that
+//! the socket did not take. All of it is given back once it is empty.
+//!
+//! | buffer | holds | at most |
+//! |---|---|---|
+//! | `incoming` | ciphertext that is no whole record or handshake message yet | [`INCOMING_LEN_MAX`] |
+//! | `plain` | plaintext that the caller had no room for | what one read brought |
+//! | `outgoing` | records that the socket has not taken | [`SEND_LEN`] and its framing, and the handshake |
+//!
+//! `outgoing` is empty before more plaintext is taken, so a peer that does not read holds one piece
+//! and no more.
+
+use std::cell::RefCell;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustls::ServerConfig;
+use rustls::server::UnbufferedServerConnection;
+use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, InsufficientSizeError};
+
+use crate::io::sys;
+
+/// Plaintext encrypted and sent at once: four records. Larger pieces fall out of the processor's
+/// nearer caches between encryption and the kernel's copy; smaller ones cost system calls.
+pub(crate) const SEND_LEN: usize = 64 * 1024;
+/// Ciphertext read at once.
+const READ_LEN: usize = 64 * 1024;
+/// One record, the largest that TLS 1.2 allows (RFC 5246, 6.2.3).
+const RECORD_LEN_MAX: usize = 5 + 16 * 1024 + 2048;
+/// Ciphertext without a whole message in it that is kept. A handshake message has at most 65539
+/// bytes here: rustls refuses longer ones.
+const INCOMING_LEN_MAX: usize = 96 * 1024;
+/// Framing of one piece: header, nonce and tag of each record, and room for a key update.
+const SEAL_OVERHEAD: usize = 512;
+/// Records that answer the peer by themselves (tickets, key updates) and that it does not read.
+/// Past this the peer is at fault: it asks for more than it takes.
+const OUTGOING_LEN_MAX: usize = SEND_LEN + INCOMING_LEN_MAX;
+/// The first byte of a handshake record (RFC 8446, 5.1).
+const HANDSHAKE_RECORD: u8 = 22;
+
+/// What a client that speaks HTTP without TLS is told, in the language it speaks.
+const IN_CLEAR: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\
+    Content-Type: text/plain\r\n\
+    Content-Length: 30\r\n\
+    Connection: close\r\n\
+    \r\n\
+    this port speaks HTTPS, only.\n";
+
+thread_local! {
+    /// Where a thread reads and decrypts, and where it encrypts. Pages that are never touched cost
+    /// nothing.
+    static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch {
+        input: vec![0; INCOMING_LEN_MAX + READ_LEN],
+        output: vec![0; SEND_LEN + SEAL_OVERHEAD],
+    });
+}
+
+struct Scratch {
+    input: Vec<u8>,
+    output: Vec<u8>,
+}
+
+/// How far a handshake is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Handshake {
+    Done,
+    WantsRead,
+    WantsWrite,
+    /// The peer speaks HTTP in the clear and was told so. Nothing more can be sent; what is read is
+    /// what it sends.
+    InClear,
+}
+
+/// One connection's TLS, and its socket.
+pub(crate) struct Stream {
+    socket: OwnedFd,
+    state: State,
+    incoming: Vec<u8>,
+    plain: Vec<u8>,
+    plain_at: usize,
+    outgoing: Vec<u8>,
+    outgoing_at: usize,
+    /// `incoming` may hold whole records: room for their plaintext was all that was missing.
+    has_records: bool,
+    /// `close_notify` has come.
+    is_ended: bool,
+    /// The socket is to be shut down once `outgoing` is sent.
+    is_shutting: bool,
+}
+
+/// Most of a connection's memory, so not there before the peer has said something.
+enum State {
+    Fresh(Arc<ServerConfig>),
+    Open(Box<UnbufferedServerConnection>),
+    InClear,
+}
+
+impl Stream {
+    pub(crate) fn new(socket: OwnedFd, config: Arc<ServerConfig>) -> Self {
+        Self {
+            socket,
+            state: State::Fresh(config),
+            incoming: Vec::new(),
+            plain: Vec::new(),
+            plain_at: 0,
+            outgoing: Vec::new(),
+            outgoing_at: 0,
+            has_records: false,
+            is_ended: false,
+            is_shutting: false,
+        }
+    }
+
+    /// Goes on with the handshake as far as the socket allows. Computes for up to a millisecond,
+    /// so this is for workers. After `Done` plaintext may have come already, without a new edge.
+    ///
+    /// # Errors
+    ///
+    /// Those of the socket, `InvalidData` for what the peer did wrong (it has been told), and
+    /// `UnexpectedEof`. All are final.
+    pub(crate) fn handshake(&mut self) -> io::Result<Handshake> {
+        loop {
+            let is_flushed = self.flush()?;
+            if let State::Open(tls) = &self.state
+                && !tls.is_handshaking()
+            {
+                return Ok(if is_flushed {
+                    Handshake::Done
+                } else {
+                    Handshake::WantsWrite
+                });
+            }
+            if !is_flushed {
+                return Ok(Handshake::WantsWrite);
+            }
+            match self.read_records(None)? {
+                Read::Nothing => return Ok(Handshake::WantsRead),
+                Read::End => return Err(truncated()),
+                Read::InClear => return self.answer_in_clear(),
+                Read::Some => {}
+            }
+        }
+    }
+
+    /// The protocol that was agreed on (RFC 7301).
+    pub(crate) fn alpn(&self) -> Option<&[u8]> {
+        match &self.state {
+            State::Open(tls) => tls.alpn_protocol(),
+            State::Fresh(_) | State::InClear => None,
+        }
+    }
+
+    /// What the peer has shown and was verified, its own certificate first, as DER.
+    pub(crate) fn peer_certificates(&self) -> Option<Arc<[Box<[u8]>]>> {
+        let State::Open(tls) = &self.state else {
+            return None;
+        };
+        let chain = tls.peer_certificates()?;
+        Some(chain.iter().map(|der| Box::from(der.as_ref())).collect())
+    }
+
+    /// Reads plaintext; `None` when there is none now, `Some(0)` after the peer's `close_notify`.
+    /// A short read does not mean that nothing more is there: only `None` does.
+    ///
+    /// # Errors
+    ///
+    /// As [`handshake`](Self::handshake); `UnexpectedEof` if the socket ends without
+    /// `close_notify`: somebody in between may have cut off the rest (RFC 8446, 6.1).
+    pub(crate) fn recv(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        if matches!(self.state, State::InClear) {
+            return sys::recv(&self.socket, buffer);
+        }
+        if buffer.is_empty() {
+            return Ok(Some(0));
+        }
+        loop {
+            let len = self.take_plain(buffer);
+            if len > 0 {
+                return Ok(Some(len));
+            }
+            if self.is_ended {
+                return Ok(Some(0));
+            }
+            let mut filled = 0;
+            let read = self.read_records(Some((&mut *buffer, &mut filled)))?;
+            // Answers of rustls itself: tickets, key updates. What does not leave now leaves with
+            // the next bytes.
+            self.flush()?;
+            if filled > 0 {
+                return Ok(Some(filled));
+            }
+            match read {
+                Read::Some => {}
+                Read::Nothing => return Ok(None),
+                Read::End if self.is_ended => return Ok(Some(0)),
+                Read::End | Read::InClear => return Err(truncated()),
+            }
+        }
+    }
+
+    /// Takes plaintext; `None` when nothing is taken now. A piece of at most [`SEND_LEN`] bytes is
+    /// taken whole or not at all. `more`: further bytes follow at once.
+    ///
+    /// # Errors
+    ///
+    /// Those of the socket; `NotConnected` outside of a connection.
+    pub(crate) fn send(&mut self, bytes: &[u8], more: bool) -> io::Result<Option<usize>> {
+        let mut taken = 0;
+        while self.flush()? {
+            let rest = bytes.get(taken..).unwrap_or_default();
+            let piece = rest.get(..rest.len().min(SEND_LEN)).unwrap_or_default();
+            if piece.is_empty() {
+                return Ok(Some(taken));
+            }
+            self.seal(piece, more || piece.len() < rest.len())?;
+            taken += piece.len();
+        }
+        Ok((taken > 0).then_some(taken))
+    }
+
+    /// Sends what the socket has not taken yet; `true` once that is nothing.
+    ///
+    /// # Errors
+    ///
+    /// Those of the socket.
+    pub(crate) fn flush(&mut self) -> io::Result<bool> {
+        while let Some(rest) = self.outgoing.get(self.outgoing_at..)
+            && !rest.is_empty()
+        {
+            match sys::send(&self.socket, rest, false)? {
+                Some(len) => self.outgoing_at += len,
+                None => return Ok(false),
+            }
+        }
+        self.outgoing = Vec::new();
+        self.outgoing_at = 0;
+        if self.is_shutting {
+            self.is_shutting = false;
+            sys::shutdown_write(&self.socket)?;
+        }
+        Ok(true)
+    }
+
+    /// Says `close_notify`, and that nothing more will be written; the peer may still write. What
+    /// the socket does not take now has to be flushed.
+    ///
+    /// # Errors
+    ///
+    /// Those of the socket.
+    pub(crate) fn shutdown_write(&mut self) -> io::Result<()> {
+        if matches!(self.state, State::InClear) {
+            return Ok(());
+        }
+        let mut notice = [0; SEAL_OVERHEAD];
+        let len = self.with_traffic(|traffic| traffic.queue_close_notify(&mut notice))?;
+        let notice = notice.get(..len).unwrap_or_default();
+        self.outgoing.extend_from_slice(notice);
+        self.is_shutting = true;
+        self.flush().map(drop)
+    }
+
+    // Sending.
+
+    fn seal(&mut self, piece: &[u8], more: bool) -> io::Result<()> {
+        SCRATCH.with_borrow_mut(|scratch| {
+            let output = &mut scratch.output;
+            let len = self.with_traffic(|traffic| match traffic.encrypt(piece, output) {
+                Err(EncryptError::InsufficientSize(InsufficientSizeError { required_size })) => {
+                    output.resize(required_size, 0);
+                    traffic.encrypt(piece, output)
+                }
+                result => result,
+            })?;
+            // Records that stand in `outgoing` were made before these and go before them.
+            let mut sent = 0;
+            if self.flush()? {
+                while sent < len {
+                    let rest = output.get(sent..len).unwrap_or_default();
+                    match sys::send(&self.socket, rest, more)? {
+                        Some(len) => sent += len,
+                        None => break,
+                    }
+                }
+            }
+            let rest = output.get(sent..len).unwrap_or_default();
+            self.outgoing.extend_from_slice(rest);
+            Ok(())
+        })
+    }
+
+    /// Does something that rustls allows only when it has nothing else to do.
+    fn with_traffic(
+        &mut self,
+        work: impl FnOnce(&mut Traffic<'_>) -> Result<usize, EncryptError>,
+    ) -> io::Result<usize> {
+        let State::Open(tls) = &mut self.state else {
+            return Err(io::ErrorKind::NotConnected.into());
+        };
+        let mut plain = Sink {
+            room: None,
+            left: &mut self.plain,
+        };
+        // Plaintext that a full buffer has left undecrypted may stand in the way.
+        let taken = process(
+            tls,
+            &mut self.incoming,
+            &mut self.outgoing,
+            &mut plain,
+            false,
+        )
+        .map_err(peers_fault)?;
+        self.incoming.drain(..taken.len);
+        if self.incoming.is_empty() {
+            self.incoming = Vec::new();
+        }
+        self.is_ended |= taken.is_ended;
+        self.has_records = false;
+        match tls.process_tls_records(&mut self.incoming).state {
+            Ok(ConnectionState::WriteTraffic(mut traffic)) => {
+                work(&mut traffic).map_err(io::Error::other)
+            }
+            _ => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
+    // Receiving.
+
+    fn take_plain(&mut self, buffer: &mut [u8]) -> usize {
+        let rest = self.plain.get(self.plain_at..).unwrap_or_default();
+        let len = rest.len().min(buffer.len());
+        if let (Some(from), Some(to)) = (rest.get(..len), buffer.get_mut(..len)) {
+            to.copy_from_slice(from);
+        }
+        self.plain_at += len;
+        if self.plain_at == self.plain.len() {
+            self.plain = Vec::new();
+            self.plain_at = 0;
+        }
+        len
+    }
+
+    /// Understands what was read before, or reads from the socket once.
+    fn read_records(&mut self, room: Room<'_>) -> io::Result<Read> {
+        SCRATCH.with_borrow_mut(|scratch| {
+            let input = &mut scratch.input;
+            let kept = self.incoming.len();
+            if let Some(start) = input.get_mut(..kept) {
+                start.copy_from_slice(&self.incoming);
+            }
+            // No more ciphertext than there is room for its plaintext, but always a record.
+            let want = room.as_ref().map_or(READ_LEN, |(buffer, _)| buffer.len());
+            let want = want.clamp(RECORD_LEN_MAX, READ_LEN);
+            let Some(space) = input.get_mut(kept..kept + want) else {
+                return Err(too_much());
+            };
+            let len = if self.has_records {
+                0
+            } else {
+                match sys::recv(&self.socket, space)? {
+                    None => return Ok(Read::Nothing),
+                    Some(0) => return Ok(Read::End),
+                    Some(len) => len,
+                }
+            };
+            if let State::Fresh(config) = &self.state {
+                if space.first() != Some(&HANDSHAKE_RECORD) {
+                    return match space.first() {
+                        Some(first) if first.is_ascii_uppercase() => Ok(Read::InClear),
+                        _ => Err(peers_fault(rustls::Error::InappropriateMessage {
+                            expect_types: vec![rustls::ContentType::Handshake],
+                            got_type: space.first().copied().unwrap_or(0).into(),
+                        })),
+                    };
+                }
+                let tls = UnbufferedServerConnection::new(Arc::clone(config));
+                self.state = State::Open(Box::new(tls.map_err(io::Error::other)?));
+            }
+            let State::Open(tls) = &mut self.state else {
+                return Err(io::ErrorKind::NotConnected.into());
+            };
+            let input = input.get_mut(..kept + len).unwrap_or_default();
+            let mut plain = Sink {
+                room,
+                left: &mut self.plain,
+            };
+            let processed = process(tls, input, &mut self.outgoing, &mut plain, true);
+            let taken = match processed {
+                Ok(taken) => taken,
+                Err(error) => {
+                    // The alert says what was wrong; nobody waits to see it read.
+                    drop(self.flush());
+                    return Err(peers_fault(error));
+                }
+            };
+            self.is_ended |= taken.is_ended;
+            self.has_records = !taken.is_dry;
+            let rest = input.get(taken.len..).unwrap_or_default();
+            if rest.len() > INCOMING_LEN_MAX || self.outgoing.len() > OUTGOING_LEN_MAX {
+                return Err(too_much());
+            }
+            self.incoming = if self.is_ended {
+                Vec::new()
+            } else {
+                rest.to_vec()
+            };
+            Ok(Read::Some)
+        })
+    }
+
+    /// A browser on the wrong port is told so where its reader can see it.
+    fn answer_in_clear(&mut self) -> io::Result<Handshake> {
+        self.state = State::InClear;
+        // A socket that takes nothing at its very start is not worth more.
+        sys::send(&self.socket, IN_CLEAR, false)?;
+        sys::shutdown_write(&self.socket)?;
+        Ok(Handshake::InClear)
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl std::fmt::Debug for Stream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Stream")
+            .field("socket", &self.socket)
+            .field("is_ended", &self.is_ended)
+            .finish_non_exhaustive()
+    }
+}
+
+type Traffic<'a> = rustls::unbuffered::WriteTraffic<'a, rustls::server::ServerConnectionData>;
+
+/// What a read brought.
+enum Read {
+    Some,
+    Nothing,
+    End,
+    InClear,
+}
+
+/// The caller's buffer, and how much of it is filled.
+type Room<'a> = Option<(&'a mut [u8], &'a mut usize)>;
+
+/// Where plaintext goes: first to the caller, then into what is kept.
+struct Sink<'a, 'b> {
+    room: Room<'b>,
+    left: &'a mut Vec<u8>,
+}
+
+impl Sink<'_, '_> {
+    fn put(&mut self, mut bytes: &[u8]) {
+        if let Some((buffer, filled)) = &mut self.room
+            && self.left.is_empty()
+        {
+            let room = buffer.get_mut(**filled..).unwrap_or_default();
+            let (now, later) = bytes.split_at(bytes.len().min(room.len()));
+            if let Some(room) = room.get_mut(..now.len()) {
+                room.copy_from_slice(now);
+            }
+            **filled += now.len();
+            bytes = later;
+        }
+        self.left.extend_from_slice(bytes);
+    }
+
+    fn is_full(&self) -> bool {
+        !self.left.is_empty()
+    }
+}
+
+struct Taken {
+    /// Bytes of the input that were understood.
+    len: usize,
+    is_ended: bool,
+    /// Nothing more can be understood without more input.
+    is_dry: bool,
+}
+
+/// Gives `input` to rustls until that wants more, has room for plaintext no more, or is done.
+fn process(
+    tls: &mut UnbufferedServerConnection,
+    input: &mut [u8],
+    outgoing: &mut Vec<u8>,
+    plain: &mut Sink<'_, '_>,
+    stops_when_full: bool,
+) -> Result<Taken, rustls::Error> {
+    let mut taken = Taken {
+        len: 0,
+        is_ended: false,
+        is_dry: false,
+    };
+    loop {
+        let status = tls.process_tls_records(input.get_mut(taken.len..).unwrap_or_default());
+        let mut discard = status.discard;
+        match status.state {
+            Ok(ConnectionState::ReadTraffic(mut traffic)) => {
+                while let Some(record) = traffic.next_record() {
+                    let record = record?;
+                    discard += record.discard;
+                    plain.put(record.payload);
+                }
+            }
+            Ok(ConnectionState::EncodeTlsData(mut data)) => {
+                append(outgoing, |room| data.encode(room));
+            }
+            // It is in `outgoing`, which is sent in order and once.
+            Ok(ConnectionState::TransmitTlsData(data)) => data.done(),
+            Ok(ConnectionState::PeerClosed) => taken.is_ended = true,
+            Ok(_) => taken.is_dry = true,
+            Err(error) => {
+                // What is left to send is the alert. rustls gives it out before it looks at the
+                // input again.
+                while tls.wants_write()
+                    && let status =
+                        tls.process_tls_records(input.get_mut(taken.len..).unwrap_or_default())
+                    && let Ok(ConnectionState::EncodeTlsData(mut data)) = status.state
+                {
+                    append(outgoing, |room| data.encode(room));
+                }
+                return Err(error);
+            }
+        }
+        taken.len += discard;
+        if taken.is_dry || (stops_when_full && plain.is_full()) {
+            return Ok(taken);
+        }
+    }
+}
+
+/// Lets rustls write as much as it wants behind `outgoing`.
+fn append(outgoing: &mut Vec<u8>, mut encode: impl FnMut(&mut [u8]) -> Result<usize, EncodeError>) {
+    let start = outgoing.len();
+    if let Err(EncodeError::InsufficientSize(needed)) = encode(&mut []) {
+        outgoing.resize(start + needed.required_size, 0);
+        let written = encode(outgoing.get_mut(start..).unwrap_or_default());
+        outgoing.truncate(start + written.unwrap_or(0));
+    }
+}
+
+fn peers_fault(error: rustls::Error) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}
+
+fn truncated() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::UnexpectedEof,
+        "connection ended without close_notify",
+    )
+}
+
+fn too_much() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        "peer asks for more TLS than it takes",
+    )
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,168 @@
+//! A TLS configuration that cannot work is refused with the reason, and a bad renewal changes
+//! nothing.
+
+#![cfg(feature = "tls")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "clippy allows it only inside functions marked as tests"
+)]
+
+use std::error::Error as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use samovar_http::tls::{ClientCertificates, TlsConfig, TlsErrorKind};
+use tempfile::TempDir;
+
+struct Files {
+    dir: TempDir,
+}
+
+impl Files {
+    fn new() -> Self {
+        Self {
+            dir: TempDir::new().unwrap(),
+        }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) -> PathBuf {
+        fs::write(self.path(name), text).unwrap();
+        self.path(name)
+    }
+
+    /// Certificate and key for a name.
+    fn pair(&self, name: &str) -> (PathBuf, PathBuf) {
+        let made = rcgen::generate_simple_self_signed(vec![name.into()]).unwrap();
+        let certificate = self.write(&format!("{name}.crt"), &made.cert.pem());
+        let key = self.write(&format!("{name}.key"), &made.signing_key.serialize_pem());
+        (certificate, key)
+    }
+}
+
+/// The error's own words and those of its causes.
+#[track_caller]
+fn refused(chain: &Path, key: &Path) -> String {
+    let error = TlsConfig::files(chain, key).unwrap_err();
+    let mut text = error.to_string();
+    let mut cause = error.kind.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+#[test]
+fn a_pair_is_taken_and_described() {
+    let files = Files::new();
+    let (certificate, key) = files.pair("a.test");
+    let config = TlsConfig::files(certificate, key).unwrap();
+    let [facts] = config.certificates().try_into().unwrap();
+    assert_eq!(facts.names, ["a.test"]);
+    assert!(!facts.is_expired(SystemTime::now()));
+}
+
+#[test]
+fn each_mistake_is_named_with_its_file() {
+    let files = Files::new();
+    let (certificate, key) = files.pair("a.test");
+    let (other, _) = files.pair("b.test");
+    let missing = files.path("missing");
+    let noise = files.write("noise", "hello\n");
+    let broken = files.write(
+        "broken",
+        "-----BEGIN CERTIFICATE-----\nMIIB!!!!\n-----END CERTIFICATE-----\n",
+    );
+    let wrong = files.write(
+        "wrong",
+        "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
+    );
+    let bad_key = files.write(
+        "bad_key",
+        "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n",
+    );
+    for (chain, key, place, words) in [
+        (&missing, &key, &missing, "cannot be read: No such file"),
+        (
+            &certificate,
+            &missing,
+            &missing,
+            "cannot be read: No such file",
+        ),
+        (&noise, &key, &noise, "holds no certificate"),
+        (&certificate, &noise, &noise, "holds no private key"),
+        // The two mixed up.
+        (&key, &certificate, &key, "holds no certificate"),
+        (&broken, &key, &broken, "is no valid PEM"),
+        (&wrong, &key, &wrong, "certificate that cannot be used"),
+        (
+            &certificate,
+            &bad_key,
+            &bad_key,
+            "private key that cannot be used",
+        ),
+        (&other, &key, &key, "is not the key of the certificate in"),
+    ] {
+        let said = refused(chain, key);
+        assert!(said.starts_with(&place.display().to_string()), "{said}");
+        assert!(said.contains(words), "{said}, not {words}");
+    }
+    let nothing = TlsConfig::builder().build().unwrap_err();
+    assert!(matches!(nothing.kind, TlsErrorKind::Nothing), "{nothing}");
+}
+
+#[test]
+fn authorities_are_read_too() {
+    let files = Files::new();
+    let (certificate, key) = files.pair("a.test");
+    let builder = TlsConfig::builder().certificate_files(&certificate, &key);
+    let good = builder
+        .clone()
+        .client_authorities_file(&certificate, ClientCertificates::Required);
+    assert!(good.build().is_ok());
+    let bad = builder.client_authorities_file(&key, ClientCertificates::Optional);
+    let error = bad.build().unwrap_err();
+    assert!(matches!(error.kind, TlsErrorKind::NoCertificate), "{error}");
+}
+
+#[test]
+fn an_expired_certificate_is_taken_and_shows() {
+    let mut params = rcgen::CertificateParams::new(vec!["a.test".into()]).unwrap();
+    params.not_after = rcgen::date_time_ymd(2001, 9, 9);
+    let key = rcgen::KeyPair::generate().unwrap();
+    let certificate = params.self_signed(&key).unwrap();
+    let builder = TlsConfig::builder()
+        .certificate_pem(certificate.pem().as_bytes(), key.serialize_pem().as_bytes());
+    let config = builder.build().unwrap();
+    assert!(config.certificates()[0].is_expired(SystemTime::now()));
+}
+
+#[test]
+fn a_bad_renewal_leaves_the_old_one() {
+    let files = Files::new();
+    let (certificate, key) = files.pair("a.test");
+    let config = TlsConfig::files(&certificate, &key).unwrap();
+    let (other, other_key) = files.pair("b.test");
+
+    fs::copy(&other, &certificate).unwrap();
+    let error = config.reload().unwrap_err();
+    assert!(
+        matches!(error.kind, TlsErrorKind::Mismatch { .. }),
+        "{error}"
+    );
+    assert_eq!(config.certificates()[0].names, ["a.test"]);
+
+    fs::copy(&other_key, &key).unwrap();
+    config.reload().unwrap();
+    assert_eq!(config.certificates()[0].names, ["b.test"]);
+
+    let recipe = TlsConfig::builder().certificate_files(files.path("missing"), &key);
+    config.replace(recipe).unwrap_err();
+    assert_eq!(config.clone().certificates()[0].names, ["b.test"]);
+    config.reload().unwrap();
+}
