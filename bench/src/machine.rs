@@ -4,13 +4,16 @@ use std::fs;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-use crate::arguments::Arguments;
-
 /// Set for the process that already runs in a network namespace of its own.
 const INSIDE: &str = "SAMOVAR_BENCH_NAMESPACE";
 
 /// Where the congestion control of new sockets stands.
 const CONGESTION_CONTROL: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
+
+/// Whether this process is the one started by [`enter_network_namespace`].
+pub(crate) fn is_inside_namespace() -> bool {
+    std::env::var_os(INSIDE).is_some()
+}
 
 /// Starts this program again in a network namespace without BBR, if the machine lets it.
 ///
@@ -19,7 +22,7 @@ const CONGESTION_CONTROL: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 /// machine allows to everyone; `reno` always is, and without loss it is like `cubic`. Where even
 /// that is refused the run goes on, and [`describe`] says what was used.
 pub(crate) fn enter_network_namespace() {
-    if std::env::var_os(INSIDE).is_some() || read(CONGESTION_CONTROL) != "bbr" {
+    if is_inside_namespace() || read(CONGESTION_CONTROL) != "bbr" {
         return;
     }
     let script = format!(
@@ -61,7 +64,8 @@ pub(crate) fn load() -> String {
 }
 
 /// One line that says where and how the figures were taken.
-pub(crate) fn describe(arguments: &Arguments, load_before: &str) -> String {
+/// `how` says how many rounds of what length.
+pub(crate) fn describe(how: &str, load_before: &str) -> String {
     let model = field("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown CPU".into());
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let memory_kib = field("/proc/meminfo", "MemTotal").unwrap_or_default();
@@ -71,14 +75,12 @@ pub(crate) fn describe(arguments: &Arguments, load_before: &str) -> String {
         .unwrap_or_default();
     format!(
         "{cores} cores of {model}, {} GiB, Linux {}, loopback with {}, client on the same cores; \
-         {}, {}; {} rounds of {} s, medians; load {load_before} before and {} after.\n",
+         {}, {}; {how}; load {load_before} before and {} after.\n",
         memory_kib >> 20,
         read("/proc/sys/kernel/osrelease"),
         read(CONGESTION_CONTROL),
         version("nginx", "-v"),
         version("wrk", "-v"),
-        arguments.rounds,
-        arguments.seconds,
         load()
     )
 }

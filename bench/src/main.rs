@@ -5,6 +5,8 @@
 //!   --server 'samovar=nix-serve --listen 127.0.0.1:{port} --store local?root={store}'
 //! ```
 //!
+//! `samovar-bench engine` compares HTTP engines instead: see [`engine`].
+//!
 //! How a figure comes about, and what keeps it honest:
 //!
 //! - All servers run at the same time, but only one is asked at a time. Rounds are interleaved
@@ -27,7 +29,9 @@
 
 mod arguments;
 mod check;
+mod engine;
 mod http;
+mod load;
 mod machine;
 mod nginx;
 mod process;
@@ -45,10 +49,14 @@ use crate::arguments::Arguments;
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     if words.iter().any(|word| word == "--help") {
-        println!("{}", arguments::USAGE);
+        println!("{}\n\n{}", arguments::USAGE, engine::USAGE);
         return ExitCode::SUCCESS;
     }
-    match Arguments::parse(&words).and_then(|arguments| run(&arguments)) {
+    let done = match words.split_first() {
+        Some((mode, rest)) if mode == "engine" => engine::run(rest),
+        _ => Arguments::parse(&words).and_then(|arguments| run(&arguments)),
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("samovar-bench: {error:#}");
@@ -84,7 +92,11 @@ fn run(arguments: &Arguments) -> Result<()> {
     }
 
     let results = rows::measure(arguments, &store, &servers, scratch.path())?;
-    println!("{}", machine::describe(arguments, &load_before));
+    let how = format!(
+        "{} rounds of {} s, medians",
+        arguments.rounds, arguments.seconds
+    );
+    println!("{}", machine::describe(&how, &load_before));
     for remark in remarks {
         println!("{remark}\n");
     }

@@ -111,7 +111,7 @@ pub(crate) fn start(files: &Path, variant: Variant, scratch: &Path) -> Result<Se
     fs::write(&configuration, configure(files, variant, &folder, port))?;
     let program = find("nginx");
     let command = format!("exec {} -c {}", program.display(), configuration.display());
-    Server::start_command(name, &command, port)
+    Server::start_command(name, &command, port, "/nix-cache-info")
 }
 
 fn configure(files: &Path, variant: Variant, folder: &Path, port: u16) -> String {

@@ -40,15 +40,16 @@ impl Server {
         let command = template
             .replace("{port}", &port.to_string())
             .replace("{store}", &store.display().to_string());
-        Self::start_command(name, &command, port)
+        Self::start_command(name, &command, port, "/nix-cache-info")
     }
 
-    /// Runs a shell command that makes a server listen on `port`.
-    pub(crate) fn start_command(name: &str, command: &str, port: u16) -> Result<Self> {
+    /// Runs a shell command that makes a server listen on `port`, and waits until it answers a
+    /// request for `probe` with 200. Its input stays open: some servers end with it.
+    pub(crate) fn start_command(name: &str, command: &str, port: u16, probe: &str) -> Result<Self> {
         // A group of its own, so that workers and wrappers end with it.
         let child = Command::new("sh")
             .args(["-c", command])
-            .stdin(Stdio::null())
+            .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .process_group(0)
@@ -61,12 +62,12 @@ impl Server {
             child,
         };
         server
-            .wait_until_it_answers()
+            .wait_until_it_answers(probe)
             .with_context(|| format!("{name}: {command}"))?;
         Ok(server)
     }
 
-    fn wait_until_it_answers(&mut self) -> Result<()> {
+    fn wait_until_it_answers(&mut self, probe: &str) -> Result<()> {
         let started = Instant::now();
         loop {
             if let Some(status) = self.child.try_wait()? {
@@ -76,7 +77,7 @@ impl Server {
                 }
                 bail!("ended with {status}\n{}", said.trim_end());
             }
-            if let Ok(answer) = Client::new(self.address).get("/nix-cache-info", |_| ())
+            if let Ok(answer) = Client::new(self.address).get(probe, |_| ())
                 && answer.status == 200
             {
                 return Ok(());
@@ -101,6 +102,23 @@ impl Server {
                 sched_setaffinity(pid(thread), cores).ok();
             }
         }
+    }
+
+    /// Memory of all its processes that no file stands behind, in bytes.
+    pub(crate) fn anonymous_len(&self) -> u64 {
+        let of_process = |process: u32| -> Option<u64> {
+            let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+            let line = status.lines().find(|line| line.starts_with("RssAnon:"))?;
+            let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+            Some(1024 * kib)
+        };
+        self.processes().into_iter().filter_map(of_process).sum()
+    }
+
+    /// Descriptors that all its processes have open.
+    pub(crate) fn descriptor_count(&self) -> usize {
+        let of_process = |process: u32| numbers(&format!("/proc/{process}/fd")).len();
+        self.processes().into_iter().map(of_process).sum()
     }
 
     /// Its processes: the one started and all below it.

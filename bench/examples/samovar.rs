@@ -1,0 +1,146 @@
+//! The server that is measured, with the targets of `bench/rivals`.
+//! `samovar PORT IO_THREADS WORKERS FILE BIG [--inline]`; ends with its input.
+//!
+//! With `--inline` what is in memory is answered on the I/O threads; without, every request goes to
+//! a worker, as handlers do that may block.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use samovar_http::http::Status;
+use samovar_http::{
+    Batch, Body, Head, Inline, Listener, Prepared, Progress, Reply, Request, Response, Server,
+    Service, Source, Turn,
+};
+
+const TEXT: &str = "Hello, World!";
+static TEXT_500: [u8; 500] = [b'x'; 500];
+
+/// How long `/sleep` blocks.
+const NAP: Duration = Duration::from_millis(10);
+
+/// The largest upload.
+const UPLOAD_LEN_MAX: u64 = 1 << 30;
+
+struct Bench {
+    is_inline: bool,
+    file: PathBuf,
+    big: PathBuf,
+    text: Prepared,
+    text_500: Prepared,
+}
+
+impl Service for Bench {
+    type Local = ();
+
+    fn local(&self) {}
+
+    fn inline(&self, _: &mut (), _: Turn, head: Head<'_>, reply: Reply<'_>) -> Inline {
+        if !self.is_inline {
+            return reply.dispatch();
+        }
+        match head.path() {
+            b"/text" => reply.prepared(&self.text),
+            b"/text500" => reply.prepared(&self.text_500),
+            b"/json" => {
+                let fields = [("Content-Type", "application/json")];
+                reply.prepared(&Prepared::new(Status::OK, &fields, &json()))
+            }
+            _ => reply.dispatch(),
+        }
+    }
+
+    fn handle(&self, request: &Request) -> Response {
+        match request.head().path() {
+            b"/text" => Response::text(Status::OK, TEXT),
+            b"/text500" => Response::new(Status::OK, Body::Bytes(TEXT_500[..].into()))
+                .header("Content-Type", "text/plain"),
+            b"/json" => Response::new(Status::OK, Body::Bytes(json().into()))
+                .header("Content-Type", "application/json"),
+            b"/file" => file(&self.file),
+            b"/big" => file(&self.big),
+            b"/upload" => Response::text(Status::OK, format!("{}\n", request.body().len())),
+            b"/sleep" => {
+                std::thread::sleep(NAP);
+                Response::text(Status::OK, TEXT)
+            }
+            _ => Response::text(Status::NOT_FOUND, ""),
+        }
+    }
+
+    fn body_len_max(&self, _: Head<'_>) -> u64 {
+        UPLOAD_LEN_MAX
+    }
+}
+
+fn json() -> Vec<u8> {
+    let message = serde_json::json!({ "message": TEXT });
+    message.to_string().into_bytes()
+}
+
+fn file(path: &PathBuf) -> Response {
+    let opened = File::open(path).and_then(|file| Ok((file.metadata()?.len(), file)));
+    match opened {
+        Ok((len, file)) => {
+            let file = Arc::new(file);
+            Response::new(
+                Status::OK,
+                Body::Source(Box::new(Whole { file, len, at: 0 })),
+            )
+            .header("Content-Type", "application/octet-stream")
+        }
+        Err(_) => Response::text(Status::NOT_FOUND, ""),
+    }
+}
+
+/// A whole file.
+struct Whole {
+    file: Arc<File>,
+    len: u64,
+    at: u64,
+}
+
+impl Source for Whole {
+    fn len(&self) -> Option<u64> {
+        Some(self.len)
+    }
+
+    fn pull(&mut self, batch: &mut Batch) -> io::Result<Progress> {
+        batch.file(Arc::clone(&self.file), self.at, self.len);
+        Ok(Progress::End)
+    }
+}
+
+fn main() -> io::Result<()> {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let [port, io_threads, workers, file, big, rest @ ..] = &words[..] else {
+        return Err(io::Error::other(
+            "PORT IO_THREADS WORKERS FILE BIG [--inline]",
+        ));
+    };
+    let number = |word: &String| word.parse::<usize>().map_err(io::Error::other);
+    let port = port.parse().map_err(io::Error::other)?;
+    let fields = [("Content-Type", "text/plain")];
+    let bench = Bench {
+        is_inline: rest.iter().any(|word| word == "--inline"),
+        file: file.into(),
+        big: big.into(),
+        text: Prepared::new(Status::OK, &fields, TEXT.as_bytes()),
+        text_500: Prepared::new(Status::OK, &fields, &TEXT_500),
+    };
+    let server = Server::builder(bench)
+        .listen(Listener::tcp(
+            SocketAddr::from((Ipv4Addr::LOCALHOST, port)),
+            1024,
+        )?)
+        .io_threads(number(io_threads)?)
+        .workers(number(workers)?)
+        .start()?;
+    io::stdin().read_to_end(&mut Vec::new())?;
+    server.drain(Duration::from_secs(5));
+    Ok(())
+}

@@ -1,0 +1,217 @@
+//! The servers, and that they answer alike.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use crate::http::Client;
+use crate::nginx;
+use crate::process::{Server, free_port};
+
+/// `/file`, in bytes.
+pub(crate) const FILE_LEN: u64 = 10 << 20;
+
+/// `/big`, in bytes. It is sparse.
+pub(crate) const BIG_LEN: u64 = 1 << 30;
+
+/// Threads for handlers that block, where a row does not ask for more.
+pub(crate) const BLOCKING_THREADS: usize = 16;
+
+/// Which server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    /// Receive and send, without parsing.
+    Floor,
+    /// samovar-http, answering on its I/O threads.
+    Inline,
+    /// samovar-http, answering on its workers.
+    Worker,
+    Hyper,
+    Axum,
+    Actix,
+    Nginx,
+}
+
+/// What a row needs of a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ability {
+    /// `/text` and `/text500`.
+    Text,
+    Json,
+    /// Files and uploads.
+    Bodies,
+    /// A handler that blocks.
+    Sleep,
+    WebSocket,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Floor,
+        Self::Inline,
+        Self::Worker,
+        Self::Hyper,
+        Self::Axum,
+        Self::Actix,
+        Self::Nginx,
+    ];
+
+    /// As in `--only` and in the head of a table.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Floor => "floor",
+            Self::Inline => "inline",
+            Self::Worker => "worker",
+            Self::Hyper => "hyper",
+            Self::Axum => "axum",
+            Self::Actix => "actix",
+            Self::Nginx => "nginx",
+        }
+    }
+
+    /// Whether it takes part where this is needed. Where workers do the work anyway, ours takes
+    /// part once.
+    pub(crate) fn can(self, ability: Ability) -> bool {
+        match ability {
+            Ability::Text => true,
+            Ability::Json => self != Self::Floor,
+            Ability::Bodies => !matches!(self, Self::Floor | Self::Inline),
+            Ability::Sleep | Ability::WebSocket => {
+                !matches!(self, Self::Floor | Self::Inline | Self::Nginx)
+            }
+        }
+    }
+
+    /// Starts it with so many threads for connections and for what blocks.
+    pub(crate) fn start(self, files: &Files, threads: usize, blocking: usize) -> Result<Server> {
+        let port = free_port()?;
+        let release = super::release_dir()?;
+        let (file, big) = (files.file.display(), files.big.display());
+        let served = format!("{port} {threads} {blocking} {file} {big}");
+        let ours = release.join("examples/samovar");
+        let rival = |name: &str| release.with_file_name("rivals").join("release").join(name);
+        let command = match self {
+            Self::Floor => {
+                let floor = release.join("examples/floor");
+                format!("exec {} {port} {threads}", floor.display())
+            }
+            Self::Inline => format!("exec {} {served} --inline", ours.display()),
+            Self::Worker => format!("exec {} {served}", ours.display()),
+            Self::Hyper => format!("exec {} {served}", rival("rival-hyper").display()),
+            Self::Axum => format!("exec {} {served}", rival("rival-axum").display()),
+            Self::Actix => format!("exec {} {served}", rival("rival-actix").display()),
+            Self::Nginx => {
+                let file = files.nginx(port, threads)?;
+                format!(
+                    "exec {} -c {}",
+                    nginx::find("nginx").display(),
+                    file.display()
+                )
+            }
+        };
+        Server::start_command(self.name(), &command, port, "/text")
+    }
+}
+
+/// What the servers serve.
+#[derive(Debug)]
+pub(crate) struct Files {
+    dir: PathBuf,
+    file: PathBuf,
+    big: PathBuf,
+}
+
+impl Files {
+    /// Writes them below `dir`.
+    pub(crate) fn make(dir: &Path) -> Result<Self> {
+        let files = Self {
+            dir: dir.to_path_buf(),
+            file: dir.join("file"),
+            big: dir.join("big"),
+        };
+        // Not zeroes, in case something on the way would treat those differently.
+        let mut number = 1_u64;
+        let mut out = std::io::BufWriter::new(File::create(&files.file)?);
+        for _ in 0..FILE_LEN / 8 {
+            number = number
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            out.write_all(&number.to_le_bytes())?;
+        }
+        out.flush()?;
+        File::create(&files.big)?.set_len(BIG_LEN)?;
+        Ok(files)
+    }
+
+    fn nginx(&self, port: u16, workers: usize) -> Result<PathBuf> {
+        let folder = self.dir.join(format!("nginx-{port}"));
+        fs::create_dir_all(&folder)?;
+        let (files, folder_name) = (self.dir.display(), folder.display());
+        let text = "x".repeat(500);
+        let user = if rustix::process::geteuid().is_root() {
+            "user root;"
+        } else {
+            ""
+        };
+        let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+            .map(|name| format!("    {name}_temp_path {folder_name}/{name};\n"))
+            .concat();
+        let configuration = format!(
+            "{user}
+daemon off;
+worker_processes {workers};
+worker_rlimit_nofile 20000;
+pid {folder_name}/pid;
+error_log {folder_name}/error.log crit;
+events {{ worker_connections 16384; }}
+http {{
+    access_log off;
+    sendfile on;
+    tcp_nopush on;
+    keepalive_requests 1000000000;
+    keepalive_timeout 600s;
+    client_max_body_size 0;
+    open_file_cache max=100 inactive=600s;
+    default_type text/plain;
+{temporary}    server {{
+        listen 127.0.0.1:{port} backlog=1024;
+        root {files};
+        location = /text {{ return 200 \"Hello, World!\"; }}
+        location = /text500 {{ return 200 \"{text}\"; }}
+        location = /json {{ return 200 '{{\"message\":\"Hello, World!\"}}'; }}
+        location = /upload {{ return 200 \"read\\n\"; }}
+    }}
+}}
+"
+        );
+        let file = folder.join("nginx.conf");
+        fs::write(&file, configuration)?;
+        Ok(file)
+    }
+}
+
+/// Compares what `server` answers with what it should: speed of a wrong answer is worth nothing.
+pub(crate) fn check(kind: Kind, server: &Server) -> Result<()> {
+    let mut client = Client::new(server.address);
+    let mut expected = vec![("/text", 13), ("/text500", 500)];
+    if kind.can(Ability::Json) {
+        expected.push(("/json", 27));
+    }
+    if kind.can(Ability::Bodies) {
+        expected.push(("/file", FILE_LEN));
+    }
+    if kind.can(Ability::Sleep) {
+        expected.push(("/sleep", 13));
+    }
+    for (path, len) in expected {
+        let answer = client
+            .get(path, |_| ())
+            .with_context(|| format!("{}: {path}", kind.name()))?;
+        if (answer.status, answer.body_len) != (200, len) {
+            bail!("{}: {path} is {answer:?} and not {len} bytes", kind.name());
+        }
+    }
+    Ok(())
+}

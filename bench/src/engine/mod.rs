@@ -1,0 +1,166 @@
+//! `samovar-bench engine`: samovar-http beside other engines, on the same endpoints.
+//!
+//! The rivals stand in `bench/rivals`, the server of ours in `bench/examples/samovar.rs`, and the
+//! floor, which parses nothing, in `bench/examples/floor.rs`. All are built by the same command.
+//!
+//! Rounds are interleaved and figures are medians, as for the caches. Rows «on one core» have a
+//! server of one thread and its client on the same core; the others leave all cores to both, and
+//! servers have a thread for each.
+
+mod contender;
+mod rows;
+mod soak;
+mod standing;
+mod table;
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::machine;
+
+pub(crate) const USAGE: &str = "\
+usage: samovar-bench engine [options]
+       samovar-bench engine soak [--requests N]
+
+  --rounds N      measure each figure N times and take the median (3)
+  --seconds S     for so long each time (2)
+  --rows TEXT     only rows whose name holds TEXT
+  --only NAMES    only these servers, by comma: floor,inline,worker,hyper,axum,actix,nginx
+  --quick         three rounds of a second
+  --requests N    of a soak (10000000)";
+
+/// What to measure, and for how long.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Options {
+    pub(crate) rounds: u32,
+    pub(crate) seconds: f64,
+    /// Part of the names of the rows wanted; empty for all.
+    pub(crate) rows: String,
+    /// Names of the servers wanted; empty for all.
+    pub(crate) only: Vec<String>,
+    is_soak: bool,
+    requests: u64,
+}
+
+impl Options {
+    fn parse(words: &[String]) -> Result<Self> {
+        let mut options = Self {
+            rounds: 3,
+            seconds: 2.0,
+            rows: String::new(),
+            only: Vec::new(),
+            is_soak: false,
+            requests: 10_000_000,
+        };
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            let mut value = || {
+                words
+                    .next()
+                    .with_context(|| format!("{word} needs a value"))
+            };
+            match word.as_str() {
+                "soak" => options.is_soak = true,
+                "--rounds" => options.rounds = value()?.parse().context("--rounds")?,
+                "--seconds" => options.seconds = value()?.parse().context("--seconds")?,
+                "--rows" => options.rows.clone_from(value()?),
+                "--only" => options.only = value()?.split(',').map(str::to_owned).collect(),
+                "--quick" => options.seconds = 1.0,
+                "--requests" => options.requests = value()?.parse().context("--requests")?,
+                _ => bail!("unknown option {word}\n\n{USAGE}"),
+            }
+        }
+        if options.rounds == 0 || options.seconds <= 0.0 {
+            bail!("--rounds and --seconds must be more than 0");
+        }
+        Ok(options)
+    }
+}
+
+/// Runs the mode with the words behind its name.
+///
+/// # Errors
+///
+/// If something does not build, start or answer as it should.
+pub(crate) fn run(words: &[String]) -> Result<()> {
+    let options = Options::parse(words)?;
+    if !machine::is_inside_namespace() {
+        build()?;
+    }
+    machine::enter_network_namespace();
+    let scratch = tempfile::Builder::new()
+        .prefix("samovar-bench-")
+        .tempdir()?;
+    let files = contender::Files::make(scratch.path())?;
+    if options.is_soak {
+        return soak::run(&files, options.requests);
+    }
+    let load_before = machine::load();
+    let mut tables = rows::measure(&options, &files)?;
+    tables.extend(standing::measure(&options, &files)?);
+    let how = format!(
+        "{} rounds of {} s, medians",
+        options.rounds, options.seconds
+    );
+    println!("{}", machine::describe(&how, &load_before));
+    println!("{}", table::render(&tables));
+    Ok(())
+}
+
+/// Where cargo puts what this program was built with: `target/release`.
+fn release_dir() -> Result<PathBuf> {
+    let program = std::env::current_exe()?;
+    Ok(program
+        .parent()
+        .context("a program stands in a folder")?
+        .to_path_buf())
+}
+
+fn build() -> Result<()> {
+    let bench = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let target = release_dir()?
+        .parent()
+        .context("release stands in target")?
+        .to_path_buf();
+    crate::progress("building the servers (the first time: some minutes)");
+    for (manifest, target, what) in [
+        (bench.join("Cargo.toml"), target.clone(), "--examples"),
+        (
+            bench.join("rivals/Cargo.toml"),
+            target.join("rivals"),
+            "--bins",
+        ),
+    ] {
+        let status = Command::new("cargo")
+            .args(["build", "--release", "--quiet", what, "--manifest-path"])
+            .arg(&manifest)
+            .arg("--target-dir")
+            .arg(&target)
+            .status()
+            .context("cannot start cargo")?;
+        if !status.success() {
+            bail!("{} does not build", manifest.display());
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_read() {
+        let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let options = Options::parse(&words("--rounds 5 --only hyper,axum")).unwrap();
+        assert_eq!(
+            (options.rounds, &options.only[..]),
+            (5, &["hyper".into(), "axum".into()][..])
+        );
+        assert!(Options::parse(&words("soak --requests 5")).unwrap().is_soak);
+        assert!(Options::parse(&words("--rounds 0")).is_err());
+        assert!(Options::parse(&words("--what")).is_err());
+    }
+}

@@ -1,0 +1,222 @@
+//! Rows about what stands: idle connections, slow readers, handlers that sleep. Each has a fresh
+//! server for itself.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use super::Options;
+use super::contender::{Ability, BLOCKING_THREADS, Files, Kind};
+use super::table::{Cell, Table, Unit};
+use crate::load::{echo, idle, slow};
+use crate::process::Server;
+use crate::wrk::Load;
+
+/// Connections that do nothing.
+const IDLE_COUNT: usize = 10_000;
+
+/// Readers of `/big` that take their time, and for how long that is watched.
+const SLOW_COUNT: usize = 500;
+const SLOW_SECONDS: u64 = 8;
+
+/// Connections of the good requests beside.
+const GOOD_COUNT: u32 = 16;
+
+/// Connections that ask for `/sleep`, and threads that sleep.
+const SLEEP_CONNECTIONS: u32 = 100;
+const SLEEP_THREADS: usize = 50;
+
+type Measure = fn(Kind, &Files, &Load, &Options) -> Result<Vec<Cell>>;
+
+/// Names and units of its rows, what it needs, and how it is measured.
+type Subject = (&'static [(&'static str, Unit)], Ability, Measure);
+
+/// Measures all of them. One subject may fill several rows.
+pub(crate) fn measure(options: &Options, files: &Files) -> Result<Vec<Table>> {
+    let subjects: [Subject; 4] = [
+        (
+            &[
+                ("10,000 idle connections", Unit::KibibytesPerConnection),
+                ("good requests beside them", Unit::MicrosPerRequest),
+            ],
+            Ability::Json,
+            idle_connections,
+        ),
+        (
+            &[
+                ("10,000 idle WebSockets", Unit::KibibytesPerConnection),
+                (
+                    "good requests beside the WebSockets",
+                    Unit::MicrosPerRequest,
+                ),
+            ],
+            Ability::WebSocket,
+            idle_websockets,
+        ),
+        (
+            &[
+                ("500 slow readers of 1 GiB, growth", Unit::Mebibytes),
+                ("good requests beside the readers", Unit::MicrosPerRequest),
+            ],
+            Ability::Bodies,
+            slow_readers,
+        ),
+        (
+            &[
+                ("handler of 10 ms, 50 threads c100", Unit::PartOfLimit),
+                ("its CPU", Unit::MicrosPerRequest),
+            ],
+            Ability::Sleep,
+            sleeping,
+        ),
+    ];
+    let scratch = tempfile::Builder::new()
+        .prefix("samovar-bench-")
+        .tempdir()?;
+    let text = Load::new(scratch.path(), "text", &["/text".into()], true)?;
+    let naps = tempfile::Builder::new()
+        .prefix("samovar-bench-")
+        .tempdir()?;
+    let naps = (
+        Load::new(naps.path(), "sleep", &["/sleep".into()], true)?,
+        naps,
+    );
+    let mut tables = Vec::new();
+    for (rows, ability, measure) in subjects {
+        if !rows.iter().any(|(name, _)| name.contains(&options.rows)) {
+            continue;
+        }
+        let names: Vec<_> = rows
+            .iter()
+            .map(|&(name, unit)| (name.to_owned(), unit))
+            .collect();
+        let mut table = Table::new(&names);
+        let wanted = |kind: &Kind| {
+            let is_asked = options.only.is_empty() || options.only.iter().any(|n| n == kind.name());
+            is_asked && kind.can(ability)
+        };
+        for kind in Kind::ALL.into_iter().filter(wanted) {
+            let load = if ability == Ability::Sleep {
+                &naps.0
+            } else {
+                &text
+            };
+            for _ in 0..options.rounds {
+                let name = rows.first().map_or("", |row| row.0);
+                crate::progress(&format!("{name}: {}", kind.name()));
+                let cells = measure(kind, files, load, options);
+                if let Err(error) = &cells {
+                    crate::progress(&format!("{}: {error:#}", kind.name()));
+                }
+                for index in 0..rows.len() {
+                    let cell = cells.as_ref().ok().and_then(|cells| cells.get(index));
+                    table.add(index, kind, cell.copied());
+                }
+            }
+        }
+        tables.push(table);
+    }
+    Ok(tables)
+}
+
+fn start(kind: Kind, files: &Files, blocking: usize) -> Result<Server> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    kind.start(files, cores, blocking)
+}
+
+/// CPU, rate and latencies of good requests.
+fn good(server: &Server, load: &Load, options: &Options) -> Result<Cell> {
+    let before = server.cpu();
+    let seen = load.run(server.address, GOOD_COUNT, options.seconds)?;
+    let cpu = server.cpu().saturating_sub(before);
+    Ok(Cell {
+        cost: cpu.as_secs_f64() * 1e6 / to_f64(seen.requests),
+        rate: to_f64(seen.requests) / seen.duration.as_secs_f64(),
+        p50_us: seen.p50.as_secs_f64() * 1e6,
+        p99_us: seen.p99.as_secs_f64() * 1e6,
+    })
+}
+
+fn grown(server: &Server, before: u64) -> f64 {
+    to_f64(server.anonymous_len().saturating_sub(before))
+}
+
+fn cost(cost: f64) -> Cell {
+    Cell {
+        cost,
+        ..Cell::default()
+    }
+}
+
+fn idle_connections(
+    kind: Kind,
+    files: &Files,
+    load: &Load,
+    options: &Options,
+) -> Result<Vec<Cell>> {
+    let server = start(kind, files, BLOCKING_THREADS)?;
+    // What a first connection makes a server set up is not of each connection.
+    drop(idle::open(server.address, "/text", 100)?);
+    let before = server.anonymous_len();
+    let connections = idle::open(server.address, "/text", IDLE_COUNT)?;
+    let each = cost(grown(&server, before) / 1024.0 / to_f64(connections.len() as u64));
+    Ok(vec![each, good(&server, load, options)?])
+}
+
+fn idle_websockets(kind: Kind, files: &Files, load: &Load, options: &Options) -> Result<Vec<Cell>> {
+    let server = start(kind, files, BLOCKING_THREADS)?;
+    drop(echo::open(server.address, "/ws", 100)?);
+    let before = server.anonymous_len();
+    let sockets = echo::open(server.address, "/ws", IDLE_COUNT)?;
+    let each = cost(grown(&server, before) / 1024.0 / to_f64(sockets.len() as u64));
+    Ok(vec![each, good(&server, load, options)?])
+}
+
+fn slow_readers(kind: Kind, files: &Files, load: &Load, options: &Options) -> Result<Vec<Cell>> {
+    let server = start(kind, files, BLOCKING_THREADS)?;
+    let before = server.anonymous_len();
+    let mut readers = slow::Readers::open(server.address, "/big", SLOW_COUNT)?;
+    let is_done = AtomicBool::new(false);
+    let (peak, good, sipped) = std::thread::scope(|scope| {
+        let sipping = scope.spawn(|| readers.sip(&is_done));
+        let mut peak = 0;
+        for _ in 0..SLOW_SECONDS {
+            std::thread::sleep(Duration::from_secs(1));
+            peak = server.anonymous_len().max(peak);
+        }
+        let good = good(&server, load, options);
+        peak = server.anonymous_len().max(peak);
+        is_done.store(true, Ordering::Relaxed);
+        (peak, good, sipping.join())
+    });
+    sipped
+        .ok()
+        .context("the readers panicked")?
+        .context("slow readers")?;
+    Ok(vec![
+        cost(to_f64(peak.saturating_sub(before)) / 1024.0 / 1024.0),
+        good?,
+    ])
+}
+
+fn sleeping(kind: Kind, files: &Files, load: &Load, options: &Options) -> Result<Vec<Cell>> {
+    let server = start(kind, files, SLEEP_THREADS)?;
+    let before = server.cpu();
+    let seen = load.run(server.address, SLEEP_CONNECTIONS, options.seconds.max(3.0))?;
+    let cpu = server.cpu().saturating_sub(before);
+    let rate = to_f64(seen.requests) / seen.duration.as_secs_f64();
+    let limit = to_f64(SLEEP_THREADS as u64) / 0.010;
+    let cell = Cell {
+        cost: cpu.as_secs_f64() * 1e6 / to_f64(seen.requests),
+        rate,
+        p50_us: seen.p50.as_secs_f64() * 1e6,
+        p99_us: seen.p99.as_secs_f64() * 1e6,
+    };
+    Ok(vec![cost(100.0 * rate / limit), cell])
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
+fn to_f64(count: u64) -> f64 {
+    count as f64
+}

@@ -1,0 +1,124 @@
+//! WebSocket messages: to and fro, and to everybody.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use super::poll::Fleet;
+use super::{Seen, websocket};
+
+/// A message is lost if it takes longer.
+const MESSAGE_SECONDS_MAX: Duration = Duration::from_secs(20);
+
+/// Sends a message of `len` bytes on each of `count` sockets, and the next when it has come back.
+pub(crate) fn echo(address: SocketAddr, count: usize, len: u16, seconds: f64) -> io::Result<Seen> {
+    let (message, answer_len) = (websocket::text(len), websocket::answer_len(len));
+    let mut fleet = Fleet::new(open(address, "/ws", count)?)?;
+    let started = Instant::now();
+    let mut asked = vec![started; count];
+    let mut received_len = vec![0; count];
+    for mut stream in &fleet.streams {
+        stream.write_all(&message)?;
+    }
+    let mut seen = Seen::default();
+    let mut buffer = vec![0; 65536];
+    while started.elapsed().as_secs_f64() < seconds {
+        let keys = fleet.wait(MESSAGE_SECONDS_MAX)?;
+        if keys.is_empty() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        for key in keys {
+            let (Some(mut stream), Some(asked), Some(received_len)) = (
+                fleet.streams.get(key),
+                asked.get_mut(key),
+                received_len.get_mut(key),
+            ) else {
+                continue;
+            };
+            *received_len += read(stream, &mut buffer)?;
+            if *received_len >= answer_len {
+                *received_len -= answer_len;
+                seen.latencies_us.push(asked.elapsed().as_secs_f64() * 1e6);
+                seen.count += 1;
+                *asked = Instant::now();
+                stream.write_all(&message)?;
+            }
+        }
+    }
+    seen.duration = started.elapsed();
+    seen.latencies_us.sort_by(f64::total_cmp);
+    Ok(seen)
+}
+
+/// Opens `count` sockets that hear what any of them says, and `say` so many messages one after the
+/// other. A latency is that until the last socket has heard it.
+///
+/// `begin` is called when all sockets are open: what they took is not measured.
+pub(crate) fn broadcast(
+    address: SocketAddr,
+    count: usize,
+    len: u16,
+    messages: u32,
+    begin: impl FnOnce(),
+) -> io::Result<Seen> {
+    let (message, answer_len) = (websocket::text(len), websocket::answer_len(len));
+    let mut fleet = Fleet::new(open(address, "/broadcast", count)?)?;
+    let mut buffer = vec![0; 65536];
+    // A first one that does not count: after it, every socket is known to listen.
+    say(&mut fleet, &message, answer_len, &mut buffer)?;
+    begin();
+    let started = Instant::now();
+    let mut seen = Seen::default();
+    for _ in 0..messages {
+        let said = Instant::now();
+        say(&mut fleet, &message, answer_len, &mut buffer)?;
+        seen.latencies_us.push(said.elapsed().as_secs_f64() * 1e6);
+        seen.count += 1;
+    }
+    seen.duration = started.elapsed();
+    seen.latencies_us.sort_by(f64::total_cmp);
+    Ok(seen)
+}
+
+/// Says it on the first socket and waits until all have heard it.
+fn say(fleet: &mut Fleet, message: &[u8], answer_len: usize, buffer: &mut [u8]) -> io::Result<()> {
+    let mut left_len = vec![answer_len; fleet.streams.len()];
+    let mut left_count = left_len.len();
+    if let Some(mut first) = fleet.streams.first() {
+        first.write_all(message)?;
+    }
+    while left_count > 0 {
+        let keys = fleet.wait(MESSAGE_SECONDS_MAX)?;
+        if keys.is_empty() {
+            let text = format!("{left_count} sockets have not heard it");
+            return Err(io::Error::new(ErrorKind::TimedOut, text));
+        }
+        for key in keys {
+            let (Some(stream), Some(left_len)) = (fleet.streams.get(key), left_len.get_mut(key))
+            else {
+                continue;
+            };
+            let len = read(stream, buffer)?;
+            if len > *left_len {
+                return Err(io::Error::new(ErrorKind::InvalidData, "more than was said"));
+            }
+            *left_len -= len;
+            left_count -= usize::from(len > 0 && *left_len == 0);
+        }
+    }
+    Ok(())
+}
+
+/// Opens `count` sockets at `path`.
+pub(crate) fn open(address: SocketAddr, path: &str, count: usize) -> io::Result<Vec<TcpStream>> {
+    (0..count).map(|_| websocket::open(address, path)).collect()
+}
+
+/// Reads what is there; 0 if there is nothing after all.
+fn read(mut stream: &TcpStream, buffer: &mut [u8]) -> io::Result<usize> {
+    match stream.read(buffer) {
+        Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(0),
+        read => read,
+    }
+}

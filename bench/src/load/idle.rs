@@ -1,0 +1,28 @@
+//! Connections that do nothing.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+
+/// Opens `count` connections and asks for `path` once on each, so that the server has done with
+/// them all that it does.
+///
+/// # Errors
+///
+/// If an answer is not 200.
+pub(crate) fn open(address: SocketAddr, path: &str, count: usize) -> io::Result<Vec<TcpStream>> {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n");
+    let mut buffer = [0; 4096];
+    let one = |_| {
+        let mut stream = TcpStream::connect(address)?;
+        stream.write_all(request.as_bytes())?;
+        let len = stream.read(&mut buffer)?;
+        let answer = buffer.get(..len).unwrap_or_default();
+        if answer.starts_with(b"HTTP/1.1 200") {
+            Ok(stream)
+        } else {
+            let said = String::from_utf8_lossy(answer).into_owned();
+            Err(io::Error::new(ErrorKind::InvalidData, said))
+        }
+    };
+    (0..count).map(one).collect()
+}

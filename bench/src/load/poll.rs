@@ -1,0 +1,47 @@
+//! Many sockets in one thread.
+
+use std::io;
+use std::net::TcpStream;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+
+/// Sockets that are watched for something to read. A socket's key is its place in `streams`.
+pub(crate) struct Fleet {
+    pub(crate) streams: Vec<TcpStream>,
+    poll: OwnedFd,
+    events: Vec<Event>,
+}
+
+impl Fleet {
+    /// Watches `streams`, which stop blocking.
+    pub(crate) fn new(streams: Vec<TcpStream>) -> io::Result<Self> {
+        let poll = epoll::create(CreateFlags::CLOEXEC)?;
+        for (key, stream) in streams.iter().enumerate() {
+            stream.set_nonblocking(true)?;
+            epoll::add(
+                &poll,
+                stream,
+                EventData::new_u64(key as u64),
+                EventFlags::IN,
+            )?;
+        }
+        Ok(Self {
+            streams,
+            poll,
+            events: Vec::with_capacity(512),
+        })
+    }
+
+    /// Waits for `timeout` at most; the keys of sockets with something to read.
+    pub(crate) fn wait(&mut self, timeout: Duration) -> io::Result<Vec<usize>> {
+        self.events.clear();
+        let timeout = Timespec::try_from(timeout).map_err(io::Error::other)?;
+        let room = rustix::buffer::spare_capacity(&mut self.events);
+        epoll::wait(&self.poll, room, Some(&timeout))?;
+        let keys = self.events.iter().map(|event| event.data.u64());
+        Ok(keys.filter_map(|key| usize::try_from(key).ok()).collect())
+    }
+}

@@ -1,0 +1,58 @@
+//! Readers that take a large body in sips.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rustix::net::{AddressFamily, SocketType, sockopt};
+
+/// The receive buffer of a reader, in bytes: small, so that the server is the one that waits.
+const RECEIVE_BUFFER_LEN: usize = 16 << 10;
+
+/// What is read at once, and how often: 80 KB/s.
+const SIP_LEN: usize = 8 << 10;
+const SIP_PAUSE: Duration = Duration::from_millis(100);
+
+/// Connections that have asked for a body.
+#[derive(Debug)]
+pub(crate) struct Readers(Vec<TcpStream>);
+
+impl Readers {
+    /// Asks for `path` on `count` connections.
+    pub(crate) fn open(address: SocketAddr, path: &str, count: usize) -> io::Result<Self> {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n");
+        let one = |_| {
+            let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None)?;
+            sockopt::set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER_LEN)?;
+            rustix::net::connect(&socket, &address)?;
+            let mut stream = TcpStream::from(socket);
+            stream.write_all(request.as_bytes())?;
+            stream.set_nonblocking(true)?;
+            Ok(stream)
+        };
+        (0..count).map(one).collect::<io::Result<_>>().map(Self)
+    }
+
+    /// Reads slowly until `is_done`; the bytes read.
+    ///
+    /// # Errors
+    ///
+    /// If a connection ends.
+    pub(crate) fn sip(&mut self, is_done: &AtomicBool) -> io::Result<u64> {
+        let mut sip = [0; SIP_LEN];
+        let mut read_len = 0;
+        while !is_done.load(Ordering::Relaxed) {
+            for stream in &mut self.0 {
+                match stream.read(&mut sip) {
+                    Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                    Ok(len) => read_len += len as u64,
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            std::thread::sleep(SIP_PAUSE);
+        }
+        Ok(read_len)
+    }
+}
