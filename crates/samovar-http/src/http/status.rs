@@ -17,6 +17,8 @@ impl Status {
     pub const NOT_MODIFIED: Self = Self(304);
     /// 400
     pub const BAD_REQUEST: Self = Self(400);
+    /// 403
+    pub const FORBIDDEN: Self = Self(403);
     /// 404
     pub const NOT_FOUND: Self = Self(404);
     /// 405
@@ -31,6 +33,8 @@ impl Status {
     pub const RANGE_NOT_SATISFIABLE: Self = Self(416);
     /// 417
     pub const EXPECTATION_FAILED: Self = Self(417);
+    /// 426
+    pub const UPGRADE_REQUIRED: Self = Self(426);
     /// 431
     pub const HEADER_FIELDS_TOO_LARGE: Self = Self(431);
     /// 500
@@ -87,6 +91,7 @@ impl Status {
             416 => "Range Not Satisfiable",
             417 => "Expectation Failed",
             422 => "Unprocessable Content",
+            426 => "Upgrade Required",
             429 => "Too Many Requests",
             431 => "Request Header Fields Too Large",
             500 => "Internal Server Error",

@@ -1,0 +1,390 @@
+//! Streams of zlib, lent for one message at a time.
+
+use std::sync::{Mutex, PoisonError};
+
+use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
+
+use super::{WINDOW_BITS_MAX, WINDOW_BITS_MIN};
+use crate::proto::ws::Failure;
+
+/// What a sender leaves out at the end of a message (RFC 7692, 7.2.1).
+const TAIL: [u8; 4] = [0x00, 0x00, 0xff, 0xff];
+/// Memory added to a message at a time while it is decompressed, in bytes.
+const GROWTH_LEN: usize = 16 * 1024;
+/// Streams of each kind that wait for their next message; more are dropped.
+const WAITING_MAX: usize = 8;
+
+static INFLATERS: Mutex<Vec<Decompress>> = Mutex::new(Vec::new());
+/// All with the largest window.
+static DEFLATERS: Mutex<Vec<Compress>> = Mutex::new(Vec::new());
+
+fn lend<T>(waiting: &Mutex<Vec<T>>) -> Option<T> {
+    waiting.lock().unwrap_or_else(PoisonError::into_inner).pop()
+}
+
+fn give_back<T>(waiting: &Mutex<Vec<T>>, stream: T) {
+    let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+    if waiting.len() < WAITING_MAX {
+        waiting.push(stream);
+    }
+}
+
+/// The last bytes that messages may point back to.
+#[derive(Debug, Default)]
+struct Window {
+    bytes: Vec<u8>,
+    /// 0 if messages do not point back.
+    len_max: usize,
+}
+
+impl Window {
+    fn new(keeps_context: bool, bits: u8) -> Self {
+        let bits = bits.clamp(WINDOW_BITS_MIN, WINDOW_BITS_MAX);
+        Self {
+            bytes: Vec::new(),
+            len_max: if keeps_context { 1 << bits } else { 0 },
+        }
+    }
+
+    fn add(&mut self, said: &[u8]) {
+        let said = last(said, self.len_max);
+        let kept_len = self.len_max.saturating_sub(said.len());
+        let dropped_len = self.bytes.len().saturating_sub(kept_len);
+        self.bytes.drain(..dropped_len);
+        self.bytes.extend_from_slice(said);
+    }
+}
+
+/// The last `len_max` bytes, or all.
+fn last(bytes: &[u8], len_max: usize) -> &[u8] {
+    let start = bytes.len().saturating_sub(len_max);
+    bytes.get(start..).unwrap_or_default()
+}
+
+/// Reads the compressed messages of one connection.
+#[derive(Debug)]
+pub struct Inflater {
+    window: Window,
+    /// While a message is under way.
+    stream: Option<Decompress>,
+}
+
+impl Inflater {
+    /// `keeps_context`: a message may point back into earlier ones, `window_bits` at most.
+    pub fn new(keeps_context: bool, window_bits: u8) -> Self {
+        Self {
+            window: Window::new(keeps_context, window_bits),
+            stream: None,
+        }
+    }
+
+    /// A message begins.
+    pub(crate) fn begin(&mut self) {
+        let mut stream = lend(&INFLATERS).unwrap_or_else(|| Decompress::new(false));
+        restart(&mut stream, &self.window.bytes);
+        self.stream = Some(stream);
+    }
+
+    /// Decompresses a piece of a message behind `message`.
+    pub(crate) fn feed(
+        &mut self,
+        mut piece: &[u8],
+        message: &mut Vec<u8>,
+        len_max: usize,
+    ) -> Result<(), Failure> {
+        let Some(stream) = &mut self.stream else {
+            return Err(Failure::Deflate);
+        };
+        loop {
+            // One byte of room past the limit is what shows that there is more.
+            let room = len_max.saturating_add(1).saturating_sub(message.len());
+            message.reserve(room.min(GROWTH_LEN.max(piece.len())));
+            let (read_before, out_before) = (stream.total_in(), message.len());
+            let status = stream
+                .decompress_vec(piece, message, FlushDecompress::None)
+                .map_err(|_damaged| Failure::Deflate)?;
+            if message.len() > len_max {
+                return Err(Failure::MessageTooLong);
+            }
+            let read = stream.total_in().saturating_sub(read_before);
+            let read = usize::try_from(read).unwrap_or(usize::MAX);
+            piece = piece.get(read..).unwrap_or_default();
+            match status {
+                // RFC 7692, 7.2.3.4: a block may say that it is the last one and be followed by
+                // others. For zlib the stream ends there, so a new one goes on.
+                Status::StreamEnd => {
+                    let said = last(message, 1 << WINDOW_BITS_MAX);
+                    let mut before = Window::new(true, WINDOW_BITS_MAX);
+                    before.add(&self.window.bytes);
+                    before.add(said);
+                    restart(stream, &before.bytes);
+                    if piece.is_empty() {
+                        return Ok(());
+                    }
+                }
+                Status::Ok | Status::BufError => {
+                    let has_room = message.len() < message.capacity();
+                    if piece.is_empty() && has_room {
+                        return Ok(());
+                    }
+                    if read == 0 && message.len() == out_before && has_room {
+                        return Err(Failure::Deflate);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A message ends.
+    pub(crate) fn end(&mut self, message: &mut Vec<u8>, len_max: usize) -> Result<(), Failure> {
+        self.feed(&TAIL, message, len_max)?;
+        self.window.add(message);
+        if let Some(stream) = self.stream.take() {
+            give_back(&INFLATERS, stream);
+        }
+        Ok(())
+    }
+}
+
+fn restart(stream: &mut Decompress, window: &[u8]) {
+    stream.reset(false);
+    if !window.is_empty() {
+        // Raw DEFLATE takes a dictionary at any time.
+        drop(stream.set_dictionary(window));
+    }
+}
+
+/// Writes the compressed messages of one connection.
+#[derive(Debug)]
+pub struct Deflater {
+    window: Window,
+    window_bits: u8,
+}
+
+impl Deflater {
+    /// `keeps_context`: messages point back into earlier ones. `window_bits`: how far a message
+    /// points back at most, 9 to 15.
+    pub fn new(keeps_context: bool, window_bits: u8) -> Self {
+        Self {
+            window: Window::new(keeps_context, window_bits),
+            window_bits: window_bits.clamp(WINDOW_BITS_MIN, WINDOW_BITS_MAX),
+        }
+    }
+
+    /// Compresses a message behind `out`; `false`, and nothing added, if that would not make it
+    /// shorter. The message then has to be sent as it is.
+    pub fn deflate(&mut self, message: &[u8], out: &mut Vec<u8>) -> bool {
+        let is_shorter = deflate(message, &self.window.bytes, self.window_bits, out);
+        if is_shorter {
+            self.window.add(message);
+        }
+        is_shorter
+    }
+
+    /// Whether a message from [`deflate_alone`] may be sent here.
+    pub fn takes_alone(&self) -> bool {
+        self.window_bits == WINDOW_BITS_MAX
+    }
+
+    /// A message from [`deflate_alone`] was sent: the peer's window holds it.
+    pub fn sent_alone(&mut self, message: &[u8]) {
+        self.window.add(message);
+    }
+}
+
+/// Compresses a message that points back only into itself, so that it can be sent to any peer that
+/// takes the largest window. `false`, and nothing added, if that would not make it shorter.
+pub fn deflate_alone(message: &[u8], out: &mut Vec<u8>) -> bool {
+    deflate(message, &[], WINDOW_BITS_MAX, out)
+}
+
+fn deflate(message: &[u8], window: &[u8], window_bits: u8, out: &mut Vec<u8>) -> bool {
+    let is_largest = window_bits == WINDOW_BITS_MAX;
+    let waiting = if is_largest { lend(&DEFLATERS) } else { None };
+    let mut stream = waiting
+        .unwrap_or_else(|| Compress::new_with_window_bits(Compression::fast(), false, window_bits));
+    let start = out.len();
+    // No longer than the message: past that the effort is given up.
+    out.reserve(message.len().saturating_add(TAIL.len()));
+    let is_ready = window.is_empty() || stream.set_dictionary(window).is_ok();
+    let status = stream.compress_vec(message, out, FlushCompress::Sync);
+    let is_whole = stream.total_in() == message.len() as u64 && out.len() < out.capacity();
+    let end = out.len().saturating_sub(TAIL.len());
+    let len = end.saturating_sub(start);
+    let is_shorter = is_ready
+        && status.is_ok()
+        && is_whole
+        && len < message.len()
+        && out.get(end..) == Some(&TAIL[..]);
+    out.truncate(if is_shorter { end } else { start });
+    if is_largest {
+        stream.reset();
+        give_back(&DEFLATERS, stream);
+    }
+    is_shorter
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn inflate(inflater: &mut Inflater, bytes: &[u8], len_max: usize) -> Result<Vec<u8>, Failure> {
+        let mut message = Vec::new();
+        inflater.begin();
+        for piece in bytes.chunks(7) {
+            inflater.feed(piece, &mut message, len_max)?;
+        }
+        inflater.end(&mut message, len_max)?;
+        Ok(message)
+    }
+
+    /// Text that points back as far as it can.
+    fn text(len: usize) -> Vec<u8> {
+        let line = |n: usize| format!("line {} of {}\n", n * 7919 % 1000, n % 13);
+        (0..len)
+            .flat_map(|n| line(n).into_bytes())
+            .take(len)
+            .collect()
+    }
+
+    #[test]
+    fn examples_of_the_rfc() {
+        // RFC 7692, 7.2.3.1 and 7.2.3.2: "Hello", and again with the context of the first.
+        let hello = b"\xf2\x48\xcd\xc9\xc9\x07\x00";
+        let mut keeping = Inflater::new(true, 15);
+        assert_eq!(inflate(&mut keeping, hello, 5), Ok(b"Hello".to_vec()));
+        let again = b"\xf2\x00\x11\x00\x00";
+        assert_eq!(inflate(&mut keeping, again, 5), Ok(b"Hello".to_vec()));
+        let mut forgetting = Inflater::new(false, 15);
+        assert_eq!(inflate(&mut forgetting, hello, 5), Ok(b"Hello".to_vec()));
+        assert_eq!(inflate(&mut forgetting, again, 5), Err(Failure::Deflate));
+        // 7.2.3.3: a block without compression. 7.2.3.4: a block that says it is the last.
+        let stored = b"\x00\x05\x00\xfa\xff\x48\x65\x6c\x6c\x6f\x00";
+        assert_eq!(inflate(&mut forgetting, stored, 5), Ok(b"Hello".to_vec()));
+        let last = b"\xf3\x48\xcd\xc9\xc9\x07\x00\x00";
+        assert_eq!(inflate(&mut forgetting, last, 5), Ok(b"Hello".to_vec()));
+        // 7.2.3.5: two blocks. 7.2.3.6: an empty message.
+        let two = b"\xf2\x48\x05\x00\x00\x00\xff\xff\xca\xc9\xc9\x07\x00";
+        assert_eq!(inflate(&mut forgetting, two, 5), Ok(b"Hello".to_vec()));
+        assert_eq!(inflate(&mut forgetting, b"\x00", 5), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn a_block_that_says_it_is_the_last_keeps_the_window() {
+        let mut keeping = Inflater::new(true, 15);
+        inflate(&mut keeping, b"\xf3\x48\xcd\xc9\xc9\x07\x00\x00", 5).unwrap();
+        assert_eq!(
+            inflate(&mut keeping, b"\xf2\x00\x11\x00\x00", 5),
+            Ok(b"Hello".to_vec())
+        );
+    }
+
+    #[test]
+    fn what_is_compressed_comes_back() {
+        for keeps_context in [false, true] {
+            for bits in WINDOW_BITS_MIN..=WINDOW_BITS_MAX {
+                let mut deflater = Deflater::new(keeps_context, bits);
+                let mut inflater = Inflater::new(keeps_context, bits);
+                for len in [100, 1000, 70_000, 300] {
+                    let (message, mut out) = (text(len), b"before".to_vec());
+                    assert!(
+                        deflater.deflate(&message, &mut out),
+                        "{len} bytes, {bits} bits"
+                    );
+                    assert_eq!(inflate(&mut inflater, &out[6..], len), Ok(message));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn context_makes_the_second_message_smaller_and_alone_ones_fit_in() {
+        let mut deflater = Deflater::new(true, 15);
+        let mut inflater = Inflater::new(true, 15);
+        let (message, mut first, mut alone, mut third) = (text(2000), vec![], vec![], vec![]);
+        assert!(deflater.deflate(&message, &mut first));
+        assert!(deflate_alone(b"alone alone alone alone", &mut alone));
+        deflater.sent_alone(b"alone alone alone alone");
+        assert!(deflater.deflate(&message, &mut third));
+        assert!(
+            third.len() * 4 < first.len(),
+            "{} {}",
+            first.len(),
+            third.len()
+        );
+        for (bytes, expected) in [
+            (&first, &message[..]),
+            (&alone, b"alone alone alone alone"),
+            (&third, &message),
+        ] {
+            assert_eq!(inflate(&mut inflater, bytes, 2000).as_deref(), Ok(expected));
+        }
+    }
+
+    #[test]
+    fn a_window_is_kept_to() {
+        let message = text(70_000);
+        for bits in WINDOW_BITS_MIN..=WINDOW_BITS_MAX {
+            let mut out = Vec::new();
+            assert!(Deflater::new(false, bits).deflate(&message, &mut out));
+            out.extend(TAIL);
+            // A reader with this window and one byte of room at a time cannot look back further.
+            let mut stream = Decompress::new_with_window_bits(false, bits);
+            let (mut byte, mut read) = ([0], Vec::new());
+            while read.len() < message.len() {
+                let at = usize::try_from(stream.total_in()).unwrap();
+                let before = stream.total_out();
+                stream
+                    .decompress(&out[at..], &mut byte, FlushDecompress::None)
+                    .unwrap();
+                if stream.total_out() > before {
+                    read.push(byte[0]);
+                }
+            }
+            assert_eq!(read, message, "{bits} bits");
+        }
+    }
+
+    #[test]
+    fn what_does_not_shrink_is_left_alone() {
+        let mut out = b"before".to_vec();
+        assert!(!deflate_alone(b"", &mut out));
+        assert!(!deflate_alone(b"abc", &mut out));
+        assert_eq!(out, b"before");
+    }
+
+    #[test]
+    fn a_bomb_ends_at_the_limit() {
+        let zeros = vec![0; 10_000_000];
+        let mut bomb = Vec::new();
+        assert!(deflate_alone(&zeros, &mut bomb));
+        for (len_max, expected) in [
+            (zeros.len(), Ok(zeros.len())),
+            (zeros.len() - 1, Err(Failure::MessageTooLong)),
+            (1000, Err(Failure::MessageTooLong)),
+        ] {
+            let mut message = Vec::new();
+            let mut inflater = Inflater::new(false, 15);
+            inflater.begin();
+            let done = inflater
+                .feed(&bomb, &mut message, len_max)
+                .and_then(|()| inflater.end(&mut message, len_max));
+            assert_eq!(done.map(|()| message.len()), expected);
+            assert!(message.capacity() <= 2 * len_max + bomb.len() + GROWTH_LEN);
+        }
+    }
+
+    #[test]
+    fn garbage_is_refused() {
+        let mut inflater = Inflater::new(false, 15);
+        assert_eq!(
+            inflate(&mut inflater, b"\xff\xff\xff\xff", 100),
+            Err(Failure::Deflate)
+        );
+        // A reference to before the start.
+        assert_eq!(
+            inflate(&mut inflater, b"\xf2\x00\x11\x00\x00", 100),
+            Err(Failure::Deflate)
+        );
+    }
+}

@@ -1,0 +1,369 @@
+//! A client's opening handshake: what it must hold, and the answer.
+//!
+//! | field | asked for |
+//! |---|---|
+//! | method, version | GET, HTTP/1.1 |
+//! | `Upgrade`, `Connection` | hold `websocket`, `upgrade` |
+//! | `Sec-WebSocket-Version` | once, 13; another one is answered with 426 |
+//! | `Sec-WebSocket-Key` | once, 16 bytes in base64 |
+//! | `Sec-WebSocket-Protocol` | optional, tokens |
+//! | `Sec-WebSocket-Extensions` | optional, see [`extension`] |
+//!
+//! # Source
+//!
+//! RFC 6455, sections 4.2 and 11.3.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use sha1::{Digest, Sha1};
+
+use super::extension::{self, Extension, LIST_LEN_MAX};
+use crate::http::{Method, Status, Version};
+use crate::proto::encode;
+
+/// The version of the protocol.
+pub const VERSION: &str = "13";
+/// Bytes of a key.
+const KEY_LEN: usize = 16;
+/// What is added to a key before it is hashed.
+const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
+
+/// What is wrong with a handshake.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum HandshakeError {
+    /// A method other than GET.
+    #[error("a WebSocket is opened with GET")]
+    Method,
+    /// HTTP/1.0, where there is no upgrade, or HTTP/2, where it works otherwise.
+    #[error("a WebSocket is opened over HTTP/1.1")]
+    HttpVersion,
+    /// An ordinary request: nothing in it asks for a WebSocket.
+    #[error("this is a WebSocket")]
+    NotAskedFor,
+    /// `Upgrade` without `upgrade` in `Connection`.
+    #[error("Connection lacks upgrade")]
+    Connection,
+    /// No `Sec-WebSocket-Version`, or several.
+    #[error("Sec-WebSocket-Version is missing or there twice")]
+    VersionCount,
+    /// Another version of the protocol.
+    #[error("only version 13 is known here")]
+    Version,
+    /// No `Sec-WebSocket-Key`, or several, or not 16 bytes in base64.
+    #[error("Sec-WebSocket-Key is not 16 bytes in base64")]
+    Key,
+    /// A list of subprotocols that is none.
+    #[error("Sec-WebSocket-Protocol is not a list of tokens")]
+    Protocols,
+    /// A list of extensions that is none.
+    #[error("Sec-WebSocket-Extensions is not a list of extensions")]
+    Extensions,
+    /// A browser's page from elsewhere.
+    #[error("pages of this origin may not open this WebSocket")]
+    Origin,
+}
+
+impl HandshakeError {
+    /// The status to answer with.
+    pub fn status(self) -> Status {
+        match self {
+            Self::Method => Status::METHOD_NOT_ALLOWED,
+            Self::Version | Self::NotAskedFor => Status::UPGRADE_REQUIRED,
+            Self::Origin => Status::FORBIDDEN,
+            Self::HttpVersion
+            | Self::Connection
+            | Self::VersionCount
+            | Self::Key
+            | Self::Protocols
+            | Self::Extensions => Status::BAD_REQUEST,
+        }
+    }
+}
+
+/// A handshake that is in order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Handshake<'a> {
+    /// The value of `Sec-WebSocket-Accept` in the answer.
+    pub accept: String,
+    /// The subprotocols offered, the client's favourite first.
+    pub protocols: Vec<&'a str>,
+    /// The extensions offered, the client's favourite first.
+    pub extensions: Vec<Extension<'a>>,
+}
+
+impl<'a> Handshake<'a> {
+    /// Checks a request's head.
+    ///
+    /// # Errors
+    ///
+    /// The first thing that is wrong.
+    pub fn check(
+        method: Method,
+        version: Version,
+        headers: impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone,
+    ) -> Result<Self, HandshakeError> {
+        let values = |name: &'static str| {
+            let same = move |field: &&[u8]| field.eq_ignore_ascii_case(name.as_bytes());
+            headers
+                .clone()
+                .filter_map(move |(field, value)| same(&field).then_some(value))
+        };
+        if version != Version::Http11 {
+            return Err(HandshakeError::HttpVersion);
+        }
+        if !values("Upgrade").any(|value| has_token(value, b"websocket")) {
+            return Err(HandshakeError::NotAskedFor);
+        }
+        if method != Method::Get {
+            return Err(HandshakeError::Method);
+        }
+        if !values("Connection").any(|value| has_token(value, b"upgrade")) {
+            return Err(HandshakeError::Connection);
+        }
+        let asked = only(values("Sec-WebSocket-Version")).ok_or(HandshakeError::VersionCount)?;
+        if asked != VERSION.as_bytes() {
+            return Err(HandshakeError::Version);
+        }
+        let key = only(values("Sec-WebSocket-Key")).ok_or(HandshakeError::Key)?;
+        if STANDARD.decode(key).map(|key| key.len()) != Ok(KEY_LEN) {
+            return Err(HandshakeError::Key);
+        }
+        let mut protocols = Vec::new();
+        for value in values("Sec-WebSocket-Protocol") {
+            protocols.extend(tokens(value).ok_or(HandshakeError::Protocols)?);
+        }
+        let mut extensions = Vec::new();
+        for value in values("Sec-WebSocket-Extensions") {
+            extensions.extend(extension::parse(value).ok_or(HandshakeError::Extensions)?);
+        }
+        if protocols.len() > LIST_LEN_MAX {
+            return Err(HandshakeError::Protocols);
+        }
+        if extensions.len() > LIST_LEN_MAX {
+            return Err(HandshakeError::Extensions);
+        }
+        Ok(Self {
+            accept: accept(key),
+            protocols,
+            extensions,
+        })
+    }
+
+    /// The client's favourite among those that are `supported`.
+    pub fn choose_protocol<S: AsRef<str>>(&self, supported: &[S]) -> Option<&'a str> {
+        let is_supported = |offered: &&str| supported.iter().any(|own| own.as_ref() == *offered);
+        self.protocols.iter().copied().find(is_supported)
+    }
+}
+
+/// The answer to a key.
+pub fn accept(key: &[u8]) -> String {
+    let mut hash = Sha1::new();
+    hash.update(key);
+    hash.update(GUID);
+    STANDARD.encode(hash.finalize())
+}
+
+/// Whether an `Origin` names the server that `host` names: same host, same port. Without a port,
+/// the one of the origin's scheme counts.
+pub fn is_same_origin(origin: &[u8], host: &[u8]) -> bool {
+    let Ok(origin) = std::str::from_utf8(origin) else {
+        return false;
+    };
+    let Some((scheme, authority)) = origin.split_once("://") else {
+        // `null`, from a page without an origin of its own.
+        return false;
+    };
+    let port = match scheme.to_ascii_lowercase().as_str() {
+        "http" => ":80",
+        "https" => ":443",
+        _ => return false,
+    };
+    let Ok(host) = std::str::from_utf8(host) else {
+        return false;
+    };
+    let short = |authority: &str| {
+        authority
+            .strip_suffix(port)
+            .unwrap_or(authority)
+            .to_ascii_lowercase()
+    };
+    !authority.is_empty() && short(authority) == short(host)
+}
+
+/// The only one; `None` if there is none or another.
+fn only<'a>(mut values: impl Iterator<Item = &'a [u8]>) -> Option<&'a [u8]> {
+    let first = values.next()?;
+    values.next().is_none().then_some(first)
+}
+
+fn elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii)
+}
+
+fn has_token(value: &[u8], token: &[u8]) -> bool {
+    elements(value).any(|element| element.eq_ignore_ascii_case(token))
+}
+
+/// The elements of a list of tokens, without empty ones; `None` if one is no token.
+fn tokens(value: &[u8]) -> Option<Vec<&str>> {
+    elements(value)
+        .filter(|element| !element.is_empty())
+        .map(|element| {
+            let token = std::str::from_utf8(element).ok()?;
+            encode::is_field_name(token).then_some(token)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIELDS: [(&str, &str); 4] = [
+        ("Upgrade", "websocket"),
+        ("Connection", "keep-alive, Upgrade"),
+        ("Sec-WebSocket-Version", "13"),
+        ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="),
+    ];
+
+    #[track_caller]
+    fn check(
+        fields: &[(&'static str, &'static str)],
+    ) -> Result<Handshake<'static>, HandshakeError> {
+        let fields: Vec<_> = fields
+            .iter()
+            .map(|(name, value)| (name.as_bytes(), value.as_bytes()))
+            .collect();
+        Handshake::check(Method::Get, Version::Http11, fields.into_iter())
+    }
+
+    /// The good fields with one replaced, or left out if the value is empty, and with one more.
+    fn with(
+        name: &'static str,
+        value: &'static str,
+        more: (&'static str, &'static str),
+    ) -> Vec<(&'static str, &'static str)> {
+        let mut fields: Vec<_> = FIELDS
+            .iter()
+            .map(|&(n, v)| if n == name { (n, value) } else { (n, v) })
+            .filter(|(_, v)| !v.is_empty())
+            .collect();
+        fields.push(more);
+        fields
+    }
+
+    #[test]
+    fn the_example_of_the_rfc() {
+        let handshake = check(&FIELDS).unwrap();
+        assert_eq!(handshake.accept, "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+        assert!(handshake.protocols.is_empty() && handshake.extensions.is_empty());
+    }
+
+    #[test]
+    fn what_is_missing_or_wrong_is_named() {
+        use HandshakeError as E;
+        for (name, value, more, expected) in [
+            ("Upgrade", "", ("A", "b"), E::NotAskedFor),
+            ("Upgrade", "h2c", ("A", "b"), E::NotAskedFor),
+            ("Connection", "", ("A", "b"), E::Connection),
+            ("Connection", "keep-alive", ("A", "b"), E::Connection),
+            ("Sec-WebSocket-Version", "", ("A", "b"), E::VersionCount),
+            (
+                "Sec-WebSocket-Version",
+                "13",
+                ("sec-websocket-version", "13"),
+                E::VersionCount,
+            ),
+            ("Sec-WebSocket-Version", "8", ("A", "b"), E::Version),
+            ("Sec-WebSocket-Version", "13, 8", ("A", "b"), E::Version),
+            ("Sec-WebSocket-Version", "013", ("A", "b"), E::Version),
+            ("Sec-WebSocket-Key", "", ("A", "b"), E::Key),
+            (
+                "Sec-WebSocket-Key",
+                "dGhlIHNhbXBsZSBub25jZQ",
+                ("A", "b"),
+                E::Key,
+            ),
+            (
+                "Sec-WebSocket-Key",
+                "dGhlIHNhbXBsZSBub25j",
+                ("A", "b"),
+                E::Key,
+            ),
+            (
+                "Sec-WebSocket-Key",
+                "dGhlIHNhbXBsZSBub25jZTE=",
+                ("A", "b"),
+                E::Key,
+            ),
+            (
+                "Sec-WebSocket-Key",
+                "dGhlIHNhbXBsZSBub25jZR==",
+                ("A", "b"),
+                E::Key,
+            ),
+            (
+                "Sec-WebSocket-Key",
+                "dGhlIHNhbXBsZSBub25jZQ==",
+                ("sec-websocket-key", "x"),
+                E::Key,
+            ),
+            (
+                "A",
+                "",
+                ("Sec-WebSocket-Protocol", "chat room"),
+                E::Protocols,
+            ),
+            ("A", "", ("Sec-WebSocket-Extensions", "a b"), E::Extensions),
+        ] {
+            assert_eq!(
+                check(&with(name, value, more)),
+                Err(expected),
+                "{name}: {value}, {more:?}"
+            );
+        }
+        let fields = FIELDS.map(|(name, value)| (name.as_bytes(), value.as_bytes()));
+        let post = Handshake::check(Method::Post, Version::Http11, fields.into_iter());
+        assert_eq!(post, Err(E::Method));
+        let old = Handshake::check(Method::Get, Version::Http10, fields.into_iter());
+        assert_eq!(old, Err(E::HttpVersion));
+    }
+
+    #[test]
+    fn the_clients_favourite_is_chosen() {
+        let fields = with("A", "", ("Sec-WebSocket-Protocol", "superchat, chat,"));
+        let handshake = check(&fields).unwrap();
+        assert_eq!(handshake.protocols, ["superchat", "chat"]);
+        assert_eq!(
+            handshake.choose_protocol(&["chat", "superchat"]),
+            Some("superchat")
+        );
+        assert_eq!(handshake.choose_protocol(&["chat"]), Some("chat"));
+        assert_eq!(handshake.choose_protocol(&["Chat"]), None);
+    }
+
+    #[test]
+    fn origins() {
+        for (origin, host, expected) in [
+            ("http://a.example", "a.example", true),
+            ("http://a.example:80", "a.example", true),
+            ("http://A.example", "a.EXAMPLE:80", true),
+            ("https://a.example", "a.example:443", true),
+            ("https://a.example:80", "a.example", false),
+            ("http://a.example:8080", "a.example:8080", true),
+            ("http://a.example", "a.example:8080", false),
+            ("http://b.example", "a.example", false),
+            ("http://a.example.b.example", "a.example", false),
+            ("http://[::1]:5000", "[::1]:5000", true),
+            ("null", "a.example", false),
+            ("file://", "a.example", false),
+            ("http://", "", false),
+            ("", "a.example", false),
+        ] {
+            let same = is_same_origin(origin.as_bytes(), host.as_bytes());
+            assert_eq!(same, expected, "{origin} at {host}");
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! Messages: frames put together again.
+//!
+//! # Theory of operation
+//!
+//! Input comes in pieces of any size. A frame whose payload is all there is unmasked where it lies
+//! and lent to the caller. Otherwise what is there is unmasked, decompressed if need be, and added
+//! to the message; only its header's fields and the message itself are kept, so between messages
+//! there is nothing.
+//!
+//! Everything is refused at the first byte that shows that it must be: a length past the limit with
+//! the header, a character that cannot become UTF-8 with its byte.
+//!
+//! # Source
+//!
+//! RFC 6455, sections 5.4 to 5.6 and 8.1; RFC 7692, section 6.
+
+use std::borrow::Cow;
+
+use super::deflate::Inflater;
+use super::frame::{self, FrameHeader, HEADER_LEN_MAX, OpCode};
+use super::{CloseCode, Failure, close};
+
+/// How much is accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FrameLimits {
+    /// Bytes of one frame's payload, as sent.
+    pub frame_len_max: u64,
+    /// Bytes of one message, decompressed.
+    pub message_len_max: usize,
+}
+
+/// What has arrived.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event<'a> {
+    /// A message in UTF-8.
+    Text(Cow<'a, str>),
+    /// A message of bytes.
+    Binary(Cow<'a, [u8]>),
+    /// To be answered with a pong of the same payload.
+    Ping(Cow<'a, [u8]>),
+    /// An answer to a ping, or just a sign of life.
+    Pong(Cow<'a, [u8]>),
+    /// The peer closes. Nothing after it is looked at.
+    Close(Option<(CloseCode, Cow<'a, str>)>),
+}
+
+/// A message that has begun.
+#[derive(Debug, Clone, Copy)]
+struct Begun {
+    is_text: bool,
+    is_compressed: bool,
+    /// Payload bytes of all its frames so far, as sent.
+    wire_len: u64,
+}
+
+/// Puts the frames of one client together.
+#[derive(Debug, Default)]
+pub struct Assembler {
+    /// A frame whose payload is incomplete, and how much of it has arrived.
+    frame: Option<(FrameHeader, u64)>,
+    begun: Option<Begun>,
+    /// Invariant: holds bytes only while `begun` is set.
+    message: Vec<u8>,
+    /// Bytes at the start of `message` that are known to be UTF-8.
+    valid_len: usize,
+    /// Payload of a control frame that is incomplete.
+    control: Vec<u8>,
+    /// Start of a header.
+    header: [u8; HEADER_LEN_MAX],
+    header_len: usize,
+    is_closed: bool,
+}
+
+impl Assembler {
+    /// Whether something has begun and not ended: a frame or a message.
+    pub fn is_partial(&self) -> bool {
+        self.header_len > 0 || self.frame.is_some() || self.begun.is_some()
+    }
+
+    /// Looks at `input`, which must not be empty; returns how many bytes were consumed, at least
+    /// one, and what they made complete. Call again while there are bytes left.
+    ///
+    /// `inflater`: what permessage-deflate needs, if it was negotiated.
+    ///
+    /// # Errors
+    ///
+    /// Any [`Failure`]; all are final.
+    pub fn step<'a>(
+        &mut self,
+        input: &'a mut [u8],
+        limits: &FrameLimits,
+        mut inflater: Option<&mut Inflater>,
+    ) -> Result<(usize, Option<Event<'a>>), Failure> {
+        if self.is_closed {
+            // RFC 6455, 1.4: after a close frame, data that follows is discarded.
+            return Ok((input.len(), None));
+        }
+        let Some((header, seen_len)) = self.frame.take() else {
+            let (taken, header) = self.header(input)?;
+            let Some(header) = header else {
+                return Ok((taken, None));
+            };
+            self.begin(&header, limits, inflater.as_deref_mut())?;
+            let rest = input.get_mut(taken..).unwrap_or_default();
+            let (payload_taken, event) = self.payload(header, 0, rest, limits, inflater)?;
+            return Ok((taken.saturating_add(payload_taken), event));
+        };
+        self.payload(header, seen_len, input, limits, inflater)
+    }
+
+    /// Reads a header, which may have begun in an earlier piece of input.
+    fn header(&mut self, input: &[u8]) -> Result<(usize, Option<FrameHeader>), Failure> {
+        let before_len = self.header_len;
+        if before_len == 0
+            && let Some(header) = frame::parse(input)?
+        {
+            return Ok((header.header_len, Some(header)));
+        }
+        let mut bytes = self.header;
+        let room = bytes.get_mut(before_len..).unwrap_or_default();
+        let added_len = room.len().min(input.len());
+        for (to, from) in room.iter_mut().zip(input) {
+            *to = *from;
+        }
+        let len = before_len.saturating_add(added_len);
+        match frame::parse(bytes.get(..len).unwrap_or_default())? {
+            Some(header) => {
+                self.header_len = 0;
+                Ok((header.header_len.saturating_sub(before_len), Some(header)))
+            }
+            None => {
+                (self.header, self.header_len) = (bytes, len);
+                Ok((added_len, None))
+            }
+        }
+    }
+
+    /// Checks a header against what came before it.
+    fn begin(
+        &mut self,
+        header: &FrameHeader,
+        limits: &FrameLimits,
+        inflater: Option<&mut Inflater>,
+    ) -> Result<(), Failure> {
+        let starts = matches!(header.op_code, OpCode::Text | OpCode::Binary);
+        if header.is_compressed && !(starts && inflater.is_some()) {
+            return Err(Failure::ReservedBits);
+        }
+        if header.op_code.is_control() {
+            return Ok(());
+        }
+        let begun = match (self.begun, starts) {
+            (Some(_), true) => return Err(Failure::ExpectedContinuation),
+            (None, false) => return Err(Failure::UnexpectedContinuation),
+            (Some(begun), false) => begun,
+            (None, true) => {
+                if let (true, Some(inflater)) = (header.is_compressed, inflater) {
+                    inflater.begin();
+                }
+                Begun {
+                    is_text: header.op_code == OpCode::Text,
+                    is_compressed: header.is_compressed,
+                    wire_len: 0,
+                }
+            }
+        };
+        if header.payload_len > limits.frame_len_max {
+            return Err(Failure::FrameTooLong);
+        }
+        let wire_len = begun.wire_len.saturating_add(header.payload_len);
+        let mut wire_len_max = limits.message_len_max as u64;
+        if begun.is_compressed {
+            // What cannot be compressed becomes a little longer, and nothing much longer.
+            wire_len_max = wire_len_max
+                .saturating_add(wire_len_max >> 6)
+                .saturating_add(64);
+        }
+        if wire_len > wire_len_max {
+            return Err(Failure::MessageTooLong);
+        }
+        self.begun = Some(Begun { wire_len, ..begun });
+        Ok(())
+    }
+
+    /// Takes what is there of a payload.
+    fn payload<'a>(
+        &mut self,
+        header: FrameHeader,
+        seen_len: u64,
+        input: &'a mut [u8],
+        limits: &FrameLimits,
+        inflater: Option<&mut Inflater>,
+    ) -> Result<(usize, Option<Event<'a>>), Failure> {
+        let left = header.payload_len.saturating_sub(seen_len);
+        let taken = usize::try_from(left).unwrap_or(usize::MAX).min(input.len());
+        let piece = input.get_mut(..taken).unwrap_or_default();
+        frame::unmask(piece, header.mask, seen_len);
+        let is_whole = taken as u64 == header.payload_len;
+        let is_end = taken as u64 == left;
+        if !is_end {
+            self.frame = Some((header, seen_len.saturating_add(taken as u64)));
+        }
+        let event = if header.op_code.is_control() {
+            self.control(header.op_code, piece, is_whole, is_end)?
+        } else {
+            let ends = is_end && header.is_final;
+            self.data(piece, is_whole, ends, limits, inflater)?
+        };
+        Ok((taken, event))
+    }
+
+    fn control<'a>(
+        &mut self,
+        op_code: OpCode,
+        piece: &'a [u8],
+        is_whole: bool,
+        is_end: bool,
+    ) -> Result<Option<Event<'a>>, Failure> {
+        let payload = if is_whole {
+            Cow::Borrowed(piece)
+        } else {
+            self.control.extend_from_slice(piece);
+            if !is_end {
+                return Ok(None);
+            }
+            Cow::Owned(std::mem::take(&mut self.control))
+        };
+        Ok(Some(match op_code {
+            OpCode::Ping => Event::Ping(payload),
+            OpCode::Pong => Event::Pong(payload),
+            OpCode::Close | OpCode::Continuation | OpCode::Text | OpCode::Binary => {
+                self.is_closed = true;
+                let said = close::parse(&payload)?;
+                Event::Close(said.map(|(code, reason)| (code, reason.into_owned().into())))
+            }
+        }))
+    }
+
+    fn data<'a>(
+        &mut self,
+        piece: &'a [u8],
+        is_whole: bool,
+        ends: bool,
+        limits: &FrameLimits,
+        inflater: Option<&mut Inflater>,
+    ) -> Result<Option<Event<'a>>, Failure> {
+        let Some(begun) = self.begun else {
+            return Err(Failure::UnexpectedContinuation);
+        };
+        if begun.is_compressed
+            && let Some(inflater) = inflater
+        {
+            let (message, len_max) = (&mut self.message, limits.message_len_max);
+            inflater.feed(piece, message, len_max)?;
+            if ends {
+                inflater.end(message, len_max)?;
+            }
+        } else if is_whole && ends && self.message.is_empty() {
+            self.begun = None;
+            return Ok(Some(if begun.is_text {
+                let text = std::str::from_utf8(piece).map_err(|_invalid| Failure::Utf8)?;
+                Event::Text(Cow::Borrowed(text))
+            } else {
+                Event::Binary(Cow::Borrowed(piece))
+            }));
+        } else {
+            self.message.extend_from_slice(piece);
+        }
+        if begun.is_text {
+            self.check_text()?;
+        }
+        if !ends {
+            return Ok(None);
+        }
+        self.begun = None;
+        self.valid_len = 0;
+        let message = std::mem::take(&mut self.message);
+        Ok(Some(if begun.is_text {
+            // Here half a character at the end is an error too.
+            let text = String::from_utf8(message).map_err(|_invalid| Failure::Utf8)?;
+            Event::Text(Cow::Owned(text))
+        } else {
+            Event::Binary(Cow::Owned(message))
+        }))
+    }
+
+    /// Looks at the text that is new; half a character at its end may still become a whole one.
+    fn check_text(&mut self) -> Result<(), Failure> {
+        let new = self.message.get(self.valid_len..).unwrap_or_default();
+        let valid_len = match std::str::from_utf8(new) {
+            Ok(_) => new.len(),
+            Err(error) if error.error_len().is_none() => error.valid_up_to(),
+            Err(_) => return Err(Failure::Utf8),
+        };
+        self.valid_len = self.valid_len.saturating_add(valid_len);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,202 @@
+use super::*;
+
+const LIMITS: FrameLimits = FrameLimits {
+    frame_len_max: 1000,
+    message_len_max: 2000,
+};
+
+/// A client's frame.
+fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
+    let key = [0x37, 0xfa, 0x21, 0x3d];
+    let mut bytes = vec![first];
+    match payload.len() {
+        len @ ..126 => bytes.push(0x80 | u8::try_from(len).unwrap()),
+        len @ ..65536 => {
+            bytes.push(0xfe);
+            bytes.extend(u16::try_from(len).unwrap().to_be_bytes());
+        }
+        len => {
+            bytes.push(0xff);
+            bytes.extend((len as u64).to_be_bytes());
+        }
+    }
+    bytes.extend(key);
+    let start = bytes.len();
+    bytes.extend(payload);
+    frame::unmask(&mut bytes[start..], key, 0);
+    bytes
+}
+
+fn own(event: Event<'_>) -> Event<'static> {
+    match event {
+        Event::Text(text) => Event::Text(text.into_owned().into()),
+        Event::Binary(data) => Event::Binary(data.into_owned().into()),
+        Event::Ping(data) => Event::Ping(data.into_owned().into()),
+        Event::Pong(data) => Event::Pong(data.into_owned().into()),
+        Event::Close(said) => {
+            Event::Close(said.map(|(code, text)| (code, text.into_owned().into())))
+        }
+    }
+}
+
+/// Feeds pieces of `piece_len`; the events, and the failure with the number of bytes seen until it.
+fn feed(bytes: &[u8], piece_len: usize) -> (Vec<Event<'static>>, Option<(Failure, usize)>) {
+    let (mut assembler, mut events, mut seen) = (Assembler::default(), Vec::new(), 0);
+    for piece in bytes.chunks(piece_len) {
+        let mut piece = piece.to_vec();
+        seen += piece.len();
+        let mut rest = &mut piece[..];
+        while !rest.is_empty() {
+            let taken = match assembler.step(rest, &LIMITS, None) {
+                Ok((taken, event)) => {
+                    events.extend(event.map(own));
+                    taken
+                }
+                Err(failure) => return (events, Some((failure, seen))),
+            };
+            assert!(taken > 0);
+            rest = &mut rest[taken..];
+        }
+    }
+    (events, None)
+}
+
+#[track_caller]
+fn check(bytes: &[u8], expected: &[Event<'static>], failure: Option<Failure>) {
+    for piece_len in [1, 2, 3, 7, 50, bytes.len()] {
+        let (events, failed) = feed(bytes, piece_len);
+        assert_eq!(events, expected, "pieces of {piece_len}");
+        assert_eq!(
+            failed.map(|(failure, _)| failure),
+            failure,
+            "pieces of {piece_len}"
+        );
+    }
+}
+
+fn text(text: &str) -> Event<'static> {
+    Event::Text(text.to_owned().into())
+}
+
+#[test]
+fn fragments_make_one_message_and_control_frames_stand_between() {
+    let bytes = [
+        frame(0x01, "dé".as_bytes()),
+        frame(0x89, b"there?"),
+        frame(0x00, b""),
+        frame(0x8a, b""),
+        frame(0x80, b"j\xc3\xa0"),
+        frame(0x82, b"\xff\xfe"),
+        frame(0x88, b"\x03\xe8bye"),
+        frame(0x81, b"too late"),
+    ];
+    let expected = [
+        Event::Ping(b"there?".to_vec().into()),
+        Event::Pong(Vec::new().into()),
+        text("déjà"),
+        Event::Binary(b"\xff\xfe".to_vec().into()),
+        Event::Close(Some((CloseCode::NORMAL, "bye".into()))),
+    ];
+    check(&bytes.concat(), &expected, None);
+}
+
+#[test]
+fn a_message_starts_and_goes_on_in_order() {
+    check(
+        &frame(0x80, b"x"),
+        &[],
+        Some(Failure::UnexpectedContinuation),
+    );
+    let nested = [frame(0x01, b"a"), frame(0x81, b"b")].concat();
+    check(&nested, &[], Some(Failure::ExpectedContinuation));
+    let after = [frame(0x81, b"a"), frame(0x80, b"b")].concat();
+    check(&after, &[text("a")], Some(Failure::UnexpectedContinuation));
+}
+
+#[test]
+fn the_compression_bit_needs_compression() {
+    check(&frame(0xc1, b"x"), &[], Some(Failure::ReservedBits));
+    check(&frame(0xc9, b"x"), &[], Some(Failure::ReservedBits));
+}
+
+#[test]
+fn limits_hold_at_the_limit_and_one_past_it() {
+    let (max, over) = (vec![b'x'; 1000], vec![b'x'; 1001]);
+    let longest = "x".repeat(1000);
+    check(&frame(0x81, &max), &[text(&longest)], None);
+    check(&frame(0x81, &over), &[], Some(Failure::FrameTooLong));
+    let two = [frame(0x01, &max), frame(0x80, &max)].concat();
+    check(&two, &[text(&"x".repeat(2000))], None);
+    let three = [frame(0x01, &max), frame(0x00, &max), frame(0x80, b"x")].concat();
+    check(&three, &[], Some(Failure::MessageTooLong));
+}
+
+#[test]
+fn a_length_past_the_limit_is_refused_before_its_payload() {
+    let header = b"\x82\xff\x7f\xff\xff\xff\xff\xff\xff\xff\x01\x02\x03\x04";
+    assert_eq!(feed(header, 1).1, Some((Failure::FrameTooLong, 14)));
+}
+
+#[test]
+fn text_fails_with_the_byte_that_is_wrong() {
+    // U+110000 would begin so; the frame is not at its end.
+    let bytes = frame(0x01, b"\xce\xba\xe1\xf4\x90\x80\x80");
+    let header_len = 6;
+    assert_eq!(feed(&bytes, 1).1, Some((Failure::Utf8, header_len + 4)));
+    let bytes = frame(0x01, b"abc\xf4\x90\x80\x80");
+    assert_eq!(feed(&bytes, 1).1, Some((Failure::Utf8, header_len + 5)));
+}
+
+#[test]
+fn half_a_character_may_not_end_a_message() {
+    let bytes = [frame(0x01, b"a\xe2\x82"), frame(0x80, b"")].concat();
+    check(&bytes, &[], Some(Failure::Utf8));
+    let bytes = [frame(0x01, b"a\xe2\x82"), frame(0x80, b"\xac")].concat();
+    check(&bytes, &[text("a€")], None);
+}
+
+#[test]
+fn invalid_text_is_found_wherever_it_is_cut() {
+    for bad in [
+        &b"\xff"[..],
+        b"\xc0\x80",
+        b"\xc1\xbf",
+        b"\xe0\x80\x80",
+        b"\xed\xa0\x80",
+        b"\xf0\x80\x80\x80",
+        b"\xf4\x90\x80\x80",
+        b"\xf5\x80\x80\x80",
+        b"\x80",
+        b"\xe2\x28",
+        b"\xf8\x88\x80\x80\x80",
+    ] {
+        let data = [b"ok \xc3\xa9 ", bad, b" more"].concat();
+        for cut in 0..=data.len() {
+            let (a, b) = data.split_at(cut);
+            let bytes = [frame(0x01, a), frame(0x80, b)].concat();
+            check(&bytes, &[], Some(Failure::Utf8));
+        }
+    }
+}
+
+#[test]
+fn close_frames_are_read_to_the_letter() {
+    check(&frame(0x88, b""), &[Event::Close(None)], None);
+    check(&frame(0x88, b"\x03"), &[], Some(Failure::ClosePayload));
+    check(&frame(0x88, b"\x03\xec"), &[], Some(Failure::CloseCode));
+    check(&frame(0x88, b"\x03\xe8\xc3"), &[], Some(Failure::Utf8));
+}
+
+#[test]
+fn nothing_is_kept_between_messages() {
+    let mut assembler = Assembler::default();
+    let mut bytes = frame(0x81, &[b'x'; 900]);
+    let mut at = 0;
+    while at < bytes.len() {
+        let end = (at + 100).min(bytes.len());
+        let (taken, _) = assembler.step(&mut bytes[at..end], &LIMITS, None).unwrap();
+        at += taken;
+    }
+    assert!(!assembler.is_partial());
+    assert_eq!(assembler.message.capacity(), 0);
+}

@@ -1,0 +1,24 @@
+//! WebSocket (RFC 6455) with permessage-deflate (RFC 7692), the server's side: bytes in, events and
+//! bytes out.
+//!
+//! `handshake` reads a client's opening handshake and `extension` what it offers there. `frame` is
+//! the wire format, `message` puts frames together again, `deflate` compresses, `close` holds the
+//! codes that a connection may end with.
+//!
+//! | limit | where | reason |
+//! |---|---|---|
+//! | [`FrameLimits::frame_len_max`](message::FrameLimits) | a frame's payload, before it is read | memory |
+//! | [`FrameLimits::message_len_max`](message::FrameLimits) | a message, after decompression | memory; compression bombs |
+//! | [`CONTROL_LEN_MAX`](frame::CONTROL_LEN_MAX) | 125 bytes | RFC 6455, 5.5 |
+//! | [`LIST_LEN_MAX`](extension::LIST_LEN_MAX) | elements of a list in the handshake | work |
+
+pub mod close;
+pub mod deflate;
+pub mod extension;
+mod failure;
+pub mod frame;
+pub mod handshake;
+pub mod message;
+
+pub use close::CloseCode;
+pub use failure::Failure;

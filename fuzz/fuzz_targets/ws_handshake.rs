@@ -1,0 +1,28 @@
+//! What a WebSocket client offers: no panic, and an answer that offers nothing it did not.
+#![no_main]
+
+use samovar_http::http::{Method, Version};
+use samovar_http::proto::ws::extension::{self, DeflateConfig};
+use samovar_http::proto::ws::handshake::Handshake;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    if let Some(offers) = extension::parse(bytes)
+        && let Some(agreement) = extension::accept_deflate(&offers, &DeflateConfig::default())
+    {
+        let accepted = extension::parse(agreement.response.as_bytes()).expect("an extension");
+        let has_hint = offers
+            .iter()
+            .flat_map(|offer| &offer.params)
+            .any(|(name, value)| *name == "client_max_window_bits" && value.is_some());
+        let limits_client = accepted[0]
+            .params
+            .iter()
+            .any(|(name, _)| *name == "client_max_window_bits");
+        assert!(!limits_client || has_hint);
+    }
+    let headers = bytes.split(|byte| *byte == b'\n').filter_map(|line| {
+        let colon = line.iter().position(|byte| *byte == b':')?;
+        Some((&line[..colon], line[colon + 1..].trim_ascii()))
+    });
+    drop(Handshake::check(Method::Get, Version::Http11, headers));
+});

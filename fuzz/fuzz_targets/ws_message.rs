@@ -1,0 +1,55 @@
+//! WebSocket messages: the same events from input cut at one place and not at all, within the
+//! limits, with compression and without. The first byte says where to cut, its lowest bit whether
+//! compression was negotiated.
+#![no_main]
+
+use samovar_http::proto::ws::Failure;
+use samovar_http::proto::ws::deflate::Inflater;
+use samovar_http::proto::ws::message::{Assembler, Event, FrameLimits};
+
+const LIMITS: FrameLimits = FrameLimits {
+    frame_len_max: 1 << 12,
+    message_len_max: 1 << 13,
+};
+
+type Trace = (Vec<(char, Vec<u8>)>, Option<Failure>);
+
+fn trace(input: &[u8], cut: usize, is_compressed: bool) -> Trace {
+    let (mut assembler, mut events) = (Assembler::default(), Vec::new());
+    let mut inflater = is_compressed.then(|| Inflater::new(true, 15));
+    let mut input = input.to_vec();
+    let mut at = 0;
+    for end in [cut.min(input.len()), input.len()] {
+        while at < end {
+            match assembler.step(&mut input[at..end], &LIMITS, inflater.as_mut()) {
+                Err(failure) => return (events, Some(failure)),
+                Ok((taken, event)) => {
+                    assert!(taken > 0);
+                    at += taken;
+                    events.extend(event.map(|event| match event {
+                        Event::Text(text) => ('t', text.into_owned().into_bytes()),
+                        Event::Binary(data) => ('b', data.into_owned()),
+                        Event::Ping(data) => ('i', data.into_owned()),
+                        Event::Pong(data) => ('o', data.into_owned()),
+                        Event::Close(said) => ('c', format!("{said:?}").into_bytes()),
+                    }));
+                    if let Some((kind, data)) = events.last() {
+                        assert!(*kind == 'c' || data.len() <= LIMITS.message_len_max);
+                    }
+                }
+            }
+        }
+    }
+    (events, None)
+}
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    if let Some((&first, input)) = bytes.split_first() {
+        let (cut, is_compressed) = (usize::from(first >> 1), first & 1 == 1);
+        let (events, failure) = trace(input, input.len(), is_compressed);
+        let (cut_events, cut_failure) = trace(input, cut, is_compressed);
+        assert_eq!(cut_events, events);
+        // Of two faults in one compressed frame, either may be seen first.
+        assert_eq!(cut_failure.is_some(), failure.is_some());
+    }
+});
