@@ -55,6 +55,7 @@
 #![forbid(unsafe_code)]
 
 pub mod http;
+pub mod multipart;
 pub mod proto;
 
 mod body;

@@ -1,9 +1,11 @@
 //! The words of HTTP that both the protocol core and handlers use.
 
+pub(crate) mod media_type;
 mod method;
 pub mod percent;
 pub mod range;
 mod status;
 
+pub use media_type::MediaType;
 pub use method::{Method, Version};
 pub use status::Status;

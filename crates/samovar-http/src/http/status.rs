@@ -29,6 +29,8 @@ impl Status {
     pub const CONTENT_TOO_LARGE: Self = Self(413);
     /// 414
     pub const URI_TOO_LONG: Self = Self(414);
+    /// 415
+    pub const UNSUPPORTED_MEDIA_TYPE: Self = Self(415);
     /// 416
     pub const RANGE_NOT_SATISFIABLE: Self = Self(416);
     /// 417
