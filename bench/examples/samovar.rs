@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use samovar_http::http::Status;
 use samovar_http::{
-    Batch, Body, Head, Inline, Listener, Prepared, Progress, Reply, Request, Response, Server,
-    Service, Source, Turn,
+    Batch, Body, Head, Inline, Intake, Listener, Prepared, Progress, Reply, Request, Response,
+    Server, Service, Source, Turn,
 };
 
 const TEXT: &str = "Hello, World!";
@@ -54,7 +54,7 @@ impl Service for Bench {
         }
     }
 
-    fn handle(&self, request: &Request) -> Response {
+    fn handle(&self, request: &mut Request) -> Response {
         match request.head().path() {
             b"/text" => Response::text(Status::OK, TEXT),
             b"/text500" => Response::new(Status::OK, Body::Bytes(TEXT_500[..].into()))
@@ -72,8 +72,8 @@ impl Service for Bench {
         }
     }
 
-    fn body_len_max(&self, _: Head<'_>) -> u64 {
-        UPLOAD_LEN_MAX
+    fn intake(&self, _: Head<'_>) -> Intake {
+        Intake::Buffered(UPLOAD_LEN_MAX)
     }
 }
 

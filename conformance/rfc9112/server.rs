@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use samovar_http::http::Status;
 use samovar_http::{
-    Body, Head, Inline, Listener, Prepared, Reply, Request, Response, Server, Service, Turn,
+    Body, Head, Inline, Intake, Listener, Prepared, Reply, Request, Response, Server, Service, Turn,
 };
 
 enum Target {
@@ -81,14 +81,14 @@ impl Service for Echo {
         }
     }
 
-    fn handle(&self, request: &Request) -> Response {
+    fn handle(&self, request: &mut Request) -> Response {
         match request.head().path() {
             b"/" | b"" => Response::new(Status::OK, Body::Bytes(request.body().to_vec().into())),
             _ => Response::text(Status::NOT_FOUND, "not found\n"),
         }
     }
 
-    fn body_len_max(&self, _: Head<'_>) -> u64 {
-        1 << 20
+    fn intake(&self, _: Head<'_>) -> Intake {
+        Intake::Buffered(1 << 20)
     }
 }

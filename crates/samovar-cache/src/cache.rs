@@ -13,9 +13,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use samovar_http::http::{Method, Status, range};
-use samovar_http::{
-    Body, Exchange, Head, Incident, Inline, Prepared, Reply, Request, Response, Service, Turn,
-};
+use samovar_http::{Body, Head, Inline, Intake, Prepared, Reply, Request, Response, Service, Turn};
 use samovar_nix::{HashPart, NarHash, PathInfo, SecretKey, StorePath};
 use samovar_store::{RealisationId, Snapshot, Store, StoreError, Tree, TreeError};
 
@@ -380,7 +378,7 @@ impl Service for Cache {
         }
     }
 
-    fn handle(&self, request: &Request) -> Response {
+    fn handle(&self, request: &mut Request) -> Response {
         let head = request.head();
         let outcome = match self.route(head) {
             Route::Narinfo(hash_part) => self.narinfo(hash_part),
@@ -411,20 +409,12 @@ impl Service for Cache {
     }
 
     /// A GET may have a body; it means nothing (RFC 9110, 9.3.1).
-    fn body_len_max(&self, _: Head<'_>) -> u64 {
-        64 * 1024
+    fn intake(&self, _: Head<'_>) -> Intake {
+        Intake::Buffered(64 * 1024)
     }
 
-    fn observes(&self) -> bool {
-        self.observer.observes_exchanges()
-    }
-
-    fn exchanged(&self, exchange: &Exchange<'_>) {
-        self.observer.exchanged(exchange);
-    }
-
-    fn incident(&self, incident: &Incident<'_>) {
-        self.observer.incident(incident);
+    fn observer(&self) -> &dyn samovar_http::Observer {
+        &*self.observer
     }
 }
 

@@ -2,20 +2,10 @@
 
 use std::fmt;
 
-use samovar_http::{Exchange, Incident};
 use samovar_store::StoreError;
 
 /// Told what an operator may want to know. No method may block: some run on I/O threads.
-pub trait Observer: Send + Sync + 'static {
-    /// Whether [`exchanged`](Self::exchanged) is wanted.
-    fn observes_exchanges(&self) -> bool;
-
-    /// A request was answered.
-    fn exchanged(&self, exchange: &Exchange<'_>);
-
-    /// The engine met with something.
-    fn incident(&self, incident: &Incident<'_>);
-
+pub trait Observer: samovar_http::Observer + 'static {
     /// The store erred; said once for many requests that meet the same.
     fn store_failed(&self, error: StoreError);
 
@@ -33,15 +23,9 @@ pub trait Observer: Send + Sync + 'static {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Silent;
 
+impl samovar_http::Observer for Silent {}
+
 impl Observer for Silent {
-    fn observes_exchanges(&self) -> bool {
-        false
-    }
-
-    fn exchanged(&self, _: &Exchange<'_>) {}
-
-    fn incident(&self, _: &Incident<'_>) {}
-
     fn store_failed(&self, _: StoreError) {}
 
     fn store_recovered(&self) {}

@@ -23,7 +23,7 @@ impl Service for Hello {
         }
     }
 
-    fn handle(&self, _: &Request) -> Response {
+    fn handle(&self, _: &mut Request) -> Response {
         Response::text(Status::OK, "Hello, world\n")
     }
 }

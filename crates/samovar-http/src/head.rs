@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use crate::http::{Method, Version};
 use crate::proto::head::HeadIndex;
+use crate::request::Request;
 
 /// Who is at the other end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,13 +90,9 @@ impl<'a> Head<'a> {
         self.peer
     }
 
-    pub(crate) fn to_request(self, body: Vec<u8>) -> Request {
-        Request {
-            raw: self.raw.into(),
-            index: self.index.clone(),
-            peer: self.peer,
-            body,
-        }
+    /// The same head, owned.
+    pub(crate) fn to_request(self) -> Request {
+        Request::new(self.raw.into(), self.index.clone(), self.peer)
     }
 }
 
@@ -108,31 +105,5 @@ impl fmt::Debug for Head<'_> {
             self.method_name().escape_ascii(),
             self.target().escape_ascii()
         )
-    }
-}
-
-/// A whole request, owned: what a worker gets.
-pub struct Request {
-    raw: Box<[u8]>,
-    index: HeadIndex,
-    peer: Peer,
-    pub(crate) body: Vec<u8>,
-}
-
-impl Request {
-    /// Its head.
-    pub fn head(&self) -> Head<'_> {
-        Head::new(&self.raw, &self.index, self.peer)
-    }
-
-    /// Its body, complete; empty if there was none.
-    pub fn body(&self) -> &[u8] {
-        &self.body
-    }
-}
-
-impl fmt::Debug for Request {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.head().fmt(f)
     }
 }

@@ -28,7 +28,7 @@
 //! impl Service for Hello {
 //!     type Local = ();
 //!     fn local(&self) {}
-//!     fn handle(&self, request: &Request) -> Response {
+//!     fn handle(&self, request: &mut Request) -> Response {
 //!         let path = String::from_utf8_lossy(request.head().path()).into_owned();
 //!         Response::text(samovar_http::http::Status::OK, format!("You asked for {path}\n"))
 //!     }
@@ -59,23 +59,36 @@ pub mod multipart;
 pub mod proto;
 
 mod body;
+mod channel;
 mod exec;
+mod extensions;
 mod head;
 mod io;
+mod later;
 mod limits;
+mod observer;
 mod reply;
+mod request;
 mod response;
 mod server;
 mod service;
 #[cfg(feature = "tls")]
 #[cfg_attr(not(test), expect(dead_code, reason = "listeners are about to use it"))]
 pub mod tls;
+mod upload;
 
 pub use body::{Batch, Progress, Source};
-pub use head::{Head, Peer, Request};
+pub use channel::{SendError, Sender, Writer};
+pub use extensions::Extensions;
+pub use head::{Head, Peer};
 pub use io::listener::Listener;
+pub use io::wake::Waker;
+pub use later::Responder;
 pub use limits::Limits;
+pub use observer::{Exchange, Incident, Observer};
 pub use reply::{Inline, Prepared, Reply, Turn};
+pub use request::Request;
 pub use response::{Body, Response};
-pub use server::{Builder, Server};
-pub use service::{Exchange, Incident, Service};
+pub use server::{Builder, Load, Server};
+pub use service::{Intake, Service};
+pub use upload::{BodyError, BodyReader};

@@ -15,6 +15,9 @@ pub struct Limits {
     pub connections_max: usize,
     /// Requests waiting for a worker; past it 503. Default: 4096.
     pub queue_len_max: usize,
+    /// Handlers that may wait for their peer in the middle of a body without counting as workers;
+    /// past it a request with a streamed body gets 503. Each costs a thread. Default: 512.
+    pub waiting_handlers_max: usize,
     /// From a head's first byte to its last. Default: 10 s; past it 408.
     pub head_time: Duration,
     /// Between two requests on one connection. Default: 60 s; past it the connection is closed.
@@ -39,6 +42,7 @@ impl Default for Limits {
             head: HeadLimits::default(),
             connections_max: 16_384,
             queue_len_max: 4096,
+            waiting_handlers_max: 512,
             head_time: Duration::from_secs(10),
             idle_time: Duration::from_secs(60),
             stall_time: Duration::from_secs(30),

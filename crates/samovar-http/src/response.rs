@@ -2,10 +2,15 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::ops::Range;
 use std::sync::Arc;
 
-use crate::body::Source;
+use crate::body::{Source, sources};
+use crate::channel::{self, Producer, Sender, Writer};
 use crate::http::Status;
+use crate::later::{Later, Responder};
 use crate::proto::encode;
 
 /// The body of a response.
@@ -22,6 +27,63 @@ pub enum Body {
 }
 
 impl Body {
+    /// A whole file, as long as it is now. The kernel sends it where nothing has to be done to its
+    /// bytes.
+    ///
+    /// # Errors
+    ///
+    /// If its length cannot be told, or it is not a regular file: a pipe could block a worker for
+    /// ever.
+    pub fn file(file: File) -> io::Result<Self> {
+        let metadata = file.metadata()?;
+        if !metadata.is_file() {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "not a regular file",
+            ));
+        }
+        Ok(Self::file_range(file, 0..metadata.len()))
+    }
+
+    /// Bytes of a file. If the file turns out shorter, the connection is reset.
+    pub fn file_range(file: impl Into<Arc<File>>, range: Range<u64>) -> Self {
+        Self::Source(Box::new(sources::FileRange::new(file.into(), range)))
+    }
+
+    /// What a reader yields, until its end. Pulled on workers as the peer reads, so a reader may
+    /// block on a disk; one that waits for others for long should be a [`channel`](Self::channel).
+    pub fn reader(reader: impl Read + Send + 'static) -> Self {
+        Self::Source(Box::new(sources::Reader::new(reader, None)))
+    }
+
+    /// The same where the length in bytes is known: a reader that yields another number has its
+    /// connection reset.
+    pub fn reader_of_len(reader: impl Read + Send + 'static, len: u64) -> Self {
+        Self::Source(Box::new(sources::Reader::new(reader.take(len), Some(len))))
+    }
+
+    /// The pieces a generator yields, each made when the peer has read the one before.
+    ///
+    /// ```
+    /// use samovar_http::Body;
+    ///
+    /// let countdown = Body::pieces((0..10).rev().map(|i| Ok(format!("{i}\n").into_bytes())));
+    /// ```
+    pub fn pieces<I>(pieces: I) -> Self
+    where
+        I: IntoIterator<Item = io::Result<Vec<u8>>>,
+        I::IntoIter: Send + 'static,
+    {
+        Self::Source(Box::new(sources::Pieces::new(pieces.into_iter())))
+    }
+
+    /// A body that other threads write: for events that come when they come. It holds no thread
+    /// while nothing is there.
+    pub fn channel() -> (Sender, Self) {
+        let (sender, receiver) = channel::channel();
+        (sender, Self::Source(Box::new(receiver)))
+    }
+
     /// The length in bytes, where it is known.
     pub fn len(&self) -> Option<u64> {
         match self {
@@ -56,6 +118,11 @@ pub struct Response {
     pub(crate) status: Status,
     pub(crate) fields: Vec<u8>,
     pub(crate) body: Body,
+    pub(crate) has_trailers: bool,
+    /// The answer is promised; the rest of this one counts for nothing.
+    pub(crate) later: Option<Arc<Later>>,
+    /// What writes the body once the head has left.
+    pub(crate) producer: Option<Producer>,
 }
 
 impl Response {
@@ -65,7 +132,43 @@ impl Response {
             status,
             fields: Vec::new(),
             body,
+            has_trailers: false,
+            later: None,
+            producer: None,
         }
+    }
+
+    /// An answer that comes later, from any thread: the handler returns this, and no thread waits.
+    pub fn later() -> (Responder, Self) {
+        let later = Arc::new(Later::default());
+        let mut response = Self::new(Status::OK, Body::Empty);
+        response.later = Some(Arc::clone(&later));
+        (Responder::new(later), response)
+    }
+
+    /// A body that is written after the head has left, by a function that may block: on the worker,
+    /// with another in its place while the peer is slow. If it returns an error or panics, the
+    /// connection is reset, so that the peer does not take a part for the whole.
+    ///
+    /// ```
+    /// use std::io::Write;
+    /// use samovar_http::{Response, http::Status};
+    ///
+    /// let report = Response::push(Status::OK, |out| {
+    ///     for row in 0..1_000_000 {
+    ///         writeln!(out, "row {row}")?;
+    ///     }
+    ///     Ok(())
+    /// });
+    /// ```
+    pub fn push(
+        status: Status,
+        write: impl FnOnce(&mut Writer<'_>) -> io::Result<()> + Send + 'static,
+    ) -> Self {
+        let (sender, body) = Body::channel();
+        let mut response = Self::new(status, body);
+        response.producer = Some(Producer::new(sender, Box::new(write)));
+        response
     }
 
     /// Plain text.
@@ -97,6 +200,23 @@ impl Response {
         );
         encode::field(&mut self.fields, name, value);
         self
+    }
+
+    /// Announces fields that will be known only behind the body, such as a digest; the body's
+    /// [`Source::trailers`](crate::Source::trailers) yields them. They are sent to a peer that asks
+    /// for them (`TE: trailers`), and dropped for others.
+    ///
+    /// # Panics
+    ///
+    /// As [`header`](Self::header).
+    #[must_use]
+    pub fn trailers(self, names: &[&str]) -> Self {
+        for name in names {
+            assert!(is_settable(name), "{name:?} cannot be a trailer");
+        }
+        let mut response = self.header("Trailer", names.join(", "));
+        response.has_trailers = true;
+        response
     }
 
     /// The status.

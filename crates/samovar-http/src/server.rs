@@ -2,9 +2,10 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -27,6 +28,20 @@ const DESCRIPTORS_FEW: u64 = 4096;
 #[derive(Debug)]
 pub(crate) struct Shared<S> {
     pub(crate) service: S,
+    pub(crate) core: Arc<Core>,
+}
+
+impl<S> Deref for Shared<S> {
+    type Target = Core;
+
+    fn deref(&self) -> &Core {
+        &self.core
+    }
+}
+
+/// The part of it that does not depend on the application.
+#[derive(Debug)]
+pub(crate) struct Core {
     pub(crate) limits: Limits,
     pub(crate) queue: Queue,
     pub(crate) inboxes: Vec<Inbox>,
@@ -36,7 +51,7 @@ pub(crate) struct Shared<S> {
     pub(crate) is_cut_off: AtomicBool,
 }
 
-impl<S> Shared<S> {
+impl Core {
     /// Leaves a message for an I/O thread, or gives it back if that is gone.
     pub(crate) fn send_home(&self, home: usize, message: Message) -> Result<(), Message> {
         match self.inboxes.get(home) {
@@ -115,37 +130,49 @@ impl<S: Service> Builder<S> {
         let inboxes = (0..self.io_threads)
             .map(|_| Inbox::new())
             .collect::<io::Result<_>>()?;
+        let queue = Queue::new(
+            self.limits.queue_len_max,
+            self.workers,
+            self.limits.waiting_handlers_max,
+        );
         let shared = Arc::new(Shared {
-            queue: Queue::new(self.limits.queue_len_max),
-            buffers: Arc::new(BufferPool::new(self.limits.body_memory_max, self.workers)),
             service: self.service,
-            limits: self.limits,
-            inboxes,
-            connection_count: AtomicUsize::new(0),
-            is_cut_off: AtomicBool::new(false),
+            core: Arc::new(Core {
+                queue,
+                buffers: Arc::new(BufferPool::new(self.limits.body_memory_max, self.workers)),
+                limits: self.limits,
+                inboxes,
+                connection_count: AtomicUsize::new(0),
+                is_cut_off: AtomicBool::new(false),
+            }),
         });
-        let mut server = Server {
+        let server = Server {
             shared: Arc::clone(&shared),
             addrs,
             io_threads: Mutex::default(),
-            workers: Vec::new(),
+            workers: Arc::default(),
         };
-        for index in 0..self.workers {
-            let shared = Arc::clone(&shared);
-            let worker = std::thread::Builder::new().name(format!("worker-{index}"));
-            server
-                .workers
-                .push(worker.spawn(move || exec::run(&shared))?);
+        let weak = Arc::downgrade(&shared);
+        let workers = Arc::clone(&server.workers);
+        shared.queue.set_start(Box::new(move || {
+            let Some(shared) = weak.upgrade() else {
+                return Err(io::Error::other("the server is gone"));
+            };
+            let worker = std::thread::Builder::new().name("worker".to_owned());
+            let handle = worker.spawn(move || exec::run(&shared))?;
+            let mut workers = lock(&workers);
+            workers.retain(|worker| !worker.is_finished());
+            workers.push(handle);
+            Ok(())
+        }));
+        for _ in 0..self.workers {
+            shared.queue.start_worker()?;
         }
         for (home, sockets) in sockets.into_iter().enumerate() {
             let thread = IoThread::new(Arc::clone(&shared), home, sockets)?;
             let named = std::thread::Builder::new().name(format!("io-{home}"));
             let handle = named.spawn(move || thread.run())?;
-            server
-                .io_threads
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .push(handle);
+            lock(&server.io_threads).push(handle);
         }
         Ok(server)
     }
@@ -161,11 +188,32 @@ fn connections_max(descriptors_max: u64) -> u64 {
     }
 }
 
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// When `timeout` has passed. Longer than a clock can tell means a century, which is for ever.
 fn deadline(timeout: Duration) -> Instant {
     const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
     let now = Instant::now();
     now.checked_add(timeout.min(CENTURY)).unwrap_or(now)
+}
+
+/// What a server has to do at a moment: the figures that tell saturation, for a metrics exporter to
+/// read as often as it likes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Load {
+    /// Connections open.
+    pub connection_count: usize,
+    /// Requests and answers that wait for a worker.
+    pub queued_count: usize,
+    /// Workers that run.
+    pub running_count: usize,
+    /// Handlers that wait for their peer in the middle of a body.
+    pub waiting_count: usize,
+    /// Memory for bodies under way, in bytes.
+    pub body_memory_len: usize,
 }
 
 /// A running server. Dropping it stops it, and waits for handlers that run.
@@ -174,7 +222,7 @@ pub struct Server<S: Service> {
     shared: Arc<Shared<S>>,
     addrs: Vec<SocketAddr>,
     io_threads: Mutex<Vec<JoinHandle<()>>>,
-    workers: Vec<JoinHandle<()>>,
+    workers: Arc<Mutex<Vec<JoinHandle<()>>>>,
 }
 
 impl<S: Service> Server<S> {
@@ -205,6 +253,18 @@ impl<S: Service> Server<S> {
         self.shared.connection_count.load(Ordering::Relaxed)
     }
 
+    /// What it has to do now.
+    pub fn load(&self) -> Load {
+        let workers = self.shared.queue.load();
+        Load {
+            connection_count: self.connection_count(),
+            queued_count: workers.queued_count,
+            running_count: workers.running_count,
+            waiting_count: workers.waiting_count,
+            body_memory_len: self.shared.buffers.used_len(),
+        }
+    }
+
     /// Whether every I/O thread answers within `timeout`.
     pub fn answers_within(&self, timeout: Duration) -> bool {
         let deadline = deadline(timeout);
@@ -230,12 +290,7 @@ impl<S: Service> Server<S> {
             // A thread that is gone has drained.
             drop(inbox.push(Message::Drain(deadline)));
         }
-        let threads = std::mem::take(
-            &mut *self
-                .io_threads
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner),
-        );
+        let threads = std::mem::take(&mut *lock(&self.io_threads));
         let had_threads = !threads.is_empty();
         for thread in threads {
             // A panic of an I/O thread was printed when it happened; there is nothing left to do.
@@ -256,8 +311,15 @@ impl<S: Service> Drop for Server<S> {
     fn drop(&mut self) {
         self.stop();
         self.shared.queue.close();
-        for worker in self.workers.drain(..) {
-            drop(worker.join());
+        // The last ones may have started others.
+        loop {
+            let workers = std::mem::take(&mut *lock(&self.workers));
+            if workers.is_empty() {
+                return;
+            }
+            for worker in workers {
+                drop(worker.join());
+            }
         }
     }
 }

@@ -1,12 +1,9 @@
 //! The application behind a server.
 
-use std::fmt;
-use std::time::Duration;
-
-use crate::head::{Head, Peer, Request};
-use crate::http::Status;
-use crate::proto::Refusal;
+use crate::head::Head;
+use crate::observer::Observer;
 use crate::reply::{Inline, Reply, Turn};
+use crate::request::Request;
 use crate::response::Response;
 
 /// An application. One value serves all threads.
@@ -31,95 +28,38 @@ pub trait Service: Send + Sync + 'static {
         reply.dispatch()
     }
 
-    /// Answers on a worker. May block. A panic is answered with 500 and reported.
-    fn handle(&self, request: &Request) -> Response;
-
-    /// The largest request body accepted for this head, in bytes; more is answered with 413.
-    fn body_len_max(&self, head: Head<'_>) -> u64 {
+    /// How the body of a request is taken in. Called on the I/O thread, for requests that have one
+    /// and that [`inline`](Self::inline) declined; must not block.
+    fn intake(&self, head: Head<'_>) -> Intake {
         let _unused = head;
-        0
+        Intake::Buffered(0)
     }
 
-    /// Whether [`exchanged`](Self::exchanged) is to be called. Asked once a request.
-    fn observes(&self) -> bool {
-        false
-    }
+    /// Answers on a worker. May block. A panic is answered with 500 and reported.
+    fn handle(&self, request: &mut Request) -> Response;
 
-    /// Told of every answer once its last byte is with the kernel, or once it failed. Runs on I/O
-    /// threads too, so it must not block.
-    fn exchanged(&self, exchange: &Exchange<'_>) {
-        let _unused = exchange;
-    }
-
-    /// Told of what an operator may want to know. Must not block.
-    fn incident(&self, incident: &Incident<'_>) {
-        let _unused = incident;
+    /// Who is told what happened. Asked for every event.
+    fn observer(&self) -> &dyn Observer {
+        &()
     }
 }
 
-/// A request and what became of it.
-#[derive(Debug)]
-pub struct Exchange<'a> {
-    /// The request.
-    pub head: Head<'a>,
-    /// The status it was answered with.
-    pub status: Status,
-    /// Bytes of the body handed to the kernel.
-    pub body_len: u64,
-    /// Whether all of the answer was.
-    pub complete: bool,
-    /// From the end of the request to the end of the answer.
-    pub duration: Duration,
+/// How a request's body reaches a handler.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Intake {
+    /// All of it is in memory before the handler starts. At most so many bytes; more is answered
+    /// with 413. While it arrives it costs memory, but no thread.
+    Buffered(u64),
+    /// The handler starts after the head and reads the body as it comes, in constant memory. At
+    /// most so many bytes; more fails the read, and what the handler answers is up to it.
+    Streamed(u64),
 }
 
-/// Something worth a log line or a counter.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum Incident<'a> {
-    /// A handler panicked; the peer got a 500.
-    HandlerPanicked {
-        /// The request.
-        head: Head<'a>,
-    },
-    /// A body failed on its way, or was not of its announced length. The connection was reset, or
-    /// the answer became a 503 if nothing of it had left.
-    BodyFailed {
-        /// The cause.
-        error: &'a std::io::Error,
-    },
-    /// A peer broke the protocol or a limit.
-    Refused {
-        /// Who.
-        peer: Peer,
-        /// What it did.
-        refusal: Refusal,
-    },
-    /// A peer read or wrote too slowly and was cut off.
-    TooSlow {
-        /// Who.
-        peer: Peer,
-    },
-    /// The limit of connections is reached; a new one was answered 503.
-    ConnectionsFull,
-    /// The queue to the workers is full; a request was answered 503.
-    WorkersFull,
-    /// No connection can be accepted, for want of descriptors or memory; tried again shortly.
-    AcceptFailed {
-        /// The cause.
-        error: &'a std::io::Error,
-    },
-}
-
-impl fmt::Display for Incident<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Intake {
+    /// The largest body, in bytes.
+    pub fn len_max(self) -> u64 {
         match self {
-            Self::HandlerPanicked { head } => write!(f, "handler panicked on {head:?}"),
-            Self::BodyFailed { error } => write!(f, "response cut off: {error}"),
-            Self::Refused { peer, refusal } => write!(f, "refused request of {peer}: {refusal}"),
-            Self::TooSlow { peer } => write!(f, "{peer} is too slow, connection closed"),
-            Self::ConnectionsFull => f.write_str("connection limit reached"),
-            Self::WorkersFull => f.write_str("worker queue full"),
-            Self::AcceptFailed { error } => write!(f, "cannot accept connections: {error}"),
+            Self::Buffered(len_max) | Self::Streamed(len_max) => len_max,
         }
     }
 }

@@ -13,7 +13,9 @@ use std::sync::mpsc::{Receiver, channel};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use samovar_http::http::Status;
-use samovar_http::{Head, Incident, Inline, Prepared, Reply, Request, Response, Service, Turn};
+use samovar_http::{
+    Head, Incident, Inline, Observer, Prepared, Reply, Request, Response, Service, Turn,
+};
 use support::{Reader, connect, serve};
 
 struct Counting {
@@ -36,10 +38,16 @@ impl Service for Counting {
         reply.prepared(&self.prepared)
     }
 
-    fn handle(&self, _: &Request) -> Response {
+    fn handle(&self, _: &mut Request) -> Response {
         Response::text(Status::OK, "")
     }
 
+    fn observer(&self) -> &dyn Observer {
+        self
+    }
+}
+
+impl Observer for Counting {
     fn incident(&self, incident: &Incident<'_>) {
         if matches!(incident, Incident::AcceptFailed { .. }) {
             self.failed.fetch_add(1, Ordering::SeqCst);

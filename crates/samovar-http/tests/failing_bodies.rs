@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use samovar_http::http::Status;
 use samovar_http::{
-    Batch, Body, Exchange, Head, Inline, Prepared, Progress, Reply, Request, Response, Service,
-    Source, Turn,
+    Batch, Body, Exchange, Head, Inline, Observer, Prepared, Progress, Reply, Request, Response,
+    Service, Source, Turn,
 };
 use support::{Reader, connect, serve};
 
@@ -77,7 +77,7 @@ impl Service for Routes {
         }
     }
 
-    fn handle(&self, request: &Request) -> Response {
+    fn handle(&self, request: &mut Request) -> Response {
         let source: Box<dyn Source> = match request.head().path() {
             b"/failing" => Box::new(Failing(Some(100))),
             b"/failing-unknown" => Box::new(Failing(None)),
@@ -92,6 +92,12 @@ impl Service for Routes {
         Response::new(Status::OK, Body::Source(source))
     }
 
+    fn observer(&self) -> &dyn Observer {
+        self
+    }
+}
+
+impl Observer for Routes {
     fn observes(&self) -> bool {
         true
     }

@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 use samovar_http::http::Status;
 use samovar_http::proto::Refusal;
 use samovar_http::{
-    Batch, Body, Exchange, Head, Incident, Inline, Limits, Listener, Prepared, Progress, Reply,
-    Request, Response, Server, Service, Source, Turn,
+    Batch, Body, Exchange, Head, Incident, Inline, Intake, Limits, Listener, Observer, Prepared,
+    Progress, Reply, Request, Response, Server, Service, Source, Turn,
 };
 use support::{Reader, connect, serve};
 
@@ -100,7 +100,7 @@ impl Service for Trouble {
         }
     }
 
-    fn handle(&self, request: &Request) -> Response {
+    fn handle(&self, request: &mut Request) -> Response {
         let source =
             |place| Response::new(Status::OK, Body::Source(Box::new(TroubledSource(place))));
         match request.head().path() {
@@ -116,11 +116,17 @@ impl Service for Trouble {
         }
     }
 
-    fn body_len_max(&self, head: Head<'_>) -> u64 {
+    fn intake(&self, head: Head<'_>) -> Intake {
         assert_ne!(head.path(), b"/body_len_max", "on purpose");
-        0
+        Intake::Buffered(0)
     }
 
+    fn observer(&self) -> &dyn Observer {
+        self
+    }
+}
+
+impl Observer for Trouble {
     fn observes(&self) -> bool {
         true
     }
@@ -337,7 +343,7 @@ impl Service for Turns {
         reply.prepared(&self.0)
     }
 
-    fn handle(&self, _: &Request) -> Response {
+    fn handle(&self, _: &mut Request) -> Response {
         Response::text(Status::OK, "worker\n")
     }
 }
@@ -379,7 +385,7 @@ struct OneSource(Mutex<Option<Receiver<()>>>, AtomicUsize);
 impl Service for OneSource {
     type Local = ();
     fn local(&self) {}
-    fn handle(&self, _: &Request) -> Response {
+    fn handle(&self, _: &mut Request) -> Response {
         let gate = self.0.lock().unwrap().take().unwrap();
         self.1.fetch_add(1, Ordering::SeqCst);
         Response::new(Status::OK, Body::Source(Box::new(GatedSource(gate))))

@@ -30,7 +30,7 @@ impl Service for Both {
         }
     }
 
-    fn handle(&self, request: &Request) -> Response {
+    fn handle(&self, request: &mut Request) -> Response {
         // Larger than what an idle connection may keep for its next answer.
         Response::text(Status::OK, "x".repeat(20_000 + request.body().len()))
     }

@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 
 use samovar_http::http::Status;
 use samovar_http::{
-    Batch, Body, Exchange, Head, Inline, Limits, Listener, Prepared, Progress, Reply, Request,
-    Response, Server, Service, Source, Turn,
+    Batch, Body, Exchange, Head, Inline, Intake, Limits, Listener, Observer, Prepared, Progress,
+    Reply, Request, Response, Server, Service, Source, Turn,
 };
 use support::{Reader, connect, serve};
 
@@ -99,7 +99,7 @@ impl Service for Routes {
         }
     }
 
-    fn handle(&self, request: &Request) -> Response {
+    fn handle(&self, request: &mut Request) -> Response {
         let head = request.head();
         let path = std::str::from_utf8(head.path()).unwrap();
         let source = |len: Option<u64>, actual| {
@@ -131,10 +131,16 @@ impl Service for Routes {
         }
     }
 
-    fn body_len_max(&self, _: Head<'_>) -> u64 {
-        100_000
+    fn intake(&self, _: Head<'_>) -> Intake {
+        Intake::Buffered(100_000)
     }
 
+    fn observer(&self) -> &dyn Observer {
+        self
+    }
+}
+
+impl Observer for Routes {
     fn observes(&self) -> bool {
         true
     }

@@ -90,8 +90,8 @@ fn forwarded(head: Head<'_>) -> Option<IpAddr> {
     std::str::from_utf8(first).ok()?.trim().parse().ok()
 }
 
-impl Observer for Logs {
-    fn observes_exchanges(&self) -> bool {
+impl samovar_http::Observer for Logs {
+    fn observes(&self) -> bool {
         self.access.is_some()
     }
 
@@ -125,7 +125,9 @@ impl Observer for Logs {
             _ => self.say(&self.limits, Level::Warning, incident),
         }
     }
+}
 
+impl Observer for Logs {
     fn store_failed(&self, error: StoreError) {
         self.errors.error(format_args!(
             "the store cannot be read, answering 503: {error}"

@@ -3,11 +3,16 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use super::Buffer;
 use crate::io::sys;
+use crate::io::transport::Transport;
+use crate::io::wake::Waker;
+
+/// Bytes of a file that pass through memory at once, where the kernel cannot send them by itself.
+const PIECE_LEN: usize = 16 * 1024;
 
 /// A piece of a body.
 #[derive(Debug)]
@@ -21,6 +26,7 @@ pub struct Batch {
     files: VecDeque<FilePart>,
     /// Bytes added since the last [`clear`](Self::clear), files included.
     added_len: u64,
+    waker: Waker,
 }
 
 /// A range of a file that follows `buffer[..at]`.
@@ -33,15 +39,21 @@ struct FilePart {
 }
 
 impl Batch {
-    pub(crate) fn new(buffer: Buffer) -> Self {
+    pub(crate) fn new(waker: Waker) -> Self {
         Self {
-            buffer,
+            buffer: waker.core().buffers.take(),
+            waker,
             filled: 0,
             sent: 0,
             reserved_len: 0,
             files: VecDeque::new(),
             added_len: 0,
         }
+    }
+
+    /// Wakes the connection that this batch is for; see [`Progress::Wait`](super::Progress::Wait).
+    pub fn waker(&self) -> &Waker {
+        &self.waker
     }
 
     /// The memory that is not filled yet. Write at its start, then say how much with
@@ -134,17 +146,17 @@ impl Batch {
     /// # Errors
     ///
     /// Those of the socket and the files; `WouldBlock` is not one.
-    pub(crate) fn send(&mut self, socket: impl AsFd) -> io::Result<u64> {
+    pub(crate) fn send(&mut self, transport: &mut Transport) -> io::Result<u64> {
         let mut sent_len = 0;
         while !self.is_sent() {
             let memory_end = self.files.front().map_or(self.filled, |part| part.at);
             let taken = if self.sent < memory_end {
                 let bytes = self.buffer.get(self.sent..memory_end).unwrap_or_default();
-                let taken = sys::send(&socket, bytes, !self.files.is_empty())?;
+                let taken = transport.send(bytes, !self.files.is_empty())?;
                 self.sent += taken.unwrap_or(0);
                 taken.map(|len| len as u64)
             } else {
-                self.send_file(&socket)?
+                self.send_file(transport)?
             };
             match taken {
                 Some(len) => sent_len += len,
@@ -154,24 +166,85 @@ impl Batch {
         Ok(sent_len)
     }
 
-    fn send_file(&mut self, socket: impl AsFd) -> io::Result<Option<u64>> {
+    fn send_file(&mut self, transport: &mut Transport) -> io::Result<Option<u64>> {
         let Some(part) = self.files.front_mut() else {
             return Ok(Some(0));
         };
-        let Some(len) = sys::send_file(socket, &*part.file, part.offset, part.left)? else {
+        let sent = match transport.plain() {
+            Some(socket) => sys::send_file(socket, &*part.file, part.offset, part.left)?,
+            None => {
+                let mut piece = [0; PIECE_LEN];
+                let bytes = part.read(&mut piece)?;
+                transport.send(bytes, false)?.map(|len| len as u64)
+            }
+        };
+        let Some(len) = sent else {
             return Ok(None);
         };
-        if len == 0 {
-            return Err(io::Error::new(
-                io::ErrorKind::UnexpectedEof,
-                "file became shorter",
-            ));
-        }
-        part.offset += len;
-        part.left -= len;
+        part.pass(len)?;
         if part.left == 0 {
             self.files.pop_front();
         }
         Ok(Some(len))
     }
+
+    /// Takes bytes out, in order; 0 once nothing is left. For bodies that do not go to a socket as
+    /// they are.
+    ///
+    /// # Errors
+    ///
+    /// Those of the files.
+    #[expect(dead_code, reason = "other protocols and codings will take bytes out")]
+    pub(crate) fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if buffer.is_empty() {
+            return Ok(0);
+        }
+        let memory_end = self.files.front().map_or(self.filled, |part| part.at);
+        let memory = self.buffer.get(self.sent..memory_end).unwrap_or_default();
+        if !memory.is_empty() {
+            let len = memory.len().min(buffer.len());
+            if let (Some(from), Some(to)) = (memory.get(..len), buffer.get_mut(..len)) {
+                to.copy_from_slice(from);
+            }
+            self.sent += len;
+            return Ok(len);
+        }
+        let Some(part) = self.files.front_mut() else {
+            return Ok(0);
+        };
+        let len = part.read(buffer)?.len();
+        part.pass(len as u64)?;
+        if part.left == 0 {
+            self.files.pop_front();
+        }
+        Ok(len)
+    }
+}
+
+impl FilePart {
+    /// Reads the start of what is left.
+    fn read<'a>(&self, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
+        let left = usize::try_from(self.left).unwrap_or(usize::MAX);
+        let room_len = buffer.len().min(left);
+        let room = buffer.get_mut(..room_len).unwrap_or_default();
+        let len = self.file.read_at(room, self.offset)?;
+        if len == 0 && room_len > 0 {
+            return Err(became_shorter());
+        }
+        Ok(room.get(..len).unwrap_or_default())
+    }
+
+    /// Counts bytes as sent.
+    fn pass(&mut self, len: u64) -> io::Result<()> {
+        if len == 0 {
+            return Err(became_shorter());
+        }
+        self.offset += len;
+        self.left = self.left.saturating_sub(len);
+        Ok(())
+    }
+}
+
+fn became_shorter() -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, "file became shorter")
 }

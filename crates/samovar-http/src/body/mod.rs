@@ -5,13 +5,14 @@
 
 mod batch;
 mod pool;
+pub(crate) mod sources;
 mod transfer;
 
 use std::io;
 
 pub use batch::Batch;
 pub(crate) use pool::{Buffer, BufferPool};
-pub(crate) use transfer::{Outcome, Transfer};
+pub(crate) use transfer::{Framing, Outcome, Transfer};
 
 /// Whether a source has more to give.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,6 +21,10 @@ pub enum Progress {
     More,
     /// The batch holds the last bytes, or none.
     End,
+    /// There will be more, but nothing is there now. The batch may hold bytes, which are sent.
+    /// Before it says so, a source has to see to it that [`Batch::waker`] is called when there is
+    /// more; until then it is not pulled.
+    Wait,
 }
 
 /// A body that is produced piece by piece. Runs on workers, so it may block on a disk.
@@ -34,11 +39,19 @@ pub trait Source: Send {
         self.len() == Some(0)
     }
 
-    /// Adds bytes to `batch`: at least one, or [`Progress::End`]. The more, the fewer system calls
-    /// on both sides. Where the length is known, `End` must come with the last byte.
+    /// Adds bytes to `batch`: at least one, or [`Progress::End`], or [`Progress::Wait`]. The more,
+    /// the fewer system calls on both sides. Where the length is known, `End` must come with the
+    /// last byte.
     ///
     /// # Errors
     ///
     /// Any; the connection is reset, because part of the body has left already.
     fn pull(&mut self, batch: &mut Batch) -> io::Result<Progress>;
+
+    /// Fields that are known only behind the body: name and value. Asked once after
+    /// [`Progress::End`], and only where the peer can be told; see
+    /// [`Response::trailers`](crate::Response::trailers).
+    fn trailers(&mut self) -> Vec<(String, Vec<u8>)> {
+        Vec::new()
+    }
 }

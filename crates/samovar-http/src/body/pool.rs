@@ -53,6 +53,11 @@ impl BufferPool {
         }
     }
 
+    /// Bytes handed out.
+    pub(crate) fn used_len(&self) -> usize {
+        self.used_len.load(Ordering::Relaxed)
+    }
+
     fn free(&self) -> MutexGuard<'_, Vec<Box<[u8]>>> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }

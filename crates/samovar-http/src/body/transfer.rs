@@ -1,17 +1,19 @@
 //! Sending one body with back-pressure.
 
 use std::io;
-use std::os::fd::AsFd;
-use std::sync::Arc;
 
-use super::{Batch, BufferPool, Progress, Source};
+use super::{Batch, Progress, Source};
+use crate::io::transport::Transport;
+use crate::io::wake::Waker;
+use crate::proto::encode;
+use crate::response::is_settable;
 
 /// Bytes one turn of a transfer may send before others get their turn.
 const TURN_LEN: u64 = 4 << 20;
 /// Sixteen digits and CRLF before a chunk, CRLF behind it.
 const CHUNK_HEAD_LEN: usize = 18;
 const CHUNK_TAIL: &[u8] = b"\r\n";
-const CHUNK_LAST: &[u8] = b"0\r\n\r\n";
+const CHUNK_LAST: &[u8] = b"0\r\n";
 
 /// Where a transfer stands after a turn.
 #[derive(Debug)]
@@ -22,6 +24,19 @@ pub(crate) enum Outcome {
     Blocked,
     /// It would go on, but it is others' turn.
     Yield,
+    /// The source has nothing for now, and will wake the connection.
+    Waiting,
+}
+
+/// How the end of a body is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Framing {
+    /// So many bytes.
+    Length(u64),
+    /// Chunks, and fields behind the last one if the peer takes them.
+    Chunked { has_trailers: bool },
+    /// The end of the connection.
+    Close,
 }
 
 /// A body on its way.
@@ -31,8 +46,11 @@ pub(crate) struct Transfer {
     /// Announced bytes that the source has not yielded yet; `None` for a chunked or close-delimited
     /// body.
     left: Option<u64>,
-    is_chunked: bool,
+    framing: Framing,
+    /// What goes behind the body, as far as there was no room for it yet; set when the source ends.
+    tail: Vec<u8>,
     is_ended: bool,
+    is_waiting: bool,
     /// Bytes of the body with the kernel, the head and chunk framing included.
     sent_len: u64,
     /// Bytes that went out but are not the source's.
@@ -44,20 +62,19 @@ pub(crate) struct Transfer {
 }
 
 impl Transfer {
-    /// `len`: what was announced to the peer. A source is asked once, so that there is one answer.
     /// `before_len`: bytes of the lead that belong to earlier answers.
-    pub(crate) fn new(
-        source: Box<dyn Source>,
-        len: Option<u64>,
-        is_chunked: bool,
-        before_len: usize,
-    ) -> Self {
+    pub(crate) fn new(source: Box<dyn Source>, framing: Framing, before_len: usize) -> Self {
         Self {
             source,
             batch: None,
-            left: len,
-            is_chunked,
+            left: match framing {
+                Framing::Length(len) => Some(len),
+                Framing::Chunked { .. } | Framing::Close => None,
+            },
+            framing,
+            tail: Vec::new(),
             is_ended: false,
+            is_waiting: false,
             sent_len: 0,
             framing_len: 0,
             before_len: before_len as u64,
@@ -85,14 +102,15 @@ impl Transfer {
     /// says that nothing has left.
     pub(crate) fn turn(
         &mut self,
-        socket: impl AsFd,
+        transport: &mut Transport,
         lead: &mut Vec<u8>,
-        pool: &Arc<BufferPool>,
+        waker: &Waker,
     ) -> io::Result<Outcome> {
         let mut turn_len = 0;
+        self.is_waiting = false;
         loop {
             if let Some(batch) = &mut self.batch {
-                let sent_len = batch.send(&socket)?;
+                let sent_len = batch.send(transport)?;
                 self.sent_len += sent_len;
                 turn_len += sent_len;
                 if !batch.is_sent() {
@@ -100,19 +118,30 @@ impl Transfer {
                 }
                 batch.clear();
             }
-            if self.is_ended {
+            if self.is_ended && self.tail.is_empty() || self.is_waiting {
                 self.batch = None;
-                return Ok(Outcome::Done);
+                if !transport.flush()? {
+                    // Where it waits, that is found out by asking the source again.
+                    return Ok(Outcome::Blocked);
+                }
+                return Ok(if self.is_waiting {
+                    Outcome::Waiting
+                } else {
+                    Outcome::Done
+                });
             }
             if turn_len >= TURN_LEN {
                 return Ok(Outcome::Yield);
             }
-            self.refill(lead, pool)?;
+            self.refill(lead, waker)?;
         }
     }
 
-    fn refill(&mut self, lead: &mut Vec<u8>, pool: &Arc<BufferPool>) -> io::Result<()> {
-        let mut batch = self.batch.take().unwrap_or_else(|| Batch::new(pool.take()));
+    fn refill(&mut self, lead: &mut Vec<u8>, waker: &Waker) -> io::Result<()> {
+        let mut batch = self
+            .batch
+            .take()
+            .unwrap_or_else(|| Batch::new(waker.clone()));
         // A source that panics has failed too.
         self.is_source_failed = true;
         self.fill(&mut batch, lead)?;
@@ -125,11 +154,15 @@ impl Transfer {
     fn fill(&mut self, batch: &mut Batch, lead: &mut Vec<u8>) -> io::Result<()> {
         let lead_len = batch.put(lead);
         let has_room = lead_len == lead.len() && batch.room_len() > 2 * CHUNK_HEAD_LEN;
-        if has_room && self.is_chunked {
-            self.fill_chunk(batch)?;
-        } else if has_room {
-            self.fill_plain(batch)?;
+        if has_room && !self.is_ended {
+            match self.framing {
+                Framing::Chunked { has_trailers } => self.fill_chunk(batch, has_trailers)?,
+                Framing::Length(_) | Framing::Close => self.fill_plain(batch)?,
+            }
         }
+        let tail_len = batch.put(&self.tail);
+        self.tail.drain(..tail_len);
+        self.framing_len += tail_len as u64;
         lead.drain(..lead_len);
         self.framing_len += lead_len as u64;
         Ok(())
@@ -155,10 +188,10 @@ impl Transfer {
 
     /// One chunk: its size is known only when it is filled, so room is left for it, in a fixed
     /// width: leading zeros are part of the grammar (RFC 9112, 7.1).
-    fn fill_chunk(&mut self, batch: &mut Batch) -> io::Result<()> {
+    fn fill_chunk(&mut self, batch: &mut Batch, has_trailers: bool) -> io::Result<()> {
         let size_at = batch.filled();
         batch.put(&[b'0'; CHUNK_HEAD_LEN]);
-        batch.reserve(CHUNK_TAIL.len() + CHUNK_LAST.len());
+        batch.reserve(CHUNK_TAIL.len());
         let before = batch.added_len();
         let progress = self.source.pull(batch)?;
         let data_len = batch.added_len() - before;
@@ -172,10 +205,23 @@ impl Transfer {
             self.framing_len += (CHUNK_HEAD_LEN + CHUNK_TAIL.len()) as u64;
         }
         if self.is_ended {
-            batch.put(CHUNK_LAST);
-            self.framing_len += CHUNK_LAST.len() as u64;
+            self.tail.extend_from_slice(CHUNK_LAST);
+            if has_trailers {
+                self.add_trailers();
+            }
+            self.tail.extend_from_slice(b"\r\n");
         }
         Ok(())
+    }
+
+    fn add_trailers(&mut self) {
+        for (name, value) in self.source.trailers() {
+            // A field that would break the framing is an application's mistake, and too late to
+            // answer for: it is left out.
+            if is_settable(&name) && encode::is_field_value(&value) {
+                encode::field(&mut self.tail, &name, &value);
+            }
+        }
     }
 
     /// Holds the source to its word.
@@ -192,9 +238,10 @@ impl Transfer {
                 return Err(wrong_length("longer"));
             }
         }
-        if !is_end && len == 0 {
+        if progress == Progress::More && len == 0 {
             return Err(io::Error::other("body source yields nothing"));
         }
+        self.is_waiting = progress == Progress::Wait;
         self.is_ended = is_end;
         Ok(())
     }

@@ -3,5 +3,5 @@
 mod queue;
 mod worker;
 
-pub(crate) use queue::{Job, Queue, Work};
+pub(crate) use queue::{Job, Queue};
 pub(crate) use worker::{begin, cut_off, fail, report, run};

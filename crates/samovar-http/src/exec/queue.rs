@@ -1,34 +1,62 @@
-//! What waits for a worker.
+//! What waits for a worker, and how many workers there are.
+//!
+//! # Theory of operation
+//!
+//! At most `workers_max` threads *run* jobs. A job that waits for its peer (a handler that reads a
+//! body as it comes) does not run meanwhile: it has given its place away, and if nobody is there to
+//! take it while work is queued, one more thread is started. So peers that dawdle hold threads, up
+//! to a limit of their own, but never keep other requests from being answered. When the wait is
+//! over the job runs on at once: for a moment more threads run than should. A thread that finds
+//! more than enough others ends.
 
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::fmt;
+use std::io;
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use crate::head::Request;
 use crate::io::conn::Conn;
+use crate::request::Request;
 
-/// Something to do for a connection, with the connection.
+/// Something to do that may block.
 #[derive(Debug)]
-pub(crate) struct Job {
-    pub(crate) conn: Box<Conn>,
-    pub(crate) work: Work,
-}
-
-#[derive(Debug)]
-pub(crate) enum Work {
-    /// Answer the request.
-    Handle(Box<Request>),
+pub(crate) enum Job {
+    /// Answer the request that came on this connection.
+    Handle(Box<Conn>, Box<Request>),
     /// Send more of the answer under way.
-    Pump,
+    Pump(Box<Conn>),
 }
+
+impl Job {
+    /// Whether it begins something new, which may be refused.
+    fn is_request(&self) -> bool {
+        match self {
+            Self::Handle(..) => true,
+            Self::Pump(_) => false,
+        }
+    }
+
+    /// Whether it may wait for its peer.
+    fn is_streamed(&self) -> bool {
+        match self {
+            Self::Handle(conn, _) => conn.proto.has_body(),
+            Self::Pump(_) => false,
+        }
+    }
+}
+
+/// Starts one more worker.
+type Start = Box<dyn Fn() -> io::Result<()> + Send + Sync>;
 
 /// A queue to all workers, bounded for new requests. Answers under way always get in: they are
 /// bounded by the connections. They do not wait behind new requests, however many those are; where
 /// both wait, workers take of them in turn.
-#[derive(Debug)]
 pub(crate) struct Queue {
     state: Mutex<State>,
     arrived: Condvar,
+    start: OnceLock<Start>,
     len_max: usize,
+    workers_max: usize,
+    waiting_max: usize,
 }
 
 #[derive(Debug, Default)]
@@ -38,6 +66,14 @@ struct State {
     /// The next job is a request, if one waits.
     is_requests_turn: bool,
     is_closed: bool,
+    /// Threads there are.
+    thread_count: usize,
+    /// Threads that wait for a job.
+    idle_count: usize,
+    /// Jobs that run.
+    running_count: usize,
+    /// Jobs that have given their place away.
+    waiting_count: usize,
 }
 
 impl State {
@@ -50,102 +86,181 @@ impl State {
         let job = first
             .or_else(|| self.pumps.pop_front())
             .or_else(|| self.requests.pop_front())?;
-        self.is_requests_turn = matches!(job.work, Work::Pump);
+        self.is_requests_turn = !job.is_request();
         Some(job)
+    }
+
+    fn has_jobs(&self) -> bool {
+        !(self.requests.is_empty() && self.pumps.is_empty())
     }
 }
 
+/// What has to happen, outside the lock, so that a queued job is taken up.
+enum Help {
+    None,
+    Notify,
+    Start,
+}
+
+/// The workers as they are at a moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Load {
+    pub(crate) queued_count: usize,
+    pub(crate) running_count: usize,
+    pub(crate) waiting_count: usize,
+}
+
 impl Queue {
-    pub(crate) fn new(len_max: usize) -> Self {
+    pub(crate) fn new(len_max: usize, workers_max: usize, waiting_max: usize) -> Self {
         Self {
             state: Mutex::default(),
             arrived: Condvar::new(),
+            start: OnceLock::new(),
             len_max,
+            workers_max,
+            waiting_max,
         }
     }
 
-    /// Adds a job, or gives it back if it is a request and the queue is full.
-    pub(crate) fn push(&self, job: Job) -> Result<(), Job> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        match job.work {
-            Work::Pump => state.pumps.push_back(job),
-            Work::Handle(_) if state.requests.len() >= self.len_max => return Err(job),
-            Work::Handle(_) => state.requests.push_back(job),
+    /// Says how to start a worker. Every thread so started has to call [`pop`](Self::pop) until
+    /// that returns `None`.
+    pub(crate) fn set_start(&self, start: Start) {
+        // Said once, before the first thread.
+        drop(self.start.set(start));
+    }
+
+    /// Starts one more worker.
+    pub(crate) fn start_worker(&self) -> io::Result<()> {
+        self.lock().thread_count += 1;
+        let started = self.start.get().map_or_else(
+            || Err(io::Error::other("no way to start workers")),
+            |start| start(),
+        );
+        if started.is_err() {
+            self.lock().thread_count -= 1;
         }
-        drop(state);
-        self.arrived.notify_one();
+        started
+    }
+
+    /// Adds a job, or gives it back if it is a request and there is no room for it.
+    pub(crate) fn push(&self, job: Job) -> Result<(), Job> {
+        let mut state = self.lock();
+        if !job.is_request() {
+            state.pumps.push_back(job);
+        } else if state.requests.len() >= self.len_max
+            || job.is_streamed() && state.waiting_count >= self.waiting_max
+        {
+            return Err(job);
+        } else {
+            state.requests.push_back(job);
+        }
+        self.help(state);
         Ok(())
     }
 
-    /// Waits for a job; `None` once the queue is closed.
-    pub(crate) fn pop(&self) -> Option<Job> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Waits for a job; `None` once this worker is not needed any more. `has_finished`: the caller
+    /// has done a job.
+    pub(crate) fn pop(&self, has_finished: bool) -> Option<Job> {
+        let mut state = self.lock();
+        if has_finished {
+            state.running_count -= 1;
+        }
         loop {
-            if let Some(job) = state.take() {
+            if state.running_count < self.workers_max
+                && let Some(job) = state.take()
+            {
+                state.running_count += 1;
                 return Some(job);
             }
-            if state.is_closed {
+            let is_surplus = state.thread_count - state.waiting_count > self.workers_max;
+            if is_surplus || state.is_closed && !state.has_jobs() {
+                state.thread_count -= 1;
                 return None;
             }
+            state.idle_count += 1;
             state = self
                 .arrived
                 .wait(state)
                 .unwrap_or_else(PoisonError::into_inner);
+            state.idle_count -= 1;
         }
+    }
+
+    /// Called by a job that is about to wait for its peer: others may run until the result is
+    /// dropped. `None` if too many wait already.
+    pub(crate) fn give_place(&self) -> Option<Waiting<'_>> {
+        let mut state = self.lock();
+        if state.waiting_count >= self.waiting_max {
+            return None;
+        }
+        state.running_count -= 1;
+        state.waiting_count += 1;
+        if state.has_jobs() {
+            self.help(state);
+        }
+        Some(Waiting(self))
     }
 
     /// Lets the workers go once the queue is empty.
     pub(crate) fn close(&self) {
-        self.state
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .is_closed = true;
+        self.lock().is_closed = true;
         self.arrived.notify_all();
+    }
+
+    pub(crate) fn load(&self) -> Load {
+        let state = self.lock();
+        Load {
+            queued_count: state.requests.len() + state.pumps.len(),
+            running_count: state.running_count,
+            waiting_count: state.waiting_count,
+        }
+    }
+
+    /// Sees to it that a thread takes up what is queued.
+    fn help(&self, state: MutexGuard<'_, State>) {
+        let help = if state.running_count >= self.workers_max {
+            // Whoever finishes first takes it.
+            Help::None
+        } else if state.idle_count > 0 {
+            Help::Notify
+        } else if state.thread_count - state.waiting_count < self.workers_max {
+            Help::Start
+        } else {
+            // A thread is about to look.
+            Help::None
+        };
+        drop(state);
+        match help {
+            Help::None => {}
+            // A wake-up costs a system call even when nobody sleeps, hence the count.
+            Help::Notify => self.arrived.notify_one(),
+            // Without memory for a thread, the job waits for one that is there.
+            Help::Start => drop(self.start_worker()),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A job that has given its place away; takes it back when dropped.
+#[derive(Debug)]
+pub(crate) struct Waiting<'a>(&'a Queue);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.waiting_count -= 1;
+        state.running_count += 1;
+    }
+}
+
+impl fmt::Debug for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Queue").field(&self.load()).finish()
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::os::unix::net::UnixStream;
-    use std::time::Instant;
-
-    use super::*;
-    use crate::head::{Head, Peer};
-    use crate::io::slab::Key;
-    use crate::proto::head::HeadIndex;
-
-    fn job(work: Work) -> Job {
-        let (socket, _) = UnixStream::pair().unwrap();
-        let key = Key::from_bits(0);
-        Job {
-            conn: Box::new(Conn::new(socket.into(), Peer::Unix, 0, key, Instant::now())),
-            work,
-        }
-    }
-
-    fn request() -> Job {
-        let index = HeadIndex::default();
-        let head = Head::new(b"", &index, Peer::Unix);
-        job(Work::Handle(Box::new(head.to_request(Vec::new()))))
-    }
-
-    #[test]
-    fn answers_under_way_and_new_requests_take_turns() {
-        let queue = Queue::new(4);
-        for _ in 0..4 {
-            queue.push(request()).unwrap();
-        }
-        assert!(queue.push(request()).is_err());
-        for _ in 0..3 {
-            queue.push(job(Work::Pump)).unwrap();
-        }
-        queue.close();
-        let order: String = std::iter::from_fn(|| queue.pop())
-            .map(|job| match job.work {
-                Work::Pump => 'p',
-                Work::Handle(_) => 'h',
-            })
-            .collect();
-        assert_eq!(order, "phphphh");
-    }
-}
+mod tests;

@@ -4,119 +4,207 @@
 //! no more. Then the connection goes home; its I/O thread sends it back here when there is room.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Instant, SystemTime};
 
-use super::queue::{Job, Work};
-use crate::body::{Batch, Outcome, Progress, Source, Transfer};
-use crate::head::{Head, Request};
+use super::queue::Job;
+use crate::body::{Batch, Framing, Outcome, Progress, Source, Transfer};
+use crate::channel::Producer;
+use crate::head::Head;
 use crate::http::{Method, Status, Version};
 use crate::io::conn::{Answer, Conn};
 use crate::io::inbox::{Message, Verdict};
 use crate::io::slab::Key;
+use crate::io::wake::Waker;
+use crate::later::Later;
+use crate::observer::{Exchange, Incident};
 use crate::proto::encode::{self, Delimiter};
+use crate::request::{Link, Request};
 use crate::response::{Body, Response};
 use crate::server::Shared;
-use crate::service::{Exchange, Incident, Service};
+use crate::service::Service;
+use crate::upload::Upload;
 
 /// Bodies up to this length are copied behind their head and leave in the same write.
 const INLINE_BODY_LEN: usize = 64 * 1024;
 
-/// Works until the queue is closed.
+/// Works until it is not needed any more.
 pub(crate) fn run<S: Service>(shared: &Shared<S>) {
-    while let Some(job) = shared.queue.pop() {
-        let (home, key) = (job.conn.home, job.conn.key);
+    let mut has_finished = false;
+    while let Some(job) = shared.queue.pop(has_finished) {
+        has_finished = true;
+        let place = match &job {
+            Job::Handle(conn, _) | Job::Pump(conn) => (conn.home, conn.key),
+        };
         // Handlers and sources have their own nets. This one is for what is left of an
         // application: its reports, and the dropping of its values.
         if catch_unwind(AssertUnwindSafe(|| work(shared, job))).is_err() {
-            lose(shared, home, key);
+            lose(shared, place);
         }
     }
 }
 
 fn work<S: Service>(shared: &Shared<S>, job: Job) {
-    let Job { mut conn, work } = job;
-    if let Work::Handle(request) = work {
-        handle(shared, &mut conn, request);
+    match job {
+        Job::Handle(conn, request) => handle(shared, conn, request),
+        Job::Pump(mut conn) => {
+            if let Some(later) = conn.later.take() {
+                return fulfil(shared, conn, later);
+            }
+            pump(shared, conn);
+        }
     }
-    pump(shared, conn);
 }
 
 /// A panic took the connection with it: its socket is closed, what is left is its place.
-fn lose<S: Service>(shared: &Shared<S>, home: usize, key: Key) {
+fn lose<S: Service>(shared: &Shared<S>, (home, key): (usize, Key)) {
     if shared.send_home(home, Message::Lost(key)).is_err() {
         shared.connection_count.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// Makes the answer: its head into `output`, its body there too or into a transfer.
-fn handle<S: Service>(shared: &Shared<S>, conn: &mut Conn, request: Box<Request>) {
-    let head = request.head();
+/// Runs the handler and begins its answer.
+fn handle<S: Service>(shared: &Shared<S>, conn: Box<Conn>, mut request: Box<Request>) {
+    let place = (conn.home, conn.key);
+    request.link = Link::Http1(Box::new(Upload::new(conn, &shared.core)));
     let handled = catch_unwind(AssertUnwindSafe(|| {
-        let response = shared.service.handle(&request);
+        let response = shared.service.handle(&mut request);
         let body_len = response.body.len();
         (response, body_len)
     }));
-    let (response, body_len) = handled.unwrap_or_else(|_panic| {
-        shared.service.incident(&Incident::HandlerPanicked { head });
-        let response = Response::text(Status::INTERNAL_SERVER_ERROR, "Internal Server Error\n");
-        let body_len = response.body.len();
-        (response, body_len)
-    });
-    render(conn, head, response, body_len);
+    let Some(mut conn) = request.take_conn() else {
+        // A handler has swapped its request for another one.
+        return lose(shared, place);
+    };
+    let head = request.head();
+    let (mut response, body_len) = handled.unwrap_or_else(|_panic| panicked(shared, head));
+    conn.answer.version = head.version();
+    conn.answer.is_head = head.method() == Method::Head;
+    conn.answer.takes_trailers = takes_trailers(head);
     conn.restart_clock(Instant::now());
-    if shared.service.observes() {
+    if shared.service.observer().observes() {
         conn.request = Some(request);
+    }
+    if let Some(later) = response.later.take() {
+        return fulfil(shared, conn, later);
+    }
+    let producer = response.producer.take();
+    render(&mut conn, response, body_len);
+    pump(shared, conn);
+    if let Some(producer) = producer {
+        produce(shared, producer);
     }
 }
 
-fn render(conn: &mut Conn, request: Head<'_>, response: Response, body_len: Option<u64>) {
-    let version = request.version();
+fn panicked<S: Service>(shared: &Shared<S>, head: Head<'_>) -> (Response, Option<u64>) {
+    let incident = Incident::HandlerPanicked { head };
+    shared.service.observer().incident(&incident);
+    let response = Response::text(Status::INTERNAL_SERVER_ERROR, "Internal Server Error\n");
+    let body_len = response.body.len();
+    (response, body_len)
+}
+
+/// RFC 9110, 10.1.4: a peer that says nothing may drop trailers, so it is not sent any.
+fn takes_trailers(head: Head<'_>) -> bool {
+    head.version() == Version::Http11
+        && head.headers().any(|(name, value)| {
+            name.eq_ignore_ascii_case(b"TE")
+                && value
+                    .split(|byte| *byte == b',')
+                    .any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
+        })
+}
+
+/// Writes the body that others are sending by now. A panic leaves it unfinished.
+fn produce<S: Service>(shared: &Shared<S>, producer: Producer) {
+    drop(catch_unwind(AssertUnwindSafe(|| {
+        producer.run(&shared.core.queue);
+    })));
+}
+
+/// Gives the promised answer, if it is there by now.
+fn fulfil<S: Service>(shared: &Shared<S>, mut conn: Box<Conn>, later: Arc<Later>) {
+    if shared.is_cut_off.load(Ordering::Acquire) {
+        later.abandon();
+        return cut_off(shared, conn);
+    }
+    let waker = Waker::new(&shared.core, conn.home, conn.key);
+    match later.take(&waker) {
+        Some(mut response) => {
+            let producer = response.producer.take();
+            // A promise of a promise is not one.
+            response.later = None;
+            let body_len = response.body.len();
+            conn.restart_clock(Instant::now());
+            render(&mut conn, response, body_len);
+            pump(shared, conn);
+            if let Some(producer) = producer {
+                produce(shared, producer);
+            }
+        }
+        None => {
+            conn.later = Some(later);
+            // What was said before, such as an interim response. An error will show again.
+            drop(conn.flush());
+            give_back(shared, conn, Verdict::Waiting);
+        }
+    }
+}
+
+/// Makes the answer: its head into `output`, its body there too or into a transfer.
+fn render(conn: &mut Conn, response: Response, body_len: Option<u64>) {
     let Response {
         status,
         fields,
         body,
+        has_trailers,
+        ..
     } = response;
-    let delimiter = match (status.allows_body(), body_len, version) {
-        (false, ..) => Delimiter::None,
-        (true, Some(len), _) => Delimiter::Length(len),
-        (true, None, Version::Http11) => Delimiter::Chunked,
-        (true, None, Version::Http10) => Delimiter::Close,
+    let version = conn.answer.version;
+    let has_trailers = has_trailers && conn.answer.takes_trailers;
+    let (delimiter, framing) = match (body_len, version) {
+        (Some(len), _) if !has_trailers => (Delimiter::Length(len), Framing::Length(len)),
+        (_, Version::Http11) => (Delimiter::Chunked, Framing::Chunked { has_trailers }),
+        (_, Version::Http10) => (Delimiter::Close, Framing::Close),
     };
+    // The handler may have read the rest of the request.
+    conn.answer.keep &= conn.proto.may_keep();
     if delimiter == Delimiter::Close {
         conn.answer.keep = false;
     }
     conn.answer.status = status;
-    conn.answer.version = version;
+    let has_body = status.allows_body();
     let out = &mut conn.output;
     let before_len = out.len();
     encode::status_line(out, status);
     out.extend_from_slice(&fields);
-    encode::delimiter(out, delimiter);
+    encode::delimiter(out, if has_body { delimiter } else { Delimiter::None });
     encode::finish(
         out,
         version,
         conn.answer.keep,
         httpdate::fmt_http_date(SystemTime::now()).as_bytes(),
     );
-    if request.method() == Method::Head || !status.allows_body() {
+    if conn.answer.is_head || !has_body {
         return;
     }
+    let is_plain = matches!(framing, Framing::Length(_));
     let source: Box<dyn Source> = match body {
-        Body::Empty => return,
-        Body::Bytes(bytes) if bytes.len() <= INLINE_BODY_LEN => return append(conn, &bytes),
-        Body::Shared(bytes) if bytes.len() <= INLINE_BODY_LEN => return append(conn, &bytes),
+        Body::Empty if is_plain => return,
+        Body::Bytes(bytes) if is_plain && bytes.len() <= INLINE_BODY_LEN => {
+            return append(conn, &bytes);
+        }
+        Body::Shared(bytes) if is_plain && bytes.len() <= INLINE_BODY_LEN => {
+            return append(conn, &bytes);
+        }
+        Body::Empty => Box::new(Memory { bytes: [], at: 0 }),
         Body::Bytes(bytes) => Box::new(Memory { bytes, at: 0 }),
         Body::Shared(bytes) => Box::new(Memory { bytes, at: 0 }),
-        Body::Source(_) if body_len == Some(0) => return,
+        Body::Source(_) if is_plain && body_len == Some(0) => return,
         Body::Source(source) => source,
     };
-    conn.transfer = Some(Box::new(Transfer::new(
-        source,
-        body_len,
-        delimiter == Delimiter::Chunked,
-        before_len,
-    )));
+    conn.transfer = Some(Box::new(Transfer::new(source, framing, before_len)));
 }
 
 /// The answer instead of one whose body failed before any of it had left; `false` if it has.
@@ -155,7 +243,7 @@ fn pump<S: Service>(shared: &Shared<S>, mut conn: Box<Conn>) {
     if shared.is_cut_off.load(Ordering::Acquire) {
         return cut_off(shared, conn);
     }
-    let outcome = catch_unwind(AssertUnwindSafe(|| conn.pump(&shared.buffers)))
+    let outcome = catch_unwind(AssertUnwindSafe(|| conn.pump(&shared.core)))
         .unwrap_or_else(|_panic| Err(std::io::Error::other("body source panicked")));
     let verdict = match outcome {
         Ok(Outcome::Done) => {
@@ -166,18 +254,16 @@ fn pump<S: Service>(shared: &Shared<S>, mut conn: Box<Conn>) {
             }
         }
         Ok(Outcome::Blocked) => Verdict::Blocked,
+        Ok(Outcome::Waiting) => Verdict::Waiting,
         Ok(Outcome::Yield) => {
             // Pumping is always accepted.
-            let work = Work::Pump;
-            if let Err(job) = shared.queue.push(Job { conn, work }) {
-                give_back(shared, job.conn, Verdict::Reset);
-            }
-            return;
+            return drop(shared.queue.push(Job::Pump(conn)));
         }
         Err(error) => {
             if !is_peers_doing(&error) {
                 shared
                     .service
+                    .observer()
                     .incident(&Incident::BodyFailed { error: &error });
             }
             if answer_failure(&mut conn) {
@@ -219,6 +305,9 @@ fn is_peers_doing(error: &std::io::Error) -> bool {
 
 /// Gives up an answer under way.
 pub(crate) fn fail<S: Service>(shared: &Shared<S>, conn: &mut Conn) {
+    if let Some(later) = conn.later.take() {
+        later.abandon();
+    }
     report(shared, conn, false);
     conn.transfer = None;
 }
@@ -228,7 +317,7 @@ pub(crate) fn report<S: Service>(shared: &Shared<S>, conn: &mut Conn, complete: 
     let Some(request) = conn.request.take() else {
         return;
     };
-    shared.service.exchanged(&Exchange {
+    shared.service.observer().exchanged(&Exchange {
         head: request.head(),
         status: conn.answer.status,
         body_len: conn.sent_body_len(),
@@ -242,6 +331,8 @@ pub(crate) fn begin(conn: &mut Conn, keep: bool, now: Instant) {
     conn.answer = Answer {
         status: Status::OK,
         version: Version::Http11,
+        is_head: false,
+        takes_trailers: false,
         keep,
         started: now,
         memory_len: 0,

@@ -53,6 +53,11 @@ impl Status {
         (200..=999).contains(&code).then_some(Self(code))
     }
 
+    /// An interim status that an application may send: 102 to 199.
+    pub(crate) fn interim(code: u16) -> Option<Self> {
+        (102..=199).contains(&code).then_some(Self(code))
+    }
+
     /// The number.
     pub fn code(self) -> u16 {
         self.0

@@ -7,12 +7,15 @@ use std::time::Instant;
 use super::answer;
 use super::conn::Conn;
 use super::inbox::Message;
+use super::link::Link;
 use super::slab::Key;
 use super::sys;
 use super::thread::{IoThread, LISTENER_KEY};
+use super::transport::Transport;
 use crate::exec;
 use crate::head::Peer;
-use crate::service::{Incident, Service};
+use crate::observer::Incident;
+use crate::service::Service;
 
 /// Connections accepted in a row before others get their turn.
 const ACCEPT_COUNT: usize = 64;
@@ -40,6 +43,7 @@ impl<S: Service> IoThread<S> {
                 Err(error) if sys::is_exhaustion(&error) => {
                     self.shared
                         .service
+                        .observer()
                         .incident(&Incident::AcceptFailed { error: &error });
                     self.pause_listeners();
                     return false;
@@ -56,23 +60,36 @@ impl<S: Service> IoThread<S> {
         let count = self.shared.connection_count.fetch_add(1, Ordering::Relaxed);
         if count >= max.saturating_add(REFUSED_MAX) {
             self.shared.connection_count.fetch_sub(1, Ordering::Relaxed);
-            return self.shared.service.incident(&Incident::ConnectionsFull);
+            return self
+                .shared
+                .service
+                .observer()
+                .incident(&Incident::ConnectionsFull);
         }
         let key = self.slab.reserve();
-        let conn = Box::new(Conn::new(socket, peer, self.home, key, self.now));
-        let added = self.poll.add_connection(&conn.socket, key.to_bits());
+        let conn = Box::new(Conn::new(
+            Transport::Plain(socket),
+            peer,
+            self.home,
+            key,
+            self.now,
+        ));
+        let added = self.poll.add_connection(&conn.transport, key.to_bits());
         if added.is_err() {
             self.close(conn);
         } else if count >= max {
             self.guarded(Some(key), |thread| thread.turn_away(conn));
         } else {
-            self.slab.put(key, conn);
+            self.slab.put(key, Link::Http1(conn));
         }
     }
 
     /// No room for this connection. It is told so, whatever it wants.
     fn turn_away(&mut self, mut conn: Box<Conn>) {
-        self.shared.service.incident(&Incident::ConnectionsFull);
+        self.shared
+            .service
+            .observer()
+            .incident(&Incident::ConnectionsFull);
         conn.proto.close_after();
         conn.needs_linger = true;
         answer::overload(&mut conn.output, false, &self.date);
@@ -139,7 +156,7 @@ impl<S: Service> IoThread<S> {
         self.slab.keys_here(&mut keys);
         for key in keys {
             self.guarded(Some(key), |thread| {
-                if let Some(mut conn) = thread.slab.take(key) {
+                if let Some(Link::Http1(mut conn)) = thread.slab.take(key) {
                     if conn.is_sending() {
                         conn.reset_on_close();
                         exec::fail(&thread.shared, &mut conn);
@@ -152,7 +169,7 @@ impl<S: Service> IoThread<S> {
             self.guarded(None, |thread| match message {
                 Message::Returned(conn, _) => exec::cut_off(&thread.shared, conn),
                 Message::Lost(key) => thread.forget(key),
-                Message::Drain(_) | Message::Ping(_) => {}
+                Message::Wake(..) | Message::Drain(_) | Message::Ping(_) => {}
             });
         }
     }

@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use super::conn::Conn;
+use super::link::Link;
 use super::thread::{IoThread, Next};
+use crate::observer::Incident;
 use crate::proto::Refusal;
 use crate::proto::conn::Phase;
-use crate::service::{Incident, Service};
+use crate::service::Service;
 
 /// How often clocks are looked at, which is how exact the limits of time are.
 const SWEEP_TIME: Duration = Duration::from_millis(250);
@@ -40,10 +42,12 @@ impl<S: Service> IoThread<S> {
         let mut keys = Vec::new();
         self.slab.keys_here(&mut keys);
         for key in keys {
-            let Some(overdue) = self.slab.peek(key).and_then(|conn| self.overdue(conn)) else {
-                continue;
+            let overdue = match self.slab.peek(key) {
+                Some(Link::Http1(conn)) => self.overdue(conn),
+                None => None,
             };
-            let Some(mut conn) = self.slab.take(key) else {
+            let Some(overdue) = overdue else { continue };
+            let Some(Link::Http1(mut conn)) = self.slab.take(key) else {
                 continue;
             };
             self.guarded(Some(key), |thread| {
@@ -58,6 +62,10 @@ impl<S: Service> IoThread<S> {
         let waited = self.now.saturating_duration_since(conn.since);
         if conn.is_lingering {
             return (waited >= limits.linger_time).then_some(Overdue::Linger);
+        }
+        if conn.is_waiting {
+            // For how long is up to the application.
+            return None;
         }
         let phase = conn.proto.phase();
         if conn.is_sending() || phase == Phase::Body {
@@ -98,6 +106,7 @@ impl<S: Service> IoThread<S> {
             Overdue::Window if conn.is_sending() => {
                 self.shared
                     .service
+                    .observer()
                     .incident(&Incident::TooSlow { peer: conn.peer });
                 conn.reset_on_close();
                 self.fail(conn)

@@ -1,16 +1,20 @@
 //! One connection: its socket, its protocol state, and what it still has to send.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
 use super::slab::Key;
 use super::sys::{self, Edges};
-use crate::body::{BufferPool, Outcome, Transfer};
-use crate::head::{Peer, Request};
+use super::transport::Transport;
+use super::wake::Waker;
+use crate::body::{Outcome, Transfer};
+use crate::head::Peer;
 use crate::http::{Status, Version};
+use crate::later::Later;
 use crate::proto;
+use crate::request::Request;
+use crate::server::Core;
 
 /// Memory an idle connection may keep for its next answer's head, in bytes.
 const IDLE_OUTPUT_LEN: usize = 256;
@@ -21,7 +25,7 @@ const IDLE_OUTPUT_LEN: usize = 256;
 /// request leaves bytes behind in `input`.
 #[derive(Debug)]
 pub(crate) struct Conn {
-    pub(crate) socket: OwnedFd,
+    pub(crate) transport: Transport,
     pub(crate) peer: Peer,
     /// Index of its I/O thread.
     pub(crate) home: usize,
@@ -35,6 +39,10 @@ pub(crate) struct Conn {
     pub(crate) request: Option<Box<Request>>,
     pub(crate) body_len_max: u64,
     pub(crate) transfer: Option<Box<Transfer>>,
+    /// An answer that the handler has promised for later.
+    pub(crate) later: Option<Arc<Later>>,
+    /// `transfer` or `later` has nothing to give and will wake this connection.
+    pub(crate) is_waiting: bool,
     pub(crate) answer: Answer,
     /// The kernel may have bytes, or the end of the stream, for us.
     pub(crate) readable: bool,
@@ -61,6 +69,10 @@ pub(crate) struct Conn {
 pub(crate) struct Answer {
     pub(crate) status: Status,
     pub(crate) version: Version,
+    pub(crate) is_head: bool,
+    /// Whether the peer wants fields behind the body.
+    pub(crate) takes_trailers: bool,
+    /// Whether the connection may stay open after it; while it is made, as far as that is up to us.
     pub(crate) keep: bool,
     pub(crate) started: Instant,
     /// Length of a body that is in `output`.
@@ -68,9 +80,15 @@ pub(crate) struct Answer {
 }
 
 impl Conn {
-    pub(crate) fn new(socket: OwnedFd, peer: Peer, home: usize, key: Key, now: Instant) -> Self {
+    pub(crate) fn new(
+        transport: Transport,
+        peer: Peer,
+        home: usize,
+        key: Key,
+        now: Instant,
+    ) -> Self {
         Self {
-            socket,
+            transport,
             peer,
             home,
             key,
@@ -80,9 +98,13 @@ impl Conn {
             request: None,
             body_len_max: 0,
             transfer: None,
+            later: None,
+            is_waiting: false,
             answer: Answer {
                 status: Status::OK,
                 version: Version::Http11,
+                is_head: false,
+                takes_trailers: false,
                 keep: false,
                 started: now,
                 memory_len: 0,
@@ -107,12 +129,14 @@ impl Conn {
 
     /// Reads once; `None` when nothing has arrived, `Some(0)` at the end.
     pub(crate) fn read(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
-        let len = sys::recv(&self.socket, buffer)?;
+        let len = self.transport.recv(buffer)?;
         // A short read has taken all there was, and the next arrival makes a new event; but the end
         // of the stream, once announced, is not announced again.
         self.readable = match len {
             None => false,
-            Some(len) => len == buffer.len() || self.peer_ended,
+            Some(len) => {
+                len == buffer.len() || self.peer_ended || !self.transport.is_drained_by_short_read()
+            }
         };
         self.moved_len += len.unwrap_or(0) as u64;
         Ok(len)
@@ -125,13 +149,13 @@ impl Conn {
 
     /// Whether an answer, or part of it, is waiting for the socket.
     pub(crate) fn is_sending(&self) -> bool {
-        !self.output.is_empty() || self.transfer.is_some()
+        !self.output.is_empty() || self.transfer.is_some() || self.is_waiting
     }
 
     /// Sends what is in `output`; `true` once that is empty.
     pub(crate) fn flush(&mut self) -> io::Result<bool> {
         while !self.output.is_empty() {
-            match sys::send(&self.socket, &self.output, false)? {
+            match self.transport.send(&self.output, false)? {
                 Some(len) => {
                     self.moved_len += len as u64;
                     self.output.drain(..len);
@@ -142,11 +166,11 @@ impl Conn {
         if self.output.capacity() > IDLE_OUTPUT_LEN {
             self.output = Vec::new();
         }
-        Ok(true)
+        self.transport.flush()
     }
 
     /// Sends more of the answer: `output`, then the body. For workers: a source may block.
-    pub(crate) fn pump(&mut self, pool: &Arc<BufferPool>) -> io::Result<Outcome> {
+    pub(crate) fn pump(&mut self, core: &Arc<Core>) -> io::Result<Outcome> {
         let Some(transfer) = &mut self.transfer else {
             return Ok(if self.flush()? {
                 Outcome::Done
@@ -155,7 +179,8 @@ impl Conn {
             });
         };
         let before = transfer.sent_len();
-        let outcome = transfer.turn(&self.socket, &mut self.output, pool);
+        let waker = Waker::new(core, self.home, self.key);
+        let outcome = transfer.turn(&mut self.transport, &mut self.output, &waker);
         self.moved_len += transfer.sent_len().saturating_sub(before);
         outcome
     }
@@ -170,7 +195,7 @@ impl Conn {
     /// Makes the close that follows tell the peer that what it has is not all there is.
     pub(crate) fn reset_on_close(&self) {
         // If even this fails, the answer still ends before its announced length.
-        drop(sys::reset_on_close(&self.socket));
+        drop(sys::reset_on_close(&self.transport));
     }
 
     /// Starts a new wait.

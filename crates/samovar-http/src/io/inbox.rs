@@ -20,6 +20,8 @@ pub(crate) enum Verdict {
     },
     /// The socket takes no more for now.
     Blocked,
+    /// The answer, or the rest of it, is not there yet; the connection will be woken.
+    Waiting,
     /// Beyond repair.
     Reset,
 }
@@ -29,6 +31,8 @@ pub(crate) enum Verdict {
 pub(crate) enum Message {
     /// A connection comes back.
     Returned(Box<Conn>, Verdict),
+    /// Something that a connection waits for is there; and for which stream of it.
+    Wake(Key, u32),
     /// A connection does not come back: a panic took it.
     Lost(Key),
     /// Accept no more, close what is idle, be gone by then.

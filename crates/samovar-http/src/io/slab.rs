@@ -1,6 +1,6 @@
 //! Connections of one I/O thread by key.
 
-use super::conn::Conn;
+use super::link::Link;
 use super::sys::Edges;
 
 /// A place in the slab. The generation tells the place's present owner from earlier ones, whose
@@ -29,7 +29,7 @@ impl Key {
 #[derive(Debug)]
 enum Place {
     Vacant,
-    Here(Box<Conn>),
+    Here(Link),
     /// With a worker. Edges that came meanwhile are kept: they do not come again.
     Away(Edges),
 }
@@ -91,10 +91,10 @@ impl Slab {
     }
 
     /// Takes a connection out, to work on it or to give it away.
-    pub(crate) fn take(&mut self, key: Key) -> Option<Box<Conn>> {
+    pub(crate) fn take(&mut self, key: Key) -> Option<Link> {
         let slot = self.slot(key)?;
         match std::mem::replace(&mut slot.place, Place::Away(Edges::default())) {
-            Place::Here(conn) => Some(conn),
+            Place::Here(link) => Some(link),
             other => {
                 slot.place = other;
                 None
@@ -103,12 +103,12 @@ impl Slab {
     }
 
     /// Puts a connection back.
-    pub(crate) fn put(&mut self, key: Key, mut conn: Box<Conn>) {
+    pub(crate) fn put(&mut self, key: Key, mut link: Link) {
         let Some(slot) = self.slot(key) else { return };
         if let Place::Away(edges) = slot.place {
-            conn.note(edges);
+            link.note(edges);
         }
-        slot.place = Place::Here(conn);
+        slot.place = Place::Here(link);
     }
 
     /// Remembers what happened to a connection that is away.
@@ -147,12 +147,12 @@ impl Slab {
     }
 
     /// A connection that is here.
-    pub(crate) fn peek(&self, key: Key) -> Option<&Conn> {
+    pub(crate) fn peek(&self, key: Key) -> Option<&Link> {
         match self.slots.get(key.index as usize) {
             Some(Slot {
                 generation,
-                place: Place::Here(conn),
-            }) if *generation == key.generation => Some(conn),
+                place: Place::Here(link),
+            }) if *generation == key.generation => Some(link),
             _ => None,
         }
     }

@@ -37,6 +37,10 @@ pub(crate) struct Edges {
     pub(crate) writable: bool,
     /// The peer will send nothing more: a read that takes all bytes is not the last one.
     pub(crate) ended: bool,
+    /// The peer will neither send nor read: the connection is dead.
+    pub(crate) hung_up: bool,
+    /// Something of ours has news for this connection; see [`Waker`](super::wake::Waker).
+    pub(crate) woken: bool,
 }
 
 impl std::ops::BitOrAssign for Edges {
@@ -44,6 +48,8 @@ impl std::ops::BitOrAssign for Edges {
         self.readable |= other.readable;
         self.writable |= other.writable;
         self.ended |= other.ended;
+        self.hung_up |= other.hung_up;
+        self.woken |= other.woken;
     }
 }
 
@@ -97,10 +103,7 @@ impl Poll {
         timeout: Option<Duration>,
     ) -> io::Result<()> {
         events.clear();
-        let timeout = timeout.map(|time| Timespec {
-            tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: time.subsec_nanos().into(),
-        });
+        let timeout = timeout.map(timespec);
         match epoll::wait(
             &self.epoll,
             rustix::buffer::spare_capacity(events),
@@ -122,6 +125,8 @@ pub(crate) fn ready(event: &epoll::Event) -> Ready {
         readable: ended || flags.contains(Flags::IN),
         writable: flags.intersects(Flags::OUT | Flags::HUP | Flags::ERR),
         ended,
+        hung_up: flags.intersects(Flags::HUP | Flags::ERR),
+        woken: false,
     };
     Ready {
         key: data.u64(),
@@ -151,6 +156,38 @@ pub(crate) fn recv(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Option<us
             Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
+    }
+}
+
+/// What to wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Direction {
+    Read,
+    Write,
+}
+
+/// Waits until a socket is ready, or broken; `false` if `time` has passed before.
+pub(crate) fn wait_for(
+    socket: impl AsFd,
+    direction: Direction,
+    time: Duration,
+) -> io::Result<bool> {
+    use rustix::event::{PollFd, PollFlags, poll};
+    let flags = match direction {
+        Direction::Read => PollFlags::IN,
+        Direction::Write => PollFlags::OUT,
+    };
+    match poll(&mut [PollFd::new(&socket, flags)], Some(&timespec(time))) {
+        Ok(count) => Ok(count > 0),
+        Err(Errno::INTR) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn timespec(time: Duration) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: time.subsec_nanos().into(),
     }
 }
 

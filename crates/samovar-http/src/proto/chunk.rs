@@ -99,6 +99,14 @@ impl ChunkDecoder {
         }
     }
 
+    /// Bytes of the current chunk's data that are still to come; 0 between chunks.
+    pub fn data_len(&self) -> u64 {
+        match self.state {
+            State::Data { left } => left,
+            State::Size | State::DataEnd | State::Trailer { .. } | State::Done => 0,
+        }
+    }
+
     fn size(&mut self, input: &[u8]) -> Result<(usize, ChunkEvent), Refusal> {
         let Some(line) = line(input, LINE_LEN_MAX)? else {
             return Ok((0, ChunkEvent::Incomplete));

@@ -176,6 +176,15 @@ impl Conn {
         matches!(self.state, State::Body(_))
     }
 
+    /// Bytes that are next and are body data, as far as that is known: 0 if framing comes first.
+    pub fn data_len(&self) -> u64 {
+        match &self.state {
+            State::Body(Body::Length { left }) => *left,
+            State::Body(Body::Chunked { decoder, .. }) => decoder.data_len(),
+            State::Head | State::Discard { .. } | State::Busy | State::Closed => 0,
+        }
+    }
+
     /// Whether the peer waits for `100 Continue`; says so once.
     pub fn take_expect_continue(&mut self) -> bool {
         std::mem::take(&mut self.expect_continue)

@@ -1,0 +1,290 @@
+//! Bodies that other threads write.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io::{self, Write};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use crate::body::{Batch, Progress, Source};
+use crate::exec::Queue;
+use crate::io::wake::Waker;
+
+/// Bytes that may wait in a channel before a writer has to.
+pub(crate) const CAPACITY_LEN: usize = 256 * 1024;
+
+/// Makes both ends of a body.
+pub(crate) fn channel() -> (Sender, Receiver) {
+    let pipe = Arc::new(Pipe::default());
+    (Sender(Arc::clone(&pipe)), Receiver(pipe))
+}
+
+#[derive(Default)]
+struct Pipe {
+    state: Mutex<State>,
+    drained: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    pieces: VecDeque<Vec<u8>>,
+    /// Bytes of the first piece that were taken.
+    taken_len: usize,
+    queued_len: usize,
+    waker: Option<Waker>,
+    /// The writer is gone; whether it said that this was all.
+    end: Option<End>,
+    is_reader_gone: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    Finished,
+    Abandoned,
+}
+
+/// The writing end of a body made by [`Body::channel`](crate::Body::channel).
+///
+/// May be used from any thread. At most 256 KiB wait to be read by the peer. A body ends well only
+/// with [`finish`](Self::finish): if the sender is dropped before, as by a panic, the connection is
+/// reset, so that the peer does not take a part for the whole.
+pub struct Sender(Arc<Pipe>);
+
+/// Why nothing was sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SendError {
+    /// The peer is gone.
+    #[error("the peer is gone")]
+    Gone,
+    /// The peer reads too slowly: more would have to wait than may.
+    #[error("too many bytes wait to be sent")]
+    Full,
+}
+
+impl From<SendError> for io::Error {
+    fn from(error: SendError) -> Self {
+        let kind = match error {
+            SendError::Gone => io::ErrorKind::BrokenPipe,
+            SendError::Full => io::ErrorKind::WouldBlock,
+        };
+        Self::new(kind, error)
+    }
+}
+
+impl Sender {
+    /// Sends bytes; waits while the peer reads too slowly.
+    ///
+    /// # Errors
+    ///
+    /// [`SendError::Gone`].
+    pub fn send(&self, bytes: impl Into<Vec<u8>>) -> Result<(), SendError> {
+        self.send_when(bytes.into(), || Ok(()))
+    }
+
+    /// Sends bytes if there is room. Never blocks.
+    ///
+    /// # Errors
+    ///
+    /// [`SendError`]; nothing was sent.
+    pub fn try_send(&self, bytes: impl Into<Vec<u8>>) -> Result<(), SendError> {
+        let state = self.0.lock();
+        if state.queued_len >= CAPACITY_LEN && !state.is_reader_gone {
+            return Err(SendError::Full);
+        }
+        self.put(state, bytes.into())
+    }
+
+    /// Whether the peer is gone. It may be for some time before this is known.
+    pub fn is_gone(&self) -> bool {
+        self.0.lock().is_reader_gone
+    }
+
+    /// Ends the body well.
+    pub fn finish(self) {
+        self.end(End::Finished);
+    }
+
+    /// `may_wait`: asked before it waits; what it returns is held meanwhile.
+    fn send_when<T>(
+        &self,
+        bytes: Vec<u8>,
+        may_wait: impl Fn() -> Result<T, SendError>,
+    ) -> Result<(), SendError> {
+        let mut state = self.0.lock();
+        while state.queued_len >= CAPACITY_LEN && !state.is_reader_gone {
+            let _place = may_wait()?;
+            state = self
+                .0
+                .drained
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        self.put(state, bytes)
+    }
+
+    fn put(&self, mut state: MutexGuard<'_, State>, bytes: Vec<u8>) -> Result<(), SendError> {
+        if state.is_reader_gone {
+            return Err(SendError::Gone);
+        }
+        if !bytes.is_empty() {
+            state.queued_len += bytes.len();
+            state.pieces.push_back(bytes);
+            let waker = state.waker.take();
+            drop(state);
+            wake(waker);
+        }
+        Ok(())
+    }
+
+    fn end(&self, end: End) {
+        let mut state = self.0.lock();
+        if state.end.is_none() {
+            state.end = Some(end);
+            let waker = state.waker.take();
+            drop(state);
+            wake(waker);
+        }
+    }
+}
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        self.end(End::Abandoned);
+    }
+}
+
+fn wake(waker: Option<Waker>) {
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}
+
+impl fmt::Debug for Sender {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Sender")
+    }
+}
+
+impl Pipe {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The reading end, which is a body.
+pub(crate) struct Receiver(Arc<Pipe>);
+
+impl Source for Receiver {
+    fn len(&self) -> Option<u64> {
+        None
+    }
+
+    fn pull(&mut self, batch: &mut Batch) -> io::Result<Progress> {
+        let mut state = self.0.lock();
+        while let Some(piece) = state.pieces.front() {
+            let rest = piece.get(state.taken_len..).unwrap_or_default();
+            let len = batch.put(rest);
+            if len < rest.len() {
+                state.taken_len += len;
+                state.queued_len -= len;
+                break;
+            }
+            state.taken_len = 0;
+            state.queued_len -= len;
+            state.pieces.pop_front();
+        }
+        if state.queued_len < CAPACITY_LEN {
+            self.0.drained.notify_all();
+        }
+        match state.end {
+            _ if !state.pieces.is_empty() => Ok(Progress::More),
+            Some(End::Finished) => Ok(Progress::End),
+            Some(End::Abandoned) => Err(io::Error::other("the body was not finished")),
+            None => {
+                state.waker = Some(batch.waker().clone());
+                Ok(Progress::Wait)
+            }
+        }
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.is_reader_gone = true;
+        state.pieces = VecDeque::new();
+        self.0.drained.notify_all();
+    }
+}
+
+/// What a handler wants to write once its answer has begun.
+type Produce = Box<dyn FnOnce(&mut Writer<'_>) -> io::Result<()> + Send>;
+
+/// A function and the body it writes; see [`Response::push`](crate::Response::push).
+pub(crate) struct Producer {
+    sender: Sender,
+    produce: Produce,
+}
+
+impl Producer {
+    pub(crate) fn new(sender: Sender, produce: Produce) -> Self {
+        Self { sender, produce }
+    }
+
+    /// Runs the function. Without an error, the body ends well.
+    pub(crate) fn run(self, queue: &Queue) {
+        let mut writer = Writer {
+            sender: &self.sender,
+            queue,
+            buffer: Vec::new(),
+        };
+        let mut is_written = (self.produce)(&mut writer).is_ok();
+        is_written = is_written && writer.flush().is_ok();
+        if is_written {
+            self.sender.finish();
+        }
+    }
+}
+
+impl fmt::Debug for Producer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Producer")
+    }
+}
+
+/// A body being written; see [`Response::push`](crate::Response::push). Small writes are gathered
+/// until there are 16 KiB or until [`flush`](Write::flush).
+pub struct Writer<'a> {
+    sender: &'a Sender,
+    queue: &'a Queue,
+    buffer: Vec<u8>,
+}
+
+/// Bytes gathered before they are sent.
+const GATHER_LEN: usize = 16 * 1024;
+
+impl Write for Writer<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        // One piece in a channel is at most this large.
+        let len = bytes.len().min(GATHER_LEN);
+        self.buffer
+            .extend_from_slice(bytes.get(..len).unwrap_or_default());
+        if self.buffer.len() >= GATHER_LEN {
+            self.flush()?;
+        }
+        Ok(len)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let bytes = std::mem::take(&mut self.buffer);
+        // While the peer is slow, another worker takes this one's place.
+        let give_place = || self.queue.give_place().ok_or(SendError::Full);
+        Ok(self.sender.send_when(bytes, give_place)?)
+    }
+}
+
+impl fmt::Debug for Writer<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Writer")
+    }
+}

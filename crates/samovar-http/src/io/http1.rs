@@ -1,0 +1,421 @@
+//! What an I/O thread does for an HTTP/1 connection.
+//!
+//! A connection that is here is in one of these situations:
+//!
+//! | situation | recognised by | goes on when |
+//! |---|---|---|
+//! | between requests | nothing to send | readable |
+//! | reading a body | `request` is set, nothing to send | readable |
+//! | blocked | `output` or `transfer` is set | writable: a worker sends what is a body |
+//! | waiting | `is_waiting` | woken by the body, or by whoever has promised the answer |
+//! | lingering | `is_lingering` | readable, until the peer closes or time is up |
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+use super::answer;
+use super::conn::Conn;
+use super::inbox::Verdict;
+use super::sys::Edges;
+use super::thread::{GATHER_LEN, IoThread, Next, OUT_LEN_KEPT};
+use crate::exec::{self, Job};
+use crate::head::Head;
+use crate::http::{Method, Status, Version};
+use crate::observer::{Exchange, Incident};
+use crate::proto::Refusal;
+use crate::proto::conn::{Phase, Step};
+use crate::proto::head::Framing;
+use crate::reply::{Outcome, Reply, Turn};
+use crate::request::Request;
+use crate::service::{Intake, Service};
+
+/// Bytes read and dropped from a peer that was told to go.
+const LINGER_LEN_MAX: u64 = 256 * 1024;
+
+impl<S: Service> IoThread<S> {
+    pub(super) fn take_back(&mut self, mut conn: Box<Conn>, verdict: Verdict) {
+        let edges = self.slab.take_edges(conn.key);
+        conn.note(edges);
+        let next = match verdict {
+            Verdict::Reset => {
+                conn.reset_on_close();
+                Next::Close
+            }
+            // The edge that says "writable" may have come while it was away.
+            Verdict::Blocked if edges.writable => self.send_more(&mut conn),
+            Verdict::Blocked => Next::Wait,
+            Verdict::Waiting => {
+                conn.is_waiting = true;
+                self.wait_on(&mut conn, edges)
+            }
+            Verdict::Answered { keep } => {
+                conn.restart_clock(self.now);
+                self.answered(&mut conn, keep);
+                self.go_on(&mut conn)
+            }
+        };
+        self.settle(conn, next);
+    }
+
+    pub(super) fn step(&mut self, conn: &mut Conn, edges: Edges) -> Next {
+        if conn.is_lingering {
+            return self.linger(conn);
+        }
+        if conn.is_waiting {
+            return self.wait_on(conn, edges);
+        }
+        if conn.is_sending() {
+            return if edges.writable {
+                self.send_more(conn)
+            } else {
+                Next::Wait
+            };
+        }
+        self.go_on(conn)
+    }
+
+    /// What goes on with an answer that has nothing to send for now.
+    fn wait_on(&mut self, conn: &mut Conn, edges: Edges) -> Next {
+        if edges.hung_up {
+            return self.fail(conn);
+        }
+        if edges.writable && conn.flush().is_err() {
+            return self.fail(conn);
+        }
+        if edges.woken {
+            conn.is_waiting = false;
+            return Next::Pump;
+        }
+        Next::Wait
+    }
+
+    /// Sends what a blocked connection still has.
+    pub(super) fn send_more(&mut self, conn: &mut Conn) -> Next {
+        if conn.transfer.is_some() {
+            // `output` is its lead, and may have to go behind what it holds already.
+            return Next::Pump;
+        }
+        match conn.flush() {
+            Err(_) => self.fail(conn),
+            Ok(false) => Next::Wait,
+            Ok(true) if conn.proto.phase() == Phase::Busy => {
+                // A worker's answer that fitted into memory and blocked there.
+                exec::report(&self.shared, conn, true);
+                let keep = conn.answer.keep;
+                self.answered(conn, keep);
+                self.go_on(conn)
+            }
+            Ok(true) => self.go_on(conn),
+        }
+    }
+
+    /// Works on what was read, then reads.
+    pub(super) fn go_on(&mut self, conn: &mut Conn) -> Next {
+        if conn.proto.phase() == Phase::Closed {
+            return self.finish(conn);
+        }
+        if !conn.input.is_empty() {
+            // It was read in an earlier turn, and much may have changed since.
+            self.turn += 1;
+            if let Some(next) = self.serve_input(conn) {
+                return next;
+            }
+        }
+        self.read(conn)
+    }
+
+    fn read(&mut self, conn: &mut Conn) -> Next {
+        if !conn.readable {
+            return Next::Wait;
+        }
+        let mut buffer = std::mem::take(&mut self.read_buffer);
+        let next = match conn.read(&mut buffer) {
+            Ok(None) => Next::Wait,
+            // Half a request, or none, and nothing more to come.
+            Ok(Some(0)) | Err(_) => Next::Close,
+            Ok(Some(len)) => {
+                self.turn += 1;
+                let bytes = buffer.get(..len).unwrap_or_default();
+                let served = if conn.input.is_empty() {
+                    self.serve(conn, bytes)
+                } else {
+                    conn.input.extend_from_slice(bytes);
+                    self.serve_input(conn)
+                };
+                served.unwrap_or(if conn.readable {
+                    Next::Again
+                } else {
+                    Next::Wait
+                })
+            }
+        };
+        self.read_buffer = buffer;
+        next
+    }
+
+    fn serve_input(&mut self, conn: &mut Conn) -> Option<Next> {
+        let input = std::mem::take(&mut conn.input);
+        self.serve(conn, &input)
+    }
+
+    /// Answers the requests in `input`; what is incomplete is left in `conn.input`. `None`: there
+    /// is nothing to do but to read on.
+    fn serve(&mut self, conn: &mut Conn, input: &[u8]) -> Option<Next> {
+        let mut at = 0;
+        let request = loop {
+            let rest = input.get(at..).unwrap_or_default();
+            let (taken, step) = conn.proto.advance(
+                rest,
+                &self.shared.limits.head,
+                conn.body_len_max,
+                &mut self.index,
+            );
+            let consumed = rest.get(..taken).unwrap_or_default();
+            at += taken;
+            match step {
+                Step::Head => {
+                    conn.has_partial_head = false;
+                    // A peer that asked for the end sends nothing behind its request.
+                    conn.needs_linger = self.index.keep_alive;
+                    conn.restart_clock(self.now);
+                    if let Some(request) = self.on_head(conn, consumed, at < input.len()) {
+                        break Some(request);
+                    }
+                }
+                Step::Data => {
+                    if let Some(request) = &mut conn.request {
+                        request.body.extend_from_slice(consumed);
+                    }
+                }
+                Step::BodyEnd => break conn.request.take(),
+                Step::Framing => {}
+                Step::Refused(refusal) => {
+                    self.refuse(conn, refusal);
+                    break None;
+                }
+                Step::NeedMore | Step::Paused | Step::Closed => break None,
+            }
+            if self.out.len() >= GATHER_LEN {
+                match self.flush_out(conn) {
+                    Ok(true) => {}
+                    // The peer asks and does not read: it gets no further answer until it does.
+                    Ok(false) => break None,
+                    Err(_) => return Some(Next::Close),
+                }
+            }
+        };
+        let rest = input.get(at..).unwrap_or_default();
+        if !rest.is_empty() {
+            conn.input.extend_from_slice(rest);
+        }
+        if !rest.is_empty() && !conn.has_partial_head && conn.proto.phase() == Phase::Head {
+            conn.has_partial_head = true;
+            conn.restart_clock(self.now);
+        }
+        let flushed = self.flush_out(conn);
+        match (flushed, request) {
+            (Err(_), _) => Some(Next::Close),
+            (Ok(_), Some(request)) => {
+                exec::begin(conn, self.allows_keep(conn), self.now);
+                Some(Next::Handle(request))
+            }
+            (Ok(false), None) => Some(Next::Wait),
+            (Ok(true), None) if conn.proto.phase() == Phase::Closed => Some(self.finish(conn)),
+            (Ok(true), None) => None,
+        }
+    }
+
+    /// A request head. Answers it here, or returns the request for a worker, or neither: then its
+    /// body comes first.
+    fn on_head(
+        &mut self,
+        conn: &mut Conn,
+        raw: &[u8],
+        has_more_input: bool,
+    ) -> Option<Box<Request>> {
+        let keep = self.may_keep(conn);
+        let shared = &*self.shared;
+        let head = Head::new(raw, &self.index, conn.peer);
+        let observes = shared.service.observer().observes();
+        let started = if observes { Instant::now() } else { self.now };
+        let out_len = self.out.len();
+        let reply = Reply {
+            out: &mut self.out,
+            version: head.version(),
+            keep,
+            is_head: head.method() == Method::Head,
+            date: self.date.text(),
+        };
+        let (local, turn) = (&mut self.local, Turn(self.turn));
+        let inline = catch_unwind(AssertUnwindSafe(|| {
+            shared.service.inline(local, turn, head, reply).0
+        }));
+        let outcome = inline.unwrap_or_else(|_panic| {
+            shared
+                .service
+                .observer()
+                .incident(&Incident::HandlerPanicked { head });
+            self.out.truncate(out_len);
+            let body = b"Internal Server Error\n";
+            let status = Status::INTERNAL_SERVER_ERROR;
+            let (version, is_head) = (head.version(), head.method() == Method::Head);
+            let out = &mut self.out;
+            let body_len = answer::plain(out, status, body, version, is_head, keep, &self.date);
+            Outcome::Sent(status, body_len)
+        });
+        match outcome {
+            Outcome::Sent(status, body_len) => {
+                if observes {
+                    let duration = started.elapsed();
+                    shared.service.observer().exchanged(&Exchange {
+                        head,
+                        status,
+                        body_len,
+                        complete: true,
+                        duration,
+                    });
+                }
+                conn.needs_linger |= conn.proto.has_body();
+                self.answered(conn, keep);
+                None
+            }
+            Outcome::Dispatch if conn.proto.has_body() => {
+                let intake = shared.service.intake(head);
+                conn.body_len_max = intake.len_max();
+                let request = Box::new(head.to_request());
+                let fits = match self.index.framing {
+                    Framing::Length(len) => len <= conn.body_len_max,
+                    // How long it will be is not known, and silence is not an answer.
+                    Framing::Chunked | Framing::None => true,
+                };
+                if fits && matches!(intake, Intake::Streamed(_)) {
+                    return Some(request);
+                }
+                conn.request = Some(request);
+                // RFC 9110, 10.1.1: no 100 if the body is on its way already, nor if it will be
+                // refused.
+                if conn.proto.take_expect_continue() && !has_more_input && fits {
+                    self.out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
+                }
+                None
+            }
+            Outcome::Dispatch => Some(Box::new(head.to_request())),
+        }
+    }
+
+    fn may_keep(&self, conn: &Conn) -> bool {
+        conn.proto.may_keep() && self.allows_keep(conn)
+    }
+
+    /// Whether the connection may stay open as far as it is up to us.
+    fn allows_keep(&self, conn: &Conn) -> bool {
+        let max = self.shared.limits.requests_per_connection_max;
+        self.drain_by.is_none()
+            && self.shared.limits.idle_time > Duration::ZERO
+            && (max == 0 || conn.answered_count + 1 < max)
+    }
+
+    fn answered(&mut self, conn: &mut Conn, keep: bool) {
+        conn.proto.answered(keep);
+        conn.answered_count += 1;
+        if self.drain_by.is_some() {
+            conn.proto.close_after();
+        }
+    }
+
+    pub(super) fn refuse(&mut self, conn: &mut Conn, refusal: Refusal) {
+        let peer = conn.peer;
+        self.shared
+            .service
+            .observer()
+            .incident(&Incident::Refused { peer, refusal });
+        let request = conn.request.take();
+        let is_head = request.is_some_and(|request| request.head().method() == Method::Head);
+        conn.needs_linger = true;
+        let (status, body) = (refusal.status(), format!("{refusal}\n"));
+        let (version, body) = (Version::Http11, body.as_bytes());
+        answer::plain(
+            &mut self.out,
+            status,
+            body,
+            version,
+            is_head,
+            false,
+            &self.date,
+        );
+    }
+
+    /// No room in the workers' queue: the request is answered here.
+    pub(super) fn refuse_overload(&mut self, job: Job) {
+        self.shared
+            .service
+            .observer()
+            .incident(&Incident::WorkersFull);
+        let (mut conn, is_head) = match job {
+            Job::Handle(conn, request) => (conn, request.head().method() == Method::Head),
+            Job::Pump(conn) => (conn, false),
+        };
+        conn.needs_linger |= conn.proto.has_body();
+        conn.proto.answered(false);
+        answer::overload(&mut conn.output, is_head, &self.date);
+        let next = self.send_more(&mut conn);
+        self.settle(conn, next);
+    }
+
+    /// Writes the gathered answers; what the socket does not take goes into `conn.output`.
+    pub(super) fn flush_out(&mut self, conn: &mut Conn) -> std::io::Result<bool> {
+        let mut sent = 0;
+        if conn.output.is_empty() {
+            while sent < self.out.len() {
+                let bytes = self.out.get(sent..).unwrap_or_default();
+                match conn.transport.send(bytes, false) {
+                    Ok(Some(len)) => sent += len,
+                    Ok(None) => break,
+                    Err(error) => {
+                        self.out.clear();
+                        return Err(error);
+                    }
+                }
+            }
+        }
+        conn.output
+            .extend_from_slice(self.out.get(sent..).unwrap_or_default());
+        self.out.clear();
+        self.out.shrink_to(OUT_LEN_KEPT);
+        Ok(conn.output.is_empty() && conn.transport.flush()?)
+    }
+
+    /// The last answer is with the kernel.
+    ///
+    /// Unread bytes at close make the kernel send RST, and RST can destroy the answer before the
+    /// client has read it (RFC 9112, 9.6). So, where bytes may be unread, our side is shut down
+    /// first, and what still comes is dropped until the peer closes or time is up.
+    pub(super) fn finish(&mut self, conn: &mut Conn) -> Next {
+        if !conn.needs_linger && conn.input.is_empty() && !conn.readable {
+            return Next::Close;
+        }
+        if conn.transport.shutdown_write().is_err() {
+            return Next::Close;
+        }
+        conn.is_lingering = true;
+        conn.input = Vec::new();
+        conn.restart_clock(self.now);
+        self.linger(conn)
+    }
+
+    /// Past the limit nothing more is read: the peer's window closes, and it still has until the
+    /// time is up to look at its answer.
+    fn linger(&mut self, conn: &mut Conn) -> Next {
+        while conn.readable && conn.moved_len <= LINGER_LEN_MAX {
+            if matches!(conn.read(&mut self.read_buffer), Ok(Some(0)) | Err(_)) {
+                return Next::Close;
+            }
+        }
+        Next::Wait
+    }
+
+    pub(super) fn fail(&mut self, conn: &mut Conn) -> Next {
+        exec::fail(&self.shared, conn);
+        Next::Close
+    }
+}

@@ -1,0 +1,20 @@
+//! What a place of an I/O thread holds: a connection in the protocol it speaks.
+
+use super::conn::Conn;
+use super::sys::Edges;
+
+/// A connection that is here.
+#[derive(Debug)]
+pub(crate) enum Link {
+    /// HTTP/1; travels to the workers and back.
+    Http1(Box<Conn>),
+}
+
+impl Link {
+    /// Takes note of events that came while it was away.
+    pub(crate) fn note(&mut self, edges: Edges) {
+        match self {
+            Self::Http1(conn) => conn.note(edges),
+        }
+    }
+}

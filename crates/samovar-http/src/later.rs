@@ -1,0 +1,86 @@
+//! Answers that come from another thread than the handler's.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::http::Status;
+use crate::io::wake::Waker;
+use crate::response::{Body, Response};
+
+/// The place where a promised answer is left.
+#[derive(Debug, Default)]
+pub(crate) struct Later {
+    state: Mutex<State>,
+    /// The connection is gone: nobody will read the answer.
+    is_abandoned: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    response: Option<Response>,
+    waker: Option<Waker>,
+}
+
+impl Later {
+    /// The answer if it is there. If not, `waker` is called when it is.
+    pub(crate) fn take(&self, waker: &Waker) -> Option<Response> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let response = state.response.take();
+        state.waker = response.is_none().then(|| waker.clone());
+        response
+    }
+
+    /// Nobody waits for the answer any more.
+    pub(crate) fn abandon(&self) {
+        self.is_abandoned.store(true, Ordering::Release);
+    }
+
+    fn put(&self, response: Response) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.response = Some(response);
+        let waker = state.waker.take();
+        drop(state);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+/// The right, and the duty, to answer one request; made by
+/// [`Response::later`](crate::Response::later). May be sent to any thread. If it is dropped without
+/// an answer, the peer gets 500.
+#[derive(Debug)]
+pub struct Responder {
+    later: Option<Arc<Later>>,
+}
+
+impl Responder {
+    pub(crate) fn new(later: Arc<Later>) -> Self {
+        Self { later: Some(later) }
+    }
+
+    /// Gives the answer. Never blocks.
+    pub fn respond(mut self, response: Response) {
+        if let Some(later) = self.later.take() {
+            later.put(response);
+        }
+    }
+
+    /// Whether the peer is gone, so that the work for an answer may be saved.
+    pub fn is_abandoned(&self) -> bool {
+        self.later
+            .as_ref()
+            .is_none_or(|later| later.is_abandoned.load(Ordering::Acquire))
+    }
+}
+
+impl Drop for Responder {
+    fn drop(&mut self) {
+        if let Some(later) = self.later.take() {
+            later.put(Response::new(
+                Status::INTERNAL_SERVER_ERROR,
+                Body::Bytes(b"Internal Server Error\n".into()),
+            ));
+        }
+    }
+}

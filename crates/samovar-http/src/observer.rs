@@ -1,0 +1,98 @@
+//! Who is told what happened.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::head::{Head, Peer};
+use crate::http::Status;
+use crate::proto::Refusal;
+
+/// Told of what the engine does: for logs, metrics, alarms. No method may block, because some run
+/// on I/O threads; a panic in one costs the connection it is about.
+///
+/// `()` is an observer that looks away.
+pub trait Observer: Send + Sync {
+    /// Whether [`exchanged`](Self::exchanged) is to be called. Asked once a request.
+    fn observes(&self) -> bool {
+        false
+    }
+
+    /// Told of every answer once its last byte is with the kernel, or once it failed.
+    fn exchanged(&self, exchange: &Exchange<'_>) {
+        let _unused = exchange;
+    }
+
+    /// Told of what an operator may want to know.
+    fn incident(&self, incident: &Incident<'_>) {
+        let _unused = incident;
+    }
+}
+
+impl Observer for () {}
+
+/// A request and what became of it.
+#[derive(Debug)]
+pub struct Exchange<'a> {
+    /// The request.
+    pub head: Head<'a>,
+    /// The status it was answered with.
+    pub status: Status,
+    /// Bytes of the body handed to the kernel.
+    pub body_len: u64,
+    /// Whether all of the answer was.
+    pub complete: bool,
+    /// From the end of the request to the end of the answer.
+    pub duration: Duration,
+}
+
+/// Something worth a log line or a counter.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Incident<'a> {
+    /// A handler panicked; the peer got a 500.
+    HandlerPanicked {
+        /// The request.
+        head: Head<'a>,
+    },
+    /// A body failed on its way, or was not of its announced length. The connection was reset, or
+    /// the answer became a 503 if nothing of it had left.
+    BodyFailed {
+        /// The cause.
+        error: &'a std::io::Error,
+    },
+    /// A peer broke the protocol or a limit.
+    Refused {
+        /// Who.
+        peer: Peer,
+        /// What it did.
+        refusal: Refusal,
+    },
+    /// A peer read or wrote too slowly and was cut off.
+    TooSlow {
+        /// Who.
+        peer: Peer,
+    },
+    /// The limit of connections is reached; a new one was answered 503.
+    ConnectionsFull,
+    /// The queue to the workers is full; a request was answered 503.
+    WorkersFull,
+    /// No connection can be accepted, for want of descriptors or memory; tried again shortly.
+    AcceptFailed {
+        /// The cause.
+        error: &'a std::io::Error,
+    },
+}
+
+impl fmt::Display for Incident<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::HandlerPanicked { head } => write!(f, "handler panicked on {head:?}"),
+            Self::BodyFailed { error } => write!(f, "response cut off: {error}"),
+            Self::Refused { peer, refusal } => write!(f, "refused request of {peer}: {refusal}"),
+            Self::TooSlow { peer } => write!(f, "{peer} is too slow, connection closed"),
+            Self::ConnectionsFull => f.write_str("connection limit reached"),
+            Self::WorkersFull => f.write_str("worker queue full"),
+            Self::AcceptFailed { error } => write!(f, "cannot accept connections: {error}"),
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! A request as a handler gets it.
+
+use std::fmt;
+use std::io;
+
+use crate::extensions::Extensions;
+use crate::head::{Head, Peer};
+use crate::http::{Status, Version};
+use crate::io::conn::Conn;
+use crate::proto::encode;
+use crate::proto::head::HeadIndex;
+use crate::upload::{BodyReader, Upload};
+
+/// A request, owned.
+pub struct Request {
+    raw: Box<[u8]>,
+    index: HeadIndex,
+    peer: Peer,
+    /// The body, where it was read before the handler started.
+    pub(crate) body: Vec<u8>,
+    /// How much of `body` a reader has taken.
+    pub(crate) read_len: usize,
+    pub(crate) link: Link,
+    extensions: Extensions,
+}
+
+/// The connection a request came on, while a handler has it.
+#[derive(Debug, Default)]
+pub(crate) enum Link {
+    /// The handler has not begun, or is done.
+    #[default]
+    None,
+    /// HTTP/1: the connection itself.
+    Http1(Box<Upload>),
+}
+
+impl Request {
+    pub(crate) fn new(raw: Box<[u8]>, index: HeadIndex, peer: Peer) -> Self {
+        Self {
+            raw,
+            index,
+            peer,
+            body: Vec::new(),
+            read_len: 0,
+            link: Link::None,
+            extensions: Extensions::default(),
+        }
+    }
+
+    /// Its head.
+    pub fn head(&self) -> Head<'_> {
+        Head::new(&self.raw, &self.index, self.peer)
+    }
+
+    /// Its body, complete; empty if there was none, or if it is
+    /// [streamed](crate::Intake::Streamed): then [`reader`](Self::reader) has it.
+    pub fn body(&self) -> &[u8] {
+        &self.body
+    }
+
+    /// Its body as a stream of bytes, however it is taken in. Reading waits for the peer where the
+    /// body is streamed; the first read tells a peer that [expects] it to go on. What is not read
+    /// is dropped after the answer, or the connection is closed if it is too much.
+    ///
+    /// [expects]: https://www.rfc-editor.org/rfc/rfc9110#section-10.1.1
+    pub fn reader(&mut self) -> BodyReader<'_> {
+        BodyReader::new(self)
+    }
+
+    /// Sends an interim response: 102, or 103 with `Link` fields. Does nothing for an HTTP/1.0
+    /// peer, which would not understand it.
+    ///
+    /// # Errors
+    ///
+    /// If the connection is broken; and [`InvalidInput`](io::ErrorKind::InvalidInput) for a status
+    /// outside 102 to 199, or a field that could split the head. 100 and 101 are the engine's.
+    pub fn inform(&mut self, code: u16, fields: &[(&str, &str)]) -> io::Result<()> {
+        let status = Status::interim(code)
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "not an interim status"))?;
+        let is_sound = |(name, value): &(&str, &str)| {
+            crate::response::is_settable(name) && encode::is_field_value(value.as_bytes())
+        };
+        if !fields.iter().all(is_sound) {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "not a header field",
+            ));
+        }
+        if self.index.version == Version::Http10 {
+            return Ok(());
+        }
+        match &mut self.link {
+            Link::None => Ok(()),
+            Link::Http1(upload) => {
+                let conn = &mut upload.conn;
+                encode::status_line(&mut conn.output, status);
+                for (name, value) in fields {
+                    encode::field(&mut conn.output, name, value.as_bytes());
+                }
+                conn.output.extend_from_slice(b"\r\n");
+                // What the socket does not take now goes before the answer.
+                conn.flush().map(drop)
+            }
+        }
+    }
+
+    /// What others have put beside the request.
+    pub fn extensions(&self) -> &Extensions {
+        &self.extensions
+    }
+
+    /// What others have put beside the request.
+    pub fn extensions_mut(&mut self) -> &mut Extensions {
+        &mut self.extensions
+    }
+
+    /// The connection, back from the handler.
+    pub(crate) fn take_conn(&mut self) -> Option<Box<Conn>> {
+        match std::mem::take(&mut self.link) {
+            Link::None => None,
+            Link::Http1(upload) => Some(upload.into_conn()),
+        }
+    }
+}
+
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.head().fmt(f)
+    }
+}
