@@ -54,6 +54,8 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "http2")]
+pub mod h2;
 pub mod http;
 pub mod multipart;
 pub mod proto;

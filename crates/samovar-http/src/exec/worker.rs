@@ -165,7 +165,9 @@ fn render(conn: &mut Conn, response: Response, body_len: Option<u64>) {
     let has_trailers = has_trailers && conn.answer.takes_trailers;
     let (delimiter, framing) = match (body_len, version) {
         (Some(len), _) if !has_trailers => (Delimiter::Length(len), Framing::Length(len)),
-        (_, Version::Http11) => (Delimiter::Chunked, Framing::Chunked { has_trailers }),
+        (_, Version::Http11 | Version::Http2) => {
+            (Delimiter::Chunked, Framing::Chunked { has_trailers })
+        }
         (_, Version::Http10) => (Delimiter::Close, Framing::Close),
     };
     // The handler may have read the rest of the request.

@@ -44,13 +44,15 @@ impl Method {
     }
 }
 
-/// The protocol version a peer speaks. Only these two reach a handler.
+/// The protocol version a peer speaks. Only these reach a handler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Version {
     /// HTTP/1.0: one request a connection unless keep-alive is asked for, no chunked bodies.
     Http10,
     /// HTTP/1.1
     Http11,
+    /// HTTP/2: many requests at once on one connection.
+    Http2,
 }
 
 impl Version {
@@ -59,6 +61,7 @@ impl Version {
         match self {
             Self::Http10 => "HTTP/1.0",
             Self::Http11 => "HTTP/1.1",
+            Self::Http2 => "HTTP/2.0",
         }
     }
 }

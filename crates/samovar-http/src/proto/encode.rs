@@ -51,7 +51,8 @@ pub fn finish(out: &mut Vec<u8>, version: Version, keep: bool, date: &[u8]) {
     out.extend_from_slice(b"Date: ");
     out.extend_from_slice(date);
     out.extend_from_slice(match (keep, version) {
-        (true, Version::Http11) => b"\r\n\r\n",
+        // RFC 9113, 8.2.2: HTTP/2 does not use `Connection`.
+        (true, Version::Http11) | (_, Version::Http2) => b"\r\n\r\n",
         (true, Version::Http10) => b"\r\nConnection: keep-alive\r\n\r\n",
         (false, _) => b"\r\nConnection: close\r\n\r\n",
     });

@@ -461,7 +461,7 @@ impl ConnectionTokens {
 
     /// RFC 9112, section 9.3.
     fn keep_alive(&self, version: Version) -> bool {
-        !self.close && (version == Version::Http11 || self.keep_alive)
+        !self.close && (version != Version::Http10 || self.keep_alive)
     }
 }
 

@@ -52,6 +52,9 @@ pub enum Refusal {
     /// The body is longer than the limit.
     #[error("request body too large")]
     BodyTooLarge,
+    /// CONNECT, which makes a tunnel of a connection.
+    #[error("CONNECT is not served")]
+    Connect,
     /// The head or the body did not arrive in time.
     #[error("request timed out")]
     Timeout,
@@ -72,7 +75,7 @@ impl Refusal {
             Self::HttpVersion => Status::VERSION_NOT_SUPPORTED,
             Self::TargetTooLong => Status::URI_TOO_LONG,
             Self::HeadTooLarge | Self::TooManyHeaders => Status::HEADER_FIELDS_TOO_LARGE,
-            Self::TransferCoding => Status::NOT_IMPLEMENTED,
+            Self::TransferCoding | Self::Connect => Status::NOT_IMPLEMENTED,
             Self::Expectation => Status::EXPECTATION_FAILED,
             Self::BodyTooLarge => Status::CONTENT_TOO_LARGE,
             Self::Timeout => Status::REQUEST_TIMEOUT,

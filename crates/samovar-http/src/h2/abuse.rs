@@ -1,0 +1,260 @@
+//! Frames that cost the server more than their sender, and how many are borne.
+//!
+//! Each kind has a bucket of tokens. A frame takes one, time brings them back, and a peer that
+//! finds the bucket empty is told `ENHANCE_YOUR_CALM` and loses its connection.
+//!
+//! | bucket | at once | per second | what takes a token |
+//! |---|---|---|---|
+//! | resets | 200 | 50 | `RST_STREAM` in either direction, `REFUSED_STREAM` included |
+//! | control | 500 | 100 | SETTINGS and PING that are no answer, PRIORITY, CONTINUATION, unknown frames, DATA without data |
+//! | windows | 1000 | 100 | `WINDOW_UPDATE`; each DATA frame sent brings two back |
+//!
+//! *Resets.* A stream that is reset as soon as it is opened costs its sender nothing and keeps no
+//! place under the limit of concurrent streams, yet the server has made a request of it
+//! (CVE-2023-44487, "rapid reset"). A frame that makes the *server* reset the stream does the same
+//! (CVE-2025-8671, "made you reset"), so both directions count. A browser that leaves a page
+//! resets a hundred streams at once, and not again for a while.
+//!
+//! *Control.* Each of these is answered or at least looked at, and none carries a request
+//! (CVE-2019-9512, -9515, -9518; CVE-2024-27316 for CONTINUATION).
+//!
+//! *Windows.* A peer that reads has reason to say so about once for each DATA frame, and once for
+//! the connection.
+//!
+//! The rate of opening streams has no bucket: an open stream is answered, which is the server's own
+//! pace, or reset, which is counted.
+
+use std::time::{Duration, Instant};
+
+use super::frames::{self, Frame};
+
+/// Most tokens a DATA frame brings back, and how many.
+const WINDOWS_PER_DATA: u32 = 2;
+
+/// What a peer did too much of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
+pub enum Abuse {
+    /// Streams reset, by either side.
+    #[error("too many HTTP/2 streams reset")]
+    Resets,
+    /// Frames that carry nothing.
+    #[error("too many HTTP/2 control frames")]
+    Control,
+    /// Window updates without reason.
+    #[error("too many HTTP/2 window updates")]
+    Windows,
+    /// Something the `h2` crate has a limit for: header blocks, small DATA frames, resets of
+    /// streams that were not looked at yet.
+    #[error("HTTP/2 peer told to calm down")]
+    Excess,
+    /// Frames that RFC 9113 does not allow.
+    #[error("HTTP/2 protocol error")]
+    Protocol,
+}
+
+/// A bucket's size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Allowance {
+    /// Frames at once.
+    pub burst: u32,
+    /// Frames a second in the long run.
+    pub per_second: u32,
+}
+
+/// The sizes of the buckets, see [`Abuse`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AbuseLimits {
+    /// Streams reset by either side. Default: 200 at once, 50 a second.
+    pub resets: Allowance,
+    /// SETTINGS, PING, PRIORITY, CONTINUATION, unknown frames and DATA without data. Default: 500
+    /// at once, 100 a second.
+    pub control: Allowance,
+    /// `WINDOW_UPDATE` beyond two for each DATA frame sent. Default: 1000 at once, 100 a second.
+    pub windows: Allowance,
+}
+
+impl Default for AbuseLimits {
+    fn default() -> Self {
+        let allow = |burst, per_second| Allowance { burst, per_second };
+        Self {
+            resets: allow(200, 50),
+            control: allow(500, 100),
+            windows: allow(1000, 100),
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+struct Bucket {
+    left: u32,
+    allowance: Allowance,
+}
+
+impl Bucket {
+    fn new(allowance: Allowance) -> Self {
+        Self {
+            left: allowance.burst,
+            allowance,
+        }
+    }
+
+    fn take(&mut self, abuse: Abuse) -> Result<(), Abuse> {
+        self.left = self.left.checked_sub(1).ok_or(abuse)?;
+        Ok(())
+    }
+
+    fn put(&mut self, count: u32) {
+        self.left = self.left.saturating_add(count).min(self.allowance.burst);
+    }
+
+    fn pass(&mut self, seconds: u32) {
+        self.put(seconds.saturating_mul(self.allowance.per_second));
+    }
+}
+
+/// The buckets of one connection.
+#[derive(Debug, Clone)]
+pub(super) struct Budget {
+    resets: Bucket,
+    control: Bucket,
+    windows: Bucket,
+    /// Up to when time has been paid out.
+    paid: Instant,
+}
+
+impl Budget {
+    pub(super) fn new(limits: &AbuseLimits, now: Instant) -> Self {
+        Self {
+            resets: Bucket::new(limits.resets),
+            control: Bucket::new(limits.control),
+            windows: Bucket::new(limits.windows),
+            paid: now,
+        }
+    }
+
+    /// Pays out whole seconds.
+    pub(super) fn pass(&mut self, now: Instant) {
+        let seconds = now.saturating_duration_since(self.paid).as_secs();
+        if seconds > 0 {
+            self.paid += Duration::from_secs(seconds);
+            let seconds = u32::try_from(seconds).unwrap_or(u32::MAX);
+            for bucket in [&mut self.resets, &mut self.control, &mut self.windows] {
+                bucket.pass(seconds);
+            }
+        }
+    }
+
+    /// A frame has come from the peer.
+    pub(super) fn received(&mut self, frame: Frame) -> Result<(), Abuse> {
+        match frame.kind {
+            frames::HEADERS => Ok(()),
+            frames::DATA if frame.len > 0 || frame.ends_stream() => Ok(()),
+            frames::SETTINGS | frames::PING if frame.is_ack() => Ok(()),
+            frames::RST_STREAM => self.resets.take(Abuse::Resets),
+            frames::WINDOW_UPDATE => self.windows.take(Abuse::Windows),
+            _ => self.control.take(Abuse::Control),
+        }
+    }
+
+    /// A frame goes to the peer.
+    pub(super) fn sent(&mut self, frame: Frame) -> Result<(), Abuse> {
+        match frame.kind {
+            frames::DATA => {
+                self.windows.put(WINDOWS_PER_DATA);
+                Ok(())
+            }
+            frames::RST_STREAM => self.resets.take(Abuse::Resets),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::h2::frames::Scanner;
+
+    fn frame(kind: u8, flags: u8, len: u8) -> Frame {
+        let mut found = None;
+        let header = [0, 0, len, kind, flags, 0, 0, 0, 1];
+        Scanner::new(0).scan(&header, |frame| found = Some(frame));
+        found.unwrap()
+    }
+
+    fn budget(now: Instant) -> Budget {
+        let allowance = Allowance {
+            burst: 3,
+            per_second: 2,
+        };
+        let limits = AbuseLimits {
+            resets: allowance,
+            control: allowance,
+            windows: allowance,
+        };
+        Budget::new(&limits, now)
+    }
+
+    #[track_caller]
+    fn check(costly: Frame, abuse: Abuse) {
+        let now = Instant::now();
+        let mut budget = budget(now);
+        for _ in 0..3 {
+            assert_eq!(budget.received(costly), Ok(()));
+        }
+        assert_eq!(budget.received(costly), Err(abuse));
+        budget.pass(now + Duration::from_millis(999));
+        assert_eq!(budget.received(costly), Err(abuse));
+        budget.pass(now + Duration::from_millis(1000));
+        assert_eq!(budget.received(costly), Ok(()));
+        assert_eq!(budget.received(costly), Ok(()));
+        assert_eq!(budget.received(costly), Err(abuse));
+    }
+
+    #[test]
+    fn each_kind_has_its_bucket() {
+        check(frame(frames::RST_STREAM, 0, 4), Abuse::Resets);
+        check(frame(frames::WINDOW_UPDATE, 0, 4), Abuse::Windows);
+        for costly in [
+            frame(frames::DATA, 0, 0),
+            frame(2, 0, 5),
+            frame(frames::SETTINGS, 0, 0),
+            frame(frames::PING, 0, 8),
+            frame(frames::CONTINUATION, 0, 0),
+            frame(77, 0, 0),
+        ] {
+            check(costly, Abuse::Control);
+        }
+    }
+
+    #[test]
+    fn useful_frames_are_free() {
+        let mut budget = budget(Instant::now());
+        for useful in [
+            frame(frames::HEADERS, 5, 9),
+            frame(frames::DATA, 0, 1),
+            frame(frames::DATA, 1, 0),
+            frame(frames::SETTINGS, 1, 0),
+            frame(frames::PING, 1, 8),
+        ] {
+            for _ in 0..10 {
+                assert_eq!(budget.received(useful), Ok(()));
+            }
+        }
+    }
+
+    #[test]
+    fn resets_of_ours_count_and_data_of_ours_pays() {
+        let mut budget = budget(Instant::now());
+        for _ in 0..3 {
+            assert_eq!(budget.sent(frame(frames::RST_STREAM, 0, 4)), Ok(()));
+        }
+        let reset = frame(frames::RST_STREAM, 0, 4);
+        assert_eq!(budget.sent(reset), Err(Abuse::Resets));
+        for _ in 0..10 {
+            assert_eq!(budget.sent(frame(frames::DATA, 0, 9)), Ok(()));
+            assert_eq!(budget.received(frame(frames::WINDOW_UPDATE, 0, 4)), Ok(()));
+            assert_eq!(budget.received(frame(frames::WINDOW_UPDATE, 0, 4)), Ok(()));
+        }
+    }
+}

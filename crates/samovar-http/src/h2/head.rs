@@ -1,0 +1,274 @@
+//! Heads of requests and responses, between the words of `http` and ours.
+
+use ::http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use ::http::{Method, Request, Response, StatusCode};
+
+use crate::http::Version;
+use crate::proto::Refusal;
+use crate::proto::head::{self as proto_head, Framing, HeadIndex, HeadLimits};
+
+/// Why a request gets no further than its head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum HeadError {
+    /// RFC 9113, 8.1.1: malformed, a stream error.
+    Malformed,
+    /// Well-formed, and refused with a status.
+    Refused(Refusal),
+}
+
+impl From<Refusal> for HeadError {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+/// Writes a request's head as HTTP/1.1 would have it into `text`, and reads that into `index`.
+///
+/// What `h2` has checked already: names in lower case, no CR, LF or NUL in a value, each
+/// pseudo-header once, before the fields and among the known ones, none of the fields that belong
+/// to a connection (RFC 9113, 8.2 and 8.3).
+pub(super) fn request<B>(
+    request: &Request<B>,
+    is_end: bool,
+    limits: &HeadLimits,
+    text: &mut Vec<u8>,
+    index: &mut HeadIndex,
+) -> Result<(), HeadError> {
+    if request.method() == Method::CONNECT {
+        return Err(Refusal::Connect.into());
+    }
+    // RFC 9113, 8.3.1: "All HTTP/2 requests MUST include exactly one valid value for the
+    // ":method", ":scheme", and ":path" pseudo-header fields, unless they are CONNECT requests".
+    let target = request.uri().path_and_query().ok_or(HeadError::Malformed)?;
+    text.clear();
+    text.extend_from_slice(request.method().as_str().as_bytes());
+    text.push(b' ');
+    text.extend_from_slice(target.as_str().as_bytes());
+    text.extend_from_slice(b" HTTP/1.1\r\n");
+    let authority = request
+        .uri()
+        .authority()
+        .map(|name| name.as_str().as_bytes());
+    if let Some(authority) = authority {
+        field(text, b"host", authority);
+    }
+    fields(request.headers(), authority, text)?;
+    text.extend_from_slice(b"\r\n");
+    if proto_head::parse(text, limits, index)?.is_none() {
+        // All of it is there, so it can only be longer than is looked at.
+        return Err(Refusal::HeadTooLarge.into());
+    }
+    index.version = Version::Http2;
+    index.keep_alive = true;
+    index.framing = match index.framing {
+        _ if is_end => Framing::None,
+        Framing::None => Framing::Chunked,
+        known => known,
+    };
+    index.expect_continue = !is_end && request.headers().contains_key(header::EXPECT);
+    Ok(())
+}
+
+fn fields(
+    headers: &HeaderMap,
+    authority: Option<&[u8]>,
+    text: &mut Vec<u8>,
+) -> Result<(), HeadError> {
+    for name in headers.keys() {
+        let mut values = headers.get_all(name).iter().map(HeaderValue::as_bytes);
+        if name == header::COOKIE {
+            // RFC 9113, 8.2.3: cookies that come in pieces "MUST be concatenated into a single
+            // octet string using the two-octet delimiter of 0x3b, 0x20" before they go further.
+            let crumbs: Vec<_> = values.collect();
+            field(text, b"cookie", &crumbs.join(&b"; "[..]));
+        } else if let (true, Some(authority)) = (name == header::HOST, authority) {
+            // RFC 9113, 8.3.1: a Host that differs from :authority makes the request malformed.
+            if !values.all(|value| value.eq_ignore_ascii_case(authority)) {
+                return Err(Refusal::Host.into());
+            }
+        } else {
+            for value in values {
+                // RFC 9113, 8.2.1: "A field value MUST NOT start or end with an ASCII whitespace
+                // character".
+                if matches!(value, [b' ' | b'\t', ..] | [.., b' ' | b'\t']) {
+                    return Err(HeadError::Malformed);
+                }
+                field(text, name.as_str().as_bytes(), value);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn field(text: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    text.extend_from_slice(name);
+    text.extend_from_slice(b": ");
+    text.extend_from_slice(value);
+    text.extend_from_slice(b"\r\n");
+}
+
+/// Reads a response head as the engine renders it for HTTP/1.1, status line and empty line
+/// included or not. Fields that belong to a connection are left out (RFC 9113, 8.2.2).
+pub(super) fn response(status: u16, text: &[u8]) -> Response<()> {
+    let mut response = Response::new(());
+    // A status of ours is one of `http`'s.
+    *response.status_mut() =
+        StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    *response.headers_mut() = read_fields(text);
+    response
+}
+
+/// Reads field lines; anything else is passed over.
+pub(super) fn read_fields(text: &[u8]) -> HeaderMap {
+    let mut headers = HeaderMap::with_capacity(8);
+    let mut rest = text;
+    while let Some(end) = memchr::memchr(b'\n', rest) {
+        let (line, behind) = rest.split_at(end);
+        rest = behind.get(1..).unwrap_or_default();
+        let Some(colon) = memchr::memchr(b':', line) else {
+            continue;
+        };
+        let (name, value) = line.split_at(colon);
+        let value = value.get(1..).unwrap_or_default().trim_ascii();
+        // A status line may hold a colon; its spaces are in no name.
+        let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name), HeaderValue::from_bytes(value))
+        else {
+            continue;
+        };
+        if !is_of_connection(&name) {
+            headers.append(name, value);
+        }
+    }
+    headers
+}
+
+fn is_of_connection(name: &HeaderName) -> bool {
+    [
+        header::CONNECTION,
+        header::TRANSFER_ENCODING,
+        header::UPGRADE,
+    ]
+    .contains(name)
+        || matches!(name.as_str(), "keep-alive" | "proxy-connection")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::head::{Head, Peer};
+
+    fn read(request: &Request<()>, is_end: bool) -> Result<(String, HeadIndex), HeadError> {
+        let (mut text, mut index) = (Vec::new(), HeadIndex::default());
+        super::request(
+            request,
+            is_end,
+            &HeadLimits::default(),
+            &mut text,
+            &mut index,
+        )?;
+        Ok((String::from_utf8(text).unwrap(), index))
+    }
+
+    fn get(path: &str) -> ::http::request::Builder {
+        Request::builder().uri(format!("https://a.example{path}"))
+    }
+
+    #[test]
+    fn a_request_reads_like_one_of_http_1() {
+        let request = get("/p?q=1")
+            .header("x-a", "b")
+            .header("x-a", "c")
+            .body(())
+            .unwrap();
+        let (text, index) = read(&request, true).unwrap();
+        assert_eq!(
+            text,
+            "GET /p?q=1 HTTP/1.1\r\nhost: a.example\r\nx-a: b\r\nx-a: c\r\n\r\n"
+        );
+        let head = Head::new(text.as_bytes(), &index, Peer::Unix);
+        assert_eq!((head.path(), head.query()), (&b"/p"[..], Some(&b"q=1"[..])));
+        assert_eq!(head.version(), Version::Http2);
+        assert_eq!(index.framing, Framing::None);
+    }
+
+    #[test]
+    fn cookies_become_one_field() {
+        let request = get("/")
+            .header("cookie", "a=1")
+            .header("cookie", "b=2")
+            .body(());
+        let (text, _) = read(&request.unwrap(), true).unwrap();
+        assert!(text.contains("\r\ncookie: a=1; b=2\r\n"), "{text}");
+    }
+
+    #[test]
+    fn one_host_is_named_once() {
+        let same = get("/").header("host", "A.example").body(()).unwrap();
+        assert_eq!(read(&same, true).unwrap().0.matches("host").count(), 1);
+        let other = get("/").header("host", "b.example").body(()).unwrap();
+        let refused = Err(HeadError::Refused(Refusal::Host));
+        assert_eq!(read(&other, true).map(drop), refused);
+        let none = Request::builder().uri("/").body(()).unwrap();
+        assert_eq!(read(&none, true).map(drop), refused);
+        let field = Request::builder()
+            .uri("/")
+            .header("host", "a")
+            .body(())
+            .unwrap();
+        assert!(read(&field, true).is_ok());
+    }
+
+    #[test]
+    fn what_has_no_place_is_refused() {
+        let connect = Request::builder()
+            .method("CONNECT")
+            .uri("a.example:1")
+            .body(())
+            .unwrap();
+        let refused = Err(HeadError::Refused(Refusal::Connect));
+        assert_eq!(read(&connect, true).map(drop), refused);
+        let spaced = get("/").header("x", " a").body(()).unwrap();
+        assert_eq!(read(&spaced, true).map(drop), Err(HeadError::Malformed));
+        let user = Request::builder()
+            .uri("https://u@a.example/")
+            .body(())
+            .unwrap();
+        assert_eq!(
+            read(&user, true).map(drop),
+            Err(HeadError::Refused(Refusal::Host))
+        );
+        let long = get(&format!("/{}", "a".repeat(9000))).body(()).unwrap();
+        let refused = Err(HeadError::Refused(Refusal::TargetTooLong));
+        assert_eq!(read(&long, true).map(drop), refused);
+    }
+
+    #[test]
+    fn the_end_of_a_body_is_where_the_stream_says() {
+        let request = |len: &str| {
+            let request = get("/").method("POST").header("content-length", len);
+            request.header("expect", "100-continue").body(()).unwrap()
+        };
+        let (_, index) = read(&request("5"), false).unwrap();
+        assert_eq!(index.framing, Framing::Length(5));
+        assert!(index.expect_continue);
+        assert_eq!(
+            read(&request("0"), false).unwrap().1.framing,
+            Framing::Chunked
+        );
+        let (_, index) = read(&request("0"), true).unwrap();
+        assert_eq!(index.framing, Framing::None);
+        assert!(!index.expect_continue);
+    }
+
+    #[test]
+    fn a_rendered_response_loses_what_belongs_to_a_connection() {
+        let text = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nX:  a b \r\n\
+                     Connection: close\r\nKeep-Alive: 5\r\nUpgrade: x\r\nX: c\r\n\r\n";
+        let response = super::response(200, text);
+        let fields: Vec<_> = response.headers().iter().collect();
+        assert_eq!(fields.len(), 3);
+        assert_eq!(response.headers()["content-type"], "text/plain");
+        let values: Vec<_> = response.headers().get_all("x").iter().collect();
+        assert_eq!(values, ["a b", "c"]);
+    }
+}

@@ -1,0 +1,513 @@
+//! One connection's streams.
+//!
+//! # Theory of operation
+//!
+//! ```text
+//!   bytes ─ receive ─▶ │ frames counted │ pipe │ h2 │ ─ poll ─▶ events
+//!   bytes ◀─ output ── │ frames counted │ pipe │ h2 │ ◀─ inform, respond, send, finish, reset
+//! ```
+//!
+//! * Bytes go in with [`Session::receive`]; then [`Session::poll`] is called until it returns
+//!   `None`; then [`Session::take_output`] has what is for the peer. Commands may be given between
+//!   any two of these, and take effect with the next `poll`.
+//! * A stream exists from [`Event::Request`] to [`Event::Sent`] or [`Event::Reset`], or until it is
+//!   [`reset`](Session::reset). Its number is never used twice. Commands for a stream that is gone
+//!   do nothing, so nobody has to keep up with what the peer does meanwhile.
+//! * A request's body comes only while the stream is [`read`](Session::read), and the peer's
+//!   windows open only for what was [`released`](Session::release).
+//! * Of an answer's body one piece at a time is here. [`Event::Drained`] asks for the next: then
+//!   the last one is with `h2`, which takes no more than the peer's windows and its own small
+//!   buffer allow. So a stream costs a piece and that buffer, however slow the peer.
+//! * What the peer should see before the connection ends is output; [`Session::is_closed`] says
+//!   that no more will come.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use ::h2::server::{Builder, Connection, Handshake, SendResponse};
+use ::h2::{RecvStream, SendStream};
+use ::http::{HeaderMap, Request};
+use bytes::Bytes;
+
+use super::abuse::{Abuse, Budget};
+use super::error_code::ErrorCode;
+use super::frames::{self, Scanner};
+use super::head::{self, HeadError};
+use super::pipe::Pipe;
+use super::table::Table;
+use super::{Http2Limits, PREFACE};
+use crate::proto::Refusal;
+use crate::proto::head::{HeadIndex, HeadLimits};
+
+/// What happened on a connection. Streams are named by their number.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// A request; [`Session::head`] has its head until the next call of `poll`. With `is_end` it
+    /// has no body, and no [`End`](Self::End) follows.
+    Request {
+        /// The stream.
+        stream: u32,
+        /// Whether the request is complete.
+        is_end: bool,
+    },
+    /// A request that is refused, and of which there is no head. The caller may answer it, and
+    /// must not wait for its body.
+    Refused {
+        /// The stream.
+        stream: u32,
+        /// Whether the method is HEAD, so that the answer has no body.
+        is_head: bool,
+        /// What is wrong with it.
+        refusal: Refusal,
+    },
+    /// Bytes of a request's body.
+    Data {
+        /// The stream.
+        stream: u32,
+        /// The bytes; never empty.
+        bytes: Bytes,
+    },
+    /// The request is complete.
+    End {
+        /// The stream.
+        stream: u32,
+    },
+    /// There is room for more of an answer's body.
+    Drained {
+        /// The stream.
+        stream: u32,
+    },
+    /// The last frame of an answer is in the output. The stream is forgotten with the next call of
+    /// `poll`.
+    Sent {
+        /// The stream.
+        stream: u32,
+    },
+    /// The stream came to another end than an answer. It is forgotten with the next call of `poll`.
+    Reset {
+        /// The stream.
+        stream: u32,
+    },
+}
+
+/// Frames a peer may send, in bytes of payload: what RFC 9113, 4.2 asks for at least. Larger ones
+/// would make other streams wait.
+const FRAME_LEN_MAX: u32 = 16 * 1024;
+/// The most a flow-control window may be, in bytes (RFC 9113, 6.9.1).
+const WINDOW_LEN_MAX: u32 = (1 << 31) - 1;
+/// What the peer may make us remember of header fields, in bytes: the default of RFC 9113, 6.5.2.
+const HEADER_TABLE_LEN: u32 = 4096;
+/// Of an answer, what is with `h2` at most while the peer's windows are open and it does not read.
+const SEND_BUFFER_LEN: usize = 32 * 1024;
+/// Streams that were reset and are remembered for a second, so that frames already under way for
+/// them are not taken for errors.
+const RESET_STREAMS_KEPT: usize = 50;
+/// Streams that the peer may open and reset within one read.
+const UNSEEN_RESETS_MAX: usize = 100;
+/// Streams that the peer may make `h2` reset on one connection, for ever. Our own count, which
+/// forgives with time, is lower.
+const LOCAL_RESETS_MAX: usize = 10_000;
+
+pub(super) enum State {
+    Handshake(Box<Handshake<Pipe, Bytes>>),
+    Open(Box<Connection<Pipe, Bytes>>),
+    Closed,
+}
+
+pub(super) struct Stream<T> {
+    pub(super) respond: SendResponse<Bytes>,
+    /// `None` once the request is complete.
+    pub(super) body: Option<RecvStream>,
+    pub(super) is_reading: bool,
+    /// `None` until the final head is sent.
+    pub(super) send: Option<SendStream<Bytes>>,
+    /// Of the answer's body, not with `h2` yet.
+    pub(super) pending: Bytes,
+    /// The answer ends with `pending`, or behind it with the trailers.
+    pub(super) is_last: bool,
+    pub(super) trailers: Option<HeaderMap>,
+    /// Bytes of the answer's body in the output, so far.
+    pub(super) sent_len: u64,
+    pub(super) data: T,
+}
+
+/// What has gone by since streams were last looked at.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct News {
+    /// Bodies may have grown or ended.
+    pub(super) data: bool,
+    /// Streams may have been reset.
+    pub(super) reset: bool,
+}
+
+/// The server's side of an HTTP/2 connection. `T` is what the caller keeps with each stream.
+pub struct Session<T> {
+    pub(super) state: State,
+    pipe: Pipe,
+    head_limits: HeadLimits,
+    pub(super) streams: Table<Stream<T>>,
+    /// Streams with something pending.
+    pub(super) pending_count: usize,
+    incoming: Scanner,
+    outgoing: Scanner,
+    budget: Budget,
+    pub(super) news: News,
+    /// `h2` has something to write before all is told.
+    pub(super) must_write: bool,
+    /// Where the search for news goes on.
+    cursor: usize,
+    pub(super) events: VecDeque<Event>,
+    /// To be forgotten with the next `poll`.
+    done: Option<u32>,
+    text: Vec<u8>,
+    index: HeadIndex,
+    abuse: Option<Abuse>,
+}
+
+impl<T: Default> Session<T> {
+    /// A session that waits for the client's preface.
+    pub fn new(limits: &Http2Limits, head_limits: &HeadLimits, now: Instant) -> Self {
+        let pipe = Pipe::default();
+        let header_list_len = u32::try_from(head_limits.head_len_max).unwrap_or(u32::MAX);
+        let handshake = Builder::new()
+            .max_concurrent_streams(limits.streams_max)
+            .initial_window_size(limits.stream_window_len.min(WINDOW_LEN_MAX))
+            .initial_connection_window_size(limits.connection_window_len.min(WINDOW_LEN_MAX))
+            .max_frame_size(FRAME_LEN_MAX)
+            .max_header_list_size(header_list_len)
+            .header_table_size(HEADER_TABLE_LEN)
+            .max_send_buffer_size(SEND_BUFFER_LEN)
+            .max_concurrent_reset_streams(RESET_STREAMS_KEPT)
+            .max_pending_accept_reset_streams(UNSEEN_RESETS_MAX)
+            .max_local_error_reset_streams(Some(LOCAL_RESETS_MAX))
+            .handshake(pipe.clone());
+        Self {
+            state: State::Handshake(Box::new(handshake)),
+            pipe,
+            head_limits: *head_limits,
+            streams: Table::default(),
+            pending_count: 0,
+            incoming: Scanner::new(PREFACE.len()),
+            outgoing: Scanner::new(0),
+            budget: Budget::new(&limits.abuse, now),
+            news: News::default(),
+            must_write: false,
+            cursor: 0,
+            events: VecDeque::new(),
+            done: None,
+            text: Vec::new(),
+            index: HeadIndex::default(),
+            abuse: None,
+        }
+    }
+
+    // Bytes.
+
+    /// Takes bytes from the peer.
+    pub fn receive(&mut self, bytes: &[u8], now: Instant) {
+        if self.is_closed() || self.abuse.is_some() {
+            return;
+        }
+        self.budget.pass(now);
+        let Self {
+            incoming,
+            budget,
+            news,
+            ..
+        } = self;
+        let mut verdict = Ok(());
+        // A HEADERS frame may hold trailers.
+        let mut notice = |kind| {
+            news.data |= matches!(kind, frames::DATA | frames::HEADERS | frames::CONTINUATION);
+            news.reset |= kind == frames::RST_STREAM;
+        };
+        if let Some(frame) = incoming.unfinished() {
+            notice(frame.kind);
+        }
+        incoming.scan(bytes, |frame| {
+            verdict = verdict.and_then(|()| budget.received(frame));
+            notice(frame.kind);
+        });
+        self.cursor = 0;
+        self.pipe.lock().put(bytes);
+        self.judge(verdict);
+    }
+
+    /// Whether [`receive`](Self::receive) should be called: not while the peer does not read.
+    pub fn wants_input(&self) -> bool {
+        !self.is_closed() && self.pipe.lock().input_len() == 0
+    }
+
+    /// Moves what is for the peer to the end of `out`.
+    pub fn take_output(&mut self, out: &mut Vec<u8>) {
+        self.pipe.lock().take_output(out);
+    }
+
+    /// Whether the connection has ended: what output there is is the last.
+    pub fn is_closed(&self) -> bool {
+        matches!(self.state, State::Closed)
+    }
+
+    /// Whether the peer has begun something that it should end in one go: the connection, a frame's
+    /// header, a header block.
+    pub fn is_mid_block(&self) -> bool {
+        matches!(self.state, State::Handshake(_)) || self.incoming.is_mid_block()
+    }
+
+    /// What the peer did, if it was told to go for it.
+    pub fn abused(&self) -> Option<Abuse> {
+        self.abuse
+    }
+
+    fn judge(&mut self, verdict: Result<(), Abuse>) {
+        if let (Err(abuse), None) = (verdict, self.abuse) {
+            self.abuse = Some(abuse);
+            self.abort(ErrorCode::EnhanceYourCalm);
+        }
+    }
+
+    // Events.
+
+    /// What happened, one thing at a time; `None` when all has been told and the output is as long
+    /// as it gets.
+    pub fn poll(&mut self) -> Option<Event> {
+        if let Some(stream) = self.done.take() {
+            self.forget(stream);
+        }
+        loop {
+            self.must_write = false;
+            let accepted = self.accept();
+            self.watch_output();
+            let event = match accepted {
+                Some((request, respond)) => self.admit(request, respond),
+                None => self.events.pop_front().or_else(|| self.poll_streams()),
+            };
+            match event {
+                Some(event) => {
+                    if let Event::Sent { stream } | Event::Reset { stream } = event {
+                        self.done = Some(stream);
+                    }
+                    return Some(event);
+                }
+                None if self.has_news() || self.push_all() => {}
+                None => return None,
+            }
+        }
+    }
+
+    fn has_news(&self) -> bool {
+        self.must_write || self.news != News::default() || !self.events.is_empty()
+    }
+
+    /// The head of the request that [`poll`](Self::poll) has just returned, as HTTP/1.1 would have
+    /// it, and what it says.
+    pub fn head(&self) -> (&[u8], &HeadIndex) {
+        (&self.text, &self.index)
+    }
+
+    /// Lets `h2` read and write; a new request, if there is one.
+    fn accept(&mut self) -> Option<(Request<RecvStream>, SendResponse<Bytes>)> {
+        let mut context = Context::from_waker(Waker::noop());
+        loop {
+            let error = match &mut self.state {
+                State::Handshake(handshake) => {
+                    match Pin::new(&mut **handshake).poll(&mut context) {
+                        Poll::Pending => return None,
+                        Poll::Ready(Ok(connection)) => {
+                            self.state = State::Open(Box::new(connection));
+                            continue;
+                        }
+                        Poll::Ready(Err(error)) => Some(error),
+                    }
+                }
+                State::Open(connection) => match connection.poll_accept(&mut context) {
+                    Poll::Pending => return None,
+                    Poll::Ready(Some(Ok((request, respond)))) => return Some((request, respond)),
+                    Poll::Ready(Some(Err(error))) => Some(error),
+                    Poll::Ready(None) => None,
+                },
+                State::Closed => return None,
+            };
+            if let Some(error) = error.filter(::h2::Error::is_library) {
+                self.abuse.get_or_insert(match error.reason() {
+                    Some(::h2::Reason::ENHANCE_YOUR_CALM) => Abuse::Excess,
+                    _ => Abuse::Protocol,
+                });
+            }
+            self.close();
+            return None;
+        }
+    }
+
+    /// Everything that is under way comes to its end.
+    pub(super) fn close(&mut self) {
+        self.state = State::Closed;
+        self.news.reset = true;
+        self.cursor = 0;
+    }
+
+    /// Reads the headers of the frames that `h2` has written.
+    fn watch_output(&mut self) {
+        let Self {
+            pipe,
+            outgoing,
+            budget,
+            news,
+            streams,
+            events,
+            ..
+        } = self;
+        let mut buffers = pipe.lock();
+        if buffers.seen_len == buffers.output.len() {
+            return;
+        }
+        let new = buffers.output.get(buffers.seen_len..).unwrap_or_default();
+        let mut verdict = Ok(());
+        outgoing.scan(new, |frame| {
+            verdict = verdict.and_then(|()| budget.sent(frame));
+            news.reset |= frame.kind == frames::RST_STREAM;
+            let is_data = frame.kind == frames::DATA;
+            if !is_data && !frame.ends_stream() {
+                return;
+            }
+            if let Some(stream) = streams.find(frame.stream) {
+                stream.sent_len += if is_data { u64::from(frame.len) } else { 0 };
+                if frame.ends_stream() {
+                    events.push_back(Event::Sent {
+                        stream: frame.stream,
+                    });
+                }
+            }
+        });
+        buffers.seen_len = buffers.output.len();
+        drop(buffers);
+        self.judge(verdict);
+    }
+
+    /// A new stream, unless the request is malformed.
+    fn admit(
+        &mut self,
+        request: Request<RecvStream>,
+        mut respond: SendResponse<Bytes>,
+    ) -> Option<Event> {
+        let stream = respond.stream_id().as_u32();
+        let is_end = request.body().is_end_stream();
+        let read = head::request(
+            &request,
+            is_end,
+            &self.head_limits,
+            &mut self.text,
+            &mut self.index,
+        );
+        let event = match read {
+            Ok(()) => Event::Request { stream, is_end },
+            Err(HeadError::Refused(refusal)) => Event::Refused {
+                stream,
+                is_head: request.method() == ::http::Method::HEAD,
+                refusal,
+            },
+            Err(HeadError::Malformed) => {
+                respond.send_reset(::h2::Reason::PROTOCOL_ERROR);
+                self.news.reset = true;
+                return None;
+            }
+        };
+        let entry = Stream {
+            respond,
+            body: (!is_end).then(|| request.into_body()),
+            is_reading: false,
+            send: None,
+            pending: Bytes::new(),
+            is_last: false,
+            trailers: None,
+            sent_len: 0,
+            data: T::default(),
+        };
+        self.streams.insert(stream, entry);
+        Some(event)
+    }
+
+    /// Looks at streams until one has something to tell.
+    fn poll_streams(&mut self) -> Option<Event> {
+        if self.news == News::default() {
+            return None;
+        }
+        let is_closed = self.is_closed();
+        while self.cursor < self.streams.place_count() {
+            if let Some((stream, entry)) = self.streams.at(self.cursor) {
+                if self.news.reset && (is_closed || entry.is_reset()) {
+                    self.cursor += 1;
+                    return Some(Event::Reset { stream });
+                }
+                if self.news.data
+                    && let Some(event) = entry.poll_body(stream)
+                {
+                    return Some(event);
+                }
+            }
+            self.cursor += 1;
+        }
+        self.cursor = 0;
+        self.news = News::default();
+        None
+    }
+
+    /// What is asked for is told in time.
+    pub(super) fn look_for_data(&mut self) {
+        self.news.data = true;
+        self.cursor = 0;
+    }
+
+    pub(super) fn forget(&mut self, stream: u32) -> Option<T> {
+        let entry = self.streams.remove(stream)?;
+        self.pending_count -= usize::from(entry.is_pending());
+        Some(entry.data)
+    }
+}
+
+impl<T> Stream<T> {
+    fn is_reset(&mut self) -> bool {
+        let mut context = Context::from_waker(Waker::noop());
+        match &mut self.send {
+            Some(send) => send.poll_reset(&mut context).is_ready(),
+            None => self.respond.poll_reset(&mut context).is_ready(),
+        }
+    }
+
+    fn poll_body(&mut self, stream: u32) -> Option<Event> {
+        let mut context = Context::from_waker(Waker::noop());
+        let body = self.body.as_mut().filter(|_| self.is_reading)?;
+        loop {
+            return match body.poll_data(&mut context) {
+                Poll::Pending => None,
+                // Padding, or an end that came by itself.
+                Poll::Ready(Some(Ok(bytes))) if bytes.is_empty() => continue,
+                Poll::Ready(Some(Ok(bytes))) => Some(Event::Data { stream, bytes }),
+                Poll::Ready(Some(Err(_))) => Some(Event::Reset { stream }),
+                Poll::Ready(None) => {
+                    // Trailers of requests are not kept, as with HTTP/1.1.
+                    let trailers = body.poll_trailers(&mut context);
+                    self.body = None;
+                    Some(match trailers {
+                        Poll::Ready(Err(_)) => Event::Reset { stream },
+                        _ => Event::End { stream },
+                    })
+                }
+            };
+        }
+    }
+}
+
+impl<T> std::fmt::Debug for Session<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session")
+            .field("stream_count", &self.streams.count())
+            .field("abuse", &self.abuse)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

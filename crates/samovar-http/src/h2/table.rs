@@ -1,0 +1,98 @@
+//! Streams by number.
+
+/// A few hundred entries at most: a search through the numbers is faster than a hash.
+#[derive(Debug)]
+pub(super) struct Table<S> {
+    /// `ids[i]` is the number of `entries[i]`, or 0, which no stream has.
+    ids: Vec<u32>,
+    entries: Vec<Option<S>>,
+    count: usize,
+}
+
+impl<S> Default for Table<S> {
+    fn default() -> Self {
+        Self {
+            ids: Vec::new(),
+            entries: Vec::new(),
+            count: 0,
+        }
+    }
+}
+
+impl<S> Table<S> {
+    pub(super) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Places, taken or not.
+    pub(super) fn place_count(&self) -> usize {
+        self.ids.len()
+    }
+
+    pub(super) fn insert(&mut self, id: u32, entry: S) {
+        let place = self.place(0).unwrap_or_else(|| {
+            self.ids.push(0);
+            self.entries.push(None);
+            self.ids.len() - 1
+        });
+        if let (Some(place_id), Some(slot)) = (self.ids.get_mut(place), self.entries.get_mut(place))
+        {
+            (*place_id, *slot) = (id, Some(entry));
+            self.count += 1;
+        }
+    }
+
+    pub(super) fn find(&mut self, id: u32) -> Option<&mut S> {
+        let place = self.place(id)?;
+        self.entries.get_mut(place)?.as_mut()
+    }
+
+    pub(super) fn peek(&self, id: u32) -> Option<&S> {
+        self.entries.get(self.place(id)?)?.as_ref()
+    }
+
+    /// Whatever is at a place, and its number.
+    pub(super) fn at(&mut self, place: usize) -> Option<(u32, &mut S)> {
+        let id = *self.ids.get(place)?;
+        Some((id, self.entries.get_mut(place)?.as_mut()?))
+    }
+
+    pub(super) fn remove(&mut self, id: u32) -> Option<S> {
+        let place = self.place(id)?;
+        let entry = self.entries.get_mut(place)?.take()?;
+        *self.ids.get_mut(place)? = 0;
+        self.count -= 1;
+        Some(entry)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &S)> {
+        let places = self.ids.iter().zip(&self.entries);
+        places.filter_map(|(id, entry)| Some((*id, entry.as_ref()?)))
+    }
+
+    fn place(&self, id: u32) -> Option<usize> {
+        self.ids.iter().position(|taken| *taken == id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_used_again() {
+        let mut table = Table::default();
+        for id in [1, 3, 5] {
+            table.insert(id, id * 10);
+        }
+        assert_eq!(table.remove(3), Some(30));
+        assert_eq!((table.remove(3), table.count()), (None, 2));
+        table.insert(7, 70);
+        assert_eq!(table.place_count(), 3);
+        assert_eq!(table.find(7), Some(&mut 70));
+        assert_eq!(table.at(1), Some((7, &mut 70)));
+        assert_eq!(table.peek(0), None);
+        let all: Vec<_> = table.iter().map(|(id, _)| id).collect();
+        assert_eq!(all, [1, 7, 5]);
+    }
+}
