@@ -247,7 +247,7 @@ impl Upload {
     /// Waits until the socket is ready, with another worker in this one's place.
     fn wait(&mut self, direction: Direction) -> io::Result<()> {
         let limits = &self.core.limits;
-        let (conn, waited, moved_len) = (&self.conn, &mut self.waited, &mut self.moved_len);
+        let (waited, moved_len) = (&mut self.waited, &mut self.moved_len);
         // Where too many wait already it keeps its place: for one stall time at most.
         let _place = self.core.queue.give_place();
         loop {
@@ -255,13 +255,14 @@ impl Upload {
                 return Err(BodyError::Stopped.into());
             }
             let started = Instant::now();
-            let is_ready = sys::wait_for(&conn.transport, direction, GLANCE_TIME)?;
+            let is_ready = sys::wait_for(&self.conn.transport, direction, GLANCE_TIME)?;
             *waited += started.elapsed();
             if is_ready {
                 return Ok(());
             }
             if *waited >= limits.stall_time {
                 if *moved_len < limits.stall_len_min {
+                    self.conn.proto.close_after();
                     return Err(BodyError::Refused(Refusal::Timeout).into());
                 }
                 (*waited, *moved_len) = (Duration::ZERO, 0);

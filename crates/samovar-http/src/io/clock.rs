@@ -111,6 +111,8 @@ impl<S: Service> IoThread<S> {
                 conn.reset_on_close();
                 self.fail(conn)
             }
+            // The answer was given, a second one would be taken for the next request's.
+            Overdue::Window if conn.proto.is_discarding() => Next::Close,
             Overdue::Window | Overdue::Head => {
                 conn.proto.close_after();
                 conn.proto.answered(false);

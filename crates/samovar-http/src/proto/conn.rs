@@ -176,6 +176,11 @@ impl Conn {
         matches!(self.state, State::Body(_))
     }
 
+    /// Whether the rest of a body is dropped that was answered before its end.
+    pub fn is_discarding(&self) -> bool {
+        matches!(self.state, State::Discard { .. })
+    }
+
     /// Bytes that are next and are body data, as far as that is known: 0 if framing comes first.
     pub fn data_len(&self) -> u64 {
         match &self.state {

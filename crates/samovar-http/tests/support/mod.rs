@@ -10,7 +10,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use samovar_http::{Builder, Listener, Server, Service};
+use samovar_http::{Builder, Head, Intake, Listener, Observer, Request, Response, Server, Service};
 
 /// Starts a server on a free port of the loopback.
 pub(crate) fn serve<S: Service>(
@@ -23,6 +23,39 @@ pub(crate) fn serve<S: Service>(
         .unwrap();
     let addr = server.local_addrs()[0];
     (server, addr)
+}
+
+/// A service that is one function.
+pub(crate) struct By<F> {
+    pub(crate) handle: F,
+    pub(crate) intake: Intake,
+}
+
+impl<F: Fn(&mut Request) -> Response + Send + Sync + 'static> Service for By<F> {
+    type Local = ();
+
+    fn local(&self) {}
+
+    fn intake(&self, _: Head<'_>) -> Intake {
+        self.intake
+    }
+
+    fn handle(&self, request: &mut Request) -> Response {
+        (self.handle)(request)
+    }
+
+    fn observer(&self) -> &dyn Observer {
+        &()
+    }
+}
+
+/// Waits for something that happens soon.
+pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = std::time::Instant::now() + Duration::from_secs(20);
+    while !is_so() {
+        assert!(std::time::Instant::now() < deadline, "{what}: not in time");
+        std::thread::sleep(Duration::from_millis(2));
+    }
 }
 
 /// A connection that gives up waiting after some seconds, so that a hang fails a test.

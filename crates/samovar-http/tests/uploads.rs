@@ -1,0 +1,266 @@
+//! Request bodies that a handler reads as they come: any size in constant memory, no worker held by
+//! a peer that dawdles, and every way a peer can fail to send one.
+#![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+mod support;
+
+use std::io::Read;
+use std::net::Shutdown;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use samovar_http::http::Status;
+use samovar_http::{BodyError, Intake, Limits, Request, Response};
+use support::{By, Reader, connect, eventually, serve};
+
+/// Answers with the number of bytes and their sum, or with why there are not all of them; does not
+/// look at the body where the path is `/ignore`.
+fn count(request: &mut Request) -> Response {
+    if request.head().path() == b"/ignore" {
+        return Response::text(Status::OK, "ignored");
+    }
+    let (mut len, mut sum) = (0_u64, 0_u64);
+    let mut piece = vec![0; 10_000];
+    let mut reader = request.reader();
+    loop {
+        match reader.read(&mut piece) {
+            Ok(0) => return Response::text(Status::OK, format!("{len} {sum}")),
+            Ok(taken) => {
+                len += taken as u64;
+                sum += piece[..taken]
+                    .iter()
+                    .map(|byte| u64::from(*byte))
+                    .sum::<u64>();
+            }
+            Err(error) => {
+                let error = BodyError::of(&error).expect("every error says why");
+                return Response::text(error.status(), error.to_string());
+            }
+        }
+    }
+}
+
+fn streaming(len_max: u64) -> By<fn(&mut Request) -> Response> {
+    By {
+        handle: count,
+        intake: Intake::Streamed(len_max),
+    }
+}
+
+fn post(path: &str, fields: &str) -> String {
+    format!("POST {path} HTTP/1.1\r\nHost: a\r\n{fields}\r\n\r\n")
+}
+
+#[test]
+fn bodies_of_all_shapes_and_the_request_behind_them() {
+    let (_server, addr) = serve(streaming(1_000_000), |builder| builder);
+    let mut client = Reader::new(connect(addr));
+    let long = format!("2710;ext=1\r\n{}\r\n", "x".repeat(10_000));
+    for (fields, body, expected) in [
+        ("Content-Length: 0", String::new(), "0 0"),
+        ("Content-Length: 3", "aaa".into(), "3 291"),
+        ("Transfer-Encoding: chunked", "0\r\n\r\n".into(), "0 0"),
+        (
+            "Transfer-Encoding: chunked",
+            "1\r\na\r\n2\r\naa\r\n0\r\nX-Sum: 1\r\n\r\n".into(),
+            "3 291",
+        ),
+        (
+            "Transfer-Encoding: chunked",
+            format!("{}0\r\n\r\n", long.repeat(9)),
+            "90000 10800000",
+        ),
+    ] {
+        // At once, in two pieces, and byte by byte where that is not too much.
+        let message = format!("{}{body}", post("/", fields));
+        let middle = message.len() - body.len() / 2;
+        client.send(&message);
+        client.send(&message[..middle]);
+        client.send(&message[middle..]);
+        let mut count = 2;
+        if body.len() < 100 {
+            client.stream.set_nodelay(true).unwrap();
+            for byte in message.as_bytes() {
+                client.send([*byte]);
+            }
+            count += 1;
+        }
+        for _ in 0..count {
+            let answer = client.next(false).unwrap();
+            assert_eq!(answer.status, 200);
+            assert_eq!(String::from_utf8(answer.body).unwrap(), expected);
+        }
+    }
+}
+
+#[test]
+fn the_peer_is_told_to_go_on_when_the_handler_reads() {
+    let (_server, addr) = serve(streaming(1_000_000), |builder| builder);
+    let fields = "Content-Length: 2\r\nExpect: 100-continue";
+    let mut client = Reader::new(connect(addr));
+    client.send(post("/", fields));
+    assert_eq!(client.next(false).unwrap().status, 100);
+    client.send("aa");
+    assert_eq!(client.next(false).unwrap().body, b"2 194");
+    // A handler that does not read gets no body, and where the next request starts is not known.
+    client.send(post("/ignore", fields));
+    let answer = client.next(false).unwrap();
+    assert_eq!(answer.status, 200);
+    assert_eq!(answer.header("connection"), Some("close"));
+    client.expect_end();
+}
+
+#[test]
+fn what_is_not_read_is_dropped_if_it_is_little() {
+    let (_server, addr) = serve(streaming(u64::MAX), |builder| builder);
+    let mut client = Reader::new(connect(addr));
+    for (len, is_kept) in [(65_536, true), (65_537, false)] {
+        client.send(post("/ignore", &format!("Content-Length: {len}")));
+        let answer = client.next(false).unwrap();
+        assert_eq!(answer.body, b"ignored");
+        assert_eq!(answer.header("connection").is_none(), is_kept, "{len}");
+        client.send(vec![b'x'; len]);
+    }
+    client.expect_end();
+}
+
+#[test]
+fn the_limit_holds_at_the_limit_and_one_past() {
+    let (_server, addr) = serve(streaming(5), |builder| builder);
+    for (fields, body, status) in [
+        ("Content-Length: 5", "aaaaa", 200),
+        ("Content-Length: 6", "aaaaaa", 413),
+        ("Transfer-Encoding: chunked", "5\r\naaaaa\r\n0\r\n\r\n", 200),
+        (
+            "Transfer-Encoding: chunked",
+            "5\r\naaaaa\r\n1\r\na\r\n0\r\n\r\n",
+            413,
+        ),
+    ] {
+        let mut client = Reader::new(connect(addr));
+        client.send(post("/", fields));
+        client.send(body);
+        let answer = client.next(false).unwrap();
+        assert_eq!(answer.status, status, "{fields} {body}");
+        if status == 413 {
+            client.expect_end();
+        }
+    }
+}
+
+#[test]
+fn a_broken_body_is_the_peers_fault() {
+    let (_server, addr) = serve(streaming(1000), |builder| builder);
+    let mut client = Reader::new(connect(addr));
+    client.send(post("/", "Transfer-Encoding: chunked"));
+    client.send("1\r\na\r\nnonsense\r\n");
+    assert_eq!(client.next(false).unwrap().status, 400);
+    client.expect_end();
+
+    let mut client = Reader::new(connect(addr));
+    client.send(post("/", "Content-Length: 10"));
+    client.send("half");
+    client.stream.shutdown(Shutdown::Write).unwrap();
+    let answer = client.next(false).unwrap();
+    assert_eq!(answer.status, 400);
+    assert_eq!(answer.body, b"request body is incomplete");
+    client.expect_end();
+}
+
+#[test]
+fn peers_that_dawdle_do_not_keep_others_from_being_answered() {
+    let limits = Limits {
+        waiting_handlers_max: 3,
+        ..Limits::default()
+    };
+    let (server, addr) = serve(streaming(1000), |builder| builder.workers(1).limits(limits));
+    let mut dawdlers: Vec<Reader> = (0..3)
+        .map(|_| {
+            let mut client = Reader::new(connect(addr));
+            client.send(post("/", "Content-Length: 4"));
+            client.send("aa");
+            client
+        })
+        .collect();
+    eventually("all wait", || server.load().waiting_count == 3);
+    for _ in 0..20 {
+        let mut client = Reader::new(connect(addr));
+        client.send("GET /ignore HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert_eq!(client.next(false).unwrap().body, b"ignored");
+    }
+    // One more could only wait in the place of the worker.
+    let mut client = Reader::new(connect(addr));
+    client.send(post("/", "Content-Length: 4"));
+    let answer = client.next(false).unwrap();
+    assert_eq!(answer.status, 503);
+    assert_eq!(answer.header("retry-after"), Some("1"));
+    for client in &mut dawdlers {
+        client.send("aa");
+        assert_eq!(client.next(false).unwrap().body, b"4 388");
+    }
+    eventually("nobody waits", || server.load().waiting_count == 0);
+}
+
+#[test]
+fn a_body_that_stalls_is_given_up() {
+    let limits = Limits {
+        stall_time: Duration::from_millis(400),
+        stall_len_min: 10,
+        ..Limits::default()
+    };
+    let (server, addr) = serve(streaming(1000), |builder| builder.limits(limits));
+    let mut client = Reader::new(connect(addr));
+    client.send(post("/", "Content-Length: 1000"));
+    eventually("it waits", || server.load().waiting_count == 1);
+    // Enough for this window, but not for the next.
+    let started = Instant::now();
+    client.send([b'a'; 10]);
+    let answer = client.next(false).unwrap();
+    assert_eq!(answer.status, 408);
+    let waited = started.elapsed();
+    assert!(waited >= Duration::from_millis(400), "after {waited:?}");
+    client.expect_end();
+}
+
+#[test]
+fn what_is_dropped_after_the_answer_is_not_answered_again() {
+    let limits = Limits {
+        stall_time: Duration::from_millis(200),
+        ..Limits::default()
+    };
+    let (_server, addr) = serve(streaming(1000), |builder| builder.limits(limits));
+    let mut client = Reader::new(connect(addr));
+    client.send(post("/ignore", "Content-Length: 1000"));
+    assert_eq!(client.next(false).unwrap().body, b"ignored");
+    client.expect_end();
+}
+
+#[test]
+fn a_stopping_server_does_not_wait_for_a_body() {
+    let (told, tells) = channel();
+    let handle = move |request: &mut Request| {
+        told.send(()).unwrap();
+        count(request)
+    };
+    let intake = Intake::Streamed(1000);
+    let (server, addr) = serve(By { handle, intake }, |builder| builder);
+    let mut client = Reader::new(connect(addr));
+    client.send(post("/", "Content-Length: 10"));
+    tells.recv().unwrap();
+    let started = Instant::now();
+    drop(server);
+    assert!(started.elapsed() < Duration::from_secs(5));
+}
+
+#[test]
+fn a_buffered_body_reads_the_same() {
+    let service = By {
+        handle: count,
+        intake: Intake::Buffered(100_000),
+    };
+    let (_server, addr) = serve(service, |builder| builder);
+    let mut client = Reader::new(connect(addr));
+    client.send(post("/", "Content-Length: 50000"));
+    client.send([1_u8; 50_000]);
+    assert_eq!(client.next(false).unwrap().body, b"50000 50000");
+}
