@@ -1,6 +1,5 @@
 //! Request bodies that a handler reads as they come: any size in constant memory, no worker held by
 //! a peer that dawdles, and every way a peer can fail to send one.
-#![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 mod support;
 

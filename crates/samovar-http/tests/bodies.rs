@@ -1,0 +1,494 @@
+//! Response bodies of every kind: files, readers, generators, written by the handler, written by
+//! other threads, promised for later; with interim responses and trailers around them.
+#![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+mod support;
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender as Told, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use samovar_http::http::Status;
+use samovar_http::{
+    Batch, Body, Intake, Limits, Progress, Request, Responder, Response, SendError, Sender, Server,
+    Source,
+};
+use support::{By, Reader, connect, eventually, serve};
+
+type Handler = Box<dyn Fn(&mut Request) -> Response + Send + Sync>;
+
+fn start(
+    workers: usize,
+    handle: impl Fn(&mut Request) -> Response + Send + Sync + 'static,
+) -> (Server<By<Handler>>, SocketAddr) {
+    let service = By {
+        handle: Box::new(handle) as Handler,
+        intake: Intake::Buffered(0),
+    };
+    serve(service, |builder| builder.workers(workers))
+}
+
+fn get(path: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n")
+}
+
+/// Senders on their way from a handler to a test.
+fn hand_over<T: Send + 'static>() -> (Mutex<Told<T>>, Receiver<T>) {
+    let (told, tells) = channel();
+    (Mutex::new(told), tells)
+}
+
+#[test]
+fn files_readers_and_generators() {
+    let bytes: Vec<u8> = (0..3_000_000_u32).map(|i| (i % 251) as u8).collect();
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(&bytes).unwrap();
+    let path = file.path().to_owned();
+    let expected = bytes.clone();
+    let (_server, addr) = start(2, move |request| {
+        let file = || File::open(&path).unwrap();
+        let body = match request.head().path() {
+            b"/file" => Body::file(file()).unwrap(),
+            b"/range" => Body::file_range(file(), 1_000_000..2_999_999),
+            b"/empty-range" => Body::file_range(file(), 7..7),
+            b"/short" => Body::file_range(file(), 0..3_000_001),
+            b"/reader" => Body::reader(file()),
+            b"/reader-of-len" => Body::reader_of_len(file(), 1_500_000),
+            b"/reader-too-long" => Body::reader_of_len(file(), 3_000_001),
+            _ => {
+                let bytes = bytes.clone();
+                let pieces: Vec<Vec<u8>> = bytes.chunks(1_000_000).map(<[u8]>::to_vec).collect();
+                Body::pieces(pieces.into_iter().map(Ok))
+            }
+        };
+        Response::new(Status::OK, body)
+    });
+    let mut client = Reader::new(connect(addr));
+    for (path, range, is_chunked) in [
+        ("/file", 0..3_000_000, false),
+        ("/range", 1_000_000..2_999_999, false),
+        ("/empty-range", 7..7, false),
+        ("/reader", 0..3_000_000, true),
+        ("/reader-of-len", 0..1_500_000, false),
+        ("/pieces", 0..3_000_000, true),
+    ] {
+        client.send(get(path));
+        let answer = client.next(false).unwrap();
+        assert!(answer.body == expected[range], "{path}");
+        assert_eq!(answer.header("content-length").is_none(), is_chunked);
+    }
+    for path in ["/short", "/reader-too-long"] {
+        let mut client = Reader::new(connect(addr));
+        client.send(get(path));
+        let mut bytes = Vec::new();
+        assert!(client.stream.read_to_end(&mut bytes).is_err(), "{path}");
+    }
+}
+
+#[test]
+fn only_a_regular_file_is_a_body() {
+    assert!(Body::file(File::open("/dev/null").unwrap()).is_err());
+    assert!(Body::file(File::open("/").unwrap()).is_err());
+}
+
+#[test]
+fn a_body_written_by_its_handler() {
+    let (_server, addr) = start(1, |_| {
+        Response::push(Status::OK, |out| {
+            for row in 0..200_000 {
+                writeln!(out, "row {row}")?;
+            }
+            Ok(())
+        })
+    });
+    let expected: String = (0..200_000).map(|row| format!("row {row}\n")).collect();
+    let mut client = Reader::new(connect(addr));
+    for _ in 0..2 {
+        client.send(get("/"));
+        assert!(client.next(false).unwrap().body == expected.as_bytes());
+    }
+    client.send("HEAD / HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(client.next(true).unwrap().status, 200);
+    // The end of the connection is the end of the body.
+    client.send("GET / HTTP/1.0\r\n\r\n");
+    let mut bytes = Vec::new();
+    client.stream.read_to_end(&mut bytes).unwrap();
+    assert!(bytes.ends_with(expected.as_bytes()));
+}
+
+#[test]
+fn a_writer_waits_for_a_slow_reader_without_holding_a_worker() {
+    let (server, addr) = start(1, |request| match request.head().path() {
+        b"/quick" => Response::text(Status::OK, "quick"),
+        _ => Response::push(Status::OK, |out| {
+            for _ in 0..2_000 {
+                out.write_all(&[b'x'; 10_000])?;
+            }
+            Ok(())
+        }),
+    });
+    let mut slow: Vec<Reader> = (0..4).map(|_| Reader::new(connect(addr))).collect();
+    for client in &mut slow {
+        client.send(get("/"));
+    }
+    eventually("all writers wait", || server.load().waiting_count == 4);
+    let mut client = Reader::new(connect(addr));
+    client.send(get("/quick"));
+    assert_eq!(client.next(false).unwrap().body, b"quick");
+    for client in &mut slow {
+        assert_eq!(client.next(false).unwrap().body.len(), 20_000_000);
+    }
+}
+
+#[test]
+fn a_body_whose_writer_fails_does_not_end_well() {
+    let (_server, addr) = start(2, |request| {
+        let path = request.head().path().to_vec();
+        Response::push(Status::OK, move |out| {
+            out.write_all(b"half")?;
+            out.flush()?;
+            match &*path {
+                b"/error" => Err(std::io::Error::other("on purpose")),
+                _ => panic!("on purpose"),
+            }
+        })
+    });
+    for path in ["/error", "/panic"] {
+        let mut client = Reader::new(connect(addr));
+        client.send(get(path));
+        let mut bytes = Vec::new();
+        drop(client.stream.read_to_end(&mut bytes));
+        assert!(!bytes.ends_with(b"0\r\n\r\n"), "{path}");
+    }
+    let mut client = Reader::new(connect(addr));
+    client.send(get("/error"));
+    drop(client.stream.read(&mut [0; 10]));
+}
+
+#[test]
+fn a_writer_learns_that_its_reader_is_gone() {
+    let (told, tells) = hand_over();
+    let (_server, addr) = start(1, move |_| {
+        let told = told.lock().unwrap().clone();
+        Response::push(Status::OK, move |out| {
+            let error = loop {
+                if let Err(error) = out.write_all(&[b'x'; 10_000]) {
+                    break error;
+                }
+            };
+            told.send(error.kind()).unwrap();
+            Err(error)
+        })
+    });
+    let mut client = Reader::new(connect(addr));
+    client.send(get("/"));
+    client.stream.read_exact(&mut [0; 100]).unwrap();
+    drop(client);
+    assert_eq!(tells.recv().unwrap(), std::io::ErrorKind::BrokenPipe);
+}
+
+fn skip_head(client: &mut Reader) {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        client.stream.read_exact(&mut byte).unwrap();
+        head.extend_from_slice(&byte);
+    }
+}
+
+/// One chunk as it comes: its size line, then its data.
+fn next_chunk(client: &mut Reader) -> String {
+    let mut line = Vec::new();
+    while !line.ends_with(b"\r\n") {
+        let mut byte = [0];
+        client.stream.read_exact(&mut byte).unwrap();
+        line.extend_from_slice(&byte);
+    }
+    let text = String::from_utf8(line).unwrap();
+    let len = usize::from_str_radix(text.trim(), 16).unwrap();
+    let mut data = vec![0; len + 2];
+    client.stream.read_exact(&mut data).unwrap();
+    data.truncate(len);
+    String::from_utf8(data).unwrap()
+}
+
+#[test]
+fn events_arrive_when_they_are_sent_and_hold_no_thread() {
+    const COUNT: usize = 300;
+    let (told, tells) = hand_over::<Sender>();
+    let (server, addr) = start(1, move |_| {
+        let (sender, body) = Body::channel();
+        told.lock().unwrap().send(sender).unwrap();
+        Response::new(Status::OK, body).header("Content-Type", "text/event-stream")
+    });
+    let mut clients = Vec::new();
+    let mut senders = Vec::new();
+    for _ in 0..COUNT {
+        let mut client = Reader::new(connect(addr));
+        client.send(get("/"));
+        // The head comes before the first event.
+        skip_head(&mut client);
+        clients.push(client);
+        senders.push(tells.recv().unwrap());
+    }
+    for round in 0..3 {
+        for sender in &senders {
+            sender.try_send(format!("data: {round}\n\n")).unwrap();
+        }
+        for client in &mut clients {
+            assert_eq!(next_chunk(client), format!("data: {round}\n\n"));
+        }
+    }
+    eventually("no worker is held", || {
+        let load = server.load();
+        load.running_count == 0 && load.body_memory_len == 0
+    });
+    for sender in senders {
+        sender.finish();
+    }
+    for client in &mut clients {
+        assert_eq!(next_chunk(client), "");
+        client.send(get("/"));
+    }
+}
+
+#[test]
+fn what_a_channel_holds_is_bounded() {
+    let (told, tells) = hand_over::<Sender>();
+    let (_server, addr) = start(1, move |_| {
+        let (sender, body) = Body::channel();
+        told.lock().unwrap().send(sender).unwrap();
+        Response::new(Status::OK, body)
+    });
+    let mut client = Reader::new(connect(addr));
+    client.send(get("/"));
+    let sender = tells.recv().unwrap();
+    // A peer that does not read: the kernel takes some, the channel takes some, and no more.
+    let mut sent_len = 0_usize;
+    let mut full_count = 0;
+    while full_count < 20 {
+        match sender.try_send(vec![b'x'; 65_536]) {
+            Ok(()) => (sent_len, full_count) = (sent_len + 65_536, 0),
+            Err(error) => {
+                assert_eq!(error, SendError::Full);
+                full_count += 1;
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+        assert!(sent_len < 64 << 20);
+    }
+    let reader = std::thread::spawn(move || client.next(false).unwrap().body.len());
+    sender.send(vec![b'y'; 10]).unwrap();
+    sender.finish();
+    assert_eq!(reader.join().unwrap(), sent_len + 10);
+}
+
+#[test]
+fn a_channel_that_is_not_finished_does_not_end_well() {
+    let (told, tells) = hand_over::<Sender>();
+    let (_server, addr) = start(1, move |_| {
+        let (sender, body) = Body::channel();
+        told.lock().unwrap().send(sender).unwrap();
+        Response::new(Status::OK, body)
+    });
+    let mut client = Reader::new(connect(addr));
+    client.send(get("/"));
+    let sender = tells.recv().unwrap();
+    sender.send("half").unwrap();
+    skip_head(&mut client);
+    assert_eq!(next_chunk(&mut client), "half");
+    drop(sender);
+    let mut bytes = Vec::new();
+    drop(client.stream.read_to_end(&mut bytes));
+    assert!(!bytes.ends_with(b"0\r\n\r\n"));
+}
+
+#[test]
+fn answers_from_other_threads_come_in_order() {
+    let (told, tells) = hand_over::<(String, Responder)>();
+    let (server, addr) = start(1, move |request| {
+        let path = String::from_utf8(request.head().path().to_vec()).unwrap();
+        if path == "/now" {
+            return Response::text(Status::OK, path);
+        }
+        let (responder, response) = Response::later();
+        told.lock().unwrap().send((path, responder)).unwrap();
+        response
+    });
+    let mut client = Reader::new(connect(addr));
+    client.send(get("/a") + &get("/now") + &get("/b"));
+    let (path, responder) = tells.recv().unwrap();
+    eventually("no worker waits", || server.load().running_count == 0);
+    responder.respond(Response::text(Status::OK, path));
+    assert_eq!(client.next(false).unwrap().body, b"/a");
+    assert_eq!(client.next(false).unwrap().body, b"/now");
+    let (_, responder) = tells.recv().unwrap();
+    drop(responder);
+    assert_eq!(client.next(false).unwrap().status, 500);
+    // Answered before the connection has begun to wait, and with bodies of other kinds.
+    client.send(get("/c"));
+    let (_, responder) = tells.recv().unwrap();
+    responder.respond(Response::push(Status::OK, |out| out.write_all(b"written")));
+    assert_eq!(client.next(false).unwrap().body, b"written");
+}
+
+#[test]
+fn a_promise_whose_peer_is_gone_is_known_to_be() {
+    let (told, tells) = hand_over::<Responder>();
+    let (server, addr) = start(1, move |_| {
+        let (responder, response) = Response::later();
+        told.lock().unwrap().send(responder).unwrap();
+        response
+    });
+    let mut client = Reader::new(connect(addr));
+    client.send(get("/"));
+    let responder = tells.recv().unwrap();
+    assert!(!responder.is_abandoned());
+    // Unread bytes make the close a reset.
+    client.send("x");
+    let socket = socket_linger_zero(client);
+    drop(socket);
+    eventually("it is known", || responder.is_abandoned());
+    responder.respond(Response::text(Status::OK, "for nobody"));
+    eventually("it is closed", || server.connection_count() == 0);
+}
+
+/// Makes the close of a connection a reset.
+fn socket_linger_zero(client: Reader) -> std::net::TcpStream {
+    rustix::net::sockopt::set_socket_linger(&client.stream, Some(Duration::ZERO)).unwrap();
+    client.stream
+}
+
+#[test]
+fn a_drain_waits_for_what_is_promised_and_then_does_not() {
+    let (told, tells) = hand_over::<Responder>();
+    let (server, addr) = start(1, move |_| {
+        let (responder, response) = Response::later();
+        told.lock().unwrap().send(responder).unwrap();
+        response
+    });
+    let server = Arc::new(server);
+    let mut client = Reader::new(connect(addr));
+    client.send(get("/"));
+    let responder = tells.recv().unwrap();
+    let mut other = Reader::new(connect(addr));
+    other.send(get("/"));
+    let forgotten = tells.recv().unwrap();
+    let draining = Arc::clone(&server);
+    let drain = std::thread::spawn(move || draining.drain(Duration::from_millis(600)));
+    std::thread::sleep(Duration::from_millis(50));
+    responder.respond(Response::text(Status::OK, "in time"));
+    assert_eq!(client.next(false).unwrap().body, b"in time");
+    drain.join().unwrap();
+    assert!(forgotten.is_abandoned());
+}
+
+#[test]
+fn interim_responses_come_before_the_answer() {
+    let (_server, addr) = start(1, |request| {
+        let link = [("Link", "</style.css>; rel=preload")];
+        request.inform(103, &link).unwrap();
+        request.inform(102, &[]).unwrap();
+        assert!(request.inform(100, &[]).is_err());
+        assert!(request.inform(101, &[]).is_err());
+        assert!(request.inform(200, &[]).is_err());
+        assert!(request.inform(103, &[("A", "b\r\nC: d")]).is_err());
+        assert!(request.inform(103, &[("Content-Length", "5")]).is_err());
+        Response::text(Status::OK, "final")
+    });
+    let mut client = Reader::new(connect(addr));
+    client.send(get("/"));
+    let early = client.next(false).unwrap();
+    assert_eq!(early.status, 103);
+    assert_eq!(early.header("link"), Some("</style.css>; rel=preload"));
+    assert_eq!(early.header("content-length"), None);
+    assert_eq!(client.next(false).unwrap().status, 102);
+    assert_eq!(client.next(false).unwrap().body, b"final");
+    client.send("GET / HTTP/1.0\r\n\r\n");
+    assert_eq!(client.next(false).unwrap().status, 200);
+}
+
+/// Bytes and what is known only when they are sent.
+struct Counted(Vec<u8>, Arc<AtomicUsize>);
+
+impl Source for Counted {
+    fn len(&self) -> Option<u64> {
+        Some(self.0.len() as u64)
+    }
+
+    fn pull(&mut self, batch: &mut Batch) -> std::io::Result<Progress> {
+        let len = batch.put(&self.0);
+        self.0.drain(..len);
+        Ok(if self.0.is_empty() {
+            Progress::End
+        } else {
+            Progress::More
+        })
+    }
+
+    fn trailers(&mut self) -> Vec<(String, Vec<u8>)> {
+        self.1.fetch_add(1, Ordering::SeqCst);
+        vec![
+            ("X-Sum".into(), b"42".to_vec()),
+            ("Content-Length".into(), b"1".to_vec()),
+            ("X-Split".into(), b"a\r\nb".to_vec()),
+        ]
+    }
+}
+
+#[test]
+fn trailers_go_to_peers_that_take_them() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    let (_server, addr) = start(1, move |_| {
+        let source = Counted(vec![b'x'; 300_000], Arc::clone(&count));
+        Response::new(Status::OK, Body::Source(Box::new(source))).trailers(&["X-Sum"])
+    });
+    let mut client = Reader::new(connect(addr));
+    client.send(get("/"));
+    let answer = client.next(false).unwrap();
+    assert_eq!(answer.header("content-length"), Some("300000"));
+    assert_eq!(asked.load(Ordering::SeqCst), 0);
+    client.send("GET / HTTP/1.1\r\nHost: a\r\nTE: deflate, trailers\r\nConnection: close\r\n\r\n");
+    let mut bytes = Vec::new();
+    client.stream.read_to_end(&mut bytes).unwrap();
+    let head = String::from_utf8_lossy(&bytes[..200]).to_ascii_lowercase();
+    assert!(head.contains("\r\ntrailer: x-sum\r\n"), "{head}");
+    assert!(
+        head.contains("\r\ntransfer-encoding: chunked\r\n"),
+        "{head}"
+    );
+    // What could break the framing is left out.
+    assert!(bytes.ends_with(b"\r\n0\r\nX-Sum: 42\r\n\r\n"));
+}
+
+#[test]
+fn a_body_that_waits_has_no_clock() {
+    let (told, tells) = hand_over::<Sender>();
+    let service = By {
+        handle: Box::new(move |_: &mut Request| {
+            let (sender, body) = Body::channel();
+            told.lock().unwrap().send(sender).unwrap();
+            Response::new(Status::OK, body)
+        }) as Handler,
+        intake: Intake::Buffered(0),
+    };
+    let limits = Limits {
+        stall_time: Duration::from_millis(100),
+        idle_time: Duration::from_millis(100),
+        ..Limits::default()
+    };
+    let (_server, addr) = serve(service, |builder| builder.limits(limits));
+    let mut client = Reader::new(connect(addr));
+    client.send(get("/"));
+    let sender = tells.recv().unwrap();
+    // Several sweeps of the clocks.
+    std::thread::sleep(Duration::from_millis(900));
+    sender.send("late").unwrap();
+    sender.finish();
+    assert_eq!(client.next(false).unwrap().body, b"late");
+}
