@@ -62,6 +62,8 @@ pub mod proto;
 
 mod body;
 mod channel;
+#[cfg(feature = "compression")]
+pub mod compress;
 mod exec;
 mod extensions;
 mod head;

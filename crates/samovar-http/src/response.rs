@@ -119,6 +119,8 @@ pub struct Response {
     pub(crate) fields: Vec<u8>,
     pub(crate) body: Body,
     pub(crate) has_trailers: bool,
+    /// Not to be compressed, whatever the peer takes.
+    pub(crate) is_uncompressed: bool,
     /// The answer is promised; the rest of this one counts for nothing.
     pub(crate) later: Option<Arc<Later>>,
     /// What writes the body once the head has left.
@@ -133,6 +135,7 @@ impl Response {
             fields: Vec::new(),
             body,
             has_trailers: false,
+            is_uncompressed: false,
             later: None,
             producer: None,
         }
@@ -217,6 +220,15 @@ impl Response {
         let mut response = self.header("Trailer", names.join(", "));
         response.has_trailers = true;
         response
+    }
+
+    /// Keeps the body as it is where the server would [compress](crate::Builder::compression) it:
+    /// for one that holds a secret beside something a stranger chose, whose length would tell of
+    /// the secret.
+    #[must_use]
+    pub fn uncompressed(mut self) -> Self {
+        self.is_uncompressed = true;
+        self
     }
 
     /// The status.

@@ -10,6 +10,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::body::BufferPool;
+#[cfg(feature = "compression")]
+use crate::compress::{Compression, Negotiator};
 use crate::exec::{self, Queue};
 use crate::io::inbox::{Inbox, Message};
 use crate::io::listener::{Listener, Socket};
@@ -49,6 +51,8 @@ pub(crate) struct Core {
     pub(crate) connection_count: AtomicUsize,
     /// Set when time is up or the I/O threads are gone: answers under way are given up.
     pub(crate) is_cut_off: AtomicBool,
+    #[cfg(feature = "compression")]
+    pub(crate) compression: Option<Negotiator>,
 }
 
 impl Core {
@@ -69,6 +73,8 @@ pub struct Builder<S> {
     listeners: Vec<Listener>,
     io_threads: usize,
     workers: usize,
+    #[cfg(feature = "compression")]
+    compression: Option<Compression>,
 }
 
 impl<S: Service> Builder<S> {
@@ -98,6 +104,15 @@ impl<S: Service> Builder<S> {
     #[must_use]
     pub fn workers(mut self, count: usize) -> Self {
         self.workers = count.max(1);
+        self
+    }
+
+    /// Compresses responses for clients that take them so. Default: none is, because only an
+    /// application knows which of them hold secrets; see [`compress`](crate::compress).
+    #[cfg(feature = "compression")]
+    #[must_use]
+    pub fn compression(mut self, compression: Compression) -> Self {
+        self.compression = Some(compression);
         self
     }
 
@@ -144,6 +159,8 @@ impl<S: Service> Builder<S> {
                 inboxes,
                 connection_count: AtomicUsize::new(0),
                 is_cut_off: AtomicBool::new(false),
+                #[cfg(feature = "compression")]
+                compression: self.compression.map(Negotiator::new),
             }),
         });
         let server = Server {
@@ -235,6 +252,8 @@ impl<S: Service> Server<S> {
             listeners: Vec::new(),
             io_threads: cores,
             workers: 8 * cores,
+            #[cfg(feature = "compression")]
+            compression: None,
         }
     }
 

@@ -194,7 +194,10 @@ impl Batch {
     /// # Errors
     ///
     /// Those of the files.
-    #[expect(dead_code, reason = "other protocols and codings will take bytes out")]
+    #[cfg_attr(
+        not(any(feature = "compression", feature = "http2")),
+        expect(dead_code, reason = "HTTP/1 sends bytes as they are")
+    )]
     pub(crate) fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if buffer.is_empty() {
             return Ok(0);

@@ -11,6 +11,8 @@ use std::time::{Instant, SystemTime};
 use super::queue::Job;
 use crate::body::{Batch, Framing, Outcome, Progress, Source, Transfer};
 use crate::channel::Producer;
+#[cfg(feature = "compression")]
+use crate::compress;
 use crate::head::Head;
 use crate::http::{Method, Status, Version};
 use crate::io::conn::{Answer, Conn};
@@ -22,7 +24,7 @@ use crate::observer::{Exchange, Incident};
 use crate::proto::encode::{self, Delimiter};
 use crate::request::{Link, Request};
 use crate::response::{Body, Response};
-use crate::server::Shared;
+use crate::server::{Core, Shared};
 use crate::service::Service;
 use crate::upload::Upload;
 
@@ -82,6 +84,11 @@ fn handle<S: Service>(shared: &Shared<S>, conn: Box<Conn>, mut request: Box<Requ
     conn.answer.version = head.version();
     conn.answer.is_head = head.method() == Method::Head;
     conn.answer.takes_trailers = takes_trailers(head);
+    #[cfg(feature = "compression")]
+    {
+        let negotiator = shared.compression.as_ref();
+        conn.answer.coding = negotiator.and_then(|negotiator| negotiator.coding(head));
+    }
     conn.restart_clock(Instant::now());
     if shared.service.observer().observes() {
         conn.request = Some(request);
@@ -90,6 +97,7 @@ fn handle<S: Service>(shared: &Shared<S>, conn: Box<Conn>, mut request: Box<Requ
         return fulfil(shared, conn, later);
     }
     let producer = response.producer.take();
+    let (response, body_len) = negotiated(&shared.core, &conn.answer, response, body_len);
     render(&mut conn, response, body_len);
     pump(shared, conn);
     if let Some(producer) = producer {
@@ -137,6 +145,7 @@ fn fulfil<S: Service>(shared: &Shared<S>, mut conn: Box<Conn>, later: Arc<Later>
             response.later = None;
             let body_len = response.body.len();
             conn.restart_clock(Instant::now());
+            let (response, body_len) = negotiated(&shared.core, &conn.answer, response, body_len);
             render(&mut conn, response, body_len);
             pump(shared, conn);
             if let Some(producer) = producer {
@@ -150,6 +159,22 @@ fn fulfil<S: Service>(shared: &Shared<S>, mut conn: Box<Conn>, later: Arc<Later>
             give_back(shared, conn, Verdict::Waiting);
         }
     }
+}
+
+/// The response in the form the peer wants it most.
+fn negotiated(
+    core: &Core,
+    answer: &Answer,
+    response: Response,
+    body_len: Option<u64>,
+) -> (Response, Option<u64>) {
+    #[cfg(feature = "compression")]
+    if let Some(negotiator) = &core.compression {
+        let (coding, version) = (answer.coding, answer.version);
+        return compress::negotiate(negotiator, coding, version, response, body_len);
+    }
+    let _unused = (core, answer);
+    (response, body_len)
 }
 
 /// Makes the answer: its head into `output`, its body there too or into a transfer.
@@ -335,6 +360,8 @@ pub(crate) fn begin(conn: &mut Conn, keep: bool, now: Instant) {
         version: Version::Http11,
         is_head: false,
         takes_trailers: false,
+        #[cfg(feature = "compression")]
+        coding: None,
         keep,
         started: now,
         memory_len: 0,

@@ -1,5 +1,6 @@
 //! The words of HTTP that both the protocol core and handlers use.
 
+pub mod accept_encoding;
 pub(crate) mod media_type;
 mod method;
 pub mod percent;

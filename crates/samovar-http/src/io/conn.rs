@@ -10,6 +10,8 @@ use super::transport::Transport;
 use super::wake::Waker;
 use crate::body::{Outcome, Transfer};
 use crate::head::Peer;
+#[cfg(feature = "compression")]
+use crate::http::accept_encoding::Coding;
 use crate::http::{Status, Version};
 use crate::later::Later;
 use crate::proto;
@@ -72,6 +74,9 @@ pub(crate) struct Answer {
     pub(crate) is_head: bool,
     /// Whether the peer wants fields behind the body.
     pub(crate) takes_trailers: bool,
+    /// How the peer wants it compressed, if the server does that.
+    #[cfg(feature = "compression")]
+    pub(crate) coding: Option<Coding>,
     /// Whether the connection may stay open after it; while it is made, as far as that is up to us.
     pub(crate) keep: bool,
     pub(crate) started: Instant,
@@ -105,6 +110,8 @@ impl Conn {
                 version: Version::Http11,
                 is_head: false,
                 takes_trailers: false,
+                #[cfg(feature = "compression")]
+                coding: None,
                 keep: false,
                 started: now,
                 memory_len: 0,

@@ -1,0 +1,115 @@
+//! The three codings behind one face: bytes in, bytes out, nothing kept that was not asked for.
+
+use std::io::{self, Write};
+
+use brotli::enc::BrotliEncoderParams;
+use flate2::write::GzEncoder;
+
+use crate::http::accept_encoding::Coding;
+
+/// The levels are those behind which more time buys little. Measured with 1 MiB of HTML in pieces
+/// of 16 KiB, on one core of a Xeon; in brackets, 20 KiB of it:
+///
+/// | level | left, % | ms | memory, KiB |
+/// |---|---|---|---|
+/// | zstd 1 | 24.0 (34.9) | 2.8 (0.05) | 650 |
+/// | **zstd 3** | 22.2 (32.5) | 3.6 (0.08) | 1360 |
+/// | zstd 5 | 20.5 (31.8) | 8.6 (0.19) | |
+/// | br 1 | 31.5 (35.6) | 7.6 (0.12) | |
+/// | **br 3** | 23.2 (32.2) | 10.6 (0.18) | 1120 |
+/// | br 4 | 21.9 (30.5) | 14.3 (0.29) | 3130 |
+/// | br 5 | 23.7 (28.7) | 25.8 (0.49) | 3760 |
+/// | gzip 1 | 33.1 (41.6) | 3.6 (0.05) | |
+/// | **gzip 4** | 22.4 (31.1) | 9.2 (0.12) | 150 |
+/// | gzip 6 | 21.8 (30.7) | 12.5 (0.15) | |
+const ZSTD_LEVEL: i32 = 3;
+const BROTLI_LEVEL: i32 = 3;
+const GZIP_LEVEL: u32 = 4;
+/// How far back matches of zstd and brotli may be, as a power of two: 256 KiB. Their memory grows
+/// with it, and their gain hardly.
+const WINDOW_LOG: u32 = 18;
+/// Memory of brotli for what it has not written yet, in bytes.
+const BROTLI_BUFFER_LEN: usize = 4096;
+
+/// Compresses one body. Appends to its `Vec`, which [`take`](Self::take) empties.
+pub(super) enum Encoder {
+    Gzip(GzEncoder<Vec<u8>>),
+    Brotli(Box<brotli::CompressorWriter<Vec<u8>>>),
+    Zstd(zstd::Encoder<'static, Vec<u8>>),
+}
+
+impl Encoder {
+    /// # Errors
+    ///
+    /// If there is no memory for zstd.
+    pub(super) fn new(coding: Coding) -> io::Result<Self> {
+        let out = Vec::new();
+        Ok(match coding {
+            Coding::Gzip => Self::Gzip(GzEncoder::new(out, flate2::Compression::new(GZIP_LEVEL))),
+            Coding::Brotli => {
+                let params = BrotliEncoderParams {
+                    quality: BROTLI_LEVEL,
+                    lgwin: i32::try_from(WINDOW_LOG).unwrap_or(18),
+                    ..BrotliEncoderParams::default()
+                };
+                Self::Brotli(Box::new(brotli::CompressorWriter::with_params(
+                    out,
+                    BROTLI_BUFFER_LEN,
+                    &params,
+                )))
+            }
+            Coding::Zstd => {
+                let mut encoder = zstd::Encoder::new(out, ZSTD_LEVEL)?;
+                encoder.window_log(WINDOW_LOG)?;
+                Self::Zstd(encoder)
+            }
+        })
+    }
+
+    /// Takes bytes. What comes of them may come later.
+    pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Gzip(encoder) => encoder.write_all(bytes),
+            Self::Brotli(encoder) => encoder.write_all(bytes),
+            Self::Zstd(encoder) => encoder.write_all(bytes),
+        }
+    }
+
+    /// Makes the peer able to decode all that was written. Costs some bytes each time.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Gzip(encoder) => encoder.flush(),
+            Self::Brotli(encoder) => encoder.flush(),
+            Self::Zstd(encoder) => encoder.flush(),
+        }
+    }
+
+    /// What is ready by now.
+    pub(super) fn take(&mut self) -> Vec<u8> {
+        std::mem::take(match self {
+            Self::Gzip(encoder) => encoder.get_mut(),
+            Self::Brotli(encoder) => encoder.get_mut(),
+            Self::Zstd(encoder) => encoder.get_mut(),
+        })
+    }
+
+    /// Ends the body; returns what [`take`](Self::take) has not taken.
+    pub(super) fn finish(self) -> io::Result<Vec<u8>> {
+        match self {
+            Self::Gzip(encoder) => encoder.finish(),
+            Self::Brotli(encoder) => Ok(encoder.into_inner()),
+            Self::Zstd(encoder) => encoder.finish(),
+        }
+    }
+}
+
+/// A body that is there whole.
+pub(super) fn compress(coding: Coding, bytes: &[u8]) -> io::Result<Vec<u8>> {
+    let mut encoder = Encoder::new(coding)?;
+    if let Encoder::Zstd(encoder) = &mut encoder {
+        // So that tables are no larger than the body needs, and the frame says how long it is.
+        encoder.set_pledged_src_size(Some(bytes.len() as u64))?;
+    }
+    encoder.write(bytes)?;
+    encoder.finish()
+}

@@ -1,0 +1,172 @@
+use super::*;
+
+fn text(len: usize) -> Response {
+    let body = "samovar ".repeat(len.div_ceil(8));
+    Response::text(Status::OK, body.get(..len).unwrap_or_default().to_owned())
+}
+
+fn negotiated(coding: Option<Coding>, response: Response) -> Response {
+    let negotiator = Negotiator::new(Compression::default());
+    ask(&negotiator, coding, Version::Http11, response)
+}
+
+fn ask(
+    negotiator: &Negotiator,
+    coding: Option<Coding>,
+    version: Version,
+    response: Response,
+) -> Response {
+    let len = response.body.len();
+    let (response, len) = negotiate(negotiator, coding, version, response, len);
+    assert_eq!(response.body.len(), len);
+    response
+}
+
+fn fields(response: &Response) -> String {
+    String::from_utf8(response.fields.clone()).unwrap()
+}
+
+#[track_caller]
+fn is_compressed(response: &Response) -> bool {
+    let is_compressed = has(&response.fields, "Content-Encoding");
+    assert!(!is_compressed || has(&response.fields, "Vary"));
+    is_compressed
+}
+
+#[test]
+fn the_threshold_is_exact() {
+    assert!(!is_compressed(&negotiated(Some(Coding::Gzip), text(859))));
+    assert!(is_compressed(&negotiated(Some(Coding::Gzip), text(860))));
+    // Nobody could get it otherwise, so there is nothing to vary.
+    assert!(!has(&negotiated(None, text(859)).fields, "Vary"));
+    assert!(has(&negotiated(None, text(860)).fields, "Vary"));
+}
+
+#[test]
+fn a_whole_body_keeps_a_length_and_a_stream_does_not() {
+    for coding in Coding::ALL {
+        let short = negotiated(Some(coding), text(WHOLE_LEN_MAX));
+        assert!(short.body.len().is_some_and(|len| len < 2000));
+        let long = negotiated(Some(coding), text(WHOLE_LEN_MAX + 1));
+        assert!(is_compressed(&long));
+        assert_eq!(long.body.len(), None);
+    }
+}
+
+#[test]
+fn what_must_not_be_changed_is_not() {
+    let typed = |kind: &str| {
+        Response::new(Status::OK, Body::Bytes(vec![b'a'; 9000].into())).header("Content-Type", kind)
+    };
+    let plain = || typed("text/plain");
+    let partial = Response::new(
+        Status::PARTIAL_CONTENT,
+        Body::Bytes(vec![b'a'; 9000].into()),
+    )
+    .header("Content-Type", "text/plain");
+    for (why, response) in [
+        ("type", typed("image/png")),
+        (
+            "no type",
+            Response::new(Status::OK, Body::Bytes(vec![b'a'; 9000].into())),
+        ),
+        ("coded", plain().header("content-encoding", "br")),
+        (
+            "range",
+            plain().header("Content-Range", "bytes 0-8999/9001"),
+        ),
+        ("part", partial),
+        (
+            "no-transform",
+            plain().header("Cache-Control", "max-age=1, No-Transform"),
+        ),
+        ("digest", plain().header("Repr-Digest", "sha-256=:AA==:")),
+        ("trailers", plain().trailers(&["X-Sum"])),
+        ("by wish", plain().uncompressed()),
+    ] {
+        let before = fields(&response);
+        let after = negotiated(Some(Coding::Zstd), response);
+        assert_eq!(fields(&after), before, "{why}");
+        assert_eq!(after.body.len(), Some(9000), "{why}");
+    }
+    assert!(is_compressed(&negotiated(Some(Coding::Zstd), plain())));
+}
+
+#[test]
+fn bytes_that_do_not_shrink_stay() {
+    let mut seed = 1_u64;
+    let noise: Vec<u8> = std::iter::repeat_with(|| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        seed.to_be_bytes()[0]
+    })
+    .take(5000)
+    .collect();
+    let response = Response::new(Status::OK, Body::Bytes(noise.into()))
+        .header("Content-Type", "text/plain")
+        .header("ETag", "\"a\"");
+    let response = negotiated(Some(Coding::Gzip), response);
+    assert_eq!(response.body.len(), Some(5000));
+    assert!(fields(&response).contains("ETag: \"a\"\r\n"));
+    assert!(fields(&response).contains("Vary: Accept-Encoding\r\n"));
+}
+
+#[test]
+fn fields_tell_what_was_done() {
+    let response = text(1000)
+        .header("ETag", "\"a:b\"")
+        .header("Accept-Ranges", "bytes")
+        .header("Vary", "Cookie");
+    let coded = negotiated(Some(Coding::Brotli), response);
+    assert_eq!(
+        fields(&coded),
+        "Content-Type: text/plain\r\nETag: W/\"a:b\"\r\nVary: Cookie\r\n\
+         Vary: Accept-Encoding\r\nContent-Encoding: br\r\n"
+    );
+    for known in ["accept-encoding", "a, Accept-Encoding", "*"] {
+        let response = negotiated(Some(Coding::Gzip), text(1000).header("Vary", known));
+        assert_eq!(values(&response.fields, "Vary").count(), 1, "{known}");
+    }
+    let weak = negotiated(Some(Coding::Gzip), text(1000).header("etag", "W/\"a\""));
+    assert!(fields(&weak).contains("etag: W/\"a\"\r\n"));
+}
+
+#[test]
+fn not_modified_is_told_as_the_whole_would_be() {
+    let response = |coding| {
+        let bare = Response::new(Status::NOT_MODIFIED, Body::Empty).header("ETag", "\"a\"");
+        fields(&negotiated(coding, bare))
+    };
+    assert_eq!(response(None), "ETag: \"a\"\r\nVary: Accept-Encoding\r\n");
+    let weak = response(Some(Coding::Zstd));
+    assert_eq!(weak, "ETag: W/\"a\"\r\nVary: Accept-Encoding\r\n");
+}
+
+#[test]
+fn streams_are_counted() {
+    let negotiator = Negotiator::new(Compression {
+        streams_max: 1,
+        ..Compression::default()
+    });
+    let again = || {
+        let coding = Some(Coding::Gzip);
+        ask(&negotiator, coding, Version::Http11, text(100_000))
+    };
+    let first = again();
+    assert!(is_compressed(&first));
+    let second = again();
+    assert!(!is_compressed(&second));
+    assert!(has(&second.fields, "Vary"));
+    assert_eq!(second.body.len(), Some(100_000));
+    drop(first);
+    assert!(is_compressed(&again()));
+}
+
+#[test]
+fn a_stream_for_an_old_client_stays_plain() {
+    let negotiator = Negotiator::new(Compression::default());
+    let coding = Some(Coding::Gzip);
+    let long = ask(&negotiator, coding, Version::Http10, text(100_000));
+    assert_eq!(long.body.len(), Some(100_000));
+    let short = ask(&negotiator, coding, Version::Http10, text(1000));
+    assert!(is_compressed(&short));
+}

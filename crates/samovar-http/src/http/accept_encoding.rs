@@ -1,0 +1,262 @@
+//! Which content codings a client takes, and which of ours is best for it.
+//!
+//! # Source
+//!
+//! RFC 9110, sections 8.4.1 (codings) and 12.5.3 (`Accept-Encoding`); RFC 7932 (`br`), RFC 8878
+//! (`zstd`).
+
+/// A content coding that responses can have here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Coding {
+    /// `zstd`
+    Zstd,
+    /// `br`
+    Brotli,
+    /// `gzip`
+    Gzip,
+}
+
+impl Coding {
+    /// All, in the order in which a server prefers them: what costs the least for its size first.
+    pub const ALL: [Self; 3] = [Self::Zstd, Self::Brotli, Self::Gzip];
+
+    /// The name on the wire.
+    pub fn token(self) -> &'static str {
+        match self {
+            Self::Zstd => "zstd",
+            Self::Brotli => "br",
+            Self::Gzip => "gzip",
+        }
+    }
+
+    fn from_token(token: &[u8]) -> Option<Self> {
+        let is = |name: &str| token.eq_ignore_ascii_case(name.as_bytes());
+        match () {
+            () if is("zstd") => Some(Self::Zstd),
+            () if is("br") => Some(Self::Brotli),
+            // RFC 9110, 8.4.1.3: "A recipient SHOULD consider "x-gzip" to be equivalent".
+            () if is("gzip") || is("x-gzip") => Some(Self::Gzip),
+            () => None,
+        }
+    }
+}
+
+/// A weight in thousandths (RFC 9110, 12.4.2); 0 means "not acceptable".
+type Weight = u16;
+
+/// What a client says about content codings.
+///
+/// # Examples
+///
+/// ```
+/// use samovar_http::http::accept_encoding::{AcceptEncoding, Coding};
+///
+/// let accepts = AcceptEncoding::parse([b"gzip, br;q=0.9, *;q=0".as_slice()]);
+/// assert_eq!(accepts.choose(&Coding::ALL), Some(Coding::Gzip));
+/// ```
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct AcceptEncoding {
+    zstd: Option<Weight>,
+    brotli: Option<Weight>,
+    gzip: Option<Weight>,
+    identity: Option<Weight>,
+    /// `*`
+    others: Option<Weight>,
+}
+
+impl AcceptEncoding {
+    /// Reads the values of all `Accept-Encoding` fields of a request, in order.
+    ///
+    /// Members that are not in the grammar are passed over, codings unknown here too: whoever is
+    /// not understood gets the bytes as they are. Of a coding named twice the first counts. Takes
+    /// time in proportion to the fields' length, and no memory.
+    pub fn parse<'a>(values: impl IntoIterator<Item = &'a [u8]>) -> Self {
+        let mut accepts = Self::default();
+        for value in values {
+            for member in value.split(|&byte| byte == b',') {
+                if let Some((coding, weight)) = member_of(member) {
+                    accepts.put(coding, weight);
+                }
+            }
+        }
+        accepts
+    }
+
+    fn put(&mut self, coding: &[u8], weight: Weight) {
+        let place = match Coding::from_token(coding) {
+            Some(Coding::Zstd) => &mut self.zstd,
+            Some(Coding::Brotli) => &mut self.brotli,
+            Some(Coding::Gzip) => &mut self.gzip,
+            None if coding == b"*" => &mut self.others,
+            None if coding.eq_ignore_ascii_case(b"identity") => &mut self.identity,
+            None => return,
+        };
+        place.get_or_insert(weight);
+    }
+
+    /// How much a coding is wanted, in thousandths; 0: not at all.
+    pub fn weight(&self, coding: Coding) -> u16 {
+        let named = match coding {
+            Coding::Zstd => self.zstd,
+            Coding::Brotli => self.brotli,
+            Coding::Gzip => self.gzip,
+        };
+        // Without a field every coding would be acceptable (rule 1), but a client that says
+        // nothing is one that decodes nothing.
+        named.or(self.others).unwrap_or(0)
+    }
+
+    /// The coding that the client wants most, and among those the first of `ours`. `None`: the
+    /// bytes as they are. That is also the answer to a client that accepts neither: such a response
+    /// is of more use to it than 406 (RFC 9110, 12.5.3, leaves the choice).
+    pub fn choose(&self, ours: &[Coding]) -> Option<Coding> {
+        let mut best = None;
+        // Not to be coded is last among equals, and first only where the client says so.
+        let mut best_weight = self.identity.unwrap_or(0);
+        for &coding in ours {
+            let weight = self.weight(coding);
+            let is_better = match best {
+                None => weight > 0 && weight >= best_weight,
+                Some(_) => weight > best_weight,
+            };
+            if is_better {
+                (best, best_weight) = (Some(coding), weight);
+            }
+        }
+        best
+    }
+}
+
+/// `codings [ weight ]`, with white space where a list allows it.
+fn member_of(member: &[u8]) -> Option<(&[u8], Weight)> {
+    let mut parts = member.splitn(2, |&byte| byte == b';');
+    let coding = trim(parts.next()?);
+    let weight = match parts.next() {
+        None => 1000,
+        Some(weight) => {
+            let weight = trim(weight);
+            let (name, value) = weight.split_at_checked(2)?;
+            if !name.eq_ignore_ascii_case(b"q=") {
+                return None;
+            }
+            qvalue(value)?
+        }
+    };
+    (!coding.is_empty()).then_some((coding, weight))
+}
+
+/// `0`, `1`, and up to three digits behind a point (RFC 9110, 12.4.2).
+fn qvalue(text: &[u8]) -> Option<Weight> {
+    let (&whole, rest) = text.split_first()?;
+    let digits = match rest.split_first() {
+        None => &[],
+        Some((b'.', digits)) => digits,
+        Some(_) => return None,
+    };
+    if digits.len() > 3 || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let thousandths = (0..3).fold(0, |sum, at| {
+        let digit = digits.get(at).map_or(0, |digit| digit - b'0');
+        sum * 10 + Weight::from(digit)
+    });
+    match (whole, thousandths) {
+        (b'0', thousandths) => Some(thousandths),
+        (b'1', 0) => Some(1000),
+        _ => None,
+    }
+}
+
+/// Without the white space that HTTP knows: space and tab.
+fn trim(mut bytes: &[u8]) -> &[u8] {
+    while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = bytes {
+        bytes = rest;
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(field: &str, expected: Option<Coding>) {
+        let accepts = AcceptEncoding::parse([field.as_bytes()]);
+        assert_eq!(accepts.choose(&Coding::ALL), expected, "{field}");
+    }
+
+    #[test]
+    fn the_choice_is_the_clients_then_ours() {
+        use Coding::{Brotli, Gzip, Zstd};
+        check("gzip, deflate, br, zstd", Some(Zstd));
+        check("gzip, deflate, br", Some(Brotli));
+        check("gzip;q=1.0, br;q=0.9", Some(Gzip));
+        check("gzip;q=0.001", Some(Gzip));
+        check("GZIP", Some(Gzip));
+        check("x-gzip", Some(Gzip));
+        check("*", Some(Zstd));
+        check("zstd;q=0, *", Some(Brotli));
+        check("*;q=0.5, gzip", Some(Gzip));
+        check("*;q=0, gzip", Some(Gzip));
+        check("gzip ; q=0.5 , br\t;\tq=0.25", Some(Gzip));
+        check("identity, gzip", Some(Gzip));
+        check("identity;q=0, gzip;q=0.1", Some(Gzip));
+        check(",, gzip,", Some(Gzip));
+    }
+
+    #[test]
+    fn bytes_as_they_are() {
+        check("", None);
+        check("identity", None);
+        check("deflate, compress", None);
+        check("gzip;q=0", None);
+        check("gzip;q=0.000", None);
+        check("*;q=0", None);
+        check("identity;q=1, gzip;q=0.5", None);
+        check("gzip;q=0.5, identity", None);
+        // Neither is acceptable, and 406 helps nobody.
+        check("identity;q=0, deflate", None);
+        assert_eq!(AcceptEncoding::parse([]).choose(&Coding::ALL), None);
+        assert_eq!(
+            AcceptEncoding::parse([b"gzip".as_slice()]).choose(&[]),
+            None
+        );
+    }
+
+    #[test]
+    fn what_is_no_weight_is_no_wish() {
+        for weight in [
+            "q=1.1",
+            "q=2",
+            "q=",
+            "q",
+            "q=.5",
+            "q=0.1234",
+            "q=-1",
+            "q=0,5;",
+            "q=1.001",
+            "x=1",
+            "q =1",
+            "q= 1",
+            "q=0.5;x=1",
+        ] {
+            check(&format!("gzip;{weight}"), None);
+        }
+        for weight in ["q=1", "q=1.", "q=1.000", "Q=0.5", "q=0.", "q=0.999"] {
+            let field = format!("gzip;{weight}");
+            let accepts = AcceptEncoding::parse([field.as_bytes()]);
+            assert_eq!(
+                accepts.weight(Coding::Gzip) == 0,
+                weight == "q=0.",
+                "{field}"
+            );
+        }
+    }
+
+    #[test]
+    fn several_fields_are_one_list() {
+        let accepts = AcceptEncoding::parse([b"gzip;q=0.5".as_slice(), b"br;q=0.6, gzip"]);
+        assert_eq!(accepts.choose(&Coding::ALL), Some(Coding::Brotli));
+        assert_eq!(accepts.weight(Coding::Gzip), 500);
+    }
+}

@@ -1,0 +1,278 @@
+//! Compressed answers decode to what the handler gave, to clients that asked for them and to no
+//! others.
+
+#![cfg(feature = "compression")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "clippy allows it only inside functions marked as tests"
+)]
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::process::Command;
+use std::sync::Mutex;
+
+use samovar_http::compress::Compression;
+use samovar_http::http::Status;
+use samovar_http::{Batch, Body, Progress, Request, Response, Sender, Server, Service, Source};
+
+use support::{Answer, Reader, connect, serve};
+
+/// Serves texts of all kinds.
+struct Texts {
+    events: Mutex<Option<Sender>>,
+}
+
+impl Service for Texts {
+    type Local = ();
+
+    fn local(&self) {}
+
+    fn handle(&self, request: &mut Request) -> Response {
+        let path = String::from_utf8(request.head().path().to_vec()).unwrap();
+        let html = |body| Response::new(Status::OK, body).header("Content-Type", "text/html");
+        match path.as_str() {
+            "/short" => html(Body::Bytes(text(20_000).into())).header("ETag", "\"v1\""),
+            "/long" => html(Body::Bytes(text(3_000_000).into())),
+            "/file" => {
+                let mut file = tempfile::tempfile().unwrap();
+                file.write_all(&text(3_000_000)).unwrap();
+                html(Body::file(file).unwrap())
+            }
+            "/secret" => html(Body::Bytes(text(20_000).into())).uncompressed(),
+            "/broken" => html(Body::Source(Box::new(Broken(0)))),
+            "/push" => Response::push(Status::OK, |out| out.write_all(&text(500_000)))
+                .header("Content-Type", "application/json"),
+            "/events" => {
+                let (sender, body) = Body::channel();
+                *self.events.lock().unwrap() = Some(sender);
+                Response::new(Status::OK, body).header("Content-Type", "text/event-stream")
+            }
+            "/later" => {
+                let (responder, response) = Response::later();
+                responder.respond(html(Body::Bytes(text(20_000).into())));
+                response
+            }
+            _ => Response::text(Status::NOT_FOUND, "no\n"),
+        }
+    }
+}
+
+/// Fails after a megabyte.
+struct Broken(u32);
+
+impl Source for Broken {
+    fn len(&self) -> Option<u64> {
+        None
+    }
+
+    fn pull(&mut self, batch: &mut Batch) -> std::io::Result<Progress> {
+        self.0 += 1;
+        if self.0 > 100 {
+            return Err(std::io::Error::other("disk on fire"));
+        }
+        batch.put(&text(10_000));
+        Ok(Progress::More)
+    }
+}
+
+/// Words that compress about as well as HTML does.
+fn text(len: usize) -> Vec<u8> {
+    let mut seed = 7_u32;
+    let mut text = Vec::with_capacity(len + 16);
+    while text.len() < len {
+        seed = seed.wrapping_mul(1_103_515_245).wrapping_add(12_345);
+        write!(text, "<li>{} ", seed >> 20).unwrap();
+    }
+    text.truncate(len);
+    text
+}
+
+fn start() -> (Server<Texts>, SocketAddr) {
+    let texts = Texts {
+        events: Mutex::default(),
+    };
+    serve(texts, |builder| builder.compression(Compression::default()))
+}
+
+fn ask(addr: SocketAddr, method: &str, path: &str, accepts: &str) -> Answer {
+    let mut reader = Reader::new(connect(addr));
+    reader.send(format!(
+        "{method} {path} HTTP/1.1\r\nHost: a\r\nAccept-Encoding: {accepts}\r\n\r\n"
+    ));
+    let answer = reader.next(method == "HEAD").unwrap();
+    assert_eq!(answer.status, 200);
+    answer
+}
+
+fn decode(coding: &str, bytes: &[u8]) -> Vec<u8> {
+    let mut decoded = Vec::new();
+    let result = match coding {
+        "gzip" => flate2::read::GzDecoder::new(bytes).read_to_end(&mut decoded),
+        "br" => brotli::Decompressor::new(bytes, 4096).read_to_end(&mut decoded),
+        _ => zstd::Decoder::new(bytes).unwrap().read_to_end(&mut decoded),
+    };
+    result.unwrap();
+    decoded
+}
+
+#[test]
+fn what_is_decoded_is_what_was_given() {
+    let (_server, addr) = start();
+    for coding in ["gzip", "br", "zstd"] {
+        for (path, len) in [
+            ("/short", 20_000),
+            ("/long", 3_000_000),
+            ("/file", 3_000_000),
+            ("/push", 500_000),
+            ("/later", 20_000),
+        ] {
+            let answer = ask(addr, "GET", path, coding);
+            assert_eq!(answer.header("Content-Encoding"), Some(coding), "{path}");
+            assert_eq!(answer.header("Vary"), Some("Accept-Encoding"));
+            assert!(answer.body.len() < len / 2, "{path}: {}", answer.body.len());
+            assert!(decode(coding, &answer.body) == text(len), "{coding} {path}");
+        }
+    }
+}
+
+#[test]
+fn who_does_not_ask_gets_the_bytes() {
+    let (_server, addr) = start();
+    for path in ["/short", "/long", "/file"] {
+        let answer = ask(addr, "GET", path, "identity");
+        assert_eq!(answer.header("Content-Encoding"), None);
+        assert_eq!(answer.header("Vary"), Some("Accept-Encoding"));
+        assert!(answer.body == text(answer.body.len()));
+    }
+    let answer = ask(addr, "GET", "/secret", "gzip");
+    assert_eq!(answer.header("Content-Encoding"), None);
+    assert_eq!(answer.header("Vary"), None);
+}
+
+#[test]
+fn a_server_without_the_wish_never_compresses() {
+    let texts = Texts {
+        events: Mutex::default(),
+    };
+    let (_server, addr) = serve(texts, |builder| builder);
+    let answer = ask(addr, "GET", "/short", "gzip");
+    assert_eq!(answer.header("Content-Encoding"), None);
+    assert_eq!(answer.header("Vary"), None);
+}
+
+/// RFC 9110, 9.3.2: the same fields as for GET.
+#[test]
+fn head_has_the_fields_of_get() {
+    let (_server, addr) = start();
+    for path in ["/short", "/long"] {
+        let without_date = |answer: Answer| {
+            let lines = answer.head.lines().map(str::to_owned);
+            lines
+                .filter(|line| !line.starts_with("Date"))
+                .collect::<Vec<_>>()
+        };
+        let get = without_date(ask(addr, "GET", path, "br"));
+        let head = without_date(ask(addr, "HEAD", path, "br"));
+        assert_eq!(get, head);
+        assert!(get.contains(&"Content-Encoding: br".to_owned()));
+    }
+}
+
+#[test]
+fn a_body_that_fails_is_cut_and_not_ended() {
+    let (_server, addr) = start();
+    for coding in ["gzip", "br", "zstd"] {
+        let mut stream = connect(addr);
+        let request =
+            format!("GET /broken HTTP/1.1\r\nHost: a\r\nAccept-Encoding: {coding}\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut received = Vec::new();
+        drop(stream.read_to_end(&mut received));
+        assert!(!received.ends_with(b"0\r\n\r\n"), "{coding}");
+    }
+}
+
+#[test]
+fn an_event_arrives_when_it_happens() {
+    let (server, addr) = start();
+    for coding in ["gzip", "br", "zstd"] {
+        let mut stream = connect(addr);
+        let request =
+            format!("GET /events HTTP/1.1\r\nHost: a\r\nAccept-Encoding: {coding}\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut events = None;
+        let mut wire = Vec::new();
+        let mut piece = [0; 4096];
+        while !wire.windows(4).any(|end| end == b"\r\n\r\n") {
+            let len = stream.read(&mut piece).unwrap();
+            wire.extend_from_slice(&piece[..len]);
+            events = events.or_else(|| server.service().events.lock().unwrap().take());
+        }
+        let events = events
+            .or_else(|| server.service().events.lock().unwrap().take())
+            .unwrap();
+        let mut expected = String::new();
+        for at in 0..20 {
+            let event = format!("data: event {at}\n\n");
+            expected.push_str(&event);
+            events.send(event).unwrap();
+            // The whole event comes before the next one is made, or this would time out.
+            while decoded_so_far(coding, &wire) != expected.as_bytes() {
+                let len = stream.read(&mut piece).unwrap();
+                assert_ne!(len, 0);
+                wire.extend_from_slice(&piece[..len]);
+            }
+        }
+        events.finish();
+        while !wire.ends_with(b"0\r\n\r\n") {
+            let len = stream.read(&mut piece).unwrap();
+            assert_ne!(len, 0);
+            wire.extend_from_slice(&piece[..len]);
+        }
+    }
+}
+
+/// Takes the chunks apart and decodes as much as there is.
+fn decoded_so_far(coding: &str, wire: &[u8]) -> Vec<u8> {
+    let start = wire.windows(4).position(|end| end == b"\r\n\r\n").unwrap() + 4;
+    let mut rest = &wire[start..];
+    let mut coded = Vec::new();
+    while let Some(end) = rest.windows(2).position(|end| end == b"\r\n") {
+        let len = std::str::from_utf8(&rest[..end]).unwrap();
+        let len = usize::from_str_radix(len, 16).unwrap();
+        let Some(data) = rest.get(end + 2..end + 2 + len) else {
+            break;
+        };
+        coded.extend_from_slice(data);
+        rest = rest.get(end + 2 + len + 2..).unwrap_or_default();
+    }
+    let mut decoder: Box<dyn Read> = match coding {
+        "gzip" => Box::new(flate2::read::GzDecoder::new(coded.as_slice())),
+        "br" => Box::new(brotli::Decompressor::new(coded.as_slice(), 4096)),
+        _ => Box::new(zstd::Decoder::new(coded.as_slice()).unwrap()),
+    };
+    let mut decoded = Vec::new();
+    let mut byte = [0];
+    // Ends with an error where the stream is cut off, which is here and now.
+    while let Ok(1) = decoder.read(&mut byte) {
+        decoded.push(byte[0]);
+    }
+    decoded
+}
+
+#[test]
+fn curl_agrees() {
+    let (_server, addr) = start();
+    for path in ["short", "long", "push"] {
+        let output = Command::new("curl")
+            .args(["-s", "--compressed", &format!("http://{addr}/{path}")])
+            .output()
+            .unwrap();
+        assert!(output.status.success());
+        assert!(output.stdout == text(output.stdout.len()), "{path}");
+        assert!(output.stdout.len() >= 20_000);
+    }
+}
