@@ -8,13 +8,11 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use samovar_http::http::Status;
 use samovar_http::{
-    Batch, Body, Head, Inline, Intake, Listener, Prepared, Progress, Reply, Request, Response,
-    Server, Service, Source, Turn,
+    Body, Head, Inline, Intake, Listener, Prepared, Reply, Request, Response, Server, Service, Turn,
 };
 
 const TEXT: &str = "Hello, World!";
@@ -25,6 +23,9 @@ const NAP: Duration = Duration::from_millis(10);
 
 /// The largest upload.
 const UPLOAD_LEN_MAX: u64 = 1 << 30;
+
+/// What is read of it at once.
+const UPLOAD_PIECE_LEN: usize = 64 << 10;
 
 struct Bench {
     is_inline: bool,
@@ -63,7 +64,7 @@ impl Service for Bench {
                 .header("Content-Type", "application/json"),
             b"/file" => file(&self.file),
             b"/big" => file(&self.big),
-            b"/upload" => Response::text(Status::OK, format!("{}\n", request.body().len())),
+            b"/upload" => upload(request),
             b"/sleep" => {
                 std::thread::sleep(NAP);
                 Response::text(Status::OK, TEXT)
@@ -73,7 +74,7 @@ impl Service for Bench {
     }
 
     fn intake(&self, _: Head<'_>) -> Intake {
-        Intake::Buffered(UPLOAD_LEN_MAX)
+        Intake::Streamed(UPLOAD_LEN_MAX)
     }
 }
 
@@ -83,35 +84,25 @@ fn json() -> Vec<u8> {
 }
 
 fn file(path: &PathBuf) -> Response {
-    let opened = File::open(path).and_then(|file| Ok((file.metadata()?.len(), file)));
-    match opened {
-        Ok((len, file)) => {
-            let file = Arc::new(file);
-            Response::new(
-                Status::OK,
-                Body::Source(Box::new(Whole { file, len, at: 0 })),
-            )
-            .header("Content-Type", "application/octet-stream")
+    match File::open(path).and_then(Body::file) {
+        Ok(body) => {
+            Response::new(Status::OK, body).header("Content-Type", "application/octet-stream")
         }
         Err(_) => Response::text(Status::NOT_FOUND, ""),
     }
 }
 
-/// A whole file.
-struct Whole {
-    file: Arc<File>,
-    len: u64,
-    at: u64,
-}
-
-impl Source for Whole {
-    fn len(&self) -> Option<u64> {
-        Some(self.len)
-    }
-
-    fn pull(&mut self, batch: &mut Batch) -> io::Result<Progress> {
-        batch.file(Arc::clone(&self.file), self.at, self.len);
-        Ok(Progress::End)
+/// Reads a body and drops it.
+fn upload(request: &mut Request) -> Response {
+    let mut piece = vec![0; UPLOAD_PIECE_LEN];
+    let mut reader = request.reader();
+    let mut len = 0;
+    loop {
+        match reader.read(&mut piece) {
+            Ok(0) => return Response::text(Status::OK, format!("{len}\n")),
+            Ok(read_len) => len += read_len,
+            Err(_) => return Response::text(Status::BAD_REQUEST, ""),
+        }
     }
 }
 

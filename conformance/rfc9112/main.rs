@@ -7,6 +7,8 @@
 )]
 
 mod citations;
+#[path = "../own.rs"]
+mod own;
 mod section_2;
 mod section_3;
 mod section_4;

@@ -5,10 +5,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use samovar_http::http::Status;
-use samovar_http::{
-    Body, Head, Inline, Intake, Listener, Prepared, Reply, Request, Response, Server, Service, Turn,
-};
+use samovar_http::Server;
+
+use crate::own::{self, Echo};
 
 enum Target {
     /// Somebody else's.
@@ -60,35 +59,5 @@ fn start() -> Target {
         }
         return Target::Command(addr, child);
     }
-    let listener = Listener::tcp("127.0.0.1:0".parse().unwrap(), 128).unwrap();
-    let echo = Echo(Prepared::new(Status::OK, &[], b"inline\n"));
-    Target::Own(Server::builder(echo).listen(listener).start().unwrap())
-}
-
-/// Answers `/` from a worker with what was sent, `/inline` from the I/O thread, else 404.
-struct Echo(Prepared);
-
-impl Service for Echo {
-    type Local = ();
-
-    fn local(&self) {}
-
-    fn inline(&self, _: &mut (), _: Turn, head: Head<'_>, reply: Reply<'_>) -> Inline {
-        if head.path() == b"/inline" {
-            reply.prepared(&self.0)
-        } else {
-            reply.dispatch()
-        }
-    }
-
-    fn handle(&self, request: &mut Request) -> Response {
-        match request.head().path() {
-            b"/" | b"" => Response::new(Status::OK, Body::Bytes(request.body().to_vec().into())),
-            _ => Response::text(Status::NOT_FOUND, "not found\n"),
-        }
-    }
-
-    fn intake(&self, _: Head<'_>) -> Intake {
-        Intake::Buffered(1 << 20)
-    }
+    Target::Own(own::start("127.0.0.1:0".parse().unwrap()).unwrap())
 }

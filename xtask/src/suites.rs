@@ -1,0 +1,348 @@
+//! `suites`: conformance suites of other projects against our server, or against one by address.
+//!
+//! | suite | what it is | where it comes from |
+//! | --- | --- | --- |
+//! | `h2spec` | 145 cases of HTTP/2 | a Go module, built here; versions in `conformance/h2spec/` |
+//! | `h1spec` | 32 cases of HTTP/1.1, dropseed's, in Python | by hand, see below |
+//! | `uws-h1spec` | 33 cases of HTTP/1.1, uNetworking's, for Deno | by hand; Deno from npm |
+//!
+//! The last two are in no registry. Where their source stands in `.samovar/tools/NAME` they are
+//! run, else that is said. What ours should answer stands in `conformance/results/`.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+use crate::command::{find, progress, run};
+use crate::repository;
+
+/// Deno, for the suite that is written for it.
+const DENO: &str = "deno@2.9.6";
+
+const NAMES: [&str; 3] = ["h2spec", "h1spec", "uws-h1spec"];
+
+/// What to run.
+struct Options<'a> {
+    /// Another server than ours; its results are printed and not compared.
+    address: Option<&'a str>,
+    /// Whether what is seen becomes what is expected.
+    updates: bool,
+    /// All, if empty.
+    names: Vec<&'a str>,
+}
+
+/// Runs suites; `words` are those behind `suites`.
+///
+/// # Errors
+///
+/// If a suite cannot be run, or a result of ours differs from the one that is committed.
+pub(crate) fn run_suites(words: &[&str]) -> Result<()> {
+    let options = parse(words)?;
+    let own = match options.address {
+        Some(_) => None,
+        None => Some(Own::start()?),
+    };
+    let address = options.address.or(own.as_ref().map(|own| &*own.address));
+    let address = address.context("either ours or another")?;
+    let mut differing = Vec::new();
+    for name in NAMES {
+        if !options.names.is_empty() && !options.names.contains(&name) {
+            continue;
+        }
+        let Some(results) = results_of(name, address)? else {
+            progress(&format!(
+                "{name} is not here, so it is not run; see conformance/README.md"
+            ));
+            continue;
+        };
+        let passed = results
+            .iter()
+            .filter(|line| line.starts_with("pass "))
+            .count();
+        println!("{name}: {passed} of {} passed", results.len());
+        let seen = results.join("\n") + "\n";
+        let file = repository().join(format!("conformance/results/{name}.txt"));
+        if own.is_none() {
+            for line in results.iter().filter(|line| !line.starts_with("pass ")) {
+                println!("  {line}");
+            }
+        } else if options.updates {
+            fs::write(&file, seen)?;
+        } else {
+            let expected = fs::read_to_string(&file).unwrap_or_default();
+            if expected != seen {
+                println!("{}", difference(&expected, &seen));
+                differing.push(name);
+            }
+        }
+    }
+    if !differing.is_empty() {
+        bail!(
+            "{} differs from conformance/results/; if that is right: xtask suites --update",
+            differing.join(", ")
+        );
+    }
+    Ok(())
+}
+
+fn parse<'a>(words: &[&'a str]) -> Result<Options<'a>> {
+    let mut options = Options {
+        address: None,
+        updates: false,
+        names: Vec::new(),
+    };
+    let mut words = words.iter();
+    while let Some(&word) = words.next() {
+        match word {
+            "--update" => options.updates = true,
+            "--address" => options.address = Some(words.next().context("--address HOST:PORT")?),
+            name if NAMES.contains(&name) => options.names.push(name),
+            _ => bail!("usage: xtask suites [--update] [--address HOST:PORT] [NAME…]"),
+        }
+    }
+    Ok(options)
+}
+
+/// `conformance/examples/echo.rs`, which ends with its input.
+struct Own {
+    address: String,
+    child: Child,
+}
+
+impl Own {
+    fn start() -> Result<Self> {
+        progress("building the server for the suites");
+        let mut child = Command::new("cargo")
+            .args([
+                "run",
+                "--quiet",
+                "--package",
+                "samovar-conformance",
+                "--example",
+                "echo",
+            ])
+            .current_dir(repository())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("cannot start cargo")?;
+        let stdout = child.stdout.take().context("stdout is piped")?;
+        let mut address = String::new();
+        BufReader::new(stdout).read_line(&mut address)?;
+        let address = address.trim().to_owned();
+        if address.is_empty() {
+            bail!(
+                "the server for the suites does not start: {}",
+                child.wait()?
+            );
+        }
+        Ok(Self { address, child })
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        self.child.wait().ok();
+    }
+}
+
+/// `pass NAME` or `fail NAME` for each case, in order; `None` if the suite is not here.
+fn results_of(name: &str, address: &str) -> Result<Option<Vec<String>>> {
+    let (host, port) = address.rsplit_once(':').context("HOST:PORT")?;
+    let tools = repository().join(".samovar/tools");
+    match name {
+        "h2spec" => {
+            let Some(program) = h2spec(&tools)? else {
+                return Ok(None);
+            };
+            let report = tools.join("h2spec.xml");
+            let mut command = Command::new(program);
+            command
+                .args(["-h", host, "-p", port, "--timeout", "2", "--junit-report"])
+                .arg(&report);
+            said(&mut command)?;
+            Ok(Some(junit(&fs::read_to_string(&report)?)))
+        }
+        "h1spec" => {
+            let folder = tools.join("h1spec");
+            if !folder.join("h1spec/runner.py").exists() {
+                return Ok(None);
+            }
+            let mut command = Command::new("python3");
+            let script = "import sys; from h1spec import main; sys.argv[0] = 'h1spec'; main()";
+            command
+                .args(["-c", script, "--strict", address])
+                .current_dir(folder);
+            Ok(Some(marked(&said(&mut command)?, '✓', '✗')))
+        }
+        _ => {
+            let script = tools.join("uws-h1spec/http_test.ts");
+            if !script.exists() {
+                return Ok(None);
+            }
+            let mut command = Command::new(deno(&tools)?);
+            command
+                .args(["run", "--quiet", "--no-check", "--allow-net"])
+                .arg(script);
+            command.args([host, port]);
+            let mut results = marked(&said(&mut command)?, '✅', '❌');
+            // Its cases run at the same time and are told as they end.
+            results.sort();
+            Ok(Some(results))
+        }
+    }
+}
+
+/// What a program printed, both ways; whether it was pleased is in there.
+fn said(command: &mut Command) -> Result<String> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let done = command
+        .output()
+        .with_context(|| format!("cannot start {program}"))?;
+    let said = [done.stdout, done.stderr].concat();
+    Ok(String::from_utf8_lossy(&said).into_owned())
+}
+
+/// Builds h2spec in the versions that are committed; `None` without Go.
+fn h2spec(tools: &Path) -> Result<Option<PathBuf>> {
+    let program = tools.join("bin/h2spec");
+    if program.exists() {
+        return Ok(Some(program));
+    }
+    let Some(go) = find("go") else {
+        return Ok(None);
+    };
+    progress("building h2spec (half a minute, only once)");
+    fs::create_dir_all(tools.join("bin"))?;
+    run(Command::new(go)
+        .args(["build", "-mod=readonly", "-o"])
+        .arg(&program)
+        .arg("github.com/summerwind/h2spec/cmd/h2spec")
+        .current_dir(repository().join("conformance/h2spec")))?;
+    Ok(Some(program))
+}
+
+fn deno(tools: &Path) -> Result<PathBuf> {
+    let folder = tools.join("deno");
+    let program = folder.join("node_modules/.bin/deno");
+    if !program.exists() {
+        progress("installing Deno from npm");
+        let mut npm = Command::new("npm");
+        npm.args(["install", "--silent", "--prefix"])
+            .arg(&folder)
+            .arg(DENO);
+        run(&mut npm)?;
+    }
+    Ok(program)
+}
+
+/// Lines that begin with a mark, behind colours and a number: `✓ 5. name: details`.
+fn marked(said: &str, good: char, bad: char) -> Vec<String> {
+    let line = |line: &str| {
+        let word = match line.chars().find(|&c| c == good || c == bad)? {
+            mark if mark == good => "pass",
+            _ => "fail",
+        };
+        let name = line.split([good, bad]).nth(1)?;
+        let name = plain(name);
+        let name = name.trim().trim_start_matches(|c: char| c.is_ascii_digit());
+        let name = name.trim_start_matches('.').trim();
+        let name = match name.split_once(": ") {
+            Some((name, details)) if details.starts_with("Server waited") => name,
+            Some((name, details)) if details.starts_with("Response Status") => name,
+            Some((name, details)) if details.starts_with("Read operation") => name,
+            _ => name,
+        };
+        Some(format!("{word} {name}"))
+    };
+    said.lines().filter_map(line).collect()
+}
+
+/// Without the colours of a terminal.
+fn plain(text: &str) -> String {
+    let mut parts = text.split('\u{1b}');
+    let mut plain = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        plain.push_str(part.split_once('m').map_or("", |(_, rest)| rest));
+    }
+    plain
+}
+
+/// The cases of a report in JUnit's format: section, name, and whether there was a complaint.
+fn junit(report: &str) -> Vec<String> {
+    let case = |part: &str| {
+        let attribute = |name: &str| {
+            let (_, rest) = part.split_once(&format!("{name}=\""))?;
+            Some(
+                rest.split_once('"')?
+                    .0
+                    .replace("&#39;", "'")
+                    .replace("&#34;", "'"),
+            )
+        };
+        let body = part.split_once("</testcase>").map_or("", |(body, _)| body);
+        let is_bad = ["<failure", "<error", "<skipped"]
+            .iter()
+            .any(|bad| body.contains(bad));
+        let word = if is_bad { "fail" } else { "pass" };
+        let (section, name) = (attribute("package")?, attribute("classname")?);
+        Some(format!("{word} {section}: {name}"))
+    };
+    report
+        .split("<testcase ")
+        .skip(1)
+        .filter_map(case)
+        .collect()
+}
+
+/// Lines of one and not of the other.
+fn difference(expected: &str, seen: &str) -> String {
+    let mut text = String::new();
+    for (sign, these, others) in [('-', expected, seen), ('+', seen, expected)] {
+        for line in these
+            .lines()
+            .filter(|line| !others.lines().any(|other| other == *line))
+        {
+            // A String never fails to take text.
+            writeln!(text, "  {sign} {line}").ok();
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_are_read() {
+        let said = "Title\n  \u{1b}[32m✓\u{1b}[0m 5. A name\n  \u{1b}[31m✗\u{1b}[0m 6. Another\n";
+        assert_eq!(marked(said, '✓', '✗'), ["pass A name", "fail Another"]);
+        let said = "❌ A, b: Response Status Code 0, Expected ranges: [[1]]\n3 out of 4 passed.\n";
+        assert_eq!(marked(said, '✅', '❌'), ["fail A, b"]);
+    }
+
+    #[test]
+    fn reports_are_read() {
+        let report = "<testsuite><testcase package=\"http2/3.5\" classname=\"Sends\" time=\"1\">\
+                      </testcase><testcase package=\"http2/4\" classname=\"It&#39;s\" time=\"1\">\
+                      <failure>no</failure></testcase></testsuite>";
+        assert_eq!(
+            junit(report),
+            ["pass http2/3.5: Sends", "fail http2/4: It's"]
+        );
+    }
+
+    #[test]
+    fn differences_are_both_ways() {
+        assert_eq!(
+            difference("pass a\npass b\n", "pass a\nfail b\n"),
+            "  - pass b\n  + fail b\n"
+        );
+    }
+}
