@@ -8,11 +8,17 @@
 //! to a limit of their own, but never keep other requests from being answered. When the wait is
 //! over the job runs on at once: for a moment more threads run than should. A thread that finds
 //! more than enough others ends.
+//!
+//! Waking a thread costs more than most handlers. So [`Queue::push`] wakes nobody: an I/O thread
+//! pushes all it has and then calls [`Queue::wake`], which wakes one worker; that one wakes the next
+//! if it finds more than one job. The thread that slept last is woken first: its stack is warm, and
+//! those that are not needed sleep on.
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::{self, Thread};
 
 use crate::io::conn::Conn;
 use crate::request::Request;
@@ -52,7 +58,6 @@ type Start = Box<dyn Fn() -> io::Result<()> + Send + Sync>;
 /// both wait, workers take of them in turn.
 pub(crate) struct Queue {
     state: Mutex<State>,
-    arrived: Condvar,
     start: OnceLock<Start>,
     len_max: usize,
     workers_max: usize,
@@ -68,8 +73,10 @@ struct State {
     is_closed: bool,
     /// Threads there are.
     thread_count: usize,
-    /// Threads that wait for a job.
-    idle_count: usize,
+    /// Threads that wait for a job, the one that came last at the end.
+    idle: Vec<Thread>,
+    /// A thread was woken and has not looked yet.
+    is_waking: bool,
     /// Jobs that run.
     running_count: usize,
     /// Jobs that have given their place away.
@@ -98,7 +105,7 @@ impl State {
 /// What has to happen, outside the lock, so that a queued job is taken up.
 enum Help {
     None,
-    Notify,
+    Wake(Thread),
     Start,
 }
 
@@ -114,7 +121,6 @@ impl Queue {
     pub(crate) fn new(len_max: usize, workers_max: usize, waiting_max: usize) -> Self {
         Self {
             state: Mutex::default(),
-            arrived: Condvar::new(),
             start: OnceLock::new(),
             len_max,
             workers_max,
@@ -142,7 +148,8 @@ impl Queue {
         started
     }
 
-    /// Adds a job, or gives it back if it is a request and there is no room for it.
+    /// Adds a job, or gives it back if it is a request and there is no room for it. Somebody has to
+    /// call [`wake`](Self::wake) soon.
     pub(crate) fn push(&self, job: Job) -> Result<(), Job> {
         let mut state = self.lock();
         if !job.is_request() {
@@ -154,8 +161,12 @@ impl Queue {
         } else {
             state.requests.push_back(job);
         }
-        self.help(state);
         Ok(())
+    }
+
+    /// Sees to it that what was pushed is taken up.
+    pub(crate) fn wake(&self) {
+        self.help(self.lock());
     }
 
     /// Waits for a job; `None` once this worker is not needed any more. `has_finished`: the caller
@@ -170,6 +181,7 @@ impl Queue {
                 && let Some(job) = state.take()
             {
                 state.running_count += 1;
+                self.help(state);
                 return Some(job);
             }
             let is_surplus = state.thread_count - state.waiting_count > self.workers_max;
@@ -177,12 +189,23 @@ impl Queue {
                 state.thread_count -= 1;
                 return None;
             }
-            state.idle_count += 1;
-            state = self
-                .arrived
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
-            state.idle_count -= 1;
+            state = self.sleep(state);
+        }
+    }
+
+    /// Waits until woken.
+    fn sleep<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        let own = thread::current();
+        state.idle.push(own.clone());
+        loop {
+            drop(state);
+            // May return for no reason.
+            thread::park();
+            state = self.lock();
+            if state.idle.iter().all(|thread| thread.id() != own.id()) {
+                state.is_waking = false;
+                return state;
+            }
         }
     }
 
@@ -195,16 +218,17 @@ impl Queue {
         }
         state.running_count -= 1;
         state.waiting_count += 1;
-        if state.has_jobs() {
-            self.help(state);
-        }
+        self.help(state);
         Some(Waiting(self))
     }
 
     /// Lets the workers go once the queue is empty.
     pub(crate) fn close(&self) {
-        self.lock().is_closed = true;
-        self.arrived.notify_all();
+        let mut state = self.lock();
+        state.is_closed = true;
+        let idle = std::mem::take(&mut state.idle);
+        drop(state);
+        idle.iter().for_each(Thread::unpark);
     }
 
     pub(crate) fn load(&self) -> Load {
@@ -217,12 +241,16 @@ impl Queue {
     }
 
     /// Sees to it that a thread takes up what is queued.
-    fn help(&self, state: MutexGuard<'_, State>) {
-        let help = if state.running_count >= self.workers_max {
+    fn help(&self, mut state: MutexGuard<'_, State>) {
+        let help = if !state.has_jobs() || state.is_waking {
+            // A thread that was woken looks after the rest.
+            Help::None
+        } else if state.running_count >= self.workers_max {
             // Whoever finishes first takes it.
             Help::None
-        } else if state.idle_count > 0 {
-            Help::Notify
+        } else if let Some(thread) = state.idle.pop() {
+            state.is_waking = true;
+            Help::Wake(thread)
         } else if state.thread_count - state.waiting_count < self.workers_max {
             Help::Start
         } else {
@@ -232,8 +260,7 @@ impl Queue {
         drop(state);
         match help {
             Help::None => {}
-            // A wake-up costs a system call even when nobody sleeps, hence the count.
-            Help::Notify => self.arrived.notify_one(),
+            Help::Wake(thread) => thread.unpark(),
             // Without memory for a thread, the job waits for one that is there.
             Help::Start => drop(self.start_worker()),
         }

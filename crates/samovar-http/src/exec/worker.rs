@@ -284,7 +284,8 @@ fn pump<S: Service>(shared: &Shared<S>, mut conn: Box<Conn>) {
         Ok(Outcome::Waiting) => Verdict::Waiting,
         Ok(Outcome::Yield) => {
             // Pumping is always accepted.
-            return drop(shared.queue.push(Job::Pump(conn)));
+            drop(shared.queue.push(Job::Pump(conn)));
+            return shared.queue.wake();
         }
         Err(error) => {
             if !is_peers_doing(&error) {

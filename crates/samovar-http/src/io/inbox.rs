@@ -41,32 +41,68 @@ pub(crate) enum Message {
     Ping(SyncSender<()>),
 }
 
-/// A queue that wakes its thread when it becomes non-empty, so once for many messages.
+/// A queue that wakes its thread when something in it cannot wait, once for many messages.
+///
+/// A connection that comes back answered, with nothing left to read, can wait: until its peer sends
+/// something, which is an event and wakes the thread anyway. Then the thread finds the connection
+/// away and looks in here ([`Inbox::miss`]). If it is still not back, it is noted as missed, and its
+/// return will wake.
 #[derive(Debug)]
 pub(crate) struct Inbox {
     /// `None` once the thread is gone.
-    messages: Mutex<Option<Vec<Message>>>,
+    mail: Mutex<Option<Mail>>,
     wake: OwnedFd,
+}
+
+#[derive(Debug, Default)]
+struct Mail {
+    messages: Vec<Message>,
+    /// Connections that are away and that something has arrived for.
+    missed: Vec<Key>,
+    is_woken: bool,
+}
+
+impl Mail {
+    /// Whether a message has to be looked at now.
+    fn is_urgent(&mut self, message: &Message) -> bool {
+        let (key, can_wait) = match message {
+            Message::Returned(conn, verdict) => {
+                let is_quiet = conn.input.is_empty() && !conn.readable;
+                (
+                    conn.key,
+                    is_quiet && *verdict == Verdict::Answered { keep: true },
+                )
+            }
+            Message::Lost(key) => (*key, false),
+            Message::Wake(..) | Message::Drain(_) | Message::Ping(_) => return true,
+        };
+        let missed = self.missed.iter().position(|missed| *missed == key);
+        if let Some(at) = missed {
+            self.missed.swap_remove(at);
+        }
+        missed.is_some() || !can_wait
+    }
 }
 
 impl Inbox {
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self {
-            messages: Mutex::new(Some(Vec::new())),
+            mail: Mutex::new(Some(Mail::default())),
             wake: sys::wake_descriptor()?,
         })
     }
 
     /// Leaves a message, or gives it back if nobody will read it any more.
     pub(crate) fn push(&self, message: Message) -> Result<(), Message> {
-        let mut messages = self.lock();
-        let Some(waiting) = &mut *messages else {
+        let mut guard = self.lock();
+        let Some(mail) = &mut *guard else {
             return Err(message);
         };
-        let was_empty = waiting.is_empty();
-        waiting.push(message);
-        drop(messages);
-        if was_empty {
+        let wakes = mail.is_urgent(&message) && !mail.is_woken;
+        mail.is_woken |= wakes;
+        mail.messages.push(message);
+        drop(guard);
+        if wakes {
             sys::wake(&self.wake).expect("an eventfd that is open can be written");
         }
         Ok(())
@@ -74,19 +110,37 @@ impl Inbox {
 
     /// Moves everything into `messages`.
     pub(crate) fn drain(&self, messages: &mut Vec<Message>) {
-        sys::clear_wake(&self.wake);
-        if let Some(waiting) = &mut *self.lock() {
-            messages.append(waiting);
+        if let Some(mail) = &mut *self.lock() {
+            self.take(mail, messages);
         }
+    }
+
+    /// Something has arrived for a connection that is away. Moves everything into `messages`; if
+    /// the connection is not among them, its return will wake.
+    pub(crate) fn miss(&self, key: Key, messages: &mut Vec<Message>) {
+        if let Some(mail) = &mut *self.lock() {
+            let is_back = |message: &Message| matches!(message, Message::Returned(conn, _) if conn.key == key);
+            if !mail.messages.iter().any(is_back) && !mail.missed.contains(&key) {
+                mail.missed.push(key);
+            }
+            self.take(mail, messages);
+        }
+    }
+
+    fn take(&self, mail: &mut Mail, messages: &mut Vec<Message>) {
+        if std::mem::take(&mut mail.is_woken) {
+            sys::clear_wake(&self.wake);
+        }
+        messages.append(&mut mail.messages);
     }
 
     /// Takes no more; returns what nobody has read.
     pub(crate) fn close(&self) -> Vec<Message> {
-        self.lock().take().unwrap_or_default()
+        self.lock().take().unwrap_or_default().messages
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Vec<Message>>> {
-        self.messages.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Option<Mail>> {
+        self.mail.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

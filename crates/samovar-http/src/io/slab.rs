@@ -111,6 +111,12 @@ impl Slab {
         slot.place = Place::Here(link);
     }
 
+    /// Whether a connection is with a worker, or on its way back.
+    pub(crate) fn is_away(&mut self, key: Key) -> bool {
+        self.slot(key)
+            .is_some_and(|slot| matches!(slot.place, Place::Away(_)))
+    }
+
     /// Remembers what happened to a connection that is away.
     pub(crate) fn note(&mut self, key: Key, news: Edges) {
         if let Some(Slot {

@@ -72,6 +72,8 @@ pub(crate) struct IoThread<S: Service> {
     pub(super) now: Instant,
     pub(super) swept: Instant,
     pub(super) date: Date,
+    /// Workers have something new to do and were not woken yet.
+    has_given: bool,
     pub(super) drain_by: Option<Instant>,
     pub(super) drain_since: Option<Instant>,
 }
@@ -107,6 +109,7 @@ impl<S: Service> IoThread<S> {
             now,
             swept: now,
             date: Date::default(),
+            has_given: false,
             drain_by: None,
             drain_since: None,
         };
@@ -139,7 +142,16 @@ impl<S: Service> IoThread<S> {
                         let index = usize::try_from(LISTENER_KEY - key).unwrap_or(usize::MAX);
                         self.guarded(None, |thread| thread.accept(index));
                     }
-                    key => self.on_event(Key::from_bits(key), ready.edges),
+                    key => {
+                        let key = Key::from_bits(key);
+                        if ready.edges.readable && self.slab.is_away(key) {
+                            self.slab.note(key, ready.edges);
+                            self.shared.inboxes[self.home].miss(key, &mut messages);
+                            self.take(&mut messages);
+                        } else {
+                            self.on_event(key, ready.edges);
+                        }
+                    }
                 }
             }
             std::mem::swap(&mut again, &mut self.again);
@@ -147,7 +159,12 @@ impl<S: Service> IoThread<S> {
                 self.on_event(key, Edges::default());
             }
             if self.now.duration_since(self.swept) >= self.sweep_time() {
+                self.receive(&mut messages);
                 self.sweep();
+            }
+            if self.has_given {
+                self.has_given = false;
+                self.shared.queue.wake();
             }
             if let Some(deadline) = self.drain_by
                 && (self.slab.count() == 0 || self.now >= deadline)
@@ -186,6 +203,10 @@ impl<S: Service> IoThread<S> {
 
     fn receive(&mut self, messages: &mut Vec<Message>) {
         self.shared.inboxes[self.home].drain(messages);
+        self.take(messages);
+    }
+
+    fn take(&mut self, messages: &mut Vec<Message>) {
         for message in messages.drain(..) {
             match message {
                 Message::Returned(conn, verdict) => self.on_return(conn, verdict),
@@ -241,6 +262,7 @@ impl<S: Service> IoThread<S> {
     }
 
     fn give(&mut self, job: Job) {
+        self.has_given = true;
         if let Err(job) = self.shared.queue.push(job) {
             self.refuse_overload(job);
         }
