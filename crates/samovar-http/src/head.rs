@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use crate::http::{Method, Version};
 use crate::proto::head::HeadIndex;
@@ -26,17 +27,35 @@ impl fmt::Display for Peer {
     }
 }
 
+/// What a secure connection knows of its peer.
+#[derive(Debug, Default)]
+pub(crate) struct Session {
+    /// As DER, the peer's own first.
+    pub(crate) certificates: Vec<Box<[u8]>>,
+}
+
 /// The head of a request, borrowed from the bytes it came in.
 #[derive(Clone, Copy)]
 pub struct Head<'a> {
     raw: &'a [u8],
     index: &'a HeadIndex,
     peer: Peer,
+    session: Option<&'a Arc<Session>>,
 }
 
 impl<'a> Head<'a> {
     pub(crate) fn new(raw: &'a [u8], index: &'a HeadIndex, peer: Peer) -> Self {
-        Self { raw, index, peer }
+        Self {
+            raw,
+            index,
+            peer,
+            session: None,
+        }
+    }
+
+    /// The same, come over a secure connection if there is a session.
+    pub(crate) fn with_session(self, session: Option<&'a Arc<Session>>) -> Self {
+        Self { session, ..self }
     }
 
     /// The method.
@@ -90,9 +109,23 @@ impl<'a> Head<'a> {
         self.peer
     }
 
+    /// Whether it came over TLS.
+    pub fn is_secure(&self) -> bool {
+        self.session.is_some()
+    }
+
+    /// The certificates that the client has shown and that were verified, as DER, its own first.
+    /// Empty if it was not asked for any, or had none and needed none.
+    pub fn peer_certificates(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        let session = self.session.into_iter();
+        session.flat_map(|session| session.certificates.iter().map(|der| &**der))
+    }
+
     /// The same head, owned.
     pub(crate) fn to_request(self) -> Request {
-        Request::new(self.raw.into(), self.index.clone(), self.peer)
+        let mut request = Request::new(self.raw.into(), self.index.clone(), self.peer);
+        request.session = self.session.cloned();
+        request
     }
 }
 

@@ -77,7 +77,6 @@ mod response;
 mod server;
 mod service;
 #[cfg(feature = "tls")]
-#[cfg_attr(not(test), expect(dead_code, reason = "listeners are about to use it"))]
 pub mod tls;
 mod upload;
 

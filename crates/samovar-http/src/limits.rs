@@ -18,6 +18,11 @@ pub struct Limits {
     /// Handlers that may wait for their peer in the middle of a body without counting as workers;
     /// past it a request with a streamed body gets 503. Each costs a thread. Default: 512.
     pub waiting_handlers_max: usize,
+    /// From the acceptance of a connection to the end of its TLS handshake. Default: 10 s; past it
+    /// the connection is closed.
+    pub handshake_time: Duration,
+    /// TLS handshakes under way at once; past it a new connection is closed. Default: 4096.
+    pub handshakes_max: usize,
     /// From a head's first byte to its last. Default: 10 s; past it 408.
     pub head_time: Duration,
     /// Between two requests on one connection. Default: 60 s; past it the connection is closed.
@@ -73,6 +78,8 @@ impl Default for Limits {
             connections_max: 16_384,
             queue_len_max: 4096,
             waiting_handlers_max: 512,
+            handshake_time: Duration::from_secs(10),
+            handshakes_max: 4096,
             head_time: Duration::from_secs(10),
             idle_time: Duration::from_secs(60),
             stall_time: Duration::from_secs(30),

@@ -72,6 +72,14 @@ pub enum Incident<'a> {
         /// Who.
         peer: Peer,
     },
+    /// A TLS handshake was not finished: the peer broke the protocol, did not trust us, or was not
+    /// trusted. Peers that go away, or take too long, are not reported.
+    HandshakeFailed {
+        /// Who.
+        peer: Peer,
+        /// The cause.
+        error: &'a std::io::Error,
+    },
     /// The limit of connections is reached; a new one was answered 503.
     ConnectionsFull,
     /// The queue to the workers is full; a request was answered 503.
@@ -90,6 +98,9 @@ impl fmt::Display for Incident<'_> {
             Self::BodyFailed { error } => write!(f, "response cut off: {error}"),
             Self::Refused { peer, refusal } => write!(f, "refused request of {peer}: {refusal}"),
             Self::TooSlow { peer } => write!(f, "{peer} is too slow, connection closed"),
+            Self::HandshakeFailed { peer, error } => {
+                write!(f, "no secure connection with {peer}: {error}")
+            }
             Self::ConnectionsFull => f.write_str("connection limit reached"),
             Self::WorkersFull => f.write_str("worker queue full"),
             Self::AcceptFailed { error } => write!(f, "cannot accept connections: {error}"),

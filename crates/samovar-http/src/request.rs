@@ -2,9 +2,10 @@
 
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 
 use crate::extensions::Extensions;
-use crate::head::{Head, Peer};
+use crate::head::{Head, Peer, Session};
 use crate::http::{Status, Version};
 use crate::io::conn::Conn;
 use crate::proto::encode;
@@ -16,6 +17,7 @@ pub struct Request {
     raw: Box<[u8]>,
     index: HeadIndex,
     peer: Peer,
+    pub(crate) session: Option<Arc<Session>>,
     /// The body, where it was read before the handler started.
     pub(crate) body: Vec<u8>,
     /// How much of `body` a reader has taken.
@@ -40,6 +42,7 @@ impl Request {
             raw,
             index,
             peer,
+            session: None,
             body: Vec::new(),
             read_len: 0,
             link: Link::None,
@@ -49,7 +52,7 @@ impl Request {
 
     /// Its head.
     pub fn head(&self) -> Head<'_> {
-        Head::new(&self.raw, &self.index, self.peer)
+        Head::new(&self.raw, &self.index, self.peer).with_session(self.session.as_ref())
     }
 
     /// Its body, complete; empty if there was none, or if it is

@@ -51,6 +51,9 @@ pub(crate) struct Core {
     pub(crate) connection_count: AtomicUsize,
     /// Set when time is up or the I/O threads are gone: answers under way are given up.
     pub(crate) is_cut_off: AtomicBool,
+    /// TLS handshakes under way.
+    #[cfg(feature = "tls")]
+    pub(crate) handshake_count: AtomicUsize,
     #[cfg(feature = "compression")]
     pub(crate) compression: Option<Negotiator>,
 }
@@ -159,6 +162,8 @@ impl<S: Service> Builder<S> {
                 inboxes,
                 connection_count: AtomicUsize::new(0),
                 is_cut_off: AtomicBool::new(false),
+                #[cfg(feature = "tls")]
+                handshake_count: AtomicUsize::new(0),
                 #[cfg(feature = "compression")]
                 compression: self.compression.map(Negotiator::new),
             }),

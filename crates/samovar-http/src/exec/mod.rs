@@ -1,5 +1,7 @@
 //! Threads that may block.
 
+#[cfg(feature = "tls")]
+mod handshake;
 mod queue;
 mod worker;
 

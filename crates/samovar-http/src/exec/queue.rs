@@ -30,6 +30,9 @@ pub(crate) enum Job {
     Handle(Box<Conn>, Box<Request>),
     /// Send more of the answer under way.
     Pump(Box<Conn>),
+    /// Go on with the handshake.
+    #[cfg(feature = "tls")]
+    Handshake(Box<Conn>),
 }
 
 impl Job {
@@ -38,6 +41,8 @@ impl Job {
         match self {
             Self::Handle(..) => true,
             Self::Pump(_) => false,
+            #[cfg(feature = "tls")]
+            Self::Handshake(_) => true,
         }
     }
 
@@ -46,6 +51,8 @@ impl Job {
         match self {
             Self::Handle(conn, _) => conn.proto.has_body(),
             Self::Pump(_) => false,
+            #[cfg(feature = "tls")]
+            Self::Handshake(_) => false,
         }
     }
 }

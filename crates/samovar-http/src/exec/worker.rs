@@ -38,6 +38,8 @@ pub(crate) fn run<S: Service>(shared: &Shared<S>) {
         has_finished = true;
         let place = match &job {
             Job::Handle(conn, _) | Job::Pump(conn) => (conn.home, conn.key),
+            #[cfg(feature = "tls")]
+            Job::Handshake(conn) => (conn.home, conn.key),
         };
         // Handlers and sources have their own nets. This one is for what is left of an
         // application: its reports, and the dropping of its values.
@@ -56,6 +58,8 @@ fn work<S: Service>(shared: &Shared<S>, job: Job) {
             }
             pump(shared, conn);
         }
+        #[cfg(feature = "tls")]
+        Job::Handshake(conn) => super::handshake::shake(shared, conn),
     }
 }
 
@@ -305,7 +309,7 @@ fn pump<S: Service>(shared: &Shared<S>, mut conn: Box<Conn>) {
     give_back(shared, conn, verdict);
 }
 
-fn give_back<S: Service>(shared: &Shared<S>, conn: Box<Conn>, verdict: Verdict) {
+pub(super) fn give_back<S: Service>(shared: &Shared<S>, conn: Box<Conn>, verdict: Verdict) {
     let home = conn.home;
     if let Err(Message::Returned(conn, _)) =
         shared.send_home(home, Message::Returned(conn, verdict))
@@ -323,7 +327,7 @@ pub(crate) fn cut_off<S: Service>(shared: &Shared<S>, mut conn: Box<Conn>) {
 }
 
 /// A peer that goes away in mid-answer is its own business.
-fn is_peers_doing(error: &std::io::Error) -> bool {
+pub(super) fn is_peers_doing(error: &std::io::Error) -> bool {
     use std::io::ErrorKind as Kind;
     matches!(
         error.kind(),

@@ -1,6 +1,5 @@
 //! How connections come to an I/O thread, and how they leave it.
 
-use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -38,7 +37,14 @@ impl<S: Service> IoThread<S> {
                 return false;
             };
             match sys::accept(&listener.socket) {
-                Ok(Some((socket, peer))) => self.admit(socket, peer),
+                Ok(Some((socket, peer))) => {
+                    #[cfg(feature = "tls")]
+                    if let Some(config) = listener.socket.tls.clone() {
+                        self.admit_tls(socket, peer, &config);
+                        continue;
+                    }
+                    self.admit(Transport::Plain(socket), peer, |_| {});
+                }
                 Ok(None) => return false,
                 Err(error) if sys::is_exhaustion(&error) => {
                     self.shared
@@ -55,7 +61,12 @@ impl<S: Service> IoThread<S> {
         true
     }
 
-    fn admit(&mut self, socket: OwnedFd, peer: Peer) {
+    pub(super) fn admit(
+        &mut self,
+        transport: Transport,
+        peer: Peer,
+        prepare: impl FnOnce(&mut Conn),
+    ) {
         let max = self.shared.limits.connections_max;
         let count = self.shared.connection_count.fetch_add(1, Ordering::Relaxed);
         if count >= max.saturating_add(REFUSED_MAX) {
@@ -67,15 +78,11 @@ impl<S: Service> IoThread<S> {
                 .incident(&Incident::ConnectionsFull);
         }
         let key = self.slab.reserve();
-        let conn = Box::new(Conn::new(
-            Transport::Plain(socket),
-            peer,
-            self.home,
-            key,
-            self.now,
-        ));
+        let mut conn = Box::new(Conn::new(transport, peer, self.home, key, self.now));
+        prepare(&mut conn);
         let added = self.poll.add_connection(&conn.transport, key.to_bits());
-        if added.is_err() {
+        if added.is_err() || count >= max && conn.is_shaking() {
+            // Where a handshake would come first, the reason costs more than the refusal.
             self.close(conn);
         } else if count >= max {
             self.guarded(Some(key), |thread| thread.turn_away(conn));

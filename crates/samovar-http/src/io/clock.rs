@@ -19,6 +19,8 @@ const DRAIN_HEAD_TIME: Duration = Duration::from_secs(1);
 
 /// Which clock ran out.
 enum Overdue {
+    /// Of the handshake.
+    Shaking,
     Idle,
     Head,
     Window,
@@ -60,6 +62,13 @@ impl<S: Service> IoThread<S> {
     fn overdue(&self, conn: &Conn) -> Option<Overdue> {
         let limits = &self.shared.limits;
         let waited = self.now.saturating_duration_since(conn.since);
+        if conn.is_shaking() {
+            let time = match self.drain_by {
+                Some(_) => limits.linger_time.min(limits.handshake_time),
+                None => limits.handshake_time,
+            };
+            return (waited >= time).then_some(Overdue::Shaking);
+        }
         if conn.is_lingering {
             return (waited >= limits.linger_time).then_some(Overdue::Linger);
         }
@@ -90,12 +99,15 @@ impl<S: Service> IoThread<S> {
 
     fn on_overdue(&mut self, conn: &mut Conn, overdue: Overdue) -> Next {
         match overdue {
-            Overdue::Linger => Next::Close,
+            Overdue::Linger | Overdue::Shaking => Next::Close,
             Overdue::Idle => {
                 // The next request may have arrived without its event having been looked at.
                 conn.readable = true;
                 match self.go_on(conn) {
-                    Next::Wait if is_idle(conn) => Next::Close,
+                    Next::Wait if is_idle(conn) => {
+                        conn.transport.say_goodbye();
+                        Next::Close
+                    }
                     next => next,
                 }
             }

@@ -4,12 +4,14 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
+#[cfg(feature = "tls")]
+use super::handshake::Shaking;
 use super::slab::Key;
 use super::sys::{self, Edges};
 use super::transport::Transport;
 use super::wake::Waker;
 use crate::body::{Outcome, Transfer};
-use crate::head::Peer;
+use crate::head::{Peer, Session};
 #[cfg(feature = "compression")]
 use crate::http::accept_encoding::Coding;
 use crate::http::{Status, Version};
@@ -46,6 +48,11 @@ pub(crate) struct Conn {
     /// `transfer` or `later` has nothing to give and will wake this connection.
     pub(crate) is_waiting: bool,
     pub(crate) answer: Answer,
+    /// Who the peer has proved to be; set once its handshake is done.
+    pub(crate) session: Option<Arc<Session>>,
+    /// Nothing is read or sent but by the handshake.
+    #[cfg(feature = "tls")]
+    pub(crate) handshake: Option<Shaking>,
     /// The kernel may have bytes, or the end of the stream, for us.
     pub(crate) readable: bool,
     /// The peer will send nothing more than what the kernel has.
@@ -116,6 +123,9 @@ impl Conn {
                 started: now,
                 memory_len: 0,
             },
+            session: None,
+            #[cfg(feature = "tls")]
+            handshake: None,
             // Registering the socket makes an event if something is there already.
             readable: false,
             peer_ended: false,
@@ -149,6 +159,14 @@ impl Conn {
         Ok(len)
     }
 
+    /// Whether it is not a connection yet.
+    pub(crate) fn is_shaking(&self) -> bool {
+        #[cfg(feature = "tls")]
+        return self.handshake.is_some();
+        #[cfg(not(feature = "tls"))]
+        false
+    }
+
     /// Whether nothing is read but empty lines, which may stand before a request (RFC 9112, 2.2).
     pub(crate) fn has_blank_input(&self) -> bool {
         self.input.iter().all(|byte| matches!(byte, b'\r' | b'\n'))
@@ -156,7 +174,10 @@ impl Conn {
 
     /// Whether an answer, or part of it, is waiting for the socket.
     pub(crate) fn is_sending(&self) -> bool {
-        !self.output.is_empty() || self.transfer.is_some() || self.is_waiting
+        !self.output.is_empty()
+            || self.transfer.is_some()
+            || self.is_waiting
+            || self.transport.has_pending()
     }
 
     /// Sends what is in `output`; `true` once that is empty.

@@ -48,6 +48,8 @@ impl<S: Service> IoThread<S> {
                 conn.is_waiting = true;
                 self.wait_on(&mut conn, edges)
             }
+            #[cfg(feature = "tls")]
+            Verdict::Handshake(handshake) => self.on_handshake(&mut conn, handshake, edges),
             Verdict::Answered { keep } => {
                 conn.restart_clock(self.now);
                 self.answered(&mut conn, keep);
@@ -58,6 +60,10 @@ impl<S: Service> IoThread<S> {
     }
 
     pub(super) fn step(&mut self, conn: &mut Conn, edges: Edges) -> Next {
+        #[cfg(feature = "tls")]
+        if conn.is_shaking() {
+            return super::handshake::on_event(edges);
+        }
         if conn.is_lingering {
             return self.linger(conn);
         }
@@ -132,7 +138,11 @@ impl<S: Service> IoThread<S> {
         let next = match conn.read(&mut buffer) {
             Ok(None) => Next::Wait,
             // Half a request, or none, and nothing more to come.
-            Ok(Some(0)) | Err(_) => Next::Close,
+            Ok(Some(0)) => {
+                conn.transport.say_goodbye();
+                Next::Close
+            }
+            Err(_) => Next::Close,
             Ok(Some(len)) => {
                 self.turn += 1;
                 let bytes = buffer.get(..len).unwrap_or_default();
@@ -235,7 +245,7 @@ impl<S: Service> IoThread<S> {
     ) -> Option<Box<Request>> {
         let keep = self.may_keep(conn);
         let shared = &*self.shared;
-        let head = Head::new(raw, &self.index, conn.peer);
+        let head = Head::new(raw, &self.index, conn.peer).with_session(conn.session.as_ref());
         let observes = shared.service.observer().observes();
         let started = if observes { Instant::now() } else { self.now };
         let out_len = self.out.len();
@@ -354,6 +364,9 @@ impl<S: Service> IoThread<S> {
         let (mut conn, is_head) = match job {
             Job::Handle(conn, request) => (conn, request.head().method() == Method::Head),
             Job::Pump(conn) => (conn, false),
+            // There is no common language yet to say it in.
+            #[cfg(feature = "tls")]
+            Job::Handshake(conn) => return self.close(conn),
         };
         conn.needs_linger |= conn.proto.has_body();
         conn.proto.answered(false);
@@ -392,6 +405,7 @@ impl<S: Service> IoThread<S> {
     /// first, and what still comes is dropped until the peer closes or time is up.
     pub(super) fn finish(&mut self, conn: &mut Conn) -> Next {
         if !conn.needs_linger && conn.input.is_empty() && !conn.readable {
+            conn.transport.say_goodbye();
             return Next::Close;
         }
         if conn.transport.shutdown_write().is_err() {
@@ -405,7 +419,7 @@ impl<S: Service> IoThread<S> {
 
     /// Past the limit nothing more is read: the peer's window closes, and it still has until the
     /// time is up to look at its answer.
-    fn linger(&mut self, conn: &mut Conn) -> Next {
+    pub(super) fn linger(&mut self, conn: &mut Conn) -> Next {
         while conn.readable && conn.moved_len <= LINGER_LEN_MAX {
             if matches!(conn.read(&mut self.read_buffer), Ok(Some(0)) | Err(_)) {
                 return Next::Close;

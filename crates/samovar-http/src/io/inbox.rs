@@ -9,6 +9,8 @@ use std::time::Instant;
 use super::conn::Conn;
 use super::slab::Key;
 use super::sys;
+#[cfg(feature = "tls")]
+use crate::tls::Handshake;
 
 /// How a worker gives a connection back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,6 +24,9 @@ pub(crate) enum Verdict {
     Blocked,
     /// The answer, or the rest of it, is not there yet; the connection will be woken.
     Waiting,
+    /// Something has become of its handshake.
+    #[cfg(feature = "tls")]
+    Handshake(Handshake),
     /// Beyond repair.
     Reset,
 }

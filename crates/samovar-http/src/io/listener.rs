@@ -10,6 +10,9 @@ use std::path::Path;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
+#[cfg(feature = "tls")]
+use crate::tls::TlsConfig;
+
 /// A bound socket, or several for one address.
 ///
 /// For TCP each I/O thread gets a socket of its own on the same port (`SO_REUSEPORT`), so that the
@@ -20,6 +23,8 @@ pub struct Listener {
     sockets: Vec<OwnedFd>,
     /// Set if more sockets for the same address can be made.
     spread: Option<Address>,
+    #[cfg(feature = "tls")]
+    tls: Option<TlsConfig>,
 }
 
 /// A TCP address and how to listen on it.
@@ -71,6 +76,8 @@ impl Listener {
         Ok(Self {
             sockets: vec![socket],
             spread: Some(Address { addr, ..address }),
+            #[cfg(feature = "tls")]
+            tls: None,
         })
     }
 
@@ -122,6 +129,8 @@ impl Listener {
         Ok(Self {
             sockets: vec![socket],
             spread: None,
+            #[cfg(feature = "tls")]
+            tls: None,
         })
     }
 
@@ -142,6 +151,14 @@ impl Listener {
         Ok(())
     }
 
+    /// Speaks HTTPS on it.
+    #[cfg(feature = "tls")]
+    #[must_use]
+    pub fn tls(mut self, config: TlsConfig) -> Self {
+        self.tls = Some(config);
+        self
+    }
+
     /// The address, for a TCP socket.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         let socket = self.sockets.first()?;
@@ -159,7 +176,12 @@ impl Listener {
         Ok(self
             .sockets
             .into_iter()
-            .map(|socket| Socket { socket, is_shared })
+            .map(|socket| Socket {
+                socket,
+                is_shared,
+                #[cfg(feature = "tls")]
+                tls: self.tls.clone(),
+            })
             .collect())
     }
 }
@@ -169,6 +191,8 @@ impl Listener {
 pub(crate) struct Socket {
     socket: OwnedFd,
     pub(crate) is_shared: bool,
+    #[cfg(feature = "tls")]
+    pub(super) tls: Option<TlsConfig>,
 }
 
 impl AsFd for Socket {

@@ -4,6 +4,8 @@ mod admission;
 mod answer;
 mod clock;
 pub(crate) mod conn;
+#[cfg(feature = "tls")]
+mod handshake;
 mod http1;
 pub(crate) mod inbox;
 mod link;

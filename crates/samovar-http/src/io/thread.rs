@@ -48,6 +48,9 @@ pub(super) enum Next {
     Again,
     /// It goes to a worker, which answers this request.
     Handle(Box<Request>),
+    /// It goes to a worker, which goes on with the handshake.
+    #[cfg(feature = "tls")]
+    Shake,
     /// It goes to a worker, which sends more of the answer.
     Pump,
     /// It is closed.
@@ -257,6 +260,8 @@ impl<S: Service> IoThread<S> {
             }
             Next::Close => self.close(conn),
             Next::Handle(request) => self.give(Job::Handle(conn, request)),
+            #[cfg(feature = "tls")]
+            Next::Shake => self.give(Job::Handshake(conn)),
             Next::Pump => self.give(Job::Pump(conn)),
         }
     }

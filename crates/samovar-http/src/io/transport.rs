@@ -4,12 +4,17 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::sys;
+#[cfg(feature = "tls")]
+use crate::tls;
 
 /// A socket that does not block, or what is layered on one.
 #[derive(Debug)]
 pub(crate) enum Transport {
     /// Bytes as they are.
     Plain(OwnedFd),
+    /// Records of TLS.
+    #[cfg(feature = "tls")]
+    Tls(Box<tls::Stream>),
 }
 
 impl Transport {
@@ -17,6 +22,8 @@ impl Transport {
     pub(crate) fn recv(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         match self {
             Self::Plain(socket) => sys::recv(socket, buffer),
+            #[cfg(feature = "tls")]
+            Self::Tls(stream) => stream.recv(buffer),
         }
     }
 
@@ -25,23 +32,35 @@ impl Transport {
     pub(crate) fn send(&mut self, bytes: &[u8], more: bool) -> io::Result<Option<usize>> {
         match self {
             Self::Plain(socket) => sys::send(socket, bytes, more),
+            #[cfg(feature = "tls")]
+            Self::Tls(stream) => stream.send(bytes, more),
         }
     }
 
     /// Hands to the kernel what was taken but is not there yet; `true` once nothing is left.
-    #[expect(
-        clippy::unnecessary_wraps,
-        clippy::unused_self,
-        reason = "a plain socket holds nothing back; other transports do"
-    )]
     pub(crate) fn flush(&mut self) -> io::Result<bool> {
-        Ok(true)
+        match self {
+            Self::Plain(_) => Ok(true),
+            #[cfg(feature = "tls")]
+            Self::Tls(stream) => stream.flush(),
+        }
+    }
+
+    /// Whether something was taken that is not with the kernel yet.
+    pub(crate) fn has_pending(&self) -> bool {
+        match self {
+            Self::Plain(_) => false,
+            #[cfg(feature = "tls")]
+            Self::Tls(stream) => stream.has_pending(),
+        }
     }
 
     /// Whether a read that did not fill its buffer has taken all there was.
     pub(crate) fn is_drained_by_short_read(&self) -> bool {
         match self {
             Self::Plain(_) => true,
+            #[cfg(feature = "tls")]
+            Self::Tls(_) => false,
         }
     }
 
@@ -49,12 +68,28 @@ impl Transport {
     pub(crate) fn plain(&self) -> Option<&OwnedFd> {
         match self {
             Self::Plain(socket) => Some(socket),
+            #[cfg(feature = "tls")]
+            Self::Tls(_) => None,
         }
     }
 
     /// Says that nothing more will be written; the peer may still write.
     pub(crate) fn shutdown_write(&mut self) -> io::Result<()> {
-        sys::shutdown_write(self.as_fd())
+        match self {
+            Self::Plain(socket) => sys::shutdown_write(socket),
+            #[cfg(feature = "tls")]
+            Self::Tls(stream) => stream.shutdown_write(),
+        }
+    }
+
+    /// Before a close that is not a failure: tells the peer that it has all there is, where the
+    /// close alone would not. Best effort: a peer that reads nothing is not told.
+    pub(crate) fn say_goodbye(&mut self) {
+        match self {
+            Self::Plain(_) => {}
+            #[cfg(feature = "tls")]
+            Self::Tls(stream) => drop(stream.shutdown_write()),
+        }
     }
 }
 
@@ -62,6 +97,8 @@ impl AsFd for Transport {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Plain(socket) => socket.as_fd(),
+            #[cfg(feature = "tls")]
+            Self::Tls(stream) => stream.as_fd(),
         }
     }
 }

@@ -32,10 +32,11 @@ pub enum ClientCertificates {
 /// # Examples
 ///
 /// ```no_run
-/// use samovar_http::tls::TlsConfig;
+/// use samovar_http::{Listener, tls::TlsConfig};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let tls = TlsConfig::files("/etc/tls/chain.pem", "/etc/tls/key.pem")?;
+/// let listener = Listener::tcp("[::]:443".parse()?, 1024)?.tls(tls.clone());
 /// // Later, when the files were renewed:
 /// tls.reload()?;
 /// # Ok(())
@@ -161,6 +162,8 @@ impl TlsBuilder {
     }
 
     /// Asks clients for certificates, and verifies them against the authorities in a PEM file.
+    /// What a client has shown is in
+    /// [`Head::peer_certificates`](crate::Head::peer_certificates).
     #[must_use]
     pub fn client_authorities_file(
         mut self,

@@ -1,8 +1,8 @@
 //! HTTPS: certificates, their choice and their renewal, and the records on a socket.
 //!
 //! TLS 1.2 and 1.3 by rustls, which is driven over bytes: it owns no socket and no thread. A
-//! [`TlsConfig`] says with which certificates a listener answers; it can be renewed while
-//! connections use it.
+//! [`TlsConfig`] says with which certificates a listener answers, see
+//! [`Listener::tls`](crate::Listener::tls); it can be renewed while connections use it.
 //!
 //! # What is decided here
 //!
@@ -28,3 +28,4 @@ mod validity;
 pub use certificate::Certificate;
 pub use config::{ClientCertificates, TlsBuilder, TlsConfig};
 pub use error::{TlsError, TlsErrorKind};
+pub(crate) use stream::{Handshake, Stream};

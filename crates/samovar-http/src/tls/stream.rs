@@ -73,9 +73,9 @@ pub(crate) enum Handshake {
     Done,
     WantsRead,
     WantsWrite,
-    /// The peer speaks HTTP in the clear and was told so. Nothing more can be sent; what is read is
-    /// what it sends.
-    InClear,
+    /// It came to nothing, and the peer was told why. Nothing more can be sent; what is read is
+    /// what the socket has, and only good for being dropped.
+    Over,
 }
 
 /// One connection's TLS, and its socket.
@@ -99,7 +99,7 @@ pub(crate) struct Stream {
 enum State {
     Fresh(Arc<ServerConfig>),
     Open(Box<UnbufferedServerConnection>),
-    InClear,
+    Over,
 }
 
 impl Stream {
@@ -123,9 +123,19 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// Those of the socket, `InvalidData` for what the peer did wrong (it has been told), and
-    /// `UnexpectedEof`. All are final.
+    /// Those of the socket, `InvalidData` for what the peer did wrong, and `UnexpectedEof`. It is
+    /// [`Over`](Handshake::Over) then.
     pub(crate) fn handshake(&mut self) -> io::Result<Handshake> {
+        let handshake = self.go_on();
+        if handshake.is_err() {
+            self.state = State::Over;
+            // The alert has left, as far as it could.
+            drop(sys::shutdown_write(&self.socket));
+        }
+        handshake
+    }
+
+    fn go_on(&mut self) -> io::Result<Handshake> {
         loop {
             let is_flushed = self.flush()?;
             if let State::Open(tls) = &self.state
@@ -150,20 +160,21 @@ impl Stream {
     }
 
     /// The protocol that was agreed on (RFC 7301).
+    #[cfg_attr(not(test), expect(dead_code, reason = "HTTP/2 is about to ask"))]
     pub(crate) fn alpn(&self) -> Option<&[u8]> {
         match &self.state {
             State::Open(tls) => tls.alpn_protocol(),
-            State::Fresh(_) | State::InClear => None,
+            State::Fresh(_) | State::Over => None,
         }
     }
 
     /// What the peer has shown and was verified, its own certificate first, as DER.
-    pub(crate) fn peer_certificates(&self) -> Option<Arc<[Box<[u8]>]>> {
+    pub(crate) fn peer_certificates(&self) -> Vec<Box<[u8]>> {
         let State::Open(tls) = &self.state else {
-            return None;
+            return Vec::new();
         };
-        let chain = tls.peer_certificates()?;
-        Some(chain.iter().map(|der| Box::from(der.as_ref())).collect())
+        let chain = tls.peer_certificates().unwrap_or_default();
+        chain.iter().map(|der| Box::from(der.as_ref())).collect()
     }
 
     /// Reads plaintext; `None` when there is none now, `Some(0)` after the peer's `close_notify`.
@@ -174,7 +185,7 @@ impl Stream {
     /// As [`handshake`](Self::handshake); `UnexpectedEof` if the socket ends without
     /// `close_notify`: somebody in between may have cut off the rest (RFC 8446, 6.1).
     pub(crate) fn recv(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
-        if matches!(self.state, State::InClear) {
+        if matches!(self.state, State::Over) {
             return sys::recv(&self.socket, buffer);
         }
         if buffer.is_empty() {
@@ -248,6 +259,11 @@ impl Stream {
         Ok(true)
     }
 
+    /// Whether there is something that the socket has not taken.
+    pub(crate) fn has_pending(&self) -> bool {
+        self.outgoing_at < self.outgoing.len()
+    }
+
     /// Says `close_notify`, and that nothing more will be written; the peer may still write. What
     /// the socket does not take now has to be flushed.
     ///
@@ -255,7 +271,7 @@ impl Stream {
     ///
     /// Those of the socket.
     pub(crate) fn shutdown_write(&mut self) -> io::Result<()> {
-        if matches!(self.state, State::InClear) {
+        if matches!(self.state, State::Over) {
             return Ok(());
         }
         let mut notice = [0; SEAL_OVERHEAD];
@@ -416,11 +432,11 @@ impl Stream {
 
     /// A browser on the wrong port is told so where its reader can see it.
     fn answer_in_clear(&mut self) -> io::Result<Handshake> {
-        self.state = State::InClear;
+        self.state = State::Over;
         // A socket that takes nothing at its very start is not worth more.
         sys::send(&self.socket, IN_CLEAR, false)?;
         sys::shutdown_write(&self.socket)?;
-        Ok(Handshake::InClear)
+        Ok(Handshake::Over)
     }
 }
 

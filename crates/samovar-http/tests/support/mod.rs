@@ -88,13 +88,13 @@ impl Answer {
 }
 
 /// Reads answers one by one.
-pub(crate) struct Reader {
-    pub(crate) stream: TcpStream,
+pub(crate) struct Reader<S = TcpStream> {
+    pub(crate) stream: S,
     buffer: Vec<u8>,
 }
 
-impl Reader {
-    pub(crate) fn new(stream: TcpStream) -> Self {
+impl<S: Read + Write> Reader<S> {
+    pub(crate) fn new(stream: S) -> Self {
         Self {
             stream,
             buffer: Vec::new(),

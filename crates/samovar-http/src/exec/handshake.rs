@@ -1,0 +1,39 @@
+//! TLS handshakes: up to a millisecond of computing each, so on workers.
+
+use std::io;
+use std::sync::Arc;
+
+use super::worker::{give_back, is_peers_doing};
+use crate::head::Session;
+use crate::io::conn::Conn;
+use crate::io::inbox::Verdict;
+use crate::io::transport::Transport;
+use crate::observer::Incident;
+use crate::server::Shared;
+use crate::service::Service;
+use crate::tls::Handshake;
+
+/// Goes on with a handshake as far as the socket allows.
+pub(super) fn shake<S: Service>(shared: &Shared<S>, mut conn: Box<Conn>) {
+    let Transport::Tls(stream) = &mut conn.transport else {
+        return give_back(shared, conn, Verdict::Handshake(Handshake::Done));
+    };
+    let verdict = match stream.handshake() {
+        Ok(handshake) => {
+            if handshake == Handshake::Done {
+                let certificates = stream.peer_certificates();
+                conn.session = Some(Arc::new(Session { certificates }));
+            }
+            Verdict::Handshake(handshake)
+        }
+        Err(error) => {
+            let (peer, error) = (conn.peer, &error);
+            if !is_peers_doing(error) && error.kind() != io::ErrorKind::UnexpectedEof {
+                let incident = Incident::HandshakeFailed { peer, error };
+                shared.service.observer().incident(&incident);
+            }
+            Verdict::Handshake(Handshake::Over)
+        }
+    };
+    give_back(shared, conn, verdict);
+}
