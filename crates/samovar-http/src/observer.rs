@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::error::Error;
 use crate::head::{Head, Peer};
 use crate::http::Status;
 use crate::proto::Refusal;
@@ -54,6 +55,15 @@ pub enum Incident<'a> {
         /// The request.
         head: Head<'a>,
     },
+    /// A handler returned an error that is not the client's doing, and a [`Router`] answered it.
+    ///
+    /// [`Router`]: crate::Router
+    HandlerFailed {
+        /// The request.
+        head: Head<'a>,
+        /// The error, with its cause.
+        error: &'a Error,
+    },
     /// A body failed on its way, or was not of its announced length. The connection was reset, or
     /// the answer became a 503 if nothing of it had left.
     BodyFailed {
@@ -95,6 +105,7 @@ impl fmt::Display for Incident<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::HandlerPanicked { head } => write!(f, "handler panicked on {head:?}"),
+            Self::HandlerFailed { head, error } => write!(f, "{head:?} failed: {error}"),
             Self::BodyFailed { error } => write!(f, "response cut off: {error}"),
             Self::Refused { peer, refusal } => write!(f, "refused request of {peer}: {refusal}"),
             Self::TooSlow { peer } => write!(f, "{peer} is too slow, connection closed"),

@@ -10,6 +10,7 @@ use crate::http::{Status, Version};
 use crate::io::conn::Conn;
 use crate::proto::encode;
 use crate::proto::head::HeadIndex;
+use crate::route::Matched;
 use crate::upload::{BodyReader, Upload};
 
 /// A request, owned.
@@ -24,6 +25,8 @@ pub struct Request {
     pub(crate) read_len: usize,
     pub(crate) link: Link,
     extensions: Extensions,
+    /// The route it is for, once that is known.
+    pub(crate) matched: Option<Box<Matched>>,
 }
 
 /// The connection a request came on, while a handler has it.
@@ -47,6 +50,7 @@ impl Request {
             read_len: 0,
             link: Link::None,
             extensions: Extensions::default(),
+            matched: None,
         }
     }
 

@@ -174,13 +174,41 @@ impl Response {
         response
     }
 
-    /// Plain text.
+    /// Plain text, in UTF-8.
     pub fn text(status: Status, text: impl Into<Cow<'static, str>>) -> Self {
-        let bytes = match text.into() {
-            Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
-            Cow::Owned(text) => Cow::Owned(text.into_bytes()),
+        let text = text.into();
+        // Without a charset everybody agrees about ASCII, and only about that.
+        let media_type = if text.is_ascii() {
+            "text/plain"
+        } else {
+            "text/plain; charset=utf-8"
         };
-        Self::new(status, Body::Bytes(bytes)).header("Content-Type", "text/plain")
+        Self::of_type(status, media_type, text_bytes(text))
+    }
+
+    /// A page of HTML, in UTF-8.
+    pub fn html(status: Status, page: impl Into<Cow<'static, str>>) -> Self {
+        Self::of_type(status, "text/html; charset=utf-8", text_bytes(page.into()))
+    }
+
+    /// JSON, as a serializer made it.
+    pub fn json(status: Status, json: impl Into<Cow<'static, str>>) -> Self {
+        Self::of_type(status, "application/json", text_bytes(json.into()))
+    }
+
+    /// A redirect: 301 or 308 for ever, 302 or 307 for now, 303 to the result of a POST. `location`
+    /// is a URL, or a path with all that is not ASCII encoded. To a path that comes from outside
+    /// make sure that it starts with one slash: `//host` and `/\host` lead to other sites.
+    ///
+    /// # Panics
+    ///
+    /// As [`header`](Self::header).
+    pub fn redirect(status: Status, location: &str) -> Self {
+        Self::new(status, Body::Empty).header("Location", location)
+    }
+
+    fn of_type(status: Status, media_type: &str, bytes: Cow<'static, [u8]>) -> Self {
+        Self::new(status, Body::Bytes(bytes)).header("Content-Type", media_type)
     }
 
     /// Adds a header field.
@@ -231,6 +259,15 @@ impl Response {
         self
     }
 
+    /// Whether a header field with this name was set, in any case of letters.
+    pub fn has_header(&self, name: &str) -> bool {
+        let mut lines = self.fields.split(|byte| *byte == b'\n');
+        lines.any(|line| {
+            let field = line.split(|byte| *byte == b':').next();
+            field.is_some_and(|field| field.eq_ignore_ascii_case(name.as_bytes()))
+        })
+    }
+
     /// The status.
     pub fn status(&self) -> Status {
         self.status
@@ -239,6 +276,13 @@ impl Response {
     /// The body.
     pub fn body(&self) -> &Body {
         &self.body
+    }
+}
+
+fn text_bytes(text: Cow<'static, str>) -> Cow<'static, [u8]> {
+    match text {
+        Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
+        Cow::Owned(text) => Cow::Owned(text.into_bytes()),
     }
 }
 

@@ -42,6 +42,22 @@ impl Method {
             _ => Self::Other,
         }
     }
+
+    /// The token; empty for [`Other`](Self::Other).
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Get => "GET",
+            Self::Head => "HEAD",
+            Self::Post => "POST",
+            Self::Put => "PUT",
+            Self::Delete => "DELETE",
+            Self::Options => "OPTIONS",
+            Self::Patch => "PATCH",
+            Self::Trace => "TRACE",
+            Self::Connect => "CONNECT",
+            Self::Other => "",
+        }
+    }
 }
 
 /// The protocol version a peer speaks. Only these reach a handler.

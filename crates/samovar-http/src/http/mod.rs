@@ -3,10 +3,12 @@
 pub mod accept_encoding;
 pub(crate) mod media_type;
 mod method;
+mod pairs;
 pub mod percent;
 pub mod range;
 mod status;
 
 pub use media_type::MediaType;
 pub use method::{Method, Version};
+pub use pairs::Pairs;
 pub use status::Status;

@@ -9,14 +9,30 @@ pub struct Status(u16);
 impl Status {
     /// 200
     pub const OK: Self = Self(200);
+    /// 201
+    pub const CREATED: Self = Self(201);
+    /// 202
+    pub const ACCEPTED: Self = Self(202);
     /// 204
     pub const NO_CONTENT: Self = Self(204);
     /// 206
     pub const PARTIAL_CONTENT: Self = Self(206);
+    /// 301
+    pub const MOVED_PERMANENTLY: Self = Self(301);
+    /// 302
+    pub const FOUND: Self = Self(302);
+    /// 303
+    pub const SEE_OTHER: Self = Self(303);
     /// 304
     pub const NOT_MODIFIED: Self = Self(304);
+    /// 307
+    pub const TEMPORARY_REDIRECT: Self = Self(307);
+    /// 308
+    pub const PERMANENT_REDIRECT: Self = Self(308);
     /// 400
     pub const BAD_REQUEST: Self = Self(400);
+    /// 401
+    pub const UNAUTHORIZED: Self = Self(401);
     /// 403
     pub const FORBIDDEN: Self = Self(403);
     /// 404
@@ -25,6 +41,10 @@ impl Status {
     pub const METHOD_NOT_ALLOWED: Self = Self(405);
     /// 408
     pub const REQUEST_TIMEOUT: Self = Self(408);
+    /// 409
+    pub const CONFLICT: Self = Self(409);
+    /// 410
+    pub const GONE: Self = Self(410);
     /// 413
     pub const CONTENT_TOO_LARGE: Self = Self(413);
     /// 414
@@ -35,8 +55,12 @@ impl Status {
     pub const RANGE_NOT_SATISFIABLE: Self = Self(416);
     /// 417
     pub const EXPECTATION_FAILED: Self = Self(417);
+    /// 422
+    pub const UNPROCESSABLE_CONTENT: Self = Self(422);
     /// 426
     pub const UPGRADE_REQUIRED: Self = Self(426);
+    /// 429
+    pub const TOO_MANY_REQUESTS: Self = Self(429);
     /// 431
     pub const HEADER_FIELDS_TOO_LARGE: Self = Self(431);
     /// 500

@@ -1,0 +1,198 @@
+//! Why a handler has no answer.
+
+use std::borrow::Cow;
+use std::error::Error as StdError;
+use std::fmt;
+use std::io;
+
+use crate::http::Status;
+use crate::multipart::MultipartError;
+use crate::upload::BodyError;
+
+/// Why a handler gives no response: a status, a text the client may see, and a cause it may not.
+///
+/// Any [`std::error::Error`] becomes one by `?`. That is a 500 whose text stays inside: the client
+/// reads "Internal Server Error", the cause goes to [`Router::on_error`] and to the
+/// [`Observer`](crate::Observer). Errors that are the client's doing keep their status: a body that
+/// is too large (413), too slow (408) or broken off (400), a malformed form. They do so too where
+/// another error has them as its [source](StdError::source).
+///
+/// What the client did wrong in the eyes of a handler is said with [`Error::new`], or with a
+/// [`Status`] alone.
+///
+/// [`Router::on_error`]: crate::Router::on_error
+///
+/// # Examples
+///
+/// ```
+/// use samovar_http::{Error, Request, http::Status};
+///
+/// fn note(request: &mut Request) -> Result<String, Error> {
+///     let id: u64 = request.param("id").unwrap_or_default().parse()
+///         .map_err(|_| Error::new(Status::BAD_REQUEST, "a note has a number"))?;
+///     if id > 99 {
+///         return Err(Status::NOT_FOUND.into());
+///     }
+///     Ok(std::fs::read_to_string(format!("notes/{id}"))?)
+/// }
+/// ```
+pub struct Error(Box<Inner>);
+
+struct Inner {
+    status: Status,
+    message: Cow<'static, str>,
+    cause: Option<Box<dyn StdError + Send + Sync>>,
+}
+
+impl Error {
+    /// An error the client may read about.
+    pub fn new(status: Status, message: impl Into<Cow<'static, str>>) -> Self {
+        Self(Box::new(Inner {
+            status,
+            message: message.into(),
+            cause: None,
+        }))
+    }
+
+    /// The status of the response.
+    pub fn status(&self) -> Status {
+        self.0.status
+    }
+
+    /// What the client may read.
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
+    /// What the client may not read.
+    pub fn cause(&self) -> Option<&(dyn StdError + Send + Sync + 'static)> {
+        self.0.cause.as_deref()
+    }
+
+    /// The same error with another status, and a text that the client may read.
+    #[must_use]
+    pub fn because(mut self, status: Status, message: impl Into<Cow<'static, str>>) -> Self {
+        self.0.status = status;
+        self.0.message = message.into();
+        self
+    }
+}
+
+impl From<Status> for Error {
+    /// The message is the status's reason phrase.
+    fn from(status: Status) -> Self {
+        Self::new(status, status.reason())
+    }
+}
+
+impl<E: StdError + Send + Sync + 'static> From<E> for Error {
+    fn from(cause: E) -> Self {
+        let fault = client_fault(&cause);
+        let (status, message) = match fault {
+            Some((status, text)) => (status, Cow::Owned(text)),
+            None => {
+                let status = Status::INTERNAL_SERVER_ERROR;
+                (status, Cow::Borrowed(status.reason()))
+            }
+        };
+        Self(Box::new(Inner {
+            status,
+            message,
+            cause: Some(Box::new(cause)),
+        }))
+    }
+}
+
+/// Status and text if the client is to blame.
+fn client_fault(error: &(dyn StdError + 'static)) -> Option<(Status, String)> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(error) = error.downcast_ref::<BodyError>() {
+            return Some((error.status(), error.to_string()));
+        }
+        if let Some(error) = error.downcast_ref::<MultipartError>()
+            && let Some(status) = error.kind.status()
+        {
+            return Some((status, error.to_string()));
+        }
+        // The source of an I/O error is that of the error inside, not the error itself.
+        next = match error
+            .downcast_ref::<io::Error>()
+            .and_then(io::Error::get_ref)
+        {
+            Some(inside) => Some(inside),
+            None => error.source(),
+        };
+    }
+    None
+}
+
+impl fmt::Display for Error {
+    /// Status and message, and all causes: for logs, not for clients.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.0.status, self.0.message)?;
+        let mut next: Option<&dyn StdError> = match &self.0.cause {
+            Some(cause) => Some(&**cause),
+            None => None,
+        };
+        while let Some(cause) = next {
+            write!(f, ": {cause}")?;
+            next = cause.source();
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Error")
+            .field("status", &self.0.status)
+            .field("message", &self.0.message)
+            .field("cause", &self.0.cause)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::multipart::MultipartErrorKind;
+    use crate::proto::Refusal;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("my own")]
+    struct Mine(#[from] io::Error);
+
+    #[test]
+    fn causes_stay_inside() {
+        let error = Error::from(io::Error::other("/etc/secret"));
+        assert_eq!(error.status(), Status::INTERNAL_SERVER_ERROR);
+        assert_eq!(error.message(), "Internal Server Error");
+        assert_eq!(error.to_string(), "500 Internal Server Error: /etc/secret");
+        let error = error.because(Status::CONFLICT, "try again");
+        assert_eq!(
+            (error.status(), error.message()),
+            (Status::CONFLICT, "try again")
+        );
+        assert!(error.cause().is_some());
+    }
+
+    #[test]
+    fn the_clients_faults_are_found_below_other_errors() {
+        let too_large = || io::Error::from(BodyError::Refused(Refusal::BodyTooLarge));
+        assert_eq!(Error::from(too_large()).status(), Status::CONTENT_TOO_LARGE);
+        assert_eq!(
+            Error::from(Mine(too_large())).status(),
+            Status::CONTENT_TOO_LARGE
+        );
+        let incomplete = io::Error::from(BodyError::Incomplete);
+        assert_eq!(Error::from(incomplete).status(), Status::BAD_REQUEST);
+        let form = MultipartError::from(MultipartErrorKind::MediaType);
+        assert_eq!(Error::from(form).status(), Status::UNSUPPORTED_MEDIA_TYPE);
+        let form = io::Error::other(MultipartError::from(MultipartErrorKind::Truncated));
+        assert_eq!(Error::from(form).status(), Status::BAD_REQUEST);
+        let mut form = MultipartError::from(MultipartErrorKind::Read);
+        form.source = Some(too_large());
+        assert_eq!(Error::from(form).status(), Status::CONTENT_TOO_LARGE);
+    }
+}

@@ -1,0 +1,23 @@
+//! Which handler a request is for.
+
+mod lookup;
+mod next;
+mod params;
+mod path;
+mod pattern;
+#[expect(
+    clippy::module_inception,
+    reason = "a folder's noun is also that of its main type"
+)]
+mod route;
+mod router;
+mod service;
+mod trie;
+#[cfg(test)]
+mod trie_tests;
+
+pub use next::{Next, with};
+pub(crate) use params::Matched;
+pub use params::Params;
+pub use route::Route;
+pub use router::Router;

@@ -1,0 +1,125 @@
+//! What the parameters of a route stand for in a request.
+
+use std::fmt;
+use std::path::{Component, Path as FilePath};
+use std::sync::Arc;
+
+use super::trie::Span;
+use crate::request::Request;
+
+/// The text of a pattern and its wildcards' names.
+#[derive(Debug)]
+pub(crate) struct Template {
+    pub(crate) pattern: Box<str>,
+    pub(crate) names: Vec<Option<Box<str>>>,
+}
+
+/// How a request matched its route; kept with the request.
+#[derive(Debug)]
+pub(crate) struct Matched {
+    pub(crate) template: Arc<Template>,
+    /// What the spans refer to; the path as sent if that needed no decoding.
+    pub(crate) decoded: Option<Box<str>>,
+    pub(crate) spans: Box<[Span]>,
+}
+
+/// The parameters of a path, decoded.
+#[derive(Clone, Copy)]
+pub struct Params<'a> {
+    pub(crate) text: &'a str,
+    pub(crate) spans: &'a [Span],
+    pub(crate) names: &'a [Option<Box<str>>],
+}
+
+impl<'a> Params<'a> {
+    const NONE: Self = Self {
+        text: "",
+        spans: &[],
+        names: &[],
+    };
+
+    /// The text that stands for `{name}` or `{*name}`; `None` if the route has no such parameter.
+    ///
+    /// It is decoded, so it may hold anything: slashes too, where they were encoded.
+    pub fn get(&self, name: &str) -> Option<&'a str> {
+        self.iter()
+            .find(|(known, _)| *known == name)
+            .map(|(_, value)| value)
+    }
+
+    /// All named parameters, in the order of the pattern.
+    pub fn iter(&self) -> impl Iterator<Item = (&'a str, &'a str)> + use<'a> {
+        let text = self.text;
+        let named = self.names.iter().zip(self.spans);
+        named.filter_map(move |(name, span)| {
+            let value = text.get(span.start as usize..span.end as usize);
+            Some((name.as_deref()?, value.unwrap_or_default()))
+        })
+    }
+}
+
+impl fmt::Debug for Params<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.iter()).finish()
+    }
+}
+
+impl Request {
+    /// The text that stands for `{name}` or `{*name}` in the route's pattern, decoded; `None` if it
+    /// has no such parameter.
+    ///
+    /// ```
+    /// use samovar_http::{Request, Router};
+    ///
+    /// fn greet(request: &mut Request) -> String {
+    ///     format!("Hello, {}\n", request.param("name").unwrap_or("you"))
+    /// }
+    /// let router = Router::new().get("/hello/{name}", greet);
+    /// ```
+    pub fn param(&self, name: &str) -> Option<&str> {
+        self.params().get(name)
+    }
+
+    /// The same as a path of files: `None` too unless it leads from a folder to something below it,
+    /// without `..`, a root, or a NUL. Links are not looked at.
+    ///
+    /// ```
+    /// # use samovar_http::{Body, Error, Request, Response, http::Status};
+    /// fn download(request: &mut Request) -> Result<Option<Response>, Error> {
+    ///     let Some(path) = request.param_path("path") else {
+    ///         return Ok(None);
+    ///     };
+    ///     let file = std::fs::File::open(std::path::Path::new("public").join(path))?;
+    ///     Ok(Some(Response::new(Status::OK, Body::file(file)?)))
+    /// }
+    /// ```
+    pub fn param_path(&self, name: &str) -> Option<&FilePath> {
+        let path = FilePath::new(self.param(name)?);
+        let is_plain = |component| matches!(component, Component::Normal(_));
+        let is_below = path.components().all(is_plain)
+            && path.components().next().is_some()
+            && !path.as_os_str().as_encoded_bytes().contains(&0);
+        is_below.then_some(path)
+    }
+
+    /// All parameters of the path.
+    pub fn params(&self) -> Params<'_> {
+        let Some(matched) = &self.matched else {
+            return Params::NONE;
+        };
+        let raw = || std::str::from_utf8(self.head().path()).unwrap_or_default();
+        Params {
+            text: matched.decoded.as_deref().unwrap_or_else(raw),
+            spans: &matched.spans,
+            names: &matched.template.names,
+        }
+    }
+
+    /// The pattern of the route that is being served, such as `/users/{id}`: what metrics and logs
+    /// want, because there are few of them. `None` where no route matched.
+    pub fn pattern(&self) -> Option<&str> {
+        self.matched
+            .as_ref()
+            .map(|matched| &*matched.template.pattern)
+    }
+}

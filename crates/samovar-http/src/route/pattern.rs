@@ -1,0 +1,295 @@
+//! The patterns of routes, read once when a route is registered.
+//!
+//! | segment | matches | captured |
+//! |---|---|---|
+//! | `text` | itself | |
+//! | `{id}` | one segment, not empty | as `id` |
+//! | `{id}.json`, `v{major}` | one segment with that end or start, and something besides | as `id` |
+//! | `*` | one segment, not empty | |
+//! | `*.json`, `page_*`, `a*z` | one segment with that start and end | |
+//! | `*cat*` | one segment with that text somewhere | |
+//! | `{*rest}` | one segment or more, the first not empty | as `rest`, with its slashes |
+//! | `**` | the same | |
+//!
+//! Literal text is compared with the *decoded* path, and may itself be percent-encoded: `%2A` is a
+//! star and `%7B` a brace.
+
+use std::fmt;
+
+use crate::http::percent;
+
+/// The most wildcards a pattern may have: what they match is kept in an array of this length.
+pub(crate) const WILDCARD_COUNT_MAX: usize = 16;
+
+/// What one segment of a path has to be, names aside.
+///
+/// The order is that of preference: what matches less goes first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Matcher {
+    /// This text.
+    Literal(Box<str>),
+    /// A segment with parts that are given.
+    Partial(Partial),
+    /// Any one segment that is not empty.
+    One,
+    /// Any number of segments from one, the first not empty.
+    Rest,
+}
+
+/// A segment of which a part is given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Partial {
+    /// It starts and ends like this, with at least `between_len_min` bytes between.
+    Ends {
+        prefix: Box<str>,
+        suffix: Box<str>,
+        between_len_min: usize,
+    },
+    /// It has this text somewhere.
+    Contains(Box<str>),
+}
+
+impl Partial {
+    /// Where in `segment` the part that is not given lies: first byte, and one past the last.
+    pub(crate) fn find(&self, segment: &[u8]) -> Option<(usize, usize)> {
+        match self {
+            Self::Ends {
+                prefix,
+                suffix,
+                between_len_min,
+            } => {
+                let between = segment
+                    .strip_prefix(prefix.as_bytes())?
+                    .strip_suffix(suffix.as_bytes())?;
+                let end = prefix.len() + between.len();
+                (between.len() >= *between_len_min).then_some((prefix.len(), end))
+            }
+            Self::Contains(text) => {
+                memchr::memmem::find(segment, text.as_bytes()).map(|_| (0, segment.len()))
+            }
+        }
+    }
+
+    /// Sorts what is given most in front, since it matches least.
+    pub(crate) fn rank(&self) -> impl Ord + use<> {
+        let (given_len, is_loose, between_len_min) = match self {
+            Self::Ends {
+                prefix,
+                suffix,
+                between_len_min,
+            } => (prefix.len() + suffix.len(), false, *between_len_min),
+            Self::Contains(text) => (text.len(), true, 0),
+        };
+        let most_first = std::cmp::Reverse;
+        (most_first(given_len), is_loose, most_first(between_len_min))
+    }
+}
+
+/// A pattern, taken apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Pattern {
+    pub(crate) matchers: Vec<Matcher>,
+    /// A name, or none, for each matcher but the literals.
+    pub(crate) names: Vec<Option<Box<str>>>,
+}
+
+/// Why a pattern is none. The program has to be corrected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PatternError {
+    NoSlash,
+    EmptySegment,
+    QueryOrFragment,
+    Encoding,
+    Braces,
+    Name,
+    NameTwice,
+    TwoInSegment,
+    RestInSegment,
+    AfterRest,
+    TooMany,
+}
+
+impl fmt::Display for PatternError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoSlash => "it does not start with `/`",
+            Self::EmptySegment => "a segment is empty; only the last may be",
+            Self::QueryOrFragment => "a path has no `?` and no `#`; handlers read the query",
+            Self::Encoding => "`%` needs two hexadecimal digits, and the whole has to be UTF-8",
+            Self::Braces => "a brace has no partner; write `%7B` or `%7D` for the character",
+            Self::Name => "a name is letters, digits and `_`",
+            Self::NameTwice => "a name stands twice",
+            Self::TwoInSegment => "a segment has one parameter, or stars at its ends, or `a*z`",
+            Self::RestInSegment => "`**` and `{*name}` are segments of their own",
+            Self::AfterRest => {
+                "what follows `**` or `{*name}` needs some text, or nothing says where it starts"
+            }
+            Self::TooMany => "it has more than 16 wildcards",
+        })
+    }
+}
+
+impl Pattern {
+    pub(crate) fn parse(text: &str) -> Result<Self, PatternError> {
+        let segments = text.strip_prefix('/').ok_or(PatternError::NoSlash)?;
+        if text.contains(['?', '#']) {
+            return Err(PatternError::QueryOrFragment);
+        }
+        let mut pattern = Self {
+            matchers: Vec::new(),
+            names: Vec::new(),
+        };
+        let count = segments.split('/').count();
+        for (index, segment) in segments.split('/').enumerate() {
+            if segment.is_empty() && index + 1 < count {
+                return Err(PatternError::EmptySegment);
+            }
+            let (matcher, name) = parse_segment(segment)?;
+            pattern.push(matcher, name)?;
+        }
+        Ok(pattern)
+    }
+
+    fn push(&mut self, matcher: Matcher, name: Option<&str>) -> Result<(), PatternError> {
+        let follows_rest = self.matchers.last() == Some(&Matcher::Rest);
+        if follows_rest && matches!(matcher, Matcher::One | Matcher::Rest) {
+            return Err(PatternError::AfterRest);
+        }
+        if !matches!(matcher, Matcher::Literal(_)) {
+            if self.names.len() == WILDCARD_COUNT_MAX {
+                return Err(PatternError::TooMany);
+            }
+            if name.is_some() && self.names.iter().any(|known| known.as_deref() == name) {
+                return Err(PatternError::NameTwice);
+            }
+            self.names.push(name.map(Box::from));
+        }
+        self.matchers.push(matcher);
+        Ok(())
+    }
+}
+
+fn parse_segment(segment: &str) -> Result<(Matcher, Option<&str>), PatternError> {
+    let Some((prefix, rest)) = segment.split_once('{') else {
+        return Ok((parse_stars(segment)?, None));
+    };
+    let (inside, suffix) = rest.split_once('}').ok_or(PatternError::Braces)?;
+    if suffix.contains('{') || prefix.contains('*') || suffix.contains('*') {
+        return Err(PatternError::TwoInSegment);
+    }
+    if prefix.contains('}') || suffix.contains('}') || inside.contains('{') {
+        return Err(PatternError::Braces);
+    }
+    let (name, is_rest) = match inside.strip_prefix('*') {
+        Some(name) => (name, true),
+        None => (inside, false),
+    };
+    let is_word = |name: &str| name.chars().all(|c| c.is_alphanumeric() || c == '_');
+    if name.is_empty() || !is_word(name) {
+        return Err(PatternError::Name);
+    }
+    let matcher = match (is_rest, prefix.is_empty() && suffix.is_empty()) {
+        (true, true) => Matcher::Rest,
+        (true, false) => return Err(PatternError::RestInSegment),
+        (false, true) => Matcher::One,
+        (false, false) => ends(prefix, suffix, 1)?,
+    };
+    Ok((matcher, Some(name)))
+}
+
+fn parse_stars(segment: &str) -> Result<Matcher, PatternError> {
+    if segment.contains('}') {
+        return Err(PatternError::Braces);
+    }
+    match segment {
+        "*" => return Ok(Matcher::One),
+        "**" => return Ok(Matcher::Rest),
+        _ if segment.contains("**") => return Err(PatternError::RestInSegment),
+        _ => {}
+    }
+    let parts: Vec<&str> = segment.split('*').collect();
+    match *parts.as_slice() {
+        [text] => Ok(Matcher::Literal(literal(text)?)),
+        [prefix, suffix] => ends(prefix, suffix, 0),
+        ["", text, ""] => Ok(Matcher::Partial(Partial::Contains(literal(text)?))),
+        _ => Err(PatternError::TwoInSegment),
+    }
+}
+
+fn ends(prefix: &str, suffix: &str, between_len_min: usize) -> Result<Matcher, PatternError> {
+    Ok(Matcher::Partial(Partial::Ends {
+        prefix: literal(prefix)?,
+        suffix: literal(suffix)?,
+        between_len_min,
+    }))
+}
+
+fn literal(text: &str) -> Result<Box<str>, PatternError> {
+    let bytes = percent::decode(text.as_bytes()).ok_or(PatternError::Encoding)?;
+    match std::str::from_utf8(&bytes) {
+        Ok(text) => Ok(text.into()),
+        Err(_) => Err(PatternError::Encoding),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn refused(pattern: &str, expected: PatternError) {
+        assert_eq!(Pattern::parse(pattern), Err(expected), "{pattern:?}");
+    }
+
+    #[test]
+    fn what_is_no_pattern() {
+        refused("", PatternError::NoSlash);
+        refused("users", PatternError::NoSlash);
+        refused("//", PatternError::EmptySegment);
+        refused("/a//b", PatternError::EmptySegment);
+        refused("/a?b=c", PatternError::QueryOrFragment);
+        refused("/a#b", PatternError::QueryOrFragment);
+        refused("/%4", PatternError::Encoding);
+        refused("/%ff", PatternError::Encoding);
+        refused("/{a", PatternError::Braces);
+        refused("/a}", PatternError::Braces);
+        refused("/{{a}}", PatternError::Braces);
+        refused("/a}{b}", PatternError::Braces);
+        refused("/{}", PatternError::Name);
+        refused("/{*}", PatternError::Name);
+        refused("/{a-b}", PatternError::Name);
+        refused("/{a}/{a}", PatternError::NameTwice);
+        refused("/{a}{b}", PatternError::TwoInSegment);
+        refused("/{a}*", PatternError::TwoInSegment);
+        refused("/a*b*c", PatternError::TwoInSegment);
+        refused("/a**", PatternError::RestInSegment);
+        refused("/***", PatternError::RestInSegment);
+        refused("/x{*a}", PatternError::RestInSegment);
+        refused("/**/*", PatternError::AfterRest);
+        refused("/**/**", PatternError::AfterRest);
+        refused("/{*a}/{b}", PatternError::AfterRest);
+    }
+
+    #[test]
+    fn sixteen_wildcards_and_no_more() {
+        assert!(Pattern::parse(&"/*".repeat(16)).is_ok());
+        refused(&"/*".repeat(17), PatternError::TooMany);
+    }
+
+    #[test]
+    fn wildcards_may_follow_text_that_follows_the_rest() {
+        for pattern in ["/**/a", "/**/a*", "/**/{x}.txt", "/{*a}/b/{c}/**", "/a/"] {
+            assert!(Pattern::parse(pattern).is_ok(), "{pattern}");
+        }
+    }
+
+    #[test]
+    fn literal_text_may_be_encoded() {
+        let text = "/%2A%7Bñ%2F".to_owned();
+        let expected = Matcher::Literal("*{ñ/".into());
+        assert_eq!(
+            Pattern::parse(&text).map(|p| p.matchers),
+            Ok(vec![expected])
+        );
+    }
+}

@@ -1,0 +1,191 @@
+//! A router at work.
+
+use std::io::{self, Write};
+use std::net::ToSocketAddrs;
+
+use super::lookup::Miss;
+use super::next::Next;
+use super::router::{Router, Target};
+use crate::error::Error;
+use crate::head::Head;
+use crate::http::Status;
+use crate::into_response;
+use crate::io::listener::Listener;
+use crate::observer::{Incident, Observer};
+use crate::reply::{Inline, Reply, Turn};
+use crate::request::Request;
+use crate::response::{Body, Response};
+use crate::server::Server;
+use crate::service::{Intake, Service};
+
+impl Service for Router {
+    type Local = ();
+
+    fn local(&self) {}
+
+    fn inline(&self, (): &mut (), _: Turn, head: Head<'_>, reply: Reply<'_>) -> Inline {
+        if !self.has_inline {
+            return reply.dispatch();
+        }
+        let Some(hit) = self.find(head) else {
+            return reply.dispatch();
+        };
+        match &hit.entry.route.inline {
+            Some(inline) => hit.with_params(head, |params| inline(head, params, reply)),
+            None => reply.dispatch(),
+        }
+    }
+
+    fn intake(&self, head: Head<'_>) -> Intake {
+        match self.find(head) {
+            Some(hit) => hit.entry.route.intake,
+            // The answer does not depend on the body, so nothing of it is read.
+            None => Intake::Streamed(u64::MAX),
+        }
+    }
+
+    fn handle(&self, request: &mut Request) -> Response {
+        let head = request.head();
+        let (target, matched) = match self.find(head) {
+            Some(hit) => (Target::Route(hit.entry), Some(hit.into_matched())),
+            None => {
+                let (miss, scope) = self.miss(head);
+                (Target::Miss(miss, scope), None)
+            }
+        };
+        request.matched = matched;
+        let next = Next {
+            router: self,
+            scopes: self.path_of(&target),
+            wraps: &[],
+            is_in_route: false,
+            target,
+        };
+        next.run(request)
+    }
+
+    fn observer(&self) -> &dyn Observer {
+        match &self.observer {
+            Some(observer) => &**observer,
+            None => &ErrorsToStderr,
+        }
+    }
+}
+
+impl Router {
+    /// Serves on a TCP address, for ever. [`Server::builder`] has all the choices.
+    ///
+    /// # Errors
+    ///
+    /// If the address cannot be had, or threads cannot.
+    pub fn serve(self, addr: impl ToSocketAddrs) -> io::Result<()> {
+        let mut builder = Server::builder(self);
+        for addr in addr.to_socket_addrs()? {
+            builder = builder.listen(Listener::tcp(addr, 1024)?);
+        }
+        let _server = builder.start()?;
+        loop {
+            std::thread::park();
+        }
+    }
+
+    fn path_of(&self, target: &Target<'_>) -> &[usize] {
+        let scope = match target {
+            Target::Route(entry) => entry.scope,
+            Target::Miss(_, scope) => *scope,
+        };
+        self.scopes.get(scope).map_or(&[], |scope| &scope.path)
+    }
+
+    /// What stands within all middleware.
+    pub(crate) fn answer(&self, target: &Target<'_>, request: &mut Request) -> Response {
+        let answer = match target {
+            Target::Route(entry) => (entry.route.handler)(request),
+            Target::Miss(miss, _) => self.answer_miss(miss, target, request),
+        };
+        let response = answer.unwrap_or_else(|error| self.answer_error(&error, target, request));
+        match target {
+            Target::Miss(Miss::Methods(allow), _) => with_allow(response, allow),
+            _ => response,
+        }
+    }
+
+    fn answer_miss(
+        &self,
+        miss: &Miss,
+        target: &Target<'_>,
+        request: &mut Request,
+    ) -> Result<Response, Error> {
+        let scopes = || {
+            let path = self.path_of(target).iter().rev();
+            path.filter_map(|index| self.scopes.get(*index))
+        };
+        let (status, handler) = match miss {
+            Miss::BadPath => return Err(Error::new(Status::BAD_REQUEST, "malformed path")),
+            Miss::Options(allow) => {
+                let response = Response::new(Status::NO_CONTENT, Body::Empty);
+                return Ok(response.header("Allow", allow));
+            }
+            Miss::Elsewhere(location) => {
+                return Ok(Response::redirect(Status::PERMANENT_REDIRECT, location));
+            }
+            Miss::NotFound => (
+                Status::NOT_FOUND,
+                scopes().find_map(|scope| scope.not_found.as_ref()),
+            ),
+            Miss::Methods(_) => (
+                Status::METHOD_NOT_ALLOWED,
+                scopes().find_map(|scope| scope.method_not_allowed.as_ref()),
+            ),
+        };
+        let handler = handler.ok_or(status)?;
+        Ok(instead_of_ok(handler(request)?, status))
+    }
+
+    fn answer_error(&self, error: &Error, target: &Target<'_>, request: &mut Request) -> Response {
+        if error.status().code() >= 500 {
+            let head = request.head();
+            let incident = Incident::HandlerFailed { head, error };
+            self.observer().incident(&incident);
+        }
+        let scopes = self.path_of(target).iter().rev();
+        let handler = scopes
+            .filter_map(|index| self.scopes.get(*index))
+            .find_map(|scope| scope.on_error.as_ref());
+        let answer = handler.map(|handler| handler(request, error));
+        match answer {
+            Some(Ok(response)) => instead_of_ok(response, error.status()),
+            Some(Err(error)) => into_response::of_error(&error),
+            None => into_response::of_error(error),
+        }
+    }
+}
+
+/// Handlers of errors return pages, and forget the status.
+fn instead_of_ok(mut response: Response, status: Status) -> Response {
+    if response.status == Status::OK {
+        response.status = status;
+    }
+    response
+}
+
+/// RFC 9110, 15.5.6: "The origin server MUST generate an Allow header field in a 405 response".
+fn with_allow(response: Response, allow: &str) -> Response {
+    if response.status == Status::METHOD_NOT_ALLOWED && !response.has_header("Allow") {
+        response.header("Allow", allow)
+    } else {
+        response
+    }
+}
+
+/// The default observer of a router: an error that nobody hears of would be a riddle.
+struct ErrorsToStderr;
+
+impl Observer for ErrorsToStderr {
+    fn incident(&self, incident: &Incident<'_>) {
+        if let Incident::HandlerFailed { .. } = incident {
+            // There is nobody to tell that standard error is closed.
+            drop(writeln!(io::stderr().lock(), "{incident}"));
+        }
+    }
+}

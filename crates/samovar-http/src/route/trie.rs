@@ -1,0 +1,239 @@
+//! Patterns as a tree of segments, and the search in it.
+//!
+//! At each segment the alternatives are tried from the one that matches least to the one that
+//! matches most: literal, given in part, any one, the rest. A branch that ends nowhere is left
+//! again, so a path finds a pattern if any matches it, whatever was registered first.
+//!
+//! # Cost
+//!
+//! A literal is a binary search among its siblings; nothing is allocated. A node without a rest
+//! above it is visited at most once a search. Behind a rest, a node may be visited for each place
+//! where the rest may end; what failed from one place is remembered, so the whole costs at most
+//! the product of the path's segments and the tree's nodes, never a power of them.
+
+use super::path::Path;
+use super::pattern::{Matcher, Partial, Pattern, WILDCARD_COUNT_MAX};
+
+/// Where a wildcard's match lies in the text of the path.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub(crate) start: u32,
+    pub(crate) end: u32,
+}
+
+impl Span {
+    fn new(start: usize, end: usize) -> Self {
+        // Targets are bounded far below 4 GiB; a span that were not would name no text.
+        let narrow = |at| u32::try_from(at).unwrap_or(u32::MAX);
+        Self {
+            start: narrow(start),
+            end: narrow(end),
+        }
+    }
+}
+
+/// What the wildcards of a pattern matched, in order.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Captures {
+    spans: [Span; WILDCARD_COUNT_MAX],
+    count: usize,
+}
+
+impl Captures {
+    pub(crate) fn spans(&self) -> &[Span] {
+        self.spans.get(..self.count).unwrap_or_default()
+    }
+
+    fn push(&mut self, span: Span) {
+        // A pattern has no more wildcards than there are places.
+        if let Some(place) = self.spans.get_mut(self.count) {
+            *place = span;
+            self.count += 1;
+        }
+    }
+
+    fn pop(&mut self) {
+        self.count = self.count.saturating_sub(1);
+    }
+}
+
+#[derive(Debug)]
+struct Node<V> {
+    /// Sorted by text.
+    literals: Vec<(Box<str>, usize)>,
+    /// Sorted by rank, then by registration.
+    partials: Vec<(Partial, usize)>,
+    one: Option<usize>,
+    rest: Option<usize>,
+    value: Option<V>,
+}
+
+impl<V> Node<V> {
+    fn new() -> Self {
+        Self {
+            literals: Vec::new(),
+            partials: Vec::new(),
+            one: None,
+            rest: None,
+            value: None,
+        }
+    }
+
+    fn has_children(&self) -> bool {
+        !self.literals.is_empty() || !self.partials.is_empty()
+    }
+}
+
+/// Values by pattern.
+#[derive(Debug)]
+pub(crate) struct Trie<V> {
+    /// Invariant: every index in a node is that of a node, and the first is the root.
+    nodes: Vec<Node<V>>,
+}
+
+impl<V> Default for Trie<V> {
+    fn default() -> Self {
+        Self {
+            nodes: vec![Node::new()],
+        }
+    }
+}
+
+impl<V> Trie<V> {
+    /// The place of a pattern's value.
+    pub(crate) fn entry(&mut self, pattern: &Pattern) -> &mut Option<V> {
+        let mut at = 0;
+        for matcher in &pattern.matchers {
+            at = self.child(at, matcher);
+        }
+        &mut self.nodes[at].value
+    }
+
+    fn child(&mut self, at: usize, matcher: &Matcher) -> usize {
+        let fresh = self.nodes.len();
+        let node = &mut self.nodes[at];
+        let child = match matcher {
+            Matcher::Literal(text) => {
+                match node.literals.binary_search_by(|(known, _)| known.cmp(text)) {
+                    Ok(index) => node.literals[index].1,
+                    Err(index) => {
+                        node.literals.insert(index, (text.clone(), fresh));
+                        fresh
+                    }
+                }
+            }
+            Matcher::Partial(partial) => {
+                match node.partials.iter().find(|(known, _)| known == partial) {
+                    Some((_, child)) => *child,
+                    None => {
+                        node.partials.push((partial.clone(), fresh));
+                        node.partials.sort_by_key(|(partial, _)| partial.rank());
+                        fresh
+                    }
+                }
+            }
+            Matcher::One => *node.one.get_or_insert(fresh),
+            Matcher::Rest => *node.rest.get_or_insert(fresh),
+        };
+        if child == fresh {
+            self.nodes.push(Node::new());
+        }
+        child
+    }
+
+    /// The value of the most specific pattern that matches and that `accept` takes.
+    pub(crate) fn find<'t, T>(
+        &'t self,
+        path: &Path<'_>,
+        accept: impl FnMut(&'t V) -> Option<T>,
+    ) -> Option<(T, Captures)> {
+        let mut search = Search {
+            trie: self,
+            path,
+            accept,
+            captures: Captures::default(),
+            failed: Vec::new(),
+        };
+        let found = search.descend(0, Some(1))?;
+        Some((found, search.captures))
+    }
+}
+
+struct Search<'t, 'p, V, F> {
+    trie: &'t Trie<V>,
+    path: &'p Path<'p>,
+    accept: F,
+    captures: Captures,
+    /// Nodes of a rest, and from which place on none of its ends led anywhere.
+    failed: Vec<(usize, usize)>,
+}
+
+impl<'t, V, T, F: FnMut(&'t V) -> Option<T>> Search<'t, '_, V, F> {
+    /// Matches what starts at `at` below this node; `None` is behind the last segment. Recurses as
+    /// deep as the longest pattern.
+    fn descend(&mut self, index: usize, at: Option<usize>) -> Option<T> {
+        let trie = self.trie;
+        let node = trie.nodes.get(index)?;
+        let Some(start) = at else {
+            return (self.accept)(node.value.as_ref()?);
+        };
+        let path = self.path;
+        let (segment, next) = path.segment(start);
+        let literal = node
+            .literals
+            .binary_search_by(|(text, _)| text.as_bytes().cmp(segment));
+        if let Some((_, child)) = literal.ok().and_then(|found| node.literals.get(found))
+            && let Some(found) = self.descend(*child, next)
+        {
+            return Some(found);
+        }
+        for (partial, child) in &node.partials {
+            if let Some((from, to)) = partial.find(segment) {
+                let span = Span::new(start + from, start + to);
+                if let Some(found) = self.captured(span, *child, next) {
+                    return Some(found);
+                }
+            }
+        }
+        if segment.is_empty() {
+            return None;
+        }
+        if let Some(child) = node.one {
+            let span = Span::new(start, start + segment.len());
+            if let Some(found) = self.captured(span, child, next) {
+                return Some(found);
+            }
+        }
+        self.rest(node.rest?, start, next)
+    }
+
+    fn captured(&mut self, span: Span, child: usize, at: Option<usize>) -> Option<T> {
+        self.captures.push(span);
+        let found = self.descend(child, at);
+        if found.is_none() {
+            self.captures.pop();
+        }
+        found
+    }
+
+    /// A rest that starts at `start`: the shortest that something fits behind, or all.
+    fn rest(&mut self, child: usize, start: usize, first_end: Option<usize>) -> Option<T> {
+        let is_known = |(node, from): &(usize, usize)| *node == child && *from <= start;
+        if self.failed.iter().any(is_known) {
+            return None;
+        }
+        let continues = self.trie.nodes.get(child)?.has_children();
+        let mut end = if continues { first_end } else { None };
+        while let Some(at) = end {
+            if let Some(found) = self.captured(Span::new(start, at - 1), child, end) {
+                return Some(found);
+            }
+            end = self.path.segment(at).1;
+        }
+        let found = self.captured(Span::new(start, self.path.end()), child, None);
+        if found.is_none() {
+            self.failed.push((child, start));
+        }
+        found
+    }
+}

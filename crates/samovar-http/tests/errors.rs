@@ -1,0 +1,235 @@
+//! What becomes of errors and panics of handlers.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::io::{self, Read};
+use std::net::{Shutdown, SocketAddr};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use samovar_http::http::Status;
+use samovar_http::{
+    Error, Incident, IntoResponse, Limits, Observer, Request, Response, Route, Router, Server,
+};
+use support::{Answer, Reader, connect, serve};
+
+/// Remembers incidents.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<String>>>);
+
+impl Observer for Log {
+    fn incident(&self, incident: &Incident<'_>) {
+        self.0.lock().unwrap().push(incident.to_string());
+    }
+}
+
+fn start(router: Router) -> (Server<Router>, SocketAddr, Log) {
+    let log = Log::default();
+    let limits = Limits {
+        stall_time: Duration::from_millis(300),
+        ..Limits::default()
+    };
+    let (server, addr) = serve(router.observe(log.clone()), |builder| {
+        builder.io_threads(1).workers(2).limits(limits)
+    });
+    (server, addr, log)
+}
+
+fn get(addr: SocketAddr, path: &str) -> (u16, String) {
+    let mut reader = Reader::new(connect(addr));
+    reader.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
+    told(&reader.next(false).unwrap())
+}
+
+fn told(answer: &Answer) -> (u16, String) {
+    (
+        answer.status,
+        String::from_utf8(answer.body.clone()).unwrap(),
+    )
+}
+
+fn answer(status: u16, text: &str) -> (u16, String) {
+    (status, text.to_owned())
+}
+
+fn secret(_: &mut Request) -> Result<&'static str, Error> {
+    std::fs::read("/nonexistent/secret")?;
+    Ok("")
+}
+
+#[test]
+fn a_cause_is_logged_and_not_shown() {
+    let (_server, addr, log) = start(Router::new().get("/secret", secret));
+    assert_eq!(get(addr, "/secret"), answer(500, "Internal Server Error\n"));
+    let log = log.0.lock().unwrap();
+    let [line] = log.as_slice() else {
+        panic!("one incident: {log:?}");
+    };
+    assert!(line.starts_with("GET /secret failed: 500 "), "{line}");
+    assert!(line.contains("No such file"), "{line}");
+}
+
+#[test]
+fn what_the_client_did_wrong_is_shown_and_not_logged() {
+    let router = Router::new()
+        .get("/text", |_| -> Result<(), Error> {
+            Err(Error::new(Status::CONFLICT, "someone was faster"))
+        })
+        .get("/status", |_| -> Result<(), Error> {
+            Err(Status::GONE.into())
+        })
+        .get("/none", |_| None::<String>)
+        .get("/because", |_| {
+            let number = "x".parse::<u8>();
+            let why = |error| Error::from(error).because(Status::BAD_REQUEST, "not a number");
+            number.map_err(why).map(|number| number.to_string())
+        });
+    let (_server, addr, log) = start(router);
+    assert_eq!(get(addr, "/text"), answer(409, "someone was faster\n"));
+    assert_eq!(get(addr, "/status"), answer(410, "Gone\n"));
+    assert_eq!(get(addr, "/none"), answer(404, "Not Found\n"));
+    assert_eq!(get(addr, "/because"), answer(400, "not a number\n"));
+    assert!(log.0.lock().unwrap().is_empty());
+}
+
+#[test]
+fn one_handler_answers_all_errors() {
+    let page = |_: &mut Request, error: &Error| {
+        Response::html(Status::OK, format!("<p>{}", error.message()))
+    };
+    let inner = Router::new()
+        .get("/secret", secret)
+        .on_error(|_, error: &Error| (error.status(), "inner"));
+    let silent = Router::new().get("/secret", secret);
+    let router = Router::new()
+        .get("/secret", secret)
+        .on_error(page)
+        .mount("/inner", inner)
+        .mount("/silent", silent);
+    let (_server, addr, _log) = start(router);
+    assert_eq!(
+        get(addr, "/secret"),
+        answer(500, "<p>Internal Server Error")
+    );
+    assert_eq!(get(addr, "/none"), answer(404, "<p>Not Found"));
+    assert_eq!(get(addr, "/%"), answer(400, "<p>malformed path"));
+    assert_eq!(get(addr, "/inner/secret"), answer(500, "inner"));
+    assert_eq!(get(addr, "/inner/none"), answer(404, "inner"));
+    assert_eq!(
+        get(addr, "/silent/secret"),
+        answer(500, "<p>Internal Server Error")
+    );
+    let mut reader = Reader::new(connect(addr));
+    reader.send("POST /secret HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n");
+    let post = reader.next(false).unwrap();
+    assert_eq!(told(&post), answer(405, "<p>Method Not Allowed"));
+    assert_eq!(post.header("allow"), Some("GET, HEAD"));
+}
+
+#[test]
+fn an_error_handler_may_fail_too() {
+    let failing = |_: &mut Request, _: &Error| -> Result<String, Error> {
+        Err(io::Error::other("worse").into())
+    };
+    let router = Router::new()
+        .get("/secret", secret)
+        .get("/panic", |_| -> &'static str { panic!("on purpose") })
+        .on_error(failing);
+    let (_server, addr, log) = start(router);
+    assert_eq!(get(addr, "/secret"), answer(500, "Internal Server Error\n"));
+    assert_eq!(get(addr, "/panic"), answer(500, "Internal Server Error\n"));
+    let log = log.0.lock().unwrap();
+    assert!(
+        log.iter()
+            .any(|line| line == "handler panicked on GET /panic"),
+        "{log:?}"
+    );
+    drop(log);
+    assert_eq!(get(addr, "/none").0, 500);
+}
+
+#[test]
+fn what_handlers_return() {
+    let router = Router::new()
+        .get("/str", |_| "tea")
+        .get("/string", |_| "té".to_owned())
+        .get("/bytes", |_| vec![1_u8, 2])
+        .get("/unit", |_| ())
+        .get("/status", |_| Status::FORBIDDEN)
+        .get("/created", |_| Status::CREATED)
+        .get("/pair", |_| (Status::ACCEPTED, "later"))
+        .get("/json", |_| Response::json(Status::OK, "{}"))
+        .get("/redirect", |_| {
+            Response::redirect(Status::SEE_OTHER, "/str")
+        });
+    let (_server, addr, _log) = start(router);
+    let ask = |path: &str| {
+        let mut reader = Reader::new(connect(addr));
+        reader.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
+        let answer = reader.next(false).unwrap();
+        let media_type = answer.header("content-type").unwrap_or("").to_owned();
+        (answer.status, media_type, answer.body)
+    };
+    let expect = |path: &str, status: u16, media_type: &str, body: &[u8]| {
+        let expected = (status, media_type.to_owned(), body.to_vec());
+        assert_eq!(ask(path), expected, "{path}");
+    };
+    expect("/str", 200, "text/plain", b"tea");
+    expect("/string", 200, "text/plain; charset=utf-8", "té".as_bytes());
+    expect("/bytes", 200, "application/octet-stream", &[1, 2]);
+    expect("/unit", 204, "", b"");
+    expect("/status", 403, "text/plain", b"Forbidden\n");
+    expect("/created", 201, "", b"");
+    expect("/pair", 202, "text/plain", b"later");
+    expect("/json", 200, "application/json", b"{}");
+    expect("/redirect", 303, "", b"");
+    assert!(
+        Err::<(), _>(Error::from(Status::GONE))
+            .into_response()
+            .is_err()
+    );
+}
+
+fn read_all(request: &mut Request) -> Result<String, Error> {
+    let mut body = Vec::new();
+    request.reader().read_to_end(&mut body)?;
+    Ok(format!("{} bytes", body.len()))
+}
+
+#[test]
+fn errors_of_bodies_keep_their_status() {
+    let router = Router::new()
+        .route(Route::post("/stream", read_all).streaming(10))
+        .route(Route::post("/buffer", read_all).body_len_max(10));
+    let (_server, addr, log) = start(router);
+    let post = |path: &str, len: usize, body: &str| {
+        let mut reader = Reader::new(connect(addr));
+        reader.send(format!(
+            "POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: {len}\r\n\r\n{body}"
+        ));
+        reader
+    };
+    for path in ["/stream", "/buffer"] {
+        let at_limit = post(path, 10, "0123456789").next(false).unwrap();
+        assert_eq!(told(&at_limit), answer(200, "10 bytes"), "{path}");
+        let past = post(path, 11, "0123456789x").next(false).unwrap();
+        assert_eq!(past.status, 413, "{path}");
+    }
+    let mut slow = post("/stream", 10, "01234");
+    assert_eq!(slow.next(false).unwrap().status, 408);
+    let mut broken = post("/stream", 10, "01234");
+    broken.stream.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(broken.next(false).unwrap().status, 400);
+    let failed = |line: &&String| line.contains("failed");
+    assert_eq!(log.0.lock().unwrap().iter().find(failed), None);
+}
+
+#[test]
+fn a_miss_needs_no_body() {
+    let (_server, addr, _log) = start(Router::new().get("/a", |_| "a"));
+    let mut reader = Reader::new(connect(addr));
+    reader.send("POST /b HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999\r\n\r\n");
+    assert_eq!(reader.next(false).unwrap().status, 404);
+}

@@ -1,0 +1,400 @@
+//! Which handler a request reaches, and what is answered where there is none.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use samovar_http::http::Status;
+use samovar_http::{Next, Prepared, Request, Response, Route, Router, Server, with};
+use support::{Answer, Reader, connect, serve};
+
+fn start(router: Router) -> (Server<Router>, SocketAddr) {
+    serve(router, |builder| builder.io_threads(1).workers(2))
+}
+
+fn ask(addr: SocketAddr, method: &str, target: &str) -> Answer {
+    let mut reader = Reader::new(connect(addr));
+    reader.send(format!(
+        "{method} {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+    ));
+    reader.next(method == "HEAD").unwrap()
+}
+
+fn text(answer: &Answer) -> &str {
+    std::str::from_utf8(&answer.body).unwrap()
+}
+
+#[track_caller]
+fn check(addr: SocketAddr, request: &str, status: u16, body: &str) {
+    let (method, target) = request.split_once(' ').unwrap();
+    let answer = ask(addr, method, target);
+    assert_eq!((answer.status, text(&answer)), (status, body), "{request}");
+}
+
+/// Says which route it is, and its parameters.
+fn tell(name: &'static str) -> impl Fn(&mut Request) -> String + Send + Sync + 'static {
+    move |request| {
+        let params: Vec<_> = request
+            .params()
+            .iter()
+            .map(|(k, v)| format!("{k}={v}"))
+            .collect();
+        format!("{name} {}", params.join(" ")).trim_end().to_owned()
+    }
+}
+
+#[test]
+fn paths_and_parameters() {
+    let router = Router::new()
+        .get("/", tell("root"))
+        .get("/{*all}", tell("all"))
+        .get("/users/{id}", tell("user"))
+        .get("/users/{id}.json", tell("json"))
+        .get("/users/me", tell("me"))
+        .get("/users/*/photo", tell("photo"))
+        .get("/{*path}/history", tell("history"))
+        .get("/page_*", tell("page"))
+        .get("/ñandú/{x}", tell("bird"));
+    let (_server, addr) = start(router);
+    for (path, expected) in [
+        ("/", "root"),
+        ("/users/7", "user id=7"),
+        ("/users/7?id=8", "user id=7"),
+        ("/users/7.json", "json id=7"),
+        ("/users/me", "me"),
+        ("/users/7/photo", "photo"),
+        ("/a/b/history", "history path=a/b"),
+        ("/a/b", "all all=a/b"),
+        ("/page_7", "page"),
+        ("/%C3%B1and%C3%BA/%e2%9c%93", "bird x=✓"),
+        // An encoded slash does not divide.
+        ("/users/a%2Fb", "user id=a/b"),
+        ("/users/a%252Fb", "user id=a%2Fb"),
+        ("http://a/users/7", "user id=7"),
+        ("http://a", "root"),
+    ] {
+        check(addr, &format!("GET {path}"), 200, expected);
+    }
+    check(addr, "GET /users/%2", 400, "malformed path\n");
+    check(addr, "GET /users/%ff", 400, "malformed path\n");
+}
+
+#[test]
+fn methods() {
+    let router = Router::new()
+        .get("/a", tell("get"))
+        .post("/a", tell("post"))
+        .put("/b", tell("put"))
+        .delete("/b", tell("delete"))
+        .patch("/b", tell("patch"))
+        .options("/b", tell("options"))
+        .any("/c", tell("any"))
+        .get("/c", tell("get"))
+        .head("/d", |_| {
+            Response::text(Status::OK, "").header("X-Head", "own")
+        })
+        .get("/d", tell("get"))
+        .route(Route::new("PROPFIND", "/e", tell("propfind")))
+        .get("/notes/new", tell("form"))
+        .put("/notes/{id}", tell("note"));
+    let (_server, addr) = start(router);
+    for (request, expected) in [
+        ("GET /a", "get"),
+        ("POST /a", "post"),
+        ("PUT /b", "put"),
+        ("DELETE /b", "delete"),
+        ("PATCH /b", "patch"),
+        ("OPTIONS /b", "options"),
+        ("GET /c", "get"),
+        ("BREW /c", "any"),
+        ("PROPFIND /e", "propfind"),
+        ("GET /notes/new", "form"),
+        ("PUT /notes/new", "note id=new"),
+    ] {
+        check(addr, request, 200, expected);
+    }
+    let head = ask(addr, "HEAD", "/a");
+    assert_eq!(
+        (head.status, head.header("content-length")),
+        (200, Some("3"))
+    );
+    assert_eq!(ask(addr, "HEAD", "/d").header("x-head"), Some("own"));
+    assert_eq!(ask(addr, "GET", "/d").header("x-head"), None);
+    assert_eq!(ask(addr, "HEAD", "/e").status, 405);
+}
+
+#[test]
+fn a_405_names_what_is_allowed() {
+    let router = Router::new()
+        .get("/a", tell("get"))
+        .post("/a", tell("post"))
+        .delete("/{x}", tell("delete"));
+    let (_server, addr) = start(router);
+    let answer = ask(addr, "PUT", "/a");
+    assert_eq!(
+        (answer.status, text(&answer)),
+        (405, "Method Not Allowed\n")
+    );
+    // RFC 9110, 15.5.6: "The origin server MUST generate an Allow header field in a 405 response
+    // containing a list of the target resource's currently supported methods."
+    assert_eq!(answer.header("allow"), Some("GET, HEAD, POST, DELETE"));
+    assert_eq!(ask(addr, "OPTIONS", "/a").status, 405);
+}
+
+#[test]
+fn options_are_answered_by_choice() {
+    let router = Router::new()
+        .get("/a", tell("get"))
+        .put("/b", tell("put"))
+        .answer_options();
+    let (_server, addr) = start(router);
+    let answer = ask(addr, "OPTIONS", "/a");
+    assert_eq!(
+        (answer.status, answer.header("allow")),
+        (204, Some("GET, HEAD, OPTIONS"))
+    );
+    let answer = ask(addr, "OPTIONS", "*");
+    assert_eq!(answer.status, 204);
+    assert_eq!(answer.header("allow"), Some("GET, HEAD, PUT, OPTIONS"));
+    assert_eq!(ask(addr, "OPTIONS", "/c").status, 404);
+}
+
+#[test]
+fn misses_have_handlers() {
+    let router = Router::new()
+        .get("/a", tell("get"))
+        .not_found(|request: &mut Request| {
+            let path = String::from_utf8_lossy(request.head().path()).into_owned();
+            Response::html(Status::OK, format!("<h1>No {path}</h1>"))
+        })
+        .method_not_allowed(|_| (Status::NOT_IMPLEMENTED, "no"));
+    let (_server, addr) = start(router);
+    let answer = ask(addr, "GET", "/b");
+    assert_eq!((answer.status, text(&answer)), (404, "<h1>No /b</h1>"));
+    assert_eq!(
+        answer.header("content-type"),
+        Some("text/html; charset=utf-8")
+    );
+    let head = ask(addr, "HEAD", "/b");
+    assert_eq!(
+        (head.status, head.header("content-length")),
+        (404, Some("14"))
+    );
+    check(addr, "POST /a", 501, "no");
+}
+
+#[test]
+fn slashes_are_redirected_by_choice() {
+    let router = || {
+        Router::new()
+            .get("/a", tell("a"))
+            .get("/b/", tell("b"))
+            .get("/f/{*path}", tell("f"))
+            .get("/{x}", tell("x"))
+    };
+    let (_server, addr) = start(router());
+    check(addr, "GET /a/", 404, "Not Found\n");
+    let (_server, addr) = start(router().redirect_slashes());
+    let location = |target: &str| {
+        let answer = ask(addr, "GET", target);
+        (answer.status, answer.header("location").map(str::to_owned))
+    };
+    let to = |path: &str| (308, Some(path.to_owned()));
+    assert_eq!(location("/a/"), to("/a"));
+    assert_eq!(location("/a/?x=1&y"), to("/a?x=1&y"));
+    assert_eq!(location("/f/x/?"), (200, None));
+    assert_eq!(location("/%C3%B1/"), to("/%C3%B1"));
+    assert_eq!(location("http://a/a/"), to("/a"));
+    // A browser would take these for hosts.
+    assert_eq!(location("//evil.example/"), (404, None));
+    assert_eq!(location("//evil.example"), (404, None));
+    assert_eq!(location("/\\evil.example/").1, None);
+    assert_eq!(location("/%2Fevil.example/"), to("/%2Fevil.example"));
+    // Only where the method has a route there.
+    assert_eq!(ask(addr, "POST", "/a/").status, 404);
+    assert_eq!(location("/b"), (200, None), "{{x}} is a route for it");
+}
+
+fn label(name: &'static str) -> impl Fn(&mut Request, Next<'_>) -> Response + Send + Sync {
+    move |request, next| {
+        let seen = request
+            .extensions()
+            .get::<String>()
+            .cloned()
+            .unwrap_or_default();
+        request.extensions_mut().insert(format!("{seen}{name}>"));
+        next.run(request).header("X-Back", name)
+    }
+}
+
+#[test]
+fn middleware_stands_around_routes_misses_and_mounts() {
+    let seen = |request: &mut Request| request.extensions().get::<String>().cloned();
+    let admin = Router::new()
+        .get("/", seen)
+        .get("/users/{id}", tell("user"))
+        .wrap(label("inner"))
+        .not_found(|_| "nothing here");
+    let router = Router::new()
+        .get("/", seen)
+        .route(
+            Route::get("/one", seen)
+                .wrap(label("route1"))
+                .wrap(label("route2")),
+        )
+        .mount("/admin", admin)
+        .mount(
+            "/{tenant}/v1/",
+            Router::new().get("/", tell("tenant")).get("/x", tell("x")),
+        )
+        .wrap(label("a"))
+        .wrap(label("b"));
+    let (_server, addr) = start(router);
+    check(addr, "GET /", 200, "a>b>");
+    check(addr, "GET /one", 200, "a>b>route1>route2>");
+    check(addr, "GET /admin", 200, "a>b>inner>");
+    check(addr, "GET /admin/users/7", 200, "user id=7");
+    check(addr, "GET /t/v1/", 200, "tenant tenant=t");
+    check(addr, "GET /t/v1/x", 200, "x tenant=t");
+    check(addr, "GET /admin/none", 404, "nothing here");
+    check(addr, "GET /admin/", 404, "nothing here");
+    check(addr, "GET /none", 404, "Not Found\n");
+    let backs = |target| {
+        let answer = ask(addr, "GET", target);
+        let lines = answer
+            .head
+            .lines()
+            .filter_map(|line| line.strip_prefix("X-Back: "));
+        lines.collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(backs("/one"), "route2 route1 b a");
+    assert_eq!(backs("/admin/none"), "inner b a");
+    assert_eq!(backs("/none"), "b a");
+}
+
+#[test]
+fn middleware_may_keep_a_request_from_its_handler() {
+    let count = Arc::new(AtomicUsize::new(0));
+    let handler = with(&count, |count: &AtomicUsize, _: &mut Request| {
+        count.fetch_add(1, Ordering::SeqCst);
+        "in"
+    });
+    let guard = |request: &mut Request, next: Next<'_>| match request.head().header("x-key") {
+        Some(b"good") => next.run(request),
+        _ => Response::text(Status::UNAUTHORIZED, "who?"),
+    };
+    let (_server, addr) = start(Router::new().get("/", handler).wrap(guard));
+    check(addr, "GET /", 401, "who?");
+    check(addr, "GET /none", 401, "who?");
+    assert_eq!(count.load(Ordering::SeqCst), 0);
+    let mut reader = Reader::new(connect(addr));
+    reader.send("GET / HTTP/1.1\r\nHost: a\r\nX-Key: good\r\n\r\n");
+    assert_eq!(reader.next(false).unwrap().body, b"in");
+    assert_eq!(count.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn inline_routes_answer_or_decline() {
+    let known = Prepared::new(Status::OK, &[], b"known");
+    let route = Route::get("/{name}.info", tell("worker")).inline(move |head, params, reply| {
+        assert_eq!(head.method_name(), b"GET");
+        match params.get("name") {
+            Some("a b") => reply.prepared(&known),
+            _ => reply.dispatch(),
+        }
+    });
+    let (_server, addr) = start(Router::new().route(route).get("/x", tell("x")));
+    check(addr, "GET /a%20b.info", 200, "known");
+    check(addr, "GET /c.info", 200, "worker name=c");
+    check(addr, "GET /x", 200, "x");
+    check(addr, "GET /none", 404, "Not Found\n");
+}
+
+#[test]
+fn a_path_of_files_leads_below_its_folder() {
+    let file = |request: &mut Request| {
+        request
+            .param_path("path")
+            .map(|path| path.display().to_string())
+    };
+    let (_server, addr) = start(Router::new().get("/f/{*path}", file).get("/g/{path}", file));
+    check(addr, "GET /f/a/b.txt", 200, "a/b.txt");
+    for path in [
+        "/f/../x",
+        "/f/a/../../x",
+        "/f/%2e%2e/x",
+        "/g/..%2Fx",
+        "/g/%2Fetc%2Fpasswd",
+        "/f/a%00b",
+        "/f//etc/passwd",
+        "/g/.",
+    ] {
+        assert_eq!(ask(addr, "GET", path).status, 404, "{path}");
+    }
+}
+
+#[test]
+fn the_pattern_is_known_to_middleware() {
+    let tell_pattern = |request: &mut Request, next: Next<'_>| {
+        let pattern = request.pattern().unwrap_or("none").to_owned();
+        next.run(request).header("X-Pattern", pattern)
+    };
+    let inner = Router::new().get("/{id}", |_| ());
+    let (_server, addr) = start(Router::new().mount("/users", inner).wrap(tell_pattern));
+    assert_eq!(
+        ask(addr, "GET", "/users/7").header("x-pattern"),
+        Some("/users/{id}")
+    );
+    assert_eq!(ask(addr, "GET", "/").header("x-pattern"), Some("none"));
+}
+
+#[track_caller]
+fn refused(expected: &str, build: impl FnOnce() -> Router + std::panic::UnwindSafe) {
+    let panic = std::panic::catch_unwind(build).unwrap_err();
+    let text = panic.downcast_ref::<String>().unwrap();
+    assert!(text.contains(expected), "{text}");
+}
+
+#[test]
+fn mistakes_are_found_when_the_program_starts() {
+    let ok = |_: &mut Request| "";
+    refused("does not start with `/`", move || {
+        Router::new().get("a", ok)
+    });
+    refused("\"/{a\" is not a pattern", move || {
+        Router::new().get("/{a", ok)
+    });
+    refused("GET /{b} is the same route as /{a}", move || {
+        Router::new().get("/{a}", ok).get("/{b}", ok)
+    });
+    refused("GET /x/y is the same route as /x/y", move || {
+        Router::new()
+            .get("/x/y", ok)
+            .mount("/x", Router::new().get("/y", ok))
+    });
+    let inline = || Route::get("/hot", |_| "").inline(|_, _, reply| reply.dispatch());
+    let pass = |request: &mut Request, next: Next<'_>| next.run(request);
+    refused("answers inline", move || {
+        Router::new().wrap(pass).route(inline())
+    });
+    refused("answers inline", move || {
+        Router::new().route(inline()).wrap(pass)
+    });
+    refused("answers inline", move || {
+        Router::new().route(inline().wrap(pass))
+    });
+    refused("answers inline", move || {
+        Router::new()
+            .mount("/a", Router::new().route(inline()))
+            .wrap(pass)
+    });
+    refused("answers inline", move || {
+        Router::new()
+            .wrap(pass)
+            .mount("/a", Router::new().route(inline()))
+    });
+}
