@@ -71,7 +71,7 @@ impl Service for Echo {
             b"/chunked" => Response::new(Status::OK, Body::Source(Box::new(Counted(3))))
                 .trailers(&["X-Pieces"]),
             b"/empty" => Response::new(Status::NO_CONTENT, Body::Empty),
-            b"/reset" => Response::text(Status::new(205).unwrap_or(Status::OK), "never sent\n"),
+            b"/reset" => Response::text(Status::RESET_CONTENT, "never sent\n"),
             b"/fresh" => {
                 Response::new(Status::NOT_MODIFIED, Body::Empty).header("ETag", "\"letters\"")
             }

@@ -1,4 +1,4 @@
-//! No MUST is forgotten: each is cited by a test or excused.
+//! No MUST is forgotten: each is cited by a test or excused. The folder has the name of the test.
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +16,8 @@ fn words(path: &Path) -> String {
 #[test]
 fn every_must_is_cited_or_excused() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut sources: Vec<String> = fs::read_dir(root.join("rfc9112"))
+    let folder = root.join(env!("CARGO_CRATE_NAME"));
+    let mut sources: Vec<String> = fs::read_dir(&folder)
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .filter(|path| path.extension().is_some_and(|extension| extension == "rs"))
@@ -29,7 +30,7 @@ fn every_must_is_cited_or_excused() {
         "an exception without a reason"
     );
     sources.push(words(&root.join("exceptions.toml")));
-    let list = fs::read_to_string(root.join("rfc9112/musts.txt")).unwrap();
+    let list = fs::read_to_string(folder.join("musts.txt")).unwrap();
     let musts = list
         .lines()
         .filter(|line| !line.is_empty() && !line.starts_with('#'));

@@ -148,9 +148,11 @@ fn chunks(bytes: &[u8], body: &mut Vec<u8>) -> Option<usize> {
         let len = usize::from_str_radix(digits, 16).ok()?;
         let data = rest.get(line_len + 2..line_len + 2 + len)?;
         body.extend_from_slice(data);
-        at += line_len + len + 4;
         if len == 0 {
-            return (at <= bytes.len()).then_some(at);
+            // The trailers, and the empty line behind them.
+            let end = rest.windows(4).position(|part| part == b"\r\n\r\n")?;
+            return Some(at + end + 4);
         }
+        at += line_len + len + 4;
     }
 }

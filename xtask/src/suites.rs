@@ -273,7 +273,7 @@ fn plain(text: &str) -> String {
     plain
 }
 
-/// The cases of a report in JUnit's format: section, name, and whether there was a complaint.
+/// The cases of a `JUnit` report: section, name, and whether there was a complaint.
 fn junit(report: &str) -> Vec<String> {
     let case = |part: &str| {
         let attribute = |name: &str| {

@@ -183,6 +183,19 @@ fn negotiated(
 
 /// Makes the answer: its head into `output`, its body there too or into a transfer.
 fn render(conn: &mut Conn, response: Response, body_len: Option<u64>) {
+    // Empty, and not without a length: a 205 says that nothing follows (RFC 9110, 15.3.6).
+    let (response, body_len) = if response.status == Status::RESET_CONTENT {
+        (
+            Response {
+                body: Body::Empty,
+                has_trailers: false,
+                ..response
+            },
+            Some(0),
+        )
+    } else {
+        (response, body_len)
+    };
     let Response {
         status,
         fields,

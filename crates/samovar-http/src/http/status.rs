@@ -15,6 +15,8 @@ impl Status {
     pub const ACCEPTED: Self = Self(202);
     /// 204
     pub const NO_CONTENT: Self = Self(204);
+    /// 205: the body it is given is not sent
+    pub const RESET_CONTENT: Self = Self(205);
     /// 206
     pub const PARTIAL_CONTENT: Self = Self(206);
     /// 301
@@ -99,6 +101,7 @@ impl Status {
             201 => "Created",
             202 => "Accepted",
             204 => "No Content",
+            205 => "Reset Content",
             206 => "Partial Content",
             301 => "Moved Permanently",
             302 => "Found",

@@ -293,12 +293,14 @@ fn split_target(method: Method, target: &[u8]) -> Result<Target<'_>, Refusal> {
     }
     let mut parts = Target::default();
     let origin = match target {
+        _ if method == Method::Connect => {
+            return is_tunnel(target).then_some(parts).ok_or(Refusal::Target);
+        }
         [b'/', ..] => target,
         b"*" if method == Method::Options => {
             parts.path = target;
             return Ok(parts);
         }
-        _ if method == Method::Connect => return Ok(parts),
         _ => {
             let (authority, origin) = split_absolute(target).ok_or(Refusal::Target)?;
             parts.authority = Some(authority);
@@ -311,6 +313,23 @@ fn split_target(method: Method, target: &[u8]) -> Result<Target<'_>, Refusal> {
         (parts.path, parts.query) = (path, query.get(1..));
     }
     Ok(parts)
+}
+
+/// Whether a target is a host with a port that may be connected to (RFC 9110, 9.3.6).
+fn is_tunnel(target: &[u8]) -> bool {
+    let digits_len = target
+        .iter()
+        .rev()
+        .take_while(|byte| byte.is_ascii_digit())
+        .count();
+    let Some((host, digits)) = target.split_at_checked(target.len().saturating_sub(digits_len))
+    else {
+        return false;
+    };
+    let port = std::str::from_utf8(digits)
+        .ok()
+        .and_then(|digits| digits.parse::<u16>().ok());
+    host.len() > 1 && host.ends_with(b":") && is_host(target) && port.is_some_and(|port| port > 0)
 }
 
 /// Authority of an absolute-form target, and what is behind it; empty means the root.

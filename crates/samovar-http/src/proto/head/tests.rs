@@ -111,6 +111,7 @@ fn targets() {
     path("GET http://host?q", "");
     path("OPTIONS *", "*");
     path("CONNECT host:1", "");
+    path("CONNECT [::1]:65535", "");
     for line in [
         "GET *",
         "GET a",
@@ -119,6 +120,13 @@ fn targets() {
         "GET http://u@h/",
         "GET ftp://h/",
         "POST host:1",
+        "CONNECT host",
+        "CONNECT host:",
+        "CONNECT host:0",
+        "CONNECT host:65536",
+        "CONNECT host:x",
+        "CONNECT :1",
+        "CONNECT /",
     ] {
         refused(
             format!("{line} HTTP/1.1\r\nHost: a\r\n\r\n"),
