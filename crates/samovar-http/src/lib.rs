@@ -69,6 +69,7 @@ mod error;
 mod exec;
 mod extensions;
 mod form;
+pub mod handover;
 mod head;
 mod into_response;
 mod io;

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::ops::Deref;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -137,12 +138,12 @@ impl<S: Service> Builder<S> {
             .collect();
         let mut sockets: Vec<Vec<Socket>> = Vec::new();
         sockets.resize_with(self.io_threads, Vec::new);
+        let mut listening = Vec::new();
         for listener in self.listeners {
-            for (thread, socket) in sockets
-                .iter_mut()
-                .zip(listener.into_sockets(self.io_threads)?)
-            {
-                thread.push(socket);
+            let (shares, copies) = listener.into_sockets(self.io_threads)?;
+            listening.push(copies);
+            for (thread, share) in sockets.iter_mut().zip(shares) {
+                thread.extend(share);
             }
         }
         let inboxes = (0..self.io_threads)
@@ -171,6 +172,7 @@ impl<S: Service> Builder<S> {
         let server = Server {
             shared: Arc::clone(&shared),
             addrs,
+            listening: Mutex::new(listening),
             io_threads: Mutex::default(),
             workers: Arc::default(),
         };
@@ -243,6 +245,8 @@ pub struct Load {
 pub struct Server<S: Service> {
     shared: Arc<Shared<S>>,
     addrs: Vec<SocketAddr>,
+    /// The sockets of each listener, for a successor; empty once the server drains.
+    listening: Mutex<Vec<Vec<OwnedFd>>>,
     io_threads: Mutex<Vec<JoinHandle<()>>>,
     workers: Arc<Mutex<Vec<JoinHandle<()>>>>,
 }
@@ -265,6 +269,12 @@ impl<S: Service> Server<S> {
     /// The addresses of its TCP listeners.
     pub fn local_addrs(&self) -> &[SocketAddr] {
         &self.addrs
+    }
+
+    /// Copies of its listening sockets, listener by listener.
+    pub(crate) fn listening(&self) -> io::Result<Vec<Vec<OwnedFd>>> {
+        let copy = |sockets: &Vec<OwnedFd>| sockets.iter().map(OwnedFd::try_clone).collect();
+        lock(&self.listening).iter().map(copy).collect()
     }
 
     /// The application.
@@ -310,6 +320,7 @@ impl<S: Service> Server<S> {
     /// another thread with a shorter time.
     pub fn drain(&self, timeout: Duration) {
         let deadline = deadline(timeout);
+        lock(&self.listening).clear();
         for inbox in &self.shared.inboxes {
             // A thread that is gone has drained.
             drop(inbox.push(Message::Drain(deadline)));

@@ -16,7 +16,7 @@ use samovar_http::http::Status;
 use samovar_http::{
     Head, Incident, Inline, Observer, Prepared, Reply, Request, Response, Service, Turn,
 };
-use support::{Reader, connect, serve};
+use support::{Reader, connect, eventually, serve};
 
 struct Counting {
     prepared: Prepared,
@@ -95,4 +95,33 @@ fn without_descriptors_accepting_pauses_and_resumes() {
     assert!(failures < 1000, "{failures} attempts: it spins");
     setrlimit(Resource::Nofile, before).unwrap();
     assert_eq!(first.next(false).unwrap().status, 200);
+
+    // Where nobody leaves, those who wait are told after a while.
+    first.send("GET /gate HTTP/1.1\r\nHost: a\r\n\r\n");
+    while server.service().entered.load(Ordering::SeqCst) == 1 {
+        std::thread::yield_now();
+    }
+    let clients: Vec<TcpStream> = (0..CLIENTS).map(|_| connect(addr)).collect();
+    let open_count = std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let limit = Rlimit {
+        current: Some((open_count - 1 + SPARE) as u64),
+        maximum: before.maximum,
+    };
+    setrlimit(Resource::Nofile, limit).unwrap();
+    release.send(()).unwrap();
+    let has_answer = |client: &TcpStream| {
+        client.set_nonblocking(true).unwrap();
+        client.peek(&mut [0]).is_ok_and(|len| len > 0)
+    };
+    eventually("those without a place are told", || {
+        // How many those are depends on holes in the numbers of descriptors.
+        clients.iter().any(has_answer)
+    });
+    setrlimit(Resource::Nofile, before).unwrap();
+    for client in clients.into_iter().filter(has_answer) {
+        client.set_nonblocking(false).unwrap();
+        let answer = Reader::new(client).next(false).unwrap();
+        assert_eq!(answer.status, 503);
+        assert_eq!(answer.header("retry-after"), Some("1"));
+    }
 }

@@ -10,9 +10,9 @@
 //! more than enough others ends.
 //!
 //! Waking a thread costs more than most handlers. So [`Queue::push`] wakes nobody: an I/O thread
-//! pushes all it has and then calls [`Queue::wake`], which wakes one worker; that one wakes the next
-//! if it finds more than one job. The thread that slept last is woken first: its stack is warm, and
-//! those that are not needed sleep on.
+//! pushes all it has and then calls [`Queue::wake`], which wakes one worker; that one wakes the
+//! next if it finds more than one job. The thread that slept last is woken first: its stack is
+//! warm, and those that are not needed sleep on.
 
 use std::collections::VecDeque;
 use std::fmt;

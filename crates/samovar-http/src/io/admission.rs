@@ -1,5 +1,6 @@
 //! How connections come to an I/O thread, and how they leave it.
 
+use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -25,6 +26,23 @@ const DRAIN_ACCEPT_ROUNDS: usize = 128;
 /// closed whether the peer has heard why or not.
 const REFUSED_MAX: usize = 64;
 
+/// A descriptor kept for the time when there are no others.
+#[derive(Debug)]
+pub(super) struct Reserve {
+    descriptor: Option<OwnedFd>,
+    /// Accepting failed, and has not succeeded since.
+    is_short: bool,
+}
+
+impl Reserve {
+    pub(super) fn new() -> std::io::Result<Self> {
+        Ok(Self {
+            descriptor: Some(sys::wake_descriptor()?),
+            is_short: false,
+        })
+    }
+}
+
 impl<S: Service> IoThread<S> {
     pub(super) fn accept(&mut self, index: usize) {
         self.accept_some(index);
@@ -38,6 +56,7 @@ impl<S: Service> IoThread<S> {
             };
             match sys::accept(&listener.socket) {
                 Ok(Some((socket, peer))) => {
+                    self.reserve.is_short = false;
                     #[cfg(feature = "tls")]
                     if let Some(config) = listener.socket.tls.clone() {
                         self.admit_tls(socket, peer, &config);
@@ -51,6 +70,10 @@ impl<S: Service> IoThread<S> {
                         .service
                         .observer()
                         .incident(&Incident::AcceptFailed { error: &error });
+                    // The first time it waits, since descriptors may come back soon.
+                    if std::mem::replace(&mut self.reserve.is_short, true) {
+                        self.turn_waiting_away(index);
+                    }
                     self.pause_listeners();
                     return false;
                 }
@@ -89,6 +112,26 @@ impl<S: Service> IoThread<S> {
         } else {
             self.slab.put(key, Link::Http1(conn));
         }
+    }
+
+    /// Nothing was accepted for a while, for want of descriptors. With the one kept for this, those
+    /// who wait are told, one after the other.
+    fn turn_waiting_away(&mut self, index: usize) {
+        self.reserve.descriptor = None;
+        let mut answer = Vec::new();
+        answer::overload(&mut answer, false, &self.date);
+        if let Some(listener) = self.listeners.get(index) {
+            for _ in 0..ACCEPT_COUNT {
+                let Ok(Some((socket, _))) = sys::accept(&listener.socket) else {
+                    break;
+                };
+                // What the peer has sent is read, or closing would destroy the answer.
+                drop(sys::send(&socket, &answer, false));
+                drop(sys::shutdown_write(&socket));
+                drop(sys::recv(&socket, &mut self.read_buffer));
+            }
+        }
+        self.reserve.descriptor = sys::wake_descriptor().ok();
     }
 
     /// No room for this connection. It is told so, whatever it wants.

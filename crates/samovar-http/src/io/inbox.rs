@@ -50,8 +50,8 @@ pub(crate) enum Message {
 ///
 /// A connection that comes back answered, with nothing left to read, can wait: until its peer sends
 /// something, which is an event and wakes the thread anyway. Then the thread finds the connection
-/// away and looks in here ([`Inbox::miss`]). If it is still not back, it is noted as missed, and its
-/// return will wake.
+/// away and looks in here ([`Inbox::miss`]). If it is still not back, it is noted as missed, and
+/// its return will wake.
 #[derive(Debug)]
 pub(crate) struct Inbox {
     /// `None` once the thread is gone.
@@ -124,7 +124,10 @@ impl Inbox {
     /// the connection is not among them, its return will wake.
     pub(crate) fn miss(&self, key: Key, messages: &mut Vec<Message>) {
         if let Some(mail) = &mut *self.lock() {
-            let is_back = |message: &Message| matches!(message, Message::Returned(conn, _) if conn.key == key);
+            let is_back = |message: &Message| match message {
+                Message::Returned(conn, _) => conn.key == key,
+                _ => false,
+            };
             if !mail.messages.iter().any(is_back) && !mail.missed.contains(&key) {
                 mail.missed.push(key);
             }

@@ -32,6 +32,8 @@ pub struct Listener {
 struct Address {
     addr: SocketAddr,
     v6_only: bool,
+    /// Other processes may listen there too.
+    is_shared: bool,
     backlog: u32,
 }
 
@@ -47,6 +49,7 @@ impl Listener {
         Self::bind(Address {
             addr,
             v6_only: false,
+            is_shared: false,
             backlog,
         })
     }
@@ -60,12 +63,29 @@ impl Listener {
         Self::bind(Address {
             addr,
             v6_only: true,
+            is_shared: false,
+            backlog,
+        })
+    }
+
+    /// As [`tcp`](Self::tcp), but joins other processes of the same user that listen on this
+    /// address in the same way: the kernel spreads connections over all of them. For more
+    /// connections than one process may have descriptors.
+    ///
+    /// # Errors
+    ///
+    /// `AddrInUse` if somebody listens there who does not share; others as the system gives them.
+    pub fn tcp_shared(addr: SocketAddr, backlog: u32) -> io::Result<Self> {
+        Self::bind(Address {
+            addr,
+            v6_only: false,
+            is_shared: true,
             backlog,
         })
     }
 
     fn bind(address: Address) -> io::Result<Self> {
-        if address.addr.port() != 0 {
+        if address.addr.port() != 0 && !address.is_shared {
             // A socket without SO_REUSEPORT cannot share a port, so this finds a second server,
             // which otherwise would silently take half of the connections.
             drop(tcp_socket(address, false)?);
@@ -119,15 +139,25 @@ impl Listener {
     /// `InvalidInput` if it is something other than a socket that listens: to wait on one would be
     /// to wake for ever.
     pub fn inherited(socket: OwnedFd) -> io::Result<Self> {
-        if !sockopt::socket_acceptconn(&socket)? {
-            let message = "a socket that does not listen";
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        Self::handed_over(vec![socket])
+    }
+
+    /// Takes sockets for one address that listen already.
+    pub(crate) fn handed_over(sockets: Vec<OwnedFd>) -> io::Result<Self> {
+        let invalid = |message| Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        if sockets.is_empty() {
+            return invalid("no socket");
         }
-        // As for a socket of our own; a unix socket has no such option and no such delay.
-        sockopt::set_tcp_nodelay(&socket, true).unwrap_or_default();
-        rustix::io::ioctl_fionbio(&socket, true)?;
+        for socket in &sockets {
+            if !sockopt::socket_acceptconn(socket)? {
+                return invalid("a socket that does not listen");
+            }
+            // As for a socket of our own; a unix socket has no such option and no such delay.
+            sockopt::set_tcp_nodelay(socket, true).unwrap_or_default();
+            rustix::io::ioctl_fionbio(socket, true)?;
+        }
         Ok(Self {
-            sockets: vec![socket],
+            sockets,
             spread: None,
             #[cfg(feature = "tls")]
             tls: None,
@@ -165,24 +195,42 @@ impl Listener {
         SocketAddr::try_from(rustix::net::getsockname(socket).ok()?).ok()
     }
 
-    /// The socket of each of `count` threads, and whether they share one.
-    pub(crate) fn into_sockets(mut self, count: usize) -> io::Result<Vec<Socket>> {
+    /// The sockets of each of `count` threads. Every socket has a thread, because connections may
+    /// wait on each; a thread without one shares another's. And a copy of every socket.
+    pub(crate) fn into_sockets(
+        mut self,
+        count: usize,
+    ) -> io::Result<(Vec<Vec<Socket>>, Vec<OwnedFd>)> {
         self.spread(count)?;
-        let is_shared = self.spread.is_none() && count > 1;
-        while self.sockets.len() < count {
-            let shared = self.sockets.first().map(OwnedFd::try_clone);
-            self.sockets.push(shared.expect("a listener has a socket")?);
-        }
-        Ok(self
+        let copies = self
             .sockets
-            .into_iter()
-            .map(|socket| Socket {
-                socket,
-                is_shared,
-                #[cfg(feature = "tls")]
-                tls: self.tls.clone(),
-            })
-            .collect())
+            .iter()
+            .map(OwnedFd::try_clone)
+            .collect::<io::Result<_>>()?;
+        let socket_count = self.sockets.len();
+        let sharer_count = count.saturating_sub(socket_count);
+        let own_count = count - sharer_count;
+        let mut shares: Vec<Vec<Socket>> = Vec::new();
+        shares.resize_with(count, Vec::new);
+        for (thread, share) in shares.iter_mut().enumerate().take(sharer_count) {
+            let socket = self.sockets[thread % socket_count].try_clone()?;
+            share.push(self.end(socket, true));
+        }
+        let sockets = std::mem::take(&mut self.sockets);
+        for (index, socket) in sockets.into_iter().enumerate() {
+            let end = self.end(socket, index < sharer_count);
+            shares[sharer_count + index % own_count].push(end);
+        }
+        Ok((shares, copies))
+    }
+
+    fn end(&self, socket: OwnedFd, is_shared: bool) -> Socket {
+        Socket {
+            socket,
+            is_shared,
+            #[cfg(feature = "tls")]
+            tls: self.tls.clone(),
+        }
     }
 }
 

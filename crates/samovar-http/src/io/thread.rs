@@ -14,6 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::admission::Reserve;
 use super::answer::Date;
 use super::conn::Conn;
 use super::inbox::{Message, Verdict};
@@ -75,6 +76,7 @@ pub(crate) struct IoThread<S: Service> {
     pub(super) now: Instant,
     pub(super) swept: Instant,
     pub(super) date: Date,
+    pub(super) reserve: Reserve,
     /// Workers have something new to do and were not woken yet.
     has_given: bool,
     pub(super) drain_by: Option<Instant>,
@@ -112,6 +114,7 @@ impl<S: Service> IoThread<S> {
             now,
             swept: now,
             date: Date::default(),
+            reserve: Reserve::new()?,
             has_given: false,
             drain_by: None,
             drain_since: None,

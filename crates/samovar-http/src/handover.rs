@@ -1,0 +1,236 @@
+//! Passing listening sockets to a newer process, so that an upgrade drops no connection.
+//!
+//! The old process [offers](Offer) its sockets at a unix socket. The new one [takes](take) copies
+//! of them: both processes now accept from the same queues, so no connection that waits in one is
+//! lost. When the new one serves, it [releases](Predecessor::release) the old one, which drains. If
+//! the new one fails before that, the old one serves on as if nothing had been.
+//!
+//! Only a process of the same user is given anything.
+//!
+//! ```no_run
+//! # fn main() -> std::io::Result<()> {
+//! # use std::path::Path;
+//! # use std::time::Duration;
+//! # use samovar_http::{handover, Listener, Request, Response, Server, Service};
+//! # struct Hello;
+//! # impl Service for Hello {
+//! #     type Local = ();
+//! #     fn local(&self) {}
+//! #     fn handle(&self, _: &mut Request) -> Response { unimplemented!() }
+//! # }
+//! let path = Path::new("/run/hello/handover");
+//! let (listeners, predecessor) = match handover::take(path)? {
+//!     Some((listeners, predecessor)) => (listeners, Some(predecessor)),
+//!     None => (vec![Listener::tcp("[::]:8080".parse().unwrap(), 1024)?], None),
+//! };
+//! let mut builder = Server::builder(Hello);
+//! for listener in listeners {
+//!     builder = builder.listen(listener);
+//! }
+//! let server = builder.start()?;
+//! if let Some(predecessor) = predecessor {
+//!     predecessor.release()?;
+//! }
+//! // Returns when the next process has taken over.
+//! handover::Offer::new(path)?.wait(&server)?;
+//! server.drain(Duration::from_secs(60));
+//! # Ok(())
+//! # }
+//! ```
+
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, sockopt,
+};
+
+use crate::io::listener::Listener;
+use crate::server::Server;
+use crate::service::Service;
+
+/// Descriptors that the kernel passes in one message at most (`SCM_MAX_FD`).
+const DESCRIPTORS_MAX: usize = 253;
+/// The first byte of the message: its version.
+const VERSION: u8 = 1;
+/// What a successor says once it serves.
+const READY: u8 = b'R';
+/// How long the other side may take for its part of the exchange that needs no work.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A place where a successor can ask for the listening sockets. The socket file goes with it,
+/// unless a successor has put its own there.
+#[derive(Debug)]
+pub struct Offer {
+    listener: UnixListener,
+    path: PathBuf,
+    inode: Option<(u64, u64)>,
+}
+
+impl Offer {
+    /// Listens at `path`. What an earlier process left there is replaced.
+    ///
+    /// # Errors
+    ///
+    /// Those of the system; `AlreadyExists` if the path is something other than a socket.
+    pub fn new(path: &Path) -> io::Result<Self> {
+        use std::os::unix::fs::MetadataExt;
+        match std::fs::symlink_metadata(path) {
+            Ok(metadata) if metadata.file_type().is_socket() => std::fs::remove_file(path)?,
+            Ok(_) => {
+                let message = "a file that is no socket";
+                return Err(io::Error::new(io::ErrorKind::AlreadyExists, message));
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        let listener = UnixListener::bind(path)?;
+        let inode = std::fs::symlink_metadata(path)
+            .ok()
+            .map(|metadata| (metadata.dev(), metadata.ino()));
+        Ok(Self {
+            listener,
+            path: path.to_owned(),
+            inode,
+        })
+    }
+
+    /// Waits until a successor has taken over the sockets of `server`, and serves. The server goes
+    /// on meanwhile; what is left to do is to drain it.
+    ///
+    /// # Errors
+    ///
+    /// If nobody can be waited for any more.
+    pub fn wait<S: Service>(&self, server: &Server<S>) -> io::Result<()> {
+        loop {
+            let (stream, _) = self.listener.accept()?;
+            // A successor that fails is no reason to stop offering.
+            if matches!(hand_over(stream, &server.listening()?), Ok(true)) {
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl Drop for Offer {
+    fn drop(&mut self) {
+        use std::os::unix::fs::MetadataExt;
+        let present = std::fs::symlink_metadata(&self.path)
+            .ok()
+            .map(|metadata| (metadata.dev(), metadata.ino()));
+        if present.is_some() && present == self.inode {
+            // A file that is left over is replaced by the next offer.
+            std::fs::remove_file(&self.path).unwrap_or_default();
+        }
+    }
+}
+
+/// Sends the sockets and waits for the successor; `false` if it has given up.
+fn hand_over(mut stream: UnixStream, listeners: &[Vec<OwnedFd>]) -> io::Result<bool> {
+    if sockopt::socket_peercred(&stream)?.uid != rustix::process::getuid() {
+        return Ok(false);
+    }
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut message = vec![VERSION];
+    for sockets in listeners {
+        message.push(u8::try_from(sockets.len()).map_err(|_too_large| too_many())?);
+    }
+    let descriptors: Vec<_> = listeners.iter().flatten().map(AsFd::as_fd).collect();
+    if descriptors.len() > DESCRIPTORS_MAX || listeners.len() > DESCRIPTORS_MAX {
+        return Err(too_many());
+    }
+    let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)) {
+        return Err(too_many());
+    }
+    let flags = SendFlags::NOSIGNAL;
+    rustix::net::sendmsg(&stream, &[IoSlice::new(&message)], &mut ancillary, flags)?;
+    // How long a successor needs to start is not known. It may also die, which ends the stream.
+    let mut answer = [0];
+    Ok(stream.read(&mut answer)? == 1 && answer == [READY])
+}
+
+fn too_many() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidInput,
+        "more than 253 sockets to hand over",
+    )
+}
+
+/// The process that served until now; made by [`take`]. Dropping it without
+/// [`release`](Self::release) leaves the older process in charge.
+#[derive(Debug)]
+pub struct Predecessor(UnixStream);
+
+impl Predecessor {
+    /// Tells it that the new process serves.
+    ///
+    /// # Errors
+    ///
+    /// If it is gone already, which is as good.
+    pub fn release(mut self) -> io::Result<()> {
+        self.0.write_all(&[READY])
+    }
+}
+
+/// Asks the process that offers its sockets at `path` for them; `None` if there is none. The
+/// listeners are in the order in which that process has given them to its builder.
+///
+/// # Errors
+///
+/// If there is a process, but it does not hand over.
+pub fn take(path: &Path) -> io::Result<Option<(Vec<Listener>, Predecessor)>> {
+    let stream = match UnixStream::connect(path) {
+        Ok(stream) => stream,
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
+            ) =>
+        {
+            return Ok(None);
+        }
+        Err(error) => return Err(error),
+    };
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut message = [0; DESCRIPTORS_MAX + 1];
+    let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    let mut pieces = [IoSliceMut::new(&mut message)];
+    let received = rustix::net::recvmsg(&stream, &mut pieces, &mut ancillary, flags)?;
+    let mut descriptors = Vec::new();
+    for part in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = part {
+            descriptors.extend(rights);
+        }
+    }
+    let message = message.get(..received.bytes).unwrap_or_default();
+    let is_whole = !received.flags.contains(ReturnFlags::CTRUNC);
+    let Some((&VERSION, counts)) = message.split_first().filter(|_| is_whole) else {
+        return Err(not_understood());
+    };
+    let mut descriptors = descriptors.into_iter();
+    let listeners = counts
+        .iter()
+        .map(|count| Listener::handed_over(descriptors.by_ref().take((*count).into()).collect()))
+        .collect::<io::Result<_>>()?;
+    if descriptors.next().is_some() {
+        return Err(not_understood());
+    }
+    Ok(Some((listeners, Predecessor(stream))))
+}
+
+fn not_understood() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        "the running process hands over in another way, or not at all",
+    )
+}

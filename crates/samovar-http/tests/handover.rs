@@ -1,0 +1,153 @@
+//! A newer process takes over the sockets of an older one, and no connection is lost.
+#![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+mod support;
+
+use std::os::unix::net::UnixListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use samovar_http::handover::{self, Offer};
+use samovar_http::http::Status;
+use samovar_http::{Intake, Listener, Request, Response, Server};
+use support::{By, Reader, connect, eventually};
+
+type Handler = Box<dyn Fn(&mut Request) -> Response + Send + Sync>;
+
+fn named(name: &'static str) -> By<Handler> {
+    By {
+        handle: Box::new(move |_| Response::text(Status::OK, name)),
+        intake: Intake::Buffered(0),
+    }
+}
+
+fn start(name: &'static str, io_threads: usize, listeners: Vec<Listener>) -> Server<By<Handler>> {
+    let mut builder = Server::builder(named(name)).io_threads(io_threads);
+    for listener in listeners {
+        builder = builder.listen(listener);
+    }
+    builder.start().unwrap()
+}
+
+#[test]
+fn an_upgrade_drops_no_connection() {
+    // From more threads than before, and to fewer.
+    for (old_threads, new_threads) in [(3, 2), (2, 3), (2, 2)] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("handover");
+        let listener = Listener::tcp("127.0.0.1:0".parse().unwrap(), 128).unwrap();
+        let socket_path = dir.path().join("http");
+        let unix = Listener::unix(&socket_path, 128).unwrap();
+        let old = start("old", old_threads, vec![listener, unix]);
+        let addr = old.local_addrs()[0];
+        let (answered, is_done) = (Arc::new(AtomicUsize::new(0)), AtomicBool::new(false));
+        let new = std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    while !is_done.load(Ordering::SeqCst) {
+                        let mut client = Reader::new(connect(addr));
+                        client.send("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+                        let answer = client.next(false).expect("no connection is lost");
+                        assert_eq!(answer.status, 200);
+                        answered.fetch_add(1, Ordering::SeqCst);
+                    }
+                });
+            }
+            let some_more = || {
+                let before = answered.load(Ordering::SeqCst);
+                eventually("answers", || answered.load(Ordering::SeqCst) > before + 100);
+            };
+            some_more();
+            let offer = Offer::new(&path).unwrap();
+            let (old, path) = (&old, &path);
+            let drained = scope.spawn(move || {
+                offer.wait(old).unwrap();
+                old.drain(Duration::from_secs(20));
+            });
+            let (listeners, predecessor) = handover::take(path).unwrap().unwrap();
+            assert_eq!(listeners.len(), 2);
+            let new = start("new", new_threads, listeners);
+            some_more();
+            predecessor.release().unwrap();
+            drained.join().unwrap();
+            some_more();
+            is_done.store(true, Ordering::SeqCst);
+            new
+        });
+        // Nobody but the new one is left.
+        for _ in 0..20 {
+            let mut client = Reader::new(connect(addr));
+            client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+            assert_eq!(client.next(false).unwrap().body, b"new");
+        }
+        assert!(std::os::unix::net::UnixStream::connect(&socket_path).is_ok());
+        drop(new);
+    }
+}
+
+#[test]
+fn a_successor_that_fails_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("handover");
+    let listener = Listener::tcp("127.0.0.1:0".parse().unwrap(), 128).unwrap();
+    let old = start("old", 1, vec![listener]);
+    let addr = old.local_addrs()[0];
+    let offer = Offer::new(&path).unwrap();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| offer.wait(&old));
+        for _ in 0..3 {
+            let (listeners, predecessor) = handover::take(&path).unwrap().unwrap();
+            drop((listeners, predecessor));
+            let mut client = Reader::new(connect(addr));
+            client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+            assert_eq!(client.next(false).unwrap().body, b"old");
+        }
+        let (_listeners, predecessor) = handover::take(&path).unwrap().unwrap();
+        predecessor.release().unwrap();
+        waiting.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn where_nobody_offers_there_is_nothing_to_take() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("handover");
+    assert!(handover::take(&path).unwrap().is_none());
+    // Left over from a process that was killed.
+    drop(UnixListener::bind(&path).unwrap());
+    assert!(handover::take(&path).unwrap().is_none());
+    let offer = Offer::new(&path).unwrap();
+    drop(offer);
+    assert!(!path.exists());
+    // An offer leaves the file of the next one alone, and files that are no sockets.
+    let first = Offer::new(&path).unwrap();
+    let _second = Offer::new(&path).unwrap();
+    drop(first);
+    assert!(path.exists());
+    let file = dir.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    assert!(Offer::new(&file).is_err());
+    assert!(file.exists());
+}
+
+#[test]
+fn several_servers_share_one_port() {
+    let first = Listener::tcp_shared("127.0.0.1:0".parse().unwrap(), 128).unwrap();
+    let addr = first.local_addr().unwrap();
+    assert!(
+        Listener::tcp(addr, 128).is_err(),
+        "shared with those who say so"
+    );
+    let second = Listener::tcp_shared(addr, 128).unwrap();
+    let _first = start("first", 1, vec![first]);
+    let _second = start("second", 1, vec![second]);
+    let mut counts = [0, 0];
+    eventually("both are asked", || {
+        let mut client = Reader::new(connect(addr));
+        client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        let is_second = client.next(false).unwrap().body == b"second";
+        counts[usize::from(is_second)] += 1;
+        counts.iter().all(|count| *count > 0)
+    });
+}
