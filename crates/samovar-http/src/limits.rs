@@ -35,8 +35,12 @@ pub struct Limits {
     /// How long a closing connection is read so that the peer can see the last answer.
     /// Default: 2 s.
     pub linger_time: Duration,
-    /// Memory for bodies under way, in bytes; past it they leave in small pieces. Default: 64 MiB.
+    /// Memory for response bodies under way, in bytes; past it they leave in small pieces.
+    /// Default: 64 MiB.
     pub body_memory_max: usize,
+    /// Memory for request bodies that are read before their handlers start, in bytes and in sum;
+    /// past it 503. Default: 256 MiB.
+    pub request_memory_max: usize,
     /// Answers on one connection before it is closed; 0 means no limit. Default: 0.
     pub requests_per_connection_max: u64,
 }
@@ -86,6 +90,7 @@ impl Default for Limits {
             stall_len_min: 4096,
             linger_time: Duration::from_secs(2),
             body_memory_max: 64 << 20,
+            request_memory_max: 256 << 20,
             requests_per_connection_max: 0,
         }
     }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
+use crate::body::{Budget, Held};
 use crate::extensions::Extensions;
 use crate::head::{Head, Peer, Session};
 use crate::http::{Status, Version};
@@ -21,6 +22,8 @@ pub struct Request {
     pub(crate) session: Option<Arc<Session>>,
     /// The body, where it was read before the handler started.
     pub(crate) body: Vec<u8>,
+    /// What `body` takes of the memory for bodies.
+    held: Option<Held>,
     /// How much of `body` a reader has taken.
     pub(crate) read_len: usize,
     pub(crate) link: Link,
@@ -47,11 +50,22 @@ impl Request {
             peer,
             session: None,
             body: Vec::new(),
+            held: None,
             read_len: 0,
             link: Link::None,
             extensions: Extensions::default(),
             matched: None,
         }
+    }
+
+    /// Adds to the body; `false` if there is no memory for it.
+    pub(crate) fn add_body(&mut self, bytes: &[u8], budget: &Arc<Budget>) -> bool {
+        let held = self.held.get_or_insert_with(|| Held::new(budget));
+        let has_room = held.grow(bytes.len());
+        if has_room {
+            self.body.extend_from_slice(bytes);
+        }
+        has_room
     }
 
     /// Its head.

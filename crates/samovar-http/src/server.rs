@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::body::BufferPool;
+use crate::body::{Budget, BufferPool};
 #[cfg(feature = "compression")]
 use crate::compress::{Compression, Negotiator};
 use crate::exec::{self, Queue};
@@ -48,6 +48,7 @@ pub(crate) struct Core {
     pub(crate) limits: Limits,
     pub(crate) queue: Queue,
     pub(crate) inboxes: Vec<Inbox>,
+    pub(crate) request_memory: Arc<Budget>,
     pub(crate) buffers: Arc<BufferPool>,
     pub(crate) connection_count: AtomicUsize,
     /// Set when time is up or the I/O threads are gone: answers under way are given up.
@@ -159,6 +160,7 @@ impl<S: Service> Builder<S> {
             core: Arc::new(Core {
                 queue,
                 buffers: Arc::new(BufferPool::new(self.limits.body_memory_max, self.workers)),
+                request_memory: Arc::new(Budget::new(self.limits.request_memory_max)),
                 limits: self.limits,
                 inboxes,
                 connection_count: AtomicUsize::new(0),
@@ -236,8 +238,10 @@ pub struct Load {
     pub running_count: usize,
     /// Handlers that wait for their peer in the middle of a body.
     pub waiting_count: usize,
-    /// Memory for bodies under way, in bytes.
+    /// Memory for response bodies under way, in bytes.
     pub body_memory_len: usize,
+    /// Memory for request bodies that are read before their handlers start, in bytes.
+    pub request_memory_len: usize,
 }
 
 /// A running server. Dropping it stops it, and waits for handlers that run.
@@ -296,6 +300,7 @@ impl<S: Service> Server<S> {
             running_count: workers.running_count,
             waiting_count: workers.waiting_count,
             body_memory_len: self.shared.buffers.used_len(),
+            request_memory_len: self.shared.request_memory.used_len(),
         }
     }
 

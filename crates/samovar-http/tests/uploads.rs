@@ -252,6 +252,38 @@ fn a_stopping_server_does_not_wait_for_a_body() {
 }
 
 #[test]
+fn buffered_bodies_are_bounded_in_sum() {
+    let service = By {
+        handle: count,
+        intake: Intake::Buffered(100),
+    };
+    let limits = Limits {
+        request_memory_max: 100,
+        ..Limits::default()
+    };
+    let (server, addr) = serve(service, |builder| builder.limits(limits));
+    let mut first = Reader::new(connect(addr));
+    first.send(post("/", "Content-Length: 61"));
+    first.send([1; 60]);
+    eventually("it is held", || server.load().request_memory_len == 60);
+    let mut second = Reader::new(connect(addr));
+    second.send(post("/", "Content-Length: 40"));
+    second.send([1; 40]);
+    assert_eq!(second.next(false).unwrap().body, b"40 40");
+    second.send(post("/", "Content-Length: 41"));
+    second.send([1; 41]);
+    let answer = second.next(false).unwrap();
+    assert_eq!(answer.status, 503);
+    assert_eq!(answer.header("retry-after"), Some("1"));
+    second.expect_end();
+    first.send([1]);
+    assert_eq!(first.next(false).unwrap().body, b"61 61");
+    eventually("all is given back", || {
+        server.load().request_memory_len == 0
+    });
+}
+
+#[test]
 fn a_buffered_body_reads_the_same() {
     let service = By {
         handle: count,

@@ -4,6 +4,7 @@
 //! what is left, and goes on when it does. One batch at most exists for a body under way.
 
 mod batch;
+mod budget;
 mod pool;
 pub(crate) mod sources;
 mod transfer;
@@ -11,6 +12,7 @@ mod transfer;
 use std::io;
 
 pub use batch::Batch;
+pub(crate) use budget::{Budget, Held};
 pub(crate) use pool::{Buffer, BufferPool};
 pub(crate) use transfer::{Framing, Outcome, Transfer};
 

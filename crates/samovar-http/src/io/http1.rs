@@ -193,8 +193,13 @@ impl<S: Service> IoThread<S> {
                     }
                 }
                 Step::Data => {
-                    if let Some(request) = &mut conn.request {
-                        request.body.extend_from_slice(consumed);
+                    if let Some(request) = &mut conn.request
+                        && !request.add_body(consumed, &self.shared.request_memory)
+                    {
+                        conn.proto.close_after();
+                        conn.proto.answered(false);
+                        self.refuse(conn, Refusal::BodyMemory);
+                        break None;
                     }
                 }
                 Step::BodyEnd => break conn.request.take(),
@@ -342,6 +347,9 @@ impl<S: Service> IoThread<S> {
         let request = conn.request.take();
         let is_head = request.is_some_and(|request| request.head().method() == Method::Head);
         conn.needs_linger = true;
+        if refusal == Refusal::BodyMemory {
+            return answer::overload(&mut self.out, is_head, &self.date);
+        }
         let (status, body) = (refusal.status(), format!("{refusal}\n"));
         let (version, body) = (Version::Http11, body.as_bytes());
         answer::plain(

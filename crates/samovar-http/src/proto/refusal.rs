@@ -52,6 +52,9 @@ pub enum Refusal {
     /// The body is longer than the limit.
     #[error("request body too large")]
     BodyTooLarge,
+    /// Requests whose bodies are being read take all the memory there is for them.
+    #[error("overloaded, try again")]
+    BodyMemory,
     /// CONNECT, which makes a tunnel of a connection.
     #[error("CONNECT is not served")]
     Connect,
@@ -78,6 +81,7 @@ impl Refusal {
             Self::TransferCoding | Self::Connect => Status::NOT_IMPLEMENTED,
             Self::Expectation => Status::EXPECTATION_FAILED,
             Self::BodyTooLarge => Status::CONTENT_TOO_LARGE,
+            Self::BodyMemory => Status::SERVICE_UNAVAILABLE,
             Self::Timeout => Status::REQUEST_TIMEOUT,
         }
     }
