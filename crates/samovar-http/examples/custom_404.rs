@@ -1,0 +1,36 @@
+//! Pages of one's own for what is not there, not allowed, or went wrong.
+//!
+//! ```text
+//! cargo run --example custom_404
+//! curl -i http://127.0.0.1:8080/nowhere
+//! curl -i -X POST http://127.0.0.1:8080/
+//! curl -i http://127.0.0.1:8080/broken
+//! ```
+
+use samovar_http::http::Status;
+use samovar_http::{Error, Request, Response, Router};
+
+fn broken(_: &mut Request) -> Result<String, Error> {
+    // The client does not see this text; it goes to standard error.
+    Ok(std::fs::read_to_string("/nonexistent/secret")?)
+}
+
+fn not_found(_: &mut Request) -> Response {
+    Response::html(Status::NOT_FOUND, "<h1>There is no such page</h1>\n")
+}
+
+/// All other errors: the message is meant for the client, the cause is not.
+fn error_page(_: &mut Request, error: &Error) -> Response {
+    let page = format!("<h1>{} {}</h1>\n", error.status(), error.message());
+    Response::html(error.status(), page)
+}
+
+fn main() -> std::io::Result<()> {
+    let addr = std::env::args().nth(1).unwrap_or("127.0.0.1:8080".into());
+    Router::new()
+        .get("/", |_| "Hello\n")
+        .get("/broken", broken)
+        .not_found(not_found)
+        .on_error(error_page)
+        .serve(addr)
+}

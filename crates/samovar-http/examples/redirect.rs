@@ -1,0 +1,25 @@
+//! Redirects: by a handler, and of slashes at the end of a path.
+//!
+//! ```text
+//! cargo run --example redirect
+//! curl -i http://127.0.0.1:8080/old
+//! curl -iL http://127.0.0.1:8080/new/
+//! curl -i -d 'title=Tea' http://127.0.0.1:8080/notes
+//! ```
+
+use samovar_http::http::Status;
+use samovar_http::{Response, Router};
+
+fn main() -> std::io::Result<()> {
+    let addr = std::env::args().nth(1).unwrap_or("127.0.0.1:8080".into());
+    Router::new()
+        .get("/new", |_| "here\n")
+        // For ever: clients may remember it.
+        .get("/old", |_| {
+            Response::redirect(Status::PERMANENT_REDIRECT, "/new")
+        })
+        // The result of a POST is read with a GET, so that reloading the page posts nothing.
+        .post("/notes", |_| Response::redirect(Status::SEE_OTHER, "/new"))
+        .redirect_slashes()
+        .serve(addr)
+}

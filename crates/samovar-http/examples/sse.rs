@@ -1,0 +1,56 @@
+//! Server-sent events: what one client posts, all that listen get at once. Listening holds no
+//! thread.
+//!
+//! ```text
+//! cargo run --example sse
+//! curl -N http://127.0.0.1:8080/events
+//! curl -d 'Tea is ready' http://127.0.0.1:8080/say
+//! ```
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use samovar_http::http::Status;
+use samovar_http::{Body, Request, Response, Router, Sender, with};
+
+#[derive(Default)]
+struct Room {
+    listeners: Mutex<Vec<Sender>>,
+}
+
+impl Room {
+    fn listeners(&self) -> MutexGuard<'_, Vec<Sender>> {
+        self.listeners
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn listen(&self, _: &mut Request) -> Response {
+        let (sender, body) = Body::channel();
+        // A comment, so that the client sees the head at once.
+        if sender.try_send(": welcome\n\n").is_ok() {
+            self.listeners().push(sender);
+        }
+        Response::new(Status::OK, body)
+            .header("Content-Type", "text/event-stream")
+            .header("Cache-Control", "no-store")
+    }
+
+    /// Whoever has gone, or reads too slowly, is dropped; browsers come back by themselves.
+    fn say(&self, request: &mut Request) -> Status {
+        let text = String::from_utf8_lossy(request.body());
+        let lines: String = text.lines().map(|line| format!("data: {line}\n")).collect();
+        let event = format!("{lines}\n");
+        self.listeners()
+            .retain(|listener| listener.try_send(event.as_str()).is_ok());
+        Status::NO_CONTENT
+    }
+}
+
+fn main() -> std::io::Result<()> {
+    let addr = std::env::args().nth(1).unwrap_or("127.0.0.1:8080".into());
+    let room = Arc::new(Room::default());
+    Router::new()
+        .get("/events", with(&room, Room::listen))
+        .post("/say", with(&room, Room::say))
+        .serve(addr)
+}

@@ -1,0 +1,292 @@
+//! Every example does what its header says. `cargo test` builds the examples; this runs them.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use support::{Answer, Reader, connect};
+
+/// An example that runs, on a port the kernel chose.
+struct Example {
+    child: Child,
+    addr: SocketAddr,
+}
+
+impl Drop for Example {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+impl Example {
+    fn start(name: &str, arguments: &[&str]) -> Self {
+        let own = std::env::current_exe().unwrap();
+        let program = own.ancestors().nth(2).unwrap().join("examples").join(name);
+        assert!(
+            program.exists(),
+            "{}: build it with `cargo build --examples`",
+            program.display()
+        );
+        let mut child = Command::new(program)
+            .arg("127.0.0.1:0")
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let port = loop {
+            if let Some(port) = listening_port(child.id()) {
+                break port;
+            }
+            assert_eq!(child.try_wait().unwrap(), None, "{name} ended");
+            assert!(Instant::now() < deadline, "{name} does not listen");
+            std::thread::yield_now();
+        };
+        let addr = (Ipv4Addr::LOCALHOST, port).into();
+        Self { child, addr }
+    }
+
+    fn ask(&self, request: &str, fields: &str, body: &str) -> Answer {
+        let (method, target) = request.split_once(' ').unwrap();
+        let mut reader = Reader::new(connect(self.addr));
+        let len = body.len();
+        reader.send(format!(
+            "{method} {target} HTTP/1.1\r\nHost: a\r\n{fields}Content-Length: {len}\r\n\r\n{body}"
+        ));
+        reader.next(method == "HEAD").unwrap()
+    }
+
+    #[track_caller]
+    fn check(&self, request: &str, status: u16, body: &str) {
+        let answer = self.ask(request, "", "");
+        assert_eq!(
+            (answer.status, text(&answer)),
+            (status, body.to_owned()),
+            "{request}"
+        );
+    }
+}
+
+fn text(answer: &Answer) -> String {
+    String::from_utf8(answer.body.clone()).unwrap()
+}
+
+/// The TCP port a process listens on: the socket is known to the kernel by number.
+fn listening_port(pid: u32) -> Option<u16> {
+    let proc = PathBuf::from(format!("/proc/{pid}"));
+    let descriptors = std::fs::read_dir(proc.join("fd")).ok()?;
+    let links = descriptors.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
+    let sockets: Vec<String> = links.map(|link| link.display().to_string()).collect();
+    let table = std::fs::read_to_string(proc.join("net/tcp")).ok()?;
+    table.lines().skip(1).find_map(|line| {
+        let columns: Vec<&str> = line.split_whitespace().collect();
+        let is_own = sockets.contains(&format!("socket:[{}]", columns.get(9)?));
+        let is_listening = *columns.get(3)? == "0A";
+        let (_, port) = columns.get(1)?.split_once(':')?;
+        let port = u16::from_str_radix(port, 16).ok()?;
+        (is_own && is_listening).then_some(port)
+    })
+}
+
+#[test]
+fn basic() {
+    Example::start("basic", &[]).check("GET /", 200, "Hello, world\n");
+}
+
+#[test]
+fn router() {
+    let example = Example::start("router", &[]);
+    example.check("GET /users/7", 200, "user 7\n");
+    example.check("GET /users/7.json", 200, "{\"id\":7}\n");
+    example.check("GET /users/me", 200, "you\n");
+    example.check("DELETE /users/7", 204, "");
+    example.check("GET /files/any/path/below", 200, "file any/path/below\n");
+    example.check("GET /favicon.ico", 404, "Not Found\n");
+    example.check("GET /admin", 200, "admin\n");
+    example.check("GET /admin/status", 200, "all is well\n");
+    let answer = example.ask("PUT /users/7", "", "");
+    assert_eq!(answer.status, 405);
+    assert_eq!(answer.header("allow"), Some("GET, HEAD, DELETE, OPTIONS"));
+    assert_eq!(example.ask("OPTIONS /admin", "", "").status, 204);
+}
+
+#[test]
+fn parameters() {
+    let example = Example::start("parameters", &[]);
+    example.check("GET /add/2/3", 200, "5\n");
+    example.check("GET /add/2/tea", 400, "b is not a number\n");
+    example.check(
+        "GET /add/9223372036854775807/1",
+        422,
+        "Unprocessable Content\n",
+    );
+    let expected = "black tea with tags [\"hot\", \"dark\"], page 2\n";
+    example.check(
+        "GET /search?q=black+tea&tag=hot&tag=dark&page=2",
+        200,
+        expected,
+    );
+}
+
+#[test]
+fn redirect() {
+    let example = Example::start("redirect", &[]);
+    for (request, status) in [("GET /old", 308), ("GET /new/", 308), ("POST /notes", 303)] {
+        let answer = example.ask(request, "", "");
+        assert_eq!(
+            (answer.status, answer.header("location")),
+            (status, Some("/new")),
+            "{request}"
+        );
+    }
+}
+
+#[test]
+fn multipart() {
+    let example = Example::start("multipart", &[]);
+    assert!(text(&example.ask("GET /", "", "")).contains("multipart/form-data"));
+    let fields = "Content-Type: multipart/form-data; boundary=b\r\n";
+    let photo = "x".repeat(100_000);
+    let body = format!(
+        "--b\r\nContent-Disposition: form-data; name=title\r\n\r\nTea\r\n\
+         --b\r\nContent-Disposition: form-data; name=photo; filename=\"../tea.jpg\"\r\n\r\n\
+         {photo}\r\n--b--"
+    );
+    let answer = example.ask("POST /upload", fields, &body);
+    assert_eq!(text(&answer), "title: Tea\nphoto: file 0, 100000 bytes\n");
+    let folder = std::env::temp_dir().join(format!("samovar-uploads-{}", example.child.id()));
+    assert_eq!(std::fs::read_to_string(folder.join("0")).unwrap(), photo);
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn database() {
+    let example = Example::start("database", &[]);
+    let answer = example.ask("POST /notes", "", "Buy tea");
+    assert_eq!((answer.status, text(&answer)), (201, "/notes/1\n".into()));
+    example.check("GET /notes/1", 200, "Buy tea");
+    example.check("GET /notes", 200, "1: Buy tea\n");
+    example.check("GET /notes/2", 404, "Not Found\n");
+    example.check("DELETE /notes/1", 204, "");
+    example.check("DELETE /notes/1", 404, "Not Found\n");
+    example.check("GET /notes", 200, "");
+}
+
+#[test]
+fn custom_404() {
+    let example = Example::start("custom_404", &[]);
+    example.check("GET /nowhere", 404, "<h1>There is no such page</h1>\n");
+    example.check("POST /", 405, "<h1>405 Method Not Allowed</h1>\n");
+    example.check("GET /broken", 500, "<h1>500 Internal Server Error</h1>\n");
+}
+
+#[test]
+fn logging() {
+    let mut example = Example::start("logging", &[]);
+    let mut lines = BufReader::new(example.child.stdout.take().unwrap()).lines();
+    example.check("GET /", 200, "Hello\n");
+    let line = lines.next().unwrap().unwrap();
+    assert!(line.starts_with("127.0.0.1 GET / 200 6 bytes "), "{line}");
+    example.check("GET /broken", 500, "Internal Server Error\n");
+    let line = lines.next().unwrap().unwrap();
+    assert!(
+        line.starts_with("GET /broken failed: 500 Internal Server Error: No such"),
+        "{line}"
+    );
+    let line = lines.next().unwrap().unwrap();
+    assert!(line.starts_with("127.0.0.1 GET /broken 500 "), "{line}");
+}
+
+#[test]
+fn auth() {
+    let example = Example::start("auth", &[]);
+    example.check("GET /", 200, "Everybody may read this\n");
+    example.check("GET /account", 401, "Who are you?\n");
+    let answer = example.ask(
+        "GET /account",
+        "Authorization: Bearer secret-of-ada\r\n",
+        "",
+    );
+    assert_eq!(text(&answer), "Hello, Ada\n");
+    assert!(
+        answer
+            .header("server-timing")
+            .unwrap()
+            .starts_with("handler;dur=")
+    );
+}
+
+#[test]
+fn cookies() {
+    let example = Example::start("cookies", &[]);
+    let answer = example.ask("GET /", "", "");
+    assert_eq!(text(&answer), "Visit 1\n");
+    let cookie = answer
+        .header("set-cookie")
+        .unwrap()
+        .split(';')
+        .next()
+        .unwrap();
+    let answer = example.ask("GET /", &format!("Cookie: {cookie}\r\n"), "");
+    assert_eq!(text(&answer), "Visit 2\n");
+}
+
+#[test]
+fn streaming_upload() {
+    let example = Example::start("streaming_upload", &[]);
+    let folder = std::env::temp_dir().join(format!("samovar-files-{}", example.child.id()));
+    let body = "0123456789".repeat(100_000);
+    let answer = example.ask("PUT /files/big", "", &body);
+    assert_eq!(
+        (answer.status, text(&answer)),
+        (201, "1000000 bytes\n".into())
+    );
+    assert_eq!(std::fs::read_to_string(folder.join("big")).unwrap(), body);
+    assert_eq!(example.ask("PUT /files/..%2Fbig", "", "x").status, 400);
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn streaming_download() {
+    let folder = tempfile::tempdir().unwrap();
+    let content = "0123456789".repeat(100_000);
+    std::fs::write(folder.path().join("big"), &content).unwrap();
+    let example = Example::start("streaming_download", &[folder.path().to_str().unwrap()]);
+    example.check("GET /files/big", 200, &content);
+    example.check("GET /files/none", 404, "Not Found\n");
+    example.check("GET /files/../big", 404, "Not Found\n");
+    let answer = example.ask("GET /files/big", "Range: bytes=5-8\r\n", "");
+    assert_eq!((answer.status, text(&answer)), (206, "5678".into()));
+    assert_eq!(answer.header("content-range"), Some("bytes 5-8/1000000"));
+    assert_eq!(
+        example
+            .ask("GET /files/big", "Range: bytes=9999999-\r\n", "")
+            .status,
+        416
+    );
+    let count = text(&example.ask("GET /count", "", ""));
+    assert!(count.starts_with("1\n2\n") && count.ends_with("\n100000\n"));
+    let report = text(&example.ask("GET /report", "", ""));
+    assert!(report.starts_with("row 0\n") && report.ends_with("\nrow 99999\n"));
+}
+
+#[test]
+fn sse() {
+    let example = Example::start("sse", &[]);
+    let mut stream = connect(example.addr);
+    stream
+        .write_all(b"GET /events HTTP/1.1\r\nHost: a\r\n\r\n")
+        .unwrap();
+    let mut lines = BufReader::new(stream).lines().map(Result::unwrap);
+    assert!(lines.any(|line| line == ": welcome"));
+    assert_eq!(example.ask("POST /say", "", "Tea is\nready").status, 204);
+    assert!(lines.any(|line| line == "data: Tea is"));
+    assert!(lines.any(|line| line == "data: ready"));
+}
