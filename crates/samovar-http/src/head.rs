@@ -96,7 +96,7 @@ impl<'a> Head<'a> {
     }
 
     /// All header fields in order: name as sent, value without surrounding white space.
-    pub fn headers(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
+    pub fn headers(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone + use<'a> {
         let raw = self.raw;
         self.index
             .headers

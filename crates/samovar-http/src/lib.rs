@@ -85,6 +85,7 @@ mod service;
 #[cfg(feature = "tls")]
 pub mod tls;
 mod upload;
+pub mod ws;
 
 pub use ::cookie::{Cookie, SameSite};
 pub use body::{Batch, Progress, Source};

@@ -7,6 +7,7 @@ use crate::error::Error;
 use crate::head::{Head, Peer};
 use crate::http::Status;
 use crate::proto::Refusal;
+use crate::proto::ws::Failure;
 
 /// Told of what the engine does: for logs, metrics, alarms. No method may block, because some run
 /// on I/O threads; a panic in one costs the connection it is about.
@@ -90,6 +91,18 @@ pub enum Incident<'a> {
         /// The cause.
         error: &'a std::io::Error,
     },
+    /// The handler of a WebSocket panicked; the socket was closed with 1011.
+    SocketHandlerPanicked {
+        /// Who was at the other end.
+        peer: Peer,
+    },
+    /// A peer broke the rules of WebSocket, or a limit.
+    SocketFailed {
+        /// Who.
+        peer: Peer,
+        /// What it did.
+        failure: Failure,
+    },
     /// The limit of connections is reached; a new one was answered 503.
     ConnectionsFull,
     /// The queue to the workers is full; a request was answered 503.
@@ -111,6 +124,12 @@ impl fmt::Display for Incident<'_> {
             Self::TooSlow { peer } => write!(f, "{peer} is too slow, connection closed"),
             Self::HandshakeFailed { peer, error } => {
                 write!(f, "no secure connection with {peer}: {error}")
+            }
+            Self::SocketHandlerPanicked { peer } => {
+                write!(f, "WebSocket handler panicked, serving {peer}")
+            }
+            Self::SocketFailed { peer, failure } => {
+                write!(f, "failed WebSocket of {peer}: {failure}")
             }
             Self::ConnectionsFull => f.write_str("connection limit reached"),
             Self::WorkersFull => f.write_str("worker queue full"),

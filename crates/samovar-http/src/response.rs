@@ -12,6 +12,7 @@ use crate::channel::{self, Producer, Sender, Writer};
 use crate::http::Status;
 use crate::later::{Later, Responder};
 use crate::proto::encode;
+use crate::ws::Upgraded;
 
 /// The body of a response.
 #[non_exhaustive]
@@ -123,6 +124,8 @@ pub struct Response {
     pub(crate) is_uncompressed: bool,
     /// The answer is promised; the rest of this one counts for nothing.
     pub(crate) later: Option<Arc<Later>>,
+    /// What the connection becomes once the head has left.
+    pub(crate) upgrade: Option<Box<Upgraded>>,
     /// What writes the body once the head has left.
     pub(crate) producer: Option<Producer>,
 }
@@ -137,6 +140,7 @@ impl Response {
             has_trailers: false,
             is_uncompressed: false,
             later: None,
+            upgrade: None,
             producer: None,
         }
     }

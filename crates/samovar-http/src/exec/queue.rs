@@ -22,6 +22,7 @@ use std::thread::{self, Thread};
 
 use crate::io::conn::Conn;
 use crate::request::Request;
+use crate::ws::Socket;
 
 /// Something to do that may block.
 #[derive(Debug)]
@@ -33,6 +34,8 @@ pub(crate) enum Job {
     /// Go on with the handshake.
     #[cfg(feature = "tls")]
     Handshake(Box<Conn>),
+    /// Hand a WebSocket's events to its handler.
+    Events(Socket),
 }
 
 impl Job {
@@ -40,7 +43,7 @@ impl Job {
     fn is_request(&self) -> bool {
         match self {
             Self::Handle(..) => true,
-            Self::Pump(_) => false,
+            Self::Pump(_) | Self::Events(_) => false,
             #[cfg(feature = "tls")]
             Self::Handshake(_) => true,
         }
@@ -50,7 +53,7 @@ impl Job {
     fn is_streamed(&self) -> bool {
         match self {
             Self::Handle(conn, _) => conn.proto.has_body(),
-            Self::Pump(_) => false,
+            Self::Pump(_) | Self::Events(_) => false,
             #[cfg(feature = "tls")]
             Self::Handshake(_) => false,
         }

@@ -27,6 +27,7 @@ use crate::response::{Body, Response};
 use crate::server::{Core, Shared};
 use crate::service::Service;
 use crate::upload::Upload;
+use crate::ws::Socket;
 
 /// Bodies up to this length are copied behind their head and leave in the same write.
 const INLINE_BODY_LEN: usize = 64 * 1024;
@@ -37,13 +38,16 @@ pub(crate) fn run<S: Service>(shared: &Shared<S>) {
     while let Some(job) = shared.queue.pop(has_finished) {
         has_finished = true;
         let place = match &job {
-            Job::Handle(conn, _) | Job::Pump(conn) => (conn.home, conn.key),
+            Job::Handle(conn, _) | Job::Pump(conn) => Some((conn.home, conn.key)),
             #[cfg(feature = "tls")]
-            Job::Handshake(conn) => (conn.home, conn.key),
+            Job::Handshake(conn) => Some((conn.home, conn.key)),
+            Job::Events(_) => None,
         };
         // Handlers and sources have their own nets. This one is for what is left of an
         // application: its reports, and the dropping of its values.
-        if catch_unwind(AssertUnwindSafe(|| work(shared, job))).is_err() {
+        if catch_unwind(AssertUnwindSafe(|| work(shared, job))).is_err()
+            && let Some(place) = place
+        {
             lose(shared, place);
         }
     }
@@ -60,6 +64,21 @@ fn work<S: Service>(shared: &Shared<S>, job: Job) {
         }
         #[cfg(feature = "tls")]
         Job::Handshake(conn) => super::handshake::shake(shared, conn),
+        Job::Events(socket) => handle_events(shared, socket),
+    }
+}
+
+/// Hands a share of a WebSocket's events to its handler.
+fn handle_events<S: Service>(shared: &Shared<S>, socket: Socket) {
+    let peer = socket.peer();
+    let on_panic = || {
+        let incident = Incident::SocketHandlerPanicked { peer };
+        shared.service.observer().incident(&incident);
+    };
+    if socket.handle_events(on_panic) {
+        // Events are always accepted.
+        drop(shared.queue.push(Job::Events(socket)));
+        shared.queue.wake();
     }
 }
 
@@ -201,6 +220,7 @@ fn render(conn: &mut Conn, response: Response, body_len: Option<u64>) {
         fields,
         body,
         has_trailers,
+        upgrade,
         ..
     } = response;
     let version = conn.answer.version;
@@ -217,6 +237,9 @@ fn render(conn: &mut Conn, response: Response, body_len: Option<u64>) {
     if delimiter == Delimiter::Close {
         conn.answer.keep = false;
     }
+    // What follows 101 is no HTTP, so nothing is said about its end.
+    conn.answer.keep |= upgrade.is_some();
+    conn.upgrade = upgrade;
     conn.answer.status = status;
     let has_body = status.allows_body();
     let out = &mut conn.output;

@@ -7,6 +7,8 @@ use std::fmt;
 pub struct Status(u16);
 
 impl Status {
+    /// 101; only the engine's own handshakes answer so
+    pub(crate) const SWITCHING_PROTOCOLS: Self = Self(101);
     /// 200
     pub const OK: Self = Self(200);
     /// 201
@@ -91,12 +93,13 @@ impl Status {
 
     /// Whether a response with this status may have a body (RFC 9110, 6.4.1).
     pub fn allows_body(self) -> bool {
-        self.0 != 204 && self.0 != 304
+        self.0 >= 200 && self.0 != 204 && self.0 != 304
     }
 
     /// The usual reason phrase; empty for a code without one.
     pub fn reason(self) -> &'static str {
         match self.0 {
+            101 => "Switching Protocols",
             200 => "OK",
             201 => "Created",
             202 => "Accepted",

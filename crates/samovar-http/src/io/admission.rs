@@ -205,14 +205,16 @@ impl<S: Service> IoThread<S> {
         let mut keys = Vec::new();
         self.slab.keys_here(&mut keys);
         for key in keys {
-            self.guarded(Some(key), |thread| {
-                if let Some(Link::Http1(mut conn)) = thread.slab.take(key) {
+            self.guarded(Some(key), |thread| match thread.slab.take(key) {
+                Some(Link::Http1(mut conn)) => {
                     if conn.is_sending() {
                         conn.reset_on_close();
                         exec::fail(&thread.shared, &mut conn);
                     }
                     thread.close(conn);
                 }
+                Some(Link::Ws(conn)) => thread.cut_off_socket(conn),
+                None => {}
             });
         }
         for message in self.shared.inboxes[self.home].close() {

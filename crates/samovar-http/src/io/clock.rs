@@ -46,6 +46,12 @@ impl<S: Service> IoThread<S> {
         for key in keys {
             let overdue = match self.slab.peek(key) {
                 Some(Link::Http1(conn)) => self.overdue(conn),
+                Some(Link::Ws(_)) => {
+                    if let Some(Link::Ws(conn)) = self.slab.take(key) {
+                        self.guarded(Some(key), |thread| thread.sweep_socket(conn));
+                    }
+                    None
+                }
                 None => None,
             };
             let Some(overdue) = overdue else { continue };

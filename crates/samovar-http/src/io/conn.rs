@@ -19,6 +19,7 @@ use crate::later::Later;
 use crate::proto;
 use crate::request::Request;
 use crate::server::Core;
+use crate::ws::Upgraded;
 
 /// Memory an idle connection may keep for its next answer's head, in bytes.
 const IDLE_OUTPUT_LEN: usize = 256;
@@ -53,6 +54,8 @@ pub(crate) struct Conn {
     /// Nothing is read or sent but by the handshake.
     #[cfg(feature = "tls")]
     pub(crate) handshake: Option<Shaking>,
+    /// What the connection becomes once the answer is out.
+    pub(crate) upgrade: Option<Box<Upgraded>>,
     /// The kernel may have bytes, or the end of the stream, for us.
     pub(crate) readable: bool,
     /// The peer will send nothing more than what the kernel has.
@@ -111,6 +114,7 @@ impl Conn {
             body_len_max: 0,
             transfer: None,
             later: None,
+            upgrade: None,
             is_waiting: false,
             answer: Answer {
                 status: Status::OK,

@@ -117,6 +117,9 @@ impl<S: Service> IoThread<S> {
 
     /// Works on what was read, then reads.
     pub(super) fn go_on(&mut self, conn: &mut Conn) -> Next {
+        if conn.upgrade.is_some() {
+            return Next::OpenSocket;
+        }
         if conn.proto.phase() == Phase::Closed {
             return self.finish(conn);
         }
@@ -375,6 +378,8 @@ impl<S: Service> IoThread<S> {
             // There is no common language yet to say it in.
             #[cfg(feature = "tls")]
             Job::Handshake(conn) => return self.close(conn),
+            // Never refused.
+            Job::Events(_) => return,
         };
         conn.needs_linger |= conn.proto.has_body();
         conn.proto.answered(false);

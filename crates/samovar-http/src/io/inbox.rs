@@ -72,7 +72,7 @@ impl Mail {
     fn is_urgent(&mut self, message: &Message) -> bool {
         let (key, can_wait) = match message {
             Message::Returned(conn, verdict) => {
-                let is_quiet = conn.input.is_empty() && !conn.readable;
+                let is_quiet = conn.input.is_empty() && !conn.readable && conn.upgrade.is_none();
                 (
                     conn.key,
                     is_quiet && *verdict == Verdict::Answered { keep: true },

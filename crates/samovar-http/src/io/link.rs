@@ -2,12 +2,15 @@
 
 use super::conn::Conn;
 use super::sys::Edges;
+use super::ws::SocketConn;
 
 /// A connection that is here.
 #[derive(Debug)]
 pub(crate) enum Link {
     /// HTTP/1; travels to the workers and back.
     Http1(Box<Conn>),
+    /// A WebSocket; stays here.
+    Ws(Box<SocketConn>),
 }
 
 impl Link {
@@ -15,6 +18,7 @@ impl Link {
     pub(crate) fn note(&mut self, edges: Edges) {
         match self {
             Self::Http1(conn) => conn.note(edges),
+            Self::Ws(conn) => conn.note(edges),
         }
     }
 }

@@ -15,3 +15,4 @@ pub(crate) mod sys;
 pub(crate) mod thread;
 pub(crate) mod transport;
 pub(crate) mod wake;
+mod ws;

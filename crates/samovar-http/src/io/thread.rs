@@ -54,6 +54,8 @@ pub(super) enum Next {
     Shake,
     /// It goes to a worker, which sends more of the answer.
     Pump,
+    /// It has become a WebSocket.
+    OpenSocket,
     /// It is closed.
     Close,
 }
@@ -78,7 +80,7 @@ pub(crate) struct IoThread<S: Service> {
     pub(super) date: Date,
     pub(super) reserve: Reserve,
     /// Workers have something new to do and were not woken yet.
-    has_given: bool,
+    pub(super) has_given: bool,
     pub(super) drain_by: Option<Instant>,
     pub(super) drain_since: Option<Instant>,
 }
@@ -246,6 +248,7 @@ impl<S: Service> IoThread<S> {
                 let next = thread.step(&mut conn, edges);
                 thread.settle(conn, next);
             }
+            Link::Ws(conn) => thread.on_socket(conn, edges),
         });
     }
 
@@ -261,6 +264,7 @@ impl<S: Service> IoThread<S> {
                 self.slab.put(key, Link::Http1(conn));
                 self.again.push(key);
             }
+            Next::OpenSocket => self.open_socket(conn),
             Next::Close => self.close(conn),
             Next::Handle(request) => self.give(Job::Handle(conn, request)),
             #[cfg(feature = "tls")]

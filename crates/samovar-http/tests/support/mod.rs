@@ -6,6 +6,9 @@
 )]
 //! A raw client: writes bytes, reads answers, hides nothing.
 
+pub(crate) mod recorder;
+pub(crate) mod ws;
+
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;

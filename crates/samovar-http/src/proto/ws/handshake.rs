@@ -59,6 +59,9 @@ pub enum HandshakeError {
     /// A list of extensions that is none.
     #[error("Sec-WebSocket-Extensions is not a list of extensions")]
     Extensions,
+    /// A request with a body: its bytes could be taken for frames.
+    #[error("a handshake has no body")]
+    Body,
     /// A browser's page from elsewhere.
     #[error("pages of this origin may not open this WebSocket")]
     Origin,
@@ -75,6 +78,7 @@ impl HandshakeError {
             | Self::Connection
             | Self::VersionCount
             | Self::Key
+            | Self::Body
             | Self::Protocols
             | Self::Extensions => Status::BAD_REQUEST,
         }
@@ -128,6 +132,10 @@ impl<'a> Handshake<'a> {
         let key = only(values("Sec-WebSocket-Key")).ok_or(HandshakeError::Key)?;
         if STANDARD.decode(key).map(|key| key.len()) != Ok(KEY_LEN) {
             return Err(HandshakeError::Key);
+        }
+        let has_length = values("Content-Length").any(|value| value != b"0");
+        if has_length || values("Transfer-Encoding").next().is_some() {
+            return Err(HandshakeError::Body);
         }
         let mut protocols = Vec::new();
         for value in values("Sec-WebSocket-Protocol") {
@@ -310,6 +318,8 @@ mod tests {
                 ("sec-websocket-key", "x"),
                 E::Key,
             ),
+            ("A", "", ("Content-Length", "1"), E::Body),
+            ("A", "", ("Transfer-Encoding", "chunked"), E::Body),
             (
                 "A",
                 "",

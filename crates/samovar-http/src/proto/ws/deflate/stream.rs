@@ -204,20 +204,23 @@ fn deflate(message: &[u8], window: &[u8], window_bits: u8, out: &mut Vec<u8>) ->
     let mut stream = waiting
         .unwrap_or_else(|| Compress::new_with_window_bits(Compression::fast(), false, window_bits));
     let start = out.len();
-    // No longer than the message: past that the effort is given up.
-    out.reserve(message.len().saturating_add(TAIL.len()));
+    // What DEFLATE makes of the worst message; a stream that had no room is of no further use.
+    out.reserve(
+        message
+            .len()
+            .saturating_add(message.len() >> 3)
+            .saturating_add(64),
+    );
     let is_ready = window.is_empty() || stream.set_dictionary(window).is_ok();
     let status = stream.compress_vec(message, out, FlushCompress::Sync);
-    let is_whole = stream.total_in() == message.len() as u64 && out.len() < out.capacity();
+    let is_whole = status.is_ok()
+        && stream.total_in() == message.len() as u64
+        && out.len() < out.capacity()
+        && out.ends_with(&TAIL);
     let end = out.len().saturating_sub(TAIL.len());
-    let len = end.saturating_sub(start);
-    let is_shorter = is_ready
-        && status.is_ok()
-        && is_whole
-        && len < message.len()
-        && out.get(end..) == Some(&TAIL[..]);
+    let is_shorter = is_ready && is_whole && end.saturating_sub(start) < message.len();
     out.truncate(if is_shorter { end } else { start });
-    if is_largest {
+    if is_largest && is_whole {
         stream.reset();
         give_back(&DEFLATERS, stream);
     }
@@ -351,6 +354,27 @@ mod tests {
         assert!(!deflate_alone(b"", &mut out));
         assert!(!deflate_alone(b"abc", &mut out));
         assert_eq!(out, b"before");
+    }
+
+    #[test]
+    fn a_stream_goes_on_after_what_it_could_not_compress() {
+        let mut state = 88_172_645_463_325_252_u64;
+        let mut random = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state.to_le_bytes()[3]
+        };
+        for len in [1000, 16_000, 32_768, 65_536, 300_000] {
+            for modulus in [2, 16, 100, 230, 255] {
+                let message: Vec<u8> = (0..len).map(|_| random() % modulus).collect();
+                let mut out = Vec::new();
+                if deflate_alone(&message, &mut out) {
+                    let mut inflater = Inflater::new(false, 15);
+                    assert_eq!(inflate(&mut inflater, &out, len), Ok(message));
+                }
+            }
+        }
     }
 
     #[test]

@@ -1,0 +1,51 @@
+//! Sends back what it gets: `websocket_echo 127.0.0.1:8080`; ends with its input.
+//!
+//! `/inline` does so on the I/O thread, `/plain` without compression, all else on workers and with
+//! the compression the client offers.
+
+use std::io::Read;
+
+use samovar_http::ws::{Limits, Message, Origins, Socket, Upgrade};
+use samovar_http::{Listener, Request, Response, Server, Service};
+
+/// Large messages are welcome here.
+const LIMITS: Limits = Limits {
+    frame_len_max: 32 << 20,
+    message_len_max: 32 << 20,
+    inbound_len_max: 1 << 20,
+    outbound_len_max: 64 << 20,
+    ping_time: std::time::Duration::from_secs(30),
+    pong_time: std::time::Duration::from_secs(20),
+    close_time: std::time::Duration::from_secs(10),
+};
+
+struct Echo;
+
+impl Service for Echo {
+    type Local = ();
+
+    fn local(&self) {}
+
+    fn handle(&self, request: &mut Request) -> Response {
+        let upgrade = Upgrade::new(|socket: &Socket, message: Message<'_>| socket.send(message))
+            .limits(LIMITS)
+            .origins(Origins::Any);
+        let upgrade = match request.head().path() {
+            b"/inline" => upgrade.inline(),
+            b"/plain" => upgrade.compression(None),
+            _ => upgrade,
+        };
+        upgrade.accept(request)
+    }
+}
+
+fn main() -> std::io::Result<()> {
+    let addr = std::env::args().nth(1).unwrap_or("127.0.0.1:8080".into());
+    let addr = addr.parse().map_err(std::io::Error::other)?;
+    let server = Server::builder(Echo)
+        .listen(Listener::tcp(addr, 1024)?)
+        .start()?;
+    std::io::stdin().read_to_end(&mut Vec::new())?;
+    server.drain(std::time::Duration::from_secs(5));
+    Ok(())
+}

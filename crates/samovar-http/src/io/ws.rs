@@ -1,0 +1,461 @@
+//! What an I/O thread does for a WebSocket.
+//!
+//! Reading is its business alone; writing it shares with everybody who has a handle (see
+//! `ws/outbound.rs`). The connection never leaves this thread: to the workers go events.
+//!
+//! | stage | until | then |
+//! |---|---|---|
+//! | open | the peer closes, breaks a rule, or is gone | ending, or closed |
+//! | ending | our close frame is with the kernel | lingering |
+//! | lingering | the peer closes or time is up | closed |
+
+use std::time::Instant;
+
+use super::conn::Conn;
+use super::link::Link;
+use super::slab::Key;
+use super::sys::{self, Edges};
+use super::thread::IoThread;
+use super::wake::Waker;
+use crate::exec::Job;
+use crate::observer::Incident;
+use crate::proto::ws::deflate::Inflater;
+use crate::proto::ws::message::{Assembler, Event as Received};
+use crate::proto::ws::{CloseCode, Failure};
+use crate::service::Service;
+use crate::ws::{Closed, Event, Flushed, Handler, Message, Socket};
+
+/// Payload of the engine's own pings.
+const PING: &[u8] = b"there?";
+/// Bytes read and dropped from a peer that was told to go.
+const LINGER_LEN_MAX: u64 = 256 * 1024;
+
+/// How far a connection is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Open,
+    /// Nothing that comes is looked at any more (RFC 6455, 7.1.7).
+    Ending,
+    Lingering,
+}
+
+/// What is to become of a connection after a step.
+enum Next {
+    Wait,
+    Again,
+    Close,
+}
+
+/// The reading side of a WebSocket.
+pub(crate) struct SocketConn {
+    socket: Socket,
+    key: Key,
+    assembler: Assembler,
+    inflater: Option<Inflater>,
+    /// The handler, if it runs here.
+    inline: Option<Box<dyn Handler>>,
+    /// Bytes read that have to wait for the handler.
+    input: Vec<u8>,
+    stage: Stage,
+    /// The kernel may have bytes, or the end of the stream, for us.
+    readable: bool,
+    peer_ended: bool,
+    /// The handler was told of the end.
+    is_told: bool,
+    /// When the peer was last heard of.
+    heard: Instant,
+    /// When it was asked whether it is there.
+    pinged: Option<Instant>,
+    /// Start of a window of the least throughput: of an incomplete message, or of lingering.
+    since: Instant,
+    /// Bytes read since then.
+    moved_len: u64,
+    /// Start of a window of the least throughput of what is sent.
+    sending_since: Instant,
+}
+
+impl SocketConn {
+    pub(crate) fn note(&mut self, edges: Edges) {
+        self.readable |= edges.readable;
+        self.peer_ended |= edges.ended;
+    }
+
+    /// Reads once; `None` when nothing has arrived, `Some(0)` at the end.
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<Option<usize>> {
+        let (len, is_drained_by_short_read) = self.socket.recv(buffer)?;
+        self.readable = len
+            .is_some_and(|len| len == buffer.len() || self.peer_ended || !is_drained_by_short_read);
+        self.moved_len += len.unwrap_or(0) as u64;
+        Ok(len)
+    }
+
+    fn restart_clock(&mut self, now: Instant) {
+        self.since = now;
+        self.moved_len = 0;
+    }
+}
+
+impl std::fmt::Debug for SocketConn {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.socket.fmt(f)
+    }
+}
+
+impl Drop for SocketConn {
+    /// Handles may live on; the descriptor does not.
+    fn drop(&mut self) {
+        drop(self.socket.end());
+    }
+}
+
+impl<S: Service> IoThread<S> {
+    /// The 101 is with the kernel: from here on the connection speaks WebSocket.
+    pub(super) fn open_socket(&mut self, mut conn: Box<Conn>) {
+        let Some(mut accepted) = conn.upgrade.take() else {
+            return self.close(conn);
+        };
+        let Conn {
+            transport,
+            input,
+            key,
+            readable,
+            peer_ended,
+            ..
+        } = *conn;
+        let mut socket_conn = Box::new(SocketConn {
+            socket: accepted.socket.clone(),
+            key,
+            assembler: Assembler::default(),
+            inflater: accepted.inflater.take(),
+            inline: accepted.inline.take(),
+            input,
+            stage: Stage::Open,
+            readable,
+            peer_ended,
+            is_told: false,
+            heard: self.now,
+            pinged: None,
+            since: self.now,
+            moved_len: 0,
+            sending_since: self.now,
+        });
+        let waker = Waker::new(&self.shared.core, self.home, key);
+        accepted.socket.start(transport, waker);
+        accepted.is_started = true;
+        self.tell(&mut socket_conn, Event::Open);
+        // Writable: what was sent before now waits for it.
+        let edges = Edges {
+            writable: true,
+            ..Edges::default()
+        };
+        self.on_socket(socket_conn, edges);
+    }
+
+    pub(super) fn on_socket(&mut self, mut conn: Box<SocketConn>, edges: Edges) {
+        let next = self.work_on_socket(&mut conn, edges);
+        self.settle_socket(conn, next);
+    }
+
+    fn settle_socket(&mut self, conn: Box<SocketConn>, next: Next) {
+        let key = conn.key;
+        match next {
+            Next::Wait => self.slab.put(key, Link::Ws(conn)),
+            Next::Again => {
+                self.slab.put(key, Link::Ws(conn));
+                self.again.push(key);
+            }
+            Next::Close => {
+                drop(conn);
+                self.forget(key);
+            }
+        }
+    }
+
+    fn work_on_socket(&mut self, conn: &mut SocketConn, edges: Edges) -> Next {
+        if conn.stage == Stage::Lingering {
+            return self.linger_on_socket(conn);
+        }
+        if edges.writable || edges.woken {
+            match conn.socket.flush(&mut self.out) {
+                Err(error) => return self.lose_socket(conn, &error.to_string()),
+                Ok(Flushed::Close) if conn.stage == Stage::Ending => {
+                    return self.finish_socket(conn);
+                }
+                Ok(_) => {}
+            }
+            self.out.clear();
+        }
+        if conn.stage == Stage::Ending || conn.socket.is_paused() {
+            return Next::Wait;
+        }
+        if !conn.input.is_empty() {
+            let mut input = std::mem::take(&mut conn.input);
+            if let Some(next) = self.receive_on_socket(conn, &mut input) {
+                return next;
+            }
+        }
+        if !conn.readable {
+            return Next::Wait;
+        }
+        let mut buffer = std::mem::take(&mut self.read_buffer);
+        let next = match conn.read(&mut buffer) {
+            Ok(None) => Next::Wait,
+            Ok(Some(0)) => self.lose_socket(conn, "the peer went without a close frame"),
+            Err(error) => self.lose_socket(conn, &error.to_string()),
+            Ok(Some(len)) => {
+                conn.heard = self.now;
+                let bytes = buffer.get_mut(..len).unwrap_or_default();
+                let again = if conn.readable {
+                    Next::Again
+                } else {
+                    Next::Wait
+                };
+                self.receive_on_socket(conn, bytes).unwrap_or(again)
+            }
+        };
+        self.read_buffer = buffer;
+        next
+    }
+
+    /// Looks at bytes that were read; what has to wait is left in `conn.input`. `None`: more may be
+    /// read.
+    fn receive_on_socket(&mut self, conn: &mut SocketConn, bytes: &mut [u8]) -> Option<Next> {
+        let limits = conn.socket.limits().frame_limits();
+        if conn.inline.is_some() {
+            conn.socket.cork();
+        }
+        let mut at = 0;
+        let mut is_paused = false;
+        while conn.stage == Stage::Open && !is_paused && at < bytes.len() {
+            let rest = bytes.get_mut(at..).unwrap_or_default();
+            match conn.assembler.step(rest, &limits, conn.inflater.as_mut()) {
+                Ok((taken, None)) => at += taken,
+                Ok((taken, Some(event))) => {
+                    at += taken;
+                    self.on_received(conn, event);
+                    is_paused = conn.inline.is_none() && conn.socket.is_paused();
+                }
+                Err(failure) => self.fail_socket(conn, failure),
+            }
+        }
+        if is_paused {
+            conn.input = bytes.get(at..).unwrap_or_default().to_vec();
+        }
+        if !conn.assembler.is_partial() {
+            conn.restart_clock(self.now);
+        }
+        if conn.inline.is_some() || conn.stage == Stage::Ending {
+            let flushed = conn.socket.flush(&mut self.out);
+            self.out.clear();
+            return match flushed {
+                Err(error) => Some(self.lose_socket(conn, &error.to_string())),
+                Ok(Flushed::Close) if conn.stage == Stage::Ending => Some(self.finish_socket(conn)),
+                Ok(_) if conn.stage == Stage::Ending => Some(Next::Wait),
+                Ok(_) => None,
+            };
+        }
+        is_paused.then_some(Next::Wait)
+    }
+
+    fn on_received(&mut self, conn: &mut SocketConn, event: Received<'_>) {
+        match event {
+            Received::Ping(payload) => conn.socket.pong(&payload),
+            Received::Pong(payload) if *payload == *PING => {}
+            Received::Pong(payload) => match &mut conn.inline {
+                None => self.tell(conn, Event::Pong(payload.into_owned())),
+                Some(handler) => {
+                    let socket = &conn.socket;
+                    let is_sound = socket.guarded(|| handler.pong(socket, &payload));
+                    self.check_sound(conn, is_sound);
+                }
+            },
+            Received::Text(text) => match conn.inline {
+                None => self.tell(conn, Event::Text(text.into_owned())),
+                Some(_) => self.message_inline(conn, Message::Text(&text)),
+            },
+            Received::Binary(data) => match conn.inline {
+                None => self.tell(conn, Event::Binary(data.into_owned())),
+                Some(_) => self.message_inline(conn, Message::Binary(&data)),
+            },
+            Received::Close(said) => {
+                let code = said.as_ref().map(|(code, _)| *code);
+                conn.socket.close_in_turn(code);
+                conn.stage = Stage::Ending;
+                let closed = Closed {
+                    // RFC 6455, 7.1.5: no code said is told as 1005.
+                    code: code.map_or(1005, CloseCode::number),
+                    reason: said.map_or(String::new(), |(_, reason)| reason.into_owned()),
+                    is_clean: true,
+                };
+                self.tell_end(conn, closed);
+            }
+        }
+    }
+
+    fn message_inline(&mut self, conn: &mut SocketConn, message: Message<'_>) {
+        if let Some(handler) = &mut conn.inline {
+            let socket = &conn.socket;
+            let is_sound = socket.guarded(|| handler.message(socket, message));
+            self.check_sound(conn, is_sound);
+        }
+    }
+
+    /// Tells the handler, here or on a worker.
+    fn tell(&mut self, conn: &mut SocketConn, event: Event) {
+        if let Some(handler) = &mut conn.inline {
+            let is_sound = conn.socket.handle(handler.as_mut(), event);
+            self.check_sound(conn, is_sound);
+        } else if conn.socket.push(event) {
+            // Events are always accepted: no more wait than there are sockets.
+            drop(self.shared.queue.push(Job::Events(conn.socket.clone())));
+            self.has_given = true;
+        }
+    }
+
+    fn tell_end(&mut self, conn: &mut SocketConn, closed: Closed) {
+        if !std::mem::replace(&mut conn.is_told, true) {
+            self.tell(conn, Event::Close(Box::new(closed)));
+        }
+    }
+
+    fn check_sound(&self, conn: &SocketConn, is_sound: bool) {
+        if !is_sound {
+            let peer = conn.socket.peer();
+            let incident = Incident::SocketHandlerPanicked { peer };
+            self.shared.service.observer().incident(&incident);
+        }
+    }
+
+    /// The peer broke a rule: it is told so, and nothing more of it is looked at.
+    fn fail_socket(&mut self, conn: &mut SocketConn, failure: Failure) {
+        let peer = conn.socket.peer();
+        let incident = Incident::SocketFailed { peer, failure };
+        self.shared.service.observer().incident(&incident);
+        self.end_socket(conn, failure.close_code(), &failure.to_string());
+    }
+
+    fn end_socket(&mut self, conn: &mut SocketConn, code: CloseCode, reason: &str) {
+        conn.socket.close(code, reason);
+        conn.stage = Stage::Ending;
+        let closed = Closed {
+            code: code.number(),
+            reason: reason.to_owned(),
+            is_clean: false,
+        };
+        self.tell_end(conn, closed);
+    }
+
+    /// The connection is gone, or is to be.
+    fn lose_socket(&mut self, conn: &mut SocketConn, reason: &str) -> Next {
+        // First: the handler is told when nothing can be sent any more.
+        let transport = conn.socket.end();
+        self.tell_end(conn, Closed::lost(reason));
+        if let Some(transport) = transport {
+            // A peer that is there after all learns that this was no proper end. If even this
+            // fails, it is gone.
+            drop(sys::reset_on_close(&transport));
+        }
+        Next::Close
+    }
+
+    /// Both sides have said what they had to: RFC 6455, 7.1.1, with the care of RFC 9112, 9.6, for
+    /// what the peer has not read yet.
+    fn finish_socket(&mut self, conn: &mut SocketConn) -> Next {
+        self.out.clear();
+        if conn.socket.shutdown_write().is_err() {
+            return Next::Close;
+        }
+        conn.stage = Stage::Lingering;
+        conn.input = Vec::new();
+        conn.restart_clock(self.now);
+        self.linger_on_socket(conn)
+    }
+
+    fn linger_on_socket(&mut self, conn: &mut SocketConn) -> Next {
+        while conn.readable && conn.moved_len <= LINGER_LEN_MAX {
+            if matches!(conn.read(&mut self.read_buffer), Ok(Some(0)) | Err(_)) {
+                return Next::Close;
+            }
+        }
+        Next::Wait
+    }
+
+    /// Looks at the clocks of a socket.
+    pub(super) fn sweep_socket(&mut self, mut conn: Box<SocketConn>) {
+        let next = self.check_socket(&mut conn);
+        self.settle_socket(conn, next);
+    }
+
+    fn check_socket(&mut self, conn: &mut SocketConn) -> Next {
+        let (now, limits) = (self.now, &self.shared.limits);
+        let (stall_time, stall_len_min) = (limits.stall_time, limits.stall_len_min);
+        let passed = |since: Instant| now.saturating_duration_since(since);
+        if conn.stage == Stage::Lingering {
+            let is_over = passed(conn.since) >= limits.linger_time;
+            return if is_over { Next::Close } else { Next::Wait };
+        }
+        if self.drain_by.is_some() {
+            conn.socket
+                .close(CloseCode::GOING_AWAY, "the server is stopping");
+        }
+        let own = *conn.socket.limits();
+        let progress = conn.socket.progress();
+        if progress
+            .closing_since
+            .is_some_and(|since| passed(since) >= own.close_time)
+        {
+            return self.lose_socket(conn, "the peer did not answer a close frame");
+        }
+        if !progress.is_blocked {
+            conn.sending_since = now;
+        } else if passed(conn.sending_since) >= stall_time {
+            conn.sending_since = now;
+            if conn.socket.take_moved_len() < stall_len_min {
+                return self.too_slow(conn);
+            }
+        }
+        if conn.stage == Stage::Ending {
+            return Next::Wait;
+        }
+        if conn.socket.is_paused() {
+            // It is our handler that is slow.
+            conn.heard = now;
+            conn.restart_clock(now);
+            return Next::Wait;
+        }
+        if conn.assembler.is_partial() && passed(conn.since) >= stall_time {
+            if conn.moved_len < stall_len_min {
+                return self.too_slow(conn);
+            }
+            conn.restart_clock(now);
+        }
+        match conn.pinged {
+            Some(at) if conn.heard > at => conn.pinged = None,
+            Some(at) if passed(at) >= own.pong_time => {
+                return self.lose_socket(conn, "the peer did not answer a ping");
+            }
+            None if !own.ping_time.is_zero() && passed(conn.heard) >= own.ping_time => {
+                conn.socket.ping(PING);
+                conn.pinged = Some(now);
+            }
+            _ => {}
+        }
+        Next::Wait
+    }
+
+    fn too_slow(&mut self, conn: &mut SocketConn) -> Next {
+        let peer = conn.socket.peer();
+        self.shared
+            .service
+            .observer()
+            .incident(&Incident::TooSlow { peer });
+        self.lose_socket(conn, "the peer was too slow")
+    }
+
+    /// Time is up.
+    pub(super) fn cut_off_socket(&mut self, mut conn: Box<SocketConn>) {
+        let next = self.lose_socket(&mut conn, "the server stopped");
+        self.shared.queue.wake();
+        self.settle_socket(conn, next);
+    }
+}

@@ -1,0 +1,91 @@
+//! A message encoded once for many sockets.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use super::Message;
+use crate::proto::ws::deflate;
+use crate::proto::ws::frame::{self, OpCode};
+
+/// A message as it goes over the wire, made once and sent to any number of sockets; cheap to clone.
+///
+/// ```
+/// # use samovar_http::ws::{Frame, Socket};
+/// fn announce(sockets: &[Socket], text: &str) {
+///     let frame = Frame::new(text);
+///     for socket in sockets {
+///         socket.send_frame(&frame);
+///     }
+/// }
+/// ```
+#[derive(Clone)]
+pub struct Frame(Arc<Encoded>);
+
+struct Encoded {
+    plain: Arc<[u8]>,
+    /// Where the payload begins in `plain`.
+    header_len: usize,
+    op_code: OpCode,
+    /// Compressed by itself; made when the first socket wants it. `None` if that is not shorter.
+    deflated: OnceLock<Option<Arc<[u8]>>>,
+}
+
+impl Frame {
+    /// Encodes a message.
+    pub fn new<'a>(message: impl Into<Message<'a>>) -> Self {
+        let message = message.into();
+        let payload = message.as_bytes();
+        let op_code = op_code(message);
+        let mut plain = Vec::with_capacity(payload.len() + 10);
+        frame::encode(&mut plain, op_code, false, payload.len());
+        let header_len = plain.len();
+        plain.extend_from_slice(payload);
+        Self(Arc::new(Encoded {
+            plain: plain.into(),
+            header_len,
+            op_code,
+            deflated: OnceLock::new(),
+        }))
+    }
+
+    /// The message.
+    pub fn payload(&self) -> &[u8] {
+        self.0.plain.get(self.0.header_len..).unwrap_or_default()
+    }
+
+    pub(super) fn plain(&self) -> &Arc<[u8]> {
+        &self.0.plain
+    }
+
+    pub(super) fn deflated(&self) -> Option<&Arc<[u8]>> {
+        let make = || {
+            let mut payload = Vec::new();
+            deflate::deflate_alone(self.payload(), &mut payload).then(|| {
+                let mut bytes = Vec::with_capacity(payload.len() + 10);
+                frame::encode(&mut bytes, self.0.op_code, true, payload.len());
+                bytes.extend_from_slice(&payload);
+                bytes.into()
+            })
+        };
+        self.0.deflated.get_or_init(make).as_ref()
+    }
+}
+
+impl<'a> From<Message<'a>> for Frame {
+    fn from(message: Message<'a>) -> Self {
+        Self::new(message)
+    }
+}
+
+impl fmt::Debug for Frame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} of {} bytes", self.0.op_code, self.payload().len())
+    }
+}
+
+pub(super) fn op_code(message: Message<'_>) -> OpCode {
+    match message {
+        Message::Text(_) => OpCode::Text,
+        Message::Binary(_) => OpCode::Binary,
+    }
+}
