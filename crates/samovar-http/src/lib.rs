@@ -1,6 +1,27 @@
 //! A multi-threaded HTTP/1.1 server for plain handlers: blocking code is welcome, `async` is not
 //! needed, and no handler can stall another's connection.
 //!
+//! ```no_run
+//! use samovar_http::{Error, Request, Router};
+//!
+//! fn greet(request: &mut Request) -> Result<String, Error> {
+//!     let name = request.param("name").unwrap_or_default();
+//!     let greeting = std::fs::read_to_string("greeting")?;
+//!     Ok(format!("{greeting}, {name}\n"))
+//! }
+//!
+//! fn main() -> std::io::Result<()> {
+//!     Router::new()
+//!         .get("/", |_| "Hello, world\n")
+//!         .get("/hello/{name}", greet)
+//!         .serve("127.0.0.1:8080")
+//! }
+//! ```
+//!
+//! The folder `examples` has a program for each subject. Types to know: [`Router`] and [`Route`],
+//! [`Request`], [`Response`] and [`Body`], [`Error`]; [`Server::builder`] for listeners, threads
+//! and [`Limits`].
+//!
 //! # The model
 //!
 //! A few *I/O threads* each own a listener, an epoll instance and their connections; nothing is
@@ -9,16 +30,16 @@
 //! time. It is moved, in the sense of Rust, from the I/O thread to a worker with the request and
 //! back with the answer, so no lock guards it.
 //!
-//! A [`Service`] answers in one of two places:
+//! Bodies larger than memory are read and written as streams: a slow peer holds no thread.
+//!
+//! # Below the router
+//!
+//! A [`Router`] is one [`Service`]; a program that finds its answers in its own way, such as a
+//! proxy or a file server, implements that instead. It answers in one of two places:
 //!
 //! * [`Service::inline`], on the I/O thread, for what is in memory. It must not block. It may
 //!   decline.
 //! * [`Service::handle`], on a worker, for everything else.
-//!
-//! Bodies larger than memory are a [`Source`]: the engine pulls pieces of it as the peer reads, and
-//! a slow peer holds no thread.
-//!
-//! # Examples
 //!
 //! ```
 //! use samovar_http::{Listener, Request, Response, Server, Service};
@@ -50,7 +71,8 @@
 //!
 //! # Out of scope
 //!
-//! Clients. What a URL means. Where logs and metrics go: the engine tells a [`Service`].
+//! Clients. Templates, sessions, databases: use what you like. Where logs and metrics go: the
+//! engine tells an [`Observer`].
 
 #![forbid(unsafe_code)]
 

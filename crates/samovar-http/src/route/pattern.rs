@@ -70,18 +70,28 @@ impl Partial {
         }
     }
 
-    /// Sorts what is given most in front, since it matches least.
-    pub(crate) fn rank(&self) -> impl Ord + use<> {
-        let (given_len, is_loose, between_len_min) = match self {
+    /// Sorts what is given most in front, since it matches least; where that is the same, what is
+    /// given at the start. No two are equal, so the order of registration has no say.
+    pub(crate) fn rank(&self) -> impl Ord + '_ {
+        let most_first = std::cmp::Reverse;
+        match self {
             Self::Ends {
                 prefix,
                 suffix,
                 between_len_min,
-            } => (prefix.len() + suffix.len(), false, *between_len_min),
-            Self::Contains(text) => (text.len(), true, 0),
-        };
-        let most_first = std::cmp::Reverse;
-        (most_first(given_len), is_loose, most_first(between_len_min))
+            } => (
+                most_first(prefix.len() + suffix.len()),
+                most_first(*between_len_min),
+                most_first(prefix.len()),
+                (prefix, Some(suffix)),
+            ),
+            Self::Contains(text) => (
+                most_first(text.len()),
+                most_first(0),
+                most_first(0),
+                (text, None),
+            ),
+        }
     }
 }
 

@@ -61,10 +61,10 @@ pub(crate) type ErrorHandler =
 /// # Which route it is
 ///
 /// **The most specific one**, whatever was registered first: at each segment, from the left, text
-/// goes before a segment given in part (more text before less), that before `{id}` or `*`, and that
-/// before `{*path}` or `**`. If what follows does not match, the next is tried. So routes can be
-/// added, moved and mounted in any order without a change of meaning; two routes that differ in the
-/// names of parameters only are refused.
+/// goes before a segment given in part (more text before less, then more at the start), that before
+/// `{id}` or `*`, and that before `{*path}` or `**`. If what follows does not match, the next is
+/// tried. So routes can be added, moved and mounted in any order without a change of meaning; two
+/// routes that differ in the names of parameters only are refused.
 ///
 /// A route without the request's method counts as no match: with `GET /notes/new` and
 /// `PUT /notes/{id}`, a `PUT /notes/new` goes to the second. If only methods keep a path from all

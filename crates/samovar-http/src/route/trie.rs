@@ -61,7 +61,7 @@ impl Captures {
 struct Node<V> {
     /// Sorted by text.
     literals: Vec<(Box<str>, usize)>,
-    /// Sorted by rank, then by registration.
+    /// Sorted by rank.
     partials: Vec<(Partial, usize)>,
     one: Option<usize>,
     rest: Option<usize>,
@@ -127,7 +127,8 @@ impl<V> Trie<V> {
                     Some((_, child)) => *child,
                     None => {
                         node.partials.push((partial.clone(), fresh));
-                        node.partials.sort_by_key(|(partial, _)| partial.rank());
+                        node.partials
+                            .sort_by(|(a, _), (b, _)| a.rank().cmp(&b.rank()));
                         fresh
                     }
                 }

@@ -27,76 +27,72 @@ fn find(patterns: &[&str], path: &str) -> Found {
     Some((found, texts.collect()))
 }
 
-/// How one matcher of a pattern was used; less is preferred.
-type Step = (u8, (Reverse<usize>, bool, Reverse<usize>), usize, usize);
+/// How one matcher of a pattern was used; less is preferred: what kind it is; for a segment given
+/// in part, how much of it, how little will do besides, how much at the start, and which text; for
+/// a rest, where it ends.
+type Step = (u8, [Reverse<usize>; 3], String, Option<String>, usize);
 
-/// All ways in which the segments from `at` on match the matchers from `index` on.
-fn ways(
-    patterns: &[Pattern],
-    pattern: &Pattern,
-    index: usize,
-    segments: &[String],
-) -> Vec<(Vec<Step>, Vec<String>)> {
+fn step(kind: u8, end: usize) -> Step {
+    (kind, [Reverse(0); 3], String::new(), None, end)
+}
+
+/// Whether a segment is what is given of it, and how that is preferred.
+fn partial_step(partial: &Partial, segment: &str) -> Option<(Step, String)> {
+    match partial {
+        Partial::Ends {
+            prefix,
+            suffix,
+            between_len_min,
+        } => {
+            let rest = segment.strip_prefix(&**prefix)?;
+            let between = rest.strip_suffix(&**suffix)?;
+            let given_len = prefix.len() + suffix.len();
+            let rank = [given_len, *between_len_min, prefix.len()].map(Reverse);
+            let step = (1, rank, prefix.to_string(), Some(suffix.to_string()), 0);
+            (between.len() >= *between_len_min).then(|| (step, between.to_owned()))
+        }
+        Partial::Contains(text) => {
+            let rank = [text.len(), 0, 0].map(Reverse);
+            let step = (1, rank, text.to_string(), None, 0);
+            segment
+                .contains(&**text)
+                .then(|| (step, segment.to_owned()))
+        }
+    }
+}
+
+/// All ways in which the segments match the matchers from `index` on.
+fn ways(pattern: &Pattern, index: usize, segments: &[String]) -> Vec<(Vec<Step>, Vec<String>)> {
     let Some(matcher) = pattern.matchers.get(index) else {
         let is_end = segments.is_empty();
         return is_end.then(Default::default).into_iter().collect();
     };
-    let (no_rank, mut all) = ((Reverse(0), false, Reverse(0)), Vec::new());
+    let Some(segment) = segments.first() else {
+        return Vec::new();
+    };
+    let mut all = Vec::new();
     let mut take = |step: Step, captured: Option<String>, count: usize| {
-        for (mut steps, mut texts) in ways(patterns, pattern, index + 1, &segments[count..]) {
-            steps.insert(0, step);
+        for (mut steps, mut texts) in ways(pattern, index + 1, &segments[count..]) {
+            steps.insert(0, step.clone());
             texts.splice(0..0, captured.clone());
             all.push((steps, texts));
         }
     };
-    let Some(segment) = segments.first() else {
-        return Vec::new();
-    };
     match matcher {
-        Matcher::Literal(text) if **text == **segment => take((0, no_rank, 0, 0), None, 1),
-        Matcher::Literal(_) => {}
+        Matcher::Literal(text) if **text == **segment => take(step(0, 0), None, 1),
         Matcher::Partial(partial) => {
-            let same =
-                |other: &Pattern| other.matchers.get(..=index) == Some(&pattern.matchers[..=index]);
-            let order = patterns.iter().position(same).unwrap();
-            let (rank, captured) = match partial {
-                Partial::Ends {
-                    prefix,
-                    suffix,
-                    between_len_min,
-                } => {
-                    let fits = segment.starts_with(&**prefix) && segment.ends_with(&**suffix);
-                    let given_len = prefix.len() + suffix.len();
-                    let between =
-                        segment.get(prefix.len()..segment.len().max(suffix.len()) - suffix.len());
-                    let captured = between
-                        .filter(|between| fits && between.len() >= *between_len_min)
-                        .map(str::to_owned);
-                    (
-                        (Reverse(given_len), false, Reverse(*between_len_min)),
-                        captured,
-                    )
-                }
-                Partial::Contains(text) => (
-                    (Reverse(text.len()), true, Reverse(0)),
-                    segment.contains(&**text).then(|| segment.clone()),
-                ),
-            };
-            if captured.is_some() {
-                take((1, rank, order, 0), captured, 1);
+            if let Some((step, captured)) = partial_step(partial, segment) {
+                take(step, Some(captured), 1);
             }
         }
-        Matcher::One if !segment.is_empty() => {
-            take((2, no_rank, 0, 0), Some(segment.clone()), 1);
-        }
+        Matcher::One if !segment.is_empty() => take(step(2, 0), Some(segment.clone()), 1),
         Matcher::Rest if !segment.is_empty() => {
             for count in 1..=segments.len() {
                 // An end in the middle is preferred to the end of the path, the nearest most.
-                let captured = segments[..count].join("/");
-                take((3, no_rank, 0, count), Some(captured), count);
+                take(step(3, count), Some(segments[..count].join("/")), count);
             }
         }
-        Matcher::One | Matcher::Rest => {}
+        Matcher::Literal(_) | Matcher::One | Matcher::Rest => {}
     }
     all
 }
@@ -109,7 +105,7 @@ fn reference(patterns: &[&str], path: &str) -> Found {
     let decode = |segment: &str| segment.replace("%2F", "/");
     let segments: Vec<String> = path[1..].split('/').map(decode).collect();
     let ways = patterns.iter().enumerate().flat_map(|(index, pattern)| {
-        let ways = ways(&patterns, pattern, 0, &segments);
+        let ways = ways(pattern, 0, &segments);
         ways.into_iter()
             .map(move |(steps, texts)| (steps, index, texts))
     });
@@ -225,6 +221,11 @@ fn a_hostile_path_costs_no_power_of_its_length() {
     assert!(started.elapsed() < std::time::Duration::from_secs(5));
 }
 
+/// What of a pattern decides.
+fn names_away(pattern: &str) -> Vec<Matcher> {
+    Pattern::parse(pattern).unwrap().matchers
+}
+
 fn pattern() -> impl Strategy<Value = &'static str> {
     select(vec![
         "/",
@@ -283,5 +284,15 @@ proptest! {
     #[test]
     fn as_the_reference(patterns in vec(pattern(), 1..10), path in path()) {
         prop_assert_eq!(find(&patterns, &path), reference(&patterns, &path));
+    }
+
+    #[test]
+    fn the_order_of_registration_has_no_say(patterns in vec(pattern(), 1..10), path in path()) {
+        let texts = |patterns: &[&str]| {
+            find(patterns, &path).map(|(index, texts)| (names_away(patterns[index]), texts))
+        };
+        let mut reversed = patterns.clone();
+        reversed.reverse();
+        prop_assert_eq!(texts(&patterns), texts(&reversed));
     }
 }
