@@ -37,6 +37,7 @@ impl Example {
         let mut child = Command::new(program)
             .arg("127.0.0.1:0")
             .args(arguments)
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -289,4 +290,25 @@ fn sse() {
     assert_eq!(example.ask("POST /say", "", "Tea is\nready").status, 204);
     assert!(lines.any(|line| line == "data: Tea is"));
     assert!(lines.any(|line| line == "data: ready"));
+}
+
+#[test]
+fn tls() {
+    let dir = tempfile::tempdir().unwrap();
+    let made = rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
+    let [certificate, key] = ["cert.pem", "key.pem"].map(|name| dir.path().join(name));
+    std::fs::write(&certificate, made.cert.pem()).unwrap();
+    std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    let arguments = [&certificate, &key].map(|path| path.to_str().unwrap());
+    // Its input is where it is told to read the files again; the end of it is the example's.
+    let example = Example::start("tls", &arguments);
+    let output = Command::new("curl")
+        .args(["-sS", "-D", "-", "--compressed", "--cacert"])
+        .arg(&certificate)
+        .arg(format!("https://localhost:{}/", example.addr.port()))
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stdout).unwrap().to_lowercase();
+    assert!(said.contains("content-encoding: zstd"), "{said}");
+    assert!(said.ends_with("is this secure? true\n"), "{said}");
 }
