@@ -1,0 +1,97 @@
+//! WebSockets over TLS: records and frames have nothing to do with each other.
+
+#![cfg(feature = "tls")]
+#![expect(
+    clippy::unwrap_used,
+    reason = "clippy allows it only inside functions marked as tests"
+)]
+
+mod support;
+mod support_tls;
+
+use std::io::{Read, Write};
+
+use samovar_http::ws::{Limits, Message, Socket, Upgrade};
+use samovar_http::{Listener, Request, Response, Server, Service};
+use support::ws::{BINARY, close, frame, handshake};
+use support_tls::{Authority, Client};
+
+struct Echo;
+
+impl Service for Echo {
+    type Local = ();
+
+    fn local(&self) {}
+
+    fn handle(&self, request: &mut Request) -> Response {
+        let limits = Limits {
+            frame_len_max: LARGE_LEN as u64,
+            message_len_max: LARGE_LEN,
+            ..Limits::default()
+        };
+        let echo = |socket: &Socket, message: Message<'_>| socket.send(message);
+        let upgrade = Upgrade::new(echo).limits(limits);
+        let is_inline = request.head().path() == b"/inline";
+        let upgrade = if is_inline { upgrade.inline() } else { upgrade };
+        upgrade.accept(request)
+    }
+}
+
+const LARGE_LEN: usize = 700_000;
+
+/// The payload of the next frame from the server, which masks nothing.
+fn payload(client: &mut Client) -> Vec<u8> {
+    let mut head = [0; 2];
+    client.read_exact(&mut head).unwrap();
+    let len = match head[1] {
+        126 => {
+            let mut len = [0; 2];
+            client.read_exact(&mut len).unwrap();
+            usize::from(u16::from_be_bytes(len))
+        }
+        127 => {
+            let mut len = [0; 8];
+            client.read_exact(&mut len).unwrap();
+            usize::try_from(u64::from_be_bytes(len)).unwrap()
+        }
+        len => usize::from(len),
+    };
+    let mut payload = vec![0; len];
+    client.read_exact(&mut payload).unwrap();
+    payload
+}
+
+#[test]
+fn messages_of_all_sizes_come_back() {
+    let authority = Authority::new("test");
+    let config = authority.sign(&["a.test"]).builder().build().unwrap();
+    let listener = Listener::tcp("127.0.0.1:0".parse().unwrap(), 128).unwrap();
+    let server = Server::builder(Echo).listen(listener.tls(config));
+    let server = server.start().unwrap();
+    let addr = server.local_addrs()[0];
+    for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
+        for path in ["/worker", "/inline"] {
+            let mut client = authority.client().only(version).connect(addr).unwrap();
+            // The first message comes with the request.
+            client.write_all(handshake(path, "").as_bytes()).unwrap();
+            client.write_all(&frame(BINARY, b"early")).unwrap();
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                let mut byte = [0];
+                client.read_exact(&mut byte).unwrap();
+                head.push(byte[0]);
+            }
+            assert!(head.starts_with(b"HTTP/1.1 101 "));
+            assert_eq!(payload(&mut client), b"early");
+            for len in [0, 1, 125, 126, 16_384, 16_385, 65_536, LARGE_LEN] {
+                let message: Vec<u8> = (0..len).map(|at| u8::try_from(at % 251).unwrap()).collect();
+                client.write_all(&frame(BINARY, &message)).unwrap();
+                assert!(payload(&mut client) == message, "{len}");
+            }
+            client.write_all(&close(1000, "")).unwrap();
+            assert_eq!(payload(&mut client)[..2], 1000_u16.to_be_bytes());
+            // rustls makes an error of an end without close_notify.
+            assert_eq!(client.read_to_end(&mut Vec::new()).unwrap(), 0);
+        }
+    }
+}
