@@ -19,7 +19,8 @@ fn not_found(_: &mut Request) -> Response {
     Response::html(Status::NOT_FOUND, "<h1>There is no such page</h1>\n")
 }
 
-/// All other errors: the message is meant for the client, the cause is not.
+/// All other errors: the message is meant for the client, the cause is not. No message here quotes
+/// the client; one that did would have to be escaped.
 fn error_page(_: &mut Request, error: &Error) -> Response {
     let page = format!("<h1>{} {}</h1>\n", error.status(), error.message());
     Response::html(error.status(), page)
