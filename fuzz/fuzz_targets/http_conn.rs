@@ -42,7 +42,7 @@ fn events(input: &[u8], cut: usize, is_early: bool) -> Vec<Event> {
                     events.push(Event::Refused(refusal));
                     return events;
                 }
-                Step::Closed => {
+                Step::Closed | Step::Http2 => {
                     events.push(Event::Closed);
                     return events;
                 }

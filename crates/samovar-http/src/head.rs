@@ -122,6 +122,17 @@ impl<'a> Head<'a> {
     }
 
     /// The same head, owned.
+    /// RFC 9110, 10.1.4: a peer that says nothing may drop trailers, so it is not sent any.
+    pub(crate) fn takes_trailers(self) -> bool {
+        self.version() != Version::Http10
+            && self.headers().any(|(name, value)| {
+                name.eq_ignore_ascii_case(b"TE")
+                    && value
+                        .split(|byte| *byte == b',')
+                        .any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
+            })
+    }
+
     pub(crate) fn to_request(self) -> Request {
         let mut request = Request::new(self.raw.into(), self.index.clone(), self.peer);
         request.session = self.session.cloned();

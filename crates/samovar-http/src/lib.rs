@@ -93,6 +93,8 @@ mod extensions;
 mod form;
 pub mod handover;
 mod head;
+#[cfg(feature = "http2")]
+mod inflow;
 mod into_response;
 mod io;
 mod later;

@@ -43,6 +43,9 @@ pub struct Limits {
     pub request_memory_max: usize,
     /// Answers on one connection before it is closed; 0 means no limit. Default: 0.
     pub requests_per_connection_max: u64,
+    /// Limits of HTTP/2 alone.
+    #[cfg(feature = "http2")]
+    pub http2: Http2Limits,
 }
 
 /// Limits of an HTTP/2 connection, beside those of [`Limits`]: a header list is bounded by
@@ -92,6 +95,8 @@ impl Default for Limits {
             body_memory_max: 64 << 20,
             request_memory_max: 256 << 20,
             requests_per_connection_max: 0,
+            #[cfg(feature = "http2")]
+            http2: Http2Limits::default(),
         }
     }
 }

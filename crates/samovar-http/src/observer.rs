@@ -103,6 +103,14 @@ pub enum Incident<'a> {
         /// What it did.
         failure: Failure,
     },
+    /// A peer of HTTP/2 broke the protocol, or cost more than it may; its connection is closed.
+    #[cfg(feature = "http2")]
+    Abused {
+        /// Who.
+        peer: Peer,
+        /// What it did.
+        abuse: crate::h2::Abuse,
+    },
     /// The limit of connections is reached; a new one was answered 503.
     ConnectionsFull,
     /// The queue to the workers is full; a request was answered 503.
@@ -131,6 +139,8 @@ impl fmt::Display for Incident<'_> {
             Self::SocketFailed { peer, failure } => {
                 write!(f, "failed WebSocket of {peer}: {failure}")
             }
+            #[cfg(feature = "http2")]
+            Self::Abused { peer, abuse } => write!(f, "closed connection of {peer}: {abuse}"),
             Self::ConnectionsFull => f.write_str("connection limit reached"),
             Self::WorkersFull => f.write_str("worker queue full"),
             Self::AcceptFailed { error } => write!(f, "cannot accept connections: {error}"),

@@ -8,6 +8,8 @@ use crate::body::{Budget, Held};
 use crate::extensions::Extensions;
 use crate::head::{Head, Peer, Session};
 use crate::http::{Status, Version};
+#[cfg(feature = "http2")]
+use crate::inflow::StreamLink;
 use crate::io::conn::Conn;
 use crate::proto::encode;
 use crate::proto::head::HeadIndex;
@@ -40,6 +42,9 @@ pub(crate) enum Link {
     None,
     /// HTTP/1: the connection itself.
     Http1(Box<Upload>),
+    /// HTTP/2: the way to the stream.
+    #[cfg(feature = "http2")]
+    Http2(Box<StreamLink>),
 }
 
 impl Request {
@@ -122,6 +127,15 @@ impl Request {
                 // What the socket does not take now goes before the answer.
                 conn.flush().map(drop)
             }
+            #[cfg(feature = "http2")]
+            Link::Http2(stream) => {
+                let mut text = Vec::new();
+                for (name, value) in fields {
+                    encode::field(&mut text, name, value.as_bytes());
+                }
+                stream.inform(status, text);
+                Ok(())
+            }
         }
     }
 
@@ -135,11 +149,19 @@ impl Request {
         &mut self.extensions
     }
 
+    /// Whether a handler may have to wait for the rest of the body.
+    #[cfg(feature = "http2")]
+    pub(crate) fn is_streamed(&self) -> bool {
+        matches!(&self.link, Link::Http2(stream) if stream.inflow.is_some())
+    }
+
     /// The connection, back from the handler.
     pub(crate) fn take_conn(&mut self) -> Option<Box<Conn>> {
         match std::mem::take(&mut self.link) {
             Link::None => None,
             Link::Http1(upload) => Some(upload.into_conn()),
+            #[cfg(feature = "http2")]
+            Link::Http2(_) => None,
         }
     }
 }

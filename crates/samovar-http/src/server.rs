@@ -46,6 +46,8 @@ impl<S> Deref for Shared<S> {
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) limits: Limits,
+    #[cfg(feature = "http2")]
+    pub(crate) is_http2: bool,
     pub(crate) queue: Queue,
     pub(crate) inboxes: Vec<Inbox>,
     pub(crate) request_memory: Arc<Budget>,
@@ -80,6 +82,8 @@ pub struct Builder<S> {
     workers: usize,
     #[cfg(feature = "compression")]
     compression: Option<Compression>,
+    #[cfg(feature = "http2")]
+    is_http2: bool,
 }
 
 impl<S: Service> Builder<S> {
@@ -118,6 +122,15 @@ impl<S: Service> Builder<S> {
     #[must_use]
     pub fn compression(mut self, compression: Compression) -> Self {
         self.compression = Some(compression);
+        self
+    }
+
+    /// Sets whether HTTP/2 is spoken with those who ask for it, by ALPN or by its preface. Default:
+    /// yes.
+    #[cfg(feature = "http2")]
+    #[must_use]
+    pub fn http2(mut self, is_spoken: bool) -> Self {
+        self.is_http2 = is_spoken;
         self
     }
 
@@ -162,6 +175,8 @@ impl<S: Service> Builder<S> {
                 buffers: Arc::new(BufferPool::new(self.limits.body_memory_max, self.workers)),
                 request_memory: Arc::new(Budget::new(self.limits.request_memory_max)),
                 limits: self.limits,
+                #[cfg(feature = "http2")]
+                is_http2: self.is_http2,
                 inboxes,
                 connection_count: AtomicUsize::new(0),
                 is_cut_off: AtomicBool::new(false),
@@ -267,6 +282,8 @@ impl<S: Service> Server<S> {
             workers: 8 * cores,
             #[cfg(feature = "compression")]
             compression: None,
+            #[cfg(feature = "http2")]
+            is_http2: true,
         }
     }
 

@@ -102,6 +102,8 @@ impl Read for BodyReader<'_> {
         match &mut request.link {
             Link::None => Ok(0),
             Link::Http1(upload) => upload.read(buffer),
+            #[cfg(feature = "http2")]
+            Link::Http2(stream) => stream.read(buffer),
         }
     }
 }
@@ -188,6 +190,8 @@ impl Upload {
                 Step::NeedMore => self.receive()?,
                 Step::Refused(refusal) => return Err(BodyError::Refused(refusal).into()),
                 Step::BodyEnd | Step::Head | Step::Paused | Step::Closed => return Ok(0),
+                #[cfg(feature = "http2")]
+                Step::Http2 => return Ok(0),
             }
         }
     }

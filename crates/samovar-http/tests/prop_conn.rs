@@ -33,7 +33,7 @@ fn trace(input: &[u8], ends: &[usize], is_early: bool) -> Vec<String> {
                 }
                 Step::Framing => {}
                 Step::Paused => events.push("paused".to_owned()),
-                Step::Refused(_) | Step::Closed => {
+                Step::Refused(_) | Step::Closed | Step::Http2 => {
                     events.push(format!("{step:?}"));
                     return events;
                 }

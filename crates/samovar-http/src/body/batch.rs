@@ -131,6 +131,24 @@ impl Batch {
         self.reserved_len = len;
     }
 
+    /// Leaves at most `len` bytes of [`room`](Self::room) in a batch that is empty.
+    #[cfg(feature = "http2")]
+    pub(crate) fn limit_room(&mut self, len: usize) {
+        self.reserved_len = self.buffer.len().saturating_sub(len);
+    }
+
+    /// Gives the memory back, where only ranges of files are left.
+    #[cfg(feature = "http2")]
+    pub(crate) fn release_buffer(&mut self) {
+        if self.sent == self.filled {
+            self.buffer = self.waker.core().buffers.none();
+            (self.filled, self.sent, self.reserved_len) = (0, 0, 0);
+            for part in &mut self.files {
+                part.at = 0;
+            }
+        }
+    }
+
     /// Takes back the last `len` bytes filled.
     pub(crate) fn unfill(&mut self, len: usize) {
         self.filled -= len;

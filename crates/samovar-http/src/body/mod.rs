@@ -5,6 +5,8 @@
 
 mod batch;
 mod budget;
+#[cfg(feature = "http2")]
+mod outflow;
 mod pool;
 pub(crate) mod sources;
 mod transfer;
@@ -13,6 +15,8 @@ use std::io;
 
 pub use batch::Batch;
 pub(crate) use budget::{Budget, Held};
+#[cfg(feature = "http2")]
+pub(crate) use outflow::{Outflow, Piece};
 pub(crate) use pool::{Buffer, BufferPool};
 pub(crate) use transfer::{Framing, Outcome, Transfer};
 

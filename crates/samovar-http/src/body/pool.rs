@@ -53,6 +53,15 @@ impl BufferPool {
         }
     }
 
+    /// A buffer without memory.
+    #[cfg(feature = "http2")]
+    pub(crate) fn none(self: &Arc<Self>) -> Buffer {
+        Buffer {
+            bytes: Box::default(),
+            pool: Arc::clone(self),
+        }
+    }
+
     /// Bytes handed out.
     pub(crate) fn used_len(&self) -> usize {
         self.used_len.load(Ordering::Relaxed)

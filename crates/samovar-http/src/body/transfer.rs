@@ -207,44 +207,51 @@ impl Transfer {
         if self.is_ended {
             self.tail.extend_from_slice(CHUNK_LAST);
             if has_trailers {
-                self.add_trailers();
+                trailer_fields(&mut *self.source, &mut self.tail);
             }
             self.tail.extend_from_slice(b"\r\n");
         }
         Ok(())
     }
 
-    fn add_trailers(&mut self) {
-        for (name, value) in self.source.trailers() {
-            // A field that would break the framing is an application's mistake, and too late to
-            // answer for: it is left out.
-            if is_settable(&name) && encode::is_field_value(&value) {
-                encode::field(&mut self.tail, &name, &value);
-            }
-        }
-    }
-
     /// Holds the source to its word.
     fn account(&mut self, progress: Progress, len: u64) -> io::Result<()> {
-        let is_end = progress == Progress::End;
-        if let Some(left) = &mut self.left {
-            *left = left
-                .checked_sub(len)
-                .ok_or_else(|| wrong_length("longer"))?;
-            if is_end && *left > 0 {
-                return Err(wrong_length("shorter"));
-            }
-            if !is_end && *left == 0 {
-                return Err(wrong_length("longer"));
-            }
-        }
-        if progress == Progress::More && len == 0 {
-            return Err(io::Error::other("body source yields nothing"));
-        }
+        account(&mut self.left, progress, len)?;
         self.is_waiting = progress == Progress::Wait;
-        self.is_ended = is_end;
+        self.is_ended = progress == Progress::End;
         Ok(())
     }
+}
+
+/// Writes the fields behind a body.
+pub(super) fn trailer_fields(source: &mut dyn Source, out: &mut Vec<u8>) {
+    for (name, value) in source.trailers() {
+        // A field that would break the framing is an application's mistake, and too late to
+        // answer for: it is left out.
+        if is_settable(&name) && encode::is_field_value(&value) {
+            encode::field(out, &name, &value);
+        }
+    }
+}
+
+/// Holds a source to its word: `left` bytes were to come, `len` have.
+pub(super) fn account(left: &mut Option<u64>, progress: Progress, len: u64) -> io::Result<()> {
+    let is_end = progress == Progress::End;
+    if let Some(left) = left {
+        *left = left
+            .checked_sub(len)
+            .ok_or_else(|| wrong_length("longer"))?;
+        if is_end && *left > 0 {
+            return Err(wrong_length("shorter"));
+        }
+        if !is_end && *left == 0 {
+            return Err(wrong_length("longer"));
+        }
+    }
+    if progress == Progress::More && len == 0 {
+        return Err(io::Error::other("body source yields nothing"));
+    }
+    Ok(())
 }
 
 fn wrong_length(how: &str) -> io::Error {

@@ -3,6 +3,8 @@
 #[cfg(feature = "tls")]
 mod handshake;
 mod queue;
+#[cfg(feature = "http2")]
+mod stream;
 mod worker;
 
 pub(crate) use queue::{Job, Queue};

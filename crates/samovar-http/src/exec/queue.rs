@@ -21,6 +21,8 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, Thread};
 
 use crate::io::conn::Conn;
+#[cfg(feature = "http2")]
+use crate::io::stream::{StreamJob, StreamWork};
 use crate::request::Request;
 use crate::ws::Socket;
 
@@ -36,6 +38,9 @@ pub(crate) enum Job {
     Handshake(Box<Conn>),
     /// Hand a WebSocket's events to its handler.
     Events(Socket),
+    /// Something for a stream of a connection that stays where it is.
+    #[cfg(feature = "http2")]
+    Stream(Box<StreamJob>),
 }
 
 impl Job {
@@ -46,6 +51,8 @@ impl Job {
             Self::Pump(_) | Self::Events(_) => false,
             #[cfg(feature = "tls")]
             Self::Handshake(_) => true,
+            #[cfg(feature = "http2")]
+            Self::Stream(job) => matches!(job.work, StreamWork::Handle(_)),
         }
     }
 
@@ -56,6 +63,11 @@ impl Job {
             Self::Pump(_) | Self::Events(_) => false,
             #[cfg(feature = "tls")]
             Self::Handshake(_) => false,
+            #[cfg(feature = "http2")]
+            Self::Stream(job) => match &job.work {
+                StreamWork::Handle(request) => request.is_streamed(),
+                StreamWork::Fulfil(..) | StreamWork::Pull(..) => false,
+            },
         }
     }
 }

@@ -18,6 +18,8 @@ use crate::http::{Method, Status, Version};
 use crate::io::conn::{Answer, Conn};
 use crate::io::inbox::{Message, Verdict};
 use crate::io::slab::Key;
+#[cfg(feature = "http2")]
+use crate::io::stream::{Place, StreamNews, StreamWork};
 use crate::io::wake::Waker;
 use crate::later::Later;
 use crate::observer::{Exchange, Incident};
@@ -37,18 +39,40 @@ pub(crate) fn run<S: Service>(shared: &Shared<S>) {
     let mut has_finished = false;
     while let Some(job) = shared.queue.pop(has_finished) {
         has_finished = true;
-        let place = match &job {
-            Job::Handle(conn, _) | Job::Pump(conn) => Some((conn.home, conn.key)),
-            #[cfg(feature = "tls")]
-            Job::Handshake(conn) => Some((conn.home, conn.key)),
-            Job::Events(_) => None,
-        };
+        let origin = Origin::of(&job);
         // Handlers and sources have their own nets. This one is for what is left of an
         // application: its reports, and the dropping of its values.
-        if catch_unwind(AssertUnwindSafe(|| work(shared, job))).is_err()
-            && let Some(place) = place
-        {
-            lose(shared, place);
+        if catch_unwind(AssertUnwindSafe(|| work(shared, job))).is_err() {
+            match origin {
+                Origin::None => {}
+                Origin::Conn(home, key) => lose(shared, (home, key)),
+                #[cfg(feature = "http2")]
+                Origin::Stream(place, true) => place.send(&shared.core, StreamNews::HandlerLost),
+                #[cfg(feature = "http2")]
+                Origin::Stream(place, false) => place.send(&shared.core, StreamNews::BodyFailed),
+            }
+        }
+    }
+}
+
+/// Who has to hear of it if a job is lost.
+enum Origin {
+    None,
+    Conn(usize, Key),
+    /// And whether the job was a handler.
+    #[cfg(feature = "http2")]
+    Stream(Place, bool),
+}
+
+impl Origin {
+    fn of(job: &Job) -> Self {
+        match job {
+            Job::Handle(conn, _) | Job::Pump(conn) => Self::Conn(conn.home, conn.key),
+            #[cfg(feature = "tls")]
+            Job::Handshake(conn) => Self::Conn(conn.home, conn.key),
+            Job::Events(_) => Self::None,
+            #[cfg(feature = "http2")]
+            Job::Stream(job) => Self::Stream(job.place, matches!(job.work, StreamWork::Handle(_))),
         }
     }
 }
@@ -65,6 +89,8 @@ fn work<S: Service>(shared: &Shared<S>, job: Job) {
         #[cfg(feature = "tls")]
         Job::Handshake(conn) => super::handshake::shake(shared, conn),
         Job::Events(socket) => handle_events(shared, socket),
+        #[cfg(feature = "http2")]
+        Job::Stream(job) => super::stream::work(shared, *job),
     }
 }
 
@@ -106,7 +132,7 @@ fn handle<S: Service>(shared: &Shared<S>, conn: Box<Conn>, mut request: Box<Requ
     let (mut response, body_len) = handled.unwrap_or_else(|_panic| panicked(shared, head));
     conn.answer.version = head.version();
     conn.answer.is_head = head.method() == Method::Head;
-    conn.answer.takes_trailers = takes_trailers(head);
+    conn.answer.takes_trailers = head.takes_trailers();
     #[cfg(feature = "compression")]
     {
         let negotiator = shared.compression.as_ref();
@@ -128,7 +154,7 @@ fn handle<S: Service>(shared: &Shared<S>, conn: Box<Conn>, mut request: Box<Requ
     }
 }
 
-fn panicked<S: Service>(shared: &Shared<S>, head: Head<'_>) -> (Response, Option<u64>) {
+pub(super) fn panicked<S: Service>(shared: &Shared<S>, head: Head<'_>) -> (Response, Option<u64>) {
     let incident = Incident::HandlerPanicked { head };
     shared.service.observer().incident(&incident);
     let response = Response::text(Status::INTERNAL_SERVER_ERROR, "Internal Server Error\n");
@@ -136,19 +162,8 @@ fn panicked<S: Service>(shared: &Shared<S>, head: Head<'_>) -> (Response, Option
     (response, body_len)
 }
 
-/// RFC 9110, 10.1.4: a peer that says nothing may drop trailers, so it is not sent any.
-fn takes_trailers(head: Head<'_>) -> bool {
-    head.version() == Version::Http11
-        && head.headers().any(|(name, value)| {
-            name.eq_ignore_ascii_case(b"TE")
-                && value
-                    .split(|byte| *byte == b',')
-                    .any(|coding| coding.trim_ascii().eq_ignore_ascii_case(b"trailers"))
-        })
-}
-
 /// Writes the body that others are sending by now. A panic leaves it unfinished.
-fn produce<S: Service>(shared: &Shared<S>, producer: Producer) {
+pub(super) fn produce<S: Service>(shared: &Shared<S>, producer: Producer) {
     drop(catch_unwind(AssertUnwindSafe(|| {
         producer.run(&shared.core.queue);
     })));

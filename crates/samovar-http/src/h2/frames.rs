@@ -64,6 +64,7 @@ pub(super) struct Scanner {
     is_block_open: bool,
     /// Of the last header.
     frame: Option<Frame>,
+    frame_count: u64,
 }
 
 impl Scanner {
@@ -75,6 +76,7 @@ impl Scanner {
             header_len: 0,
             is_block_open: false,
             frame: None,
+            frame_count: 0,
         }
     }
 
@@ -83,6 +85,11 @@ impl Scanner {
     pub(super) fn is_mid_block(&self) -> bool {
         let is_body = self.frame.is_some_and(|frame| frame.kind == DATA);
         self.header_len > 0 || self.is_block_open || (self.skip_len > 0 && !is_body)
+    }
+
+    /// Headers found.
+    pub(super) fn frame_count(&self) -> u64 {
+        self.frame_count
     }
 
     /// The frame whose payload is still to come.
@@ -114,6 +121,7 @@ impl Scanner {
             let frame = Frame::read(self.header);
             self.skip_len = frame.len as usize;
             self.frame = Some(frame);
+            self.frame_count += 1;
             self.is_block_open = frame.leaves_block_open();
             found(frame);
         }

@@ -33,6 +33,4 @@ pub use error_code::ErrorCode;
 pub use session::{Event, Session};
 
 pub use crate::limits::Http2Limits;
-
-/// What an HTTP/2 client sends first (RFC 9113, section 3.4).
-pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+pub use crate::proto::conn::PREFACE;

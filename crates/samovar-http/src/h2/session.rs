@@ -256,6 +256,11 @@ impl<T: Default> Session<T> {
         matches!(self.state, State::Handshake(_)) || self.incoming.is_mid_block()
     }
 
+    /// Frames of the peer that have begun.
+    pub fn frame_count(&self) -> u64 {
+        self.incoming.frame_count()
+    }
+
     /// What the peer did, if it was told to go for it.
     pub fn abused(&self) -> Option<Abuse> {
         self.abuse

@@ -9,6 +9,9 @@ pub struct Status(u16);
 impl Status {
     /// 101; only the engine's own handshakes answer so
     pub(crate) const SWITCHING_PROTOCOLS: Self = Self(101);
+    /// 100
+    #[cfg(feature = "http2")]
+    pub(crate) const CONTINUE: Self = Self(100);
     /// 200
     pub const OK: Self = Self(200);
     /// 201

@@ -214,6 +214,8 @@ impl<S: Service> IoThread<S> {
                     thread.close(conn);
                 }
                 Some(Link::Ws(conn)) => thread.cut_off_socket(conn),
+                #[cfg(feature = "http2")]
+                Some(Link::H2(mut conn)) => thread.cut_off_h2(&mut conn),
                 None => {}
             });
         }
@@ -221,6 +223,9 @@ impl<S: Service> IoThread<S> {
             self.guarded(None, |thread| match message {
                 Message::Returned(conn, _) => exec::cut_off(&thread.shared, conn),
                 Message::Lost(key) => thread.forget(key),
+                // Its stream went with its connection.
+                #[cfg(feature = "http2")]
+                Message::Stream(..) => {}
                 Message::Wake(..) | Message::Drain(_) | Message::Ping(_) => {}
             });
         }

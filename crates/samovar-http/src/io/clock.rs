@@ -52,6 +52,11 @@ impl<S: Service> IoThread<S> {
                     }
                     None
                 }
+                #[cfg(feature = "http2")]
+                Some(Link::H2(_)) => {
+                    self.sweep_h2(key);
+                    None
+                }
                 None => None,
             };
             let Some(overdue) = overdue else { continue };

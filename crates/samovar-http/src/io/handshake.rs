@@ -52,7 +52,7 @@ impl<S: Service> IoThread<S> {
             let observer = self.shared.service.observer();
             return observer.incident(&Incident::ConnectionsFull);
         };
-        let stream = Stream::new(socket, config.server_config(false));
+        let stream = Stream::new(socket, config.server_config(self.speaks_http2()));
         self.admit(Transport::Tls(Box::new(stream)), peer, |conn| {
             conn.handshake = Some(shaking);
         });
@@ -78,6 +78,10 @@ impl<S: Service> IoThread<S> {
                 conn.restart_clock(self.now);
                 // The first request may have come with the end of the handshake.
                 conn.readable = true;
+                #[cfg(feature = "http2")]
+                if conn.transport.speaks_http2() {
+                    return Next::Http2;
+                }
                 self.go_on(conn)
             }
         }

@@ -211,6 +211,16 @@ impl<S: Service> IoThread<S> {
                     self.refuse(conn, refusal);
                     break None;
                 }
+                #[cfg(feature = "http2")]
+                Step::Http2 => {
+                    if self.shared.is_http2 && conn.answered_count == 0 {
+                        conn.input.extend_from_slice(rest);
+                        return Some(Next::Http2);
+                    }
+                    conn.proto.close_after();
+                    self.refuse(conn, Refusal::HttpVersion);
+                    break None;
+                }
                 Step::NeedMore | Step::Paused | Step::Closed => break None,
             }
             if self.out.len() >= GATHER_LEN {
@@ -380,6 +390,9 @@ impl<S: Service> IoThread<S> {
             Job::Handshake(conn) => return self.close(conn),
             // Never refused.
             Job::Events(_) => return,
+            // Refused where it is pushed.
+            #[cfg(feature = "http2")]
+            Job::Stream(_) => return,
         };
         conn.needs_linger |= conn.proto.has_body();
         conn.proto.answered(false);

@@ -38,6 +38,9 @@ pub(crate) enum Message {
     Returned(Box<Conn>, Verdict),
     /// Something that a connection waits for is there; and for which stream of it.
     Wake(Key, u32),
+    /// Something has happened to this stream of a connection.
+    #[cfg(feature = "http2")]
+    Stream(Key, u32, super::stream::StreamNews),
     /// A connection does not come back: a panic took it.
     Lost(Key),
     /// Accept no more, close what is idle, be gone by then.
@@ -79,6 +82,8 @@ impl Mail {
                 )
             }
             Message::Lost(key) => (*key, false),
+            #[cfg(feature = "http2")]
+            Message::Stream(..) => return true,
             Message::Wake(..) | Message::Drain(_) | Message::Ping(_) => return true,
         };
         let missed = self.missed.iter().position(|missed| *missed == key);

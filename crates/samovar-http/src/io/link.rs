@@ -1,6 +1,8 @@
 //! What a place of an I/O thread holds: a connection in the protocol it speaks.
 
 use super::conn::Conn;
+#[cfg(feature = "http2")]
+use super::h2::H2Conn;
 use super::sys::Edges;
 use super::ws::SocketConn;
 
@@ -11,6 +13,9 @@ pub(crate) enum Link {
     Http1(Box<Conn>),
     /// A WebSocket; stays here.
     Ws(Box<SocketConn>),
+    /// HTTP/2; stays.
+    #[cfg(feature = "http2")]
+    H2(Box<H2Conn>),
 }
 
 impl Link {
@@ -19,6 +24,8 @@ impl Link {
         match self {
             Self::Http1(conn) => conn.note(edges),
             Self::Ws(conn) => conn.note(edges),
+            #[cfg(feature = "http2")]
+            Self::H2(conn) => conn.note(edges),
         }
     }
 }

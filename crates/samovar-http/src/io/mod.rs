@@ -4,6 +4,8 @@ mod admission;
 mod answer;
 mod clock;
 pub(crate) mod conn;
+#[cfg(feature = "http2")]
+mod h2;
 #[cfg(feature = "tls")]
 mod handshake;
 mod http1;
@@ -11,6 +13,8 @@ pub(crate) mod inbox;
 mod link;
 pub(crate) mod listener;
 pub(crate) mod slab;
+#[cfg(feature = "http2")]
+pub(crate) mod stream;
 pub(crate) mod sys;
 pub(crate) mod thread;
 pub(crate) mod transport;

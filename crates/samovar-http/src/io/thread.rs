@@ -56,6 +56,9 @@ pub(super) enum Next {
     Pump,
     /// It has become a WebSocket.
     OpenSocket,
+    /// It speaks HTTP/2.
+    #[cfg(feature = "http2")]
+    Http2,
     /// It is closed.
     Close,
 }
@@ -71,6 +74,8 @@ pub(crate) struct IoThread<S: Service> {
     /// Scratch memory, reused for every read and write.
     pub(super) read_buffer: Box<[u8]>,
     pub(super) out: Vec<u8>,
+    #[cfg(feature = "http2")]
+    pub(super) scratch: Vec<u8>,
     pub(super) index: HeadIndex,
     pub(super) turn: u64,
     /// Connections with more to do.
@@ -110,6 +115,8 @@ impl<S: Service> IoThread<S> {
             local,
             read_buffer: read_buffer(),
             out: Vec::with_capacity(GATHER_LEN),
+            #[cfg(feature = "http2")]
+            scratch: Vec::new(),
             index: HeadIndex::default(),
             turn: 0,
             again: Vec::new(),
@@ -218,6 +225,10 @@ impl<S: Service> IoThread<S> {
         for message in messages.drain(..) {
             match message {
                 Message::Returned(conn, verdict) => self.on_return(conn, verdict),
+                #[cfg(feature = "http2")]
+                Message::Stream(key, stream, news) => self.on_stream_news(key, stream, news),
+                #[cfg(feature = "http2")]
+                Message::Wake(key, stream) if stream > 0 => self.on_stream_wake(key, stream),
                 Message::Wake(key, _stream) => {
                     let woken = true;
                     self.on_event(
@@ -249,6 +260,11 @@ impl<S: Service> IoThread<S> {
                 thread.settle(conn, next);
             }
             Link::Ws(conn) => thread.on_socket(conn, edges),
+            #[cfg(feature = "http2")]
+            Link::H2(mut conn) => {
+                let next = thread.step_h2(&mut conn, edges);
+                thread.settle_h2(conn, next);
+            }
         });
     }
 
@@ -266,11 +282,22 @@ impl<S: Service> IoThread<S> {
             }
             Next::OpenSocket => self.open_socket(conn),
             Next::Close => self.close(conn),
+            #[cfg(feature = "http2")]
+            Next::Http2 => self.start_h2(*conn),
             Next::Handle(request) => self.give(Job::Handle(conn, request)),
             #[cfg(feature = "tls")]
             Next::Shake => self.give(Job::Handshake(conn)),
             Next::Pump => self.give(Job::Pump(conn)),
         }
+    }
+
+    /// Whether HTTP/2 is offered.
+    #[cfg(feature = "tls")]
+    pub(super) fn speaks_http2(&self) -> bool {
+        #[cfg(feature = "http2")]
+        return self.shared.is_http2;
+        #[cfg(not(feature = "http2"))]
+        false
     }
 
     fn give(&mut self, job: Job) {

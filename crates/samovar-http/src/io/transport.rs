@@ -46,6 +46,15 @@ impl Transport {
         }
     }
 
+    /// Whether the handshake has agreed on HTTP/2.
+    #[cfg(all(feature = "http2", feature = "tls"))]
+    pub(crate) fn speaks_http2(&self) -> bool {
+        match self {
+            Self::Plain(_) => false,
+            Self::Tls(stream) => stream.alpn() == Some(b"h2"),
+        }
+    }
+
     /// Whether something was taken that is not with the kernel yet.
     pub(crate) fn has_pending(&self) -> bool {
         match self {

@@ -29,6 +29,14 @@ impl Waker {
         }
     }
 
+    #[cfg(feature = "http2")]
+    pub(crate) fn for_stream(core: &Arc<Core>, home: usize, key: Key, stream: u32) -> Self {
+        Self {
+            stream,
+            ..Self::new(core, home, key)
+        }
+    }
+
     /// Wakes the connection. Calls before it has looked may count as one.
     pub fn wake(&self) {
         // An I/O thread that is gone has no connections.

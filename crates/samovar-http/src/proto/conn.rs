@@ -27,6 +27,11 @@ use super::Refusal;
 use super::chunk::{ChunkDecoder, ChunkEvent};
 use super::head::{self, Framing, HeadIndex, HeadLimits};
 
+/// What an HTTP/2 client sends first (RFC 9113, section 3.4). As a request it is of a version that
+/// is refused, so looking for it costs other requests nothing.
+#[cfg(feature = "http2")]
+pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
 /// A body the application does not want is read to its end and dropped if at most this many bytes
 /// are missing; beyond, closing the connection is cheaper for both.
 pub const DISCARD_LEN_MAX: u64 = 64 * 1024;
@@ -48,6 +53,10 @@ pub enum Step {
     Paused,
     /// The peer broke the rules; nothing more will be read.
     Refused(Refusal),
+    /// The input begins with what an HTTP/2 client sends first; nothing was consumed. The caller
+    /// goes on in that protocol, or refuses the version.
+    #[cfg(feature = "http2")]
+    Http2,
     /// The connection takes no more requests.
     Closed,
 }
@@ -155,7 +164,16 @@ impl Conn {
         if input.is_empty() {
             return Ok((0, Step::NeedMore));
         }
-        let Some(head_len) = head::parse(input, limits, index)? else {
+        let parsed = match head::parse(input, limits, index) {
+            #[cfg(feature = "http2")]
+            Err(Refusal::HttpVersion) if input.starts_with(PREFACE) => {
+                return Ok((0, Step::Http2));
+            }
+            #[cfg(feature = "http2")]
+            Err(Refusal::HttpVersion) if PREFACE.starts_with(input) => None,
+            parsed => parsed?,
+        };
+        let Some(head_len) = parsed else {
             return Ok((0, Step::NeedMore));
         };
         self.keep_alive = index.keep_alive;

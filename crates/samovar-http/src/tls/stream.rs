@@ -160,7 +160,7 @@ impl Stream {
     }
 
     /// The protocol that was agreed on (RFC 7301).
-    #[cfg_attr(not(test), expect(dead_code, reason = "HTTP/2 is about to ask"))]
+    #[cfg(any(test, feature = "http2"))]
     pub(crate) fn alpn(&self) -> Option<&[u8]> {
         match &self.state {
             State::Open(tls) => tls.alpn_protocol(),

@@ -6,6 +6,10 @@
 )]
 //! A raw client: writes bytes, reads answers, hides nothing.
 
+#[cfg(feature = "http2")]
+pub(crate) mod h2;
+#[cfg(feature = "http2")]
+pub(crate) mod h2_app;
 pub(crate) mod recorder;
 pub(crate) mod ws;
 

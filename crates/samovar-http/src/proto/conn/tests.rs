@@ -26,6 +26,11 @@ fn trace(input: &[u8], cuts: &[usize]) -> Vec<String> {
                     data.clear();
                     true
                 }
+                #[cfg(feature = "http2")]
+                Step::Http2 => {
+                    seen.push("http2".to_owned());
+                    return seen;
+                }
                 Step::Paused => panic!("paused although every request was answered"),
                 Step::Refused(refusal) => {
                     seen.push(format!("refused {refusal}"));
@@ -184,5 +189,19 @@ fn draining() {
     assert_eq!(
         idle.advance(head, &HeadLimits::default(), 0, &mut index),
         (0, Step::Closed)
+    );
+}
+
+#[cfg(feature = "http2")]
+#[test]
+fn the_start_of_http_2_is_not_a_request() {
+    check("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &["http2"]);
+    check(
+        "PRI * HTTP/2.0\r\n\r\nXM\r\n\r\n",
+        &["refused unsupported HTTP version"],
+    );
+    check(
+        "PRI * HTTP/2.0\r\nHost: a\r\n\r\n",
+        &["refused unsupported HTTP version"],
     );
 }

@@ -1,0 +1,242 @@
+//! Answers on their way out.
+
+use bytes::Bytes;
+use memchr::memmem;
+
+use super::H2Next;
+use super::conn::{H2Conn, StreamState};
+use crate::exec::Job;
+use crate::h2::{ErrorCode, ResponseHead};
+use crate::http::{Status, Version};
+use crate::io::answer;
+use crate::io::link::Link;
+use crate::io::slab::Key;
+use crate::io::stream::{Rest, StreamAnswer, StreamJob, StreamNews, StreamWork};
+use crate::io::thread::IoThread;
+use crate::observer::Incident;
+use crate::proto::Refusal;
+use crate::request::Request;
+use crate::service::Service;
+
+/// The pieces of bodies under way on one connection, in bytes: shared by its streams, but each gets
+/// the smallest piece at least.
+const PIECES_LEN: usize = 512 * 1024;
+/// The largest piece, as large as a buffer of the pool.
+const PIECE_LEN_MAX: usize = 256 * 1024;
+/// The smallest piece: one frame.
+const PIECE_LEN_MIN: usize = 16 * 1024;
+
+impl<S: Service> IoThread<S> {
+    // Answers that are made here.
+
+    /// Sends the answer that is rendered in the scratch memory.
+    pub(super) fn send_scratch(&mut self, conn: &mut H2Conn, stream: u32, status: Status) {
+        let head_end = memmem::find(&self.scratch, b"\r\n\r\n").map_or(0, |at| at + 4);
+        let (text, body) = self.scratch.split_at(head_end);
+        let head = ResponseHead::read(status, text);
+        conn.session.respond(stream, head, body.is_empty());
+        if !body.is_empty() {
+            let bytes = Bytes::copy_from_slice(body);
+            conn.session.send(stream, bytes, true);
+        }
+        if let Some(entry) = conn.session.data(stream) {
+            entry.state = StreamState::Sending;
+            entry.restart_clock(self.now, 0);
+        }
+    }
+
+    pub(super) fn refuse_stream(
+        &mut self,
+        conn: &mut H2Conn,
+        stream: u32,
+        refusal: Refusal,
+        is_head: bool,
+    ) {
+        let peer = conn.peer;
+        self.incident(&Incident::Refused { peer, refusal });
+        let (status, body) = (refusal.status(), format!("{refusal}\n"));
+        let (version, body) = (Version::Http2, body.as_bytes());
+        self.scratch.clear();
+        let out = &mut self.scratch;
+        if refusal == Refusal::BodyMemory {
+            answer::overload(out, is_head, &self.date);
+        } else {
+            answer::plain(out, status, body, version, is_head, true, &self.date);
+        }
+        // What still comes of the request is not wanted.
+        conn.session.read(stream, false);
+        self.send_scratch(conn, stream, status);
+    }
+
+    // Answers that workers make.
+
+    pub(super) fn on_news(&mut self, conn: &mut H2Conn, stream: u32, news: StreamNews) {
+        match news {
+            StreamNews::Inform(status, fields) => {
+                conn.session.inform(stream, status.code(), &fields);
+            }
+            StreamNews::Release(len) => conn.session.release(stream, len),
+            StreamNews::Promised(later, asked, request) => {
+                conn.handler_count = conn.handler_count.saturating_sub(1);
+                match conn.session.data(stream) {
+                    Some(entry) => {
+                        entry.request = request;
+                        entry.later = Some((later, asked));
+                        self.wait_for_wake(conn, stream);
+                    }
+                    None => later.abandon(),
+                }
+            }
+            StreamNews::Answer(answer, request) => {
+                if !answer.was_promised {
+                    conn.handler_count = conn.handler_count.saturating_sub(1);
+                }
+                self.on_answer(conn, stream, *answer, request);
+            }
+            StreamNews::Piece(bytes, rest) => self.send_piece(conn, stream, bytes, rest),
+            StreamNews::HandlerLost => {
+                conn.handler_count = conn.handler_count.saturating_sub(1);
+                self.drop_stream(conn, stream, ErrorCode::InternalError);
+            }
+            StreamNews::BodyFailed => self.drop_stream(conn, stream, ErrorCode::InternalError),
+        }
+    }
+
+    fn on_answer(
+        &mut self,
+        conn: &mut H2Conn,
+        stream: u32,
+        answer: StreamAnswer,
+        request: Option<Box<Request>>,
+    ) {
+        let StreamAnswer {
+            status,
+            head,
+            bytes,
+            rest,
+            ..
+        } = answer;
+        let Some(entry) = conn.session.data(stream) else {
+            return;
+        };
+        entry.status = Some(status);
+        entry.request = request.or_else(|| entry.request.take());
+        entry.inflow = None;
+        let is_end = bytes.is_empty() && matches!(&rest, Rest::End(fields) if fields.is_empty());
+        // What the handler has not read is not wanted.
+        conn.session.read(stream, false);
+        conn.session.respond(stream, head, is_end);
+        if is_end {
+            self.start_sending(conn, stream);
+        } else {
+            self.send_piece(conn, stream, bytes, rest);
+        }
+    }
+
+    fn start_sending(&mut self, conn: &mut H2Conn, stream: u32) {
+        let sent_len = conn.session.sent_len(stream);
+        if let Some(entry) = conn.session.data(stream) {
+            entry.state = StreamState::Sending;
+            entry.restart_clock(self.now, sent_len);
+        }
+    }
+
+    fn send_piece(&mut self, conn: &mut H2Conn, stream: u32, bytes: Bytes, rest: Rest) {
+        self.start_sending(conn, stream);
+        let Some(entry) = conn.session.data(stream) else {
+            return;
+        };
+        match rest {
+            Rest::End(fields) if fields.is_empty() => conn.session.send(stream, bytes, true),
+            Rest::End(fields) => {
+                if !bytes.is_empty() {
+                    conn.session.send(stream, bytes, false);
+                }
+                conn.session.send_trailers(stream, &fields);
+            }
+            Rest::More(outflow) => {
+                entry.outflow = Some(outflow);
+                entry.is_dry = false;
+                conn.session.send(stream, bytes, false);
+            }
+            Rest::Wait(outflow) => {
+                entry.outflow = Some(outflow);
+                entry.is_dry = true;
+                if bytes.is_empty() {
+                    self.wait_for_wake(conn, stream);
+                } else {
+                    conn.session.send(stream, bytes, false);
+                }
+            }
+        }
+    }
+
+    /// The last piece is on its way.
+    pub(super) fn on_drained(&mut self, conn: &mut H2Conn, stream: u32) {
+        match conn.session.data(stream) {
+            Some(entry) if entry.outflow.is_none() => {}
+            Some(entry) if entry.is_dry => self.wait_for_wake(conn, stream),
+            Some(_) => self.resume(conn, stream),
+            None => {}
+        }
+    }
+
+    fn wait_for_wake(&mut self, conn: &mut H2Conn, stream: u32) {
+        let Some(entry) = conn.session.data(stream) else {
+            return;
+        };
+        if std::mem::take(&mut entry.is_woken) {
+            self.resume(conn, stream);
+        } else {
+            entry.state = StreamState::Waiting;
+        }
+    }
+
+    pub(in crate::io) fn on_stream_wake(&mut self, key: Key, stream: u32) {
+        if let Some(link) = self.slab.take(key) {
+            self.guarded(Some(key), |thread| match link {
+                Link::H2(mut conn) => {
+                    thread.wake_stream(&mut conn, stream);
+                    thread.settle_h2(conn, H2Next::Wait);
+                }
+                other => thread.slab.put(key, other),
+            });
+        }
+    }
+
+    fn wake_stream(&mut self, conn: &mut H2Conn, stream: u32) {
+        match conn.session.data(stream) {
+            Some(entry) if entry.state == StreamState::Waiting => self.resume(conn, stream),
+            // It is looked at again before it waits.
+            Some(entry) => entry.is_woken = true,
+            None => {}
+        }
+    }
+
+    /// A worker goes on with an answer.
+    fn resume(&mut self, conn: &mut H2Conn, stream: u32) {
+        let place = self.place(conn, stream);
+        let streams = conn.session.stream_count().max(1);
+        let piece_len = (PIECES_LEN / streams).clamp(PIECE_LEN_MIN, PIECE_LEN_MAX);
+        let Some(entry) = conn.session.data(stream) else {
+            return;
+        };
+        let work = if let Some((later, asked)) = entry.later.take() {
+            StreamWork::Fulfil(later, asked)
+        } else if let Some(outflow) = entry.outflow.take() {
+            StreamWork::Pull(outflow, piece_len)
+        } else {
+            return;
+        };
+        entry.state = StreamState::Away;
+        let cancel = entry.cancel.clone();
+        let job = StreamJob {
+            place,
+            cancel,
+            work,
+        };
+        // What goes on with an answer is always accepted.
+        drop(self.shared.queue.push(Job::Stream(Box::new(job))));
+        self.has_given = true;
+    }
+}

@@ -1,0 +1,146 @@
+//! The clocks of a connection and of its streams.
+
+use std::time::Instant;
+
+use super::H2Next;
+use super::conn::{H2Conn, StreamState};
+use crate::h2::ErrorCode;
+use crate::http::Method;
+use crate::io::link::Link;
+use crate::io::slab::Key;
+use crate::io::sys::Edges;
+use crate::io::thread::IoThread;
+use crate::observer::Incident;
+use crate::proto::Refusal;
+use crate::service::Service;
+
+/// Why a stream goes no further.
+enum Stalled {
+    /// The request does not come.
+    Request,
+    /// The answer is not read.
+    Answer,
+}
+
+impl<S: Service> IoThread<S> {
+    pub(in crate::io) fn sweep_h2(&mut self, key: Key) {
+        if let Some(Link::H2(mut conn)) = self.slab.take(key) {
+            self.guarded(Some(key), |thread| {
+                let next = thread.check_h2(&mut conn);
+                thread.settle_h2(conn, next);
+            });
+        }
+    }
+
+    /// Looks at what may have taken too long.
+    fn check_h2(&mut self, conn: &mut H2Conn) -> H2Next {
+        let limits = &self.shared.limits;
+        let now = self.now;
+        let waited = |since: Instant| now.saturating_duration_since(since);
+        if conn.is_lingering {
+            return if waited(conn.since) >= limits.linger_time {
+                H2Next::Close
+            } else {
+                H2Next::Wait
+            };
+        }
+        if self.is_stuck(conn) {
+            self.incident(&Incident::TooSlow { peer: conn.peer });
+            conn.reset_on_close();
+            return H2Next::Close;
+        }
+        let (linger_time, idle_time, head_time) =
+            (limits.linger_time, limits.idle_time, limits.head_time);
+        if conn
+            .block_since
+            .is_some_and(|since| waited(since) >= head_time)
+        {
+            let (peer, refusal) = (conn.peer, Refusal::Timeout);
+            self.incident(&Incident::Refused { peer, refusal });
+            conn.session.abort(ErrorCode::EnhanceYourCalm);
+            return self.step_h2(conn, Edges::default());
+        }
+        let is_idle = conn.session.stream_count() == 0;
+        let is_stale = is_idle && waited(conn.since) >= idle_time;
+        if (is_stale || self.drain_by.is_some()) && conn.leaving_since.is_none() {
+            self.leave(conn);
+            return self.step_h2(conn, Edges::default());
+        }
+        // The peer has not even acknowledged that it was told.
+        if is_idle
+            && conn
+                .leaving_since
+                .is_some_and(|since| waited(since) >= linger_time)
+        {
+            conn.session.abort(ErrorCode::NoError);
+            return self.step_h2(conn, Edges::default());
+        }
+        if !is_idle && self.drop_stalled(conn) {
+            return self.step_h2(conn, Edges::default());
+        }
+        H2Next::Wait
+    }
+
+    /// Whether the socket has taken too little for too long.
+    fn is_stuck(&self, conn: &mut H2Conn) -> bool {
+        let limits = &self.shared.limits;
+        if conn.output.is_empty() {
+            conn.stuck_since = None;
+            return false;
+        }
+        let since = *conn.stuck_since.get_or_insert_with(|| {
+            conn.moved_len = 0;
+            self.now
+        });
+        if self.now.saturating_duration_since(since) < limits.stall_time {
+            return false;
+        }
+        conn.stuck_since = None;
+        conn.moved_len < limits.stall_len_min
+    }
+
+    /// Ends streams whose peer does not do its part; `true` if there were any.
+    fn drop_stalled(&mut self, conn: &mut H2Conn) -> bool {
+        let (stall_time, stall_len_min) = {
+            let limits = &self.shared.limits;
+            (limits.stall_time, limits.stall_len_min)
+        };
+        let now = self.now;
+        let ids: Vec<u32> = conn.session.streams().map(|(id, _)| id).collect();
+        let mut has_dropped = false;
+        for id in ids {
+            let sent_len = conn.session.sent_len(id);
+            let Some(entry) = conn.session.data(id) else {
+                continue;
+            };
+            let (moved_len, stalled) = match entry.state {
+                StreamState::Receiving => (entry.body_len, Stalled::Request),
+                StreamState::Sending => (sent_len, Stalled::Answer),
+                // A worker's turn or the application's.
+                StreamState::Away | StreamState::Waiting => continue,
+            };
+            let since = *entry.since.get_or_insert(now);
+            if now.saturating_duration_since(since) < stall_time {
+                continue;
+            }
+            if moved_len.saturating_sub(entry.moved_len) >= stall_len_min {
+                entry.restart_clock(now, moved_len);
+                continue;
+            }
+            has_dropped = true;
+            match stalled {
+                Stalled::Request => {
+                    let request = entry.request.take();
+                    let is_head =
+                        request.is_some_and(|request| request.head().method() == Method::Head);
+                    self.refuse_stream(conn, id, Refusal::Timeout, is_head);
+                }
+                Stalled::Answer => {
+                    self.incident(&Incident::TooSlow { peer: conn.peer });
+                    self.drop_stream(conn, id, ErrorCode::EnhanceYourCalm);
+                }
+            }
+        }
+        has_dropped
+    }
+}

@@ -1,0 +1,350 @@
+//! What an I/O thread does for an HTTP/2 connection.
+//!
+//! It reads, shows what came to the session, deals with what that has to tell, and writes what it
+//! has to send; all of it here, while workers run handlers and make pieces of bodies.
+//!
+//! | a stream is | whose turn it is | goes on when |
+//! |---|---|---|
+//! | receiving | the peer's | its request is complete, or its head where the body is streamed |
+//! | away | a worker's | the worker's news are in the inbox |
+//! | waiting | the application's | woken by the body, or by whoever has promised the answer |
+//! | sending | the peer's | its windows let the last piece go: then a worker makes the next |
+//!
+//! One stream never holds another up, nor a thread: what waits for the peer is a piece of memory.
+
+mod answers;
+mod clock;
+mod conn;
+mod requests;
+
+use std::io;
+
+pub(crate) use self::conn::H2Conn;
+use self::conn::{Report, Stream, StreamState};
+use super::conn::Conn;
+use super::link::Link;
+use super::slab::Key;
+use super::stream::StreamNews;
+use super::sys::Edges;
+use super::thread::{IoThread, OUT_LEN_KEPT};
+use crate::h2::{ErrorCode, Event, Session};
+use crate::observer::{Exchange, Incident};
+use crate::service::Service;
+
+/// Reads of one connection before others get their turn.
+const READ_COUNT: usize = 4;
+/// Bytes read and dropped from a peer that was told to go.
+const LINGER_LEN_MAX: u64 = 256 * 1024;
+
+/// What is to become of a connection after a step.
+pub(super) enum H2Next {
+    Wait,
+    /// It has more to do than one turn allows.
+    Again,
+    Close,
+}
+
+impl<S: Service> IoThread<S> {
+    /// A connection that speaks HTTP/2 from here on, with what it has said so far.
+    pub(super) fn start_h2(&mut self, conn: Conn) {
+        let Conn {
+            transport,
+            peer,
+            key,
+            session: secure,
+            input,
+            ..
+        } = conn;
+        let limits = &self.shared.limits;
+        let session = Session::new(&limits.http2, &limits.head, self.now);
+        let conn = H2Conn::new(transport, peer, secure, key, session, self.now);
+        let mut conn = Box::new(conn);
+        conn.session.receive(&input, self.now);
+        let next = self.step_h2(&mut conn, Edges::default());
+        self.settle_h2(conn, next);
+    }
+
+    pub(super) fn settle_h2(&mut self, mut conn: Box<H2Conn>, next: H2Next) {
+        let key = conn.key;
+        match next {
+            H2Next::Close => {
+                self.fail_h2(&mut conn);
+                self.forget(key);
+            }
+            H2Next::Wait => self.slab.put(key, Link::H2(conn)),
+            H2Next::Again => {
+                if !std::mem::replace(&mut conn.is_scheduled, true) {
+                    self.again.push(key);
+                }
+                self.slab.put(key, Link::H2(conn));
+            }
+        }
+    }
+
+    /// Time is up.
+    pub(super) fn cut_off_h2(&mut self, conn: &mut H2Conn) {
+        if conn.session.stream_count() > 0 || !conn.output.is_empty() {
+            conn.reset_on_close();
+        }
+        self.fail_h2(conn);
+        self.forget(conn.key);
+    }
+
+    /// Gives up what is under way.
+    fn fail_h2(&mut self, conn: &mut H2Conn) {
+        conn.session.abort(ErrorCode::Cancel);
+        while let Some(event) = conn.session.poll() {
+            match event {
+                Event::Sent { stream } => Self::gather_report(conn, stream),
+                Event::Reset { stream } => self.report_failure(conn, stream),
+                _ => {}
+            }
+        }
+        self.report_all(conn, false);
+    }
+
+    /// News of a worker. They are dealt with together, before the thread sleeps.
+    pub(super) fn on_stream_news(&mut self, key: Key, stream: u32, news: StreamNews) {
+        if let Some(link) = self.slab.take(key) {
+            self.guarded(Some(key), |thread| match link {
+                Link::H2(mut conn) => {
+                    thread.on_news(&mut conn, stream, news);
+                    thread.settle_h2(conn, H2Next::Again);
+                }
+                other => thread.slab.put(key, other),
+            });
+        }
+    }
+
+    // The connection.
+
+    pub(super) fn step_h2(&mut self, conn: &mut H2Conn, edges: Edges) -> H2Next {
+        conn.is_scheduled = false;
+        if conn.is_lingering {
+            return self.linger_h2(conn);
+        }
+        if edges.hung_up {
+            return H2Next::Close;
+        }
+        self.turn += 1;
+        match self.go_on_h2(conn) {
+            Ok(next) => next,
+            // The peer is gone, and what was under way with it.
+            Err(_) => H2Next::Close,
+        }
+    }
+
+    fn go_on_h2(&mut self, conn: &mut H2Conn) -> io::Result<H2Next> {
+        let mut is_clear = conn.flush()?;
+        for _ in 0..READ_COUNT {
+            is_clear = self.drive(conn, is_clear)?;
+            if conn.session.is_closed() {
+                return Ok(if is_clear {
+                    self.finish_h2(conn)
+                } else {
+                    H2Next::Wait
+                });
+            }
+            if !conn.readable || conn.has_ended || !is_clear || !conn.session.wants_input() {
+                break;
+            }
+            self.read_h2(conn)?;
+        }
+        is_clear = self.drive(conn, is_clear)?;
+        if conn.has_ended && conn.session.stream_count() == 0 && is_clear {
+            return Ok(H2Next::Close);
+        }
+        if conn.session.is_closed() && is_clear {
+            return Ok(self.finish_h2(conn));
+        }
+        Ok(if is_clear && conn.readable && !conn.has_ended {
+            H2Next::Again
+        } else {
+            H2Next::Wait
+        })
+    }
+
+    fn read_h2(&mut self, conn: &mut H2Conn) -> io::Result<()> {
+        let mut buffer = std::mem::take(&mut self.read_buffer);
+        let received = conn.read(&mut buffer);
+        if let Ok(Some(len)) = received {
+            let frame_count = conn.session.frame_count();
+            conn.session
+                .receive(buffer.get(..len).unwrap_or_default(), self.now);
+            if !conn.session.is_mid_block() {
+                conn.block_since = None;
+            } else if conn.block_since.is_none() || conn.session.frame_count() != frame_count {
+                conn.block_since = Some(self.now);
+            }
+        }
+        self.read_buffer = buffer;
+        if received? == Some(0) {
+            self.end_input(conn);
+        }
+        Ok(())
+    }
+
+    /// The peer sends nothing more. Answers under way are finished: it may still read.
+    fn end_input(&mut self, conn: &mut H2Conn) {
+        conn.has_ended = true;
+        let is_receiving =
+            |stream: &Stream| stream.state == StreamState::Receiving || stream.inflow.is_some();
+        let incomplete: Vec<_> = conn
+            .session
+            .streams()
+            .filter(|(_, stream)| is_receiving(stream))
+            .map(|(id, _)| id)
+            .collect();
+        for id in incomplete {
+            self.drop_stream(conn, id, ErrorCode::Cancel);
+        }
+    }
+
+    /// Deals with all events and sends the output; `true` once that is with the kernel.
+    fn drive(&mut self, conn: &mut H2Conn, mut is_clear: bool) -> io::Result<bool> {
+        let mut out = std::mem::take(&mut self.out);
+        let outcome = loop {
+            while let Some(event) = conn.session.poll() {
+                self.on_stream_event(conn, event);
+            }
+            if !is_clear {
+                break Ok(false);
+            }
+            out.clear();
+            conn.session.take_output(&mut out);
+            if out.is_empty() {
+                break Ok(true);
+            }
+            match conn.send(&out) {
+                Ok(sent) => is_clear = sent,
+                Err(error) => break Err(error),
+            }
+            if is_clear {
+                self.report_all(conn, true);
+            }
+        };
+        out.clear();
+        out.shrink_to(OUT_LEN_KEPT);
+        self.out = out;
+        if is_clear {
+            self.report_all(conn, true);
+        }
+        outcome
+    }
+
+    /// The session has said its last word.
+    fn finish_h2(&mut self, conn: &mut H2Conn) -> H2Next {
+        if let Some(abuse) = conn.session.abused() {
+            let peer = conn.peer;
+            self.incident(&Incident::Abused { peer, abuse });
+        }
+        if conn.has_ended || conn.transport.shutdown_write().is_err() {
+            return H2Next::Close;
+        }
+        conn.is_lingering = true;
+        conn.since = self.now;
+        conn.moved_len = 0;
+        self.linger_h2(conn)
+    }
+
+    /// As for HTTP/1: a peer that still sends must not lose the GOAWAY to a reset.
+    fn linger_h2(&mut self, conn: &mut H2Conn) -> H2Next {
+        while conn.readable && conn.moved_len <= LINGER_LEN_MAX {
+            match conn.read(&mut self.read_buffer) {
+                Ok(Some(0)) | Err(_) => return H2Next::Close,
+                Ok(len) => conn.moved_len += len.unwrap_or(0) as u64,
+            }
+        }
+        H2Next::Wait
+    }
+
+    // Events of streams.
+
+    fn on_stream_event(&mut self, conn: &mut H2Conn, event: Event) {
+        match event {
+            Event::Request { stream, is_end } => self.on_request(conn, stream, is_end),
+            Event::Refused {
+                stream,
+                is_head,
+                refusal,
+            } => {
+                self.count_stream(conn);
+                self.refuse_stream(conn, stream, refusal, is_head);
+            }
+            Event::Data { stream, bytes } => self.on_data(conn, stream, bytes),
+            Event::End { stream } => self.on_end(conn, stream),
+            Event::Drained { stream } => self.on_drained(conn, stream),
+            Event::Sent { stream } => {
+                Self::gather_report(conn, stream);
+                conn.since = self.now;
+            }
+            Event::Reset { stream } => {
+                conn.since = self.now;
+                self.report_failure(conn, stream);
+            }
+        }
+    }
+
+    fn count_stream(&mut self, conn: &mut H2Conn) {
+        conn.since = self.now;
+        conn.opened_count += 1;
+        let max = self.shared.limits.requests_per_connection_max;
+        if max > 0 && conn.opened_count >= max {
+            self.leave(conn);
+        }
+    }
+
+    /// No new streams from here on.
+    pub(super) fn leave(&mut self, conn: &mut H2Conn) {
+        if conn.leaving_since.is_none() {
+            conn.leaving_since = Some(self.now);
+            conn.session.go_away();
+        }
+    }
+
+    // What there is to tell.
+
+    fn incident(&self, incident: &Incident<'_>) {
+        self.shared.service.observer().incident(incident);
+    }
+
+    /// Gives a stream up.
+    fn drop_stream(&mut self, conn: &mut H2Conn, stream: u32, code: ErrorCode) {
+        self.report_failure(conn, stream);
+        conn.session.reset(stream, code);
+    }
+
+    /// An answer is complete, and told of once the kernel has it.
+    fn gather_report(conn: &mut H2Conn, stream: u32) {
+        let body_len = conn.session.sent_len(stream);
+        let report = conn.session.data(stream);
+        if let Some(report) = report.and_then(|entry| entry.report(body_len)) {
+            conn.unreported.push(report);
+        }
+    }
+
+    /// An answer will not be complete.
+    fn report_failure(&mut self, conn: &mut H2Conn, stream: u32) {
+        let body_len = conn.session.sent_len(stream);
+        let report = conn.session.data(stream);
+        if let Some(report) = report.and_then(|entry| entry.report(body_len)) {
+            self.report(&report, false);
+        }
+    }
+
+    fn report_all(&mut self, conn: &mut H2Conn, complete: bool) {
+        for report in std::mem::take(&mut conn.unreported) {
+            self.report(&report, complete);
+        }
+    }
+
+    fn report(&self, report: &Report, complete: bool) {
+        self.shared.service.observer().exchanged(&Exchange {
+            head: report.request.head(),
+            status: report.status,
+            body_len: report.body_len,
+            complete,
+            duration: report.started.elapsed(),
+        });
+    }
+}

@@ -1,0 +1,207 @@
+//! Requests on their way in.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+
+use super::conn::{H2Conn, StreamState};
+use crate::exec::Job;
+use crate::h2::ErrorCode;
+use crate::head::Head;
+use crate::http::{Method, Status, Version};
+use crate::inflow::{Inflow, StreamLink};
+use crate::io::answer;
+use crate::io::stream::{Cancel, Place, StreamJob, StreamWork};
+use crate::io::thread::IoThread;
+use crate::observer::{Exchange, Incident};
+use crate::proto::Refusal;
+use crate::proto::head::Framing;
+use crate::reply::{Outcome, Reply, Turn};
+use crate::request::{Link as RequestLink, Request};
+use crate::service::{Intake, Service};
+use crate::upload::BodyError;
+
+impl<S: Service> IoThread<S> {
+    pub(super) fn on_request(&mut self, conn: &mut H2Conn, stream: u32, is_end: bool) {
+        self.count_stream(conn);
+        let shared = &*self.shared;
+        let service = &shared.service;
+        let (raw, index) = conn.session.head();
+        let head = Head::new(raw, index, conn.peer).with_session(conn.secure.as_ref());
+        let is_head = head.method() == Method::Head;
+        let observes = service.observer().observes();
+        let started = if observes { Instant::now() } else { self.now };
+        self.scratch.clear();
+        let reply = Reply {
+            out: &mut self.scratch,
+            version: Version::Http2,
+            keep: true,
+            is_head,
+            date: self.date.text(),
+        };
+        let (local, turn) = (&mut self.local, Turn(self.turn));
+        let inline = catch_unwind(AssertUnwindSafe(|| {
+            service.inline(local, turn, head, reply).0
+        }));
+        let outcome = inline.unwrap_or_else(|_panic| {
+            service
+                .observer()
+                .incident(&Incident::HandlerPanicked { head });
+            self.scratch.clear();
+            let status = Status::INTERNAL_SERVER_ERROR;
+            let body = b"Internal Server Error\n";
+            let out = &mut self.scratch;
+            let version = Version::Http2;
+            let body_len = answer::plain(out, status, body, version, is_head, true, &self.date);
+            Outcome::Sent(status, body_len)
+        });
+        match outcome {
+            Outcome::Sent(status, body_len) => {
+                if observes {
+                    let duration = started.elapsed();
+                    service.observer().exchanged(&Exchange {
+                        head,
+                        status,
+                        body_len,
+                        complete: true,
+                        duration,
+                    });
+                }
+                self.send_scratch(conn, stream, status);
+            }
+            Outcome::Dispatch if is_end => {
+                let request = Box::new(head.to_request());
+                self.dispatch(conn, stream, request, None, false);
+            }
+            Outcome::Dispatch => self.take_in(conn, stream),
+        }
+    }
+
+    /// A request with a body, which the service has not answered by its head.
+    fn take_in(&mut self, conn: &mut H2Conn, stream: u32) {
+        let (raw, index) = conn.session.head();
+        let head = Head::new(raw, index, conn.peer).with_session(conn.secure.as_ref());
+        let intake = self.shared.service.intake(head);
+        let is_head = head.method() == Method::Head;
+        let (framing, expects_continue) = (index.framing, index.expect_continue);
+        let request = Box::new(head.to_request());
+        if matches!(framing, Framing::Length(len) if len > intake.len_max()) {
+            return self.refuse_stream(conn, stream, Refusal::BodyTooLarge, is_head);
+        }
+        let now = self.now;
+        if let Some(entry) = conn.session.data(stream) {
+            entry.body_len_max = intake.len_max();
+            entry.restart_clock(now, 0);
+        }
+        match intake {
+            Intake::Buffered(_) => {
+                if let Some(entry) = conn.session.data(stream) {
+                    entry.request = Some(request);
+                }
+                if expects_continue {
+                    conn.session.inform(stream, 100, b"");
+                }
+            }
+            Intake::Streamed(_) => {
+                let inflow = Arc::<Inflow>::default();
+                self.dispatch(conn, stream, request, Some(inflow), expects_continue);
+            }
+        }
+        conn.session.read(stream, true);
+    }
+
+    pub(super) fn on_data(&mut self, conn: &mut H2Conn, stream: u32, bytes: Bytes) {
+        let Some(entry) = conn.session.data(stream) else {
+            return;
+        };
+        entry.body_len += bytes.len() as u64;
+        let is_too_long = entry.body_len > entry.body_len_max;
+        if let Some(inflow) = &entry.inflow {
+            if is_too_long {
+                inflow.end(Err(BodyError::Refused(Refusal::BodyTooLarge)));
+                conn.session.read(stream, false);
+            } else {
+                inflow.put(bytes);
+            }
+        } else if let Some(request) = &mut entry.request {
+            let refusal = if is_too_long {
+                Some(Refusal::BodyTooLarge)
+            } else {
+                let has_room = request.add_body(&bytes, &self.shared.request_memory);
+                (!has_room).then_some(Refusal::BodyMemory)
+            };
+            match refusal {
+                None => conn.session.release(stream, bytes.len()),
+                Some(refusal) => {
+                    let is_head = request.head().method() == Method::Head;
+                    entry.request = None;
+                    self.refuse_stream(conn, stream, refusal, is_head);
+                }
+            }
+        }
+    }
+
+    pub(super) fn on_end(&mut self, conn: &mut H2Conn, stream: u32) {
+        let Some(entry) = conn.session.data(stream) else {
+            return;
+        };
+        if let Some(inflow) = entry.inflow.take() {
+            inflow.end(Ok(()));
+        } else if let Some(request) = entry.request.take() {
+            self.dispatch(conn, stream, request, None, false);
+        }
+    }
+
+    /// Gives a request to the workers.
+    fn dispatch(
+        &mut self,
+        conn: &mut H2Conn,
+        stream: u32,
+        mut request: Box<Request>,
+        inflow: Option<Arc<Inflow>>,
+        expects_continue: bool,
+    ) {
+        // Handlers of streams that are gone count: a peer that resets what it asks for must not
+        // get more of them than one that waits.
+        let handlers_max = self.shared.limits.http2.streams_max as usize;
+        if conn.handler_count >= handlers_max {
+            conn.session.reset(stream, ErrorCode::RefusedStream);
+            return;
+        }
+        let place = self.place(conn, stream);
+        let (now, cancel) = (self.now, Cancel::default());
+        let link = StreamLink::new(place, &self.shared.core, inflow.clone(), expects_continue);
+        request.link = RequestLink::Http2(Box::new(link));
+        if let Some(entry) = conn.session.data(stream) {
+            entry.state = StreamState::Away;
+            entry.started = Some(now);
+            entry.inflow = inflow;
+            entry.cancel = cancel.clone();
+        }
+        let is_head = request.head().method() == Method::Head;
+        let job = StreamJob {
+            place,
+            cancel,
+            work: StreamWork::Handle(request),
+        };
+        if self.shared.queue.push(Job::Stream(Box::new(job))).is_ok() {
+            conn.handler_count += 1;
+            self.has_given = true;
+            return;
+        }
+        self.incident(&Incident::WorkersFull);
+        self.scratch.clear();
+        answer::overload(&mut self.scratch, is_head, &self.date);
+        self.send_scratch(conn, stream, Status::SERVICE_UNAVAILABLE);
+    }
+
+    pub(super) fn place(&self, conn: &H2Conn, stream: u32) -> Place {
+        Place {
+            home: self.home,
+            key: conn.key,
+            stream,
+        }
+    }
+}

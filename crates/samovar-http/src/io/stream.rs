@@ -1,0 +1,138 @@
+//! What workers and I/O threads tell each other about one stream of an HTTP/2 connection.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+
+use super::inbox::Message;
+use super::slab::Key;
+use super::wake::Waker;
+use crate::body::Outflow;
+use crate::h2::ResponseHead;
+use crate::head::Head;
+#[cfg(feature = "compression")]
+use crate::http::accept_encoding::Coding;
+use crate::http::{Method, Status};
+use crate::later::Later;
+use crate::request::Request;
+use crate::server::Core;
+
+/// Where a stream is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    /// Index of its I/O thread.
+    pub(crate) home: usize,
+    pub(crate) key: Key,
+    pub(crate) stream: u32,
+}
+
+impl Place {
+    /// Tells the I/O thread. If that is gone, so is the stream.
+    pub(crate) fn send(self, core: &Core, news: StreamNews) {
+        let message = Message::Stream(self.key, self.stream, news);
+        drop(core.send_home(self.home, message));
+    }
+
+    pub(crate) fn waker(self, core: &Arc<Core>) -> Waker {
+        Waker::for_stream(core, self.home, self.key, self.stream)
+    }
+}
+
+/// Set once the answer to a request is of no use to anybody.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Cancel(Arc<AtomicBool>);
+
+impl Cancel {
+    pub(crate) fn set(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_set(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// Something that a worker does for a stream. The connection stays where it is.
+#[derive(Debug)]
+pub(crate) struct StreamJob {
+    pub(crate) place: Place,
+    pub(crate) cancel: Cancel,
+    pub(crate) work: StreamWork,
+}
+
+#[derive(Debug)]
+pub(crate) enum StreamWork {
+    /// Answer the request.
+    Handle(Box<Request>),
+    /// Give the answer that was promised.
+    Fulfil(Arc<Later>, Asked),
+    /// Make the next piece of a body, about so many bytes long.
+    Pull(Box<Outflow>, usize),
+}
+
+/// What a request says about the form of its answer.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Asked {
+    pub(crate) is_head: bool,
+    /// Whether the peer wants fields behind the body.
+    pub(crate) takes_trailers: bool,
+    /// How the peer wants the body compressed.
+    #[cfg(feature = "compression")]
+    pub(crate) coding: Option<Coding>,
+}
+
+impl Asked {
+    pub(crate) fn of(head: Head<'_>, core: &Core) -> Self {
+        #[cfg(feature = "compression")]
+        let negotiator = core.compression.as_ref();
+        #[cfg(not(feature = "compression"))]
+        let _unused = core;
+        Self {
+            is_head: head.method() == Method::Head,
+            takes_trailers: head.takes_trailers(),
+            #[cfg(feature = "compression")]
+            coding: negotiator.and_then(|negotiator| negotiator.coding(head)),
+        }
+    }
+}
+
+/// What has become of a stream's work.
+#[derive(Debug)]
+pub(crate) enum StreamNews {
+    /// An interim response is to be sent: its status and field lines.
+    Inform(Status, Vec<u8>),
+    /// The handler has read so many bytes of the request.
+    Release(usize),
+    /// The handler is done, and the answer is promised.
+    Promised(Arc<Later>, Asked, Option<Box<Request>>),
+    /// The answer begins. The request comes back where somebody wants to hear of it.
+    Answer(Box<StreamAnswer>, Option<Box<Request>>),
+    /// The answer goes on.
+    Piece(Bytes, Rest),
+    /// The handler is done, and there will be no answer.
+    HandlerLost,
+    /// There will be no more of the answer.
+    BodyFailed,
+}
+
+#[derive(Debug)]
+pub(crate) struct StreamAnswer {
+    /// The handler was done before.
+    pub(crate) was_promised: bool,
+    pub(crate) status: Status,
+    pub(crate) head: ResponseHead,
+    pub(crate) bytes: Bytes,
+    pub(crate) rest: Rest,
+}
+
+/// What follows a piece of a body.
+#[derive(Debug)]
+pub(crate) enum Rest {
+    /// Nothing but these field lines, if any.
+    End(Vec<u8>),
+    /// More, when it is asked for.
+    More(Box<Outflow>),
+    /// More, once the body wakes the stream.
+    Wait(Box<Outflow>),
+}
