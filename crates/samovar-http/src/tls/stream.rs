@@ -42,6 +42,9 @@ const SEAL_OVERHEAD: usize = 512;
 /// Records that answer the peer by themselves (tickets, key updates) and that it does not read.
 /// Past this the peer is at fault: it asks for more than it takes.
 const OUTGOING_LEN_MAX: usize = SEND_LEN + INCOMING_LEN_MAX;
+/// Ciphertext in a row that may hold no plaintext. Records can be empty, and a peer that sends
+/// nothing else could keep a thread busy for as long as it likes.
+const VAIN_LEN_MAX: usize = 256 * 1024;
 /// The first byte of a handshake record (RFC 8446, 5.1).
 const HANDSHAKE_RECORD: u8 = 22;
 
@@ -154,7 +157,7 @@ impl Stream {
                 Read::Nothing => return Ok(Handshake::WantsRead),
                 Read::End => return Err(truncated()),
                 Read::InClear => return self.answer_in_clear(),
-                Read::Some => {}
+                Read::Some(_) => {}
             }
         }
     }
@@ -191,6 +194,7 @@ impl Stream {
         if buffer.is_empty() {
             return Ok(Some(0));
         }
+        let mut vain_len = 0;
         loop {
             let len = self.take_plain(buffer);
             if len > 0 {
@@ -208,10 +212,13 @@ impl Stream {
                 return Ok(Some(filled));
             }
             match read {
-                Read::Some => {}
+                Read::Some(len) => vain_len += len,
                 Read::Nothing => return Ok(None),
                 Read::End if self.is_ended => return Ok(Some(0)),
                 Read::End | Read::InClear => return Err(truncated()),
+            }
+            if vain_len > VAIN_LEN_MAX {
+                return Err(too_much());
             }
         }
     }
@@ -426,7 +433,7 @@ impl Stream {
             } else {
                 rest.to_vec()
             };
-            Ok(Read::Some)
+            Ok(Read::Some(taken.len))
         })
     }
 
@@ -459,7 +466,8 @@ type Traffic<'a> = rustls::unbuffered::WriteTraffic<'a, rustls::server::ServerCo
 
 /// What a read brought.
 enum Read {
-    Some,
+    /// So many bytes of ciphertext were understood.
+    Some(usize),
     Nothing,
     End,
     InClear,
