@@ -266,13 +266,26 @@ fn decoded_so_far(coding: &str, wire: &[u8]) -> Vec<u8> {
 #[test]
 fn curl_agrees() {
     let (_server, addr) = start();
-    for path in ["short", "long", "push"] {
-        let output = Command::new("curl")
-            .args(["-s", "--compressed", &format!("http://{addr}/{path}")])
-            .output()
-            .unwrap();
-        assert!(output.status.success());
-        assert!(output.stdout == text(output.stdout.len()), "{path}");
-        assert!(output.stdout.len() >= 20_000);
+    for version in ["--http1.1", "--http2-prior-knowledge"] {
+        for path in ["short", "long", "push", "file", "later"] {
+            let output = Command::new("curl")
+                .args([
+                    "-sS",
+                    version,
+                    "--compressed",
+                    "-w",
+                    "%{stderr}%{size_download}",
+                ])
+                .arg(format!("http://{addr}/{path}"))
+                .output()
+                .unwrap();
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{version} {path}: {said}");
+            let len = output.stdout.len();
+            assert!(output.stdout == text(len), "{version} {path}");
+            assert!(len >= 20_000);
+            let sent_len: usize = said.parse().unwrap();
+            assert!(sent_len < len / 2, "{version} {path}: {sent_len}");
+        }
     }
 }

@@ -505,17 +505,31 @@ fn curl_agrees() {
     let dir = tempfile::TempDir::new().unwrap();
     let roots = dir.path().join("roots.pem");
     std::fs::write(&roots, authority.pem()).unwrap();
-    for (path, len) in [("inline", 6), ("large", LARGE_LEN), ("file", LARGE_LEN)] {
-        let output = Command::new("curl")
-            .args(["-sS", "--http1.1", "--resolve"])
-            .arg(format!("a.test:{}:127.0.0.1", addr.port()))
-            .arg("--cacert")
-            .arg(&roots)
-            .arg(format!("https://a.test:{}/{path}", addr.port()))
-            .output()
-            .unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{said}");
-        assert_eq!(output.stdout.len(), len);
+    for (version, shown) in [("--http1.1", "1.1"), ("--http2", "2")] {
+        for (path, len) in [
+            ("inline", 6),
+            ("who", 1),
+            ("large", LARGE_LEN),
+            ("file", LARGE_LEN),
+        ] {
+            let output = Command::new("curl")
+                .args([
+                    "-sS",
+                    version,
+                    "-w",
+                    "%{stderr}%{http_version}",
+                    "--resolve",
+                ])
+                .arg(format!("a.test:{}:127.0.0.1", addr.port()))
+                .arg("--cacert")
+                .arg(&roots)
+                .arg(format!("https://a.test:{}/{path}", addr.port()))
+                .output()
+                .unwrap();
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{said}");
+            assert_eq!(said, shown);
+            assert_eq!(output.stdout.len(), len, "{path}");
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! WebSockets over TLS: records and frames have nothing to do with each other.
+//! Sockets of RFC 6455 over TLS: records and frames have nothing to do with each other.
 
 #![cfg(feature = "tls")]
 #![expect(
