@@ -9,6 +9,7 @@
 //! | `/empty`, `/reset`, `/fresh` | 204, 205, 304 |
 //! | `/early` | 103, then 200 |
 //! | `/file` | [`FILE`], or the range of it that is asked for |
+//! | `/ws` | a WebSocket that sends messages back; knows the subprotocol `echo` |
 //! | anything else | 404 |
 
 use std::io;
@@ -16,6 +17,7 @@ use std::net::SocketAddr;
 
 use samovar_http::http::range::{RangeOutcome, resolve};
 use samovar_http::http::{Method, Status};
+use samovar_http::ws::{Message, Socket, Upgrade};
 use samovar_http::{
     Batch, Body, Head, Inline, Intake, Listener, Prepared, Progress, Reply, Request, Response,
     Server, Service, Source, Turn,
@@ -80,6 +82,10 @@ impl Service for Echo {
                 Err(_) => Response::text(Status::INTERNAL_SERVER_ERROR, "not informed\n"),
             },
             b"/file" => file(request.head()),
+            b"/ws" => {
+                let echo = |socket: &Socket, message: Message<'_>| socket.send(message);
+                Upgrade::new(echo).protocol("echo").accept(request)
+            }
             _ => Response::text(Status::NOT_FOUND, "not found\n"),
         }
     }

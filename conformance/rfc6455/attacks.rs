@@ -1,0 +1,190 @@
+//! Bytes of hostile clients, in one table: each connection ends, and the server goes on.
+
+use crate::client::{Client, close, frame};
+
+/// Ten million zeros, compressed twice: blocks of a kilobyte each.
+fn bomb() -> Vec<u8> {
+    // A stored block cannot grow, so this is DEFLATE by hand: fixed codes, one literal zero, and
+    // then "258 bytes from one back" as often as it takes. Each is the code 11000101 and the five
+    // bits of distance 1, from the lowest bit of a byte on.
+    let (mut bytes, mut bits, mut count) = (Vec::new(), 0_u32, 0_u32);
+    let mut put = |value: u32, len: u32, bytes: &mut Vec<u8>| {
+        bits |= value << count;
+        count += len;
+        while count >= 8 {
+            bytes.push(bits.to_le_bytes()[0]);
+            bits >>= 8;
+            count -= 8;
+        }
+    };
+    // Not the last block, fixed codes.
+    put(0b010, 3, &mut bytes);
+    // Literal 0 is 00110000, its highest bit first.
+    put(0b0000_1100, 8, &mut bytes);
+    for _ in 0..40_000 {
+        // Length 258 is code 285: 11000101, highest bit first.
+        put(0b1010_0011, 8, &mut bytes);
+        put(0, 5, &mut bytes);
+    }
+    // End of the block, and an empty one as every message ends with.
+    put(0, 7, &mut bytes);
+    put(0, 3, &mut bytes);
+    put(0, 7, &mut bytes);
+    bytes
+}
+
+/// Name, bytes, and the code that the end is told with.
+fn cases() -> Vec<(&'static str, Vec<u8>, u16)> {
+    let garbage = frame(0xc2, [0xff; 100]);
+    vec![
+        ("no mask", b"\x81\x01x".to_vec(), 1002),
+        (
+            "no mask, and hidden HTTP",
+            b"\x82\x7fGET / HTTP/1.1\r\n\r\n".to_vec(),
+            1002,
+        ),
+        (
+            "HTTP instead of frames",
+            b"GET / HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(),
+            1002,
+        ),
+        ("RSV2", frame(0xa1, "x"), 1002),
+        ("RSV3", frame(0x91, "x"), 1002),
+        (
+            "RSV1 on a continuation",
+            [frame(0x01, "a"), frame(0xc0, "b")].concat(),
+            1002,
+        ),
+        ("RSV1 on a ping", frame(0xc9, ""), 1002),
+        ("opcode 3", frame(0x83, ""), 1002),
+        ("opcode 15", frame(0x8f, ""), 1002),
+        (
+            "length 2^63",
+            b"\x82\xff\x80\0\0\0\0\0\0\0\x01\x02\x03\x04".to_vec(),
+            1002,
+        ),
+        (
+            "length 2^63 - 1",
+            b"\x82\xff\x7f\xff\xff\xff\xff\xff\xff\xff\x01\x02\x03\x04".to_vec(),
+            1009,
+        ),
+        (
+            "length 2^32 + 5",
+            b"\x82\xff\0\0\0\x01\0\0\0\x05\x01\x02\x03\x04hello".to_vec(),
+            1009,
+        ),
+        (
+            "5 in 16 bits",
+            b"\x82\xfe\0\x05\x01\x02\x03\x04hello".to_vec(),
+            1002,
+        ),
+        (
+            "5 in 64 bits",
+            b"\x82\xff\0\0\0\0\0\0\0\x05\x01\x02\x03\x04hello".to_vec(),
+            1002,
+        ),
+        ("long ping", frame(0x89, [0; 126]), 1002),
+        ("long close", frame(0x88, [0; 126]), 1002),
+        ("fragmented ping", frame(0x09, "x"), 1002),
+        ("fragmented close", frame(0x08, "\x03\u{e8}"), 1002),
+        ("continuation of nothing", frame(0x80, "x"), 1002),
+        (
+            "continuation after the end",
+            [frame(0x81, ""), frame(0x80, "")].concat(),
+            1002,
+        ),
+        (
+            "message in a message",
+            [frame(0x01, "a"), frame(0x82, "b")].concat(),
+            1002,
+        ),
+        ("close of one byte", frame(0x88, "x"), 1002),
+        ("close code 1005", close(1005, b""), 1002),
+        ("close code 1006", close(1006, b""), 1002),
+        ("close code 0", close(0, b""), 1002),
+        ("close code 5000", close(5000, b""), 1002),
+        ("close reason that is no text", close(1000, b"\xff"), 1007),
+        ("surrogate", frame(0x81, b"\xed\xa0\x80"), 1007),
+        ("overlong slash", frame(0x81, b"\xc0\xaf"), 1007),
+        ("half a character", frame(0x81, b"\xe2\x82"), 1007),
+        ("compressed garbage", garbage, 1007),
+        (
+            "reference to before the start",
+            frame(0xc1, b"\xf2\x00\x11\x00\x00"),
+            1007,
+        ),
+        ("bomb", frame(0xc2, bomb()), 1009),
+        ("bomb in fragments", bomb_in_fragments(), 1009),
+        ("text bomb", frame(0xc1, bomb()), 1009),
+        (
+            "too long in one frame",
+            frame(0x82, vec![0; (1 << 20) + 1]),
+            1009,
+        ),
+        ("too long in fragments", too_long_in_fragments(), 1009),
+    ]
+}
+
+fn bomb_in_fragments() -> Vec<u8> {
+    let bomb = bomb();
+    let mut frames = frame(0x42, &bomb[..1]);
+    for piece in bomb[1..].chunks(100) {
+        frames.extend(frame(0x00, piece));
+    }
+    frames
+}
+
+fn too_long_in_fragments() -> Vec<u8> {
+    let mut frames = frame(0x02, "");
+    for _ in 0..1025 {
+        frames.extend(frame(0x00, [0; 1024]));
+    }
+    frames
+}
+
+#[test]
+fn every_attack_ends_its_connection_and_no_other() {
+    const OFFER: &str = "Sec-WebSocket-Extensions: permessage-deflate\r\n";
+    let mut bystander = Client::open();
+    for (name, bytes, code) in cases() {
+        println!("{name}");
+        // After the handshake, with it, and one byte at a time as far as that is short.
+        let mut client = Client::with(OFFER, b"");
+        client.send(&bytes);
+        client.expect_failure(code);
+        let mut client = Client::with(OFFER, &bytes);
+        client.expect_failure(code);
+        if bytes.len() < 200 {
+            let mut client = Client::with(OFFER, b"");
+            for byte in &bytes {
+                client.send([*byte]);
+            }
+            client.expect_failure(code);
+        }
+        bystander.send(frame(0x81, name));
+        bystander.expect(0x81, name);
+    }
+}
+
+#[test]
+fn data_behind_a_close_is_dropped() {
+    let mut client = Client::open();
+    client.send([close(1000, b""), frame(0x83, "x"), vec![0; 100_000]].concat());
+    client.expect_failure(1000);
+}
+
+#[test]
+fn a_flood_of_pings_is_answered_or_thinned_out() {
+    let mut client = Client::open();
+    let pings = frame(0x89, "flood").repeat(20_000);
+    client.send([pings, frame(0x81, "last")].concat());
+    // RFC 6455, 5.5.3: of several pings only the last one has to be answered.
+    loop {
+        match client.next() {
+            crate::client::Sent::Frame(0x8a, payload) => assert_eq!(payload, b"flood"),
+            other => {
+                break assert_eq!(other, crate::client::Sent::Frame(0x81, b"last".to_vec()));
+            }
+        }
+    }
+}
