@@ -79,6 +79,7 @@
 #[cfg(feature = "http2")]
 pub mod h2;
 pub mod http;
+pub mod manual;
 pub mod multipart;
 pub mod proto;
 

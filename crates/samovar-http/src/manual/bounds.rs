@@ -1,0 +1,36 @@
+//! Every limit, its default and its reason; what an idle connection costs.
+//!
+//! Memory does not depend on how many clients there are beyond a stated number of bytes each, nor
+//! on the size of anything they send or ask for.
+//!
+//! | limit | default | past it | reason |
+//! |---|---|---|---|
+//! | [`head`](crate::Limits::head): length | see [`HeadLimits`](crate::proto::head::HeadLimits) | 431 | larger than any browser's, small enough to be kept for each connection |
+//! | target | as above | 414 | |
+//! | fields | as above | 431 | |
+//! | [`head_time`](crate::Limits::head_time) | 10 s | 408 | a head is one packet or two |
+//! | [`idle_time`](crate::Limits::idle_time) | 60 s | close | shorter than what most proxies keep |
+//! | [`stall_time`](crate::Limits::stall_time), [`stall_len_min`](crate::Limits::stall_len_min) | 30 s, 4096 B | 408, or close | a modem is faster |
+//! | [`linger_time`](crate::Limits::linger_time) | 2 s | close | as long as an answer needs to cross the world |
+//! | [`connections_max`](crate::Limits::connections_max) | 16,384, less if descriptors are fewer | 503 | |
+//! | [`queue_len_max`](crate::Limits::queue_len_max) | 4096 | 503 | what waits longer is not waited for |
+//! | [`waiting_handlers_max`](crate::Limits::waiting_handlers_max) | 512 | 503 for streamed bodies | each is a thread |
+//! | body of a route | 1 MiB ([`Route::body_len_max`](crate::Route::body_len_max)) | 413 | as in Mummy |
+//! | [`request_memory_max`](crate::Limits::request_memory_max) | 256 MiB | 503 | all buffered bodies together |
+//! | [`body_memory_max`](crate::Limits::body_memory_max) | 64 MiB | smaller pieces | all response bodies together; 16 KiB each past it |
+//! | a [`Sender`](crate::Sender)'s queue | 256 KiB | `send` waits, `try_send` fails | |
+//! | chunk size line | 256 B | 400 | extensions are unused |
+//! | trailers of a request | 8 KiB | 400 | as a head |
+//! | unread rest of a body | 64 KiB | close | reading more costs both more than a new connection |
+//!
+//! HTTP/2, WebSockets, multipart forms, queries and cookies have limits of their own, in their
+//! modules.
+//!
+//! # What a connection costs
+//!
+//! Reads go into a buffer of the thread; only an incomplete request leaves bytes behind. An idle
+//! HTTP/1.1 connection takes less than a kilobyte of memory (`tests/idle_memory.rs` holds it to
+//! that), and so does an idle WebSocket without compression context.
+//!
+//! A response body under way takes one buffer of 256 KiB while there is budget, and 16 KiB beyond.
+//! A file that goes out as it is takes none: the kernel sends it.

@@ -1,0 +1,35 @@
+//! Which code runs where, and what may block.
+//!
+//! | thread | how many | runs | may block |
+//! |---|---|---|---|
+//! | I/O | one a core ([`Builder::io_threads`](crate::Builder::io_threads)) | protocols, [`Service::inline`](crate::Service::inline), [`Service::intake`](crate::Service::intake), inline WebSocket handlers, [`Observer`](crate::Observer) | never: all connections of the thread wait |
+//! | workers | eight a core ([`Builder::workers`](crate::Builder::workers)) | [`Service::handle`](crate::Service::handle), [`Source::pull`](crate::Source::pull), WebSocket handlers, TLS handshakes, compression, [`Observer`](crate::Observer) | yes |
+//!
+//! An I/O thread has its own listener, its own epoll instance and its own connections; on the way
+//! of a request that is answered inline, nothing is shared with another thread.
+//!
+//! A connection is at one place at a time. When a worker is to answer, the connection is *moved* to
+//! it with the request: the worker writes the answer to the socket itself, goes on with the body
+//! until the socket takes no more, and moves the connection back. So no lock guards a connection,
+//! and a client that reads slowly holds no thread: its connection waits with the I/O thread, which
+//! sends it to a worker again when there is room. HTTP/2 connections and WebSockets have many
+//! things to do at once; they stay with their I/O thread, and what is moved are streams and events.
+//!
+//! # What if all workers are busy?
+//!
+//! Requests queue, up to [`Limits::queue_len_max`](crate::Limits::queue_len_max); past it they are
+//! answered with 503 and `Retry-After`. Answers under way take turns with new requests, however
+//! many those are. Inline answers do not notice.
+//!
+//! A handler that waits *for its own client*, in the middle of a body in either direction, does not
+//! count: while it waits, another thread takes its place, up to
+//! [`Limits::waiting_handlers_max`](crate::Limits::waiting_handlers_max). So clients cannot stall a
+//! server by being slow. A handler that waits for anything else, say a database, keeps its place,
+//! because more of them would only queue there: set the number of workers to what the database
+//! likes.
+//!
+//! # What if something panics?
+//!
+//! A handler: its client gets 500, the observer is told, nothing else notices. A body's source: the
+//! connection is reset, or gets 503 if nothing of the answer has left. An observer: the connection
+//! it was told about is closed. A WebSocket's handler: the socket is closed with 1011.
