@@ -419,7 +419,7 @@ fn what_is_not_known_is_a_warning_and_no_obstacle() {
 fn what_would_be_missed_too_late_is_refused() {
     for (arguments, part) in [
         (&["--enable-ssl"][..], "asks for TLS"),
-        (&["--ssl-cert", "/c", "--ssl-key", "/k"], "asks for TLS"),
+        (&["--enable-ssl", "--ssl-cert", "/c"], "asks for TLS"),
         (&["--listen", "127.0.0.1:0:ssl"], "asks for TLS"),
         (&["-e", "enable 'Auth::Basic'"], "runs Perl code"),
         (&["-eenable"], "runs Perl code"),

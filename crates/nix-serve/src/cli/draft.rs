@@ -23,10 +23,12 @@ pub(super) struct Draft {
     pub(super) port: Option<u16>,
     /// The option that switched TLS on or off, if one did.
     pub(super) tls: Option<(String, bool)>,
-    /// A listener with `:ssl`; this cannot be switched off.
+    /// Listeners with `:ssl`, and how the first was spelled; these cannot be switched off.
+    pub(super) tls_listeners: Vec<ListenSpec>,
     pub(super) tls_listener: Option<String>,
-    pub(super) tls_certificate: Option<String>,
-    pub(super) tls_key: Option<String>,
+    /// The option as spelled, and its value.
+    pub(super) tls_certificate: Option<(String, PathBuf)>,
+    pub(super) tls_key: Option<(String, PathBuf)>,
     pub(super) words: Vec<String>,
     pub(super) warnings: Vec<Warning>,
 }
@@ -107,7 +109,8 @@ impl Draft {
             | "double_reverse_lookups" => true,
             "reverse_lookups" => value.starts_with("double"),
             "proto" if value.contains("ssl") => {
-                return Err(Refusal::Tls { asked_by: option }.into());
+                self.tls = Some((option, true));
+                return Ok(());
             }
             _ => false,
         };
@@ -150,8 +153,14 @@ impl Draft {
             OptionId::Priority => set(&mut options.priority, priority(text).map(Some)),
             OptionId::ReadTimeout => set(&mut options.read_timeout, limit(text)),
             OptionId::Socket => set(&mut self.socket, Some(Some(text.into()))),
-            OptionId::SslCert => set(&mut self.tls_certificate, Some(Some(spelled.clone()))),
-            OptionId::SslKey => set(&mut self.tls_key, Some(Some(spelled.clone()))),
+            OptionId::SslCert => set(
+                &mut self.tls_certificate,
+                Some(Some((spelled.clone(), text.into()))),
+            ),
+            OptionId::SslKey => set(
+                &mut self.tls_key,
+                Some(Some((spelled.clone(), text.into()))),
+            ),
             OptionId::Store => set(&mut options.store, name(text).map(Some)),
             OptionId::Timeout => set(&mut options.timeout, limit(text)),
             OptionId::User => set(&mut options.user, name(text).map(Some)),
@@ -209,6 +218,7 @@ impl Draft {
         };
         if parsed.tls {
             self.tls_listener = Some(format!("--listen {}", lossy(text)));
+            self.tls_listeners.push(parsed.spec.clone());
         }
         if parsed.bare_name {
             self.warnings

@@ -49,10 +49,10 @@ fn followed_by(next: Option<&str>) -> String {
 /// Something that was asked for, is not there, and would be missed too late. One line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// TLS was switched on.
+    /// TLS was switched on, with nothing to do it with.
     #[error(
-        "{asked_by} asks for TLS, which this server does not do yet; it does not start rather than \
-         serve unencrypted (put a proxy with TLS in front and drop the option)"
+        "{asked_by} asks for TLS, which needs both --ssl-cert FILE and --ssl-key FILE; the server \
+         does not start rather than serve unencrypted"
     )]
     Tls {
         /// The option.

@@ -7,8 +7,8 @@
 //! Three outcomes for an option that does nothing here. Most are accepted with a [`Warning`]:
 //! nix-serve refuses no option, and an update must not keep a machine's cache from starting. A
 //! value that means nothing is a [`UsageError`]. And where an option asks for protection that is
-//! not there (TLS, access rules, code that may ask for passwords), starting is a [`Refusal`]: a
-//! private cache must not become a public one in silence.
+//! not there (TLS without a certificate, access rules, code that may ask for passwords), starting
+//! is a [`Refusal`]: a private cache must not become a public one in silence.
 //!
 //! # Source
 //!
@@ -28,7 +28,7 @@ mod warning;
 
 pub use error::{CliError, Refusal, UsageError};
 pub use help::{help, version};
-pub use options::{ClientAddress, LogFormat, LogTarget, Options, TimeLimit};
+pub use options::{ClientAddress, LogFormat, LogTarget, Options, TimeLimit, Tls};
 pub use parser::{Invocation, parse};
 pub use warning::Warning;
 

@@ -13,6 +13,8 @@ pub struct Options {
     /// What to listen on, in the order given, each once; never empty. `--listen` before `--socket`
     /// before `--host` and `--port`. Default: every address, port 5000.
     pub listeners: Vec<ListenSpec>,
+    /// HTTPS, and on which of them. Default: none.
+    pub tls: Option<Tls>,
     /// Connections that may wait to be accepted, for each listener. Default 1024; 0 stands for it.
     pub backlog: u32,
     /// Threads for blocking work, at most [`Options::WORKERS_MAX`]. `None`, also for 0: as many as
@@ -98,6 +100,7 @@ impl Default for Options {
                 host: Host::Any,
                 port: PORT_DEFAULT,
             }],
+            tls: None,
             backlog: 1024,
             workers: None,
             max_requests: None,
@@ -116,6 +119,28 @@ impl Default for Options {
             priority: None,
             store: None,
         }
+    }
+}
+
+/// What HTTPS needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tls {
+    /// PEM: the server's certificate and then its issuers'.
+    pub certificate: PathBuf,
+    /// PEM: the certificate's private key.
+    pub key: PathBuf,
+    /// The listeners with `:ssl`, if that is what asked for it; otherwise all TCP listeners.
+    pub only: Option<Vec<ListenSpec>>,
+}
+
+impl Tls {
+    /// Whether a listener is to speak it. Never on a unix socket, as in starman.
+    pub fn covers(&self, listener: &ListenSpec) -> bool {
+        matches!(listener, ListenSpec::Tcp { .. })
+            && self
+                .only
+                .as_ref()
+                .is_none_or(|only| only.contains(listener))
     }
 }
 

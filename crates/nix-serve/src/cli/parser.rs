@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use super::draft::Draft;
 use super::error::{CliError, Refusal};
 use super::option::OptionId;
-use super::options::{LogTarget, Options};
+use super::options::{LogTarget, Options, Tls};
 use super::scanner::{Item, Value, scan};
 use super::warning::Warning;
 use crate::listener::{Host, ListenSpec, PORT_DEFAULT};
@@ -69,7 +69,7 @@ fn is_asked(items: &[Item], wanted: OptionId) -> bool {
 
 impl Draft {
     fn finish(mut self) -> Result<Invocation, CliError> {
-        self.refuse_tls()?;
+        self.choose_tls()?;
         self.choose_listeners();
         if self.options.daemonize
             && self.options.access_log_target() == Some(LogTarget::StandardOutput)
@@ -87,31 +87,36 @@ impl Draft {
     }
 
     /// TLS is on in starman by `--enable-ssl` or `:ssl`, in nix-serve-ng by certificate and key.
-    fn refuse_tls(&mut self) -> Result<(), Refusal> {
-        if let Some(asked_by) = self.tls_listener.take() {
-            return Err(Refusal::Tls { asked_by });
-        }
-        let alone = "it asks for no TLS without the other of --ssl-cert and --ssl-key";
-        let switched_off = "TLS is switched off";
-        match (
-            self.tls.take(),
-            self.tls_certificate.take(),
-            self.tls_key.take(),
-        ) {
-            (Some((asked_by, true)), _, _) => return Err(Refusal::Tls { asked_by }),
-            (Some((_, false)), certificate, key) => certificate
-                .into_iter()
-                .chain(key)
-                .for_each(|option| self.no_effect(option, switched_off)),
-            (None, Some(certificate), Some(key)) => {
-                return Err(Refusal::Tls {
-                    asked_by: format!("{certificate} with {key}"),
+    fn choose_tls(&mut self) -> Result<(), Refusal> {
+        let listeners = std::mem::take(&mut self.tls_listeners);
+        let listener = self.tls_listener.take();
+        let (certificate, key) = (self.tls_certificate.take(), self.tls_key.take());
+        let switch = self.tls.take();
+        let is_off = matches!(switch, Some((_, false)));
+        let switch = switch.filter(|(_, on)| *on).map(|(spelled, _)| spelled);
+        let (is_everywhere, asked_by) = match (switch, listener) {
+            (Some(spelled), _) => (true, Some(spelled)),
+            (None, Some(spelled)) => (false, Some(spelled)),
+            (None, None) => (true, None),
+        };
+        match (certificate, key, asked_by) {
+            (Some((_, certificate)), Some((_, key)), asked_by) if asked_by.is_some() || !is_off => {
+                self.options.tls = Some(Tls {
+                    certificate,
+                    key,
+                    only: (!is_everywhere).then_some(listeners),
                 });
             }
-            (None, Some(option), None) | (None, None, Some(option)) => {
-                self.no_effect(option, alone)
+            (_, _, Some(asked_by)) => return Err(Refusal::Tls { asked_by }),
+            (certificate, key, None) => {
+                let reason = match is_off {
+                    true => "TLS is switched off",
+                    false => "it asks for no TLS without the other of --ssl-cert and --ssl-key",
+                };
+                for (option, _) in certificate.into_iter().chain(key) {
+                    self.no_effect(option, reason);
+                }
             }
-            (None, None, None) => {}
         }
         Ok(())
     }

@@ -434,20 +434,55 @@ fn a_bare_word_to_listen_on_is_a_socket() {
 }
 
 #[test]
-fn tls_is_refused_where_it_would_be_on() {
+fn tls_without_a_certificate_is_refused() {
     check_refused(&["--enable-ssl"], "--enable-ssl asks for TLS");
     check_refused(&["--ssl=1"], "--ssl asks for TLS");
     check_refused(&["--listen", ":443:ssl"], "--listen :443:ssl asks for TLS");
     check_refused(
-        &["--ssl-cert", "c", "--ssl-key=k"],
-        "--ssl-cert with --ssl-key asks for TLS",
-    );
-    check_refused(
         &["--net_server-proto", "SSLEAY"],
         "--net_server-proto asks for TLS",
     );
-    let (_, warnings) = serve(&["--disable-ssl", "--ssl-cert", "c", "--ssl-key", "k"]);
-    assert_eq!(warnings.len(), 2);
+    check_refused(&["--enable-ssl", "--ssl-cert", "c"], "--enable-ssl asks");
+    check_refused(&["-l", ":443:ssl", "--ssl-key", "k"], "--listen :443:ssl");
+}
+
+#[test]
+fn tls_is_on_where_starman_or_ng_turn_it_on() {
+    let pair = ["--ssl-cert", "c", "--ssl-key=k"];
+    let tls = |arguments: &[&str]| {
+        let (options, warnings) = serve(&[&pair[..], arguments].concat());
+        (options.tls, warnings.len())
+    };
+    let everywhere = Tls {
+        certificate: "c".into(),
+        key: "k".into(),
+        only: None,
+    };
+    for arguments in [
+        &[][..],
+        &["--enable-ssl"],
+        &["--disable-ssl", "--enable-ssl"],
+        &["--net_server-proto", "SSLEAY"],
+        &["--enable-ssl", "--listen", ":443:ssl"],
+    ] {
+        assert_eq!(
+            tls(arguments),
+            (Some(everywhere.clone()), 0),
+            "{arguments:?}"
+        );
+    }
+    assert_eq!(tls(&["--disable-ssl"]), (None, 2));
+
+    let (one, _) = tls(&["--listen", ":443:ssl", "--listen", ":80", "--disable-ssl"]);
+    let one = one.expect("TLS");
+    let listener = |port| ListenSpec::Tcp {
+        host: Host::Any,
+        port,
+    };
+    assert!(one.covers(&listener(443)));
+    assert!(!one.covers(&listener(80)));
+    assert!(everywhere.covers(&listener(80)));
+    assert!(!everywhere.covers(&ListenSpec::Unix("s".into())));
 }
 
 #[test]

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, anyhow, bail};
 use samovar_http::Listener;
+use samovar_http::tls::TlsConfig;
 
+use crate::cli::Tls;
 use crate::listener::{Bind, InheritedListener, ListenSpec, TcpAddress, family_missing, inherited};
 use crate::log::ErrorLog;
 
@@ -14,12 +16,16 @@ use crate::log::ErrorLog;
 pub(super) fn listeners(
     specs: &[ListenSpec],
     backlog: u32,
+    tls: Option<&Secure<'_>>,
     errors: &ErrorLog,
 ) -> anyhow::Result<(Vec<Listener>, SocketFiles)> {
     let inherited = inherited()?;
     if !inherited.is_empty() {
         errors.info("listening on the service manager's sockets, not on those of the command line");
-        let listeners: anyhow::Result<_> = inherited.into_iter().map(from_manager).collect();
+        let listeners: anyhow::Result<_> = inherited
+            .into_iter()
+            .map(|socket| from_manager(socket, tls))
+            .collect();
         return Ok((listeners?, SocketFiles::default()));
     }
     let mut listeners = Vec::new();
@@ -30,11 +36,22 @@ pub(super) fn listeners(
                 listeners.push(unix(&path, backlog)?);
                 files.add(path);
             }
-            Bind::FirstOf(addresses) => listeners.push(first_of(&addresses, backlog)?),
-            Bind::EachOf(addresses) => listeners.extend(each_of(&addresses, backlog)?),
+            Bind::FirstOf(addresses) => {
+                listeners.push(secured(first_of(&addresses, backlog)?, spec, tls));
+            }
+            Bind::EachOf(addresses) => {
+                let bound = each_of(&addresses, backlog)?;
+                listeners.extend(bound.into_iter().map(|one| secured(one, spec, tls)));
+            }
         }
     }
     Ok((listeners, files))
+}
+
+/// Which listeners speak TLS, and with what.
+pub(super) struct Secure<'a> {
+    pub(super) options: &'a Tls,
+    pub(super) config: TlsConfig,
 }
 
 /// The files of the unix sockets that this process has bound; removed when dropped, whether the
@@ -78,12 +95,26 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
     Some((metadata.dev(), metadata.ino()))
 }
 
-fn from_manager(socket: InheritedListener) -> anyhow::Result<Listener> {
-    let socket = match socket {
-        InheritedListener::Tcp(listener) => listener.into(),
-        InheritedListener::Unix(listener) => listener.into(),
+/// The manager's sockets stand in for all listeners: if one was to be encrypted, none of them that
+/// a network reaches may be plain.
+fn from_manager(socket: InheritedListener, tls: Option<&Secure<'_>>) -> anyhow::Result<Listener> {
+    let (socket, tls) = match socket {
+        InheritedListener::Tcp(listener) => (listener.into(), tls),
+        InheritedListener::Unix(listener) => (listener.into(), None),
     };
-    Listener::inherited(socket).context("cannot use a socket of the service manager")
+    let listener = Listener::inherited(socket);
+    let listener = listener.context("cannot use a socket of the service manager")?;
+    Ok(match tls {
+        Some(tls) => listener.tls(tls.config.clone()),
+        None => listener,
+    })
+}
+
+fn secured(listener: Listener, spec: &ListenSpec, tls: Option<&Secure<'_>>) -> Listener {
+    match tls {
+        Some(tls) if tls.options.covers(spec) => listener.tls(tls.config.clone()),
+        _ => listener,
+    }
 }
 
 fn unix(path: &Path, backlog: u32) -> anyhow::Result<Listener> {

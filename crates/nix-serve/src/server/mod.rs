@@ -8,7 +8,7 @@
 //!
 //! | signal | what happens |
 //! |---|---|
-//! | HUP | key read again (a bad one is refused, the old one stays), logs opened anew |
+//! | HUP | key and certificate read again (bad ones are refused, the old stay), logs opened anew |
 //! | USR1 | logs opened anew |
 //! | QUIT | no new connections; ends when those there are have their answers |
 //! | TERM, INT | the same, but ends after [`STOP_TIME`]; the second one ends at once |
@@ -21,15 +21,16 @@ use std::num::NonZeroU64;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use samovar_cache::{Cache, Config, load_key};
+use samovar_http::tls::TlsConfig;
 use samovar_http::{Limits, Server};
 use samovar_store::{Settings, StoreUri};
 
-use crate::cli::Options;
+use crate::cli::{Options, Tls};
 use crate::daemon::{Background, Identity, PidFile};
 use crate::environment::Environment;
 use crate::log::{AccessLog, ErrorLog, Level};
@@ -95,8 +96,16 @@ fn serve(
     let key = read_key(environment, errors)?;
     let identity = Identity::find(options.user.as_deref(), options.group.as_deref())?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    // Before rights are given up: the certificate's key may be for root alone.
+    let tls = match &options.tls {
+        Some(tls) => Some(bind::Secure {
+            options: tls,
+            config: read_certificate(tls, errors)?,
+        }),
+        None => None,
+    };
     let (mut listeners, socket_files) =
-        bind::listeners(&options.listeners, options.backlog, errors)?;
+        bind::listeners(&options.listeners, options.backlog, tls.as_ref(), errors)?;
     for listener in &mut listeners {
         listener
             .spread(cores)
@@ -128,7 +137,12 @@ fn serve(
     }
     let mut addresses = Vec::new();
     for listener in listeners {
-        addresses.extend(listener.local_addr());
+        let scheme = if listener.is_secure() {
+            "https"
+        } else {
+            "http"
+        };
+        addresses.extend(listener.local_addr().map(|address| (scheme, address)));
         builder = builder.listen(listener);
     }
     let (sender, events) = channel();
@@ -142,9 +156,9 @@ fn serve(
             .is_some_and(|server| server.answers_within(ANSWER_TIME))
     })
     .context("cannot start the watchdog's thread")?;
-    for address in &addresses {
+    for (scheme, address) in &addresses {
         errors.info(format_args!(
-            "serving {} on http://{address}{}",
+            "serving {} on {scheme}://{address}{}",
             server.service().store().store_dir(),
             options.path_prefix
         ));
@@ -161,7 +175,13 @@ fn serve(
     }
     notify::ready();
     server.service().warm_up();
-    wait(&server, &events, environment, &logs);
+    let reload = || {
+        reload(server.service(), environment, &logs);
+        if let Some(tls) = &tls {
+            reload_certificate(tls.options, &tls.config, errors);
+        }
+    };
+    wait(&server, &events, &reload, &logs);
     logs.flush(FLUSH_TIME);
     drop(socket_files);
     if let Some(pid_file) = pid_file
@@ -185,14 +205,14 @@ fn raise_descriptor_limit() {
 fn wait(
     server: &Arc<Server<Cache>>,
     events: &std::sync::mpsc::Receiver<Signal>,
-    environment: &Environment,
+    reload: &dyn Fn(),
     logs: &Logs,
 ) {
     let deadline = loop {
         match events.recv() {
             Ok(Signal::Reload) => {
                 notify::reloading();
-                reload(server.service(), environment, logs);
+                reload();
                 notify::ready();
             }
             Ok(Signal::ReopenLogs) => logs.reopen(),
@@ -248,6 +268,39 @@ fn reload(cache: &Cache, environment: &Environment, logs: &Logs) {
             logs.errors
                 .error(format_args!("{error:#}; the key read before stays in use"));
         }
+    }
+}
+
+fn read_certificate(tls: &Tls, errors: &ErrorLog) -> anyhow::Result<TlsConfig> {
+    let config = TlsConfig::files(&tls.certificate, &tls.key)
+        .context("cannot serve with TLS: give another --ssl-cert or --ssl-key")?;
+    warn_of_expiry(tls, &config, errors);
+    Ok(config)
+}
+
+/// Connections that are open stay open, with what they were opened with.
+fn reload_certificate(tls: &Tls, config: &TlsConfig, errors: &ErrorLog) {
+    match config.reload() {
+        Ok(()) => {
+            errors.info("the certificate was read again");
+            warn_of_expiry(tls, config, errors);
+        }
+        Err(error) => {
+            let error = anyhow::Error::new(error);
+            errors.error(format_args!(
+                "{error:#}; the certificate read before stays in use"
+            ));
+        }
+    }
+}
+
+fn warn_of_expiry(tls: &Tls, config: &TlsConfig, errors: &ErrorLog) {
+    let now = SystemTime::now();
+    if config.certificates().iter().any(|one| one.is_expired(now)) {
+        errors.warning(format_args!(
+            "the certificate in {:?} has expired: clients will refuse it",
+            tls.certificate
+        ));
     }
 }
 

@@ -268,8 +268,8 @@ impl ServerProcess {
             lines,
             log: Vec::new(),
         };
-        let line = server.wait_for_line("on http://");
-        let address = line.split("on http://").nth(1).unwrap();
+        let line = server.wait_for_line(" on http");
+        let address = line.split("://").nth(1).unwrap();
         server.addr = address.split('/').next().unwrap().parse().unwrap();
         server
     }

@@ -189,6 +189,14 @@ impl Listener {
         self
     }
 
+    /// Whether it speaks HTTPS.
+    pub fn is_secure(&self) -> bool {
+        #[cfg(feature = "tls")]
+        return self.tls.is_some();
+        #[cfg(not(feature = "tls"))]
+        false
+    }
+
     /// The address, for a TCP socket.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         let socket = self.sockets.first()?;

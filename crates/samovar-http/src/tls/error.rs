@@ -1,17 +1,29 @@
 //! Why a TLS configuration was refused.
 
+use std::error::Error;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
 /// Why a TLS configuration was refused.
-#[derive(Debug, thiserror::Error)]
-#[error("{place}: {kind}")]
+#[derive(Debug)]
 pub struct TlsError {
     place: Place,
     /// What was wrong with it.
-    #[source]
     pub kind: TlsErrorKind,
+}
+
+impl fmt::Display for TlsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.place, self.kind)
+    }
+}
+
+impl Error for TlsError {
+    /// That of its kind, whose words are in this error's own.
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.kind.source()
+    }
 }
 
 /// What was wrong.
