@@ -39,11 +39,13 @@
 //!
 //! The model is the same, and so is the promise about WebSocket events. What changes: the most
 //! specific route wins instead of the first, so order does not matter; a response is returned
-//! instead of sent; compression is asked for instead of given; a close waits for answers under way.
+//! instead of sent; compression is asked for instead of given; a close waits for answers under way;
+//! `*` and a parameter match no empty segment.
 //!
 //! # From axum or actix-web
 //!
 //! Take `async` and `.await` away. Extractors become calls on the request; what they did by type
 //! you do where you need it. A pool of connections to a database that blocks (`r2d2`, `postgres`,
 //! `rusqlite`) takes the place of one that does not. Tasks that you have spawned become threads,
-//! or nothing: most were there because a handler may not block.
+//! or nothing: most were there because a handler may not block. A pattern that has no route for
+//! the method is passed over: 405 comes only if no pattern has one.

@@ -71,27 +71,9 @@ pub(crate) type ErrorHandler =
 /// its routes, the answer is 405 and `Allow` names them. HEAD goes to GET's route where there is
 /// none of its own.
 ///
-/// # Coming from elsewhere
+/// What these things are called elsewhere stands in [`manual::coming_from`].
 ///
-/// | there | here |
-/// |---|---|
-/// | Mummy: `/users/@id`, `/**` | `/users/{id}`, `/**`, or `/{*rest}` to have it |
-/// | Mummy: the first route that matches | the most specific |
-/// | Mummy: `*` matches an empty segment too | it has at least one character |
-/// | Mummy: `request.respond(200, headers, body)` | the handler returns the response |
-/// | Mummy: `notFoundHandler`, `errorHandler` | [`not_found`], [`on_error`] |
-/// | axum: `State`, `Extension`; actix: `web::Data` | what the handler captures, or [`with`] |
-/// | axum: `Path`, `Query`, `Form` | [`Request::param`], [`Request::query`], [`Request::form`] |
-/// | axum: `nest`, `layer(from_fn(…))` | [`mount`], [`wrap`] |
-/// | actix: `scope`, `wrap_fn` | the same |
-/// | axum: 405 as soon as one pattern matches | other patterns are tried for the method |
-/// | `async fn`, `spawn_blocking` | `fn` |
-///
-/// [`not_found`]: Self::not_found
-/// [`on_error`]: Self::on_error
-/// [`mount`]: Self::mount
-/// [`wrap`]: Self::wrap
-/// [`with`]: crate::with
+/// [`manual::coming_from`]: crate::manual::coming_from
 pub struct Router {
     pub(crate) routes: Vec<Entry>,
     pub(crate) trie: Trie<Vec<(Methods, usize)>>,
