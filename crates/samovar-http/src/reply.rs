@@ -2,7 +2,7 @@
 
 use crate::http::{Status, Version};
 use crate::proto::encode::{self, Delimiter};
-use crate::response::is_settable;
+use crate::response::{Body, Response, is_settable};
 
 /// Counts the times an I/O thread has requests to look at: a read, or what a read left over while
 /// an earlier request was with a worker. Requests with the same turn are answered in one go, so
@@ -105,6 +105,44 @@ impl Reply<'_> {
         };
         self.out.extend_from_slice(body);
         Inline(Outcome::Sent(prepared.status, body.len() as u64))
+    }
+
+    /// Sends a response whose body is in memory. It is not compressed here: that would take longer
+    /// than others should wait.
+    ///
+    /// # Panics
+    ///
+    /// If the body would have to be pulled, or the response is promised for later or takes the
+    /// connection over: those are for workers.
+    pub fn response(self, response: Response) -> Inline {
+        assert!(
+            response.is_in_memory(),
+            "only a response in memory can be sent inline"
+        );
+        let Response {
+            status,
+            fields,
+            body,
+            ..
+        } = response;
+        let body = match &body {
+            Body::Bytes(bytes) => bytes,
+            Body::Shared(bytes) => &**bytes,
+            Body::Empty | Body::Source(_) => &[],
+        };
+        encode::status_line(self.out, status);
+        self.out.extend_from_slice(&fields);
+        let has_body = status.allows_body();
+        let delimiter = if has_body {
+            Delimiter::Length(body.len() as u64)
+        } else {
+            Delimiter::None
+        };
+        encode::delimiter(self.out, delimiter);
+        encode::finish(self.out, self.version, self.keep, self.date);
+        let body = if self.is_head || !has_body { &[] } else { body };
+        self.out.extend_from_slice(body);
+        Inline(Outcome::Sent(status, body.len() as u64))
     }
 
     /// Leaves the request to a worker.

@@ -272,6 +272,11 @@ impl Response {
         })
     }
 
+    /// Whether all of it is here and nothing has to be waited for.
+    pub(crate) fn is_in_memory(&self) -> bool {
+        !matches!(self.body, Body::Source(_)) && self.later.is_none() && self.upgrade.is_none()
+    }
+
     /// The status.
     pub fn status(&self) -> Status {
         self.status

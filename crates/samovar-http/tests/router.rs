@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use samovar_http::http::Status;
-use samovar_http::{Next, Prepared, Request, Response, Route, Router, Server, with};
+use samovar_http::{Body, Next, Prepared, Request, Response, Route, Router, Server, with};
 use support::{Answer, Reader, connect, serve};
 
 fn start(router: Router) -> (Server<Router>, SocketAddr) {
@@ -312,6 +312,41 @@ fn inline_routes_answer_or_decline() {
     check(addr, "GET /c.info", 200, "worker name=c");
     check(addr, "GET /x", 200, "x");
     check(addr, "GET /none", 404, "Not Found\n");
+}
+
+#[test]
+fn inline_routes_answer_with_what_is_in_memory() {
+    let route = Route::get("/{what}", tell("worker")).inline(|_, params, reply| {
+        let response = match params.get("what") {
+            Some("text") => Response::text(Status::OK, "text"),
+            Some("shared") => Response::new(Status::OK, Body::Shared(b"shared"[..].into())),
+            Some("nothing") => Response::new(Status::NO_CONTENT, Body::Empty),
+            _ => Response::new(Status::OK, Body::reader(std::io::empty())),
+        };
+        reply.response(response.header("X-Inline", "yes"))
+    });
+    let (_server, addr) = start(Router::new().route(route));
+    let mut reader = Reader::new(connect(addr));
+    for (path, status, body) in [
+        ("/text", 200, "text"),
+        ("/shared", 200, "shared"),
+        ("/nothing", 204, ""),
+    ] {
+        for method in ["GET", "HEAD"] {
+            reader.send(format!("{method} {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
+            let answer = reader.next(method == "HEAD" || status == 204).unwrap();
+            assert_eq!(answer.status, status);
+            assert_eq!(answer.header("x-inline"), Some("yes"));
+            let len = body.len().to_string();
+            let expected = (status == 200).then_some(&*len);
+            assert_eq!(answer.header("content-length"), expected);
+            if method == "GET" {
+                assert_eq!(answer.body, body.as_bytes());
+            }
+        }
+    }
+    // A body that would have to be pulled is a mistake of the program.
+    check(addr, "GET /source", 500, "Internal Server Error\n");
 }
 
 #[test]

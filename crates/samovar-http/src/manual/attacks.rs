@@ -47,7 +47,7 @@
 //! | colliding hashes (2011) | fields and parameters are lists in order, not hash tables |
 //! | endless chunk extensions, many tiny chunks (CVE-2024-27316's sisters) | a line of 256 bytes; framing is decoded in place |
 //! | TLS handshakes | on workers, bounded in number and time |
-//! | *Rapid Reset* (CVE-2023-44487), *MadeYouReset* (CVE-2025-8671) | a rate for streams that end without an answer, whoever resets them |
+//! | *Rapid Reset* (CVE-2023-44487), *Made You Reset* (CVE-2025-8671) | a rate for streams that end without an answer, whoever resets them |
 //! | CONTINUATION (2024), SETTINGS, PING, empty frames (CVE-2019-9511 to 9518) | rates; a head's size counts as it comes |
 //! | HPACK bombs (CVE-2016-6581) | the decoded size counts |
 //! | compression bombs | request bodies are not decompressed; WebSocket messages count as they grow |
