@@ -66,7 +66,7 @@ impl Job {
             #[cfg(feature = "http2")]
             Self::Stream(job) => match &job.work {
                 StreamWork::Handle(request) => request.is_streamed(),
-                StreamWork::Fulfil(..) | StreamWork::Pull(..) => false,
+                StreamWork::Fulfil(..) | StreamWork::Pull(_) => false,
             },
         }
     }

@@ -26,9 +26,6 @@ use crate::response::{Body, Response};
 use crate::server::{Core, Shared};
 use crate::service::Service;
 
-/// The first piece of a body that is pulled, in bytes: it goes with the head.
-const FIRST_PIECE_LEN: usize = 64 * 1024;
-
 pub(crate) fn work<S: Service>(shared: &Shared<S>, job: StreamJob) {
     let StreamJob {
         place,
@@ -41,8 +38,8 @@ pub(crate) fn work<S: Service>(shared: &Shared<S>, job: StreamJob) {
         }
         StreamWork::Handle(request) => handle(shared, place, request),
         StreamWork::Fulfil(later, asked) => fulfil(shared, place, later, asked, None, true),
-        StreamWork::Pull(outflow, piece_len) => {
-            let news = match pull(shared, place, outflow, piece_len) {
+        StreamWork::Pull(outflow) => {
+            let news = match pull(shared, place, outflow) {
                 Ok((bytes, rest)) => StreamNews::Piece(bytes, rest),
                 Err(error) => {
                     report_failure(shared, &error);
@@ -157,7 +154,7 @@ fn render<S: Service>(
         Body::Shared(bytes) => (Bytes::from_owner(bytes), Rest::End(Vec::new())),
         Body::Source(source) => {
             let outflow = Box::new(Outflow::new(source, body_len, has_trailers));
-            match pull(shared, place, outflow, FIRST_PIECE_LEN) {
+            match pull(shared, place, outflow) {
                 Ok(first) => first,
                 Err(error) => {
                     report_failure(shared, &error);
@@ -202,11 +199,10 @@ fn pull<S: Service>(
     shared: &Shared<S>,
     place: Place,
     mut outflow: Box<Outflow>,
-    piece_len: usize,
 ) -> io::Result<(Bytes, Rest)> {
     let waker = place.waker(&shared.core);
     let pulled = catch_unwind(AssertUnwindSafe(|| {
-        let Piece { bytes, progress } = outflow.pull(&waker, piece_len)?;
+        let Piece { bytes, progress } = outflow.pull(&waker, place.piece_len)?;
         let rest = match progress {
             Progress::More => Rest::More(outflow),
             Progress::Wait => Rest::Wait(outflow),

@@ -18,13 +18,15 @@ use crate::later::Later;
 use crate::request::Request;
 use crate::server::Core;
 
-/// Where a stream is.
+/// Where a stream is, and how much of it may be in memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place {
     /// Index of its I/O thread.
     pub(crate) home: usize,
     pub(crate) key: Key,
     pub(crate) stream: u32,
+    /// Length of a piece of its answer's body, in bytes.
+    pub(crate) piece_len: usize,
 }
 
 impl Place {
@@ -67,8 +69,8 @@ pub(crate) enum StreamWork {
     Handle(Box<Request>),
     /// Give the answer that was promised.
     Fulfil(Arc<Later>, Asked),
-    /// Make the next piece of a body, about so many bytes long.
-    Pull(Box<Outflow>, usize),
+    /// Make the next piece of a body.
+    Pull(Box<Outflow>),
 }
 
 /// What a request says about the form of its answer.

@@ -18,14 +18,6 @@ use crate::proto::Refusal;
 use crate::request::Request;
 use crate::service::Service;
 
-/// The pieces of bodies under way on one connection, in bytes: shared by its streams, but each gets
-/// the smallest piece at least.
-const PIECES_LEN: usize = 512 * 1024;
-/// The largest piece, as large as a buffer of the pool.
-const PIECE_LEN_MAX: usize = 256 * 1024;
-/// The smallest piece: one frame.
-const PIECE_LEN_MIN: usize = 16 * 1024;
-
 impl<S: Service> IoThread<S> {
     // Answers that are made here.
 
@@ -216,15 +208,13 @@ impl<S: Service> IoThread<S> {
     /// A worker goes on with an answer.
     fn resume(&mut self, conn: &mut H2Conn, stream: u32) {
         let place = self.place(conn, stream);
-        let streams = conn.session.stream_count().max(1);
-        let piece_len = (PIECES_LEN / streams).clamp(PIECE_LEN_MIN, PIECE_LEN_MAX);
         let Some(entry) = conn.session.data(stream) else {
             return;
         };
         let work = if let Some((later, asked)) = entry.later.take() {
             StreamWork::Fulfil(later, asked)
         } else if let Some(outflow) = entry.outflow.take() {
-            StreamWork::Pull(outflow, piece_len)
+            StreamWork::Pull(outflow)
         } else {
             return;
         };

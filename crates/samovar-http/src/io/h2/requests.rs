@@ -23,6 +23,14 @@ use crate::request::{Link as RequestLink, Request};
 use crate::service::{Intake, Service};
 use crate::upload::BodyError;
 
+/// The pieces of bodies under way on one connection, in bytes: shared by its streams, but each gets
+/// the smallest piece at least.
+const PIECES_LEN: usize = 512 * 1024;
+/// The largest piece, as large as a buffer of the pool.
+const PIECE_LEN_MAX: usize = 256 * 1024;
+/// The smallest piece: one frame.
+const PIECE_LEN_MIN: usize = 16 * 1024;
+
 impl<S: Service> IoThread<S> {
     pub(super) fn on_request(&mut self, conn: &mut H2Conn, stream: u32, is_end: bool) {
         self.count_stream(conn);
@@ -198,10 +206,12 @@ impl<S: Service> IoThread<S> {
     }
 
     pub(super) fn place(&self, conn: &H2Conn, stream: u32) -> Place {
+        let streams = conn.session.stream_count().max(1);
         Place {
             home: self.home,
             key: conn.key,
             stream,
+            piece_len: (PIECES_LEN / streams).clamp(PIECE_LEN_MIN, PIECE_LEN_MAX),
         }
     }
 }

@@ -1,0 +1,70 @@
+//! What HTTP/2 costs in memory. One test, because memory is the process's.
+#![cfg(feature = "http2")]
+#![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use samovar_http::Limits;
+use support::h2::{self as wire, Raw, frame, literal};
+use support::h2_app::{start, wait_until};
+
+/// An idle connection: its HPACK tables and the buffers of `h2`.
+const IDLE_LEN_MAX: usize = 48 * 1024;
+/// A connection whose peer opens a hundred streams and all windows, and does not read: a piece and
+/// a small buffer for each, and what waits for the socket.
+const GREEDY_LEN_MAX: usize = 100 * (16 + 32 + 16) * 1024 + 1024 * 1024;
+
+/// Resident memory of this process that no file stands behind, in bytes.
+fn resident_len() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("RssAnon:"))
+        .unwrap();
+    let number: usize = line.split_whitespace().next().unwrap().parse().unwrap();
+    number * 1024
+}
+
+#[test]
+fn memory_is_bounded_whatever_the_peer_does_not_read() {
+    let (server, addr) = start(Limits::default());
+    drop(Raw::connect(addr));
+    let before_len = resident_len();
+    let idle: Vec<_> = (0..200).map(|_| Raw::connect(addr)).collect();
+    let idle_len = resident_len().saturating_sub(before_len) / idle.len();
+    assert!(
+        idle_len <= IDLE_LEN_MAX,
+        "{idle_len} bytes an idle connection"
+    );
+    drop(idle);
+
+    let before_len = resident_len();
+    let block = |path: &str| [b"\x82\x86\x41\x01a".to_vec(), literal(":path", path)].concat();
+    let greedy: Vec<_> = (0..3)
+        .map(|_| {
+            let mut raw = Raw::with_settings(addr, &[0, 4, 0x7f, 0xff, 0xff, 0xff]);
+            let window = 0x7fff_0000_u32.to_be_bytes();
+            raw.send(&frame(wire::WINDOW_UPDATE, 0, 0, &window));
+            for i in 0..100 {
+                let block = block("/pattern/1000000000");
+                raw.send(&frame(wire::HEADERS, 5, 2 * i + 1, &block));
+            }
+            raw
+        })
+        .collect();
+    let deadline = Instant::now() + Duration::from_secs(3);
+    let mut most_len = 0;
+    while Instant::now() < deadline {
+        most_len = most_len.max(resident_len().saturating_sub(before_len) / greedy.len());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(
+        most_len <= GREEDY_LEN_MAX,
+        "{most_len} bytes a greedy connection"
+    );
+    drop(greedy);
+    wait_until("all is given back", || server.connection_count() == 0);
+    eprintln!("{idle_len} bytes idle, {most_len} greedy");
+}
