@@ -89,8 +89,8 @@ fn cases() -> Vec<(&'static str, Vec<u8>, u16)> {
         ("fragmented close", frame(0x08, "\x03\u{e8}"), 1002),
         ("continuation of nothing", frame(0x80, "x"), 1002),
         (
-            "continuation after the end",
-            [frame(0x81, ""), frame(0x80, "")].concat(),
+            "continuation of a pong",
+            [frame(0x8a, ""), frame(0x80, "")].concat(),
             1002,
         ),
         (

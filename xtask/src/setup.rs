@@ -40,6 +40,9 @@ const TESTING: &[Need] = &[
     ("sqlite3", "sqlite3"),
     // A client of its own mind about HTTP.
     ("curl", "curl"),
+    // A browser, for the chat example.
+    ("chromium", "chromium"),
+    ("chromedriver", "chromium-driver"),
 ];
 
 /// Installs what `purpose` needs.

@@ -23,7 +23,7 @@ use crate::proto::ws::deflate::Inflater;
 use crate::proto::ws::message::{Assembler, Event as Received};
 use crate::proto::ws::{CloseCode, Failure};
 use crate::service::Service;
-use crate::ws::{Closed, Event, Flushed, Handler, Message, Socket};
+use crate::ws::{Closed, End, Event, Flushed, Handler, Message, Owed, Socket};
 
 /// Payload of the engine's own pings.
 const PING: &[u8] = b"there?";
@@ -279,7 +279,6 @@ impl<S: Service> IoThread<S> {
             },
             Received::Close(said) => {
                 let code = said.as_ref().map(|(code, _)| *code);
-                conn.socket.close_in_turn(code);
                 conn.stage = Stage::Ending;
                 let closed = Closed {
                     // RFC 6455, 7.1.5: no code said is told as 1005.
@@ -287,7 +286,7 @@ impl<S: Service> IoThread<S> {
                     reason: said.map_or(String::new(), |(_, reason)| reason.into_owned()),
                     is_clean: true,
                 };
-                self.tell_end(conn, closed);
+                self.tell_end(conn, closed, Some(Owed::Answer(code)));
             }
         }
     }
@@ -312,9 +311,9 @@ impl<S: Service> IoThread<S> {
         }
     }
 
-    fn tell_end(&mut self, conn: &mut SocketConn, closed: Closed) {
+    fn tell_end(&mut self, conn: &mut SocketConn, closed: Closed, owed: Option<Owed>) {
         if !std::mem::replace(&mut conn.is_told, true) {
-            self.tell(conn, Event::Close(Box::new(closed)));
+            self.tell(conn, Event::Close(Box::new(End { closed, owed })));
         }
     }
 
@@ -331,25 +330,21 @@ impl<S: Service> IoThread<S> {
         let peer = conn.socket.peer();
         let incident = Incident::SocketFailed { peer, failure };
         self.shared.service.observer().incident(&incident);
-        self.end_socket(conn, failure.close_code(), &failure.to_string());
-    }
-
-    fn end_socket(&mut self, conn: &mut SocketConn, code: CloseCode, reason: &str) {
-        conn.socket.close(code, reason);
         conn.stage = Stage::Ending;
+        let code = failure.close_code();
         let closed = Closed {
             code: code.number(),
-            reason: reason.to_owned(),
+            reason: failure.to_string(),
             is_clean: false,
         };
-        self.tell_end(conn, closed);
+        self.tell_end(conn, closed, Some(Owed::Failure(code)));
     }
 
     /// The connection is gone, or is to be.
     fn lose_socket(&mut self, conn: &mut SocketConn, reason: &str) -> Next {
         // First: the handler is told when nothing can be sent any more.
         let transport = conn.socket.end();
-        self.tell_end(conn, Closed::lost(reason));
+        self.tell_end(conn, Closed::lost(reason), None);
         if let Some(transport) = transport {
             // A peer that is there after all learns that this was no proper end. If even this
             // fails, it is gone.

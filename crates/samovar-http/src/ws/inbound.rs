@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Closed, Handler};
+use super::{CloseCode, Closed, Handler};
 
 /// What an event weighs beside its payload, in bytes.
 const EVENT_LEN: usize = 64;
@@ -14,7 +14,25 @@ pub(crate) enum Event {
     Text(String),
     Binary(Vec<u8>),
     Pong(Vec<u8>),
-    Close(Box<Closed>),
+    Close(Box<End>),
+}
+
+/// The end, on its way to the handler behind the messages before it.
+#[derive(Debug)]
+pub(crate) struct End {
+    pub(crate) closed: Closed,
+    /// The close frame that is still owed to the peer. It is sent when the handler has seen all
+    /// messages, so that its answers to them go before it (RFC 6455, 5.5.1, allows to wait).
+    pub(crate) owed: Option<Owed>,
+}
+
+/// A close frame to be sent.
+#[derive(Debug)]
+pub(crate) enum Owed {
+    /// The answer to the peer's, with its code if it had one.
+    Answer(Option<CloseCode>),
+    /// The peer broke a rule, which the reason names.
+    Failure(CloseCode),
 }
 
 impl Event {

@@ -52,7 +52,7 @@ pub use crate::proto::ws::CloseCode;
 pub use crate::proto::ws::handshake::HandshakeError;
 pub use frame::Frame;
 pub use handler::{Closed, Handler, Message};
-pub(crate) use inbound::Event;
+pub(crate) use inbound::{End, Event, Owed};
 pub use limits::{Compression, Limits, Origins};
 pub(crate) use outbound::Flushed;
 pub use socket::{SendError, Socket};

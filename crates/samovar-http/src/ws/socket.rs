@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use super::frame::op_code;
 use super::inbound::Inbound;
 use super::outbound::{Flushed, Outbound, Outgoing};
-use super::{Event, Frame, Handler, Limits, Message};
+use super::{Event, Frame, Handler, Limits, Message, Owed};
 use crate::head::Peer;
 use crate::io::transport::Transport;
 use crate::io::wake::Waker;
@@ -242,11 +242,6 @@ impl Socket {
         self.outbound().end()
     }
 
-    /// Answers the peer's close frame.
-    pub(crate) fn close_in_turn(&self, code: Option<CloseCode>) {
-        self.outbound().close(code.map(|code| (code, "")));
-    }
-
     pub(crate) fn pong(&self, payload: &[u8]) {
         self.outbound().pong(payload);
     }
@@ -322,6 +317,10 @@ impl Socket {
             }
             if is_last {
                 handler = None;
+                // The I/O thread goes on when the close frame is out.
+                if let Some(waker) = self.0.waker.get() {
+                    waker.wake();
+                }
             }
         }
         self.inbound().put_back(handler);
@@ -334,7 +333,17 @@ impl Socket {
             Event::Text(text) => handler.message(self, Message::Text(&text)),
             Event::Binary(data) => handler.message(self, Message::Binary(&data)),
             Event::Pong(payload) => handler.pong(self, &payload),
-            Event::Close(closed) => handler.close(self, &closed),
+            Event::Close(end) => {
+                let said = match &end.owed {
+                    Some(Owed::Answer(code)) => code.map(|code| (code, "")),
+                    Some(Owed::Failure(code)) => Some((*code, &*end.closed.reason)),
+                    None => None,
+                };
+                if end.owed.is_some() {
+                    self.outbound().close(said);
+                }
+                handler.close(self, &end.closed);
+            }
         })
     }
 
