@@ -4,13 +4,16 @@
 //! With `--inline` what is in memory is answered on the I/O threads; without, every request goes to
 //! a worker, as handlers do that may block.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use samovar_http::http::Status;
+use samovar_http::ws::{Closed, Frame, Handler, Message, Socket, Upgrade};
 use samovar_http::{
     Body, Head, Inline, Intake, Listener, Prepared, Reply, Request, Response, Server, Service, Turn,
 };
@@ -33,6 +36,7 @@ struct Bench {
     big: PathBuf,
     text: Prepared,
     text_500: Prepared,
+    hearers: Arc<Mutex<HashMap<u64, Socket>>>,
 }
 
 impl Service for Bench {
@@ -69,12 +73,59 @@ impl Service for Bench {
                 std::thread::sleep(NAP);
                 Response::text(Status::OK, TEXT)
             }
+            b"/ws" => self.upgrade(
+                Upgrade::new(|socket: &Socket, message: Message<'_>| {
+                    socket.send(message);
+                }),
+                request,
+            ),
+            b"/broadcast" => {
+                let hearer = Hearer(Arc::clone(&self.hearers));
+                self.upgrade(Upgrade::new(hearer), request)
+            }
             _ => Response::text(Status::NOT_FOUND, ""),
         }
     }
 
     fn intake(&self, _: Head<'_>) -> Intake {
         Intake::Streamed(UPLOAD_LEN_MAX)
+    }
+}
+
+impl Bench {
+    fn upgrade(&self, upgrade: Upgrade, request: &Request) -> Response {
+        let upgrade = if self.is_inline {
+            upgrade.inline()
+        } else {
+            upgrade
+        };
+        upgrade.accept(request)
+    }
+}
+
+/// A socket of `/broadcast`, with all of them.
+struct Hearer(Arc<Mutex<HashMap<u64, Socket>>>);
+
+impl Hearer {
+    fn all(&self) -> MutexGuard<'_, HashMap<u64, Socket>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Handler for Hearer {
+    fn open(&mut self, socket: &Socket) {
+        self.all().insert(socket.id(), socket.clone());
+    }
+
+    fn message(&mut self, _: &Socket, message: Message<'_>) {
+        let frame = Frame::new(message);
+        for socket in self.all().values() {
+            socket.send_frame(&frame);
+        }
+    }
+
+    fn close(&mut self, socket: &Socket, _: &Closed) {
+        self.all().remove(&socket.id());
     }
 }
 
@@ -122,6 +173,7 @@ fn main() -> io::Result<()> {
         big: big.into(),
         text: Prepared::new(Status::OK, &fields, TEXT.as_bytes()),
         text_500: Prepared::new(Status::OK, &fields, &TEXT_500),
+        hearers: Arc::default(),
     };
     let server = Server::builder(bench)
         .listen(Listener::tcp(

@@ -2,6 +2,7 @@
 //!
 //! | target | answer |
 //! | --- | --- |
+//! | `/` | what was sent, for the suites of `xtask suites` |
 //! | `/text` | 13 bytes |
 //! | `/text500` | 500 bytes |
 //! | `/json` | an object, written anew for each request |

@@ -78,9 +78,8 @@ impl Kind {
             Ability::Text => true,
             Ability::Json => self != Self::Floor,
             Ability::Bodies => !matches!(self, Self::Floor | Self::Inline),
-            Ability::Sleep | Ability::WebSocket => {
-                !matches!(self, Self::Floor | Self::Inline | Self::Nginx)
-            }
+            Ability::Sleep => !matches!(self, Self::Floor | Self::Inline | Self::Nginx),
+            Ability::WebSocket => !matches!(self, Self::Floor | Self::Nginx),
         }
     }
 

@@ -24,6 +24,7 @@ async fn serve(options: Options) -> std::io::Result<()> {
         App::new()
             .app_data(Data::new(options.clone()))
             .app_data(Data::new(sender.clone()))
+            .route("/", web::to(async |body: web::Bytes| body))
             .route("/text", web::get().to(async || TEXT))
             .route("/text500", web::get().to(async || &TEXT_500[..]))
             .route(

@@ -19,6 +19,7 @@ fn main() {
 async fn serve(options: Options) {
     let (sender, _) = broadcast::channel::<Utf8Bytes>(BROADCAST_BACKLOG);
     let router = Router::new()
+        .route("/", any(async |body: axum::body::Bytes| body))
         .route("/text", get(async || TEXT))
         .route("/text500", get(async || &TEXT_500[..]))
         .route("/json", get(async || Json(Message { message: TEXT })))

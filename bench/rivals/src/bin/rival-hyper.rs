@@ -67,6 +67,13 @@ async fn serve(options: Options) {
 
 async fn answer(request: Request<Incoming>, state: &State) -> Response<Body> {
     match request.uri().path() {
+        "/" => {
+            let body = request.into_body().collect().await;
+            full(
+                "text/plain",
+                body.map(|body| body.to_bytes()).unwrap_or_default(),
+            )
+        }
         "/text" => full("text/plain", Bytes::from_static(TEXT.as_bytes())),
         "/text500" => full("text/plain", Bytes::from_static(&TEXT_500)),
         "/json" => {
