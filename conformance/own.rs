@@ -2,25 +2,27 @@
 //!
 //! | target | answer |
 //! | --- | --- |
-//! | `/` | what was sent, to any method, from a worker |
+//! | `/` | what was sent, to any method, or that nothing was, from a worker |
 //! | `/inline` | from the I/O thread |
 //! | `/streamed` | how many bytes came, counted while they came |
 //! | `/chunked` | a body whose length is not known before, with a trailer |
 //! | `/empty`, `/reset`, `/fresh` | 204, 205, 304 |
 //! | `/early` | 103, then 200 |
+//! | `/routed` | 200, to GET alone, from a router |
+//! | `/letters` | 2000 letters, compressed for whom it suits |
 //! | `/file` | [`FILE`], or the range of it that is asked for |
 //! | `/ws` | a WebSocket that sends messages back; knows the subprotocol `echo` |
 //! | anything else | 404 |
 
 use std::io;
-use std::net::SocketAddr;
 
+use samovar_http::compress::Compression;
 use samovar_http::http::range::{RangeOutcome, resolve};
 use samovar_http::http::{Method, Status};
 use samovar_http::ws::{Message, Socket, Upgrade};
 use samovar_http::{
     Batch, Body, Head, Inline, Intake, Listener, Prepared, Progress, Reply, Request, Response,
-    Server, Service, Source, Turn,
+    Router, Server, Service, Source, Turn,
 };
 
 /// What `/file` holds.
@@ -30,14 +32,30 @@ pub(crate) const FILE: &[u8; 26] = b"abcdefghijklmnopqrstuvwxyz";
 const BODY_LEN_MAX: u64 = 1 << 20;
 
 /// Starts the server.
-pub(crate) fn start(addr: SocketAddr) -> io::Result<Server<Echo>> {
-    let echo = Echo(Prepared::new(Status::OK, &[], b"inline\n"));
-    let listener = Listener::tcp(addr, 1024)?;
-    Server::builder(echo).listen(listener).start()
+pub(crate) fn start(listeners: Vec<Listener>) -> io::Result<Server<Echo>> {
+    let router = Router::new()
+        .get("/routed", |_: &mut Request| {
+            Response::text(Status::OK, "routed\n")
+        })
+        .get("/letters", |_: &mut Request| {
+            Response::text(Status::OK, "letters ".repeat(250))
+        });
+    let echo = Echo {
+        inline: Prepared::new(Status::OK, &[], b"inline\n"),
+        router,
+    };
+    let builder = Server::builder(echo).compression(Compression::default());
+    let builder = listeners
+        .into_iter()
+        .fold(builder, samovar_http::Builder::listen);
+    builder.start()
 }
 
 /// The application.
-pub(crate) struct Echo(Prepared);
+pub(crate) struct Echo {
+    inline: Prepared,
+    router: Router,
+}
 
 impl Service for Echo {
     type Local = ();
@@ -46,7 +64,7 @@ impl Service for Echo {
 
     fn inline(&self, _: &mut (), _: Turn, head: Head<'_>, reply: Reply<'_>) -> Inline {
         if head.path() == b"/inline" {
-            reply.prepared(&self.0)
+            reply.prepared(&self.inline)
         } else {
             reply.dispatch()
         }
@@ -62,7 +80,8 @@ impl Service for Echo {
 
     fn handle(&self, request: &mut Request) -> Response {
         match request.head().path() {
-            // What OPTIONS asks about as a whole has no path.
+            // What OPTIONS asks about as a whole has no path. h2spec wants some content.
+            b"/" | b"" | b"*" if request.body().is_empty() => Response::text(Status::OK, "empty\n"),
             b"/" | b"" | b"*" => {
                 Response::new(Status::OK, Body::Bytes(request.body().to_vec().into()))
             }
@@ -86,6 +105,7 @@ impl Service for Echo {
                 let echo = |socket: &Socket, message: Message<'_>| socket.send(message);
                 Upgrade::new(echo).protocol("echo").accept(request)
             }
+            b"/routed" | b"/letters" => self.router.handle(request),
             _ => Response::text(Status::NOT_FOUND, "not found\n"),
         }
     }

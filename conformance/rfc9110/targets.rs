@@ -123,8 +123,12 @@ fn an_expectation_before_a_switch() {
     if !is_own() || answer("GET", "/ws", "").status == 404 {
         return;
     }
-    let expecting = |text: String| text.replace("Host: a", "Host: a\r\nExpect: 100-continue");
+    let expecting = |text: String| {
+        let fields = "Host: a\r\nExpect: 100-continue\r\nContent-Length: 1\r\nConnection: close";
+        text.replace("Host: a", fields) + "x"
+    };
     let statuses = handshake("/ws", expecting).statuses();
-    // Refusing to switch, or to expect a continuation where nothing continues, is as good.
+    // Refusing to switch is as good. Without content there is nothing to go on with, and 10.1.1
+    // lets a server leave the 100 out.
     assert!(!statuses.starts_with(&[101]), "{statuses:?}");
 }

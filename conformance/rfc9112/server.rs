@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use samovar_http::Server;
+use samovar_http::{Listener, Server};
 
 use crate::own::{self, Echo};
 
@@ -59,5 +59,6 @@ fn start() -> Target {
         }
         return Target::Command(addr, child);
     }
-    Target::Own(own::start("127.0.0.1:0".parse().unwrap()).unwrap())
+    let listener = Listener::tcp("127.0.0.1:0".parse().unwrap(), 1024).unwrap();
+    Target::Own(own::start(vec![listener]).unwrap())
 }

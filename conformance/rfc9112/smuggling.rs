@@ -199,6 +199,171 @@ const CASES: &[(&str, &str, &str)] = &[
         "GET / a HTTP/1.1\r\nHost: a\r\n",
         "\r\n",
     ),
+    (
+        "a length with a semicolon",
+        POST,
+        "Content-Length: 5;\r\n\r\nhello",
+    ),
+    (
+        "a length with a comma",
+        POST,
+        "Content-Length: 5,\r\n\r\nhello",
+    ),
+    ("a negative zero", POST, "Content-Length: -0\r\n\r\n"),
+    ("a length with _", POST, "Content-Length: 0_5\r\n\r\nhello"),
+    (
+        "a length as a float",
+        POST,
+        "Content-Length: 5e0\r\n\r\nhello",
+    ),
+    ("an empty length", POST, "Content-Length:\r\n\r\nhello"),
+    (
+        "a length in quotes",
+        POST,
+        "Content-Length: \"5\"\r\n\r\nhello",
+    ),
+    (
+        "two lengths in two cases",
+        POST,
+        "Content-Length: 5\r\ncontent-length: 0\r\n\r\nhello",
+    ),
+    (
+        "a length before NUL",
+        POST,
+        "Content-Length: 5\0\r\n\r\nhello",
+    ),
+    (
+        "an empty coding",
+        POST,
+        "Transfer-Encoding:\r\n\r\n0\r\n\r\n",
+    ),
+    (
+        "chunked with a parameter",
+        POST,
+        "Transfer-Encoding: chunked;q=1\r\n\r\n0\r\n\r\n",
+    ),
+    (
+        "half a quotation",
+        POST,
+        "Transfer-Encoding: \"chunked\r\n\r\n0\r\n\r\n",
+    ),
+    (
+        "chunked before a form feed",
+        POST,
+        "Transfer-Encoding: chunked\x0c\r\n\r\n0\r\n\r\n",
+    ),
+    (
+        "chunked before NUL",
+        POST,
+        "Transfer-Encoding: chunked\0\r\n\r\n0\r\n\r\n",
+    ),
+    (
+        "chunked, and a line without a coding",
+        POST,
+        "Transfer-Encoding: chunked\r\nTransfer-Encoding: cow\r\n\r\n0\r\n\r\n",
+    ),
+    (
+        "a parenthesis in a name",
+        POST,
+        "Content-Length(: 5\r\n\r\nhello",
+    ),
+    ("a name beyond ASCII", GET, "X\u{e9}: a\r\n\r\n"),
+    ("a line of a colon", GET, ":\r\n\r\n"),
+    (
+        "a line without a colon",
+        GET,
+        "Content-Length 5\r\n\r\nhello",
+    ),
+    (
+        "a space before a name",
+        GET,
+        " Content-Length: 5\r\n\r\nhello",
+    ),
+    (
+        "bare CR ends the request line",
+        "GET / HTTP/1.1\rHost: a\r\n",
+        "\r\n",
+    ),
+    ("bare CR ends the head", GET, "X: a\r\r"),
+    (
+        "tabs in the request line",
+        "GET\t/\tHTTP/1.1\r\nHost: a\r\n",
+        "\r\n",
+    ),
+    (
+        "two spaces before the target",
+        "GET  / HTTP/1.1\r\nHost: a\r\n",
+        "\r\n",
+    ),
+    (
+        "two spaces before the version",
+        "GET /  HTTP/1.1\r\nHost: a\r\n",
+        "\r\n",
+    ),
+    (
+        "a space after the version",
+        "GET / HTTP/1.1 \r\nHost: a\r\n",
+        "\r\n",
+    ),
+    (
+        "a space before the method",
+        " GET / HTTP/1.1\r\nHost: a\r\n",
+        "\r\n",
+    ),
+    (
+        "a version of two digits",
+        "GET / HTTP/1.10\r\nHost: a\r\n",
+        "\r\n",
+    ),
+    (
+        "a version with a comma",
+        "GET / HTTP/1,1\r\nHost: a\r\n",
+        "\r\n",
+    ),
+    ("no method", "/ HTTP/1.1\r\nHost: a\r\n", "\r\n"),
+    (
+        "a colon in the method",
+        "GET: / HTTP/1.1\r\nHost: a\r\n",
+        "\r\n",
+    ),
+    (
+        "NUL in the target",
+        "GET /\0 HTTP/1.1\r\nHost: a\r\n",
+        "\r\n",
+    ),
+    (
+        "a comma in Host",
+        "GET / HTTP/1.1\r\nHost: a, b\r\n",
+        "\r\n",
+    ),
+    ("a path in Host", "GET / HTTP/1.1\r\nHost: a/b\r\n", "\r\n"),
+    (
+        "a space after a chunk size",
+        CHUNKED,
+        "1 \r\na\r\n0\r\n\r\n",
+    ),
+    ("NUL after a chunk size", CHUNKED, "1\0\r\na\r\n0\r\n\r\n"),
+    (
+        "two CR after a chunk size",
+        CHUNKED,
+        "1\r\r\na\r\n0\r\n\r\n",
+    ),
+    ("a chunk size of letters", CHUNKED, "g\r\na\r\n0\r\n\r\n"),
+    ("a chunk size with a dot", CHUNKED, "1.0\r\na\r\n0\r\n\r\n"),
+    ("NUL in an extension", CHUNKED, "1;a\0b\r\na\r\n0\r\n\r\n"),
+    (
+        "a chunk longer than its size",
+        CHUNKED,
+        "1\r\naa\r\n0\r\n\r\n",
+    ),
+    ("a folded trailer", CHUNKED, "0\r\nX: a\r\n b\r\n\r\n"),
+    ("bare CR in a trailer", CHUNKED, "0\r\nX: a\rb\r\n\r\n"),
+    ("NUL in a trailer", CHUNKED, "0\r\nX: a\0b\r\n\r\n"),
+    (
+        "a space before a trailer's colon",
+        CHUNKED,
+        "0\r\nX : a\r\n\r\n",
+    ),
 ];
 
 #[test]
@@ -239,6 +404,24 @@ fn what_is_a_body_is_not_a_request() {
         assert!(
             (1..=2).contains(&outcome.answers.len()),
             "{request:?}: {outcome:?}"
+        );
+    }
+}
+
+#[test]
+fn what_has_no_content_hides_none() {
+    let len = HIDDEN.len();
+    let last = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+    for (method, target) in [("HEAD", "/"), ("POST", "/empty"), ("POST", "/fresh")] {
+        let request = format!(
+            "{method} {target} HTTP/1.1\r\nHost: a\r\nContent-Length: {len}\r\n\r\n\
+             {HIDDEN}{last}"
+        );
+        let outcome = ask(&request);
+        let statuses = outcome.statuses();
+        assert!(
+            (1..=2).contains(&statuses.len()),
+            "{method} {target}: {outcome:?}"
         );
     }
 }

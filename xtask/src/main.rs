@@ -6,6 +6,7 @@
 //! | `sample-store [--bench] DIR` | makes a store to serve, with the real Nix |
 //! | `serve [--port N]` | builds the server and serves this machine's store, or the sample |
 //! | `example-lines [--port N]` | prints what a client needs to use that server |
+//! | `fuzz --seconds N [TARGET…]` | runs the fuzz targets, with the stable compiler |
 //! | `suites [NAME…]` | runs conformance suites of other projects |
 //! | `test` | runs all tests and says how many there were |
 //! | `tidy` | holds the tree to the rules that no other tool knows |
@@ -20,6 +21,7 @@
 )]
 
 mod command;
+mod fuzz;
 mod sample;
 mod serve;
 mod setup;
@@ -33,7 +35,8 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 
 const USAGE: &str = "usage: xtask setup [--test] | sample-store [--bench] DIR | \
-                     serve [--port N] | example-lines [--port N] | suites [NAME…] | test | tidy";
+                     serve [--port N] | example-lines [--port N] | \
+                     fuzz --seconds N [TARGET…] | suites [NAME…] | test | tidy";
 
 fn main() -> ExitCode {
     match run() {
@@ -55,6 +58,10 @@ fn run() -> Result<()> {
         ["sample-store", dir] => sample::make(Path::new(dir), sample::Kind::Test),
         ["serve", rest @ ..] => serve::serve(port(rest)?),
         ["example-lines", rest @ ..] => serve::print_example_lines(port(rest)?),
+        ["fuzz", "--seconds", seconds, rest @ ..] => {
+            let seconds = seconds.parse().context("--seconds")?;
+            fuzz::run_targets(seconds, rest)
+        }
         ["suites", rest @ ..] => suites::run_suites(rest),
         ["test"] => test_run::run(),
         ["tidy"] => tidy::check(&repository()),

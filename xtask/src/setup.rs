@@ -43,6 +43,10 @@ const TESTING: &[Need] = &[
     // A browser, for the chat example.
     ("chromium", "chromium"),
     ("chromedriver", "chromium-driver"),
+    // Builds h2spec.
+    ("go", "golang-go"),
+    // Builds libFuzzer.
+    ("c++", "g++"),
 ];
 
 /// Installs what `purpose` needs.

@@ -3,11 +3,12 @@
 //! | suite | what it is | where it comes from |
 //! | --- | --- | --- |
 //! | `h2spec` | 145 cases of HTTP/2 | a Go module, built here; versions in `conformance/h2spec/` |
-//! | `h1spec` | 32 cases of HTTP/1.1, dropseed's, in Python | by hand, see below |
+//! | `h2spec-tls` | the same over TLS | likewise |
+//! | `h1spec` | 33 cases of HTTP/1.1, dropseed's, in Python | by hand, see below |
 //! | `uws-h1spec` | 33 cases of HTTP/1.1, uNetworking's, for Deno | by hand; Deno from npm |
 //!
-//! The last two are in no registry. Where their source stands in `.samovar/tools/NAME` they are
-//! run, else that is said. What ours should answer stands in `conformance/results/`.
+//! The h1spec suites are in no registry. Where their source stands in `.samovar/tools/NAME` they
+//! are run, else that is said. What ours should answer stands in `conformance/results/`.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -23,7 +24,7 @@ use crate::repository;
 /// Deno, for the suite that is written for it.
 const DENO: &str = "deno@2.9.6";
 
-const NAMES: [&str; 3] = ["h2spec", "h1spec", "uws-h1spec"];
+const NAMES: [&str; 4] = ["h2spec", "h2spec-tls", "h1spec", "uws-h1spec"];
 
 /// What to run.
 struct Options<'a> {
@@ -53,6 +54,10 @@ pub(crate) fn run_suites(words: &[&str]) -> Result<()> {
         if !options.names.is_empty() && !options.names.contains(&name) {
             continue;
         }
+        let address = match &own {
+            Some(own) if name == "h2spec-tls" => &own.secure_address,
+            _ => address,
+        };
         let Some(results) = results_of(name, address)? else {
             progress(&format!(
                 "{name} is not here, so it is not run; see conformance/README.md"
@@ -110,6 +115,7 @@ fn parse<'a>(words: &[&'a str]) -> Result<Options<'a>> {
 /// `conformance/examples/echo.rs`, which ends with its input.
 struct Own {
     address: String,
+    secure_address: String,
     child: Child,
 }
 
@@ -131,16 +137,20 @@ impl Own {
             .spawn()
             .context("cannot start cargo")?;
         let stdout = child.stdout.take().context("stdout is piped")?;
-        let mut address = String::new();
-        BufReader::new(stdout).read_line(&mut address)?;
-        let address = address.trim().to_owned();
-        if address.is_empty() {
+        let mut lines = BufReader::new(stdout).lines();
+        let (Some(address), Some(secure_address)) =
+            (lines.next().transpose()?, lines.next().transpose()?)
+        else {
             bail!(
                 "the server for the suites does not start: {}",
                 child.wait()?
             );
-        }
-        Ok(Self { address, child })
+        };
+        Ok(Self {
+            address,
+            secure_address,
+            child,
+        })
     }
 }
 
@@ -156,7 +166,7 @@ fn results_of(name: &str, address: &str) -> Result<Option<Vec<String>>> {
     let (host, port) = address.rsplit_once(':').context("HOST:PORT")?;
     let tools = repository().join(".samovar/tools");
     match name {
-        "h2spec" => {
+        "h2spec" | "h2spec-tls" => {
             let Some(program) = h2spec(&tools)? else {
                 return Ok(None);
             };
@@ -165,6 +175,9 @@ fn results_of(name: &str, address: &str) -> Result<Option<Vec<String>>> {
             command
                 .args(["-h", host, "-p", port, "--timeout", "2", "--junit-report"])
                 .arg(&report);
+            if name == "h2spec-tls" {
+                command.args(["--tls", "--insecure"]);
+            }
             said(&mut command)?;
             Ok(Some(junit(&fs::read_to_string(&report)?)))
         }

@@ -1,0 +1,158 @@
+//! `fuzz`: every target in `fuzz/`, for so many seconds each.
+//!
+//! cargo-fuzz wants a nightly compiler for its sanitizers. The code has no `unsafe` for those to
+//! find anything in; what counts is coverage, and that is a pass of LLVM which the stable compiler
+//! runs as well. So the targets are built with the flags that cargo-fuzz uses, without sanitizers.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+
+use crate::command::{output, progress, run};
+use crate::repository;
+
+/// Coverage as libFuzzer reads it, and what the targets are to know.
+const FLAGS: [&str; 8] = [
+    "-Cpasses=sancov-module",
+    "-Cllvm-args=-sanitizer-coverage-level=4",
+    "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
+    "-Cllvm-args=-sanitizer-coverage-pc-table",
+    "-Cllvm-args=-sanitizer-coverage-trace-compares",
+    "--cfg=fuzzing",
+    "-Cdebug-assertions",
+    "-Ccodegen-units=1",
+];
+
+/// Targets at a time.
+const AT_A_TIME: usize = 2;
+
+/// Runs the targets of these names, or all.
+///
+/// # Errors
+///
+/// If a target does not build or finds something.
+pub(crate) fn run_targets(seconds: u64, names: &[&str]) -> Result<()> {
+    let folder = repository().join("fuzz");
+    let manifest = fs::read_to_string(folder.join("Cargo.toml"))?;
+    let mut targets = targets(&manifest);
+    targets.retain(|target| names.is_empty() || names.contains(&&**target));
+    if targets.is_empty() {
+        bail!("no such target; there are {:?}", self::targets(&manifest));
+    }
+    let programs = build(&folder)?;
+    let started = Instant::now();
+    let waiting = Mutex::new(targets.iter());
+    let failures = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..AT_A_TIME {
+            scope.spawn(|| {
+                loop {
+                    let next = waiting.lock().ok().and_then(|mut targets| targets.next());
+                    let Some(target) = next else { return };
+                    match run_target(&folder, &programs, target, seconds) {
+                        Ok(said) => println!("{target}: {said}"),
+                        Err(error) => {
+                            eprintln!("{target}: {error:#}");
+                            if let Ok(mut failures) = failures.lock() {
+                                failures.push(target.clone());
+                            }
+                        }
+                    }
+                }
+            });
+        }
+    });
+    let failures = failures.into_inner().unwrap_or_default();
+    if !failures.is_empty() {
+        bail!(
+            "{} found something; see fuzz/artifacts/",
+            failures.join(", ")
+        );
+    }
+    let seconds = started.elapsed().as_secs();
+    println!(
+        "{} fuzz targets found nothing in {seconds} s",
+        targets.len()
+    );
+    Ok(())
+}
+
+/// The names behind `[[bin]]`.
+fn targets(manifest: &str) -> Vec<String> {
+    let bins = manifest.split("[[bin]]").skip(1);
+    let name = |bin: &str| {
+        let line = bin.lines().find(|line| line.starts_with("name = "))?;
+        Some(line.split('"').nth(1)?.to_owned())
+    };
+    bins.filter_map(name).collect()
+}
+
+/// Builds all of them; where they are. Into a folder of its own: with these flags nothing can be
+/// shared.
+fn build(folder: &Path) -> Result<PathBuf> {
+    let said = output(Command::new("rustc").arg("-vV"))?;
+    let host = said.lines().find_map(|line| line.strip_prefix("host: "));
+    let host = host.context("rustc does not say its host")?;
+    progress("building the fuzz targets (the first time: some minutes)");
+    let target = folder.join("target");
+    // With --target, build scripts and macros are spared the flags.
+    run(Command::new("cargo")
+        .args([
+            "build",
+            "--release",
+            "--bins",
+            "--target",
+            host,
+            "--target-dir",
+        ])
+        .arg(&target)
+        .env("RUSTFLAGS", FLAGS.join(" "))
+        .current_dir(folder))?;
+    Ok(target.join(host).join("release"))
+}
+
+/// Runs one; how many inputs it looked at.
+fn run_target(folder: &Path, programs: &Path, target: &str, seconds: u64) -> Result<String> {
+    let (corpus, artifacts) = (folder.join("corpus").join(target), folder.join("artifacts"));
+    let seeds = folder.join("seeds").join(target);
+    for folder in [&corpus, &artifacts, &seeds] {
+        fs::create_dir_all(folder)?;
+    }
+    let done = Command::new(programs.join(target))
+        .arg(format!("-max_total_time={seconds}"))
+        .arg(format!(
+            "-artifact_prefix={}/{target}-",
+            artifacts.display()
+        ))
+        .args(["-timeout=10", "-rss_limit_mb=2048", "-print_final_stats=1"])
+        .arg(&corpus)
+        .arg(&seeds)
+        .output()
+        .context("cannot start it")?;
+    let said = String::from_utf8_lossy(&done.stderr);
+    if !done.status.success() {
+        let last: Vec<&str> = said.lines().rev().take(40).collect();
+        let last: Vec<&str> = last.into_iter().rev().collect();
+        bail!("{}\n{}", done.status, last.join("\n"));
+    }
+    let count = said
+        .lines()
+        .find_map(|line| line.strip_prefix("stat::number_of_executed_units:"));
+    Ok(format!("{} inputs", count.unwrap_or(" ?").trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_are_found() {
+        let manifest = "[package]\nname = \"a\"\n[[bin]]\nname = \"b\"\npath = \"c\"\n[[bin]]\n\
+                        name = \"d\"\n";
+        assert_eq!(targets(manifest), ["b", "d"]);
+    }
+}
