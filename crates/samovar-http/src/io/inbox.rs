@@ -121,6 +121,9 @@ impl Inbox {
     /// Moves everything into `messages`.
     pub(crate) fn drain(&self, messages: &mut Vec<Message>) {
         if let Some(mail) = &mut *self.lock() {
+            // Whoever wakes does so after leaving the message, which may have been taken by then.
+            // A wake-up that nobody took back would end every wait from then on.
+            mail.is_woken = true;
             self.take(mail, messages);
         }
     }
@@ -160,5 +163,32 @@ impl Inbox {
 impl AsFd for Inbox {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn is_awake(inbox: &Inbox) -> bool {
+        sys::wait_for(inbox, sys::Direction::Read, Duration::ZERO).unwrap()
+    }
+
+    #[test]
+    fn a_wake_up_behind_its_message_is_taken_back() {
+        let inbox = Inbox::new().unwrap();
+        let (sender, _receiver) = std::sync::mpsc::sync_channel(1);
+        inbox.push(Message::Ping(sender)).unwrap();
+        assert!(is_awake(&inbox));
+        let mut messages = Vec::new();
+        inbox.drain(&mut messages);
+        assert_eq!(messages.len(), 1);
+        // As from one who was interrupted between leaving a message and waking.
+        sys::wake(&inbox.wake).unwrap();
+        assert!(is_awake(&inbox));
+        inbox.drain(&mut messages);
+        assert!(!is_awake(&inbox));
     }
 }
