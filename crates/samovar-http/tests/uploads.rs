@@ -3,8 +3,10 @@
 
 mod support;
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::Shutdown;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
@@ -294,4 +296,58 @@ fn a_buffered_body_reads_the_same() {
     client.send(post("/", "Content-Length: 50000"));
     client.send([1_u8; 50_000]);
     assert_eq!(client.next(false).unwrap().body, b"50000 50000");
+}
+
+/// The answer goes on when the socket takes bytes again, and is then over, whether or not its
+/// request was read.
+#[test]
+fn an_answer_that_blocks_with_the_body_unread_ends() {
+    const COUNT: usize = 300;
+    let handled = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&handled);
+    let handle = move |_: &mut Request| {
+        counter.fetch_add(1, Ordering::Relaxed);
+        Response::text(Status::OK, "x".repeat(60_000))
+    };
+    let intake = Intake::Streamed(1000);
+    let (_server, addr) = serve(By { handle, intake }, |builder| builder);
+    let mut client = Reader::new(connect(addr));
+    client.send(format!("{}abc", post("/", "Content-Length: 3")).repeat(COUNT));
+    // Once nothing happens any more, an answer is blocked.
+    let (mut seen, mut since) = (0, Instant::now());
+    eventually("it blocks", || {
+        let now = handled.load(Ordering::Relaxed);
+        if now == 0 || now != seen {
+            (seen, since) = (now, Instant::now());
+        }
+        since.elapsed() > Duration::from_millis(200)
+    });
+    assert!(seen < COUNT, "nothing blocked");
+    for _ in 0..COUNT {
+        assert_eq!(client.next(false).unwrap().body.len(), 60_000);
+    }
+    assert_eq!(handled.load(Ordering::Relaxed), COUNT);
+}
+
+#[test]
+fn a_body_that_drips_is_given_up() {
+    let limits = Limits {
+        stall_time: Duration::from_millis(400),
+        stall_len_min: 1000,
+        ..Limits::default()
+    };
+    let (_server, addr) = serve(streaming(100_000), |builder| builder.limits(limits));
+    let mut client = Reader::new(connect(addr));
+    client.send(post("/", "Content-Length: 100000"));
+    let mut drip = client.stream.try_clone().unwrap();
+    let dripping = std::thread::spawn(move || {
+        // More often than a wait looks at its clock.
+        while drip.write_all(b"a").is_ok() {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    });
+    let answer = client.next(false).unwrap();
+    assert_eq!(answer.status, 408);
+    drop(client);
+    dripping.join().unwrap();
 }

@@ -411,6 +411,7 @@ pub(crate) fn report<S: Service>(shared: &Shared<S>, conn: &mut Conn, complete: 
 
 /// Starts an answer.
 pub(crate) fn begin(conn: &mut Conn, keep: bool, now: Instant) {
+    conn.is_answering = true;
     conn.answer = Answer {
         status: Status::OK,
         version: Version::Http11,

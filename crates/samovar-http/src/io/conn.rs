@@ -49,6 +49,9 @@ pub(crate) struct Conn {
     /// `transfer` or `later` has nothing to give and will wake this connection.
     pub(crate) is_waiting: bool,
     pub(crate) answer: Answer,
+    /// A worker was asked for that answer, and it is not over. How far the request was read does
+    /// not tell: an answer may come before the end of its body.
+    pub(crate) is_answering: bool,
     /// Who the peer has proved to be; set once its handshake is done.
     pub(crate) session: Option<Arc<Session>>,
     /// Nothing is read or sent but by the handshake.
@@ -127,6 +130,7 @@ impl Conn {
                 started: now,
                 memory_len: 0,
             },
+            is_answering: false,
             session: None,
             #[cfg(feature = "tls")]
             handshake: None,

@@ -104,7 +104,7 @@ impl<S: Service> IoThread<S> {
         match conn.flush() {
             Err(_) => self.fail(conn),
             Ok(false) => Next::Wait,
-            Ok(true) if conn.proto.phase() == Phase::Busy => {
+            Ok(true) if conn.is_answering => {
                 // A worker's answer that fitted into memory and blocked there.
                 exec::report(&self.shared, conn, true);
                 let keep = conn.answer.keep;
@@ -344,6 +344,7 @@ impl<S: Service> IoThread<S> {
     }
 
     fn answered(&mut self, conn: &mut Conn, keep: bool) {
+        conn.is_answering = false;
         conn.proto.answered(keep);
         conn.answered_count += 1;
         if self.drain_by.is_some() {
@@ -395,7 +396,7 @@ impl<S: Service> IoThread<S> {
             Job::Stream(_) => return,
         };
         conn.needs_linger |= conn.proto.has_body();
-        conn.proto.answered(false);
+        self.answered(&mut conn, false);
         answer::overload(&mut conn.output, is_head, &self.date);
         let next = self.send_more(&mut conn);
         self.settle(conn, next);
