@@ -261,15 +261,16 @@ impl Upload {
             let started = Instant::now();
             let is_ready = sys::wait_for(&self.conn.transport, direction, GLANCE_TIME)?;
             *waited += started.elapsed();
-            if is_ready {
-                return Ok(());
-            }
+            // Also where something has come: a peer that sends byte by byte is never late.
             if *waited >= limits.stall_time {
                 if *moved_len < limits.stall_len_min {
                     self.conn.proto.close_after();
                     return Err(BodyError::Refused(Refusal::Timeout).into());
                 }
                 (*waited, *moved_len) = (Duration::ZERO, 0);
+            }
+            if is_ready {
+                return Ok(());
             }
         }
     }
