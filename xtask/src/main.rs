@@ -8,6 +8,7 @@
 //! | `example-lines [--port N]` | prints what a client needs to use that server |
 //! | `fuzz --seconds N [TARGET…]` | runs the fuzz targets, with the stable compiler |
 //! | `suites [NAME…]` | runs conformance suites of other projects |
+//! | `autobahn` | the Autobahn suite against the WebSocket echo server |
 //! | `test` | runs all tests and says how many there were |
 //! | `tidy` | holds the tree to the rules that no other tool knows |
 //!
@@ -20,6 +21,7 @@
     reason = "a task runner talks to its terminal: results to stdout, progress to stderr"
 )]
 
+mod autobahn;
 mod command;
 mod fuzz;
 mod sample;
@@ -36,7 +38,8 @@ use anyhow::{Context, Result, bail};
 
 const USAGE: &str = "usage: xtask setup [--test] | sample-store [--bench] DIR | \
                      serve [--port N] | example-lines [--port N] | \
-                     fuzz --seconds N [TARGET…] | suites [NAME…] | test | tidy";
+                     fuzz --seconds N [TARGET…] | suites [NAME…] | autobahn [--update] | \
+                     test | tidy";
 
 fn main() -> ExitCode {
     match run() {
@@ -62,6 +65,7 @@ fn run() -> Result<()> {
             let seconds = seconds.parse().context("--seconds")?;
             fuzz::run_targets(seconds, rest)
         }
+        ["autobahn", rest @ ..] => autobahn::run_autobahn(rest),
         ["suites", rest @ ..] => suites::run_suites(rest),
         ["test"] => test_run::run(),
         ["tidy"] => tidy::check(&repository()),

@@ -65,8 +65,8 @@ fn last(bytes: &[u8], len_max: usize) -> &[u8] {
 #[derive(Debug)]
 pub struct Inflater {
     window: Window,
-    /// While a message is under way.
-    stream: Option<Decompress>,
+    /// While a message is under way; boxed, so that idle connections do not hold its place.
+    stream: Option<Box<Decompress>>,
 }
 
 impl Inflater {
@@ -82,7 +82,7 @@ impl Inflater {
     pub(crate) fn begin(&mut self) {
         let mut stream = lend(&INFLATERS).unwrap_or_else(|| Decompress::new(false));
         restart(&mut stream, &self.window.bytes);
-        self.stream = Some(stream);
+        self.stream = Some(Box::new(stream));
     }
 
     /// Decompresses a piece of a message behind `message`.
@@ -140,7 +140,7 @@ impl Inflater {
         self.feed(&TAIL, message, len_max)?;
         self.window.add(message);
         if let Some(stream) = self.stream.take() {
-            give_back(&INFLATERS, stream);
+            give_back(&INFLATERS, *stream);
         }
         Ok(())
     }

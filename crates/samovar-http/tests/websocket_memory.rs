@@ -1,0 +1,69 @@
+//! What an idle WebSocket costs, with compression agreed on.
+//!
+//! In a file of its own, because it measures the memory of the whole process.
+
+mod support;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use samovar_http::Request;
+use samovar_http::ws::{Message, Socket, Upgrade};
+use support::recorder::App;
+use support::serve;
+use support::ws::{Client, frame, handshake};
+
+/// Bytes of user memory an idle WebSocket may cost, all of the engine's bookkeeping included.
+const IDLE_LEN_MAX: usize = 1024;
+const SOCKETS: usize = 4000;
+const OFFER: &str = "Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits\r\n";
+
+/// Resident memory of this process that no file stands behind, in bytes.
+fn resident_len() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("RssAnon:"));
+    let number = line.and_then(|line| line.split_whitespace().next()?.parse::<usize>().ok());
+    number.expect("what the kernel says of this process") * 1024
+}
+
+#[test]
+fn an_idle_websocket_costs_less_than_a_kilobyte() {
+    let limit = getrlimit(Resource::Nofile);
+    let enough = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    setrlimit(Resource::Nofile, enough).unwrap();
+    let app = |request: &mut Request| {
+        let is_inline = request.head().path() == b"/inline";
+        let upgrade = Upgrade::new(|socket: &Socket, message: Message<'_>| socket.send(message));
+        let upgrade = if is_inline { upgrade.inline() } else { upgrade };
+        upgrade.accept(request)
+    };
+    let (server, addr) = serve(App(app), |builder| builder.io_threads(1).workers(2));
+    let message = "a message that was worth compressing ".repeat(1000);
+    let use_once = |count: usize, streams: &mut Vec<std::net::TcpStream>| {
+        for n in 0..count {
+            let path = if n % 2 == 0 { "/worker" } else { "/inline" };
+            let mut client = Client::ask(addr, handshake(path, OFFER));
+            // In fragments, so that the socket has kept half a message for a while.
+            let (a, b) = message.as_bytes().split_at(20_000);
+            client.send(frame(0x01, a));
+            client.send(frame(0x80, b));
+            let (first, _) = client.next().expect("an echo");
+            assert_eq!(first, 0xc1);
+            // "Hello", compressed (RFC 7692, 7.2.3.1).
+            client.send(frame(0xc1, b"\xf2\x48\xcd\xc9\xc9\x07\x00"));
+            client.expect_text("Hello");
+            streams.push(client.stream);
+        }
+    };
+    let mut streams = Vec::with_capacity(SOCKETS + 200);
+    use_once(200, &mut streams);
+    let before = resident_len();
+    use_once(SOCKETS, &mut streams);
+    assert_eq!(server.connection_count(), SOCKETS + 200);
+    let each = resident_len().saturating_sub(before) / SOCKETS;
+    println!("{each} bytes for an idle WebSocket");
+    assert!(each <= IDLE_LEN_MAX, "{each} bytes for an idle WebSocket");
+}

@@ -1,0 +1,270 @@
+//! `autobahn`: the Autobahn suite against `examples/websocket_echo.rs`.
+//!
+//! It is a Python 2.7 program and stays one. Where an interpreter of that version is found (as
+//! `python2.7`, or where pyenv keeps its versions) the suite is installed below `.samovar/tools`
+//! and run; else that is said. What each case should end with stands in
+//! `conformance/results/autobahn.txt`.
+
+use std::fs;
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+
+use crate::command::{find, progress, run};
+use crate::repository;
+
+/// The suite, and what of its 50 requirements would otherwise come in a version too new.
+const SUITE: &str = "autobahntestsuite==25.10.1";
+
+/// What is run: a name, the path that the echo server knows it by, and the cases.
+const RUNS: [(&str, &str, &[&str]); 3] = [
+    ("worker", "/", &["*"]),
+    (
+        "inline",
+        "/inline",
+        &[
+            "1.*", "2.*", "3.*", "4.*", "5.*", "6.*", "7.*", "9.*", "10.*",
+        ],
+    ),
+    (
+        "plain",
+        "/plain",
+        &[
+            "1.*", "2.*", "3.*", "4.*", "5.*", "6.*", "7.*", "9.*", "10.*",
+        ],
+    ),
+];
+
+/// Runs the suite; `words` are those behind `autobahn`.
+///
+/// # Errors
+///
+/// If it cannot be run, or a result differs from the one that is committed.
+pub(crate) fn run_autobahn(words: &[&str]) -> Result<()> {
+    let updates = match words {
+        [] => false,
+        ["--update"] => true,
+        _ => bail!("usage: xtask autobahn [--update]"),
+    };
+    let Some(python) = python() else {
+        progress("there is no Python 2.7 here, so the Autobahn suite is not run");
+        return Ok(());
+    };
+    let tools = repository().join(".samovar/tools/autobahn");
+    install(&python, &tools)?;
+    let server = Server::start()?;
+    let mut lines = Vec::new();
+    for (name, path, cases) in RUNS {
+        progress(&format!("{name}: {} (some minutes)", cases.join(" ")));
+        let url = format!("ws://127.0.0.1:{}{path}", server.port);
+        lines.extend(run_cases(&python, &tools, name, &url, cases)?);
+    }
+    let bad = lines.iter().filter(|line| !is_good(line)).count();
+    println!(
+        "autobahn: {} cases, {bad} failed or not strict",
+        lines.len()
+    );
+    let seen = lines.join("\n") + "\n";
+    let file = repository().join("conformance/results/autobahn.txt");
+    if updates {
+        fs::write(&file, seen)?;
+    } else if fs::read_to_string(&file).unwrap_or_default() != seen {
+        let seen_file = tools.join("seen.txt");
+        fs::write(&seen_file, seen)?;
+        bail!(
+            "the results in {} differ from {}",
+            seen_file.display(),
+            file.display()
+        );
+    }
+    Ok(())
+}
+
+fn is_good(line: &str) -> bool {
+    line.ends_with(" OK") || line.ends_with(" INFORMATIONAL")
+}
+
+/// An interpreter that works: pyenv leaves a `python2.7` in the path that may only print how it
+/// could be made to.
+fn python() -> Option<PathBuf> {
+    let versions = || {
+        let home = PathBuf::from(std::env::var_os("HOME")?);
+        fs::read_dir(home.join(".pyenv/versions")).ok()
+    };
+    let is_2_7 = |path: &PathBuf| {
+        let name = path.file_name().map(|name| name.to_string_lossy());
+        name.is_some_and(|name| name.starts_with("2.7"))
+    };
+    let kept = versions().into_iter().flatten();
+    let kept = kept
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(is_2_7)
+        .map(|version| version.join("bin/python"));
+    find("python2.7").into_iter().chain(kept).find(|python| {
+        let mut version = Command::new(python);
+        version
+            .args(["-m", "pip", "--version"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        version.status().is_ok_and(|status| status.success())
+    })
+}
+
+fn install(python: &Path, tools: &Path) -> Result<()> {
+    let packages = tools.join("packages");
+    // It is the last thing that is made.
+    let mark = packages.join("zope/__init__.py");
+    if mark.exists() {
+        return Ok(());
+    }
+    progress("installing the Autobahn suite from PyPI (a minute, only once)");
+    run(Command::new(python)
+        .args([
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--target",
+        ])
+        .arg(&packages)
+        .arg(SUITE)
+        .stderr(Stdio::null()))?;
+    // Without it, Python 2 does not find what is below `zope` outside its own folders.
+    fs::write(&mark, "")?;
+    Ok(())
+}
+
+fn run_cases(
+    python: &Path,
+    tools: &Path,
+    name: &str,
+    url: &str,
+    cases: &[&str],
+) -> Result<Vec<String>> {
+    let reports = tools.join("reports").join(name);
+    let spec = json!({
+        "outdir": reports,
+        "servers": [{ "agent": name, "url": url }],
+        "cases": cases,
+        "exclude-cases": [],
+        "exclude-agent-cases": {},
+    });
+    let spec_file = tools.join("spec.json");
+    fs::write(&spec_file, spec.to_string())?;
+    let script = "import sys; sys.argv[0] = 'wstest'; \
+                  from autobahntestsuite.wstest import run; run()";
+    let log = fs::File::create(tools.join("log.txt"))?;
+    let mut command = Command::new(python);
+    command
+        .args(["-c", script, "-m", "fuzzingclient", "-s"])
+        .arg(&spec_file)
+        .env("PYTHONPATH", tools.join("packages"))
+        .current_dir(tools)
+        .stdin(Stdio::null())
+        .stderr(log.try_clone()?)
+        .stdout(log);
+    run(&mut command)?;
+    let index = fs::read_to_string(reports.join("index.json"))
+        .context("the suite has left no report; see .samovar/tools/autobahn/log.txt")?;
+    results(name, &serde_json::from_str(&index)?)
+}
+
+/// `NAME CASE BEHAVIOR` for each case, in their order; with the behaviour at the close, if that is
+/// another one.
+fn results(name: &str, index: &Value) -> Result<Vec<String>> {
+    let cases = index[name]
+        .as_object()
+        .context("a report about the server")?;
+    let mut results: Vec<(Vec<u32>, String)> = cases
+        .iter()
+        .map(|(case, result)| {
+            let numbers = case
+                .split('.')
+                .map(|number| number.parse().unwrap_or_default());
+            let text = |key: &str| result[key].as_str().unwrap_or("?").to_owned();
+            let (behavior, at_close) = (text("behavior"), text("behaviorClose"));
+            let behavior = match at_close.as_str() {
+                "OK" => behavior,
+                at_close if at_close == behavior => behavior,
+                at_close => format!("{behavior}, closes {at_close}"),
+            };
+            (numbers.collect(), format!("{name} {case} {behavior}"))
+        })
+        .collect();
+    results.sort();
+    Ok(results.into_iter().map(|(_, line)| line).collect())
+}
+
+/// The echo server, which ends with its input.
+struct Server {
+    port: u16,
+    child: Child,
+}
+
+impl Server {
+    fn start() -> Result<Self> {
+        progress("building the echo server");
+        let example = ["--package", "samovar-http", "--example", "websocket_echo"];
+        let mut build = Command::new("cargo");
+        run(build.args(["build", "--quiet", "--release"]).args(example))?;
+        let free = TcpListener::bind("127.0.0.1:0")?;
+        let port = free.local_addr()?.port();
+        drop(free);
+        let child = Command::new("cargo")
+            .args(["run", "--quiet", "--release"])
+            .args(example)
+            .args(["--", &format!("127.0.0.1:{port}")])
+            .current_dir(repository())
+            .stdin(Stdio::piped())
+            .spawn()
+            .context("cannot start cargo")?;
+        let server = Self { port, child };
+        let begin = Instant::now();
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            if begin.elapsed() > Duration::from_secs(60) {
+                bail!("the echo server does not listen");
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(server)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        self.child.wait().ok();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reports_become_lines_in_the_order_of_cases() {
+        let result =
+            |behavior: &str, close: &str| json!({ "behavior": behavior, "behaviorClose": close });
+        let index = json!({ "x": {
+            "1.1.10": result("OK", "OK"),
+            "1.1.2": result("NON-STRICT", "OK"),
+            "7.1.6": result("INFORMATIONAL", "INFORMATIONAL"),
+            "2.1": result("OK", "FAILED"),
+        } });
+        assert_eq!(
+            results("x", &index).unwrap(),
+            [
+                "x 1.1.2 NON-STRICT",
+                "x 1.1.10 OK",
+                "x 2.1 OK, closes FAILED",
+                "x 7.1.6 INFORMATIONAL"
+            ]
+        );
+        assert!(is_good("x 7.1.6 INFORMATIONAL") && !is_good("x 2.1 OK, closes FAILED"));
+    }
+}
