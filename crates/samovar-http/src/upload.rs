@@ -123,6 +123,8 @@ pub(crate) struct Upload {
     core: Arc<Core>,
     /// Bytes of `conn.input` that are dealt with.
     input_at: usize,
+    /// Whether the socket was read here.
+    has_received: bool,
     /// The time spent waiting for the peer in this window of the least throughput, and the bytes
     /// that came in it. What the handler does between two reads is not the peer's fault.
     waited: Duration,
@@ -135,6 +137,7 @@ impl Upload {
             conn,
             core: Arc::clone(core),
             input_at: 0,
+            has_received: false,
             waited: Duration::ZERO,
             moved_len: 0,
         }
@@ -147,8 +150,9 @@ impl Upload {
         if conn.input.is_empty() {
             conn.input = Vec::new();
         }
-        // What the kernel said meanwhile went to the I/O thread, and may be old by now.
-        conn.readable = true;
+        // What the kernel said meanwhile went to the I/O thread, and may be old by now. Where
+        // nothing was read it is not, and a connection with nothing to read is worth no wake-up.
+        conn.readable |= self.has_received;
         conn.needs_linger |= conn.proto.has_body();
         conn
     }
@@ -226,6 +230,7 @@ impl Upload {
 
     /// Waits for bytes; at least one.
     fn receive_into(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.has_received = true;
         loop {
             match self.conn.read(buffer)? {
                 Some(0) => {
