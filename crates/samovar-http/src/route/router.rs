@@ -27,9 +27,12 @@ pub(crate) type ErrorHandler =
 /// ```no_run
 /// use samovar_http::{Error, Request, Router};
 ///
-/// fn user(request: &mut Request) -> Result<String, Error> {
-///     let name = request.param("name").unwrap_or_default();
-///     Ok(std::fs::read_to_string(format!("users/{name}"))?)
+/// fn user(request: &mut Request) -> Result<Option<String>, Error> {
+///     // Not `param`, which may be `../secret`, with its slash encoded.
+///     let Some(name) = request.param_path("name") else {
+///         return Ok(None);
+///     };
+///     Ok(Some(std::fs::read_to_string(std::path::Path::new("users").join(name))?))
 /// }
 ///
 /// fn main() -> std::io::Result<()> {
