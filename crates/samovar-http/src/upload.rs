@@ -123,6 +123,8 @@ pub(crate) struct Upload {
     core: Arc<Core>,
     /// Bytes of `conn.input` that are dealt with.
     input_at: usize,
+    /// Why there is no more to read.
+    refusal: Option<Refusal>,
     /// Whether the socket was read here.
     has_received: bool,
     /// The time spent waiting for the peer in this window of the least throughput, and the bytes
@@ -137,6 +139,7 @@ impl Upload {
             conn,
             core: Arc::clone(core),
             input_at: 0,
+            refusal: None,
             has_received: false,
             waited: Duration::ZERO,
             moved_len: 0,
@@ -158,6 +161,10 @@ impl Upload {
     }
 
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        // Whoever goes on after an error must not take what follows for the end.
+        if let Some(refusal) = self.refusal {
+            return Err(BodyError::Refused(refusal).into());
+        }
         if self.conn.proto.has_body() && self.conn.proto.take_expect_continue() {
             // RFC 9110, 10.1.1: not if the body is on its way already.
             if self.conn.input.len() == self.input_at {
@@ -192,7 +199,7 @@ impl Upload {
                 }
                 Step::Framing => {}
                 Step::NeedMore => self.receive()?,
-                Step::Refused(refusal) => return Err(BodyError::Refused(refusal).into()),
+                Step::Refused(refusal) => return Err(self.refuse(refusal)),
                 Step::BodyEnd | Step::Head | Step::Paused | Step::Closed => return Ok(0),
                 #[cfg(feature = "http2")]
                 Step::Http2 => return Ok(0),
@@ -210,9 +217,14 @@ impl Upload {
             &self.core,
             self.conn.body_len_max,
         ) {
-            (_, Step::Refused(refusal)) => Err(BodyError::Refused(refusal).into()),
+            (_, Step::Refused(refusal)) => Err(self.refuse(refusal)),
             (taken, _) => Ok(taken),
         }
+    }
+
+    fn refuse(&mut self, refusal: Refusal) -> io::Error {
+        self.refusal = Some(refusal);
+        BodyError::Refused(refusal).into()
     }
 
     /// Adds to the input.

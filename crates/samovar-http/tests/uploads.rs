@@ -351,3 +351,25 @@ fn a_body_that_drips_is_given_up() {
     drop(client);
     dripping.join().unwrap();
 }
+
+#[test]
+fn a_refused_body_does_not_end_well_when_read_again() {
+    let handle = |request: &mut Request| {
+        let mut reader = request.reader();
+        let mut all = Vec::new();
+        let first = reader.read_to_end(&mut all).map_err(|error| error.kind());
+        let second = reader.read_to_end(&mut all).map_err(|error| error.kind());
+        Response::text(Status::OK, format!("{first:?} {second:?}"))
+    };
+    let intake = Intake::Streamed(1000);
+    let (_server, addr) = serve(By { handle, intake }, |builder| builder);
+    for (body, kind) in [
+        ("1\r\na\r\nno size\r\n".to_owned(), "InvalidData"),
+        (format!("3e9\r\n{}", "a".repeat(1001)), "FileTooLarge"),
+    ] {
+        let mut client = Reader::new(connect(addr));
+        client.send(post("/", "Transfer-Encoding: chunked") + &body);
+        let answer = String::from_utf8(client.next(false).unwrap().body).unwrap();
+        assert_eq!(answer, format!("Err({kind}) Err({kind})"));
+    }
+}
