@@ -53,12 +53,15 @@ impl<S: Service> IoThread<S> {
             key,
             session: secure,
             input,
+            peer_ended,
             ..
         } = conn;
         let limits = &self.shared.limits;
         let session = Session::new(&limits.http2, &limits.head, self.now);
         let conn = H2Conn::new(transport, peer, secure, key, session, self.now);
         let mut conn = Box::new(conn);
+        // Announced once, so perhaps to the connection as it was.
+        conn.peer_ended = peer_ended;
         conn.session.receive(&input, self.now);
         let next = self.step_h2(&mut conn, Edges::default());
         self.settle_h2(conn, next);
