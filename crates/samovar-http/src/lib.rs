@@ -66,8 +66,9 @@
 //!
 //! # In scope
 //!
-//! HTTP/1.1 and 1.0 for servers (RFC 9110, RFC 9112), over TCP, unix sockets and inherited
-//! descriptors; bodies of any size in both directions within stated limits; back-pressure.
+//! HTTP/1.1, 1.0 and HTTP/2 for servers (RFC 9110, RFC 9112, RFC 9113), over TCP, unix sockets and
+//! inherited descriptors; bodies of any size in both directions within stated limits;
+//! back-pressure.
 //!
 //! # Out of scope
 //!

@@ -24,6 +24,8 @@ impl From<Refusal> for HeadError {
 
 /// Writes a request's head as HTTP/1.1 would have it into `text`, and reads that into `index`.
 ///
+/// A fragment in a `:path` is cut off by `h2`, where HTTP/1.1 refuses it: a handler never sees one.
+///
 /// What `h2` has checked already: names in lower case, no CR, LF or NUL in a value, each
 /// pseudo-header once, before the fields and among the known ones, none of the fields that belong
 /// to a connection (RFC 9113, 8.2 and 8.3).

@@ -43,8 +43,11 @@ pub(crate) struct H2Conn {
     /// Handlers that run, or wait to, whether their streams are still there or not.
     pub(crate) handler_count: usize,
     pub(crate) opened_count: u64,
-    /// Since when the peer is in the middle of a header block.
+    /// Since when the peer is in the middle of a header block, and the frames it had begun then.
     pub(crate) block_since: Option<Instant>,
+    block_frame_count: u64,
+    /// Bytes sent in this turn.
+    pub(crate) turn_len: u64,
     /// When a stream last began or ended, or lingering began.
     pub(crate) since: Instant,
     /// Start of a window of the least throughput, while the socket takes no more.
@@ -161,7 +164,9 @@ impl H2Conn {
             leaving_since: None,
             handler_count: 0,
             opened_count: 0,
-            block_since: Some(now),
+            block_since: None,
+            block_frame_count: 0,
+            turn_len: 0,
             since: now,
             stuck_since: None,
             moved_len: 0,
@@ -172,6 +177,17 @@ impl H2Conn {
     pub(crate) fn note(&mut self, edges: Edges) {
         self.readable |= edges.readable;
         self.peer_ended |= edges.ended;
+    }
+
+    /// Takes note of what the peer has left unfinished.
+    pub(crate) fn watch_block(&mut self, now: Instant) {
+        let frame_count = self.session.frame_count();
+        if !self.session.is_mid_block() {
+            self.block_since = None;
+        } else if self.block_since.is_none() || frame_count != self.block_frame_count {
+            self.block_since = Some(now);
+        }
+        self.block_frame_count = frame_count;
     }
 
     /// Reads once; `None` when nothing has arrived, `Some(0)` at the end.

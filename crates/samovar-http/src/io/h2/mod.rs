@@ -33,6 +33,8 @@ use crate::service::Service;
 
 /// Reads of one connection before others get their turn.
 const READ_COUNT: usize = 4;
+/// Bytes one connection may send before others get their turn.
+const TURN_LEN: u64 = 4 << 20;
 /// Bytes read and dropped from a peer that was told to go.
 const LINGER_LEN_MAX: u64 = 256 * 1024;
 
@@ -139,6 +141,7 @@ impl<S: Service> IoThread<S> {
 
     fn go_on_h2(&mut self, conn: &mut H2Conn) -> io::Result<H2Next> {
         let mut is_clear = conn.flush()?;
+        conn.turn_len = 0;
         for _ in 0..READ_COUNT {
             is_clear = self.drive(conn, is_clear)?;
             if conn.session.is_closed() {
@@ -155,12 +158,14 @@ impl<S: Service> IoThread<S> {
         }
         is_clear = self.drive(conn, is_clear)?;
         if conn.has_ended && conn.session.stream_count() == 0 && is_clear {
+            conn.transport.say_goodbye();
             return Ok(H2Next::Close);
         }
         if conn.session.is_closed() && is_clear {
             return Ok(self.finish_h2(conn));
         }
-        Ok(if is_clear && conn.readable && !conn.has_ended {
+        let has_more = conn.readable && !conn.has_ended || conn.turn_len >= TURN_LEN;
+        Ok(if is_clear && has_more {
             H2Next::Again
         } else {
             H2Next::Wait
@@ -171,14 +176,8 @@ impl<S: Service> IoThread<S> {
         let mut buffer = std::mem::take(&mut self.read_buffer);
         let received = conn.read(&mut buffer);
         if let Ok(Some(len)) = received {
-            let frame_count = conn.session.frame_count();
             conn.session
                 .receive(buffer.get(..len).unwrap_or_default(), self.now);
-            if !conn.session.is_mid_block() {
-                conn.block_since = None;
-            } else if conn.block_since.is_none() || conn.session.frame_count() != frame_count {
-                conn.block_since = Some(self.now);
-            }
         }
         self.read_buffer = buffer;
         if received? == Some(0) {
@@ -210,14 +209,16 @@ impl<S: Service> IoThread<S> {
             while let Some(event) = conn.session.poll() {
                 self.on_stream_event(conn, event);
             }
-            if !is_clear {
-                break Ok(false);
+            conn.watch_block(self.now);
+            if !is_clear || conn.turn_len >= TURN_LEN {
+                break Ok(is_clear);
             }
             out.clear();
             conn.session.take_output(&mut out);
             if out.is_empty() {
                 break Ok(true);
             }
+            conn.turn_len += out.len() as u64;
             match conn.send(&out) {
                 Ok(sent) => is_clear = sent,
                 Err(error) => break Err(error),
