@@ -38,7 +38,7 @@ use anyhow::{Context, Result, bail};
 
 const USAGE: &str = "usage: xtask setup [--test] | sample-store [--bench] DIR | \
                      serve [--port N] | example-lines [--port N] | \
-                     fuzz --seconds N [TARGET…] | suites [NAME…] | autobahn [--update] | \
+                     fuzz --seconds N [TARGET…] | suites [NAME…] | autobahn [--quick | --update] | \
                      test | tidy";
 
 fn main() -> ExitCode {

@@ -102,6 +102,34 @@ fn a_peer_that_does_not_read_is_refused_and_then_closed() {
 }
 
 #[test]
+fn a_pong_waits_for_the_frame_under_way_and_the_last_one_counts() {
+    let fixture = record(Duration::ZERO, plain);
+    let mut client = Client::open(fixture.addr, "/");
+    let socket = fixture.socket();
+    fixture.expect("open");
+    let (message, mut sent) = ("x".repeat(70_000), 0);
+    while socket.try_send(&message).is_ok() {
+        sent += 1;
+    }
+    for payload in ["1", "2", "3"] {
+        client.send(frame(PING, payload.as_bytes()));
+    }
+    client.send(frame(PONG, b"seen"));
+    fixture.expect("pong seen");
+    let mut pongs = Vec::new();
+    while sent > 0 || pongs.is_empty() {
+        match client.next().unwrap() {
+            (PONG, payload) => pongs.push(payload),
+            (first, payload) => {
+                assert_eq!((first, payload.len()), (TEXT, message.len()));
+                sent -= 1;
+            }
+        }
+    }
+    assert_eq!(pongs, [b"3"]);
+}
+
+#[test]
 fn a_peer_that_never_reads_is_cut_off() {
     let fixture = record(Duration::ZERO, |upgrade| {
         upgrade.limits(Limits {
