@@ -101,6 +101,36 @@ impl Body {
     }
 }
 
+impl From<&'static str> for Body {
+    fn from(text: &'static str) -> Self {
+        Self::Bytes(text.as_bytes().into())
+    }
+}
+
+impl From<String> for Body {
+    fn from(text: String) -> Self {
+        Self::Bytes(text.into_bytes().into())
+    }
+}
+
+impl From<&'static [u8]> for Body {
+    fn from(bytes: &'static [u8]) -> Self {
+        Self::Bytes(bytes.into())
+    }
+}
+
+impl From<Vec<u8>> for Body {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self::Bytes(bytes.into())
+    }
+}
+
+impl From<Arc<[u8]>> for Body {
+    fn from(bytes: Arc<[u8]>) -> Self {
+        Self::Shared(bytes)
+    }
+}
+
 impl fmt::Debug for Body {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.len() {
@@ -132,11 +162,11 @@ pub struct Response {
 
 impl Response {
     /// A response without header fields.
-    pub fn new(status: Status, body: Body) -> Self {
+    pub fn new(status: Status, body: impl Into<Body>) -> Self {
         Self {
             status,
             fields: Vec::new(),
-            body,
+            body: body.into(),
             has_trailers: false,
             is_uncompressed: false,
             later: None,
@@ -195,7 +225,7 @@ impl Response {
         Self::of_type(status, "text/html; charset=utf-8", text_bytes(page.into()))
     }
 
-    /// JSON, as a serializer made it.
+    /// JSON, as a serializer made it: `serde_json::to_string(&value)?`, for one.
     pub fn json(status: Status, json: impl Into<Cow<'static, str>>) -> Self {
         Self::of_type(status, "application/json", text_bytes(json.into()))
     }
@@ -207,6 +237,7 @@ impl Response {
     /// # Panics
     ///
     /// As [`header`](Self::header).
+    #[track_caller]
     pub fn redirect(status: Status, location: &str) -> Self {
         Self::new(status, Body::Empty).header("Location", location)
     }
@@ -215,7 +246,8 @@ impl Response {
         Self::new(status, Body::Bytes(bytes)).header("Content-Type", media_type)
     }
 
-    /// Adds a header field.
+    /// Adds a header field; one of the same name that is there already stays, as `Set-Cookie` wants
+    /// it. [`set_header`](Self::set_header) takes its place instead.
     ///
     /// # Panics
     ///
@@ -223,6 +255,7 @@ impl Response {
     /// engine writes. On a worker a panic becomes a 500, so a hostile value in a header cannot
     /// split a response: check values that come from outside before they get here.
     #[must_use]
+    #[track_caller]
     pub fn header(mut self, name: &str, value: impl AsRef<[u8]>) -> Self {
         assert!(
             is_settable(name),
@@ -237,6 +270,29 @@ impl Response {
         self
     }
 
+    /// Sets a header field in place of all that have this name, in any case of letters: another
+    /// `Content-Type` than [`text`](Self::text) gives, or what middleware knows better than a
+    /// handler.
+    ///
+    /// ```
+    /// use samovar_http::{Response, http::Status};
+    ///
+    /// let style = Response::text(Status::OK, "body { color: #321 }\n")
+    ///     .set_header("Content-Type", "text/css; charset=utf-8");
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// As [`header`](Self::header).
+    #[must_use]
+    #[track_caller]
+    pub fn set_header(mut self, name: &str, value: impl AsRef<[u8]>) -> Self {
+        let lines = self.fields.split_inclusive(|byte| *byte == b'\n');
+        let others = lines.filter(|line| !is_field_of(line, name));
+        self.fields = others.flatten().copied().collect();
+        self.header(name, value)
+    }
+
     /// Announces fields that will be known only behind the body, such as a digest; the body's
     /// [`Source::trailers`](crate::Source::trailers) yields them. They are sent to a peer that asks
     /// for them (`TE: trailers`), and dropped for others.
@@ -245,6 +301,7 @@ impl Response {
     ///
     /// As [`header`](Self::header).
     #[must_use]
+    #[track_caller]
     pub fn trailers(self, names: &[&str]) -> Self {
         for name in names {
             assert!(is_settable(name), "{name:?} cannot be a trailer");
@@ -266,10 +323,7 @@ impl Response {
     /// Whether a header field with this name was set, in any case of letters.
     pub fn has_header(&self, name: &str) -> bool {
         let mut lines = self.fields.split(|byte| *byte == b'\n');
-        lines.any(|line| {
-            let field = line.split(|byte| *byte == b':').next();
-            field.is_some_and(|field| field.eq_ignore_ascii_case(name.as_bytes()))
-        })
+        lines.any(|line| is_field_of(line, name))
     }
 
     /// Whether all of it is here and nothing has to be waited for.
@@ -295,6 +349,12 @@ fn text_bytes(text: Cow<'static, str>) -> Cow<'static, [u8]> {
     }
 }
 
+/// Whether a header line is one of this name.
+fn is_field_of(line: &[u8], name: &str) -> bool {
+    let field = line.split(|byte| *byte == b':').next();
+    field.is_some_and(|field| field.eq_ignore_ascii_case(name.as_bytes()))
+}
+
 /// Whether a handler may set this field: a token, and not one that frames the message.
 pub(crate) fn is_settable(name: &str) -> bool {
     const ENGINE: [&str; 4] = ["content-length", "transfer-encoding", "connection", "date"];
@@ -309,6 +369,22 @@ mod tests {
     #[should_panic(expected = "control character")]
     fn a_value_cannot_split_the_head() {
         let _split = Response::new(Status::OK, Body::Empty).header("X-A", "b\r\nX-C: d");
+    }
+
+    #[test]
+    fn a_field_is_added_or_takes_the_place_of_others() {
+        let response = Response::text(Status::OK, "body {}")
+            .header("X-A", "1")
+            .header("Set-Cookie", "a=1")
+            .header("set-cookie", "b=2")
+            .set_header("content-type", "text/css")
+            .set_header("X-A", "2");
+        let expected =
+            b"Set-Cookie: a=1\r\nset-cookie: b=2\r\ncontent-type: text/css\r\nX-A: 2\r\n";
+        assert_eq!(
+            response.fields.escape_ascii().to_string(),
+            expected.escape_ascii().to_string()
+        );
     }
 
     #[test]
