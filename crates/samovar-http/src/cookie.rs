@@ -43,6 +43,7 @@ impl Response {
     ///
     /// If path or domain hold a control character.
     #[must_use]
+    #[track_caller]
     pub fn cookie<'c>(self, cookie: impl Into<Cookie<'c>>) -> Self {
         self.header("Set-Cookie", cookie.into().encoded().to_string())
     }

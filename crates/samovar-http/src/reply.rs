@@ -26,6 +26,7 @@ impl Prepared {
     /// # Panics
     ///
     /// As [`Response::header`](crate::Response::header): these are a program's own fields.
+    #[track_caller]
     pub fn new(status: Status, fields: &[(&str, &str)], body: &[u8]) -> Self {
         let mut bytes = Vec::with_capacity(160 + body.len());
         encode::status_line(&mut bytes, status);

@@ -72,7 +72,7 @@ impl Core {
     }
 }
 
-/// How a server is to be.
+/// How a server is to be; made by [`Server::builder`].
 #[derive(Debug)]
 pub struct Builder<S> {
     service: S,
@@ -87,7 +87,7 @@ pub struct Builder<S> {
 }
 
 impl<S: Service> Builder<S> {
-    /// Adds a listener.
+    /// Adds a listener. There has to be one, and there may be several, with TLS and without.
     #[must_use]
     pub fn listen(mut self, listener: Listener) -> Self {
         self.listeners.push(listener);
@@ -138,8 +138,13 @@ impl<S: Service> Builder<S> {
     ///
     /// # Errors
     ///
-    /// If descriptors or threads are not to be had.
+    /// [`InvalidInput`](io::ErrorKind::InvalidInput) if there is no [listener](Self::listen);
+    /// others if descriptors or threads are not to be had.
     pub fn start(mut self) -> io::Result<Server<S>> {
+        if self.listeners.is_empty() {
+            let message = "a server without a listener: call Builder::listen before start";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
         let connections_max = connections_max(sys::descriptors_max().unwrap_or(u64::MAX));
         self.limits.connections_max = self
             .limits
@@ -340,6 +345,10 @@ impl<S: Service> Server<S> {
     /// Accepts no more, closes idle connections, finishes answers under way, and returns when that
     /// is done or `timeout` has passed; what is left then is cut off. May be called again from
     /// another thread with a shorter time.
+    ///
+    /// WebSockets are closed with 1001. A [channel](crate::Body::channel) is an answer under way
+    /// until its [`Sender`](crate::Sender) finishes: a program with server-sent events finishes
+    /// those first, or waits for all of `timeout`.
     pub fn drain(&self, timeout: Duration) {
         let deadline = deadline(timeout);
         lock(&self.listening).clear();

@@ -107,6 +107,7 @@ impl Route {
     /// # Panics
     ///
     /// If `method` is no token.
+    #[track_caller]
     pub fn new<R: IntoResponse>(
         method: &str,
         pattern: &str,

@@ -126,6 +126,7 @@ macro_rules! methods {
         ///
         /// As [`route`](Self::route).
         #[must_use]
+        #[track_caller]
         pub fn $name<R: IntoResponse>(
             self,
             pattern: &str,
@@ -172,6 +173,7 @@ impl Router {
     /// names of its parameters), or if the route answers [inline](Route::inline) and this router
     /// has middleware. All three are mistakes in the program, found when it starts.
     #[must_use]
+    #[track_caller]
     pub fn route(mut self, route: Route) -> Self {
         self.add(route, 0);
         self
@@ -187,6 +189,7 @@ impl Router {
     ///
     /// As [`route`](Self::route).
     #[must_use]
+    #[track_caller]
     pub fn mount(mut self, prefix: &str, router: Self) -> Self {
         let offset = self.scopes.len();
         for scope in router.scopes {
@@ -227,6 +230,7 @@ impl Router {
     ///
     /// If a route answers [inline](Route::inline).
     #[must_use]
+    #[track_caller]
     pub fn wrap(
         mut self,
         middleware: impl Fn(&mut Request, Next<'_>) -> Response + Send + Sync + 'static,
@@ -259,8 +263,12 @@ impl Router {
         self
     }
 
-    /// Answers for errors: those of handlers, and 400, 404 and 405 where nothing else answers. A
-    /// response with status 200 gets the error's instead. Where an answer is wanted in the way of
+    /// Answers for errors: those of handlers, and 400, 404 and 405 where nothing else answers. What
+    /// the engine answers before a handler has the request, or after one has panicked, does not
+    /// come here and not through [`wrap`](Self::wrap): malformed requests, exceeded limits (a body
+    /// too large for its route included), overload.
+    ///
+    /// A response with status 200 gets the error's instead. Where an answer is wanted in the way of
     /// the default one, that is the status and [`Error::message`] as plain text.
     ///
     /// Errors of mounted routers come here too, unless those have a handler of their own.
@@ -302,6 +310,7 @@ impl Router {
         &mut self.scopes[0]
     }
 
+    #[track_caller]
     fn add(&mut self, mut route: Route, scope: usize) {
         let (methods, index) = (route.methods.clone(), self.routes.len());
         let pattern = std::mem::take(&mut route.pattern);
@@ -326,6 +335,7 @@ impl Router {
         self.routes.push(entry);
     }
 
+    #[track_caller]
     fn check_inline(&self, entry: &Entry) {
         let scopes = self.scopes[entry.scope].path.iter();
         let is_wrapped = !entry.route.wraps.is_empty()
@@ -341,6 +351,7 @@ impl Router {
         }
     }
 
+    #[track_caller]
     fn add_misses(&mut self, prefix: &str, scope: usize) {
         let below = prefix.trim_end_matches('/');
         for pattern in [below, &format!("{below}/"), &format!("{below}/**")] {
@@ -391,6 +402,7 @@ fn join(prefix: &str, pattern: &str) -> String {
     }
 }
 
+#[track_caller]
 fn parse(pattern: &str) -> Pattern {
     match Pattern::parse(pattern) {
         Ok(parsed) => parsed,

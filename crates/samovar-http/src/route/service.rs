@@ -73,7 +73,8 @@ impl Service for Router {
 }
 
 impl Router {
-    /// Serves on a TCP address, for ever. [`Server::builder`] has all the choices.
+    /// Serves on a TCP address, for ever; a name such as `localhost:8080` on all addresses it has.
+    /// [`Server::builder`] has all the choices.
     ///
     /// # Errors
     ///
@@ -81,7 +82,10 @@ impl Router {
     pub fn serve(self, addr: impl ToSocketAddrs) -> io::Result<()> {
         let mut builder = Server::builder(self);
         for addr in addr.to_socket_addrs()? {
-            builder = builder.listen(Listener::tcp(addr, 1024)?);
+            let listener = Listener::tcp(addr, 1024).map_err(|error| {
+                io::Error::new(error.kind(), format!("cannot listen on {addr}: {error}"))
+            })?;
+            builder = builder.listen(listener);
         }
         let _server = builder.start()?;
         loop {
