@@ -72,7 +72,9 @@ impl From<SendError> for io::Error {
 }
 
 impl Sender {
-    /// Sends bytes; waits while the peer reads too slowly.
+    /// Sends bytes; waits while the peer reads too slowly. The peer reads once the handler has
+    /// returned the body: a handler that sends more than 256 KiB before that waits for ever, and
+    /// wants [`Response::push`](crate::Response::push) instead.
     ///
     /// # Errors
     ///

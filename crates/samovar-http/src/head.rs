@@ -74,6 +74,8 @@ impl<'a> Head<'a> {
     }
 
     /// The path of the target, still percent-encoded. Empty if an absolute-form target has none.
+    /// Decoded are [`Request::param`](crate::Request::param) and
+    /// [`param_path`](crate::Request::param_path).
     pub fn path(&self) -> &'a [u8] {
         self.index.path.of(self.raw)
     }
@@ -93,6 +95,18 @@ impl<'a> Head<'a> {
         self.headers()
             .find(|(field, _)| field.eq_ignore_ascii_case(name.as_bytes()))
             .map(|(_, value)| value)
+    }
+
+    /// The same as text; `None` also if it is not UTF-8.
+    ///
+    /// ```
+    /// # use samovar_http::Request;
+    /// fn browser(request: &mut Request) -> String {
+    ///     request.head().header_text("user-agent").unwrap_or("unknown").to_owned()
+    /// }
+    /// ```
+    pub fn header_text(&self, name: &str) -> Option<&'a str> {
+        std::str::from_utf8(self.header(name)?).ok()
     }
 
     /// All header fields in order: name as sent, value without surrounding white space.
@@ -121,7 +135,6 @@ impl<'a> Head<'a> {
         session.flat_map(|session| session.certificates.iter().map(|der| &**der))
     }
 
-    /// The same head, owned.
     /// RFC 9110, 10.1.4: a peer that says nothing may drop trailers, so it is not sent any.
     pub(crate) fn takes_trailers(self) -> bool {
         self.version() != Version::Http10
@@ -133,6 +146,7 @@ impl<'a> Head<'a> {
             })
     }
 
+    /// The same head, owned.
     pub(crate) fn to_request(self) -> Request {
         let mut request = Request::new(self.raw.into(), self.index.clone(), self.peer);
         request.session = self.session.cloned();

@@ -19,7 +19,10 @@ pub trait Observer: Send + Sync {
         false
     }
 
-    /// Told of every answer once its last byte is with the kernel, or once it failed.
+    /// Told of every answer of the application, and of the engine's own 500 and 503 in place of one,
+    /// once its last byte is with the kernel, or once it failed. A request that the engine refuses
+    /// before the application has it, such as a malformed one, is an
+    /// [incident](Incident::Refused) instead.
     fn exchanged(&self, exchange: &Exchange<'_>) {
         let _unused = exchange;
     }
@@ -41,7 +44,8 @@ pub struct Exchange<'a> {
     pub status: Status,
     /// Bytes of the body handed to the kernel.
     pub body_len: u64,
-    /// Whether all of the answer was.
+    /// Whether all of the answer was. An answer that its client has left, such as server-sent
+    /// events, never is.
     pub complete: bool,
     /// From the end of the request to the end of the answer.
     pub duration: Duration,

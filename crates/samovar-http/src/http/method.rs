@@ -1,5 +1,7 @@
 //! Request methods and protocol versions.
 
+use std::fmt;
+
 /// The method of a request (RFC 9110, section 9).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -79,5 +81,11 @@ impl Version {
             Self::Http11 => "HTTP/1.1",
             Self::Http2 => "HTTP/2.0",
         }
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
     }
 }

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-/// A status code (RFC 9110, section 15), 100 to 999.
+/// A status code (RFC 9110, section 15), 100 to 999. The usual ones have names here; the others are
+/// made by [`new`](Self::new).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Status(u16);
 
@@ -46,12 +47,18 @@ impl Status {
     pub const NOT_FOUND: Self = Self(404);
     /// 405
     pub const METHOD_NOT_ALLOWED: Self = Self(405);
+    /// 406
+    pub const NOT_ACCEPTABLE: Self = Self(406);
     /// 408
     pub const REQUEST_TIMEOUT: Self = Self(408);
     /// 409
     pub const CONFLICT: Self = Self(409);
     /// 410
     pub const GONE: Self = Self(410);
+    /// 411
+    pub const LENGTH_REQUIRED: Self = Self(411);
+    /// 412
+    pub const PRECONDITION_FAILED: Self = Self(412);
     /// 413
     pub const CONTENT_TOO_LARGE: Self = Self(413);
     /// 414
@@ -66,6 +73,8 @@ impl Status {
     pub const UNPROCESSABLE_CONTENT: Self = Self(422);
     /// 426
     pub const UPGRADE_REQUIRED: Self = Self(426);
+    /// 428
+    pub const PRECONDITION_REQUIRED: Self = Self(428);
     /// 429
     pub const TOO_MANY_REQUESTS: Self = Self(429);
     /// 431
@@ -74,8 +83,12 @@ impl Status {
     pub const INTERNAL_SERVER_ERROR: Self = Self(500);
     /// 501
     pub const NOT_IMPLEMENTED: Self = Self(501);
+    /// 502
+    pub const BAD_GATEWAY: Self = Self(502);
     /// 503
     pub const SERVICE_UNAVAILABLE: Self = Self(503);
+    /// 504
+    pub const GATEWAY_TIMEOUT: Self = Self(504);
     /// 505
     pub const VERSION_NOT_SUPPORTED: Self = Self(505);
 
@@ -103,6 +116,8 @@ impl Status {
     pub fn reason(self) -> &'static str {
         match self.0 {
             101 => "Switching Protocols",
+            102 => "Processing",
+            103 => "Early Hints",
             200 => "OK",
             201 => "Created",
             202 => "Accepted",
@@ -120,6 +135,7 @@ impl Status {
             403 => "Forbidden",
             404 => "Not Found",
             405 => "Method Not Allowed",
+            406 => "Not Acceptable",
             408 => "Request Timeout",
             409 => "Conflict",
             410 => "Gone",
@@ -132,8 +148,10 @@ impl Status {
             417 => "Expectation Failed",
             422 => "Unprocessable Content",
             426 => "Upgrade Required",
+            428 => "Precondition Required",
             429 => "Too Many Requests",
             431 => "Request Header Fields Too Large",
+            451 => "Unavailable For Legal Reasons",
             500 => "Internal Server Error",
             501 => "Not Implemented",
             502 => "Bad Gateway",
