@@ -206,6 +206,23 @@ fn logging() {
 }
 
 #[test]
+fn metrics() {
+    let mut example = Example::start("metrics", &[]);
+    example.check("GET /", 200, "Hello\n");
+    // An answer is counted when it has left, which its client may notice first.
+    let metrics = loop {
+        let metrics = text(&example.ask("GET /metrics", "", ""));
+        if !metrics.starts_with("http_answers_total 0\n") {
+            break metrics;
+        }
+    };
+    assert!(metrics.contains("http_failures_total 0\n"), "{metrics}");
+    assert!(metrics.contains("\nhttp_workers_running "), "{metrics}");
+    drop(example.child.stdin.take());
+    assert!(example.child.wait().unwrap().success());
+}
+
+#[test]
 fn auth() {
     let example = Example::start("auth", &[]);
     example.check("GET /", 200, "Everybody may read this\n");

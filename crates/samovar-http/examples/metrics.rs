@@ -1,0 +1,94 @@
+//! Figures for whoever watches a server, and an orderly end.
+//!
+//! ```text
+//! cargo run --example metrics
+//! curl http://127.0.0.1:8080/
+//! curl http://127.0.0.1:8080/metrics
+//! ```
+//!
+//! The end of the input ends it; a service waits for TERM there, by a crate such as `signal-hook`.
+
+use std::io::{self, Read};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use samovar_http::http::Status;
+use samovar_http::{Exchange, Incident, Listener, Observer, Request, Response, Router, Server};
+
+/// Handlers are there before their server is, so it is put where they find it.
+static SERVER: OnceLock<Server<Router>> = OnceLock::new();
+
+/// What is counted as it happens. Observers must not block; this is as quick as it gets.
+#[derive(Default)]
+struct Counters {
+    answers: AtomicU64,
+    failures: AtomicU64,
+    bytes: AtomicU64,
+    incidents: AtomicU64,
+}
+
+struct Counting(Arc<Counters>);
+
+impl Observer for Counting {
+    fn observes(&self) -> bool {
+        true
+    }
+
+    fn exchanged(&self, exchange: &Exchange<'_>) {
+        let counters = &self.0;
+        counters.answers.fetch_add(1, Ordering::Relaxed);
+        let is_failure = exchange.status.code() >= 500 || !exchange.complete;
+        counters
+            .failures
+            .fetch_add(u64::from(is_failure), Ordering::Relaxed);
+        counters
+            .bytes
+            .fetch_add(exchange.body_len, Ordering::Relaxed);
+    }
+
+    fn incident(&self, _: &Incident<'_>) {
+        self.0.incidents.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// In the text format of Prometheus.
+fn metrics(_: &mut Request, counters: &Counters) -> Option<Response> {
+    let load = SERVER.get()?.load();
+    let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let lines = [
+        ("http_answers_total", count(&counters.answers)),
+        ("http_failures_total", count(&counters.failures)),
+        ("http_body_bytes_total", count(&counters.bytes)),
+        ("http_incidents_total", count(&counters.incidents)),
+        ("http_connections", load.connection_count as u64),
+        ("http_requests_queued", load.queued_count as u64),
+        ("http_workers_running", load.running_count as u64),
+    ];
+    let text: String = lines
+        .iter()
+        .map(|(name, value)| format!("{name} {value}\n"))
+        .collect();
+    Some(Response::text(Status::OK, text).set_header("Content-Type", "text/plain; version=0.0.4"))
+}
+
+fn main() -> io::Result<()> {
+    let addr = std::env::args().nth(1).unwrap_or("127.0.0.1:8080".into());
+    let addr = addr.parse().map_err(io::Error::other)?;
+    let counters = Arc::new(Counters::default());
+    let counting = Counting(Arc::clone(&counters));
+    let router = Router::new()
+        .get("/", |_| "Hello\n")
+        .get("/metrics", move |request: &mut Request| {
+            metrics(request, &counters)
+        })
+        .observe(counting);
+    let server = Server::builder(router)
+        .listen(Listener::tcp(addr, 1024)?)
+        .start()?;
+    let server = SERVER.get_or_init(|| server);
+    io::stdin().read_to_end(&mut Vec::new())?;
+    // Answers under way may take ten seconds more; nothing new is accepted.
+    server.drain(Duration::from_secs(10));
+    Ok(())
+}
