@@ -19,7 +19,7 @@ pub trait Observer: Send + Sync {
         false
     }
 
-    /// Told of every answer of the application, and of the engine's own 500 and 503 in place of one,
+    /// Told of every answer of the application, and of the engine's 500 and 503 in place of one,
     /// once its last byte is with the kernel, or once it failed. A request that the engine refuses
     /// before the application has it, such as a malformed one, is an
     /// [incident](Incident::Refused) instead.

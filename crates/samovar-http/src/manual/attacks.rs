@@ -10,7 +10,7 @@
 //! and the connection closed:
 //!
 //! * `Content-Length` and `Transfer-Encoding` together, either of them twice, lists, signs, white
-//!   space, more than 19 digits, codings other than one `chunked` at the end;
+//!   space, lengths past 64 bits, codings other than one `chunked` at the end;
 //! * bare LF or CR anywhere, obs-fold, white space before a colon, NUL and other controls;
 //! * chunk sizes with anything but hexadecimal digits, or that overflow; chunk data without CRLF;
 //!   trailers that name a length, a coding or a host;
@@ -38,24 +38,25 @@
 //!
 //! | | ruled out by |
 //! |---|---|
-//! | connections | [`connections_max`](crate::Limits::connections_max); past it 503, and descriptors are kept back for files |
+//! | connections | [`connections_max`](crate::Limits::connections_max); past it 503, or with TLS a close; descriptors are kept back for files |
 //! | no descriptors | accepting pauses instead of spinning; after a while, those who wait are told 503 through a descriptor kept for it (`tests/exhaustion.rs`) |
 //! | requests for workers | a bounded queue, 503 |
 //! | large heads, many fields, long targets | 431, 414; [`HeadLimits`](crate::proto::head::HeadLimits) |
 //! | large bodies | 413 at a length known or seen; [`request_memory_max`](crate::Limits::request_memory_max) for all together |
 //! | pipelining without reading | the next request is not answered while the last answer waits |
-//! | colliding hashes (2011) | fields and parameters are lists in order, not hash tables |
+//! | colliding hashes (2011) | fields and parameters are lists in order, not hash tables; the map that `h2` reads HTTP/2 fields into changes to a keyed hash when it meets collisions |
 //! | endless chunk extensions, many tiny chunks (CVE-2024-27316's sisters) | a line of 256 bytes; framing is decoded in place |
-//! | TLS handshakes | on workers, bounded in number and time |
-//! | *Rapid Reset* (CVE-2023-44487), *Made You Reset* (CVE-2025-8671) | a rate for streams that end without an answer, whoever resets them |
+//! | TLS handshakes | on workers; [`handshakes_max`](crate::Limits::handshakes_max), [`handshake_time`](crate::Limits::handshake_time) |
+//! | *Rapid Reset* (CVE-2023-44487), *Made You Reset* (CVE-2025-8671) | a rate for resets, whoever sends them: [`AbuseLimits`](crate::h2::AbuseLimits) |
 //! | CONTINUATION (2024), SETTINGS, PING, empty frames (CVE-2019-9511 to 9518) | rates; a head's size counts as it comes |
 //! | HPACK bombs (CVE-2016-6581) | the decoded size counts |
 //! | compression bombs | request bodies are not decompressed; WebSocket messages count as they grow |
 //!
 //! # Splitting an answer
 //!
-//! A field's name and value are checked when they are set: a value with CR, LF or NUL panics, which
-//! on a worker is a 500. Fields that frame the message cannot be set at all.
+//! A field's name and value are checked when they are set: a value with a control character, CR,
+//! LF and NUL among them, panics, which to the client is a 500. Fields that frame the message
+//! cannot be set at all.
 //!
 //! # Half an answer taken for a whole one
 //!

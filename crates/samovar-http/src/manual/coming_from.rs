@@ -16,6 +16,10 @@
 //! | multipart | in memory | stream | stream | [`multipart`](crate::multipart), streamed or in memory |
 //! | body | `request.body`, 1 MiB | `Bytes`, 2 MB | `web::Bytes`, 256 KiB | [`request.body()`](crate::Request::body), 1 MiB |
 //! | large upload | | `Body` stream | `web::Payload` | [`Route::streaming`](crate::Route::streaming), [`request.reader()`](crate::Request::reader) |
+//! | JSON | by hand | `Json<T>` | `web::Json<T>` | a serializer of yours: `serde_json::from_slice(request.body())?`, [`Response::json`](crate::Response::json) |
+//! | header of a request | `request.headers["X"]` | `HeaderMap` | `request.headers()` | [`request.head().header_text("x")`](crate::Head::header_text), [`header`](crate::Head::header) for bytes |
+//! | address of the client | `request.remoteAddress` | `ConnectInfo` | `peer_addr` | [`request.head().peer()`](crate::Head::peer) |
+//! | data beside the request | | `Extension` | `extensions` | [`request.extensions()`](crate::Request::extensions) |
 //! | answer | `request.respond(200, headers, body)` | return it | return it | return it: an answer cannot be given twice |
 //! | answer later | from another place in the handler | `.await` | `.await` | [`Response::later`](crate::Response::later) |
 //! | early hints | `respond(103, …)` | | | [`request.inform(103, …)`](crate::Request::inform) |
@@ -32,6 +36,7 @@
 //! | compression | always on | tower-http | `Compress` | [`Builder::compression`](crate::Builder::compression) |
 //! | TLS | a proxy | axum-server | `bind_rustls` | [`Listener::tls`](crate::Listener::tls) |
 //! | HTTP/2 | | yes | yes | yes |
+//! | metrics | | layers | middleware | [`Observer`](crate::Observer), [`Server::load`](crate::Server::load) |
 //! | log | `logHandler` | tracing | `Logger` | [`Observer`](crate::Observer) |
 //! | stop | `server.close()` | `with_graceful_shutdown` | `shutdown_timeout` | [`Server::drain`](crate::Server::drain) |
 //!

@@ -50,6 +50,11 @@
 //! otherwise, such as a larger body; [`Router::wrap`](crate::Router::wrap) middleware, which is a
 //! function around functions.
 //!
+//! JSON comes and goes as text, by whatever serializer you use: with serde,
+//! `serde_json::from_slice(request.body())?` and
+//! `Response::json(Status::OK, serde_json::to_string(&kettle)?)`. A `?` on what a client has sent
+//! makes a 500 of it; that it is the client's fault is for you to say, as with the number above.
+//!
 //! # Large bodies
 //!
 //! In: a route declared [`streaming`](crate::Route::streaming) starts with the head, and
@@ -96,6 +101,30 @@
 //! A handshake is an ordinary request to an ordinary route, so who may have one is decided by
 //! ordinary code; the answer is made by `ws::Upgrade`. See the [`ws`](crate::ws) module.
 //!
+//! # An orderly end
+//!
+//! [`Router::serve`](crate::Router::serve) serves until the process is killed. A service that ends
+//! with TERM starts a [`Server`](crate::Server), waits for the signal (with `signal-hook`, for
+//! one), and [drains](crate::Server::drain): nothing new is accepted, answers under way are
+//! finished, WebSockets are closed with 1001. Handlers that ask for the server's
+//! [load](crate::Server::load) find it in a static, see the example `metrics`.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use samovar_http::{Listener, Router, Server};
+//! # fn wait_for_signal() {}
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let router = Router::new().get("/", |_| "Hello\n");
+//! let server = Server::builder(router)
+//!     .listen(Listener::tcp("[::]:8080".parse()?, 1024)?)
+//!     .start()?;
+//! wait_for_signal();
+//! server.drain(Duration::from_secs(30));
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # What never blocks
 //!
 //! A [route can answer inline](crate::Route::inline), on the I/O thread, without the way to a
@@ -111,6 +140,9 @@
 //! [hands its sockets over](crate::handover) to a newer process. What happened is told to an
 //! [`Observer`](crate::Observer); [`Server::load`](crate::Server::load) has the figures of the
 //! moment. Neither asks for a certain way of logs or metrics.
+//!
+//! Behind a proxy, [`Head::peer`](crate::Head::peer) is the proxy; what it says of its client in
+//! `X-Forwarded-For` is a header like any other, and is not believed here.
 //!
 //! HTTP/2 needs no words: where TLS is, clients choose it; where it is not, a client that begins
 //! with HTTP/2's preface gets it.

@@ -21,15 +21,17 @@
 //! answered with 503 and `Retry-After`. Answers under way take turns with new requests, however
 //! many those are. Inline answers do not notice.
 //!
-//! A handler that waits *for its own client*, in the middle of a body in either direction, does not
-//! count: while it waits, another thread takes its place, up to
-//! [`Limits::waiting_handlers_max`](crate::Limits::waiting_handlers_max). So clients cannot stall a
-//! server by being slow. A handler that waits for anything else, say a database, keeps its place,
-//! because more of them would only queue there: set the number of workers to what the database
-//! likes.
+//! A handler that waits *for its own client*, in the middle of a body in either direction, does
+//! not count: while it waits, another thread takes its place, up to
+//! [`Limits::waiting_handlers_max`](crate::Limits::waiting_handlers_max). So clients cannot stall
+//! a server by being slow. A handler that waits for anything else, say a database, keeps its
+//! place, because more of them would only queue there: set the number of workers to what the
+//! database likes. Nor does a place change hands where code waits for a client in ways the engine
+//! cannot see: [`Sender::send`](crate::Sender::send) is for threads of your own.
 //!
 //! # What if something panics?
 //!
-//! A handler: its client gets 500, the observer is told, nothing else notices. A body's source: the
-//! connection is reset, or gets 503 if nothing of the answer has left. An observer: the connection
-//! it was told about is closed. A WebSocket's handler: the socket is closed with 1011.
+//! A handler: its client gets 500, the observer is told, nothing else notices. (So
+//! `panic = "abort"` is not for a server.) A body's source: the connection is reset, or gets 503 if
+//! nothing of the answer has left. An observer: the connection it was told about is closed. A
+//! WebSocket's handler: the socket is closed with 1011.
