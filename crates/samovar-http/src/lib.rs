@@ -1,4 +1,4 @@
-//! A multi-threaded HTTP/1.1 server for plain handlers: blocking code is welcome, `async` is not
+//! A multi-threaded HTTP server for plain handlers: blocking code is welcome, `async` is not
 //! needed, and no handler can stall another's connection.
 //!
 //! ```no_run
@@ -18,9 +18,10 @@
 //! }
 //! ```
 //!
-//! The folder `examples` has a program for each subject. Types to know: [`Router`] and [`Route`],
-//! [`Request`], [`Response`] and [`Body`], [`Error`]; [`Server::builder`] for listeners, threads
-//! and [`Limits`].
+//! The folder `examples` has a program for each subject, and the [`manual`] a
+//! [guide](manual::guide). Types to know: [`Router`] and [`Route`], [`Request`] and its [`Head`],
+//! [`Response`] and [`Body`], [`Error`]; [`Server::builder`] for listeners, threads and
+//! [`Limits`]; [`ws`], [`tls`], [`compress`] and [`multipart`] for what their names say.
 //!
 //! # The model
 //!
@@ -66,14 +67,16 @@
 //!
 //! # In scope
 //!
-//! HTTP/1.1, 1.0 and HTTP/2 for servers (RFC 9110, RFC 9112, RFC 9113), over TCP, unix sockets and
-//! inherited descriptors; bodies of any size in both directions within stated limits;
-//! back-pressure.
+//! HTTP/1.1 and 1.0 for servers (RFC 9110, RFC 9112), HTTP/2 (RFC 9113), WebSockets (RFC 6455,
+//! RFC 7692) and TLS, over TCP, unix sockets and inherited descriptors, on Linux; bodies of any
+//! size in both directions within stated limits; back-pressure.
+//!
+//! The features `compression`, `http2` and `tls` are on unless turned off; each brings a library.
 //!
 //! # Out of scope
 //!
-//! Clients. Templates, sessions, databases: use what you like. Where logs and metrics go: the
-//! engine tells an [`Observer`].
+//! Clients. HTTP/3. Templates, JSON, sessions, databases: use what you like. Where logs and
+//! metrics go: the engine tells an [`Observer`].
 
 #![forbid(unsafe_code)]
 
@@ -132,3 +135,8 @@ pub use route::{Next, Params, Route, Router, with};
 pub use server::{Builder, Load, Server};
 pub use service::{Intake, Service};
 pub use upload::{BodyError, BodyReader};
+
+/// The examples of the README are compiled with the documentation's.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}
