@@ -130,7 +130,13 @@ impl Sender {
         }
         if !bytes.is_empty() {
             state.queued_len += bytes.len();
-            state.pieces.push_back(bytes);
+            match state.pieces.back_mut() {
+                // Kept one by one, small pieces would take more room than their bytes.
+                Some(last) if last.len() + bytes.len() <= GATHER_LEN => {
+                    last.extend_from_slice(&bytes);
+                }
+                _ => state.pieces.push_back(bytes),
+            }
             let waker = state.waker.take();
             drop(state);
             wake(waker);

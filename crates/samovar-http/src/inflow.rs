@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use bytes::{Buf, Bytes};
+use bytes::{Buf, Bytes, BytesMut};
 
 use crate::http::Status;
 use crate::io::stream::{Place, StreamNews};
@@ -32,13 +32,42 @@ pub(crate) struct Inflow {
 #[derive(Debug, Default)]
 struct State {
     pieces: VecDeque<Bytes>,
+    /// What came last in pieces too small to be kept one by one: a byte would cost forty.
+    small: BytesMut,
     end: Option<Result<(), BodyError>>,
+}
+
+/// Pieces below this length, in bytes, are put together.
+const SMALL_LEN: usize = 4096;
+
+impl State {
+    fn is_empty(&self) -> bool {
+        self.pieces.is_empty() && self.small.is_empty()
+    }
+
+    /// Moves what is small behind the other pieces.
+    fn gather(&mut self) {
+        if !self.small.is_empty() {
+            let small = self.small.split().freeze();
+            self.pieces.push_back(small);
+        }
+    }
 }
 
 impl Inflow {
     /// More has come.
     pub(crate) fn put(&self, bytes: Bytes) {
-        self.lock().pieces.push_back(bytes);
+        let mut state = self.lock();
+        if bytes.len() < SMALL_LEN {
+            state.small.extend_from_slice(&bytes);
+        }
+        if bytes.len() >= SMALL_LEN || state.small.len() >= SMALL_LEN {
+            state.gather();
+        }
+        if bytes.len() >= SMALL_LEN {
+            state.pieces.push_back(bytes);
+        }
+        drop(state);
         self.arrived.notify_one();
     }
 
@@ -98,13 +127,16 @@ impl StreamLink {
         };
         let mut state = inflow.lock();
         loop {
+            if state.pieces.is_empty() {
+                state.gather();
+            }
             if let Some(piece) = state.pieces.front_mut() {
                 let len = piece.len().min(buffer.len());
                 piece.copy_to_slice(buffer.get_mut(..len).unwrap_or_default());
                 if piece.is_empty() {
                     state.pieces.pop_front();
                 }
-                let is_empty = state.pieces.is_empty();
+                let is_empty = state.is_empty();
                 drop(state);
                 self.release(len, is_empty);
                 return Ok(len);
@@ -141,7 +173,7 @@ impl StreamLink {
         let _place = self.core.queue.give_place();
         let limits = &self.core.limits;
         let mut state = inflow.lock();
-        while state.pieces.is_empty() && state.end.is_none() {
+        while state.is_empty() && state.end.is_none() {
             if self.core.is_cut_off.load(Ordering::Acquire) {
                 return Err(BodyError::Stopped.into());
             }
