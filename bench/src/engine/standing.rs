@@ -2,7 +2,7 @@
 //! server for itself.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
@@ -174,6 +174,9 @@ fn idle_websockets(kind: Kind, files: &Files, load: &Load, options: &Options) ->
 }
 
 fn slow_readers(kind: Kind, files: &Files, load: &Load, options: &Options) -> Result<Vec<Cell>> {
+    // With send buffers of 4 MB each, these readers alone take all memory that the kernel has for
+    // TCP, and good requests wait for it, whoever the server is.
+    let _small_buffers = crate::machine::SendBuffers::limit(256 << 10);
     let server = start(kind, files, BLOCKING_THREADS)?;
     let before = server.anonymous_len();
     let mut readers = slow::Readers::open(server.address, "/big", SLOW_COUNT)?;
@@ -206,7 +209,7 @@ fn sleeping(kind: Kind, files: &Files, load: &Load, options: &Options) -> Result
     let seen = load.run(server.address, SLEEP_CONNECTIONS, options.seconds.max(3.0))?;
     let cpu = server.cpu().saturating_sub(before);
     let rate = to_f64(seen.requests) / seen.duration.as_secs_f64();
-    let limit = to_f64(SLEEP_THREADS as u64) / 0.010;
+    let limit = to_f64(SLEEP_THREADS as u64) / nap()?.as_secs_f64();
     let cell = Cell {
         cost: cpu.as_secs_f64() * 1e6 / to_f64(seen.requests),
         rate,
@@ -214,6 +217,28 @@ fn sleeping(kind: Kind, files: &Files, load: &Load, options: &Options) -> Result
         p99_us: seen.p99.as_secs_f64() * 1e6,
     };
     Ok(vec![cost(100.0 * rate / limit), cell])
+}
+
+/// How long a thread sleeps that wants to sleep for 10 ms, when so many do: the kernel adds its
+/// share, which is no server's.
+fn nap() -> Result<Duration> {
+    const TIMES: u32 = 100;
+    let one = || {
+        let started = Instant::now();
+        for _ in 0..TIMES {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        started.elapsed() / TIMES
+    };
+    let naps: Option<Vec<Duration>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..SLEEP_THREADS).map(|_| scope.spawn(one)).collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().ok())
+            .collect()
+    });
+    let naps = naps.context("a sleeper panicked")?;
+    Ok(naps.iter().sum::<Duration>() / u32::try_from(naps.len())?)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]

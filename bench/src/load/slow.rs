@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use rustix::net::{AddressFamily, SocketType, sockopt};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 /// The receive buffer of a reader, in bytes: small, so that the server is the one that waits.
 const RECEIVE_BUFFER_LEN: usize = 16 << 10;
@@ -23,7 +23,10 @@ impl Readers {
     pub(crate) fn open(address: SocketAddr, path: &str, count: usize) -> io::Result<Self> {
         let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n");
         let one = |_| {
-            let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None)?;
+            // Not for wrk, which starts beside and counts its descriptors from 0.
+            let flags = SocketFlags::CLOEXEC;
+            let (family, kind) = (AddressFamily::INET, SocketType::STREAM);
+            let socket = rustix::net::socket_with(family, kind, flags, None)?;
             sockopt::set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER_LEN)?;
             rustix::net::connect(&socket, &address)?;
             let mut stream = TcpStream::from(socket);
