@@ -10,6 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+#[cfg(feature = "http2")]
+use crate::body::Blocks;
 use crate::body::{Budget, BufferPool};
 #[cfg(feature = "compression")]
 use crate::compress::{Compression, Negotiator};
@@ -48,6 +50,8 @@ pub(crate) struct Core {
     pub(crate) limits: Limits,
     #[cfg(feature = "http2")]
     pub(crate) is_http2: bool,
+    #[cfg(feature = "http2")]
+    pub(crate) blocks: Arc<Blocks>,
     pub(crate) queue: Queue,
     pub(crate) inboxes: Vec<Inbox>,
     pub(crate) request_memory: Arc<Budget>,
@@ -182,6 +186,8 @@ impl<S: Service> Builder<S> {
                 limits: self.limits,
                 #[cfg(feature = "http2")]
                 is_http2: self.is_http2,
+                #[cfg(feature = "http2")]
+                blocks: Arc::default(),
                 inboxes,
                 connection_count: AtomicUsize::new(0),
                 is_cut_off: AtomicBool::new(false),

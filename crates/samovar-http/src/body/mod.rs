@@ -4,6 +4,8 @@
 //! what is left, and goes on when it does. One batch at most exists for a body under way.
 
 mod batch;
+#[cfg(feature = "http2")]
+mod blocks;
 mod budget;
 #[cfg(feature = "http2")]
 mod outflow;
@@ -14,6 +16,8 @@ mod transfer;
 use std::io;
 
 pub use batch::Batch;
+#[cfg(feature = "http2")]
+pub(crate) use blocks::{Block, Blocks};
 pub(crate) use budget::{Budget, Held};
 #[cfg(feature = "http2")]
 pub(crate) use outflow::{Outflow, Piece};

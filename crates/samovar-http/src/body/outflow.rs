@@ -3,16 +3,13 @@
 use std::io;
 
 use super::transfer::{account, trailer_fields};
-use super::{Batch, Progress, Source};
+use super::{Batch, Block, Progress, Source};
 use crate::io::wake::Waker;
-
-/// Bytes by which a piece grows while it is filled.
-const GROWTH_LEN: usize = 64 * 1024;
 
 /// The next bytes of a body.
 #[derive(Debug)]
 pub(crate) struct Piece {
-    pub(crate) bytes: Vec<u8>,
+    pub(crate) block: Block,
     /// What follows: more at once, more when the body wakes, or nothing.
     pub(crate) progress: Progress,
 }
@@ -47,27 +44,27 @@ impl Outflow {
     ///
     /// Those of the source and its files, and a source that breaks its word. All are final.
     pub(crate) fn pull(&mut self, waker: &Waker, piece_len: usize) -> io::Result<Piece> {
-        let mut bytes = Vec::new();
+        let mut block = waker.core().blocks.take(piece_len);
         if self.progress == Progress::Wait {
             self.progress = Progress::More;
         }
         loop {
             if let Some(batch) = &mut self.batch {
-                take(batch, &mut bytes, piece_len)?;
+                take(batch, &mut block)?;
                 if !batch.is_sent() {
                     batch.release_buffer();
                     let progress = Progress::More;
-                    return Ok(Piece { bytes, progress });
+                    return Ok(Piece { block, progress });
                 }
                 self.batch = None;
             }
             // A piece that is half full is better sent than filled with a small remainder.
-            if self.progress != Progress::More || bytes.len() >= piece_len / 2 {
+            if self.progress != Progress::More || block.len() >= piece_len / 2 {
                 let progress = self.progress;
-                return Ok(Piece { bytes, progress });
+                return Ok(Piece { block, progress });
             }
             let mut batch = Batch::new(waker.clone());
-            batch.limit_room(piece_len - bytes.len());
+            batch.limit_room(block.room().len());
             self.progress = self.source.pull(&mut batch)?;
             account(&mut self.left, self.progress, batch.added_len())?;
             self.batch = Some(batch);
@@ -84,19 +81,15 @@ impl Outflow {
     }
 }
 
-/// Moves bytes from a batch to a piece until the one is empty or the other full.
-fn take(batch: &mut Batch, bytes: &mut Vec<u8>, piece_len: usize) -> io::Result<()> {
-    while bytes.len() < piece_len {
-        let filled_len = bytes.len();
-        let room_len = (piece_len - filled_len).min(GROWTH_LEN);
-        bytes.resize(filled_len + room_len, 0);
-        let taken = batch.read(bytes.get_mut(filled_len..).unwrap_or_default());
-        bytes.truncate(filled_len + taken.as_ref().copied().unwrap_or(0));
-        if taken? == 0 {
-            break;
+/// Moves bytes from a batch to a block until the one is empty or the other full.
+fn take(batch: &mut Batch, block: &mut Block) -> io::Result<()> {
+    loop {
+        let taken = batch.read(block.room())?;
+        if taken == 0 {
+            return Ok(());
         }
+        block.advance(taken);
     }
-    Ok(())
 }
 
 impl std::fmt::Debug for Outflow {

@@ -202,13 +202,18 @@ fn pull<S: Service>(
 ) -> io::Result<(Bytes, Rest)> {
     let waker = place.waker(&shared.core);
     let pulled = catch_unwind(AssertUnwindSafe(|| {
-        let Piece { bytes, progress } = outflow.pull(&waker, place.piece_len)?;
+        let Piece { block, progress } = outflow.pull(&waker, place.piece_len)?;
+        let bytes = match block {
+            // Many small pieces must not hold large blocks.
+            block if block.is_sparse() => Bytes::copy_from_slice(block.as_ref()),
+            block => Bytes::from_owner(block),
+        };
         let rest = match progress {
             Progress::More => Rest::More(outflow),
             Progress::Wait => Rest::Wait(outflow),
             Progress::End => Rest::End(outflow.trailers()),
         };
-        Ok((Bytes::from(bytes), rest))
+        Ok((bytes, rest))
     }));
     pulled.unwrap_or_else(|_panic| Err(io::Error::other("body source panicked")))
 }

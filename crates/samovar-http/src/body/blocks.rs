@@ -1,0 +1,106 @@
+//! Memory of pieces, used again.
+//!
+//! A piece is filled by one thread and dropped by another, which is where allocators give memory
+//! back to the kernel and fault it in again: that costs as much as reading the file.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Bytes that are kept while nobody needs them.
+const KEPT_LEN: usize = 4 << 20;
+
+/// Blocks that nobody needs for now.
+#[derive(Debug, Default)]
+pub(crate) struct Blocks(Mutex<Kept>);
+
+#[derive(Debug, Default)]
+struct Kept {
+    blocks: Vec<Box<[u8]>>,
+    len: usize,
+}
+
+/// A piece of memory, the first part of which is filled. Goes back when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Block {
+    bytes: Box<[u8]>,
+    filled_len: usize,
+    blocks: Arc<Blocks>,
+}
+
+impl Blocks {
+    /// An empty block of this length or somewhat more.
+    pub(crate) fn take(self: &Arc<Self>, len: usize) -> Block {
+        let len = len.next_power_of_two();
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let fitting = kept.blocks.iter().rposition(|block| block.len() == len);
+        let block = fitting.map(|at| kept.blocks.swap_remove(at));
+        if block.is_some() {
+            kept.len -= len;
+        }
+        drop(kept);
+        Block {
+            bytes: block.unwrap_or_else(|| vec![0; len].into_boxed_slice()),
+            filled_len: 0,
+            blocks: Arc::clone(self),
+        }
+    }
+}
+
+impl Block {
+    /// The memory that is not filled.
+    pub(crate) fn room(&mut self) -> &mut [u8] {
+        self.bytes.get_mut(self.filled_len..).unwrap_or_default()
+    }
+
+    /// Counts the first `len` bytes of the room as filled.
+    pub(crate) fn advance(&mut self, len: usize) {
+        self.filled_len = self.filled_len.saturating_add(len).min(self.bytes.len());
+    }
+
+    /// Bytes filled.
+    pub(crate) fn len(&self) -> usize {
+        self.filled_len
+    }
+
+    /// Whether most of the memory is not filled.
+    pub(crate) fn is_sparse(&self) -> bool {
+        self.filled_len < self.bytes.len() / 4
+    }
+}
+
+impl AsRef<[u8]> for Block {
+    fn as_ref(&self) -> &[u8] {
+        self.bytes.get(..self.filled_len).unwrap_or_default()
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        let bytes = std::mem::take(&mut self.bytes);
+        let mut kept = self.blocks.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.len + bytes.len() <= KEPT_LEN {
+            kept.len += bytes.len();
+            kept.blocks.push(bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_come_back_and_are_not_hoarded() {
+        let blocks = Arc::new(Blocks::default());
+        let mut block = blocks.take(10_000);
+        assert_eq!(block.room().len(), 16_384);
+        block.room()[..3].copy_from_slice(b"abc");
+        block.advance(3);
+        assert_eq!((block.as_ref(), block.is_sparse()), (&b"abc"[..], true));
+        drop(block);
+        assert_eq!(blocks.0.lock().unwrap().len, 16_384);
+        assert_eq!(blocks.take(16_384).len(), 0);
+        let many: Vec<_> = (0..20).map(|_| blocks.take(256 * 1024)).collect();
+        drop(many);
+        assert!(blocks.0.lock().unwrap().len <= KEPT_LEN);
+    }
+}
