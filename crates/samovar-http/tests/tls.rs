@@ -23,7 +23,7 @@ use samovar_http::{
     Request, Response, Server, Service, Turn,
 };
 
-use support::{Reader, connect};
+use support::{Reader, connect, eventually};
 use support_tls::{Authority, Pair, open_with};
 
 /// Answers in all the ways there are.
@@ -314,7 +314,10 @@ fn clients_show_who_they_are() {
     assert_eq!(who(addr, Some(&user)).unwrap(), b'1');
     who(addr, None).unwrap_err();
     who(addr, Some(&stranger.sign(&["user"]))).unwrap_err();
-    let incidents = server.service().incidents.0.lock().unwrap().clone();
+    // A client may know that it was refused before the server has said so to anybody.
+    let incidents = || server.service().incidents.0.lock().unwrap().clone();
+    eventually("both are told", || incidents().len() >= 2);
+    let incidents = incidents();
     assert_eq!(incidents.len(), 2, "{incidents:?}");
     assert!(incidents[0].starts_with("no secure connection with 127.0.0.1: "));
 
