@@ -7,18 +7,16 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::{Buf, Bytes, BytesMut};
 
 use crate::http::Status;
 use crate::io::stream::{Place, StreamNews};
-use crate::proto::Refusal;
+use crate::patience::{GLANCE_TIME, Patience};
 use crate::server::Core;
 use crate::upload::BodyError;
 
-/// How often a wait looks whether the server is being stopped.
-const GLANCE_TIME: Duration = Duration::from_millis(200);
 /// Bytes read before the peer is told, so that it is not told of every few.
 const RELEASE_LEN: usize = 16 * 1024;
 
@@ -92,9 +90,7 @@ pub(crate) struct StreamLink {
     expects_continue: bool,
     /// Bytes read that the peer was not told of.
     unreleased_len: usize,
-    /// Time spent waiting in this window of the least throughput, and the bytes that came in it.
-    waited: Duration,
-    moved_len: u64,
+    patience: Patience,
 }
 
 impl StreamLink {
@@ -110,8 +106,7 @@ impl StreamLink {
             inflow,
             expects_continue,
             unreleased_len: 0,
-            waited: Duration::ZERO,
-            moved_len: 0,
+            patience: Patience::default(),
         }
     }
 
@@ -150,7 +145,7 @@ impl StreamLink {
     }
 
     fn release(&mut self, len: usize, is_empty: bool) {
-        self.moved_len += len as u64;
+        self.patience.moved(len);
         self.unreleased_len += len;
         if is_empty || self.unreleased_len >= RELEASE_LEN {
             let len = std::mem::take(&mut self.unreleased_len);
@@ -171,7 +166,6 @@ impl StreamLink {
         }
         // Where too many wait already it keeps its place: for one stall time at most.
         let _place = self.core.queue.give_place();
-        let limits = &self.core.limits;
         let mut state = inflow.lock();
         while state.is_empty() && state.end.is_none() {
             if self.core.is_cut_off.load(Ordering::Acquire) {
@@ -182,13 +176,7 @@ impl StreamLink {
                 .arrived
                 .wait_timeout(state, GLANCE_TIME)
                 .unwrap_or_else(PoisonError::into_inner);
-            self.waited += started.elapsed();
-            if self.waited >= limits.stall_time {
-                if self.moved_len < limits.stall_len_min {
-                    return Err(BodyError::Refused(Refusal::Timeout).into());
-                }
-                (self.waited, self.moved_len) = (Duration::ZERO, 0);
-            }
+            self.patience.waited(started.elapsed(), &self.core.limits)?;
         }
         Ok(state)
     }

@@ -105,6 +105,7 @@ mod io;
 mod later;
 mod limits;
 mod observer;
+mod patience;
 mod reply;
 mod request;
 mod response;

@@ -5,11 +5,12 @@ use std::fmt;
 use std::io::{self, Read};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::http::Status;
 use crate::io::conn::Conn;
 use crate::io::sys::{self, Direction};
+use crate::patience::{GLANCE_TIME, Patience};
 use crate::proto::Refusal;
 use crate::proto::conn::{Conn as Proto, Step};
 use crate::proto::head::HeadIndex;
@@ -18,8 +19,6 @@ use crate::server::Core;
 
 /// Bytes read from a socket at once.
 const READ_LEN: usize = 64 * 1024;
-/// How often a wait looks whether the server is being stopped.
-const GLANCE_TIME: Duration = Duration::from_millis(200);
 
 /// A request's body as [`Read`]; made by [`Request::reader`].
 #[derive(Debug)]
@@ -127,10 +126,7 @@ pub(crate) struct Upload {
     refusal: Option<Refusal>,
     /// Whether the socket was read here.
     has_received: bool,
-    /// The time spent waiting for the peer in this window of the least throughput, and the bytes
-    /// that came in it. What the handler does between two reads is not the peer's fault.
-    waited: Duration,
-    moved_len: u64,
+    patience: Patience,
 }
 
 impl Upload {
@@ -141,8 +137,7 @@ impl Upload {
             input_at: 0,
             refusal: None,
             has_received: false,
-            waited: Duration::ZERO,
-            moved_len: 0,
+            patience: Patience::default(),
         }
     }
 
@@ -250,7 +245,7 @@ impl Upload {
                     return Err(BodyError::Incomplete.into());
                 }
                 Some(len) => {
-                    self.moved_len += len as u64;
+                    self.patience.moved(len);
                     return Ok(len);
                 }
                 None => self.wait(Direction::Read)?,
@@ -267,8 +262,6 @@ impl Upload {
 
     /// Waits until the socket is ready, with another worker in this one's place.
     fn wait(&mut self, direction: Direction) -> io::Result<()> {
-        let limits = &self.core.limits;
-        let (waited, moved_len) = (&mut self.waited, &mut self.moved_len);
         // Where too many wait already it keeps its place: for one stall time at most.
         let _place = self.core.queue.give_place();
         loop {
@@ -277,14 +270,10 @@ impl Upload {
             }
             let started = Instant::now();
             let is_ready = sys::wait_for(&self.conn.transport, direction, GLANCE_TIME)?;
-            *waited += started.elapsed();
-            // Also where something has come: a peer that sends byte by byte is never late.
-            if *waited >= limits.stall_time {
-                if *moved_len < limits.stall_len_min {
-                    self.conn.proto.close_after();
-                    return Err(BodyError::Refused(Refusal::Timeout).into());
-                }
-                (*waited, *moved_len) = (Duration::ZERO, 0);
+            let waited = self.patience.waited(started.elapsed(), &self.core.limits);
+            if let Err(error) = waited {
+                self.conn.proto.close_after();
+                return Err(error.into());
             }
             if is_ready {
                 return Ok(());

@@ -1,0 +1,66 @@
+//! How long a handler waits for its peer in the middle of a body.
+
+use std::time::Duration;
+
+use crate::limits::Limits;
+use crate::proto::Refusal;
+use crate::upload::BodyError;
+
+/// How often a wait looks whether the server is being stopped.
+pub(crate) const GLANCE_TIME: Duration = Duration::from_millis(200);
+
+/// The window of the least throughput. It counts the time that is spent waiting: what the handler
+/// does between two reads is not the peer's fault.
+#[derive(Debug, Default)]
+pub(crate) struct Patience {
+    waited: Duration,
+    moved_len: u64,
+}
+
+impl Patience {
+    /// Counts bytes that came in this window.
+    pub(crate) fn moved(&mut self, len: usize) {
+        self.moved_len += len as u64;
+    }
+
+    /// Counts time spent waiting, also where something has come meanwhile: otherwise a peer that
+    /// sends byte by byte would never be late.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::Timeout`], if the window is over and too little came in it.
+    pub(crate) fn waited(&mut self, time: Duration, limits: &Limits) -> Result<(), BodyError> {
+        self.waited += time;
+        if self.waited >= limits.stall_time {
+            if self.moved_len < limits.stall_len_min {
+                return Err(BodyError::Refused(Refusal::Timeout));
+            }
+            *self = Self::default();
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_is_lost_at_its_end_and_one_byte_below() {
+        let limits = Limits::default();
+        let least_len = usize::try_from(limits.stall_len_min).unwrap();
+        let almost = limits.stall_time - Duration::from_nanos(1);
+        let timeout = Err(BodyError::Refused(Refusal::Timeout));
+        for (moved_len, expected) in [(least_len, Ok(())), (least_len - 1, timeout)] {
+            let mut patience = Patience::default();
+            patience.moved(moved_len);
+            assert_eq!(patience.waited(almost, &limits), Ok(()));
+            assert_eq!(patience.waited(Duration::from_nanos(1), &limits), expected);
+        }
+        // The next window starts with nothing.
+        let mut patience = Patience::default();
+        patience.moved(least_len);
+        assert_eq!(patience.waited(limits.stall_time, &limits), Ok(()));
+        assert_eq!(patience.waited(limits.stall_time, &limits), timeout);
+    }
+}
