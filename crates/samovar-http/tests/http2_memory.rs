@@ -9,23 +9,13 @@ use std::time::{Duration, Instant};
 use samovar_http::Limits;
 use support::h2::{self as wire, Raw, frame, literal};
 use support::h2_app::{start, wait_until};
+use support::resident_len;
 
 /// An idle connection: its HPACK tables and the buffers of `h2`.
 const IDLE_LEN_MAX: usize = 48 * 1024;
 /// A connection whose peer opens a hundred streams and all windows, and does not read: a piece and
 /// a small buffer for each, and what waits for the socket.
 const GREEDY_LEN_MAX: usize = 100 * (16 + 32 + 16) * 1024 + 1024 * 1024;
-
-/// Resident memory of this process that no file stands behind, in bytes.
-fn resident_len() -> usize {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("RssAnon:"))
-        .unwrap();
-    let number: usize = line.split_whitespace().next().unwrap().parse().unwrap();
-    number * 1024
-}
 
 #[test]
 fn memory_is_bounded_whatever_the_peer_does_not_read() {

@@ -9,7 +9,7 @@ mod support;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use samovar_http::http::Status;
 use samovar_http::{Head, Inline, Prepared, Reply, Request, Response, Service, Turn};
-use support::{Reader, connect, serve};
+use support::{Reader, connect, resident_len, serve};
 
 /// Bytes of user memory an idle connection may cost, all of the engine's bookkeeping included.
 const IDLE_LEN_MAX: usize = 1024;
@@ -34,17 +34,6 @@ impl Service for Both {
         // Larger than what an idle connection may keep for its next answer.
         Response::text(Status::OK, "x".repeat(20_000 + request.body().len()))
     }
-}
-
-/// Resident memory of this process that no file stands behind, in bytes.
-fn resident_len() -> usize {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("RssAnon:"))
-        .unwrap();
-    let number: usize = line.split_whitespace().next().unwrap().parse().unwrap();
-    number * 1024
 }
 
 #[test]

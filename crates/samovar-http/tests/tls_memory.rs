@@ -17,6 +17,7 @@ use std::net::TcpStream;
 use rustls::ClientConnection;
 use samovar_http::http::Status;
 use samovar_http::{Listener, Request, Response, Server, Service};
+use support::resident_len;
 use support_tls::Authority;
 
 /// Bytes of user memory an idle connection may cost: its keys, and all of the engine's bookkeeping.
@@ -33,17 +34,6 @@ impl Service for Large {
     fn handle(&self, _: &mut Request) -> Response {
         Response::text(Status::OK, "x".repeat(200_000))
     }
-}
-
-/// Resident memory of a process that no file stands behind, in bytes.
-fn resident_len() -> usize {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let mut lines = status.lines();
-    let line = lines
-        .find_map(|line| line.strip_prefix("RssAnon:"))
-        .unwrap();
-    let number: usize = line.split_whitespace().next().unwrap().parse().unwrap();
-    number * 1024
 }
 
 #[test]

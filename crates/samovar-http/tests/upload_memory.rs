@@ -7,7 +7,7 @@ use std::io::Read;
 
 use samovar_http::http::Status;
 use samovar_http::{Intake, Request, Response};
-use support::{By, Reader, connect, serve};
+use support::{By, Reader, connect, resident_len, serve};
 
 /// Answers with the number of bytes and their sum.
 fn count(request: &mut Request) -> Response {
@@ -29,17 +29,6 @@ fn count(request: &mut Request) -> Response {
 
 fn post(path: &str, fields: &str) -> String {
     format!("POST {path} HTTP/1.1\r\nHost: a\r\n{fields}\r\n\r\n")
-}
-
-/// Resident memory of this process that no file stands behind, in bytes.
-fn resident_len() -> usize {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("RssAnon:"))
-        .unwrap();
-    let number: usize = line.split_whitespace().next().unwrap().parse().unwrap();
-    number * 1024
 }
 
 #[test]

@@ -8,23 +8,13 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use samovar_http::Request;
 use samovar_http::ws::{Message, Socket, Upgrade};
 use support::recorder::App;
-use support::serve;
 use support::ws::{Client, frame, handshake};
+use support::{resident_len, serve};
 
 /// Bytes of user memory an idle WebSocket may cost, all of the engine's bookkeeping included.
 const IDLE_LEN_MAX: usize = 1024;
 const SOCKETS: usize = 4000;
 const OFFER: &str = "Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits\r\n";
-
-/// Resident memory of this process that no file stands behind, in bytes.
-fn resident_len() -> usize {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("RssAnon:"));
-    let number = line.and_then(|line| line.split_whitespace().next()?.parse::<usize>().ok());
-    number.expect("what the kernel says of this process") * 1024
-}
 
 #[test]
 fn an_idle_websocket_costs_less_than_a_kilobyte() {

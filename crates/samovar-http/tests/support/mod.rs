@@ -56,6 +56,17 @@ impl<F: Fn(&mut Request) -> Response + Send + Sync + 'static> Service for By<F> 
     }
 }
 
+/// Resident memory of this process that no file stands behind, in bytes.
+pub(crate) fn resident_len() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("RssAnon:"))
+        .unwrap();
+    let number: usize = line.split_whitespace().next().unwrap().parse().unwrap();
+    number * 1024
+}
+
 /// Waits for something that happens soon.
 pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = std::time::Instant::now() + Duration::from_secs(20);
