@@ -145,6 +145,16 @@ fn handle<S: Service>(shared: &Shared<S>, conn: Box<Conn>, mut request: Box<Requ
     if let Some(later) = response.later.take() {
         return fulfil(shared, conn, later);
     }
+    answer(shared, conn, response, body_len);
+}
+
+/// Begins the answer, and writes the body if that is ours to do.
+fn answer<S: Service>(
+    shared: &Shared<S>,
+    mut conn: Box<Conn>,
+    mut response: Response,
+    body_len: Option<u64>,
+) {
     let producer = response.producer.take();
     let (response, body_len) = negotiated(&shared.core, &conn.answer, response, body_len);
     render(&mut conn, response, body_len);
@@ -178,17 +188,11 @@ fn fulfil<S: Service>(shared: &Shared<S>, mut conn: Box<Conn>, later: Arc<Later>
     let waker = Waker::new(&shared.core, conn.home, conn.key);
     match later.take(&waker) {
         Some(mut response) => {
-            let producer = response.producer.take();
             // A promise of a promise is not one.
             response.later = None;
             let body_len = response.body.len();
             conn.restart_clock(Instant::now());
-            let (response, body_len) = negotiated(&shared.core, &conn.answer, response, body_len);
-            render(&mut conn, response, body_len);
-            pump(shared, conn);
-            if let Some(producer) = producer {
-                produce(shared, producer);
-            }
+            answer(shared, conn, response, body_len);
         }
         None => {
             conn.later = Some(later);

@@ -155,14 +155,9 @@ impl Conn {
     /// Reads once; `None` when nothing has arrived, `Some(0)` at the end.
     pub(crate) fn read(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         let len = self.transport.recv(buffer)?;
-        // A short read has taken all there was, and the next arrival makes a new event; but the end
-        // of the stream, once announced, is not announced again.
-        self.readable = match len {
-            None => false,
-            Some(len) => {
-                len == buffer.len() || self.peer_ended || !self.transport.is_drained_by_short_read()
-            }
-        };
+        self.readable = self
+            .transport
+            .may_have_more(len, buffer.len(), self.peer_ended);
         self.moved_len += len.unwrap_or(0) as u64;
         Ok(len)
     }

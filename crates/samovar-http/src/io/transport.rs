@@ -64,13 +64,21 @@ impl Transport {
         }
     }
 
-    /// Whether a read that did not fill its buffer has taken all there was.
-    pub(crate) fn is_drained_by_short_read(&self) -> bool {
-        match self {
+    /// Whether another read may find something, after one that gave `len` for a buffer of
+    /// `buffer_len`. A short read of a plain socket has taken all there was, and the next arrival
+    /// makes a new event; but the end of the stream, once announced, is not announced again.
+    pub(crate) fn may_have_more(
+        &self,
+        len: Option<usize>,
+        buffer_len: usize,
+        peer_ended: bool,
+    ) -> bool {
+        let is_drained_by_short_read = match self {
             Self::Plain(_) => true,
             #[cfg(feature = "tls")]
             Self::Tls(_) => false,
-        }
+        };
+        len.is_some_and(|len| len == buffer_len || peer_ended || !is_drained_by_short_read)
     }
 
     /// The socket, where file ranges may go to it past this process.

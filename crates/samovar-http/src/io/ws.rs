@@ -82,9 +82,8 @@ impl SocketConn {
 
     /// Reads once; `None` when nothing has arrived, `Some(0)` at the end.
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<Option<usize>> {
-        let (len, is_drained_by_short_read) = self.socket.recv(buffer)?;
-        self.readable = len
-            .is_some_and(|len| len == buffer.len() || self.peer_ended || !is_drained_by_short_read);
+        let len;
+        (len, self.readable) = self.socket.recv(buffer, self.peer_ended)?;
         self.moved_len += len.unwrap_or(0) as u64;
         Ok(len)
     }

@@ -246,13 +246,19 @@ impl Socket {
         self.outbound().pong(payload);
     }
 
-    pub(crate) fn recv(&self, buffer: &mut [u8]) -> io::Result<(Option<usize>, bool)> {
+    /// Reads once, and says whether another read may find something.
+    pub(crate) fn recv(
+        &self,
+        buffer: &mut [u8],
+        peer_ended: bool,
+    ) -> io::Result<(Option<usize>, bool)> {
         let mut outbound = self.outbound();
         let len = outbound.recv(buffer)?;
-        let is_drained_by_short_read = outbound
+        // Without a transport this was the end, which is where reading stops.
+        let may_have_more = outbound
             .transport()
-            .is_none_or(|transport| transport.is_drained_by_short_read());
-        Ok((len, is_drained_by_short_read))
+            .is_some_and(|transport| transport.may_have_more(len, buffer.len(), peer_ended));
+        Ok((len, may_have_more))
     }
 
     pub(crate) fn shutdown_write(&self) -> io::Result<()> {

@@ -193,13 +193,9 @@ impl H2Conn {
     /// Reads once; `None` when nothing has arrived, `Some(0)` at the end.
     pub(crate) fn read(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         let len = self.transport.recv(buffer)?;
-        // As on every connection: an end once announced is not announced again.
-        self.readable = match len {
-            None => false,
-            Some(len) => {
-                len == buffer.len() || self.peer_ended || !self.transport.is_drained_by_short_read()
-            }
-        };
+        self.readable = self
+            .transport
+            .may_have_more(len, buffer.len(), self.peer_ended);
         Ok(len)
     }
 
