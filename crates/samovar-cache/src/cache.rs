@@ -12,32 +12,20 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use samovar_http::http::{Method, Status, range};
+use samovar_http::http::{Method, Status};
 use samovar_http::{Body, Head, Inline, Intake, Prepared, Reply, Request, Response, Service, Turn};
-use samovar_nix::{HashPart, NarHash, PathInfo, SecretKey, StorePath};
-use samovar_store::{RealisationId, Snapshot, Store, StoreError, Tree, TreeError};
+use samovar_nix::{HashPart, PathInfo, SecretKey};
+use samovar_store::{RealisationId, Snapshot, Store, StoreError};
 
+use crate::answers::{
+    NO_PATH, NOT_ALLOWED, NOT_FOUND, TEXT, json_response, no_path, unavailable, wrong_hash,
+};
 use crate::listings::Listings;
-use crate::log_body::{LogFile, LogText};
-use crate::nar_body::NarBody;
 use crate::narinfo::Signer;
 use crate::observer::Observer;
-use crate::registration::Registration;
 use crate::rendered::{RenderedCache, Stamp};
 use crate::route::{Route, route};
 use crate::trouble::Trouble;
-
-/// nix-serve's words.
-const NO_PATH: &str = "No such path.\n";
-const NOT_FOUND: &str = "File not found.\n";
-const WRONG_HASH: &str = "Incorrect NAR hash. Maybe the path has been recreated.\n";
-const NOT_ALLOWED: &str = "This cache can only be read: GET and HEAD are understood.\n";
-const UNAVAILABLE: &str = "The store cannot be read at the moment. Try again.\n";
-
-const TEXT: (&str, &str) = ("Content-Type", "text/plain");
-/// What Nix says when it uploads a NAR. Not `text/plain`, as nix-serve: proxies compress texts on
-/// their way, and a compressed download cannot be resumed.
-const NAR_TYPE: &str = "application/x-nix-nar";
 
 /// What a cache is made of.
 #[derive(Debug)]
@@ -67,13 +55,13 @@ impl Default for Config {
 /// A binary cache of one store.
 #[derive(Debug)]
 pub struct Cache {
-    store: Arc<dyn Store>,
+    pub(crate) store: Arc<dyn Store>,
     path_prefix: Box<[u8]>,
     signer: Signer,
     rendered: RenderedCache,
-    listings: Listings,
+    pub(crate) listings: Listings,
     trouble: Trouble,
-    observer: Arc<dyn Observer>,
+    pub(crate) observer: Arc<dyn Observer>,
     cache_info: Prepared,
     no_path: Prepared,
     not_found: Prepared,
@@ -185,139 +173,10 @@ impl Cache {
         Ok(response.header("Content-Type", "text/x-nix-narinfo"))
     }
 
-    fn lookup(&self, hash_part: HashPart) -> Result<Option<PathInfo>, StoreError> {
+    pub(crate) fn lookup(&self, hash_part: HashPart) -> Result<Option<PathInfo>, StoreError> {
         let info = self.store.lookup(hash_part)?;
         self.recovered();
         Ok(info)
-    }
-
-    /// What is known of a path, in a form that can tell later whether it still holds.
-    fn registration(&self, hash_part: HashPart) -> Result<Option<Registration>, StoreError> {
-        let snapshot = self.store.catalog().map(samovar_store::Catalog::current);
-        let info = self.lookup(hash_part)?;
-        Ok(info.map(|info| Registration {
-            info,
-            snapshot,
-            store: Arc::clone(&self.store),
-            observer: Arc::clone(&self.observer),
-        }))
-    }
-
-    fn nar(
-        &self,
-        head: Head<'_>,
-        hash_part: HashPart,
-        nar_hash: Option<NarHash>,
-    ) -> Result<Response, StoreError> {
-        let Some(registration) = self.registration(hash_part)? else {
-            return Ok(no_path());
-        };
-        let info = &registration.info;
-        if nar_hash.is_some_and(|nar_hash| nar_hash != info.nar_hash) {
-            return Ok(Response::text(Status::NOT_FOUND, WRONG_HASH));
-        }
-        let size = info.nar_size;
-        let outcome = match head.header("Range") {
-            // Ranges are defined for GET alone (RFC 9110, 14.2). An `If-Range` cannot match: there
-            // are no validators here to compare with (13.1.5).
-            Some(value) if head.method() == Method::Get && head.header("If-Range").is_none() => {
-                range::resolve(value, size)
-            }
-            _ => range::RangeOutcome::Whole,
-        };
-        let (status, start, end) = match outcome {
-            range::RangeOutcome::Whole => (Status::OK, 0, size),
-            range::RangeOutcome::Part { start, end } => (Status::PARTIAL_CONTENT, start, end),
-            range::RangeOutcome::Unsatisfiable => {
-                let response = Response::text(Status::RANGE_NOT_SATISFIABLE, "Beyond the end.\n");
-                return Ok(response.header("Content-Range", format!("bytes */{size}")));
-            }
-        };
-        let opened = self.store.tree(&info.path)?.nar().and_then(|mut reader| {
-            reader.skip_to(start)?;
-            Ok(reader)
-        });
-        let reader = match opened {
-            Ok(reader) => reader,
-            Err(error) => return self.unreadable(&registration, error),
-        };
-        let body = NarBody::new(reader, (start, end), size, registration);
-        let response = Response::new(status, Body::Source(Box::new(body)))
-            .header("Content-Type", NAR_TYPE)
-            .header("Accept-Ranges", "bytes");
-        Ok(match status {
-            Status::PARTIAL_CONTENT => {
-                response.header("Content-Range", format!("bytes {start}-{}/{size}", end - 1))
-            }
-            _ => response,
-        })
-    }
-
-    fn listing(&self, hash_part: HashPart) -> Result<Response, StoreError> {
-        let Some(registration) = self.registration(hash_part)? else {
-            return Ok(no_path());
-        };
-        let nar_hash = registration.info.nar_hash;
-        if let Some(listing) = self.listings.find(&nar_hash) {
-            return Ok(json_response(Body::Shared(listing)));
-        }
-        let tree: Tree = self.store.tree(&registration.info.path)?;
-        match tree.listing() {
-            Ok(json) if registration.holds()? => {
-                let listing: Arc<[u8]> = json.into_bytes().into();
-                self.listings.insert(&nar_hash, &listing);
-                Ok(json_response(Body::Shared(listing)))
-            }
-            // What was read may be of two registrations.
-            Ok(_) => Ok(unavailable()),
-            Err(error) => self.unreadable(&registration, error),
-        }
-    }
-
-    /// The files of a path cannot be read, and nothing was sent yet. If the path is gone, that is
-    /// the answer; if not, something is wrong that is not the client's doing.
-    fn unreadable(
-        &self,
-        registration: &Registration,
-        error: TreeError,
-    ) -> Result<Response, StoreError> {
-        let was = &registration.info;
-        match self.lookup(was.path.hash_part())? {
-            Some(now) if now.nar_hash == was.nar_hash => {
-                registration.report(&error.into());
-                Ok(unavailable())
-            }
-            Some(_) => Ok(Response::text(Status::NOT_FOUND, WRONG_HASH)),
-            None => Ok(no_path()),
-        }
-    }
-
-    fn log(&self, head: Head<'_>, path: &StorePath) -> Result<Response, StoreError> {
-        let Some(log) = self.store.log(path)? else {
-            return Ok(no_path());
-        };
-        let respond = |body| {
-            Response::new(Status::OK, body)
-                .header("Content-Type", "text/plain")
-                .header("Vary", "Accept-Encoding")
-        };
-        let log = if log.is_bzip2() && accepts_bzip2(head) {
-            match log.into_bzip2() {
-                Ok((file, len)) => {
-                    let body = LogFile {
-                        file: Arc::new(file),
-                        len,
-                    };
-                    return Ok(
-                        respond(Body::Source(Box::new(body))).header("Content-Encoding", "bzip2")
-                    );
-                }
-                Err(log) => log,
-            }
-        } else {
-            log
-        };
-        Ok(respond(Body::Source(Box::new(LogText(log)))))
     }
 
     fn realisation(&self, id: &RealisationId) -> Result<Response, StoreError> {
@@ -387,7 +246,7 @@ impl Service for Cache {
                 nar_hash,
             } => self.nar(head, hash_part, nar_hash),
             Route::NarOfNoHash(hash_part) => self.lookup(hash_part).map(|info| match info {
-                Some(_) => Response::text(Status::NOT_FOUND, WRONG_HASH),
+                Some(_) => wrong_hash(),
                 None => no_path(),
             }),
             Route::Listing(hash_part) => self.listing(hash_part),
@@ -425,34 +284,4 @@ fn is_about_one_path(error: StoreError) -> bool {
         error,
         StoreError::Corrupt(Row::StorePath | Row::NarHash | Row::NarSize | Row::Realisation)
     )
-}
-
-fn no_path() -> Response {
-    Response::text(Status::NOT_FOUND, NO_PATH)
-}
-
-/// 404 is said only when the database said so: clients remember a miss for an hour.
-fn unavailable() -> Response {
-    Response::text(Status::SERVICE_UNAVAILABLE, UNAVAILABLE).header("Retry-After", "1")
-}
-
-fn json_response(body: Body) -> Response {
-    Response::new(Status::OK, body).header("Content-Type", "application/json")
-}
-
-/// Whether the client lists `bzip2` and does not give it weight 0 (RFC 9110, 12.5.3).
-fn accepts_bzip2(head: Head<'_>) -> bool {
-    head.headers()
-        .filter(|(name, _)| name.eq_ignore_ascii_case(b"accept-encoding"))
-        .any(|(_, value)| {
-            let value = String::from_utf8_lossy(value);
-            value.split(',').any(|item| {
-                let (coding, weight) = item.split_once(';').unwrap_or((item, ""));
-                let weight = weight.trim().trim_start_matches(['q', 'Q']).trim_start();
-                let is_zero = weight
-                    .strip_prefix('=')
-                    .is_some_and(|number| number.trim().bytes().all(|b| matches!(b, b'0' | b'.')));
-                coding.trim().eq_ignore_ascii_case("bzip2") && !is_zero
-            })
-        })
 }

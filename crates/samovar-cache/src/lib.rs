@@ -19,10 +19,12 @@
 
 #![forbid(unsafe_code)]
 
+mod answers;
 mod cache;
 mod key_file;
 mod listings;
-mod log_body;
+mod log;
+mod nar;
 mod nar_body;
 mod narinfo;
 mod observer;

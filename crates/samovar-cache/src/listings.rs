@@ -3,8 +3,12 @@
 use std::hash::RandomState;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use samovar_nix::NarHash;
+use samovar_http::{Body, Response};
+use samovar_nix::{HashPart, NarHash};
+use samovar_store::{StoreError, Tree};
 
+use crate::answers::{json_response, no_path, unavailable};
+use crate::cache::Cache;
 use crate::recent::{MemoryLen, Recent};
 
 /// Memory for all of them, in bytes.
@@ -25,6 +29,29 @@ impl Listings {
     pub(crate) fn insert(&self, nar_hash: &NarHash, listing: &Arc<[u8]>) {
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         recent.insert(*nar_hash.as_bytes(), Arc::clone(listing), MEMORY_LEN_MAX);
+    }
+}
+
+impl Cache {
+    pub(crate) fn listing(&self, hash_part: HashPart) -> Result<Response, StoreError> {
+        let Some(registration) = self.registration(hash_part)? else {
+            return Ok(no_path());
+        };
+        let nar_hash = registration.info.nar_hash;
+        if let Some(listing) = self.listings.find(&nar_hash) {
+            return Ok(json_response(Body::Shared(listing)));
+        }
+        let tree: Tree = self.store.tree(&registration.info.path)?;
+        match tree.listing() {
+            Ok(json) if registration.holds()? => {
+                let listing: Arc<[u8]> = json.into_bytes().into();
+                self.listings.insert(&nar_hash, &listing);
+                Ok(json_response(Body::Shared(listing)))
+            }
+            // What was read may be of two registrations.
+            Ok(_) => Ok(unavailable()),
+            Err(error) => self.unreadable(&registration, error),
+        }
     }
 }
 

@@ -4,9 +4,10 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use samovar_nix::PathInfo;
+use samovar_nix::{HashPart, PathInfo};
 use samovar_store::{Snapshot, Store, StoreError};
 
+use crate::cache::Cache;
 use crate::observer::Observer;
 
 /// A path as it was registered when its answer began.
@@ -67,5 +68,22 @@ impl fmt::Debug for Registration {
         f.debug_struct("Registration")
             .field("path", &self.info.path)
             .finish_non_exhaustive()
+    }
+}
+
+impl Cache {
+    /// What is known of a path, in a form that can tell later whether it still holds.
+    pub(crate) fn registration(
+        &self,
+        hash_part: HashPart,
+    ) -> Result<Option<Registration>, StoreError> {
+        let snapshot = self.store.catalog().map(samovar_store::Catalog::current);
+        let info = self.lookup(hash_part)?;
+        Ok(info.map(|info| Registration {
+            info,
+            snapshot,
+            store: Arc::clone(&self.store),
+            observer: Arc::clone(&self.observer),
+        }))
     }
 }

@@ -1,0 +1,30 @@
+//! Answers in the same words from several places.
+
+use samovar_http::http::Status;
+use samovar_http::{Body, Response};
+
+/// nix-serve's words.
+pub(crate) const NO_PATH: &str = "No such path.\n";
+pub(crate) const NOT_FOUND: &str = "File not found.\n";
+pub(crate) const WRONG_HASH: &str = "Incorrect NAR hash. Maybe the path has been recreated.\n";
+pub(crate) const NOT_ALLOWED: &str = "This cache can only be read: GET and HEAD are understood.\n";
+pub(crate) const UNAVAILABLE: &str = "The store cannot be read at the moment. Try again.\n";
+
+pub(crate) const TEXT: (&str, &str) = ("Content-Type", "text/plain");
+
+pub(crate) fn no_path() -> Response {
+    Response::text(Status::NOT_FOUND, NO_PATH)
+}
+
+/// 404 is said only when the database said so: clients remember a miss for an hour.
+pub(crate) fn unavailable() -> Response {
+    Response::text(Status::SERVICE_UNAVAILABLE, UNAVAILABLE).header("Retry-After", "1")
+}
+
+pub(crate) fn json_response(body: Body) -> Response {
+    Response::new(Status::OK, body).header("Content-Type", "application/json")
+}
+
+pub(crate) fn wrong_hash() -> Response {
+    Response::text(Status::NOT_FOUND, WRONG_HASH)
+}

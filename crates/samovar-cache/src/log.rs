@@ -1,0 +1,100 @@
+//! Answering with a build log.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::sync::Arc;
+
+use samovar_http::http::Status;
+use samovar_http::{Batch, Body, Head, Progress, Response, Source};
+use samovar_nix::StorePath;
+use samovar_store::{Log, StoreError};
+
+use crate::answers::no_path;
+use crate::cache::Cache;
+
+/// The text of a log. Its length is not known, because most are compressed.
+#[derive(Debug)]
+pub(crate) struct LogText(pub(crate) Log);
+
+impl Source for LogText {
+    fn len(&self) -> Option<u64> {
+        None
+    }
+
+    fn pull(&mut self, batch: &mut Batch) -> io::Result<Progress> {
+        while batch.room_len() > 0 {
+            match self.0.read(batch.room()) {
+                Ok(0) => return Ok(Progress::End),
+                Ok(len) => batch.advance(len),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Progress::More)
+    }
+}
+
+/// A log's file as it is.
+#[derive(Debug)]
+pub(crate) struct LogFile {
+    pub(crate) file: Arc<File>,
+    pub(crate) len: u64,
+}
+
+impl Source for LogFile {
+    fn len(&self) -> Option<u64> {
+        Some(self.len)
+    }
+
+    fn pull(&mut self, batch: &mut Batch) -> io::Result<Progress> {
+        batch.file(Arc::clone(&self.file), 0, self.len);
+        Ok(Progress::End)
+    }
+}
+
+impl Cache {
+    pub(crate) fn log(&self, head: Head<'_>, path: &StorePath) -> Result<Response, StoreError> {
+        let Some(log) = self.store.log(path)? else {
+            return Ok(no_path());
+        };
+        let respond = |body| {
+            Response::new(Status::OK, body)
+                .header("Content-Type", "text/plain")
+                .header("Vary", "Accept-Encoding")
+        };
+        let log = if log.is_bzip2() && accepts_bzip2(head) {
+            match log.into_bzip2() {
+                Ok((file, len)) => {
+                    let body = LogFile {
+                        file: Arc::new(file),
+                        len,
+                    };
+                    return Ok(
+                        respond(Body::Source(Box::new(body))).header("Content-Encoding", "bzip2")
+                    );
+                }
+                Err(log) => log,
+            }
+        } else {
+            log
+        };
+        Ok(respond(Body::Source(Box::new(LogText(log)))))
+    }
+}
+
+/// Whether the client lists `bzip2` and does not give it weight 0 (RFC 9110, 12.5.3).
+fn accepts_bzip2(head: Head<'_>) -> bool {
+    head.headers()
+        .filter(|(name, _)| name.eq_ignore_ascii_case(b"accept-encoding"))
+        .any(|(_, value)| {
+            let value = String::from_utf8_lossy(value);
+            value.split(',').any(|item| {
+                let (coding, weight) = item.split_once(';').unwrap_or((item, ""));
+                let weight = weight.trim().trim_start_matches(['q', 'Q']).trim_start();
+                let is_zero = weight
+                    .strip_prefix('=')
+                    .is_some_and(|number| number.trim().bytes().all(|b| matches!(b, b'0' | b'.')));
+                coding.trim().eq_ignore_ascii_case("bzip2") && !is_zero
+            })
+        })
+}
