@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `setup [--test]` | installs the packages that are missing |
 //! | `sample-store [--bench] DIR` | makes a store to serve, with the real Nix |
+//! | `sample-store --paths N DIR` | makes a store of N valid paths, nearly all without files |
 //! | `serve [--port N]` | builds the server and serves this machine's store, or the sample |
 //! | `example-lines [--port N]` | prints what a client needs to use that server |
 //! | `fuzz --seconds N [TARGET…]` | runs the fuzz targets, with the stable compiler |
@@ -36,7 +37,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 
-const USAGE: &str = "usage: xtask setup [--test] | sample-store [--bench] DIR | \
+const USAGE: &str = "usage: xtask setup [--test] | sample-store [--bench | --paths N] DIR | \
                      serve [--port N] | example-lines [--port N] | \
                      fuzz --seconds N [TARGET…] | suites [NAME…] | autobahn [--quick | --update] | \
                      test | tidy";
@@ -58,6 +59,10 @@ fn run() -> Result<()> {
         ["setup"] => setup::install(setup::For::Serving),
         ["setup", "--test"] => setup::install(setup::For::Testing),
         ["sample-store", "--bench", dir] => sample::make(Path::new(dir), sample::Kind::Bench),
+        ["sample-store", "--paths", count, dir] => {
+            let count = count.parse().context("--paths")?;
+            sample::make(Path::new(dir), sample::Kind::Rows(count))
+        }
         ["sample-store", dir] => sample::make(Path::new(dir), sample::Kind::Test),
         ["serve", rest @ ..] => serve::serve(port(rest)?),
         ["example-lines", rest @ ..] => serve::print_example_lines(port(rest)?),

@@ -1,11 +1,12 @@
 //! `sample-store`: a store to serve where there is none, made with the real Nix.
 //!
 //! Contents and names are the same in every run and on every machine. `sample.json` beside the
-//! store names the interesting paths; [`test_store`] and [`bench_store`] say which.
+//! store names the interesting paths; [`test_store`], [`bench_store`] and [`rows`] say which.
 
 mod graph;
 mod nar;
 mod random;
+mod rows;
 mod store;
 mod test_store;
 mod trees;
@@ -36,6 +37,8 @@ pub(crate) enum Kind {
     Test,
     /// Large and ordinary: for measuring.
     Bench,
+    /// This many valid paths, nearly all without files: see [`rows::fill`].
+    Rows(u64),
 }
 
 /// The manifest: names to paths, lists of paths, counts.
@@ -63,7 +66,7 @@ pub(crate) fn make(dir: &Path, kind: Kind) -> Result<()> {
         return Ok(());
     }
     progress(&format!(
-        "making a sample store in {} with Nix (some seconds)",
+        "making a sample store in {} with Nix (seconds to a minute)",
         dir.display()
     ));
     let started = Instant::now();
@@ -75,9 +78,16 @@ pub(crate) fn make(dir: &Path, kind: Kind) -> Result<()> {
     let mut manifest = match kind {
         Kind::Test => test_store::fill(&store)?,
         Kind::Bench => bench_store(&store)?,
+        Kind::Rows(path_count) => rows::fill(&store, path_count)?,
     };
-    let valid_paths = store.valid_paths()?;
-    manifest.insert("valid_paths".into(), json!(valid_paths));
+    let path_count = match kind {
+        Kind::Rows(path_count) => path_count,
+        Kind::Test | Kind::Bench => {
+            let valid_paths = store.valid_paths()?;
+            manifest.insert("valid_paths".into(), json!(valid_paths));
+            valid_paths.len() as u64
+        }
+    };
     manifest.insert("format".into(), json!([kind_name(kind), FORMAT]));
     store.finish()?;
     fs::write(
@@ -86,8 +96,7 @@ pub(crate) fn make(dir: &Path, kind: Kind) -> Result<()> {
     )?;
     fs::rename(&partial, &dir)?;
     progress(&format!(
-        "sample store: {} valid paths in {:.1} s",
-        valid_paths.len(),
+        "sample store: {path_count} valid paths in {:.1} s",
         started.elapsed().as_secs_f64()
     ));
     Ok(())
@@ -184,10 +193,11 @@ fn is_complete(dir: &Path, kind: Kind) -> Result<bool> {
     Ok(false)
 }
 
-fn kind_name(kind: Kind) -> &'static str {
+fn kind_name(kind: Kind) -> String {
     match kind {
-        Kind::Test => "test",
-        Kind::Bench => "bench",
+        Kind::Test => "test".to_owned(),
+        Kind::Bench => "bench".to_owned(),
+        Kind::Rows(path_count) => format!("{path_count} rows"),
     }
 }
 

@@ -95,6 +95,14 @@ impl Store {
         command
     }
 
+    /// SQLite's shell on the database that Nix has made.
+    pub(crate) fn database_shell(&self) -> Result<Command> {
+        let program = crate::command::find("sqlite3").context("sqlite3 is not installed")?;
+        let mut command = Command::new(program);
+        command.arg(self.root.join("nix/var/nix/db/db.sqlite"));
+        Ok(command)
+    }
+
     /// Adds each tree under its name, as a source: content-addressed, without references.
     pub(crate) fn add(&self, sources: &[(&str, Node)]) -> Result<Vec<String>> {
         let folder = self.scratch.join("add");
