@@ -46,6 +46,16 @@ impl StoreError {
         }
     }
 
+    /// Whether this is about one row of the database, and all others may be well.
+    #[must_use]
+    pub fn is_about_one_path(self) -> bool {
+        use Corruption as Row;
+        matches!(
+            self,
+            Self::Corrupt(Row::StorePath | Row::NarHash | Row::NarSize | Row::Realisation)
+        )
+    }
+
     /// Whether another way to the same facts (the daemon, say) is worth trying.
     #[must_use]
     pub fn is_unavailable(self) -> bool {

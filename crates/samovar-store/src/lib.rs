@@ -19,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 mod catalog;
+mod closure;
 mod daemon;
 mod database;
 mod error;
@@ -33,6 +34,7 @@ mod tree;
 mod uri;
 
 pub use catalog::{Catalog, Snapshot};
+pub use closure::{Closure, Member};
 pub use daemon::{Daemon, DaemonStore, TempRoot};
 pub use error::{Corruption, Irregularity, Operation, StoreError, Unavailable};
 pub use local::LocalStore;
@@ -41,6 +43,6 @@ pub use log::Log;
 pub use open::{OpenError, open, open_uri};
 pub use realisation::{OutputName, RealisationId, RealisationIdError};
 pub use settings::{Conf, Settings, SettingsError};
-pub use store::Store;
+pub use store::{Looked, Store};
 pub use tree::{Contents, NarReader, Step, Tree, TreeError, Walk};
 pub use uri::{Parameters, StoreKind, StoreUri, UriError};

@@ -6,12 +6,13 @@ use rustix::fs::Access;
 use samovar_nix::{HashPart, PathInfo, StoreDir, StorePath};
 
 use crate::catalog::Catalog;
+use crate::closure::Closure;
 use crate::database::Database;
 use crate::error::StoreError;
 use crate::location::Location;
 use crate::log::{self, Log};
 use crate::realisation::RealisationId;
-use crate::store::Store;
+use crate::store::{Looked, Store};
 use crate::tree::Tree;
 
 /// A store read without the help of a daemon.
@@ -77,6 +78,25 @@ impl Store for LocalStore {
 
     fn lookup(&self, hash_part: HashPart) -> Result<Option<PathInfo>, StoreError> {
         self.database.path_info(&self.location.store_dir, hash_part)
+    }
+
+    fn lookup_many(&self, hash_parts: &[HashPart]) -> Result<Vec<Looked>, StoreError> {
+        self.database
+            .path_infos(&self.location.store_dir, hash_parts)
+    }
+
+    fn closure(
+        &self,
+        hash_part: HashPart,
+        count_max: usize,
+    ) -> Result<Option<Closure>, StoreError> {
+        self.database
+            .closure(&self.location.store_dir, hash_part, count_max)
+    }
+
+    fn newest(&self, before: Option<i64>, count_max: usize) -> Result<Vec<PathInfo>, StoreError> {
+        self.database
+            .newest(&self.location.store_dir, before, count_max)
     }
 
     fn tree(&self, path: &StorePath) -> Result<Tree, StoreError> {

@@ -3,10 +3,14 @@
 use samovar_nix::{HashPart, PathInfo, StoreDir, StorePath};
 
 use crate::catalog::Catalog;
+use crate::closure::{Closure, by_lookups};
 use crate::error::StoreError;
 use crate::log::Log;
 use crate::realisation::RealisationId;
 use crate::tree::Tree;
+
+/// What is known of one path among many: its row, that there is none, or what is wrong with it.
+pub type Looked = Result<Option<PathInfo>, StoreError>;
 
 /// A store that can be served.
 ///
@@ -26,6 +30,44 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     ///
     /// Any [`StoreError`].
     fn lookup(&self, hash_part: HashPart) -> Result<Option<PathInfo>, StoreError>;
+
+    /// [`lookup`](Self::lookup) of many, in the order asked, at less cost. Where the store can tell,
+    /// all answers are of one moment; a database does not forget it while this runs, so ask for
+    /// some hundred at a time.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StoreError`]: one for all, except that a row that makes no sense is the error of its
+    /// own path alone.
+    fn lookup_many(&self, hash_parts: &[HashPart]) -> Result<Vec<Looked>, StoreError> {
+        lookup_each(hash_parts, |hash_part| self.lookup(hash_part))
+    }
+
+    /// The closure of a path, of one moment where the store can tell. `None` if the path is absent.
+    /// Past `count_max` paths the answer is [`Closure::TooLarge`].
+    ///
+    /// # Errors
+    ///
+    /// Any [`StoreError`].
+    fn closure(
+        &self,
+        hash_part: HashPart,
+        count_max: usize,
+    ) -> Result<Option<Closure>, StoreError> {
+        by_lookups(hash_part, count_max, |hash_part| self.lookup(hash_part))
+    }
+
+    /// The paths registered last, the newest first: at most `count_max`, and only registrations
+    /// before `before` where that is given. Rows that cannot be served are left out. A store that
+    /// does not count its registrations says nothing.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StoreError`].
+    fn newest(&self, before: Option<i64>, count_max: usize) -> Result<Vec<PathInfo>, StoreError> {
+        let _unused = (before, count_max);
+        Ok(Vec::new())
+    }
 
     /// The files of a path that was valid a moment ago. Nothing is opened yet, and the path may
     /// vanish at any time: see [`TreeError`](crate::TreeError).
@@ -60,4 +102,18 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     ///
     /// The [`StoreError`] that a look-up would give.
     fn probe(&self) -> Result<(), StoreError>;
+}
+
+/// [`Store::lookup_many`] where there is no quicker way.
+pub(crate) fn lookup_each(
+    hash_parts: &[HashPart],
+    lookup: impl Fn(HashPart) -> Looked,
+) -> Result<Vec<Looked>, StoreError> {
+    hash_parts
+        .iter()
+        .map(|hash_part| match lookup(*hash_part) {
+            Err(error) if !error.is_about_one_path() => Err(error),
+            looked => Ok(looked),
+        })
+        .collect()
 }

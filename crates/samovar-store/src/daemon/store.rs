@@ -5,11 +5,12 @@ use samovar_nix::{HashPart, PathInfo, StoreDir, StorePath};
 use super::nar::RemoteNar;
 use super::pool::Daemon;
 use crate::catalog::Catalog;
+use crate::closure::{Closure, by_lookups};
 use crate::error::{Operation, StoreError, Unavailable};
 use crate::local::LocalStore;
 use crate::log::Log;
 use crate::realisation::RealisationId;
-use crate::store::Store;
+use crate::store::{Looked, Store, lookup_each};
 use crate::tree::Tree;
 
 /// A store behind a daemon, of which this process reads what it can by itself.
@@ -59,6 +60,33 @@ impl Store for DaemonStore {
             || self.local.lookup(hash_part),
             || self.daemon.lookup(hash_part),
         )
+    }
+
+    fn lookup_many(&self, hash_parts: &[HashPart]) -> Result<Vec<Looked>, StoreError> {
+        self.either(
+            || self.local.lookup_many(hash_parts),
+            || lookup_each(hash_parts, |hash_part| self.daemon.lookup(hash_part)),
+        )
+    }
+
+    fn closure(
+        &self,
+        hash_part: HashPart,
+        count_max: usize,
+    ) -> Result<Option<Closure>, StoreError> {
+        self.either(
+            || self.local.closure(hash_part, count_max),
+            || {
+                by_lookups(hash_part, count_max, |hash_part| {
+                    self.daemon.lookup(hash_part)
+                })
+            },
+        )
+    }
+
+    fn newest(&self, before: Option<i64>, count_max: usize) -> Result<Vec<PathInfo>, StoreError> {
+        // The daemon does not count registrations.
+        self.local.newest(before, count_max)
     }
 
     fn tree(&self, path: &StorePath) -> Result<Tree, StoreError> {

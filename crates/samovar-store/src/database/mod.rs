@@ -8,6 +8,7 @@
 //! Nix 2.8.0 and 2.36, `src/libstore/schema.sql` and `local-store.cc`: schema 10, unchanged since
 //! Nix 2.0.
 
+mod closure;
 mod connection;
 mod held_file;
 mod realisation;

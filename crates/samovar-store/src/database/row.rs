@@ -1,16 +1,20 @@
 //! Rows of `ValidPaths`, and the references of one.
 
 use rusqlite::types::ValueRef;
-use rusqlite::{Connection, Row};
+use rusqlite::{Connection, Row, Transaction};
 use samovar_nix::{ContentAddress, HashPart, NarHash, PathInfo, Signature, StoreDir, StorePath};
 
 use super::Database;
 use super::connection::store_error;
 use crate::error::{Corruption, StoreError};
+use crate::store::Looked;
 
 /// `limit 1` on the unique index of `path`: the prefix must be checked by the reader.
 const BY_PREFIX: &str = "select id, path, hash, registrationTime, deriver, narSize, ultimate, \
     sigs, ca from ValidPaths where path >= ?1 order by path limit 1";
+
+const NEWEST: &str = "select id, path, hash, registrationTime, deriver, narSize, ultimate, \
+    sigs, ca from ValidPaths where id < ?1 order by id desc";
 
 const REFERENCES: &str =
     "select path from Refs join ValidPaths on reference = id where referrer = ?1";
@@ -31,8 +35,65 @@ impl Database {
     }
 }
 
+impl Database {
+    /// What the database knows of many paths at one moment.
+    pub(crate) fn path_infos(
+        &self,
+        dir: &StoreDir,
+        hash_parts: &[HashPart],
+    ) -> Result<Vec<Looked>, StoreError> {
+        self.ask(|connection| {
+            let transaction = begin(connection)?;
+            let mut looked = Vec::with_capacity(hash_parts.len());
+            for hash_part in hash_parts {
+                match path_info(&transaction, dir, &prefix(dir, *hash_part)) {
+                    Err(error) if !error.is_about_one_path() => return Err(error),
+                    other => looked.push(other),
+                }
+            }
+            Ok(looked)
+        })
+    }
+
+    /// The rows with the highest numbers, highest first, that can be served.
+    pub(crate) fn newest(
+        &self,
+        dir: &StoreDir,
+        before: Option<i64>,
+        count_max: usize,
+    ) -> Result<Vec<PathInfo>, StoreError> {
+        self.ask(|connection| {
+            let transaction = begin(connection)?;
+            let mut statement = transaction
+                .prepare_cached(NEWEST)
+                .map_err(|error| store_error(&error))?;
+            let mut rows = statement
+                .query([before.unwrap_or(i64::MAX)])
+                .map_err(|error| store_error(&error))?;
+            let mut infos = Vec::new();
+            while infos.len() < count_max
+                && let Some(row) = rows.next().map_err(|error| store_error(&error))?
+            {
+                match read(&transaction, dir, row) {
+                    Ok(info) => infos.extend(info),
+                    Err(error) if error.is_about_one_path() => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            Ok(infos)
+        })
+    }
+}
+
+/// Statements from here on see one state of the database, until what is returned is dropped.
+pub(super) fn begin(connection: &Connection) -> Result<Transaction<'_>, StoreError> {
+    connection
+        .unchecked_transaction()
+        .map_err(|error| store_error(&error))
+}
+
 /// `<store dir>/<hash part>-`.
-fn prefix(dir: &StoreDir, hash_part: HashPart) -> String {
+pub(super) fn prefix(dir: &StoreDir, hash_part: HashPart) -> String {
     let mut prefix = String::with_capacity(dir.as_str().len() + 34);
     prefix.push_str(dir.as_str());
     prefix.push('/');
@@ -41,7 +102,7 @@ fn prefix(dir: &StoreDir, hash_part: HashPart) -> String {
     prefix
 }
 
-fn path_info(
+pub(super) fn path_info(
     connection: &Connection,
     dir: &StoreDir,
     prefix: &str,
@@ -60,6 +121,15 @@ fn path_info(
         ValueRef::Text(path) if path.starts_with(prefix.as_bytes()) => {}
         _ => return Ok(None),
     }
+    read(connection, dir, row)
+}
+
+/// A row with the columns of [`BY_PREFIX`], and its references.
+fn read(
+    connection: &Connection,
+    dir: &StoreDir,
+    row: &Row<'_>,
+) -> Result<Option<PathInfo>, StoreError> {
     let path = text(row, 1)?.ok_or(StoreError::Corrupt(Corruption::StorePath))?;
     let Some(nar_size) = nar_size(row)? else {
         return Ok(None);

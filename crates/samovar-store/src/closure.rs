@@ -1,0 +1,176 @@
+//! The closure of a path: all that it refers to, and all that those refer to, in order.
+
+use std::collections::{HashMap, HashSet};
+use std::hash::Hash;
+
+use samovar_nix::{HashPart, PathInfo, StorePath};
+
+use crate::error::StoreError;
+
+/// One path of a closure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Member {
+    /// Its hash part.
+    pub hash_part: HashPart,
+    /// Which registration of the path it is: see
+    /// [`PathInfo::registration`](samovar_nix::PathInfo::registration).
+    pub registration: Option<i64>,
+}
+
+/// What is known of a path's closure.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Closure {
+    /// All of it: each path after those it refers to, so the path asked about is last.
+    Members(Vec<Member>),
+    /// It has more paths than the caller wants to know of.
+    TooLarge,
+}
+
+/// The closure as one look-up after the other finds it.
+pub(crate) fn by_lookups(
+    hash_part: HashPart,
+    count_max: usize,
+    lookup: impl Fn(HashPart) -> Result<Option<PathInfo>, StoreError>,
+) -> Result<Option<Closure>, StoreError> {
+    let mut first = lookup(hash_part)?;
+    if first.is_none() {
+        return Ok(None);
+    }
+    let mut registrations = HashMap::new();
+    let ordered = in_order(hash_part, count_max, |hash_part| {
+        let info = match first.take() {
+            Some(first) => Some(first),
+            None => lookup(hash_part)?,
+        };
+        // One that is absent by now, or unfit to be served, is for the reader to find.
+        let Some(info) = info else {
+            return Ok(Vec::new());
+        };
+        registrations.insert(hash_part, info.registration);
+        Ok(info.references.iter().map(StorePath::hash_part).collect())
+    })?;
+    let member = |hash_part| Member {
+        hash_part,
+        registration: registrations.get(&hash_part).copied().flatten(),
+    };
+    Ok(Some(match ordered {
+        Some(ordered) => Closure::Members(ordered.into_iter().map(member).collect()),
+        None => Closure::TooLarge,
+    }))
+}
+
+/// Puts all that can be reached from `start` in an order in which each stands behind what it
+/// refers to. `None` when there are more than `count_max`.
+///
+/// A reference that leads back is no edge: paths may refer to themselves, and nothing else can
+/// lead back, because a path's name depends on those it refers to. Depth costs no stack.
+pub(crate) fn in_order<N: Copy + Eq + Hash>(
+    start: N,
+    count_max: usize,
+    mut references: impl FnMut(N) -> Result<Vec<N>, StoreError>,
+) -> Result<Option<Vec<N>>, StoreError> {
+    if count_max == 0 {
+        return Ok(None);
+    }
+    let mut seen = HashSet::from([start]);
+    let mut ordered = Vec::new();
+    // Each with its references that were not looked at yet, last first.
+    let mut open = vec![(start, reversed(references(start)?))];
+    while let Some((node, left)) = open.last_mut() {
+        let Some(next) = left.pop() else {
+            ordered.push(*node);
+            open.pop();
+            continue;
+        };
+        if seen.contains(&next) {
+            continue;
+        }
+        if seen.len() >= count_max {
+            return Ok(None);
+        }
+        seen.insert(next);
+        open.push((next, reversed(references(next)?)));
+    }
+    Ok(Some(ordered))
+}
+
+fn reversed<N>(mut nodes: Vec<N>) -> Vec<N> {
+    nodes.reverse();
+    nodes
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::collection::{btree_set, vec};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn order(graph: &HashMap<u16, Vec<u16>>, start: u16, count_max: usize) -> Option<Vec<u16>> {
+        in_order(start, count_max, |node| Ok(graph[&node].clone())).unwrap()
+    }
+
+    /// What can be reached, found in another way.
+    fn reachable(graph: &HashMap<u16, Vec<u16>>, start: u16) -> BTreeSet<u16> {
+        let mut found = BTreeSet::from([start]);
+        loop {
+            let more: Vec<u16> = found.iter().flat_map(|node| graph[node].clone()).collect();
+            let count = found.len();
+            found.extend(more);
+            if found.len() == count {
+                return found;
+            }
+        }
+    }
+
+    proptest! {
+        /// Every node refers to some with lower numbers, and perhaps to itself.
+        #[test]
+        fn references_come_first_and_nothing_twice(
+            edges in vec((btree_set(0..60_u16, 0..6), any::<bool>()), 1..60),
+        ) {
+            let graph: HashMap<u16, Vec<u16>> = (0..)
+                .zip(&edges)
+                .map(|(node, (references, to_itself))| {
+                    let lower = references.iter().copied().filter(|other| *other < node);
+                    (node, lower.chain(to_itself.then_some(node)).collect())
+                })
+                .collect();
+            let start = u16::try_from(edges.len() - 1).unwrap();
+            let expected = reachable(&graph, start);
+            let ordered = order(&graph, start, expected.len()).unwrap();
+            prop_assert_eq!(&ordered.iter().copied().collect::<BTreeSet<_>>(), &expected);
+            prop_assert_eq!(ordered.len(), expected.len());
+            prop_assert_eq!(ordered.last(), Some(&start));
+            let place: HashMap<u16, usize> = ordered.iter().copied().zip(0..).collect();
+            for node in &ordered {
+                for reference in &graph[node] {
+                    prop_assert!(place[reference] <= place[node]);
+                }
+            }
+            prop_assert_eq!(order(&graph, start, expected.len() - 1), None);
+        }
+
+        /// A database may be wrong; it must not cost more than its size.
+        #[test]
+        fn circles_end(edges in vec(btree_set(0..20_u16, 0..5), 20)) {
+            let graph: HashMap<u16, Vec<u16>> = (0..)
+                .zip(edges)
+                .map(|(node, references)| (node, references.into_iter().collect()))
+                .collect();
+            let ordered = order(&graph, 0, 20).unwrap();
+            prop_assert_eq!(ordered.into_iter().collect::<BTreeSet<_>>(), reachable(&graph, 0));
+        }
+    }
+
+    #[test]
+    fn depth_costs_no_stack() {
+        let last = 300_000_u32;
+        let ordered = in_order(0, usize::MAX, |node| {
+            Ok(if node < last { vec![node + 1] } else { vec![] })
+        });
+        assert!(ordered.unwrap().unwrap().into_iter().eq((0..=last).rev()));
+    }
+}
