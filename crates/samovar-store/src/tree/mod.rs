@@ -24,17 +24,21 @@
 //! whole or ends in a [`TreeError`], which says what to do with the connection.
 
 mod ahead;
+mod descent;
 mod directory;
 mod error;
+mod identity;
 mod nar_reader;
 mod plan;
 mod walk;
 
 use std::path::PathBuf;
 
+use rustix::fs::{AtFlags, CWD};
 use samovar_nix::nar::{Discard, Encoder, Listing};
 
 pub use error::TreeError;
+pub use identity::Identity;
 pub use nar_reader::NarReader;
 pub use walk::{Contents, Step, Walk};
 
@@ -74,6 +78,21 @@ impl Tree {
         match &self.origin {
             Origin::Files(path) => Some(path),
             Origin::Daemon(_) => None,
+        }
+    }
+
+    /// Which root there is at this moment, if the files are on this machine.
+    ///
+    /// # Errors
+    ///
+    /// [`TreeError::Vanished`] when there is nothing; any other [`TreeError`].
+    pub fn identity(&self) -> Result<Option<Identity>, TreeError> {
+        match &self.origin {
+            Origin::Files(path) => {
+                let stat = rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW)?;
+                Ok(Some(Identity::of(&stat)))
+            }
+            Origin::Daemon(_) => Ok(None),
         }
     }
 

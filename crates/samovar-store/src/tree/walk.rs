@@ -2,23 +2,19 @@
 //!
 //! # Theory of operation
 //!
-//! A stack of levels, one for each directory entered and not left. The last one always has its
-//! descriptor; of those above it only the nearest [`OPEN_COUNT_MAX`] have. When a directory is left
-//! whose parent's descriptor was closed, the parent is opened again as `..` of the child, and must
-//! have the device and inode it had before.
+//! A stack of levels, one for each directory entered and not left: its entries, sorted, and how far
+//! the walk is. Their descriptors are kept by the [`Descent`].
 
 use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
 
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
 use rustix::path::Arg;
 
 use super::TreeError;
+use super::descent::{Descent, open_directory};
 use super::directory::{Dents, Entries};
-
-/// Directories that are open at the same time.
-const OPEN_COUNT_MAX: usize = 16;
 
 /// A target that fills this is longer than Linux makes them.
 const TARGET_LEN_MAX: usize = 4096;
@@ -71,7 +67,9 @@ pub enum Step<'walk> {
 pub struct Walk {
     root: PathBuf,
     state: State,
+    /// As many as the descent is deep.
     levels: Vec<Level>,
+    descent: Descent,
     /// Levels left, whose memory the next ones take over.
     spare: Vec<Entries>,
     dents: Dents,
@@ -89,10 +87,6 @@ enum State {
 
 #[derive(Debug)]
 struct Level {
-    /// `None` only above the innermost ones.
-    directory: Option<OwnedFd>,
-    /// Device and inode, known once the descriptor was closed.
-    identity: Option<(u64, u64)>,
     entries: Entries,
     next: usize,
 }
@@ -116,6 +110,7 @@ impl Walk {
             root: root.to_owned(),
             state: State::Root,
             levels: Vec::new(),
+            descent: Descent::default(),
             spare: Vec::new(),
             dents: Dents::default(),
             target: Vec::new(),
@@ -159,7 +154,7 @@ impl Walk {
     /// Any [`TreeError`]; [`TreeError::Changed`] also when its size is another one now.
     pub(super) fn open_last(&self, size: u64) -> Result<OwnedFd, TreeError> {
         let node = match self.levels.last() {
-            Some(level) => open_file(level.directory()?, level.entries.c_name(level.next)?)?,
+            Some(level) => open_file(self.descent.innermost()?, level.entries.c_name(level.next)?)?,
             None => open_file(CWD, self.root.as_path())?,
         };
         match node {
@@ -231,7 +226,7 @@ impl Walk {
 
     fn child_node(&mut self, contents: Contents) -> Result<Node, TreeError> {
         let level = self.levels.last().ok_or(TreeError::Changed)?;
-        let parent = level.directory()?;
+        let parent = self.descent.innermost()?;
         let name = level.entries.c_name(level.next)?;
         let file_type = match level.entries.file_type(level.next) {
             FileType::Unknown => file_type(parent, name)?,
@@ -248,59 +243,20 @@ impl Walk {
     fn enter(&mut self, directory: OwnedFd) -> Result<(), TreeError> {
         let mut entries = self.spare.pop().unwrap_or_default();
         entries.read(&directory, &mut self.dents)?;
-        self.levels.push(Level {
-            directory: Some(directory),
-            identity: None,
-            entries,
-            next: 0,
-        });
-        if let Some(index) = self.levels.len().checked_sub(OPEN_COUNT_MAX + 1) {
-            self.levels[index].close()?;
-        }
+        self.descent.enter(directory)?;
+        self.levels.push(Level { entries, next: 0 });
         Ok(())
     }
 
     fn leave(&mut self) -> Result<(), TreeError> {
-        let Some(child) = self.levels.pop() else {
+        let Some(left) = self.levels.pop() else {
             return Ok(());
         };
-        if let Some(parent) = self.levels.last_mut() {
-            parent.reopen(child.directory()?)?;
-        }
+        self.descent.leave()?;
         // One is enough: levels are left and entered in turn.
         if self.spare.is_empty() {
-            self.spare.push(child.entries);
+            self.spare.push(left.entries);
         }
-        Ok(())
-    }
-}
-
-impl Level {
-    fn directory(&self) -> Result<BorrowedFd<'_>, TreeError> {
-        self.directory
-            .as_ref()
-            .map(AsFd::as_fd)
-            .ok_or(TreeError::Changed)
-    }
-
-    fn close(&mut self) -> Result<(), TreeError> {
-        if let Some(directory) = self.directory.take()
-            && self.identity.is_none()
-        {
-            self.identity = Some(identity(&rustix::fs::fstat(directory)?));
-        }
-        Ok(())
-    }
-
-    fn reopen(&mut self, child: BorrowedFd<'_>) -> Result<(), TreeError> {
-        if self.directory.is_some() {
-            return Ok(());
-        }
-        let parent = open_directory(child, c"..")?;
-        if Some(identity(&rustix::fs::fstat(&parent)?)) != self.identity {
-            return Err(TreeError::Changed);
-        }
-        self.directory = Some(parent);
         Ok(())
     }
 }
@@ -346,11 +302,6 @@ fn regular(stat: &Stat, file: Option<OwnedFd>) -> Result<Node, TreeError> {
     }
 }
 
-fn open_directory(parent: BorrowedFd<'_>, name: impl Arg) -> Result<OwnedFd, TreeError> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    Ok(rustix::fs::openat(parent, name, flags, Mode::empty())?)
-}
-
 fn file_type(parent: BorrowedFd<'_>, name: impl Arg) -> Result<FileType, TreeError> {
     let stat = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
     Ok(FileType::from_raw_mode(stat.st_mode))
@@ -366,8 +317,4 @@ fn read_link(
     target.clear();
     target.extend_from_slice(read);
     Ok(())
-}
-
-fn identity(stat: &Stat) -> (u64, u64) {
-    (stat.st_dev, stat.st_ino)
 }

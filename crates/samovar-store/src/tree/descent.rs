@@ -1,0 +1,98 @@
+//! The directories on the way from the root of a tree to where its reader is.
+//!
+//! However deep that is, only the nearest [`OPEN_COUNT_MAX`] are open. When a directory is left
+//! whose parent was closed, the parent is opened again as `..` of the child, and must have the
+//! device and inode it had before.
+
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
+use rustix::path::Arg;
+
+use super::TreeError;
+
+/// Directories that are open at the same time.
+const OPEN_COUNT_MAX: usize = 16;
+
+/// The directories entered and not left. The last one is always open.
+#[derive(Debug, Default)]
+pub(super) struct Descent {
+    levels: Vec<Level>,
+}
+
+#[derive(Debug)]
+struct Level {
+    /// `None` only above the innermost ones.
+    directory: Option<OwnedFd>,
+    /// Device and inode, known once the descriptor was closed.
+    identity: Option<(u64, u64)>,
+}
+
+impl Descent {
+    /// The directory entered last.
+    ///
+    /// # Errors
+    ///
+    /// [`TreeError::Changed`] when there is none.
+    pub(super) fn innermost(&self) -> Result<BorrowedFd<'_>, TreeError> {
+        let directory = self
+            .levels
+            .last()
+            .and_then(|level| level.directory.as_ref());
+        directory.map(AsFd::as_fd).ok_or(TreeError::Changed)
+    }
+
+    /// Goes into a child of the innermost directory, or into the root.
+    pub(super) fn enter(&mut self, directory: OwnedFd) -> Result<(), TreeError> {
+        self.levels.push(Level {
+            directory: Some(directory),
+            identity: None,
+        });
+        if let Some(index) = self.levels.len().checked_sub(OPEN_COUNT_MAX + 1) {
+            self.levels[index].close()?;
+        }
+        Ok(())
+    }
+
+    /// Goes back to the parent of the innermost directory.
+    pub(super) fn leave(&mut self) -> Result<(), TreeError> {
+        let child = self.levels.pop();
+        if let (Some(child), Some(parent)) = (child, self.levels.last_mut()) {
+            parent.reopen(child.directory.as_ref().ok_or(TreeError::Changed)?)?;
+        }
+        Ok(())
+    }
+}
+
+impl Level {
+    fn close(&mut self) -> Result<(), TreeError> {
+        if let Some(directory) = self.directory.take()
+            && self.identity.is_none()
+        {
+            self.identity = Some(identity(&directory)?);
+        }
+        Ok(())
+    }
+
+    fn reopen(&mut self, child: &OwnedFd) -> Result<(), TreeError> {
+        if self.directory.is_some() {
+            return Ok(());
+        }
+        let parent = open_directory(child.as_fd(), c"..")?;
+        if Some(identity(&parent)?) != self.identity {
+            return Err(TreeError::Changed);
+        }
+        self.directory = Some(parent);
+        Ok(())
+    }
+}
+
+/// Opens a directory that is no symbolic link.
+pub(super) fn open_directory(parent: BorrowedFd<'_>, name: impl Arg) -> Result<OwnedFd, TreeError> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(rustix::fs::openat(parent, name, flags, Mode::empty())?)
+}
+
+fn identity(directory: &OwnedFd) -> Result<(u64, u64), TreeError> {
+    let stat = rustix::fs::fstat(directory)?;
+    Ok((stat.st_dev, stat.st_ino))
+}
