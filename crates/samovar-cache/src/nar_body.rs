@@ -1,12 +1,22 @@
 //! A NAR, or a range of one, as a response body.
 
 use std::fmt;
+use std::fs::File;
 use std::io;
+use std::sync::Arc;
 
 use samovar_http::{Batch, Progress, Source};
-use samovar_store::NarReader;
+use samovar_store::{NarReader, NarSink};
 
 use crate::registration::Registration;
+
+/// Contents from this length on go from the page cache to the socket. Shorter ones cost less when
+/// they are read, because they share a write with others; the costs meet at 64 KiB.
+const RANGE_LEN_MIN: u64 = 128 * 1024;
+
+/// Bytes of files that a batch takes: few enough that a slow reader holds few descriptors, that
+/// others get their turn, and that the last look at the registration comes near the end.
+const RANGE_LEN_MAX: u64 = 512 * 1024;
 
 /// Bytes of a NAR on their way. The announced size is the database's: a NAR that turns out shorter
 /// or longer, or that is no longer the path it was, fails before its last piece is sent.
@@ -39,17 +49,13 @@ impl NarBody {
     }
 
     fn fill(&mut self, batch: &mut Batch) -> io::Result<Progress> {
-        while self.left > 0 && batch.room_len() > 0 {
-            let room = batch.room();
-            let wanted = usize::try_from(self.left)
-                .unwrap_or(usize::MAX)
-                .min(room.len());
-            let filled = self.reader.fill(&mut room[..wanted])?;
-            if filled == 0 {
+        let mut sink = BatchSink::new(batch);
+        while self.left > 0 && !sink.room().is_empty() {
+            let pulled = self.reader.pull(&mut sink, self.left)?;
+            if pulled == 0 {
                 return Err(wrong_size("shorter"));
             }
-            batch.advance(filled);
-            self.left -= filled as u64;
+            self.left -= pulled;
         }
         if self.left > 0 {
             return Ok(Progress::More);
@@ -69,6 +75,46 @@ impl NarBody {
     }
 }
 
+/// A batch as a place for a NAR: small contents in its memory, large ones as ranges.
+struct BatchSink<'a> {
+    batch: &'a mut Batch,
+    /// What may still be added as ranges.
+    range_left: u64,
+}
+
+impl<'a> BatchSink<'a> {
+    fn new(batch: &'a mut Batch) -> Self {
+        let range_left = RANGE_LEN_MAX;
+        Self { batch, range_left }
+    }
+}
+
+impl NarSink for BatchSink<'_> {
+    fn room(&mut self) -> &mut [u8] {
+        match self.range_left {
+            0 => &mut [],
+            _ => self.batch.room(),
+        }
+    }
+
+    fn advance(&mut self, len: usize) {
+        self.batch.advance(len);
+    }
+
+    fn range_len(&self, left_len: u64) -> u64 {
+        if self.batch.takes_files() && left_len >= RANGE_LEN_MIN {
+            left_len.min(self.range_left)
+        } else {
+            0
+        }
+    }
+
+    fn range(&mut self, file: Arc<File>, offset: u64, len: u64) {
+        self.range_left = self.range_left.saturating_sub(len);
+        self.batch.file(file, offset, len);
+    }
+}
+
 fn wrong_size(how: &str) -> io::Error {
     io::Error::new(
         io::ErrorKind::InvalidData,
@@ -84,6 +130,10 @@ impl Source for NarBody {
     fn pull(&mut self, batch: &mut Batch) -> io::Result<Progress> {
         self.fill(batch)
             .inspect_err(|error| self.registration.report(error))
+    }
+
+    fn file_failed(&mut self, error: &io::Error) {
+        self.registration.report(error);
     }
 }
 

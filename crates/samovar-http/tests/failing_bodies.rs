@@ -6,15 +6,16 @@
 mod support;
 
 use std::io::{Read, Write};
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use samovar_http::http::Status;
 use samovar_http::{
-    Batch, Body, Exchange, Head, Inline, Observer, Prepared, Progress, Reply, Request, Response,
-    Service, Source, Turn,
+    Batch, Body, Exchange, Head, Inline, Intake, Observer, Prepared, Progress, Reply, Request,
+    Response, Service, Source, Turn,
 };
-use support::{Reader, connect, serve};
+use support::{By, Reader, connect, serve};
 
 struct Routes {
     prepared: Prepared,
@@ -167,4 +168,48 @@ fn a_head_that_blocks_stays_in_order() {
     let start = received.windows(2).position(|pair| pair == b": ").unwrap() + 2;
     assert!(received[start..].starts_with(&letters(20_000_000)));
     assert!(received.ends_with(b"tail"));
+}
+
+/// A file of which more is announced than there is.
+struct ShortFile {
+    file: Arc<std::fs::File>,
+    told: Arc<AtomicUsize>,
+}
+
+impl Source for ShortFile {
+    fn len(&self) -> Option<u64> {
+        Some(2000)
+    }
+
+    fn pull(&mut self, batch: &mut Batch) -> std::io::Result<Progress> {
+        batch.file(Arc::clone(&self.file), 0, 2000);
+        Ok(Progress::End)
+    }
+
+    fn file_failed(&mut self, error: &std::io::Error) {
+        assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof);
+        self.told.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// Over a plain connection the kernel reads the file, so the source would not know.
+#[test]
+fn a_source_is_told_that_its_file_failed() {
+    let told = Arc::new(AtomicUsize::new(0));
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(&[b'x'; 1999]).unwrap();
+    let (file, tells) = (Arc::new(file), Arc::clone(&told));
+    let service = By {
+        handle: move |_: &mut Request| {
+            let (file, told) = (Arc::clone(&file), Arc::clone(&tells));
+            Response::new(Status::OK, Body::Source(Box::new(ShortFile { file, told })))
+        },
+        intake: Intake::Buffered(0),
+    };
+    let (_server, addr) = serve(service, |builder| builder.workers(1));
+    let mut client = connect(addr);
+    client.write_all(get("/").as_bytes()).unwrap();
+    let mut bytes = Vec::new();
+    assert!(client.read_to_end(&mut bytes).is_err());
+    assert_eq!(told.load(Ordering::SeqCst), 1);
 }

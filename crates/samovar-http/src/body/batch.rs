@@ -6,6 +6,8 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
+use rustix::io::Errno;
+
 use super::Buffer;
 use crate::io::sys;
 use crate::io::transport::Transport;
@@ -26,6 +28,7 @@ pub struct Batch {
     files: VecDeque<FilePart>,
     /// Bytes added since the last [`clear`](Self::clear), files included.
     added_len: u64,
+    takes_files: bool,
     waker: Waker,
 }
 
@@ -48,6 +51,15 @@ impl Batch {
             reserved_len: 0,
             files: VecDeque::new(),
             added_len: 0,
+            takes_files: false,
+        }
+    }
+
+    /// A batch for a socket that ranges of files go to best past this process.
+    pub(crate) fn of_files(waker: Waker) -> Self {
+        Self {
+            takes_files: true,
+            ..Self::new(waker)
         }
     }
 
@@ -92,8 +104,16 @@ impl Batch {
         len
     }
 
+    /// Whether a [`file`](Self::file) goes to the socket without passing through memory. If not,
+    /// it is correct all the same, but a source that can fill [`room`](Self::room) itself does
+    /// better to do so.
+    pub fn takes_files(&self) -> bool {
+        self.takes_files
+    }
+
     /// Adds a range of a file, which takes no room: the kernel sends it from the page cache.
-    /// A file that turns out shorter fails the body.
+    /// A file that turns out shorter fails the body; see
+    /// [`Source::file_failed`](super::Source::file_failed).
     pub fn file(&mut self, file: Arc<File>, offset: u64, len: u64) {
         if len > 0 {
             self.files.push_back(FilePart {
@@ -264,6 +284,11 @@ impl FilePart {
         self.left = self.left.saturating_sub(len);
         Ok(())
     }
+}
+
+/// Whether it is a file that failed, where an error may also be the socket's.
+pub(super) fn is_about_file(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::UnexpectedEof || Errno::from_io_error(error) == Some(Errno::IO)
 }
 
 fn became_shorter() -> io::Error {

@@ -58,6 +58,13 @@ pub trait Source: Send {
     /// Any; the connection is reset, because part of the body has left already.
     fn pull(&mut self, batch: &mut Batch) -> io::Result<Progress>;
 
+    /// Told that the body has failed because of a range of a file that was added to a batch: it
+    /// cannot be read, or is shorter than it was. There is no further [`pull`](Self::pull).
+    fn file_failed(&mut self, error: &io::Error) {
+        // Most have nobody to tell; the server's observer is told in any case.
+        let _unused = error;
+    }
+
     /// Fields that are known only behind the body: name and value. Asked once after
     /// [`Progress::End`], and only where the peer can be told; see
     /// [`Response::trailers`](crate::Response::trailers).

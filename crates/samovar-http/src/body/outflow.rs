@@ -50,7 +50,8 @@ impl Outflow {
         }
         loop {
             if let Some(batch) = &mut self.batch {
-                take(batch, &mut block)?;
+                let source = &mut self.source;
+                take(batch, &mut block).inspect_err(|error| source.file_failed(error))?;
                 if !batch.is_sent() {
                     batch.release_buffer();
                     let progress = Progress::More;

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::{Batch, Progress, Source};
+use super::{Batch, Progress, Source, batch};
 use crate::io::transport::Transport;
 use crate::io::wake::Waker;
 use crate::proto::encode;
@@ -110,7 +110,12 @@ impl Transfer {
         self.is_waiting = false;
         loop {
             if let Some(batch) = &mut self.batch {
-                let sent_len = batch.send(transport)?;
+                let source = &mut self.source;
+                let sent_len = batch.send(transport).inspect_err(|error| {
+                    if batch::is_about_file(error) {
+                        source.file_failed(error);
+                    }
+                })?;
                 self.sent_len += sent_len;
                 turn_len += sent_len;
                 if !batch.is_sent() {
@@ -133,15 +138,21 @@ impl Transfer {
             if turn_len >= TURN_LEN {
                 return Ok(Outcome::Yield);
             }
-            self.refill(lead, waker)?;
+            self.refill(transport, lead, waker)?;
         }
     }
 
-    fn refill(&mut self, lead: &mut Vec<u8>, waker: &Waker) -> io::Result<()> {
-        let mut batch = self
-            .batch
-            .take()
-            .unwrap_or_else(|| Batch::new(waker.clone()));
+    fn refill(
+        &mut self,
+        transport: &Transport,
+        lead: &mut Vec<u8>,
+        waker: &Waker,
+    ) -> io::Result<()> {
+        let new = || match transport.prefers_files() {
+            true => Batch::of_files(waker.clone()),
+            false => Batch::new(waker.clone()),
+        };
+        let mut batch = self.batch.take().unwrap_or_else(new);
         // A source that panics has failed too.
         self.is_source_failed = true;
         self.fill(&mut batch, lead)?;

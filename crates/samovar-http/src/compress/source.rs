@@ -76,7 +76,9 @@ impl Compressed {
             return Ok(false);
         };
         let mut piece = [0; PIECE_LEN];
-        let len = batch.read(&mut piece)?;
+        let inner = &mut self.inner;
+        let read = batch.read(&mut piece);
+        let len = read.inspect_err(|error| inner.file_failed(error))?;
         if len == 0 {
             // Its memory is worth more to others, unless it is needed again at once.
             batch.clear();

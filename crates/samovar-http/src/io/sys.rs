@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketFlags, sockopt};
+use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketAddrAny, SocketFlags, sockopt};
 
 use crate::head::Peer;
 
@@ -227,6 +227,27 @@ pub(crate) fn send_file(
             Err(error) => return Err(error.into()),
         }
     }
+}
+
+/// Whether a range of a file costs less by [`send_file`] than read and sent.
+///
+/// It does, but for one case: to a peer on this machine, under a congestion control that paces.
+/// What it sends then comes in many small pieces, which cost the peer twice what we save.
+pub(crate) fn prefers_files(socket: impl AsFd) -> bool {
+    // A Unix socket has none.
+    let Ok(congestion) = sockopt::tcp_congestion(&socket) else {
+        return true;
+    };
+    let ip = |addr: io::Result<Option<SocketAddrAny>>| {
+        let addr = SocketAddr::try_from(addr.ok()??).ok()?;
+        Some(addr.ip().to_canonical())
+    };
+    let peer = ip(rustix::net::getpeername(&socket).map_err(io::Error::from));
+    let own = ip(rustix::net::getsockname(&socket)
+        .map(Some)
+        .map_err(io::Error::from));
+    let is_local = peer.is_some_and(|peer| peer.is_loopback() || Some(peer) == own);
+    !(is_local && congestion.starts_with("bbr"))
 }
 
 /// Says that nothing more will be written; the peer may still write.

@@ -90,6 +90,11 @@ impl Transport {
         }
     }
 
+    /// Whether the kernel sends a range of a file faster than this process could.
+    pub(crate) fn prefers_files(&self) -> bool {
+        self.plain().is_some_and(sys::prefers_files)
+    }
+
     /// Says that nothing more will be written; the peer may still write.
     pub(crate) fn shutdown_write(&mut self) -> io::Result<()> {
         match self {

@@ -39,7 +39,7 @@ use samovar_nix::nar::{Discard, Encoder, Listing};
 
 pub use error::TreeError;
 pub use identity::Identity;
-pub use nar_reader::NarReader;
+pub use nar_reader::{NarReader, NarSink};
 pub use walk::{Contents, Step, Walk};
 
 use crate::daemon::RemoteNar;

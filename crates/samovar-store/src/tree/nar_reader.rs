@@ -9,9 +9,11 @@
 //! row came without waiting. On a cold tree that is several times as fast as one file after
 //! another; on a warm one it costs nothing, because it does not happen.
 
+use std::fs::File;
 use std::io::{self, IoSliceMut};
+use std::sync::Arc;
 
-use rustix::fd::OwnedFd;
+use rustix::fd::AsFd;
 use rustix::io::{Errno, ReadWriteFlags};
 
 use super::TreeError;
@@ -37,6 +39,46 @@ const SUSPECT_FILE_COUNT: u32 = 8;
 /// A buffer is full when less than this of it is free and the next contents do not fit: two reads
 /// of one small file cost more than a slightly shorter buffer.
 const REST_LEN_MAX: usize = 16 * 1024;
+
+/// Where a NAR goes, piece by piece: memory, and ranges of files for whoever can send them without
+/// reading them.
+pub trait NarSink {
+    /// Memory for the next bytes. Empty: that is enough for now.
+    fn room(&mut self) -> &mut [u8];
+
+    /// Counts the first `len` bytes of [`room`](Self::room) as filled.
+    fn advance(&mut self, len: usize);
+
+    /// How many bytes of a file it would rather have as a range, if `left_len` bytes of it come
+    /// next. 0: they are read into the room.
+    fn range_len(&self, left_len: u64) -> u64;
+
+    /// Takes the range that it wanted. A file can become shorter after this: whoever reads it must
+    /// not end the NAR well then.
+    fn range(&mut self, file: Arc<File>, offset: u64, len: u64);
+}
+
+/// Memory alone.
+struct Slice<'a> {
+    buffer: &'a mut [u8],
+    filled: usize,
+}
+
+impl NarSink for Slice<'_> {
+    fn room(&mut self) -> &mut [u8] {
+        self.buffer.get_mut(self.filled..).unwrap_or_default()
+    }
+
+    fn advance(&mut self, len: usize) {
+        self.filled += len;
+    }
+
+    fn range_len(&self, _: u64) -> u64 {
+        0
+    }
+
+    fn range(&mut self, _: Arc<File>, _: u64, _: u64) {}
+}
 
 /// Reads a NAR.
 #[derive(Debug)]
@@ -115,15 +157,37 @@ impl NarReader {
     ///
     /// Any [`TreeError`]; bytes of this call are lost, and every later call fails, too.
     pub fn fill(&mut self, buffer: &mut [u8]) -> Result<usize, TreeError> {
+        let mut slice = Slice { buffer, filled: 0 };
+        self.pull(&mut slice, u64::MAX)?;
+        Ok(slice.filled)
+    }
+
+    /// Gives the next bytes to a sink, `len_max` at most, until it has no room; says how many they
+    /// were: 0 at the end of the NAR. Fewer than the sink has room for does not mean the end.
+    ///
+    /// Blocks as [`fill`](Self::fill) does.
+    ///
+    /// # Errors
+    ///
+    /// Any [`TreeError`]; what the sink has got in this call is part of the NAR, but not all there
+    /// was, and every later call fails, too.
+    pub fn pull(&mut self, sink: &mut impl NarSink, len_max: u64) -> Result<u64, TreeError> {
         if self.failed {
             return Err(TreeError::Changed);
         }
         let result = match &mut self.source {
-            Source::Files(files) => files.fill(buffer),
-            Source::Daemon(daemon) => daemon.fill(buffer).map_err(TreeError::Daemon),
+            Source::Files(files) => files.pull(sink, len_max),
+            Source::Daemon(daemon) => {
+                let room = up_to(sink.room(), len_max);
+                let filled = daemon.fill(room).map_err(TreeError::Daemon);
+                filled.map(|len| {
+                    sink.advance(len);
+                    len as u64
+                })
+            }
         };
         match &result {
-            Ok(len) => self.position += *len as u64,
+            Ok(len) => self.position += len,
             Err(_) => self.failed = true,
         }
         result
@@ -162,12 +226,15 @@ impl io::Read for NarReader {
 }
 
 impl FileSource {
-    fn fill(&mut self, buffer: &mut [u8]) -> Result<usize, TreeError> {
-        let mut filled = 0;
-        while filled < buffer.len() {
+    fn pull(&mut self, sink: &mut impl NarSink, len_max: u64) -> Result<u64, TreeError> {
+        let mut pulled = 0;
+        while pulled < len_max {
             self.look_ahead()?;
-            let free = &mut buffer[filled..];
-            let free_len = free.len() as u64;
+            let room = up_to(sink.room(), len_max - pulled);
+            let room_len = room.len();
+            if room_len == 0 {
+                break;
+            }
             let len = match self.plan.front() {
                 None if self.plan.has_ended() => break,
                 None => {
@@ -175,36 +242,53 @@ impl FileSource {
                     continue;
                 }
                 Some(Segment::Framing(len)) => {
-                    let framing_len = free.len().min(*len);
-                    let framing = self.plan.framing(framing_len);
-                    free[..framing.len()].copy_from_slice(framing);
-                    framing.len()
-                }
-                Some(Segment::Contents { start, size, .. })
-                    if filled > 0 && free.len() < REST_LEN_MAX && free_len < *size - *start =>
-                {
-                    break;
+                    let framing = self.plan.framing(room_len.min(*len));
+                    room[..framing.len()].copy_from_slice(framing);
+                    let len = framing.len();
+                    sink.advance(len);
+                    len as u64
                 }
                 Some(Segment::Contents { file, start, size }) => {
-                    let wanted =
-                        usize::try_from((*size - *start).min(free_len)).unwrap_or(free.len());
-                    let free = &mut free[..wanted];
-                    let len = read(file, free, *start, &mut self.temperature)?;
-                    if len == 0 {
-                        return Err(TreeError::Short {
-                            announced: *size,
-                            found: *start,
-                        });
+                    let left = *size - *start;
+                    let range_len = sink.range_len(left).min(left).min(len_max - pulled);
+                    if range_len > 0 {
+                        if *start == 0 {
+                            self.temperature.probe(file)?;
+                        }
+                        self.range(sink, range_len)?;
+                        range_len
+                    } else if pulled > 0 && room_len < REST_LEN_MAX && (room_len as u64) < left {
+                        break;
+                    } else {
+                        let len = read(
+                            file,
+                            up_to(sink.room(), left.min(len_max - pulled)),
+                            *start,
+                            &mut self.temperature,
+                        )?;
+                        if len == 0 {
+                            return Err(TreeError::Short {
+                                announced: *size,
+                                found: *start,
+                            });
+                        }
+                        sink.advance(len);
+                        len as u64
                     }
-                    len
                 }
                 // Skipping ends at its goal, and only what lies before the goal is not opened.
                 Some(Segment::Skipped(_)) => return Err(TreeError::Changed),
             };
-            self.plan.pass(len as u64);
-            filled += len;
+            self.plan.pass(len);
+            pulled += len;
         }
-        Ok(filled)
+        Ok(pulled)
+    }
+
+    fn range(&mut self, sink: &mut impl NarSink, len: u64) -> Result<(), TreeError> {
+        let (file, offset) = self.plan.shared_front().ok_or(TreeError::Changed)?;
+        sink.range(file, offset, len);
+        Ok(())
     }
 
     fn look_ahead(&mut self) -> Result<(), TreeError> {
@@ -256,6 +340,23 @@ impl Temperature {
         self.suspect_count = self.suspect_count.saturating_sub(1);
     }
 
+    /// Finds out about a file that is not read here.
+    fn probe(&mut self, file: impl AsFd) -> Result<(), TreeError> {
+        if !self.can_ask {
+            return Ok(());
+        }
+        let mut byte = [0];
+        let mut slices = [IoSliceMut::new(&mut byte)];
+        match rustix::io::preadv2(file, &mut slices, 0, ReadWriteFlags::NOWAIT) {
+            Ok(_) => self.note_warm(),
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => self.note_wait(),
+            Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => self.can_ask = false,
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
     /// A read would have waited.
     fn note_wait(&mut self) {
         if self.suspect_count > 0 || self.is_cold() {
@@ -265,15 +366,23 @@ impl Temperature {
     }
 }
 
+/// The start of `room`, `len_max` bytes at most.
+fn up_to(room: &mut [u8], len_max: u64) -> &mut [u8] {
+    let len = usize::try_from(len_max)
+        .unwrap_or(usize::MAX)
+        .min(room.len());
+    &mut room[..len]
+}
+
 fn read(
-    file: &OwnedFd,
+    file: impl AsFd,
     buffer: &mut [u8],
     offset: u64,
     temperature: &mut Temperature,
 ) -> Result<usize, TreeError> {
     if temperature.can_ask {
         let mut slices = [IoSliceMut::new(buffer)];
-        match rustix::io::preadv2(file, &mut slices, offset, ReadWriteFlags::NOWAIT) {
+        match rustix::io::preadv2(&file, &mut slices, offset, ReadWriteFlags::NOWAIT) {
             Ok(len) if len > 0 => {
                 if offset == 0 {
                     temperature.note_warm();
@@ -288,7 +397,7 @@ fn read(
         }
     }
     loop {
-        match rustix::io::pread(file, &mut *buffer, offset) {
+        match rustix::io::pread(&file, &mut *buffer, offset) {
             Err(Errno::INTR) => {}
             other => return Ok(other?),
         }

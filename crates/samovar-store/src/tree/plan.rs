@@ -1,8 +1,10 @@
 //! What comes next in a NAR: framing in memory, contents in open files.
 
 use std::collections::VecDeque;
+use std::fs::File;
+use std::sync::Arc;
 
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::Advice;
 use samovar_nix::nar::{EncodeError, Encoder, Sink};
 
@@ -20,12 +22,39 @@ pub(super) enum Segment {
     Framing(usize),
     /// The contents of a file, from `start` to `size`.
     Contents {
-        file: OwnedFd,
+        file: OpenFile,
         start: u64,
         size: u64,
     },
     /// So many bytes that nobody will ask for.
     Skipped(u64),
+}
+
+/// A file that is read here, or by whoever holds the shared descriptor, too.
+#[derive(Debug)]
+pub(super) enum OpenFile {
+    Own(OwnedFd),
+    /// Most files are small and never get here, which saves them an allocation.
+    Shared(Arc<File>),
+}
+
+impl OpenFile {
+    /// The file, for somebody else to read from.
+    fn share(self) -> Arc<File> {
+        match self {
+            Self::Own(file) => Arc::new(File::from(file)),
+            Self::Shared(file) => file,
+        }
+    }
+}
+
+impl AsFd for OpenFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Own(file) => file.as_fd(),
+            Self::Shared(file) => file.as_fd(),
+        }
+    }
 }
 
 /// The stretches of a NAR that are known and not yet read.
@@ -133,7 +162,7 @@ impl Plan {
             let _advised = rustix::fs::fadvise(&file, 0, len, Advice::WillNeed);
         }
         self.segments.push_back(Segment::Contents {
-            file,
+            file: OpenFile::Own(file),
             start: 0,
             size,
         });
@@ -146,6 +175,23 @@ impl Plan {
     pub(super) fn framing(&self, len: usize) -> &[u8] {
         let rest = &self.framing[self.framing_start..];
         &rest[..len.min(rest.len())]
+    }
+
+    /// The file at the front, if contents are there, and where they go on in it.
+    pub(super) fn shared_front(&mut self) -> Option<(Arc<File>, u64)> {
+        match self.segments.pop_front()? {
+            Segment::Contents { file, start, size } => {
+                let shared = file.share();
+                let file = OpenFile::Shared(Arc::clone(&shared));
+                self.segments
+                    .push_front(Segment::Contents { file, start, size });
+                Some((shared, start))
+            }
+            other => {
+                self.segments.push_front(other);
+                None
+            }
+        }
     }
 
     /// Passes `len` bytes of the stretch at the front, of which it has at least as many.
