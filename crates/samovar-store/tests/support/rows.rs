@@ -28,6 +28,10 @@ create table if not exists Refs (
 );
 create index if not exists IndexReferrer on Refs(referrer);
 create index if not exists IndexReference on Refs(reference);
+create trigger if not exists DeleteSelfRefs before delete on ValidPaths
+  begin
+    delete from Refs where referrer = old.id and reference = old.id;
+  end;
 create table if not exists DerivationOutputs (
     drv  integer not null,
     id   text not null,
