@@ -38,7 +38,8 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Builds a table of keys in any order; repeated ones count once.
+    /// Builds a table of keys in any order; repeated ones count once. The keys become the table
+    /// where they are: beside them it takes a byte for each.
     pub(super) fn build(seed: Seed, mut keys: Vec<Key>) -> Self {
         keys.sort_unstable_by(|left, right| {
             seed.mix(left)
@@ -46,7 +47,38 @@ impl Table {
                 .then_with(|| left.cmp(right))
         });
         keys.dedup();
-        Self::from_ordered(seed, keys.len(), keys.into_iter())
+        let key_count = keys.len();
+        keys.retain(|key| *key != EMPTY);
+        let mut table = Self {
+            seed,
+            home_count: home_count(key_count),
+            slots: Box::default(),
+            key_count,
+            holds_zero: keys.len() < key_count,
+        };
+        let mut is_taken = Vec::with_capacity(slot_count(key_count));
+        for key in &keys {
+            let home = table.home(seed.mix(key));
+            if is_taken.len() < home {
+                is_taken.resize(home, false);
+            }
+            is_taken.push(true);
+        }
+        let mut left = keys.len();
+        keys.reserve_exact(is_taken.len() - left);
+        keys.resize(is_taken.len(), EMPTY);
+        // From the end: no key moves towards the front, so its slot is empty or its own.
+        for (slot, _) in is_taken
+            .iter()
+            .enumerate()
+            .rev()
+            .filter(|(_, taken)| **taken)
+        {
+            left -= 1;
+            keys.swap(slot, left);
+        }
+        table.slots = keys.into_boxed_slice();
+        table
     }
 
     /// Merges two tables of the same seed.
@@ -88,15 +120,14 @@ impl Table {
     }
 
     fn from_ordered(seed: Seed, count_max: usize, keys: impl Iterator<Item = Key>) -> Self {
-        let home_count = (count_max * 100).div_ceil(LOAD_PERCENT).max(1);
         let mut table = Self {
             seed,
-            home_count: u64::try_from(home_count).unwrap_or(u64::MAX),
+            home_count: home_count(count_max),
             slots: Box::default(),
             key_count: 0,
             holds_zero: false,
         };
-        let mut slots = Vec::with_capacity(home_count + home_count / 64 + 8);
+        let mut slots = Vec::with_capacity(slot_count(count_max));
         for key in keys {
             table.key_count += 1;
             if key == EMPTY {
@@ -125,6 +156,18 @@ impl Table {
         zero.into_iter()
             .chain(self.slots.iter().copied().filter(|slot| *slot != EMPTY))
     }
+}
+
+/// Slots that the homes of so many keys are scaled to.
+fn home_count(key_count: usize) -> u64 {
+    let count = (key_count * 100).div_ceil(LOAD_PERCENT).max(1);
+    u64::try_from(count).unwrap_or(u64::MAX)
+}
+
+/// Slots that so many keys take, as a rule: the last ones may be pushed past the last home.
+fn slot_count(key_count: usize) -> usize {
+    let homes = (key_count * 100).div_ceil(LOAD_PERCENT);
+    homes + homes / 64 + 8
 }
 
 /// Two ordered sequences of keys as one, without repetitions.
