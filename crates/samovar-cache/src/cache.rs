@@ -120,7 +120,7 @@ impl Cache {
         &*self.store
     }
 
-    /// Loads the catalog, so that the first requests find it. Not needed: they would do it.
+    /// Begins to load the catalog, so that the first requests find it. Not needed: they would.
     pub fn warm_up(&self) {
         if let Some(catalog) = self.store.catalog() {
             // A store that cannot be read now, or only by way of the daemon, is asked again by the
@@ -151,8 +151,10 @@ impl Cache {
 
     fn narinfo(&self, hash_part: HashPart) -> Result<Response, StoreError> {
         let mut epoch = None;
-        // If the catalog cannot be brought up to date, the store may still answer by other means.
-        if let Some(Ok(snapshot)) = self.store.catalog().map(samovar_store::Catalog::refresh) {
+        // If the catalog cannot be brought up to date, or not at once, the store answers by other
+        // means.
+        if let Some(Ok(Some(snapshot))) = self.store.catalog().map(samovar_store::Catalog::refresh)
+        {
             if !snapshot.may_contain(&hash_part) {
                 self.recovered();
                 return Ok(no_path());

@@ -58,7 +58,7 @@ fn catalog(state_dir: PathBuf) -> Result<(), Failure> {
     let store = LocalStore::new(location)?;
     let catalog = store.catalog().ok_or("a local store has a catalog")?;
     let start = Instant::now();
-    let mut snapshot = catalog.refresh()?;
+    let mut snapshot = catalog.load()?;
     println!(
         "load: {} paths in {:?}, {} bytes",
         snapshot.path_count(),

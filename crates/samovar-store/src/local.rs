@@ -32,7 +32,7 @@ impl LocalStore {
     /// [`StoreError::Io`] when no thread can be started.
     pub fn new(location: Location) -> Result<Self, StoreError> {
         let database = Arc::new(Database::new(&location));
-        let catalog = Catalog::new(Arc::clone(&database), location.store_dir.clone())?;
+        let catalog = Catalog::new(Arc::clone(&database), &location.store_dir)?;
         Ok(Self {
             location,
             database,

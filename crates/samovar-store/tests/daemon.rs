@@ -304,7 +304,7 @@ fn the_daemon_stands_in_until_the_database_can_be_read() {
     std::fs::rename(&away, nix.database()).unwrap();
     let store = open(Some("daemon"), &nix.settings()).unwrap();
     assert!(store.lookup(path.hash_part()).unwrap().is_some());
-    assert!(store.catalog().unwrap().refresh().is_ok());
+    assert!(store.catalog().unwrap().load().is_ok());
     assert!(store.tree(&path).unwrap().path().is_some());
     assert!(nar(&store.tree(&path).unwrap()) == nix.dump(&path));
 }
@@ -321,7 +321,7 @@ fn metadata_by_the_daemon_and_files_by_ourselves() {
     let store = DaemonStore::new(LocalStore::new(location).unwrap(), daemon(&nix));
     assert!(store.lookup(path.hash_part()).unwrap().is_some());
     assert!(store.tree(&path).unwrap().path().is_some());
-    assert!(store.catalog().unwrap().refresh().is_err());
+    assert!(store.catalog().unwrap().load().is_err());
     assert_eq!(store.probe(), Ok(()));
 }
 

@@ -22,7 +22,7 @@ fn ask(store: &LocalStore, number: u32) -> Result<bool, StoreError> {
     let catalog = store.catalog().unwrap();
     let mut snapshot = catalog.current();
     if !catalog.check(&mut snapshot) {
-        snapshot = catalog.refresh()?;
+        snapshot = catalog.load()?;
     }
     let hash_part = rows::path(number).hash_part();
     if snapshot.may_contain(&hash_part) {
@@ -68,7 +68,7 @@ fn locked_in_rollback_mode() {
     for number in 0..1000 {
         assert_eq!(lookup(&store, number), Err(StoreError::Busy));
     }
-    let refreshed = store.catalog().unwrap().refresh();
+    let refreshed = store.catalog().unwrap().load();
     assert_eq!(refreshed.map(drop), Err(StoreError::Busy));
     assert!(
         start.elapsed() < Duration::from_millis(1500),

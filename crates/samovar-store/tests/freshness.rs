@@ -28,7 +28,7 @@ fn one_thread(place: &Rows, store: &LocalStore, number: u32, round_count: u32) {
     let hash_part = rows::path(number).hash_part();
     let mut ask = || {
         if !catalog.check(&mut snapshot) {
-            snapshot = catalog.refresh().expect("the database can be read");
+            snapshot = catalog.load().expect("the database can be read");
         }
         if !snapshot.may_contain(&hash_part) {
             return None;

@@ -15,7 +15,7 @@ use support::{NixStore, absent};
 
 /// What a client would learn: through the catalog first, as a server does.
 fn ask(store: &LocalStore, path: &StorePath) -> Option<NarHash> {
-    let snapshot = store.catalog().unwrap().refresh().unwrap();
+    let snapshot = store.catalog().unwrap().load().unwrap();
     let info = store.lookup(path.hash_part()).unwrap();
     assert!(snapshot.may_contain(&path.hash_part()) || info.is_none());
     info.map(|info| info.nar_hash)
@@ -134,14 +134,14 @@ fn rows_without_a_store_path_hide_no_others() {
     };
     insert(&"/nix/store/odd");
     insert(&"/elsewhere/zs83x50c7jbs0hj70ivx7ykckxh2zzl5-a");
-    assert_eq!(catalog.refresh().unwrap().path_count(), 0);
+    assert_eq!(catalog.load().unwrap().path_count(), 0);
     rows::register(&writer, 1, 1);
-    assert_eq!(catalog.refresh().unwrap().path_count(), 1);
+    assert_eq!(catalog.load().unwrap().path_count(), 1);
     insert(&"");
     // Behind all text in the order of the index.
     insert(&[0xff_u8, 0xfe].as_slice());
     rows::register(&writer, 2, 1);
-    let snapshot = catalog.refresh().unwrap();
+    let snapshot = catalog.load().unwrap();
     assert_eq!(snapshot.path_count(), 2);
     for number in [1, 2] {
         let hash_part = rows::path(number).hash_part();

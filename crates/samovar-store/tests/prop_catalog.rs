@@ -65,7 +65,7 @@ impl Thread {
     fn ask(&mut self, store: &LocalStore, number: u32) -> Option<PathInfo> {
         let catalog = store.catalog().unwrap();
         if !catalog.check(&mut self.snapshot) {
-            self.snapshot = catalog.refresh().unwrap();
+            self.snapshot = catalog.load().unwrap();
         }
         let hash_part = rows::path(number).hash_part();
         if !self.snapshot.may_contain(&hash_part) {

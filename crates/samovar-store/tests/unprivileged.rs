@@ -40,7 +40,7 @@ fn reader_process() {
         let number: u32 = line.unwrap().parse().unwrap();
         let hash_part = rows::path(number).hash_part();
         if !catalog.check(&mut snapshot) {
-            match catalog.refresh() {
+            match catalog.load() {
                 Ok(fresh) => snapshot = fresh,
                 Err(error) => {
                     println!("{REPLY}{error:?}");

@@ -1,166 +1,230 @@
-//! Reading hash parts from the database: all of them, or the new ones.
+//! Who reads hash parts from the database, and when: see the state machine in the parent module.
 
 use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
-use rusqlite::types::ValueRef;
-use rusqlite::{Connection, Row};
-use samovar_nix::{HashPart, StoreDir};
+use rusqlite::Connection;
+use samovar_nix::StoreDir;
 
+use super::base::{Advance, Base, Reader};
 use super::set::Set;
-use super::table::Key;
+use super::{Shared, Snapshot};
 use crate::database::{Session, Token, store_error};
-use crate::error::StoreError;
-
-/// Rows that are read again to see whether this is still the database of last time.
-const TAIL_COUNT: usize = 64;
-
-/// As many of these rows must be there still. A database restored from elsewhere gives its numbers
-/// out anew, and a few rows may have the same ones by chance; a small one is loaded whole.
-const KNOWN_COUNT_MIN: usize = TAIL_COUNT / 2;
-
-/// Fewer paths than this are loaded anew without a thought: it takes milliseconds.
-const RELOAD_COUNT_MIN: usize = 4096;
+use crate::error::{Operation, StoreError, Unavailable};
 
 /// Attempts to read a database in rollback mode between two commits.
 const ATTEMPT_COUNT_MAX: u32 = 4;
 
-/// The index on `path` alone answers this, without the rows themselves.
-const ALL: &str = "select path from ValidPaths order by path";
+/// Large loads in a row, each of which found the database replaced under it.
+const LOAD_COUNT_MAX: u32 = 4;
 
-const LAST: &str = "select id, path from ValidPaths order by id desc limit ?1";
+/// How long nothing large is loaded after an attempt that failed, perhaps after seconds of work.
+const FAILURE_LIFE: Duration = Duration::from_secs(1);
 
-const SINCE: &str = "select id, path from ValidPaths where id >= ?1 order by id";
+/// SQLite's own frames are small; sorting and parsing need next to nothing.
+const STACK_LEN: usize = 512 * 1024;
 
-/// Remembers what was read so far.
+/// The state of reading, behind the catalog's lock.
 #[derive(Debug)]
 pub(super) struct Loader {
-    prefix: String,
-    set: Set,
-    /// How many paths the last complete load found.
-    loaded_count: usize,
-    /// The last rows seen, by rising id. Empty until something was loaded.
-    tail: Vec<(i64, Key)>,
+    reader: Reader,
+    /// `None` until something was read, and when that turned out to be of another database.
+    base: Option<Base>,
+    large: Large,
+}
+
+/// The thread that reads everything.
+#[derive(Debug)]
+enum Large {
+    Idle,
+    Running(JoinHandle<()>),
+    Failed { error: StoreError, at: Instant },
+}
+
+/// What the thread begins with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Extent {
+    Everything,
+    /// What is new, in many small parts.
+    New,
+}
+
+/// What bringing the base up to date has come to.
+enum Step<T> {
+    Done(T),
+    /// There is more to read than somebody may wait for.
+    Left(Extent),
 }
 
 impl Loader {
-    pub(super) fn new(store_dir: StoreDir) -> Self {
-        let prefix = format!("{store_dir}/");
+    pub(super) fn new(store_dir: &StoreDir) -> Self {
         Self {
-            prefix,
-            set: Set::empty(),
-            loaded_count: 0,
-            tail: Vec::new(),
+            reader: Reader::new(store_dir),
+            base: None,
+            large: Large::Idle,
         }
     }
 
-    /// Reads what is new. The token is older than the set or as old, never newer.
-    pub(super) fn load(
+    /// Publishes what is new. `None` when that is much: then a thread is at it.
+    pub(super) fn refresh(
         &mut self,
+        shared: &Arc<Shared>,
+    ) -> Result<Option<Arc<Snapshot>>, StoreError> {
+        let session = shared.database.session()?;
+        let current = shared.current();
+        if current.is_truth_of(session.source()) {
+            return Ok(Some(current));
+        }
+        if self.base.is_none() && self.is_large_running() {
+            return Ok(None);
+        }
+        match self.publish(shared, &session) {
+            Ok(Step::Done(snapshot)) => {
+                if self.base.as_ref().is_some_and(Base::is_worn) {
+                    self.start_large(shared, Extent::Everything)?;
+                }
+                Ok(Some(snapshot))
+            }
+            Ok(Step::Left(extent)) => {
+                self.start_large(shared, extent)?;
+                Ok(None)
+            }
+            Err(error) => {
+                session.source().retire();
+                Err(error)
+            }
+        }
+    }
+
+    /// Whether everything is being read, and why that failed if it did a moment ago.
+    pub(super) fn large(&self) -> Result<bool, StoreError> {
+        match &self.large {
+            Large::Failed { error, at } if at.elapsed() < FAILURE_LIFE => Err(*error),
+            _ => Ok(self.is_large_running()),
+        }
+    }
+
+    /// The thread that reads everything, to be waited for by somebody who does not hold the lock.
+    pub(super) fn take_thread(&mut self) -> Option<JoinHandle<()>> {
+        match std::mem::replace(&mut self.large, Large::Idle) {
+            Large::Running(thread) => Some(thread),
+            Large::Idle | Large::Failed { .. } => None,
+        }
+    }
+
+    fn publish(
+        &mut self,
+        shared: &Shared,
         session: &Arc<Session>,
-    ) -> Result<(Option<Token>, Set), StoreError> {
+    ) -> Result<Step<Arc<Snapshot>>, StoreError> {
+        Ok(match self.step(session)? {
+            Step::Done((token, set)) => Step::Done(shared.publish(session, token, set)),
+            Step::Left(extent) => Step::Left(extent),
+        })
+    }
+
+    /// The set as of now, with a token that is as old or older, if one could be had.
+    fn step(&mut self, session: &Arc<Session>) -> Result<Step<(Option<Token>, Set)>, StoreError> {
         let lease = session.lease()?;
         let source = session.source();
-        for _ in 0..ATTEMPT_COUNT_MAX {
+        let mut attempt = 1;
+        loop {
             let token = source.read();
-            self.load_once(&lease)?;
-            if !source.needs_confirmation() || source.read() == token {
-                return Ok((token, self.set.clone()));
-            }
-        }
-        Ok((None, self.set.clone()))
-    }
-
-    fn load_once(&mut self, connection: &Connection) -> Result<(), StoreError> {
-        // Also ends the transaction when an error returns early.
-        let transaction = connection
-            .unchecked_transaction()
-            .map_err(|error| store_error(&error))?;
-        if !self.load_new(&transaction)? {
-            self.load_all(&transaction)?;
-        }
-        transaction.finish().map_err(|error| store_error(&error))
-    }
-
-    /// Adds the rows since last time. `false` when everything must be loaded instead.
-    fn load_new(&mut self, connection: &Connection) -> Result<bool, StoreError> {
-        let Some(&(first_id, _)) = self.tail.first() else {
-            return Ok(false);
-        };
-        let last_id = self.tail.last().map_or(first_id, |&(id, _)| id);
-        let mut known = Vec::new();
-        let mut new = Vec::new();
-        let mut statement = connection
-            .prepare_cached(SINCE)
-            .map_err(|error| store_error(&error))?;
-        let mut rows = statement
-            .query([first_id])
-            .map_err(|error| store_error(&error))?;
-        while let Some(row) = rows.next().map_err(|error| store_error(&error))? {
-            let Some(entry) = self.entry(row)? else {
-                continue;
-            };
-            if entry.0 > last_id {
-                new.push(entry)
-            } else {
-                known.push(entry)
-            }
-        }
-        let unchanged =
-            known.len() >= KNOWN_COUNT_MIN && known.iter().all(|entry| self.tail.contains(entry));
-        let grown = self.set.key_count() + new.len() > 2 * self.loaded_count + RELOAD_COUNT_MIN;
-        if !unchanged || grown {
-            return Ok(false);
-        }
-        self.set = self.set.with(new.iter().map(|&(_, key)| key).collect());
-        known.extend(new);
-        known.drain(..known.len().saturating_sub(TAIL_COUNT));
-        self.tail = known;
-        Ok(true)
-    }
-
-    fn load_all(&mut self, connection: &Connection) -> Result<(), StoreError> {
-        let mut keys = Vec::new();
-        {
-            let mut statement = connection
-                .prepare_cached(ALL)
+            // Also ends the transaction when an error returns early.
+            let transaction = lease
+                .unchecked_transaction()
                 .map_err(|error| store_error(&error))?;
-            let mut rows = statement.query([]).map_err(|error| store_error(&error))?;
-            while let Some(row) = rows.next().map_err(|error| store_error(&error))? {
-                keys.extend(self.key(row, 0)?);
+            let set = match self.advance(&transaction)? {
+                Step::Done(set) => set,
+                Step::Left(extent) => return Ok(Step::Left(extent)),
+            };
+            transaction.finish().map_err(|error| store_error(&error))?;
+            if !source.needs_confirmation() || source.read() == token {
+                return Ok(Step::Done((token, set)));
+            }
+            if attempt == ATTEMPT_COUNT_MAX {
+                return Ok(Step::Done((None, set)));
+            }
+            attempt += 1;
+        }
+    }
+
+    fn advance(&mut self, connection: &Connection) -> Result<Step<Set>, StoreError> {
+        if let Some(base) = &mut self.base {
+            match base.advance(&self.reader, connection)? {
+                Advance::Done => return Ok(Step::Done(base.set.clone())),
+                Advance::More => return Ok(Step::Left(Extent::New)),
+                Advance::Foreign => self.base = None,
             }
         }
-        let mut statement = connection
-            .prepare_cached(LAST)
-            .map_err(|error| store_error(&error))?;
-        let mut rows = statement
-            .query([i64::try_from(TAIL_COUNT).unwrap_or(i64::MAX)])
-            .map_err(|error| store_error(&error))?;
-        let mut tail = Vec::new();
-        while let Some(row) = rows.next().map_err(|error| store_error(&error))? {
-            tail.extend(self.entry(row)?);
+        let Some(base) = self.reader.read_small(connection)? else {
+            return Ok(Step::Left(Extent::Everything));
+        };
+        Ok(Step::Done(self.base.insert(base).set.clone()))
+    }
+
+    fn is_large_running(&self) -> bool {
+        matches!(&self.large, Large::Running(thread) if !thread.is_finished())
+    }
+
+    fn start_large(&mut self, shared: &Arc<Shared>, extent: Extent) -> Result<(), StoreError> {
+        // Its error is for whoever waits; the others ask the database.
+        if self.large() != Ok(false) {
+            return Ok(());
         }
-        tail.reverse();
-        self.tail = tail;
-        self.loaded_count = keys.len();
-        self.set = Set::build(keys);
+        let (shared, reader) = (Arc::clone(shared), self.reader.clone());
+        let thread = std::thread::Builder::new()
+            .name("store-loader".into())
+            .stack_size(STACK_LEN)
+            .spawn(move || {
+                let outcome = load_large(&shared, &reader, extent);
+                shared.loader().large = match outcome {
+                    Ok(()) => Large::Idle,
+                    Err(error) => Large::Failed {
+                        error,
+                        at: Instant::now(),
+                    },
+                };
+                shared.loaded.notify_all();
+            })
+            .map_err(|error| StoreError::io(Operation::StartThread, &error))?;
+        self.large = Large::Running(thread);
         Ok(())
     }
+}
 
-    fn entry(&self, row: &Row<'_>) -> Result<Option<(i64, Key)>, StoreError> {
-        let id = row.get(0).map_err(|error| store_error(&error))?;
-        Ok(self.key(row, 1)?.map(|key| (id, key)))
-    }
-
-    /// The hash part of a path in a row. `None` for a row without one: no request can name it, and
-    /// it must not keep the others from being found.
-    fn key(&self, row: &Row<'_>, column: usize) -> Result<Option<Key>, StoreError> {
-        let ValueRef::Text(path) = row.get_ref(column).map_err(|error| store_error(&error))? else {
-            return Ok(None);
+/// The thread's work: without the lock while everything is read, with it for each small part.
+fn load_large(shared: &Arc<Shared>, reader: &Reader, begin: Extent) -> Result<(), StoreError> {
+    let mut extent = begin;
+    let mut load_count = 0;
+    while !shared.is_dropped() {
+        let session = shared.database.session()?;
+        let outcome = match extent {
+            Extent::Everything if load_count == LOAD_COUNT_MAX => {
+                Err(StoreError::Unavailable(Unavailable::BeingReplaced))
+            }
+            Extent::Everything => {
+                load_count += 1;
+                reader
+                    .read_large(&session, || shared.is_dropped())
+                    .and_then(|base| {
+                        let mut loader = shared.loader();
+                        // Cancelled, there is none, and the next step will not be taken either.
+                        loader.base = base;
+                        loader.publish(shared, &session)
+                    })
+            }
+            Extent::New => shared.loader().publish(shared, &session),
         };
-        Ok(path
-            .strip_prefix(self.prefix.as_bytes())
-            .and_then(|base_name| base_name.get(..32))
-            .and_then(|hash_part| HashPart::parse(hash_part).ok())
-            .map(|hash_part| *hash_part.as_bytes()))
+        match outcome {
+            Ok(Step::Done(_)) => return Ok(()),
+            Ok(Step::Left(left)) => extent = left,
+            Err(error) => {
+                session.source().retire();
+                return Err(error);
+            }
+        }
     }
+    Ok(())
 }

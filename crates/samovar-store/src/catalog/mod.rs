@@ -9,13 +9,27 @@
 //! been deleted since it was loaded; ask the store.
 //!
 //! After a commit the tokens differ, `check` says so, and a worker thread calls
-//! [`Catalog::refresh`]: rows with an `id` above the last one seen are added. (`id` is an
-//! autoincrement column: it is never used twice.) The last few rows seen before are read again on
-//! that occasion. When none of them is there, or one has another path, this is not the database
-//! that was read before, and everything is loaded anew.
+//! [`Catalog::refresh`]. There are three cases:
 //!
-//! Another file under the same name has other tokens, which nobody reads: a thread looks at the
-//! path ten times a second and retires the snapshots of a file that is gone. `refresh` and all
+//! | what was read before | what `refresh` does | time |
+//! | --- | --- | --- |
+//! | this database | adds the rows with an `id` above the last one seen | 0.1 ms |
+//! | nothing or another one, and this is small | reads everything | milliseconds |
+//! | nothing or another one, and this is large | has a thread read everything, returns `None` | – |
+//!
+//! (`id` is an autoincrement column: it is never used twice.) To tell the first case from the
+//! others the newest rows that were there last time are read again. When most of them are gone, or
+//! one has another path, this is not the database that was read before.
+//!
+//! Nobody waits for the thread. While it reads, no snapshot is the truth, and everybody asks the
+//! database itself: slower, and just as right. It reads in chunks, each a short transaction, so
+//! that writers in rollback mode and checkpoints in WAL mode get their turn; what is committed
+//! meanwhile is found afterwards as any other new row. The same thread adds new rows when they are
+//! many, and reads everything anew, beside snapshots that go on being brought up to date, when much
+//! of the set may have been deleted.
+//!
+//! Another file under the same name has other tokens, which nobody reads: a second thread looks at
+//! the path ten times a second and retires the snapshots of a file that is gone. `refresh` and all
 //! look-ups look at the path themselves.
 //!
 //! # Limits
@@ -23,33 +37,51 @@
 //! | what | value | why |
 //! | --- | --- | --- |
 //! | memory for each path | 24 bytes | 20 are the hash part itself |
+//! | the same while everything is read | once more | the set before serves until then |
+//! | rows read while somebody waits | 4096 | milliseconds |
 //! | until `check` notices a replaced file | 100 ms | a look at it costs more than a `check` |
-//! | paths loaded and deleted | as many again as were loaded | then everything is loaded anew |
+//! | paths loaded and deleted | as many again as were loaded | then everything is read anew |
 
+mod base;
 mod keeper;
 mod loader;
 mod seed;
 mod set;
 mod table;
 
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
 
 use samovar_nix::{HashPart, StoreDir};
 
-use crate::database::{Database, Token, TokenSource};
+use crate::database::{Database, Session, Token, TokenSource};
 use crate::error::StoreError;
 use keeper::Keeper;
 use loader::Loader;
 use set::Set;
 
+/// How often somebody who waits for the thread makes sure that there still is one.
+const WAIT: Duration = Duration::from_millis(100);
+
 /// The hash parts of a store, shared by all threads.
 #[derive(Debug)]
 pub struct Catalog {
-    database: Arc<Database>,
-    current: RwLock<Arc<Snapshot>>,
-    loader: Mutex<Loader>,
+    shared: Arc<Shared>,
     /// Ends its thread when dropped.
     _keeper: Keeper,
+}
+
+/// What the catalog and the thread that reads everything have in common.
+#[derive(Debug)]
+struct Shared {
+    database: Arc<Database>,
+    current: RwLock<Arc<Snapshot>>,
+    /// Held while a few rows are read, never while everything is.
+    loader: Mutex<Loader>,
+    /// Notified when the thread that reads everything ends.
+    loaded: Condvar,
+    is_dropped: AtomicBool,
 }
 
 /// The hash parts at one moment; never changes.
@@ -66,7 +98,7 @@ pub struct Snapshot {
 
 impl Catalog {
     /// A catalog that is still empty: the first [`Catalog::check`] says no.
-    pub(crate) fn new(database: Arc<Database>, store_dir: StoreDir) -> Result<Self, StoreError> {
+    pub(crate) fn new(database: Arc<Database>, store_dir: &StoreDir) -> Result<Self, StoreError> {
         let empty = Snapshot {
             epoch: 0,
             token: None,
@@ -74,16 +106,20 @@ impl Catalog {
         };
         Ok(Self {
             _keeper: Keeper::start(Arc::downgrade(&database))?,
-            database,
-            current: RwLock::new(Arc::new(empty)),
-            loader: Mutex::new(Loader::new(store_dir)),
+            shared: Arc::new(Shared {
+                database,
+                current: RwLock::new(Arc::new(empty)),
+                loader: Mutex::new(Loader::new(store_dir)),
+                loaded: Condvar::new(),
+                is_dropped: AtomicBool::new(false),
+            }),
         })
     }
 
     /// The newest snapshot that somebody loaded, which may be out of date.
     #[must_use]
     pub fn current(&self) -> Arc<Snapshot> {
-        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+        self.shared.current()
     }
 
     /// Says whether `local` is the truth at this moment, after putting the newest shared snapshot
@@ -96,7 +132,7 @@ impl Catalog {
         if local.is_truth() {
             return true;
         }
-        let Ok(current) = self.current.try_read() else {
+        let Ok(current) = self.shared.current.try_read() else {
             return false;
         };
         if Arc::ptr_eq(&current, local) {
@@ -108,48 +144,87 @@ impl Catalog {
     }
 
     /// Brings the shared snapshot up to date and returns it. May block for SQL and for other
-    /// threads that do the same.
+    /// threads that do the same; milliseconds, unless the database is locked.
+    ///
+    /// `None` when there is too much to read for that: a thread is at it. Ask the store meanwhile.
     ///
     /// # Errors
     ///
     /// [`StoreError`] when the database cannot be read. Snapshots handed out before are no longer
     /// the truth then; ask again later.
-    pub fn refresh(&self) -> Result<Arc<Snapshot>, StoreError> {
+    pub fn refresh(&self) -> Result<Option<Arc<Snapshot>>, StoreError> {
         // The loader may be waiting for a database that is locked: do not wait behind it.
-        if self.database.is_busy() {
+        if self.shared.database.is_busy() {
             return Err(StoreError::Busy);
         }
-        let mut loader = self.loader.lock().unwrap_or_else(PoisonError::into_inner);
-        self.database.unless_busy(|| self.refresh_by(&mut loader))
+        let mut loader = self.shared.loader();
+        self.shared
+            .database
+            .unless_busy(|| loader.refresh(&self.shared))
     }
 
-    fn refresh_by(&self, loader: &mut Loader) -> Result<Arc<Snapshot>, StoreError> {
-        let session = self.database.session()?;
-        let current = self.current();
-        if current.is_truth_of(session.source()) {
-            return Ok(current);
-        }
-        let (token, set) = match loader.load(&session) {
-            Ok(loaded) => loaded,
-            Err(error) => {
-                session.source().retire();
-                return Err(error);
+    /// Brings the shared snapshot up to date and returns it, however long that takes: seconds for a
+    /// store of millions. For those who have nothing to do without it.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Catalog::refresh`].
+    pub fn load(&self) -> Result<Arc<Snapshot>, StoreError> {
+        loop {
+            if let Some(snapshot) = self.refresh()? {
+                return Ok(snapshot);
             }
-        };
-        let token = token.map(|token| (Arc::clone(session.source()), token));
-        let snapshot = Arc::new(Snapshot {
-            epoch: current.epoch + 1,
-            token,
-            set,
-        });
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&snapshot);
-        Ok(snapshot)
+            let mut loader = self.shared.loader();
+            while loader.large()? {
+                // With a limit: a thread that panicked notifies nobody.
+                let waited = self.shared.loaded.wait_timeout(loader, WAIT);
+                (loader, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            }
+        }
     }
 
     /// Looks at the database's file at once, instead of waiting for the thread that does so ten
     /// times a second.
     pub fn inspect(&self) {
-        self.database.inspect();
+        self.shared.database.inspect();
+    }
+}
+
+impl Drop for Catalog {
+    fn drop(&mut self) {
+        self.shared.is_dropped.store(true, Ordering::Relaxed);
+        let thread = self.shared.loader().take_thread();
+        if let Some(thread) = thread {
+            // A thread that panicked has said so already.
+            let _ended = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn current(&self) -> Arc<Snapshot> {
+        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn loader(&self) -> MutexGuard<'_, Loader> {
+        self.loader.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_dropped(&self) -> bool {
+        self.is_dropped.load(Ordering::Relaxed)
+    }
+
+    /// Makes a set the shared snapshot. The caller holds the loader's lock, or older sets could
+    /// come after newer ones.
+    fn publish(&self, session: &Arc<Session>, token: Option<Token>, set: Set) -> Arc<Snapshot> {
+        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        let snapshot = Arc::new(Snapshot {
+            epoch: current.epoch + 1,
+            token: token.map(|token| (Arc::clone(session.source()), token)),
+            set,
+        });
+        *current = Arc::clone(&snapshot);
+        snapshot
     }
 }
 

@@ -1,0 +1,208 @@
+//! Nobody waits while a large database is read, and all are told the truth meanwhile.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Arc;
+
+use rusqlite::Connection;
+use samovar_store::{LocalStore, Snapshot, Store};
+use support::rows::{self, Journal, Rows};
+
+/// More than is read while somebody waits.
+const LARGE: u32 = 10_000;
+
+fn register_all(connection: &Connection, numbers: Range<u32>) {
+    let transaction = connection.unchecked_transaction().unwrap();
+    numbers.for_each(|number| rows::register(&transaction, number, 0));
+    transaction.commit().unwrap();
+}
+
+fn delete_all(connection: &Connection, numbers: Range<u32>) {
+    let transaction = connection.unchecked_transaction().unwrap();
+    numbers.for_each(|number| rows::delete(&transaction, number));
+    transaction.commit().unwrap();
+}
+
+fn large(journal: Journal) -> (Rows, Connection, LocalStore) {
+    let place = Rows::new(journal);
+    let writer = place.writer();
+    register_all(&writer, 0..LARGE);
+    let store = place.open();
+    (place, writer, store)
+}
+
+/// What a server does: the catalog, or the database where the catalog knows nothing.
+fn ask(store: &LocalStore, snapshot: &mut Arc<Snapshot>, number: u32) -> bool {
+    let catalog = store.catalog().unwrap();
+    let hash_part = rows::path(number).hash_part();
+    let is_known = catalog.check(snapshot)
+        || catalog.refresh().unwrap().is_some_and(|new| {
+            *snapshot = new;
+            true
+        });
+    if is_known && !snapshot.may_contain(&hash_part) {
+        return false;
+    }
+    store.lookup(hash_part).unwrap().is_some()
+}
+
+#[test]
+fn the_first_answers_come_from_the_database() {
+    for journal in [Journal::Wal, Journal::Truncate] {
+        let (_place, _writer, store) = large(journal);
+        let catalog = store.catalog().unwrap();
+        assert!(catalog.refresh().unwrap().is_none());
+        let mut snapshot = catalog.current();
+        for number in [0, 1, LARGE - 1] {
+            assert!(ask(&store, &mut snapshot, number));
+        }
+        assert!(!ask(&store, &mut snapshot, LARGE));
+        let loaded = catalog.load().unwrap();
+        assert_eq!(loaded.path_count(), LARGE as usize);
+        assert!((0..LARGE).all(|number| loaded.may_contain(&rows::path(number).hash_part())));
+        assert!(!loaded.may_contain(&rows::path(LARGE).hash_part()));
+        assert!(catalog.refresh().unwrap().is_some());
+    }
+}
+
+#[test]
+fn a_small_database_is_read_at_once() {
+    let place = Rows::new(Journal::Wal);
+    let writer = place.writer();
+    // One fewer than what a look reads.
+    register_all(&writer, 0..4095);
+    let store = place.open();
+    let snapshot = store.catalog().unwrap().refresh().unwrap();
+    assert_eq!(snapshot.unwrap().path_count(), 4095);
+    register_all(&writer, 4095..4096);
+    let store = place.open();
+    assert!(store.catalog().unwrap().refresh().unwrap().is_none());
+    assert_eq!(store.catalog().unwrap().load().unwrap().path_count(), 4096);
+}
+
+/// Commits before, during and after the load, by a thread of their own; after each the answer.
+#[test]
+fn commits_while_everything_is_read() {
+    for journal in [Journal::Wal, Journal::Truncate] {
+        let (place, writer, _) = large(journal);
+        for round in 0..4 {
+            // Each begins with nothing.
+            let store = place.open();
+            let mut snapshot = store.catalog().unwrap().current();
+            let mut step = 0;
+            let mut load_is_over = false;
+            while !load_is_over {
+                load_is_over = store.catalog().unwrap().refresh().unwrap().is_some();
+                for number in [LARGE + 1 + step, (step * 997 + round) % LARGE] {
+                    let is_there = ask(&store, &mut snapshot, number);
+                    if is_there {
+                        rows::delete(&writer, number);
+                    } else {
+                        rows::register(&writer, number, 1);
+                    }
+                    assert_eq!(ask(&store, &mut snapshot, number), !is_there, "{number}");
+                }
+                step += 1;
+            }
+            assert_eq!(ask(&store, &mut snapshot, LARGE + 1), round % 2 == 0);
+        }
+    }
+}
+
+#[test]
+fn many_rows_in_one_commit() {
+    let (_place, writer, store) = large(Journal::Wal);
+    let catalog = store.catalog().unwrap();
+    let mut snapshot = catalog.load().unwrap();
+    // As many as are read at once, and one more, and many more.
+    let mut end = LARGE;
+    for (count, is_much) in [(4095, false), (4096, true), (30_000, true)] {
+        register_all(&writer, end..end + count);
+        end += count;
+        assert_eq!(catalog.refresh().unwrap().is_none(), is_much, "{count}");
+        assert!(ask(&store, &mut snapshot, end - 1));
+        assert!(!ask(&store, &mut snapshot, end));
+        assert_eq!(catalog.load().unwrap().path_count(), end as usize);
+    }
+    let loaded = catalog.load().unwrap();
+    assert!((0..end).all(|number| loaded.may_contain(&rows::path(number).hash_part())));
+}
+
+#[test]
+fn another_large_database_in_its_place() {
+    for journal in [Journal::Wal, Journal::Truncate] {
+        let (place, writer, store) = large(journal);
+        let catalog = store.catalog().unwrap();
+        let mut snapshot = catalog.load().unwrap();
+        assert!(!ask(&store, &mut snapshot, LARGE));
+        writer.close().unwrap();
+        place.replace(|new| register_all(new, 1..LARGE + 1));
+        // What the keeper does every 100 ms.
+        catalog.inspect();
+        assert!(!catalog.check(&mut snapshot));
+        assert!(!ask(&store, &mut snapshot, 0));
+        assert!(ask(&store, &mut snapshot, LARGE));
+        let loaded = catalog.load().unwrap();
+        assert_eq!(loaded.path_count(), LARGE as usize);
+        assert!(loaded.may_contain(&rows::path(LARGE).hash_part()));
+    }
+}
+
+/// What was built last is often what is collected first.
+#[test]
+fn the_newest_paths_are_deleted() {
+    let (_place, writer, store) = large(Journal::Wal);
+    let catalog = store.catalog().unwrap();
+    catalog.load().unwrap();
+    let mut end = LARGE;
+    for _ in 0..20 {
+        delete_all(&writer, end - 96..end);
+        register_all(&writer, end..end + 1);
+        end += 1;
+        let snapshot = catalog.refresh().unwrap();
+        let snapshot = snapshot.expect("most of the newest rows are still there");
+        assert!(snapshot.may_contain(&rows::path(end - 1).hash_part()));
+    }
+    // One row too many is gone to be sure that this is the same database.
+    delete_all(&writer, end - 400..end);
+    assert!(catalog.refresh().unwrap().is_none());
+    catalog.load().unwrap();
+}
+
+#[test]
+fn deleted_paths_do_not_pile_up() {
+    let (_place, writer, store) = large(Journal::Wal);
+    let catalog = store.catalog().unwrap();
+    catalog.load().unwrap();
+    let mut counts = BTreeSet::new();
+    for round in 0..40 {
+        let begin = LARGE + round * 2000;
+        register_all(&writer, begin..begin + 2000);
+        // The last ones stay for a while: the newest rows tell which database this is.
+        delete_all(&writer, begin - 1500..begin - 500);
+        delete_all(&writer, begin..begin + 1500);
+        let snapshot = catalog.refresh().unwrap();
+        // Even while everything is read anew.
+        let snapshot = snapshot.expect("few rows are new");
+        assert!(snapshot.may_contain(&rows::path(begin + 1999).hash_part()));
+        counts.insert(snapshot.path_count());
+    }
+    assert!(counts.iter().all(|count| *count < 60_000), "{counts:?}");
+}
+
+#[test]
+fn a_store_dropped_while_it_is_read() {
+    let (place, _writer, _) = large(Journal::Wal);
+    for _ in 0..20 {
+        let store = place.open();
+        assert!(store.catalog().unwrap().refresh().unwrap().is_none());
+    }
+    assert_eq!(
+        place.open().catalog().unwrap().load().unwrap().path_count(),
+        LARGE as usize
+    );
+}
