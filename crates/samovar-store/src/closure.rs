@@ -24,6 +24,9 @@ pub enum Closure {
     Members(Vec<Member>),
     /// It has more paths than the caller wants to know of.
     TooLarge,
+    /// It has a path that cannot be served: one of unknown NAR size, or one that was collected
+    /// while this was found out.
+    Incomplete,
 }
 
 /// The closure as one look-up after the other finds it.
@@ -37,13 +40,14 @@ pub(crate) fn by_lookups(
         return Ok(None);
     }
     let mut registrations = HashMap::new();
+    let mut is_complete = true;
     let ordered = in_order(hash_part, count_max, |hash_part| {
         let info = match first.take() {
             Some(first) => Some(first),
             None => lookup(hash_part)?,
         };
-        // One that is absent by now, or unfit to be served, is for the reader to find.
         let Some(info) = info else {
+            is_complete = false;
             return Ok(Vec::new());
         };
         registrations.insert(hash_part, info.registration);
@@ -54,8 +58,9 @@ pub(crate) fn by_lookups(
         registration: registrations.get(&hash_part).copied().flatten(),
     };
     Ok(Some(match ordered {
-        Some(ordered) => Closure::Members(ordered.into_iter().map(member).collect()),
         None => Closure::TooLarge,
+        Some(_) if !is_complete => Closure::Incomplete,
+        Some(ordered) => Closure::Members(ordered.into_iter().map(member).collect()),
     }))
 }
 

@@ -31,9 +31,9 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Any [`StoreError`].
     fn lookup(&self, hash_part: HashPart) -> Result<Option<PathInfo>, StoreError>;
 
-    /// [`lookup`](Self::lookup) of many, in the order asked, at less cost. Where the store can tell,
-    /// all answers are of one moment; a database does not forget it while this runs, so ask for
-    /// some hundred at a time.
+    /// [`lookup`](Self::lookup) of many, in the order asked, at less cost. Where the store can
+    /// tell, all answers are of one moment; a database keeps that moment while this runs, so ask
+    /// for some hundred at a time.
     ///
     /// # Errors
     ///

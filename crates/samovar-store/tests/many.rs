@@ -117,6 +117,25 @@ fn a_closure_is_bounded() {
 }
 
 #[test]
+fn a_closure_with_a_path_of_unknown_size_is_incomplete() {
+    let (_rows, store, writer) = ladder(5);
+    for unknown in ["0", "null"] {
+        writer
+            .execute(
+                &format!("update ValidPaths set narSize = {unknown} where path = ?"),
+                [rows::full(1)],
+            )
+            .unwrap();
+        assert_eq!(
+            store.closure(hash_part(4), 5),
+            Ok(Some(Closure::Incomplete))
+        );
+        assert_eq!(store.closure(hash_part(1), 5), Ok(None));
+    }
+    assert_eq!(members(&store, 0, 1).len(), 1);
+}
+
+#[test]
 fn the_newest_come_in_pages() {
     let (_rows, store, writer) = ladder(10);
     rows::delete(&writer, 9);

@@ -13,7 +13,7 @@ use crate::error::{Corruption, StoreError};
 /// The primary key answers this, without the rows themselves, and in an order that stays.
 const REFERENCES: &str = "select reference from Refs where referrer = ?1 order by reference";
 
-const PATH: &str = "select path from ValidPaths where id = ?1";
+const PATH: &str = "select path, coalesce(narSize, 0) <> 0 from ValidPaths where id = ?1";
 
 impl Database {
     /// The closure of the path with this hash part, at one moment.
@@ -36,15 +36,17 @@ impl Database {
             let Some(ids) = in_order(start, count_max, |id| references(&transaction, id))? else {
                 return Ok(Some(Closure::TooLarge));
             };
-            ids.into_iter()
-                .map(|id| {
-                    Ok(Member {
-                        hash_part: hash_part_of(&transaction, dir, id)?,
-                        registration: Some(id),
-                    })
-                })
-                .collect::<Result<_, _>>()
-                .map(|members| Some(Closure::Members(members)))
+            let mut members = Vec::with_capacity(ids.len());
+            for id in ids {
+                let Some(hash_part) = servable(&transaction, dir, id)? else {
+                    return Ok(Some(Closure::Incomplete));
+                };
+                members.push(Member {
+                    hash_part,
+                    registration: Some(id),
+                });
+            }
+            Ok(Some(Closure::Members(members)))
         })
     }
 }
@@ -59,22 +61,31 @@ fn references(connection: &Connection, id: i64) -> Result<Vec<i64>, StoreError> 
     ids.map_err(|error| store_error(&error))
 }
 
-fn hash_part_of(connection: &Connection, dir: &StoreDir, id: i64) -> Result<HashPart, StoreError> {
+/// The hash part of a row. `None` if its NAR size is unknown.
+fn servable(
+    connection: &Connection,
+    dir: &StoreDir,
+    id: i64,
+) -> Result<Option<HashPart>, StoreError> {
     let mut statement = connection
         .prepare_cached(PATH)
         .map_err(|error| store_error(&error))?;
     let found = statement
-        .query_row([id], |row| match row.get_ref(0)? {
-            ValueRef::Text(path) => Ok(std::str::from_utf8(path)
-                .ok()
-                .and_then(|path| store_path(dir, path).ok())),
-            _ => Ok(None),
+        .query_row([id], |row| {
+            let path = match row.get_ref(0)? {
+                ValueRef::Text(path) => std::str::from_utf8(path).ok(),
+                _ => None,
+            };
+            let path = path.and_then(|path| store_path(dir, path).ok());
+            Ok(path.map(|path| (path.hash_part(), row.get::<_, bool>(1))))
         })
         .optional()
         .map_err(|error| store_error(&error))?;
     // SQLite keeps a reference to a row that is not there from being committed.
-    let path = found
+    let (hash_part, has_size) = found
         .flatten()
         .ok_or(StoreError::Corrupt(Corruption::StorePath))?;
-    Ok(path.hash_part())
+    Ok(has_size
+        .map_err(|error| store_error(&error))?
+        .then_some(hash_part))
 }
