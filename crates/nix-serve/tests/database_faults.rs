@@ -77,21 +77,20 @@ impl Subject {
 
     /// While the cause lasts: 503 for whatever is not known, never 404 for what is there.
     ///
-    /// What is in memory may be said as long as nobody can have committed anything: so a path that
-    /// was asked for before may be answered, and one that is certainly not there denied.
+    /// What is in memory may be said as long as nobody can have committed anything: so the narinfo
+    /// of a path, which is made ahead of need, may be answered, and one that is certainly not there
+    /// denied.
     #[track_caller]
     fn suffers(&mut self) {
         let mut connection = Connection::tcp(self.addr);
-        let asked = self.narinfo(&self.asked);
         eventually("it notices", || {
-            let reply = connection.get(&self.narinfo(&self.unasked));
+            let reply = connection.get(&nar(&self.unasked));
             assert!(matches!(reply.status, 200 | 503), "{reply:?}");
             reply.status == 503
         });
         for url in [
-            self.narinfo(&self.unasked),
-            format!("/nar/{}.nar", hash_part(&self.unasked)),
-            format!("/nar/{}.nar", hash_part(&self.asked)),
+            nar(&self.unasked),
+            nar(&self.asked),
             format!("/{}.ls", hash_part(&self.unasked)),
         ] {
             let reply = connection.get_and_head(&url, &[]);
@@ -100,7 +99,10 @@ impl Subject {
             assert_eq!(reply.header("content-type"), Some("text/plain"), "{url}");
             // What is wrong is for the operator alone.
             assert_eq!(reply.text(), UNAVAILABLE, "{url}");
-            assert!(matches!(connection.get(&asked).status, 200 | 503));
+            for path in [&self.asked, &self.unasked] {
+                let reply = connection.get(&self.narinfo(path));
+                assert!(matches!(reply.status, 200 | 503), "{reply:?}");
+            }
             let absent = connection.get(&format!("/{}.narinfo", "z".repeat(32)));
             assert!(matches!(absent.status, 404 | 503));
         }
@@ -114,7 +116,7 @@ impl Subject {
     #[track_caller]
     fn recovers(&mut self, fault: &str) {
         let start = Instant::now();
-        let url = self.narinfo(&self.unasked);
+        let url = nar(&self.unasked);
         loop {
             let reply = self.ask(&url);
             if reply.status == 200 {
@@ -162,9 +164,22 @@ impl Subject {
     }
 }
 
+fn nar(path: &str) -> String {
+    format!("/nar/{}.nar", hash_part(path))
+}
+
 /// In place: the file stays the same one.
 fn cp(from: &Path, to: &Path) {
     output(Command::new("cp").arg(from).arg(to));
+}
+
+/// Puts another file in the place of the database, which goes aside. At one blow: the server looks
+/// at any time.
+fn replace(database: &Path, aside: &Path, make: impl FnOnce(&Path)) {
+    let other = database.with_extension("other");
+    make(&other);
+    fs::hard_link(database, aside).expect("another name for the database");
+    fs::rename(other, database).expect("another file under its name");
 }
 
 #[test]
@@ -181,8 +196,9 @@ fn locked_by_another_process() {
 fn replaced_by_garbage() {
     let mut subject = Subject::start("wal");
     let (database, aside) = (subject.database(), subject.beside());
-    fs::rename(&database, &aside).unwrap();
-    fs::write(&database, "garbage ".repeat(4096)).unwrap();
+    replace(&database, &aside, |path| {
+        fs::write(path, "garbage ".repeat(4096)).unwrap();
+    });
     subject.suffers();
     fs::rename(&aside, &database).unwrap();
     subject.recovers("malformed");
@@ -244,8 +260,9 @@ fn with_all_of_its_directory() {
 fn of_another_schema() {
     let mut subject = Subject::start("delete");
     let (database, aside) = (subject.database(), subject.beside());
-    fs::rename(&database, &aside).unwrap();
-    sqlite(&database, "create table ValidPaths (something text)");
+    replace(&database, &aside, |path| {
+        sqlite(path, "create table ValidPaths (something text)");
+    });
     subject.suffers();
     fs::rename(&aside, &database).unwrap();
     subject.recovers("a table or column of schema 10 is missing");

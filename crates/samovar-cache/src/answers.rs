@@ -8,6 +8,8 @@ pub(crate) const NO_PATH: &str = "No such path.\n";
 pub(crate) const NOT_FOUND: &str = "File not found.\n";
 pub(crate) const WRONG_HASH: &str = "Incorrect NAR hash. Maybe the path has been recreated.\n";
 pub(crate) const NOT_ALLOWED: &str = "This cache can only be read: GET and HEAD are understood.\n";
+pub(crate) const ONLY_POST: &str = "This URL understands POST alone.\n";
+pub(crate) const BUSY: &str = "Too many such answers are under way. Try again.\n";
 pub(crate) const UNAVAILABLE: &str = "The store cannot be read at the moment. Try again.\n";
 
 pub(crate) const TEXT: (&str, &str) = ("Content-Type", "text/plain");
@@ -19,6 +21,10 @@ pub(crate) fn no_path() -> Response {
 /// 404 is said only when the database said so: clients remember a miss for an hour.
 pub(crate) fn unavailable() -> Response {
     Response::text(Status::SERVICE_UNAVAILABLE, UNAVAILABLE).header("Retry-After", "1")
+}
+
+pub(crate) fn busy() -> Response {
+    Response::text(Status::SERVICE_UNAVAILABLE, BUSY).header("Retry-After", "1")
 }
 
 pub(crate) fn json_response(body: Body) -> Response {

@@ -9,23 +9,26 @@
 //! every other case a worker answers, asks the database, and leaves what it rendered for the next
 //! one who asks.
 
-use std::sync::Arc;
-use std::time::Instant;
+use std::io;
+use std::sync::{Arc, OnceLock};
 
 use samovar_http::http::{Method, Status};
 use samovar_http::{Body, Head, Inline, Intake, Prepared, Reply, Request, Response, Service, Turn};
 use samovar_nix::{HashPart, PathInfo, SecretKey};
 use samovar_store::{RealisationId, Snapshot, Store, StoreError};
 
+use crate::ahead::Ahead;
 use crate::answers::{
-    NO_PATH, NOT_ALLOWED, NOT_FOUND, TEXT, json_response, no_path, unavailable, wrong_hash,
+    NO_PATH, NOT_ALLOWED, NOT_FOUND, ONLY_POST, TEXT, json_response, no_path, unavailable,
+    wrong_hash,
 };
+use crate::bulk;
+use crate::closure::Closures;
 use crate::listings::Listings;
-use crate::narinfo::Signer;
+use crate::narinfos::Narinfos;
 use crate::observer::Observer;
-use crate::rendered::{RenderedCache, Stamp};
+use crate::records::UnderWay;
 use crate::route::{Route, route};
-use crate::trouble::Trouble;
 
 /// What a cache is made of.
 #[derive(Debug)]
@@ -57,15 +60,18 @@ impl Default for Config {
 pub struct Cache {
     pub(crate) store: Arc<dyn Store>,
     path_prefix: Box<[u8]>,
-    signer: Signer,
-    rendered: RenderedCache,
+    pub(crate) narinfos: Arc<Narinfos>,
+    /// Ends its thread when dropped.
+    ahead: OnceLock<Ahead>,
     pub(crate) listings: Listings,
-    trouble: Trouble,
+    pub(crate) closures: Closures,
+    pub(crate) under_way: Arc<UnderWay>,
     pub(crate) observer: Arc<dyn Observer>,
     cache_info: Prepared,
     no_path: Prepared,
     not_found: Prepared,
     not_allowed: Prepared,
+    only_post: Prepared,
 }
 
 impl std::fmt::Debug for dyn Observer {
@@ -91,28 +97,50 @@ impl Cache {
             config.priority
         );
         let text = |status, body: &str| Prepared::new(status, &[TEXT], body.as_bytes());
+        let refused = |allowed, body: &str| {
+            let fields = [TEXT, ("Allow", allowed)];
+            Prepared::new(Status::METHOD_NOT_ALLOWED, &fields, body.as_bytes())
+        };
+        let store: Arc<dyn Store> = store.into();
         Self {
-            store: store.into(),
+            narinfos: Arc::new(Narinfos::new(
+                Arc::clone(&store),
+                config.key,
+                config.rendered_memory_len,
+                Arc::clone(&observer),
+            )),
+            store,
             path_prefix: config.path_prefix.into_bytes().into_boxed_slice(),
-            signer: Signer::new(config.key),
-            rendered: RenderedCache::new(config.rendered_memory_len),
+            ahead: OnceLock::new(),
             listings: Listings::default(),
-            trouble: Trouble::default(),
+            closures: Closures::default(),
+            under_way: Arc::default(),
             observer,
             cache_info: text(Status::OK, &cache_info),
             no_path: text(Status::NOT_FOUND, NO_PATH),
             not_found: text(Status::NOT_FOUND, NOT_FOUND),
-            not_allowed: Prepared::new(
-                Status::METHOD_NOT_ALLOWED,
-                &[TEXT, ("Allow", "GET, HEAD")],
-                NOT_ALLOWED.as_bytes(),
-            ),
+            not_allowed: refused("GET, HEAD", NOT_ALLOWED),
+            only_post: refused("POST", ONLY_POST),
         }
     }
 
     /// Changes the key that narinfos are signed with, from the next answer on.
     pub fn change_key(&self, key: Option<SecretKey>) {
-        self.signer.change(key);
+        self.narinfos.change_key(key);
+    }
+
+    /// Renders and signs ahead of need from now on, on a thread of low priority that lives as long
+    /// as this cache.
+    ///
+    /// # Errors
+    ///
+    /// If the thread cannot be started. Everything is served all the same.
+    pub fn render_ahead(&self) -> io::Result<()> {
+        if self.ahead.get().is_none() {
+            let ahead = Ahead::start(Arc::clone(&self.narinfos))?;
+            drop(self.ahead.set(ahead));
+        }
+        Ok(())
     }
 
     /// The store that is served.
@@ -150,34 +178,17 @@ impl Cache {
     // On workers.
 
     fn narinfo(&self, hash_part: HashPart) -> Result<Response, StoreError> {
-        let mut epoch = None;
-        // If the catalog cannot be brought up to date, or not at once, the store answers by other
-        // means.
-        if let Some(Ok(Some(snapshot))) = self.store.catalog().map(samovar_store::Catalog::refresh)
-        {
-            if !snapshot.may_contain(&hash_part) {
-                self.recovered();
-                return Ok(no_path());
-            }
-            epoch = Some(snapshot.epoch);
-        }
-        let before = self.rendered.find(&hash_part);
-        let Some(info) = self.lookup(hash_part)? else {
-            self.rendered.remove(&hash_part);
+        let Some(prepared) = self.narinfos.one(hash_part)? else {
             return Ok(no_path());
         };
-        let rendered = self
-            .signer
-            .render(&info, self.store.store_dir(), epoch, before.as_ref());
-        let body = rendered.prepared.body().to_vec();
-        self.rendered.insert(hash_part, rendered);
+        let body = prepared.body().to_vec();
         let response = Response::new(Status::OK, Body::Bytes(body.into()));
         Ok(response.header("Content-Type", "text/x-nix-narinfo"))
     }
 
     pub(crate) fn lookup(&self, hash_part: HashPart) -> Result<Option<PathInfo>, StoreError> {
         let info = self.store.lookup(hash_part)?;
-        self.recovered();
+        self.narinfos.recovered();
         Ok(info)
     }
 
@@ -186,18 +197,6 @@ impl Cache {
             Some(json) => json_response(Body::Bytes(json.into_bytes().into())),
             None => Response::text(Status::NOT_FOUND, NOT_FOUND),
         })
-    }
-
-    fn note(&self, error: StoreError) {
-        if self.trouble.note(error, Instant::now()) {
-            self.observer.store_failed(error);
-        }
-    }
-
-    fn recovered(&self) {
-        if self.trouble.clear() {
-            self.observer.store_recovered();
-        }
     }
 }
 
@@ -214,13 +213,18 @@ impl Service for Cache {
 
     fn inline(&self, local: &mut Local, turn: Turn, head: Head<'_>, reply: Reply<'_>) -> Inline {
         if !matches!(head.method(), Method::Get | Method::Head) {
-            return reply.prepared(&self.not_allowed);
+            let is_bulk = head.method() == Method::Post && self.route(head) == Route::Narinfos;
+            return match is_bulk {
+                true => reply.dispatch(),
+                false => reply.prepared(&self.not_allowed),
+            };
         }
         let hash_part = match self.route(head) {
             Route::Narinfo(hash_part) => hash_part,
             Route::CacheInfo => return reply.prepared(&self.cache_info),
             Route::NoPath => return reply.prepared(&self.no_path),
             Route::Unknown => return reply.prepared(&self.not_found),
+            Route::Narinfos => return reply.prepared(&self.only_post),
             _ => return reply.dispatch(),
         };
         let Some(snapshot) = self.fresh(local, turn) else {
@@ -229,13 +233,9 @@ impl Service for Cache {
         if !snapshot.may_contain(&hash_part) {
             return reply.prepared(&self.no_path);
         }
-        let now = Stamp {
-            epoch: snapshot.epoch,
-            key: self.signer.generation(),
-        };
-        match self.rendered.find(&hash_part) {
-            Some(rendered) if rendered.stamp == Some(now) => reply.prepared(&rendered.prepared),
-            _ => reply.dispatch(),
+        match self.narinfos.find(snapshot, &hash_part) {
+            Some(rendered) => reply.prepared(&rendered.prepared),
+            None => reply.dispatch(),
         }
     }
 
@@ -254,36 +254,32 @@ impl Service for Cache {
             Route::Listing(hash_part) => self.listing(hash_part),
             Route::Log(path) => self.log(head, &path),
             Route::Realisation(id) => self.realisation(&id),
+            Route::Closure(hash_part) => self.closure(hash_part),
+            Route::Narinfos => Ok(self.bulk(request.body())),
             // Answered on the I/O thread, all three.
             Route::CacheInfo | Route::NoPath | Route::Unknown => {
                 Ok(Response::text(Status::NOT_FOUND, NOT_FOUND))
             }
         };
         outcome.unwrap_or_else(|error| {
-            if is_about_one_path(error) {
+            if error.is_about_one_path() {
                 self.observer.path_failed(&format_args!("{head:?}"), &error);
             } else {
-                self.note(error);
+                self.narinfos.note(error);
             }
             unavailable()
         })
     }
 
     /// A GET may have a body; it means nothing (RFC 9110, 9.3.1).
-    fn intake(&self, _: Head<'_>) -> Intake {
-        Intake::Buffered(64 * 1024)
+    fn intake(&self, head: Head<'_>) -> Intake {
+        Intake::Buffered(match head.method() {
+            Method::Post => bulk::BODY_LEN_MAX,
+            _ => 64 * 1024,
+        })
     }
 
     fn observer(&self) -> &dyn samovar_http::Observer {
         &*self.observer
     }
-}
-
-/// Whether an error is about one row of the database, and all others may be well.
-fn is_about_one_path(error: StoreError) -> bool {
-    use samovar_store::Corruption as Row;
-    matches!(
-        error,
-        StoreError::Corrupt(Row::StorePath | Row::NarHash | Row::NarSize | Row::Realisation)
-    )
 }

@@ -19,16 +19,21 @@
 
 #![forbid(unsafe_code)]
 
+mod ahead;
 mod answers;
+mod bulk;
 mod cache;
+mod closure;
 mod key_file;
 mod listings;
 mod log;
 mod nar;
 mod nar_body;
 mod narinfo;
+mod narinfos;
 mod observer;
 mod recent;
+mod records;
 mod registration;
 mod rendered;
 mod route;

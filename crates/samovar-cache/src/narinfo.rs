@@ -63,6 +63,7 @@ impl Signer {
             return Rendered {
                 stamp,
                 key,
+                registration: info.registration,
                 unsigned_len,
                 prepared: Arc::clone(&known.prepared),
             };
@@ -82,6 +83,7 @@ impl Signer {
         Rendered {
             stamp,
             key,
+            registration: info.registration,
             unsigned_len,
             prepared,
         }

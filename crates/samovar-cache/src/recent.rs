@@ -13,6 +13,8 @@ pub(crate) struct Recent<K, V, S> {
     /// Bytes of `young`.
     young_len: usize,
     old: HashMap<K, V, S>,
+    /// Bytes of `old`.
+    old_len: usize,
 }
 
 // Derived, it would ask for defaults of keys and values.
@@ -22,6 +24,7 @@ impl<K, V, S: Default> Default for Recent<K, V, S> {
             young: HashMap::default(),
             young_len: 0,
             old: HashMap::default(),
+            old_len: 0,
         }
     }
 }
@@ -47,24 +50,58 @@ where
         Some(value)
     }
 
+    /// The entry of `key`, which is not asked for: it stays where it is.
+    pub(crate) fn peek(&self, key: &K) -> Option<V> {
+        self.young.get(key).or_else(|| self.old.get(key)).cloned()
+    }
+
     /// Adds an entry, in place of another with this key.
     pub(crate) fn insert(&mut self, key: K, value: V, memory_len_max: usize) {
-        self.old.remove(&key);
+        self.remove_old(&key);
         self.young_len += value.memory_len();
         if let Some(replaced) = self.young.insert(key, value) {
             self.young_len -= replaced.memory_len();
         }
         if self.young_len > memory_len_max / 2 {
             self.old = std::mem::take(&mut self.young);
-            self.young_len = 0;
+            self.old_len = std::mem::take(&mut self.young_len);
         }
+    }
+
+    /// Whether [`offer`](Self::offer) would take an entry of this key, if it were small.
+    pub(crate) fn has_room(&self, key: &K, memory_len_max: usize) -> bool {
+        self.old_len < memory_len_max / 2 || self.young.contains_key(key)
+    }
+
+    /// Adds an entry that nobody has asked for, or renews the one with this key where it is.
+    /// `false` if it had to take the place of others: then nothing is added.
+    pub(crate) fn offer(&mut self, key: K, value: V, memory_len_max: usize) -> bool {
+        let value_len = value.memory_len();
+        if let Some(known) = self.young.get_mut(&key) {
+            self.young_len = self.young_len - known.memory_len() + value_len;
+            *known = value;
+            return true;
+        }
+        self.remove_old(&key);
+        let has_room = self.old_len + value_len <= memory_len_max / 2;
+        if has_room {
+            self.old_len += value_len;
+            self.old.insert(key, value);
+        }
+        has_room
     }
 
     /// Drops the entry of `key`.
     pub(crate) fn remove(&mut self, key: &K) {
-        self.old.remove(key);
+        self.remove_old(key);
         if let Some(value) = self.young.remove(key) {
             self.young_len -= value.memory_len();
+        }
+    }
+
+    fn remove_old(&mut self, key: &K) {
+        if let Some(value) = self.old.remove(key) {
+            self.old_len -= value.memory_len();
         }
     }
 
@@ -72,5 +109,64 @@ where
     #[cfg(test)]
     pub(crate) fn values(&self) -> impl Iterator<Item = &V> {
         self.young.values().chain(self.old.values())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::hash::RandomState;
+
+    use super::*;
+
+    /// As long as the number says.
+    impl MemoryLen for usize {
+        fn memory_len(&self) -> usize {
+            *self
+        }
+    }
+
+    type Table = Recent<u32, usize, RandomState>;
+
+    const MAX: usize = 100;
+
+    #[test]
+    fn an_offer_takes_free_room_alone() {
+        let mut table = Table::default();
+        for key in 0..5 {
+            assert!(table.has_room(&key, MAX));
+            assert!(table.offer(key, 10, MAX));
+        }
+        assert!(!table.has_room(&5, MAX));
+        assert!(!table.offer(5, 1, MAX));
+        assert_eq!(table.peek(&5), None);
+        // What is asked for moves on, and leaves room.
+        assert_eq!(table.find(&0, MAX), Some(10));
+        assert!(table.offer(5, 10, MAX));
+        assert_eq!(table.values().sum::<usize>(), 60);
+    }
+
+    #[test]
+    fn an_offer_renews_what_is_there_where_it_is() {
+        let mut table = Table::default();
+        table.insert(1, 50, MAX);
+        assert!(table.offer(2, 50, MAX));
+        assert!(table.offer(1, 20, MAX) && table.offer(2, 30, MAX));
+        assert_eq!((table.peek(&1), table.peek(&2)), (Some(20), Some(30)));
+        assert_eq!((table.young_len, table.old_len), (20, 30));
+        table.remove(&1);
+        table.remove(&2);
+        assert_eq!((table.young_len, table.old_len), (0, 0));
+    }
+
+    #[test]
+    fn what_was_asked_for_is_never_dropped_for_an_offer() {
+        let mut table = Table::default();
+        for key in 0..5 {
+            table.insert(key, 10, MAX);
+        }
+        for key in 100..1000 {
+            table.offer(key, 7, MAX);
+        }
+        assert!((0..5).all(|key| table.peek(&key).is_some()));
     }
 }

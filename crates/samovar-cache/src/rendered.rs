@@ -30,6 +30,8 @@ pub(crate) struct Rendered {
     pub(crate) stamp: Option<Stamp>,
     /// Which key has signed it.
     pub(crate) key: u64,
+    /// Which registration of its path it is about.
+    pub(crate) registration: Option<i64>,
     /// Length of the text before the signatures.
     pub(crate) unsigned_len: usize,
     pub(crate) prepared: Arc<Prepared>,
@@ -58,6 +60,23 @@ impl RenderedCache {
     /// The entry of a path, whether it is still true or not.
     pub(crate) fn find(&self, hash_part: &HashPart) -> Option<Rendered> {
         self.shard(hash_part).find(hash_part, self.shard_len_max)
+    }
+
+    /// The entry of a path, which is not asked for.
+    pub(crate) fn peek(&self, hash_part: &HashPart) -> Option<Rendered> {
+        self.shard(hash_part).peek(hash_part)
+    }
+
+    /// Whether there is room for a path that nobody has asked for.
+    pub(crate) fn has_room(&self, hash_part: &HashPart) -> bool {
+        self.shard(hash_part)
+            .has_room(hash_part, self.shard_len_max)
+    }
+
+    /// Keeps what nobody has asked for, if there is room.
+    pub(crate) fn offer(&self, hash_part: HashPart, rendered: Rendered) -> bool {
+        self.shard(&hash_part)
+            .offer(hash_part, rendered, self.shard_len_max)
     }
 
     pub(crate) fn insert(&self, hash_part: HashPart, rendered: Rendered) {
@@ -115,6 +134,7 @@ mod tests {
         Rendered {
             stamp: None,
             key: 0,
+            registration: None,
             unsigned_len: len,
             prepared,
         }

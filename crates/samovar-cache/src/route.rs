@@ -4,7 +4,8 @@
 //!
 //! The patterns of nix-serve (`nix-serve.psgi`) and nix-serve-ng (`src/Main.hs`), and harmonia's
 //! form of NAR URLs: clients keep them for 30 days, so those of a predecessor have to go on
-//! working.
+//! working. `/narinfos` and `/closure/` are ours: no server that is known answers them, and no
+//! client of Nix asks for them.
 
 use std::borrow::Cow;
 
@@ -33,6 +34,10 @@ pub(crate) enum Route {
     Log(StorePath),
     /// `/realisations/<id>.doi`, `/build-trace-v2/<derivation>/<output>.doi`
     Realisation(RealisationId),
+    /// `/narinfos`, for POST
+    Narinfos,
+    /// `/closure/<hash part>`
+    Closure(HashPart),
     /// Of the form of a path's URL, but there can be no such path.
     NoPath,
     /// Nothing.
@@ -71,6 +76,12 @@ fn decoded(path: &[u8], query: Option<&[u8]>) -> Route {
     }
     if let Some(name) = path.strip_suffix(b".ls") {
         return of_hash_part(name, Route::Listing);
+    }
+    if path == b"narinfos" {
+        return Route::Narinfos;
+    }
+    if let Some(name) = path.strip_prefix(b"closure/") {
+        return of_hash_part(name, Route::Closure);
     }
     named(path).unwrap_or(Route::Unknown)
 }
@@ -264,6 +275,12 @@ mod tests {
         check("/build-trace-v2/{H}-a.drv/out.doi", Route::Realisation(id));
         check("/build-trace-v2/{H}-a.drv/out/x.doi", Route::Unknown);
         check("/build-trace-v2/{H}-a.drv%2fout.doi", Route::Unknown);
+        let hash_part = HashPart::parse(H.as_bytes()).unwrap();
+        check("/closure/{H}", Route::Closure(hash_part));
+        check("/closure/abc", Route::NoPath);
+        check("/closure/{H}.narinfo", Route::Unknown);
+        check("/narinfos", Route::Narinfos);
+        check("/narinfos/", Route::Unknown);
     }
 
     proptest! {

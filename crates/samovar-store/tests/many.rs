@@ -138,6 +138,10 @@ fn a_closure_with_a_path_of_unknown_size_is_incomplete() {
 #[test]
 fn the_newest_come_in_pages() {
     let (_rows, store, writer) = ladder(10);
+    // Nix has a trigger for references of a path to itself.
+    writer
+        .execute("delete from Refs where referrer = 10", [])
+        .unwrap();
     rows::delete(&writer, 9);
     rows::register(&writer, 9, 99);
     let mut found = Vec::new();

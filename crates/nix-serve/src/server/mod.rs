@@ -175,6 +175,10 @@ fn serve(
     }
     notify::ready();
     server.service().warm_up();
+    server
+        .service()
+        .render_ahead()
+        .context("cannot start a thread")?;
     let reload = || {
         reload(server.service(), environment, &logs);
         if let Some(tls) = &tls {

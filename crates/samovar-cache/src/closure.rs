@@ -1,0 +1,84 @@
+//! `GET /closure/<hash part>`: the narinfos of all that a path needs.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use samovar_http::Response;
+use samovar_http::http::Status;
+use samovar_nix::HashPart;
+use samovar_store::{Closure, StoreError};
+
+use crate::answers::{busy, no_path};
+use crate::cache::Cache;
+use crate::records::{self, Wanted};
+
+/// Paths that a closure may have. Eight seconds of a worker; no system comes near it.
+const COUNT_MAX: usize = 1_000_000;
+
+/// Closures worked out at once; the workers are there for others too.
+const AT_ONCE_MAX: usize = 4;
+
+/// How many closures are being worked out.
+#[derive(Debug, Default)]
+pub(crate) struct Closures {
+    count: AtomicUsize,
+}
+
+struct Place<'a>(&'a Closures);
+
+impl Closures {
+    fn place(&self) -> Option<Place<'_>> {
+        let before = self.count.fetch_add(1, Ordering::AcqRel);
+        // Counted, so given back by dropping.
+        let place = Place(self);
+        (before < AT_ONCE_MAX).then_some(place)
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.count.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Cache {
+    pub(crate) fn closure(&self, hash_part: HashPart) -> Result<Response, StoreError> {
+        let Some(place) = self.closures.place() else {
+            return Ok(busy());
+        };
+        let closure = self.store().closure(hash_part, COUNT_MAX)?;
+        self.narinfos.recovered();
+        drop(place);
+        let members = match closure {
+            None => return Ok(no_path()),
+            Some(Closure::TooLarge) => {
+                let text = format!("The closure has more than {COUNT_MAX} paths.\n");
+                return Ok(Response::text(Status::UNPROCESSABLE_CONTENT, text));
+            }
+            Some(Closure::Incomplete) => {
+                let text = "The closure has a path that cannot be served.\n";
+                return Ok(Response::text(Status::UNPROCESSABLE_CONTENT, text));
+            }
+            Some(Closure::Members(members)) => members,
+        };
+        Ok(match self.under_way.share(members.len()) {
+            Some(share) => records::respond(&self.narinfos, Wanted::Closure(members), share),
+            None => busy(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_bounded_and_given_back() {
+        let closures = Closures::default();
+        for _ in 0..2 {
+            let places: Vec<_> = (0..AT_ONCE_MAX).filter_map(|_| closures.place()).collect();
+            assert_eq!(places.len(), AT_ONCE_MAX);
+            assert!(closures.place().is_none());
+            assert!(closures.place().is_none());
+        }
+    }
+}

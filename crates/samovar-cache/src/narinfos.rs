@@ -1,0 +1,254 @@
+//! The narinfos of a store: found, rendered, signed, and kept while they are true.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use samovar_http::Prepared;
+use samovar_nix::{HashPart, PathInfo, SecretKey, StorePath};
+use samovar_store::{Catalog, Snapshot, Store, StoreError};
+
+use crate::ahead::Wishes;
+use crate::narinfo::Signer;
+use crate::observer::Observer;
+use crate::rendered::{Rendered, RenderedCache, Stamp};
+use crate::trouble::Trouble;
+
+/// What is said of one path.
+#[derive(Debug, Clone)]
+pub(crate) enum Answer {
+    /// Its narinfo, and which registration of the path that is about.
+    Found {
+        prepared: Arc<Prepared>,
+        registration: Option<i64>,
+    },
+    /// The database has no such path.
+    Absent,
+    /// Its row makes no sense; those of others may.
+    Failed,
+}
+
+/// All that answers for narinfos, on whatever thread.
+#[derive(Debug)]
+pub(crate) struct Narinfos {
+    store: Arc<dyn Store>,
+    signer: Signer,
+    rendered: RenderedCache,
+    /// What may be asked for next.
+    pub(crate) wishes: Wishes,
+    trouble: Trouble,
+    observer: Arc<dyn Observer>,
+}
+
+impl Narinfos {
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        key: Option<SecretKey>,
+        memory_len: usize,
+        observer: Arc<dyn Observer>,
+    ) -> Self {
+        Self {
+            store,
+            signer: Signer::new(key),
+            rendered: RenderedCache::new(memory_len),
+            wishes: Wishes::default(),
+            trouble: Trouble::default(),
+            observer,
+        }
+    }
+
+    pub(crate) fn store(&self) -> &dyn Store {
+        &*self.store
+    }
+
+    pub(crate) fn change_key(&self, key: Option<SecretKey>) {
+        self.signer.change(key);
+        self.wishes.start_anew();
+    }
+
+    /// A narinfo that is known to be true while `snapshot` is. Never blocks.
+    pub(crate) fn find(&self, snapshot: &Snapshot, hash_part: &HashPart) -> Option<Rendered> {
+        let now = self.stamp(snapshot);
+        self.rendered
+            .find(hash_part)
+            .filter(|rendered| rendered.stamp == Some(now))
+    }
+
+    /// The narinfo of one path.
+    pub(crate) fn one(&self, hash_part: HashPart) -> Result<Option<Arc<Prepared>>, StoreError> {
+        let snapshot = self.refresh();
+        match self.known(snapshot.as_deref(), &hash_part) {
+            Some(Answer::Found { prepared, .. }) => return Ok(Some(prepared)),
+            Some(_) => {
+                self.recovered();
+                return Ok(None);
+            }
+            None => {}
+        }
+        let looked = self.store.lookup(hash_part)?;
+        self.recovered();
+        let Some(info) = looked else {
+            self.rendered.remove(&hash_part);
+            return Ok(None);
+        };
+        let rendered = self.render(&info, snapshot.as_deref());
+        let prepared = Arc::clone(&rendered.prepared);
+        self.rendered.insert(hash_part, rendered);
+        // Whoever copies a path asks for these next.
+        self.wishes.add(references(&info), WISH_DEPTH);
+        Ok(Some(prepared))
+    }
+
+    /// The narinfos of many paths, in the order asked: what [`one`](Self::one) would say of each
+    /// at this moment.
+    pub(crate) fn many(&self, hash_parts: &[HashPart]) -> Result<Vec<Answer>, StoreError> {
+        let snapshot = self.refresh();
+        let mut answers: Vec<_> = hash_parts
+            .iter()
+            .map(|hash_part| self.known(snapshot.as_deref(), hash_part))
+            .collect();
+        let unknown: Vec<HashPart> = hash_parts
+            .iter()
+            .zip(&answers)
+            .filter_map(|(hash_part, answer)| answer.is_none().then_some(*hash_part))
+            .collect();
+        let mut looked = if unknown.is_empty() {
+            Vec::new().into_iter()
+        } else {
+            self.store.lookup_many(&unknown)?.into_iter()
+        };
+        self.recovered();
+        for (hash_part, answer) in hash_parts.iter().zip(&mut answers) {
+            if answer.is_some() {
+                continue;
+            }
+            *answer = Some(match looked.next() {
+                Some(Ok(Some(info))) => {
+                    let rendered = self.render(&info, snapshot.as_deref());
+                    let found = Answer::found(&rendered);
+                    self.rendered.insert(*hash_part, rendered);
+                    found
+                }
+                Some(Err(error)) => {
+                    self.observer.path_failed(hash_part, &error);
+                    Answer::Failed
+                }
+                Some(Ok(None)) | None => {
+                    self.rendered.remove(hash_part);
+                    Answer::Absent
+                }
+            });
+        }
+        Ok(answers.into_iter().flatten().collect())
+    }
+
+    /// Makes true again, or for the first time, what `wishes` names, and wishes for what those
+    /// refer to. Does nothing while nobody knows the state of the store.
+    pub(crate) fn prepare(&self, wishes: &[(HashPart, u8)]) -> Result<(), StoreError> {
+        let Some(snapshot) = self.fresh() else {
+            return Ok(());
+        };
+        let wanted: Vec<(HashPart, u8)> = wishes
+            .iter()
+            .filter(|(hash_part, _)| self.known(Some(&snapshot), hash_part).is_none())
+            .copied()
+            .collect();
+        let hash_parts: Vec<HashPart> = wanted.iter().map(|(hash_part, _)| *hash_part).collect();
+        let looked = self.store.lookup_many(&hash_parts)?;
+        for ((hash_part, depth), looked) in wanted.into_iter().zip(looked) {
+            // A row that makes no sense is reported to who asks for it.
+            if let Ok(Some(info)) = looked {
+                let rendered = self.render(&info, Some(&snapshot));
+                self.rendered.insert(hash_part, rendered);
+                self.wishes.add(references(&info), depth.saturating_sub(1));
+            }
+        }
+        Ok(())
+    }
+
+    /// Renders narinfos that nobody asked for, and keeps them where that costs no other its place.
+    /// `infos` are newer than `snapshot` or as new. Returns how many found room.
+    pub(crate) fn offer(&self, infos: &[PathInfo], snapshot: &Snapshot) -> usize {
+        infos
+            .iter()
+            .filter(|info| {
+                let hash_part = info.path.hash_part();
+                self.rendered.has_room(&hash_part)
+                    && self
+                        .rendered
+                        .offer(hash_part, self.render(info, Some(snapshot)))
+            })
+            .count()
+    }
+
+    /// The snapshot of this moment, if somebody has loaded it.
+    pub(crate) fn fresh(&self) -> Option<Arc<Snapshot>> {
+        let catalog = self.store.catalog()?;
+        let mut snapshot = catalog.current();
+        catalog.check(&mut snapshot).then_some(snapshot)
+    }
+
+    pub(crate) fn note(&self, error: StoreError) {
+        if self.trouble.note(error, Instant::now()) {
+            self.observer.store_failed(error);
+        }
+    }
+
+    pub(crate) fn recovered(&self) {
+        if self.trouble.clear() {
+            self.observer.store_recovered();
+        }
+    }
+
+    /// The state of this moment. If the catalog cannot be brought up to date, or not at once, the
+    /// store may still answer by other means.
+    fn refresh(&self) -> Option<Arc<Snapshot>> {
+        self.store.catalog().map(Catalog::refresh)?.ok().flatten()
+    }
+
+    /// What is known without asking the store.
+    fn known(&self, snapshot: Option<&Snapshot>, hash_part: &HashPart) -> Option<Answer> {
+        let snapshot = snapshot?;
+        if !snapshot.may_contain(hash_part) {
+            return Some(Answer::Absent);
+        }
+        self.find(snapshot, hash_part).as_ref().map(Answer::found)
+    }
+
+    fn render(&self, info: &PathInfo, snapshot: Option<&Snapshot>) -> Rendered {
+        let before = self.rendered.peek(&info.path.hash_part());
+        self.signer.render(
+            info,
+            self.store.store_dir(),
+            snapshot.map(|snapshot| snapshot.epoch),
+            before.as_ref(),
+        )
+    }
+
+    fn stamp(&self, snapshot: &Snapshot) -> Stamp {
+        Stamp {
+            epoch: snapshot.epoch,
+            key: self.signer.generation(),
+        }
+    }
+}
+
+impl Answer {
+    fn found(rendered: &Rendered) -> Self {
+        Self::Found {
+            prepared: Arc::clone(&rendered.prepared),
+            registration: rendered.registration,
+        }
+    }
+}
+
+/// How far from a path that was asked for others are made ready: its references and theirs. All
+/// of a closure would be work for nothing where a client has most of it; a client that goes further
+/// wishes for more on its way.
+const WISH_DEPTH: u8 = 2;
+
+fn references(info: &PathInfo) -> impl Iterator<Item = HashPart> + '_ {
+    info.references
+        .iter()
+        .map(StorePath::hash_part)
+        .filter(|hash_part| *hash_part != info.path.hash_part())
+}

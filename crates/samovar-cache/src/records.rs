@@ -1,0 +1,279 @@
+//! Many narinfos in one answer.
+//!
+//! # Grammar
+//!
+//! ```text
+//! answer  = "narinfos 1 " count LF *record "end " found " " absent " " failed LF
+//! record  = "path " hash-part " " length LF narinfo    ; length bytes, the last a LF
+//!         / "absent " hash-part LF
+//!         / "failed " hash-part LF
+//! ```
+//!
+//! All numbers are decimal. `1` is the version of the format, `count` that of the records. The
+//! manual for those who write clients is `docs/mass-queries.md`.
+//!
+//! # Limits
+//!
+//! | what | value | why |
+//! | --- | --- | --- |
+//! | records made at once | 32 | what a slow reader holds in memory |
+//! | paths of all answers under way | 2,000,000 | 40 bytes each: 80 MB |
+
+use std::fmt;
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use samovar_http::http::Status;
+use samovar_http::{Batch, Body, Prepared, Progress, Response, Source};
+use samovar_nix::HashPart;
+use samovar_store::Member;
+
+use crate::narinfos::{Answer, Narinfos};
+
+/// Records looked up at once, and kept while they are sent.
+const STEP_COUNT: usize = 32;
+
+/// Paths of all answers under way.
+const UNDER_WAY_COUNT_MAX: usize = 2_000_000;
+
+/// A text, so that what compresses texts on the way compresses it: signatures apart it is a third.
+const TYPE: &str = "text/x-nix-narinfos";
+
+/// Counts the paths of answers under way, so that readers who do not read cost a bounded amount of
+/// memory.
+#[derive(Debug, Default)]
+pub(crate) struct UnderWay {
+    count: AtomicUsize,
+}
+
+/// A part of what may be under way; given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Share {
+    of: Arc<UnderWay>,
+    count: usize,
+}
+
+impl UnderWay {
+    /// A share for `count` paths, if there are not too many already.
+    pub(crate) fn share(self: &Arc<Self>, count: usize) -> Option<Share> {
+        self.count
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |current| {
+                current
+                    .checked_add(count)
+                    .filter(|sum| *sum <= UNDER_WAY_COUNT_MAX)
+            })
+            .ok()?;
+        Some(Share {
+            of: Arc::clone(self),
+            count,
+        })
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.of.count.fetch_sub(self.count, Ordering::AcqRel);
+    }
+}
+
+/// Which records are wanted, in their order.
+#[derive(Debug)]
+pub(crate) enum Wanted {
+    /// Whatever is to be said of these.
+    Paths(Vec<HashPart>),
+    /// These registrations: if one of them is no more, there is no answer.
+    Closure(Vec<Member>),
+}
+
+impl Wanted {
+    pub(crate) fn count(&self) -> usize {
+        match self {
+            Self::Paths(hash_parts) => hash_parts.len(),
+            Self::Closure(members) => members.len(),
+        }
+    }
+
+    fn at(&self, index: usize) -> Option<Member> {
+        match self {
+            Self::Paths(hash_parts) => hash_parts.get(index).map(|hash_part| Member {
+                hash_part: *hash_part,
+                registration: None,
+            }),
+            Self::Closure(members) => members.get(index).copied(),
+        }
+    }
+}
+
+/// The answer that says these records.
+pub(crate) fn respond(narinfos: &Arc<Narinfos>, wanted: Wanted, share: Share) -> Response {
+    let records = Records {
+        narinfos: Arc::clone(narinfos),
+        text: format!("narinfos 1 {}\n", wanted.count()).into_bytes(),
+        text_at: 0,
+        narinfo: None,
+        next: 0,
+        made: Vec::new().into_iter(),
+        said: [0; 3],
+        is_ended: false,
+        wanted,
+        _share: share,
+    };
+    Response::new(Status::OK, Body::Source(Box::new(records))).header("Content-Type", TYPE)
+}
+
+/// Records on their way.
+struct Records {
+    narinfos: Arc<Narinfos>,
+    wanted: Wanted,
+    /// The first that is not made.
+    next: usize,
+    made: std::vec::IntoIter<(HashPart, Answer)>,
+    /// A line on its way, from `text_at` on, and the narinfo behind it.
+    text: Vec<u8>,
+    text_at: usize,
+    narinfo: Option<(Arc<Prepared>, usize)>,
+    /// How many were found, absent, and failed.
+    said: [u64; 3],
+    is_ended: bool,
+    _share: Share,
+}
+
+impl Records {
+    /// Puts what is on its way into the batch; `false` if there is no more room.
+    fn put(&mut self, batch: &mut Batch) -> bool {
+        self.text_at += batch.put(self.text.get(self.text_at..).unwrap_or_default());
+        if self.text_at < self.text.len() {
+            return false;
+        }
+        if let Some((prepared, at)) = &mut self.narinfo {
+            let body = prepared.body();
+            *at += batch.put(body.get(*at..).unwrap_or_default());
+            if *at < body.len() {
+                return false;
+            }
+            self.narinfo = None;
+        }
+        true
+    }
+
+    /// Gets the next line ready; `false` behind the last one.
+    fn advance(&mut self) -> io::Result<bool> {
+        self.text.clear();
+        self.text_at = 0;
+        if self.made.as_slice().is_empty() {
+            self.make()?;
+        }
+        let Some((hash_part, answer)) = self.made.next() else {
+            if self.is_ended {
+                return Ok(false);
+            }
+            self.is_ended = true;
+            let [found, absent, failed] = self.said;
+            writeln!(self.text, "end {found} {absent} {failed}")?;
+            return Ok(true);
+        };
+        let kind = match answer {
+            Answer::Found { prepared, .. } => {
+                writeln!(self.text, "path {hash_part} {}", prepared.body().len())?;
+                self.narinfo = Some((prepared, 0));
+                0
+            }
+            Answer::Absent => {
+                writeln!(self.text, "absent {hash_part}")?;
+                1
+            }
+            Answer::Failed => {
+                writeln!(self.text, "failed {hash_part}")?;
+                2
+            }
+        };
+        self.said[kind] += 1;
+        Ok(true)
+    }
+
+    /// Makes the next few records.
+    fn make(&mut self) -> io::Result<()> {
+        let members: Vec<Member> = (self.next..self.next + STEP_COUNT)
+            .map_while(|index| self.wanted.at(index))
+            .collect();
+        if members.is_empty() {
+            return Ok(());
+        }
+        let hash_parts: Vec<HashPart> = members.iter().map(|member| member.hash_part).collect();
+        let answers = self
+            .narinfos
+            .many(&hash_parts)
+            .inspect_err(|error| self.narinfos.note(*error))
+            .map_err(io::Error::other)?;
+        if matches!(self.wanted, Wanted::Closure(_))
+            && !members
+                .iter()
+                .zip(&answers)
+                .all(|(member, answer)| is_of(answer, member))
+        {
+            return Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                "a path of the closure was collected or registered anew on the way",
+            ));
+        }
+        self.next += members.len();
+        let made: Vec<_> = hash_parts.into_iter().zip(answers).collect();
+        self.made = made.into_iter();
+        Ok(())
+    }
+}
+
+/// Whether the answer is about this registration. One whose row makes no sense may be.
+fn is_of(answer: &Answer, member: &Member) -> bool {
+    match answer {
+        Answer::Found { registration, .. } => *registration == member.registration,
+        Answer::Absent => false,
+        Answer::Failed => true,
+    }
+}
+
+impl Source for Records {
+    fn len(&self) -> Option<u64> {
+        None
+    }
+
+    fn pull(&mut self, batch: &mut Batch) -> io::Result<Progress> {
+        loop {
+            if !self.put(batch) {
+                return Ok(Progress::More);
+            }
+            if !self.advance()? {
+                return Ok(Progress::End);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Records {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Records")
+            .field("count", &self.wanted.count())
+            .field("next", &self.next)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_under_way_is_bounded() {
+        let under_way = Arc::new(UnderWay::default());
+        let most = under_way.share(UNDER_WAY_COUNT_MAX - 1).unwrap();
+        assert!(under_way.share(2).is_none());
+        let last = under_way.share(1).unwrap();
+        assert!(under_way.share(1).is_none());
+        assert!(under_way.share(usize::MAX).is_none());
+        drop(most);
+        assert!(under_way.share(1).is_some());
+        drop(last);
+        assert!(under_way.share(UNDER_WAY_COUNT_MAX).is_some());
+    }
+}
