@@ -110,6 +110,46 @@ impl Encoder {
         encoder
     }
 
+    /// Goes on inside a NAR: at `offset`, in the directory that `path` leads to from the root,
+    /// before one of its children or its end.
+    ///
+    /// The offset is the caller's word. Names are checked, those of `path` and those to come; which
+    /// child came last is not known, so the first one to come may have any name.
+    ///
+    /// # Errors
+    ///
+    /// [`EncodeError::Name`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use samovar_nix::nar::{Discard, Encoder};
+    /// let mut encoder = Encoder::resume(4096, [&b"share"[..], b"doc"])?;
+    /// encoder.end_directory(&mut Discard)?; // doc
+    /// encoder.end_entry(&mut Discard)?;
+    /// encoder.end_directory(&mut Discard)?; // share
+    /// encoder.end_entry(&mut Discard)?;
+    /// encoder.end_directory(&mut Discard)?; // the root
+    /// assert_eq!(encoder.finish()?, 4096 + 5 * 16);
+    /// # Ok::<(), samovar_nix::nar::EncodeError>(())
+    /// ```
+    pub fn resume<'name>(
+        offset: u64,
+        path: impl IntoIterator<Item = &'name [u8]>,
+    ) -> Result<Self, EncodeError> {
+        let mut names = Names::default();
+        names.enter();
+        for name in path {
+            names.next(name)?;
+            names.enter();
+        }
+        Ok(Self {
+            state: State::Directory,
+            offset,
+            names,
+        })
+    }
+
     /// Writes what every NAR starts with.
     ///
     /// # Errors

@@ -49,7 +49,10 @@ use super::{Discard, EncodeError, Encoder, Event};
 #[derive(Debug, Clone)]
 pub struct Listing {
     nar: Encoder,
+    /// The document, less what was taken.
     json: String,
+    /// Whether the next child would be the first of its directory.
+    is_first: bool,
 }
 
 impl Default for Listing {
@@ -65,6 +68,7 @@ impl Listing {
         Self {
             nar: Encoder::begun(),
             json: r#"{"version":1,"root":"#.into(),
+            is_first: false,
         }
     }
 
@@ -108,6 +112,7 @@ impl Listing {
     pub fn begin_directory(&mut self) -> Result<(), EncodeError> {
         self.nar.begin_directory(&mut Discard)?;
         self.json.push_str(r#"{"type":"directory","entries":{"#);
+        self.is_first = true;
         Ok(())
     }
 
@@ -118,10 +123,10 @@ impl Listing {
     /// As [`Encoder::entry`].
     pub fn entry(&mut self, name: &[u8]) -> Result<(), EncodeError> {
         self.nar.entry(&mut Discard, name)?;
-        // Only the first child follows an opening brace.
-        if !self.json.ends_with('{') {
+        if !self.is_first {
             self.json.push(',');
         }
+        self.is_first = false;
         self.push_string(name);
         self.json.push(':');
         Ok(())
@@ -144,6 +149,7 @@ impl Listing {
     pub fn end_directory(&mut self) -> Result<(), EncodeError> {
         self.nar.end_directory(&mut Discard)?;
         self.json.push_str("}}");
+        self.is_first = false;
         Ok(())
     }
 
@@ -166,7 +172,20 @@ impl Listing {
         }
     }
 
-    /// Ends the listing and returns the document.
+    /// How many bytes of the document [`take`](Self::take) would return.
+    #[must_use]
+    pub fn pending_len(&self) -> usize {
+        self.json.len()
+    }
+
+    /// Takes what is there of the document since the last time, so that a long one need not be in
+    /// memory whole.
+    #[must_use]
+    pub fn take(&mut self) -> String {
+        std::mem::take(&mut self.json)
+    }
+
+    /// Ends the listing and returns the document, or what was not taken of it.
     ///
     /// # Errors
     ///
@@ -179,6 +198,14 @@ impl Listing {
 
     fn push_string(&mut self, bytes: &[u8]) {
         self.json.push('"');
+        match std::str::from_utf8(bytes) {
+            Ok(text) if !text.bytes().any(is_escaped) => self.json.push_str(text),
+            _ => self.push_escaped(bytes),
+        }
+        self.json.push('"');
+    }
+
+    fn push_escaped(&mut self, bytes: &[u8]) {
         for character in String::from_utf8_lossy(bytes).chars() {
             match character {
                 '"' => self.json.push_str(r#"\""#),
@@ -192,8 +219,11 @@ impl Listing {
                 _ => self.json.push(character),
             }
         }
-        self.json.push('"');
     }
+}
+
+fn is_escaped(byte: u8) -> bool {
+    matches!(byte, b'"' | b'\\' | 0..b' ')
 }
 
 #[cfg(test)]
@@ -254,6 +284,40 @@ mod tests {
             json,
             r#"{"version":1,"root":{"type":"directory","entries":{}}}"#
         );
+    }
+
+    #[test]
+    fn pieces_make_the_document() {
+        let steps = |listing: &mut Listing, take: &mut dyn FnMut(&mut Listing)| {
+            listing.begin_directory().unwrap();
+            for name in [b"a", b"b"] {
+                take(listing);
+                listing.entry(name).unwrap();
+                take(listing);
+                listing.begin_directory().unwrap();
+                take(listing);
+                listing.entry(b"c").unwrap();
+                listing.file(true, 7).unwrap();
+                listing.end_entry().unwrap();
+                listing.end_directory().unwrap();
+                take(listing);
+                listing.end_entry().unwrap();
+            }
+            listing.end_directory().unwrap();
+        };
+        let mut whole = Listing::new();
+        steps(&mut whole, &mut |_| {});
+        let whole = whole.finish().unwrap();
+        let (mut pieces, mut taken) = (Listing::new(), String::new());
+        steps(&mut pieces, &mut |listing| {
+            let len = listing.pending_len();
+            let piece = listing.take();
+            assert_eq!(piece.len(), len);
+            taken.push_str(&piece);
+        });
+        assert!(taken.len() > 200);
+        taken.push_str(&pieces.finish().unwrap());
+        assert_eq!(taken, whole);
     }
 
     #[test]
