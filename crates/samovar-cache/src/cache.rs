@@ -24,9 +24,9 @@ use crate::answers::{
 };
 use crate::bulk;
 use crate::closure::Closures;
-use crate::listings::Listings;
 use crate::narinfos::Narinfos;
 use crate::observer::Observer;
+use crate::plans::Plans;
 use crate::records::UnderWay;
 use crate::route::{Route, route};
 
@@ -63,7 +63,7 @@ pub struct Cache {
     pub(crate) narinfos: Arc<Narinfos>,
     /// Ends its thread when dropped.
     ahead: OnceLock<Ahead>,
-    pub(crate) listings: Listings,
+    pub(crate) plans: Plans,
     pub(crate) closures: Closures,
     pub(crate) under_way: Arc<UnderWay>,
     pub(crate) observer: Arc<dyn Observer>,
@@ -112,7 +112,7 @@ impl Cache {
             store,
             path_prefix: config.path_prefix.into_bytes().into_boxed_slice(),
             ahead: OnceLock::new(),
-            listings: Listings::default(),
+            plans: Plans::default(),
             closures: Closures::default(),
             under_way: Arc::default(),
             observer,

@@ -32,6 +32,7 @@ mod nar_body;
 mod narinfo;
 mod narinfos;
 mod observer;
+mod plans;
 mod recent;
 mod records;
 mod registration;

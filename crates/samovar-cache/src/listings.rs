@@ -1,85 +1,97 @@
-//! Listings that were made, bounded in memory and shared by all who read them.
+//! Answering with the listing of a NAR.
 
-use std::hash::RandomState;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::fmt;
+use std::io;
 
-use samovar_http::{Body, Response};
-use samovar_nix::{HashPart, NarHash};
-use samovar_store::{StoreError, Tree};
+use samovar_http::{Batch, Body, Progress, Response, Source};
+use samovar_nix::HashPart;
+use samovar_store::{ListingReader, StoreError, Tree};
 
-use crate::answers::{json_response, no_path, unavailable};
+use crate::answers::{json_response, no_path};
 use crate::cache::Cache;
-use crate::recent::{MemoryLen, Recent};
-
-/// Memory for all of them, in bytes.
-const MEMORY_LEN_MAX: usize = 16 << 20;
-
-/// Listings by NAR hash, which says all that a listing says: they never go stale.
-#[derive(Debug, Default)]
-pub(crate) struct Listings {
-    recent: Mutex<Recent<[u8; 32], Arc<[u8]>, RandomState>>,
-}
-
-impl Listings {
-    pub(crate) fn find(&self, nar_hash: &NarHash) -> Option<Arc<[u8]>> {
-        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        recent.find(nar_hash.as_bytes(), MEMORY_LEN_MAX)
-    }
-
-    pub(crate) fn insert(&self, nar_hash: &NarHash, listing: &Arc<[u8]>) {
-        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        recent.insert(*nar_hash.as_bytes(), Arc::clone(listing), MEMORY_LEN_MAX);
-    }
-}
+use crate::registration::Registration;
 
 impl Cache {
     pub(crate) fn listing(&self, hash_part: HashPart) -> Result<Response, StoreError> {
         let Some(registration) = self.registration(hash_part)? else {
             return Ok(no_path());
         };
-        let nar_hash = registration.info.nar_hash;
-        if let Some(listing) = self.listings.find(&nar_hash) {
-            return Ok(json_response(Body::Shared(listing)));
-        }
-        let tree: Tree = self.store.tree(&registration.info.path)?;
-        match tree.listing() {
-            Ok(json) if registration.holds()? => {
-                let listing: Arc<[u8]> = json.into_bytes().into();
-                self.listings.insert(&nar_hash, &listing);
-                Ok(json_response(Body::Shared(listing)))
+        let tree = self.store.tree(&registration.info.path)?;
+        let body = match self.listing_body(&registration, &tree) {
+            Ok((reader, len)) => ListingBody {
+                reader,
+                len,
+                left: len,
+                registration,
+            },
+            Err(error) => return self.unreadable(&registration, error),
+        };
+        Ok(json_response(Body::Source(Box::new(body))))
+    }
+
+    /// The listing and, where it comes from a plan, its length.
+    fn listing_body(
+        &self,
+        registration: &Registration,
+        tree: &Tree,
+    ) -> io::Result<(ListingReader, Option<u64>)> {
+        Ok(match self.plan(registration, tree)? {
+            Some(plan) => (plan.listing(), Some(plan.listing_len()?)),
+            None => (tree.listing()?, None),
+        })
+    }
+}
+
+/// A listing on its way.
+struct ListingBody {
+    reader: ListingReader,
+    /// Known where it comes from a plan, which is that of the registration.
+    len: Option<u64>,
+    left: Option<u64>,
+    registration: Registration,
+}
+
+impl ListingBody {
+    fn fill(&mut self, batch: &mut Batch) -> io::Result<Progress> {
+        while batch.room_len() > 0 {
+            let filled = self.reader.fill(batch.room())?;
+            batch.advance(filled);
+            self.left = self.left.map(|left| left.saturating_sub(filled as u64));
+            if filled == 0 || self.left == Some(0) {
+                return self.end();
             }
-            // What was read may be of two registrations.
-            Ok(_) => Ok(unavailable()),
-            Err(error) => self.unreadable(&registration, error),
         }
+        Ok(Progress::More)
+    }
+
+    fn end(&self) -> io::Result<Progress> {
+        // A client has no hash to compare a listing with.
+        if self.len.is_none() && self.registration.holds() != Ok(true) {
+            return Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                "path was collected or registered anew on the way",
+            ));
+        }
+        Ok(Progress::End)
     }
 }
 
-impl MemoryLen for Arc<[u8]> {
-    fn memory_len(&self) -> usize {
-        self.len()
+impl Source for ListingBody {
+    fn len(&self) -> Option<u64> {
+        self.len
+    }
+
+    fn pull(&mut self, batch: &mut Batch) -> io::Result<Progress> {
+        self.fill(batch)
+            .inspect_err(|error| self.registration.report(error))
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn memory_is_bounded_and_what_is_used_stays() {
-        let listings = Listings::default();
-        let listing: Arc<[u8]> = vec![b' '; 100_000].into();
-        let favourite = NarHash::from_bytes([255; 32]);
-        listings.insert(&favourite, &listing);
-        for number in 0..250 {
-            listings.insert(&NarHash::from_bytes([number; 32]), &listing);
-            assert!(listings.find(&favourite).is_some());
-        }
-        let recent = listings.recent.lock().unwrap();
-        let count = recent.values().count();
-        assert!(
-            count * listing.len() <= MEMORY_LEN_MAX + 2 * listing.len(),
-            "{count}"
-        );
+impl fmt::Debug for ListingBody {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ListingBody")
+            .field("registration", &self.registration)
+            .field("left", &self.left)
+            .finish()
     }
 }

@@ -1,9 +1,11 @@
 //! Answering with a NAR, or a range of one.
 
+use std::io;
+
 use samovar_http::http::{Method, Status, range};
 use samovar_http::{Body, Head, Response};
 use samovar_nix::{HashPart, NarHash};
-use samovar_store::{StoreError, TreeError};
+use samovar_store::StoreError;
 
 use crate::answers::{no_path, unavailable, wrong_hash};
 use crate::cache::Cache;
@@ -45,11 +47,8 @@ impl Cache {
                 return Ok(response.header("Content-Range", format!("bytes */{size}")));
             }
         };
-        let opened = self.store.tree(&info.path)?.nar().and_then(|mut reader| {
-            reader.skip_to(start)?;
-            Ok(reader)
-        });
-        let reader = match opened {
+        let tree = self.store.tree(&info.path)?;
+        let reader = match self.nar_from(&registration, &tree, start) {
             Ok(reader) => reader,
             Err(error) => return self.unreadable(&registration, error),
         };
@@ -70,12 +69,12 @@ impl Cache {
     pub(crate) fn unreadable(
         &self,
         registration: &Registration,
-        error: TreeError,
+        error: io::Error,
     ) -> Result<Response, StoreError> {
         let was = &registration.info;
         match self.lookup(was.path.hash_part())? {
             Some(now) if now.nar_hash == was.nar_hash => {
-                registration.report(&error.into());
+                registration.report(&error);
                 Ok(unavailable())
             }
             Some(_) => Ok(wrong_hash()),

@@ -115,7 +115,8 @@ impl NarSink for BatchSink<'_> {
     }
 }
 
-fn wrong_size(how: &str) -> io::Error {
+/// What a tree is that is not as long as it is registered.
+pub(crate) fn wrong_size(how: &str) -> io::Error {
     io::Error::new(
         io::ErrorKind::InvalidData,
         format!("NAR is {how} than its registered size"),

@@ -55,17 +55,17 @@ where
         self.young.get(key).or_else(|| self.old.get(key)).cloned()
     }
 
-    /// Adds an entry, in place of another with this key.
+    /// Adds an entry, in place of another with this key. Larger ones than half of `memory_len_max`
+    /// are for the caller to refuse: all others together never hold more than it says.
     pub(crate) fn insert(&mut self, key: K, value: V, memory_len_max: usize) {
-        self.remove_old(&key);
-        self.young_len += value.memory_len();
-        if let Some(replaced) = self.young.insert(key, value) {
-            self.young_len -= replaced.memory_len();
-        }
-        if self.young_len > memory_len_max / 2 {
+        self.remove(&key);
+        let len = value.memory_len();
+        if self.young_len + len > memory_len_max / 2 {
             self.old = std::mem::take(&mut self.young);
             self.old_len = std::mem::take(&mut self.young_len);
         }
+        self.young_len += len;
+        self.young.insert(key, value);
     }
 
     /// Whether [`offer`](Self::offer) would take an entry of this key, if it were small.

@@ -44,5 +44,8 @@ pub use open::{OpenError, open, open_uri};
 pub use realisation::{OutputName, RealisationId, RealisationIdError};
 pub use settings::{Conf, Settings, SettingsError};
 pub use store::{Looked, Store};
-pub use tree::{Contents, Identity, NarReader, NarSink, Step, Tree, TreeError, Walk};
+pub use tree::{
+    Contents, Identity, ListingReader, NarPlan, NarReader, NarSink, PlanError, Step, Tree,
+    TreeError, Walk,
+};
 pub use uri::{Parameters, StoreKind, StoreUri, UriError};

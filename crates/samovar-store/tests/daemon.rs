@@ -5,6 +5,7 @@
 mod support;
 
 use std::io::Read;
+use std::sync::Arc;
 
 use samovar_store::{
     Daemon, DaemonStore, LocalStore, Location, Store, StoreError, Tree, TreeError, Unavailable,
@@ -91,7 +92,21 @@ fn nars_and_listings_from_the_daemon() {
     }
     assert_eq!(tree.nar_size().unwrap(), expected.len() as u64);
     let local = nix.open().tree(&path).unwrap();
-    assert_eq!(tree.listing().unwrap(), local.listing().unwrap());
+    let listing = |tree: &Tree| std::io::read_to_string(tree.listing().unwrap()).unwrap();
+    assert_eq!(listing(&tree), listing(&local));
+    let plan = Arc::new(tree.plan(1 << 20).unwrap());
+    assert_eq!(
+        std::io::read_to_string(plan.listing()).unwrap(),
+        listing(&local)
+    );
+    assert_eq!(
+        (plan.nar_size(), plan.root()),
+        (expected.len() as u64, None)
+    );
+    let mut reader = tree.nar_at(&plan, 200_000).unwrap();
+    let mut rest = Vec::new();
+    reader.read_to_end(&mut rest).unwrap();
+    assert!(rest == expected[200_000..]);
     assert!(matches!(tree.walk(), Err(TreeError::Remote)));
 
     let mut reader = tree.nar().unwrap();

@@ -108,10 +108,10 @@ fn types_that_no_nar_can_hold() {
     let _listener = UnixListener::bind(root.join("socket")).unwrap();
     let error = read_to_end(&mut Tree::of_files(root.clone()).nar().unwrap()).unwrap_err();
     assert!(matches!(error, TreeError::UnsupportedType));
-    assert!(matches!(
-        Tree::of_files(root).listing(),
-        Err(TreeError::UnsupportedType)
-    ));
+    let mut listing = Tree::of_files(root).listing().unwrap();
+    let error = listing.fill(&mut [0; 100]).unwrap_err();
+    assert!(matches!(error, TreeError::UnsupportedType));
+    assert!(listing.fill(&mut [0; 100]).is_err(), "an error is final");
 }
 
 #[test]

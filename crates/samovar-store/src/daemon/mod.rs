@@ -15,4 +15,4 @@ mod wire;
 pub use pool::{Daemon, TempRoot};
 pub use store::DaemonStore;
 
-pub(crate) use nar::{RemoteNar, RemoteNarReader};
+pub(crate) use nar::{RemoteNar, RemoteNarReader, RemoteSteps};

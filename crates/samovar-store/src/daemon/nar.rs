@@ -5,16 +5,16 @@
 //! come, and hashed: the last ones are handed out only when all of them have the hash that the
 //! store announces.
 
-use samovar_nix::nar::{Decoder, Listing};
+use samovar_nix::nar::{Decoder, Event};
 use samovar_nix::{NarHash, PathInfo, StorePath};
 use sha2::{Digest, Sha256};
 
 use super::connection::Connection;
 use super::pool::Daemon;
 use crate::error::{Irregularity, StoreError};
-use crate::tree::TreeError;
+use crate::tree::{Step, TreeError};
 
-const SKIP_BUFFER_LEN: usize = 64 * 1024;
+const BUFFER_LEN: usize = 64 * 1024;
 
 /// A NAR that the daemon will send.
 #[derive(Debug)]
@@ -58,27 +58,63 @@ impl RemoteNar {
         })
     }
 
-    /// Reads the NAR for its listing.
-    pub(crate) fn listing(&self) -> Result<String, TreeError> {
-        let mut reader = self.open().map_err(TreeError::Daemon)?;
-        let mut decoder = Decoder::with_depth_max(usize::MAX);
-        let mut listing = Listing::new();
-        let mut buffer = vec![0; SKIP_BUFFER_LEN];
-        loop {
-            let len = reader.fill(&mut buffer).map_err(TreeError::Daemon)?;
-            if len == 0 {
-                return Ok(listing.finish()?);
-            }
-            let mut input = &buffer[..len];
-            // The reader has parsed these bytes before, so they parse.
-            while let Some(event) = decoder
-                .decode(&mut input)
-                .map_err(|_error| TreeError::Daemon(StoreError::Protocol(Irregularity::Value)))?
-            {
-                listing.event(&event)?;
+    /// Asks for the NAR, to know what it is made of.
+    pub(crate) fn steps(&self) -> Result<RemoteSteps, TreeError> {
+        Ok(RemoteSteps {
+            reader: self.open().map_err(TreeError::Daemon)?,
+            decoder: Decoder::with_depth_max(usize::MAX),
+            buffer: vec![0; BUFFER_LEN],
+        })
+    }
+}
+
+/// What one NAR is made of.
+#[derive(Debug)]
+pub(crate) struct RemoteSteps {
+    reader: RemoteNarReader,
+    decoder: Decoder,
+    buffer: Vec<u8>,
+}
+
+impl RemoteSteps {
+    /// Reads a piece of the NAR and tells `take` what is in it; `false` at the end.
+    pub(crate) fn next_piece<E: From<TreeError>>(
+        &mut self,
+        mut take: impl FnMut(&Step<'_>) -> Result<(), E>,
+    ) -> Result<bool, E> {
+        let len = self.reader.fill(&mut self.buffer);
+        let len = len.map_err(TreeError::Daemon)?;
+        let mut input = &self.buffer[..len];
+        // The reader has parsed these bytes before, so they parse.
+        while let Some(event) = self
+            .decoder
+            .decode(&mut input)
+            .map_err(|_error| TreeError::Daemon(StoreError::Protocol(Irregularity::Value)))?
+        {
+            if let Some(step) = step(&event) {
+                take(&step)?;
             }
         }
+        Ok(len > 0)
     }
+}
+
+fn step<'event>(event: &Event<'event>) -> Option<Step<'event>> {
+    Some(match *event {
+        Event::File {
+            executable, size, ..
+        } => Step::File {
+            executable,
+            size,
+            file: None,
+        },
+        Event::Contents(_) | Event::FileEnd => return None,
+        Event::Symlink { target } => Step::Symlink { target },
+        Event::DirectoryBegin => Step::BeginDirectory,
+        Event::Entry { name } => Step::Entry { name },
+        Event::EntryEnd => Step::EndEntry,
+        Event::DirectoryEnd => Step::EndDirectory,
+    })
 }
 
 /// The bytes of one NAR.
@@ -122,7 +158,7 @@ impl RemoteNarReader {
     }
 
     pub(crate) fn skip(&mut self, mut len: u64) -> Result<(), StoreError> {
-        let mut buffer = vec![0; SKIP_BUFFER_LEN];
+        let mut buffer = vec![0; BUFFER_LEN];
         while len > 0 {
             let wanted = usize::try_from(len).unwrap_or(usize::MAX).min(buffer.len());
             match self.fill(&mut buffer[..wanted])? {

@@ -28,6 +28,11 @@ struct Level {
 }
 
 impl Descent {
+    /// How many directories were entered and not left.
+    pub(super) fn depth(&self) -> usize {
+        self.levels.len()
+    }
+
     /// The directory entered last.
     ///
     /// # Errors

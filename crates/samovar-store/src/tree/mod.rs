@@ -6,6 +6,8 @@
 //! number of descriptors. [`NarReader`] frames what the walk finds and reads contents straight into
 //! the caller's buffer: a small file costs `openat`, `fstat`, one read and `close`, nothing else.
 //!
+//! A [`NarPlan`] is what a walk found out. A reader that has one begins anywhere in the NAR.
+//!
 //! # Limits
 //!
 //! | what | value | why |
@@ -14,6 +16,7 @@
 //! | files open at once | 64 | only while contents come from the disk; else 1 |
 //! | files all readers open ahead | a quarter of the descriptors | connections need them, too |
 //! | bytes asked of the disk ahead | 16 MiB | what one reader may put into the page cache |
+//! | memory of all plans | 64 MiB | readers are many, and slow ones hold theirs |
 //!
 //! Depth, the number of entries and sizes have no limits.
 //!
@@ -28,19 +31,29 @@ mod descent;
 mod directory;
 mod error;
 mod identity;
+mod listing_reader;
+mod nar_plan;
 mod nar_reader;
 mod plan;
+mod reservation;
+mod steps;
 mod walk;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use rustix::fs::{AtFlags, CWD};
-use samovar_nix::nar::{Discard, Encoder, Listing};
+use samovar_nix::nar::{Discard, Encoder};
 
 pub use error::TreeError;
 pub use identity::Identity;
+pub use listing_reader::ListingReader;
+pub use nar_plan::{NarPlan, PlanError};
 pub use nar_reader::{NarReader, NarSink};
 pub use walk::{Contents, Step, Walk};
+
+use nar_plan::{PlannedWalk, Planner, Replay};
+use steps::Steps;
 
 use crate::daemon::RemoteNar;
 
@@ -103,7 +116,7 @@ impl Tree {
     /// [`TreeError::Vanished`] when there is nothing; any other [`TreeError`].
     pub fn nar(&self) -> Result<NarReader, TreeError> {
         match &self.origin {
-            Origin::Files(path) => NarReader::of_walk(Walk::new(path)),
+            Origin::Files(path) => NarReader::of_steps(Steps::Walk(Walk::new(path)), None),
             Origin::Daemon(nar) => NarReader::of_daemon(nar),
         }
     }
@@ -120,32 +133,63 @@ impl Tree {
         }
     }
 
+    /// Finds out what the NAR is made of. Reads no contents where the files are on this machine;
+    /// else reads the whole NAR.
+    ///
+    /// # Errors
+    ///
+    /// [`PlanError::TooLarge`] when the plan would need more than `memory_len_max` bytes; any other
+    /// [`PlanError`].
+    pub fn plan(&self, memory_len_max: usize) -> Result<NarPlan, PlanError> {
+        let mut planner = Planner::new(memory_len_max)?;
+        let path = match &self.origin {
+            Origin::Files(path) => path,
+            Origin::Daemon(nar) => {
+                let mut steps = nar.steps()?;
+                while steps.next_piece(|step| planner.step(step))? {}
+                return planner.finish(None);
+            }
+        };
+        // Before the walk: if another root is put in its place, the plan is that of neither.
+        let root = self.identity()?;
+        let mut walk = Walk::new(path);
+        while let Some(step) = walk.next(Contents::SizesOnly)? {
+            planner.step(&step)?;
+        }
+        planner.finish(root)
+    }
+
+    /// Starts the NAR at `offset`. Where the files are on this machine, only the file there is
+    /// opened, and the tree is not walked: what follows comes from the plan.
+    ///
+    /// # Errors
+    ///
+    /// [`TreeError::Changed`] when the tree is not the one that was planned, as far as its root
+    /// shows; [`TreeError::NoSuchOffset`]; any other [`TreeError`].
+    pub fn nar_at(&self, plan: &Arc<NarPlan>, offset: u64) -> Result<NarReader, TreeError> {
+        let mut reader = match &self.origin {
+            Origin::Files(path) => {
+                let (replay, bookmark) = Replay::seek(plan, offset)?;
+                let walk = PlannedWalk::new(replay, path)?;
+                NarReader::of_steps(Steps::Plan(walk), bookmark)?
+            }
+            Origin::Daemon(nar) => NarReader::of_daemon(nar)?,
+        };
+        reader.skip_to(offset)?;
+        Ok(reader)
+    }
+
     /// The `.ls` listing, version 1, with the offset of every file in the NAR. Reads no contents
     /// where the files are on this machine; else reads the whole NAR.
     ///
     /// # Errors
     ///
     /// Any [`TreeError`].
-    pub fn listing(&self) -> Result<String, TreeError> {
-        let path = match &self.origin {
-            Origin::Files(path) => path,
-            Origin::Daemon(nar) => return nar.listing(),
-        };
-        let mut walk = Walk::new(path);
-        let mut listing = Listing::new();
-        while let Some(step) = walk.next(Contents::SizesOnly)? {
-            match step {
-                Step::File {
-                    executable, size, ..
-                } => listing.file(executable, size)?,
-                Step::Symlink { target } => listing.symlink(target)?,
-                Step::BeginDirectory => listing.begin_directory()?,
-                Step::Entry { name } => listing.entry(name)?,
-                Step::EndEntry => listing.end_entry()?,
-                Step::EndDirectory => listing.end_directory()?,
-            }
-        }
-        Ok(listing.finish()?)
+    pub fn listing(&self) -> Result<ListingReader, TreeError> {
+        Ok(match &self.origin {
+            Origin::Files(path) => ListingReader::of_walk(Walk::new(path)),
+            Origin::Daemon(nar) => ListingReader::of_daemon(nar.steps()?),
+        })
     }
 
     /// The length of the NAR, found without reading contents.

@@ -15,11 +15,13 @@ use std::sync::Arc;
 
 use rustix::fd::AsFd;
 use rustix::io::{Errno, ReadWriteFlags};
+use samovar_nix::nar::Encoder;
 
 use super::TreeError;
-use super::ahead::Reservation;
+use super::ahead;
 use super::plan::{Plan, Segment};
-use super::walk::Walk;
+use super::reservation::Reservation;
+use super::steps::Steps;
 use crate::daemon::{RemoteNar, RemoteNarReader};
 
 /// Files opened ahead while contents come from the disk.
@@ -114,20 +116,22 @@ struct Temperature {
 }
 
 impl NarReader {
-    pub(super) fn of_walk(walk: Walk) -> Result<Self, TreeError> {
+    /// Reads the NAR of `steps`: of all of them, or of those from a bookmark on.
+    pub(super) fn of_steps(steps: Steps, bookmark: Option<Encoder>) -> Result<Self, TreeError> {
+        let position = bookmark.as_ref().map_or(0, Encoder::offset);
         let temperature = Temperature {
             cold_count: 0,
             suspect_count: 0,
             can_ask: true,
         };
         let files = FileSource {
-            plan: Plan::new(walk)?,
+            plan: Plan::new(steps, bookmark)?,
             temperature,
             reservation: None,
         };
         Ok(Self {
             source: Source::Files(Box::new(files)),
-            position: 0,
+            position,
             failed: false,
         })
     }
@@ -297,7 +301,7 @@ impl FileSource {
             return Ok(());
         }
         if self.reservation.is_none() {
-            self.reservation = Reservation::try_new(AHEAD_FILE_COUNT);
+            self.reservation = ahead::reserve(AHEAD_FILE_COUNT);
         }
         while self.reservation.is_some()
             && !self.plan.has_ended()

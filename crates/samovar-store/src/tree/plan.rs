@@ -9,7 +9,8 @@ use rustix::fs::Advice;
 use samovar_nix::nar::{EncodeError, Encoder, Sink};
 
 use super::TreeError;
-use super::walk::{Contents, Step, Walk};
+use super::steps::Steps;
+use super::walk::{Contents, Step};
 
 /// How much of one file is asked of the disk ahead; from there on the kernel's own read-ahead is
 /// under way.
@@ -60,7 +61,7 @@ impl AsFd for OpenFile {
 /// The stretches of a NAR that are known and not yet read.
 #[derive(Debug)]
 pub(super) struct Plan {
-    walk: Walk,
+    steps: Steps,
     encoder: Encoder,
     /// Framing bytes not read yet; those before `framing_start` are.
     framing: Vec<u8>,
@@ -72,11 +73,12 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// A plan that begins with the walk.
-    pub(super) fn new(walk: Walk) -> Result<Self, TreeError> {
+    /// A plan that begins with the first of all steps, or goes on from a bookmark.
+    pub(super) fn new(steps: Steps, bookmark: Option<Encoder>) -> Result<Self, TreeError> {
+        let is_beginning = bookmark.is_none();
         let mut plan = Self {
-            walk,
-            encoder: Encoder::new(),
+            steps,
+            encoder: bookmark.unwrap_or_default(),
             framing: Vec::new(),
             framing_start: 0,
             segments: VecDeque::new(),
@@ -84,10 +86,12 @@ impl Plan {
             contents_len: 0,
             ended: false,
         };
-        plan.encoder.begin(&mut plan.framing)?;
-        plan.note_framing(0);
-        // Opening the root now lets the caller find out before he promises anything.
-        plan.extend(0, false)?;
+        if is_beginning {
+            plan.encoder.begin(&mut plan.framing)?;
+            plan.note_framing(0);
+            // Opening the root now lets the caller find out before he promises anything.
+            plan.extend(0, false)?;
+        }
         Ok(plan)
     }
 
@@ -122,7 +126,7 @@ impl Plan {
         } else {
             Contents::Open
         };
-        let Some(step) = self.walk.next(contents)? else {
+        let Some(step) = self.steps.next(contents)? else {
             self.ended = true;
             return Ok(());
         };
@@ -154,7 +158,7 @@ impl Plan {
                 self.segments.push_back(Segment::Skipped(size));
                 return Ok(());
             }
-            None => self.walk.open_last(size)?,
+            None => self.steps.open_last(size)?,
         };
         if advise {
             let len = std::num::NonZeroU64::new(size.min(ADVISE_LEN_MAX));

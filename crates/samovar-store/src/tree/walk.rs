@@ -92,7 +92,7 @@ struct Level {
 }
 
 /// What a node turned out to be.
-enum Node {
+pub(super) enum Node {
     File {
         executable: bool,
         size: u64,
@@ -282,7 +282,8 @@ fn leaf(
     }
 }
 
-fn open_file(parent: BorrowedFd<'_>, name: impl Arg) -> Result<Node, TreeError> {
+/// Opens a file that is no symbolic link.
+pub(super) fn open_file(parent: BorrowedFd<'_>, name: impl Arg) -> Result<Node, TreeError> {
     // Without NONBLOCK a FIFO in the place of a file would hold the thread for ever.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let file = rustix::fs::openat(parent, name, flags, Mode::empty())?;

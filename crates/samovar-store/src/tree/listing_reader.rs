@@ -1,0 +1,128 @@
+//! The bytes of a listing, in order, into the caller's buffer.
+
+use std::io;
+
+use samovar_nix::nar::{EncodeError, Listing};
+
+use super::TreeError;
+use super::nar_plan::Replay;
+use super::walk::{Contents, Step, Walk};
+use crate::daemon::RemoteSteps;
+
+/// How much of the document is made at a time, in bytes: what it holds in memory, but for a
+/// directory entry or a piece of a remote NAR more.
+const PIECE_LEN: usize = 16 * 1024;
+
+/// Reads the `.ls` listing of a tree, version 1, with the offset of every file in the NAR.
+#[derive(Debug)]
+pub struct ListingReader {
+    source: Source,
+    /// `None` at the end, and after an error.
+    listing: Option<Listing>,
+    has_ended: bool,
+    /// The last piece, of which the bytes before `start` are read.
+    piece: String,
+    start: usize,
+}
+
+#[derive(Debug)]
+enum Source {
+    Walk(Box<Walk>),
+    Plan(Replay),
+    Daemon(Box<RemoteSteps>),
+}
+
+impl ListingReader {
+    pub(super) fn of_walk(walk: Walk) -> Self {
+        Self::new(Source::Walk(Box::new(walk)))
+    }
+
+    pub(super) fn of_plan(replay: Replay) -> Self {
+        Self::new(Source::Plan(replay))
+    }
+
+    pub(super) fn of_daemon(steps: RemoteSteps) -> Self {
+        Self::new(Source::Daemon(Box::new(steps)))
+    }
+
+    fn new(source: Source) -> Self {
+        Self {
+            source,
+            listing: Some(Listing::new()),
+            has_ended: false,
+            piece: String::new(),
+            start: 0,
+        }
+    }
+
+    /// Fills the buffer with the next bytes and says how many there are: 0 at the end. Fewer than
+    /// the buffer has room for does not mean the end.
+    ///
+    /// # Errors
+    ///
+    /// Any [`TreeError`]. What was read until then is no listing, and every later call fails, too.
+    pub fn fill(&mut self, buffer: &mut [u8]) -> Result<usize, TreeError> {
+        if self.start == self.piece.len() {
+            self.start = 0;
+            self.piece = self.next_piece()?;
+        }
+        let rest = &self.piece.as_bytes()[self.start..];
+        let len = rest.len().min(buffer.len());
+        buffer[..len].copy_from_slice(&rest[..len]);
+        self.start += len;
+        Ok(len)
+    }
+
+    fn next_piece(&mut self) -> Result<String, TreeError> {
+        if self.has_ended {
+            return Ok(String::new());
+        }
+        let mut listing = self.listing.take().ok_or(TreeError::Changed)?;
+        while listing.pending_len() < PIECE_LEN {
+            if !self.source.add_to(&mut listing)? {
+                let rest = listing.finish()?;
+                self.has_ended = true;
+                return Ok(rest);
+            }
+        }
+        let piece = listing.take();
+        self.listing = Some(listing);
+        Ok(piece)
+    }
+}
+
+impl io::Read for ListingReader {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        Ok(self.fill(buffer)?)
+    }
+}
+
+impl Source {
+    /// Adds what comes next; `false` at the end.
+    fn add_to(&mut self, listing: &mut Listing) -> Result<bool, TreeError> {
+        let step = match self {
+            Self::Walk(walk) => walk.next(Contents::SizesOnly)?,
+            Self::Plan(replay) => replay.next()?,
+            Self::Daemon(steps) => {
+                return steps.next_piece(|step| Ok(add(listing, step)?));
+            }
+        };
+        if let Some(step) = &step {
+            add(listing, step)?;
+        }
+        Ok(step.is_some())
+    }
+}
+
+fn add(listing: &mut Listing, step: &Step<'_>) -> Result<(), EncodeError> {
+    match *step {
+        Step::File {
+            executable, size, ..
+        } => listing.file(executable, size),
+        Step::Symlink { target } => listing.symlink(target),
+        Step::BeginDirectory => listing.begin_directory(),
+        Step::Entry { name } => listing.entry(name),
+        Step::EndEntry => listing.end_entry(),
+        Step::EndDirectory => listing.end_directory(),
+    }
+}

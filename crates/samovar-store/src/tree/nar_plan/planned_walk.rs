@@ -1,0 +1,135 @@
+//! Going through the files of a tree that is known.
+
+use std::path::{Path, PathBuf};
+
+use rustix::fd::OwnedFd;
+use rustix::fs::{AtFlags, CWD, FileType};
+
+use super::replay::{Move, Replay};
+use crate::tree::TreeError;
+use crate::tree::descent::{Descent, open_directory};
+use crate::tree::identity::Identity;
+use crate::tree::walk::{Contents, Node, Step, open_file};
+
+/// A walk that reads no directory, and opens one only for a file in it.
+#[derive(Debug)]
+pub(in crate::tree) struct PlannedWalk {
+    replay: Replay,
+    root: PathBuf,
+    /// The directories on the way to the present one, from the root to the last one that was
+    /// needed. If the root is no directory, there are none.
+    descent: Descent,
+    /// What the last step was about, if that was a file.
+    last: Option<Move>,
+}
+
+impl PlannedWalk {
+    /// Goes on with `replay` among the files at `root`. Opens the root, if that is a directory.
+    ///
+    /// # Errors
+    ///
+    /// Any [`TreeError`]; [`TreeError::Changed`] when it is not the root of the plan.
+    pub(in crate::tree) fn new(replay: Replay, root: &Path) -> Result<Self, TreeError> {
+        let mut walk = Self {
+            replay,
+            root: root.to_owned(),
+            descent: Descent::default(),
+            last: None,
+        };
+        let opened = walk.open_root();
+        walk.note(opened)?;
+        Ok(walk)
+    }
+
+    /// The next step, as [`Walk::next`](crate::tree::Walk::next).
+    pub(in crate::tree) fn next(
+        &mut self,
+        contents: Contents,
+    ) -> Result<Option<Step<'_>>, TreeError> {
+        let Some(taken) = self.replay.advance()? else {
+            return Ok(None);
+        };
+        let mut file = None;
+        match &taken {
+            Move::File { .. } => {
+                self.last = Some(taken.clone());
+                if contents == Contents::Open {
+                    file = Some(self.open_last()?);
+                }
+            }
+            Move::EndDirectory if self.descent.depth() > self.replay.depth() => {
+                let left = self.descent.leave();
+                self.note(left)?;
+            }
+            _ => {}
+        }
+        Ok(Some(self.replay.step(taken, file)))
+    }
+
+    /// Opens the file that the last step was about.
+    ///
+    /// # Errors
+    ///
+    /// Any [`TreeError`]; [`TreeError::Changed`] when its size or mode is not the plan's.
+    pub(in crate::tree) fn open_last(&mut self) -> Result<OwnedFd, TreeError> {
+        let opened = self.descend().and_then(|()| self.open_planned());
+        self.note(opened)
+    }
+
+    fn open_root(&mut self) -> Result<(), TreeError> {
+        let planned = self.replay.plan().root();
+        let stat = rustix::fs::statat(CWD, &self.root, AtFlags::SYMLINK_NOFOLLOW)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
+            return is_planned(planned == Some(Identity::of(&stat)));
+        }
+        let root = open_directory(CWD, &self.root)?;
+        is_planned(planned == Some(Identity::of(&rustix::fs::fstat(&root)?)))?;
+        self.descent.enter(root)
+    }
+
+    /// Opens the directories on the way to the present one.
+    fn descend(&mut self) -> Result<(), TreeError> {
+        while self.descent.depth() < self.replay.depth() {
+            let name = self.replay.level_name(self.descent.depth());
+            let directory = open_directory(self.descent.innermost()?, name)?;
+            self.descent.enter(directory)?;
+        }
+        Ok(())
+    }
+
+    fn open_planned(&self) -> Result<OwnedFd, TreeError> {
+        let Some(Move::File {
+            name,
+            executable: planned_executable,
+            size: planned_size,
+        }) = &self.last
+        else {
+            return Err(TreeError::Changed);
+        };
+        let node = match self.replay.depth() {
+            0 => open_file(CWD, &self.root)?,
+            _ => open_file(self.descent.innermost()?, self.replay.bytes(name.clone()))?,
+        };
+        match node {
+            Node::File {
+                executable,
+                size,
+                file: Some(file),
+            } if executable == *planned_executable && size == *planned_size => Ok(file),
+            _ => Err(TreeError::Changed),
+        }
+    }
+
+    /// Lets whoever keeps the plan know when it did not serve.
+    fn note<T>(&self, result: Result<T, TreeError>) -> Result<T, TreeError> {
+        result.inspect_err(|_error| self.replay.plan().note_failure())
+    }
+}
+
+fn is_planned(is_planned: bool) -> Result<(), TreeError> {
+    if is_planned {
+        Ok(())
+    } else {
+        Err(TreeError::Changed)
+    }
+}

@@ -1,0 +1,221 @@
+//! The steps of a plan, from the beginning or from anywhere.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use rustix::fd::OwnedFd;
+use samovar_nix::nar::Encoder;
+
+use super::NarPlan;
+use super::record::{self, Record};
+use crate::tree::TreeError;
+use crate::tree::walk::Step;
+
+/// Goes through a plan. Touches no file.
+#[derive(Debug)]
+pub(in crate::tree) struct Replay {
+    plan: Arc<NarPlan>,
+    /// Where the next record starts.
+    at: usize,
+    state: State,
+    /// Where the records of the directories start that were entered and not left.
+    levels: Vec<usize>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Node,
+    Directory,
+    AfterChild,
+    Done,
+}
+
+/// A [`Step`] that borrows nothing: names and targets by their place in the plan.
+#[derive(Debug, Clone)]
+pub(super) enum Move {
+    File {
+        name: Range<usize>,
+        executable: bool,
+        size: u64,
+    },
+    Symlink {
+        target: Range<usize>,
+    },
+    BeginDirectory,
+    Entry {
+        name: Range<usize>,
+    },
+    EndEntry,
+    EndDirectory,
+}
+
+impl Replay {
+    /// All steps.
+    pub(in crate::tree) fn new(plan: &Arc<NarPlan>) -> Self {
+        Self {
+            plan: Arc::clone(plan),
+            at: 0,
+            state: State::Node,
+            levels: Vec::new(),
+        }
+    }
+
+    /// The steps from a place that lies at an offset of the NAR or closely before it, and the
+    /// encoder for them; without one, it is the beginning.
+    pub(in crate::tree) fn seek(
+        plan: &Arc<NarPlan>,
+        nar_offset: u64,
+    ) -> Result<(Self, Option<Encoder>), TreeError> {
+        let mut replay = Self::new(plan);
+        let Some(checkpoint) = plan.checkpoint(nar_offset) else {
+            return Ok((replay, None));
+        };
+        let place = |place: u32| usize::try_from(place).map_err(|_error| TreeError::Changed);
+        replay.at = place(checkpoint.at)?;
+        replay.state = State::Directory;
+        replay.levels = replay.levels_of(place(checkpoint.directory)?)?;
+        let names = replay
+            .levels
+            .iter()
+            .skip(1)
+            .map(|level| replay.name(*level));
+        let encoder = Encoder::resume(checkpoint.nar_offset, names)?;
+        Ok((replay, Some(encoder)))
+    }
+
+    pub(super) fn plan(&self) -> &NarPlan {
+        &self.plan
+    }
+
+    /// The next step; `None` at the end.
+    pub(in crate::tree) fn next(&mut self) -> Result<Option<Step<'_>>, TreeError> {
+        let next = self.advance()?;
+        Ok(next.map(|next| self.step(next, None)))
+    }
+
+    /// Takes the next step.
+    pub(super) fn advance(&mut self) -> Result<Option<Move>, TreeError> {
+        Ok(Some(match self.state {
+            State::Node => self.node()?,
+            State::Directory => self.entry_or_end()?,
+            State::AfterChild => {
+                self.state = State::Directory;
+                Move::EndEntry
+            }
+            State::Done => return Ok(None),
+        }))
+    }
+
+    /// Says what was taken, with the file if it was opened.
+    pub(super) fn step(&self, taken: Move, file: Option<OwnedFd>) -> Step<'_> {
+        match taken {
+            Move::File {
+                executable, size, ..
+            } => Step::File {
+                executable,
+                size,
+                file,
+            },
+            Move::Symlink { target } => Step::Symlink {
+                target: self.bytes(target),
+            },
+            Move::BeginDirectory => Step::BeginDirectory,
+            Move::Entry { name } => Step::Entry {
+                name: self.bytes(name),
+            },
+            Move::EndEntry => Step::EndEntry,
+            Move::EndDirectory => Step::EndDirectory,
+        }
+    }
+
+    /// How many directories were entered and not left.
+    pub(super) fn depth(&self) -> usize {
+        self.levels.len()
+    }
+
+    /// The name of one of them, counted from the root, whose name is empty.
+    pub(super) fn level_name(&self, index: usize) -> &[u8] {
+        self.name(self.levels[index])
+    }
+
+    /// A name or target of the plan.
+    pub(super) fn bytes(&self, place: Range<usize>) -> &[u8] {
+        &self.plan.records[place]
+    }
+
+    fn node(&mut self) -> Result<Move, TreeError> {
+        let (record, next) = self.record(self.at)?;
+        let taken = match record {
+            Record::File {
+                name,
+                executable,
+                size,
+            } => Move::File {
+                name,
+                executable,
+                size,
+            },
+            Record::Symlink { target, .. } => Move::Symlink { target },
+            Record::Directory { .. } => {
+                self.levels.push(self.at);
+                self.at = next;
+                self.state = State::Directory;
+                return Ok(Move::BeginDirectory);
+            }
+            Record::End => return Err(TreeError::Changed),
+        };
+        self.at = next;
+        self.end_node();
+        Ok(taken)
+    }
+
+    fn entry_or_end(&mut self) -> Result<Move, TreeError> {
+        let (record, next) = self.record(self.at)?;
+        match record {
+            Record::File { name, .. }
+            | Record::Symlink { name, .. }
+            | Record::Directory { name, .. } => {
+                self.state = State::Node;
+                Ok(Move::Entry { name })
+            }
+            Record::End => {
+                self.at = next;
+                self.levels.pop();
+                self.end_node();
+                Ok(Move::EndDirectory)
+            }
+        }
+    }
+
+    fn end_node(&mut self) {
+        self.state = if self.levels.is_empty() {
+            State::Done
+        } else {
+            State::AfterChild
+        };
+    }
+
+    /// Where the records of a directory and of all above it start, the root's first.
+    fn levels_of(&self, mut directory: usize) -> Result<Vec<usize>, TreeError> {
+        let mut levels = vec![directory];
+        while let (Record::Directory { parent, .. }, _next) = self.record(directory)?
+            && parent != directory
+        {
+            directory = parent;
+            levels.push(directory);
+        }
+        levels.reverse();
+        Ok(levels)
+    }
+
+    fn name(&self, directory: usize) -> &[u8] {
+        match self.record(directory) {
+            Ok((Record::Directory { name, .. }, _next)) => self.bytes(name),
+            _ => &[],
+        }
+    }
+
+    fn record(&self, at: usize) -> Result<(Record, usize), TreeError> {
+        record::read(&self.plan.records, at).ok_or(TreeError::Changed)
+    }
+}

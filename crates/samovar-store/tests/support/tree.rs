@@ -1,0 +1,123 @@
+//! Trees for tests, and what is read from them.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+
+use proptest::prelude::*;
+use samovar_store::Tree;
+
+pub(crate) fn nar(tree: &Tree, buffer_len: usize) -> Vec<u8> {
+    let mut reader = tree.nar().unwrap();
+    let mut nar = Vec::new();
+    let mut buffer = vec![0; buffer_len];
+    loop {
+        let len = reader.fill(&mut buffer).unwrap();
+        nar.extend_from_slice(&buffer[..len]);
+        if len == 0 {
+            assert_eq!(reader.position(), nar.len() as u64);
+            return nar;
+        }
+    }
+}
+
+pub(crate) fn listing(tree: &Tree) -> String {
+    std::io::read_to_string(tree.listing().unwrap()).unwrap()
+}
+
+/// The tree of the example in the format's description.
+pub(crate) fn example(dir: &Path) {
+    fs::create_dir_all(dir.join("bin")).unwrap();
+    fs::create_dir(dir.join("empty")).unwrap();
+    fs::write(dir.join("a.txt"), "hello\n").unwrap();
+    fs::write(dir.join("bin/run"), "#!/bin/sh\n").unwrap();
+    fs::set_permissions(dir.join("bin/run"), fs::Permissions::from_mode(0o755)).unwrap();
+    symlink("a.txt", dir.join("link")).unwrap();
+    fs::write(dir.join("zero"), "").unwrap();
+}
+
+/// A chain of 5,000 directories `d` in `dir`, each with a link behind the next one.
+pub(crate) fn make_deep(dir: &Path) {
+    let store = rustix::fs::open(
+        dir,
+        rustix::fs::OFlags::DIRECTORY,
+        rustix::fs::Mode::empty(),
+    );
+    let mut parent = store.unwrap();
+    for _ in 0..5000 {
+        rustix::fs::mkdirat(&parent, "d", 0o755.into()).unwrap();
+        let flags = rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::RDONLY;
+        parent = rustix::fs::openat(&parent, "d", flags, rustix::fs::Mode::empty()).unwrap();
+        rustix::fs::symlinkat("x", &parent, "z").unwrap();
+    }
+}
+
+/// Other tests of this process open files, too: leave them room.
+pub(crate) fn open_count() -> usize {
+    fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+/// The standard library's `remove_dir_all` would overflow its stack.
+pub(crate) fn remove_deep(dir: &Path) {
+    let status = std::process::Command::new("rm")
+        .arg("-rf")
+        .arg(dir.join("d"))
+        .status();
+    assert!(status.unwrap().success());
+}
+
+/// A directory of 100,000 files.
+pub(crate) fn make_wide(root: &Path) {
+    fs::create_dir(root).unwrap();
+    fs::write(root.join("0"), "content").unwrap();
+    for number in 1..100_000 {
+        fs::hard_link(root.join("0"), root.join(number.to_string()))
+            .or_else(|_too_many| fs::write(root.join(number.to_string()), "content"))
+            .unwrap();
+    }
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum Node {
+    File(Vec<u8>, bool),
+    Symlink(String),
+    Directory(Vec<(String, Self)>),
+}
+
+pub(crate) fn node() -> impl Strategy<Value = Node> {
+    let leaf = prop_oneof![
+        (prop::collection::vec(any::<u8>(), 0..40_000), any::<bool>())
+            .prop_map(|(content, executable)| Node::File(content, executable)),
+        "[a-z/.]{1,30}".prop_map(Node::Symlink),
+    ];
+    leaf.prop_recursive(4, 60, 10, |inner| {
+        prop::collection::vec(("[a-zA-Z0-9. _-]{1,12}", inner), 0..10).prop_map(Node::Directory)
+    })
+}
+
+pub(crate) fn make(node: &Node, path: &Path) {
+    match node {
+        Node::File(content, executable) => {
+            fs::write(path, content).unwrap();
+            let mode = if *executable { 0o555 } else { 0o444 };
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        }
+        Node::Symlink(target) => symlink(target, path).unwrap(),
+        Node::Directory(children) => {
+            fs::create_dir(path).unwrap();
+            for (name, child) in children {
+                if name != "." && name != ".." && fs::symlink_metadata(path.join(name)).is_err() {
+                    make(child, &path.join(name));
+                }
+            }
+        }
+    }
+}
+
+/// A failing case is printed whole, so nothing needs to be kept in files.
+pub(crate) fn config() -> ProptestConfig {
+    ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::with_cases(24)
+    }
+}
