@@ -74,6 +74,6 @@ autobahn:
 fuzz:
 	@$(XTASK) fuzz --seconds 10
 
-## Side by side with nginx; for other servers and more see `cargo run -p samovar-bench -- --help`.
+## Side by side with nginx, and with harmonia-cache and nix-serve-ng where PATH has them.
 bench: setup-test
-	@$(XTASK) sample-store --bench .samovar/bench && cargo build --release --package nix-serve && cargo run --release --package samovar-bench -- --store .samovar/bench --server 'samovar=target/release/nix-serve --listen 127.0.0.1:{port} --store local?root={store}'
+	@$(XTASK) bench --seconds 1

@@ -4,31 +4,42 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 
+use crate::nginx::Variant;
+
 pub(crate) const USAGE: &str = "\
 usage: samovar-bench --store DIR [--server NAME=COMMAND]… [options]
 
   --store DIR            a store made by `cargo run -p xtask -- sample-store --bench DIR`
+  --big-store DIR        one made by `cargo run -p xtask -- sample-store --paths 1000000 DIR`
   --server NAME=COMMAND  a server to measure, more than once if wanted; a shell runs COMMAND with
-                         {port} and {store} filled in. It must listen on 127.0.0.1
+                         {port}, {store}, {key} (a file with a secret key) and {scratch} (an empty
+                         folder, another at each start) filled in. It must listen on 127.0.0.1. The
+                         same NAME may be given with and without {key}: with it, it is asked for
+                         what is signed. The first NAME is the one the summary is about
+  --out DIR              writes table.md, chart.svg and results.json there too
   --rounds N             measure each figure N times and take the median (3)
   --seconds S            for so long each time (3)
   --rows TEXT            only rows whose name holds TEXT
   --quick                three rounds of half a second, 1 and 64 connections
-  --no-nginx             without the reference";
+  --check                one round, as short as it can be: does everything still work?
+  --no-nginx             without the anchor";
 
 /// What to measure, and for how long.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Arguments {
     pub(crate) store: PathBuf,
+    pub(crate) big_store: Option<PathBuf>,
     /// Name and command of each server.
     pub(crate) servers: Vec<(String, String)>,
+    pub(crate) out: Option<PathBuf>,
     pub(crate) rounds: u32,
     pub(crate) seconds: f64,
     /// Part of the names of the rows wanted; empty for all.
     pub(crate) rows: String,
-    /// Whether to leave out what takes long.
-    pub(crate) quick: bool,
-    pub(crate) nginx: bool,
+    /// The numbers of connections that small answers are asked for on.
+    pub(crate) connections: &'static [u32],
+    /// The ways of nginx that are measured.
+    pub(crate) nginx: &'static [Variant],
 }
 
 impl Arguments {
@@ -36,12 +47,14 @@ impl Arguments {
     pub(crate) fn parse(words: &[String]) -> Result<Self> {
         let mut arguments = Self {
             store: PathBuf::new(),
+            big_store: None,
             servers: Vec::new(),
+            out: None,
             rounds: 3,
             seconds: 3.0,
             rows: String::new(),
-            quick: false,
-            nginx: true,
+            connections: &[1, 64, 256],
+            nginx: &[Variant::Sendfile, Variant::NoSendfile],
         };
         let mut words = words.iter();
         while let Some(option) = words.next() {
@@ -52,6 +65,8 @@ impl Arguments {
             };
             match option.as_str() {
                 "--store" => arguments.store = value()?.into(),
+                "--big-store" => arguments.big_store = Some(value()?.into()),
+                "--out" => arguments.out = Some(value()?.into()),
                 "--server" => {
                     let server = value()?;
                     let (name, command) = server
@@ -63,10 +78,16 @@ impl Arguments {
                 "--seconds" => arguments.seconds = value()?.parse().context("--seconds")?,
                 "--rows" => arguments.rows.clone_from(value()?),
                 "--quick" => {
-                    arguments.quick = true;
+                    arguments.connections = &[1, 64];
                     arguments.seconds = 0.5;
                 }
-                "--no-nginx" => arguments.nginx = false,
+                "--check" => {
+                    arguments.connections = &[1];
+                    arguments.seconds = 0.05;
+                    arguments.rounds = 1;
+                    arguments.nginx = &[Variant::Sendfile];
+                }
+                "--no-nginx" => arguments.nginx = &[],
                 _ => bail!("unknown option {option}\n\n{USAGE}"),
             }
         }
@@ -76,7 +97,7 @@ impl Arguments {
         if arguments.rounds == 0 || arguments.seconds <= 0.0 {
             bail!("--rounds and --seconds must be more than 0");
         }
-        if arguments.servers.is_empty() && !arguments.nginx {
+        if arguments.servers.is_empty() && arguments.nginx.is_empty() {
             bail!("nothing to measure\n\n{USAGE}");
         }
         Ok(arguments)
@@ -93,10 +114,13 @@ mod tests {
 
     #[test]
     fn options_are_read() {
-        let arguments = parse("--store /s --server a=b=c --rounds 5 --seconds 1.5").unwrap();
+        let arguments =
+            parse("--store /s --server a=b=c --rounds 5 --seconds 1.5 --out /o").unwrap();
         assert_eq!(arguments.servers, [("a".to_owned(), "b=c".to_owned())]);
         assert_eq!((arguments.rounds, arguments.seconds), (5, 1.5));
-        assert!(parse("--store /s --quick").unwrap().quick);
+        assert_eq!(arguments.out, Some("/o".into()));
+        assert_eq!(parse("--store /s --quick").unwrap().connections, [1, 64]);
+        assert_eq!(parse("--store /s --check").unwrap().rounds, 1);
     }
 
     #[test]

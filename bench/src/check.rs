@@ -2,30 +2,43 @@
 //! answers fast and wrong would win.
 
 use std::collections::BTreeMap;
-use std::io::Read;
+use std::io::{self, Read, Write};
 use std::process::Stdio;
 
 use anyhow::{Context, Result, bail};
 use sha2::{Digest, Sha256};
 
+use crate::figures::to_f64;
 use crate::http::Client;
 use crate::process::Server;
 use crate::store::{PathInfo, Store, base_name, hash_part};
 
+/// The name of the key that signs.
+pub(crate) const KEY_NAME: &str = "bench-1";
+
 /// Narinfos that are compared.
 const NARINFO_COUNT: usize = 200;
+
+/// What Nix says of the NARs that are compared: its answers take time, and are the same for all.
+#[derive(Debug, Default)]
+pub(crate) struct Dumps {
+    hashes: BTreeMap<String, Hash>,
+    /// The signature of the bench's key in each narinfo, as the first server that signs has it.
+    signatures: BTreeMap<String, String>,
+}
+
+type Hash = sha2::digest::Output<Sha256>;
 
 /// Compares what `server` says with what Nix says, and returns what a reader should know.
 ///
 /// # Errors
 ///
 /// If an answer is wrong.
-pub(crate) fn answers(store: &Store, server: &Server) -> Result<Vec<String>> {
+pub(crate) fn answers(store: &Store, server: &Server, dumps: &mut Dumps) -> Result<Vec<String>> {
     let mut client = Client::new(server.address);
-    let stride = (store.paths.len() / NARINFO_COUNT).max(1);
     let mut signed = false;
-    for (path, info) in store.paths.iter().step_by(stride) {
-        let narinfo = fetch_narinfo(&mut client, path)?;
+    for (path, info) in sample(store) {
+        let narinfo = fields(&fetch_narinfo(&mut client, path)?);
         compare(path, &narinfo, info).with_context(|| format!("{}: {path}", server.name))?;
         signed |= narinfo.contains_key("Sig");
     }
@@ -37,41 +50,115 @@ pub(crate) fn answers(store: &Store, server: &Server) -> Result<Vec<String>> {
             answer.status
         );
     }
-    for path in [&store.empty, &store.big, &store.tree] {
+    let mut remarks = Vec::new();
+    if signed {
+        remarks.push(format!("{} signs its narinfos.", server.name));
+    }
+    let paths = [&store.empty, &store.big, &store.tree].into_iter();
+    for path in paths.chain(&store.mixed) {
+        let expected = dumps.hash(store, path)?;
         let url = nar_url(&mut client, path)?;
         let mut hash = Sha256::new();
         let answer = client.get(&url, |piece| hash.update(piece))?;
-        if answer.status != 200 || hash.finalize() != dump_hash(store, path)? {
+        if answer.status != 200 || hash.finalize() != expected {
             bail!(
                 "{}: the NAR of {path} is not what nix-store --dump says",
                 server.name
             );
         }
     }
-    Ok(signed
-        .then(|| format!("{} signs its narinfos.", server.name))
-        .into_iter()
-        .collect())
+    remarks.extend(zstd(store, server, dumps)?);
+    Ok(remarks)
 }
 
-/// The fields of a narinfo, by name.
-pub(crate) fn fetch_narinfo(client: &mut Client, path: &str) -> Result<BTreeMap<String, String>> {
+/// Does a server that compresses the tree send the same bytes?
+fn zstd(store: &Store, server: &Server, dumps: &mut Dumps) -> Result<Option<String>> {
+    // Narinfos may be compressed, too, and nothing here reads those.
+    let url = nar_url(&mut Client::new(server.address), &store.tree)?;
+    let mut client = Client::taking_zstd(server.address);
+    let mut decoder = zstd::stream::write::Decoder::new(Hasher(Sha256::new()))?;
+    let mut plain = Sha256::new();
+    let mut decoded = Ok(());
+    // Which of the two it is is known only at the end.
+    let answer = client.get(&url, |piece| {
+        if decoded.is_ok() {
+            decoded = decoder.write_all(piece);
+        }
+        plain.update(piece);
+    })?;
+    let hash = if answer.is_zstd {
+        decoded?;
+        decoder.flush()?;
+        decoder.into_inner().0.finalize()
+    } else {
+        plain.finalize()
+    };
+    if answer.status != 200 || hash != dumps.hash(store, &store.tree)? {
+        bail!("{}: the tree for a client with zstd is wrong", server.name);
+    }
+    Ok(answer.is_zstd.then(|| {
+        format!(
+            "{} sends the tree in zstd to who accepts it: {:.0} MB of {:.0}.",
+            server.name,
+            to_f64(answer.body_len) / 1e6,
+            to_f64(store.info(&store.tree).map_or(0, |info| info.nar_size)) / 1e6,
+        )
+    }))
+}
+
+/// Ed25519 signs one text with one key in one way only: all servers must say the same.
+///
+/// # Errors
+///
+/// If a signature is missing or another than that of the server before.
+pub(crate) fn signatures(store: &Store, server: &Server, dumps: &mut Dumps) -> Result<()> {
+    let mut client = Client::new(server.address);
+    for (path, info) in sample(store) {
+        let text = fetch_narinfo(&mut client, path)?;
+        compare(path, &fields(&text), info).with_context(|| format!("{}: {path}", server.name))?;
+        let mut lines = text.lines();
+        let signature = lines
+            .find_map(|line| line.strip_prefix(&format!("Sig: {KEY_NAME}:")))
+            .with_context(|| format!("{}: {path} is not signed", server.name))?;
+        let known = dumps
+            .signatures
+            .entry(path.clone())
+            .or_insert_with(|| signature.to_owned());
+        if known != signature {
+            bail!("{}: {path} has another signature", server.name);
+        }
+    }
+    Ok(())
+}
+
+/// The narinfos that are compared.
+fn sample(store: &Store) -> impl Iterator<Item = (&String, &PathInfo)> {
+    let stride = (store.paths.len() / NARINFO_COUNT).max(1);
+    store.paths.iter().step_by(stride)
+}
+
+/// A narinfo as it is sent.
+fn fetch_narinfo(client: &mut Client, path: &str) -> Result<String> {
     let mut body = Vec::new();
     let url = format!("/{}.narinfo", hash_part(path));
     let answer = client.get(&url, |piece| body.extend_from_slice(piece))?;
     if answer.status != 200 {
         bail!("{url}: status {}", answer.status);
     }
-    let text = String::from_utf8(body).with_context(|| format!("{url} is no text"))?;
-    let fields = text.lines().filter_map(|line| line.split_once(": "));
-    Ok(fields
+    String::from_utf8(body).with_context(|| format!("{url} is no text"))
+}
+
+/// The fields of a narinfo, by name.
+fn fields(narinfo: &str) -> BTreeMap<String, String> {
+    let fields = narinfo.lines().filter_map(|line| line.split_once(": "));
+    fields
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .collect())
+        .collect()
 }
 
 /// Where this server has the NAR of `path`.
 pub(crate) fn nar_url(client: &mut Client, path: &str) -> Result<String> {
-    let narinfo = fetch_narinfo(client, path)?;
+    let narinfo = fields(&fetch_narinfo(client, path)?);
     Ok(format!(
         "/{}",
         narinfo
@@ -109,7 +196,32 @@ fn compare(path: &str, narinfo: &BTreeMap<String, String>, info: &PathInfo) -> R
     Ok(())
 }
 
-fn dump_hash(store: &Store, path: &str) -> Result<sha2::digest::Output<Sha256>> {
+impl Dumps {
+    fn hash(&mut self, store: &Store, path: &str) -> Result<Hash> {
+        if let Some(hash) = self.hashes.get(path) {
+            return Ok(*hash);
+        }
+        let hash = dump_hash(store, path)?;
+        self.hashes.insert(path.to_owned(), hash);
+        Ok(hash)
+    }
+}
+
+/// A hash that can be written to.
+struct Hasher(Sha256);
+
+impl Write for Hasher {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn dump_hash(store: &Store, path: &str) -> Result<Hash> {
     let mut child = store.dump(path).stdout(Stdio::piped()).spawn()?;
     let mut stdout = child.stdout.take().context("stdout is piped")?;
     let mut hash = Sha256::new();

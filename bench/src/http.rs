@@ -14,6 +14,8 @@ const READ_TIMEOUT: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(crate) struct Client {
     address: SocketAddr,
+    /// Lines of every request behind the host's.
+    fields: &'static str,
     stream: Option<TcpStream>,
     buffer: Box<[u8]>,
     /// Invariant: `start <= end <= buffer.len()`; between them is what was read and not used.
@@ -27,6 +29,8 @@ pub(crate) struct Answer {
     pub(crate) status: u16,
     /// Bytes of the body, without the framing of chunks.
     pub(crate) body_len: u64,
+    /// Whether the body is in zstd.
+    pub(crate) is_zstd: bool,
 }
 
 /// Where a body ends.
@@ -43,10 +47,19 @@ impl Client {
         let buffer = vec![0; BUFFER_LEN].into_boxed_slice();
         Self {
             address,
+            fields: "",
             stream: None,
             buffer,
             start: 0,
             end: 0,
+        }
+    }
+
+    /// A client that says it takes zstd, as Nix does today.
+    pub(crate) fn taking_zstd(address: SocketAddr) -> Self {
+        Self {
+            fields: "Accept-Encoding: zstd\r\n",
+            ..Self::new(address)
         }
     }
 
@@ -57,23 +70,23 @@ impl Client {
     /// If the connection fails, or the answer is not HTTP or ends early.
     pub(crate) fn get(&mut self, path: &str, take: impl FnMut(&[u8])) -> io::Result<Answer> {
         let reused = self.stream.is_some();
-        match self.request(path) {
+        match self.send(path).and_then(|()| self.fill()) {
             // The server may have closed the connection while nobody looked: that is no error.
             Err(_) if reused => {
                 self.stream = None;
-                self.request(path)?;
+                self.send(path)?;
             }
-            sent => sent?,
+            asked => asked?,
         }
-        let answer = self.answer(take);
-        if answer.is_err() {
-            self.stream = None;
-        }
-        answer
+        self.receive(take)
     }
 
-    /// Sends a request and waits for the first bytes of the answer.
-    fn request(&mut self, path: &str) -> io::Result<()> {
+    /// Sends a request and does not wait for its answer, which is [`Client::receive`]d later.
+    ///
+    /// # Errors
+    ///
+    /// If the connection fails.
+    pub(crate) fn send(&mut self, path: &str) -> io::Result<()> {
         if self.stream.is_none() {
             let stream = TcpStream::connect(self.address)?;
             stream.set_nodelay(true)?;
@@ -81,9 +94,24 @@ impl Client {
             self.stream = Some(stream);
             (self.start, self.end) = (0, 0);
         }
-        let request = format!("GET {path} HTTP/1.1\r\nHost: {}\r\n\r\n", self.address);
-        self.stream()?.write_all(request.as_bytes())?;
-        self.fill()
+        let request = format!(
+            "GET {path} HTTP/1.1\r\nHost: {}\r\n{}\r\n",
+            self.address, self.fields
+        );
+        self.stream()?.write_all(request.as_bytes())
+    }
+
+    /// Receives the answer to the request that was sent last.
+    ///
+    /// # Errors
+    ///
+    /// If the connection fails, or the answer is not HTTP or ends early.
+    pub(crate) fn receive(&mut self, take: impl FnMut(&[u8])) -> io::Result<Answer> {
+        let answer = self.answer(take);
+        if answer.is_err() {
+            self.stream = None;
+        }
+        answer
     }
 
     fn stream(&mut self) -> io::Result<&mut TcpStream> {
@@ -94,7 +122,12 @@ impl Client {
 
     fn answer(&mut self, mut take: impl FnMut(&[u8])) -> io::Result<Answer> {
         let head = self.head()?;
-        let (status, end, keep_alive) = parse_head(&head).ok_or(ErrorKind::InvalidData)?;
+        let Head {
+            status,
+            end,
+            keep_alive,
+            is_zstd,
+        } = parse_head(&head).ok_or(ErrorKind::InvalidData)?;
         let body_len = match end {
             BodyEnd::After(len) => {
                 self.pass(len, &mut take)?;
@@ -106,7 +139,11 @@ impl Client {
         if !keep_alive || end == BodyEnd::WithConnection {
             self.stream = None;
         }
-        Ok(Answer { status, body_len })
+        Ok(Answer {
+            status,
+            body_len,
+            is_zstd,
+        })
     }
 
     /// The head, up to and with the empty line.
@@ -219,8 +256,16 @@ impl Client {
     }
 }
 
-/// Status, end of the body, and whether the connection stays.
-fn parse_head(head: &[u8]) -> Option<(u16, BodyEnd, bool)> {
+/// What a head says.
+#[derive(Debug, Clone, Copy)]
+struct Head {
+    status: u16,
+    end: BodyEnd,
+    keep_alive: bool,
+    is_zstd: bool,
+}
+
+fn parse_head(head: &[u8]) -> Option<Head> {
     let head = std::str::from_utf8(head).ok()?;
     let mut lines = head.split("\r\n");
     let status: u16 = lines
@@ -234,7 +279,7 @@ fn parse_head(head: &[u8]) -> Option<(u16, BodyEnd, bool)> {
     } else {
         BodyEnd::WithConnection
     };
-    let mut keep_alive = true;
+    let (mut keep_alive, mut is_zstd) = (true, false);
     for (name, value) in lines.filter_map(|line| line.split_once(':')) {
         let value = value.trim();
         if name.eq_ignore_ascii_case("content-length") {
@@ -243,9 +288,16 @@ fn parse_head(head: &[u8]) -> Option<(u16, BodyEnd, bool)> {
             end = BodyEnd::Chunked;
         } else if name.eq_ignore_ascii_case("connection") {
             keep_alive = !value.eq_ignore_ascii_case("close");
+        } else if name.eq_ignore_ascii_case("content-encoding") {
+            is_zstd = value.eq_ignore_ascii_case("zstd");
         }
     }
-    Some((status, end, keep_alive))
+    Some(Head {
+        status,
+        end,
+        keep_alive,
+        is_zstd,
+    })
 }
 
 #[cfg(test)]
@@ -293,7 +345,8 @@ mod tests {
                     answer,
                     Answer {
                         status,
-                        body_len: expected.len() as u64
+                        body_len: expected.len() as u64,
+                        is_zstd: false
                     }
                 );
                 assert_eq!(body, expected.as_bytes());

@@ -1,9 +1,12 @@
 //! Side-by-side benchmarks of binary cache servers: commands in, a table out.
 //!
 //! ```text
-//! samovar-bench --store DIR \
+//! samovar-bench --store DIR --big-store DIR --out DIR \
 //!   --server 'samovar=nix-serve --listen 127.0.0.1:{port} --store local?root={store}'
 //! ```
+//!
+//! [`rows`] has what is measured, a module for each way; [`figures`] what comes out of it, which
+//! [`table`], [`summary`], [`chart`] and [`report`] show.
 //!
 //! `samovar-bench engine` compares HTTP engines instead: see [`engine`].
 //!
@@ -15,8 +18,9 @@
 //!   one run; requests per second of different runs or machines say nothing.
 //! - Server CPU per request, of all its processes, stands beside the rate: it holds when something
 //!   else runs on the machine.
-//! - Before anything is timed, every server's narinfos are compared with what Nix says and its NARs
-//!   with `nix-store --dump`.
+//! - Before anything is timed, every server's narinfos are compared with what Nix says, its NARs
+//!   with `nix-store --dump`, and its signatures with those of the other servers.
+//! - What a server cannot do, or does not do right, has a reason in place of a figure.
 //! - Rows that ask one thing at a time run client and server on one core. On two, every request
 //!   waits for an idle core to wake, twice, and no server can help that.
 
@@ -28,23 +32,32 @@
 )]
 
 mod arguments;
+mod chart;
 mod check;
+mod contender;
 mod engine;
+mod figures;
 mod http;
 mod load;
 mod machine;
 mod nginx;
 mod process;
+mod report;
 mod rows;
 mod store;
+mod summary;
 mod table;
 mod wrk;
 
-use std::process::ExitCode;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
 
-use anyhow::Result;
+use anyhow::{Context, Result, ensure};
 
 use crate::arguments::Arguments;
+use crate::contender::{Contender, Places, Setting, gap_error};
+use crate::figures::Gap;
+use crate::store::{BigStore, Store};
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -68,40 +81,89 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> Result<()> {
     machine::enter_network_namespace();
     let load_before = machine::load();
-    let store = store::Store::open(&arguments.store)?;
+    let store = Store::open(&arguments.store)?;
+    let big_store = arguments.big_store.as_deref().map(BigStore::open);
+    let big_store = big_store.transpose()?;
     let scratch = tempfile::Builder::new()
         .prefix("samovar-bench-")
         .tempdir()?;
+    let places = Places {
+        store: store.dir.clone(),
+        big_store: big_store.as_ref().map(|big| big.dir.clone()),
+        key: make_key(scratch.path())?,
+        scratch: scratch.path().to_owned(),
+    };
 
-    let mut servers = Vec::new();
-    for (name, command) in &arguments.servers {
-        progress(&format!("starting {name}"));
-        servers.push(process::Server::start(name, command, &store.dir)?);
-    }
-    if arguments.nginx {
+    let mut contenders = Contender::of_commands(&arguments.servers, &places);
+    if !arguments.nginx.is_empty() {
         progress("rendering files for nginx");
-        let files = nginx::render(&store, servers.first(), scratch.path())?;
-        for variant in [nginx::Variant::Sendfile, nginx::Variant::NoSendfile] {
-            servers.push(nginx::start(&files, variant, scratch.path())?);
+        let first = contenders.first();
+        let first = first.map(|contender| contender.standing(Setting::Plain));
+        let first = first.transpose().map_err(gap_error)?;
+        let files = nginx::render(&store, first.map(|running| &running.server), scratch.path())?;
+        for &variant in arguments.nginx {
+            let (name, command) = nginx::command(&files, variant, scratch.path())?;
+            contenders.push(Contender::anchor(name, command, &places));
         }
     }
-    progress("checking the answers of every server");
-    let mut remarks = Vec::new();
-    for server in &servers {
-        remarks.extend(check::answers(&store, server)?);
+    let mut remarks = check(&store, &contenders)?;
+    if !rows::can_count_calls() {
+        remarks.push("strace is not here: no system calls are counted.".into());
     }
 
-    let results = rows::measure(arguments, &store, &servers, scratch.path())?;
+    let results = rows::measure(
+        arguments,
+        &store,
+        big_store.as_ref(),
+        &contenders,
+        scratch.path(),
+    )?;
     let how = format!(
-        "{} rounds of {} s, medians",
+        "{} rounds of {} s, medians (once where one takes over 6 s)",
         arguments.rounds, arguments.seconds
     );
-    println!("{}", machine::describe(&how, &load_before));
-    for remark in remarks {
-        println!("{remark}\n");
+    let machine = machine::describe(&how, &load_before);
+    let text = report::markdown(&machine, &remarks, &results);
+    println!("{text}");
+    if let Some(folder) = &arguments.out {
+        report::write(folder, &text, &machine, &results, &contenders)?;
     }
-    println!("{}", table::render(&servers, &results));
+    let cells = results.rows.iter().flat_map(|row| &row.cells);
+    let failed = cells.filter(|cell| matches!(cell.gap, Some(Gap::Failed(_))));
+    let failed_count = failed.count();
+    ensure!(failed_count == 0, "{failed_count} measurements failed");
     Ok(())
+}
+
+/// Starts every server, and compares its answers before anything is timed.
+fn check(store: &Store, contenders: &[Contender]) -> Result<Vec<String>> {
+    let mut remarks = Vec::new();
+    let mut dumps = check::Dumps::default();
+    for contender in contenders {
+        progress(&format!("checking the answers of {}", contender.name));
+        let running = contender.standing(Setting::Plain).map_err(gap_error)?;
+        remarks.extend(check::answers(store, &running.server, &mut dumps)?);
+        match contender.standing(Setting::Signing) {
+            Ok(running) => check::signatures(store, &running.server, &mut dumps)?,
+            Err(Gap::NotAsked(_)) => {}
+            Err(gap) => return Err(gap_error(gap)),
+        }
+    }
+    Ok(remarks)
+}
+
+/// Makes a key to sign with, and returns the file.
+fn make_key(scratch: &Path) -> Result<PathBuf> {
+    let (secret, public) = (scratch.join("key.secret"), scratch.join("key.public"));
+    let status = Command::new("nix-store")
+        .arg("--store")
+        .arg(scratch)
+        .args(["--generate-binary-cache-key", check::KEY_NAME])
+        .args([&secret, &public])
+        .status()
+        .context("cannot start nix-store")?;
+    ensure!(status.success(), "nix-store makes no key");
+    Ok(secret)
 }
 
 /// Prints one line of progress.

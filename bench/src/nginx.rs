@@ -3,6 +3,7 @@
 
 use std::fmt::Write as _;
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -10,7 +11,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::check::nar_url;
 use crate::http::Client;
-use crate::process::{Server, free_port};
+use crate::process::Server;
 use crate::store::{PathInfo, Store, hash_part};
 
 /// How file contents leave nginx.
@@ -31,8 +32,8 @@ pub(crate) fn find(program: &str) -> PathBuf {
 
 /// Writes all narinfos, and the NARs of the rows, below `scratch`.
 ///
-/// Narinfos are those of `first`, so that nginx sends the same bytes; without a server they are
-/// rendered as nix-serve would.
+/// They are those of `first`, so that nginx sends the same bytes; without a server narinfos are
+/// rendered as nix-serve would, and NARs by Nix. They are compared with what Nix says anyway.
 pub(crate) fn render(store: &Store, first: Option<&Server>, scratch: &Path) -> Result<PathBuf> {
     let files = scratch.join("files");
     fs::create_dir_all(files.join("nar"))?;
@@ -56,7 +57,8 @@ pub(crate) fn render(store: &Store, first: Option<&Server>, scratch: &Path) -> R
         }
         fs::write(files.join(name), body)?;
     }
-    for path in [&store.empty, &store.big, &store.tree] {
+    let nars = [&store.empty, &store.big, &store.tree].into_iter();
+    for path in nars.chain(&store.mixed).chain(&store.closure) {
         let url = match &mut client {
             Some(client) => nar_url(client, path)?,
             None => format!("/{}", default_url(path, store.info(path)?)),
@@ -65,12 +67,23 @@ pub(crate) fn render(store: &Store, first: Option<&Server>, scratch: &Path) -> R
         let file = url.split('?').next().unwrap_or_default();
         let file = files.join(file.trim_start_matches('/'));
         fs::create_dir_all(file.parent().context("a NAR has a folder")?)?;
-        let status = store
-            .dump(path)
-            .stdout(Stdio::from(fs::File::create(&file)?))
-            .status()?;
-        if !status.success() {
-            bail!("nix-store --dump {path}: {status}");
+        let mut file = fs::File::create(&file)?;
+        if let Some(client) = &mut client {
+            let mut written = Ok(());
+            let answer = client.get(&url, |piece| {
+                if written.is_ok() {
+                    written = file.write_all(piece);
+                }
+            })?;
+            written?;
+            if answer.status != 200 {
+                bail!("the first server answers {url} with {}", answer.status);
+            }
+        } else {
+            let status = store.dump(path).stdout(Stdio::from(file)).status()?;
+            if !status.success() {
+                bail!("nix-store --dump {path}: {status}");
+            }
         }
     }
     Ok(files)
@@ -98,24 +111,29 @@ fn narinfo(path: &str, info: &PathInfo) -> String {
     text
 }
 
-/// Starts nginx on `files`.
-pub(crate) fn start(files: &Path, variant: Variant, scratch: &Path) -> Result<Server> {
+/// The name of a variant, and a command that starts it on `files`, with placeholders.
+pub(crate) fn command(
+    files: &Path,
+    variant: Variant,
+    scratch: &Path,
+) -> Result<(&'static str, String)> {
     let name = match variant {
         Variant::Sendfile => "nginx",
         Variant::NoSendfile => "nginx-nosendfile",
     };
-    let port = free_port()?;
-    let folder = scratch.join(name);
-    fs::create_dir_all(&folder)?;
-    let configuration = folder.join("nginx.conf");
-    fs::write(&configuration, configure(files, variant, &folder, port))?;
-    let program = find("nginx");
-    let command = format!("exec {} -c {}", program.display(), configuration.display());
-    Server::start_command(name, &command, port, "/nix-cache-info")
+    let configuration = scratch.join(format!("{name}.conf"));
+    fs::write(&configuration, configure(files, variant))?;
+    let command = format!(
+        "sed 's|@port@|{{port}}|; s|@folder@|{{scratch}}|' {} >{{scratch}}/nginx.conf && \
+         exec {} -c {{scratch}}/nginx.conf",
+        configuration.display(),
+        find("nginx").display()
+    );
+    Ok((name, command))
 }
 
-fn configure(files: &Path, variant: Variant, folder: &Path, port: u16) -> String {
-    let (files, folder) = (files.display(), folder.display());
+fn configure(files: &Path, variant: Variant) -> String {
+    let files = files.display();
     let sending = match variant {
         Variant::Sendfile => "sendfile on; tcp_nopush on;",
         Variant::NoSendfile => "sendfile off; output_buffers 2 256k;",
@@ -125,8 +143,8 @@ fn configure(files: &Path, variant: Variant, folder: &Path, port: u16) -> String
 {user}
 daemon off;
 worker_processes 2;
-pid {folder}/pid;
-error_log {folder}/error.log crit;
+pid @folder@/pid;
+error_log @folder@/error.log crit;
 events {{ worker_connections 4096; }}
 http {{
     access_log off;
@@ -137,12 +155,12 @@ http {{
     open_file_cache_valid 600s;
     types {{ text/x-nix-narinfo narinfo; application/x-nix-nar nar; }}
     default_type text/plain;
-    client_body_temp_path {folder}/body;
-    proxy_temp_path {folder}/proxy;
-    fastcgi_temp_path {folder}/fastcgi;
-    uwsgi_temp_path {folder}/uwsgi;
-    scgi_temp_path {folder}/scgi;
-    server {{ listen 127.0.0.1:{port} backlog=1024; root {files}; }}
+    client_body_temp_path @folder@/body;
+    proxy_temp_path @folder@/proxy;
+    fastcgi_temp_path @folder@/fastcgi;
+    uwsgi_temp_path @folder@/uwsgi;
+    scgi_temp_path @folder@/scgi;
+    server {{ listen 127.0.0.1:@port@ backlog=1024; root {files}; }}
 }}
 ",
         user = if rustix::process::geteuid().is_root() {

@@ -5,7 +5,6 @@ use std::fs;
 use std::io::Read as _;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -13,10 +12,16 @@ use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process_group};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
+use crate::figures::{Quantity, Values, to_f64};
 use crate::http::Client;
 
 /// How long a server may take until it answers.
 const START_SECONDS_MAX: u64 = 30;
+
+/// So many steps without work in a row are rest.
+const REST_COUNT: u32 = 4;
+const REST_STEP: Duration = Duration::from_millis(30);
+const REST_MAX: Duration = Duration::from_secs(20);
 
 /// A server that runs until this is dropped.
 #[derive(Debug)]
@@ -34,15 +39,6 @@ pub(crate) fn free_port() -> Result<u16> {
 }
 
 impl Server {
-    /// Runs `template` with `{port}` and `{store}` filled in, and waits for its first answer.
-    pub(crate) fn start(name: &str, template: &str, store: &Path) -> Result<Self> {
-        let port = free_port()?;
-        let command = template
-            .replace("{port}", &port.to_string())
-            .replace("{store}", &store.display().to_string());
-        Self::start_command(name, &command, port, "/nix-cache-info")
-    }
-
     /// Runs a shell command that makes a server listen on `port`, and waits until it answers a
     /// request for `probe` with 200. Its input stays open: some servers end with it.
     pub(crate) fn start_command(name: &str, command: &str, port: u16, probe: &str) -> Result<Self> {
@@ -85,8 +81,40 @@ impl Server {
             if started.elapsed() > Duration::from_secs(START_SECONDS_MAX) {
                 bail!("no answer on {} in {START_SECONDS_MAX} s", self.address);
             }
-            std::thread::sleep(Duration::from_millis(5));
+            // Short, or it would be measured with the start.
+            std::thread::sleep(Duration::from_micros(200));
         }
+    }
+
+    /// Waits until it does nothing any more, or for so long that it never will.
+    pub(crate) fn rest(&self) {
+        let started = Instant::now();
+        let mut quiet_count = 0;
+        let mut before = self.cpu();
+        while quiet_count < REST_COUNT && started.elapsed() < REST_MAX {
+            std::thread::sleep(REST_STEP);
+            let now = self.cpu();
+            // A timer that looks around now and then is rest.
+            let is_quiet = now.saturating_sub(before) < Duration::from_micros(500);
+            quiet_count = if is_quiet { quiet_count + 1 } else { 0 };
+            before = now;
+        }
+    }
+
+    /// Memory of all its processes.
+    pub(crate) fn memory(&self) -> Values {
+        let mut sums = Values::new();
+        for process in self.processes() {
+            for (file, field, quantity) in [
+                ("smaps_rollup", "Pss:", Quantity::PssMib),
+                ("status", "VmRSS:", Quantity::RssMib),
+                ("status", "VmHWM:", Quantity::PeakMib),
+            ] {
+                let kib = kib_of(process, file, field).unwrap_or_default();
+                *sums.entry(quantity).or_default() += to_f64(kib) / 1024.0;
+            }
+        }
+        sums
     }
 
     /// CPU time of all its processes so far, ended children included.
@@ -106,12 +134,8 @@ impl Server {
 
     /// Memory of all its processes that no file stands behind, in bytes.
     pub(crate) fn anonymous_len(&self) -> u64 {
-        let of_process = |process: u32| -> Option<u64> {
-            let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
-            let line = status.lines().find(|line| line.starts_with("RssAnon:"))?;
-            let kib: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
-            Some(1024 * kib)
-        };
+        let of_process =
+            |process: u32| -> Option<u64> { Some(1024 * kib_of(process, "status", "RssAnon:")?) };
         self.processes().into_iter().filter_map(of_process).sum()
     }
 
@@ -122,7 +146,7 @@ impl Server {
     }
 
     /// Its processes: the one started and all below it.
-    fn processes(&self) -> Vec<u32> {
+    pub(crate) fn processes(&self) -> Vec<u32> {
         let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         for process in numbers("/proc") {
             if let Some(parent) = stat_fields(process).and_then(|f| f.get(1)?.parse().ok()) {
@@ -160,6 +184,30 @@ impl Drop for Server {
 /// CPU time of this program so far: the client's side of a transfer.
 pub(crate) fn own_cpu() -> Duration {
     cpu_of(std::process::id())
+}
+
+/// Whether another process watches all threads of this one.
+pub(crate) fn is_traced(process: u32) -> bool {
+    numbers(&format!("/proc/{process}/task"))
+        .into_iter()
+        .all(|thread| {
+            let path = format!("/proc/{process}/task/{thread}/status");
+            // A thread that has just ended makes no calls.
+            let status = fs::read_to_string(path).unwrap_or_default();
+            !status.lines().any(|line| line == "TracerPid:\t0")
+        })
+}
+
+/// CPU time so far of programs that this one has started and waited for, in steps of 10 ms.
+pub(crate) fn ended_children_cpu() -> Duration {
+    let fields = stat_fields(std::process::id()).unwrap_or_default();
+    let ticks = |at: usize| -> u64 {
+        fields
+            .get(at)
+            .and_then(|text| text.parse().ok())
+            .unwrap_or(0)
+    };
+    Duration::from_millis(10 * (ticks(13) + ticks(14)))
 }
 
 /// Lets this thread, and those it starts, run on these cores only.
@@ -200,6 +248,13 @@ fn cpu_of(process: u32) -> Duration {
     living.max(ticks(11) + ticks(12)) + ticks(13) + ticks(14)
 }
 
+/// A field in KiB of a file in a process's folder.
+fn kib_of(process: u32, file: &str, field: &str) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{process}/{file}")).ok()?;
+    let line = text.lines().find(|line| line.starts_with(field))?;
+    line.split_whitespace().nth(1)?.parse().ok()
+}
+
 /// The fields of `/proc/PID/stat` behind the name, which may itself hold spaces: state, parent, …
 fn stat_fields(process: u32) -> Option<Vec<String>> {
     let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
@@ -215,7 +270,8 @@ fn numbers(folder: &str) -> Vec<u32> {
         .collect()
 }
 
-fn pid(number: u32) -> Option<Pid> {
+/// A number as the id of a process.
+pub(crate) fn pid(number: u32) -> Option<Pid> {
     Pid::from_raw(i32::try_from(number).ok()?)
 }
 
@@ -237,7 +293,7 @@ mod tests {
 
     #[test]
     fn a_server_that_ends_at_once_says_why() {
-        let error = Server::start("none", "echo no >&2; exit 3", Path::new("/")).unwrap_err();
+        let error = Server::start_command("none", "echo no >&2; exit 3", 1, "/").unwrap_err();
         assert!(format!("{error:#}").contains("no"), "{error:#}");
     }
 }

@@ -20,6 +20,21 @@ pub(crate) struct Store {
     pub(crate) big: String,
     /// About 45,000 files.
     pub(crate) tree: String,
+    /// Ten files of sizes up to 10 MB; empty if the store has none.
+    pub(crate) mixed: Vec<String>,
+    /// The top of a closure of some hundred paths, which comes last.
+    pub(crate) closure: Vec<String>,
+}
+
+/// A store made by `xtask sample-store --paths`: very many paths, nearly all without files.
+#[derive(Debug)]
+pub(crate) struct BigStore {
+    pub(crate) dir: PathBuf,
+    pub(crate) path_count: u64,
+    /// Some of its paths, evenly spread.
+    pub(crate) paths: Vec<String>,
+    /// A large closure of them.
+    pub(crate) closure: Vec<String>,
 }
 
 /// What a narinfo must say.
@@ -48,32 +63,29 @@ pub(crate) fn base_name(path: &str) -> &str {
 impl Store {
     /// Reads the manifest in `dir` and asks Nix about all paths.
     pub(crate) fn open(dir: &Path) -> Result<Self> {
-        let dir = dir
-            .canonicalize()
-            .with_context(|| format!("no store in {}", dir.display()))?;
-        let manifest = fs::read_to_string(dir.join("sample.json"))
-            .with_context(|| format!("{} has no sample.json", dir.display()))?;
-        let manifest: Value = serde_json::from_str(&manifest)?;
+        let (dir, manifest) = open(dir)?;
         let path = |key: &str| -> Result<String> {
             let path = manifest.get(key).and_then(Value::as_str);
             Ok(path
                 .with_context(|| format!("sample.json names no {key}"))?
                 .to_owned())
         };
-        let (empty, big, tree) = (path("empty")?, path("big")?, path("tree")?);
+        let closure = requisites(&dir, &path("top")?)?;
         let mut store = Self {
+            empty: path("empty")?,
+            big: path("big")?,
+            tree: path("tree")?,
+            mixed: texts(manifest.get("mixed")),
+            closure,
             dir,
             paths: BTreeMap::new(),
-            empty,
-            big,
-            tree,
         };
         store.paths = store.path_infos()?;
         Ok(store)
     }
 
     fn path_infos(&self) -> Result<BTreeMap<String, PathInfo>> {
-        let json = self.nix("nix", &["path-info", "--json", "--all"], &[])?;
+        let json = nix(&self.dir, "nix", &["path-info", "--json", "--all"], &[])?;
         let list: Vec<Value> = serde_json::from_str(&json).context("nix path-info --json")?;
         let mut infos = BTreeMap::new();
         for value in &list {
@@ -83,7 +95,7 @@ impl Store {
         // In JSON the hash is base 64; this prints it as a narinfo has it.
         let paths: Vec<String> = infos.keys().cloned().collect();
         for some in paths.chunks(1000) {
-            let hashes = self.nix("nix-store", &["--query", "--hash"], some)?;
+            let hashes = nix(&self.dir, "nix-store", &["--query", "--hash"], some)?;
             for (path, hash) in some.iter().zip(hashes.lines()) {
                 if let Some(info) = infos.get_mut(path) {
                     info.nar_hash = hash.to_owned();
@@ -91,28 +103,6 @@ impl Store {
             }
         }
         Ok(infos)
-    }
-
-    fn nix(&self, program: &str, words: &[&str], paths: &[String]) -> Result<String> {
-        let mut command = Command::new(program);
-        if program == "nix" {
-            command.args(["--extra-experimental-features", "nix-command"]);
-        }
-        command
-            .arg("--store")
-            .arg(&self.dir)
-            .args(words)
-            .args(paths);
-        let done = command
-            .output()
-            .with_context(|| format!("cannot start {program}"))?;
-        if !done.status.success() {
-            bail!(
-                "{program} {words:?}: {}",
-                String::from_utf8_lossy(&done.stderr)
-            );
-        }
-        Ok(String::from_utf8(done.stdout)?)
     }
 
     /// A command that writes the NAR of `path` to stdout.
@@ -130,6 +120,71 @@ impl Store {
             .get(path)
             .with_context(|| format!("{path} is not valid"))
     }
+}
+
+impl BigStore {
+    /// Reads the manifest in `dir` and asks Nix about the closure.
+    pub(crate) fn open(dir: &Path) -> Result<Self> {
+        let (dir, manifest) = open(dir)?;
+        let paths = texts(manifest.get("rows"));
+        if paths.is_empty() {
+            bail!("{} names no rows: is it a big store?", dir.display());
+        }
+        let top = manifest.get("closure_10000").and_then(Value::as_str);
+        Ok(Self {
+            closure: top.map_or(Ok(Vec::new()), |top| requisites(&dir, top))?,
+            path_count: manifest
+                .get("path_count")
+                .and_then(Value::as_u64)
+                .unwrap_or_default(),
+            paths,
+            dir,
+        })
+    }
+}
+
+/// Where a store really is, and its manifest.
+fn open(dir: &Path) -> Result<(PathBuf, Value)> {
+    let dir = dir
+        .canonicalize()
+        .with_context(|| format!("no store in {}", dir.display()))?;
+    let manifest = fs::read_to_string(dir.join("sample.json"))
+        .with_context(|| format!("{} has no sample.json", dir.display()))?;
+    Ok((dir, serde_json::from_str(&manifest)?))
+}
+
+/// The texts in a list; none, if it is no list.
+fn texts(list: Option<&Value>) -> Vec<String> {
+    let values = list.and_then(Value::as_array).into_iter().flatten();
+    values
+        .filter_map(|value| Some(value.as_str()?.to_owned()))
+        .collect()
+}
+
+/// All that `path` needs, itself last.
+fn requisites(store: &Path, path: &str) -> Result<Vec<String>> {
+    let words = ["--query", "--requisites", path];
+    let lines = nix(store, "nix-store", &words, &[])?;
+    Ok(lines.lines().map(str::to_owned).collect())
+}
+
+/// What one of Nix's programs says about a store.
+fn nix(store: &Path, program: &str, words: &[&str], paths: &[String]) -> Result<String> {
+    let mut command = Command::new(program);
+    if program == "nix" {
+        command.args(["--extra-experimental-features", "nix-command"]);
+    }
+    command.arg("--store").arg(store).args(words).args(paths);
+    let done = command
+        .output()
+        .with_context(|| format!("cannot start {program}"))?;
+    if !done.status.success() {
+        bail!(
+            "{program} {words:?}: {}",
+            String::from_utf8_lossy(&done.stderr)
+        );
+    }
+    Ok(String::from_utf8(done.stdout)?)
 }
 
 fn path_info(value: &Value) -> Option<(String, PathInfo)> {

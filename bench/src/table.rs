@@ -1,68 +1,95 @@
-//! The results as Markdown.
+//! The results as Markdown tables: a section for each kind of row.
 
 use std::fmt::Write as _;
 
-use crate::process::Server;
-use crate::rows::{Figure, Results, Row};
+use crate::figures::{Cell, Gap, Part, Quantity, Results, Row, Section};
 
-/// The server that all others are compared with, if it ran.
-const REFERENCE: &str = "nginx";
-
-/// All tables.
-pub(crate) fn render(servers: &[Server], results: &Results) -> String {
-    let names: Vec<&str> = servers.iter().map(|server| server.name.as_str()).collect();
-    let small = |row: &Row| !row.is_bulk();
-    let bulk = Row::is_bulk;
-    let per_gb = |micros: f64, figure: &Figure| micros / 1e6 / (figure.body_len / 1e9);
-    [
-        table("Requests per second", &names, results, small, |f| f.rate),
-        table("Server CPU per request, µs", &names, results, small, |f| {
-            f.server_cpu_us
-        }),
-        table("Latency, p50, µs", &names, results, small, |f| f.p50_us),
-        table("Latency, p99, µs", &names, results, small, |f| f.p99_us),
-        table("MB per second", &names, results, bulk, |f| {
-            f.rate * f.body_len / 1e6
-        }),
-        table("Server CPU per GB, s", &names, results, bulk, |f| {
-            per_gb(f.server_cpu_us, f)
-        }),
-        table(
-            "Server and client CPU per GB, s",
-            &names,
-            results,
-            bulk,
-            |f| per_gb(f.server_cpu_us + f.client_cpu_us, f),
-        ),
-    ]
-    .concat()
+/// All sections that have something to say.
+pub(crate) fn render(results: &Results) -> String {
+    Section::ALL
+        .into_iter()
+        .map(|section| render_section(results, section))
+        .collect()
 }
 
-/// One table: a line for each row, a column for each server, in parentheses the ratio to nginx.
+fn render_section(results: &Results, section: Section) -> String {
+    let (asked, not_asked): (Vec<&Row>, Vec<&Row>) = results
+        .rows
+        .iter()
+        .filter(|row| row.section == section)
+        .partition(|row| row.cells.iter().any(|cell| !is_not_asked(cell)));
+    if asked.is_empty() && not_asked.is_empty() {
+        return String::new();
+    }
+    let mut text = format!("### {}\n\n{}\n\n", section.title(), section.remark());
+    let mut reasons = Vec::new();
+    for &quantity in section.quantities() {
+        text.push_str(&table(results, &asked, quantity, &mut reasons));
+    }
+    // A String never fails to take text.
+    for (index, reason) in reasons.iter().enumerate() {
+        writeln!(text, "<sup>{}</sup> {reason}  ", index + 1).ok();
+    }
+    for row in not_asked {
+        let gap = row.cells.iter().find_map(|cell| cell.gap.as_ref());
+        let why = gap.map_or("no server", why);
+        writeln!(text, "Not measured: {} ({why}).  ", row.name).ok();
+    }
+    text.push('\n');
+    text
+}
+
+fn is_not_asked(cell: &Cell) -> bool {
+    matches!(cell.gap, Some(Gap::NotAsked(_)))
+}
+
+fn why(gap: &Gap) -> &str {
+    match gap {
+        Gap::NotAsked(why) | Gap::Failed(why) => why,
+    }
+}
+
+/// One table: a line for each row, a column for each server, in parentheses the ratio to the first
+/// anchor. Empty if no server has the quantity.
 fn table(
-    title: &str,
-    names: &[&str],
     results: &Results,
-    wanted: impl Fn(&Row) -> bool,
-    value: impl Fn(&Figure) -> f64,
+    rows: &[&Row],
+    quantity: Quantity,
+    reasons: &mut Vec<String>,
 ) -> String {
-    let lines: Vec<_> = results.iter().filter(|(row, _)| wanted(row)).collect();
+    let has_any = |row: &&&Row| row.cells.iter().any(|cell| cell.median(quantity).is_some());
+    let lines: Vec<&&Row> = rows.iter().filter(has_any).collect();
     if lines.is_empty() {
         return String::new();
     }
-    let reference = names.iter().position(|name| *name == REFERENCE);
-    // A String never fails to take text.
-    let mut text = format!("**{title}**\n\n| | {} |\n|---|", names.join(" | "));
-    text.push_str(&"---:|".repeat(names.len()));
-    text.push('\n');
-    for (row, figures) in lines {
-        let anchor = reference.and_then(|at| figures.get(at)).map(&value);
+    let names: Vec<&str> = results
+        .servers
+        .iter()
+        .map(|(name, _)| name.as_str())
+        .collect();
+    let reference = results.first(Part::Anchor);
+    let mut text = format!(
+        "**{}**\n\n| | {} |\n|---|{}\n",
+        quantity.title(),
+        names.join(" | "),
+        "---:|".repeat(names.len())
+    );
+    for row in lines {
+        let anchor = reference
+            .and_then(|at| row.cells.get(at))
+            .and_then(|cell| cell.median(quantity))
+            .filter(|&anchor| anchor > 0.0);
         write!(text, "| {} |", row.name).ok();
-        for (at, figure) in figures.iter().enumerate() {
-            let value = value(figure);
-            write!(text, " {}", number(value)).ok();
-            if let Some(anchor) = anchor.filter(|&anchor| anchor > 0.0 && Some(at) != reference) {
-                write!(text, " ({:.2}x)", value / anchor).ok();
+        for (at, cell) in row.cells.iter().enumerate() {
+            match (cell.median(quantity), &cell.gap) {
+                (Some(value), _) => {
+                    write!(text, " {}", number(value)).ok();
+                    if let Some(anchor) = anchor.filter(|_| Some(at) != reference) {
+                        write!(text, " ({:.2}x)", value / anchor).ok();
+                    }
+                }
+                (None, Some(gap)) => text.push_str(&mark(gap, reasons)),
+                (None, None) => text.push_str(" –"),
             }
             text.push_str(" |");
         }
@@ -72,15 +99,47 @@ fn table(
     text
 }
 
+/// What stands in place of a figure, with a number that leads to the reason.
+fn mark(gap: &Gap, reasons: &mut Vec<String>) -> String {
+    let sign = match gap {
+        Gap::NotAsked(_) => "–",
+        Gap::Failed(_) => "failed",
+    };
+    // A reason of several lines, or with a bar in it, would end the table.
+    let reason = one_line(why(gap));
+    let known = reasons.iter().position(|known| *known == reason);
+    let at = known.unwrap_or_else(|| {
+        reasons.push(reason);
+        reasons.len() - 1
+    });
+    format!(" {sign}<sup>{}</sup>", at + 1)
+}
+
+fn one_line(text: &str) -> String {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    words.join(" ").replace('|', "\\|").replace('<', "&lt;")
+}
+
 /// Three digits that count, thousands parted.
-fn number(value: f64) -> String {
+pub(crate) fn number(value: f64) -> String {
+    if value < 0.0995 && value > 0.0 {
+        return format!("{value:.3}");
+    }
     if value < 9.995 {
         return format!("{value:.2}");
     }
     if value < 99.95 {
         return format!("{value:.1}");
     }
-    let digits = format!("{value:.0}");
+    group(&format!("{value:.0}"))
+}
+
+/// A count, thousands parted.
+pub(crate) fn grouped(count: u64) -> String {
+    group(&count.to_string())
+}
+
+fn group(digits: &str) -> String {
     let mut text = String::new();
     for (index, digit) in digits.chars().enumerate() {
         if index > 0 && (digits.len() - index).is_multiple_of(3) {
@@ -94,13 +153,41 @@ fn number(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::figures::tests::with_gaps;
 
     #[test]
     fn numbers_are_short() {
-        let numbers = [0.0, 0.345, 9.99, 12.34, 99.96, 1234.5, 1_234_567.0].map(number);
+        let numbers = [0.0, 0.0461, 0.345, 9.99, 12.34, 99.96, 1234.5, 1_234_567.0].map(number);
         assert_eq!(
             numbers,
-            ["0.00", "0.34", "9.99", "12.3", "100", "1,234", "1,234,567"]
+            [
+                "0.00",
+                "0.046",
+                "0.34",
+                "9.99",
+                "12.3",
+                "100",
+                "1,234",
+                "1,234,567"
+            ]
         );
+        assert_eq!(grouped(1_000_000), "1,000,000");
+    }
+
+    #[test]
+    fn what_is_missing_has_a_reason() {
+        let text = render(&with_gaps());
+        for expected in [
+            "| narinfo c64 | 5.00 (0.62x) | 50.0 (6.25x) | 8.00 |",
+            "| signed c64 | 6.00 | 4.00 | –<sup>1</sup> |",
+            // A ratio to nothing is no ratio.
+            "| absent c64 | failed<sup>2</sup> | 4.00 | 0.00 |",
+            "| tree | 0.50 | failed<sup>1</sup> | –<sup>2</sup> |",
+            "<sup>1</sup> no command with {key}",
+            "status 500 & &lt;worse>",
+            "Not measured: nobody (no command with {key}).",
+        ] {
+            assert!(text.contains(expected), "{expected}: {text}");
+        }
     }
 }

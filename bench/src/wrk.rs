@@ -44,6 +44,7 @@ pub(crate) struct Load {
     script: PathBuf,
     targets: PathBuf,
     found: bool,
+    takes_zstd: bool,
 }
 
 impl Load {
@@ -57,7 +58,16 @@ impl Load {
             script,
             targets: file,
             found,
+            takes_zstd: false,
         })
+    }
+
+    /// The same, from a client that says it takes zstd.
+    pub(crate) fn taking_zstd(self) -> Self {
+        Self {
+            takes_zstd: true,
+            ..self
+        }
     }
 
     /// Runs wrk for `seconds` on `connections`.
@@ -69,7 +79,11 @@ impl Load {
         // wrk takes whole seconds only.
         let seconds = seconds.max(1.0).round();
         let threads = connections.min(2);
-        let done = Command::new("wrk")
+        let mut command = Command::new("wrk");
+        if self.takes_zstd {
+            command.args(["-H", "Accept-Encoding: zstd"]);
+        }
+        let done = command
             .args(["-t", &threads.to_string(), "-c", &connections.to_string()])
             .args(["-d", &format!("{seconds}s"), "--timeout", "10s", "-s"])
             .arg(&self.script)

@@ -7,6 +7,7 @@
 //! | `sample-store --paths N DIR` | makes a store of N valid paths, nearly all without files |
 //! | `serve [--port N]` | builds the server and serves this machine's store, or the sample |
 //! | `example-lines [--port N]` | prints what a client needs to use that server |
+//! | `bench [OPTION…]` | our server beside nginx, and beside others that are installed |
 //! | `fuzz --seconds N [TARGET…]` | runs the fuzz targets, with the stable compiler |
 //! | `suites [NAME…]` | runs conformance suites of other projects |
 //! | `autobahn` | the Autobahn suite against the WebSocket echo server |
@@ -23,6 +24,7 @@
 )]
 
 mod autobahn;
+mod bench;
 mod command;
 mod fuzz;
 mod sample;
@@ -38,7 +40,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 
 const USAGE: &str = "usage: xtask setup [--test] | sample-store [--bench | --paths N] DIR | \
-                     serve [--port N] | example-lines [--port N] | \
+                     serve [--port N] | example-lines [--port N] | bench [OPTION…] | \
                      fuzz --seconds N [TARGET…] | suites [NAME…] | autobahn [--quick | --update] | \
                      test | tidy";
 
@@ -66,6 +68,7 @@ fn run() -> Result<()> {
         ["sample-store", dir] => sample::make(Path::new(dir), sample::Kind::Test),
         ["serve", rest @ ..] => serve::serve(port(rest)?),
         ["example-lines", rest @ ..] => serve::print_example_lines(port(rest)?),
+        ["bench", options @ ..] => bench::measure(options),
         ["fuzz", "--seconds", seconds, rest @ ..] => {
             let seconds = seconds.parse().context("--seconds")?;
             fuzz::run_targets(seconds, rest)

@@ -1,0 +1,207 @@
+//! A server in the comparison: the commands it is started by, and those of it that run.
+
+use std::cell::OnceCell;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use tempfile::TempDir;
+
+use crate::figures::{Gap, Part, Values};
+use crate::http::Client;
+use crate::process::{self, Server};
+
+/// What a server is started on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Setting {
+    /// The store of the run.
+    Plain,
+    /// The same, with a key.
+    Signing,
+    /// The big store.
+    Big,
+}
+
+/// Where the servers find what their commands name.
+#[derive(Debug, Clone)]
+pub(crate) struct Places {
+    pub(crate) store: PathBuf,
+    pub(crate) big_store: Option<PathBuf>,
+    pub(crate) key: PathBuf,
+    pub(crate) scratch: PathBuf,
+}
+
+/// A server under measurement.
+#[derive(Debug)]
+pub(crate) struct Contender {
+    pub(crate) name: String,
+    pub(crate) part: Part,
+    /// The commands without and with a key.
+    plain: Option<String>,
+    signing: Option<String>,
+    places: Places,
+    standing: [OnceCell<Running>; 3],
+}
+
+/// A server that runs, and its folder.
+#[derive(Debug)]
+pub(crate) struct Running {
+    pub(crate) server: Server,
+    /// Memory before it was asked for anything but its first answer.
+    pub(crate) idle_memory: Values,
+    _scratch: TempDir,
+}
+
+impl Contender {
+    /// Sorts commands by their names. The first is ours.
+    pub(crate) fn of_commands(commands: &[(String, String)], places: &Places) -> Vec<Self> {
+        let mut all: Vec<Self> = Vec::new();
+        for (name, command) in commands {
+            let known = all.iter().position(|contender| contender.name == *name);
+            let at = known.unwrap_or_else(|| {
+                let part = if all.is_empty() {
+                    Part::Ours
+                } else {
+                    Part::Peer
+                };
+                all.push(Self::new(name, part, places));
+                all.len() - 1
+            });
+            if let Some(contender) = all.get_mut(at) {
+                if command.contains("{key}") {
+                    contender.signing = Some(command.clone());
+                } else {
+                    contender.plain = Some(command.clone());
+                }
+            }
+        }
+        all
+    }
+
+    /// nginx, started by `command`.
+    pub(crate) fn anchor(name: &str, command: String, places: &Places) -> Self {
+        Self {
+            plain: Some(command),
+            ..Self::new(name, Part::Anchor, places)
+        }
+    }
+
+    fn new(name: &str, part: Part, places: &Places) -> Self {
+        Self {
+            name: name.into(),
+            part,
+            plain: None,
+            signing: None,
+            places: places.clone(),
+            standing: [const { OnceCell::new() }; 3],
+        }
+    }
+
+    /// The command for this setting, and the store.
+    fn command(&self, setting: Setting) -> Result<(&str, &Path), Gap> {
+        let no = |why: &str| Gap::NotAsked(why.into());
+        let any = || self.plain.as_deref().or(self.signing.as_deref());
+        match setting {
+            Setting::Plain => any().zip(Some(self.places.store.as_path())),
+            Setting::Signing if self.part == Part::Anchor => {
+                return Err(no("signs nothing: its files are ready"));
+            }
+            Setting::Signing => self
+                .signing
+                .as_deref()
+                .zip(Some(self.places.store.as_path())),
+            Setting::Big if self.part == Part::Anchor => {
+                return Err(no("has ready files of the small store only"));
+            }
+            Setting::Big => {
+                let store = self.places.big_store.as_deref();
+                any().zip(Some(store.ok_or_else(|| no("no --big-store"))?))
+            }
+        }
+        .ok_or_else(|| no("no command with {key}"))
+    }
+
+    /// Starts another one, which ends when it is dropped.
+    pub(crate) fn start(&self, setting: Setting) -> Result<Running, Gap> {
+        let (command, store) = self.command(setting)?;
+        self.run(command, store)
+            .map_err(|error| Gap::Failed(format!("does not start: {error:#}")))
+    }
+
+    fn run(&self, command: &str, store: &Path) -> Result<Running> {
+        let scratch = tempfile::Builder::new()
+            .prefix(&format!("{}-", self.name))
+            .tempdir_in(&self.places.scratch)?;
+        let port = process::free_port()?;
+        let command = command
+            .replace("{port}", &port.to_string())
+            .replace("{store}", &store.display().to_string())
+            .replace("{key}", &self.places.key.display().to_string())
+            .replace("{scratch}", &scratch.path().display().to_string());
+        let server = Server::start_command(&self.name, &command, port, "/nix-cache-info")?;
+        Ok(Running {
+            server,
+            idle_memory: Values::new(),
+            _scratch: scratch,
+        })
+    }
+
+    /// The one that runs all the time, started when it is asked for first.
+    pub(crate) fn standing(&self, setting: Setting) -> Result<&Running, Gap> {
+        let place = &self.standing[setting as usize];
+        if let Some(running) = place.get() {
+            return Ok(running);
+        }
+        let mut running = self.start(setting)?;
+        running.server.rest();
+        running.idle_memory = running.server.memory();
+        Ok(place.get_or_init(|| running))
+    }
+
+    /// The commands, as they were given.
+    pub(crate) fn commands(&self) -> impl Iterator<Item = &str> {
+        self.plain
+            .as_deref()
+            .into_iter()
+            .chain(self.signing.as_deref())
+    }
+
+    /// Where this server has the NAR of `path`.
+    pub(crate) fn nar_url(&self, path: &str) -> Result<String> {
+        let running = self.standing(Setting::Plain).map_err(gap_error)?;
+        crate::check::nar_url(&mut Client::new(running.server.address), path)
+            .with_context(|| self.name.clone())
+    }
+}
+
+/// A gap where there must be none.
+pub(crate) fn gap_error(gap: Gap) -> anyhow::Error {
+    match gap {
+        Gap::NotAsked(why) | Gap::Failed(why) => anyhow::Error::msg(why),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_name_may_have_two_commands() {
+        let places = Places {
+            store: "/s".into(),
+            big_store: None,
+            key: "/k".into(),
+            scratch: "/tmp".into(),
+        };
+        let commands = [("a", "run"), ("b", "other"), ("a", "run {key}")]
+            .map(|(name, command)| (name.to_owned(), command.to_owned()));
+        let all = Contender::of_commands(&commands, &places);
+        let [a, b] = all.as_slice() else {
+            panic!("{all:?}")
+        };
+        assert_eq!((a.part, b.part), (Part::Ours, Part::Peer));
+        assert_eq!(a.command(Setting::Plain).unwrap().0, "run");
+        assert_eq!(a.command(Setting::Signing).unwrap().0, "run {key}");
+        assert!(matches!(b.command(Setting::Signing), Err(Gap::NotAsked(_))));
+        assert!(matches!(a.command(Setting::Big), Err(Gap::NotAsked(_))));
+    }
+}

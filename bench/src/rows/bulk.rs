@@ -1,0 +1,97 @@
+//! Large NARs: MB per second, and CPU per GB.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+use super::{Bench, Encoding, failed};
+use crate::contender::{Contender, Setting};
+use crate::figures::{Gap, Quantity, Values, to_f64};
+use crate::http::Client;
+use crate::process::{self, Server};
+
+impl Bench<'_> {
+    /// The NAR of `path` again and again, on so many connections.
+    pub(super) fn bulk(
+        &self,
+        url: &str,
+        path: &str,
+        server: &Server,
+        connections: u32,
+        encoding: Encoding,
+    ) -> Result<Values> {
+        let nar_size = self.store.info(path)?.nar_size;
+        let seconds = self.seconds;
+        let fetch = || -> Result<u64> {
+            let mut client = match encoding {
+                Encoding::Plain => Client::new(server.address),
+                Encoding::ZstdAccepted => Client::taking_zstd(server.address),
+            };
+            let mut count = 0;
+            let started = Instant::now();
+            while count == 0 || started.elapsed().as_secs_f64() < seconds {
+                fetch_nar(&mut client, url, nar_size)?;
+                count += 1;
+            }
+            Ok(count)
+        };
+        let (server_before, client_before) = (server.cpu(), process::own_cpu());
+        let started = Instant::now();
+        let counts: Vec<Result<u64>> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..connections).map(|_| scope.spawn(fetch)).collect();
+            let joined = threads.into_iter().map(std::thread::ScopedJoinHandle::join);
+            joined
+                .map(|count| count.unwrap_or_else(|_| bail!("a client panicked")))
+                .collect()
+        });
+        let elapsed = started.elapsed();
+        let count: u64 = counts.into_iter().sum::<Result<u64>>()?;
+        let server_cpu = server.cpu().saturating_sub(server_before);
+        let client_cpu = process::own_cpu().saturating_sub(client_before);
+        Ok(values(count * nar_size, elapsed, server_cpu, client_cpu))
+    }
+
+    /// The tree from a server that has never read it. What it does with it afterwards counts too.
+    pub(super) fn first_tree(&self, contender: &Contender) -> Result<Values, Gap> {
+        let running = contender.start(Setting::Plain)?;
+        let server = &running.server;
+        server.rest();
+        failed(self.first_nar(&self.store.tree, server))
+    }
+
+    fn first_nar(&self, path: &str, server: &Server) -> Result<Values> {
+        let nar_size = self.store.info(path)?.nar_size;
+        let mut client = Client::new(server.address);
+        let url = crate::check::nar_url(&mut client, path)?;
+        let (server_before, client_before) = (server.cpu(), process::own_cpu());
+        let started = Instant::now();
+        fetch_nar(&mut client, &url, nar_size)?;
+        let elapsed = started.elapsed();
+        let client_cpu = process::own_cpu().saturating_sub(client_before);
+        server.rest();
+        let server_cpu = server.cpu().saturating_sub(server_before);
+        Ok(values(nar_size, elapsed, server_cpu, client_cpu))
+    }
+}
+
+fn fetch_nar(client: &mut Client, url: &str, nar_size: u64) -> Result<()> {
+    let answer = client.get(url, |_| ())?;
+    // Whether what is compressed is the right NAR was looked at before.
+    if answer.status != 200 || (answer.body_len != nar_size && !answer.is_zstd) {
+        bail!(
+            "{url}: status {}, {} of {nar_size} bytes",
+            answer.status,
+            answer.body_len
+        );
+    }
+    Ok(())
+}
+
+fn values(nar_len: u64, elapsed: Duration, server: Duration, client: Duration) -> Values {
+    let gb = to_f64(nar_len) / 1e9;
+    Values::from([
+        (Quantity::MbPerSecond, gb * 1e3 / elapsed.as_secs_f64()),
+        (Quantity::ServerCpuPerGb, server.as_secs_f64() / gb),
+        (Quantity::BothCpuPerGb, (server + client).as_secs_f64() / gb),
+    ])
+}

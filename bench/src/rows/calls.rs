@@ -1,0 +1,128 @@
+//! System calls per answer, counted by strace. A run of its own: strace makes every one slow.
+
+use std::fs;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Signal, kill_process};
+
+use super::{Bench, Target, Urls, failed};
+use crate::contender::{Contender, Setting};
+use crate::figures::{Gap, Quantity, Values, to_f64};
+use crate::http::Client;
+use crate::process::{self, Server};
+
+/// Small answers that are counted; large ones are ten.
+const COUNT: usize = 200;
+
+/// strace attaches to a thread in far less.
+const ATTACH_MAX: Duration = Duration::from_secs(5);
+
+/// Whether strace is there.
+pub(crate) fn is_possible() -> bool {
+    let mut command = Command::new("strace");
+    command
+        .arg("-V")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+impl Bench<'_> {
+    pub(super) fn calls(
+        &self,
+        target: Target,
+        contender: &Contender,
+        urls: &Urls,
+    ) -> Result<Values, Gap> {
+        if !is_possible() {
+            return Err(Gap::NotAsked("strace is not here".into()));
+        }
+        let (targets, status): (Vec<&String>, u16) = match target {
+            Target::Narinfo | Target::NarinfoTakingZstd => {
+                (self.narinfos.iter().take(COUNT).collect(), 200)
+            }
+            Target::Absent => (self.absent.iter().take(COUNT).collect(), 404),
+            Target::EmptyNar => (vec![&urls.empty; COUNT], 200),
+            Target::BigNar => (vec![&urls.big; 10], 200),
+        };
+        let running = contender.start(Setting::Plain)?;
+        failed(self.counted(&running.server, &targets, status))
+    }
+
+    fn counted(&self, server: &Server, targets: &[&String], status: u16) -> Result<Values> {
+        let mut client = Client::new(server.address);
+        let mut ask = || -> Result<()> {
+            for target in targets {
+                let answer = client.get(target, |_| ())?;
+                if answer.status != status {
+                    bail!("{target}: status {}", answer.status);
+                }
+            }
+            Ok(())
+        };
+        // The first time is not what is counted: memory grows, files are opened.
+        ask()?;
+        server.rest();
+        let file = self.scratch.join("strace");
+        let mut strace = Command::new("strace");
+        strace.args(["-f", "-c", "-qq", "-o"]).arg(&file);
+        for process in server.processes() {
+            strace.args(["-p", &process.to_string()]);
+        }
+        let strace = strace.stderr(Stdio::piped()).spawn()?;
+        let asked = wait_until_attached(server).and_then(|()| ask());
+        let said = end(strace)?;
+        asked.with_context(|| format!("strace said {said}"))?;
+        let table = fs::read_to_string(&file)?;
+        let total = total(&table).with_context(|| format!("strace wrote {table}{said}"))?;
+        Ok(Values::from([(
+            Quantity::Calls,
+            to_f64(total) / to_f64(targets.len() as u64),
+        )]))
+    }
+}
+
+fn wait_until_attached(server: &Server) -> Result<()> {
+    let started = Instant::now();
+    while !server.processes().into_iter().all(process::is_traced) {
+        if started.elapsed() > ATTACH_MAX {
+            bail!("strace may not attach to {}", server.name);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+/// Lets go of the server, and returns what strace said.
+fn end(strace: Child) -> Result<String> {
+    if let Some(pid) = process::pid(strace.id()) {
+        kill_process(pid, Signal::INT).ok();
+    }
+    let done = strace.wait_with_output()?;
+    Ok(String::from_utf8_lossy(&done.stderr).into_owned())
+}
+
+/// The number of calls in the last line: share, seconds, µs per call, calls, perhaps errors.
+fn total(table: &str) -> Option<u64> {
+    let line = table.lines().rfind(|line| line.ends_with(" total"))?;
+    line.split_whitespace().nth(3)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_total_is_found_with_and_without_errors() {
+        let head = "% time     seconds  usecs/call     calls    errors syscall\n";
+        let lines = "100.00    0.000013           1        12         3 total\n";
+        assert_eq!(total(&format!("{head}{lines}")), Some(12));
+        assert_eq!(
+            total("100.00    0.000013           1        12           total\n"),
+            Some(12)
+        );
+        assert_eq!(total(head), None);
+    }
+}

@@ -1,0 +1,103 @@
+//! A real client: `nix copy` into a store that is empty, on tmpfs. On a disk the making of files
+//! would hide the server.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use tempfile::TempDir;
+
+use super::{Bench, millis};
+use crate::figures::{Quantity, Values};
+use crate::process::{self, Server};
+use crate::store::base_name;
+
+/// Where Linux has a tmpfs for everyone.
+const TMPFS: &str = "/dev/shm";
+
+/// What is copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Copied {
+    Closure,
+    Tree,
+}
+
+impl Copied {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Closure => "nix copy, a closure of 400 paths",
+            Self::Tree => "nix copy, the tree",
+        }
+    }
+}
+
+impl Bench<'_> {
+    pub(super) fn copy(&self, copied: Copied, server: &Server) -> Result<Values> {
+        let path = match copied {
+            Copied::Closure => self.store.closure.last().context("a closure has a top")?,
+            Copied::Tree => &self.store.tree,
+        };
+        let home = if Path::new(TMPFS).is_dir() {
+            Path::new(TMPFS)
+        } else {
+            self.scratch
+        };
+        let home = tempfile::Builder::new()
+            .prefix("samovar-bench-")
+            .tempdir_in(home)?;
+        let (server_before, client_before) = (server.cpu(), process::ended_children_cpu());
+        let started = Instant::now();
+        let done = copy_command(server, &home, path).output()?;
+        let elapsed = started.elapsed();
+        let client_cpu = process::ended_children_cpu().saturating_sub(client_before);
+        let server_cpu = server.cpu().saturating_sub(server_before);
+        let said = String::from_utf8_lossy(&done.stderr);
+        let is_there = home.path().join("nix/store").join(base_name(path));
+        if !done.status.success() || is_there.symlink_metadata().is_err() {
+            bail!("nix copy: {}", said.trim_end());
+        }
+        // What Nix has registered is read-only, which would keep it here for everyone but root.
+        Command::new("chmod")
+            .args(["-R", "u+w"])
+            .arg(home.path())
+            .status()?;
+        home.close()?;
+        Ok(Values::from([
+            (Quantity::WallMs, millis(elapsed)),
+            (Quantity::ServerCpuMs, millis(server_cpu)),
+            (Quantity::ClientCpuMs, millis(client_cpu)),
+        ]))
+    }
+}
+
+/// `nix copy`, with nothing of this machine's own configuration, caches and stores.
+fn copy_command(server: &Server, home: &TempDir, path: &str) -> Command {
+    let home = home.path();
+    let mut command = Command::new("nix");
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("NIX_") {
+            command.env_remove(name);
+        }
+    }
+    command
+        .env("HOME", home)
+        .env("XDG_CACHE_HOME", home.join("cache"))
+        .env("XDG_CONFIG_HOME", home.join("config"))
+        .env("XDG_DATA_HOME", home.join("data"))
+        .env("NIX_CONF_DIR", home.join("no-conf"))
+        .env(
+            "NIX_CONFIG",
+            "experimental-features = nix-command\nbuild-users-group =\nsandbox = false\n",
+        )
+        .arg("copy")
+        .args(["--no-check-sigs", "--from"])
+        .arg(format!("http://{}", server.address))
+        .arg("--store")
+        .arg(home)
+        .arg("--to")
+        .arg(home)
+        .arg(path)
+        .stdin(Stdio::null());
+    command
+}

@@ -1,0 +1,473 @@
+//! The rows of the report, and how each is measured: a module for each way.
+
+mod bulk;
+mod calls;
+mod copy;
+mod iteration;
+mod once;
+mod requests;
+mod start;
+
+use std::cell::OnceCell;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+pub(crate) use self::calls::is_possible as can_count_calls;
+use self::copy::Copied;
+use self::iteration::Iteration;
+use crate::arguments::Arguments;
+use crate::contender::{Contender, Setting};
+use crate::figures::{Cell, Gap, Results, Row, Section, Values, to_f64};
+use crate::process::{self, Server};
+use crate::store::{BigStore, Store, hash_part};
+use crate::wrk::Load;
+
+/// What takes longer than this, for one server and round, is measured in the first round only: with
+/// three rounds a slow server would take as long as all others together, and it averages over more.
+const LONG: Duration = Duration::from_secs(6);
+
+/// One row to measure.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Plan {
+    name: String,
+    section: Section,
+    kind: Kind,
+}
+
+/// How it is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Iteration(Iteration),
+    /// Random ones, by wrk on so many connections.
+    Requests(Target, Setting, u32),
+    /// One NAR again and again, by so many clients.
+    Bulk(Nar, u32, Encoding),
+    /// The tree from a server that has just been started.
+    FirstTree,
+    /// Every narinfo once from a server with a key that has just been started.
+    ColdSigned,
+    /// A large closure's narinfos, once.
+    MassQuery(Warmth),
+    Copy(Copied),
+    Start(Setting),
+    /// Memory, and whether of the time before or after everything else.
+    Memory(Setting, When),
+    Calls(Target),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Target {
+    Narinfo,
+    NarinfoTakingZstd,
+    Absent,
+    EmptyNar,
+    BigNar,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Nar {
+    Big,
+    Tree,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Encoding {
+    Plain,
+    ZstdAccepted,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Warmth {
+    Cold,
+    Warm,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum When {
+    Idle,
+    AfterTheLoad,
+}
+
+impl Kind {
+    /// Whether more rounds would say nothing more, or could not be compared.
+    fn is_measured_once(self) -> bool {
+        matches!(self, Self::Memory(..) | Self::Calls(_))
+    }
+}
+
+/// All rows, in the order in which they are measured. Memory comes last, when all load is over.
+fn plans(connections: &[u32], path_count: u64) -> Vec<Plan> {
+    let mut plans = Vec::new();
+    let mut add = |section, name: String, kind| {
+        plans.push(Plan {
+            name,
+            section,
+            kind,
+        });
+    };
+    for iteration in Iteration::ALL {
+        let name = iteration.name().into();
+        add(Section::NixServeNg, name, Kind::Iteration(iteration));
+    }
+    for (target, name) in [
+        (Target::Narinfo, "narinfo"),
+        (Target::Absent, "absent"),
+        (Target::EmptyNar, "empty NAR"),
+    ] {
+        for &count in connections {
+            let kind = Kind::Requests(target, Setting::Plain, count);
+            add(Section::Requests, format!("{name} c{count}"), kind);
+        }
+    }
+    let many = if connections.contains(&64) { 64 } else { 1 };
+    let big = crate::table::grouped(path_count);
+    for (target, setting, name) in [
+        (
+            Target::NarinfoTakingZstd,
+            Setting::Plain,
+            "narinfo, zstd accepted".to_owned(),
+        ),
+        (Target::Narinfo, Setting::Signing, "narinfo, signed".into()),
+        (
+            Target::Narinfo,
+            Setting::Big,
+            format!("narinfo, {big} paths"),
+        ),
+        (Target::Absent, Setting::Big, format!("absent, {big} paths")),
+    ] {
+        let kind = Kind::Requests(target, setting, many);
+        add(Section::Requests, format!("{name} c{many}"), kind);
+    }
+    for (name, kind) in [
+        ("10 MB NAR c1", Kind::Bulk(Nar::Big, 1, Encoding::Plain)),
+        ("10 MB NAR c16", Kind::Bulk(Nar::Big, 16, Encoding::Plain)),
+        ("tree, first c1", Kind::FirstTree),
+        ("tree, again c1", Kind::Bulk(Nar::Tree, 1, Encoding::Plain)),
+        (
+            "tree, again, zstd accepted c1",
+            Kind::Bulk(Nar::Tree, 1, Encoding::ZstdAccepted),
+        ),
+    ] {
+        add(Section::Bulk, name.into(), kind);
+    }
+    add(
+        Section::Once,
+        "all narinfos, signed, cold".into(),
+        Kind::ColdSigned,
+    );
+    for (name, warmth) in [("cold", Warmth::Cold), ("again", Warmth::Warm)] {
+        add(
+            Section::Once,
+            format!("mass query of 10,000 paths, {name}"),
+            Kind::MassQuery(warmth),
+        );
+    }
+    for copied in [Copied::Closure, Copied::Tree] {
+        add(Section::Copy, copied.name().into(), Kind::Copy(copied));
+    }
+    for (setting, name) in [
+        (Setting::Plain, "the store".to_owned()),
+        (Setting::Big, format!("{big} paths")),
+    ] {
+        add(
+            Section::Start,
+            format!("start, {name}"),
+            Kind::Start(setting),
+        );
+    }
+    for (target, name) in [
+        (Target::Narinfo, "narinfo"),
+        (Target::Absent, "absent"),
+        (Target::EmptyNar, "empty NAR"),
+        (Target::BigNar, "10 MB NAR"),
+    ] {
+        add(
+            Section::Calls,
+            format!("system calls, {name}"),
+            Kind::Calls(target),
+        );
+    }
+    for (setting, name) in [
+        (Setting::Plain, "the store".to_owned()),
+        (Setting::Big, format!("{big} paths")),
+    ] {
+        for (when, moment) in [(When::Idle, "idle"), (When::AfterTheLoad, "after the load")] {
+            add(
+                Section::Memory,
+                format!("memory, {name}, {moment}"),
+                Kind::Memory(setting, when),
+            );
+        }
+    }
+    plans
+}
+
+/// Measures all rows on all servers.
+pub(crate) fn measure(
+    arguments: &Arguments,
+    store: &Store,
+    big_store: Option<&BigStore>,
+    contenders: &[Contender],
+    scratch: &Path,
+) -> Result<Results> {
+    let path_count = big_store.map_or(1_000_000, |big| big.path_count);
+    let plans: Vec<Plan> = plans(arguments.connections, path_count)
+        .into_iter()
+        .filter(|plan| plan.name.contains(&arguments.rows))
+        .collect();
+    let bench = Bench::new(arguments, store, big_store, scratch, contenders.len())?;
+    let mut rows: Vec<Row> = plans
+        .iter()
+        .map(|plan| Row {
+            name: plan.name.clone(),
+            section: plan.section,
+            cells: vec![Cell::default(); contenders.len()],
+        })
+        .collect();
+    let mut lasts_long: Vec<(&Plan, usize)> = Vec::new();
+    for round in 1..=arguments.rounds {
+        for (plan, row) in plans.iter().zip(&mut rows) {
+            if plan.kind.is_measured_once() && round < arguments.rounds {
+                continue;
+            }
+            crate::progress(&format!("round {round}: {}", plan.name));
+            for (index, cell) in row.cells.iter_mut().enumerate() {
+                // What failed once is not tried again.
+                if cell.gap.is_some() || lasts_long.contains(&(plan, index)) {
+                    continue;
+                }
+                let started = Instant::now();
+                if let Some((contender, urls)) = contenders.get(index).zip(bench.urls.get(index)) {
+                    let outcome = bench.measure(plan.kind, contender, urls);
+                    if let Err(Gap::Failed(why)) = &outcome {
+                        crate::progress(&format!("{}, {}: {why}", contender.name, plan.name));
+                    }
+                    cell.add(outcome);
+                }
+                if started.elapsed() > LONG {
+                    lasts_long.push((plan, index));
+                }
+            }
+        }
+    }
+    let servers = contenders
+        .iter()
+        .map(|contender| (contender.name.clone(), contender.part))
+        .collect();
+    Ok(Results { servers, rows })
+}
+
+/// What the rows ask for: request targets, and scripts for wrk. NARs have a URL for each server.
+struct Bench<'run> {
+    seconds: f64,
+    scratch: &'run Path,
+    store: &'run Store,
+    big_store: Option<&'run BigStore>,
+    narinfos: Vec<String>,
+    narinfo_load: Load,
+    zstd_load: Load,
+    absent: Vec<String>,
+    absent_load: Load,
+    big_load: Load,
+    urls: Vec<OnceCell<Urls>>,
+}
+
+/// Where a server has the NARs of the rows.
+struct Urls {
+    empty: String,
+    empty_load: Load,
+    big: String,
+    tree: String,
+}
+
+impl<'run> Bench<'run> {
+    fn new(
+        arguments: &Arguments,
+        store: &'run Store,
+        big_store: Option<&'run BigStore>,
+        scratch: &'run Path,
+        contender_count: usize,
+    ) -> Result<Self> {
+        let narinfos: Vec<String> = store
+            .paths
+            .keys()
+            .map(|path| narinfo_target(path))
+            .collect();
+        let absent = absent_targets(10_000);
+        let big: Vec<String> = big_store
+            .into_iter()
+            .flat_map(|big| &big.paths)
+            .map(|path| narinfo_target(path))
+            .collect();
+        Ok(Self {
+            seconds: arguments.seconds,
+            scratch,
+            store,
+            big_store,
+            narinfo_load: Load::new(scratch, "narinfo", &narinfos, true)?,
+            zstd_load: Load::new(scratch, "narinfo", &narinfos, true)?.taking_zstd(),
+            absent_load: Load::new(scratch, "absent", &absent, false)?,
+            big_load: Load::new(scratch, "big", &big, true)?,
+            narinfos,
+            absent,
+            urls: (0..contender_count).map(|_| OnceCell::new()).collect(),
+        })
+    }
+
+    fn measure(
+        &self,
+        kind: Kind,
+        contender: &Contender,
+        urls: &OnceCell<Urls>,
+    ) -> Result<Values, Gap> {
+        // These look after their servers themselves.
+        match kind {
+            Kind::FirstTree => return self.first_tree(contender),
+            Kind::ColdSigned => return self.cold_signed(contender),
+            Kind::MassQuery(warmth) => return self.mass_query(contender, warmth),
+            Kind::Start(setting) => return self.start(contender, setting),
+            Kind::Memory(setting, when) => return start::memory(contender, setting, when),
+            Kind::Calls(target) => {
+                return self.calls(target, contender, self.urls(contender, urls)?);
+            }
+            Kind::Iteration(_) | Kind::Requests(..) | Kind::Bulk(..) | Kind::Copy(_) => {}
+        }
+        let setting = match kind {
+            Kind::Requests(_, setting, _) => setting,
+            _ => Setting::Plain,
+        };
+        let server = &contender.standing(setting)?.server;
+        let urls = self.urls(contender, urls)?;
+        match kind {
+            Kind::Iteration(iteration) => self.iteration(iteration, server),
+            Kind::Requests(target, setting, count) => {
+                let load = match (target, setting) {
+                    (Target::Narinfo, Setting::Big) => &self.big_load,
+                    (Target::Narinfo, _) => &self.narinfo_load,
+                    (Target::NarinfoTakingZstd, _) => &self.zstd_load,
+                    (Target::Absent, _) => &self.absent_load,
+                    (Target::EmptyNar | Target::BigNar, _) => &urls.empty_load,
+                };
+                failed(self.requests(load, server, count))
+            }
+            Kind::Bulk(nar, count, encoding) => {
+                let (url, path) = match nar {
+                    Nar::Big => (&urls.big, &self.store.big),
+                    Nar::Tree => (&urls.tree, &self.store.tree),
+                };
+                failed(self.bulk(url, path, server, count, encoding))
+            }
+            Kind::Copy(copied) => failed(self.copy(copied, server)),
+            _ => Err(Gap::NotAsked("nobody measures this".into())),
+        }
+    }
+
+    fn urls<'cell>(
+        &self,
+        contender: &Contender,
+        cell: &'cell OnceCell<Urls>,
+    ) -> Result<&'cell Urls, Gap> {
+        if let Some(urls) = cell.get() {
+            return Ok(urls);
+        }
+        let find = || -> Result<Urls> {
+            let empty = contender.nar_url(&self.store.empty)?;
+            let name = format!("empty-{}", contender.name);
+            Ok(Urls {
+                empty_load: Load::new(self.scratch, &name, std::slice::from_ref(&empty), true)?,
+                empty,
+                big: contender.nar_url(&self.store.big)?,
+                tree: contender.nar_url(&self.store.tree)?,
+            })
+        };
+        let urls = failed(find())?;
+        Ok(cell.get_or_init(|| urls))
+    }
+}
+
+/// An error of a measurement is a gap in the table, and the run goes on.
+fn failed<T>(result: Result<T>) -> Result<T, Gap> {
+    result.map_err(|error| Gap::Failed(format!("{error:#}")))
+}
+
+/// Runs `measurement` with the server and this thread, and what it starts, on one core.
+fn on_one_core<T>(server: &Server, measurement: impl FnOnce() -> Result<T>) -> Result<T> {
+    let (all, first) = process::cores()?;
+    server.pin(&first);
+    process::pin_own_thread(&first);
+    let measured = measurement();
+    process::pin_own_thread(&all);
+    server.pin(&all);
+    measured
+}
+
+/// The request target of a path's narinfo.
+fn narinfo_target(path: &str) -> String {
+    format!("/{}.narinfo", hash_part(path))
+}
+
+/// Narinfos that no store has: well-formed hash parts, different each.
+fn absent_targets(count: u64) -> Vec<String> {
+    const DIGITS: &[u8; 32] = b"0123456789abcdfghijklmnpqrsvwxyz";
+    (0..count)
+        .map(|index| {
+            let mut state = index.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+            let hash: String = (0..32)
+                .map(|_| {
+                    state = state
+                        .wrapping_mul(6_364_136_223_846_793_005)
+                        .wrapping_add(1);
+                    let digit = DIGITS.get((state >> 59) as usize).copied().unwrap_or(b'0');
+                    char::from(digit)
+                })
+                .collect();
+            format!("/{hash}.narinfo")
+        })
+        .collect()
+}
+
+fn micros(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e6
+}
+
+fn millis(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
+}
+
+fn per(count: u64, duration: Duration) -> f64 {
+    to_f64(count) / duration.as_secs_f64()
+}
+
+/// The target of one of the store's absent paths, which all stores lack.
+fn first_of(targets: &[String]) -> Result<&String> {
+    targets.first().context("there is nothing to ask for")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn absent_targets_are_well_formed_and_different() {
+        let targets = absent_targets(10_000);
+        let unique: std::collections::BTreeSet<_> = targets.iter().collect();
+        assert_eq!(unique.len(), 10_000);
+        assert!(
+            targets
+                .iter()
+                .all(|target| target.len() == "/.narinfo".len() + 32)
+        );
+    }
+
+    #[test]
+    fn names_are_different_and_memory_comes_last() {
+        let plans = plans(&[1, 64, 256], 1_000_000);
+        let names: std::collections::BTreeSet<_> = plans.iter().map(|plan| &plan.name).collect();
+        assert_eq!(names.len(), plans.len());
+        let is_memory = |plan: &Plan| matches!(plan.kind, Kind::Memory(..));
+        let first = plans.iter().position(is_memory).unwrap();
+        assert!(plans.iter().skip(first).all(is_memory));
+    }
+}

@@ -1,0 +1,89 @@
+//! Mass queries: every path once, on as many connections as Nix opens.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use super::{Bench, Warmth, failed, micros, millis, narinfo_target};
+use crate::contender::{Contender, Setting};
+use crate::figures::{Gap, Quantity, Values, to_f64};
+use crate::http::Client;
+
+/// What Nix opens at most to one server (`http-connections`).
+const CONNECTIONS: usize = 25;
+
+impl Bench<'_> {
+    /// All narinfos of the store from a server with a key that has never signed them. A server may
+    /// sign ahead: so its CPU since exec counts, until it is at rest.
+    pub(super) fn cold_signed(&self, contender: &Contender) -> Result<Values, Gap> {
+        let running = contender.start(Setting::Signing)?;
+        let asked = failed(ask_all(running.server.address, &self.narinfos))?;
+        running.server.rest();
+        Ok(values(&self.narinfos, asked, running.server.cpu()))
+    }
+
+    /// The narinfos of a large closure of the big store.
+    pub(super) fn mass_query(&self, contender: &Contender, warmth: Warmth) -> Result<Values, Gap> {
+        let closure = self.big_store.map(|big| big.closure.as_slice());
+        let targets: Vec<String> = closure
+            .unwrap_or_default()
+            .iter()
+            .map(|path| narinfo_target(path))
+            .collect();
+        if closure.is_some() && targets.is_empty() {
+            return Err(Gap::NotAsked("the big store has no closure".into()));
+        }
+        // Ended with this function, if it was started by it.
+        let started;
+        let server = match warmth {
+            Warmth::Cold => {
+                started = contender.start(Setting::Big)?;
+                started.server.rest();
+                &started.server
+            }
+            Warmth::Warm => {
+                let server = &contender.standing(Setting::Big)?.server;
+                failed(ask_all(server.address, &targets))?;
+                server
+            }
+        };
+        let before = server.cpu();
+        let asked = failed(ask_all(server.address, &targets))?;
+        let cpu = server.cpu().saturating_sub(before);
+        Ok(values(&targets, asked, cpu))
+    }
+}
+
+fn values(targets: &[String], asked: Duration, cpu: Duration) -> Values {
+    Values::from([
+        (Quantity::WallMs, millis(asked)),
+        (
+            Quantity::ServerCpuUs,
+            micros(cpu) / to_f64(targets.len() as u64),
+        ),
+    ])
+}
+
+/// Asks for each target once, with a question under way on every connection, and says how long it
+/// took.
+fn ask_all(address: SocketAddr, targets: &[String]) -> Result<Duration> {
+    let mut clients: Vec<Client> = (0..CONNECTIONS).map(|_| Client::new(address)).collect();
+    let started = Instant::now();
+    for index in 0..targets.len() + CONNECTIONS {
+        let client = clients
+            .get_mut(index % CONNECTIONS)
+            .context("one of them")?;
+        let before = index.checked_sub(CONNECTIONS);
+        if let Some(target) = before.and_then(|index| targets.get(index)) {
+            let answer = client.receive(|_| ())?;
+            if answer.status != 200 {
+                bail!("{target}: status {}", answer.status);
+            }
+        }
+        if let Some(target) = targets.get(index) {
+            client.send(target)?;
+        }
+    }
+    Ok(started.elapsed())
+}

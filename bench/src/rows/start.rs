@@ -1,0 +1,53 @@
+//! From exec to the first answer, and memory.
+
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+
+use super::{Bench, When, failed, millis, narinfo_target};
+use crate::contender::{Contender, Running, Setting};
+use crate::figures::{Gap, Quantity, Values};
+use crate::http::Client;
+
+impl Bench<'_> {
+    pub(super) fn start(&self, contender: &Contender, setting: Setting) -> Result<Values, Gap> {
+        let started = Instant::now();
+        let running = contender.start(setting)?;
+        failed(self.first_answer(&running, setting, started))
+    }
+
+    fn first_answer(
+        &self,
+        running: &Running,
+        setting: Setting,
+        started: Instant,
+    ) -> Result<Values> {
+        let path = match (setting, self.big_store) {
+            (Setting::Big, Some(big)) => big.paths.first().context("a big store has rows")?,
+            _ => &self.store.empty,
+        };
+        let target = narinfo_target(path);
+        let answer = Client::new(running.server.address).get(&target, |_| ())?;
+        let elapsed = started.elapsed();
+        if answer.status != 200 {
+            bail!("{target}: status {}", answer.status);
+        }
+        running.server.rest();
+        Ok(Values::from([
+            (Quantity::WallMs, millis(elapsed)),
+            (Quantity::ServerCpuMs, millis(running.server.cpu())),
+        ]))
+    }
+}
+
+/// What a server that runs all the time takes.
+pub(super) fn memory(contender: &Contender, setting: Setting, when: When) -> Result<Values, Gap> {
+    let running = contender.standing(setting)?;
+    Ok(match when {
+        When::Idle => running.idle_memory.clone(),
+        When::AfterTheLoad => {
+            running.server.rest();
+            running.server.memory()
+        }
+    })
+}

@@ -1,0 +1,65 @@
+//! The benchmark runs, from the first server to the last file. A figure of a debug build in a
+//! second says nothing; that there is one says that nothing is broken.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+/// The store that all tests read; `make sample` makes it.
+fn sample_store() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../.samovar/sample")
+}
+
+/// Our server, where the whole workspace was built; otherwise nginx is compared with itself.
+fn nix_serve() -> Option<PathBuf> {
+    let program = Path::new(env!("CARGO_BIN_EXE_samovar-bench")).with_file_name("nix-serve");
+    program.exists().then_some(program)
+}
+
+#[test]
+fn every_row_has_a_figure_or_a_reason() {
+    let out = tempfile::tempdir().unwrap();
+    let mut bench = Command::new(env!("CARGO_BIN_EXE_samovar-bench"));
+    bench.arg("--check").arg("--store").arg(sample_store());
+    bench.arg("--out").arg(out.path());
+    let servers = nix_serve().into_iter().flat_map(|program| {
+        let options = "--listen 127.0.0.1:{port} --store local?root={store}";
+        let program = program.display();
+        [
+            format!("ours=exec {program} {options}"),
+            format!("ours=NIX_SECRET_KEY_FILE={{key}} exec {program} {options}"),
+        ]
+    });
+    let servers: Vec<String> = servers.collect();
+    let has_ours = !servers.is_empty();
+    for server in servers {
+        bench.arg("--server").arg(server);
+    }
+    let done = bench.output().unwrap();
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{said}");
+
+    let raw = fs::read_to_string(out.path().join("results.json")).unwrap();
+    let raw: Value = serde_json::from_str(&raw).unwrap();
+    let rows = raw["rows"].as_array().unwrap();
+    assert!(rows.len() > 20, "{}", rows.len());
+    for row in rows {
+        for (server, cell) in row["servers"].as_object().unwrap() {
+            let is_measured = !cell["rounds"].as_array().unwrap().is_empty();
+            let has_reason = cell["not_asked"].is_string();
+            assert!(is_measured || has_reason, "{server}: {row}");
+        }
+        if has_ours && row["name"] == "all narinfos, signed, cold" {
+            assert!(
+                row["servers"]["ours"]["rounds"][0]["wall_ms"].is_f64(),
+                "{row}"
+            );
+        }
+    }
+    let table = fs::read_to_string(out.path().join("table.md")).unwrap();
+    assert!(table.contains("| narinfo c1 |"), "{table}");
+    let chart = fs::read_to_string(out.path().join("chart.svg")).unwrap();
+    assert!(chart.starts_with("<svg "), "{chart}");
+}

@@ -1,0 +1,114 @@
+//! `bench`: our server beside nginx, and beside the other cache servers that are installed.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::command::{find, progress, run};
+use crate::{repository, sample};
+
+/// Valid paths of the big store.
+const BIG_STORE_PATHS: u64 = 1_000_000;
+
+/// Where the report goes, below the repository.
+const REPORT: &str = ".samovar/measured";
+
+/// Cache servers that are measured too when `PATH` has them: the program, and the commands without
+/// and with a key. `nix-serve-ng` is looked for under that name, for its program is called
+/// `nix-serve`, as the original and ours are.
+const PEERS: [(&str, &str, [&str; 2]); 2] = [
+    (
+        "harmonia-cache",
+        "harmonia",
+        [
+            "printf 'bind = \"127.0.0.1:{port}\"\\nreal_nix_store = \"{store}/nix/store\"\\n' \
+             >{scratch}/h.toml; CONFIG_FILE={scratch}/h.toml RUST_LOG=error exec harmonia-cache",
+            "printf 'bind = \"127.0.0.1:{port}\"\\nreal_nix_store = \"{store}/nix/store\"\\n\
+             sign_key_paths = [\"{key}\"]\\n' \
+             >{scratch}/h.toml; CONFIG_FILE={scratch}/h.toml RUST_LOG=error exec harmonia-cache",
+        ],
+    ),
+    (
+        "nix-serve-ng",
+        "nix-serve-ng",
+        [
+            "exec nix-serve-ng --quiet --host 127.0.0.1 --port {port} --store 'local?root={store}'",
+            "NIX_SECRET_KEY_FILE={key} exec nix-serve-ng --quiet --host 127.0.0.1 --port {port} \
+             --store 'local?root={store}'",
+        ],
+    ),
+];
+
+/// Makes the stores, builds everything in release, and measures; `options` go to the benchmark.
+///
+/// # Errors
+///
+/// If a store cannot be made, something does not build, or a measurement fails.
+pub(crate) fn measure(options: &[&str]) -> Result<()> {
+    let repository = repository();
+    let store = repository.join(".samovar/bench");
+    let big_store = repository.join(".samovar/million");
+    sample::make(&store, sample::Kind::Bench)?;
+    sample::make(&big_store, sample::Kind::Rows(BIG_STORE_PATHS))?;
+    progress("building (the first time: some minutes)");
+    run(Command::new("cargo")
+        .args(["build", "--release", "--package", "nix-serve"])
+        .args(["--package", "samovar-bench"])
+        .current_dir(&repository))?;
+    let mut metadata = cargo_metadata::MetadataCommand::new();
+    let metadata = metadata.current_dir(&repository).no_deps().exec()?;
+    let programs = metadata.target_directory.join("release");
+
+    let mut bench = Command::new(programs.join("samovar-bench"));
+    bench.arg("--store").arg(&store);
+    bench.arg("--big-store").arg(&big_store);
+    bench.arg("--out").arg(repository.join(REPORT));
+    for server in servers(programs.as_std_path(), |program| find(program).is_some()) {
+        bench.arg("--server").arg(server);
+    }
+    run(bench.args(options))?;
+    progress(&format!("the report, its chart and all figures: {REPORT}"));
+    Ok(())
+}
+
+/// The servers to compare, ours first, each with and without a key.
+fn servers(programs: &Path, is_there: impl Fn(&str) -> bool) -> Vec<String> {
+    let ours = format!(
+        "exec '{}' --listen 127.0.0.1:{{port}} --store local?root={{store}}",
+        programs.join("nix-serve").display()
+    );
+    let mut servers = vec![
+        format!("samovar={ours}"),
+        format!("samovar=NIX_SECRET_KEY_FILE={{key}} {ours}"),
+    ];
+    for (program, name, commands) in PEERS {
+        if is_there(program) {
+            servers.extend(commands.map(|command| format!("{name}={command}")));
+        }
+    }
+    servers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_server_has_a_command_with_a_key_and_one_without() {
+        let servers = servers(Path::new("/p"), |program| program == "harmonia-cache");
+        let names: Vec<&str> = servers
+            .iter()
+            .map(|s| s.split('=').next().unwrap())
+            .collect();
+        assert_eq!(names, ["samovar", "samovar", "harmonia", "harmonia"]);
+        let with_key: Vec<bool> = servers.iter().map(|s| s.contains("{key}")).collect();
+        assert_eq!(with_key, [false, true, false, true]);
+        for server in servers {
+            assert!(
+                server.contains("{port}") && server.contains("{store}"),
+                "{server}"
+            );
+        }
+    }
+}
