@@ -3,11 +3,11 @@
 //! # Theory of operation
 //!
 //! An I/O thread answers what is in memory: a hash part that is certainly not in the store, a
-//! narinfo that was rendered in this state of the store, and everything that does not depend on the
-//! store. Before it says anything about the store it asks the catalog whether its snapshot is still
-//! the truth; once for each read from a socket, since requests of one read were sent before it. In
-//! every other case a worker answers, asks the database, and leaves what it rendered for the next
-//! one who asks.
+//! narinfo that was rendered or a small NAR that was asked for in this state of the store, and
+//! everything that does not depend on the store. Before it says anything about the store it asks the
+//! catalog whether its snapshot is still the truth; once for each read from a socket, since requests
+//! of one read were sent before it. In every other case a worker answers, asks the database, and
+//! leaves what it rendered for the next one who asks.
 
 use std::io;
 use std::sync::{Arc, OnceLock};
@@ -19,8 +19,8 @@ use samovar_store::{RealisationId, Snapshot, Store, StoreError};
 
 use crate::ahead::Ahead;
 use crate::answers::{
-    NO_PATH, NOT_ALLOWED, NOT_FOUND, ONLY_POST, TEXT, json_response, no_path, unavailable,
-    wrong_hash,
+    NO_PATH, NOT_ALLOWED, NOT_FOUND, ONLY_POST, TEXT, WRONG_HASH, json_response, no_path,
+    unavailable, wrong_hash,
 };
 use crate::bulk;
 use crate::closure::Closures;
@@ -29,6 +29,7 @@ use crate::observer::Observer;
 use crate::plans::Plans;
 use crate::records::UnderWay;
 use crate::route::{Route, route};
+use crate::small_nars::SmallNars;
 
 /// What a cache is made of.
 #[derive(Debug)]
@@ -42,6 +43,8 @@ pub struct Config {
     pub key: Option<SecretKey>,
     /// Memory for rendered narinfos, in bytes.
     pub rendered_memory_len: usize,
+    /// Memory for small NARs, in bytes.
+    pub small_nar_memory_len: usize,
 }
 
 impl Default for Config {
@@ -51,6 +54,7 @@ impl Default for Config {
             path_prefix: String::new(),
             key: None,
             rendered_memory_len: 32 << 20,
+            small_nar_memory_len: 32 << 20,
         }
     }
 }
@@ -64,11 +68,13 @@ pub struct Cache {
     /// Ends its thread when dropped.
     ahead: OnceLock<Ahead>,
     pub(crate) plans: Plans,
+    pub(crate) small_nars: SmallNars,
     pub(crate) closures: Closures,
     pub(crate) under_way: Arc<UnderWay>,
     pub(crate) observer: Arc<dyn Observer>,
     cache_info: Prepared,
     no_path: Prepared,
+    wrong_hash: Prepared,
     not_found: Prepared,
     not_allowed: Prepared,
     only_post: Prepared,
@@ -113,11 +119,13 @@ impl Cache {
             path_prefix: config.path_prefix.into_bytes().into_boxed_slice(),
             ahead: OnceLock::new(),
             plans: Plans::default(),
+            small_nars: SmallNars::new(config.small_nar_memory_len),
             closures: Closures::default(),
             under_way: Arc::default(),
             observer,
             cache_info: text(Status::OK, &cache_info),
             no_path: text(Status::NOT_FOUND, NO_PATH),
+            wrong_hash: text(Status::NOT_FOUND, WRONG_HASH),
             not_found: text(Status::NOT_FOUND, NOT_FOUND),
             not_allowed: refused("GET, HEAD", NOT_ALLOWED),
             only_post: refused("POST", ONLY_POST),
@@ -219,8 +227,10 @@ impl Service for Cache {
                 false => reply.prepared(&self.not_allowed),
             };
         }
-        let hash_part = match self.route(head) {
+        let route = self.route(head);
+        let hash_part = match route {
             Route::Narinfo(hash_part) => hash_part,
+            Route::Nar { hash_part, .. } if head.header("Range").is_none() => hash_part,
             Route::CacheInfo => return reply.prepared(&self.cache_info),
             Route::NoPath => return reply.prepared(&self.no_path),
             Route::Unknown => return reply.prepared(&self.not_found),
@@ -232,6 +242,16 @@ impl Service for Cache {
         };
         if !snapshot.may_contain(&hash_part) {
             return reply.prepared(&self.no_path);
+        }
+        if let Route::Nar { nar_hash, .. } = route {
+            return match self.small_nars.find(&hash_part) {
+                Some(nar) if nar.epoch != Some(snapshot.epoch) => reply.dispatch(),
+                Some(nar) if nar_hash.is_some_and(|nar_hash| nar_hash != nar.nar_hash) => {
+                    reply.prepared(&self.wrong_hash)
+                }
+                Some(nar) if nar.may_go_inline() => reply.prepared(&nar.prepared),
+                _ => reply.dispatch(),
+            };
         }
         match self.narinfos.find(snapshot, &hash_part) {
             Some(rendered) => reply.prepared(&rendered.prepared),

@@ -38,6 +38,7 @@ mod records;
 mod registration;
 mod rendered;
 mod route;
+mod small_nars;
 mod trouble;
 
 pub use cache::{Cache, Config, Local};

@@ -1,9 +1,10 @@
 //! Answering with a NAR, or a range of one.
 
 use std::io;
+use std::sync::Arc;
 
 use samovar_http::http::{Method, Status, range};
-use samovar_http::{Body, Head, Response};
+use samovar_http::{Body, Head, Prepared, Response};
 use samovar_nix::{HashPart, NarHash};
 use samovar_store::StoreError;
 
@@ -11,10 +12,13 @@ use crate::answers::{no_path, unavailable, wrong_hash};
 use crate::cache::Cache;
 use crate::nar_body::NarBody;
 use crate::registration::Registration;
+use crate::small_nars::{self, SmallNar, SmallNarBody};
 
 /// What Nix says when it uploads a NAR. Not `text/plain`, as nix-serve: proxies compress texts on
 /// their way, and a compressed download cannot be resumed.
-const NAR_TYPE: &str = "application/x-nix-nar";
+pub(crate) const NAR_TYPE: (&str, &str) = ("Content-Type", "application/x-nix-nar");
+
+pub(crate) const ACCEPT_RANGES: (&str, &str) = ("Accept-Ranges", "bytes");
 
 impl Cache {
     pub(crate) fn nar(
@@ -47,21 +51,65 @@ impl Cache {
                 return Ok(response.header("Content-Range", format!("bytes */{size}")));
             }
         };
-        let tree = self.store.tree(&info.path)?;
-        let reader = match self.nar_from(&registration, &tree, start) {
-            Ok(reader) => reader,
-            Err(error) => return self.unreadable(&registration, error),
+        let body = if size <= small_nars::LEN_MAX && head.method() == Method::Get {
+            match self.small_nar(&registration)? {
+                Ok(prepared) => small_body(prepared, (start, end)),
+                Err(error) => return self.unreadable(&registration, error),
+            }
+        } else {
+            let tree = self.store.tree(&info.path)?;
+            match self.nar_from(&registration, &tree, start) {
+                Ok(reader) => {
+                    let body = NarBody::new(reader, (start, end), size, registration);
+                    Body::Source(Box::new(body))
+                }
+                Err(error) => return self.unreadable(&registration, error),
+            }
         };
-        let body = NarBody::new(reader, (start, end), size, registration);
-        let response = Response::new(status, Body::Source(Box::new(body)))
-            .header("Content-Type", NAR_TYPE)
-            .header("Accept-Ranges", "bytes");
+        let response = Response::new(status, body)
+            .header(NAR_TYPE.0, NAR_TYPE.1)
+            .header(ACCEPT_RANGES.0, ACCEPT_RANGES.1);
         Ok(match status {
             Status::PARTIAL_CONTENT => {
                 response.header("Content-Range", format!("bytes {start}-{}/{size}", end - 1))
             }
             _ => response,
         })
+    }
+
+    /// A small NAR from memory, where it is from now on.
+    fn small_nar(
+        &self,
+        registration: &Registration,
+    ) -> Result<io::Result<Arc<Prepared>>, StoreError> {
+        let info = &registration.info;
+        let (hash_part, nar_hash) = (info.path.hash_part(), info.nar_hash);
+        let epoch = registration
+            .snapshot
+            .as_ref()
+            .map(|snapshot| snapshot.epoch);
+        let known = self.small_nars.find(&hash_part);
+        let nar = match known.filter(|known| known.nar_hash == nar_hash) {
+            Some(known) if known.epoch == epoch => return Ok(Ok(known.prepared)),
+            Some(known) => SmallNar { epoch, ..known },
+            None => {
+                let opened = self.store.tree(&info.path)?.nar();
+                let read = opened
+                    .map_err(io::Error::from)
+                    .and_then(|reader| small_nars::read_whole(reader, info.nar_size));
+                let nar = match read {
+                    Ok(nar) => nar,
+                    Err(error) => return Ok(Err(error)),
+                };
+                match SmallNar::new(nar_hash, epoch, &nar) {
+                    Some(nar) => nar,
+                    None => return Ok(Err(wrong_contents())),
+                }
+            }
+        };
+        let prepared = Arc::clone(&nar.prepared);
+        self.small_nars.insert(hash_part, nar);
+        Ok(Ok(prepared))
     }
 
     /// The files of a path cannot be read, and nothing was sent yet. If the path is gone, that is
@@ -81,4 +129,17 @@ impl Cache {
             None => Ok(no_path()),
         }
     }
+}
+
+fn small_body(prepared: Arc<Prepared>, (start, end): (u64, u64)) -> Body {
+    let within = |offset| usize::try_from(offset).unwrap_or(usize::MAX);
+    let (at, end) = (within(start), within(end));
+    Body::Source(Box::new(SmallNarBody { prepared, at, end }))
+}
+
+fn wrong_contents() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        "NAR has another hash than the registered one",
+    )
 }

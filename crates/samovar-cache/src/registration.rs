@@ -77,7 +77,11 @@ impl Cache {
         &self,
         hash_part: HashPart,
     ) -> Result<Option<Registration>, StoreError> {
-        let snapshot = self.store.catalog().map(samovar_store::Catalog::current);
+        // While it is loaded or busy, the store may still answer, and that can be checked later.
+        let snapshot = self.store.catalog().map(|catalog| {
+            let refreshed = catalog.refresh().ok().flatten();
+            refreshed.unwrap_or_else(|| catalog.current())
+        });
         let info = self.lookup(hash_part)?;
         Ok(info.map(|info| Registration {
             info,

@@ -104,7 +104,7 @@ impl MemoryLen for Rendered {
 
 /// Hash parts are hashes already.
 #[derive(Debug, Default)]
-struct HashPartHasher(u64);
+pub(crate) struct HashPartHasher(u64);
 
 impl Hasher for HashPartHasher {
     fn finish(&self) -> u64 {

@@ -1,0 +1,171 @@
+//! Small NARs are sent from memory, and only while that is what the store would say now.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use support::connection::Connection;
+use support::{OwnStore, ServerProcess, hash_part, nix};
+
+/// The longest NAR in memory, and how much of that is not the file.
+const LEN_MAX: usize = 64 * 1024;
+const FRAMING_LEN: usize = 112;
+/// The longest that the thread of the connection sends by itself.
+const INLINE_LEN_MAX: usize = 16 * 1024;
+
+fn dump(store: &OwnStore, path: &str) -> Vec<u8> {
+    let mut dump = nix("nix-store", store.root());
+    dump.arg("--dump").arg(store.real(path));
+    dump.output().unwrap().stdout
+}
+
+/// Store paths are read-only; contents of the same length tell whether files are looked at.
+fn overwrite(file: &Path, contents: &[u8]) {
+    fs::set_permissions(file, fs::Permissions::from_mode(0o644)).unwrap();
+    fs::write(file, contents).unwrap();
+    fs::set_permissions(file, fs::Permissions::from_mode(0o444)).unwrap();
+}
+
+fn urls(server: &ServerProcess, path: &str) -> [String; 3] {
+    let url = server.nar_url(path);
+    let (part, rest) = (hash_part(path), url.rsplit('-').next().unwrap());
+    [
+        url.clone(),
+        format!("/nar/{part}.nar"),
+        format!("/nar/{rest}?hash={part}"),
+    ]
+}
+
+#[test]
+fn every_url_method_and_range_gives_the_same_before_and_after_it_is_in_memory() {
+    let store = OwnStore::new();
+    let server = ServerProcess::of_store(store.root());
+    let mut connection = Connection::open(server.addr);
+    for len in [
+        0,
+        1,
+        INLINE_LEN_MAX - FRAMING_LEN,
+        INLINE_LEN_MAX - FRAMING_LEN + 1,
+        LEN_MAX - FRAMING_LEN,
+        LEN_MAX - FRAMING_LEN + 1,
+    ] {
+        let path = store.add_file(&format!("file-{len}"), &vec![b'x'; len]);
+        let expected = dump(&store, &path);
+        for round in 0..3 {
+            for url in &urls(&server, &path) {
+                let head = connection.request("HEAD", url, &[]);
+                let answer = connection.get(url);
+                assert_eq!((head.status, answer.status), (200, 200), "{url}");
+                for name in ["content-type", "accept-ranges", "content-length"] {
+                    assert_eq!(head.header(name), answer.header(name), "{name}");
+                }
+                assert_eq!(answer.header("content-type"), Some("application/x-nix-nar"));
+                assert_eq!(answer.header("accept-ranges"), Some("bytes"));
+                assert!(answer.body == expected, "{round}: {url}");
+                let end = expected.len();
+                for (range, part) in [
+                    ("0-0", 0..1),
+                    ("7-", 7..end),
+                    ("-9", end - 9..end),
+                    ("100-110", 100..111),
+                ] {
+                    let answer =
+                        connection.request("GET", url, &[&format!("Range: bytes={range}")]);
+                    assert_eq!(answer.status, 206, "{range}");
+                    let of = format!("bytes {}-{}/{end}", part.start, part.end - 1);
+                    assert_eq!(answer.header("content-range"), Some(&*of));
+                    assert!(answer.body == expected[part], "{range}");
+                }
+                let beyond = connection.request("GET", url, &[&format!("Range: bytes={end}-")]);
+                assert_eq!(beyond.status, 416);
+            }
+        }
+        let wrong = server
+            .nar_url(&path)
+            .replace(".nar", "")
+            .replace("/nar/", "");
+        let (part, hash) = wrong.split_once('-').unwrap();
+        let other = hash.chars().rev().collect::<String>();
+        let status = connection.get(&format!("/nar/{part}-{other}.nar")).status;
+        assert_eq!(status, 404);
+    }
+}
+
+/// What is in memory was compared with the registered hash, so it is right whatever becomes of the
+/// files; what is longer is read again.
+#[test]
+fn up_to_the_limit_it_comes_from_memory_and_one_past_it_from_the_files() {
+    let store = OwnStore::new();
+    let server = ServerProcess::of_store(store.root());
+    let mut connection = Connection::open(server.addr);
+    for (len, is_kept) in [
+        (100, true),
+        (LEN_MAX - FRAMING_LEN, true),
+        (LEN_MAX - FRAMING_LEN + 8, false),
+    ] {
+        let path = store.add_file(&format!("file-{len}"), &vec![b'x'; len]);
+        let expected = dump(&store, &path);
+        let url = server.nar_url(&path);
+        assert!(connection.get(&url).body == expected);
+        overwrite(&store.real(&path), &vec![b'y'; len]);
+        assert_eq!(connection.get(&url).body == expected, is_kept, "{len}");
+    }
+}
+
+/// Bytes that are not what was registered never leave, nor are they kept: once the files are
+/// mended they are served.
+#[test]
+fn damaged_contents_are_reported_and_not_served() {
+    let store = OwnStore::new();
+    let path = store.add_file("damaged", b"what was registered");
+    let expected = dump(&store, &path);
+    overwrite(&store.real(&path), b"something different");
+    let mut server = ServerProcess::of_store(store.root());
+    let url = server.nar_url(&path);
+    for _ in 0..2 {
+        let answer = server.get(&url);
+        assert_eq!(
+            (answer.status, answer.header("retry-after")),
+            (503, Some("1"))
+        );
+    }
+    server.wait_for_line("is not what its registration says");
+    overwrite(&store.real(&path), b"what was registered");
+    let answer = server.get(&url);
+    assert_eq!((answer.status, answer.body == expected), (200, true));
+}
+
+#[test]
+fn what_the_store_says_now_decides() {
+    let store = OwnStore::new();
+    let server = ServerProcess::of_store(store.root());
+    let mut connection = Connection::open(server.addr);
+    let path = store.add_file("changing", b"first");
+    let by_part = format!("/nar/{}.nar", hash_part(&path));
+    for round in 0..5 {
+        let old_url = server.nar_url(&path);
+        let old = dump(&store, &path);
+        for _ in 0..3 {
+            assert!(connection.get(&old_url).body == old);
+            assert!(connection.get(&by_part).body == old);
+        }
+        // Another path changes the state of the store, and nothing about this one.
+        store.add_file(&format!("other-{round}"), b"other");
+        assert!(connection.get(&old_url).body == old);
+        store.run("nix-store", &["--delete", &path]);
+        for url in [&old_url, &by_part] {
+            assert_eq!(connection.get(url).status, 404, "{url}");
+        }
+        fs::write(store.real(&path), format!("next{round}")).unwrap();
+        store.register(&path);
+        assert_eq!(connection.get(&old_url).status, 404);
+        let new = dump(&store, &path);
+        assert_ne!(new, old);
+        assert!(connection.get(&by_part).body == new);
+        assert!(connection.get(&server.nar_url(&path)).body == new);
+    }
+}

@@ -1,0 +1,199 @@
+//! Small NARs in memory.
+//!
+//! # Theory of operation
+//!
+//! A NAR gets here when it was asked for, whole, and only after its hash was compared with the
+//! registered one. So nothing that happens to the files later can make it wrong: it is the NAR of
+//! that hash for ever. What can change is whether the path has that hash, and for that an entry
+//! carries the epoch in which its row was last read, as a narinfo does.
+//!
+//! # Limits
+//!
+//! | what | value | why |
+//! | --- | --- | --- |
+//! | a NAR in memory | 64 KiB | above, the files cost no more than the rest of the answer |
+//! | a NAR sent by an I/O thread | 16 KiB | what a peer that does not read makes us hold |
+//! | all of them | 32 MiB | `Config::small_nar_memory_len` |
+
+use std::hash::BuildHasherDefault;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use samovar_http::http::Status;
+use samovar_http::{Batch, Prepared, Progress, Source};
+use samovar_nix::{HashPart, NarHash};
+use samovar_store::NarReader;
+use sha2::{Digest, Sha256};
+
+use crate::nar::{ACCEPT_RANGES, NAR_TYPE};
+use crate::recent::{MemoryLen, Recent};
+use crate::rendered::HashPartHasher;
+
+/// Bytes of the longest NAR that is kept.
+pub(crate) const LEN_MAX: u64 = 64 * 1024;
+
+/// Bytes of the longest NAR that an I/O thread sends: longer ones go through buffers that are
+/// bounded in sum.
+const INLINE_LEN_MAX: usize = 16 * 1024;
+
+/// Few, because each has to have room for some of the longest.
+const SHARD_COUNT: usize = 16;
+
+/// A NAR in memory.
+#[derive(Debug, Clone)]
+pub(crate) struct SmallNar {
+    pub(crate) nar_hash: NarHash,
+    /// The catalog's epoch in which the path was last known to have that hash.
+    pub(crate) epoch: Option<u64>,
+    pub(crate) prepared: Arc<Prepared>,
+}
+
+impl SmallNar {
+    /// Takes a NAR, unless its hash is another one.
+    pub(crate) fn new(nar_hash: NarHash, epoch: Option<u64>, nar: &[u8]) -> Option<Self> {
+        let is_right = Sha256::digest(nar).as_slice() == nar_hash.as_bytes();
+        is_right.then(|| Self {
+            nar_hash,
+            epoch,
+            prepared: Arc::new(Prepared::new(Status::OK, &[NAR_TYPE, ACCEPT_RANGES], nar)),
+        })
+    }
+
+    pub(crate) fn may_go_inline(&self) -> bool {
+        self.prepared.body().len() <= INLINE_LEN_MAX
+    }
+}
+
+/// Those that were asked for lately.
+#[derive(Debug)]
+pub(crate) struct SmallNars {
+    shards: Box<[Mutex<Shard>]>,
+    /// Bytes of one shard.
+    shard_len_max: usize,
+}
+
+type Shard = Recent<HashPart, SmallNar, BuildHasherDefault<HashPartHasher>>;
+
+impl SmallNars {
+    /// `memory_len`: what all entries may take, in bytes.
+    pub(crate) fn new(memory_len: usize) -> Self {
+        Self {
+            shards: (0..SHARD_COUNT).map(|_| Mutex::default()).collect(),
+            shard_len_max: memory_len / SHARD_COUNT,
+        }
+    }
+
+    /// The entry of a path, whether it is still true or not.
+    pub(crate) fn find(&self, hash_part: &HashPart) -> Option<SmallNar> {
+        self.shard(hash_part).find(hash_part, self.shard_len_max)
+    }
+
+    pub(crate) fn insert(&self, hash_part: HashPart, nar: SmallNar) {
+        self.shard(&hash_part)
+            .insert(hash_part, nar, self.shard_len_max);
+    }
+
+    fn shard(&self, hash_part: &HashPart) -> MutexGuard<'_, Shard> {
+        let index = usize::from(hash_part.as_bytes()[0]) % SHARD_COUNT;
+        self.shards[index]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl MemoryLen for SmallNar {
+    fn memory_len(&self) -> usize {
+        2 * (size_of::<HashPart>() + size_of::<Self>()) + self.prepared.memory_len()
+    }
+}
+
+/// Reads a NAR of `len` bytes to its end.
+///
+/// # Errors
+///
+/// Those of the files; `InvalidData` when it has another length.
+pub(crate) fn read_whole(mut reader: NarReader, len: u64) -> io::Result<Vec<u8>> {
+    let wrong_size = || io::Error::new(io::ErrorKind::InvalidData, "NAR has another size");
+    let len = usize::try_from(len.min(LEN_MAX)).map_err(|_error| wrong_size())?;
+    // One more tells a longer one.
+    let mut nar = vec![0; len + 1];
+    let mut filled = 0;
+    while let Some(room) = nar.get_mut(filled..).filter(|room| !room.is_empty()) {
+        match reader.fill(room)? {
+            0 => break,
+            more => filled += more,
+        }
+    }
+    if filled != len {
+        return Err(wrong_size());
+    }
+    nar.truncate(len);
+    Ok(nar)
+}
+
+/// A NAR in memory, or a range of it, as a body: whoever reads it slowly holds no copy.
+#[derive(Debug)]
+pub(crate) struct SmallNarBody {
+    pub(crate) prepared: Arc<Prepared>,
+    pub(crate) at: usize,
+    pub(crate) end: usize,
+}
+
+impl Source for SmallNarBody {
+    fn len(&self) -> Option<u64> {
+        Some(self.end.saturating_sub(self.at) as u64)
+    }
+
+    fn pull(&mut self, batch: &mut Batch) -> io::Result<Progress> {
+        let bytes = self.prepared.body().get(self.at..self.end);
+        self.at += batch.put(bytes.unwrap_or_default());
+        Ok(match self.at < self.end {
+            true => Progress::More,
+            false => Progress::End,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hash_of(nar: &[u8]) -> NarHash {
+        NarHash::from_bytes(Sha256::digest(nar).into())
+    }
+
+    #[test]
+    fn only_what_has_the_registered_hash_is_kept() {
+        let nar = b"nar".as_slice();
+        assert!(SmallNar::new(hash_of(nar), None, nar).is_some());
+        assert!(SmallNar::new(hash_of(b"other"), None, nar).is_none());
+    }
+
+    #[test]
+    fn memory_is_bounded_and_what_is_used_stays() {
+        let memory_len = 8 << 20;
+        let nars = SmallNars::new(memory_len);
+        let part = |number: u32| {
+            let mut bytes = [0; 20];
+            bytes[..4].copy_from_slice(&number.to_le_bytes());
+            HashPart::from_bytes(bytes)
+        };
+        let nar = vec![b'x'; 60_000];
+        let nar = SmallNar::new(hash_of(&nar), None, &nar).expect("the hash is right");
+        nars.insert(part(7), nar.clone());
+        for number in 100..2000 {
+            nars.insert(part(number), nar.clone());
+            assert!(nars.find(&part(7)).is_some());
+        }
+        let held: usize = nars
+            .shards
+            .iter()
+            .map(|shard| {
+                let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+                shard.values().map(MemoryLen::memory_len).sum::<usize>()
+            })
+            .sum();
+        assert!(held <= memory_len + SHARD_COUNT * 2 * 61_000, "{held}");
+        assert!(held >= memory_len / 4, "{held}");
+    }
+}
