@@ -156,7 +156,8 @@ impl Section {
             Self::Once => {
                 "25 connections, as many as Nix opens; every path once, CPU per answer, time for \
                  all. *cold*: just started; where signatures are made all CPU since exec counts. \
-                 The mass query is for a closure of 10,000 paths in the big store."
+                 The mass query is for a closure of 10,000 paths in the big store; *one answer*: \
+                 one question and one connection, `GET /closure/…`."
             }
             Self::Copy => "`nix copy --from` into an empty store on tmpfs.",
             Self::Start => "From exec to the first right narinfo; CPU until the server is at rest.",

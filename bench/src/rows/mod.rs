@@ -50,6 +50,8 @@ enum Kind {
     ColdSigned,
     /// A large closure's narinfos, once.
     MassQuery(Warmth),
+    /// The same in one answer.
+    WholeClosure,
     Copy(Copied),
     Start(Setting),
     /// Memory, and whether of the time before or after everything else.
@@ -164,6 +166,11 @@ fn plans(connections: &[u32], path_count: u64) -> Vec<Plan> {
             Kind::MassQuery(warmth),
         );
     }
+    add(
+        Section::Once,
+        "mass query of 10,000 paths, one answer".into(),
+        Kind::WholeClosure,
+    );
     for copied in [Copied::Closure, Copied::Tree] {
         add(Section::Copy, copied.name().into(), Kind::Copy(copied));
     }
@@ -327,6 +334,7 @@ impl<'run> Bench<'run> {
             Kind::FirstTree => return self.first_tree(contender),
             Kind::ColdSigned => return self.cold_signed(contender),
             Kind::MassQuery(warmth) => return self.mass_query(contender, warmth),
+            Kind::WholeClosure => return self.whole_closure(contender),
             Kind::Start(setting) => return self.start(contender, setting),
             Kind::Memory(setting, when) => return start::memory(contender, setting, when),
             Kind::Calls(target) => {

@@ -3,15 +3,19 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, bail};
 
 use super::{Bench, Warmth, failed, micros, millis, narinfo_target};
 use crate::contender::{Contender, Setting};
 use crate::figures::{Gap, Quantity, Values, to_f64};
 use crate::http::Client;
+use crate::store::hash_part;
 
 /// What Nix opens at most to one server (`http-connections`).
 const CONNECTIONS: usize = 25;
+
+/// More than the last line of a closure in one answer.
+const TAIL_LEN: usize = 100;
 
 impl Bench<'_> {
     /// All narinfos of the store from a server with a key that has never signed them. A server may
@@ -20,20 +24,13 @@ impl Bench<'_> {
         let running = contender.start(Setting::Signing)?;
         let asked = failed(ask_all(running.server.address, &self.narinfos))?;
         running.server.rest();
-        Ok(values(&self.narinfos, asked, running.server.cpu()))
+        Ok(values(self.narinfos.len(), asked, running.server.cpu()))
     }
 
     /// The narinfos of a large closure of the big store.
     pub(super) fn mass_query(&self, contender: &Contender, warmth: Warmth) -> Result<Values, Gap> {
-        let closure = self.big_store.map(|big| big.closure.as_slice());
-        let targets: Vec<String> = closure
-            .unwrap_or_default()
-            .iter()
-            .map(|path| narinfo_target(path))
-            .collect();
-        if closure.is_some() && targets.is_empty() {
-            return Err(Gap::NotAsked("the big store has no closure".into()));
-        }
+        let closure = self.big_closure()?.iter();
+        let targets: Vec<String> = closure.map(|path| narinfo_target(path)).collect();
         // Ended with this function, if it was started by it.
         let started;
         let server = match warmth {
@@ -51,17 +48,50 @@ impl Bench<'_> {
         let before = server.cpu();
         let asked = failed(ask_all(server.address, &targets))?;
         let cpu = server.cpu().saturating_sub(before);
-        Ok(values(&targets, asked, cpu))
+        Ok(values(targets.len(), asked, cpu))
+    }
+
+    /// The same narinfos in one answer, from a server that has such a thing.
+    pub(super) fn whole_closure(&self, contender: &Contender) -> Result<Values, Gap> {
+        let closure = self.big_closure()?;
+        let server = &contender.standing(Setting::Big)?.server;
+        let mut client = Client::new(server.address);
+        let target = closure.last().map(|top| hash_part(top));
+        let target = format!("/closure/{}", target.unwrap_or_default());
+        let mut tail = Vec::new();
+        let before = server.cpu();
+        let started = Instant::now();
+        let answer = client.get(&target, |piece| {
+            tail.extend_from_slice(piece);
+            tail.drain(..tail.len().saturating_sub(TAIL_LEN));
+        });
+        let asked = started.elapsed();
+        let cpu = server.cpu().saturating_sub(before);
+        let answer = failed(answer.map_err(Error::from))?;
+        let end = format!("\nend {} 0 0\n", closure.len());
+        if answer.status == 404 {
+            Err(Gap::NotAsked("has no closures in one answer".into()))
+        } else if answer.status != 200 || !tail.ends_with(end.as_bytes()) {
+            Err(Gap::Failed(format!("{target}: not all of the closure")))
+        } else {
+            Ok(values(closure.len(), asked, cpu))
+        }
+    }
+
+    fn big_closure(&self) -> Result<&[String], Gap> {
+        let no = |why: &str| Gap::NotAsked(why.into());
+        let big = self.big_store.ok_or_else(|| no("no --big-store"))?;
+        if big.closure.is_empty() {
+            return Err(no("the big store has no closure"));
+        }
+        Ok(&big.closure)
     }
 }
 
-fn values(targets: &[String], asked: Duration, cpu: Duration) -> Values {
+fn values(count: usize, asked: Duration, cpu: Duration) -> Values {
     Values::from([
         (Quantity::WallMs, millis(asked)),
-        (
-            Quantity::ServerCpuUs,
-            micros(cpu) / to_f64(targets.len() as u64),
-        ),
+        (Quantity::ServerCpuUs, micros(cpu) / to_f64(count as u64)),
     ])
 }
 
