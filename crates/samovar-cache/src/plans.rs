@@ -12,6 +12,7 @@
 //! | plans kept | 16 MiB | a node takes about 25 bytes: 600,000 nodes |
 //! | one plan | 8 MiB | past 300,000 nodes a tree is walked for every range and listing |
 //! | start of a range | 1 MiB | before it, walking that far is cheaper than planning the tree |
+//! | NAR | 1 MiB | a shorter one is walked before its plan would be found |
 
 use std::hash::RandomState;
 use std::io;
@@ -31,7 +32,8 @@ const MEMORY_LEN_MAX: usize = 16 << 20;
 /// Memory for one, in bytes: so that it fits into half of the table.
 const PLAN_LEN_MAX: usize = MEMORY_LEN_MAX / 2 - 1024;
 
-/// A range that starts before this is no reason to plan a tree, in bytes.
+/// A range that starts before this is no reason to plan a tree, and a shorter NAR none to look for
+/// a plan, in bytes.
 const PLANNED_FROM: u64 = 1 << 20;
 
 /// Plans of paths.
@@ -104,14 +106,15 @@ impl MemoryLen for Entry {
 }
 
 impl Cache {
-    /// The NAR from `start` on.
+    /// The NAR from `start` on. With a plan that is there already it is also read faster: no
+    /// directory is listed and sorted.
     pub(crate) fn nar_from(
         &self,
         registration: &Registration,
         tree: &Tree,
         start: u64,
     ) -> io::Result<NarReader> {
-        if let Some(plan) = self.plan_of_range(registration, tree, start)? {
+        if let Some(plan) = self.plan_of_nar(registration, tree, start)? {
             match tree.nar_at(&plan, start) {
                 // Another root since a moment ago. The plan is not used again.
                 Err(TreeError::Changed) => {}
@@ -137,14 +140,14 @@ impl Cache {
         }
     }
 
-    fn plan_of_range(
+    fn plan_of_nar(
         &self,
         registration: &Registration,
         tree: &Tree,
         start: u64,
     ) -> io::Result<Option<Arc<NarPlan>>> {
         // A daemon sends every NAR from its first byte on.
-        if start == 0 || tree.path().is_none() {
+        if registration.info.nar_size < PLANNED_FROM || tree.path().is_none() {
             return Ok(None);
         }
         if start >= PLANNED_FROM {
