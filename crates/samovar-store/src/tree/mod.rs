@@ -34,8 +34,8 @@ mod identity;
 mod listing_reader;
 mod nar_plan;
 mod nar_reader;
-mod plan;
 mod reservation;
+mod segments;
 mod steps;
 mod walk;
 
@@ -206,7 +206,7 @@ impl Tree {
         let mut encoder = Encoder::new();
         encoder.begin(&mut Discard)?;
         while let Some(step) = walk.next(Contents::SizesOnly)? {
-            plan::encode(&mut encoder, &mut Discard, &step)?;
+            segments::encode(&mut encoder, &mut Discard, &step)?;
             if matches!(step, Step::File { .. }) {
                 encoder.end_file(&mut Discard)?;
             }

@@ -19,8 +19,8 @@ use samovar_nix::nar::Encoder;
 
 use super::TreeError;
 use super::ahead;
-use super::plan::{Plan, Segment};
 use super::reservation::Reservation;
+use super::segments::{Segment, Segments};
 use super::steps::Steps;
 use crate::daemon::{RemoteNar, RemoteNarReader};
 
@@ -98,7 +98,7 @@ enum Source {
 
 #[derive(Debug)]
 struct FileSource {
-    plan: Plan,
+    segments: Segments,
     temperature: Temperature,
     /// Present while the reader looks ahead.
     reservation: Option<Reservation>,
@@ -125,7 +125,7 @@ impl NarReader {
             can_ask: true,
         };
         let files = FileSource {
-            plan: Plan::new(steps, bookmark)?,
+            segments: Segments::new(steps, bookmark)?,
             temperature,
             reservation: None,
         };
@@ -239,14 +239,14 @@ impl FileSource {
             if room_len == 0 {
                 break;
             }
-            let len = match self.plan.front() {
-                None if self.plan.has_ended() => break,
+            let len = match self.segments.front() {
+                None if self.segments.has_ended() => break,
                 None => {
-                    self.plan.extend(0, self.temperature.is_cold())?;
+                    self.segments.extend(0, self.temperature.is_cold())?;
                     continue;
                 }
                 Some(Segment::Framing(len)) => {
-                    let framing = self.plan.framing(room_len.min(*len));
+                    let framing = self.segments.framing(room_len.min(*len));
                     room[..framing.len()].copy_from_slice(framing);
                     let len = framing.len();
                     sink.advance(len);
@@ -283,14 +283,14 @@ impl FileSource {
                 // Skipping ends at its goal, and only what lies before the goal is not opened.
                 Some(Segment::Skipped(_)) => return Err(TreeError::Changed),
             };
-            self.plan.pass(len);
+            self.segments.pass(len);
             pulled += len;
         }
         Ok(pulled)
     }
 
     fn range(&mut self, sink: &mut impl NarSink, len: u64) -> Result<(), TreeError> {
-        let (file, offset) = self.plan.shared_front().ok_or(TreeError::Changed)?;
+        let (file, offset) = self.segments.shared_front().ok_or(TreeError::Changed)?;
         sink.range(file, offset, len);
         Ok(())
     }
@@ -304,11 +304,11 @@ impl FileSource {
             self.reservation = ahead::reserve(AHEAD_FILE_COUNT);
         }
         while self.reservation.is_some()
-            && !self.plan.has_ended()
-            && self.plan.file_count() < AHEAD_FILE_COUNT
-            && self.plan.contents_len() < AHEAD_LEN_MAX
+            && !self.segments.has_ended()
+            && self.segments.file_count() < AHEAD_FILE_COUNT
+            && self.segments.contents_len() < AHEAD_LEN_MAX
         {
-            self.plan.extend(0, true)?;
+            self.segments.extend(0, true)?;
         }
         Ok(())
     }
@@ -316,17 +316,17 @@ impl FileSource {
     fn skip(&mut self, mut position: u64, offset: u64) -> Result<(), TreeError> {
         while position < offset {
             let wanted = offset - position;
-            let len = match self.plan.front() {
-                None if self.plan.has_ended() => return Err(TreeError::NoSuchOffset),
+            let len = match self.segments.front() {
+                None if self.segments.has_ended() => return Err(TreeError::NoSuchOffset),
                 None => {
-                    self.plan.extend(offset, false)?;
+                    self.segments.extend(offset, false)?;
                     continue;
                 }
                 Some(Segment::Framing(len)) => wanted.min(*len as u64),
                 Some(Segment::Contents { start, size, .. }) => wanted.min(*size - *start),
                 Some(Segment::Skipped(len)) => wanted.min(*len),
             };
-            self.plan.pass(len);
+            self.segments.pass(len);
             position += len;
         }
         Ok(())

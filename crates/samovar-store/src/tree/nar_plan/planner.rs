@@ -8,8 +8,8 @@ use samovar_nix::nar::{Discard, Encoder};
 use super::record;
 use super::{CHECKPOINT_DISTANCE, Checkpoint, NarPlan, PLANS_LEN_MAX, PlanError};
 use crate::tree::identity::Identity;
-use crate::tree::plan::encode;
 use crate::tree::reservation::Reservation;
+use crate::tree::segments::encode;
 use crate::tree::walk::Step;
 
 /// Memory is taken from what all plans may have in pieces of so many bytes.

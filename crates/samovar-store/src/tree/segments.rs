@@ -19,7 +19,7 @@ const ADVISE_LEN_MAX: u64 = 2 << 20;
 /// A stretch of the NAR.
 #[derive(Debug)]
 pub(super) enum Segment {
-    /// So many bytes at the front of [`Plan::framing`].
+    /// So many bytes at the front of [`Segments::framing`].
     Framing(usize),
     /// The contents of a file, from `start` to `size`.
     Contents {
@@ -60,44 +60,44 @@ impl AsFd for OpenFile {
 
 /// The stretches of a NAR that are known and not yet read.
 #[derive(Debug)]
-pub(super) struct Plan {
+pub(super) struct Segments {
     steps: Steps,
     encoder: Encoder,
     /// Framing bytes not read yet; those before `framing_start` are.
     framing: Vec<u8>,
     framing_start: usize,
-    segments: VecDeque<Segment>,
+    queue: VecDeque<Segment>,
     file_count: usize,
     contents_len: u64,
     ended: bool,
 }
 
-impl Plan {
-    /// A plan that begins with the first of all steps, or goes on from a bookmark.
+impl Segments {
+    /// Those from the first of all steps on, or from a bookmark on.
     pub(super) fn new(steps: Steps, bookmark: Option<Encoder>) -> Result<Self, TreeError> {
         let is_beginning = bookmark.is_none();
-        let mut plan = Self {
+        let mut new = Self {
             steps,
             encoder: bookmark.unwrap_or_default(),
             framing: Vec::new(),
             framing_start: 0,
-            segments: VecDeque::new(),
+            queue: VecDeque::new(),
             file_count: 0,
             contents_len: 0,
             ended: false,
         };
         if is_beginning {
-            plan.encoder.begin(&mut plan.framing)?;
-            plan.note_framing(0);
+            new.encoder.begin(&mut new.framing)?;
+            new.note_framing(0);
             // Opening the root now lets the caller find out before he promises anything.
-            plan.extend(0, false)?;
+            new.extend(0, false)?;
         }
-        Ok(plan)
+        Ok(new)
     }
 
     /// The next stretch.
     pub(super) fn front(&self) -> Option<&Segment> {
-        self.segments.front()
+        self.queue.front()
     }
 
     /// Whether the walk has come to its end.
@@ -110,7 +110,7 @@ impl Plan {
         self.file_count
     }
 
-    /// Bytes of the files planned and not yet begun or passed.
+    /// Bytes of the files opened and not yet passed.
     pub(super) fn contents_len(&self) -> u64 {
         self.contents_len
     }
@@ -119,9 +119,9 @@ impl Plan {
     /// opened; with `advise` the kernel is asked to fetch those that are.
     pub(super) fn extend(&mut self, needed_from: u64, advise: bool) -> Result<(), TreeError> {
         let framed = self.framing.len();
-        let planned = self.encoder.offset();
+        let end = self.encoder.offset();
         // Every step adds framing, so nothing that ends before it can be needed.
-        let contents = if planned < needed_from {
+        let contents = if end < needed_from {
             Contents::SizesOnly
         } else {
             Contents::Open
@@ -155,7 +155,7 @@ impl Plan {
         let file = match file {
             Some(file) => file,
             None if self.encoder.offset() <= needed_from => {
-                self.segments.push_back(Segment::Skipped(size));
+                self.queue.push_back(Segment::Skipped(size));
                 return Ok(());
             }
             None => self.steps.open_last(size)?,
@@ -165,7 +165,7 @@ impl Plan {
             // Advice that is not taken does no harm.
             let _advised = rustix::fs::fadvise(&file, 0, len, Advice::WillNeed);
         }
-        self.segments.push_back(Segment::Contents {
+        self.queue.push_back(Segment::Contents {
             file: OpenFile::Own(file),
             start: 0,
             size,
@@ -183,16 +183,16 @@ impl Plan {
 
     /// The file at the front, if contents are there, and where they go on in it.
     pub(super) fn shared_front(&mut self) -> Option<(Arc<File>, u64)> {
-        match self.segments.pop_front()? {
+        match self.queue.pop_front()? {
             Segment::Contents { file, start, size } => {
                 let shared = file.share();
                 let file = OpenFile::Shared(Arc::clone(&shared));
-                self.segments
+                self.queue
                     .push_front(Segment::Contents { file, start, size });
                 Some((shared, start))
             }
             other => {
-                self.segments.push_front(other);
+                self.queue.push_front(other);
                 None
             }
         }
@@ -200,7 +200,7 @@ impl Plan {
 
     /// Passes `len` bytes of the stretch at the front, of which it has at least as many.
     pub(super) fn pass(&mut self, len: u64) {
-        let Some(front) = self.segments.front_mut() else {
+        let Some(front) = self.queue.front_mut() else {
             return;
         };
         let emptied = match front {
@@ -225,7 +225,7 @@ impl Plan {
     }
 
     fn drop_front(&mut self) {
-        if let Some(Segment::Contents { size, .. }) = self.segments.pop_front() {
+        if let Some(Segment::Contents { size, .. }) = self.queue.pop_front() {
             self.file_count -= 1;
             self.contents_len -= size;
         }
@@ -237,9 +237,9 @@ impl Plan {
 
     fn note_framing(&mut self, before: usize) {
         let added = self.framing.len() - before;
-        match self.segments.back_mut() {
+        match self.queue.back_mut() {
             Some(Segment::Framing(len)) => *len += added,
-            _ if added > 0 => self.segments.push_back(Segment::Framing(added)),
+            _ if added > 0 => self.queue.push_back(Segment::Framing(added)),
             _ => {}
         }
     }
