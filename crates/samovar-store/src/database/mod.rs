@@ -131,6 +131,9 @@ impl Database {
             State::Failed { error, at } if at.elapsed() < FAILURE_LIFE => return Err(*error),
             State::Failed { .. } | State::Closed => {}
         }
+        // Connections to a file that somebody wrote over are closed before others are opened: as
+        // long as one is open SQLite believes the WAL index, which describes the file of before.
+        *state = State::Closed;
         match self.open() {
             Ok(session) => {
                 *state = State::Open(Arc::clone(&session));
@@ -150,13 +153,16 @@ impl Database {
     /// more. For a thread that does this every so often, on behalf of those who only read tokens.
     pub(crate) fn inspect(&self) {
         // Somebody who opens the database at this moment looks at the files himself.
-        let Ok(state) = self.state.try_lock() else {
+        let Ok(mut state) = self.state.try_lock() else {
             return;
         };
         if let State::Open(session) = &*state
             && !(session.is_current() && session.has_its_wal_index())
         {
             session.source().retire();
+            // Its connections are of no use any more, and keep the WAL index of a file that
+            // somebody wrote over alive, for writers too.
+            *state = State::Closed;
         }
     }
 

@@ -28,7 +28,8 @@ const HEADER_LEN: u64 = 100;
 pub(super) struct Identity {
     file: (u64, u64),
     size: u64,
-    modified: (i64, i64),
+    /// Not the modification time, which whoever copies a file may set back.
+    changed: (i64, i64),
 }
 
 impl Identity {
@@ -43,7 +44,7 @@ impl Identity {
         Ok(Self {
             file: (metadata.dev(), metadata.ino()),
             size: metadata.size(),
-            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
         })
     }
 }
@@ -121,10 +122,16 @@ impl Session {
         &self.source
     }
 
-    /// Whether the path still leads to this file, and nothing but commits has happened to it.
+    /// Whether the path still leads to this file, and nothing but commits to the WAL has happened
+    /// to it.
+    ///
+    /// A checkpoint, which copies pages into the file, looks the same as a backup copied over it,
+    /// after which every cached page is wrong; and so does every commit in rollback mode, where
+    /// SQLite's own count of them is no proof, because a copy sets it back. Both are rare enough to
+    /// open everything again.
     pub(super) fn is_current(&self) -> bool {
         !self.source.is_retired()
-            && Identity::of(&self.path).is_ok_and(|identity| self.is_same(identity))
+            && Identity::of(&self.path).is_ok_and(|identity| identity == self.identity)
     }
 
     /// Whether the file beside the database that holds the WAL index is still the one in use.
@@ -134,17 +141,6 @@ impl Session {
         }
         let now = Identity::of(&connection::beside(&self.path, "-shm"));
         now.is_ok_and(|identity| Some(identity.file) == self.source.file_key())
-    }
-
-    fn is_same(&self, now: Identity) -> bool {
-        // In WAL mode the database itself changes only when a checkpoint copies pages into it. That
-        // is harmless, but looks the same as a backup copied over the file, after which every
-        // cached page is wrong. It is rare enough to open everything again.
-        if self.source.is_wal() || self.opening.immutable {
-            now == self.identity
-        } else {
-            now.file == self.identity.file
-        }
     }
 
     /// A connection for one question.

@@ -11,7 +11,9 @@
 //!
 //! **Rollback mode.** Bytes 24 to 28 of the database are the file change counter, which every
 //! commit increments. A commit that broke off can take the counter back, so a reader takes
-//! the token before and after its read and believes it only when both agree.
+//! the token before and after its read and believes it only when both agree. A backup copied over
+//! the file takes it back too, and after as many commits it is the same again: so the file's change
+//! time is part of the token.
 //!
 //! **A file system without writers.** Nothing changes; the token is a constant.
 //!
@@ -112,6 +114,7 @@ impl TokenSource {
                 file.get()?
                     .read_exact_at(&mut token.bytes[..4], CHANGE_COUNTER)
                     .ok()?;
+                token.changed_ns = changed_ns(file)?;
             }
             Kind::Constant => {}
         }
