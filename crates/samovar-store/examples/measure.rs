@@ -1,4 +1,5 @@
-//! Measures a store on this machine: `measure walk PATH…`, `measure catalog STATE_DIR`.
+//! Measures a store on this machine: `measure walk PATH…`, `measure catalog STATE_DIR…`,
+//! `measure lookup STATE_DIR…`.
 //!
 //! CPU time is that of this thread, so that other work on the machine disturbs little.
 
@@ -20,7 +21,10 @@ fn main() -> Result<(), Failure> {
     match arguments.next().as_deref() {
         Some("walk") => arguments.try_for_each(|path| walk(PathBuf::from(path))),
         Some("catalog") => arguments.try_for_each(|dir| catalog(PathBuf::from(dir))),
-        _ => Err("usage: measure walk PATH… | measure catalog STATE_DIR…".into()),
+        Some("lookup") => arguments.try_for_each(|dir| lookup(PathBuf::from(dir))),
+        _ => Err("usage: measure walk PATH… | measure catalog STATE_DIR… | \
+                  measure lookup STATE_DIR…"
+            .into()),
     }
 }
 
@@ -49,13 +53,53 @@ fn walk(path: PathBuf) -> Result<(), Failure> {
     Ok(())
 }
 
-fn catalog(state_dir: PathBuf) -> Result<(), Failure> {
+/// What is asked for lies as far apart as it can: no page is asked for twice in a row.
+fn lookup(state_dir: PathBuf) -> Result<(), Failure> {
+    const PATH_COUNT: usize = 40_000;
+    const STRIDE: usize = 15_013;
+    let store = open(state_dir)?;
+    let (mut hash_parts, mut before) = (Vec::new(), None);
+    loop {
+        let page = store.newest(before, 10_000)?;
+        let Some(last) = page.last() else { break };
+        before = last.registration;
+        hash_parts.extend(page.iter().map(|info| info.path.hash_part()));
+    }
+    let every = hash_parts.len().div_ceil(PATH_COUNT);
+    let hash_parts: Vec<_> = hash_parts.into_iter().step_by(every).collect();
+    for _ in 0..ROUND_COUNT {
+        let (start, cpu) = (Instant::now(), cpu_time()?);
+        let mut reference_count = 0;
+        for index in 0..hash_parts.len() {
+            let hash_part = hash_parts[index * STRIDE % hash_parts.len()];
+            let info = store.lookup(hash_part)?.ok_or("a valid path")?;
+            reference_count += info.references.len();
+        }
+        let count = u32::try_from(hash_parts.len())?;
+        println!(
+            "lookup: {:?} CPU, {:?} in all, {:.1} references",
+            cpu_time()?.saturating_sub(cpu) / count,
+            start.elapsed() / count,
+            reference_count as f64 / f64::from(count)
+        );
+    }
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let resident = status.lines().find(|line| line.starts_with("VmRSS"));
+    println!("{}", resident.unwrap_or_default());
+    Ok(())
+}
+
+fn open(state_dir: PathBuf) -> Result<LocalStore, Failure> {
     let mut location = Location::new(
         &Parameters::default(),
         &Settings::from_environment(|_| None)?,
     );
     location.state_dir = state_dir;
-    let store = LocalStore::new(location)?;
+    Ok(LocalStore::new(location)?)
+}
+
+fn catalog(state_dir: PathBuf) -> Result<(), Failure> {
+    let store = open(state_dir)?;
     let catalog = store.catalog().ok_or("a local store has a catalog")?;
     let start = Instant::now();
     let mut snapshot = catalog.load()?;

@@ -9,45 +9,67 @@
 mod support;
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::process::Command;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use rusqlite::Connection;
 use samovar_nix::PathInfo;
 use samovar_store::{LocalStore, Snapshot, Store};
 use support::rows::{self, Journal, Rows};
+use support::shell::Shell;
 
 const PATH_COUNT: u32 = 6;
+
+/// Enough for a thread to read everything.
+const LARGE: u32 = 4500;
 
 #[derive(Debug, Clone)]
 enum Act {
     Register(u32, u32),
     RegisterMany(u32),
     Delete(u32),
+    /// Another hash in the row that is there, as `updatePathInfo` of Nix writes it.
+    Rehash(u32, u32),
     Sign(u32, u8),
     Checkpoint(&'static str),
+    Vacuum,
     /// A Nix process ends and another one begins.
     Reopen,
+    /// From here on another process writes, or this one.
+    Change,
     /// Another database with the same paths but one.
     Replace(u32),
     /// The catalog's own database restored through SQLite, with other row numbers.
     Restore,
+    /// A copy of the file is kept.
+    BackUp,
+    /// The copy is written over the file.
+    CopyOver,
     Ask(usize, u32),
+    /// Everything that a thread is reading was read.
+    Load,
 }
 
 fn acts() -> impl Strategy<Value = Vec<Act>> {
     let path = 0..PATH_COUNT;
     let act = prop_oneof![
-        4 => (path.clone(), 0..5_u32).prop_map(|(path, content)| Act::Register(path, content)),
-        1 => (1..200_u32).prop_map(Act::RegisterMany),
-        3 => path.clone().prop_map(Act::Delete),
-        2 => (path.clone(), any::<u8>()).prop_map(|(path, number)| Act::Sign(path, number)),
-        1 => prop_oneof![Just("passive"), Just("restart"), Just("truncate")]
+        8 => (path.clone(), 0..5_u32).prop_map(|(path, content)| Act::Register(path, content)),
+        2 => (1..200_u32).prop_map(Act::RegisterMany),
+        6 => path.clone().prop_map(Act::Delete),
+        3 => (path.clone(), 0..5_u32).prop_map(|(path, content)| Act::Rehash(path, content)),
+        4 => (path.clone(), any::<u8>()).prop_map(|(path, number)| Act::Sign(path, number)),
+        3 => prop_oneof![Just("passive"), Just("restart"), Just("truncate")]
             .prop_map(Act::Checkpoint),
-        1 => Just(Act::Reopen),
+        1 => Just(Act::Vacuum),
+        2 => Just(Act::Reopen),
+        2 => Just(Act::Change),
         1 => path.clone().prop_map(Act::Replace),
         1 => Just(Act::Restore),
-        8 => (0..2_usize, path).prop_map(|(thread, path)| Act::Ask(thread, path)),
+        1 => Just(Act::BackUp),
+        2 => Just(Act::CopyOver),
+        1 => Just(Act::Load),
+        20 => (0..2_usize, path).prop_map(|(thread, path)| Act::Ask(thread, path)),
     ];
     prop::collection::vec(act, 1..80)
 }
@@ -55,7 +77,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
 /// What the database holds of a path: its content and its signature.
 type Model = BTreeMap<u32, (u32, Option<u8>)>;
 
-/// One I/O thread of a server.
+/// One I/O thread of a server, and the worker that it asks.
 struct Thread {
     snapshot: Arc<Snapshot>,
     learned: BTreeMap<u32, (u64, Option<PathInfo>)>,
@@ -64,10 +86,13 @@ struct Thread {
 impl Thread {
     fn ask(&mut self, store: &LocalStore, number: u32) -> Option<PathInfo> {
         let catalog = store.catalog().unwrap();
-        if !catalog.check(&mut self.snapshot) {
-            self.snapshot = catalog.load().unwrap();
-        }
         let hash_part = rows::path(number).hash_part();
+        if !catalog.check(&mut self.snapshot) {
+            match catalog.refresh().unwrap() {
+                Some(snapshot) => self.snapshot = snapshot,
+                None => return store.lookup(hash_part).unwrap(),
+            }
+        }
         if !self.snapshot.may_contain(&hash_part) {
             return None;
         }
@@ -83,12 +108,61 @@ impl Thread {
     }
 }
 
-fn play(journal: Journal, acts: Vec<Act>) {
+/// Whoever changes the database: a connection here, or a process.
+struct Writer<'place> {
+    place: &'place Rows,
+    here: Option<rusqlite::Connection>,
+    elsewhere: Option<Shell>,
+}
+
+impl<'place> Writer<'place> {
+    fn new(place: &'place Rows) -> Self {
+        Self {
+            place,
+            here: Some(place.writer()),
+            elsewhere: None,
+        }
+    }
+
+    fn write(&mut self, sql: &str) {
+        match &mut self.elsewhere {
+            Some(shell) => shell.run(sql),
+            None => self.here().execute_batch(sql).unwrap(),
+        }
+    }
+
+    fn here(&mut self) -> &rusqlite::Connection {
+        self.here.get_or_insert_with(|| self.place.writer())
+    }
+
+    fn close(&mut self) {
+        self.elsewhere = None;
+        if let Some(connection) = self.here.take() {
+            connection.close().unwrap();
+        }
+    }
+
+    fn change(&mut self) {
+        match self.elsewhere.take() {
+            Some(_) => {}
+            None => self.elsewhere = Some(Shell::open(&self.place.database())),
+        }
+    }
+}
+
+fn play(journal: Journal, path_count: u32, acts: Vec<Act>) {
     let place = Rows::new(journal);
-    let mut writer = place.writer();
+    let mut writer = Writer::new(&place);
+    let mut others = 1000;
+    let many = |begin: u32, count: u32| {
+        let rows = (begin..begin + count).map(|number| register(number, 0));
+        format!("begin; {} commit;", rows.collect::<String>())
+    };
+    writer.write(&many(others, path_count));
+    others += path_count;
     let store = place.open();
     let mut model = Model::new();
-    let mut others = 1000;
+    let mut backup = None;
     let mut threads = [(); 2].map(|()| Thread {
         snapshot: store.catalog().unwrap().current(),
         learned: BTreeMap::new(),
@@ -96,50 +170,71 @@ fn play(journal: Journal, acts: Vec<Act>) {
     for act in acts {
         match act {
             Act::Register(number, content) => {
+                // Two commits, as Nix does it.
                 if model.insert(number, (content, None)).is_some() {
-                    rows::delete(&writer, number);
+                    writer.write(&delete(number));
                 }
-                rows::register(&writer, number, content);
+                writer.write(&register(number, content));
             }
             Act::RegisterMany(count) => {
-                writer.execute_batch("begin").unwrap();
-                (others..others + count).for_each(|number| rows::register(&writer, number, 0));
-                writer.execute_batch("commit").unwrap();
+                writer.write(&many(others, count));
                 others += count;
             }
             Act::Delete(number) => {
                 model.remove(&number);
-                rows::delete(&writer, number);
+                writer.write(&delete(number));
+            }
+            Act::Rehash(number, content) => {
+                if let Some(entry) = model.get_mut(&number) {
+                    entry.0 = content;
+                }
+                writer.write(&format!(
+                    "update ValidPaths set narSize = {}, hash = '{}' where path = '{}';",
+                    nar_size(content),
+                    rows::hash(content),
+                    rows::full(number)
+                ));
             }
             Act::Sign(number, signature) => {
                 if let Some(entry) = model.get_mut(&number) {
                     entry.1 = Some(signature);
                 }
-                rows::sign(&writer, number, &rows::signature(signature));
+                writer.write(&sign(number, signature));
             }
             Act::Checkpoint(mode) => {
                 let pragma = format!("pragma wal_checkpoint({mode})");
-                writer.query_row(&pragma, [], |_| Ok(())).unwrap();
+                writer.here().query_row(&pragma, [], |_| Ok(())).unwrap();
             }
-            Act::Reopen => {
-                writer.close().unwrap();
-                writer = place.writer();
-            }
+            Act::Vacuum => writer.write("vacuum;"),
+            Act::Reopen => writer.close(),
+            Act::Change => writer.change(),
             Act::Replace(without) => {
-                writer.close().unwrap();
+                writer.close();
                 model.remove(&without);
-                place.replace(|new| fill(new, &model));
-                writer = place.writer();
+                place.replace(|new| new.execute_batch(&fill(&model)).unwrap());
                 // What the keeper does every 100 ms.
                 store.catalog().unwrap().inspect();
             }
-            Act::Restore => {
-                writer
-                    .execute_batch("begin immediate; delete from ValidPaths")
-                    .unwrap();
-                writer.execute_batch("delete from sqlite_sequence").unwrap();
-                fill(&writer, &model);
-                writer.execute_batch("commit").unwrap();
+            Act::Restore => writer.write(&format!(
+                "begin immediate; delete from ValidPaths; delete from sqlite_sequence; {} commit;",
+                fill(&model)
+            )),
+            Act::BackUp => {
+                settle(&mut writer, journal);
+                copy(&place.database(), &place.dir().join("backup"));
+                backup = Some((model.clone(), others));
+            }
+            Act::CopyOver => {
+                if let Some((then, others_then)) = &backup {
+                    settle(&mut writer, journal);
+                    writer.close();
+                    copy(&place.dir().join("backup"), &place.database());
+                    (model, others) = (then.clone(), *others_then);
+                    store.catalog().unwrap().inspect();
+                }
+            }
+            Act::Load => {
+                store.catalog().unwrap().load().unwrap();
             }
             Act::Ask(thread, number) => {
                 let answer = threads[thread].ask(&store, number);
@@ -148,17 +243,64 @@ fn play(journal: Journal, acts: Vec<Act>) {
         }
     }
     for number in 0..PATH_COUNT {
-        check(threads[0].ask(&store, number).as_ref(), model.get(&number));
+        for thread in &mut threads {
+            check(thread.ask(&store, number).as_ref(), model.get(&number));
+        }
     }
 }
 
-fn fill(connection: &Connection, model: &Model) {
+/// Brings everything into the one file that is copied.
+fn settle(writer: &mut Writer<'_>, journal: Journal) {
+    if journal == Journal::Wal {
+        let pragma = "pragma wal_checkpoint(truncate)";
+        writer.here().query_row(pragma, [], |_| Ok(())).unwrap();
+    }
+}
+
+/// By another process: closing the file here would drop the locks of all connections.
+fn copy(from: &std::path::Path, to: &std::path::Path) {
+    let copied = Command::new("cp").arg(from).arg(to).status().unwrap();
+    assert!(copied.success());
+}
+
+fn nar_size(content: u32) -> u32 {
+    112 + content * 8
+}
+
+fn register(number: u32, content: u32) -> String {
+    format!(
+        "insert into ValidPaths (path, hash, registrationTime, narSize) \
+         values ('{}', '{}', 1700000000, {});",
+        rows::full(number),
+        rows::hash(content),
+        nar_size(content)
+    )
+}
+
+fn delete(number: u32) -> String {
+    format!(
+        "delete from ValidPaths where path = '{}';",
+        rows::full(number)
+    )
+}
+
+fn sign(number: u32, signature: u8) -> String {
+    format!(
+        "update ValidPaths set sigs = '{}' where path = '{}';",
+        rows::signature(signature),
+        rows::full(number)
+    )
+}
+
+fn fill(model: &Model) -> String {
+    let mut sql = String::new();
     for (&number, &(content, signature)) in model.iter().rev() {
-        rows::register(connection, number, content);
+        sql += &register(number, content);
         if let Some(signature) = signature {
-            rows::sign(connection, number, &rows::signature(signature));
+            write!(sql, "{}", sign(number, signature)).unwrap();
         }
     }
+    sql
 }
 
 #[track_caller]
@@ -185,6 +327,7 @@ fn a_restored_row_with_its_old_number_stands_for_itself_alone() {
     for journal in [Journal::Wal, Journal::Truncate] {
         play(
             journal,
+            0,
             vec![
                 Act::Register(2, 0),
                 Act::Register(2, 0),
@@ -196,11 +339,34 @@ fn a_restored_row_with_its_old_number_stands_for_itself_alone() {
     }
 }
 
+/// Commits are counted in the file itself: as many after the copy as before it are no proof.
+#[test]
+fn a_copy_that_has_come_as_far_as_its_original() {
+    for journal in [Journal::Wal, Journal::Truncate] {
+        play(
+            journal,
+            0,
+            vec![
+                Act::Register(0, 0),
+                Act::BackUp,
+                Act::Register(1, 1),
+                Act::Ask(0, 1),
+                Act::Ask(0, 2),
+                Act::CopyOver,
+                Act::Register(2, 2),
+                Act::Ask(1, 2),
+                Act::Ask(0, 1),
+                Act::Ask(0, 2),
+            ],
+        );
+    }
+}
+
 /// A failing case is printed whole, so nothing needs to be kept in files.
 fn config() -> ProptestConfig {
     ProptestConfig {
         failure_persistence: None,
-        ..ProptestConfig::with_cases(48)
+        ..ProptestConfig::with_cases(64)
     }
 }
 
@@ -208,12 +374,16 @@ proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn wal_mode(acts in acts()) {
-        play(Journal::Wal, acts);
+    fn wal_mode(path_count in path_count(), acts in acts()) {
+        play(Journal::Wal, path_count, acts);
     }
 
     #[test]
-    fn rollback_mode(acts in acts()) {
-        play(Journal::Truncate, acts);
+    fn rollback_mode(path_count in path_count(), acts in acts()) {
+        play(Journal::Truncate, path_count, acts);
     }
+}
+
+fn path_count() -> impl Strategy<Value = u32> {
+    prop_oneof![2 => Just(0), 2 => Just(300), 1 => Just(LARGE)]
 }

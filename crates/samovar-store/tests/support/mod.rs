@@ -10,6 +10,7 @@
 
 pub(crate) mod daemon;
 pub(crate) mod rows;
+pub(crate) mod shell;
 pub(crate) mod tree;
 
 use std::collections::HashMap;

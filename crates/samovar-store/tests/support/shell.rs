@@ -1,0 +1,52 @@
+//! SQLite's shell as another process that writes, as Nix is one.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+/// A process with the database open, until dropped.
+#[derive(Debug)]
+pub(crate) struct Shell {
+    process: Child,
+    /// Closed first, which ends the process.
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Shell {
+    pub(crate) fn open(database: &Path) -> Self {
+        let mut process = Command::new("sqlite3")
+            .args(["-batch", "-bail"])
+            .arg(database)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("sqlite3 is installed: see `xtask setup --test`");
+        let mut shell = Self {
+            input: process.stdin.take(),
+            output: BufReader::new(process.stdout.take().unwrap()),
+            process,
+        };
+        shell.run(".timeout 10000\npragma foreign_keys = 1; pragma synchronous = off;");
+        shell
+    }
+
+    /// Returns when it is done.
+    pub(crate) fn run(&mut self, sql: &str) {
+        let input = self.input.as_mut().unwrap();
+        writeln!(input, "{sql}\n.print done").unwrap();
+        let mut line = String::new();
+        while line != "done\n" {
+            line.clear();
+            // What went wrong stands on stderr.
+            assert!(self.output.read_line(&mut line).unwrap() > 0, "{sql}");
+        }
+    }
+}
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        self.input = None;
+        self.process.wait().ok();
+    }
+}
