@@ -11,8 +11,8 @@ use super::connection::{self, Opening};
 use super::token::TokenSource;
 use crate::error::{Corruption, Operation, StoreError, Unavailable};
 
-/// Connections that wait for the next question. More are opened when more threads ask at once, and
-/// closed when they come back.
+/// Connections that wait for the next question, with half a MiB of pages each. More are opened when
+/// more threads ask at once, and closed when they come back.
 const IDLE_COUNT_MAX: usize = 16;
 
 /// Openings in a row that may find the database replaced under them.
