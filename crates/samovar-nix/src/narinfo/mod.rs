@@ -40,7 +40,8 @@
 mod parse;
 mod write;
 
-use crate::{ContentAddress, Hash, NarHash, Signature, StorePath};
+use crate::path_info::fingerprint;
+use crate::{ContentAddress, Hash, NarHash, Signature, StoreDir, StorePath};
 
 pub use parse::{NarInfoError, NarInfoErrorKind};
 pub use write::{WriteError, write_for};
@@ -72,6 +73,21 @@ pub struct NarInfo {
     pub signatures: Vec<Signature>,
     /// What its name was computed from.
     pub content_address: Option<ContentAddress>,
+}
+
+impl NarInfo {
+    /// The text that its signatures are of: see
+    /// [`PathInfo::fingerprint`](crate::PathInfo::fingerprint).
+    #[must_use]
+    pub fn fingerprint(&self, dir: &StoreDir) -> String {
+        fingerprint(
+            dir,
+            &self.store_path,
+            &self.nar_hash,
+            self.nar_size,
+            &self.references,
+        )
+    }
 }
 
 /// The compressions that Nix has names for.
