@@ -38,8 +38,8 @@ const STEP_COUNT: usize = 32;
 /// How often it looks for commits when nobody wishes for anything.
 const INTERVAL: Duration = Duration::from_millis(250);
 
-/// The same until the state of the store was known once.
-const START_INTERVAL: Duration = Duration::from_millis(25);
+/// The same at the start, when the store is still being loaded; it doubles each time.
+const START_INTERVAL: Duration = Duration::from_millis(10);
 
 /// How much longer it rests than it worked, when nobody has asked for that work.
 const REST_FACTOR: u32 = 3;
@@ -192,6 +192,7 @@ impl<'a> Walk<'a> {
 
     fn run(mut self) {
         let mut rests_until = Instant::now();
+        let mut interval = START_INTERVAL;
         loop {
             let rest = rests_until.saturating_duration_since(Instant::now());
             match self.narinfos.wishes.next(rest) {
@@ -203,8 +204,10 @@ impl<'a> Walk<'a> {
                     let started = Instant::now();
                     let rest = match self.step() {
                         Ok(true) => started.elapsed() * REST_FACTOR,
-                        _ if self.epoch.is_none() => START_INTERVAL,
-                        Ok(false) | Err(_) => INTERVAL,
+                        Ok(false) | Err(_) => {
+                            interval = (interval * 2).min(INTERVAL);
+                            interval
+                        }
                     };
                     rests_until = Instant::now() + rest;
                 }
