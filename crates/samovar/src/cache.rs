@@ -1,0 +1,259 @@
+//! One binary cache over HTTP.
+
+use std::collections::HashSet;
+use std::io::BufReader;
+use std::sync::OnceLock;
+
+use anyhow::{Context as _, bail, ensure};
+use samovar_nix::narinfo::NarInfo;
+use samovar_nix::{HashPart, StoreDir};
+use ureq::Body;
+use ureq::http::Response;
+
+use crate::http::{Http, read_body};
+use crate::records::{Record, Records};
+use crate::walk;
+
+/// What mass queries are answered with.
+const RECORDS_TYPE: &str = "text/x-nix-narinfos";
+
+/// Paths asked for in one request; servers take ten times as many.
+const ASK_COUNT: usize = 10_000;
+
+const CACHE_INFO_LEN_MAX: u64 = 64 << 10;
+const NARINFO_LEN_MAX: u64 = 16 << 20;
+
+/// A binary cache.
+#[derive(Debug)]
+pub struct Cache {
+    http: Http,
+    /// Without a slash at its end.
+    url: String,
+    store_dir: StoreDir,
+    /// Whether it answers for many paths at once, once that is known.
+    answers_many: OnceLock<bool>,
+}
+
+/// What a cache has of some closures.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// Each behind what it refers to.
+    pub narinfos: Vec<NarInfo>,
+    /// What is wanted and not there.
+    pub missing: Vec<HashPart>,
+}
+
+impl Cache {
+    /// The cache at `url`; asks it for its `nix-cache-info`.
+    ///
+    /// # Errors
+    ///
+    /// If there is no binary cache at that URL.
+    pub fn open(url: &str) -> anyhow::Result<Self> {
+        let url = url.trim_end_matches('/');
+        let is_secure = url.starts_with("https://");
+        ensure!(
+            is_secure || url.starts_with("http://"),
+            "{url:?} is no URL that begins with http:// or https://: give the URL of a binary cache"
+        );
+        let http = Http::new(is_secure)?;
+        let info_url = format!("{url}/nix-cache-info");
+        let response = http.get(&info_url)?;
+        let status = response.status();
+        ensure!(
+            status == 200,
+            "{info_url} is answered with {status}: is {url} a binary cache?"
+        );
+        let text = read_body(response, CACHE_INFO_LEN_MAX)
+            .with_context(|| format!("{info_url} cannot be read"))?;
+        let text = String::from_utf8_lossy(&text).into_owned();
+        let store_dir = text
+            .lines()
+            .find_map(|line| line.strip_prefix("StoreDir:"))
+            .with_context(|| format!("{info_url} names no StoreDir: is {url} a binary cache?"))?;
+        let store_dir = StoreDir::new(store_dir.trim())
+            .with_context(|| format!("the StoreDir in {info_url} is none"))?;
+        Ok(Self {
+            http,
+            url: url.to_owned(),
+            store_dir,
+            answers_many: OnceLock::new(),
+        })
+    }
+
+    /// The directory of the stores it is for.
+    #[must_use]
+    pub fn store_dir(&self) -> &StoreDir {
+        &self.store_dir
+    }
+
+    /// What it has of these paths, in the order asked; `None` for what it has not.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot say, of any of them.
+    pub fn narinfos(&self, hash_parts: &[HashPart]) -> anyhow::Result<Vec<Option<NarInfo>>> {
+        let mut narinfos = Vec::with_capacity(hash_parts.len());
+        for some in hash_parts.chunks(ASK_COUNT) {
+            match self.many(some)? {
+                Some(answers) => narinfos.extend(answers),
+                None => narinfos.extend(walk::each(some, |hash_part| self.one(hash_part))?),
+            }
+        }
+        Ok(narinfos)
+    }
+
+    /// All that these paths need.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot say, of any path.
+    pub fn closure(&self, roots: &[HashPart]) -> anyhow::Result<Found> {
+        let mut found = Found::default();
+        let mut seen = HashSet::new();
+        let mut left = Vec::new();
+        for (root, narinfo) in roots.iter().zip(self.narinfos(roots)?) {
+            if narinfo.is_none() {
+                found.missing.push(*root);
+            } else {
+                left.push(*root);
+            }
+        }
+        while let Some(root) = left.first().copied() {
+            if seen.contains(&root) {
+                left.remove(0);
+                continue;
+            }
+            let Some(narinfos) = self.whole_closure(root)? else {
+                break;
+            };
+            left.remove(0);
+            let new = narinfos
+                .into_iter()
+                .filter(|narinfo| seen.insert(narinfo.store_path.hash_part()));
+            found.narinfos.extend(new);
+        }
+        if !left.is_empty() {
+            let walked = walk::closure(&left, &seen, |hash_part| self.one(hash_part))?;
+            found.narinfos.extend(walked.narinfos);
+            found.missing.extend(walked.missing);
+        }
+        Ok(found)
+    }
+
+    /// The narinfo of one path.
+    fn one(&self, hash_part: HashPart) -> anyhow::Result<Option<NarInfo>> {
+        let url = format!("{}/{hash_part}.narinfo", self.url);
+        let response = self.http.get(&url)?;
+        match response.status().as_u16() {
+            200 => {}
+            // 403: what buckets say of what is not there to those who may not list them.
+            403 | 404 | 410 => return Ok(None),
+            status => {
+                bail!("{url} is answered with {status}: ask who runs the cache, or try later")
+            }
+        }
+        let text = read_body(response, NARINFO_LEN_MAX)
+            .with_context(|| format!("{url} cannot be read: try again"))?;
+        self.parse(hash_part, &text).map(Some)
+    }
+
+    /// What it says of many paths at once. `None` if it does not know how.
+    fn many(&self, hash_parts: &[HashPart]) -> anyhow::Result<Option<Vec<Option<NarInfo>>>> {
+        if self.answers_many.get() == Some(&false) || hash_parts.is_empty() {
+            return Ok(None);
+        }
+        let url = format!("{}/narinfos", self.url);
+        let lines: String = hash_parts
+            .iter()
+            .map(|hash_part| format!("{hash_part}\n"))
+            .collect();
+        let response = self.http.post(&url, lines.as_bytes())?;
+        let is_understood = is_records(&response);
+        self.answers_many.get_or_init(|| is_understood);
+        if !is_understood {
+            return Ok(None);
+        }
+        let mut answers = Vec::with_capacity(hash_parts.len());
+        let mut records = Records::begin(BufReader::new(response.into_body().into_reader()))
+            .with_context(|| format!("the answer of {url} is broken"))?;
+        let mut asked = hash_parts.iter();
+        while let Some(record) = records
+            .read()
+            .with_context(|| format!("the answer of {url} is broken: try again"))?
+        {
+            let (hash_part, answer) = match record {
+                Record::Path(hash_part, text) => (hash_part, Some(self.parse(hash_part, &text)?)),
+                Record::Absent(hash_part) => (hash_part, None),
+                Record::Failed(hash_part) => bail!(
+                    "{} cannot say anything of {hash_part}: the database there needs mending",
+                    self.url
+                ),
+            };
+            ensure!(
+                asked.next() == Some(&hash_part),
+                "the answer of {url} is not for what was asked"
+            );
+            answers.push(answer);
+        }
+        ensure!(
+            asked.next().is_none(),
+            "the answer of {url} is not for all that was asked"
+        );
+        Ok(Some(answers))
+    }
+
+    /// The closure of one path at once. `None` if the server does not know how, or this time could
+    /// not.
+    fn whole_closure(&self, root: HashPart) -> anyhow::Result<Option<Vec<NarInfo>>> {
+        if self.answers_many.get() != Some(&true) {
+            return Ok(None);
+        }
+        let url = format!("{}/closure/{root}", self.url);
+        let response = self.http.get(&url)?;
+        if !is_records(&response) {
+            return Ok(None);
+        }
+        let Ok(mut records) = Records::begin(BufReader::new(response.into_body().into_reader()))
+        else {
+            return Ok(None);
+        };
+        let mut seen = HashSet::new();
+        let mut narinfos = Vec::new();
+        // What is wrong here, a path collected on the way for one, shows itself when all are asked
+        // for one by one.
+        loop {
+            let (hash_part, text) = match records.read() {
+                Ok(None) => break,
+                Ok(Some(Record::Path(hash_part, text))) => (hash_part, text),
+                Ok(Some(Record::Absent(_) | Record::Failed(_))) | Err(_) => return Ok(None),
+            };
+            let narinfo = self.parse(hash_part, &text)?;
+            seen.insert(hash_part);
+            let mut references = narinfo.references.iter();
+            if !references.all(|reference| seen.contains(&reference.hash_part())) {
+                return Ok(None);
+            }
+            narinfos.push(narinfo);
+        }
+        let last = narinfos.last().map(|last| last.store_path.hash_part());
+        Ok((last == Some(root)).then_some(narinfos))
+    }
+
+    fn parse(&self, hash_part: HashPart, text: &[u8]) -> anyhow::Result<NarInfo> {
+        let narinfo = NarInfo::parse(&self.store_dir, text).with_context(|| {
+            format!("the narinfo of {hash_part} at {} cannot be used", self.url)
+        })?;
+        ensure!(
+            narinfo.store_path.hash_part() == hash_part,
+            "{} answers for {hash_part} with the narinfo of {}",
+            self.url,
+            narinfo.store_path
+        );
+        Ok(narinfo)
+    }
+}
+
+fn is_records(response: &Response<Body>) -> bool {
+    response.status() == 200 && response.body().mime_type() == Some(RECORDS_TYPE)
+}

@@ -1,0 +1,446 @@
+//! The command line, and what is printed.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::io::{self, Write};
+
+use anyhow::{Context as _, ensure};
+use lexopt::prelude::*;
+use samovar_nix::narinfo::{Compression, NarInfo};
+use samovar_nix::{HashPart, PublicKey, StorePath};
+use samovar_store::Settings;
+use serde_json::{Value, json};
+
+use crate::cache::Cache;
+use crate::roots::{self, Root};
+
+/// What `--help` prints.
+const HELP: &str = include_str!("help.txt");
+
+/// Paths of the local store looked up at once.
+const LOOKUP_COUNT: usize = 500;
+
+/// What a command line asks for.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Request {
+    task: Task,
+    is_json: bool,
+    store: Option<String>,
+    keys: Vec<PublicKey>,
+    url: String,
+    paths: Vec<String>,
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+enum Task {
+    #[default]
+    Help,
+    Version,
+    Closure,
+    Query,
+}
+
+/// Why a command line cannot be understood.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum UsageError {
+    /// An option, or a value of one.
+    #[error(transparent)]
+    Option(#[from] lexopt::Error),
+    /// The first word.
+    #[error("{0:?} is no command: there are closure and query")]
+    Command(String),
+    /// Nothing was asked for.
+    #[error("a command is missing: closure or query")]
+    NoCommand,
+    /// No URL.
+    #[error("the URL of a binary cache is missing")]
+    NoUrl,
+    /// No paths.
+    #[error("paths to ask about are missing; - reads them from standard input")]
+    NoPaths,
+    /// A key.
+    #[error("{0:?} is no public key: it has the form name:base-64")]
+    Key(String),
+    /// An option of the other command.
+    #[error("--store and --trusted-public-keys are for closure")]
+    OnlyClosure,
+}
+
+/// Whether all that was asked about is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is.
+    Complete,
+    /// Something is missing, or not to be trusted.
+    Incomplete,
+}
+
+impl Request {
+    /// Reads a command line without the program's name.
+    ///
+    /// # Errors
+    ///
+    /// Any [`UsageError`].
+    pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Self, UsageError> {
+        let mut parser = lexopt::Parser::from_args(words);
+        let mut request = Self::default();
+        let mut command = None;
+        let mut url = None;
+        while let Some(word) = parser.next()? {
+            match word {
+                Short('h') | Long("help") => return Ok(Self::default()),
+                Short('V') | Long("version") => {
+                    request.task = Task::Version;
+                    return Ok(request);
+                }
+                Long("json") => request.is_json = true,
+                Long("store") => request.store = Some(parser.value()?.string()?),
+                Long("trusted-public-keys") => {
+                    for text in parser.value()?.string()?.split_ascii_whitespace() {
+                        let key = PublicKey::parse(text);
+                        let key = key.map_err(|_error| UsageError::Key(text.to_owned()))?;
+                        request.keys.push(key);
+                    }
+                }
+                Value(word) if command.is_none() => command = Some(word.string()?),
+                Value(word) if url.is_none() => url = Some(word.string()?),
+                Value(word) => request.paths.push(word.string()?),
+                _ => return Err(word.unexpected().into()),
+            }
+        }
+        request.task = match command.as_deref() {
+            Some("closure") => Task::Closure,
+            Some("query") => Task::Query,
+            Some(other) => return Err(UsageError::Command(other.to_owned())),
+            None => return Err(UsageError::NoCommand),
+        };
+        request.url = url.ok_or(UsageError::NoUrl)?;
+        if request.paths.is_empty() {
+            return Err(UsageError::NoPaths);
+        }
+        if request.task == Task::Query && (request.store.is_some() || !request.keys.is_empty()) {
+            return Err(UsageError::OnlyClosure);
+        }
+        Ok(request)
+    }
+
+    /// Does what is asked for, and prints it to `out`.
+    ///
+    /// # Errors
+    ///
+    /// If the cache, the store or standard input cannot be read, or `out` not be written.
+    pub fn run(&self, out: &mut dyn Write) -> anyhow::Result<Outcome> {
+        match self.task {
+            Task::Help => out.write_all(HELP.as_bytes())?,
+            Task::Version => writeln!(out, "samovar {}", env!("CARGO_PKG_VERSION"))?,
+            Task::Closure => return self.closure(out),
+            Task::Query => return self.query(out),
+        }
+        Ok(Outcome::Complete)
+    }
+
+    fn roots(&self, cache: &Cache) -> anyhow::Result<Vec<Root>> {
+        roots::read(&self.paths, cache.store_dir(), io::stdin().lock())
+    }
+
+    fn query(&self, out: &mut dyn Write) -> anyhow::Result<Outcome> {
+        let cache = Cache::open(&self.url)?;
+        let roots = self.roots(&cache)?;
+        let hash_parts: Vec<HashPart> = roots.iter().map(|root| root.hash_part).collect();
+        let present: Vec<bool> = cache
+            .narinfos(&hash_parts)?
+            .iter()
+            .map(Option::is_some)
+            .collect();
+        let answers = roots.iter().zip(&present);
+        if self.is_json {
+            let paths: Vec<Value> = answers
+                .map(|(root, present)| json!({ "path": root.text, "present": present }))
+                .collect();
+            writeln!(out, "{}", json!({ "cache": self.url, "paths": paths }))?;
+        } else {
+            for (root, present) in answers {
+                let word = if *present { "present" } else { "absent" };
+                writeln!(out, "{word} {}", root.text)?;
+            }
+        }
+        Ok(outcome(present.iter().all(|present| *present)))
+    }
+
+    fn closure(&self, out: &mut dyn Write) -> anyhow::Result<Outcome> {
+        let cache = Cache::open(&self.url)?;
+        let roots = self.roots(&cache)?;
+        let hash_parts: Vec<HashPart> = roots.iter().map(|root| root.hash_part).collect();
+        let mut found = cache.closure(&hash_parts)?;
+        let names = names(&roots, &found.narinfos, &cache);
+        let mut local_count = 0;
+        if let Some(uri) = &self.store {
+            let all: Vec<HashPart> = found
+                .narinfos
+                .iter()
+                .map(|narinfo| narinfo.store_path.hash_part())
+                .collect();
+            let mut is_there = has(uri, &all, &cache)?.into_iter();
+            let all_count = found.narinfos.len();
+            found.narinfos.retain(|_| is_there.next() == Some(false));
+            local_count = all_count - found.narinfos.len();
+        }
+        let missing: Vec<&str> = found
+            .missing
+            .iter()
+            .filter_map(|hash_part| names.get(hash_part).map(String::as_str))
+            .collect();
+        let report = Report {
+            narinfos: &found.narinfos,
+            untrusted: self.untrusted(&found.narinfos, &cache),
+            missing,
+            local_count,
+        };
+        if self.is_json {
+            writeln!(out, "{}", report.json(&self.url, &cache))?;
+        } else {
+            report.print(out, &cache)?;
+        }
+        Ok(outcome(
+            report.missing.is_empty() && report.untrusted.is_empty(),
+        ))
+    }
+
+    /// Paths that no key in the command line vouches for.
+    fn untrusted<'a>(&self, narinfos: &'a [NarInfo], cache: &Cache) -> Vec<&'a StorePath> {
+        if self.keys.is_empty() {
+            return Vec::new();
+        }
+        let is_trusted = |narinfo: &NarInfo| {
+            let fingerprint = narinfo.fingerprint(cache.store_dir());
+            narinfo.content_address.is_some()
+                || self.keys.iter().any(|key| {
+                    let mut signatures = narinfo.signatures.iter();
+                    signatures.any(|signature| key.verify(fingerprint.as_bytes(), signature))
+                })
+        };
+        let untrusted = narinfos.iter().filter(|narinfo| !is_trusted(narinfo));
+        untrusted.map(|narinfo| &narinfo.store_path).collect()
+    }
+}
+
+/// Which of these paths the store has.
+fn has(uri: &str, hash_parts: &[HashPart], cache: &Cache) -> anyhow::Result<Vec<bool>> {
+    let store = Settings::from_process()
+        .map_err(anyhow::Error::from)
+        .and_then(|settings| Ok(samovar_store::open(Some(uri), &settings)?))
+        .with_context(|| format!("the store {uri:?} cannot be asked"))?;
+    ensure!(
+        store.store_dir() == cache.store_dir(),
+        "the store {uri:?} has its paths in {}, the cache in {}: they have none in common",
+        store.store_dir(),
+        cache.store_dir()
+    );
+    let mut found = Vec::with_capacity(hash_parts.len());
+    for some in hash_parts.chunks(LOOKUP_COUNT) {
+        for looked in store
+            .lookup_many(some)
+            .with_context(|| format!("the store {uri:?} cannot be asked"))?
+        {
+            // A row that makes no sense is one to download again.
+            found.push(matches!(looked, Ok(Some(_))));
+        }
+    }
+    Ok(found)
+}
+
+/// What hash parts stand for.
+fn names(roots: &[Root], narinfos: &[NarInfo], cache: &Cache) -> HashMap<HashPart, String> {
+    let given = roots.iter().map(|root| (root.hash_part, root.text.clone()));
+    let referred = narinfos.iter().flat_map(|narinfo| &narinfo.references);
+    let referred = referred.map(|path| (path.hash_part(), path.full(cache.store_dir())));
+    given.chain(referred).collect()
+}
+
+fn outcome(is_complete: bool) -> Outcome {
+    match is_complete {
+        true => Outcome::Complete,
+        false => Outcome::Incomplete,
+    }
+}
+
+/// What is said of closures.
+struct Report<'a> {
+    narinfos: &'a [NarInfo],
+    untrusted: Vec<&'a StorePath>,
+    missing: Vec<&'a str>,
+    /// Paths that are left out because the local store has them.
+    local_count: usize,
+}
+
+impl Report<'_> {
+    fn nar_size(&self) -> u64 {
+        self.narinfos.iter().map(|narinfo| narinfo.nar_size).sum()
+    }
+
+    /// `None` where the cache does not say how large its compressed files are.
+    fn download_size(&self) -> Option<u64> {
+        self.narinfos.iter().map(download_size).sum()
+    }
+
+    fn json(&self, url: &str, cache: &Cache) -> Value {
+        let dir = cache.store_dir();
+        let full = |path: &StorePath| path.full(dir);
+        let paths: Vec<Value> = self
+            .narinfos
+            .iter()
+            .map(|narinfo| {
+                json!({
+                    "path": full(&narinfo.store_path),
+                    "narHash": narinfo.nar_hash.to_string(),
+                    "narSize": narinfo.nar_size,
+                    "downloadSize": download_size(narinfo),
+                    "url": narinfo.url,
+                    "compression": narinfo.compression.name(),
+                    "references": narinfo.references.iter().map(full).collect::<Vec<_>>(),
+                    "deriver": narinfo.deriver.as_ref().map(full),
+                    "signatures": texts(&narinfo.signatures),
+                })
+            })
+            .collect();
+        json!({
+            "cache": url,
+            "storeDir": dir.as_str(),
+            "count": self.narinfos.len(),
+            "narSize": self.nar_size(),
+            "downloadSize": self.download_size(),
+            "inLocalStore": self.local_count,
+            "paths": paths,
+            "missing": self.missing,
+            "untrusted": self.untrusted.iter().map(|path| full(path)).collect::<Vec<_>>(),
+        })
+    }
+
+    fn print(&self, out: &mut dyn Write, cache: &Cache) -> io::Result<()> {
+        let dir = cache.store_dir();
+        for narinfo in self.narinfos {
+            let size = human(download_size(narinfo).unwrap_or(narinfo.nar_size));
+            writeln!(out, "{size:>10}  {}", narinfo.store_path.display(dir))?;
+        }
+        for path in &self.untrusted {
+            writeln!(out, " untrusted  {}", path.display(dir))?;
+        }
+        for path in &self.missing {
+            writeln!(out, "   missing  {path}")?;
+        }
+        let download = match self.download_size() {
+            Some(size) => human(size),
+            None => "an unknown size".to_owned(),
+        };
+        let count = self.narinfos.len();
+        let paths = if count == 1 { "path" } else { "paths" };
+        write!(out, "{count} {paths}, {download} to download")?;
+        write!(out, ", {} unpacked", human(self.nar_size()))?;
+        for (count, what) in [
+            (self.local_count, "in the local store"),
+            (self.missing.len(), "missing"),
+            (self.untrusted.len(), "untrusted"),
+        ] {
+            if count > 0 {
+                write!(out, ", {count} {what}")?;
+            }
+        }
+        writeln!(out)
+    }
+}
+
+fn texts(all: &[impl ToString]) -> Vec<String> {
+    all.iter().map(ToString::to_string).collect()
+}
+
+fn download_size(narinfo: &NarInfo) -> Option<u64> {
+    let plain = (narinfo.compression == Compression::None).then_some(narinfo.nar_size);
+    narinfo.file_size.or(plain)
+}
+
+/// A size for people: three digits are enough.
+fn human(len: u64) -> String {
+    let mut whole = len;
+    let mut rest = 0;
+    let mut unit = "B";
+    for next in ["KiB", "MiB", "GiB", "TiB"] {
+        if whole < 1024 {
+            break;
+        }
+        (rest, whole) = (whole % 1024 * 10 / 1024, whole / 1024);
+        unit = next;
+    }
+    match unit {
+        "B" => format!("{whole} B"),
+        _ => format!("{whole}.{rest} {unit}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn refused(words: &[&str], part: &str) {
+        let error = Request::parse(words.iter().map(OsString::from)).unwrap_err();
+        assert!(error.to_string().contains(part), "{error}");
+    }
+
+    #[test]
+    fn command_lines_that_say_nothing() {
+        refused(&[], "a command is missing");
+        refused(&["colsure"], "no command");
+        refused(&["closure"], "URL");
+        refused(&["query", "http://a"], "paths");
+        refused(&["closure", "--nonsense"], "--nonsense");
+        refused(&["closure", "--store"], "--store");
+        refused(
+            &["query", "http://a", "b", "--store", "auto"],
+            "for closure",
+        );
+        refused(
+            &["closure", "u", "p", "--trusted-public-keys", "x"],
+            "public key",
+        );
+    }
+
+    #[test]
+    fn options_may_stand_anywhere() {
+        let words = [
+            "--json",
+            "closure",
+            "--store=auto",
+            "http://a",
+            "b",
+            "--",
+            "-",
+        ];
+        let request = Request::parse(words.iter().map(OsString::from)).unwrap();
+        assert!(request.is_json && request.task == Task::Closure);
+        assert_eq!(request.store.as_deref(), Some("auto"));
+        assert_eq!(request.paths, ["b", "-"]);
+        let words = ["query", "http://a", "-"];
+        let request = Request::parse(words.iter().map(OsString::from)).unwrap();
+        assert_eq!(request.paths, ["-"]);
+    }
+
+    #[test]
+    fn sizes_for_people() {
+        for (len, text) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.0 KiB"),
+            (1536, "1.5 KiB"),
+            (10 << 20, "10.0 MiB"),
+            (u64::MAX, "16777215.9 TiB"),
+        ] {
+            assert_eq!(human(len), text);
+        }
+    }
+
+    #[test]
+    fn help_fits_a_terminal() {
+        assert!(HELP.lines().all(|line| line.chars().count() <= 79));
+    }
+}

@@ -1,0 +1,294 @@
+//! Reading many narinfos from one answer.
+//!
+//! The grammar stands in `docs/mass-queries.md`. Reading is strict: what does not fit it is a
+//! broken answer, and so is one that ends without its last line.
+//!
+//! # Limits
+//!
+//! | what | value | why |
+//! | --- | --- | --- |
+//! | a line | 128 bytes | the longest has two numbers and a hash part |
+//! | a narinfo | 16 MiB | a hundred thousand references |
+
+use std::io::{self, BufRead, Read};
+
+use samovar_nix::HashPart;
+
+const LINE_LEN_MAX: u64 = 128;
+const NARINFO_LEN_MAX: u64 = 16 << 20;
+
+/// What a cache says of one path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Record {
+    /// Its narinfo, as text.
+    Path(HashPart, Vec<u8>),
+    /// It is not there.
+    Absent(HashPart),
+    /// The server cannot say.
+    Failed(HashPart),
+}
+
+/// Why an answer cannot be believed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecordsError {
+    /// It is none, or of another version.
+    #[error("not an answer in version 1 of the format")]
+    Version,
+    /// A line, or a narinfo, does not fit the grammar.
+    #[error("record {number} is malformed")]
+    Malformed {
+        /// Counted from one.
+        number: u64,
+    },
+    /// The last line is not what it should be.
+    #[error("the end does not fit what came before")]
+    End,
+    /// It could not be read to its end.
+    #[error("cut short")]
+    Cut(#[from] io::Error),
+}
+
+/// The records of an answer.
+#[derive(Debug)]
+pub struct Records<R> {
+    reader: R,
+    count: u64,
+    /// Found, absent, failed.
+    said: [u64; 3],
+    is_ended: bool,
+}
+
+impl<R: BufRead> Records<R> {
+    /// Reads the first line.
+    ///
+    /// # Errors
+    ///
+    /// Any [`RecordsError`].
+    pub fn begin(mut reader: R) -> Result<Self, RecordsError> {
+        let line = read_line(&mut reader, RecordsError::Version)?;
+        let count = line
+            .strip_prefix("narinfos 1 ")
+            .and_then(number)
+            .ok_or(RecordsError::Version)?;
+        Ok(Self {
+            reader,
+            count,
+            said: [0; 3],
+            is_ended: false,
+        })
+    }
+
+    /// How many records there will be.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The next record. `None` behind the last one: only then is the answer whole.
+    ///
+    /// # Errors
+    ///
+    /// Any [`RecordsError`]; the answer is to be thrown away then.
+    pub fn read(&mut self) -> Result<Option<Record>, RecordsError> {
+        let said: u64 = self.said.iter().sum();
+        if said == self.count {
+            self.end()?;
+            return Ok(None);
+        }
+        let number = said.saturating_add(1);
+        let malformed = || RecordsError::Malformed { number };
+        let line = read_line(&mut self.reader, malformed())?;
+        let (record, kind) = parse(&line).ok_or_else(malformed)?;
+        let record = match record {
+            Head::Path(hash_part, len) => {
+                let mut narinfo = Vec::new();
+                let read = (&mut self.reader).take(len).read_to_end(&mut narinfo)?;
+                if u64::try_from(read) != Ok(len) {
+                    return Err(cut());
+                }
+                if narinfo.last() != Some(&b'\n') {
+                    return Err(malformed());
+                }
+                Record::Path(hash_part, narinfo)
+            }
+            Head::Absent(hash_part) => Record::Absent(hash_part),
+            Head::Failed(hash_part) => Record::Failed(hash_part),
+        };
+        if let Some(count) = self.said.get_mut(kind) {
+            *count = count.saturating_add(1);
+        }
+        Ok(Some(record))
+    }
+
+    fn end(&mut self) -> Result<(), RecordsError> {
+        if self.is_ended {
+            return Ok(());
+        }
+        let [found, absent, failed] = self.said;
+        let line = read_line(&mut self.reader, RecordsError::End)?;
+        let is_last = self.reader.fill_buf()?.is_empty();
+        if line != format!("end {found} {absent} {failed}") || !is_last {
+            return Err(RecordsError::End);
+        }
+        self.is_ended = true;
+        Ok(())
+    }
+}
+
+enum Head {
+    Path(HashPart, u64),
+    Absent(HashPart),
+    Failed(HashPart),
+}
+
+/// A record's line, and where it is counted.
+fn parse(line: &str) -> Option<(Head, usize)> {
+    let (kind, rest) = line.split_once(' ')?;
+    Some(match kind {
+        "path" => {
+            let (hash_part, len) = rest.split_once(' ')?;
+            let len = number(len).filter(|len| (1..=NARINFO_LEN_MAX).contains(len))?;
+            (Head::Path(hash_part.parse().ok()?, len), 0)
+        }
+        "absent" => (Head::Absent(rest.parse().ok()?), 1),
+        "failed" => (Head::Failed(rest.parse().ok()?), 2),
+        _ => return None,
+    })
+}
+
+/// Decimal, as it is written: no sign and no leading zeros.
+fn number(text: &str) -> Option<u64> {
+    let number: u64 = text.parse().ok()?;
+    (number.to_string() == text).then_some(number)
+}
+
+/// A line without its end.
+fn read_line(reader: &mut impl BufRead, malformed: RecordsError) -> Result<String, RecordsError> {
+    let mut line = Vec::new();
+    reader.take(LINE_LEN_MAX).read_until(b'\n', &mut line)?;
+    match line.pop() {
+        Some(b'\n') => String::from_utf8(line).map_err(|_error| malformed),
+        Some(_) if line.len() as u64 + 1 == LINE_LEN_MAX => Err(malformed),
+        _ => Err(cut()),
+    }
+}
+
+fn cut() -> RecordsError {
+    RecordsError::Cut(io::ErrorKind::UnexpectedEof.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write as _;
+
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn read(mut bytes: &[u8]) -> Result<Vec<Record>, RecordsError> {
+        let mut records = Records::begin(&mut bytes)?;
+        let mut all = Vec::new();
+        while let Some(record) = records.read()? {
+            all.push(record);
+        }
+        // The end stays the end.
+        assert!(matches!(records.read(), Ok(None)));
+        Ok(all)
+    }
+
+    fn write(records: &[Record]) -> String {
+        let mut text = format!("narinfos 1 {}\n", records.len());
+        let mut said = [0; 3];
+        for record in records {
+            let kind = match record {
+                Record::Path(hash_part, narinfo) => {
+                    let narinfo = std::str::from_utf8(narinfo).unwrap();
+                    write!(text, "path {hash_part} {}\n{narinfo}", narinfo.len()).unwrap();
+                    0
+                }
+                Record::Absent(hash_part) => {
+                    writeln!(text, "absent {hash_part}").unwrap();
+                    1
+                }
+                Record::Failed(hash_part) => {
+                    writeln!(text, "failed {hash_part}").unwrap();
+                    2
+                }
+            };
+            said[kind] += 1;
+        }
+        writeln!(text, "end {} {} {}", said[0], said[1], said[2]).unwrap();
+        text
+    }
+
+    fn record() -> impl Strategy<Value = Record> {
+        let hash_part = any::<[u8; 20]>().prop_map(HashPart::from_bytes);
+        // Narinfos that look like what stands between them.
+        let line = prop_oneof!["[a-z: ]{0,20}", "end 0 0 0", "absent [0-9]{32}"];
+        (hash_part, 0..4_u8, vec(line, 1..5)).prop_map(|(hash_part, kind, lines)| match kind {
+            0 => Record::Absent(hash_part),
+            1 => Record::Failed(hash_part),
+            _ => Record::Path(hash_part, (lines.join("\n") + "\n").into_bytes()),
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(records in vec(record(), 0..20)) {
+            prop_assert_eq!(read(write(&records).as_bytes()).unwrap(), records);
+        }
+
+        #[test]
+        fn no_part_passes_for_the_whole(records in vec(record(), 0..6), more in "[a-z\n]{1,9}") {
+            let text = write(&records);
+            for len in 0..text.len() {
+                prop_assert!(read(&text.as_bytes()[..len]).is_err());
+            }
+            prop_assert!(read((text + &more).as_bytes()).is_err());
+        }
+
+        #[test]
+        fn no_bytes_panic(bytes in vec(any::<u8>(), 0..200), records in vec(record(), 0..4)) {
+            let _outcome = read(&bytes);
+            let mut text = write(&records).into_bytes();
+            for (index, byte) in bytes.iter().enumerate() {
+                let at = index * 7919 % text.len();
+                text[at] = *byte;
+            }
+            let _outcome = read(&text);
+        }
+    }
+
+    #[test]
+    fn limits() {
+        let hash_part = HashPart::from_bytes([7; 20]);
+        for (len, is_read) in [(0, false), (1, true), (NARINFO_LEN_MAX, true)] {
+            let mut narinfo = vec![b'x'; usize::try_from(len).unwrap()];
+            if let Some(last) = narinfo.last_mut() {
+                *last = b'\n';
+            }
+            let text = write(&[Record::Path(hash_part, narinfo)]);
+            assert_eq!(read(text.as_bytes()).is_ok(), is_read, "{len}");
+        }
+        let text = format!("narinfos 1 1\npath {hash_part} {}\n", NARINFO_LEN_MAX + 1);
+        assert!(matches!(
+            read(text.as_bytes()),
+            Err(RecordsError::Malformed { number: 1 })
+        ));
+        let long = format!("narinfos 1 1\n{}", "x".repeat(200));
+        assert!(matches!(
+            read(long.as_bytes()),
+            Err(RecordsError::Malformed { .. })
+        ));
+        for other in [
+            "",
+            "narinfos 2 0\nend 0 0 0\n",
+            "<html>\n",
+            "narinfos 1 01\n",
+        ] {
+            assert!(read(other.as_bytes()).is_err(), "{other:?}");
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Asking for one path after the other, many at once.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use samovar_nix::HashPart;
+use samovar_nix::narinfo::NarInfo;
+
+use crate::cache::Found;
+use crate::http::AT_ONCE_MAX;
+
+type Answer = anyhow::Result<Option<NarInfo>>;
+
+/// What is there of these paths, in their order.
+pub(crate) fn each(
+    hash_parts: &[HashPart],
+    ask: impl Fn(HashPart) -> Answer + Sync,
+) -> anyhow::Result<Vec<Option<NarInfo>>> {
+    let answers = run(hash_parts, false, &HashSet::new(), ask)?;
+    Ok(hash_parts
+        .iter()
+        .map(|hash_part| answers.get(hash_part).cloned().flatten())
+        .collect())
+}
+
+/// All that can be reached from `roots` without passing `known`, each behind what it refers to.
+pub(crate) fn closure(
+    roots: &[HashPart],
+    known: &HashSet<HashPart>,
+    ask: impl Fn(HashPart) -> Answer + Sync,
+) -> anyhow::Result<Found> {
+    let mut answers = run(roots, true, known, ask)?;
+    let mut found = Found::default();
+    for root in roots {
+        // Each with its references that were not looked at yet.
+        let mut open = vec![(*root, references(&answers, root))];
+        let mut entered = HashSet::from([*root]);
+        while let Some((hash_part, left)) = open.last_mut() {
+            if let Some(next) = left.pop() {
+                if entered.insert(next) {
+                    open.push((next, references(&answers, &next)));
+                }
+                continue;
+            }
+            let hash_part = *hash_part;
+            open.pop();
+            match answers.remove(&hash_part) {
+                Some(Some(narinfo)) => found.narinfos.push(narinfo),
+                Some(None) => found.missing.push(hash_part),
+                // Known, or told of below another root.
+                None => {}
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn references(answers: &HashMap<HashPart, Option<NarInfo>>, hash_part: &HashPart) -> Vec<HashPart> {
+    let narinfo = answers.get(hash_part).and_then(Option::as_ref);
+    let references = narinfo.map_or(&[][..], |narinfo| &narinfo.references);
+    references
+        .iter()
+        .rev()
+        .map(samovar_nix::StorePath::hash_part)
+        .collect()
+}
+
+#[derive(Default)]
+struct State {
+    queue: VecDeque<HashPart>,
+    /// Everything that ever was in the queue.
+    seen: HashSet<HashPart>,
+    asking_count: usize,
+    answers: HashMap<HashPart, Option<NarInfo>>,
+    error: Option<anyhow::Error>,
+}
+
+/// Asks for all, and, if `follows`, for what they refer to.
+fn run(
+    start: &[HashPart],
+    follows: bool,
+    known: &HashSet<HashPart>,
+    ask: impl Fn(HashPart) -> Answer + Sync,
+) -> anyhow::Result<HashMap<HashPart, Option<NarInfo>>> {
+    let mut first = State::default();
+    for hash_part in start {
+        if !known.contains(hash_part) && first.seen.insert(*hash_part) {
+            first.queue.push_back(*hash_part);
+        }
+    }
+    let thread_count = match follows {
+        true => AT_ONCE_MAX,
+        false => AT_ONCE_MAX.min(first.queue.len()),
+    };
+    let state = Mutex::new(first);
+    let changed = Condvar::new();
+    std::thread::scope(|scope| {
+        for _ in 0..thread_count {
+            scope.spawn(|| {
+                while let Some(hash_part) = next(&state, &changed) {
+                    let answer = ask(hash_part);
+                    let mut state = lock(&state);
+                    state.asking_count = state.asking_count.saturating_sub(1);
+                    match answer {
+                        Ok(narinfo) => {
+                            let references = narinfo.iter().filter(|_| follows);
+                            for reference in references.flat_map(|narinfo| &narinfo.references) {
+                                let reference = reference.hash_part();
+                                if !known.contains(&reference) && state.seen.insert(reference) {
+                                    state.queue.push_back(reference);
+                                }
+                            }
+                            state.answers.insert(hash_part, narinfo);
+                        }
+                        Err(error) => {
+                            state.error.get_or_insert(error);
+                        }
+                    }
+                    changed.notify_all();
+                }
+            });
+        }
+    });
+    let state = state.into_inner().unwrap_or_else(PoisonError::into_inner);
+    match state.error {
+        Some(error) => Err(error),
+        None => Ok(state.answers),
+    }
+}
+
+/// The next to ask for; `None` when there will be none.
+fn next(state: &Mutex<State>, changed: &Condvar) -> Option<HashPart> {
+    let mut state = changed
+        .wait_while(lock(state), |state| {
+            state.queue.is_empty() && state.asking_count > 0 && state.error.is_none()
+        })
+        .unwrap_or_else(PoisonError::into_inner);
+    if state.error.is_some() {
+        return None;
+    }
+    let hash_part = state.queue.pop_front()?;
+    state.asking_count = state.asking_count.saturating_add(1);
+    Some(hash_part)
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,361 @@
+//! The command is of use with any binary cache: here with files that `nix copy` wrote, behind a web
+//! server that knows nothing of Nix.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::{BTreeSet, HashSet};
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
+
+use serde_json::Value;
+
+/// What a web server answers instead of a file: status line and fields, body.
+type Special = Option<(String, Vec<u8>)>;
+
+/// Decides about requests by method, path, and how often that was asked for before.
+type Rule = Box<dyn Fn(&str, &str, usize) -> Special + Send + Sync>;
+
+/// A web server of one directory; lives until the process ends.
+struct Files {
+    dir: PathBuf,
+    rule: Rule,
+    asked: Mutex<Vec<String>>,
+}
+
+impl Files {
+    fn serve(dir: &Path, rule: Rule) -> (SocketAddr, Arc<Self>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap();
+        let files = Arc::new(Self {
+            dir: dir.to_owned(),
+            rule,
+            asked: Mutex::default(),
+        });
+        let server = Arc::clone(&files);
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let server = Arc::clone(&server);
+                std::thread::spawn(move || server.connection(&stream.unwrap()));
+            }
+        });
+        (addr, files)
+    }
+
+    fn connection(&self, stream: &TcpStream) {
+        let mut lines = BufReader::new(stream).lines();
+        while let Some(Ok(line)) = lines.next() {
+            let mut len = 0;
+            for field in lines.by_ref().map_while(Result::ok) {
+                if let Some((name, value)) = field.split_once(':')
+                    && name.eq_ignore_ascii_case("content-length")
+                {
+                    len = value.trim().parse().unwrap();
+                }
+                if field.is_empty() {
+                    break;
+                }
+            }
+            // A body of lines, all of them ended.
+            while len > 0 {
+                len -= lines.next().unwrap().unwrap().len() + 1;
+            }
+            let mut words = line.split(' ');
+            let (method, path) = (words.next().unwrap(), words.next().unwrap());
+            let (head, body) = self.answer(method, path);
+            let mut bytes = format!("HTTP/1.1 {head}\r\n").into_bytes();
+            if !head.contains("Content-Length") {
+                bytes.extend(format!("Content-Length: {}\r\n", body.len()).bytes());
+            }
+            bytes.extend(b"\r\n");
+            bytes.extend(&body);
+            if (&mut &*stream).write_all(&bytes).is_err() || head.contains("Connection: close") {
+                return;
+            }
+        }
+    }
+
+    fn answer(&self, method: &str, path: &str) -> (String, Vec<u8>) {
+        let name = format!("{method} {path}");
+        let count = {
+            let mut asked = self.asked.lock().unwrap();
+            asked.push(name.clone());
+            asked.iter().filter(|other| **other == name).count() - 1
+        };
+        if let Some(special) = (self.rule)(method, path, count) {
+            return special;
+        }
+        if method != "GET" {
+            return ("405 Method Not Allowed".to_owned(), Vec::new());
+        }
+        match std::fs::read(self.dir.join(path.trim_start_matches('/'))) {
+            Ok(bytes) => ("200 OK".to_owned(), bytes),
+            Err(_) => ("404 Not Found".to_owned(), b"<html>".to_vec()),
+        }
+    }
+
+    fn asked(&self) -> Vec<String> {
+        self.asked.lock().unwrap().clone()
+    }
+}
+
+fn no_rule() -> Rule {
+    Box::new(|_, _, _| None)
+}
+
+fn sample_root() -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.samovar/sample");
+    root.canonicalize().expect(
+        "there is no sample store: run `cargo run -p xtask -- sample-store .samovar/sample`",
+    )
+}
+
+fn manifest() -> Value {
+    let text = std::fs::read_to_string(sample_root().join("sample.json")).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+fn sample(key: &str) -> String {
+    manifest()[key].as_str().unwrap().to_owned()
+}
+
+fn sample_closure() -> BTreeSet<String> {
+    let manifest = manifest();
+    let all = manifest["closure"].as_array().unwrap();
+    all.iter()
+        .map(|path| path.as_str().unwrap().to_owned())
+        .collect()
+}
+
+/// A cache of files with these closures of the sample, and its key.
+fn copied(paths: &[&str]) -> (tempfile::TempDir, String) {
+    let dir = tempfile::tempdir().unwrap();
+    let home = dir.path().join("home");
+    let nix = |program: &str| {
+        let mut command = Command::new(program);
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("NIX_") {
+                command.env_remove(name);
+            }
+        }
+        command
+            .env("HOME", &home)
+            .env("NIX_CONF_DIR", home.join("no-conf"))
+            .env("NIX_CONFIG", "experimental-features = nix-command\n")
+            .stdin(Stdio::null());
+        command
+    };
+    let (secret, public) = (dir.path().join("secret"), dir.path().join("public"));
+    let mut keys = nix("nix-store");
+    keys.args(["--generate-binary-cache-key", "any-1"]);
+    succeeds(keys.arg(&secret).arg(&public));
+    let cache = dir.path().join("cache");
+    let to = format!("file://{}?secret-key={}", cache.display(), secret.display());
+    let from = format!("local?root={}", sample_root().display());
+    let mut copy = nix("nix");
+    copy.args(["copy", "--no-check-sigs", "--from", &from, "--to", &to]);
+    succeeds(copy.args(paths));
+    let key = std::fs::read_to_string(public).unwrap().trim().to_owned();
+    (dir, key)
+}
+
+#[track_caller]
+fn succeeds(command: &mut Command) {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {output:?}");
+}
+
+#[track_caller]
+fn samovar(words: &[&str], code: i32) -> String {
+    let output: Output = Command::new(env!("CARGO_BIN_EXE_samovar"))
+        .args(words)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(code), "{words:?}: {errors}");
+    assert_eq!(errors.lines().count(), usize::from(code > 1), "{errors}");
+    match code {
+        0 | 1 => String::from_utf8(output.stdout).unwrap(),
+        _ => errors,
+    }
+}
+
+#[track_caller]
+fn check_order(report: &Value) {
+    let mut seen = HashSet::new();
+    for path in report["paths"].as_array().unwrap() {
+        seen.insert(path["path"].as_str().unwrap());
+        for reference in path["references"].as_array().unwrap() {
+            assert!(seen.contains(reference.as_str().unwrap()), "{path}");
+        }
+    }
+}
+
+#[test]
+fn a_closure_out_of_files() {
+    let top = sample("top");
+    let (dir, key) = copied(&[&top]);
+    let (addr, files) = Files::serve(&dir.path().join("cache"), no_rule());
+    let url = format!("http://{addr}/");
+    let report: Value =
+        serde_json::from_str(&samovar(&["closure", "--json", &url, &top], 0)).unwrap();
+    let paths = report["paths"].as_array().unwrap();
+    let found: BTreeSet<_> = paths
+        .iter()
+        .map(|path| path["path"].as_str().unwrap().to_owned())
+        .collect();
+    assert_eq!(found, sample_closure());
+    assert_eq!(paths.len(), found.len());
+    assert_eq!(paths.last().unwrap()["path"], top.as_str());
+    check_order(&report);
+    let sum = |key: &str| -> u64 { paths.iter().map(|path| path[key].as_u64().unwrap()).sum() };
+    assert_eq!(report["narSize"], sum("narSize"));
+    // Files are compressed, and say how large they are.
+    assert_eq!(report["downloadSize"], sum("downloadSize"));
+    assert_ne!(report["downloadSize"], report["narSize"]);
+    // Each path once, the root once more to see whether it is there, and one question in bulk.
+    let asked = files.asked();
+    let posts = asked
+        .iter()
+        .filter(|line| line.starts_with("POST "))
+        .count();
+    let narinfos = asked
+        .iter()
+        .filter(|line| line.ends_with(".narinfo"))
+        .count();
+    assert_eq!((posts, narinfos), (1, found.len() + 1));
+
+    let store = format!("local?root={}", sample_root().display());
+    let text = samovar(&["closure", "--store", &store, &url, &top], 0);
+    assert!(text.starts_with("0 paths, 0 B to download"), "{text}");
+    assert!(text.contains("331 in the local store"), "{text}");
+
+    samovar(&["closure", "--trusted-public-keys", &key, &url, &top], 0);
+    let other = "other-1:A6EHv/POEL4dcN0Y50vAmWfk1jCbpQ1fHdyGZBJVMbg=";
+    let both = format!("{other} {key}");
+    samovar(&["closure", "--trusted-public-keys", &both, &url, &top], 0);
+    let text = samovar(&["closure", "--trusted-public-keys", other, &url, &top], 1);
+    assert!(text.contains(&format!("untrusted  {top}\n")), "{text}");
+}
+
+#[test]
+fn what_is_missing_is_said() {
+    let top = sample("top");
+    let (dir, _) = copied(&[&top]);
+    let cache = dir.path().join("cache");
+    let gone = sample("no_references");
+    let hash_part = &gone["/nix/store/".len()..][..32];
+    std::fs::remove_file(cache.join(format!("{hash_part}.narinfo"))).unwrap();
+    let (addr, _) = Files::serve(&cache, no_rule());
+    let url = format!("http://{addr}");
+    let text = samovar(&["closure", &url, &top], 1);
+    assert!(text.contains(&format!("missing  {gone}\n")), "{text}");
+    let text = samovar(&["query", &url, &top, &gone, hash_part], 1);
+    assert_eq!(
+        text,
+        format!("present {top}\nabsent {gone}\nabsent {hash_part}\n")
+    );
+    assert_eq!(
+        samovar(&["query", &url, &top], 0),
+        format!("present {top}\n")
+    );
+    let text = samovar(&["closure", &url, &sample("absent")], 1);
+    assert!(
+        text.contains("0 paths") && text.contains("1 missing"),
+        "{text}"
+    );
+}
+
+/// Answers in bulk that are none, or are not whole, do no harm.
+#[test]
+fn answers_in_bulk_are_believed_only_when_they_are_whole() {
+    let text = sample("text");
+    let hash_part = text["/nix/store/".len()..][..32].to_owned();
+    let (dir, _) = copied(&[&text]);
+    let cache = dir.path().join("cache");
+    let narinfo = std::fs::read(cache.join(format!("{hash_part}.narinfo"))).unwrap();
+    let mut whole = format!("narinfos 1 1\npath {hash_part} {}\n", narinfo.len()).into_bytes();
+    whole.extend(narinfo);
+    whole.extend(b"end 1 0 0\n");
+    let cut = whole[..whole.len() - 5].to_vec();
+    let records = "200 OK\r\nContent-Type: text/x-nix-narinfos".to_owned();
+    // An application that answers everything with its page.
+    let page: Rule = Box::new(|method, _, _| {
+        let head = "200 OK\r\nContent-Type: text/html".to_owned();
+        (method == "POST").then(|| (head, b"<html>".to_vec()))
+    });
+    let cut_closure: Rule = {
+        let (records, cut) = (records.clone(), cut.clone());
+        Box::new(move |method, path, _| match (method, path) {
+            ("POST", _) => Some((records.clone(), whole.clone())),
+            (_, path) if path.starts_with("/closure/") => Some((records.clone(), cut.clone())),
+            _ => None,
+        })
+    };
+    for rule in [page, cut_closure] {
+        let (addr, files) = Files::serve(&cache, rule);
+        let report = samovar(&["closure", "--json", &format!("http://{addr}"), &text], 0);
+        let report: Value = serde_json::from_str(&report).unwrap();
+        assert_eq!(report["count"], 2);
+        check_order(&report);
+        assert!(files.asked().iter().any(|line| line.ends_with(".narinfo")));
+    }
+    let cut_list: Rule =
+        Box::new(move |method, _, _| (method == "POST").then(|| (records.clone(), cut.clone())));
+    let (addr, _) = Files::serve(&cache, cut_list);
+    let error = samovar(&["query", &format!("http://{addr}"), &text], 3);
+    assert!(error.contains("broken"), "{error}");
+}
+
+#[test]
+fn a_server_that_says_later_is_asked_later() {
+    let text = sample("text");
+    let (dir, _) = copied(&[&text]);
+    let rule: Rule = Box::new(|_, path, count| {
+        let is_early = count < 2 && path.ends_with(".narinfo");
+        let head = "503 Service Unavailable\r\nRetry-After: 0".to_owned();
+        is_early.then(|| (head, Vec::new()))
+    });
+    let (addr, _) = Files::serve(&dir.path().join("cache"), rule);
+    samovar(&["query", &format!("http://{addr}"), &text], 0);
+}
+
+#[test]
+fn whoever_errs_is_named() {
+    let text = sample("text");
+    let (dir, _) = copied(&[&text]);
+    let cache = dir.path().join("cache");
+    let (addr, _) = Files::serve(&cache, no_rule());
+    let url = format!("http://{addr}");
+    assert!(samovar(&["closure", &url], 2).contains("paths"));
+    assert!(samovar(&["query", &url, "nonsense"], 3).contains("\"nonsense\""));
+    assert!(samovar(&["query", "ftp://example.org", &text], 3).contains("http://"));
+    let elsewhere = format!("{url}/elsewhere");
+    assert!(samovar(&["query", &elsewhere, &text], 3).contains("is answered with 404"));
+    let store = format!("local?root={}", dir.path().display());
+    let error = samovar(&["closure", "--store", &store, &url, &text], 3);
+    assert!(error.contains("no Nix database"), "{error}");
+    // Another path's narinfo.
+    let reference = sample("text_reference");
+    let [from, to] = [&reference, &text]
+        .map(|path| cache.join(format!("{}.narinfo", &path["/nix/store/".len()..][..32])));
+    std::fs::copy(from, to).unwrap();
+    let error = samovar(&["query", &url, &text], 3);
+    assert!(error.contains("with the narinfo of"), "{error}");
+    let nobody = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let error = samovar(&["query", &format!("http://{nobody}"), &text], 3);
+    assert!(error.contains("cannot be asked"), "{error}");
+}
+
+#[test]
+fn help_and_version() {
+    assert!(samovar(&["--help"], 0).contains("samovar closure"));
+    assert!(samovar(&["closure", "-h"], 0).contains("Exit codes"));
+    assert!(samovar(&["--version"], 0).starts_with("samovar 0."));
+}
