@@ -173,3 +173,34 @@ fn a_clone_goes_on_from_the_same_offset() {
     };
     assert_eq!(tail(nar), tail(bookmark));
 }
+
+#[test]
+fn resumed_inside_a_directory_it_goes_on_as_before() {
+    let mut out = Vec::new();
+    let mut nar = Encoder::new();
+    nar.begin(&mut out).unwrap();
+    nar.begin_directory(&mut out).unwrap();
+    nar.entry(&mut out, b"d").unwrap();
+    nar.begin_directory(&mut out).unwrap();
+    let mut resumed = Encoder::resume(nar.offset(), [&b"d"[..]]).unwrap();
+    let mut resumed_out = out.clone();
+    for (nar, out) in [(&mut nar, &mut out), (&mut resumed, &mut resumed_out)] {
+        nar.entry(out, b"l").unwrap();
+        nar.symlink(out, b"t").unwrap();
+        nar.end_entry(out).unwrap();
+        nar.end_directory(out).unwrap();
+        nar.end_entry(out).unwrap();
+        // The names above are known.
+        assert!(matches!(nar.entry(out, b"d"), Err(EncodeError::Name(_))));
+        nar.entry(out, b"e").unwrap();
+        nar.symlink(out, b"t").unwrap();
+        nar.end_entry(out).unwrap();
+        nar.end_directory(out).unwrap();
+    }
+    assert_eq!(resumed_out, out);
+    assert_eq!(resumed.finish(), nar.finish());
+    for name in [&b""[..], b"..", b"a/b"] {
+        let refused = Encoder::resume(100, [name]);
+        assert!(matches!(refused, Err(EncodeError::Name(_))));
+    }
+}
