@@ -17,6 +17,9 @@ const COSTS: [Quantity; 5] = [
 /// How fast it is.
 const SPEEDS: [Quantity; 3] = [Quantity::Rate, Quantity::MbPerSecond, Quantity::WallMs];
 
+/// What would be shown as 1.00 is a tie.
+const TIE: f64 = 1.005;
+
 /// Ours over another's, turned so that less than 1 is always ahead.
 #[derive(Debug, Clone, PartialEq)]
 struct Ratio {
@@ -151,7 +154,8 @@ fn unit(quantity: Quantity) -> &'static str {
 
 /// What is behind a peer, the worst first.
 fn losses(name: &str, ratios: &[Ratio]) -> String {
-    let mut behind: Vec<&Ratio> = ratios.iter().filter(|ratio| ratio.value > 1.0).collect();
+    let is_behind = |ratio: &&Ratio| ratio.value >= TIE;
+    let mut behind: Vec<&Ratio> = ratios.iter().filter(is_behind).collect();
     behind.sort_by(|one, other| other.value.total_cmp(&one.value));
     let mut text = format!(
         "{name} is behind a peer in {} of {} ratios",
