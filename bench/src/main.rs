@@ -124,7 +124,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     );
     let machine = machine::describe(&how, &load_before);
     let text = report::markdown(&machine, &remarks, &results);
-    println!("{text}");
+    print!("{text}");
     if let Some(folder) = &arguments.out {
         report::write(folder, &text, &machine, &results, &contenders)?;
     }

@@ -14,13 +14,14 @@ use crate::{chart, summary, table};
 pub(crate) fn markdown(machine: &str, remarks: &[String], results: &Results) -> String {
     let mut text = format!("{machine}\n");
     for remark in remarks {
-        text.push_str(&format!("{remark}  \n"));
+        text.push_str(&format!("* {remark}\n"));
     }
     format!(
-        "{text}\n{}{}",
+        "{}\n\n{}{}",
+        text.trim_end(),
         summary::render(results),
-        table::render(results)
-    )
+        table::render(results).trim_end()
+    ) + "\n"
 }
 
 /// Writes `table.md`, `chart.svg` and `results.json` into `folder`.
@@ -104,6 +105,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let results = with_gaps();
         let text = markdown("a machine", &["a remark".into()], &results);
+        // It is put into the repository as it is.
+        assert!(!text.contains("\n\n\n") && !text.contains(" \n"), "{text}");
+        assert!(text.ends_with('\n') && !text.ends_with("\n\n"), "{text}");
         write(folder.path(), &text, "a machine", &results, &[]).unwrap();
         for name in ["table.md", "chart.svg", "results.json"] {
             assert!(

@@ -162,7 +162,7 @@ fn losses(name: &str, ratios: &[Ratio]) -> String {
         behind.len(),
         ratios.len()
     );
-    text.push_str(if behind.is_empty() { ".\n\n" } else { ":\n\n" });
+    text.push_str(if behind.is_empty() { ".\n" } else { ":\n\n" });
     for ratio in behind {
         writeln!(
             text,

@@ -28,14 +28,16 @@ fn render_section(results: &Results, section: Section) -> String {
     }
     // A String never fails to take text.
     for (index, reason) in reasons.iter().enumerate() {
-        writeln!(text, "<sup>{}</sup> {reason}  ", index + 1).ok();
+        writeln!(text, "* <sup>{}</sup> {reason}", index + 1).ok();
     }
-    for row in not_asked {
+    for row in &not_asked {
         let gap = row.cells.iter().find_map(|cell| cell.gap.as_ref());
         let why = gap.map_or("no server", why);
-        writeln!(text, "Not measured: {} ({why}).  ", row.name).ok();
+        writeln!(text, "* Not measured: {} ({why}).", row.name).ok();
     }
-    text.push('\n');
+    if !reasons.is_empty() || !not_asked.is_empty() {
+        text.push('\n');
+    }
     text
 }
 
