@@ -144,10 +144,10 @@ fn shown(ratio: Option<&Ratio>, worst: f64) -> String {
 
 fn unit(quantity: Quantity) -> &'static str {
     match quantity {
-        Quantity::ServerCpuUs => "µs",
-        Quantity::ServerCpuPerGb => "s/GB",
-        Quantity::ServerCpuMs => "ms",
-        Quantity::PssMib => "MiB",
+        Quantity::ServerCpuUs => " µs",
+        Quantity::ServerCpuPerGb => " s/GB",
+        Quantity::ServerCpuMs => " ms",
+        Quantity::PssMib => " MiB",
         _ => "",
     }
 }
