@@ -112,7 +112,7 @@ impl<'row> Line<'row> {
 
     fn render(&self, worst: f64) -> String {
         let mut text = format!(
-            "| {} | {} {} |",
+            "| {} | {}{} |",
             self.row,
             number(self.ours),
             unit(self.unit)
