@@ -3,6 +3,8 @@
 //! | variable | meaning |
 //! | --- | --- |
 //! | `NIX_SECRET_KEY_FILE` | file of the key to sign with; set but empty is an error at start |
+//! | `NIX_SERVE_NAR_CACHE`, `NIX_SERVE_NAR_CACHE_SIZE` | as `--nar-cache`, `--nar-cache-size` |
+//! | `CACHE_DIRECTORY` | the service manager's: the default of `--nar-cache` |
 //! | `PLACK_ENV`, `SERVER_STARTER_PORT` | without effect here, remarked on |
 //!
 //! `NIX_REMOTE`, `NIX_STORE_DIR` and their kin are read by `samovar_store::Settings`.
@@ -14,7 +16,8 @@
 //!
 //! nix-serve, `nix-serve.psgi` and its wrapper; Nix 2.31, `globals.cc`; Starman 0.4016.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 /// The variables that matter. Empty ones count as not set, except the key's.
@@ -25,6 +28,12 @@ pub struct Environment {
     pub secret_key_file: Option<PathBuf>,
     /// `STARMAN_DEBUG`, by Perl's idea of truth.
     pub debug: bool,
+    /// `NIX_SERVE_NAR_CACHE`.
+    pub nar_cache: Option<PathBuf>,
+    /// `NIX_SERVE_NAR_CACHE_SIZE`, in bytes.
+    pub nar_cache_size: Option<u64>,
+    /// `CACHE_DIRECTORY` of the service manager; the first, where it names several.
+    pub cache_directory: Option<PathBuf>,
     /// Remarks, one line each, to be printed once.
     pub warnings: Vec<&'static str>,
 }
@@ -45,7 +54,20 @@ impl Environment {
         if filled("SERVER_STARTER_PORT").is_some() {
             warnings.push("SERVER_STARTER_PORT has no effect: sockets are taken from LISTEN_FDS");
         }
+        let nar_cache_size = filled("NIX_SERVE_NAR_CACHE_SIZE");
+        let nar_cache_len = nar_cache_size
+            .as_ref()
+            .and_then(|text| text.to_str()?.trim().parse().ok());
+        if nar_cache_size.is_some() && nar_cache_len.is_none() {
+            warnings.push("NIX_SERVE_NAR_CACHE_SIZE is not a number of bytes: it has no effect");
+        }
         Self {
+            nar_cache: filled("NIX_SERVE_NAR_CACHE").map(PathBuf::from),
+            nar_cache_size: nar_cache_len,
+            cache_directory: filled("CACHE_DIRECTORY").map(|names| {
+                let mut names = names.as_bytes().split(|byte| *byte == b':');
+                OsStr::from_bytes(names.next().unwrap_or_default()).into()
+            }),
             secret_key_file: lookup("NIX_SECRET_KEY_FILE").map(PathBuf::from),
             debug: filled("STARMAN_DEBUG").is_some_and(|value| value != "0"),
             warnings,
@@ -86,7 +108,13 @@ mod tests {
             ("STARMAN_DEBUG", "1"),
             ("PLACK_ENV", "development"),
             ("SERVER_STARTER_PORT", "5000=3"),
+            ("NIX_SERVE_NAR_CACHE", "/n"),
+            ("NIX_SERVE_NAR_CACHE_SIZE", "7"),
+            ("CACHE_DIRECTORY", "/c:/d"),
         ]);
+        assert_eq!(environment.nar_cache, Some("/n".into()));
+        assert_eq!(environment.nar_cache_size, Some(7));
+        assert_eq!(environment.cache_directory, Some("/c".into()));
         assert_eq!(environment.secret_key_file, Some("/k".into()));
         assert!(environment.debug);
         assert_eq!(environment.warnings.len(), 2);

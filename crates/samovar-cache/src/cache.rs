@@ -24,6 +24,7 @@ use crate::answers::{
 };
 use crate::bulk;
 use crate::closure::Closures;
+use crate::kept::{KeptNars, KeptSpace};
 use crate::narinfos::Narinfos;
 use crate::observer::Observer;
 use crate::plans::Plans;
@@ -45,6 +46,8 @@ pub struct Config {
     pub rendered_memory_len: usize,
     /// Memory for small NARs, in bytes.
     pub small_nar_memory_len: usize,
+    /// Where NARs of many small files are kept; `None`: nowhere.
+    pub kept_space: Option<KeptSpace>,
 }
 
 impl Default for Config {
@@ -55,6 +58,7 @@ impl Default for Config {
             key: None,
             rendered_memory_len: 32 << 20,
             small_nar_memory_len: 32 << 20,
+            kept_space: None,
         }
     }
 }
@@ -69,6 +73,7 @@ pub struct Cache {
     ahead: OnceLock<Ahead>,
     pub(crate) plans: Plans,
     pub(crate) small_nars: SmallNars,
+    pub(crate) kept_nars: Option<KeptNars>,
     pub(crate) closures: Closures,
     pub(crate) under_way: Arc<UnderWay>,
     pub(crate) observer: Arc<dyn Observer>,
@@ -120,6 +125,10 @@ impl Cache {
             ahead: OnceLock::new(),
             plans: Plans::default(),
             small_nars: SmallNars::new(config.small_nar_memory_len),
+            // Without a thread, without copies.
+            kept_nars: config
+                .kept_space
+                .and_then(|space| KeptNars::start(space, Arc::clone(&observer)).ok()),
             closures: Closures::default(),
             under_way: Arc::default(),
             observer,

@@ -24,6 +24,7 @@ mod answers;
 mod bulk;
 mod cache;
 mod closure;
+mod kept;
 mod key_file;
 mod listings;
 mod log;
@@ -42,6 +43,7 @@ mod small_nars;
 mod trouble;
 
 pub use cache::{Cache, Config, Local};
+pub use kept::KeptSpace;
 pub use key_file::{KeyFileError, LoadedKey, load_key};
 pub use observer::{Observer, Silent};
 /// The key that a cache signs with.

@@ -10,6 +10,7 @@ use samovar_store::StoreError;
 
 use crate::answers::{no_path, unavailable, wrong_hash};
 use crate::cache::Cache;
+use crate::kept::{KeptBody, wrong_contents};
 use crate::nar_body::NarBody;
 use crate::registration::Registration;
 use crate::small_nars::{self, SmallNar, SmallNarBody};
@@ -56,11 +57,16 @@ impl Cache {
                 Ok(prepared) => small_body(prepared, (start, end)),
                 Err(error) => return self.unreadable(&registration, error),
             }
+        } else if let Some(kept) = self.kept(&info.nar_hash, (start, end)) {
+            Body::Source(Box::new(kept))
         } else {
             let tree = self.store.tree(&info.path)?;
             match self.nar_from(&registration, &tree, start) {
                 Ok(reader) => {
-                    let body = NarBody::new(reader, (start, end), size, registration);
+                    let is_whole = status == Status::OK && head.method() == Method::Get;
+                    let kept_nars = self.kept_nars.as_ref().filter(|_| is_whole);
+                    let recording = kept_nars.and_then(|kept| kept.record(&info.nar_hash, size));
+                    let body = NarBody::new(reader, (start, end), size, registration, recording);
                     Body::Source(Box::new(body))
                 }
                 Err(error) => return self.unreadable(&registration, error),
@@ -75,6 +81,10 @@ impl Cache {
             }
             _ => response,
         })
+    }
+
+    fn kept(&self, nar_hash: &NarHash, range: (u64, u64)) -> Option<KeptBody> {
+        self.kept_nars.as_ref()?.body(nar_hash, range)
     }
 
     /// A small NAR from memory, where it is from now on.
@@ -135,11 +145,4 @@ fn small_body(prepared: Arc<Prepared>, (start, end): (u64, u64)) -> Body {
     let within = |offset| usize::try_from(offset).unwrap_or(usize::MAX);
     let (at, end) = (within(start), within(end));
     Body::Source(Box::new(SmallNarBody { prepared, at, end }))
-}
-
-fn wrong_contents() -> io::Error {
-    io::Error::new(
-        io::ErrorKind::InvalidData,
-        "NAR has another hash than the registered one",
-    )
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use samovar_http::{Batch, Progress, Source};
 use samovar_store::{NarReader, NarSink};
 
+use crate::kept::Recording;
 use crate::registration::Registration;
 
 /// Contents from this length on go from the page cache to the socket. Shorter ones cost less when
@@ -28,6 +29,8 @@ pub(crate) struct NarBody {
     /// Whether the last byte of the range is the last of the NAR.
     reaches_end: bool,
     registration: Registration,
+    /// A copy for the next ones, as long as it is worth it.
+    recording: Option<Recording>,
 }
 
 impl NarBody {
@@ -37,6 +40,7 @@ impl NarBody {
         (start, end): (u64, u64),
         size: u64,
         registration: Registration,
+        recording: Option<Recording>,
     ) -> Self {
         let len = end.saturating_sub(start);
         Self {
@@ -45,10 +49,34 @@ impl NarBody {
             left: len,
             reaches_end: end == size,
             registration,
+            recording,
         }
     }
 
+    /// Adds the next bytes to the batch, and to the copy, too.
+    fn record(&mut self, batch: &mut Batch) -> io::Result<()> {
+        while self.left > 0 && batch.room_len() > 0 {
+            let Some(recording) = self.recording.take() else {
+                break;
+            };
+            let room = batch.room();
+            let wanted = usize::try_from(self.left).unwrap_or(usize::MAX);
+            let wanted = wanted.min(room.len());
+            let filled = self.reader.fill(&mut room[..wanted])?;
+            if filled == 0 {
+                return Err(wrong_size("shorter"));
+            }
+            self.recording = recording.write(&room[..filled], self.reader.file_count());
+            batch.advance(filled);
+            self.left -= filled as u64;
+        }
+        Ok(())
+    }
+
     fn fill(&mut self, batch: &mut Batch) -> io::Result<Progress> {
+        if self.recording.is_some() {
+            self.record(batch)?;
+        }
         let mut sink = BatchSink::new(batch);
         while self.left > 0 && !sink.room().is_empty() {
             let pulled = self.reader.pull(&mut sink, self.left)?;
@@ -70,6 +98,9 @@ impl NarBody {
                 io::ErrorKind::NotFound,
                 "path was collected or registered anew on the way",
             ));
+        }
+        if let Some(recording) = self.recording.take() {
+            recording.finish(&self.registration);
         }
         Ok(Progress::End)
     }

@@ -17,6 +17,10 @@ pub trait Observer: samovar_http::Observer + 'static {
 
     /// The files of a valid path are not what its row says.
     fn path_damaged(&self, path: &dyn fmt::Display, error: &dyn fmt::Display);
+
+    /// NARs are not kept, because their copies cannot be written or read; they are served all the
+    /// same. Said once until one is kept.
+    fn not_kept(&self, error: &dyn fmt::Display);
 }
 
 /// Tells nobody.
@@ -33,4 +37,6 @@ impl Observer for Silent {
     fn path_failed(&self, _: &dyn fmt::Display, _: &dyn fmt::Display) {}
 
     fn path_damaged(&self, _: &dyn fmt::Display, _: &dyn fmt::Display) {}
+
+    fn not_kept(&self, _: &dyn fmt::Display) {}
 }

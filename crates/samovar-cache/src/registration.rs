@@ -14,6 +14,7 @@ use crate::observer::Observer;
 ///
 /// Files are read after the row, so a path that is collected and registered anew meanwhile could
 /// give an answer that is half of one and half of the other. Asking again at the end tells.
+#[derive(Clone)]
 pub(crate) struct Registration {
     pub(crate) info: PathInfo,
     /// The state of the store before the row was read: while it lasts, nobody need be asked.

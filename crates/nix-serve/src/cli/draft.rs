@@ -147,6 +147,10 @@ impl Draft {
             OptionId::Listen => self.take_listen(text),
             OptionId::LogFormat => set(&mut options.log_format, log_format(text).map(Some)),
             OptionId::MaxRequests => self.take_max_requests(text),
+            OptionId::NarCache => set(&mut options.nar_cache, Some(Some(text.into()))),
+            OptionId::NarCacheSize => {
+                set(&mut options.nar_cache_size, value::count(text).map(Some))
+            }
             OptionId::Path => set(&mut options.path_prefix, value::url_prefix(text)),
             OptionId::Pid => set(&mut options.pid_file, Some(Some(text.into()))),
             OptionId::Port => set(&mut self.port, port(text).map(Some)),

@@ -57,6 +57,11 @@ pub struct Options {
     pub priority: Option<u32>,
     /// Store URI. Default: `NIX_REMOTE`.
     pub store: Option<String>,
+    /// Where NARs of many small files are kept. Default: `NIX_SERVE_NAR_CACHE`, or the service
+    /// manager's `CACHE_DIRECTORY`, or `/var/tmp`.
+    pub nar_cache: Option<PathBuf>,
+    /// Bytes of them; 0 for none. Default: `NIX_SERVE_NAR_CACHE_SIZE`, or the cache's.
+    pub nar_cache_size: Option<u64>,
 }
 
 impl Options {
@@ -118,6 +123,8 @@ impl Default for Options {
             path_prefix: String::new(),
             priority: None,
             store: None,
+            nar_cache: None,
+            nar_cache_size: None,
         }
     }
 }

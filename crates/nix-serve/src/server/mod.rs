@@ -14,6 +14,7 @@
 //! | TERM, INT | the same, but ends after [`STOP_TIME`]; the second one ends at once |
 
 mod bind;
+mod kept;
 mod observer;
 mod throttle;
 
@@ -125,6 +126,7 @@ fn serve(
         priority: options.priority.unwrap_or(30),
         path_prefix: options.path_prefix.clone(),
         key,
+        kept_space: kept::space(options, environment, errors)?,
         ..Config::default()
     };
     raise_descriptor_limit();

@@ -150,4 +150,10 @@ impl Observer for Logs {
         );
         self.say(&self.paths, Level::Error, message);
     }
+
+    fn not_kept(&self, error: &dyn fmt::Display) {
+        self.errors.warning(format_args!(
+            "NARs are not kept in --nar-cache, and served from their files: {error}"
+        ));
+    }
 }

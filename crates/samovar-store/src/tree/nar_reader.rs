@@ -102,6 +102,8 @@ struct FileSource {
     temperature: Temperature,
     /// Present while the reader looks ahead.
     reservation: Option<Reservation>,
+    /// Files whose contents were begun.
+    file_count: u64,
 }
 
 /// Whether contents come from memory, as far as reads have told.
@@ -128,6 +130,7 @@ impl NarReader {
             segments: Segments::new(steps, bookmark)?,
             temperature,
             reservation: None,
+            file_count: 0,
         };
         Ok(Self {
             source: Source::Files(Box::new(files)),
@@ -149,6 +152,15 @@ impl NarReader {
     #[must_use]
     pub fn position(&self) -> u64 {
         self.position
+    }
+
+    /// How many files with contents were begun; 0 where a daemon sends them, which does not tell.
+    #[must_use]
+    pub fn file_count(&self) -> u64 {
+        match &self.source {
+            Source::Files(files) => files.file_count,
+            Source::Daemon(_) => 0,
+        }
     }
 
     /// Fills the buffer with the next bytes and says how many there are: 0 at the end of the NAR.
@@ -254,6 +266,7 @@ impl FileSource {
                 }
                 Some(Segment::Contents { file, start, size }) => {
                     let left = *size - *start;
+                    self.file_count += u64::from(*start == 0);
                     let range_len = sink.range_len(left).min(left).min(len_max - pulled);
                     if range_len > 0 {
                         if *start == 0 {

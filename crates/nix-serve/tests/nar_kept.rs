@@ -1,0 +1,277 @@
+//! The NAR of a tree of many small files is kept as one file without a name: right to the bit for
+//! whoever asks next, never instead of what the store says now, and nothing is left behind.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use support::connection::Connection;
+use support::{OwnStore, ServerProcess, eventually, hash_part, local, nix, nix_serve, output};
+
+/// Contents of a tree worth keeping: small files, and more than is sent from memory.
+const FILE_COUNT: usize = 120;
+const FILE_LEN: usize = 4000;
+
+struct Scene {
+    store: OwnStore,
+    directory: tempfile::TempDir,
+    server: ServerProcess,
+}
+
+impl Scene {
+    /// A server that may keep `len_max` bytes.
+    fn new(len_max: u64) -> Self {
+        let store = OwnStore::new();
+        let directory = tempfile::tempdir().unwrap();
+        let server = start(&store, directory.path(), len_max);
+        Self {
+            store,
+            directory,
+            server,
+        }
+    }
+
+    fn add(&self, name: &str, file_count: usize, file_len: usize) -> (String, Vec<u8>) {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().join(name);
+        fs::create_dir(&dir).unwrap();
+        for number in 0..file_count {
+            let mut contents = format!("{name} {number}\n").into_bytes();
+            contents.resize(file_len, b'x');
+            fs::write(dir.join(format!("{number:04}")), contents).unwrap();
+        }
+        let path = self.store.add(&dir);
+        let nar = dump(&self.store, &path);
+        (path, nar)
+    }
+
+    /// Copies that the server holds, those it is at included.
+    fn held_count(&self) -> usize {
+        let fds = format!("/proc/{}/fd", self.server.child.id());
+        let links = fs::read_dir(fds).unwrap().filter_map(Result::ok);
+        let targets = links.filter_map(|link| fs::read_link(link.path()).ok());
+        targets
+            .filter(|target| target.starts_with(self.directory.path()))
+            .filter(|target| target.to_string_lossy().ends_with(" (deleted)"))
+            .count()
+    }
+
+    /// Changes a file behind the store's back, so that only a copy still gives the old bytes.
+    fn damage(&self, path: &str) {
+        let file = self.store.real(path).join("0007");
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+        let len = usize::try_from(fs::metadata(&file).unwrap().len()).unwrap();
+        fs::write(&file, vec![b'!'; len]).unwrap();
+    }
+}
+
+fn start(store: &OwnStore, directory: &Path, len_max: u64) -> ServerProcess {
+    let mut command = nix_serve();
+    command.args(["--store", &local(store.root()), "--nar-cache"]);
+    command.arg(directory);
+    ServerProcess::start(command.args(["--nar-cache-size", &len_max.to_string()]))
+}
+
+fn dump(store: &OwnStore, path: &str) -> Vec<u8> {
+    let mut dump = nix("nix-store", store.root());
+    dump.arg("--dump").arg(store.real(path));
+    dump.output().unwrap().stdout
+}
+
+fn url(path: &str) -> String {
+    format!("/nar/{}.nar", hash_part(path))
+}
+
+#[test]
+fn what_was_sent_once_is_sent_from_the_copy_ranges_too() {
+    let scene = Scene::new(1 << 30);
+    let (path, nar) = scene.add("tree", FILE_COUNT, FILE_LEN);
+    let mut connection = Connection::open(scene.server.addr);
+    assert_eq!(scene.held_count(), 0);
+    assert!(connection.get(&url(&path)).body == nar);
+    scene.damage(&path);
+    // The copy is compared before it is used.
+    eventually("it is kept", || connection.get(&url(&path)).body == nar);
+    assert_eq!(scene.held_count(), 1);
+    let head = connection.request("HEAD", &url(&path), &[]);
+    assert_eq!(head.header("content-length"), Some(&*nar.len().to_string()));
+    let end = nar.len();
+    for range in [
+        0..1,
+        5..end,
+        end - 1..end,
+        300_000..300_001,
+        100_000..400_000,
+    ] {
+        let field = format!("Range: bytes={}-{}", range.start, range.end - 1);
+        let answer = connection.request("GET", &url(&path), &[&field]);
+        assert_eq!(answer.status, 206, "{range:?}");
+        assert!(answer.body == nar[range.clone()], "{range:?}");
+    }
+}
+
+#[test]
+fn what_the_store_says_now_decides() {
+    let scene = Scene::new(1 << 30);
+    let (path, nar) = scene.add("tree", FILE_COUNT, FILE_LEN);
+    let mut connection = Connection::open(scene.server.addr);
+    let old_url = scene.server.nar_url(&path);
+    assert!(connection.get(&old_url).body == nar);
+    eventually("it is kept", || scene.held_count() == 1);
+    // Repaired in place: the same contents in other files.
+    let database = scene.store.database();
+    let delete = format!("delete from ValidPaths where path = '{path}'");
+    scene.damage(&path);
+    output(Command::new("sqlite3").arg(&database).arg(delete));
+    for url in [&old_url, &url(&path)] {
+        assert_eq!(connection.get(url).status, 404, "{url}");
+    }
+    scene.store.register(&path);
+    let new = dump(&scene.store, &path);
+    assert!(new != nar && new.len() == nar.len());
+    assert_eq!(connection.get(&old_url).status, 404);
+    for _ in 0..3 {
+        assert!(connection.get(&url(&path)).body == new);
+    }
+    eventually("both are kept", || scene.held_count() == 2);
+    assert!(connection.get(&url(&path)).body == new);
+    scene.store.run("nix-store", &["--delete", &path]);
+    assert_eq!(connection.get(&url(&path)).status, 404);
+}
+
+#[test]
+fn damaged_files_make_no_copy_and_are_reported() {
+    let mut scene = Scene::new(1 << 30);
+    let (path, nar) = scene.add("tree", FILE_COUNT, FILE_LEN);
+    scene.damage(&path);
+    let mut connection = Connection::open(scene.server.addr);
+    // Its size is right: a client has to compare the hash.
+    assert!(connection.get(&url(&path)).body != nar);
+    scene
+        .server
+        .wait_for_line("is not what its registration says");
+    eventually("the copy is gone", || scene.held_count() == 0);
+}
+
+#[test]
+fn a_download_that_breaks_off_leaves_no_copy() {
+    let scene = Scene::new(1 << 30);
+    let (path, nar) = scene.add("tree", 1500, 16_000);
+    for _ in 0..3 {
+        let mut connection = Connection::open(scene.server.addr);
+        // Until the copy before is really gone, there is no other.
+        eventually("it is at it", || {
+            connection = Connection::open(scene.server.addr);
+            assert_eq!(connection.begin("GET", &url(&path), &[]).status, 200);
+            scene.held_count() == 1
+        });
+        // Meanwhile others are served, and make no second copy.
+        let field = "Range: bytes=7-70000";
+        let mut other = Connection::open(scene.server.addr);
+        let answer = other.request("GET", &url(&path), &[field]);
+        assert!(answer.body == nar[7..=70_000]);
+        assert_eq!(scene.held_count(), 1);
+        drop(connection);
+        eventually("the copy is gone", || scene.held_count() == 0);
+    }
+}
+
+#[test]
+fn half_of_the_space_is_the_most_for_one_and_the_least_used_makes_room() {
+    let mut scene = Scene::new(0);
+    let (first, nar) = scene.add("first", FILE_COUNT, FILE_LEN);
+    let (second, second_nar) = scene.add("second", FILE_COUNT, FILE_LEN);
+    let (third, _) = scene.add("third", FILE_COUNT, FILE_LEN);
+    let len = nar.len() as u64;
+    for (len_max, count) in [(0, 0), (2 * len - 1, 0), (2 * len, 1)] {
+        scene.server = start(&scene.store, scene.directory.path(), len_max);
+        assert!(scene.server.get(&url(&first)).body == nar);
+        eventually("as many as allowed", || scene.held_count() == count);
+    }
+    scene.server.get(&url(&second));
+    eventually("there is room for two", || scene.held_count() == 2);
+    for (path, nar) in [(&second, &second_nar), (&first, &nar)] {
+        scene.damage(path);
+        eventually("it is kept", || scene.server.get(&url(path)).body == *nar);
+    }
+    // The first was used last, so the second has to go.
+    scene.server.get(&url(&third));
+    eventually("two again", || scene.held_count() == 2);
+    assert!(scene.server.get(&url(&first)).body == nar);
+}
+
+#[test]
+fn a_few_large_files_and_a_short_nar_are_not_worth_it() {
+    let scene = Scene::new(1 << 30);
+    let mut connection = Connection::open(scene.server.addr);
+    for (name, file_count, file_len) in [("large", 8, 200_000), ("short", 30, 8_000)] {
+        let (path, nar) = scene.add(name, file_count, file_len);
+        for _ in 0..2 {
+            assert!(connection.get(&url(&path)).body == nar);
+            assert_eq!(scene.held_count(), 0, "{name}");
+        }
+    }
+}
+
+#[test]
+fn nothing_is_left_behind_even_by_a_killed_server() {
+    let mut scene = Scene::new(1 << 30);
+    let (path, nar) = scene.add("tree", FILE_COUNT, FILE_LEN);
+    assert!(scene.server.get(&url(&path)).body == nar);
+    eventually("it is kept", || scene.held_count() == 1);
+    let is_empty = || {
+        fs::read_dir(scene.directory.path())
+            .unwrap()
+            .next()
+            .is_none()
+    };
+    assert!(is_empty());
+    scene.server.signal("KILL");
+    scene.server.child.wait().unwrap();
+    assert!(is_empty());
+}
+
+#[test]
+fn a_directory_that_cannot_be_used_is_said_at_start() {
+    let store = OwnStore::new();
+    let mut command = nix_serve();
+    command.args(["--store", &local(store.root())]);
+    command.args(["--nar-cache", "/nowhere/at/all"]);
+    let output = command.output().unwrap();
+    assert!(!output.status.success());
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert!(text.contains("--nar-cache"), "{text}");
+}
+
+/// A file system of its own, too small, for a server in namespaces of its own.
+#[test]
+fn a_full_disk_is_no_error_of_the_answer() {
+    let store = OwnStore::new();
+    let directory = tempfile::tempdir().unwrap();
+    let scene_dir = directory.path().to_str().unwrap();
+    let script = "mount -t tmpfs -o size=300k none \"$1\" && shift && exec \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "--mount", "sh", "-c", script]);
+    command.args(["sh", scene_dir, env!("CARGO_BIN_EXE_nix-serve")]);
+    command.args(["--store", &local(store.root()), "--nar-cache", scene_dir]);
+    command.args(["--nar-cache-size", "1000000000"]);
+    command.stderr(std::process::Stdio::piped());
+    let server = ServerProcess::start(&mut command);
+    let mut scene = Scene {
+        store,
+        directory,
+        server,
+    };
+    let (path, nar) = scene.add("tree", FILE_COUNT, FILE_LEN);
+    for _ in 0..2 {
+        assert!(scene.server.get(&url(&path)).body == nar);
+    }
+    scene.server.wait_for_line("NARs are not kept");
+    assert_eq!(scene.held_count(), 0);
+}

@@ -1,0 +1,186 @@
+//! NARs of trees of small files, kept as one file each.
+//!
+//! # Theory of operation
+//!
+//! Such a NAR costs what opening its files costs. The first one who gets it whole leaves a copy in
+//! a file without a name: nothing has to be cleaned up, whatever ends the process, and nothing on
+//! the disk is trusted after a start. A thread of low priority then compares the copy with the
+//! registered hash. Only what is right is kept, so it is right for ever, whatever becomes of the
+//! files: the next ones who ask, for a range too, get it from the page cache by sendfile.
+//!
+//! Keeping is never worth an error: what cannot be written is not kept.
+//!
+//! # Limits
+//!
+//! | what | value | why |
+//! | --- | --- | --- |
+//! | bytes, in sum | 1 GiB, or an eighth of what is free there if that is less | or as asked for |
+//! | a NAR | half of that; 256 KiB at least | not one for all; one buffer costs little |
+//! | its files | 32 KiB on average, but for 256 KiB | above, writing and hashing costs more than opening |
+//! | copies | a 32nd of the descriptors, 4096 at most | one each |
+//! | after an error | a minute | a full disk need not be tried with each request |
+
+mod check;
+mod recording;
+mod table;
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, openat};
+use rustix::io::Errno;
+use samovar_http::{Batch, Progress, Source};
+use samovar_nix::NarHash;
+
+use crate::observer::Observer;
+use check::Checker;
+pub(crate) use check::wrong_contents;
+pub(crate) use recording::Recording;
+use table::{Kept, Table};
+
+/// Bytes added to a batch at once.
+const RANGE_LEN_MAX: u64 = 512 * 1024;
+
+/// Where copies are, and how much they may take.
+#[derive(Debug)]
+pub struct KeptSpace {
+    directory: OwnedFd,
+    len_max: Option<u64>,
+}
+
+impl KeptSpace {
+    /// Copies in `directory`, `len_max` bytes of them at most; `None`: as many as are no burden.
+    ///
+    /// # Errors
+    ///
+    /// If no file without a name can be made there.
+    pub fn open(directory: &Path, len_max: Option<u64>) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = rustix::fs::open(directory, flags, Mode::empty())?;
+        let space = Self { directory, len_max };
+        space.file(1)?;
+        Ok(space)
+    }
+
+    /// Whether what is written there takes memory.
+    ///
+    /// # Errors
+    ///
+    /// If the file system does not say.
+    pub fn is_memory(&self) -> io::Result<bool> {
+        /// `TMPFS_MAGIC` and `RAMFS_MAGIC` of Linux.
+        const OF_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
+        let kind = u64::try_from(rustix::fs::fstatfs(&self.directory)?.f_type);
+        Ok(kind.is_ok_and(|kind| OF_MEMORY.contains(&kind)))
+    }
+
+    /// A new file that nobody else can find, with room for `len` bytes.
+    fn file(&self, len: u64) -> io::Result<File> {
+        // With EXCL it can never be given a name.
+        let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::EXCL | OFlags::CLOEXEC;
+        let mode = Mode::RUSR | Mode::WUSR;
+        let file = openat(&self.directory, ".", flags, mode)?;
+        // A full disk says so now, and writing costs less.
+        match fallocate(&file, FallocateFlags::empty(), 0, len) {
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(file.into()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Bytes that all copies may take, where `used_len` are taken.
+    fn len_max(&self, used_len: u64) -> u64 {
+        const LEN_MAX: u64 = 1 << 30;
+        if let Some(len_max) = self.len_max {
+            return len_max;
+        }
+        rustix::fs::fstatvfs(&self.directory).map_or(0, |space| {
+            let free = space.f_bavail.saturating_mul(space.f_frsize);
+            LEN_MAX.min(free.saturating_add(used_len) / 8)
+        })
+    }
+}
+
+/// The copies.
+#[derive(Debug)]
+pub(crate) struct KeptNars {
+    table: Arc<Table>,
+    checker: Checker,
+}
+
+impl KeptNars {
+    /// # Errors
+    ///
+    /// If no thread can be started.
+    pub(crate) fn start(space: KeptSpace, observer: Arc<dyn Observer>) -> io::Result<Self> {
+        let table = Arc::new(Table::new(space, observer));
+        let checker = Checker::start(Arc::clone(&table))?;
+        Ok(Self { table, checker })
+    }
+
+    /// The NAR from `start` to `end`, if it is kept.
+    pub(crate) fn body(&self, nar_hash: &NarHash, (start, end): (u64, u64)) -> Option<KeptBody> {
+        Some(KeptBody {
+            kept: self.table.find(nar_hash)?,
+            table: Arc::clone(&self.table),
+            at: start,
+            end,
+        })
+    }
+
+    /// A place for the copy of a NAR that is about to be sent whole, unless it is not wanted.
+    pub(crate) fn record(&self, nar_hash: &NarHash, nar_size: u64) -> Option<Recording> {
+        Recording::start(&self.table, nar_hash, nar_size, self.checker.sender())
+    }
+}
+
+/// A kept NAR, or a range of it, on its way.
+#[derive(Debug)]
+pub(crate) struct KeptBody {
+    kept: Arc<Kept>,
+    table: Arc<Table>,
+    at: u64,
+    end: u64,
+}
+
+impl KeptBody {
+    fn fill(&mut self, batch: &mut Batch) -> io::Result<Progress> {
+        let left = self.end.saturating_sub(self.at);
+        if batch.takes_files() {
+            let len = left.min(RANGE_LEN_MAX);
+            batch.file(Arc::clone(&self.kept.file), self.at, len);
+            self.at += len;
+        } else {
+            let room = batch.room();
+            let wanted = usize::try_from(left).unwrap_or(usize::MAX).min(room.len());
+            let len = self.kept.file.read_at(&mut room[..wanted], self.at)?;
+            if len == 0 && wanted > 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            batch.advance(len);
+            self.at += len as u64;
+        }
+        Ok(match self.at < self.end {
+            true => Progress::More,
+            false => Progress::End,
+        })
+    }
+}
+
+impl Source for KeptBody {
+    fn len(&self) -> Option<u64> {
+        Some(self.end.saturating_sub(self.at))
+    }
+
+    fn pull(&mut self, batch: &mut Batch) -> io::Result<Progress> {
+        self.fill(batch)
+            .inspect_err(|error| self.table.fail(&self.kept, error))
+    }
+
+    fn file_failed(&mut self, error: &io::Error) {
+        self.table.fail(&self.kept, error);
+    }
+}

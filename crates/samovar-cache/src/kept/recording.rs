@@ -1,0 +1,76 @@
+//! A copy that is being made.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+use samovar_nix::NarHash;
+
+use super::check::Finished;
+use super::table::{Place, Table};
+use crate::registration::Registration;
+
+/// Above this average the files of a tree cost less than its copy.
+const FILE_LEN_MAX: u64 = 32 * 1024;
+
+/// So many bytes may be a large file among many small ones.
+const UNDECIDED_LEN: u64 = 256 * 1024;
+
+/// The copy of a NAR while it is sent. Dropped, it leaves nothing behind.
+#[derive(Debug)]
+pub(crate) struct Recording {
+    file: File,
+    place: Place,
+    written_len: u64,
+    table: Arc<Table>,
+    checker: Sender<Finished>,
+}
+
+impl Recording {
+    pub(super) fn start(
+        table: &Arc<Table>,
+        nar_hash: &NarHash,
+        nar_size: u64,
+        checker: Sender<Finished>,
+    ) -> Option<Self> {
+        let (file, place) = table.place(nar_hash, nar_size)?;
+        Some(Self {
+            file,
+            place,
+            written_len: 0,
+            table: Arc::clone(table),
+            checker,
+        })
+    }
+
+    /// Takes the next bytes, of a NAR that has begun `file_count` files so far. `None`: it is not
+    /// worth keeping, or cannot be.
+    pub(crate) fn write(mut self, bytes: &[u8], file_count: u64) -> Option<Self> {
+        let len = self.written_len + bytes.len() as u64;
+        let worth_len = FILE_LEN_MAX.saturating_mul(file_count) + UNDECIDED_LEN;
+        if len > self.place.len || len > worth_len {
+            self.table.refuse(self.place.nar_hash);
+            return None;
+        }
+        if let Err(error) = self.file.write_all_at(bytes, self.written_len) {
+            self.table.note_failure(&error);
+            return None;
+        }
+        self.written_len = len;
+        Some(self)
+    }
+
+    /// The NAR was sent whole.
+    pub(crate) fn finish(self, registration: &Registration) {
+        if self.written_len == self.place.len {
+            let finished = Finished {
+                file: self.file,
+                place: self.place,
+                registration: registration.clone(),
+            };
+            // There is no checker any more when the server ends.
+            drop(self.checker.send(finished));
+        }
+    }
+}

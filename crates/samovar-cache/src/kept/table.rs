@@ -1,0 +1,212 @@
+//! Which copies there are, and what they take.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::fs::File;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Resource, getrlimit};
+use samovar_nix::NarHash;
+
+use super::KeptSpace;
+use crate::observer::Observer;
+
+/// A shorter NAR is one buffer: not worth a file.
+const NAR_LEN_MIN: u64 = 256 * 1024;
+
+/// How long nothing is written after an error.
+const PAUSE: Duration = Duration::from_secs(60);
+
+/// NARs not worth a copy that are remembered. 70 bytes each.
+const REFUSED_COUNT_MAX: usize = 4096;
+
+/// A right copy of a NAR.
+#[derive(Debug)]
+pub(super) struct Kept {
+    pub(super) file: Arc<File>,
+    pub(super) place: Place,
+}
+
+/// What a copy takes, from before its first byte is written until nobody reads it any more.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) nar_hash: NarHash,
+    pub(super) len: u64,
+    table: Arc<Table>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut state = self.table.state();
+        state.used_len -= self.len;
+        state.places.remove(&self.nar_hash);
+    }
+}
+
+/// The table.
+#[derive(Debug)]
+pub(super) struct Table {
+    space: KeptSpace,
+    pub(super) observer: Arc<dyn Observer>,
+    count_max: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    kept: HashMap<NarHash, Entry>,
+    /// Of everything that takes space, kept or not.
+    places: HashSet<NarHash>,
+    used_len: u64,
+    /// Counts uses.
+    clock: u64,
+    /// What was found wrong, or not worth it, is not written again and again.
+    refused: Refused,
+    failed_at: Option<Instant>,
+}
+
+/// The last ones refused.
+#[derive(Debug, Default)]
+struct Refused {
+    set: HashSet<NarHash>,
+    in_order: VecDeque<NarHash>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    kept: Arc<Kept>,
+    used: u64,
+}
+
+impl Table {
+    pub(super) fn new(space: KeptSpace, observer: Arc<dyn Observer>) -> Self {
+        let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        Self {
+            space,
+            observer,
+            count_max: usize::try_from((descriptors / 32).min(4096)).unwrap_or(0),
+            state: Mutex::default(),
+        }
+    }
+
+    pub(super) fn find(&self, nar_hash: &NarHash) -> Option<Arc<Kept>> {
+        let mut state = self.state();
+        state.clock += 1;
+        let used = state.clock;
+        let entry = state.kept.get_mut(nar_hash)?;
+        entry.used = used;
+        Some(Arc::clone(&entry.kept))
+    }
+
+    /// A file and a place for a copy, in place of those that were not used for longest.
+    pub(super) fn place(self: &Arc<Self>, nar_hash: &NarHash, len: u64) -> Option<(File, Place)> {
+        if len < NAR_LEN_MIN {
+            return None;
+        }
+        let (place, evicted) = self.reserve(nar_hash, len)?;
+        // Closed without the lock, which their places take.
+        drop(evicted);
+        match self.space.file(len) {
+            Ok(file) => Some((file, place)),
+            Err(error) => {
+                self.note_failure(&error);
+                None
+            }
+        }
+    }
+
+    fn reserve(self: &Arc<Self>, nar_hash: &NarHash, len: u64) -> Option<(Place, Vec<Arc<Kept>>)> {
+        let mut state = self.state();
+        let is_paused = state.failed_at.is_some_and(|at| at.elapsed() < PAUSE);
+        if is_paused || state.places.contains(nar_hash) || state.refused.set.contains(nar_hash) {
+            return None;
+        }
+        let len_max = self.space.len_max(state.used_len);
+        if len > len_max / 2 {
+            return None;
+        }
+        let evicted = state.make_room(len_max.checked_sub(len)?, self.count_max.checked_sub(1)?)?;
+        state.used_len += len;
+        state.places.insert(*nar_hash);
+        let place = Place {
+            nar_hash: *nar_hash,
+            len,
+            table: Arc::clone(self),
+        };
+        Some((place, evicted))
+    }
+
+    pub(super) fn keep(&self, kept: Kept) {
+        let nar_hash = kept.place.nar_hash;
+        let mut state = self.state();
+        state.clock += 1;
+        let entry = Entry {
+            kept: Arc::new(kept),
+            used: state.clock,
+        };
+        state.failed_at = None;
+        let before = state.kept.insert(nar_hash, entry);
+        drop(state);
+        drop(before);
+    }
+
+    /// Remembers not to copy a NAR again.
+    pub(super) fn refuse(&self, nar_hash: NarHash) {
+        let refused = &mut self.state().refused;
+        if refused.in_order.len() == REFUSED_COUNT_MAX
+            && let Some(oldest) = refused.in_order.pop_front()
+        {
+            refused.set.remove(&oldest);
+        }
+        if refused.set.insert(nar_hash) {
+            refused.in_order.push_back(nar_hash);
+        }
+    }
+
+    /// A copy could not be read.
+    pub(super) fn fail(&self, kept: &Kept, error: &io::Error) {
+        let forgotten = self.state().kept.remove(&kept.place.nar_hash);
+        drop(forgotten);
+        self.note_failure(error);
+    }
+
+    /// Copies cannot be written, or not be read.
+    pub(super) fn note_failure(&self, error: &io::Error) {
+        let before = self.state().failed_at.replace(Instant::now());
+        if before.is_none() {
+            self.observer.not_kept(error);
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Drops copies that nobody reads until at most so much is taken; `None` if that cannot be.
+    fn make_room(&mut self, len_max: u64, count_max: usize) -> Option<Vec<Arc<Kept>>> {
+        let mut idle: Vec<(u64, NarHash, u64)> = Vec::new();
+        let (mut len, mut count) = (self.used_len, self.places.len());
+        if len > len_max || count > count_max {
+            let entries = self.kept.iter();
+            idle.extend(
+                entries
+                    .filter(|(_, entry)| Arc::strong_count(&entry.kept) == 1)
+                    .map(|(nar_hash, entry)| (entry.used, *nar_hash, entry.kept.place.len)),
+            );
+            idle.sort_unstable();
+        }
+        let mut evicted = Vec::new();
+        let mut oldest = idle.into_iter();
+        while len > len_max || count > count_max {
+            let (_, nar_hash, freed) = oldest.next()?;
+            len -= freed;
+            count -= 1;
+            evicted.push(nar_hash);
+        }
+        let entries = evicted.iter().filter_map(|one| self.kept.remove(one));
+        Some(entries.map(|entry| entry.kept).collect())
+    }
+}
