@@ -244,22 +244,22 @@ impl Service for Cache {
             Route::NoPath => return reply.prepared(&self.no_path),
             Route::Unknown => return reply.prepared(&self.not_found),
             Route::Narinfos => return reply.prepared(&self.only_post),
-            _ => return reply.dispatch(),
+            _ => return pass_on(&route, reply),
         };
         let Some(snapshot) = self.fresh(local, turn) else {
-            return reply.dispatch();
+            return pass_on(&route, reply);
         };
         if !snapshot.may_contain(&hash_part) {
             return reply.prepared(&self.no_path);
         }
-        if let Route::Nar { nar_hash, .. } = route {
+        if let Route::Nar { nar_hash, .. } = &route {
             return match self.small_nars.find(&hash_part) {
-                Some(nar) if nar.epoch != Some(snapshot.epoch) => reply.dispatch(),
+                Some(nar) if nar.epoch != Some(snapshot.epoch) => pass_on(&route, reply),
                 Some(nar) if nar_hash.is_some_and(|nar_hash| nar_hash != nar.nar_hash) => {
                     reply.prepared(&self.wrong_hash)
                 }
                 Some(nar) if nar.may_go_inline() => reply.prepared(&nar.prepared),
-                _ => reply.dispatch(),
+                _ => pass_on(&route, reply),
             };
         }
         match self.narinfos.find(snapshot, &hash_part) {
@@ -310,5 +310,14 @@ impl Service for Cache {
 
     fn observer(&self) -> &dyn samovar_http::Observer {
         &*self.observer
+    }
+}
+
+/// Leaves a request to a worker: what is answered out of files may wait for a disk, and what is
+/// answered out of the database does not wait behind it.
+fn pass_on(route: &Route, reply: Reply<'_>) -> Inline {
+    match route {
+        Route::Nar { .. } | Route::Listing(_) | Route::Log(_) => reply.dispatch_slow(),
+        _ => reply.dispatch(),
     }
 }

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::body::{Batch, Progress, Source};
-use crate::exec::Queue;
+use crate::exec::{Lane, Queue};
 use crate::io::wake::Waker;
 
 /// Bytes that may wait in a channel before a writer has to.
@@ -240,10 +240,11 @@ impl Producer {
     }
 
     /// Runs the function. Without an error, the body ends well.
-    pub(crate) fn run(self, queue: &Queue) {
+    pub(crate) fn run(self, queue: &Queue, lane: Lane) {
         let mut writer = Writer {
             sender: &self.sender,
             queue,
+            lane,
             buffer: Vec::new(),
         };
         let mut is_written = (self.produce)(&mut writer).is_ok();
@@ -265,6 +266,7 @@ impl fmt::Debug for Producer {
 pub struct Writer<'a> {
     sender: &'a Sender,
     queue: &'a Queue,
+    lane: Lane,
     buffer: Vec<u8>,
 }
 
@@ -286,7 +288,7 @@ impl Write for Writer<'_> {
     fn flush(&mut self) -> io::Result<()> {
         let bytes = std::mem::take(&mut self.buffer);
         // While the peer is slow, another worker takes this one's place.
-        let give_place = || self.queue.give_place().ok_or(SendError::Full);
+        let give_place = || self.queue.give_place(self.lane).ok_or(SendError::Full);
         Ok(self.sender.send_when(bytes, give_place)?)
     }
 }

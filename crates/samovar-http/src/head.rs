@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use crate::exec::Lane;
 use crate::http::{Method, Version};
 use crate::proto::head::HeadIndex;
 use crate::request::Request;
@@ -146,10 +147,11 @@ impl<'a> Head<'a> {
             })
     }
 
-    /// The same head, owned.
-    pub(crate) fn to_request(self) -> Request {
+    /// The same head, owned, for a worker.
+    pub(crate) fn to_request(self, lane: Lane) -> Request {
         let mut request = Request::new(self.raw.into(), self.index.clone(), self.peer);
         request.session = self.session.cloned();
+        request.lane = lane;
         request
     }
 }

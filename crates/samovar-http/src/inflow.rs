@@ -165,7 +165,7 @@ impl StreamLink {
             self.inform(Status::CONTINUE, Vec::new());
         }
         // Where too many wait already it keeps its place: for one stall time at most.
-        let _place = self.core.queue.give_place();
+        let _place = self.core.queue.give_place(self.place.lane);
         let mut state = inflow.lock();
         while state.is_empty() && state.end.is_none() {
             if self.core.is_cut_off.load(Ordering::Acquire) {

@@ -1,12 +1,14 @@
 //! Answers given on the I/O thread.
 
+use crate::exec::Lane;
 use crate::http::{Status, Version};
 use crate::proto::encode::{self, Delimiter};
 use crate::response::{Body, Response, is_settable};
 
-/// Counts the times an I/O thread has requests to look at: a read, or what a read left over while
-/// an earlier request was with a worker. Requests with the same turn are answered in one go, so
-/// what a service found to be fresh for the first is fresh for all of them.
+/// Counts the times an I/O thread has requests to look at: what was read from some connections, or
+/// what a read left over while an earlier request was with a worker. All requests of a turn were
+/// read before the first of them is looked at. So what a service finds to be fresh for one is fresh
+/// for all of them: none was sent after it had looked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Turn(pub(crate) u64);
 
@@ -81,7 +83,7 @@ pub struct Inline(pub(crate) Outcome);
 pub(crate) enum Outcome {
     /// Answered: status, and the length of the body sent.
     Sent(Status, u64),
-    Dispatch,
+    Dispatch(Lane),
 }
 
 /// The one answer to a request.
@@ -148,6 +150,14 @@ impl Reply<'_> {
 
     /// Leaves the request to a worker.
     pub fn dispatch(self) -> Inline {
-        Inline(Outcome::Dispatch)
+        Inline(Outcome::Dispatch(Lane::Prompt))
+    }
+
+    /// Leaves the request to a worker, among those whose handlers or bodies read files. They have
+    /// places of their own, as many as [`Builder::workers`](crate::Builder::workers) says: if a
+    /// disk hangs, and all of them with it, what was [dispatched](Self::dispatch) otherwise is
+    /// answered as ever.
+    pub fn dispatch_slow(self) -> Inline {
+        Inline(Outcome::Dispatch(Lane::Slow))
     }
 }

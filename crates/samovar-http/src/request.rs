@@ -5,6 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use crate::body::{Budget, Held};
+use crate::exec::Lane;
 use crate::extensions::Extensions;
 use crate::head::{Head, Peer, Session};
 use crate::http::{Status, Version};
@@ -30,6 +31,8 @@ pub struct Request {
     pub(crate) read_len: usize,
     pub(crate) link: Link,
     extensions: Extensions,
+    /// Where it is answered.
+    pub(crate) lane: Lane,
     /// The route it is for, once that is known.
     pub(crate) matched: Option<Box<Matched>>,
 }
@@ -59,6 +62,7 @@ impl Request {
             read_len: 0,
             link: Link::None,
             extensions: Extensions::default(),
+            lane: Lane::Prompt,
             matched: None,
         }
     }

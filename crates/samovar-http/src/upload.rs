@@ -263,7 +263,7 @@ impl Upload {
     /// Waits until the socket is ready, with another worker in this one's place.
     fn wait(&mut self, direction: Direction) -> io::Result<()> {
         // Where too many wait already it keeps its place: for one stall time at most.
-        let _place = self.core.queue.give_place();
+        let _place = self.core.queue.give_place(self.conn.answer.lane);
         loop {
             if self.core.is_cut_off.load(Ordering::Acquire) {
                 return Err(BodyError::Stopped.into());

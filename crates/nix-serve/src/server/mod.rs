@@ -188,6 +188,9 @@ fn serve(
         }
     };
     wait(&server, &events, &reload, &logs);
+    // To drop it is to wait for its workers, and one may wait for a disk for ever. As far as the
+    // kernel lets go of who waits there, it ends with the process.
+    std::mem::forget(server);
     logs.flush(FLUSH_TIME);
     drop(socket_files);
     if let Some(pid_file) = pid_file

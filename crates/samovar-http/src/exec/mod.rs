@@ -2,10 +2,12 @@
 
 #[cfg(feature = "tls")]
 mod handshake;
+mod lane;
 mod queue;
 #[cfg(feature = "http2")]
 mod stream;
 mod worker;
 
+pub(crate) use lane::Lane;
 pub(crate) use queue::{Job, Queue};
 pub(crate) use worker::{begin, cut_off, fail, report, run};

@@ -2,12 +2,17 @@
 //!
 //! # Theory of operation
 //!
-//! At most `workers_max` threads *run* jobs. A job that waits for its peer (a handler that reads a
-//! body as it comes) does not run meanwhile: it has given its place away, and if nobody is there to
-//! take it while work is queued, one more thread is started. So peers that dawdle hold threads, up
-//! to a limit of their own, but never keep other requests from being answered. When the wait is
-//! over the job runs on at once: for a moment more threads run than should. A thread that finds
-//! more than enough others ends.
+//! There are two [lanes](Lane), each with its queue, and at most `places_max` threads *run* jobs of
+//! each. A request is in the lane that its service has chosen, and all that is done for it is done
+//! there. So when everything of the slow lane hangs, because a disk does, the prompt lane has all
+//! its places still. Threads belong to no lane: there may be as many as both have places, and one
+//! is started when a job finds a place and nobody to run it.
+//!
+//! A job that waits for its peer (a handler that reads a body as it comes) does not run meanwhile:
+//! it has given its place away, and if nobody is there to take it while work is queued, one more
+//! thread is started. So peers that dawdle hold threads, up to a limit of their own, but never keep
+//! other requests from being answered. When the wait is over the job runs on at once: for a moment
+//! more threads run than should. A thread that finds more than enough others ends.
 //!
 //! Waking a thread costs more than most handlers. So [`Queue::push`] wakes nobody: an I/O thread
 //! pushes all it has and then calls [`Queue::wake`], which wakes one worker; that one wakes the
@@ -20,6 +25,8 @@ use std::io;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, Thread};
 
+use super::lane::Lane;
+use crate::body::Transfer;
 use crate::io::conn::Conn;
 #[cfg(feature = "http2")]
 use crate::io::stream::{StreamJob, StreamWork};
@@ -33,6 +40,8 @@ pub(crate) enum Job {
     Handle(Box<Conn>, Box<Request>),
     /// Send more of the answer under way.
     Pump(Box<Conn>),
+    /// Let go of what is left of an answer: closing a file may block too.
+    Discard(Box<Transfer>),
     /// Go on with the handshake.
     #[cfg(feature = "tls")]
     Handshake(Box<Conn>),
@@ -48,7 +57,7 @@ impl Job {
     fn is_request(&self) -> bool {
         match self {
             Self::Handle(..) => true,
-            Self::Pump(_) | Self::Events(_) => false,
+            Self::Pump(_) | Self::Discard(_) | Self::Events(_) => false,
             #[cfg(feature = "tls")]
             Self::Handshake(_) => true,
             #[cfg(feature = "http2")]
@@ -56,11 +65,25 @@ impl Job {
         }
     }
 
+    /// Where it is done.
+    pub(super) fn lane(&self) -> Lane {
+        match self {
+            Self::Handle(_, request) => request.lane,
+            Self::Pump(conn) => conn.answer.lane,
+            #[cfg(feature = "tls")]
+            Self::Handshake(_) => Lane::Prompt,
+            Self::Events(_) => Lane::Prompt,
+            Self::Discard(_) => Lane::Slow,
+            #[cfg(feature = "http2")]
+            Self::Stream(job) => job.place.lane,
+        }
+    }
+
     /// Whether it may wait for its peer.
     fn is_streamed(&self) -> bool {
         match self {
             Self::Handle(conn, _) => conn.proto.has_body(),
-            Self::Pump(_) | Self::Events(_) => false,
+            Self::Pump(_) | Self::Discard(_) | Self::Events(_) => false,
             #[cfg(feature = "tls")]
             Self::Handshake(_) => false,
             #[cfg(feature = "http2")]
@@ -81,32 +104,45 @@ type Start = Box<dyn Fn() -> io::Result<()> + Send + Sync>;
 pub(crate) struct Queue {
     state: Mutex<State>,
     start: OnceLock<Start>,
+    /// Requests that may wait in a lane.
     len_max: usize,
-    workers_max: usize,
+    /// Jobs that may run in a lane.
+    places_max: usize,
     waiting_max: usize,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    requests: VecDeque<Job>,
-    pumps: VecDeque<Job>,
-    /// The next job is a request, if one waits.
-    is_requests_turn: bool,
+    prompt: LaneState,
+    slow: LaneState,
     is_closed: bool,
     /// Threads there are.
     thread_count: usize,
     /// Threads that wait for a job, the one that came last at the end.
     idle: Vec<Thread>,
-    /// A thread was woken and has not looked yet.
+    /// A thread was woken or started and has not looked yet.
     is_waking: bool,
-    /// Jobs that run.
-    running_count: usize,
     /// Jobs that have given their place away.
     waiting_count: usize,
 }
 
-impl State {
-    fn take(&mut self) -> Option<Job> {
+/// What waits and runs in one lane.
+#[derive(Debug, Default)]
+struct LaneState {
+    requests: VecDeque<Job>,
+    pumps: VecDeque<Job>,
+    /// The next job is a request, if one waits.
+    is_requests_turn: bool,
+    /// Jobs that run.
+    running_count: usize,
+}
+
+impl LaneState {
+    /// The next job, if there is a place for it.
+    fn take(&mut self, places_max: usize) -> Option<Job> {
+        if self.running_count >= places_max {
+            return None;
+        }
         let first = if self.is_requests_turn {
             self.requests.pop_front()
         } else {
@@ -116,11 +152,41 @@ impl State {
             .or_else(|| self.pumps.pop_front())
             .or_else(|| self.requests.pop_front())?;
         self.is_requests_turn = !job.is_request();
+        self.running_count += 1;
         Some(job)
     }
 
-    fn has_jobs(&self) -> bool {
-        !(self.requests.is_empty() && self.pumps.is_empty())
+    fn len(&self) -> usize {
+        self.requests.len() + self.pumps.len()
+    }
+
+    /// Whether a job waits and there is a place for it.
+    fn is_ready(&self, places_max: usize) -> bool {
+        self.len() > 0 && self.running_count < places_max
+    }
+}
+
+impl State {
+    fn lane(&mut self, lane: Lane) -> &mut LaneState {
+        match lane {
+            Lane::Prompt => &mut self.prompt,
+            Lane::Slow => &mut self.slow,
+        }
+    }
+
+    /// The next job. What is prompt comes first: it leaves the other lane as many threads as that
+    /// has places.
+    fn take(&mut self, places_max: usize) -> Option<Job> {
+        let prompt = self.prompt.take(places_max);
+        prompt.or_else(|| self.slow.take(places_max))
+    }
+
+    fn is_ready(&self, places_max: usize) -> bool {
+        self.prompt.is_ready(places_max) || self.slow.is_ready(places_max)
+    }
+
+    fn queued_count(&self) -> usize {
+        self.prompt.len() + self.slow.len()
     }
 }
 
@@ -140,12 +206,12 @@ pub(crate) struct Load {
 }
 
 impl Queue {
-    pub(crate) fn new(len_max: usize, workers_max: usize, waiting_max: usize) -> Self {
+    pub(crate) fn new(len_max: usize, places_max: usize, waiting_max: usize) -> Self {
         Self {
             state: Mutex::default(),
             start: OnceLock::new(),
             len_max,
-            workers_max,
+            places_max,
             waiting_max,
         }
     }
@@ -174,14 +240,16 @@ impl Queue {
     /// call [`wake`](Self::wake) soon.
     pub(crate) fn push(&self, job: Job) -> Result<(), Job> {
         let mut state = self.lock();
+        let waiting_count = state.waiting_count;
+        let lane = state.lane(job.lane());
         if !job.is_request() {
-            state.pumps.push_back(job);
-        } else if state.requests.len() >= self.len_max
-            || job.is_streamed() && state.waiting_count >= self.waiting_max
+            lane.pumps.push_back(job);
+        } else if lane.requests.len() >= self.len_max
+            || job.is_streamed() && waiting_count >= self.waiting_max
         {
             return Err(job);
         } else {
-            state.requests.push_back(job);
+            lane.requests.push_back(job);
         }
         Ok(())
     }
@@ -191,28 +259,36 @@ impl Queue {
         self.help(self.lock());
     }
 
-    /// Waits for a job; `None` once this worker is not needed any more. `has_finished`: the caller
-    /// has done a job.
-    pub(crate) fn pop(&self, has_finished: bool) -> Option<Job> {
+    /// Waits for a job; `None` once this worker is not needed any more. `finished`: the lane in
+    /// which the caller has done a job; `None` if it is new.
+    pub(crate) fn pop(&self, finished: Option<Lane>) -> Option<Job> {
         let mut state = self.lock();
-        if has_finished {
-            state.running_count -= 1;
+        match finished {
+            Some(lane) => state.lane(lane).running_count -= 1,
+            None => state.is_waking = false,
         }
         loop {
-            if state.running_count < self.workers_max
-                && let Some(job) = state.take()
-            {
-                state.running_count += 1;
+            if let Some(job) = state.take(self.places_max) {
                 self.help(state);
                 return Some(job);
             }
-            let is_surplus = state.thread_count - state.waiting_count > self.workers_max;
-            if is_surplus || state.is_closed && !state.has_jobs() {
+            let is_surplus = state.thread_count - state.waiting_count > self.threads_max();
+            let is_over = state.is_closed && state.queued_count() == 0;
+            if is_surplus || is_over {
                 state.thread_count -= 1;
+                if is_over {
+                    // Who slept when the queue was closed, because others had all places, may go.
+                    Self::wake_all(state);
+                }
                 return None;
             }
             state = self.sleep(state);
         }
+    }
+
+    /// Threads that may run jobs at the same time.
+    fn threads_max(&self) -> usize {
+        self.places_max.saturating_mul(2)
     }
 
     /// Waits until woken.
@@ -232,22 +308,26 @@ impl Queue {
     }
 
     /// Called by a job that is about to wait for its peer: others may run until the result is
-    /// dropped. `None` if too many wait already.
-    pub(crate) fn give_place(&self) -> Option<Waiting<'_>> {
+    /// dropped. `lane`: the job's. `None` if too many wait already.
+    pub(crate) fn give_place(&self, lane: Lane) -> Option<Waiting<'_>> {
         let mut state = self.lock();
         if state.waiting_count >= self.waiting_max {
             return None;
         }
-        state.running_count -= 1;
+        state.lane(lane).running_count -= 1;
         state.waiting_count += 1;
         self.help(state);
-        Some(Waiting(self))
+        Some(Waiting { queue: self, lane })
     }
 
     /// Lets the workers go once the queue is empty.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         state.is_closed = true;
+        Self::wake_all(state);
+    }
+
+    fn wake_all(mut state: MutexGuard<'_, State>) {
         let idle = std::mem::take(&mut state.idle);
         drop(state);
         idle.iter().for_each(Thread::unpark);
@@ -256,24 +336,25 @@ impl Queue {
     pub(crate) fn load(&self) -> Load {
         let state = self.lock();
         Load {
-            queued_count: state.requests.len() + state.pumps.len(),
-            running_count: state.running_count,
+            queued_count: state.queued_count(),
+            running_count: state.prompt.running_count + state.slow.running_count,
             waiting_count: state.waiting_count,
         }
     }
 
     /// Sees to it that a thread takes up what is queued.
     fn help(&self, mut state: MutexGuard<'_, State>) {
-        let help = if !state.has_jobs() || state.is_waking {
+        let help = if state.is_waking {
             // A thread that was woken looks after the rest.
             Help::None
-        } else if state.running_count >= self.workers_max {
-            // Whoever finishes first takes it.
+        } else if !state.is_ready(self.places_max) {
+            // Whoever finishes first takes what there is.
             Help::None
         } else if let Some(thread) = state.idle.pop() {
             state.is_waking = true;
             Help::Wake(thread)
-        } else if state.thread_count - state.waiting_count < self.workers_max {
+        } else if state.thread_count - state.waiting_count < self.threads_max() {
+            state.is_waking = true;
             Help::Start
         } else {
             // A thread is about to look.
@@ -284,7 +365,11 @@ impl Queue {
             Help::None => {}
             Help::Wake(thread) => thread.unpark(),
             // Without memory for a thread, the job waits for one that is there.
-            Help::Start => drop(self.start_worker()),
+            Help::Start => {
+                if self.start_worker().is_err() {
+                    self.lock().is_waking = false;
+                }
+            }
         }
     }
 
@@ -295,13 +380,16 @@ impl Queue {
 
 /// A job that has given its place away; takes it back when dropped.
 #[derive(Debug)]
-pub(crate) struct Waiting<'a>(&'a Queue);
+pub(crate) struct Waiting<'a> {
+    queue: &'a Queue,
+    lane: Lane,
+}
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        let mut state = self.0.lock();
+        let mut state = self.queue.lock();
         state.waiting_count -= 1;
-        state.running_count += 1;
+        state.lane(self.lane).running_count += 1;
     }
 }
 

@@ -121,7 +121,7 @@ fn send_answer<S: Service>(
 ) {
     place.send(&shared.core, StreamNews::Answer(Box::new(answer), request));
     if let Some(producer) = producer {
-        produce(shared, producer);
+        produce(shared, producer, place.lane);
     }
 }
 

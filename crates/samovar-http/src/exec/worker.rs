@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Instant, SystemTime};
 
+use super::lane::Lane;
 use super::queue::Job;
 use crate::body::{Batch, Framing, Outcome, Progress, Source, Transfer};
 use crate::channel::Producer;
@@ -36,9 +37,9 @@ const INLINE_BODY_LEN: usize = 64 * 1024;
 
 /// Works until it is not needed any more.
 pub(crate) fn run<S: Service>(shared: &Shared<S>) {
-    let mut has_finished = false;
-    while let Some(job) = shared.queue.pop(has_finished) {
-        has_finished = true;
+    let mut finished = None;
+    while let Some(job) = shared.queue.pop(finished) {
+        finished = Some(job.lane());
         let origin = Origin::of(&job);
         // Handlers and sources have their own nets. This one is for what is left of an
         // application: its reports, and the dropping of its values.
@@ -70,7 +71,7 @@ impl Origin {
             Job::Handle(conn, _) | Job::Pump(conn) => Self::Conn(conn.home, conn.key),
             #[cfg(feature = "tls")]
             Job::Handshake(conn) => Self::Conn(conn.home, conn.key),
-            Job::Events(_) => Self::None,
+            Job::Events(_) | Job::Discard(_) => Self::None,
             #[cfg(feature = "http2")]
             Job::Stream(job) => Self::Stream(job.place, matches!(job.work, StreamWork::Handle(_))),
         }
@@ -88,6 +89,7 @@ fn work<S: Service>(shared: &Shared<S>, job: Job) {
         }
         #[cfg(feature = "tls")]
         Job::Handshake(conn) => super::handshake::shake(shared, conn),
+        Job::Discard(transfer) => drop(transfer),
         Job::Events(socket) => handle_events(shared, socket),
         #[cfg(feature = "http2")]
         Job::Stream(job) => super::stream::work(shared, *job),
@@ -155,12 +157,12 @@ fn answer<S: Service>(
     mut response: Response,
     body_len: Option<u64>,
 ) {
-    let producer = response.producer.take();
+    let (producer, lane) = (response.producer.take(), conn.answer.lane);
     let (response, body_len) = negotiated(&shared.core, &conn.answer, response, body_len);
     render(&mut conn, response, body_len);
     pump(shared, conn);
     if let Some(producer) = producer {
-        produce(shared, producer);
+        produce(shared, producer, lane);
     }
 }
 
@@ -173,9 +175,9 @@ pub(super) fn panicked<S: Service>(shared: &Shared<S>, head: Head<'_>) -> (Respo
 }
 
 /// Writes the body that others are sending by now. A panic leaves it unfinished.
-pub(super) fn produce<S: Service>(shared: &Shared<S>, producer: Producer) {
+pub(super) fn produce<S: Service>(shared: &Shared<S>, producer: Producer, lane: Lane) {
     drop(catch_unwind(AssertUnwindSafe(|| {
-        producer.run(&shared.core.queue);
+        producer.run(&shared.core.queue, lane);
     })));
 }
 
@@ -357,7 +359,7 @@ fn pump<S: Service>(shared: &Shared<S>, mut conn: Box<Conn>) {
                 // There is no transfer any more, so this does not come back here.
                 return pump(shared, conn);
             }
-            fail(shared, &mut conn);
+            drop(fail(shared, &mut conn));
             Verdict::Reset
         }
     };
@@ -378,7 +380,7 @@ pub(crate) fn cut_off<S: Service>(shared: &Shared<S>, mut conn: Box<Conn>) {
     // First: a report may panic.
     shared.connection_count.fetch_sub(1, Ordering::Relaxed);
     conn.reset_on_close();
-    fail(shared, &mut conn);
+    drop(fail(shared, &mut conn));
 }
 
 /// A peer that goes away in mid-answer is its own business.
@@ -390,13 +392,13 @@ pub(super) fn is_peers_doing(error: &std::io::Error) -> bool {
     )
 }
 
-/// Gives up an answer under way.
-pub(crate) fn fail<S: Service>(shared: &Shared<S>, conn: &mut Conn) {
+/// Gives up an answer under way. What is left of it is returned: to let go of it may block.
+pub(crate) fn fail<S: Service>(shared: &Shared<S>, conn: &mut Conn) -> Option<Box<Transfer>> {
     if let Some(later) = conn.later.take() {
         later.abandon();
     }
     report(shared, conn, false);
-    conn.transfer = None;
+    conn.transfer.take()
 }
 
 /// Tells the service what became of an answer.
@@ -414,9 +416,10 @@ pub(crate) fn report<S: Service>(shared: &Shared<S>, conn: &mut Conn, complete: 
 }
 
 /// Starts an answer.
-pub(crate) fn begin(conn: &mut Conn, keep: bool, now: Instant) {
+pub(crate) fn begin(conn: &mut Conn, lane: Lane, keep: bool, now: Instant) {
     conn.is_answering = true;
     conn.answer = Answer {
+        lane,
         status: Status::OK,
         version: Version::Http11,
         is_head: false,

@@ -209,7 +209,7 @@ impl<S: Service> IoThread<S> {
                 Some(Link::Http1(mut conn)) => {
                     if conn.is_sending() {
                         conn.reset_on_close();
-                        exec::fail(&thread.shared, &mut conn);
+                        drop(exec::fail(&thread.shared, &mut conn));
                     }
                     thread.close(conn);
                 }

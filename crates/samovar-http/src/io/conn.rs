@@ -11,6 +11,7 @@ use super::sys::{self, Edges};
 use super::transport::Transport;
 use super::wake::Waker;
 use crate::body::{Outcome, Transfer};
+use crate::exec::Lane;
 use crate::head::{Peer, Session};
 #[cfg(feature = "compression")]
 use crate::http::accept_encoding::Coding;
@@ -75,6 +76,8 @@ pub(crate) struct Conn {
     pub(crate) since: Instant,
     /// Bytes moved since then.
     pub(crate) moved_len: u64,
+    /// When it was last given to a worker.
+    pub(crate) left_at: Instant,
     /// Requests answered.
     pub(crate) answered_count: u64,
 }
@@ -82,6 +85,8 @@ pub(crate) struct Conn {
 /// The answer under way.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Answer {
+    /// Where it is made.
+    pub(crate) lane: Lane,
     pub(crate) status: Status,
     pub(crate) version: Version,
     pub(crate) is_head: bool,
@@ -120,6 +125,7 @@ impl Conn {
             upgrade: None,
             is_waiting: false,
             answer: Answer {
+                lane: Lane::Prompt,
                 status: Status::OK,
                 version: Version::Http11,
                 is_head: false,
@@ -142,6 +148,7 @@ impl Conn {
             needs_linger: false,
             since: now,
             moved_len: 0,
+            left_at: now,
             answered_count: 0,
         }
     }
@@ -227,6 +234,13 @@ impl Conn {
     pub(crate) fn reset_on_close(&self) {
         // If even this fails, the answer still ends before its announced length.
         drop(sys::reset_on_close(&self.transport));
+    }
+
+    /// The peer does not answer for the time that a worker had the connection: its answer may have
+    /// waited for a disk.
+    pub(crate) fn forgive(&mut self, now: Instant) {
+        let away = now.saturating_duration_since(self.left_at);
+        self.since = now.min(self.since + away);
     }
 
     /// Starts a new wait.

@@ -43,7 +43,10 @@ impl<S: Service> IoThread<S> {
             }
             // The edge that says "writable" may have come while it was away.
             Verdict::Blocked if edges.writable => self.send_more(&mut conn),
-            Verdict::Blocked => Next::Wait,
+            Verdict::Blocked => {
+                conn.forgive(self.now);
+                Next::Wait
+            }
             Verdict::Waiting => {
                 conn.is_waiting = true;
                 self.wait_on(&mut conn, edges)
@@ -244,7 +247,7 @@ impl<S: Service> IoThread<S> {
         match (flushed, request) {
             (Err(_), _) => Some(Next::Close),
             (Ok(_), Some(request)) => {
-                exec::begin(conn, self.allows_keep(conn), self.now);
+                exec::begin(conn, request.lane, self.allows_keep(conn), self.now);
                 Some(Next::Handle(request))
             }
             (Ok(false), None) => Some(Next::Wait),
@@ -307,10 +310,10 @@ impl<S: Service> IoThread<S> {
                 self.answered(conn, keep);
                 None
             }
-            Outcome::Dispatch if conn.proto.has_body() => {
+            Outcome::Dispatch(lane) if conn.proto.has_body() => {
                 let intake = shared.service.intake(head);
                 conn.body_len_max = intake.len_max();
-                let request = Box::new(head.to_request());
+                let request = Box::new(head.to_request(lane));
                 let fits = match self.index.framing {
                     Framing::Length(len) => len <= conn.body_len_max,
                     // How long it will be is not known, and silence is not an answer.
@@ -327,7 +330,7 @@ impl<S: Service> IoThread<S> {
                 }
                 None
             }
-            Outcome::Dispatch => Some(Box::new(head.to_request())),
+            Outcome::Dispatch(lane) => Some(Box::new(head.to_request(lane))),
         }
     }
 
@@ -390,7 +393,7 @@ impl<S: Service> IoThread<S> {
             #[cfg(feature = "tls")]
             Job::Handshake(conn) => return self.close(conn),
             // Never refused.
-            Job::Events(_) => return,
+            Job::Events(_) | Job::Discard(_) => return,
             // Refused where it is pushed.
             #[cfg(feature = "http2")]
             Job::Stream(_) => return,
@@ -456,7 +459,9 @@ impl<S: Service> IoThread<S> {
     }
 
     pub(super) fn fail(&mut self, conn: &mut Conn) -> Next {
-        exec::fail(&self.shared, conn);
+        if let Some(transfer) = exec::fail(&self.shared, conn) {
+            self.give(Job::Discard(transfer));
+        }
         Next::Close
     }
 }

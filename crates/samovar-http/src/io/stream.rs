@@ -9,6 +9,7 @@ use super::inbox::Message;
 use super::slab::Key;
 use super::wake::Waker;
 use crate::body::Outflow;
+use crate::exec::Lane;
 use crate::h2::ResponseHead;
 use crate::head::Head;
 #[cfg(feature = "compression")]
@@ -25,6 +26,8 @@ pub(crate) struct Place {
     pub(crate) home: usize,
     pub(crate) key: Key,
     pub(crate) stream: u32,
+    /// Where its request is answered.
+    pub(crate) lane: Lane,
     /// Length of a piece of its answer's body, in bytes.
     pub(crate) piece_len: usize,
 }

@@ -272,7 +272,7 @@ impl<S: Service> IoThread<S> {
         self.guarded(Some(conn.key), |thread| thread.take_back(conn, verdict));
     }
 
-    pub(super) fn settle(&mut self, conn: Box<Conn>, next: Next) {
+    pub(super) fn settle(&mut self, mut conn: Box<Conn>, next: Next) {
         let key = conn.key;
         match next {
             Next::Wait => self.slab.put(key, Link::Http1(conn)),
@@ -284,10 +284,16 @@ impl<S: Service> IoThread<S> {
             Next::Close => self.close(conn),
             #[cfg(feature = "http2")]
             Next::Http2 => self.start_h2(*conn),
-            Next::Handle(request) => self.give(Job::Handle(conn, request)),
+            Next::Handle(request) => {
+                conn.left_at = self.now;
+                self.give(Job::Handle(conn, request));
+            }
             #[cfg(feature = "tls")]
             Next::Shake => self.give(Job::Handshake(conn)),
-            Next::Pump => self.give(Job::Pump(conn)),
+            Next::Pump => {
+                conn.left_at = self.now;
+                self.give(Job::Pump(conn));
+            }
         }
     }
 
@@ -300,7 +306,7 @@ impl<S: Service> IoThread<S> {
         false
     }
 
-    fn give(&mut self, job: Job) {
+    pub(super) fn give(&mut self, job: Job) {
         self.has_given = true;
         if let Err(job) = self.shared.queue.push(job) {
             self.refuse_overload(job);

@@ -21,6 +21,16 @@
 //! answered with 503 and `Retry-After`. Answers under way take turns with new requests, however
 //! many those are. Inline answers do not notice.
 //!
+//! # What if a disk hangs?
+//!
+//! Every worker that reads from it hangs too. So there are two lanes, each with as many places as
+//! there are workers: a request that was declined with
+//! [`Reply::dispatch_slow`](crate::Reply::dispatch_slow) is answered in the slow one, its body
+//! included. If everything that reads from a disk is declined in this way, all else is answered
+//! while the disk hangs. What waits for it queues, no peer is taken for slow because of it, and it
+//! comes to a good end when the disk is back. Files of HTTP/1 answers are closed by workers too,
+//! because some file systems wait even for that.
+//!
 //! A handler that waits *for its own client*, in the middle of a body in either direction, does
 //! not count: while it waits, another thread takes its place, up to
 //! [`Limits::waiting_handlers_max`](crate::Limits::waiting_handlers_max). So clients cannot stall

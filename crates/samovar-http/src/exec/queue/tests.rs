@@ -16,10 +16,10 @@ fn conn() -> Box<Conn> {
     Box::new(Conn::new(transport, Peer::Unix, 0, key, Instant::now()))
 }
 
-fn request() -> Job {
+fn request(lane: Lane) -> Job {
     let index = HeadIndex::default();
     let head = Head::new(b"", &index, Peer::Unix);
-    Job::Handle(conn(), Box::new(head.to_request()))
+    Job::Handle(conn(), Box::new(head.to_request(lane)))
 }
 
 fn letter(job: &Job) -> char {
@@ -36,17 +36,17 @@ fn answers_under_way_and_new_requests_take_turns() {
     let queue = Queue::new(4, 8, 0);
     add_thread(&queue);
     for _ in 0..4 {
-        queue.push(request()).unwrap();
+        queue.push(request(Lane::Prompt)).unwrap();
     }
-    assert!(queue.push(request()).is_err());
+    assert!(queue.push(request(Lane::Prompt)).is_err());
     for _ in 0..3 {
         queue.push(Job::Pump(conn())).unwrap();
     }
     queue.close();
-    let mut has_finished = false;
+    let mut finished = None;
     let order: String = std::iter::from_fn(|| {
-        let job = queue.pop(has_finished);
-        has_finished = true;
+        let job = queue.pop(finished);
+        finished = Some(Lane::Prompt);
         job
     })
     .map(|job| letter(&job))
@@ -66,25 +66,26 @@ fn a_job_that_waits_gives_its_place_to_another_thread() {
     queue.start_worker().unwrap();
     starts.recv().unwrap();
 
-    queue.push(request()).unwrap();
-    assert!(queue.pop(false).is_some());
-    queue.push(request()).unwrap();
-    assert!(starts.try_recv().is_err(), "one worker, and it runs");
-    let place = queue.give_place().unwrap();
+    queue.push(request(Lane::Prompt)).unwrap();
+    assert!(queue.pop(None).is_some());
+    queue.push(request(Lane::Prompt)).unwrap();
+    queue.wake();
+    assert!(starts.try_recv().is_err(), "one place, and it is taken");
+    let place = queue.give_place(Lane::Prompt).unwrap();
     starts.try_recv().unwrap();
     // The new thread.
-    assert!(queue.pop(false).is_some());
+    assert!(queue.pop(None).is_some());
     let load = queue.load();
     assert_eq!((load.running_count, load.waiting_count), (1, 1));
-    queue.push(request()).unwrap();
-    assert!(queue.give_place().is_none(), "one may wait");
+    queue.push(request(Lane::Prompt)).unwrap();
+    assert!(queue.give_place(Lane::Prompt).is_none(), "one may wait");
     assert!(starts.try_recv().is_err());
     drop(place);
     assert_eq!(queue.load().running_count, 2);
-    // One thread too many: the first to finish ends although a job waits.
-    assert!(queue.pop(true).is_none());
-    assert!(queue.pop(true).is_some());
-    assert_eq!(queue.lock().thread_count, 1);
+    // Until one is done, nothing more is begun.
+    assert_eq!(queue.lock().take(queue.places_max).map(drop), None);
+    queue.lock().prompt.running_count -= 1;
+    assert!(queue.pop(Some(Lane::Prompt)).is_some());
 }
 
 #[test]
@@ -92,6 +93,84 @@ fn a_thread_that_cannot_be_started_is_not_counted() {
     let queue = Queue::new(4, 1, 1);
     queue.set_start(Box::new(|| Err(io::Error::other("no memory"))));
     assert!(queue.start_worker().is_err());
-    queue.push(request()).unwrap();
+    queue.push(request(Lane::Prompt)).unwrap();
+    queue.wake();
+    let state = queue.lock();
+    assert_eq!(state.thread_count, 0);
+    assert!(!state.is_waking, "the next job tries again");
+}
+
+#[test]
+fn what_hangs_in_one_lane_keeps_no_place_of_the_other() {
+    let queue = Arc::new(Queue::new(2, 2, 0));
+    let (started, starts) = channel();
+    queue.set_start(Box::new(move || {
+        started.send(()).unwrap();
+        Ok(())
+    }));
+    for _ in 0..2 {
+        queue.push(request(Lane::Slow)).unwrap();
+        queue.wake();
+        starts.try_recv().unwrap();
+        assert!(queue.pop(None).is_some());
+    }
+    // Both hang, and others wait behind them, as many as may.
+    for _ in 0..2 {
+        queue.push(request(Lane::Slow)).unwrap();
+    }
+    assert!(queue.push(request(Lane::Slow)).is_err());
+    queue.wake();
+    assert!(starts.try_recv().is_err(), "no place, so no thread");
+    for _ in 0..2 {
+        queue.push(request(Lane::Prompt)).unwrap();
+        queue.wake();
+        starts.try_recv().unwrap();
+        assert!(queue.pop(None).is_some());
+    }
+    assert_eq!(queue.lock().thread_count, 4);
+    // One of the slow ones is done: its thread goes on with the next of them.
+    let job = queue.pop(Some(Lane::Slow)).unwrap();
+    assert_eq!(job.lane(), Lane::Slow);
+}
+
+#[test]
+fn a_thread_that_is_being_started_is_not_started_twice() {
+    let queue = Queue::new(4, 4, 0);
+    let (started, starts) = channel();
+    queue.set_start(Box::new(move || {
+        started.send(()).unwrap();
+        Ok(())
+    }));
+    for _ in 0..3 {
+        queue.push(request(Lane::Prompt)).unwrap();
+        queue.wake();
+    }
+    assert_eq!(starts.try_iter().count(), 1);
+    // It looks, and sees to the rest.
+    assert!(queue.pop(None).is_some());
+    assert_eq!(starts.try_iter().count(), 1);
+}
+
+#[test]
+fn a_thread_that_slept_when_the_queue_was_closed_ends() {
+    let queue = Arc::new(Queue::new(4, 1, 0));
+    add_thread(&queue);
+    queue.push(request(Lane::Prompt)).unwrap();
+    assert!(queue.pop(None).is_some());
+    // No place for this one, and so nothing to do for a second thread.
+    queue.push(request(Lane::Prompt)).unwrap();
+    add_thread(&queue);
+    let second = Arc::clone(&queue);
+    let second = std::thread::spawn(move || second.pop(None).is_none());
+    while queue.lock().idle.is_empty() {
+        std::thread::yield_now();
+    }
+    queue.close();
+    while queue.lock().idle.is_empty() {
+        std::thread::yield_now();
+    }
+    assert!(queue.pop(Some(Lane::Prompt)).is_some());
+    assert!(queue.pop(Some(Lane::Prompt)).is_none());
+    assert!(second.join().unwrap());
     assert_eq!(queue.lock().thread_count, 0);
 }

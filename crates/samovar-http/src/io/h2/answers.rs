@@ -207,10 +207,11 @@ impl<S: Service> IoThread<S> {
 
     /// A worker goes on with an answer.
     fn resume(&mut self, conn: &mut H2Conn, stream: u32) {
-        let place = self.place(conn, stream);
+        let mut place = self.place(conn, stream);
         let Some(entry) = conn.session.data(stream) else {
             return;
         };
+        place.lane = entry.lane;
         let work = if let Some((later, asked)) = entry.later.take() {
             StreamWork::Fulfil(later, asked)
         } else if let Some(outflow) = entry.outflow.take() {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::body::Outflow;
+use crate::exec::Lane;
 use crate::h2::Session;
 use crate::head::{Peer, Session as Secure};
 use crate::http::Status;
@@ -67,6 +68,8 @@ pub(crate) struct Stream {
     pub(crate) inflow: Option<Arc<Inflow>>,
     /// Tells the worker that the answer is of no use.
     pub(crate) cancel: Cancel,
+    /// Where its request is answered.
+    pub(crate) lane: Lane,
     /// A body that goes on when it is asked for, or when it wakes.
     pub(crate) outflow: Option<Box<Outflow>>,
     /// It goes on when it wakes.

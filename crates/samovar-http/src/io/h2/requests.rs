@@ -7,7 +7,7 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use super::conn::{H2Conn, StreamState};
-use crate::exec::Job;
+use crate::exec::{Job, Lane};
 use crate::h2::ErrorCode;
 use crate::head::Head;
 use crate::http::{Method, Status, Version};
@@ -79,22 +79,22 @@ impl<S: Service> IoThread<S> {
                 }
                 self.send_scratch(conn, stream, status);
             }
-            Outcome::Dispatch if is_end => {
-                let request = Box::new(head.to_request());
+            Outcome::Dispatch(lane) if is_end => {
+                let request = Box::new(head.to_request(lane));
                 self.dispatch(conn, stream, request, None, false);
             }
-            Outcome::Dispatch => self.take_in(conn, stream),
+            Outcome::Dispatch(lane) => self.take_in(conn, stream, lane),
         }
     }
 
     /// A request with a body, which the service has not answered by its head.
-    fn take_in(&mut self, conn: &mut H2Conn, stream: u32) {
+    fn take_in(&mut self, conn: &mut H2Conn, stream: u32, lane: Lane) {
         let (raw, index) = conn.session.head();
         let head = Head::new(raw, index, conn.peer).with_session(conn.secure.as_ref());
         let intake = self.shared.service.intake(head);
         let is_head = head.method() == Method::Head;
         let (framing, expects_continue) = (index.framing, index.expect_continue);
-        let request = Box::new(head.to_request());
+        let request = Box::new(head.to_request(lane));
         if matches!(framing, Framing::Length(len) if len > intake.len_max()) {
             return self.refuse_stream(conn, stream, Refusal::BodyTooLarge, is_head);
         }
@@ -178,7 +178,11 @@ impl<S: Service> IoThread<S> {
             conn.session.reset(stream, ErrorCode::RefusedStream);
             return;
         }
-        let place = self.place(conn, stream);
+        let lane = request.lane;
+        let place = Place {
+            lane,
+            ..self.place(conn, stream)
+        };
         let (now, cancel) = (self.now, Cancel::default());
         let link = StreamLink::new(place, &self.shared.core, inflow.clone(), expects_continue);
         request.link = RequestLink::Http2(Box::new(link));
@@ -187,6 +191,7 @@ impl<S: Service> IoThread<S> {
             entry.started = Some(now);
             entry.inflow = inflow;
             entry.cancel = cancel.clone();
+            entry.lane = lane;
         }
         let is_head = request.head().method() == Method::Head;
         let job = StreamJob {
@@ -211,6 +216,7 @@ impl<S: Service> IoThread<S> {
             home: self.home,
             key: conn.key,
             stream,
+            lane: Lane::Prompt,
             piece_len: (PIECES_LEN / streams).clamp(PIECE_LEN_MIN, PIECE_LEN_MAX),
         }
     }

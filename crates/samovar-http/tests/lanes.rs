@@ -1,0 +1,144 @@
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+//! Requests whose handlers or bodies hang keep no place of those that were dispatched otherwise,
+//! and come to a good end when what they waited for is there.
+
+mod support;
+
+use std::io;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use samovar_http::http::Status;
+use samovar_http::{
+    Batch, Body, Head, Inline, Limits, Progress, Reply, Request, Response, Service, Source, Turn,
+};
+use support::{Reader, connect, eventually, serve};
+
+const WORKERS: usize = 2;
+const DOWNLOADS: usize = 40;
+
+/// A disk that hangs until it is told to go on.
+#[derive(Debug, Default)]
+struct Disk {
+    is_well: Mutex<bool>,
+    recovered: Condvar,
+}
+
+impl Disk {
+    fn read(&self) {
+        let is_well = self.is_well.lock().unwrap();
+        drop(self.recovered.wait_while(is_well, |is_well| !*is_well));
+    }
+
+    fn recover(&self) {
+        *self.is_well.lock().unwrap() = true;
+        self.recovered.notify_all();
+    }
+}
+
+/// A test that fails does not wait for it for ever.
+struct Recovery<'a>(&'a Disk);
+
+impl Drop for Recovery<'_> {
+    fn drop(&mut self) {
+        self.0.recover();
+    }
+}
+
+struct Store(Arc<Disk>);
+
+/// A body from the disk.
+struct File(Arc<Disk>, u64);
+
+impl Source for File {
+    fn len(&self) -> Option<u64> {
+        Some(100_000)
+    }
+
+    fn pull(&mut self, batch: &mut Batch) -> io::Result<Progress> {
+        self.0.read();
+        let len = batch
+            .room_len()
+            .min(30_000)
+            .min(usize::try_from(self.1).unwrap());
+        batch.put(&vec![b'x'; len]);
+        self.1 -= len as u64;
+        Ok(if self.1 == 0 {
+            Progress::End
+        } else {
+            Progress::More
+        })
+    }
+}
+
+impl Service for Store {
+    type Local = ();
+
+    fn local(&self) {}
+
+    fn inline(&self, (): &mut (), _: Turn, head: Head<'_>, reply: Reply<'_>) -> Inline {
+        match head.path() {
+            b"/prompt" => reply.dispatch(),
+            _ => reply.dispatch_slow(),
+        }
+    }
+
+    fn handle(&self, request: &mut Request) -> Response {
+        match request.head().path() {
+            b"/prompt" => Response::text(Status::OK, "prompt"),
+            b"/body" => {
+                let body = File(Arc::clone(&self.0), 100_000);
+                Response::new(Status::OK, Body::Source(Box::new(body)))
+            }
+            _ => {
+                self.0.read();
+                Response::text(Status::OK, "slow")
+            }
+        }
+    }
+}
+
+#[test]
+fn others_are_answered_while_every_slow_request_hangs() {
+    let disk = Arc::new(Disk::default());
+    let stall_time = Duration::from_millis(300);
+    let (server, addr) = serve(Store(Arc::clone(&disk)), |builder| {
+        builder.workers(WORKERS).limits(Limits {
+            stall_time,
+            ..Limits::default()
+        })
+    });
+    let recovery = Recovery(&disk);
+    let mut downloads: Vec<_> = (0..DOWNLOADS)
+        .map(|number| {
+            let mut client = Reader::new(connect(addr));
+            let path = if number % 2 == 0 { "/body" } else { "/handler" };
+            client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
+            client
+        })
+        .collect();
+    eventually("all places are taken", || {
+        let load = server.load();
+        load.running_count == WORKERS && load.queued_count == DOWNLOADS - WORKERS
+    });
+    let mut client = Reader::new(connect(addr));
+    for _ in 0..200 {
+        client.send("GET /prompt HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert_eq!(client.next(false).unwrap().body, b"prompt");
+    }
+    eventually("the last of them is done", || {
+        server.load().running_count == WORKERS
+    });
+    // For longer than a peer may dawdle: it is not the peers who do.
+    std::thread::sleep(4 * stall_time);
+    drop(recovery);
+    for (number, client) in downloads.iter_mut().enumerate() {
+        let answer = client.next(false).unwrap();
+        let expected: &[u8] = if number % 2 == 0 {
+            &[b'x'; 100_000]
+        } else {
+            b"slow"
+        };
+        assert!(answer.body == expected, "download {number}");
+    }
+}
