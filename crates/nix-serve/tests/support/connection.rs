@@ -48,8 +48,21 @@ impl Connection {
     #[track_caller]
     pub fn begin(&mut self, method: &str, path: &str, fields: &[&str]) -> Answer {
         let fields: String = fields.iter().map(|field| format!("{field}\r\n")).collect();
-        let request = format!("{method} {path} HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
+        self.send(&format!(
+            "{method} {path} HTTP/1.1\r\nHost: a\r\n{fields}\r\n"
+        ));
+        self.begin_reading()
+    }
+
+    /// Sends a whole request, and waits for nothing.
+    #[track_caller]
+    pub fn send(&mut self, request: &str) {
         self.reader.get_mut().write_all(request.as_bytes()).unwrap();
+    }
+
+    /// Reads the head of an answer.
+    #[track_caller]
+    pub fn begin_reading(&mut self) -> Answer {
         let mut head = String::new();
         while !head.ends_with("\r\n\r\n") {
             assert_ne!(self.reader.read_line(&mut head).unwrap(), 0, "{head:?}");

@@ -1,0 +1,173 @@
+//! A disk that hangs, or is slow, keeps nobody waiting who does not read from it. The database is on
+//! another one.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "support/slow_disk.rs"]
+mod slow_disk_support;
+mod support;
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use sha2::{Digest, Sha256};
+use slow_disk_support::SlowDisk;
+use support::connection::Connection;
+use support::{ServerProcess, eventually, hash_part, nix, sample, sample_list, sample_root};
+
+/// Far more than there are workers.
+const DOWNLOADS: usize = 200;
+/// While downloads hang, the slowest but one in a hundred of other answers may take so many times
+/// what it takes otherwise, and this in addition: the machine has other things to do.
+const FACTOR: u32 = 5;
+const SLACK: Duration = Duration::from_millis(25);
+
+/// A store whose files are on a disk of their own.
+struct Store {
+    /// Dropped first: it is mounted below the other.
+    disk: SlowDisk,
+    dir: tempfile::TempDir,
+}
+
+impl Store {
+    fn new() -> Option<Self> {
+        let dir = tempfile::tempdir().unwrap();
+        let (from, to) = (sample_root(), dir.path());
+        for folder in ["nix/store", "nix/var/nix/db"] {
+            std::fs::create_dir_all(to.join(folder)).unwrap();
+        }
+        std::fs::copy(
+            from.join("nix/var/nix/db/db.sqlite"),
+            to.join("nix/var/nix/db/db.sqlite"),
+        )
+        .unwrap();
+        let disk = SlowDisk::mount(&from.join("nix/store"), &to.join("nix/store"))?;
+        Some(Self { disk, dir })
+    }
+
+    fn root(&self) -> &Path {
+        self.dir.path()
+    }
+}
+
+/// What can be asked for without the disk: narinfos that were asked for before, that were not, and
+/// that are not there, in turns. Returns how long each answer took.
+fn ask_for_narinfos(addr: SocketAddr, warm: &str, cold: &[String]) -> Vec<Duration> {
+    let mut connection = Connection::open(addr);
+    let absent = sample("absent");
+    let mut times = Vec::new();
+    for path in cold {
+        for (path, status) in [(path.as_str(), 200), (warm, 200), (&absent, 404)] {
+            let start = Instant::now();
+            let answer = connection.get(&format!("/{}.narinfo", hash_part(path)));
+            times.push(start.elapsed());
+            assert_eq!(answer.status, status, "{path}");
+        }
+    }
+    times.sort();
+    times
+}
+
+fn p99(times: &[Duration]) -> Duration {
+    times[times.len() * 99 / 100]
+}
+
+/// What `nix-store --dump` says of a path.
+fn nar(path: &str) -> [u8; 32] {
+    let mut dump = nix("nix-store", &sample_root());
+    let real = sample_root().join(path.trim_start_matches('/'));
+    let dump = dump.arg("--dump").arg(real).stderr(Stdio::inherit());
+    Sha256::digest(dump.output().unwrap().stdout).into()
+}
+
+struct Download {
+    connection: Connection,
+    url: String,
+    hash: [u8; 32],
+}
+
+impl Download {
+    /// Reads the answer, which may not have begun.
+    fn finish(mut self) {
+        let answer = self.connection.begin_reading();
+        assert_eq!(answer.status, 200, "{}", self.url);
+        let mut hash = Sha256::new();
+        self.connection
+            .body(&answer, |piece| hash.update(piece))
+            .unwrap();
+        assert_eq!(<[u8; 32]>::from(hash.finalize()), self.hash, "{}", self.url);
+    }
+}
+
+/// Asks for the large file, the tree of files and small NARs, and reads nothing yet.
+fn begin_downloads(server: &ServerProcess) -> Vec<Download> {
+    let mut paths = vec![sample("big"), sample("tree"), sample("kinds")];
+    paths.extend(sample_list("graph").into_iter().take(7));
+    let sources: Vec<_> = paths
+        .iter()
+        .map(|path| (server.nar_url(path), nar(path)))
+        .collect();
+    let downloads = sources.iter().cycle().take(DOWNLOADS);
+    downloads
+        .map(|(url, hash)| {
+            let mut connection = Connection::open(server.addr);
+            connection.send(&format!("GET {url} HTTP/1.1\r\nHost: a\r\n\r\n"));
+            Download {
+                connection,
+                url: url.clone(),
+                hash: *hash,
+            }
+        })
+        .collect()
+}
+
+/// Narinfos nobody has asked for yet, in two halves.
+fn cold_paths() -> (Vec<String>, Vec<String>) {
+    let mut paths = sample_list("graph").split_off(10);
+    let second = paths.split_off(paths.len() / 2);
+    (paths, second)
+}
+
+#[test]
+fn narinfos_do_not_wait_for_a_disk_that_hangs() {
+    let Some(store) = Store::new() else { return };
+    let server = ServerProcess::of_store(store.root());
+    let warm = sample("top");
+    assert_eq!(server.narinfo(&warm).status, 200);
+    let (first, second) = cold_paths();
+    let before = ask_for_narinfos(server.addr, &warm, &first);
+
+    let trouble = store.disk.hang();
+    let downloads = begin_downloads(&server);
+    eventually("the disk hangs", || store.disk.hung_count() > 0);
+    let during = ask_for_narinfos(server.addr, &warm, &second);
+    let (before, during) = (p99(&before), p99(&during));
+    eprintln!("p99 {before:?}, and {during:?} beside {DOWNLOADS} downloads that hang");
+    assert!(during < before * FACTOR + SLACK, "{before:?}, {during:?}");
+    assert!(store.disk.hung_count() > 0);
+
+    drop(trouble);
+    downloads.into_iter().for_each(Download::finish);
+}
+
+#[test]
+fn narinfos_do_not_wait_for_a_disk_that_is_slow() {
+    let Some(store) = Store::new() else { return };
+    let server = ServerProcess::of_store(store.root());
+    let warm = sample("top");
+    assert_eq!(server.narinfo(&warm).status, 200);
+    let (first, second) = cold_paths();
+    let before = ask_for_narinfos(server.addr, &warm, &first);
+
+    let trouble = store.disk.slow_down(Duration::from_millis(100));
+    let downloads = begin_downloads(&server);
+    let during = ask_for_narinfos(server.addr, &warm, &second);
+    let (before, during) = (p99(&before), p99(&during));
+    eprintln!("p99 {before:?}, and {during:?} beside {DOWNLOADS} downloads from a slow disk");
+    assert!(during < before * FACTOR + SLACK, "{before:?}, {during:?}");
+
+    drop(trouble);
+    downloads.into_iter().for_each(Download::finish);
+}
