@@ -1,5 +1,5 @@
-//! A disk that hangs, or is slow, keeps nobody waiting who does not read from it. The database is on
-//! another one.
+//! A disk that hangs, or is slow, keeps nobody waiting who does not read from it. The database is
+//! on another one.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -5,9 +5,9 @@
 //! An I/O thread answers what is in memory: a hash part that is certainly not in the store, a
 //! narinfo that was rendered or a small NAR that was asked for in this state of the store, and
 //! everything that does not depend on the store. Before it says anything about the store it asks
-//! the catalog whether its snapshot is still the truth; once for each read from a socket, since
-//! requests of one read were sent before it. In every other case a worker answers, asks the
-//! database, and leaves what it rendered for the next one who asks.
+//! the catalog whether its snapshot is still the truth; once for each turn of the
+//! engine, since all requests of a turn were sent before. In every other case a worker answers,
+//! asks the database, and leaves what it rendered for the next one who asks.
 
 use std::io;
 use std::sync::{Arc, OnceLock};

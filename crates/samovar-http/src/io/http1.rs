@@ -142,31 +142,46 @@ impl<S: Service> IoThread<S> {
         }
         let mut buffer = std::mem::take(&mut self.read_buffer);
         let next = match conn.read(&mut buffer) {
+            Ok(Some(len)) if len > 0 => {
+                self.turn += 1;
+                self.serve_read(conn, buffer.get(..len).unwrap_or_default())
+            }
+            outcome => self.on_nothing(conn, outcome),
+        };
+        self.read_buffer = buffer;
+        next
+    }
+
+    /// A read that gave nothing.
+    pub(super) fn on_nothing(
+        &mut self,
+        conn: &mut Conn,
+        outcome: std::io::Result<Option<usize>>,
+    ) -> Next {
+        match outcome {
             Ok(None) => Next::Wait,
             // Half a request, or none, and nothing more to come.
-            Ok(Some(0)) => {
+            Ok(Some(_)) => {
                 conn.transport.say_goodbye();
                 Next::Close
             }
             Err(_) => Next::Close,
-            Ok(Some(len)) => {
-                self.turn += 1;
-                let bytes = buffer.get(..len).unwrap_or_default();
-                let served = if conn.input.is_empty() {
-                    self.serve(conn, bytes)
-                } else {
-                    conn.input.extend_from_slice(bytes);
-                    self.serve_input(conn)
-                };
-                served.unwrap_or(if conn.readable {
-                    Next::Again
-                } else {
-                    Next::Wait
-                })
-            }
+        }
+    }
+
+    /// Answers what was just read.
+    pub(super) fn serve_read(&mut self, conn: &mut Conn, bytes: &[u8]) -> Next {
+        let served = if conn.input.is_empty() {
+            self.serve(conn, bytes)
+        } else {
+            conn.input.extend_from_slice(bytes);
+            self.serve_input(conn)
         };
-        self.read_buffer = buffer;
-        next
+        served.unwrap_or(if conn.readable {
+            Next::Again
+        } else {
+            Next::Wait
+        })
     }
 
     fn serve_input(&mut self, conn: &mut Conn) -> Option<Next> {

@@ -4,6 +4,7 @@ mod admission;
 mod answer;
 mod clock;
 pub(crate) mod conn;
+mod gather;
 #[cfg(feature = "http2")]
 mod h2;
 #[cfg(feature = "tls")]

@@ -2,11 +2,12 @@
 //!
 //! # Theory of operation
 //!
-//! The thread waits for events. A readable connection is read once, into a buffer of the thread;
-//! every complete request in it is shown to [`Service::inline`], and all answers of one read leave
-//! with one write. A request that the service declines goes to the workers *with its connection*:
-//! the connection is then away, nothing of it can be touched here, and edges that arrive are
-//! remembered. It returns through the inbox, answered, or blocked on the socket, or to be reset.
+//! The thread waits for events. A readable connection is read once, into a buffer of the thread
+//! where others' bytes may lie already (`gather.rs`); then every complete request is shown to
+//! [`Service::inline`], and all answers of one read leave with one write. A request that the
+//! service declines goes to the workers *with its connection*: the connection is then away, nothing
+//! of it can be touched here, and edges that arrive are remembered. It returns through the inbox,
+//! answered, or blocked on the socket, or to be reset.
 //!
 //! What it does for a connection that is here depends on the protocol: `http1.rs`.
 
@@ -17,6 +18,7 @@ use std::time::{Duration, Instant};
 use super::admission::Reserve;
 use super::answer::Date;
 use super::conn::Conn;
+use super::gather::Gathered;
 use super::inbox::{Message, Verdict};
 use super::link::Link;
 use super::listener::Socket;
@@ -74,6 +76,7 @@ pub(crate) struct IoThread<S: Service> {
     /// Scratch memory, reused for every read and write.
     pub(super) read_buffer: Box<[u8]>,
     pub(super) out: Vec<u8>,
+    pub(super) gathered: Gathered,
     #[cfg(feature = "http2")]
     pub(super) scratch: Vec<u8>,
     pub(super) index: HeadIndex,
@@ -115,6 +118,7 @@ impl<S: Service> IoThread<S> {
             local,
             read_buffer: read_buffer(),
             out: Vec::with_capacity(GATHER_LEN),
+            gathered: Gathered::default(),
             #[cfg(feature = "http2")]
             scratch: Vec::new(),
             index: HeadIndex::default(),
@@ -163,12 +167,13 @@ impl<S: Service> IoThread<S> {
                             self.slab.note(key, ready.edges);
                             self.shared.inboxes[self.home].miss(key, &mut messages);
                             self.take(&mut messages);
-                        } else {
+                        } else if !self.gather(key, ready.edges) {
                             self.on_event(key, ready.edges);
                         }
                     }
                 }
             }
+            self.answer_gathered();
             std::mem::swap(&mut again, &mut self.again);
             for key in again.drain(..) {
                 self.on_event(key, Edges::default());
