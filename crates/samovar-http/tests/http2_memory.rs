@@ -1,6 +1,5 @@
 //! What HTTP/2 costs in memory. One test, because memory is the process's.
 #![cfg(feature = "http2")]
-#![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 mod support;
 
