@@ -1,0 +1,46 @@
+//! Narinfos are made before they are asked for: what nobody has asked for yet is answered even
+//! while nobody can read the database.
+
+mod support;
+mod support_process;
+
+use support::{OwnStore, eventually, hash_part, key_pair, local, nix_serve};
+use support_process::{Connection, Holder, Process, sqlite};
+
+/// With rollback journals a lock keeps all others from reading, and says nothing of a commit.
+#[test]
+fn paths_that_nobody_asked_for_are_ready() {
+    let store = OwnStore::new();
+    let dir = tempfile::tempdir().expect("a directory");
+    let (secret, _) = key_pair(dir.path(), "ahead-1");
+    let before = store.add_file("before", b"before the start");
+    sqlite(&store.database(), "pragma journal_mode = delete");
+    let mut command = nix_serve();
+    command.args(["--listen", "127.0.0.1:0", "--store", &local(store.root())]);
+    let (server, addr) = Process::serving(command.env("NIX_SECRET_KEY_FILE", &secret));
+    // Not one of these paths is ever answered from the database: it is locked when they are asked.
+    let ready = |path: &str| {
+        let url = format!("/{}.narinfo", hash_part(path));
+        eventually("it is made ahead", || {
+            let holder = Holder::run(&store.database(), "begin exclusive;");
+            let reply = Connection::tcp(addr).get(&url);
+            drop(holder);
+            assert!(matches!(reply.status, 200 | 503), "{reply:?}");
+            reply.status == 200 && reply.text().contains("Sig: ahead-1:")
+        });
+    };
+    ready(&before);
+    let after = store.add_file("after", b"after the start");
+    sqlite(&store.database(), "pragma journal_mode = delete");
+    ready(&after);
+    let (other, _) = key_pair(dir.path(), "other-1");
+    std::fs::copy(other, &secret).expect("another key");
+    server.signal("HUP");
+    let url = format!("/{}.narinfo", hash_part(&before));
+    eventually("it is signed anew", || {
+        let holder = Holder::run(&store.database(), "begin exclusive;");
+        let reply = Connection::tcp(addr).get(&url);
+        drop(holder);
+        reply.status == 200 && reply.text().contains("Sig: other-1:")
+    });
+}
