@@ -11,7 +11,10 @@
 //! * what was registered since it last looked, which it does four times a second: a path just built
 //!   is asked for soon.
 //!
-//! Wishes come first. What nobody wished for takes free room alone, and this thread a quarter of
+//! Wishes come first, as long as they prove to be worth it: a narinfo made for a wish costs *credit*,
+//! and one that is then asked for earns more than it cost. Where requests follow no references, as
+//! of a client that knows already what it wants, the credit is soon spent, and hardly any narinfo
+//! is made for nothing. What nobody wished for takes free room alone, and this thread a quarter of
 //! a core at most; so what is asked for is never evicted by what is not.
 //!
 //! Everything is as exact as on a worker: a row is read after the snapshot whose epoch it is
@@ -20,6 +23,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -31,6 +35,18 @@ use crate::narinfos::Narinfos;
 
 /// Wishes that wait; more are forgotten. 24 bytes each.
 const WISH_COUNT_MAX: usize = 16 * 1024;
+
+/// What a narinfo made for a wish costs.
+const COST: i64 = 8;
+
+/// What one earns that is asked for: one in four is enough.
+const EARNED: i64 = 4 * COST;
+
+/// What a cold narinfo earns: one in eight finds out whether wishes have become worth it.
+const EARNED_COLD: i64 = 1;
+
+/// The most that can be saved, and what there is at the start: 1024 narinfos.
+const CREDIT_MAX: i64 = 1024 * COST;
 
 /// Paths looked up at once: less than a millisecond with the connection.
 const STEP_COUNT: usize = 32;
@@ -48,10 +64,21 @@ const REST_FACTOR: u32 = 3;
 const NICENESS: i32 = 10;
 
 /// What is to be made ready next; shared with those who wish.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Wishes {
     state: Mutex<State>,
     changed: Condvar,
+    credit: AtomicI64,
+}
+
+impl Default for Wishes {
+    fn default() -> Self {
+        Self {
+            state: Mutex::default(),
+            changed: Condvar::default(),
+            credit: AtomicI64::new(CREDIT_MAX),
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -73,9 +100,10 @@ enum Task {
 }
 
 impl Wishes {
-    /// Wishes for these paths, and for what is `depth - 1` references away from them.
+    /// Wishes for these paths, and for what is `depth - 1` references away from them; unless wishes
+    /// have proved to be in vain.
     pub(crate) fn add(&self, hash_parts: impl Iterator<Item = HashPart>, depth: u8) {
-        if depth == 0 {
+        if depth == 0 || self.credit.load(Ordering::Relaxed) < COST {
             return;
         }
         let mut state = self.state();
@@ -91,6 +119,30 @@ impl Wishes {
         drop(state);
         if is_news {
             self.changed.notify_one();
+        }
+    }
+
+    /// A narinfo had to be made while somebody waited.
+    pub(crate) fn note_cold(&self) {
+        self.earn(EARNED_COLD);
+    }
+
+    /// A narinfo that was wished for was asked for.
+    pub(crate) fn note_useful(&self) {
+        self.earn(EARNED);
+    }
+
+    /// Pays for so many narinfos.
+    pub(crate) fn pay(&self, count: usize) {
+        let count = i64::try_from(count).unwrap_or(i64::MAX);
+        self.credit
+            .fetch_sub(count.saturating_mul(COST), Ordering::Relaxed);
+    }
+
+    fn earn(&self, sum: i64) {
+        // Two at once may miss the limit by a little.
+        if self.credit.load(Ordering::Relaxed) < CREDIT_MAX {
+            self.credit.fetch_add(sum, Ordering::Relaxed);
         }
     }
 

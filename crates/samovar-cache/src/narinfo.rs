@@ -64,6 +64,7 @@ impl Signer {
                 stamp,
                 key,
                 registration: info.registration,
+                was_wished_for: false,
                 unsigned_len,
                 prepared: Arc::clone(&known.prepared),
             };
@@ -84,6 +85,7 @@ impl Signer {
             stamp,
             key,
             registration: info.registration,
+            was_wished_for: false,
             unsigned_len,
             prepared,
         }

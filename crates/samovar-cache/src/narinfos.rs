@@ -68,9 +68,11 @@ impl Narinfos {
     /// A narinfo that is known to be true while `snapshot` is. Never blocks.
     pub(crate) fn find(&self, snapshot: &Snapshot, hash_part: &HashPart) -> Option<Rendered> {
         let now = self.stamp(snapshot);
-        self.rendered
-            .find(hash_part)
-            .filter(|rendered| rendered.stamp == Some(now))
+        let rendered = self.rendered.find(hash_part)?;
+        if rendered.was_wished_for {
+            self.wishes.note_useful();
+        }
+        (rendered.stamp == Some(now)).then_some(rendered)
     }
 
     /// The narinfo of one path.
@@ -93,6 +95,7 @@ impl Narinfos {
         let rendered = self.render(&info, snapshot.as_deref());
         let prepared = Arc::clone(&rendered.prepared);
         self.rendered.insert(hash_part, rendered);
+        self.wishes.note_cold();
         // Whoever copies a path asks for these next.
         self.wishes.add(references(&info), WISH_DEPTH);
         Ok(Some(prepared))
@@ -154,10 +157,12 @@ impl Narinfos {
             .collect();
         let hash_parts: Vec<HashPart> = wanted.iter().map(|(hash_part, _)| *hash_part).collect();
         let looked = self.store.lookup_many(&hash_parts)?;
+        self.wishes.pay(hash_parts.len());
         for ((hash_part, depth), looked) in wanted.into_iter().zip(looked) {
             // A row that makes no sense is reported to who asks for it.
             if let Ok(Some(info)) = looked {
-                let rendered = self.render(&info, Some(&snapshot));
+                let mut rendered = self.render(&info, Some(&snapshot));
+                rendered.was_wished_for = true;
                 self.rendered.insert(hash_part, rendered);
                 self.wishes.add(references(&info), depth.saturating_sub(1));
             }

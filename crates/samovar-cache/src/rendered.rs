@@ -32,6 +32,8 @@ pub(crate) struct Rendered {
     pub(crate) key: u64,
     /// Which registration of its path it is about.
     pub(crate) registration: Option<i64>,
+    /// Whether it was made for a wish, and nobody has asked for it yet.
+    pub(crate) was_wished_for: bool,
     /// Length of the text before the signatures.
     pub(crate) unsigned_len: usize,
     pub(crate) prepared: Arc<Prepared>,
@@ -59,7 +61,18 @@ impl RenderedCache {
 
     /// The entry of a path, whether it is still true or not.
     pub(crate) fn find(&self, hash_part: &HashPart) -> Option<Rendered> {
-        self.shard(hash_part).find(hash_part, self.shard_len_max)
+        let mut shard = self.shard(hash_part);
+        let rendered = shard.find(hash_part, self.shard_len_max)?;
+        if rendered.was_wished_for {
+            // Told once.
+            let was_wished_for = false;
+            let asked_for = Rendered {
+                was_wished_for,
+                ..rendered.clone()
+            };
+            shard.insert(*hash_part, asked_for, self.shard_len_max);
+        }
+        Some(rendered)
     }
 
     /// The entry of a path, which is not asked for.
@@ -135,6 +148,7 @@ mod tests {
             stamp: None,
             key: 0,
             registration: None,
+            was_wished_for: false,
             unsigned_len: len,
             prepared,
         }
