@@ -1,4 +1,3 @@
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 //! What a service finds to be fresh for one request of a turn is fresh for all of them: every
 //! request of a turn was sent before the service looked.
 
