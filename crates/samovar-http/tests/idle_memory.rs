@@ -2,8 +2,6 @@
 //!
 //! In a file of its own, because it measures the memory of the whole process.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 mod support;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

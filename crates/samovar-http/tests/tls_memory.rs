@@ -3,10 +3,6 @@
 //! In a file of its own, because it measures the memory of the whole process.
 
 #![cfg(feature = "tls")]
-#![expect(
-    clippy::unwrap_used,
-    reason = "clippy allows it only inside functions marked as tests"
-)]
 
 mod support;
 mod support_tls;
