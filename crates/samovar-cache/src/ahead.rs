@@ -11,11 +11,11 @@
 //! * what was registered since it last looked, which it does four times a second: a path just built
 //!   is asked for soon.
 //!
-//! Wishes come first, as long as they prove to be worth it: a narinfo made for a wish costs *credit*,
-//! and one that is then asked for earns more than it cost. Where requests follow no references, as
-//! of a client that knows already what it wants, the credit is soon spent, and hardly any narinfo
-//! is made for nothing. What nobody wished for takes free room alone, and this thread a quarter of
-//! a core at most; so what is asked for is never evicted by what is not.
+//! Wishes come first, as long as they prove to be worth it: a narinfo made for a wish costs
+//! *credit*, and one that is then asked for earns more than it cost. Where requests follow no
+//! references, the credit is soon spent, and hardly any narinfo is made for nothing. What nobody
+//! wished for takes free room alone, and this thread a quarter of a core at most; so what is asked
+//! for is never evicted by what is not.
 //!
 //! Everything is as exact as on a worker: a row is read after the snapshot whose epoch it is
 //! stamped with. A state of the store that nobody has loaded is loaded here only after a quarter of

@@ -207,7 +207,9 @@ impl Narinfos {
     /// The state of this moment. If the catalog cannot be brought up to date, or not at once, the
     /// store may still answer by other means.
     fn refresh(&self) -> Option<Arc<Snapshot>> {
-        self.store.catalog().map(Catalog::refresh)?.ok().flatten()
+        // Most often somebody has done it already; that is seen without a lock.
+        let fresh = self.fresh();
+        fresh.or_else(|| self.store.catalog().map(Catalog::refresh)?.ok().flatten())
     }
 
     /// What is known without asking the store.
