@@ -220,6 +220,10 @@ fn load_large(shared: &Arc<Shared>, reader: &Reader, begin: Extent) -> Result<()
         match outcome {
             Ok(Step::Done(_)) => return Ok(()),
             Ok(Step::Left(left)) => extent = left,
+            Err(_) if load_count < LOAD_COUNT_MAX && !session.is_current() => {
+                session.source().retire();
+                extent = Extent::Everything;
+            }
             Err(error) => {
                 session.source().retire();
                 return Err(error);

@@ -129,7 +129,7 @@ impl Session {
     /// after which every cached page is wrong; and so does every commit in rollback mode, where
     /// SQLite's own count of them is no proof, because a copy sets it back. Both are rare enough to
     /// open everything again.
-    pub(super) fn is_current(&self) -> bool {
+    pub(crate) fn is_current(&self) -> bool {
         !self.source.is_retired()
             && Identity::of(&self.path).is_ok_and(|identity| identity == self.identity)
     }
