@@ -3,6 +3,8 @@
 //!
 //! The test plays a server: it keeps what it learned in an epoch and uses it again as long as
 //! `check` says that the epoch lasts. Whatever it would answer is compared with what was written.
+//! A file that is written over under its readers is torn for a moment: after that, and then alone,
+//! an error is an answer too, until nobody reads the file of before.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -12,10 +14,11 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::process::Command;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use samovar_nix::PathInfo;
-use samovar_store::{LocalStore, Snapshot, Store};
+use samovar_store::{LocalStore, Snapshot, Store, StoreError};
 use support::rows::{self, Journal, Rows};
 use support::shell::Shell;
 
@@ -46,6 +49,8 @@ enum Act {
     BackUp,
     /// The copy is written over the file.
     CopyOver,
+    /// SQLite itself writes the copy over the database, in one commit.
+    RestoreCopy,
     Ask(usize, u32),
     /// Everything that a thread is reading was read.
     Load,
@@ -68,6 +73,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
         1 => Just(Act::Restore),
         1 => Just(Act::BackUp),
         2 => Just(Act::CopyOver),
+        1 => Just(Act::RestoreCopy),
         1 => Just(Act::Load),
         20 => (0..2_usize, path).prop_map(|(thread, path)| Act::Ask(thread, path)),
     ];
@@ -84,25 +90,25 @@ struct Thread {
 }
 
 impl Thread {
-    fn ask(&mut self, store: &LocalStore, number: u32) -> Option<PathInfo> {
+    fn ask(&mut self, store: &LocalStore, number: u32) -> Result<Option<PathInfo>, StoreError> {
         let catalog = store.catalog().unwrap();
         let hash_part = rows::path(number).hash_part();
         if !catalog.check(&mut self.snapshot) {
-            match catalog.refresh().unwrap() {
+            match catalog.refresh()? {
                 Some(snapshot) => self.snapshot = snapshot,
-                None => return store.lookup(hash_part).unwrap(),
+                None => return store.lookup(hash_part),
             }
         }
         if !self.snapshot.may_contain(&hash_part) {
-            return None;
+            return Ok(None);
         }
         match self.learned.get(&number) {
-            Some((epoch, info)) if *epoch == self.snapshot.epoch => info.clone(),
+            Some((epoch, info)) if *epoch == self.snapshot.epoch => Ok(info.clone()),
             _ => {
-                let info = store.lookup(hash_part).unwrap();
+                let info = store.lookup(hash_part)?;
                 self.learned
                     .insert(number, (self.snapshot.epoch, info.clone()));
-                info
+                Ok(info)
             }
         }
     }
@@ -231,21 +237,54 @@ fn play(journal: Journal, path_count: u32, acts: Vec<Act>) {
                     copy(&place.dir().join("backup"), &place.database());
                     (model, others) = (then.clone(), *others_then);
                     store.catalog().unwrap().inspect();
+                    recover(&store, &mut threads, &model);
+                }
+            }
+            Act::RestoreCopy => {
+                if let Some((then, others_then)) = &backup {
+                    writer.close();
+                    let restore = format!(".restore {}", place.dir().join("backup").display());
+                    Shell::open(&place.database()).run(&restore);
+                    (model, others) = (then.clone(), *others_then);
                 }
             }
             Act::Load => {
                 store.catalog().unwrap().load().unwrap();
             }
             Act::Ask(thread, number) => {
-                let answer = threads[thread].ask(&store, number);
+                let answer = threads[thread].ask(&store, number).unwrap();
                 check(answer.as_ref(), model.get(&number));
             }
         }
     }
     for number in 0..PATH_COUNT {
         for thread in &mut threads {
-            check(thread.ask(&store, number).as_ref(), model.get(&number));
+            let answer = thread.ask(&store, number).unwrap();
+            check(answer.as_ref(), model.get(&number));
         }
+    }
+}
+
+/// Asks until there is no error any more. Whoever writes before that may find the database damaged:
+/// SQLite believes its WAL index as long as anybody, the thread that loads included, has it open.
+fn recover(store: &LocalStore, threads: &mut [Thread], model: &Model) {
+    let start = Instant::now();
+    loop {
+        let mut failure = None;
+        for thread in &mut *threads {
+            for number in 0..PATH_COUNT {
+                match thread.ask(store, number) {
+                    Ok(answer) => check(answer.as_ref(), model.get(&number)),
+                    Err(error) => failure = Some(error),
+                }
+            }
+        }
+        failure = failure.or(store.catalog().unwrap().load().err());
+        let Some(error) = failure else {
+            return;
+        };
+        assert!(start.elapsed() < Duration::from_secs(10), "still {error:?}");
+        std::thread::sleep(Duration::from_millis(10));
     }
 }
 
@@ -359,6 +398,31 @@ fn a_copy_that_has_come_as_far_as_its_original() {
                 Act::Ask(0, 2),
             ],
         );
+    }
+}
+
+/// Rows that were deleted when the catalog read everything are back, with their old numbers.
+#[test]
+fn a_backup_from_before_a_deletion() {
+    for journal in [Journal::Wal, Journal::Truncate] {
+        for restore in [Act::CopyOver, Act::RestoreCopy] {
+            for path_count in [0, LARGE] {
+                play(
+                    journal,
+                    path_count,
+                    vec![
+                        Act::Register(1, 0),
+                        Act::RegisterMany(50),
+                        Act::BackUp,
+                        Act::Delete(1),
+                        Act::Load,
+                        Act::Ask(0, 1),
+                        restore.clone(),
+                        Act::Ask(0, 1),
+                    ],
+                );
+            }
+        }
     }
 }
 

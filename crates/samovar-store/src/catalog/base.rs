@@ -8,7 +8,7 @@ use samovar_nix::{HashPart, StoreDir};
 
 use super::set::Set;
 use super::table::Key;
-use crate::database::{Session, store_error};
+use crate::database::{Database, Session, store_error};
 use crate::error::StoreError;
 
 /// Rows that are read again to see whether this is still the database of last time: the newest that
@@ -40,12 +40,40 @@ const SINCE: &str = "select id, path from ValidPaths where id >= ?1 order by id"
 #[derive(Debug)]
 pub(super) struct Base {
     pub(super) set: Set,
+    origin: Origin,
     /// How many paths there were when everything was read.
     loaded_count: usize,
     /// The highest number of a row that was seen.
     last_id: i64,
     /// The newest rows at that time, by rising number.
     tail: Vec<(i64, Key)>,
+}
+
+/// What all states of a database have in common that commits alone led to, one from the other.
+/// A backup that takes its place has rows that were deleted since, with the numbers they had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Origin {
+    lineage: u64,
+    /// SQLite raises it when it writes a backup over the database by itself.
+    schema_version: i64,
+}
+
+impl Origin {
+    /// The origin of what `connection` reads next.
+    pub(super) fn of(
+        database: &Database,
+        session: &Session,
+        connection: &Connection,
+    ) -> Result<Self, StoreError> {
+        // First: in a transaction this takes the lock, and in rollback mode nobody commits then.
+        let schema_version = connection
+            .query_row("pragma schema_version", [], |row| row.get(0))
+            .map_err(|error| store_error(&error))?;
+        Ok(Self {
+            lineage: database.lineage(session)?,
+            schema_version,
+        })
+    }
 }
 
 /// What [`Base::advance`] found.
@@ -73,29 +101,39 @@ impl Reader {
     }
 
     /// Everything, if it is little; in the transaction that `connection` is in.
-    pub(super) fn read_small(&self, connection: &Connection) -> Result<Option<Base>, StoreError> {
+    pub(super) fn read_small(
+        &self,
+        origin: Origin,
+        connection: &Connection,
+    ) -> Result<Option<Base>, StoreError> {
         let (tail, last_id) = self.tail(connection)?;
         let mut keys = Vec::new();
         let rest = self.read_after(connection, &first(), SMALL_COUNT, &mut keys)?;
-        Ok(rest.is_none().then(|| Base::new(keys, tail, last_id)))
+        Ok(rest
+            .is_none()
+            .then(|| Base::new(origin, keys, tail, last_id)))
     }
 
     /// Everything, with a transaction for each chunk. Nothing is lost between the chunks: what is
     /// added meanwhile has numbers behind `last_id`, and [`Base::advance`] reads it afterwards.
     ///
-    /// `None` when `is_cancelled` says so.
+    /// `None` when `is_cancelled` says so, or this is another database all at once.
     pub(super) fn read_large(
         &self,
+        database: &Database,
         session: &Arc<Session>,
         is_cancelled: impl Fn() -> bool,
     ) -> Result<Option<Base>, StoreError> {
         let lease = session.lease()?;
+        let origin = patiently(|| Origin::of(database, session, &lease))?;
         // Before the paths, so that rows added since are new.
         let (tail, last_id) = patiently(|| self.tail(&lease))?;
         let mut keys = Vec::new();
         let mut place = Some(first());
         while let Some(after) = place {
-            if is_cancelled() {
+            // A connection to a file that was written over stands in the way of everybody else's.
+            let now = patiently(|| Origin::of(database, session, &lease))?;
+            if is_cancelled() || now != origin {
                 return Ok(None);
             }
             let count = keys.len();
@@ -104,7 +142,7 @@ impl Reader {
                 self.read_after(&lease, &after, CHUNK_COUNT, &mut keys)
             })?;
         }
-        Ok(Some(Base::new(keys, tail, last_id)))
+        Ok(Some(Base::new(origin, keys, tail, last_id)))
     }
 
     /// Reads up to `count_max` paths behind `after`. Returns the last one if there may be more.
@@ -168,8 +206,9 @@ impl Reader {
 }
 
 impl Base {
-    fn new(keys: Vec<Key>, tail: Vec<(i64, Key)>, last_id: i64) -> Self {
+    fn new(origin: Origin, keys: Vec<Key>, tail: Vec<(i64, Key)>, last_id: i64) -> Self {
         Self {
+            origin,
             loaded_count: keys.len(),
             set: Set::build(keys),
             last_id,
@@ -182,8 +221,12 @@ impl Base {
     pub(super) fn advance(
         &mut self,
         reader: &Reader,
+        origin: Origin,
         connection: &Connection,
     ) -> Result<Advance, StoreError> {
+        if origin != self.origin {
+            return Ok(Advance::Foreign);
+        }
         let first_id = self.tail.first().map_or(self.last_id + 1, |&(id, _)| id);
         let mut statement = connection
             .prepare_cached(SINCE)

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use rusqlite::Connection;
 use samovar_nix::StoreDir;
 
-use super::base::{Advance, Base, Reader};
+use super::base::{Advance, Base, Origin, Reader};
 use super::set::Set;
 use super::{Shared, Snapshot};
-use crate::database::{Session, Token, store_error};
+use crate::database::{Database, Session, Token, store_error};
 use crate::error::{Operation, StoreError, Unavailable};
 
 /// Attempts to read a database in rollback mode between two commits.
@@ -118,14 +118,18 @@ impl Loader {
         shared: &Shared,
         session: &Arc<Session>,
     ) -> Result<Step<Arc<Snapshot>>, StoreError> {
-        Ok(match self.step(session)? {
+        Ok(match self.step(&shared.database, session)? {
             Step::Done((token, set)) => Step::Done(shared.publish(session, token, set)),
             Step::Left(extent) => Step::Left(extent),
         })
     }
 
     /// The set as of now, with a token that is as old or older, if one could be had.
-    fn step(&mut self, session: &Arc<Session>) -> Result<Step<(Option<Token>, Set)>, StoreError> {
+    fn step(
+        &mut self,
+        database: &Database,
+        session: &Arc<Session>,
+    ) -> Result<Step<(Option<Token>, Set)>, StoreError> {
         let lease = session.lease()?;
         let source = session.source();
         let mut attempt = 1;
@@ -135,7 +139,8 @@ impl Loader {
             let transaction = lease
                 .unchecked_transaction()
                 .map_err(|error| store_error(&error))?;
-            let set = match self.advance(&transaction)? {
+            let origin = Origin::of(database, session, &transaction)?;
+            let set = match self.advance(origin, &transaction)? {
                 Step::Done(set) => set,
                 Step::Left(extent) => return Ok(Step::Left(extent)),
             };
@@ -150,15 +155,19 @@ impl Loader {
         }
     }
 
-    fn advance(&mut self, connection: &Connection) -> Result<Step<Set>, StoreError> {
+    fn advance(
+        &mut self,
+        origin: Origin,
+        connection: &Connection,
+    ) -> Result<Step<Set>, StoreError> {
         if let Some(base) = &mut self.base {
-            match base.advance(&self.reader, connection)? {
+            match base.advance(&self.reader, origin, connection)? {
                 Advance::Done => return Ok(Step::Done(base.set.clone())),
                 Advance::More => return Ok(Step::Left(Extent::New)),
                 Advance::Foreign => self.base = None,
             }
         }
-        let Some(base) = self.reader.read_small(connection)? else {
+        let Some(base) = self.reader.read_small(origin, connection)? else {
             return Ok(Step::Left(Extent::Everything));
         };
         Ok(Step::Done(self.base.insert(base).set.clone()))
@@ -206,14 +215,17 @@ fn load_large(shared: &Arc<Shared>, reader: &Reader, begin: Extent) -> Result<()
             }
             Extent::Everything => {
                 load_count += 1;
-                reader
-                    .read_large(&session, || shared.is_dropped())
-                    .and_then(|base| {
+                let is_cancelled = || shared.is_dropped();
+                let base = reader.read_large(&shared.database, &session, is_cancelled);
+                match base {
+                    Ok(Some(base)) => {
                         let mut loader = shared.loader();
-                        // Cancelled, there is none, and the next step will not be taken either.
-                        loader.base = base;
+                        loader.base = Some(base);
                         loader.publish(shared, &session)
-                    })
+                    }
+                    Ok(None) => Ok(Step::Left(Extent::Everything)),
+                    Err(error) => Err(error),
+                }
             }
             Extent::New => shared.loader().publish(shared, &session),
         };

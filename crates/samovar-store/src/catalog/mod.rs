@@ -19,7 +19,10 @@
 //!
 //! (`id` is an autoincrement column: it is never used twice.) To tell the first case from the
 //! others the newest rows that were there last time are read again. When most of them are gone, or
-//! one has another path, this is not the database that was read before.
+//! one has another path, this is not the database that was read before. Nor is it when a backup may
+//! have been written over it, which brings rows back that were deleted: by SQLite, which raises the
+//! schema version, or over the file. A checkpoint looks like the latter, and Nix makes one after
+//! 40,000 pages.
 //!
 //! Nobody waits for the thread. While it reads, no snapshot is the truth, and everybody asks the
 //! database itself: slower, and just as right. It reads in chunks, each a short transaction, so
@@ -40,6 +43,7 @@
 //! | the same while everything is read | once more | the set before serves until then |
 //! | rows read while somebody waits | 4096 | milliseconds |
 //! | until `check` notices a replaced file | 100 ms | a look at it costs more than a `check` |
+//! | until a copy over the file is told from commits, in rollback mode | 100 ms | the same |
 //! | paths loaded and deleted | as many again as were loaded | then everything is read anew |
 
 mod base;

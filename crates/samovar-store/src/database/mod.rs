@@ -11,6 +11,7 @@
 mod closure;
 mod connection;
 mod held_file;
+mod lineage;
 mod realisation;
 mod row;
 mod schema;
@@ -25,6 +26,7 @@ use rusqlite::Connection;
 
 use crate::error::{Corruption, StoreError};
 use crate::location::Location;
+use lineage::Lineage;
 
 pub(crate) use connection::store_error;
 pub(crate) use schema::{Schema, read_schema};
@@ -50,6 +52,7 @@ pub(crate) struct Database {
     read_only: bool,
     dotfile_locks: bool,
     state: Mutex<State>,
+    lineage: Mutex<Lineage>,
     /// Until when questions fail without waiting for a lock. `None`: the last one that could have
     /// waited got its answer.
     busy_until: Mutex<Option<Instant>>,
@@ -71,6 +74,7 @@ impl Database {
             read_only: location.read_only,
             dotfile_locks: location.dotfile_locks,
             state: Mutex::new(State::Closed),
+            lineage: Mutex::new(Lineage::default()),
             busy_until: Mutex::new(None),
         }
     }
@@ -159,11 +163,20 @@ impl Database {
         if let State::Open(session) = &*state
             && !(session.is_current() && session.has_its_wal_index())
         {
+            // While the count of commits still tells; a file that is gone tells nothing.
+            let _look = self.lineage(session);
             session.source().retire();
             // Its connections are of no use any more, and keep the WAL index of a file that
             // somebody wrote over alive, for writers too.
             *state = State::Closed;
         }
+    }
+
+    /// A number that stays the same as long as nothing but commits happens to the file.
+    pub(crate) fn lineage(&self, session: &Session) -> Result<u64, StoreError> {
+        let mut lineage = self.lineage.lock().unwrap_or_else(PoisonError::into_inner);
+        // With the lock held, so that looks come in the order of time.
+        Ok(lineage.look(session.look()?))
     }
 
     fn open(&self) -> Result<Arc<Session>, StoreError> {

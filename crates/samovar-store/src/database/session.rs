@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rusqlite::Connection;
 
 use super::connection::{self, Opening};
+use super::lineage::Look;
 use super::token::TokenSource;
 use crate::error::{Corruption, Operation, StoreError, Unavailable};
 
@@ -46,6 +47,10 @@ impl Identity {
             size: metadata.size(),
             changed: (metadata.ctime(), metadata.ctime_nsec()),
         })
+    }
+
+    pub(super) fn is_same_file(&self, other: &Self) -> bool {
+        self.file == other.file
     }
 }
 
@@ -132,6 +137,14 @@ impl Session {
     pub(crate) fn is_current(&self) -> bool {
         !self.source.is_retired()
             && Identity::of(&self.path).is_ok_and(|identity| identity == self.identity)
+    }
+
+    /// What the file looks like now.
+    pub(super) fn look(&self) -> Result<Look, StoreError> {
+        Ok(Look {
+            identity: Identity::of(&self.path)?,
+            commit_count: self.source.commit_count(),
+        })
     }
 
     /// Whether the file beside the database that holds the WAL index is still the one in use.

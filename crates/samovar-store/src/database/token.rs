@@ -24,6 +24,9 @@
 //! re-initialisation, one without write permission: it adds the file's change time to the token,
 //! which re-initialisation renews.
 //!
+//! Before Linux 6.13 change times move in steps of some milliseconds. A copy within the step of the
+//! last commit that was read, and as many commits, leave the token what it was.
+//!
 //! # Source
 //!
 //! SQLite 3.50, `src/wal.c`: `struct WalIndexHdr`, `walIndexTryHdr`, `walIndexWriteHdr`; file
@@ -119,6 +122,16 @@ impl TokenSource {
             Kind::Constant => {}
         }
         Some(token)
+    }
+
+    /// How many commits the file counts, in rollback mode.
+    pub(super) fn commit_count(&self) -> Option<u32> {
+        let Kind::ChangeCounter { file } = &self.kind else {
+            return None;
+        };
+        let mut count = [0; 4];
+        file.get()?.read_exact_at(&mut count, CHANGE_COUNTER).ok()?;
+        Some(u32::from_be_bytes(count))
     }
 
     /// Whether a token read before SQL must be confirmed by one read after it.

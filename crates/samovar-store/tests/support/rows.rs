@@ -106,7 +106,10 @@ impl Rows {
             .query_row(&format!("pragma journal_mode = {mode}"), [], |_| Ok(()))
             .unwrap();
         connection
-            .execute_batch("pragma foreign_keys = 1; pragma synchronous = off")
+            .execute_batch(
+                "pragma foreign_keys = 1; pragma synchronous = off; \
+                 pragma wal_autocheckpoint = 40000",
+            )
             .unwrap();
         connection.execute_batch(SCHEMA).unwrap();
         connection
