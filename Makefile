@@ -10,7 +10,7 @@ PORT ?= 5000
 XTASK = cargo run --quiet --package xtask --
 SUDO = $(if $(filter-out 0,$(shell id -u)),sudo)
 
-.PHONY: serve test check setup setup-test sample bootstrap fmt clippy test-rust doc deny advisories tidy suites autobahn fuzz bench
+.PHONY: serve test check setup setup-test sample bootstrap fmt clippy test-rust doc deny advisories tidy suites autobahn instructions fuzz bench
 .NOTPARALLEL:
 
 ## Builds the server and serves this machine's store, or a sample store where it has none.
@@ -22,7 +22,7 @@ test: setup-test sample check
 	@echo "samovar: all checks passed"
 
 ## Every check, on a machine where nothing is missing.
-check: fmt clippy doc deny tidy test-rust suites autobahn fuzz
+check: fmt clippy doc deny tidy test-rust instructions suites autobahn fuzz
 
 setup: bootstrap
 	@$(XTASK) setup
@@ -69,6 +69,10 @@ suites:
 ## The Autobahn suite without its cases of compression, which take long: `xtask autobahn` has all.
 autobahn:
 	@$(XTASK) autobahn --quick
+
+## What a request costs in instructions and system calls, against xtask/instructions.txt.
+instructions:
+	@$(XTASK) instructions
 
 ## Every fuzz target, briefly.
 fuzz:

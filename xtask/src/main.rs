@@ -11,6 +11,7 @@
 //! | `fuzz --seconds N [TARGET…]` | runs the fuzz targets, with the stable compiler |
 //! | `suites [NAME…]` | runs conformance suites of other projects |
 //! | `autobahn` | the Autobahn suite against the WebSocket echo server |
+//! | `instructions [--renew]` | counts what a request costs, and fails if it is too much |
 //! | `test` | runs all tests and says how many there were |
 //! | `tidy` | holds the tree to the rules that no other tool knows |
 //!
@@ -27,6 +28,7 @@ mod autobahn;
 mod bench;
 mod command;
 mod fuzz;
+mod instructions;
 mod sample;
 mod serve;
 mod setup;
@@ -42,7 +44,7 @@ use anyhow::{Context, Result, bail};
 const USAGE: &str = "usage: xtask setup [--test] | sample-store [--bench | --paths N] DIR | \
                      serve [--port N] | example-lines [--port N] | bench [OPTION…] | \
                      fuzz --seconds N [TARGET…] | suites [NAME…] | autobahn [--quick | --update] | \
-                     test | tidy";
+                     instructions [--renew] | test | tidy";
 
 fn main() -> ExitCode {
     match run() {
@@ -74,6 +76,7 @@ fn run() -> Result<()> {
             fuzz::run_targets(seconds, rest)
         }
         ["autobahn", rest @ ..] => autobahn::run_autobahn(rest),
+        ["instructions", rest @ ..] => instructions::run_gates(rest),
         ["suites", rest @ ..] => suites::run_suites(rest),
         ["test"] => test_run::run(),
         ["tidy"] => tidy::check(&repository()),

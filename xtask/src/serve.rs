@@ -56,7 +56,12 @@ pub(crate) fn print_example_lines(port: u16) -> Result<()> {
     Ok(())
 }
 
-fn build() -> Result<PathBuf> {
+/// Builds nix-serve as it is released; where it is.
+///
+/// # Errors
+///
+/// If it does not build.
+pub(crate) fn build() -> Result<PathBuf> {
     progress("building the server (the first time: some minutes)");
     let repository = repository();
     run(Command::new("cargo")

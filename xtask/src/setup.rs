@@ -45,6 +45,8 @@ const TESTING: &[Need] = &[
     ("chromedriver", "chromium-driver"),
     // Builds h2spec.
     ("go", "golang-go"),
+    // Counts instructions.
+    ("valgrind", "valgrind"),
     // Builds libFuzzer.
     ("c++", "g++"),
 ];

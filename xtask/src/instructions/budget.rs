@@ -1,0 +1,225 @@
+//! What a request may cost, as it stands in `xtask/instructions.txt`.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use anyhow::{Context, Result, bail};
+
+use super::server::Counts;
+
+/// More than this above the budget fails. Starts of the same program differ by 2 %.
+const TOLERANCE_PERCENT: u64 = 5;
+
+/// The same where the compiler, the C library or the processor is another.
+const TOLERANCE_ELSEWHERE_PERCENT: u64 = 25;
+
+/// More than this below the budget is worth writing down.
+const BELOW_PERCENT: u64 = 10;
+
+/// Calls that a thread also makes when nobody asks: it wakes up four times a second, and when
+/// another thread has a message for it. So many of a hundred are let pass on a busy machine.
+const CLOCKED: [(&str, u64); 3] = [("clock_gettime", 50), ("epoll_pwait", 25), ("read", 25)];
+
+/// All others are as many as the requests, to the hundredth.
+const CALL_TOLERANCE: u64 = 1;
+
+const HEADER: &str = "\
+# What a request may cost; `xtask instructions` fails if it costs more. First the instructions of
+# the I/O thread, without those of the kernel; then its system calls for a hundred requests. The
+# clock is no system call outside of valgrind.
+#
+# After a change that makes it cheaper, or one that is worth its cost, and for another compiler:
+#
+#     cargo run -p xtask -- instructions --renew
+#
+";
+
+/// What a request costs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Cost {
+    pub(super) instructions: u64,
+    /// System calls by name, for a hundred requests.
+    calls: BTreeMap<String, u64>,
+}
+
+impl Cost {
+    /// What the second half of `twice` cost, for each of its `request_count` requests.
+    pub(super) fn between(once: &Counts, twice: &Counts, request_count: u64) -> Self {
+        let mut calls = BTreeMap::new();
+        for (name, &count) in &twice.calls {
+            let more = count.saturating_sub(once.calls.get(name).copied().unwrap_or(0));
+            let of_hundred = (more * 100 + request_count / 2) / request_count;
+            if of_hundred > 0 {
+                calls.insert(name.clone(), of_hundred);
+            }
+        }
+        let more = twice.instructions.saturating_sub(once.instructions);
+        Self {
+            instructions: more / request_count,
+            calls,
+        }
+    }
+}
+
+impl fmt::Display for Cost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.instructions)?;
+        for (name, count) in &self.calls {
+            write!(f, " {name} {count}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The file.
+#[derive(Debug, Default)]
+pub(super) struct Budgets {
+    /// What it was measured with.
+    pub(super) environment: String,
+    pub(super) rows: BTreeMap<String, Cost>,
+}
+
+impl Budgets {
+    pub(super) fn parse(text: &str) -> Result<Self> {
+        let mut budgets = Self::default();
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            if let Some(environment) = line.strip_prefix("with ") {
+                environment.clone_into(&mut budgets.environment);
+                continue;
+            }
+            let mut words = line.split(' ');
+            let (Some(name), Some(instructions)) = (words.next(), words.next()) else {
+                bail!("{line:?} is not a name and a cost");
+            };
+            let mut calls = BTreeMap::new();
+            while let Some(call) = words.next() {
+                let count = words.next().context("a call and how many")?;
+                calls.insert(call.to_owned(), count.parse()?);
+            }
+            let instructions = instructions.parse()?;
+            let cost = Cost {
+                instructions,
+                calls,
+            };
+            budgets.rows.insert(name.to_owned(), cost);
+        }
+        Ok(budgets)
+    }
+
+    /// What may be added to these budgets with `environment`.
+    pub(super) fn tolerance_percent(&self, environment: &str) -> u64 {
+        if self.environment == environment {
+            TOLERANCE_PERCENT
+        } else {
+            TOLERANCE_ELSEWHERE_PERCENT
+        }
+    }
+}
+
+/// The file for these costs.
+pub(super) fn render(environment: &str, costs: &[(&str, Cost)]) -> String {
+    let lines: Vec<String> = costs
+        .iter()
+        .map(|(name, cost)| format!("{name} {cost}\n"))
+        .collect();
+    format!("{HEADER}with {environment}\n{}", lines.concat())
+}
+
+/// What a cost is compared with its budget.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Within,
+    /// Worth writing down.
+    Below(Cost),
+    /// With the reason.
+    Above(String),
+    /// It is to be written down.
+    New,
+}
+
+impl Verdict {
+    /// Without a budget nothing is compared.
+    pub(super) fn of(cost: &Cost, budget: Option<&Cost>, tolerance_percent: u64) -> Self {
+        let Some(budget) = budget else {
+            return Self::New;
+        };
+        let names = cost.calls.keys().chain(budget.calls.keys());
+        let mut has_fewer_calls = false;
+        for name in names {
+            let count = cost.calls.get(name).copied().unwrap_or(0);
+            let allowed = budget.calls.get(name).copied().unwrap_or(0);
+            let clocked = CLOCKED.iter().find(|(clocked, _)| clocked == name);
+            let tolerance = clocked.map_or(CALL_TOLERANCE, |&(_, tolerance)| tolerance);
+            if count > allowed + tolerance {
+                let reason = format!("{count} calls of {name} for 100 requests, not {allowed}");
+                return Self::Above(reason);
+            }
+            has_fewer_calls |= count + tolerance < allowed;
+        }
+        if cost.instructions * 100 > budget.instructions * (100 + tolerance_percent) {
+            return Self::Above(format!("more than {} instructions", budget.instructions));
+        }
+        let is_below = cost.instructions * 100 < budget.instructions * (100 - BELOW_PERCENT);
+        if is_below || has_fewer_calls {
+            return Self::Below(budget.clone());
+        }
+        Self::Within
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Within => write!(f, "ok"),
+            Self::Below(budget) => write!(
+                f,
+                "ok, and so much less than {budget} that it should be written down: \
+                 xtask instructions --renew"
+            ),
+            Self::Above(reason) => write!(f, "TOO MUCH, {reason}"),
+            Self::New => write!(f, "written down"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cost(line: &str) -> Cost {
+        let budgets = Budgets::parse(&format!("row {line}")).unwrap();
+        budgets.rows.get("row").unwrap().clone()
+    }
+
+    #[test]
+    fn what_is_rendered_is_parsed() {
+        let costs = [("a", cost("1 recvfrom 100")), ("b", cost("2"))];
+        let budgets = Budgets::parse(&render("some compiler", &costs)).unwrap();
+        assert_eq!(budgets.rows.get("a"), Some(&costs[0].1));
+        assert_eq!(budgets.rows.get("b"), Some(&costs[1].1));
+        assert_eq!(budgets.tolerance_percent("some compiler"), 5);
+        assert_eq!(budgets.tolerance_percent("another"), 25);
+    }
+
+    #[test]
+    fn limits() {
+        let budget = cost("1000 epoll_pwait 100 pread64 100");
+        let of = |line: &str| Verdict::of(&cost(line), Some(&budget), 5);
+        assert_eq!(of("1050 epoll_pwait 125 pread64 101"), Verdict::Within);
+        assert_eq!(of("900 epoll_pwait 75 pread64 99"), Verdict::Within);
+        for below in [
+            "899 epoll_pwait 75 pread64 99",
+            "900 epoll_pwait 100 pread64 98",
+        ] {
+            assert_eq!(of(below), Verdict::Below(budget.clone()));
+        }
+        for above in [
+            "1051",
+            "900 epoll_pwait 126",
+            "900 pread64 102",
+            "900 futex 2",
+        ] {
+            assert!(matches!(of(above), Verdict::Above(_)), "{above}");
+        }
+    }
+}

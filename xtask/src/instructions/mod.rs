@@ -1,0 +1,216 @@
+//! `instructions`: what a request costs, counted and not timed.
+//!
+//! nix-serve runs under callgrind on one core, so with one I/O thread, and is asked over one
+//! connection. A figure is the difference between 2 N and N requests, so what happens once is not
+//! in it. Only the I/O thread counts, and the system calls by which it answers. What the kernel
+//! does for them is not counted, and is most of what a small answer takes.
+//!
+//! A row asks for 50 things in turn: the position of one thing in hash tables with random seeds
+//! alone makes a difference of 6 % from start to start.
+
+mod budget;
+mod server;
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use self::budget::{Budgets, Cost, Verdict};
+use self::server::{Client, Server};
+use crate::command::output;
+use crate::{repository, sample, serve};
+
+/// Things that a row asks for.
+const TARGET_COUNT: usize = 50;
+
+/// Requests of the first measurement: whole rounds of all targets.
+const REQUEST_COUNT: u64 = 500;
+
+/// What disturbs a measurement only adds to it, so the least of a few decides.
+const ATTEMPT_COUNT_MAX: usize = 3;
+
+/// NARs up to this length are answered from memory by the I/O thread; it is 16 KiB there.
+const NAR_LEN_MAX: u64 = 8 * 1024;
+
+/// What is asked for.
+struct Row {
+    name: &'static str,
+    targets: Vec<String>,
+    /// The start of every answer.
+    status_line: &'static str,
+}
+
+/// Measures, and compares with what is written down; `--renew` writes it down.
+///
+/// # Errors
+///
+/// If it cannot be measured, or something costs more than it may.
+pub(crate) fn run_gates(words: &[&str]) -> Result<()> {
+    let renews = match words {
+        [] => false,
+        ["--renew"] => true,
+        _ => bail!("usage: xtask instructions [--renew]"),
+    };
+    let program = serve::build()?;
+    let store = repository().join(".samovar/sample");
+    sample::make(&store, sample::Kind::Test)?;
+    let server = Server::start(&program, &store)?;
+    let mut client = server.connect()?;
+    let rows = rows(&store, &mut client)?;
+    server.settle()?;
+
+    let file = repository().join("xtask/instructions.txt");
+    let here = environment()?;
+    let budgets = Budgets::parse(&fs::read_to_string(&file).unwrap_or_default())?;
+    let tolerance_percent = budgets.tolerance_percent(&here);
+    if !renews && budgets.environment != here {
+        println!(
+            "instructions: written down with {}, counted with {here}: {tolerance_percent} % more \
+             are let pass",
+            budgets.environment
+        );
+    }
+    println!("instructions of the program for each request; those of the kernel are not counted");
+    let mut costs = Vec::new();
+    let mut above = Vec::new();
+    for row in &rows {
+        let budget = budgets.rows.get(row.name).filter(|_| !renews);
+        if budget.is_none() && !renews {
+            bail!("{} has no line for {}", file.display(), row.name);
+        }
+        let (cost, verdict) = judge(&server, &mut client, row, budget, tolerance_percent)?;
+        println!("{:14} {cost}: {verdict}", row.name);
+        if let Verdict::Above(_) = verdict {
+            above.push(row.name);
+        }
+        costs.push((row.name, cost));
+    }
+    if renews {
+        fs::write(&file, budget::render(&here, &costs))?;
+    } else if !above.is_empty() {
+        bail!(
+            "{}: more than {} allows. If that is no accident, say in the commit what it buys, and \
+             write it down with `cargo run -p xtask -- instructions --renew`; otherwise \
+             `valgrind --tool=callgrind --separate-threads=yes` and callgrind_annotate say where \
+             it comes from",
+            above.join(", "),
+            file.display()
+        );
+    }
+    Ok(())
+}
+
+/// The least cost of some attempts; one is enough if it is within the budget.
+fn judge(
+    server: &Server,
+    client: &mut Client,
+    row: &Row,
+    budget: Option<&Cost>,
+    tolerance_percent: u64,
+) -> Result<(Cost, Verdict)> {
+    let mut least: Option<(Cost, Verdict)> = None;
+    for _ in 0..ATTEMPT_COUNT_MAX {
+        let cost = cost(server, client, row).with_context(|| row.name)?;
+        let verdict = Verdict::of(&cost, budget, tolerance_percent);
+        let is_above = matches!(verdict, Verdict::Above(_));
+        if least
+            .as_ref()
+            .is_none_or(|(least, _)| !is_above || cost.instructions < least.instructions)
+        {
+            least = Some((cost, verdict));
+        }
+        if budget.is_some() && !is_above {
+            break;
+        }
+    }
+    least.context("there is an attempt")
+}
+
+fn cost(server: &Server, client: &mut Client, row: &Row) -> Result<Cost> {
+    let mut asked = |count: u64| {
+        let before = server.mark()?;
+        for target in row.targets.iter().cycle().take(usize::try_from(count)?) {
+            client.ask(target, row.status_line)?;
+        }
+        server.since(before)
+    };
+    let (once, twice) = (asked(REQUEST_COUNT)?, asked(2 * REQUEST_COUNT)?);
+    Ok(Cost::between(&once, &twice, REQUEST_COUNT))
+}
+
+/// Asks for everything until all of it is in memory.
+fn rows(store: &Path, client: &mut Client) -> Result<Vec<Row>> {
+    const FOUND: &str = "HTTP/1.1 200 ";
+    const MISSING: &str = "HTTP/1.1 404 ";
+    let manifest = fs::read_to_string(store.join(sample::MANIFEST))?;
+    let manifest: Value = serde_json::from_str(&manifest)?;
+    let paths = manifest.get("graph").and_then(Value::as_array);
+    let paths = paths.context("the sample store has a graph")?.iter();
+    let hash_parts = paths.filter_map(|path| {
+        let name = path.as_str()?.strip_prefix(sample::STORE_DIR)?;
+        name.get(1..33)
+    });
+    let (mut hits, mut misses, mut nars) = (Vec::new(), Vec::new(), Vec::new());
+    for hash_part in hash_parts {
+        if hits.len() == TARGET_COUNT {
+            break;
+        }
+        let hit = format!("/{hash_part}.narinfo");
+        let narinfo = client.ask(&hit, FOUND)?;
+        let field = |name: &str| narinfo.lines().find_map(|line| line.strip_prefix(name));
+        let nar_len: u64 = field("NarSize: ")
+            .context("a narinfo has a size")?
+            .parse()?;
+        if nar_len > NAR_LEN_MAX {
+            continue;
+        }
+        let url = field("URL: ").context("a narinfo has a URL")?;
+        nars.push(format!("/{url}"));
+        hits.push(hit);
+        // As random as a hash part, and none.
+        let absent: String = hash_part.chars().rev().collect();
+        misses.push(format!("/{absent}.narinfo"));
+    }
+    if hits.len() < TARGET_COUNT {
+        bail!("the sample store has too few small paths");
+    }
+    let row = |name, targets, status_line| Row {
+        name,
+        targets,
+        status_line,
+    };
+    let rows = vec![
+        row("cache-info", vec!["/nix-cache-info".to_owned()], FOUND),
+        row("narinfo-hit", hits, FOUND),
+        row("narinfo-miss", misses, MISSING),
+        row("small-nar", nars, FOUND),
+    ];
+    // A NAR is kept from the second time on.
+    for _ in 0..3 {
+        for row in &rows {
+            for target in &row.targets {
+                client.ask(target, row.status_line)?;
+            }
+        }
+    }
+    Ok(rows)
+}
+
+/// What the number of instructions depends on besides our code.
+fn environment() -> Result<String> {
+    let said = output(Command::new("rustc").arg("--version"))?;
+    let rustc = said.split(' ').nth(1).unwrap_or("unknown");
+    let libc = output(Command::new("getconf").arg("GNU_LIBC_VERSION"))
+        .unwrap_or_else(|_| "another libc".to_owned());
+    let cpu = fs::read_to_string("/proc/cpuinfo")?;
+    let simd = if cpu.split_whitespace().any(|flag| flag == "avx2") {
+        "with AVX2"
+    } else {
+        "without AVX2"
+    };
+    let arch = std::env::consts::ARCH;
+    Ok(format!("rustc {rustc}, {libc}, {arch} {simd}"))
+}

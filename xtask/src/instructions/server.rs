@@ -1,0 +1,274 @@
+//! nix-serve under callgrind, and a client.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::command::{find, output, progress};
+use crate::repository;
+
+/// What all other threads together do in [`REST`] when they rest: look whether something happened.
+const RESTING_INSTRUCTIONS_MAX: u64 = 200_000;
+const REST: Duration = Duration::from_millis(500);
+const REST_WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// What the I/O thread did.
+#[derive(Debug)]
+pub(super) struct Counts {
+    pub(super) instructions: u64,
+    /// System calls by name.
+    pub(super) calls: BTreeMap<String, u64>,
+}
+
+/// Where a measurement begins: so long was the log.
+#[derive(Debug)]
+pub(super) struct Mark(u64);
+
+/// Thread numbers of valgrind, which count from one.
+type Calls = BTreeMap<(u64, String), u64>;
+
+/// nix-serve under callgrind, which ends with this.
+#[derive(Debug)]
+pub(super) struct Server {
+    child: Child,
+    address: String,
+    /// Where callgrind writes.
+    folder: PathBuf,
+}
+
+impl Server {
+    pub(super) fn start(program: &Path, store: &Path) -> Result<Self> {
+        if find("valgrind").is_none() {
+            bail!("valgrind is missing: `make setup-test` installs it");
+        }
+        progress("counting instructions with valgrind");
+        let folder = repository().join(".samovar/instructions");
+        fs::remove_dir_all(&folder).ok();
+        fs::create_dir_all(&folder)?;
+        let into = |name: &str| folder.join(name).display().to_string();
+        let mut child = Command::new("taskset")
+            .args(["-c", &first_core()?, "valgrind", "--tool=callgrind"])
+            .arg(format!("--callgrind-out-file={}", into("counts")))
+            .arg(format!("--log-file={}", into("log")))
+            .args(["--trace-syscalls=yes", "--separate-threads=yes"])
+            .arg(program)
+            .args(["--listen", "127.0.0.1:0", "--nar-cache-size", "0"])
+            .arg("--store")
+            .arg(format!("local?root={}", store.display()))
+            .env_remove("NIX_SECRET_KEY_FILE")
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .context("cannot start valgrind under taskset")?;
+        let said = child.stderr.take().context("stderr is piped")?;
+        let mut server = Self {
+            child,
+            address: String::new(),
+            folder,
+        };
+        let mut lines = BufReader::new(said).lines();
+        while let Some(line) = lines.next().transpose()? {
+            if let Some((_, address)) = line.split_once("http://") {
+                server.address = address.trim_end_matches('/').to_owned();
+                // Somebody has to read what else it says.
+                std::thread::spawn(move || {
+                    for line in lines.map_while(Result::ok) {
+                        eprintln!("{line}");
+                    }
+                });
+                return Ok(server);
+            }
+        }
+        bail!("nix-serve does not start under valgrind")
+    }
+
+    pub(super) fn connect(&self) -> Result<Client> {
+        let stream = TcpStream::connect(&self.address)?;
+        stream.set_nodelay(true)?;
+        Ok(Client(BufReader::new(stream)))
+    }
+
+    /// Waits until no thread has anything left to do.
+    ///
+    /// # Errors
+    ///
+    /// If that does not come, or there is more than one I/O thread.
+    pub(super) fn settle(&self) -> Result<()> {
+        let mut names = Vec::new();
+        for task in fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
+            names.push(fs::read_to_string(task?.path().join("comm"))?);
+        }
+        let io_count = names.iter().filter(|name| name.starts_with("io-")).count();
+        if io_count != 1 {
+            bail!("{io_count} I/O threads on one core, not one: {names:?}");
+        }
+        let started = Instant::now();
+        self.take()?;
+        loop {
+            std::thread::sleep(REST);
+            let instructions: u64 = self.take()?.values().sum();
+            if instructions <= RESTING_INSTRUCTIONS_MAX {
+                return Ok(());
+            }
+            if started.elapsed() > REST_WAIT_MAX {
+                bail!("its threads do not come to rest: {instructions} instructions in {REST:?}");
+            }
+        }
+    }
+
+    pub(super) fn mark(&self) -> Result<Mark> {
+        self.take()?;
+        Ok(Mark(fs::metadata(self.log())?.len()))
+    }
+
+    /// What the I/O thread did since `mark`.
+    ///
+    /// # Errors
+    ///
+    /// If another thread has answered too: what that costs would not be counted.
+    pub(super) fn since(&self, mark: Mark) -> Result<Counts> {
+        let instructions = self.take()?;
+        let mut log = fs::File::open(self.log())?;
+        log.seek(SeekFrom::Start(mark.0))?;
+        let mut text = Vec::new();
+        log.read_to_end(&mut text)?;
+        let calls = calls(&String::from_utf8_lossy(&text));
+        let of = |name: &str| -> Vec<u64> {
+            let threads = calls.keys().filter(|(_, call)| call == name);
+            threads.map(|&(thread, _)| thread).collect()
+        };
+        let waiting = of("epoll_pwait");
+        let [io] = *waiting else {
+            bail!("threads {waiting:?} wait for peers, and not one I/O thread");
+        };
+        let sending: Vec<u64> =
+            [of("sendto"), of("sendmsg"), of("writev"), of("sendfile")].concat();
+        if sending.iter().any(|&thread| thread != io) {
+            bail!("answers are sent by threads {sending:?}, and not only by the I/O thread {io}");
+        }
+        let of_io = calls.into_iter().filter(|((thread, _), _)| *thread == io);
+        Ok(Counts {
+            instructions: instructions.get(&io).copied().unwrap_or(0),
+            calls: of_io.map(|((_, name), count)| (name, count)).collect(),
+        })
+    }
+
+    fn log(&self) -> PathBuf {
+        self.folder.join("log")
+    }
+
+    /// Instructions of each thread since the last time.
+    fn take(&self) -> Result<BTreeMap<u64, u64>> {
+        output(Command::new("vgdb").args([&format!("--pid={}", self.child.id()), "dump"]))?;
+        let mut taken = BTreeMap::new();
+        for entry in fs::read_dir(&self.folder)? {
+            let path = entry?.path();
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let Some((_, thread)) = name.rsplit_once('-') else {
+                continue;
+            };
+            let text = fs::read_to_string(&path)?;
+            let total = text.lines().find_map(|line| line.strip_prefix("totals: "));
+            let total = total.with_context(|| format!("{name} has no total"))?;
+            taken.insert(thread.parse()?, total.trim().parse()?);
+            fs::remove_file(&path)?;
+        }
+        if taken.is_empty() {
+            bail!("callgrind has written nothing");
+        }
+        Ok(taken)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+        fs::remove_dir_all(&self.folder).ok();
+    }
+}
+
+/// Counts entries such as `SYSCALL[123,4](45) sys_recvfrom ( … )`. What follows of a call that
+/// waits, `SYSCALL[123,4](45) ... [async]`, is not another.
+fn calls(log: &str) -> Calls {
+    let mut calls = Calls::new();
+    for entry in log.split("SYSCALL[").skip(1) {
+        let call = || {
+            let (ids, rest) = entry.split_once(']')?;
+            let (_, thread) = ids.split_once(',')?;
+            let (_, name) = rest.split_once(") sys_")?;
+            let end = name.find(|c: char| !c.is_ascii_alphanumeric() && c != '_')?;
+            Some((thread.parse().ok()?, name.get(..end)?.to_owned()))
+        };
+        if let Some(call) = call() {
+            *calls.entry(call).or_default() += 1;
+        }
+    }
+    calls
+}
+
+/// The first core that may be used.
+fn first_core() -> Result<String> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    let cores = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    let first = cores.and_then(|cores| cores.trim().split([',', '-']).next());
+    Ok(first.context("no core in /proc/self/status")?.to_owned())
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(super) struct Client(BufReader<TcpStream>);
+
+impl Client {
+    /// Asks and returns the body of an answer that starts with `status_line`.
+    pub(super) fn ask(&mut self, target: &str, status_line: &str) -> Result<String> {
+        let request = format!("GET {target} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n");
+        self.0.get_mut().write_all(request.as_bytes())?;
+        let mut body_len = 0;
+        let mut head = String::new();
+        loop {
+            let start = head.len();
+            if self.0.read_line(&mut head)? == 0 {
+                bail!("the server has closed the connection");
+            }
+            let line = head.get(start..).unwrap_or_default();
+            if let Some(len) = line.strip_prefix("Content-Length: ") {
+                body_len = len.trim().parse()?;
+            }
+            if line == "\r\n" {
+                break;
+            }
+        }
+        if !head.starts_with(status_line) {
+            bail!("{target}: {head:?}, not {status_line:?}");
+        }
+        let mut body = vec![0; body_len];
+        self.0.read_exact(&mut body)?;
+        Ok(String::from_utf8_lossy(&body).into_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_are_counted_once() {
+        let log = "SYSCALL[9,13](45) sys_recvfrom ( 15, 0x0 ) --> [async] ... \n\
+                   SYSCALL[9,13](45) ... [async] --> Success(0x80) \n\
+                   SYSCALL[9,3](228) sys_clock_gettime( 1 )[sync] --> Success(0x0) \
+                   SYSCALL[9,13](45) sys_recvfrom ( 15, 0x0 ) --> [async] ... \n";
+        let counted = calls(log);
+        assert_eq!(counted.get(&(13, "recvfrom".to_owned())), Some(&2));
+        assert_eq!(counted.get(&(3, "clock_gettime".to_owned())), Some(&1));
+        assert_eq!(counted.len(), 2);
+    }
+}
