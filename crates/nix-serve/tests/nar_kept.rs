@@ -275,3 +275,25 @@ fn a_full_disk_is_no_error_of_the_answer() {
     scene.server.wait_for_line("NARs are not kept");
     assert_eq!(scene.held_count(), 0);
 }
+
+/// A row that is wrong about the size is damage, and a copy does not hide it.
+#[test]
+fn a_row_of_another_size_breaks_off() {
+    let scene = Scene::new(1 << 30);
+    let (path, nar) = scene.add("tree", FILE_COUNT, FILE_LEN);
+    assert!(scene.server.get(&url(&path)).body == nar);
+    scene.damage(&path);
+    eventually("it is kept", || scene.server.get(&url(&path)).body == nar);
+    for size in [nar.len() - 8, nar.len() + 8] {
+        let update = format!("update ValidPaths set narSize = {size} where path = '{path}'");
+        output(
+            Command::new("sqlite3")
+                .arg(scene.store.database())
+                .arg(update),
+        );
+        let mut connection = Connection::open(scene.server.addr);
+        let answer = connection.begin("GET", &url(&path), &[]);
+        let body = connection.body(&answer, |_| ());
+        assert!(answer.status == 503 || body.is_err(), "{size}");
+    }
+}

@@ -7,9 +7,10 @@ mod support;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Command;
 
 use support::connection::Connection;
-use support::{OwnStore, ServerProcess, hash_part, nix};
+use support::{OwnStore, ServerProcess, hash_part, nix, output};
 
 /// The longest NAR in memory, and how much of that is not the file.
 const LEN_MAX: usize = 64 * 1024;
@@ -168,4 +169,29 @@ fn what_the_store_says_now_decides() {
         assert!(connection.get(&by_part).body == new);
         assert!(connection.get(&server.nar_url(&path)).body == new);
     }
+}
+
+/// A row that is wrong about the size is damage; what is in memory hides it as little as the files.
+#[test]
+fn a_row_of_another_size_is_reported_and_nothing_is_served() {
+    let store = OwnStore::new();
+    let path = store.add_file("file", b"contents");
+    let expected = dump(&store, &path);
+    let mut server = ServerProcess::of_store(store.root());
+    let url = format!("/nar/{}.nar", hash_part(&path));
+    let mut connection = Connection::open(server.addr);
+    for size in [expected.len() - 8, expected.len() + 8] {
+        set_nar_size(&store, &path, expected.len());
+        assert!(connection.get(&url).body == expected);
+        set_nar_size(&store, &path, size);
+        assert_eq!(connection.get(&url).status, 503, "{size}");
+        let ranged = connection.request("GET", &url, &["Range: bytes=8-"]);
+        assert_eq!(ranged.status, 503, "{size}");
+    }
+    server.wait_for_line("is not what its registration says");
+}
+
+fn set_nar_size(store: &OwnStore, path: &str, size: usize) {
+    let update = format!("update ValidPaths set narSize = {size} where path = '{path}'");
+    output(Command::new("sqlite3").arg(store.database()).arg(update));
 }

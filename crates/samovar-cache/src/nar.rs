@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use samovar_http::http::{Method, Status, range};
 use samovar_http::{Body, Head, Prepared, Response};
-use samovar_nix::{HashPart, NarHash};
+use samovar_nix::{HashPart, NarHash, PathInfo};
 use samovar_store::StoreError;
 
 use crate::answers::{no_path, unavailable, wrong_hash};
@@ -57,7 +57,7 @@ impl Cache {
                 Ok(prepared) => small_body(prepared, (start, end)),
                 Err(error) => return self.unreadable(&registration, error),
             }
-        } else if let Some(kept) = self.kept(&info.nar_hash, (start, end)) {
+        } else if let Some(kept) = self.kept(info, (start, end)) {
             Body::Source(Box::new(kept))
         } else {
             let tree = self.store.tree(&info.path)?;
@@ -83,8 +83,9 @@ impl Cache {
         })
     }
 
-    fn kept(&self, nar_hash: &NarHash, range: (u64, u64)) -> Option<KeptBody> {
-        self.kept_nars.as_ref()?.body(nar_hash, range)
+    fn kept(&self, info: &PathInfo, range: (u64, u64)) -> Option<KeptBody> {
+        let kept_nars = self.kept_nars.as_ref()?;
+        kept_nars.body(&info.nar_hash, info.nar_size, range)
     }
 
     /// A small NAR from memory, where it is from now on.
@@ -99,7 +100,8 @@ impl Cache {
             .as_ref()
             .map(|snapshot| snapshot.epoch);
         let known = self.small_nars.find(&hash_part);
-        let nar = match known.filter(|known| known.nar_hash == nar_hash) {
+        let known = known.filter(|known| known.is_of(info));
+        let nar = match known {
             Some(known) if known.epoch == epoch => return Ok(Ok(known.prepared)),
             Some(known) => SmallNar { epoch, ..known },
             None => {

@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use samovar_http::http::Status;
 use samovar_http::{Batch, Prepared, Progress, Source};
-use samovar_nix::{HashPart, NarHash};
+use samovar_nix::{HashPart, NarHash, PathInfo};
 use samovar_store::NarReader;
 use sha2::{Digest, Sha256};
 
@@ -57,6 +57,12 @@ impl SmallNar {
             epoch,
             prepared: Arc::new(Prepared::new(Status::OK, &[NAR_TYPE, ACCEPT_RANGES], nar)),
         })
+    }
+
+    /// Whether it is what the row says, size included: a row that is wrong about that is damage,
+    /// and not to be hidden by what was read under another one.
+    pub(crate) fn is_of(&self, info: &PathInfo) -> bool {
+        self.nar_hash == info.nar_hash && self.prepared.body().len() as u64 == info.nar_size
     }
 
     pub(crate) fn may_go_inline(&self) -> bool {

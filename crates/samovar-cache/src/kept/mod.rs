@@ -121,10 +121,17 @@ impl KeptNars {
         Ok(Self { table, checker })
     }
 
-    /// The NAR from `start` to `end`, if it is kept.
-    pub(crate) fn body(&self, nar_hash: &NarHash, (start, end): (u64, u64)) -> Option<KeptBody> {
-        Some(KeptBody {
-            kept: self.table.find(nar_hash)?,
+    /// The NAR from `start` to `end`, if it is kept. One of another size than `nar_size` is not
+    /// that of the row, whatever the row's hash says.
+    pub(crate) fn body(
+        &self,
+        nar_hash: &NarHash,
+        nar_size: u64,
+        (start, end): (u64, u64),
+    ) -> Option<KeptBody> {
+        let kept = self.table.find(nar_hash)?;
+        (kept.place.len == nar_size).then(|| KeptBody {
+            kept,
             table: Arc::clone(&self.table),
             at: start,
             end,
