@@ -228,6 +228,20 @@ fn a_closure_is_what_nix_says_references_first() {
     Connection::tcp(addr).get_and_head(&url, &[]);
 }
 
+/// Only large ones have to be asked for again.
+#[test]
+fn small_closures_are_answered_however_many_are_asked_for_at_once() {
+    let (_server, addr) = serve_sample(&[]);
+    let url = format!("/closure/{}", hash_part(&sample("top")));
+    let mut connections: Vec<_> = (0..64).map(|_| Connection::tcp(addr)).collect();
+    for connection in &mut connections {
+        connection.ask("GET", &url, &[]);
+    }
+    for connection in &mut connections {
+        assert_eq!(connection.reply(true).status, 200);
+    }
+}
+
 #[test]
 fn both_are_there_over_http_2_and_under_a_prefix() {
     let (_server, addr) = serve_sample(&["--path", "/cache"]);

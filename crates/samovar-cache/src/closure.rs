@@ -1,4 +1,12 @@
 //! `GET /closure/<hash part>`: the narinfos of all that a path needs.
+//!
+//! # Limits
+//!
+//! | what | value | why |
+//! | --- | --- | --- |
+//! | paths | 1,000,000 | eight seconds of a worker; no system comes near it |
+//! | closures worked out at once | 4 | the workers are there for others too |
+//! | paths of one that is not counted | 1,000 | ten milliseconds: less than asking again |
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -11,13 +19,16 @@ use crate::answers::{busy, no_path};
 use crate::cache::Cache;
 use crate::records::{self, Wanted};
 
-/// Paths that a closure may have. Eight seconds of a worker; no system comes near it.
+/// Paths that a closure may have.
 const COUNT_MAX: usize = 1_000_000;
 
-/// Closures worked out at once; the workers are there for others too.
+/// Paths up to which a closure is worked out whatever else is.
+const SMALL_COUNT_MAX: usize = 1000;
+
+/// Larger ones worked out at once.
 const AT_ONCE_MAX: usize = 4;
 
-/// How many closures are being worked out.
+/// How many large closures are being worked out.
 #[derive(Debug, Default)]
 pub(crate) struct Closures {
     count: AtomicUsize,
@@ -42,12 +53,14 @@ impl Drop for Place<'_> {
 
 impl Cache {
     pub(crate) fn closure(&self, hash_part: HashPart) -> Result<Response, StoreError> {
-        let Some(place) = self.closures.place() else {
-            return Ok(busy());
-        };
-        let closure = self.store().closure(hash_part, COUNT_MAX)?;
+        let mut closure = self.store().closure(hash_part, SMALL_COUNT_MAX)?;
         self.narinfos.recovered();
-        drop(place);
+        if closure == Some(Closure::TooLarge) {
+            let Some(_place) = self.closures.place() else {
+                return Ok(busy());
+            };
+            closure = self.store().closure(hash_part, COUNT_MAX)?;
+        }
         let members = match closure {
             None => return Ok(no_path()),
             Some(Closure::TooLarge) => {
