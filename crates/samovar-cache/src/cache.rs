@@ -28,6 +28,7 @@ use crate::kept::{KeptNars, KeptSpace};
 use crate::narinfos::Narinfos;
 use crate::observer::Observer;
 use crate::plans::Plans;
+use crate::prepared_body::{PreparedBody, may_go_inline};
 use crate::records::UnderWay;
 use crate::route::{Route, route};
 use crate::small_nars::SmallNars;
@@ -198,8 +199,12 @@ impl Cache {
         let Some(prepared) = self.narinfos.one(hash_part)? else {
             return Ok(no_path());
         };
-        let body = prepared.body().to_vec();
-        let response = Response::new(Status::OK, Body::Bytes(body.into()));
+        // A short one is copied for less than it costs to pull it.
+        let body = match may_go_inline(&prepared) {
+            true => Body::Bytes(prepared.body().to_vec().into()),
+            false => PreparedBody::whole(prepared),
+        };
+        let response = Response::new(Status::OK, body);
         Ok(response.header("Content-Type", "text/x-nix-narinfo"))
     }
 
@@ -258,13 +263,15 @@ impl Service for Cache {
                 Some(nar) if nar_hash.is_some_and(|nar_hash| nar_hash != nar.nar_hash) => {
                     reply.prepared(&self.wrong_hash)
                 }
-                Some(nar) if nar.may_go_inline() => reply.prepared(&nar.prepared),
+                Some(nar) if may_go_inline(&nar.prepared) => reply.prepared(&nar.prepared),
                 _ => pass_on(&route, reply),
             };
         }
         match self.narinfos.find(snapshot, &hash_part) {
-            Some(rendered) => reply.prepared(&rendered.prepared),
-            None => reply.dispatch(),
+            Some(rendered) if may_go_inline(&rendered.prepared) => {
+                reply.prepared(&rendered.prepared)
+            }
+            _ => reply.dispatch(),
         }
     }
 

@@ -34,6 +34,7 @@ mod narinfo;
 mod narinfos;
 mod observer;
 mod plans;
+mod prepared_body;
 mod recent;
 mod records;
 mod registration;

@@ -12,8 +12,9 @@ use crate::answers::{no_path, unavailable, wrong_hash};
 use crate::cache::Cache;
 use crate::kept::{KeptBody, wrong_contents};
 use crate::nar_body::NarBody;
+use crate::prepared_body::PreparedBody;
 use crate::registration::Registration;
-use crate::small_nars::{self, SmallNar, SmallNarBody};
+use crate::small_nars::{self, SmallNar};
 
 /// What Nix says when it uploads a NAR. Not `text/plain`, as nix-serve: proxies compress texts on
 /// their way, and a compressed download cannot be resumed.
@@ -145,6 +146,5 @@ impl Cache {
 
 fn small_body(prepared: Arc<Prepared>, (start, end): (u64, u64)) -> Body {
     let within = |offset| usize::try_from(offset).unwrap_or(usize::MAX);
-    let (at, end) = (within(start), within(end));
-    Body::Source(Box::new(SmallNarBody { prepared, at, end }))
+    PreparedBody::range(prepared, (within(start), within(end)))
 }

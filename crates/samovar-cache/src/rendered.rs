@@ -88,13 +88,26 @@ impl RenderedCache {
 
     /// Keeps what nobody has asked for, if there is room.
     pub(crate) fn offer(&self, hash_part: HashPart, rendered: Rendered) -> bool {
-        self.shard(&hash_part)
-            .offer(hash_part, rendered, self.shard_len_max)
+        self.fits(&rendered)
+            && self
+                .shard(&hash_part)
+                .offer(hash_part, rendered, self.shard_len_max)
     }
 
+    /// Keeps a narinfo, unless it is so long that it would be the only one.
     pub(crate) fn insert(&self, hash_part: HashPart, rendered: Rendered) {
-        self.shard(&hash_part)
-            .insert(hash_part, rendered, self.shard_len_max);
+        let fits = self.fits(&rendered);
+        let mut shard = self.shard(&hash_part);
+        if fits {
+            shard.insert(hash_part, rendered, self.shard_len_max);
+        } else {
+            shard.remove(&hash_part);
+        }
+    }
+
+    /// Whether it leaves room for others: see [`Recent::insert`].
+    fn fits(&self, rendered: &Rendered) -> bool {
+        rendered.memory_len() <= self.shard_len_max / 2
     }
 
     pub(crate) fn remove(&self, hash_part: &HashPart) {
@@ -152,6 +165,19 @@ mod tests {
             unsigned_len: len,
             prepared,
         }
+    }
+
+    /// A path with thousands of references may have such a narinfo.
+    #[test]
+    fn what_would_be_the_only_one_is_not_kept() {
+        let cache = RenderedCache::new(SHARD_COUNT * 20_000);
+        let part = hash_part(7);
+        let overhead = rendered(0).memory_len();
+        cache.insert(part, rendered(10_000 - overhead));
+        assert!(cache.find(&part).is_some());
+        assert!(!cache.offer(part, rendered(10_001 - overhead)));
+        cache.insert(part, rendered(10_001 - overhead));
+        assert!(cache.find(&part).is_none());
     }
 
     fn hash_part(number: u32) -> HashPart {

@@ -12,15 +12,14 @@
 //! | what | value | why |
 //! | --- | --- | --- |
 //! | a NAR in memory | 64 KiB | above, the files cost no more than the rest of the answer |
-//! | a NAR sent by an I/O thread | 16 KiB | what a peer that does not read makes us hold |
 //! | all of them | 32 MiB | `Config::small_nar_memory_len` |
 
 use std::hash::BuildHasherDefault;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use samovar_http::Prepared;
 use samovar_http::http::Status;
-use samovar_http::{Batch, Prepared, Progress, Source};
 use samovar_nix::{HashPart, NarHash, PathInfo};
 use samovar_store::NarReader;
 use sha2::{Digest, Sha256};
@@ -31,10 +30,6 @@ use crate::rendered::HashPartHasher;
 
 /// Bytes of the longest NAR that is kept.
 pub(crate) const LEN_MAX: u64 = 64 * 1024;
-
-/// Bytes of the longest NAR that an I/O thread sends: longer ones go through buffers that are
-/// bounded in sum.
-const INLINE_LEN_MAX: usize = 16 * 1024;
 
 /// Few, because each has to have room for some of the longest.
 const SHARD_COUNT: usize = 16;
@@ -63,10 +58,6 @@ impl SmallNar {
     /// and not to be hidden by what was read under another one.
     pub(crate) fn is_of(&self, info: &PathInfo) -> bool {
         self.nar_hash == info.nar_hash && self.prepared.body().len() as u64 == info.nar_size
-    }
-
-    pub(crate) fn may_go_inline(&self) -> bool {
-        self.prepared.body().len() <= INLINE_LEN_MAX
     }
 }
 
@@ -135,29 +126,6 @@ pub(crate) fn read_whole(mut reader: NarReader, len: u64) -> io::Result<Vec<u8>>
     }
     nar.truncate(len);
     Ok(nar)
-}
-
-/// A NAR in memory, or a range of it, as a body: whoever reads it slowly holds no copy.
-#[derive(Debug)]
-pub(crate) struct SmallNarBody {
-    pub(crate) prepared: Arc<Prepared>,
-    pub(crate) at: usize,
-    pub(crate) end: usize,
-}
-
-impl Source for SmallNarBody {
-    fn len(&self) -> Option<u64> {
-        Some(self.end.saturating_sub(self.at) as u64)
-    }
-
-    fn pull(&mut self, batch: &mut Batch) -> io::Result<Progress> {
-        let bytes = self.prepared.body().get(self.at..self.end);
-        self.at += batch.put(bytes.unwrap_or_default());
-        Ok(match self.at < self.end {
-            true => Progress::More,
-            false => Progress::End,
-        })
-    }
 }
 
 #[cfg(test)]
