@@ -172,7 +172,8 @@ mod tests {
     fn what_would_be_the_only_one_is_not_kept() {
         let cache = RenderedCache::new(SHARD_COUNT * 20_000);
         let part = hash_part(7);
-        let overhead = rendered(0).memory_len();
+        // The head says how long the body is, in as many digits.
+        let overhead = rendered(9_000).memory_len() - 9_000;
         cache.insert(part, rendered(10_000 - overhead));
         assert!(cache.find(&part).is_some());
         assert!(!cache.offer(part, rendered(10_001 - overhead)));

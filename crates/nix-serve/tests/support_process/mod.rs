@@ -521,7 +521,8 @@ impl Holder {
             .spawn()
             .unwrap();
         let input = child.stdin.as_mut().unwrap();
-        writeln!(input, ".bail on\n{sql}\nselect 'held';").unwrap();
+        // The server may be reading at this moment.
+        writeln!(input, ".bail on\n.timeout 10000\n{sql}\nselect 'held';").unwrap();
         input.flush().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         assert!(
