@@ -33,9 +33,7 @@ impl Database {
         let prefix = prefix(dir, hash_part);
         self.ask(|connection| path_info(connection, dir, &prefix))
     }
-}
 
-impl Database {
     /// What the database knows of many paths at one moment.
     pub(crate) fn path_infos(
         &self,
