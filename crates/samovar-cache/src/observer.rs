@@ -15,6 +15,10 @@ pub trait Observer: samovar_http::Observer + 'static {
     /// One path cannot be served, for a reason that is not the store's as a whole.
     fn path_failed(&self, path: &dyn fmt::Display, error: &dyn fmt::Display);
 
+    /// A path was collected, or registered anew, while an answer about it was on its way: the
+    /// answer was cut off.
+    fn path_collected(&self, path: &dyn fmt::Display);
+
     /// The files of a valid path are not what its row says.
     fn path_damaged(&self, path: &dyn fmt::Display, error: &dyn fmt::Display);
 
@@ -35,6 +39,8 @@ impl Observer for Silent {
     fn store_recovered(&self) {}
 
     fn path_failed(&self, _: &dyn fmt::Display, _: &dyn fmt::Display) {}
+
+    fn path_collected(&self, _: &dyn fmt::Display) {}
 
     fn path_damaged(&self, _: &dyn fmt::Display, _: &dyn fmt::Display) {}
 

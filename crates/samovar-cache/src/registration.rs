@@ -45,8 +45,11 @@ impl Registration {
     /// Reports why the files could not be read, unless they were collected: that is no damage.
     pub(crate) fn report(&self, error: &io::Error) {
         if is_damage(error.kind()) {
-            if self.holds() == Ok(true) {
-                self.observer.path_damaged(&self.info.path, error);
+            match self.holds() {
+                Ok(true) => self.observer.path_damaged(&self.info.path, error),
+                Ok(false) => self.observer.path_collected(&self.info.path),
+                // The store is in trouble, and says so by itself.
+                Err(_) => {}
             }
         } else {
             self.observer.path_failed(&self.info.path, error);

@@ -9,11 +9,12 @@
 //! | signal | what happens |
 //! |---|---|
 //! | HUP | key and certificate read again (bad ones are refused, the old stay), logs opened anew |
-//! | USR1 | logs opened anew |
+//! | USR1 | logs opened anew, and what was counted since the start is said |
 //! | QUIT | no new connections; ends when those there are have their answers |
 //! | TERM, INT | the same, but ends after [`STOP_TIME`]; the second one ends at once |
 
 mod bind;
+mod counts;
 mod kept;
 mod observer;
 mod throttle;
@@ -224,7 +225,10 @@ fn wait(
                 reload();
                 notify::ready();
             }
-            Ok(Signal::ReopenLogs) => logs.reopen(),
+            Ok(Signal::ReopenLogs) => {
+                logs.reopen();
+                logs.say_counts();
+            }
             Ok(Signal::ChangeWorkers) => {
                 logs.errors
                     .info("the number of workers is fixed: --workers sets it at start");
@@ -261,6 +265,7 @@ fn wait(
         logs.errors
             .warning(format_args!("{cut} connections were cut off"));
     }
+    logs.say_counts();
 }
 
 fn reload(cache: &Cache, environment: &Environment, logs: &Logs) {

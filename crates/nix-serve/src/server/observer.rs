@@ -8,6 +8,7 @@ use samovar_cache::Observer;
 use samovar_http::{Exchange, Head, Incident, Peer};
 use samovar_store::StoreError;
 
+use super::counts::{Count, Counts};
 use super::throttle::Throttle;
 use crate::cli::ClientAddress;
 use crate::log::{AccessLog, Entry, ErrorLog, Level, Request};
@@ -21,6 +22,7 @@ pub(super) struct Logs {
     paths: Throttle,
     bodies: Throttle,
     limits: Throttle,
+    counts: Counts,
 }
 
 impl Logs {
@@ -36,6 +38,7 @@ impl Logs {
             paths: Throttle::default(),
             bodies: Throttle::default(),
             limits: Throttle::default(),
+            counts: Counts::default(),
         }
     }
 
@@ -44,6 +47,12 @@ impl Logs {
         if let Some(access) = &self.access {
             access.reopen();
         }
+    }
+
+    /// Says how often what has happened since the start.
+    pub(super) fn say_counts(&self) {
+        self.errors
+            .info(format_args!("counted since the start: {}", self.counts));
     }
 
     pub(super) fn flush(&self, patience: Duration) {
@@ -117,6 +126,19 @@ impl samovar_http::Observer for Logs {
     }
 
     fn incident(&self, incident: &Incident<'_>) {
+        self.counts.add(match incident {
+            Incident::HandlerPanicked { .. } | Incident::SocketHandlerPanicked { .. } => {
+                Count::Panicked
+            }
+            Incident::BodyFailed { .. } => Count::BodyFailed,
+            Incident::Refused { .. } | Incident::Abused { .. } => Count::Refused,
+            Incident::TooSlow { .. } => Count::TooSlow,
+            Incident::HandshakeFailed { .. } => Count::HandshakeFailed,
+            Incident::ConnectionsFull => Count::ConnectionsFull,
+            Incident::WorkersFull => Count::WorkersFull,
+            Incident::AcceptFailed { .. } => Count::AcceptFailed,
+            _ => Count::Other,
+        });
         match incident {
             Incident::HandlerPanicked { .. } => self.errors.error(incident),
             // Peers can cause these at will; they are for whoever looks for a fault.
@@ -129,6 +151,7 @@ impl samovar_http::Observer for Logs {
 
 impl Observer for Logs {
     fn store_failed(&self, error: StoreError) {
+        self.counts.add(Count::StoreFailed);
         self.errors.error(format_args!(
             "the store cannot be read, answering 503: {error}"
         ));
@@ -139,11 +162,19 @@ impl Observer for Logs {
     }
 
     fn path_failed(&self, path: &dyn fmt::Display, error: &dyn fmt::Display) {
+        self.counts.add(Count::PathFailed);
         let message = format_args!("{path} cannot be served: {error}");
         self.say(&self.paths, Level::Error, message);
     }
 
+    fn path_collected(&self, path: &dyn fmt::Display) {
+        self.counts.add(Count::CollectedUnderWay);
+        let message = format_args!("{path} was collected, or registered anew, while it was sent");
+        self.say(&self.paths, Level::Debug, message);
+    }
+
     fn path_damaged(&self, path: &dyn fmt::Display, error: &dyn fmt::Display) {
+        self.counts.add(Count::Damaged);
         let message = format_args!(
             "{path} is not what its registration says: {error}; \
              `nix-store --verify --check-contents --repair` mends it"
