@@ -62,7 +62,11 @@ impl Cache {
 }
 
 /// Reads a list of paths.
-fn parse(body: &[u8], dir: &StoreDir, count_max: usize) -> Result<Vec<HashPart>, ListError> {
+pub(crate) fn parse(
+    body: &[u8],
+    dir: &StoreDir,
+    count_max: usize,
+) -> Result<Vec<HashPart>, ListError> {
     let body = body.strip_suffix(b"\n").unwrap_or(body);
     if body.is_empty() {
         return Ok(Vec::new());

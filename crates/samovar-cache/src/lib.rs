@@ -24,6 +24,8 @@ mod answers;
 mod bulk;
 mod cache;
 mod closure;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod kept;
 mod key_file;
 mod listings;

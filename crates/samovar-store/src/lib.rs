@@ -35,6 +35,8 @@ mod uri;
 
 pub use catalog::{Catalog, Snapshot};
 pub use closure::{Closure, Member};
+#[cfg(fuzzing)]
+pub use daemon::fuzzing;
 pub use daemon::{Daemon, DaemonStore, TempRoot};
 pub use error::{Corruption, Irregularity, Operation, StoreError, Unavailable};
 pub use local::LocalStore;

@@ -58,7 +58,7 @@ impl Connection {
         Self::handshake(stream)
     }
 
-    fn handshake(stream: UnixStream) -> Result<Self, StoreError> {
+    pub(super) fn handshake(stream: UnixStream) -> Result<Self, StoreError> {
         let mut connection = Self {
             stream: BufReader::with_capacity(32 * 1024, stream),
             minor: MINOR_MAX,

@@ -5,6 +5,8 @@
 //! it is dropped; an error that the daemon reports is no irregularity.
 
 mod connection;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod message;
 mod nar;
 mod pool;

@@ -1,0 +1,55 @@
+//! Parsers that are nobody else's business, for the targets in `fuzz/` alone.
+#![allow(
+    missing_docs,
+    clippy::allow_attributes,
+    reason = "no part of the interface"
+)]
+
+use std::io::Write;
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+
+use samovar_nix::{PathInfo, StoreDir, StorePath};
+
+use super::connection::Connection;
+use crate::error::StoreError;
+use crate::realisation::RealisationId;
+
+/// What a client makes of all that a daemon says, one operation after the other; `None` if it fits
+/// into no socket.
+pub fn daemon(bytes: &[u8], path: &StorePath, id: &RealisationId) -> Option<Asked> {
+    let (ours, mut theirs) = UnixStream::pair().ok()?;
+    // It has to be there before it is asked for: one thread is both sides.
+    theirs.set_nonblocking(true).ok()?;
+    theirs.write_all(bytes).ok()?;
+    theirs.shutdown(Shutdown::Write).ok()?;
+    let dir = StoreDir::default();
+    let mut asked = Asked::default();
+    let mut connection = Connection::handshake(ours).ok()?;
+    while connection.is_in_step() && asked.count < 100 {
+        asked.count += 1;
+        match asked.count % 5 {
+            1 => asked.info = connection.path_info(&dir, path.clone()),
+            2 => drop(connection.path_from_hash_part(&dir, path.hash_part())),
+            3 => drop(connection.realisation(&dir, id)),
+            4 => drop(connection.add_temp_root(&dir, path)),
+            _ => drop(connection.is_valid(&dir, path)),
+        }
+    }
+    Some(asked)
+}
+
+#[derive(Debug)]
+pub struct Asked {
+    pub count: u32,
+    pub info: Result<Option<PathInfo>, StoreError>,
+}
+
+impl Default for Asked {
+    fn default() -> Self {
+        Self {
+            count: 0,
+            info: Ok(None),
+        }
+    }
+}
