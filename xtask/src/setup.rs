@@ -47,6 +47,8 @@ const TESTING: &[Need] = &[
     ("go", "golang-go"),
     // Counts instructions.
     ("valgrind", "valgrind"),
+    // Tells which files a server opens.
+    ("strace", "strace"),
     // Builds libFuzzer.
     ("c++", "g++"),
 ];

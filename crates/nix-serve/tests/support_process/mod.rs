@@ -333,18 +333,25 @@ impl Connection {
             let len = len.parse().unwrap();
             reply.body = self.take(len);
         } else if reply.header("transfer-encoding") == Some("chunked") {
-            loop {
-                let line = self.until(b"\r\n");
-                let len = usize::from_str_radix(line.trim_end(), 16).unwrap();
-                let mut data = self.take(len + 2);
-                assert_eq!(data.split_off(len), b"\r\n");
-                if len == 0 {
-                    break;
-                }
-                reply.body.extend(data);
-            }
+            reply.body = self.chunks();
         }
         reply
+    }
+
+    /// Reads a chunked body.
+    #[track_caller]
+    pub fn chunks(&mut self) -> Vec<u8> {
+        let mut body = Vec::new();
+        loop {
+            let line = self.until(b"\r\n");
+            let len = usize::from_str_radix(line.trim_end(), 16).unwrap();
+            let mut data = self.take(len + 2);
+            assert_eq!(data.split_off(len), b"\r\n");
+            if len == 0 {
+                return body;
+            }
+            body.extend(data);
+        }
     }
 
     /// Reads a head alone.

@@ -1,0 +1,599 @@
+//! No target, however it is written, gets anything but the answer it is due: nothing is opened that
+//! no path of the store is, nothing of a request comes back, and the next request on the connection
+//! is answered as if nothing had been.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+mod support_process;
+
+use std::collections::HashMap;
+use std::fs;
+use std::net::SocketAddr;
+use std::process::Command;
+
+use support::{hash_part, local, nix_serve, sample, sample_root};
+use support_process::{Connection, Process, Reply, once, serve_sample, signal};
+
+const INFO: &str = "StoreDir: /nix/store\nWantMassQuery: 1\nPriority: 30\n";
+const NOT_ALLOWED: &str = "This cache can only be read: GET and HEAD are understood.\n";
+const ONLY_POST: &str = "This URL understands POST alone.\n";
+const MISSES: [&str; 3] = [
+    "No such path.\n",
+    "File not found.\n",
+    "Incorrect NAR hash. Maybe the path has been recreated.\n",
+];
+/// Stands in every request, and in no answer.
+const CANARY: &str = "c4nary";
+/// Longest target (README, Limits).
+const TARGET_LEN_MAX: usize = 8192;
+
+/// What is put in front of a segment, into it, behind it and in its place.
+const SNIPPETS: &str = r#"
+    ../ ./ .. . ... ....// / // \ ..\ %2e%2e%2f %2e%2e/ %2E%2e%2F ..%2f ..%5c %2f %2F%2f
+    %252e%252e%252f %25 %2525 %c0%ae%c0%ae/ %c0%af %e0%80%ae %f0%80%80%af %uff0e%u002e %00
+    %0d%0aX-Canary:c4nary %0a %09 %1b[2J %7f %ff%fe %E2%80%AE %20 % %2 %zz %+1 ;c4nary=1 ;
+    ?c4nary ? ?? ?hash=.. ?hash=%2e%2e%2f&hash= ?a;b=c&&= %3f %3Fhash= %23c4nary + %2B =
+    ~ ~root/ ' " <script>c4nary</script> ${jndi:ldap://c4nary} {hash} |id `id` $(id)
+    * : @ ! a..b .git/ etc/passwd c4nary CON http://a/ #c4nary
+"#;
+
+/// Bytes that no target has.
+const BYTES: &[u8] =
+    b"\0|\x01|\t| |\n|\r|\r\n|\r\nX: c4nary\r\n\r\n|\x1b[2J|\x7f|\xc3\xa9|\xff|\xc0\xae";
+
+fn snippets() -> impl Iterator<Item = &'static [u8]> {
+    let words = SNIPPETS.split_whitespace().map(str::as_bytes);
+    words.chain(BYTES.split(|byte| *byte == b'|'))
+}
+
+/// The URLs of one path, and what they answer.
+struct Subject {
+    /// Hash part, NAR hash, and the base name of a derivation with a log.
+    names: [(&'static str, String); 3],
+    /// By decoded path.
+    known: HashMap<Vec<u8>, Vec<u8>>,
+    /// harmonia's form: the path, and the query it needs.
+    by_query: (Vec<u8>, Vec<u8>),
+}
+
+const ROUTES: &[&str] = &[
+    "/nix-cache-info",
+    "/{H}.narinfo",
+    "/nar/{H}-{N}.nar",
+    "/nar/{H}.nar",
+    "/{H}.ls",
+    "/log/{D}",
+    "/closure/{H}",
+];
+/// Well-formed, and absent.
+const ABSENT: &[&str] = &[
+    "/realisations/sha256:{0}!out.doi",
+    "/build-trace-v2/{D}/none.doi",
+    "/zzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz.narinfo",
+    "/nar/{H}-{0}.nar",
+    "/",
+];
+
+impl Subject {
+    fn of(addr: SocketAddr) -> Self {
+        let hash = hash_part(&sample("tree")).to_owned();
+        let drv = sample("built_drv").rsplit('/').next().unwrap().to_owned();
+        let narinfo = once(addr, &format!("/{hash}.narinfo")).text();
+        let nar_hash = narinfo
+            .lines()
+            .find_map(|line| line.strip_prefix("NarHash: sha256:"));
+        let nar_hash = nar_hash.unwrap().to_owned();
+        let mut subject = Self {
+            by_query: (
+                format!("/nar/{nar_hash}.nar").into_bytes(),
+                format!("hash={hash}").into_bytes(),
+            ),
+            names: [("{H}", hash), ("{N}", nar_hash), ("{D}", drv)],
+            known: HashMap::new(),
+        };
+        for route in ROUTES {
+            let path = subject.fill(route);
+            let reply = once(addr, &path);
+            assert_eq!(reply.status, 200, "{path}");
+            subject.known.insert(path.into_bytes(), reply.body);
+        }
+        subject
+    }
+
+    fn fill(&self, pattern: &str) -> String {
+        let filled = pattern.replace("{0}", &"0".repeat(64));
+        let names = self.names.iter();
+        names.fold(filled, |filled, (name, value)| filled.replace(name, value))
+    }
+
+    /// Every route with every snippet at every place.
+    fn targets(&self) -> Vec<Vec<u8>> {
+        let harmonias = "/nar/{N}.nar?hash={H}";
+        let routes = ROUTES
+            .iter()
+            .chain(ABSENT)
+            .chain([&harmonias, &"/narinfos"]);
+        let mut targets: Vec<Vec<u8>> = Vec::new();
+        for route in routes {
+            let route = self.fill(route);
+            let segments: Vec<&str> = route[1..].split('/').collect();
+            for (index, segment) in segments.iter().enumerate() {
+                let before = [&[""][..], &segments[..index]].concat().join("/") + "/";
+                let after: String = segments[index + 1..]
+                    .iter()
+                    .map(|next| format!("/{next}"))
+                    .collect();
+                let stem = segment.find('.').unwrap_or(segment.len());
+                for snippet in snippets() {
+                    for (head, tail) in [
+                        ("", *segment),
+                        (segment, ""),
+                        ("", ""),
+                        segment.split_at(stem),
+                    ] {
+                        let parts = [
+                            before.as_bytes(),
+                            head.as_bytes(),
+                            snippet,
+                            tail.as_bytes(),
+                            after.as_bytes(),
+                        ];
+                        targets.push(parts.concat());
+                    }
+                }
+            }
+            for snippet in snippets() {
+                targets.push([snippet, route.as_bytes()].concat());
+            }
+            for (at, byte) in route.bytes().enumerate() {
+                let (before, after) = (&route[..at], &route[at + 1..]);
+                targets.push(format!("{before}%{byte:02x}{after}").into_bytes());
+                targets.push(format!("{before}%25{byte:02X}{after}").into_bytes());
+            }
+            for between in [
+                "%2F", "%2f", "//", "/./", "/x/../", "\\", "%5c", ";/", "/%2e/", "%252f",
+            ] {
+                targets.push(format!("/{}", route[1..].replace('/', between)).into_bytes());
+            }
+            targets.push(route.into_bytes());
+        }
+        targets.sort();
+        targets.dedup();
+        targets
+    }
+
+    /// What a target is due, worked out on another way than the server's.
+    fn due(&self, target: &[u8]) -> Due<'_> {
+        let is_sound = target
+            .iter()
+            .all(|byte| byte.is_ascii_graphic() && *byte != b'#');
+        if !is_sound {
+            return Due::Refusal;
+        }
+        // The host that every request here names.
+        let target = target.strip_prefix(b"http://a").unwrap_or(target);
+        if !target.starts_with(b"/") {
+            return Due::Refusal;
+        }
+        let mut parts = target.splitn(2, |byte| *byte == b'?');
+        let (path, query) = (parts.next().unwrap(), parts.next().unwrap_or_default());
+        let Some(decoded) = decode(path) else {
+            return Due::Miss;
+        };
+        let slash_count = |path: &[u8]| path.iter().filter(|byte| **byte == b'/').count();
+        if slash_count(path) != slash_count(&decoded) {
+            return Due::Miss;
+        }
+        if decoded == b"/narinfos" {
+            return Due::OnlyPost;
+        }
+        if decoded == self.by_query.0 {
+            let mut pairs = query.split(|byte| *byte == b'&');
+            let first = pairs.find(|pair| pair.starts_with(b"hash="));
+            let nar = &self.known[self.fill("/nar/{H}.nar").as_bytes()];
+            return if first == Some(&self.by_query.1) {
+                Due::Body(nar)
+            } else {
+                Due::Miss
+            };
+        }
+        self.known
+            .get(&decoded)
+            .map_or(Due::Miss, |body| Due::Body(body))
+    }
+}
+
+#[derive(Debug)]
+enum Due<'a> {
+    Body(&'a [u8]),
+    Miss,
+    OnlyPost,
+    /// 4xx and the end of the connection.
+    Refusal,
+}
+
+/// Percent-encoding undone once.
+fn decode(path: &[u8]) -> Option<Vec<u8>> {
+    let mut decoded = Vec::new();
+    let mut rest = path;
+    while let [first, after @ ..] = rest {
+        rest = after;
+        if *first != b'%' {
+            decoded.push(*first);
+            continue;
+        }
+        let digits = std::str::from_utf8(after.get(..2)?).ok()?;
+        if !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return None;
+        }
+        decoded.push(u8::from_str_radix(digits, 16).unwrap());
+        rest = &after[2..];
+    }
+    Some(decoded)
+}
+
+/// Asks with a good request right behind; says what came, if the answer is fit to be seen.
+#[track_caller]
+fn ask(
+    connection: &mut Option<Connection>,
+    addr: SocketAddr,
+    method: &[u8],
+    target: &[u8],
+) -> Reply {
+    let shown = || format!("{} {}", method.escape_ascii(), target.escape_ascii());
+    let open = connection.get_or_insert_with(|| Connection::tcp(addr));
+    let fields = format!("User-Agent: {CANARY}\r\nReferer: {CANARY}\r\nX-{CANARY}: {CANARY}\r\n");
+    let mut request = [method, b" ", target, b" HTTP/1.1\r\nHost: a\r\n"].concat();
+    request.extend_from_slice(fields.as_bytes());
+    request.extend_from_slice(b"Content-Length: 0\r\n\r\n");
+    request.extend_from_slice(b"GET /nix-cache-info HTTP/1.1\r\nHost: a\r\n\r\n");
+    open.send(&request);
+    let mut reply = open.reply(false);
+    let len = reply
+        .header("content-length")
+        .map(|len| len.parse().unwrap());
+    if reply.header("connection") == Some("close") {
+        // Nothing is answered behind a refusal. What could not be read is no HEAD, either.
+        reply.body = open.rest().0;
+        assert_eq!(Some(reply.body.len()), len, "{}", shown());
+        *connection = None;
+    } else {
+        if method != b"HEAD" {
+            reply.body = match len {
+                Some(len) => open.take(len),
+                None => open.chunks(),
+            };
+        }
+        let next = open.reply(true);
+        assert_eq!(
+            (next.status, &*next.text()),
+            (200, INFO),
+            "behind {}",
+            shown()
+        );
+    }
+    let said = format!("{}{}", reply.head, reply.text()).to_lowercase();
+    assert!(!said.contains(CANARY), "{} comes back: {said}", shown());
+    for field in ["server", "x-powered-by", "set-cookie", "location"] {
+        assert_eq!(reply.header(field), None, "{}", shown());
+    }
+    reply
+}
+
+/// An answer that says no, in words that are always the same.
+#[track_caller]
+fn check_refusal(reply: &Reply, status: u16) {
+    assert_eq!(
+        (reply.status, reply.header("connection")),
+        (status, Some("close")),
+        "{reply:?}"
+    );
+    assert!(reply.body.len() < 100, "{reply:?}");
+}
+
+/// Seconds of CPU that a process has used.
+fn cpu(pid: u32) -> f64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
+    let ticks: f64 = [11, 12]
+        .iter()
+        .map(|at| fields[*at].parse::<f64>().unwrap())
+        .sum();
+    ticks / 100.0
+}
+
+/// Ends a server and looks at what it said: no panic, and no line for what anybody can send.
+#[track_caller]
+fn ends_quietly(mut server: Process) {
+    server.signal("TERM");
+    assert_eq!(server.wait(), Some(0));
+    let lines = server.lines();
+    let is_expected =
+        |line: &String| line.contains(" on http://") || line.contains("counted since");
+    let unexpected: Vec<_> = lines.iter().filter(|line| !is_expected(line)).collect();
+    assert!(
+        unexpected
+            .iter()
+            .all(|line| !line.contains("panicked") && !line.contains(CANARY)),
+        "{unexpected:#?}"
+    );
+    assert!(unexpected.len() < 5, "{unexpected:#?}");
+}
+
+#[test]
+fn every_target_gets_what_it_is_due() {
+    let (server, addr) = serve_sample(&[]);
+    let subject = Subject::of(addr);
+    let targets = subject.targets();
+    assert!(targets.len() > 5000, "{}", targets.len());
+    let (mut connection, mut found_count) = (None, 0);
+    let before = cpu(server.child.id());
+    for target in &targets {
+        let shown = target.escape_ascii();
+        for method in [&b"GET"[..], b"HEAD"] {
+            let reply = ask(&mut connection, addr, method, target);
+            let (status, body) = (reply.status, &reply.body);
+            match subject.due(target) {
+                Due::Body(due) => {
+                    assert_eq!(status, 200, "{shown}");
+                    assert!(body == due || method == b"HEAD", "{shown}");
+                    found_count += 1;
+                }
+                Due::Miss => {
+                    assert_eq!(status, 404, "{shown}");
+                    assert!(
+                        MISSES.contains(&&*reply.text()) || method == b"HEAD",
+                        "{shown}"
+                    );
+                }
+                Due::OnlyPost => assert_eq!(status, 405, "{shown}"),
+                Due::Refusal => check_refusal(&reply, 400),
+            }
+        }
+    }
+    assert!(found_count > 500, "{found_count}");
+    let each = (cpu(server.child.id()) - before) / (4 * targets.len()) as f64;
+    assert!(each < 0.001, "{each} s of CPU for one request");
+    ends_quietly(server);
+}
+
+#[test]
+fn every_method_on_every_target() {
+    let (server, addr) = serve_sample(&[]);
+    let subject = Subject::of(addr);
+    let targets = subject.targets();
+    let long = "A".repeat(200);
+    let tokens = "POST PUT DELETE OPTIONS PATCH TRACE PROPFIND get GeT M-SEARCH G%45T ".to_owned();
+    let tokens = tokens + &long;
+    // What is no token, and what asks for a tunnel.
+    let others = "GET\0 G\x1b[2JT G\u{c9}T  GE\"T GET\t CONNECT".split(' ');
+    let mut connection = None;
+    for target in targets.iter().step_by(20).chain([&b"/narinfos".to_vec()]) {
+        let due = subject.due(target);
+        for method in tokens.split(' ').map(str::as_bytes) {
+            let reply = ask(&mut connection, addr, method, target);
+            match due {
+                Due::Refusal if method == b"OPTIONS" && target == b"*" => {
+                    assert_eq!(reply.status, 405)
+                }
+                Due::Refusal => check_refusal(&reply, 400),
+                Due::OnlyPost if method == b"POST" => {
+                    assert_eq!(
+                        (reply.status, &*reply.text()),
+                        (200, "narinfos 1 0\nend 0 0 0\n")
+                    );
+                }
+                _ => {
+                    assert_eq!(
+                        (reply.status, &*reply.text()),
+                        (405, NOT_ALLOWED),
+                        "{}",
+                        target.escape_ascii()
+                    );
+                    assert_eq!(reply.header("allow"), Some("GET, HEAD"));
+                }
+            }
+        }
+        for method in others.clone().map(str::as_bytes) {
+            check_refusal(&ask(&mut connection, addr, method, target), 400);
+        }
+    }
+    let reply = ask(&mut connection, addr, b"GET", b"/narinfos");
+    assert_eq!(reply.text(), ONLY_POST);
+    ends_quietly(server);
+}
+
+#[test]
+fn other_forms_of_targets() {
+    let (server, addr) = serve_sample(&[]);
+    let mut connection = None;
+    let refused = "* a:80 a  nix-cache-info ?x http://b/nix-cache-info http://a:81/nix-cache-info \
+                   http:///nix-cache-info http:// http:/nix-cache-info ftp://a/nix-cache-info \
+                   http://u@a/nix-cache-info file:///etc/passwd http://a\\@b/nix-cache-info \
+                   http://a#@b/nix-cache-info http://a/nix-cache-info#x";
+    let missing = "http://a http://a?x http://a//nix-cache-info //a/nix-cache-info \
+                   /http://a/nix-cache-info";
+    let found = "http://a/nix-cache-info HTTP://A/nix-cache-info";
+    let all = [(refused, 400), (missing, 404), (found, 200)];
+    for (target, status) in all.iter().flat_map(|(targets, status)| {
+        let targets = targets.split(' ');
+        targets.map(move |target| (target, *status))
+    }) {
+        for method in [&b"GET"[..], b"HEAD"] {
+            let reply = ask(&mut connection, addr, method, target.as_bytes());
+            assert_eq!(reply.status, status, "{target}");
+            if status == 400 {
+                check_refusal(&reply, 400);
+            }
+        }
+    }
+    ends_quietly(server);
+}
+
+#[test]
+fn a_target_of_the_greatest_length_and_one_past_it() {
+    let (server, addr) = serve_sample(&[]);
+    let subject = Subject::of(addr);
+    let mut connection = None;
+    for route in ROUTES.iter().chain(ABSENT) {
+        let route = subject.fill(route);
+        for filler in ["a", "../", "%2e%00", "&hash="] {
+            for (len, is_long) in [(TARGET_LEN_MAX, false), (TARGET_LEN_MAX + 1, true)] {
+                let mut target = format!("{route}?{}", filler.repeat(len));
+                target.truncate(len);
+                for target in [target.clone(), target.replacen('?', "a", 1)] {
+                    let reply = ask(&mut connection, addr, b"GET", target.as_bytes());
+                    if is_long {
+                        check_refusal(&reply, 414);
+                    } else {
+                        assert!(matches!(reply.status, 200 | 404), "{route} {filler}");
+                    }
+                }
+            }
+        }
+    }
+    ends_quietly(server);
+}
+
+#[test]
+fn hostile_lists_of_paths() {
+    let (server, addr) = serve_sample(&[]);
+    let hash = hash_part(&sample("tree")).to_owned();
+    let mut connection = Connection::tcp(addr);
+    let mut post = |body: &[u8]| {
+        let len = body.len();
+        connection.send(
+            format!("POST /narinfos HTTP/1.1\r\nHost: a\r\nContent-Length: {len}\r\n\r\n")
+                .as_bytes(),
+        );
+        connection.send(body);
+        connection.send(b"GET /nix-cache-info HTTP/1.1\r\nHost: a\r\n\r\n");
+        let (reply, next) = (connection.reply(true), connection.reply(true));
+        assert_eq!((next.status, &*next.text()), (200, INFO));
+        assert!(!reply.text().contains(CANARY), "{reply:?}");
+        reply
+    };
+    for line in [
+        &b"../../../etc/passwd"[..],
+        b"/etc/passwd",
+        b"c4nary",
+        b"\0",
+        b"\xff\xfe",
+        b"\x1b[2J",
+        b"/nix/store/../../etc/passwd",
+        b"GET /nix-cache-info HTTP/1.1",
+        b"0\r\n\r\n",
+        b"absent zzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz",
+        b"end 0 0 0",
+        b"<script>c4nary</script>",
+        format!("{hash}/../c4nary").as_bytes(),
+        format!("/nix/store/{hash}-a/b").as_bytes(),
+        format!("{hash}-").as_bytes(),
+        format!("{hash} c4nary").as_bytes(),
+        format!("{hash}-a\0b").as_bytes(),
+        format!("{hash}\r").as_bytes(),
+        format!("{hash}-{}", "n".repeat(212)).as_bytes(),
+        hash.to_uppercase().as_bytes(),
+        &[b'a'; 100_000],
+    ] {
+        for (before, at) in [("", 1), (&*format!("{hash}\n"), 2)] {
+            let reply = post(&[before.as_bytes(), line, b"\n", hash.as_bytes()].concat());
+            // Where it is, and not what.
+            let said = format!(
+                "Line {at} is neither a hash part nor a base name nor a path of this store.\n"
+            );
+            assert_eq!(
+                (reply.status, reply.text()),
+                (400, said),
+                "{}",
+                line.escape_ascii()
+            );
+        }
+    }
+    let repeated = |count| format!("{hash}\n").repeat(count);
+    let reply = post(repeated(100_000).as_bytes());
+    assert!(reply.status == 200 && reply.text().ends_with("end 100000 0 0\n"));
+    assert_eq!(post(repeated(100_001).as_bytes()).status, 413);
+    // Longer than anything that is read.
+    let len = (16 << 20) + 1;
+    connection.send(
+        format!("POST /narinfos HTTP/1.1\r\nHost: a\r\nContent-Length: {len}\r\n\r\n").as_bytes(),
+    );
+    check_refusal(&connection.reply(true), 413);
+    ends_quietly(server);
+}
+
+/// With the kernel as a witness: no file of this machine is looked for but those of the store.
+#[test]
+fn nothing_outside_of_the_store_is_looked_at() {
+    let dir = tempfile::tempdir().unwrap();
+    let trace = dir.path().join("trace");
+    let may_trace = Command::new("strace")
+        .args(["-o", "/dev/null", "true"])
+        .status();
+    if !may_trace.is_ok_and(|status| status.success()) {
+        assert!(std::env::var_os("CI").is_none(), "no strace");
+        println!("NOT TESTED: which files are opened. There is no strace here");
+        return;
+    }
+    let mut command = Command::new("strace");
+    command.args([
+        "-f",
+        "--seccomp-bpf",
+        "-qq",
+        "-xx",
+        "-s",
+        "4096",
+        "-e",
+        "trace=%file",
+        "-o",
+    ]);
+    command.arg(&trace).arg("--").arg(nix_serve().get_program());
+    for (name, _) in nix_serve().get_envs() {
+        command.env_remove(name);
+    }
+    command.args([
+        "--listen",
+        "127.0.0.1:0",
+        "--nar-cache-size",
+        "0",
+        "--store",
+        &local(&sample_root()),
+    ]);
+    let (mut tracer, addr) = Process::serving(&mut command);
+    let subject = Subject::of(addr);
+    let seen_len = fs::read_to_string(&trace).unwrap().len();
+    let mut connection = None;
+    for target in subject.targets().iter().step_by(6) {
+        ask(&mut connection, addr, b"GET", target);
+    }
+    let tracer_pid = tracer.child.id();
+    let children = fs::read_to_string(format!("/proc/{tracer_pid}/task/{tracer_pid}/children"));
+    signal(children.unwrap().trim().parse().unwrap(), "TERM");
+    assert_eq!(tracer.wait(), Some(0));
+    let text = fs::read_to_string(&trace).unwrap();
+    let root = sample_root();
+    let mut count = 0;
+    for line in text[seen_len..].lines() {
+        let Some(quoted) = line.split('"').nth(1) else {
+            continue;
+        };
+        let name: Vec<u8> = quoted
+            .split("\\x")
+            .skip(1)
+            .map(|byte| u8::from_str_radix(byte, 16).unwrap())
+            .collect();
+        let name = String::from_utf8(name).unwrap();
+        let is_below = name
+            .strip_prefix(root.to_str().unwrap())
+            .is_some_and(|rest| {
+                rest.starts_with("/nix/") && !rest.split('/').any(|part| matches!(part, "." | ".."))
+            });
+        // A name in a directory that is open.
+        let is_child = !name.contains('/') && name != ".." && !line.contains("AT_FDCWD");
+        assert!(is_below || is_child, "{name:?} in {line}");
+        count += 1;
+    }
+    assert!(count > 100, "{count}");
+}
