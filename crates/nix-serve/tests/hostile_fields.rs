@@ -164,7 +164,7 @@ fn one_line_for_each_request_that_says_what_was_sent() {
     let dir = tempfile::tempdir().unwrap();
     let log = at(dir.path(), "access");
     let (mut server, addr) = serve_sample(&["--access-log", &log, "--log-format", "real-ip"]);
-    let hash = hash_part(&sample("tree")).to_owned();
+    let hash = hash_part(&sample("built")).to_owned();
     let paths = [
         INFO.to_owned(),
         "/x%0a\"\\c4nary".to_owned(),
