@@ -10,6 +10,9 @@
 //! A log exists whether or not its derivation is valid. It may be growing: then a `.bz2` ends in
 //! the middle of a block, and what decodes is all there is. Logs hold any bytes.
 //!
+//! A log is a regular file. Nix reads whatever lies in its place; here a link, which may lead
+//! anywhere, a device and a pipe are no logs. Directories on the way may be links.
+//!
 //! # Source
 //!
 //! Nix 2.36, `src/libstore/local-fs-store.cc`, `getBuildLogExact`.
@@ -21,6 +24,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use bzip2::read::MultiBzDecoder;
+use rustix::fs::OFlags;
+use rustix::io::Errno;
 use samovar_nix::StorePath;
 
 use crate::error::{Operation, StoreError};
@@ -126,8 +131,9 @@ pub(crate) fn open(log_dir: &Path, path: &StorePath) -> Result<Option<Log>, Stor
 
 fn open_file(path: &Path, is_bzip2: bool) -> Result<Option<Log>, StoreError> {
     // Without NONBLOCK a FIFO in this place would hold the thread for ever.
-    let nonblock = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
-    let opened = File::options().read(true).custom_flags(nonblock).open(path);
+    let flags = OFlags::NONBLOCK | OFlags::NOFOLLOW;
+    let flags = flags.bits().cast_signed();
+    let opened = File::options().read(true).custom_flags(flags).open(path);
     let log = opened.and_then(|file| {
         if file.metadata()?.is_file() {
             Log::new(file, is_bzip2).map(Some)
@@ -137,14 +143,17 @@ fn open_file(path: &Path, is_bzip2: bool) -> Result<Option<Log>, StoreError> {
     });
     match log {
         Ok(log) => Ok(log),
-        Err(error)
-            if matches!(
-                error.kind(),
-                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
-            ) =>
-        {
-            Ok(None)
-        }
+        Err(error) if is_no_file(&error, path) => Ok(None),
         Err(error) => Err(StoreError::io(Operation::ReadLog, &error)),
+    }
+}
+
+/// Whether there is nothing, or a link, a socket or a device without a driver.
+fn is_no_file(error: &io::Error, path: &Path) -> bool {
+    match Errno::from_io_error(error) {
+        Some(Errno::NOENT | Errno::NOTDIR | Errno::NXIO | Errno::NODEV) => true,
+        // Directories on the way that are links to each other are no absence.
+        Some(Errno::LOOP) => path.symlink_metadata().is_ok(),
+        _ => false,
     }
 }

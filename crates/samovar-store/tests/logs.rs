@@ -168,6 +168,29 @@ fn things_that_are_no_files() {
         .status();
     assert!(status.unwrap().success());
     assert!(log(&store, DRV).is_none());
+    fs::remove_file(place.dir().join("log").join(NESTED)).unwrap();
+    let _listener = std::os::unix::net::UnixListener::bind(place.dir().join("log").join(NESTED));
+    assert!(log(&store, DRV).is_none());
+}
+
+#[test]
+fn a_link_is_no_log_and_links_in_a_circle_are_no_absence() {
+    use std::os::unix::fs::symlink;
+    let (place, store) = place();
+    put(&place, "elsewhere", b"secret");
+    let log_dir = place.dir().join("log");
+    let nested = log_dir.join(NESTED);
+    fs::create_dir_all(nested.parent().unwrap()).unwrap();
+    for target in [log_dir.join("elsewhere"), nested.clone(), "/nowhere".into()] {
+        symlink(target, &nested).unwrap();
+        assert!(log(&store, DRV).is_none());
+        fs::remove_file(&nested).unwrap();
+    }
+    let above = nested.parent().unwrap();
+    fs::remove_dir(above).unwrap();
+    symlink(above, above).unwrap();
+    let drv = StorePath::from_base_name(DRV).unwrap();
+    assert!(matches!(store.log(&drv), Err(StoreError::Io { .. })));
 }
 
 #[test]
