@@ -1,5 +1,5 @@
-//! Files may be called anything but `.` and `..`, and links may point anywhere: what a store holds is
-//! served to the bit, listed as JSON, and leaves no trace in a log or an answer but where it belongs.
+//! Files may be called anything but `.` and `..`, and links may point anywhere: what a store holds
+//! is served to the bit, listed as JSON, and leaves no trace in a log.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,6 +1,6 @@
-//! Whatever lies in the place of a path, or of a file in one, when it is asked for: what is served is
-//! what was registered, or visibly nothing; nothing outside is read, nobody waits, and nobody else
-//! notices.
+//! Whatever lies in the place of a path, or of a file in one, when it is asked for: what is served
+//! is what was registered, or visibly nothing; nothing outside is read, nobody waits, and nobody
+//! else notices.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

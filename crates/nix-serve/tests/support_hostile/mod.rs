@@ -143,8 +143,8 @@ impl Hostile {
         (hostile, filled)
     }
 
-    /// Ends everything in good order: nothing hangs, spins, leaks or panicked, and the neighbour was
-    /// served all the time. Says what the server said, and what it used.
+    /// Ends everything in good order: nothing hangs, spins, leaks or panicked, and the neighbour
+    /// was served all the time. Says what the server said, and what it used.
     #[track_caller]
     pub fn end(mut self) -> (Vec<String>, Usage) {
         let slowest = self.neighbour.take().unwrap().end();
