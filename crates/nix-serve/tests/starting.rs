@@ -151,18 +151,6 @@ fn no_database_is_one_line_that_names_it() {
 }
 
 #[test]
-fn a_schema_of_another_time_is_one_line() {
-    let store = OwnStore::new();
-    let schema = at(store.root(), "nix/var/nix/db/schema");
-    for (content, found) in [("9", "\"9\""), ("11", "\"11\""), ("ten", "no number")] {
-        fs::write(&schema, content).unwrap();
-        let mut command = nix_serve();
-        command.args(["--listen", "127.0.0.1:0", "--store", &local(store.root())]);
-        refuses_to_start(&mut command, &["schema", &schema, found, "10"]);
-    }
-}
-
-#[test]
 fn a_database_that_is_none_is_one_line() {
     let store = OwnStore::new();
     fs::write(store.database(), "junk ".repeat(1000)).unwrap();

@@ -202,6 +202,9 @@ impl Narinfos {
         if self.trouble.clear() {
             self.observer.store_recovered();
         }
+        if let Some(remark) = self.store.take_remark() {
+            self.observer.store_remark(remark);
+        }
     }
 
     /// The state of this moment. If the catalog cannot be brought up to date, or not at once, the

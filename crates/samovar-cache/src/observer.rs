@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use samovar_store::StoreError;
+use samovar_store::{SchemaRemark, StoreError};
 
 /// Told what an operator may want to know. No method may block: some run on I/O threads.
 pub trait Observer: samovar_http::Observer + 'static {
@@ -11,6 +11,9 @@ pub trait Observer: samovar_http::Observer + 'static {
 
     /// The store answers again.
     fn store_recovered(&self);
+
+    /// The store answers, and there is something about it that the operator should know.
+    fn store_remark(&self, remark: SchemaRemark);
 
     /// One path cannot be served, for a reason that is not the store's as a whole.
     fn path_failed(&self, path: &dyn fmt::Display, error: &dyn fmt::Display);
@@ -37,6 +40,8 @@ impl Observer for Silent {
     fn store_failed(&self, _: StoreError) {}
 
     fn store_recovered(&self) {}
+
+    fn store_remark(&self, _: SchemaRemark) {}
 
     fn path_failed(&self, _: &dyn fmt::Display, _: &dyn fmt::Display) {}
 

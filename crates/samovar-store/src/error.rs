@@ -56,10 +56,28 @@ impl StoreError {
         )
     }
 
-    /// Whether another way to the same facts (the daemon, say) is worth trying.
+    /// What an operator can do about it, where there is anything.
     #[must_use]
-    pub fn is_unavailable(self) -> bool {
-        matches!(self, Self::Unavailable(_))
+    pub fn remedy(self) -> Option<&'static str> {
+        Some(match self {
+            Self::Unavailable(reason) => match reason {
+                Unavailable::DatabaseMissing => "put it back, or set NIX_STATE_DIR to where it is",
+                Unavailable::PermissionDenied => {
+                    "let this user read the database, what lies beside it and its directory, or \
+                     start nix-daemon"
+                }
+                Unavailable::WalIndexMissing => {
+                    "start nix-daemon, or let this user write to the database's directory"
+                }
+                Unavailable::HotJournal => "any Nix command of the store's owner undoes it",
+                Unavailable::ForeignWal => "remove db.sqlite-wal and db.sqlite-shm",
+                Unavailable::Form(_) => "upgrade Samovar, or start nix-daemon",
+                Unavailable::DaemonUnreachable | Unavailable::DaemonTimeout => "start nix-daemon",
+                Unavailable::BeingReplaced => return None,
+            },
+            Self::Corrupt(Corruption::Malformed) => "restore it from a backup",
+            _ => return None,
+        })
     }
 }
 
@@ -76,9 +94,16 @@ pub enum Unavailable {
     /// The database is in WAL mode without its index, which this user may not create.
     #[error("the database's WAL index is missing and may not be created")]
     WalIndexMissing,
-    /// The schema is one that this program does not understand.
-    #[error("the database has a schema that is not understood")]
-    SchemaUnknown,
+    /// A change of the database broke off, and this user may not undo what was written of it.
+    #[error("a change of the database broke off and has to be undone")]
+    HotJournal,
+    /// The WAL is that of a database whose place this one has taken: read together, they are
+    /// neither.
+    #[error("the database was replaced, and the WAL of the one before lies beside it still")]
+    ForeignWal,
+    /// Something that is read of the database is not there, or means something else.
+    #[error("the database is not of a form that is understood: {0}")]
+    Form(&'static str),
     /// The database was replaced while it was being opened, or is being replaced right now.
     #[error("the database is being replaced")]
     BeingReplaced,
@@ -97,8 +122,8 @@ pub enum Corruption {
     /// SQLite says that the file is malformed, truncated or no database.
     #[error("SQLite finds it malformed")]
     Malformed,
-    /// A statement that fits schema 10 does not fit this database.
-    #[error("a table or column of schema 10 is missing")]
+    /// A statement, or a value, does not fit: the tables are being changed.
+    #[error("a table or column is not what it was")]
     Schema,
     /// A store path in a row has another form.
     #[error("a row holds an ill-formed store path")]

@@ -38,6 +38,7 @@ pub use closure::{Closure, Member};
 #[cfg(fuzzing)]
 pub use daemon::fuzzing;
 pub use daemon::{Daemon, DaemonStore, TempRoot};
+pub use database::SchemaRemark;
 pub use error::{Corruption, Irregularity, Operation, StoreError, Unavailable};
 pub use local::LocalStore;
 pub use location::Location;

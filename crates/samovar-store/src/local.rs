@@ -7,8 +7,8 @@ use samovar_nix::{HashPart, PathInfo, StoreDir, StorePath};
 
 use crate::catalog::Catalog;
 use crate::closure::Closure;
-use crate::database::Database;
-use crate::error::StoreError;
+use crate::database::{Database, SchemaRemark};
+use crate::error::{StoreError, Unavailable};
 use crate::location::Location;
 use crate::log::{self, Log};
 use crate::realisation::RealisationId;
@@ -44,6 +44,22 @@ impl LocalStore {
     #[must_use]
     pub fn location(&self) -> &Location {
         &self.location
+    }
+
+    /// Whether a daemon may know what this process does not get to see.
+    ///
+    /// Not when a database is gone that was there before: Nix makes a new one where there is none,
+    /// and the daemon would say of each path, in good faith, that it does not exist. Nor when
+    /// somebody is putting another one there, which the daemon would read half finished.
+    pub(crate) fn leaves_to_daemon(&self, error: StoreError) -> bool {
+        let StoreError::Unavailable(reason) = error else {
+            return false;
+        };
+        match reason {
+            Unavailable::DatabaseMissing => !self.database.was_read(),
+            Unavailable::ForeignWal | Unavailable::BeingReplaced => false,
+            _ => true,
+        }
     }
 
     /// Whether the store directory is there and readable.
@@ -120,6 +136,10 @@ impl Store for LocalStore {
 
     fn catalog(&self) -> Option<&Catalog> {
         Some(&self.catalog)
+    }
+
+    fn take_remark(&self) -> Option<SchemaRemark> {
+        self.database.take_remark()
     }
 
     fn probe(&self) -> Result<(), StoreError> {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use rustix::fs::Access;
 
 use crate::daemon::{Daemon, DaemonStore};
-use crate::database::{Schema, read_schema};
+use crate::database::read_schema;
 use crate::error::{StoreError, Unavailable};
 use crate::local::LocalStore;
 use crate::location::Location;
@@ -41,14 +41,30 @@ pub enum OpenError {
     },
     /// The database is of a version that is not understood.
     #[error(
-        "the schema of the Nix database is {found:?} ({file:?}), but only 10 is understood: \
-         upgrade Samovar, or have the daemon answer with the store daemon"
+        "the Nix database {database:?} is not of a form that is understood: {what} (its schema is \
+         {found}, and 10 is known), and no daemon answers at {socket:?}: upgrade Samovar, or \
+         start nix-daemon"
     )]
     Schema {
-        /// The file that names the schema.
-        file: PathBuf,
-        /// What it says.
+        /// The database.
+        database: PathBuf,
+        /// What is not as it should be.
+        what: &'static str,
+        /// What Nix calls the schema.
         found: String,
+        /// Where the daemon should listen.
+        socket: PathBuf,
+    },
+    /// A change of the database broke off, and this user may not undo it.
+    #[error(
+        "a change of the Nix database {database:?} broke off and has to be undone, which any Nix \
+         command of the store's owner does, and no daemon answers at {socket:?}"
+    )]
+    HotJournal {
+        /// The database.
+        database: PathBuf,
+        /// Where the daemon should listen.
+        socket: PathBuf,
     },
     /// This user may not read the database.
     #[error(
@@ -110,10 +126,9 @@ pub fn open(uri: Option<&str>, settings: &Settings) -> Result<Box<dyn Store>, Op
 
 /// Opens the store of a parsed URI.
 ///
-/// A local store whose database cannot be read at this moment is opened all the same if its own
-/// daemon answers: it stands in until the database can be read. For a store named `local`, or by
-/// its directory, that is the daemon below its state directory or the one that the environment
-/// names, and no other.
+/// While the database of a store cannot be read its daemon stands in if it answers, and so the
+/// store is opened all the same. For a store named `local`, or by its directory, that is the daemon
+/// below its state directory or the one that the environment names, and no other.
 ///
 /// # Errors
 ///
@@ -155,11 +170,9 @@ pub fn open_uri(uri: &StoreUri, settings: &Settings) -> Result<Box<dyn Store>, O
         });
     }
     match probed {
-        Ok(()) if !uses_daemon => Ok(Box::new(local)),
-        Ok(()) => Ok(Box::new(DaemonStore::new(local, daemon))),
-        // Somebody holds it at this moment; every question will try again.
-        Err(StoreError::Busy) => Ok(Box::new(DaemonStore::new(local, daemon))),
-        Err(error) if error.is_unavailable() && daemon.probe().is_ok() => {
+        // If somebody holds it at this moment, every question will try again.
+        Ok(()) | Err(StoreError::Busy) => Ok(Box::new(DaemonStore::new(local, daemon))),
+        Err(error) if local.leaves_to_daemon(error) && daemon.probe().is_ok() => {
             Ok(Box::new(DaemonStore::new(local, daemon)))
         }
         Err(error) => Err(explain(&location, error)),
@@ -219,12 +232,13 @@ fn explain(location: &Location, error: StoreError) -> OpenError {
         Unavailable::DatabaseMissing => OpenError::Missing { database, socket },
         Unavailable::PermissionDenied => OpenError::PermissionDenied { database, socket },
         Unavailable::WalIndexMissing => OpenError::WalIndexMissing { database, socket },
-        Unavailable::SchemaUnknown => OpenError::Schema {
-            found: match read_schema(&location.schema()) {
-                Ok(Schema::Number(number)) => number.to_string(),
-                _ => "no number".to_owned(),
-            },
-            file: location.schema(),
+        Unavailable::HotJournal => OpenError::HotJournal { database, socket },
+        Unavailable::Form(what) => OpenError::Schema {
+            database,
+            what,
+            found: read_schema(&location.schema())
+                .map_or_else(|_error| "not known".to_owned(), |schema| schema.to_string()),
+            socket,
         },
         _ => OpenError::Database {
             database,

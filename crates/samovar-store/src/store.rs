@@ -4,6 +4,7 @@ use samovar_nix::{HashPart, PathInfo, StoreDir, StorePath};
 
 use crate::catalog::Catalog;
 use crate::closure::{Closure, by_lookups};
+use crate::database::SchemaRemark;
 use crate::error::StoreError;
 use crate::log::Log;
 use crate::realisation::RealisationId;
@@ -95,6 +96,12 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// The set of valid paths in memory. `None` where the database can never be read; where it
     /// cannot be read for the moment, [`Catalog::check`] says no.
     fn catalog(&self) -> Option<&Catalog>;
+
+    /// What the operator should know of a store that is served all the same; each thing once.
+    /// Never blocks.
+    fn take_remark(&self) -> Option<SchemaRemark> {
+        None
+    }
 
     /// Whether the store would answer at this moment.
     ///

@@ -244,20 +244,6 @@ fn no_database_at_all() {
 }
 
 #[test]
-fn tables_of_another_form() {
-    let place = Rows::new(Journal::Wal);
-    place
-        .writer()
-        .execute_batch("alter table ValidPaths rename column narSize to size")
-        .unwrap();
-    let store = place.open();
-    assert_eq!(
-        lookup(&store, 1),
-        Err(StoreError::Corrupt(Corruption::Schema))
-    );
-}
-
-#[test]
 fn many_threads_ask_while_everything_happens() {
     let (place, writer, store) = filled(Journal::Wal);
     let done = std::sync::atomic::AtomicBool::new(false);

@@ -229,17 +229,95 @@ fn a_neighbour_is_not_mistaken_for_the_path() {
 }
 
 #[test]
-fn another_schema_is_not_touched() {
-    for (content, is_understood) in [("10", true), ("10\n", true), ("11", false), ("7", false)] {
+fn what_is_read_decides_and_not_the_number() {
+    for (content, is_known) in [
+        (Some("10"), true),
+        (Some("10\n"), true),
+        (None, true),
+        (Some("11"), false),
+        (Some("7"), false),
+        (Some(""), false),
+        (Some("garbage"), false),
+    ] {
         let place = Rows::new(Journal::Wal);
-        std::fs::write(place.dir().join("var/db/schema"), content).unwrap();
-        let result = place.open().lookup(absent());
-        let expected = if is_understood {
-            Ok(None)
-        } else {
-            Err(StoreError::Unavailable(Unavailable::SchemaUnknown))
-        };
-        assert_eq!(result, expected, "{content:?}");
+        rows::register(&place.writer(), 1, 1);
+        let file = place.dir().join("var/db/schema");
+        match content {
+            Some(content) => std::fs::write(file, content).unwrap(),
+            None => std::fs::remove_file(file).unwrap(),
+        }
+        let store = place.open();
+        assert!(lookup(&store).unwrap().is_some(), "{content:?}");
+        assert_eq!(store.take_remark().is_none(), is_known, "{content:?}");
+        assert_eq!(store.take_remark(), None, "{content:?}");
+    }
+}
+
+/// Each form that is not understood, by the statement that leads to it, and what is said.
+#[test]
+fn forms_that_are_not_understood() {
+    let recreated = "create table New (id integer primary key, path text unique not null, \
+        hash text not null, registrationTime integer not null, deriver text, narSize integer, \
+        ultimate integer, sigs text, ca text); drop table ValidPaths; \
+        alter table New rename to ValidPaths";
+    let columns = [
+        "path",
+        "hash",
+        "registrationTime",
+        "deriver",
+        "narSize",
+        "ultimate",
+    ]
+    .into_iter()
+    .chain(["sigs", "ca"])
+    .map(|column| {
+        let sql = format!("alter table ValidPaths rename column {column} to other");
+        (sql, format!("there is no column ValidPaths.{column}"))
+    });
+    let others = [
+        (recreated, "ValidPaths.id is not counted by SQLite"),
+        (
+            "alter table Refs rename to Other",
+            "there is no column Refs.referrer",
+        ),
+        (
+            "alter table ValidPaths rename to Other; create table ValidPaths (\
+             id integer primary key autoincrement, path, hash, registrationTime, deriver, \
+             narSize, ultimate, sigs, ca)",
+            "ValidPaths.path is not unique",
+        ),
+    ]
+    .map(|(sql, what)| (sql.to_owned(), what.to_owned()));
+    for (sql, what) in columns.chain(others) {
+        for schema in ["10", "11"] {
+            let place = Rows::new(Journal::Wal);
+            std::fs::write(place.dir().join("var/db/schema"), schema).unwrap();
+            let writer = place.writer();
+            // Whoever changes tables does so before they are read again.
+            writer
+                .execute_batch(&format!("pragma foreign_keys = 0; {sql}"))
+                .unwrap();
+            let Err(StoreError::Unavailable(Unavailable::Form(said))) = lookup(&place.open())
+            else {
+                panic!("{sql} is understood");
+            };
+            assert_eq!(said, what);
+        }
+    }
+}
+
+/// With another number, rows that make no sense speak against all of them.
+#[test]
+fn the_newest_rows_of_another_schema_must_make_sense() {
+    for (schema, is_understood) in [("10", true), ("11", false)] {
+        let place = Rows::new(Journal::Wal);
+        std::fs::write(place.dir().join("var/db/schema"), schema).unwrap();
+        let writer = place.writer();
+        rows::register(&writer, 1, 1);
+        rows::register(&writer, 2, 1);
+        let sql = "update ValidPaths set hash = 'blake3:00' where path = ?";
+        writer.execute(sql, [rows::full(2)]).unwrap();
+        assert_eq!(lookup(&place.open()).is_ok(), is_understood, "{schema}");
     }
 }
 

@@ -349,7 +349,11 @@ fn open_store(
             ));
         }
     }
-    Ok(samovar_store::open(options.store.as_deref(), &settings)?)
+    let store = samovar_store::open(options.store.as_deref(), &settings)?;
+    if let Some(remark) = store.take_remark() {
+        errors.warning(remark);
+    }
+    Ok(store)
 }
 
 /// Times of nix-serve's and nix-serve-ng's options; where none is given, the engine's.

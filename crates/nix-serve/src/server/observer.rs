@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use samovar_cache::Observer;
 use samovar_http::{Exchange, Head, Incident, Peer};
-use samovar_store::StoreError;
+use samovar_store::{SchemaRemark, StoreError};
 
 use super::counts::{Count, Counts};
 use super::throttle::Throttle;
@@ -152,13 +152,20 @@ impl samovar_http::Observer for Logs {
 impl Observer for Logs {
     fn store_failed(&self, error: StoreError) {
         self.counts.add(Count::StoreFailed);
+        let remedy = error.remedy();
+        let separator = remedy.map_or("", |_| "; ");
         self.errors.error(format_args!(
-            "the store cannot be read, answering 503: {error}"
+            "the store cannot be read, answering 503: {error}{separator}{}",
+            remedy.unwrap_or_default()
         ));
     }
 
     fn store_recovered(&self) {
         self.errors.info("the store can be read again");
+    }
+
+    fn store_remark(&self, remark: SchemaRemark) {
+        self.errors.warning(remark);
     }
 
     fn path_failed(&self, path: &dyn fmt::Display, error: &dyn fmt::Display) {

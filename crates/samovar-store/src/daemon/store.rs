@@ -6,6 +6,7 @@ use super::nar::RemoteNar;
 use super::pool::Daemon;
 use crate::catalog::Catalog;
 use crate::closure::{Closure, by_lookups};
+use crate::database::SchemaRemark;
 use crate::error::{Operation, StoreError, Unavailable};
 use crate::local::LocalStore;
 use crate::log::Log;
@@ -44,7 +45,11 @@ impl DaemonStore {
         daemon: impl FnOnce() -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         match database() {
-            Err(error) if error.is_unavailable() => daemon(),
+            Err(error) if self.local.leaves_to_daemon(error) => match daemon() {
+                // The database's trouble is the one to mend.
+                Err(StoreError::Unavailable(Unavailable::DaemonUnreachable)) => Err(error),
+                other => other,
+            },
             other => other,
         }
     }
@@ -125,14 +130,11 @@ impl Store for DaemonStore {
         self.local.catalog()
     }
 
+    fn take_remark(&self) -> Option<SchemaRemark> {
+        self.local.take_remark()
+    }
+
     fn probe(&self) -> Result<(), StoreError> {
-        match self.local.probe() {
-            Err(error) if error.is_unavailable() => match self.daemon.probe() {
-                // The database's trouble is the one to mend.
-                Err(StoreError::Unavailable(Unavailable::DaemonUnreachable)) => Err(error),
-                other => other,
-            },
-            other => other,
-        }
+        self.either(|| self.local.probe(), || self.daemon.probe())
     }
 }

@@ -22,7 +22,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
-use rusqlite::{Connection, ErrorCode, OpenFlags};
+use rusqlite::{Connection, ErrorCode, OpenFlags, ffi};
 use rustix::fs::{Access, StatVfsMountFlags};
 
 use crate::error::{Corruption, Operation, StoreError, Unavailable};
@@ -100,7 +100,7 @@ pub(super) fn beside(path: &Path, suffix: &str) -> std::path::PathBuf {
 /// What a failing statement means to somebody who asks the store.
 pub(crate) fn store_error(error: &rusqlite::Error) -> StoreError {
     let Some(code) = error.sqlite_error_code() else {
-        // A column of another type than schema 10 has.
+        // A column of another type than it should be.
         return StoreError::Corrupt(Corruption::Schema);
     };
     match code {
@@ -111,6 +111,9 @@ pub(crate) fn store_error(error: &rusqlite::Error) -> StoreError {
             StoreError::Corrupt(Corruption::Malformed)
         }
         ErrorCode::PermissionDenied => StoreError::Unavailable(Unavailable::PermissionDenied),
+        ErrorCode::ReadOnly if extended_code(error) == ffi::SQLITE_READONLY_ROLLBACK => {
+            StoreError::Unavailable(Unavailable::HotJournal)
+        }
         ErrorCode::ReadOnly | ErrorCode::CannotOpen => {
             StoreError::Unavailable(Unavailable::WalIndexMissing)
         }
@@ -122,13 +125,26 @@ pub(crate) fn store_error(error: &rusqlite::Error) -> StoreError {
     }
 }
 
-/// SQLite says "unable to open database file" for many things: look at the file itself.
+fn extended_code(error: &rusqlite::Error) -> i32 {
+    error.sqlite_error().map_or(0, |error| error.extended_code)
+}
+
+/// SQLite says "unable to open database file" for many things: look at the files themselves.
 fn why(path: &Path, error: &rusqlite::Error) -> StoreError {
-    match rustix::fs::access(path, Access::READ_OK) {
-        Err(rustix::io::Errno::NOENT) => StoreError::Unavailable(Unavailable::DatabaseMissing),
-        Err(rustix::io::Errno::ACCESS) => StoreError::Unavailable(Unavailable::PermissionDenied),
-        _ => store_error(error),
+    let access = |path: &Path| rustix::fs::access(path, Access::READ_OK);
+    if access(path) == Err(rustix::io::Errno::NOENT) {
+        return StoreError::Unavailable(Unavailable::DatabaseMissing);
     }
+    let is_denied = |path: &Path| access(path) == Err(rustix::io::Errno::ACCESS);
+    if is_denied(path)
+        || ["-wal", "-shm"]
+            .map(|suffix| beside(path, suffix))
+            .iter()
+            .any(|path| is_denied(path))
+    {
+        return StoreError::Unavailable(Unavailable::PermissionDenied);
+    }
+    store_error(error)
 }
 
 fn uri(path: &Path, immutable: bool) -> String {

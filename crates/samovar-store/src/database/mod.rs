@@ -19,17 +19,22 @@ mod session;
 mod token;
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
+use samovar_nix::StoreDir;
 
 use crate::error::{Corruption, StoreError};
 use crate::location::Location;
 use lineage::Lineage;
+use schema::Schema;
+use session::Identity;
 
 pub(crate) use connection::store_error;
-pub(crate) use schema::{Schema, read_schema};
+pub use schema::SchemaRemark;
+pub(crate) use schema::read_schema;
 pub(crate) use session::Session;
 pub(crate) use token::{Token, TokenSource};
 
@@ -53,10 +58,27 @@ pub(crate) struct Database {
     dotfile_locks: bool,
     state: Mutex<State>,
     lineage: Mutex<Lineage>,
+    store_dir: StoreDir,
+    form: Mutex<Form>,
+    /// Whether this process has ever read it.
+    was_read: AtomicBool,
     /// Until when questions fail without waiting for a lock. `None`: the last one that could have
     /// waited got its answer.
     busy_until: Mutex<Option<Instant>>,
 }
+
+/// What is known of the tables.
+#[derive(Debug, Default)]
+struct Form {
+    /// The last one that was found to be good.
+    checked: Option<FormKey>,
+    said: Option<SchemaRemark>,
+    to_say: Option<SchemaRemark>,
+}
+
+/// The form is the same as long as all of these are: the file, how often SQLite changed its
+/// tables, what Nix calls it.
+type FormKey = ((u64, u64), i64, Schema);
 
 #[derive(Debug)]
 enum State {
@@ -75,6 +97,9 @@ impl Database {
             dotfile_locks: location.dotfile_locks,
             state: Mutex::new(State::Closed),
             lineage: Mutex::new(Lineage::default()),
+            store_dir: location.store_dir.clone(),
+            form: Mutex::default(),
+            was_read: AtomicBool::new(false),
             busy_until: Mutex::new(None),
         }
     }
@@ -161,7 +186,9 @@ impl Database {
             return;
         };
         if let State::Open(session) = &*state
-            && !(session.is_current() && session.has_its_wal_index())
+            && !(session.is_current()
+                && session.has_its_wal_index()
+                && session.schema_file == Identity::of(&self.schema_path).ok())
         {
             // While the count of commits still tells; a file that is gone tells nothing.
             let _look = self.lineage(session);
@@ -179,9 +206,49 @@ impl Database {
         Ok(lineage.look(session.look()?))
     }
 
+    /// Whether this process has ever read the database.
+    pub(crate) fn was_read(&self) -> bool {
+        self.was_read.load(Ordering::Relaxed)
+    }
+
+    /// What the operator should know of the schema, once.
+    pub(crate) fn take_remark(&self) -> Option<SchemaRemark> {
+        self.form().to_say.take()
+    }
+
     fn open(&self) -> Result<Arc<Session>, StoreError> {
-        read_schema(&self.schema_path)?.check()?;
-        Session::open(&self.path, self.read_only, self.dotfile_locks).map(Arc::new)
+        // Before its content: Nix changes the file after the tables.
+        let schema_file = Identity::of(&self.schema_path).ok();
+        let schema = read_schema(&self.schema_path)?;
+        let mut session = Session::open(&self.path, self.read_only, self.dotfile_locks)?;
+        session.schema_file = schema_file;
+        let session = Arc::new(session);
+        self.check_form(&session, schema)?;
+        self.was_read.store(true, Ordering::Relaxed);
+        Ok(session)
+    }
+
+    fn check_form(&self, session: &Arc<Session>, schema: Schema) -> Result<(), StoreError> {
+        let connection = session.lease()?;
+        let version = connection
+            .query_row("pragma schema_version", [], |row| row.get(0))
+            .map_err(|error| store_error(&error))?;
+        let key = (session.file(), version, schema);
+        if self.form().checked == Some(key) {
+            return Ok(());
+        }
+        schema.check(&connection, &self.store_dir)?;
+        let mut form = self.form();
+        form.checked = Some(key);
+        let remark = schema.remark();
+        if remark != form.said {
+            (form.said, form.to_say) = (remark, remark);
+        }
+        Ok(())
+    }
+
+    fn form(&self) -> MutexGuard<'_, Form> {
+        self.form.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn busy_until(&self) -> MutexGuard<'_, Option<Instant>> {

@@ -122,6 +122,27 @@ pub(super) fn path_info(
     read(connection, dir, row)
 }
 
+/// Reads the newest rows, to see whether that works.
+pub(super) fn sample(
+    connection: &Connection,
+    dir: &StoreDir,
+    count: usize,
+) -> Result<(), StoreError> {
+    let mut statement = connection
+        .prepare(NEWEST)
+        .map_err(|error| store_error(&error))?;
+    let mut rows = statement
+        .query([i64::MAX])
+        .map_err(|error| store_error(&error))?;
+    for _ in 0..count {
+        let Some(row) = rows.next().map_err(|error| store_error(&error))? else {
+            break;
+        };
+        read(connection, dir, row)?;
+    }
+    Ok(())
+}
+
 /// A row with the columns of [`BY_PREFIX`], and its references.
 fn read(
     connection: &Connection,

@@ -60,6 +60,8 @@ pub(crate) struct Session {
     path: PathBuf,
     opening: Opening,
     identity: Identity,
+    /// What `db/schema` was when this was opened.
+    pub(super) schema_file: Option<Identity>,
     /// Never empty while the session is in use: the last connection's lock is what keeps `-wal` and
     /// `-shm` in place. Declared before `source`, whose descriptor must be closed last.
     idle: Mutex<Vec<Connection>>,
@@ -117,9 +119,15 @@ impl Session {
             path: path.to_owned(),
             opening,
             identity,
+            schema_file: None,
             idle: Mutex::new(vec![connection]),
             source: Arc::new(source),
         })
+    }
+
+    /// Device and inode.
+    pub(super) fn file(&self) -> (u64, u64) {
+        self.identity.file
     }
 
     /// Where freshness tokens come from.

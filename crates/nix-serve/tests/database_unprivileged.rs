@@ -1,0 +1,217 @@
+//! A server that may only read, in each state that its database can get into while it runs: it
+//! answers, by the daemon if need be, or says 503 and in its log what mends it. The states at start
+//! stand in `starting.rs`.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+mod support_database;
+mod support_process;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use support::{eventually, hash_part, local, nix_serve};
+use support_database::{Daemon, FAILED, RECOVERED, Subject, beside, nar};
+use support_process::{
+    Connection, Holder, Process, PublicBinary, is_root, make_public, public_store, sqlite,
+};
+
+/// The server as nobody, and as root.
+fn everybody() -> Vec<(PublicBinary, bool)> {
+    match is_root() {
+        true => [true, false]
+            .map(|is_nobody| (PublicBinary::new(), is_nobody))
+            .into(),
+        false => Vec::new(),
+    }
+}
+
+fn command((binary, is_nobody): &(PublicBinary, bool)) -> Command {
+    match is_nobody {
+        true => binary.as_nobody(),
+        false => nix_serve(),
+    }
+}
+
+fn absent() -> String {
+    format!("/{}.narinfo", "z".repeat(32))
+}
+
+/// All that is asked while the daemon stands in.
+#[track_caller]
+fn serves_all(subject: &Subject) {
+    let mut connection = Connection::tcp(subject.addr);
+    for path in [&subject.asked, &subject.unasked] {
+        assert_eq!(connection.get(&subject.narinfo(path)).status, 200);
+        assert_eq!(connection.get(&nar(path)).status, 200);
+    }
+    assert_eq!(connection.get(&absent()).status, 404);
+}
+
+/// Somebody tidies up beside the database, or a Nix process that crashed is the last to have had it
+/// open.
+#[test]
+fn the_wal_index_goes_missing() {
+    for who in everybody() {
+        for suffixes in [&["-shm"][..], &["-wal", "-shm"]] {
+            let mut subject = Subject::start_unprivileged(&who, command);
+            for suffix in suffixes {
+                fs::remove_file(beside(&subject.database(), suffix)).unwrap();
+            }
+            if !who.1 {
+                // Root makes a new one.
+                eventually("it goes on", || {
+                    subject.ask(&nar(&subject.unasked)).status == 200
+                });
+                serves_all(&subject);
+                assert_eq!(subject.server.count(FAILED), 0);
+                continue;
+            }
+            subject.suffers();
+            assert_eq!(
+                subject
+                    .server
+                    .count("WAL index is missing and may not be created; start nix-daemon"),
+                1,
+                "{:?}",
+                subject.server.lines()
+            );
+            let _holder = Holder::run(&subject.database(), "begin; select count(*) from Refs;");
+            make_public(subject.store.root());
+            subject.recovers("WAL index is missing");
+            subject.goes_on();
+        }
+    }
+}
+
+#[test]
+fn the_daemon_stands_in_while_the_wal_index_is_missing() {
+    for who in everybody().into_iter().filter(|who| who.1) {
+        let subject = Subject::start_unprivileged(&who, command);
+        let _daemon = Daemon::start(&subject.store);
+        make_public(subject.store.root());
+        for suffix in ["-wal", "-shm"] {
+            fs::remove_file(beside(&subject.database(), suffix)).unwrap();
+        }
+        // When the daemon's process has the database open, it reads by itself again.
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(300) {
+            serves_all(&subject);
+        }
+        assert_eq!(subject.server.count(FAILED), 0);
+        let later = subject.store.add_file("later", b"later");
+        assert_eq!(subject.ask(&subject.narinfo(&later)).status, 200);
+    }
+}
+
+/// Where there is no database Nix makes a new one. The daemon would, and deny each path.
+#[test]
+fn the_daemon_is_not_asked_where_the_database_is_gone() {
+    for who in everybody() {
+        let mut subject = Subject::start_unprivileged(&who, command);
+        let _daemon = Daemon::start(&subject.store);
+        make_public(subject.store.root());
+        let directory = subject.database().parent().unwrap().to_owned();
+        let aside = directory.with_extension("aside");
+        fs::rename(&directory, &aside).unwrap();
+        subject.suffers();
+        assert!(!directory.exists());
+        fs::rename(&aside, &directory).unwrap();
+        subject.recovers("does not exist; put it back");
+        serves_all(&subject);
+    }
+}
+
+/// A Nix process dies in the middle of a commit. Only who may write can undo the half of it that is
+/// in the file.
+#[test]
+fn a_commit_broke_off() {
+    for who in everybody() {
+        let mut subject = Subject::start_as("truncate", command(&who));
+        break_off(&subject.database());
+        subject.suffers();
+        // Nix would go on to change the journal mode.
+        sqlite(&subject.database(), "select count(*) from ValidPaths");
+        subject.recovers("broke off and has to be undone; any Nix command");
+    }
+}
+
+/// Fills the file with pages of a transaction that never ends.
+fn break_off(database: &Path) {
+    let mut child = Command::new("sqlite3")
+        .arg(database)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let sql = ".timeout 10000\npragma cache_size = 2; begin; \
+        update ValidPaths set registrationTime = 1; create table Filler (a text); \
+        insert into Filler with recursive n(i) as (select 1 union all select i + 1 from n \
+        where i < 2000) select hex(randomblob(500)) from n;\nselect 'held';\n";
+    child
+        .stdin
+        .as_mut()
+        .unwrap()
+        .write_all(sql.as_bytes())
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(lines.any(|line| line.is_ok_and(|line| line == "held")));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let journal = fs::metadata(beside(database, "-journal")).unwrap();
+    assert!(journal.len() > 0);
+}
+
+/// As Nix from 2.22 on leaves it: nobody has it open, and the WAL's files are there.
+#[test]
+fn idle_with_wal_files() {
+    for who in everybody() {
+        let subject = Subject::start_unprivileged(&who, command);
+        for round in 0..5 {
+            serves_all(&subject);
+            let later = subject.store.add_file(&format!("later-{round}"), b"later");
+            assert_eq!(subject.ask(&subject.narinfo(&later)).status, 200);
+            subject.store.run("nix-store", &["--delete", &later]);
+            assert_eq!(subject.ask(&subject.narinfo(&later)).status, 404);
+        }
+        assert_eq!(subject.server.count(RECOVERED), 0);
+    }
+}
+
+#[test]
+fn a_read_only_file_system() {
+    for who in everybody() {
+        let store = public_store();
+        let path = store.add_file("a", b"a");
+        make_public(store.root());
+        let root = store.root().to_str().unwrap();
+        let mount =
+            format!("mount --bind {root} {root} && mount -o remount,bind,ro {root} && exec \"$@\"");
+        let mut inside = Command::new("unshare");
+        inside.args(["-m", "sh", "-c", &mount, "sh"]);
+        let can_mount = Command::new("unshare")
+            .args(["-m", "sh", "-c", &mount, "sh", "true"])
+            .status();
+        if !can_mount.is_ok_and(|status| status.success()) {
+            eprintln!("NOT TESTED: nothing can be mounted here");
+            return;
+        }
+        let server = command(&who);
+        inside.arg(server.get_program()).args(server.get_args());
+        inside.args(["--listen", "127.0.0.1:0", "--store", &local(store.root())]);
+        inside.stdin(Stdio::null()).stdout(Stdio::null());
+        let (server, addr) = Process::serving(&mut inside);
+        let mut connection = Connection::tcp(addr);
+        for (url, status) in [
+            (format!("/{}.narinfo", hash_part(&path)), 200),
+            (nar(&path), 200),
+            (absent(), 404),
+        ] {
+            assert_eq!(connection.get(&url).status, status, "{:?}", server.lines());
+        }
+    }
+}

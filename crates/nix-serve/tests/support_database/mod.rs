@@ -1,0 +1,260 @@
+//! A server whose database has a bad day.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::allow_attributes,
+    reason = "each test file uses a part of this"
+)]
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "a test fails by panicking, and says what it measured"
+)]
+
+use std::fs;
+use std::net::SocketAddr;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::support::{OwnStore, eventually, hash_part, local, nix, nix_serve, output};
+use crate::support_process::{
+    Connection, Holder, Process, Reply, make_public, once, public_store, sqlite,
+};
+
+pub const FAILED: &str = "the store cannot be read, answering 503";
+pub const RECOVERED: &str = "the store can be read again";
+const UNAVAILABLE: &str = "The store cannot be read at the moment. Try again.\n";
+/// Within what the server is to be back after the cause has gone.
+pub const BACK_WITHIN: Duration = Duration::from_secs(1);
+
+/// A server of a store of its own, with a path that it was asked for and one that it was not.
+pub struct Subject {
+    pub store: OwnStore,
+    pub server: Process,
+    pub addr: SocketAddr,
+    pub asked: String,
+    pub unasked: String,
+}
+
+impl Subject {
+    pub fn start(journal_mode: &str) -> Self {
+        Self::start_as(journal_mode, nix_serve())
+    }
+
+    /// A database in WAL mode that nobody has open, with its WAL's files beside it.
+    pub fn start_unprivileged<T>(who: &T, command: impl Fn(&T) -> Command) -> Self {
+        Self::start_with("wal", command(who), |store| {
+            let (database, copy) = (store.database(), store.root().join("copy"));
+            let db = database.parent().unwrap();
+            let holder = Holder::run(&database, "begin; select count(*) from ValidPaths;");
+            sqlite(&database, "pragma wal_checkpoint(truncate)");
+            // A copy: whoever closes it last would take them along.
+            output(Command::new("cp").arg("-r").arg(db).arg(&copy));
+            drop(holder);
+            fs::remove_dir_all(db).unwrap();
+            fs::rename(&copy, db).unwrap();
+            assert!(beside(&database, "-shm").exists());
+        })
+    }
+
+    pub fn start_as(journal_mode: &str, command: Command) -> Self {
+        Self::start_with(journal_mode, command, |_| {})
+    }
+
+    fn start_with(
+        journal_mode: &str,
+        mut command: Command,
+        prepare: impl FnOnce(&OwnStore),
+    ) -> Self {
+        let store = public_store();
+        let asked = store.add_file("asked", b"asked");
+        let unasked = store.add_file("unasked", b"unasked");
+        sqlite(
+            &store.database(),
+            &format!("pragma journal_mode = {journal_mode}"),
+        );
+        prepare(&store);
+        make_public(store.root());
+        command.args(["--listen", "127.0.0.1:0", "--store", &local(store.root())]);
+        let (server, addr) = Process::serving(&mut command);
+        let subject = Self {
+            store,
+            server,
+            addr,
+            asked,
+            unasked,
+        };
+        let reply = subject.ask(&subject.narinfo(&subject.asked));
+        assert_eq!(reply.status, 200, "{:?}", subject.server.lines());
+        subject
+    }
+
+    pub fn narinfo(&self, path: &str) -> String {
+        format!("/{}.narinfo", hash_part(path))
+    }
+
+    pub fn ask(&self, url: &str) -> Reply {
+        once(self.addr, url)
+    }
+
+    pub fn database(&self) -> PathBuf {
+        self.store.database()
+    }
+
+    /// Beside the database, on the same file system.
+    pub fn beside(&self) -> PathBuf {
+        self.database().with_extension("aside")
+    }
+
+    /// While the cause lasts: 503 for whatever is not known, never 404 for what is there.
+    ///
+    /// What is in memory may be said as long as nobody can have committed anything: so the narinfo
+    /// of a path, which is made ahead of need, may be answered, and one that is certainly not there
+    /// denied.
+    #[track_caller]
+    pub fn suffers(&mut self) {
+        let mut connection = Connection::tcp(self.addr);
+        eventually("it notices", || {
+            let reply = connection.get(&nar(&self.unasked));
+            assert!(matches!(reply.status, 200 | 503), "{reply:?}");
+            reply.status == 503
+        });
+        for url in [
+            nar(&self.unasked),
+            nar(&self.asked),
+            format!("/{}.ls", hash_part(&self.unasked)),
+        ] {
+            let reply = connection.get_and_head(&url, &[]);
+            assert_eq!(reply.status, 503, "{url}");
+            assert_eq!(reply.header("retry-after"), Some("1"), "{url}");
+            assert_eq!(reply.header("content-type"), Some("text/plain"), "{url}");
+            // What is wrong is for the operator alone.
+            assert_eq!(reply.text(), UNAVAILABLE, "{url}");
+            for path in [&self.asked, &self.unasked] {
+                let reply = connection.get(&self.narinfo(path));
+                assert!(matches!(reply.status, 200 | 503), "{reply:?}");
+            }
+            let absent = connection.get(&format!("/{}.narinfo", "z".repeat(32)));
+            assert!(matches!(absent.status, 404 | 503));
+        }
+        // What does not depend on the database goes on.
+        assert_eq!(connection.get("/nix-cache-info").status, 200);
+        assert_eq!(connection.get("/nowhere").status, 404);
+        assert_eq!(self.server.count(RECOVERED), 0);
+    }
+
+    /// After the cause has gone: everything is served again, and the log has said both once.
+    #[track_caller]
+    pub fn recovers(&mut self, fault: &str) {
+        let start = Instant::now();
+        let url = nar(&self.unasked);
+        loop {
+            let reply = self.ask(&url);
+            if reply.status == 200 {
+                break;
+            }
+            assert_eq!(reply.status, 503);
+            assert!(
+                start.elapsed() < BACK_WITHIN,
+                "not back: {:?}",
+                self.server.lines()
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        eprintln!("back after {:?}: {fault}", start.elapsed());
+        self.server.wait_for(RECOVERED);
+        let mut connection = Connection::tcp(self.addr);
+        for path in [&self.asked, &self.unasked] {
+            assert_eq!(connection.get(&self.narinfo(path)).status, 200);
+            assert_eq!(
+                connection
+                    .get(&format!("/nar/{}.nar", hash_part(path)))
+                    .status,
+                200
+            );
+        }
+        let absent = format!("/{}.narinfo", "z".repeat(32));
+        connection.check_text(&absent, 404, "No such path.\n");
+        let said: Vec<_> = self
+            .server
+            .lines()
+            .into_iter()
+            .filter(|line| line.contains(FAILED))
+            .collect();
+        assert_eq!(said.len(), 1, "{said:?}");
+        assert!(said[0].starts_with("nix-serve: error: "), "{said:?}");
+        assert!(said[0].contains(fault), "{said:?}");
+        assert_eq!(self.server.count(RECOVERED), 1);
+        assert!(self.server.is_alive());
+    }
+
+    /// What is added from now on is there.
+    #[track_caller]
+    pub fn goes_on(&self) {
+        let later = self.store.add_file("later", b"later");
+        assert_eq!(self.ask(&self.narinfo(&later)).status, 200);
+    }
+}
+
+pub fn nar(path: &str) -> String {
+    format!("/nar/{}.nar", hash_part(path))
+}
+
+/// In place: the file stays the same one.
+pub fn cp(from: &Path, to: &Path) {
+    output(Command::new("cp").arg(from).arg(to));
+}
+
+/// Puts another file in the place of the database, which goes aside. At one blow: the server looks
+/// at any time.
+pub fn replace(database: &Path, aside: &Path, make: impl FnOnce(&Path)) {
+    let other = database.with_extension("other");
+    make(&other);
+    fs::hard_link(database, aside).expect("another name for the database");
+    fs::rename(other, database).expect("another file under its name");
+}
+
+/// What SQLite keeps beside the database.
+pub fn beside(database: &Path, suffix: &str) -> PathBuf {
+    let mut name = database.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
+}
+
+/// A real nix-daemon of a store with a root of its own, where a server of that store finds it;
+/// ended when dropped.
+pub struct Daemon(Child);
+
+impl Daemon {
+    #[track_caller]
+    pub fn start(store: &OwnStore) -> Self {
+        let socket = store.root().join("nix/var/nix/daemon-socket/socket");
+        let child = nix("nix-daemon", store.root())
+            .env("NIX_REMOTE", local(store.root()))
+            .env("NIX_DAEMON_SOCKET_PATH", &socket)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        let daemon = Self(child.unwrap());
+        eventually("nix-daemon listens", || {
+            UnixStream::connect(&socket).is_ok()
+        });
+        // The first connection's process may open the database at any time: another one's has.
+        output(
+            nix("nix", store.root())
+                .env("NIX_REMOTE", "daemon")
+                .env("NIX_DAEMON_SOCKET_PATH", &socket)
+                .args(["store", "ping"]),
+        );
+        daemon
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
