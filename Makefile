@@ -10,7 +10,7 @@ PORT ?= 5000
 XTASK = cargo run --quiet --package xtask --
 SUDO = $(if $(filter-out 0,$(shell id -u)),sudo)
 
-.PHONY: serve test check setup setup-test sample bootstrap fmt clippy test-rust doc deny advisories tidy suites autobahn instructions fuzz bench
+.PHONY: serve test check setup setup-test sample bootstrap fmt clippy test-rust doc deny advisories tidy suites autobahn instructions chaos fuzz bench
 .NOTPARALLEL:
 
 ## Builds the server and serves this machine's store, or a sample store where it has none.
@@ -22,7 +22,7 @@ test: setup-test sample check
 	@echo "samovar: all checks passed"
 
 ## Every check, on a machine where nothing is missing.
-check: fmt clippy doc deny tidy test-rust instructions suites autobahn fuzz
+check: fmt clippy doc deny tidy test-rust chaos instructions suites autobahn fuzz
 
 setup: bootstrap
 	@$(XTASK) setup
@@ -69,6 +69,10 @@ suites:
 ## The Autobahn suite without its cases of compression, which take long: `xtask autobahn` has all.
 autobahn:
 	@$(XTASK) autobahn --quick
+
+## Everything at once against the built server; longer: `xtask chaos --seconds 600`.
+chaos:
+	@$(XTASK) chaos --seconds 30
 
 ## What a request costs in instructions and system calls, against xtask/instructions.txt.
 instructions:

@@ -11,6 +11,7 @@
 //! | `fuzz --seconds N [TARGET…]` | runs the fuzz targets, with the stable compiler |
 //! | `suites [NAME…]` | runs conformance suites of other projects |
 //! | `autobahn` | the Autobahn suite against the WebSocket echo server |
+//! | `chaos --seconds N [--seed S]` | everything at once, and an oracle that checks every byte |
 //! | `instructions [--renew]` | counts what a request costs, and fails if it is too much |
 //! | `test` | runs all tests and says how many there were |
 //! | `tidy` | holds the tree to the rules that no other tool knows |
@@ -26,6 +27,7 @@
 
 mod autobahn;
 mod bench;
+mod chaos;
 mod command;
 mod fuzz;
 mod instructions;
@@ -44,7 +46,7 @@ use anyhow::{Context, Result, bail};
 const USAGE: &str = "usage: xtask setup [--test] | sample-store [--bench | --paths N] DIR | \
                      serve [--port N] | example-lines [--port N] | bench [OPTION…] | \
                      fuzz --seconds N [TARGET…] | suites [NAME…] | autobahn [--quick | --update] | \
-                     instructions [--renew] | test | tidy";
+                     instructions [--renew] | chaos --seconds N [--seed S] | test | tidy";
 
 fn main() -> ExitCode {
     match run() {
@@ -76,6 +78,8 @@ fn run() -> Result<()> {
             fuzz::run_targets(seconds, rest)
         }
         ["autobahn", rest @ ..] => autobahn::run_autobahn(rest),
+        ["chaos", "--seconds", seconds] => chaos::run_chaos(seconds, None),
+        ["chaos", "--seconds", seconds, "--seed", seed] => chaos::run_chaos(seconds, Some(seed)),
         ["instructions", rest @ ..] => instructions::run_gates(rest),
         ["suites", rest @ ..] => suites::run_suites(rest),
         ["test"] => test_run::run(),

@@ -1,0 +1,242 @@
+//! Clients of HTTP/1.1: quick ones, slow ones, and such that go away.
+
+use std::io;
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use rustls::ClientConfig;
+
+use super::anything;
+use super::connection::{Connection, Manner, narrow, silent};
+use crate::ask::{Ask, End, What};
+use crate::oracle::check;
+use crate::random::Random;
+use crate::world::{Facts, World, lock};
+
+/// How a client behaves on one connection.
+#[derive(Debug, Clone, Copy)]
+enum Habit {
+    /// One request after the other.
+    Polite,
+    /// Many at once.
+    Pipelined,
+    /// The request comes byte by byte.
+    Dripping,
+    /// Goes away in the middle of a request, or of an answer.
+    Leaving,
+    /// Reads slowly.
+    Slow,
+    /// Goes on where a download broke off.
+    Resuming,
+}
+
+/// Asks for anything in every way, until it ends.
+pub(crate) fn run(world: &World, name: &str, tls: Option<&Arc<ClientConfig>>) -> Result<()> {
+    let mut random = Random::of(world.seed, name);
+    while world.goes_on() {
+        let habit = random.weighted(&[
+            (50, Habit::Polite),
+            (20, Habit::Pipelined),
+            (6, Habit::Dripping),
+            (10, Habit::Leaving),
+            (4, Habit::Slow),
+            (10, Habit::Resuming),
+        ]);
+        let sent = world.now();
+        match connect(world, tls) {
+            Ok(connection) => with_habit(world, &mut random, connection, habit),
+            Err(error) => {
+                let outcome = silent(world, "connect", sent, &error);
+                check(world, &Ask::of(What::Info), &outcome);
+                world.pause(20);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn connect(world: &World, tls: Option<&Arc<ClientConfig>>) -> io::Result<Connection> {
+    let addresses = *lock(&world.addresses);
+    let address = match tls {
+        None => addresses.plain,
+        Some(_) => addresses.tls,
+    };
+    let address = address.ok_or_else(|| io::Error::other("no address"))?;
+    let stream = TcpStream::connect(address)?;
+    match tls {
+        None => Connection::over(stream, "HTTP/1.1"),
+        Some(config) => Connection::tls(world, stream, config),
+    }
+}
+
+fn with_habit(world: &World, random: &mut Random, mut connection: Connection, habit: Habit) {
+    match habit {
+        Habit::Polite => {
+            let count = 1 + random.below(60);
+            for _ in 0..count {
+                let ask = anything(world, random);
+                if !world.goes_on() || !one(world, &mut connection, &ask, Manner::default()) {
+                    return;
+                }
+            }
+        }
+        Habit::Pipelined => {
+            let asks: Vec<Ask> = (0..2 + random.below(30))
+                .map(|_| anything(world, random))
+                .collect();
+            pipelined(world, &mut connection, &asks);
+        }
+        Habit::Dripping => dripping(world, random, &mut connection),
+        Habit::Leaving => leaving(world, random, &mut connection),
+        Habit::Slow => {
+            let manner = Manner {
+                pace: Some((4096, Duration::from_millis(1 + random.next() % 5))),
+                leave_at: None,
+            };
+            one(world, &mut connection, &anything(world, random), manner);
+        }
+        Habit::Resuming => resuming(world, random, connection),
+    }
+}
+
+/// Whether the connection can go on.
+fn one(world: &World, connection: &mut Connection, ask: &Ask, manner: Manner) -> bool {
+    let sent = world.now();
+    if let Err(error) = connection.send(&ask.bytes()) {
+        check(world, ask, &silent(world, "sending", sent, &error));
+        return false;
+    }
+    let (outcome, goes_on) = connection.answer(world, ask, sent, manner);
+    check(world, ask, &outcome);
+    goes_on
+}
+
+fn pipelined(world: &World, connection: &mut Connection, asks: &[Ask]) {
+    let sent = world.now();
+    let bytes: Vec<u8> = asks.iter().flat_map(Ask::bytes).collect();
+    if let Err(error) = connection.send(&bytes) {
+        check(world, &asks[0], &silent(world, "sending", sent, &error));
+        return;
+    }
+    for ask in asks {
+        let (outcome, goes_on) = connection.answer(world, ask, sent, Manner::default());
+        check(world, ask, &outcome);
+        if !goes_on {
+            return;
+        }
+    }
+    if connection.has_left_over() {
+        world.finding("more answers than requests");
+    }
+}
+
+fn dripping(world: &World, random: &mut Random, connection: &mut Connection) {
+    let ask = anything(world, random);
+    let bytes = ask.bytes();
+    // The rest of a long one at once: it would take a minute.
+    let dripping_len = bytes.len().min(120);
+    let sent = world.now();
+    let pieces = bytes[..dripping_len]
+        .chunks(1)
+        .chain([&bytes[dripping_len..]]);
+    for piece in pieces {
+        if let Err(error) = connection.send(piece) {
+            check(world, &ask, &silent(world, "sending", sent, &error));
+            return;
+        }
+        std::thread::sleep(Duration::from_micros(300));
+    }
+    let (outcome, _) = connection.answer(world, &ask, sent, Manner::default());
+    check(world, &ask, &outcome);
+}
+
+fn leaving(world: &World, random: &mut Random, connection: &mut Connection) {
+    let ask = anything(world, random);
+    let bytes = ask.bytes();
+    if random.percent(40) {
+        let len = random.below(bytes.len());
+        // Nothing can be expected of this.
+        drop(connection.send(&bytes[..len]));
+        world.count("left in a request");
+        return;
+    }
+    let leave_at = 1 + random.below(1_000_000);
+    let manner = Manner {
+        pace: None,
+        leave_at: Some(leave_at),
+    };
+    one(world, connection, &ask, manner);
+}
+
+/// A download that breaks off, and the rest of it by ranges.
+fn resuming(world: &World, random: &mut Random, mut connection: Connection) {
+    let paths = world.all();
+    let facts = Arc::clone(&paths[random.below(paths.len())]);
+    let Some(version) = facts.latest() else {
+        return;
+    };
+    let what = What::Nar(facts, Some(version.nar_hash.clone()));
+    let mut ask = Ask::of(what);
+    let mut have = 0;
+    while have < version.nar.len() && world.goes_on() {
+        let manner = Manner {
+            pace: None,
+            leave_at: random
+                .percent(70)
+                .then(|| 1 + random.below(version.nar.len())),
+        };
+        let sent = world.now();
+        if let Err(error) = connection.send(&ask.bytes()) {
+            check(world, &ask, &silent(world, "sending", sent, &error));
+            return;
+        }
+        let (outcome, _) = connection.answer(world, &ask, sent, manner);
+        check(world, &ask, &outcome);
+        if !matches!(outcome.status, 200 | 206) {
+            return;
+        }
+        have += outcome.body.len();
+        if outcome.end == End::Whole {
+            return;
+        }
+        world.count("resumed");
+        ask.range = Some((have as u64, None));
+        match connect(world, None) {
+            Ok(next) => connection = next,
+            Err(_) => return,
+        }
+    }
+}
+
+/// Reads what changes under it so slowly that it does change.
+pub(crate) fn run_slow(world: &World, name: &str, twins: &[Arc<Facts>]) -> Result<()> {
+    let mut random = Random::of(world.seed, name);
+    while world.goes_on() {
+        let facts = Arc::clone(&twins[random.below(twins.len())]);
+        let mut ask = Ask::of(What::Nar(facts, None));
+        if random.percent(20) {
+            ask.range = Some((random.between(0, 1_000_000), None));
+        }
+        let manner = Manner {
+            pace: Some((8192, Duration::from_micros(500 + random.next() % 2000))),
+            leave_at: None,
+        };
+        let Some(address) = lock(&world.addresses).plain else {
+            continue;
+        };
+        let sent = world.now();
+        match narrow(address).and_then(|stream| Connection::over(stream, "slow HTTP/1.1")) {
+            Ok(mut connection) => {
+                one(world, &mut connection, &ask, manner);
+            }
+            Err(error) => {
+                check(world, &ask, &silent(world, "connect", sent, &error));
+                world.pause(20);
+            }
+        }
+        world.pause(20);
+    }
+    Ok(())
+}

@@ -1,0 +1,50 @@
+//! Clients of every kind, well behaved and not.
+
+pub(crate) mod connection;
+pub(crate) mod h2;
+pub(crate) mod hostile;
+pub(crate) mod http1;
+pub(crate) mod nix;
+
+use std::sync::Arc;
+
+use crate::ask::{Ask, What};
+use crate::random::Random;
+use crate::world::{Facts, World};
+
+/// Something to ask for.
+pub(crate) fn anything(world: &World, random: &mut Random) -> Ask {
+    let paths = world.all();
+    let one = |random: &mut Random| -> Arc<Facts> { Arc::clone(&paths[random.below(paths.len())]) };
+    let facts = one(random);
+    let kinds = [
+        (40, 0),
+        (30, 1),
+        (8, 2),
+        (6, 3),
+        (6, 4),
+        (3, 5),
+        (3, 6),
+        (2, 7),
+    ];
+    let what = match random.weighted(&kinds) {
+        0 => What::Narinfo(facts),
+        1 => {
+            // Sometimes the hash of a version that is no more, or of none.
+            let hash = facts.latest().map(|version| version.nar_hash.clone());
+            let hash = hash.unwrap_or_else(|| "0".repeat(52));
+            let hash = random.percent(70).then_some(hash);
+            What::Nar(facts, hash)
+        }
+        2 => What::Listing(facts),
+        3 => What::Closure(facts),
+        4 => {
+            let count = random.below(40);
+            What::Narinfos((0..count).map(|_| one(random)).collect())
+        }
+        5 => What::Info,
+        6 => What::Log,
+        _ => What::Nowhere,
+    };
+    Ask::random(what, random)
+}

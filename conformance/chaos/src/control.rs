@@ -1,0 +1,199 @@
+//! Who changes the server: signals, keys, certificates, ends and starts.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rustix::process::Signal;
+
+use crate::random::Random;
+use crate::server::{Setup, Shared, put};
+use crate::store::{nix, output};
+use crate::world::{Cause, Key, World, lock};
+
+/// What the server says after all that HUP makes it do.
+const RELOADED: &str = "the certificate was read again";
+
+/// A secret key's text, and the public one.
+#[derive(Debug)]
+pub(crate) struct Pair {
+    secret: Vec<u8>,
+    pub(crate) text: String,
+    pub(crate) public: Key,
+}
+
+/// Who signs certificates.
+pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+impl Pair {
+    pub(crate) fn make(folder: &Path, name: &str) -> Result<Self> {
+        let (secret, public) = (folder.join("secret"), folder.join("public"));
+        let mut command = nix("nix-store", folder);
+        command.arg("--store").arg(folder.join("unused-store"));
+        command.args(["--generate-binary-cache-key", name]);
+        output(command.arg(&secret).arg(&public))?;
+        let text = std::fs::read_to_string(&public)?.trim().to_owned();
+        let pair = Self {
+            secret: std::fs::read(&secret)?,
+            public: Key::parse(&text)?,
+            text,
+        };
+        std::fs::remove_file(secret)?;
+        std::fs::remove_file(public)?;
+        Ok(pair)
+    }
+
+    pub(crate) fn install(&self, setup: &Setup) -> Result<()> {
+        put(&setup.key(), &self.secret, 0o600)
+    }
+}
+
+impl Authority {
+    pub(crate) fn new() -> Result<Self> {
+        let mut params = CertificateParams::new(Vec::new())?;
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        Ok(Self(CertifiedIssuer::self_signed(
+            params,
+            KeyPair::generate()?,
+        )?))
+    }
+
+    pub(crate) fn pem(&self) -> String {
+        self.0.pem()
+    }
+
+    pub(crate) fn der(&self) -> Vec<u8> {
+        self.0.der().to_vec()
+    }
+
+    /// A new certificate with its key; its bytes.
+    pub(crate) fn install(&self, setup: &Setup, serial: u64) -> Result<Vec<u8>> {
+        let mut params = CertificateParams::new(vec!["localhost".to_owned()])?;
+        params.serial_number = Some(serial.into());
+        let key = KeyPair::generate()?;
+        let certificate = params.signed_by(&key, &self.0)?;
+        let (certificate_file, key_file) = setup.certificate();
+        put(&certificate_file, certificate.pem().as_bytes(), 0o644)?;
+        put(&key_file, key.serialize_pem().as_bytes(), 0o600)?;
+        Ok(certificate.der().to_vec())
+    }
+}
+
+/// Until it ends.
+pub(crate) fn run(
+    world: &World,
+    server: &Arc<Shared>,
+    keys: &[Pair],
+    authority: &Authority,
+) -> Result<()> {
+    let mut random = Random::of(world.seed, "control");
+    let mut serial = 1;
+    while world.goes_on() {
+        world.pause(random.between(300, 2000));
+        if lock(&server.server).has_ended()? {
+            world.finding("the server has ended by itself");
+            server.kill(world).context("a server in its place")?;
+        }
+        match random.weighted(&[
+            (20, 0),
+            (25, 1),
+            (15, 2),
+            (10, 3),
+            (12, 4),
+            (10, 5),
+            (15, 6),
+        ]) {
+            0 => {
+                world.note("HUP");
+                server.told(Signal::HUP, RELOADED)?;
+                world.count("HUP");
+            }
+            1 => {
+                let pair = &keys[random.below(keys.len())];
+                rotate(world, server, pair, random.percent(25))?;
+            }
+            2 => {
+                serial += 1;
+                renew(world, server, authority, serial)?;
+            }
+            3 => {
+                world.note("USR1");
+                server.told(Signal::USR1, "counted since the start")?;
+                world.count("USR1");
+            }
+            4 => {
+                server.restart(world)?;
+                world.count("TERM");
+                starts_well(world)?;
+            }
+            5 => {
+                server.kill(world)?;
+                world.count("KILL");
+                starts_well(world)?;
+            }
+            _ => halt(world, server, random.between(20, 500))?,
+        }
+    }
+    Ok(())
+}
+
+/// Another key in the file; `bad_first`: none that can be read before.
+fn rotate(world: &World, server: &Shared, pair: &Pair, bad_first: bool) -> Result<()> {
+    world.note(format_args!("key {}", pair.text));
+    lock(&world.keys).begin(world.now(), pair.public.clone());
+    if bad_first {
+        put(&server.setup.key(), b"no key", 0o600)?;
+        server.told(Signal::HUP, "stays in use")?;
+        world.count("bad key");
+    }
+    pair.install(&server.setup)?;
+    server.told(Signal::HUP, RELOADED)?;
+    lock(&world.keys).end(world.now(), pair.public.clone());
+    world.note(format_args!("key {} in use", pair.text));
+    world.count("key");
+    Ok(())
+}
+
+fn renew(world: &World, server: &Shared, authority: &Authority, serial: u64) -> Result<()> {
+    // Its bytes are known only when it is made, and it is not read before HUP.
+    let der = Arc::new(authority.install(&server.setup, serial)?);
+    lock(&world.certificates).begin(world.now(), Arc::clone(&der));
+    world.note(format_args!("certificate {serial}"));
+    server.told(Signal::HUP, RELOADED)?;
+    lock(&world.certificates).end(world.now(), der);
+    world.note(format_args!("certificate {serial} in use"));
+    world.count("certificate");
+    Ok(())
+}
+
+fn halt(world: &World, server: &Shared, time: u64) -> Result<()> {
+    let held = lock(&server.server);
+    world.cause(Cause::Halted, || -> Result<()> {
+        held.signal(Signal::STOP)?;
+        world.pause(time);
+        held.signal(Signal::CONT)
+    })?;
+    drop(held);
+    world.count("STOP and CONT");
+    Ok(())
+}
+
+/// A server that has just started answers at once, and right.
+fn starts_well(world: &World) -> Result<()> {
+    use crate::ask::{Ask, What};
+    use crate::client::connection::{Connection, Manner};
+    let address = lock(&world.addresses).plain.context("no address")?;
+    let ask = Ask::of(What::Info);
+    let (sent, started) = (world.now(), Instant::now());
+    let mut connection = Connection::over(std::net::TcpStream::connect(address)?, "start")?;
+    connection.send(&ask.bytes())?;
+    let (outcome, _) = connection.answer(world, &ask, sent, Manner::default());
+    let time = started.elapsed();
+    let is_busy = world.had(&[Cause::FewDescriptors], sent, world.now());
+    if !is_busy && (outcome.status != 200 || time > Duration::from_secs(5)) {
+        world.finding(format_args!("after a start: {outcome:?} after {time:?}"));
+    }
+    Ok(())
+}

@@ -1,0 +1,103 @@
+//! After the storm: everything is as it should be, and nothing is left of it.
+
+use std::fs;
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use rustix::process::Signal;
+
+use crate::ask::{Ask, End, What};
+use crate::changes::Stock;
+use crate::client::connection::{Connection, Manner};
+use crate::oracle::check;
+use crate::server::{Holdings, Server, Shared};
+use crate::world::{World, lock};
+
+/// What a server that has been through everything may hold beyond a fresh one that was asked the
+/// same. Descriptors: connections to the database, one for each worker that ever needed one.
+/// Threads: workers that were started when many were needed. Memory: what the allocator keeps of
+/// the peak, and caches that are bounded elsewhere.
+const MORE_DESCRIPTORS: usize = 48;
+const MORE_THREADS: usize = 24;
+const MORE_KIB: u64 = 96 * 1024;
+/// How long connections that their clients have left may take to go.
+const REST_TIME: Duration = Duration::from_secs(40);
+
+/// Asks for everything once more, with nothing in the way, and compares with a fresh server.
+pub(crate) fn check_all(world: &World, server: &Shared, stock: &Stock) -> Result<()> {
+    // What was forgiven a moment after its cause is not forgiven any more.
+    std::thread::sleep(Duration::from_secs(4));
+    sweep(world, stock)?;
+    let mut held = lock(&server.server);
+    let fresh = server.setup.start()?;
+    let addresses = std::mem::replace(&mut *lock(&world.addresses), fresh.addresses);
+    sweep(world, stock)?;
+    let expected = fresh.holdings()?;
+    drop(fresh);
+    *lock(&world.addresses) = addresses;
+    let found = rest(&held, expected)?;
+    println!("at the end: {found:?}; a fresh server: {expected:?}");
+    let is_more = found.descriptors > expected.descriptors + MORE_DESCRIPTORS
+        || found.threads > expected.threads + MORE_THREADS
+        || found.anonymous_kib > expected.anonymous_kib + MORE_KIB;
+    if is_more {
+        world.finding(format_args!(
+            "something is left: {found:?}, and a fresh server holds {expected:?}"
+        ));
+    }
+    held.signal(Signal::TERM)?;
+    held.wait()?;
+    let log = fs::read_to_string(server.setup.log())?;
+    for line in log.lines() {
+        if line.contains("panicked") {
+            world.finding(format_args!("in the log: {line}"));
+        }
+    }
+    Ok(())
+}
+
+/// Waits until connections are gone.
+fn rest(server: &Server, expected: Holdings) -> Result<Holdings> {
+    let started = Instant::now();
+    loop {
+        let found = server.holdings()?;
+        let is_rest = found.descriptors <= expected.descriptors + MORE_DESCRIPTORS;
+        if is_rest || started.elapsed() > REST_TIME {
+            return Ok(found);
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Every path by every URL, twice, so that what is kept is asked for too.
+fn sweep(world: &World, stock: &Stock) -> Result<()> {
+    let address = lock(&world.addresses).plain.context("no address")?;
+    let mut connection = Connection::over(TcpStream::connect(address)?, "the end")?;
+    for _ in 0..2 {
+        for facts in world.all() {
+            for what in [
+                What::Narinfo(facts.clone()),
+                What::Nar(facts.clone(), None),
+                What::Listing(facts.clone()),
+                What::Closure(facts.clone()),
+            ] {
+                let ask = Ask::of(what);
+                let sent = world.now();
+                connection.send(&ask.bytes())?;
+                let (outcome, goes_on) = connection.answer(world, &ask, sent, Manner::default());
+                check(world, &ask, &outcome);
+                if !goes_on || outcome.end != End::Whole {
+                    let stream = TcpStream::connect(address)?;
+                    connection = Connection::over(stream, "the end")?;
+                }
+            }
+        }
+    }
+    let all = Ask::of(What::Narinfos(stock.graph.clone()));
+    let sent = world.now();
+    connection.send(&all.bytes())?;
+    let (outcome, _) = connection.answer(world, &all, sent, Manner::default());
+    check(world, &all, &outcome);
+    Ok(())
+}

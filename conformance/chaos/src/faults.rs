@@ -1,0 +1,259 @@
+//! What goes wrong around a server: its database, its files, its limits.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, PoisonError};
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Resource, Rlimit, getrlimit, prlimit};
+
+use crate::changes::Stock;
+use crate::content::{Node, Version};
+use crate::random::Random;
+use crate::server::{Shared, holdings};
+use crate::store::{Store, any_file, output, remove};
+use crate::world::{Cause, Facts, SLACK, World, lock};
+
+/// Locks the database, takes it away, puts others in its place, until it ends.
+pub(crate) fn run_database(world: &World, store: &Store) -> Result<()> {
+    let mut random = Random::of(world.seed, "database");
+    while world.goes_on() {
+        world.pause(random.between(300, 2500));
+        let time = random.between(50, 700);
+        match random.weighted(&[(30, 0), (20, 1), (15, 2), (15, 3)]) {
+            0 => locked(world, store, time)?,
+            1 => away(world, store, time)?,
+            2 => garbage(world, store, time)?,
+            _ => replaced(world, store)?,
+        }
+    }
+    Ok(())
+}
+
+/// Somebody writes for long. Readers of a WAL do not notice.
+fn locked(world: &World, store: &Store, time: u64) -> Result<()> {
+    let hold = || -> Result<()> {
+        let mut child = Command::new("sqlite3")
+            .arg(store.database())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("cannot start sqlite3")?;
+        let mut input = child.stdin.take().context("stdin is piped")?;
+        writeln!(input, ".timeout 10000\nbegin exclusive;\nselect 'held';")?;
+        input.flush()?;
+        let mut said = BufReader::new(child.stdout.take().context("stdout is piped")?);
+        let mut line = String::new();
+        said.read_line(&mut line)?;
+        if line.trim() == "held" {
+            world.pause(time);
+        }
+        drop(input);
+        child.wait()?;
+        Ok(())
+    };
+    world.count("database locked");
+    if store.has_wal {
+        world.note("a writer holds the database");
+        hold()?;
+        world.note("the writer lets go");
+        return Ok(());
+    }
+    world.cause(Cause::Unreadable, hold)
+}
+
+fn away(world: &World, store: &Store, time: u64) -> Result<()> {
+    let _gate = world.gate.write().unwrap_or_else(PoisonError::into_inner);
+    let (database, aside) = (store.database(), store.database().with_extension("aside"));
+    world.count("database away");
+    world.cause(Cause::Unreadable, || -> Result<()> {
+        fs::rename(&database, &aside)?;
+        world.pause(time);
+        fs::rename(&aside, &database)?;
+        Ok(())
+    })
+}
+
+fn garbage(world: &World, store: &Store, time: u64) -> Result<()> {
+    let _gate = world.gate.write().unwrap_or_else(PoisonError::into_inner);
+    let (database, aside) = (store.database(), store.database().with_extension("aside"));
+    let other = store.database().with_extension("other");
+    world.count("database garbage");
+    world.cause(Cause::Unreadable, || -> Result<()> {
+        fs::write(&other, "garbage ".repeat(4096))?;
+        fs::hard_link(&database, &aside)?;
+        fs::rename(&other, &database)?;
+        world.pause(time);
+        fs::rename(&aside, &database)?;
+        Ok(())
+    })
+}
+
+/// A copy of the database comes into its place, as from a backup, without the files beside it.
+fn replaced(world: &World, store: &Store) -> Result<()> {
+    let _gate = world.gate.write().unwrap_or_else(PoisonError::into_inner);
+    let database = store.database();
+    let other = database.with_extension("other");
+    world.count("database replaced");
+    world.cause(Cause::Replaced, || -> Result<()> {
+        let mut copy = Command::new("sqlite3");
+        let word = format!(".backup {}", other.display());
+        output(copy.arg(&database).arg(word))?;
+        for beside in ["sqlite-wal", "sqlite-shm"] {
+            // There are none without a WAL.
+            fs::remove_file(database.with_extension(beside)).ok();
+        }
+        fs::rename(&other, &database)?;
+        // It is found out within a tenth of a second, and nobody may commit before that.
+        std::thread::sleep(std::time::Duration::from_micros(SLACK));
+        Ok(())
+    })
+}
+
+/// Damages files and mends them, until it ends.
+pub(crate) fn run_files(world: &World, store: &Store, stock: &Stock) -> Result<()> {
+    let mut random = Random::of(world.seed, "files");
+    while world.goes_on() {
+        world.pause(random.between(100, 800));
+        let (facts, version) = &stock.victims[random.below(stock.victims.len())];
+        let real = store.real(&facts.store_path);
+        lock(&facts.damage).begin(world.now());
+        let what = damage(world, facts, version, &real, &mut random)?;
+        world.pause(random.between(20, 600));
+        if random.percent(50) {
+            // Another tree in its place.
+            if real.symlink_metadata().is_ok() {
+                remove(&real)?;
+            }
+            version.node.write(&real)?;
+        } else {
+            mend(&version.node, &real)?;
+        }
+        lock(&facts.damage).end(world.now());
+        world.note(format_args!("mended {}", facts.base_name()));
+        world.count(what);
+    }
+    Ok(())
+}
+
+fn damage(
+    world: &World,
+    facts: &Facts,
+    version: &Version,
+    real: &Path,
+    random: &mut Random,
+) -> Result<&'static str> {
+    let Some((path, bytes)) = any_file(&version.node, real, random) else {
+        remove(real)?;
+        return Ok("removed a path");
+    };
+    let what = match random.below(4) {
+        0 => {
+            fs::File::options()
+                .write(true)
+                .open(&path)?
+                .set_len(random.below(bytes.len().max(1)) as u64)?;
+            "truncated a file"
+        }
+        1 => {
+            fs::remove_file(&path)?;
+            "removed a file"
+        }
+        2 => {
+            let file = fs::File::options().append(true).open(&path)?;
+            (&file).write_all(b"more")?;
+            "lengthened a file"
+        }
+        _ => {
+            let at = random.below(bytes.len().max(1));
+            let byte = bytes.get(at).copied().unwrap_or_default();
+            let file = fs::File::options().write(true).open(&path)?;
+            file.write_all_at(&[byte ^ 0x20], at as u64)?;
+            "changed a byte"
+        }
+    };
+    world.note(format_args!("{what} of {}", facts.base_name()));
+    Ok(what)
+}
+
+/// Writes what should be there into the files that are.
+fn mend(node: &Node, real: &Path) -> Result<()> {
+    match node {
+        Node::File { bytes, .. } => match fs::File::options().write(true).open(real) {
+            Ok(file) => {
+                file.write_all_at(bytes, 0)?;
+                file.set_len(bytes.len() as u64)?;
+            }
+            Err(_) => node.write(real)?,
+        },
+        Node::Directory(entries) => {
+            for (name, node) in entries {
+                mend(node, &real.join(name))?;
+            }
+        }
+        Node::Symlink(_) => {}
+    }
+    Ok(())
+}
+
+/// Takes descriptors away and gives them back, and fills the disk of kept NARs, until it ends.
+pub(crate) fn run_limits(world: &World, server: &Arc<Shared>) -> Result<()> {
+    let mut random = Random::of(world.seed, "limits");
+    while world.goes_on() {
+        world.pause(random.between(1500, 4000));
+        let time = random.between(100, 600);
+        if random.percent(50) {
+            few_descriptors(world, server, random.next() % 12, time)?;
+        } else {
+            full_disk(world, server, time);
+        }
+    }
+    Ok(())
+}
+
+fn few_descriptors(world: &World, server: &Shared, spare: u64, time: u64) -> Result<()> {
+    // Nobody replaces the server meanwhile.
+    let held = lock(&server.server);
+    let pid = held.pid()?;
+    let before = getrlimit(Resource::Nofile);
+    let used = holdings(u32::try_from(pid.as_raw_pid())?)?.descriptors as u64;
+    let limit = |current| Rlimit {
+        current,
+        maximum: before.maximum,
+    };
+    world.count("few descriptors");
+    world.cause(Cause::FewDescriptors, || -> Result<()> {
+        prlimit(Some(pid), Resource::Nofile, limit(Some(used + spare)))?;
+        world.pause(time);
+        prlimit(Some(pid), Resource::Nofile, limit(before.maximum))?;
+        Ok(())
+    })?;
+    drop(held);
+    Ok(())
+}
+
+/// Nobody who asks notices this.
+fn full_disk(world: &World, server: &Shared, time: u64) {
+    let file = server.setup.kept.join("full");
+    world.note("the disk of kept NARs is full");
+    world.count("disk full");
+    // As much as goes: an error is what is wanted. Where the folder is not a small disk of its own,
+    // a few megabytes are written for nothing.
+    fs::write(&file, vec![b'x'; 24 << 20]).ok();
+    world.pause(time);
+    fs::remove_file(&file).ok();
+    world.note("the disk of kept NARs has room");
+}
+
+/// A small disk for kept NARs, if this user may mount one.
+pub(crate) fn small_disk(folder: &Path) -> Result<bool> {
+    use rustix::mount::{MountFlags, mount};
+    if !folder.is_dir() {
+        bail!("{} is no folder", folder.display());
+    }
+    let size = c"size=16m";
+    Ok(mount("chaos", folder, "tmpfs", MountFlags::empty(), Some(size)).is_ok())
+}

@@ -1,0 +1,414 @@
+//! Whether an answer can have been right.
+//!
+//! An answer is right if what it says was true at some moment between the first byte of the
+//! request and the last byte of the answer. Whatever is no answer (503, a connection that breaks)
+//! needs a cause that existed at that time, or shortly before.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use crate::ask::{Ask, End, LOG_TEXT, Outcome, What};
+use crate::content::Version;
+use crate::timeline::Moment;
+use crate::world::{ANSWER_TIME, Cause, Facts, World, lock, seconds};
+
+/// Why a request is told to come again.
+const UNAVAILABLE: [Cause; 3] = [Cause::Unreadable, Cause::Replaced, Cause::FewDescriptors];
+const GONE: [Cause; 2] = [Cause::Down, Cause::Stopping];
+/// How long answers go on after TERM, less what a busy machine may take off.
+const STOP_TIME: Moment = 8_000_000;
+
+/// NARs up to this length are compared with their hash each time (COMPAT.md).
+const CHECKED_LEN: usize = 64 * 1024;
+
+type Judgement = Result<(), String>;
+
+/// Judges an answer, counts it, and reports it if it was wrong.
+pub(crate) fn check(world: &World, ask: &Ask, outcome: &Outcome) {
+    let kind = ask.kind();
+    let how = match &outcome.end {
+        End::Whole | End::Left => outcome.status.to_string(),
+        End::Cut(_) => format!("{} cut", outcome.status),
+        End::Silent(_) => "none".to_owned(),
+    };
+    world.count(&format!("{kind} {how}"));
+    world.count(&format!("by {}", outcome.via));
+    if let Err(wrong) = judge(world, ask, outcome) {
+        let text = String::from_utf8_lossy(&outcome.body[..outcome.body.len().min(300)]);
+        world.finding(format_args!(
+            "{wrong}\n  request: {} {} {:?} by {}\n  answer: {how} {:?}, {} bytes, {:?}\n  \
+             times: sent {:.6}, head {:.6}, end {:.6}\n  body: {text:?}",
+            ask.method(),
+            ask.target(),
+            ask.fields(),
+            outcome.via,
+            outcome.fields,
+            outcome.body.len(),
+            outcome.end,
+            seconds(outcome.sent),
+            seconds(outcome.head_at),
+            seconds(outcome.end_at),
+        ));
+    }
+}
+
+fn judge(world: &World, ask: &Ask, outcome: &Outcome) -> Judgement {
+    let (from, until) = (outcome.sent, outcome.end_at);
+    let had = |causes: &[Cause]| world.had(causes, from, until);
+    if let End::Silent(how) = &outcome.end {
+        return need(
+            had(&GONE) || had(&[Cause::FewDescriptors]),
+            &format!("no answer without a cause: {how}"),
+        );
+    }
+    let time = u64::try_from(ANSWER_TIME.as_micros()).unwrap_or(Moment::MAX);
+    let delays = [Cause::Halted, Cause::Unreadable, Cause::FewDescriptors];
+    if outcome.head_at - outcome.sent > time && !had(&delays) && !had(&GONE) {
+        return Err("the answer took too long".to_owned());
+    }
+    if outcome.status == 503 {
+        need(
+            outcome.field("retry-after") == Some("1"),
+            "503 without Retry-After",
+        )?;
+        let is_excused = had(&UNAVAILABLE) || excuses(ask, from, until);
+        return need(is_excused, "503 without a cause");
+    }
+    if let End::Cut(how) = &outcome.end {
+        let after_term = world.had(&[Cause::Stopping], from.saturating_sub(STOP_TIME), until);
+        let is_late = outcome.is_slow || until - outcome.sent > STOP_TIME;
+        let is_excused = had(&[Cause::Down])
+            || had(&UNAVAILABLE)
+            || (after_term && is_late)
+            || excuses(ask, from, until)
+            || members_changed(ask, world, from, until);
+        need(is_excused, &format!("cut without a cause: {how}"))?;
+    }
+    let is_whole = outcome.end == End::Whole && !ask.is_head;
+    match (&ask.what, outcome.status) {
+        (What::Info, 200) => fixed(
+            outcome,
+            is_whole,
+            "StoreDir: /nix/store\nWantMassQuery: 1\nPriority: 30\n",
+        ),
+        (What::Log, 200) => fixed(outcome, is_whole, LOG_TEXT),
+        (What::Nowhere, 404) => fixed(outcome, is_whole, "File not found.\n"),
+        (What::Narinfo(facts), 200) => {
+            if is_whole {
+                narinfo(world, facts, &outcome.body, from, outcome.end_at)
+            } else {
+                need(some(facts, from, until).next().is_some(), "there was none")
+            }
+        }
+        (What::Nar(facts, hash), 200) => whole_nar(facts, hash.as_deref(), outcome, ask.is_head),
+        (What::Nar(facts, hash), 206) => part(facts, hash.as_deref(), ask, outcome),
+        (What::Nar(facts, _), 416) => {
+            let first = ask.range.map_or(0, |(first, _)| first);
+            let beyond = some(facts, from, until).any(|version| first >= version.nar.len() as u64);
+            need(beyond, "416 of a range that there was")
+        }
+        (What::Listing(facts), 200) => listing(facts, outcome, is_whole),
+        (What::Closure(facts), 200) if is_whole => closure(world, facts, outcome),
+        (What::Narinfos(paths), 200) if is_whole => narinfos(world, paths, outcome),
+        (What::Closure(_) | What::Narinfos(_), 200) => Ok(()),
+        (What::Nar(facts, hash), 404) => {
+            let other = |hash: &str| some(facts, from, until).any(|one| one.nar_hash != hash);
+            match text(outcome) {
+                "Incorrect NAR hash. Maybe the path has been recreated.\n" => need(
+                    hash.as_deref().is_some_and(other),
+                    "another NAR hash was never registered",
+                ),
+                _ => absent(facts, outcome, is_whole),
+            }
+        }
+        (What::Narinfo(facts) | What::Listing(facts) | What::Closure(facts), 404) => {
+            absent(facts, outcome, is_whole)
+        }
+        (_, status) => Err(format!("status {status} is none of this thing's")),
+    }
+}
+
+fn need(holds: bool, otherwise: &str) -> Judgement {
+    match holds {
+        true => Ok(()),
+        false => Err(otherwise.to_owned()),
+    }
+}
+
+/// Whether the path itself is a reason to fail: damaged, or deleted and made anew meanwhile.
+fn excuses(ask: &Ask, from: Moment, until: Moment) -> bool {
+    match &ask.what {
+        What::Nar(facts, _) => facts.is_damaged(from, until) || facts.change_count(from, until) > 0,
+        What::Listing(facts) => {
+            facts.is_damaged(from, until) || facts.change_count(from, until) > 1
+        }
+        _ => false,
+    }
+}
+
+/// Whether a path of a closure can have changed, which breaks the answer.
+fn members_changed(ask: &Ask, world: &World, from: Moment, until: Moment) -> bool {
+    let What::Closure(facts) = &ask.what else {
+        return false;
+    };
+    let members = members(world, facts, from, until);
+    members.iter().any(|path| {
+        let facts = world.facts(&path["/nix/store/".len()..][..32]);
+        facts.is_some_and(|facts| facts.change_count(from, until) > 0)
+    })
+}
+
+/// The versions that can have been registered.
+fn some(facts: &Facts, from: Moment, until: Moment) -> impl Iterator<Item = Arc<Version>> {
+    facts.possible(from, until).into_iter().flatten()
+}
+
+fn text(outcome: &Outcome) -> &str {
+    std::str::from_utf8(&outcome.body).unwrap_or_default()
+}
+
+fn fixed(outcome: &Outcome, is_whole: bool, expected: &str) -> Judgement {
+    need(
+        !is_whole || text(outcome) == expected,
+        "not the text of this URL",
+    )
+}
+
+/// 404: at some moment there was no such path. Clients remember it for an hour.
+fn absent(facts: &Facts, outcome: &Outcome, is_whole: bool) -> Judgement {
+    let (from, until) = (outcome.sent, outcome.end_at);
+    let is_possible = facts.possible(from, until).iter().any(Option::is_none);
+    need(
+        is_possible || facts.is_damaged(from, until),
+        "404 of a path that was valid all the time",
+    )?;
+    if facts.is_damaged(from, until) {
+        return Ok(());
+    }
+    fixed(outcome, is_whole, "No such path.\n")
+}
+
+/// The text of a narinfo but for its signature.
+fn unsigned(facts: &Facts, version: &Version) -> String {
+    let (part, hash) = (facts.hash_part(), &version.nar_hash);
+    let mut text = format!(
+        "StorePath: {}\nURL: nar/{part}-{hash}.nar\nCompression: none\nNarHash: sha256:{hash}\n\
+         NarSize: {}\n",
+        facts.store_path,
+        version.nar.len()
+    );
+    if !version.references.is_empty() {
+        let names = version.references.iter();
+        let names: Vec<&str> = names.map(|path| &path["/nix/store/".len()..]).collect();
+        text.push_str(&format!("References: {}\n", names.join(" ")));
+    }
+    text
+}
+
+fn narinfo(world: &World, facts: &Facts, body: &[u8], from: Moment, until: Moment) -> Judgement {
+    let body = std::str::from_utf8(body).map_err(|error| error.to_string())?;
+    let Some((facts_said, signature)) = body.split_once("Sig: ") else {
+        return Err("a narinfo without a signature".to_owned());
+    };
+    let version = some(facts, from, until).find(|one| unsigned(facts, one) == facts_said);
+    let Some(version) = version else {
+        return Err("a narinfo of what was not registered at that time".to_owned());
+    };
+    let signature = signature.trim_end_matches('\n');
+    let fingerprint = format!(
+        "1;{};sha256:{};{};{}",
+        facts.store_path,
+        version.nar_hash,
+        version.nar.len(),
+        version.references.join(",")
+    );
+    let keys = lock(&world.keys);
+    let is_signed = keys
+        .possible(from, until)
+        .iter()
+        .any(|key| key.verifies(fingerprint.as_bytes(), signature));
+    need(is_signed, "a signature of a key that was not in use")
+}
+
+/// Of what a NAR's answer can be: the registered one, and of the URL's hash if it has one.
+fn candidates(facts: &Facts, hash: Option<&str>, outcome: &Outcome) -> Vec<Arc<Version>> {
+    some(facts, outcome.sent, outcome.end_at)
+        .filter(|version| hash.is_none_or(|hash| hash == version.nar_hash))
+        .collect()
+}
+
+fn whole_nar(facts: &Facts, hash: Option<&str>, outcome: &Outcome, is_head: bool) -> Judgement {
+    let versions = candidates(facts, hash, outcome);
+    need(!versions.is_empty(), "a NAR of what was not registered")?;
+    if let Some(len) = outcome.field("content-length") {
+        let is_right = versions.iter().any(|one| one.nar.len().to_string() == len);
+        need(is_right, "a NAR of another length than registered")?;
+    }
+    if is_head || outcome.end != End::Whole {
+        return Ok(());
+    }
+    let is_right = versions.iter().any(|version| version.nar == outcome.body);
+    let is_unchecked = outcome.body.len() > CHECKED_LEN;
+    need(
+        is_right || (is_unchecked && facts.is_damaged(outcome.sent, outcome.end_at)),
+        "a whole NAR of other bytes than registered",
+    )
+}
+
+fn part(facts: &Facts, hash: Option<&str>, ask: &Ask, outcome: &Outcome) -> Judgement {
+    let versions = candidates(facts, hash, outcome);
+    let Some((first, end)) = ask.range else {
+        return Err("206 without a range".to_owned());
+    };
+    let said = outcome.field("content-range").unwrap_or_default();
+    let is_right = versions.iter().any(|version| {
+        let len = version.nar.len() as u64;
+        let end = end.unwrap_or(len).min(len);
+        let slice = version.nar.get(first as usize..end as usize);
+        said == format!("bytes {first}-{}/{len}", end - 1)
+            && (outcome.end != End::Whole
+                || slice == Some(&*outcome.body)
+                // What a resuming client got is compared with the hash as a whole.
+                || facts.is_damaged(outcome.sent, outcome.end_at))
+    });
+    need(is_right, "a range of other bytes than registered")
+}
+
+fn listing(facts: &Facts, outcome: &Outcome, is_whole: bool) -> Judgement {
+    let mut versions = some(facts, outcome.sent, outcome.end_at).peekable();
+    need(
+        versions.peek().is_some(),
+        "a listing of what was not registered",
+    )?;
+    if !is_whole {
+        return Ok(());
+    }
+    let said: Value = serde_json::from_slice(&outcome.body).map_err(|error| error.to_string())?;
+    let is_right = versions.any(|version| version.listing == said);
+    need(
+        is_right || facts.is_damaged(outcome.sent, outcome.end_at),
+        "a listing of another tree",
+    )
+}
+
+/// A record of a mass answer.
+struct Record<'a> {
+    hash_part: &'a str,
+    narinfo: Option<&'a [u8]>,
+}
+
+/// Takes a mass answer apart as docs/mass-queries.md says.
+fn records(body: &[u8]) -> Result<Vec<Record<'_>>, String> {
+    let mut rest = body;
+    let mut line = || -> Result<Vec<&str>, String> {
+        let at = rest.iter().position(|byte| *byte == b'\n');
+        let at = at.ok_or("a line without an end")?;
+        let line = std::str::from_utf8(&rest[..at]).map_err(|error| error.to_string())?;
+        rest = &rest[at + 1..];
+        Ok(line.split(' ').collect())
+    };
+    let first = line()?;
+    let ["narinfos", "1", count] = first[..] else {
+        return Err(format!("not a first line: {first:?}"));
+    };
+    let count: usize = count.parse().map_err(|_error| "no count".to_owned())?;
+    let mut records = Vec::new();
+    loop {
+        let at = rest.iter().position(|byte| *byte == b'\n');
+        let at = at.ok_or("no end line")?;
+        let line = std::str::from_utf8(&rest[..at]).map_err(|error| error.to_string())?;
+        rest = &rest[at + 1..];
+        let words: Vec<&str> = line.split(' ').collect();
+        match words[..] {
+            ["path", hash_part, len] => {
+                let len: usize = len.parse().map_err(|_error| "no length".to_owned())?;
+                let narinfo = rest.get(..len).ok_or("a record is cut")?;
+                rest = &rest[len..];
+                records.push(Record {
+                    hash_part,
+                    narinfo: Some(narinfo),
+                });
+            }
+            ["absent", hash_part] => records.push(Record {
+                hash_part,
+                narinfo: None,
+            }),
+            ["end", found, absent, "0"] => {
+                let of = |is_found| {
+                    let some = records.iter();
+                    let some = some.filter(|record| record.narinfo.is_some() == is_found);
+                    some.count().to_string()
+                };
+                let is_right = rest.is_empty()
+                    && records.len() == count
+                    && (of(true).as_str(), of(false).as_str()) == (found, absent);
+                return match is_right {
+                    true => Ok(records),
+                    false => Err(format!("the end line does not add up: {line}")),
+                };
+            }
+            _ => return Err(format!("a record of no known kind: {line}")),
+        }
+    }
+}
+
+fn narinfos(world: &World, asked: &[Arc<Facts>], outcome: &Outcome) -> Judgement {
+    let records = records(&outcome.body)?;
+    need(
+        records.len() == asked.len(),
+        "not as many as were asked for",
+    )?;
+    for (record, facts) in records.iter().zip(asked) {
+        need(
+            record.hash_part == facts.hash_part(),
+            "records in another order than asked",
+        )?;
+        match record.narinfo {
+            Some(text) => narinfo(world, facts, text, outcome.sent, outcome.end_at)?,
+            None => absent(facts, outcome, false)?,
+        }
+    }
+    Ok(())
+}
+
+/// All that a path can have needed.
+fn members(world: &World, facts: &Facts, from: Moment, until: Moment) -> BTreeSet<String> {
+    let mut found = BTreeSet::from([facts.store_path.clone()]);
+    let mut open: Vec<Arc<Version>> = some(facts, from, until).collect();
+    while let Some(version) = open.pop() {
+        for path in &version.references {
+            if found.insert(path.clone())
+                && let Some(facts) = world.facts(&path["/nix/store/".len()..][..32])
+            {
+                open.extend(some(&facts, from, until));
+            }
+        }
+    }
+    found
+}
+
+fn closure(world: &World, asked: &Facts, outcome: &Outcome) -> Judgement {
+    let records = records(&outcome.body)?;
+    let (from, until) = (outcome.sent, outcome.end_at);
+    let mut seen = BTreeSet::new();
+    for record in &records {
+        let facts = world.facts(record.hash_part);
+        let facts = facts.ok_or("a member that nobody knows")?;
+        let text = record.narinfo.ok_or("a member that is absent")?;
+        narinfo(world, &facts, text, from, until)?;
+        let has_all = some(&facts, from, until).any(|version| {
+            let mut references = version.references.iter();
+            references.all(|path| seen.contains(path) || *path == facts.store_path)
+        });
+        need(has_all, "a member before what it needs")?;
+        seen.insert(facts.store_path.clone());
+    }
+    need(
+        seen == members(world, asked, from, until) && records.len() == seen.len(),
+        "not the members of the closure",
+    )?;
+    let last = records.last().map(|record| record.hash_part);
+    need(last == Some(asked.hash_part()), "the path is not the last")
+}

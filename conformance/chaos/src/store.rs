@@ -1,0 +1,213 @@
+//! The store that is served, and the real Nix that changes it.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+
+use crate::ask::{LOG_NAME, LOG_TEXT};
+use crate::content::{Node, Version};
+use crate::world::Facts;
+
+/// A chroot store.
+#[derive(Debug)]
+pub(crate) struct Store {
+    pub(crate) root: PathBuf,
+    /// Nix's journal is SQLite's WAL, or the older one that locks readers out.
+    pub(crate) has_wal: bool,
+}
+
+/// One of Nix's programs, with nothing of this machine's configuration and caches.
+pub(crate) fn nix(program: &str, home: &Path) -> Command {
+    let mut command = Command::new(program);
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("NIX_") {
+            command.env_remove(name);
+        }
+    }
+    command
+        .env("HOME", home)
+        .env("XDG_CACHE_HOME", home.join("cache"))
+        .env("XDG_CONFIG_HOME", home.join("config"))
+        .env("XDG_DATA_HOME", home.join("data"))
+        .env("NIX_CONF_DIR", home.join("no-conf"))
+        .env("NIX_CONFIG", config(true))
+        .stdin(Stdio::null());
+    command
+}
+
+fn config(has_wal: bool) -> String {
+    format!(
+        "experimental-features = nix-command\nbuild-users-group =\nsandbox = false\n\
+         substituters =\nfsync-metadata = false\nuse-sqlite-wal = {has_wal}\n"
+    )
+}
+
+/// Runs to the end and expects success; returns standard output.
+pub(crate) fn output(command: &mut Command) -> Result<String> {
+    let done = command
+        .output()
+        .with_context(|| format!("cannot start {command:?}"))?;
+    if !done.status.success() {
+        let said = String::from_utf8_lossy(&done.stderr).into_owned();
+        bail!("{command:?}: {}\n{said}", done.status);
+    }
+    Ok(String::from_utf8_lossy(&done.stdout).trim().to_owned())
+}
+
+impl Store {
+    pub(crate) fn new(root: PathBuf, has_wal: bool) -> Result<Self> {
+        fs::create_dir_all(&root)?;
+        let store = Self { root, has_wal };
+        output(store.nix_store().arg("--init"))?;
+        let log = store.root.join("nix/var/log/nix/drvs").join(&LOG_NAME[..2]);
+        fs::create_dir_all(&log)?;
+        fs::write(log.join(&LOG_NAME[2..]), LOG_TEXT)?;
+        Ok(store)
+    }
+
+    pub(crate) fn database(&self) -> PathBuf {
+        self.root.join("nix/var/nix/db/db.sqlite")
+    }
+
+    /// Where a store path really lies.
+    pub(crate) fn real(&self, store_path: &str) -> PathBuf {
+        self.root.join(store_path.trim_start_matches('/'))
+    }
+
+    pub(crate) fn nix_store(&self) -> Command {
+        let mut command = nix("nix-store", &self.root);
+        command
+            .env("NIX_CONFIG", config(self.has_wal))
+            .arg("--store")
+            .arg(&self.root);
+        command
+    }
+
+    /// Adds trees that lie in `folder` under their names.
+    pub(crate) fn add(&self, folder: &Path, names: &[String]) -> Result<Vec<String>> {
+        let mut command = self.nix_store();
+        command.arg("--add");
+        command.args(names.iter().map(|name| folder.join(name)));
+        Ok(output(&mut command)?.lines().map(str::to_owned).collect())
+    }
+
+    /// Puts the files in place and registers them, as a build does at its end.
+    pub(crate) fn register(&self, paths: &[(&Facts, &Version)]) -> Result<()> {
+        let mut rows = String::new();
+        for (facts, version) in paths {
+            let real = self.real(&facts.store_path);
+            // What Nix was told to delete may be there in part if somebody ended it.
+            if real.symlink_metadata().is_ok() {
+                remove(&real)?;
+            }
+            version.node.write(&real)?;
+            rows.push_str(&format!(
+                "{}\n{}\n{}\n\n{}\n",
+                facts.store_path,
+                version.nar_hash_hex,
+                version.nar.len(),
+                version.references.len()
+            ));
+            for reference in &version.references {
+                rows.push_str(&format!("{reference}\n"));
+            }
+        }
+        let mut load = self.nix_store();
+        let mut load = load
+            .arg("--load-db")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        let mut stdin = load.stdin.take().context("stdin is piped")?;
+        stdin.write_all(rows.as_bytes())?;
+        drop(stdin);
+        let done = load.wait_with_output()?;
+        if !done.status.success() {
+            bail!("--load-db: {}", String::from_utf8_lossy(&done.stderr));
+        }
+        Ok(())
+    }
+
+    /// Copies paths out and in again elsewhere, as `nix-copy-closure` does.
+    pub(crate) fn export(&self, paths: &[&str]) -> Result<Vec<u8>> {
+        let mut command = self.nix_store();
+        let done = command.arg("--export").args(paths).output()?;
+        if !done.status.success() {
+            bail!("--export: {}", String::from_utf8_lossy(&done.stderr));
+        }
+        Ok(done.stdout)
+    }
+
+    pub(crate) fn import(&self, exported: &[u8]) -> Result<()> {
+        let mut import = self.nix_store();
+        let mut import = import
+            .arg("--import")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        let mut stdin = import.stdin.take().context("stdin is piped")?;
+        stdin.write_all(exported)?;
+        drop(stdin);
+        let done = import.wait_with_output()?;
+        if !done.status.success() {
+            bail!("--import: {}", String::from_utf8_lossy(&done.stderr));
+        }
+        Ok(())
+    }
+
+    /// Which of these are valid, by Nix's own word.
+    pub(crate) fn valid(&self, paths: &[Arc<Facts>]) -> Result<BTreeSet<String>> {
+        let mut command = self.nix_store();
+        command.args(["--check-validity", "--print-invalid"]);
+        command.args(paths.iter().map(|facts| &facts.store_path));
+        let invalid = output(&mut command)?;
+        let invalid: BTreeSet<&str> = invalid.lines().collect();
+        let all = paths.iter().map(|facts| facts.store_path.clone());
+        Ok(all
+            .filter(|path| !invalid.contains(path.as_str()))
+            .collect())
+    }
+
+    /// Keeps a path from being collected.
+    pub(crate) fn root_path(&self, store_path: &str) -> Result<()> {
+        let folder = self.root.join("nix/var/nix/gcroots");
+        let name = &store_path["/nix/store/".len()..];
+        std::os::unix::fs::symlink(store_path, folder.join(name))?;
+        Ok(())
+    }
+}
+
+/// Removes a tree, or a file.
+pub(crate) fn remove(path: &Path) -> Result<()> {
+    if path.symlink_metadata()?.is_dir() {
+        fs::remove_dir_all(path)?;
+    } else {
+        fs::remove_file(path)?;
+    }
+    Ok(())
+}
+
+/// Where a random file of a tree lies, and its bytes. None that is empty: after `--optimise` all
+/// of those are one.
+pub(crate) fn any_file<'a>(
+    node: &'a Node,
+    path: &Path,
+    random: &mut crate::random::Random,
+) -> Option<(PathBuf, &'a [u8])> {
+    match node {
+        Node::File { bytes, .. } => (!bytes.is_empty()).then(|| (path.to_owned(), &**bytes)),
+        Node::Symlink(_) => None,
+        Node::Directory(entries) => {
+            let start = random.below(entries.len());
+            let mut entries = entries.iter().cycle().skip(start).take(entries.len());
+            entries.find_map(|(name, node)| any_file(node, &path.join(name), random))
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! What is true, what happened, and what was found wrong.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use ed25519_dalek::{Signature, VerifyingKey};
+
+use crate::content::Version;
+use crate::server::Addresses;
+use crate::timeline::{Moment, Spans, Timeline};
+
+/// How long after its cause a consequence is forgiven.
+pub(crate) const SLACK: Moment = 1_000_000;
+/// The same for damage: whether it was mended is looked at now and then.
+pub(crate) const DAMAGE_SLACK: Moment = 3_000_000;
+/// Within what an answer begins while nothing stands in its way.
+pub(crate) const ANSWER_TIME: Duration = Duration::from_secs(10);
+/// Events that a report shows.
+const EVENTS_SHOWN: usize = 40;
+/// Findings after which a run ends.
+const FINDINGS_MAX: usize = 5;
+
+/// Why something may fail that otherwise must not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Cause {
+    /// The server is not there, or was killed.
+    Down,
+    /// It was told to end: no new connections, and after its time everything is cut.
+    Stopping,
+    /// It stands still.
+    Halted,
+    /// The database cannot be read.
+    Unreadable,
+    /// Another file stands in the database's place, and that may be found out a moment later.
+    Replaced,
+    /// It may open few files.
+    FewDescriptors,
+}
+
+/// What is known of one store path.
+#[derive(Debug)]
+pub(crate) struct Facts {
+    pub(crate) store_path: String,
+    pub(crate) registered: Mutex<Timeline<Option<Arc<Version>>>>,
+    /// When its files were not what is registered.
+    pub(crate) damage: Mutex<Spans>,
+}
+
+/// A public key.
+#[derive(Debug, Clone)]
+pub(crate) struct Key(Arc<(String, VerifyingKey)>);
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+/// Everything that actors share.
+#[derive(Debug)]
+pub(crate) struct World {
+    pub(crate) seed: u64,
+    start: Instant,
+    time: Duration,
+    /// Set when actors begin: what is made before takes its own time.
+    end: OnceLock<Instant>,
+    pub(crate) paths: RwLock<Vec<Arc<Facts>>>,
+    causes: Mutex<BTreeMap<Cause, Spans>>,
+    pub(crate) keys: Mutex<Timeline<Key>>,
+    /// DER of the certificate that is shown.
+    pub(crate) certificates: Mutex<Timeline<Arc<Vec<u8>>>>,
+    pub(crate) addresses: Mutex<Addresses>,
+    /// Held for reading by what changes the store through Nix, for writing by what Nix must not
+    /// meet.
+    pub(crate) gate: RwLock<()>,
+    events: Mutex<VecDeque<(Moment, String)>>,
+    findings: Mutex<Vec<String>>,
+    counts: Mutex<BTreeMap<String, u64>>,
+    is_over: AtomicBool,
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Facts {
+    pub(crate) fn new(store_path: String) -> Arc<Self> {
+        Arc::new(Self {
+            store_path,
+            registered: Mutex::new(Timeline::new(None)),
+            damage: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn base_name(&self) -> &str {
+        self.store_path.trim_start_matches("/nix/store/")
+    }
+
+    pub(crate) fn hash_part(&self) -> &str {
+        &self.base_name()[..32]
+    }
+
+    /// What can have been registered at some moment of a time.
+    pub(crate) fn possible(&self, from: Moment, until: Moment) -> Vec<Option<Arc<Version>>> {
+        let registered = lock(&self.registered);
+        let possible = registered.possible(from, until);
+        possible.into_iter().cloned().collect()
+    }
+
+    pub(crate) fn change_count(&self, from: Moment, until: Moment) -> usize {
+        lock(&self.registered).change_count(from, until)
+    }
+
+    pub(crate) fn latest(&self) -> Option<Arc<Version>> {
+        lock(&self.registered).latest().cloned().flatten()
+    }
+
+    pub(crate) fn is_damaged(&self, from: Moment, until: Moment) -> bool {
+        lock(&self.damage).touch(from, until, DAMAGE_SLACK)
+    }
+}
+
+impl Key {
+    /// From `name:base64`.
+    pub(crate) fn parse(text: &str) -> anyhow::Result<Self> {
+        let (name, bytes) = text.split_once(':').context("a key has a name")?;
+        let bytes = STANDARD.decode(bytes)?;
+        let key = VerifyingKey::try_from(bytes.as_slice())?;
+        Ok(Self(Arc::new((name.to_owned(), key))))
+    }
+
+    /// Whether `signature`, written as `name:base64`, is one of this key's.
+    pub(crate) fn verifies(&self, message: &[u8], signature: &str) -> bool {
+        let bytes = signature
+            .strip_prefix(self.0.0.as_str())
+            .and_then(|rest| STANDARD.decode(rest.strip_prefix(':')?).ok());
+        let signature = bytes.and_then(|bytes| Signature::from_slice(&bytes).ok());
+        signature.is_some_and(|signature| self.0.1.verify_strict(message, &signature).is_ok())
+    }
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, time: Duration, key: Key, cert: Vec<u8>) -> Self {
+        let start = Instant::now();
+        Self {
+            seed,
+            start,
+            time,
+            end: OnceLock::new(),
+            paths: RwLock::default(),
+            causes: Mutex::default(),
+            keys: Mutex::new(Timeline::new(key)),
+            certificates: Mutex::new(Timeline::new(Arc::new(cert))),
+            addresses: Mutex::default(),
+            gate: RwLock::default(),
+            events: Mutex::default(),
+            findings: Mutex::default(),
+            counts: Mutex::default(),
+            is_over: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn now(&self) -> Moment {
+        u64::try_from(self.start.elapsed().as_micros()).unwrap_or(Moment::MAX)
+    }
+
+    /// The time of the run begins.
+    pub(crate) fn begin_acting(&self) {
+        self.end.get_or_init(|| Instant::now() + self.time);
+    }
+
+    /// Whether actors go on.
+    pub(crate) fn goes_on(&self) -> bool {
+        let is_late = self.end.get().is_some_and(|end| Instant::now() >= *end);
+        !is_late && !self.is_over.load(Ordering::Relaxed)
+    }
+
+    /// Sleeps, unless it ends first.
+    pub(crate) fn pause(&self, ms: u64) {
+        let until = Instant::now() + Duration::from_millis(ms);
+        while self.goes_on() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(ms.min(10)));
+        }
+    }
+
+    pub(crate) fn add(&self, facts: Arc<Facts>) -> Arc<Facts> {
+        let mut paths = self.paths.write().unwrap_or_else(PoisonError::into_inner);
+        paths.push(Arc::clone(&facts));
+        facts
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<Facts>> {
+        let paths = self.paths.read().unwrap_or_else(PoisonError::into_inner);
+        paths.clone()
+    }
+
+    pub(crate) fn facts(&self, hash_part: &str) -> Option<Arc<Facts>> {
+        let paths = self.paths.read().unwrap_or_else(PoisonError::into_inner);
+        paths
+            .iter()
+            .find(|facts| facts.hash_part() == hash_part)
+            .cloned()
+    }
+
+    /// A cause exists while `during` runs.
+    pub(crate) fn cause<T>(&self, cause: Cause, during: impl FnOnce() -> T) -> T {
+        self.begin(cause);
+        let done = during();
+        self.end(cause);
+        done
+    }
+
+    pub(crate) fn begin(&self, cause: Cause) {
+        let now = self.now();
+        lock(&self.causes).entry(cause).or_default().begin(now);
+        self.note(format_args!("{cause:?} begins"));
+    }
+
+    pub(crate) fn end(&self, cause: Cause) {
+        let now = self.now();
+        lock(&self.causes).entry(cause).or_default().end(now);
+        self.note(format_args!("{cause:?} ends"));
+    }
+
+    pub(crate) fn had(&self, any: &[Cause], from: Moment, until: Moment) -> bool {
+        let causes = lock(&self.causes);
+        any.iter()
+            .filter_map(|cause| causes.get(cause))
+            .any(|spans| spans.touch(from, until, SLACK))
+    }
+
+    /// Something happened that a report should show.
+    pub(crate) fn note(&self, what: impl fmt::Display) {
+        let mut events = lock(&self.events);
+        if events.len() == EVENTS_SHOWN {
+            events.pop_front();
+        }
+        events.push_back((self.now(), what.to_string()));
+    }
+
+    pub(crate) fn count(&self, what: &str) {
+        let mut counts = lock(&self.counts);
+        match counts.get_mut(what) {
+            Some(count) => *count += 1,
+            None => {
+                counts.insert(what.to_owned(), 1);
+            }
+        }
+    }
+
+    pub(crate) fn counts(&self) -> BTreeMap<String, u64> {
+        lock(&self.counts).clone()
+    }
+
+    /// Something is wrong: what, and what was going on.
+    pub(crate) fn finding(&self, what: impl fmt::Display) {
+        let events = lock(&self.events);
+        let mut report = format!("{:.6} {what}\n", seconds(self.now()));
+        for (at, event) in &*events {
+            report.push_str(&format!("    {:.6} {event}\n", seconds(*at)));
+        }
+        drop(events);
+        let mut findings = lock(&self.findings);
+        findings.push(report);
+        if findings.len() >= FINDINGS_MAX {
+            self.is_over.store(true, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn findings(&self) -> Vec<String> {
+        lock(&self.findings).clone()
+    }
+
+    /// Runs an actor; what it could not do is a finding too.
+    pub(crate) fn act(&self, name: &str, actor: impl FnOnce() -> anyhow::Result<()>) {
+        if let Err(error) = actor() {
+            self.finding(format_args!("{name} cannot go on: {error:#}"));
+            self.is_over.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+pub(crate) fn seconds(moment: Moment) -> f64 {
+    Duration::from_micros(moment).as_secs_f64()
+}
