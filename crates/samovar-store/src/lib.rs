@@ -37,7 +37,7 @@ pub use catalog::{Catalog, Snapshot};
 pub use closure::{Closure, Member};
 #[cfg(fuzzing)]
 pub use daemon::fuzzing;
-pub use daemon::{Daemon, DaemonStore, TempRoot};
+pub use daemon::{Daemon, DaemonStore, TempRoots};
 pub use database::SchemaRemark;
 pub use error::{Corruption, Irregularity, Operation, StoreError, Unavailable};
 pub use local::LocalStore;

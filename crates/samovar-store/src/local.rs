@@ -7,6 +7,7 @@ use samovar_nix::{HashPart, PathInfo, StoreDir, StorePath};
 
 use crate::catalog::Catalog;
 use crate::closure::Closure;
+use crate::daemon::Daemon;
 use crate::database::{Database, SchemaRemark};
 use crate::error::{StoreError, Unavailable};
 use crate::location::Location;
@@ -15,12 +16,13 @@ use crate::realisation::RealisationId;
 use crate::store::{Looked, Store};
 use crate::tree::Tree;
 
-/// A store read without the help of a daemon.
+/// A store read without the help of a daemon, though it may have one.
 #[derive(Debug)]
 pub struct LocalStore {
     location: Location,
     database: Arc<Database>,
     catalog: Catalog,
+    daemon: Daemon,
 }
 
 impl LocalStore {
@@ -33,10 +35,12 @@ impl LocalStore {
     pub fn new(location: Location) -> Result<Self, StoreError> {
         let database = Arc::new(Database::new(&location));
         let catalog = Catalog::new(Arc::clone(&database), &location.store_dir)?;
+        let daemon = Daemon::new(location.socket.clone(), location.store_dir.clone());
         Ok(Self {
             location,
             database,
             catalog,
+            daemon,
         })
     }
 
@@ -140,6 +144,10 @@ impl Store for LocalStore {
 
     fn take_remark(&self) -> Option<SchemaRemark> {
         self.database.take_remark()
+    }
+
+    fn daemon(&self) -> Option<&Daemon> {
+        Some(&self.daemon)
     }
 
     fn probe(&self) -> Result<(), StoreError> {

@@ -4,6 +4,7 @@ use samovar_nix::{HashPart, PathInfo, StoreDir, StorePath};
 
 use crate::catalog::Catalog;
 use crate::closure::{Closure, by_lookups};
+use crate::daemon::Daemon;
 use crate::database::SchemaRemark;
 use crate::error::StoreError;
 use crate::log::Log;
@@ -15,8 +16,9 @@ pub type Looked = Result<Option<PathInfo>, StoreError>;
 
 /// A store that can be served.
 ///
-/// Every method may block for a disk, a lock or another process, but [`Store::store_dir`] and
-/// [`Store::catalog`]. An error says that the store erred; absence is `Ok(None)`.
+/// Every method may block for a disk, a lock or another process, but [`Store::store_dir`],
+/// [`Store::catalog`] and [`Store::daemon`]. An error says that the store erred; absence is
+/// `Ok(None)`.
 pub trait Store: Send + Sync + std::fmt::Debug {
     /// The logical store directory: what stands in store paths, wherever the files are.
     fn store_dir(&self) -> &StoreDir;
@@ -100,6 +102,12 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// What the operator should know of a store that is served all the same; each thing once.
     /// Never blocks.
     fn take_remark(&self) -> Option<SchemaRemark> {
+        None
+    }
+
+    /// The daemon of this store, if it may have one: who keeps paths from being collected. Nothing
+    /// is connected by asking for it.
+    fn daemon(&self) -> Option<&Daemon> {
         None
     }
 

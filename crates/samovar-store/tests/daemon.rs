@@ -174,19 +174,34 @@ fn a_daemon_that_was_restarted() {
 }
 
 #[test]
-fn a_temp_root_keeps_a_path_from_the_collector() {
+fn temp_roots_keep_paths_from_the_collector() {
     let nix = NixStore::new();
-    let path = nix.add_text("a", "a");
+    // More than are answered in one piece, and one that the store does not have.
+    let paths: Vec<_> = (0..50)
+        .map(|number| nix.add_text("a", &number.to_string()))
+        .collect();
+    let other = nix.parse(&nix.full(&paths[0]).replace("-a", "-other"));
     let _running = NixDaemon::start(&nix);
     let daemon = daemon(&nix);
-    let root = daemon.temp_root(&path).unwrap();
+    let mut roots = daemon.temp_roots().unwrap();
+    assert_eq!(roots.is_valid(&paths[0]), Ok(true));
+    assert_eq!(roots.is_valid(&other), Ok(false));
+    let kept = &paths[..49];
+    for _ in 0..2 {
+        roots.ask(kept.iter().chain([&other])).unwrap();
+        for _ in 0..=kept.len() {
+            assert_eq!(roots.answer(), Ok(true));
+        }
+    }
+    assert!(!roots.has_answer());
     let collect = || nix.nix("nix-store", &["--gc"]);
     collect();
-    assert_eq!(daemon.is_valid(&path), Ok(true));
-    drop(root);
+    assert!(kept.iter().all(|path| daemon.is_valid(path) == Ok(true)));
+    assert_eq!(daemon.is_valid(&paths[49]), Ok(false));
+    drop(roots);
     // The daemon's process notices the end of its connection in its own time.
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
-    while daemon.is_valid(&path) == Ok(true) {
+    while daemon.is_valid(&paths[0]) == Ok(true) {
         assert!(std::time::Instant::now() < deadline);
         collect();
     }

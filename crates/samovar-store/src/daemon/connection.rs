@@ -11,6 +11,7 @@
 //! `src/libstore/worker-protocol-connection.cc`.
 
 use std::io::{BufReader, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -124,18 +125,36 @@ impl Connection {
         )
     }
 
-    /// Keeps the path from being collected until the connection closes.
-    pub(super) fn add_temp_root(
+    /// Asks that these paths be kept from being collected until the connection closes. Each gets
+    /// an answer, in this order: [`Connection::temp_root_answer`].
+    pub(super) fn ask_for_temp_roots<'a>(
         &mut self,
         dir: &StoreDir,
-        path: &StorePath,
+        paths: impl Iterator<Item = &'a StorePath>,
     ) -> Result<(), StoreError> {
-        self.ask(
-            &Request::new()
-                .integer(ADD_TEMP_ROOT)
-                .string(&path.full(dir)),
-            |answer, _| answer.integer().map(drop),
-        )
+        let request = paths.fold(Request::new(), |request, path| {
+            request.integer(ADD_TEMP_ROOT).string(&path.full(dir))
+        });
+        self.send(&request)
+    }
+
+    pub(super) fn temp_root_answer(&mut self) -> Result<(), StoreError> {
+        self.in_step = false;
+        let minor = self.minor;
+        let mut answer = Answer::new(&mut self.stream);
+        let result = read_messages(&mut answer, minor);
+        let result = result.and_then(|()| answer.integer().map(drop));
+        self.in_step = matches!(result, Ok(()) | Err(StoreError::Refused));
+        result
+    }
+
+    /// Whether some of the next answer was read from the socket already.
+    pub(super) fn has_buffered(&self) -> bool {
+        !self.stream.buffer().is_empty()
+    }
+
+    pub(super) fn socket(&self) -> BorrowedFd<'_> {
+        self.stream.get_ref().as_fd()
     }
 
     pub(super) fn path_from_hash_part(

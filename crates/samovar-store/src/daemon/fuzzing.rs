@@ -32,7 +32,12 @@ pub fn daemon(bytes: &[u8], path: &StorePath, id: &RealisationId) -> Option<Aske
             1 => asked.info = connection.path_info(&dir, path.clone()),
             2 => drop(connection.path_from_hash_part(&dir, path.hash_part())),
             3 => drop(connection.realisation(&dir, id)),
-            4 => drop(connection.add_temp_root(&dir, path)),
+            4 => {
+                connection
+                    .ask_for_temp_roots(&dir, std::iter::once(path))
+                    .ok();
+                connection.temp_root_answer().ok();
+            }
             _ => drop(connection.is_valid(&dir, path)),
         }
     }

@@ -10,11 +10,13 @@ pub mod fuzzing;
 mod message;
 mod nar;
 mod pool;
+mod roots;
 mod socket;
 mod store;
 mod wire;
 
-pub use pool::{Daemon, TempRoot};
+pub use pool::Daemon;
+pub use roots::TempRoots;
 pub use store::DaemonStore;
 
 pub(crate) use nar::{RemoteNar, RemoteNarReader, RemoteSteps};

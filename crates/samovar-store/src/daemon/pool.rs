@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use samovar_nix::{HashPart, PathInfo, StoreDir, StorePath};
 
 use super::connection::Connection;
+use super::roots::TempRoots;
 use crate::error::{Irregularity, StoreError, Unavailable};
 use crate::realisation::RealisationId;
 
@@ -49,13 +50,6 @@ enum Asked {
     Answer(Option<String>),
     /// Twice in a row.
     Broke,
-}
-
-/// Keeps a path from being collected as long as it lives.
-#[derive(Debug)]
-pub struct TempRoot {
-    /// The root ends with the connection.
-    _connection: Connection,
 }
 
 impl Daemon {
@@ -174,19 +168,14 @@ impl Daemon {
         Ok(Asked::Broke)
     }
 
-    /// Keeps a path from being collected. It may be invalid already: ask after this.
-    ///
-    /// Each root takes a connection of its own, and so a process of the daemon.
+    /// A connection of its own, and so a process of the daemon, on which paths are kept from being
+    /// collected.
     ///
     /// # Errors
     ///
     /// Any [`StoreError`].
-    pub fn temp_root(&self, path: &StorePath) -> Result<TempRoot, StoreError> {
-        let mut connection = self.connect()?;
-        connection.add_temp_root(self.store_dir(), path)?;
-        Ok(TempRoot {
-            _connection: connection,
-        })
+    pub fn temp_roots(&self) -> Result<TempRoots, StoreError> {
+        Ok(TempRoots::new(self.connect()?, self.store_dir().clone()))
     }
 
     /// A connection on which the bytes of the path's NAR follow.

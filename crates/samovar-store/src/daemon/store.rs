@@ -32,12 +32,6 @@ impl DaemonStore {
         Self { local, daemon }
     }
 
-    /// The daemon.
-    #[must_use]
-    pub fn daemon(&self) -> &Daemon {
-        &self.daemon
-    }
-
     /// The answer of the database, or of the daemon when the database cannot be opened.
     fn either<T>(
         &self,
@@ -132,6 +126,10 @@ impl Store for DaemonStore {
 
     fn take_remark(&self) -> Option<SchemaRemark> {
         self.local.take_remark()
+    }
+
+    fn daemon(&self) -> Option<&Daemon> {
+        Some(&self.daemon)
     }
 
     fn probe(&self) -> Result<(), StoreError> {
