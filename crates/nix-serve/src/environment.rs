@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `NIX_SECRET_KEY_FILE` | file of the key to sign with; set but empty is an error at start |
 //! | `NIX_SERVE_NAR_CACHE`, `NIX_SERVE_NAR_CACHE_SIZE` | as `--nar-cache`, `--nar-cache-size` |
+//! | `NIX_SERVE_HOLD` | as `--hold` |
 //! | `CACHE_DIRECTORY` | the service manager's: the default of `--nar-cache` |
 //! | `PLACK_ENV`, `SERVER_STARTER_PORT` | without effect here, remarked on |
 //!
@@ -20,6 +21,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
+use crate::cli::HoldTime;
+
 /// The variables that matter. Empty ones count as not set, except the key's.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Environment {
@@ -32,6 +35,8 @@ pub struct Environment {
     pub nar_cache: Option<PathBuf>,
     /// `NIX_SERVE_NAR_CACHE_SIZE`, in bytes.
     pub nar_cache_size: Option<u64>,
+    /// `NIX_SERVE_HOLD`.
+    pub hold: Option<HoldTime>,
     /// `CACHE_DIRECTORY` of the service manager; the first, where it names several.
     pub cache_directory: Option<PathBuf>,
     /// Remarks, one line each, to be printed once.
@@ -61,7 +66,16 @@ impl Environment {
         if nar_cache_size.is_some() && nar_cache_len.is_none() {
             warnings.push("NIX_SERVE_NAR_CACHE_SIZE is not a number of bytes: it has no effect");
         }
+        let hold = filled("NIX_SERVE_HOLD");
+        let hold_time = hold.as_deref().and_then(HoldTime::parse);
+        if hold.is_some() && hold_time.is_none() {
+            warnings.push(
+                "NIX_SERVE_HOLD is neither a number of seconds, 1 or more, nor off: it has no \
+                 effect",
+            );
+        }
         Self {
+            hold: hold_time,
             nar_cache: filled("NIX_SERVE_NAR_CACHE").map(PathBuf::from),
             nar_cache_size: nar_cache_len,
             cache_directory: filled("CACHE_DIRECTORY").map(|names| {
@@ -77,6 +91,8 @@ impl Environment {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     fn read(variables: &[(&str, &str)]) -> Environment {
@@ -102,6 +118,20 @@ mod tests {
     }
 
     #[test]
+    fn hold_times() {
+        let check = |text: &str, expected, warning_count| {
+            let environment = read(&[("NIX_SERVE_HOLD", text)]);
+            assert_eq!(environment.hold, expected, "{text}");
+            assert_eq!(environment.warnings.len(), warning_count, "{text}");
+        };
+        check("off", Some(HoldTime::Off), 0);
+        check("0", Some(HoldTime::Off), 0);
+        check("1", Some(HoldTime::For(Duration::from_secs(1))), 0);
+        check("0.9", None, 1);
+        check("on", None, 1);
+    }
+
+    #[test]
     fn everything_is_set() {
         let environment = read(&[
             ("NIX_SECRET_KEY_FILE", "/k"),
@@ -110,10 +140,15 @@ mod tests {
             ("SERVER_STARTER_PORT", "5000=3"),
             ("NIX_SERVE_NAR_CACHE", "/n"),
             ("NIX_SERVE_NAR_CACHE_SIZE", "7"),
+            ("NIX_SERVE_HOLD", "90"),
             ("CACHE_DIRECTORY", "/c:/d"),
         ]);
         assert_eq!(environment.nar_cache, Some("/n".into()));
         assert_eq!(environment.nar_cache_size, Some(7));
+        assert_eq!(
+            environment.hold,
+            Some(HoldTime::For(Duration::from_secs(90)))
+        );
         assert_eq!(environment.cache_directory, Some("/c".into()));
         assert_eq!(environment.secret_key_file, Some("/k".into()));
         assert!(environment.debug);

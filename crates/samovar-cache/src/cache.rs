@@ -24,6 +24,7 @@ use crate::answers::{
 };
 use crate::bulk;
 use crate::closure::Closures;
+use crate::hold::{Hold, Holds};
 use crate::kept::{KeptNars, KeptSpace};
 use crate::narinfos::Narinfos;
 use crate::observer::Observer;
@@ -49,6 +50,8 @@ pub struct Config {
     pub small_nar_memory_len: usize,
     /// Where NARs of many small files are kept; `None`: nowhere.
     pub kept_space: Option<KeptSpace>,
+    /// Holding paths against garbage collection; `None`: not at all.
+    pub hold: Option<Hold>,
 }
 
 impl Default for Config {
@@ -60,6 +63,7 @@ impl Default for Config {
             rendered_memory_len: 32 << 20,
             small_nar_memory_len: 32 << 20,
             kept_space: None,
+            hold: None,
         }
     }
 }
@@ -114,11 +118,16 @@ impl Cache {
             Prepared::new(Status::METHOD_NOT_ALLOWED, &fields, body.as_bytes())
         };
         let store: Arc<dyn Store> = store.into();
+        // Without a thread, without holding.
+        let holds = config
+            .hold
+            .and_then(|hold| Holds::start(hold, Arc::clone(&store), Arc::clone(&observer)).ok());
         Self {
             narinfos: Arc::new(Narinfos::new(
                 Arc::clone(&store),
                 config.key,
                 config.rendered_memory_len,
+                holds.unwrap_or_default(),
                 Arc::clone(&observer),
             )),
             store,
@@ -268,7 +277,9 @@ impl Service for Cache {
             };
         }
         match self.narinfos.find(snapshot, &hash_part) {
-            Some(rendered) if may_go_inline(&rendered.prepared) => {
+            Some(rendered)
+                if may_go_inline(&rendered.prepared) && self.narinfos.is_held(&rendered) =>
+            {
                 reply.prepared(&rendered.prepared)
             }
             _ => reply.dispatch(),

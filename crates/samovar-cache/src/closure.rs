@@ -53,6 +53,10 @@ impl Drop for Place<'_> {
 
 impl Cache {
     pub(crate) fn closure(&self, hash_part: HashPart) -> Result<Response, StoreError> {
+        if self.narinfos.holds.is_on() {
+            // All that it needs is held with it. What is wrong with it is said below.
+            let _held = self.narinfos.one(hash_part);
+        }
         let mut closure = self.store().closure(hash_part, SMALL_COUNT_MAX)?;
         self.narinfos.recovered();
         if closure == Some(Closure::TooLarge) {

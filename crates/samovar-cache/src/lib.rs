@@ -26,6 +26,7 @@ mod cache;
 mod closure;
 #[cfg(fuzzing)]
 pub mod fuzzing;
+mod hold;
 mod kept;
 mod key_file;
 mod listings;
@@ -46,8 +47,9 @@ mod small_nars;
 mod trouble;
 
 pub use cache::{Cache, Config, Local};
+pub use hold::Hold;
 pub use kept::KeptSpace;
 pub use key_file::{KeyFileError, LoadedKey, load_key};
-pub use observer::{Observer, Silent};
+pub use observer::{Observer, Silent, Unheld};
 /// The key that a cache signs with.
 pub use samovar_nix::SecretKey;

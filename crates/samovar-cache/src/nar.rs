@@ -61,6 +61,12 @@ impl Cache {
         } else if let Some(kept) = self.kept(info, (start, end)) {
             Body::Source(Box::new(kept))
         } else {
+            let is_sent = head.method() == Method::Get;
+            let way = is_sent.then(|| self.narinfos.holds.send(&info.path));
+            if way.as_ref().is_some_and(|way| way.has_waited) && registration.holds() == Ok(false) {
+                // Collected, or registered anew, before it was held. It is held now.
+                return self.nar(head, hash_part, nar_hash);
+            }
             let tree = self.store.tree(&info.path)?;
             match self.nar_from(&registration, &tree, start) {
                 Ok(reader) => {
@@ -68,7 +74,7 @@ impl Cache {
                     let kept_nars = self.kept_nars.as_ref().filter(|_| is_whole);
                     let recording = kept_nars.and_then(|kept| kept.record(&info.nar_hash, size));
                     let body = NarBody::new(reader, (start, end), size, registration, recording);
-                    Body::Source(Box::new(body))
+                    Body::Source(Box::new(body.held(way)))
                 }
                 Err(error) => return self.unreadable(&registration, error),
             }

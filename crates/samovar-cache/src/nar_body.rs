@@ -8,6 +8,7 @@ use std::sync::Arc;
 use samovar_http::{Batch, Progress, Source};
 use samovar_store::{NarReader, NarSink};
 
+use crate::hold::UnderWay;
 use crate::kept::Recording;
 use crate::registration::Registration;
 
@@ -31,6 +32,8 @@ pub(crate) struct NarBody {
     registration: Registration,
     /// A copy for the next ones, as long as it is worth it.
     recording: Option<Recording>,
+    /// Keeps the path from being collected.
+    way: Option<UnderWay>,
 }
 
 impl NarBody {
@@ -50,7 +53,13 @@ impl NarBody {
             reaches_end: end == size,
             registration,
             recording,
+            way: None,
         }
+    }
+
+    /// The same, of a path that is held as long as it lives.
+    pub(crate) fn held(self, way: Option<UnderWay>) -> Self {
+        Self { way, ..self }
     }
 
     /// Adds the next bytes to the batch, and to the copy, too.
@@ -174,6 +183,7 @@ impl fmt::Debug for NarBody {
         f.debug_struct("NarBody")
             .field("registration", &self.registration)
             .field("left", &self.left)
+            .field("way", &self.way)
             .finish()
     }
 }

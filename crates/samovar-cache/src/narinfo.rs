@@ -54,6 +54,8 @@ impl Signer {
         narinfo::write_for(info, store_dir, &[], &mut text);
         let unsigned_len = text.len();
         let stamp = epoch.map(|epoch| Stamp { epoch, key });
+        // A path is held by its name.
+        let held = before.map_or(0, |before| before.held);
         let known = before.filter(|before| {
             before.key == key
                 && secret.is_some()
@@ -64,6 +66,7 @@ impl Signer {
                 stamp,
                 key,
                 registration: info.registration,
+                held,
                 was_wished_for: false,
                 unsigned_len,
                 prepared: Arc::clone(&known.prepared),
@@ -85,6 +88,7 @@ impl Signer {
             stamp,
             key,
             registration: info.registration,
+            held,
             was_wished_for: false,
             unsigned_len,
             prepared,

@@ -8,6 +8,7 @@ use samovar_nix::{HashPart, PathInfo, SecretKey, StorePath};
 use samovar_store::{Catalog, Snapshot, Store, StoreError};
 
 use crate::ahead::Wishes;
+use crate::hold::Holds;
 use crate::narinfo::Signer;
 use crate::observer::Observer;
 use crate::rendered::{Rendered, RenderedCache, Stamp};
@@ -36,6 +37,7 @@ pub(crate) struct Narinfos {
     /// What may be asked for next.
     pub(crate) wishes: Wishes,
     trouble: Trouble,
+    pub(crate) holds: Holds,
     observer: Arc<dyn Observer>,
 }
 
@@ -44,6 +46,7 @@ impl Narinfos {
         store: Arc<dyn Store>,
         key: Option<SecretKey>,
         memory_len: usize,
+        holds: Holds,
         observer: Arc<dyn Observer>,
     ) -> Self {
         Self {
@@ -52,6 +55,7 @@ impl Narinfos {
             rendered: RenderedCache::new(memory_len),
             wishes: Wishes::default(),
             trouble: Trouble::default(),
+            holds,
             observer,
         }
     }
@@ -75,16 +79,42 @@ impl Narinfos {
         (rendered.stamp == Some(now)).then_some(rendered)
     }
 
-    /// The narinfo of one path.
+    /// The narinfo of one path, which is held from now on if that can be.
     pub(crate) fn one(&self, hash_part: HashPart) -> Result<Option<Arc<Prepared>>, StoreError> {
         let snapshot = self.refresh();
-        match self.known(snapshot.as_deref(), &hash_part) {
-            Some(Answer::Found { prepared, .. }) => return Ok(Some(prepared)),
-            Some(_) => {
+        let Some(rendered) = self.find_one(snapshot.as_deref(), hash_part)? else {
+            return Ok(None);
+        };
+        let is_done = match self.holds.generation() {
+            0 => !self.holds.is_on(),
+            generation => rendered.held == generation,
+        };
+        if is_done {
+            return Ok(Some(rendered.prepared));
+        }
+        let path = self.path_of(&rendered.prepared);
+        let asked = self.holds.announce(path.as_slice());
+        self.rendered.note_held(&hash_part, asked.generation);
+        if asked.has_waited && !self.is_current(snapshot.as_deref()) {
+            let rendered = self.find_one(self.refresh().as_deref(), hash_part)?;
+            return Ok(rendered.map(|rendered| rendered.prepared));
+        }
+        Ok(Some(rendered.prepared))
+    }
+
+    fn find_one(
+        &self,
+        snapshot: Option<&Snapshot>,
+        hash_part: HashPart,
+    ) -> Result<Option<Rendered>, StoreError> {
+        if let Some(snapshot) = snapshot {
+            if !snapshot.may_contain(&hash_part) {
                 self.recovered();
                 return Ok(None);
             }
-            None => {}
+            if let Some(rendered) = self.find(snapshot, &hash_part) {
+                return Ok(Some(rendered));
+            }
         }
         let looked = self.store.lookup(hash_part)?;
         self.recovered();
@@ -92,22 +122,49 @@ impl Narinfos {
             self.rendered.remove(&hash_part);
             return Ok(None);
         };
-        let rendered = self.render(&info, snapshot.as_deref());
-        let prepared = Arc::clone(&rendered.prepared);
-        self.rendered.insert(hash_part, rendered);
+        let rendered = self.render(&info, snapshot);
+        self.rendered.insert(hash_part, rendered.clone());
         self.wishes.note_cold();
         // Whoever copies a path asks for these next.
         self.wishes.add(references(&info), WISH_DEPTH);
-        Ok(Some(prepared))
+        Ok(Some(rendered))
     }
 
     /// The narinfos of many paths, in the order asked: what [`one`](Self::one) would say of each
-    /// at this moment.
-    pub(crate) fn many(&self, hash_parts: &[HashPart]) -> Result<Vec<Answer>, StoreError> {
+    /// at this moment. `holds`: whether they are held from now on.
+    pub(crate) fn many(
+        &self,
+        hash_parts: &[HashPart],
+        holds: bool,
+    ) -> Result<Vec<Answer>, StoreError> {
         let snapshot = self.refresh();
+        let answers = self.find_many(snapshot.as_deref(), hash_parts)?;
+        if !holds || !self.holds.is_on() {
+            return Ok(answers);
+        }
+        let found = answers.iter().filter_map(|answer| match answer {
+            Answer::Found { prepared, .. } => self.path_of(prepared),
+            _ => None,
+        });
+        let paths: Vec<StorePath> = found.collect();
+        let asked = self.holds.announce(&paths);
+        for path in &paths {
+            self.rendered.note_held(&path.hash_part(), asked.generation);
+        }
+        if asked.has_waited && !self.is_current(snapshot.as_deref()) {
+            return self.find_many(self.refresh().as_deref(), hash_parts);
+        }
+        Ok(answers)
+    }
+
+    fn find_many(
+        &self,
+        snapshot: Option<&Snapshot>,
+        hash_parts: &[HashPart],
+    ) -> Result<Vec<Answer>, StoreError> {
         let mut answers: Vec<_> = hash_parts
             .iter()
-            .map(|hash_part| self.known(snapshot.as_deref(), hash_part))
+            .map(|hash_part| self.known(snapshot, hash_part))
             .collect();
         let unknown: Vec<HashPart> = hash_parts
             .iter()
@@ -126,7 +183,7 @@ impl Narinfos {
             }
             *answer = Some(match looked.next() {
                 Some(Ok(Some(info))) => {
-                    let rendered = self.render(&info, snapshot.as_deref());
+                    let rendered = self.render(&info, snapshot);
                     let found = Answer::found(&rendered);
                     self.rendered.insert(*hash_part, rendered);
                     found
@@ -142,6 +199,25 @@ impl Narinfos {
             });
         }
         Ok(answers.into_iter().flatten().collect())
+    }
+
+    /// Whether nothing has to be done to hold the path of this narinfo. Never blocks.
+    pub(crate) fn is_held(&self, rendered: &Rendered) -> bool {
+        let generation = self.holds.generation();
+        generation == 0 || rendered.held == generation
+    }
+
+    /// Whether the store is still in this state.
+    fn is_current(&self, snapshot: Option<&Snapshot>) -> bool {
+        let now = self.fresh();
+        now.is_some_and(|now| snapshot.is_some_and(|snapshot| snapshot.epoch == now.epoch))
+    }
+
+    /// The path that a narinfo is about: its first line says it.
+    fn path_of(&self, prepared: &Prepared) -> Option<StorePath> {
+        let line = prepared.body().split(|byte| *byte == b'\n').next()?;
+        let path = line.strip_prefix(b"StorePath: ")?;
+        StorePath::parse(self.store.store_dir(), std::str::from_utf8(path).ok()?).ok()
     }
 
     /// Makes true again, or for the first time, what `wishes` names, and wishes for what those

@@ -28,6 +28,31 @@ pub trait Observer: samovar_http::Observer + 'static {
     /// NARs are not kept, because their copies cannot be written or read; they are served all the
     /// same. Said once until one is kept.
     fn not_kept(&self, error: &dyn fmt::Display);
+
+    /// Paths are not held against garbage collection: said once until they are again.
+    /// `is_expected`: no daemon has answered yet, and nobody asked for one.
+    fn hold_failed(&self, error: &dyn fmt::Display, is_expected: bool);
+
+    /// Paths are held again.
+    fn hold_recovered(&self);
+
+    /// As many paths are held as may be; no more are until the next generation.
+    fn hold_full(&self);
+
+    /// The daemon holds one path more.
+    fn held(&self);
+
+    /// Something was answered whose paths could not be held, or not in time.
+    fn unheld(&self, what: Unheld);
+}
+
+/// What was answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unheld {
+    /// One narinfo, or some in one piece of an answer.
+    Narinfo,
+    /// A NAR from files.
+    Nar,
 }
 
 /// Tells nobody.
@@ -50,4 +75,14 @@ impl Observer for Silent {
     fn path_damaged(&self, _: &dyn fmt::Display, _: &dyn fmt::Display) {}
 
     fn not_kept(&self, _: &dyn fmt::Display) {}
+
+    fn hold_failed(&self, _: &dyn fmt::Display, _: bool) {}
+
+    fn hold_recovered(&self) {}
+
+    fn hold_full(&self) {}
+
+    fn held(&self) {}
+
+    fn unheld(&self, _: Unheld) {}
 }

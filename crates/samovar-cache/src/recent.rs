@@ -55,6 +55,12 @@ where
         self.young.get(key).or_else(|| self.old.get(key)).cloned()
     }
 
+    /// The same, to be changed in what does not change its length.
+    pub(crate) fn peek_mut(&mut self, key: &K) -> Option<&mut V> {
+        let young = self.young.get_mut(key);
+        young.or_else(|| self.old.get_mut(key))
+    }
+
     /// Adds an entry, in place of another with this key. Larger ones than half of `memory_len_max`
     /// are for the caller to refuse: all others together never hold more than it says.
     pub(crate) fn insert(&mut self, key: K, value: V, memory_len_max: usize) {

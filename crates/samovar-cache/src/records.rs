@@ -201,9 +201,11 @@ impl Records {
             return Ok(());
         }
         let hash_parts: Vec<HashPart> = members.iter().map(|member| member.hash_part).collect();
+        // What a path needs is held with it.
+        let holds = matches!(self.wanted, Wanted::Paths(_));
         let answers = self
             .narinfos
-            .many(&hash_parts)
+            .many(&hash_parts, holds)
             .inspect_err(|error| self.narinfos.note(*error))
             .map_err(io::Error::other)?;
         if matches!(self.wanted, Wanted::Closure(_))

@@ -32,6 +32,8 @@ pub(crate) struct Rendered {
     pub(crate) key: u64,
     /// Which registration of its path it is about.
     pub(crate) registration: Option<i64>,
+    /// The generation in which its path was last held against garbage collection; zero for none.
+    pub(crate) held: u32,
     /// Whether it was made for a wish, and nobody has asked for it yet.
     pub(crate) was_wished_for: bool,
     /// Length of the text before the signatures.
@@ -78,6 +80,13 @@ impl RenderedCache {
     /// The entry of a path, which is not asked for.
     pub(crate) fn peek(&self, hash_part: &HashPart) -> Option<Rendered> {
         self.shard(hash_part).peek(hash_part)
+    }
+
+    /// Remembers which generation holds a path.
+    pub(crate) fn note_held(&self, hash_part: &HashPart, generation: u32) {
+        if let Some(rendered) = self.shard(hash_part).peek_mut(hash_part) {
+            rendered.held = generation;
+        }
     }
 
     /// Whether there is room for a path that nobody has asked for.
@@ -161,6 +170,7 @@ mod tests {
             stamp: None,
             key: 0,
             registration: None,
+            held: 0,
             was_wished_for: false,
             unsigned_len: len,
             prepared,

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use super::error::{CliError, Refusal, UsageError};
 use super::nearest::nearest;
 use super::option::{OPTIONS, OptionId, Takes};
-use super::options::{LogFormat, LogTarget, Options, TimeLimit};
+use super::options::{HoldTime, LogFormat, LogTarget, Options, TimeLimit};
 use super::scanner::{Item, Value};
 use super::value;
 use super::warning::Warning;
@@ -139,6 +139,7 @@ impl Draft {
             OptionId::Backlog => self.take_backlog(text, &spelled),
             OptionId::ErrorLog => set(&mut options.error_log, Some(Some(text.into()))),
             OptionId::Group => set(&mut options.group, name(text).map(Some)),
+            OptionId::Hold => set(&mut options.hold, HoldTime::parse(text).map(Some)),
             OptionId::Host => set(&mut self.host, host(text).map(Some)),
             OptionId::KeepaliveTimeout => set(
                 &mut options.keepalive_timeout,

@@ -1,10 +1,12 @@
 //! What the command line says, in types.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::value;
 use crate::listener::{Host, ListenSpec, PORT_DEFAULT};
 
 /// The options of a server that is to start.
@@ -62,6 +64,9 @@ pub struct Options {
     pub nar_cache: Option<PathBuf>,
     /// Bytes of them; 0 for none. Default: `NIX_SERVE_NAR_CACHE_SIZE`, or the cache's.
     pub nar_cache_size: Option<u64>,
+    /// Whether, and for how long, paths are held against garbage collection. Default:
+    /// `NIX_SERVE_HOLD`, or ten minutes if there is a daemon.
+    pub hold: Option<HoldTime>,
 }
 
 impl Options {
@@ -125,6 +130,7 @@ impl Default for Options {
             store: None,
             nar_cache: None,
             nar_cache_size: None,
+            hold: None,
         }
     }
 }
@@ -217,6 +223,38 @@ impl LogFormat {
             "debug" => Self::Debug,
             _ => return None,
         })
+    }
+}
+
+/// How long paths are held against garbage collection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HoldTime {
+    /// Not at all.
+    Off,
+    /// For this long at least after they were announced.
+    For(Duration),
+}
+
+impl HoldTime {
+    /// Reads a number of seconds, 1 or more, or `off`, for which 0 stands, too.
+    pub fn parse(text: &OsStr) -> Option<Self> {
+        if text == "off" {
+            return Some(Self::Off);
+        }
+        let time = value::seconds(text)?;
+        match time.is_zero() {
+            true => Some(Self::Off),
+            // Each time costs the daemon a process.
+            false => (time >= Duration::from_secs(1)).then_some(Self::For(time)),
+        }
+    }
+
+    /// The time, if there is one.
+    pub const fn time(self) -> Option<Duration> {
+        match self {
+            Self::Off => None,
+            Self::For(time) => Some(time),
+        }
     }
 }
 

@@ -213,6 +213,22 @@ fn zero_stands_for_the_default_where_perl_says_so() {
 }
 
 #[test]
+fn hold_times() {
+    let held = |hold| Options {
+        hold: Some(hold),
+        ..Options::default()
+    };
+    check(&["--hold", "off"], &held(HoldTime::Off));
+    check(&["--hold=0"], &held(HoldTime::Off));
+    let time = HoldTime::For(Duration::from_millis(1500));
+    check(&["--hold", "1.5"], &held(time));
+    for bad in ["0.9", "on", "-1", "OFF"] {
+        let error = format!("--hold: {bad:?} is not a number of seconds, 1 or more, or off");
+        check_error(&[&format!("--hold={bad}")], &error);
+    }
+}
+
+#[test]
 fn times_and_counts() {
     let expected = Options {
         keepalive_timeout: Some(Duration::from_millis(500)),

@@ -8,6 +8,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(super) enum Count {
     /// A download or listing broke because its path was collected, or registered anew, meanwhile.
     CollectedUnderWay,
+    /// A narinfo, or some in one piece of an answer, was sent though its path was not held.
+    AnnouncedUnheld,
+    /// A NAR was sent from files though its path was not held.
+    SentUnheld,
+    /// Holding paths against garbage collection began to fail.
+    HoldFailed,
+    /// As many paths were held as may be.
+    HoldFull,
+    /// A path was held against garbage collection.
+    Held,
     /// The files of a path were found not to be what its row says.
     Damaged,
     /// A path could not be served for another reason of its own.
@@ -35,8 +45,13 @@ pub(super) enum Count {
 }
 
 impl Count {
-    const ALL: [(Self, &'static str); 13] = [
+    const ALL: [(Self, &'static str); 18] = [
         (Self::CollectedUnderWay, "collected_under_way"),
+        (Self::AnnouncedUnheld, "announced_unheld"),
+        (Self::SentUnheld, "sent_unheld"),
+        (Self::HoldFailed, "hold_failed"),
+        (Self::HoldFull, "hold_full"),
+        (Self::Held, "held"),
         (Self::Damaged, "damaged"),
         (Self::PathFailed, "path_failed"),
         (Self::StoreFailed, "store_failed"),

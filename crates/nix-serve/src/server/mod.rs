@@ -27,12 +27,12 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 use rustix::process::{Resource, getrlimit, setrlimit};
-use samovar_cache::{Cache, Config, load_key};
+use samovar_cache::{Cache, Config, Hold, load_key};
 use samovar_http::tls::TlsConfig;
 use samovar_http::{Limits, Server};
 use samovar_store::{Settings, StoreUri};
 
-use crate::cli::{Options, Tls};
+use crate::cli::{HoldTime, Options, Tls};
 use crate::daemon::{Background, Identity, PidFile};
 use crate::environment::Environment;
 use crate::log::{AccessLog, ErrorLog, Level};
@@ -128,6 +128,7 @@ fn serve(
         path_prefix: options.path_prefix.clone(),
         key,
         kept_space: kept::space(options, environment, errors)?,
+        hold: hold(options, environment),
         ..Config::default()
     };
     raise_descriptor_limit();
@@ -330,6 +331,18 @@ fn read_key(
         errors.warning(warning);
     }
     Ok(Some(loaded.key))
+}
+
+/// Who asked for no time gets this one if there is a daemon, and hears nothing if there is none.
+const HOLD_TIME_DEFAULT: Duration = Duration::from_secs(600);
+
+fn hold(options: &Options, environment: &Environment) -> Option<Hold> {
+    let asked_for = options.hold.or(environment.hold);
+    let time = asked_for.map_or(Some(HOLD_TIME_DEFAULT), HoldTime::time)?;
+    Some(Hold {
+        time,
+        is_asked_for: asked_for.is_some(),
+    })
 }
 
 fn open_store(

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::{Duration, Instant, SystemTime};
 
-use samovar_cache::Observer;
+use samovar_cache::{Observer, Unheld};
 use samovar_http::{Exchange, Head, Incident, Peer};
 use samovar_store::{SchemaRemark, StoreError};
 
@@ -193,5 +193,40 @@ impl Observer for Logs {
         self.errors.warning(format_args!(
             "NARs are not kept in --nar-cache, and served from their files: {error}"
         ));
+    }
+
+    fn hold_failed(&self, error: &dyn fmt::Display, is_expected: bool) {
+        if is_expected {
+            self.errors.debug(format_args!(
+                "paths are not held against garbage collection: {error}"
+            ));
+            return;
+        }
+        self.counts.add(Count::HoldFailed);
+        self.errors.warning(format_args!(
+            "paths are not held against garbage collection, and served all the same: {error}"
+        ));
+    }
+
+    fn hold_recovered(&self) {
+        self.errors
+            .info("paths are held against garbage collection");
+    }
+
+    fn hold_full(&self) {
+        self.counts.add(Count::HoldFull);
+        let message = "no more paths can be held against garbage collection for some time";
+        self.say(&self.limits, Level::Warning, message);
+    }
+
+    fn held(&self) {
+        self.counts.add(Count::Held);
+    }
+
+    fn unheld(&self, what: Unheld) {
+        self.counts.add(match what {
+            Unheld::Narinfo => Count::AnnouncedUnheld,
+            Unheld::Nar => Count::SentUnheld,
+        });
     }
 }

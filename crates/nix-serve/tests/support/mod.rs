@@ -13,6 +13,7 @@
 
 pub mod client;
 pub mod connection;
+pub mod daemon;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};

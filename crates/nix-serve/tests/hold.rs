@@ -1,0 +1,304 @@
+//! What was announced, or is being sent, is held against garbage collection where there is a
+//! daemon; and nobody waits for a daemon that does not answer.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+mod support;
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use support::connection::Connection;
+use support::daemon::NixDaemon;
+use support::{OwnStore, ServerProcess, eventually, hash_part, local, nix, nix_serve, raw};
+
+const HOLD: &str = "1";
+const HOLD_TIME: Duration = Duration::from_secs(1);
+
+fn serve(store: &OwnStore, arguments: &[&str]) -> ServerProcess {
+    let mut command = nix_serve();
+    command.args(["--store", &local(store.root()), "--nar-cache-size", "0"]);
+    ServerProcess::start(command.args(["--verbose"]).args(arguments))
+}
+
+/// Serves, with a daemon that has answered.
+fn serve_holding(store: &OwnStore, arguments: &[&str]) -> ServerProcess {
+    let server = serve(store, arguments);
+    let first = store.add_file("first", b"first");
+    eventually("a path is held", || {
+        server.narinfo(&first);
+        roots(store).contains(&first)
+    });
+    server
+}
+
+/// Waits for a line that may have come before it served.
+fn sees(server: &mut ServerProcess, part: &str) -> String {
+    let seen = server.log.iter().find(|line| line.contains(part)).cloned();
+    seen.unwrap_or_else(|| server.wait_for_line(part))
+}
+
+/// All that daemons hold.
+fn roots(store: &OwnStore) -> String {
+    let directory = store.root().join("nix/var/nix/temproots");
+    let Ok(entries) = fs::read_dir(directory) else {
+        return String::new();
+    };
+    let texts = entries.filter_map(|entry| fs::read_to_string(entry.unwrap().path()).ok());
+    texts.collect()
+}
+
+fn collect(store: &OwnStore) {
+    store.run("nix-store", &["--gc"]);
+}
+
+/// Many files, so that they are opened one after the other.
+fn add_tree(store: &OwnStore, name: &str, file_count: usize, file_len: usize) -> String {
+    let dir = tempfile::tempdir().unwrap();
+    let tree = dir.path().join(name);
+    fs::create_dir(&tree).unwrap();
+    for number in 0..file_count {
+        let content = vec![u8::try_from(number % 251).unwrap(); file_len];
+        fs::write(tree.join(format!("{number:04}")), content).unwrap();
+    }
+    store.add(&tree)
+}
+
+fn nar_of(path: &str) -> String {
+    format!("/nar/{}.nar", hash_part(path))
+}
+
+/// The numbers that a server says at its end.
+fn counted(server: ServerProcess, name: &str) -> u64 {
+    let log = server.whole_log();
+    let line = log.iter().rfind(|line| line.contains("counted since"));
+    let line = line.unwrap_or_else(|| panic!("{log:#?}"));
+    let number = line.split_whitespace().find_map(|word| {
+        let (key, number) = word.split_once('=')?;
+        (key == name).then(|| number.parse().unwrap())
+    });
+    number.unwrap_or(0)
+}
+
+#[test]
+fn what_was_announced_is_there_for_its_time_and_collected_after_it() {
+    let store = OwnStore::new();
+    let _daemon = NixDaemon::start(&store);
+    let server = serve_holding(&store, &["--hold", HOLD]);
+    let announced = store.add_file("announced", &[b'a'; 100_000]);
+    let silent = store.add_file("silent", b"silent");
+    assert_eq!(server.narinfo(&announced).status, 200);
+    let started = Instant::now();
+    collect(&store);
+    let nar = server.get(&nar_of(&announced));
+    if started.elapsed() < HOLD_TIME {
+        assert!(nar.status == 200 && nar.is_complete, "{}", nar.head);
+    }
+    assert_eq!(server.narinfo(&silent).status, 404);
+    // Its NAR was on its way a moment ago, so this may take twice the time.
+    eventually("it is collected", || {
+        collect(&store);
+        !store.real(&announced).exists()
+    });
+    assert!(started.elapsed() >= HOLD_TIME);
+    assert_eq!(server.narinfo(&announced).status, 404);
+    assert_eq!(counted(server, "announced_unheld"), 0);
+}
+
+#[test]
+fn a_slow_download_is_held_for_longer_than_what_was_announced() {
+    let store = OwnStore::new();
+    let tree = add_tree(&store, "tree", 400, 100_000);
+    let expected = store.run("nix-store", &["--query", "--size", &tree]);
+    let _daemon = NixDaemon::start(&store);
+    let server = serve_holding(&store, &["--hold", HOLD]);
+    let other = store.add_file("other", b"other");
+    assert_eq!(server.narinfo(&other).status, 200);
+    let mut connection = Connection::open(server.addr);
+    // Nobody has asked for its narinfo.
+    let head = connection.begin("GET", &nar_of(&tree), &[]);
+    let mut has_waited = false;
+    let mut nar = Vec::new();
+    let result = connection.body(&head, |piece| {
+        // The server waits for us: what it has not sent yet is most of it.
+        if !std::mem::replace(&mut has_waited, true) {
+            let started = Instant::now();
+            while started.elapsed() < 3 * HOLD_TIME {
+                collect(&store);
+            }
+            assert!(!store.real(&other).exists());
+        }
+        nar.extend_from_slice(piece);
+    });
+    result.unwrap();
+    assert_eq!(nar.len().to_string(), expected.trim());
+    let dump = nix("nix-store", store.root())
+        .args(["--store", store.root().to_str().unwrap(), "--dump"])
+        .arg(store.real(&tree))
+        .output();
+    assert!(nar == dump.unwrap().stdout);
+    // Once it is sent, nothing holds it.
+    eventually("it is collected", || {
+        collect(&store);
+        !store.real(&tree).exists()
+    });
+    assert_eq!(counted(server, "collected_under_way"), 0);
+}
+
+#[test]
+fn mass_queries_hold_what_they_announce() {
+    let store = OwnStore::new();
+    let _daemon = NixDaemon::start(&store);
+    let server = serve_holding(&store, &[]);
+    let dir = tempfile::tempdir().unwrap();
+    let files: Vec<String> = (0..100)
+        .map(|number| {
+            let file = dir.path().join(format!("file-{number}"));
+            fs::write(&file, number.to_string()).unwrap();
+            file.to_str().unwrap().to_owned()
+        })
+        .collect();
+    let add: Vec<&str> = std::iter::once("--add")
+        .chain(files.iter().map(String::as_str))
+        .collect();
+    let added = store.run("nix-store", &add);
+    let paths: Vec<&str> = added.lines().collect();
+    let list = paths[..99].join("\n");
+    let len = list.len();
+    let fields = format!("Host: a\r\nConnection: close\r\nContent-Length: {len}");
+    let request = format!("POST /narinfos HTTP/1.1\r\n{fields}\r\n\r\n{list}");
+    let answer = raw(server.addr, request.as_bytes());
+    assert!(answer.text().ends_with("end 99 0 0\n"), "{}", answer.head);
+    let closure = server.get(&format!("/closure/{}", hash_part(paths[99])));
+    assert!(closure.text().ends_with("end 1 0 0\n"), "{}", closure.head);
+    collect(&store);
+    for path in paths {
+        assert_eq!(server.get(&nar_of(path)).status, 200);
+    }
+    let held = roots(&store);
+    let mut held: Vec<&str> = held.split_terminator('\0').collect();
+    let count = held.len();
+    held.sort_unstable();
+    held.dedup();
+    assert_eq!((held.len(), count), (101, 101), "each once");
+}
+
+#[test]
+fn nothing_is_held_where_it_is_off() {
+    let store = OwnStore::new();
+    let _daemon = NixDaemon::start(&store);
+    let server = serve(&store, &["--hold", "off"]);
+    let path = store.add_file("a", b"a");
+    assert_eq!(server.narinfo(&path).status, 200);
+    assert_eq!(server.get(&nar_of(&path)).status, 200);
+    collect(&store);
+    assert_eq!(server.get(&nar_of(&path)).status, 404);
+    assert_eq!(server.narinfo(&path).status, 404);
+    assert!(roots(&store).is_empty());
+    assert_eq!(counted(server, "held"), 0);
+}
+
+/// A machine may start both at once, and most machines without a daemon are not to hear of it.
+#[test]
+fn a_daemon_that_comes_later_is_found() {
+    let store = OwnStore::new();
+    let path = store.add_file("a", b"a");
+    let mut server = serve(&store, &[]);
+    let mut asking = serve(&store, &["--hold", "60"]);
+    let told = sees(&mut asking, "paths are not held against garbage collection");
+    assert!(told.contains("served all the same"), "{told}");
+    assert_eq!(server.narinfo(&path).status, 200);
+    let daemon = NixDaemon::start(&store);
+    asking.wait_for_line("paths are held against garbage collection");
+    server.wait_for_line("paths are held against garbage collection");
+    assert_eq!(server.narinfo(&path).status, 200);
+    assert!(roots(&store).contains(&path));
+    // Nobody hears of a daemon that was never there.
+    let told = server
+        .log
+        .iter()
+        .filter(|line| line.contains("served all the same"));
+    assert_eq!(told.count(), 0);
+    drop(daemon);
+}
+
+#[test]
+fn a_daemon_that_is_killed_costs_no_answer_and_is_found_again() {
+    let store = OwnStore::new();
+    let tree = add_tree(&store, "tree", 400, 100_000);
+    let daemon = NixDaemon::start(&store);
+    let mut server = serve_holding(&store, &[]);
+    let mut connection = Connection::open(server.addr);
+    let head = connection.begin("GET", &nar_of(&tree), &[]);
+    let mut daemons = vec![daemon];
+    let mut has_waited = false;
+    let result = connection.body(&head, |_| {
+        if std::mem::replace(&mut has_waited, true) {
+            return;
+        }
+        daemons.remove(0).end_with_children();
+        server.wait_for_line("served all the same");
+        let path = store.add_file("a", b"a");
+        assert_eq!(server.narinfo(&path).status, 200);
+        assert_eq!(server.get(&nar_of(&path)).status, 200);
+        daemons.push(NixDaemon::start(&store));
+        server.wait_for_line("paths are held against");
+        // What is under way is held again, and what is announced now.
+        eventually("held again", || roots(&store).contains(&tree));
+        assert_eq!(server.narinfo(&path).status, 200);
+        collect(&store);
+        assert_eq!(server.get(&nar_of(&path)).status, 200);
+    });
+    result.unwrap();
+    assert_eq!(counted(server, "hold_failed"), 1);
+}
+
+/// As when the collector takes long over one path, or the disk does.
+#[test]
+fn nobody_waits_for_a_daemon_that_does_not_answer() {
+    let store = OwnStore::new();
+    let daemon = NixDaemon::start(&store);
+    let server = serve_holding(&store, &[]);
+    let paths: Vec<String> = (0..20)
+        .map(|number| store.add_file("a", number.to_string().as_bytes()))
+        .collect();
+    let large = add_tree(&store, "large", 10, 100_000);
+    daemon.signal_children("STOP");
+    let started = Instant::now();
+    for path in &paths {
+        assert_eq!(server.narinfo(path).status, 200);
+    }
+    assert!(server.get(&nar_of(&large)).is_complete);
+    // Each would have waited for 200 ms.
+    assert!(started.elapsed() < Duration::from_secs(3), "{started:?}");
+    daemon.signal_children("CONT");
+    eventually("all are held", || {
+        for path in &paths {
+            server.narinfo(path);
+        }
+        paths.iter().all(|path| roots(&store).contains(path))
+    });
+    collect(&store);
+    assert!(paths.iter().all(|path| store.real(path).exists()));
+    let unheld = counted(server, "announced_unheld");
+    assert!((1..=20).contains(&unheld), "{unheld}");
+}
+
+/// The socket may be that of another store.
+#[test]
+fn a_daemon_of_another_store_is_not_believed() {
+    let (store, other) = (OwnStore::new(), OwnStore::new());
+    let path = store.add_file("a", b"a");
+    let _daemon = NixDaemon::start(&other);
+    let mut command = nix_serve();
+    command.args(["--store", &local(store.root()), "--hold", "60"]);
+    command.env("NIX_DAEMON_SOCKET_PATH", NixDaemon::socket(&other));
+    let mut server = ServerProcess::start(&mut command);
+    sees(&mut server, "the daemon has another store");
+    assert_eq!(server.narinfo(&path).status, 200);
+    assert!(roots(&other).is_empty());
+}

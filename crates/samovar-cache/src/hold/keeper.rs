@@ -1,0 +1,359 @@
+//! The thread that talks to the daemon.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use samovar_nix::StorePath;
+use samovar_store::{Store, StoreError, TempRoots, Unavailable};
+
+use super::table::{Status, Table, Wanted};
+use super::{Hold, Shared};
+
+/// Questions that wait for an answer: some 15 KB, which a socket takes whatever the daemon does.
+const UNANSWERED_COUNT_MAX: usize = 128;
+
+/// How often a path is asked for that the daemon refuses. One that finds the collector about to
+/// start, or just gone, says so as an error.
+const TRY_COUNT: usize = 5;
+const TRY_INTERVAL: Duration = Duration::from_millis(5);
+
+/// Time between tries to connect: at first, and at most.
+const RETRY_INTERVAL: Duration = Duration::from_millis(250);
+const RETRY_INTERVAL_MAX: Duration = Duration::from_secs(30);
+
+/// How soon it notices that it should end while it waits for an answer.
+const STOP_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Without an answer for this long the daemon is reported.
+const SILENCE_MAX: Duration = Duration::from_secs(15);
+
+/// Why nothing is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Trouble {
+    Daemon(StoreError),
+    /// It does not know the newest path of the store.
+    OtherStore,
+    Stopped,
+}
+
+pub(super) struct Keeper {
+    hold: Hold,
+    shared: Arc<Shared>,
+    store: Arc<dyn Store>,
+    present: Option<TempRoots>,
+    /// That of the generation before, until the present one ends.
+    previous: Option<TempRoots>,
+    /// When the present generation ends.
+    ends_at: Instant,
+    /// When to try to connect again.
+    retries_at: Instant,
+    retry_interval: Duration,
+    /// Whether it was said that nothing is held.
+    is_reported: bool,
+}
+
+impl Keeper {
+    pub(super) fn new(hold: Hold, shared: Arc<Shared>, store: Arc<dyn Store>) -> Self {
+        let now = Instant::now();
+        Self {
+            hold,
+            shared,
+            store,
+            present: None,
+            previous: None,
+            ends_at: now,
+            retries_at: now,
+            retry_interval: RETRY_INTERVAL,
+            is_reported: false,
+        }
+    }
+
+    pub(super) fn run(mut self) {
+        while !self.shared.table().is_stopped() {
+            let now = Instant::now();
+            if self.present.is_none() && now >= self.retries_at {
+                self.connect();
+            }
+            let queue = self.shared.table().take_queue();
+            if !queue.is_empty() {
+                self.add(queue);
+            } else if self.present.is_some() && now >= self.ends_at {
+                self.turn();
+            } else {
+                self.wait();
+            }
+        }
+    }
+
+    /// Connects where there is no connection.
+    fn connect(&mut self) {
+        match self.open() {
+            Ok(roots) => {
+                self.present = Some(roots);
+                self.ends_at = Instant::now() + self.hold.time;
+                let under_way = self.shared.change(Table::begin_holding);
+                self.note_success();
+                self.add(under_way);
+            }
+            Err(trouble) => self.note_failure(trouble),
+        }
+    }
+
+    /// Begins a new generation, if the present one holds anything.
+    fn turn(&mut self) {
+        if self.shared.table().is_empty() {
+            self.ends_at = Instant::now() + self.hold.time;
+            self.close_previous();
+            return;
+        }
+        match self.open() {
+            Ok(roots) => {
+                let oldest = self.previous.take();
+                self.previous = self.present.replace(roots);
+                self.ends_at = Instant::now() + self.hold.time;
+                let under_way = self.shared.change(Table::turn);
+                self.add(under_way);
+                // Only now: what is under way has been held by it.
+                drop(oldest);
+            }
+            // The present connection does well enough until there is another.
+            Err(_) => self.ends_at = Instant::now() + self.hold.time.min(RETRY_INTERVAL_MAX),
+        }
+    }
+
+    fn open(&self) -> Result<TempRoots, Trouble> {
+        let Some(daemon) = self.store.daemon() else {
+            return Err(Trouble::Stopped);
+        };
+        let mut roots = daemon.temp_roots()?;
+        // A socket may be that of another store: then what is held there helps nobody.
+        let newest = self.store.newest(None, 1).unwrap_or_default();
+        if let Some(newest) = newest.first()
+            && !roots.is_valid(&newest.path)?
+            && self.is_registered(&newest.path)
+        {
+            return Err(Trouble::OtherStore);
+        }
+        Ok(roots)
+    }
+
+    fn is_registered(&self, path: &StorePath) -> bool {
+        matches!(self.store.lookup(path.hash_part()), Ok(Some(info)) if info.path == *path)
+    }
+
+    /// Adds paths to the present generation, each once, and tells who waits for them.
+    fn add(&mut self, mut queue: Vec<Wanted>) {
+        for _ in 0..TRY_COUNT {
+            let mut refused = Vec::new();
+            while !queue.is_empty() {
+                let rest = queue.split_off(queue.len().min(UNANSWERED_COUNT_MAX));
+                let batch = std::mem::replace(&mut queue, rest);
+                match self.add_batch(batch) {
+                    Ok(more) => refused.extend(more),
+                    Err(trouble) => {
+                        self.lose_present(trouble);
+                        answer(queue.into_iter().chain(refused), false);
+                        return;
+                    }
+                }
+            }
+            if refused.is_empty() {
+                return;
+            }
+            queue = refused;
+            std::thread::sleep(TRY_INTERVAL);
+        }
+        answer(queue, false);
+    }
+
+    /// Returns those that the daemon has refused.
+    fn add_batch(&mut self, batch: Vec<Wanted>) -> Result<Vec<Wanted>, Trouble> {
+        let Some(roots) = &mut self.present else {
+            answer(batch, false);
+            return Ok(Vec::new());
+        };
+        let mut seen = HashSet::new();
+        let mut asked: Vec<Wanted> = Vec::new();
+        let mut twice: Vec<Wanted> = Vec::new();
+        let table = self.shared.table();
+        let was_full = table.is_full();
+        for wanted in batch {
+            if table.holds(&wanted.path) {
+                answer([wanted], true);
+            } else if table.is_full() {
+                answer([wanted], false);
+            } else if seen.insert(wanted.path.hash_part()) {
+                asked.push(wanted);
+            } else {
+                twice.push(wanted);
+            }
+        }
+        drop(table);
+        let result = roots.ask(asked.iter().map(|wanted| &wanted.path));
+        let mut refused = Vec::new();
+        let mut asked = asked.into_iter();
+        let mut outcome = result.map_err(Trouble::Daemon);
+        while outcome.is_ok()
+            && let Some(wanted) = asked.next()
+        {
+            let answered = await_answer(roots, &self.shared, &mut self.is_reported)
+                .and_then(|()| Ok(roots.answer()?));
+            match answered {
+                Ok(true) => {
+                    self.shared.change(|table| table.note_held(&wanted.path));
+                    self.shared.observer.held();
+                    answer([wanted], true);
+                }
+                Ok(false) => {
+                    self.shared.change(Table::note_answer);
+                    refused.push(wanted);
+                }
+                Err(trouble) => {
+                    answer([wanted], false);
+                    outcome = Err(trouble);
+                }
+            }
+        }
+        let table = self.shared.table();
+        for wanted in twice {
+            let is_held = table.holds(&wanted.path);
+            answer([wanted], is_held);
+        }
+        let is_full = table.is_full();
+        drop(table);
+        if is_full && !was_full {
+            self.shared.observer.hold_full();
+        }
+        match outcome {
+            Ok(()) => Ok(refused),
+            Err(trouble) => {
+                answer(asked.chain(refused), false);
+                Err(trouble)
+            }
+        }
+    }
+
+    /// Waits until something is wanted, due, or lost.
+    fn wait(&mut self) {
+        let due = match &self.present {
+            Some(_) => self.ends_at,
+            None => self.retries_at,
+        };
+        let patience = due.saturating_duration_since(Instant::now());
+        let lost = |fd: &PollFd<'_>| !fd.revents().is_empty();
+        let mut fds = vec![PollFd::new(&self.shared.wake, PollFlags::IN)];
+        let roots = [self.present.as_ref(), self.previous.as_ref()];
+        // Nothing was asked, so whatever comes is the end.
+        fds.extend(
+            roots
+                .iter()
+                .flatten()
+                .map(|roots| PollFd::new(*roots, PollFlags::IN)),
+        );
+        if wait_for(&mut fds, patience).is_err() {
+            return;
+        }
+        let mut lost = fds.iter().skip(1).map(lost);
+        let present_is_lost = roots[0].is_some() && lost.next() == Some(true);
+        let previous_is_lost = roots[1].is_some() && lost.next() == Some(true);
+        drop(fds);
+        // Nothing to read is no news.
+        let _read = rustix::io::read(&self.shared.wake, &mut [0_u8; 8]);
+        if previous_is_lost {
+            self.close_previous();
+        }
+        if present_is_lost {
+            let error = StoreError::Unavailable(Unavailable::DaemonUnreachable);
+            self.lose_present(Trouble::Daemon(error));
+        }
+    }
+
+    fn close_previous(&mut self) {
+        if self.previous.take().is_some() {
+            self.shared.change(Table::lose_previous);
+        }
+    }
+
+    /// The daemon's process for the connection is gone, or makes no sense. Another may be had.
+    fn lose_present(&mut self, trouble: Trouble) {
+        if trouble == Trouble::Stopped {
+            return;
+        }
+        self.present = None;
+        self.shared.change(Table::lose_present);
+        self.retry_interval = RETRY_INTERVAL;
+        self.retries_at = Instant::now();
+    }
+
+    fn note_success(&mut self) {
+        self.retry_interval = RETRY_INTERVAL;
+        if std::mem::take(&mut self.is_reported) {
+            self.shared.observer.hold_recovered();
+        }
+    }
+
+    fn note_failure(&mut self, trouble: Trouble) {
+        self.retries_at = Instant::now() + self.retry_interval;
+        self.retry_interval = (self.retry_interval * 2).min(RETRY_INTERVAL_MAX);
+        if !std::mem::replace(&mut self.is_reported, true) {
+            let is_expected =
+                !self.hold.is_asked_for && self.shared.table().status() == Status::Off;
+            self.shared.observer.hold_failed(&trouble, is_expected);
+        }
+    }
+}
+
+/// Tells who waits for these paths.
+fn answer(wanted: impl IntoIterator<Item = Wanted>, is_held: bool) {
+    let waiters = wanted.into_iter().filter_map(|wanted| wanted.waiter);
+    waiters.for_each(|waiter| waiter.answer(is_held));
+}
+
+/// Waits for the next answer as long as it takes: to give up would be to give up all that the
+/// connection holds.
+fn await_answer(roots: &TempRoots, shared: &Shared, is_reported: &mut bool) -> Result<(), Trouble> {
+    let started = Instant::now();
+    while !roots.has_answer() {
+        let mut fds = [PollFd::from_borrowed_fd(roots.as_fd(), PollFlags::IN)];
+        if wait_for(&mut fds, STOP_INTERVAL) == Ok(1) {
+            break;
+        }
+        if shared.table().is_stopped() {
+            return Err(Trouble::Stopped);
+        }
+        if started.elapsed() > SILENCE_MAX && !std::mem::replace(is_reported, true) {
+            let error = StoreError::Unavailable(Unavailable::DaemonTimeout);
+            shared.observer.hold_failed(&Trouble::Daemon(error), false);
+        }
+    }
+    if started.elapsed() > SILENCE_MAX && std::mem::take(is_reported) {
+        shared.observer.hold_recovered();
+    }
+    Ok(())
+}
+
+fn wait_for(fds: &mut [PollFd<'_>], patience: Duration) -> Result<usize, rustix::io::Errno> {
+    // No time is so long that it has no such form, but for those that are as good as for ever.
+    let patience = Timespec::try_from(patience).ok();
+    poll(fds, patience.as_ref())
+}
+
+impl From<StoreError> for Trouble {
+    fn from(error: StoreError) -> Self {
+        Self::Daemon(error)
+    }
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Daemon(error) => error.fmt(f),
+            Self::OtherStore => f.write_str("the daemon has another store"),
+            Self::Stopped => f.write_str("there is no daemon"),
+        }
+    }
+}
