@@ -67,9 +67,9 @@ const KINDS: &[Put] = &[
             .is_ok()
     }),
     ("empty directory", |at, _| fs::create_dir(at).is_ok()),
-    ("another directory", |at, elsewhere| {
+    ("another directory", |at, _| {
         fs::create_dir(at)
-            .and_then(|()| fs::hard_link(elsewhere.join("file"), at.join("x")))
+            .and_then(|()| fs::write(at.join("x"), vec![b'y'; 70_000]))
             .is_ok()
     }),
 ];
@@ -123,7 +123,7 @@ fn everything_at(file_len: usize, place: &str) {
         for name in ["a", "m/file", "z"] {
             fs::write(tree.join(name), vec![b'x'; file_len]).unwrap();
         }
-        (store.add(&tree), canary(store).0)
+        (store.add(&tree), canary(store, file_len).0)
     });
     let (store, real) = (&hostile.store, hostile.store.real(&path));
     let nar = dump(store, &real);
@@ -195,7 +195,7 @@ fn in_the_place_of_a_file() {
 #[test]
 fn links_that_lead_out_are_text() {
     let (hostile, paths) = Hostile::new(|store| {
-        let (elsewhere, file) = canary(store);
+        let (elsewhere, file) = canary(store, 50_000);
         let targets = [
             file,
             elsewhere,
@@ -320,7 +320,7 @@ fn a_mount_point_in_a_path() {
     let real = hostile.store.real(&path);
     let nar = dump(&hostile.store, &real);
     let url = format!("/nar/{}.nar", hash_part(&path));
-    let (elsewhere, _) = canary(&hostile.store);
+    let (elsewhere, _) = canary(&hostile.store, 70_000);
     let copy = hostile.store.root().join("copy");
     output(Command::new("cp").arg("-a").arg(real.join("m")).arg(&copy));
     let at = real.join("m");
@@ -349,7 +349,7 @@ fn a_mount_point_in_a_path() {
 #[test]
 fn logs_are_files() {
     let (hostile, names) = Hostile::new(|store| {
-        let (elsewhere, _) = canary(store);
+        let (elsewhere, _) = canary(store, 50_000);
         let drvs = store.root().join("nix/var/log/nix/drvs");
         fs::create_dir_all(drvs.join("00")).unwrap();
         let mut names = Vec::new();

@@ -96,6 +96,11 @@ impl Connection {
         Ok(())
     }
 
+    /// What comes next, as it comes.
+    pub fn reader(&mut self) -> &mut impl Read {
+        &mut self.reader
+    }
+
     /// Whether nothing came after the last answer that was read, and the other side is still there.
     pub fn is_quiet(&mut self) -> bool {
         self.reader.buffer().is_empty() && {

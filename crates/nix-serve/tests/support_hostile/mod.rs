@@ -119,6 +119,11 @@ impl Usage {
 impl Hostile {
     /// Serves a store after `fill` has put something into it.
     pub fn new<T>(fill: impl FnOnce(&OwnStore) -> T) -> (Self, T) {
+        Self::with(&[], fill)
+    }
+
+    /// The same, with more arguments for the server.
+    pub fn with<T>(arguments: &[&str], fill: impl FnOnce(&OwnStore) -> T) -> (Self, T) {
         let store = OwnStore::new();
         let dir = tempfile::tempdir().unwrap();
         let good = dir.path().join("good");
@@ -130,6 +135,7 @@ impl Hostile {
         let filled = fill(&store);
         let mut command = nix_serve();
         command.args(["--listen", "127.0.0.1:0", "--workers", "2"]);
+        command.args(arguments);
         command.args(["--store", &local(store.root())]);
         let (server, addr) = Process::serving(&mut command);
         let neighbour = Neighbour::start(addr, hash_part(&good));
@@ -260,13 +266,16 @@ pub fn may(command: &mut Command) -> bool {
     output.status.success()
 }
 
-/// A directory and a file that are nobody's business, beside the store.
-pub fn canary(store: &OwnStore) -> (PathBuf, PathBuf) {
+/// A directory and a file that are nobody's business, beside the store; its files are as long as
+/// those that they will be put in the place of.
+pub fn canary(store: &OwnStore, file_len: usize) -> (PathBuf, PathBuf) {
     let directory = store.root().join("elsewhere");
     fs::create_dir_all(&directory).unwrap();
+    let mut contents = CANARY.repeat(file_len / CANARY.len() + 1);
+    contents.truncate(file_len);
     let file = directory.join("file");
     for name in ["file", "a", "z", CANARY] {
-        fs::write(directory.join(name), CANARY.repeat(4000)).unwrap();
+        fs::write(directory.join(name), &contents).unwrap();
     }
     (directory, file)
 }

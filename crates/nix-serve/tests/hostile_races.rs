@@ -1,0 +1,256 @@
+//! A store that is changed under a server's hands, again and again, by somebody who means harm: what
+//! ends well is what was registered, nothing outside is ever sent, and nobody waits.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::print_stdout, reason = "says how often what happened")]
+
+mod support;
+mod support_hostile;
+mod support_process;
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use support::{hash_part, output};
+use support_hostile::{Hostile, canary, dump, fetch, holds_canary, may};
+
+const FILE_LEN: usize = 8000;
+
+/// How long each kind of harm is done.
+const TIME: Duration = Duration::from_millis(1200);
+
+/// Answers, by what came of them.
+#[derive(Debug, Default)]
+struct Tally {
+    whole: AtomicUsize,
+    refused: AtomicUsize,
+    broken: AtomicUsize,
+}
+
+impl Tally {
+    fn add(count: &AtomicUsize) {
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// What is put in the place of something in the tree, where, and by whom.
+struct Harm<'a> {
+    what: &'a str,
+    /// In the tree; empty for the tree itself.
+    place: &'a str,
+    /// Makes it at the path given, with the folder elsewhere; `false` if that cannot be here.
+    make: &'a dyn Fn(&Path, &Path) -> bool,
+}
+
+fn mknod(at: &Path, words: &[&str]) -> bool {
+    may(Command::new("mknod").arg(at).args(words))
+}
+
+/// Asks in every way until `is_over`.
+fn ask(hostile: &Hostile, hash: &str, nar: &[u8], tally: &Tally, is_over: &AtomicBool) {
+    let url = format!("/nar/{hash}.nar");
+    let half = nar.len() / 2;
+    let range = format!("Range: bytes={half}-\r\n");
+    while !is_over.load(Ordering::Acquire) {
+        for (url, field, due) in [
+            (&url, "", Some(nar)),
+            (&url, &*range, Some(&nar[half..])),
+            (&format!("/{hash}.ls"), "", None),
+        ] {
+            let outcome = fetch(hostile.addr, "GET", url, field);
+            let is_known = due.is_some_and(|due| due.starts_with(&outcome.body));
+            assert!(is_known || !holds_canary(&outcome.body), "{url} {field}");
+            match (outcome.status, outcome.is_complete) {
+                (200 | 206, true) => {
+                    assert!(due.is_none_or(|due| outcome.body == due), "{url} {field}");
+                    Tally::add(&tally.whole);
+                }
+                (503, true) => Tally::add(&tally.refused),
+                (200 | 206 | 0, false) => Tally::add(&tally.broken),
+                other => unreachable!("{other:?}"),
+            }
+        }
+    }
+}
+
+/// Does harm for a while, with clients; leaves everything as it was.
+fn while_harmed(hostile: &Hostile, path: &str, nar: &[u8], once: &(dyn Fn() + Sync)) -> usize {
+    let (is_over, tally) = (AtomicBool::new(false), Tally::default());
+    let mut count = 0;
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                // A client that fails ends the test, and not a minute later.
+                let over = OnDrop(&is_over);
+                ask(hostile, hash_part(path), nar, &tally, &is_over);
+                drop(over);
+            });
+        }
+        let start = Instant::now();
+        while start.elapsed() < TIME && !is_over.load(Ordering::Acquire) {
+            once();
+            count += 1;
+        }
+        is_over.store(true, Ordering::Release);
+    });
+    println!("{count} times, {tally:?}");
+    let whole = fetch(
+        hostile.addr,
+        "GET",
+        &format!("/nar/{}.nar", hash_part(path)),
+        "",
+    );
+    assert!(whole.status == 200 && whole.is_complete && whole.body == nar);
+    assert!(count >= 3, "{count}");
+    tally.broken.into_inner() + tally.refused.into_inner()
+}
+
+struct OnDrop<'a>(&'a AtomicBool);
+
+impl Drop for OnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// A store with a tree that takes a while, served from its files every time.
+fn of_tree() -> (Hostile, String) {
+    let (hostile, path) = Hostile::with(&["--nar-cache-size", "0"], |store| {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = dir.path().join("tree");
+        for number in 0..30 {
+            let folder = tree.join(format!("d{number:02}"));
+            fs::create_dir_all(&folder).unwrap();
+            for name in ["a", "file", "z"] {
+                fs::write(folder.join(name), vec![b'x'; FILE_LEN]).unwrap();
+            }
+        }
+        store.add(&tree)
+    });
+    (hostile, path)
+}
+
+/// Swaps one thing with another, all the time.
+#[track_caller]
+fn swapped(harms: &[Harm<'_>]) {
+    let (hostile, path) = of_tree();
+    let real = hostile.store.real(&path);
+    let nar = dump(&hostile.store, &real);
+    let (elsewhere, _) = canary(&hostile.store, FILE_LEN);
+    // The whole tree again, with other contents.
+    output(
+        Command::new("cp")
+            .arg("-a")
+            .arg(&real)
+            .arg(elsewhere.join("tree")),
+    );
+    for number in 0..30 {
+        let folder = elsewhere.join(format!("tree/d{number:02}"));
+        output(Command::new("cp").arg(elsewhere.join("file")).arg(folder));
+    }
+    let mut harmed = 0;
+    for harm in harms {
+        let at: std::path::PathBuf = real.join(harm.place).components().collect();
+        let (away, other) = (
+            hostile.store.root().join("away"),
+            hostile.store.root().join("other"),
+        );
+        if !(harm.make)(&other, &elsewhere) {
+            continue;
+        }
+        println!("{}", harm.what);
+        harmed += while_harmed(&hostile, &path, &nar, &|| {
+            fs::rename(&at, &away).unwrap();
+            fs::rename(&other, &at).unwrap();
+            std::thread::yield_now();
+            fs::rename(&at, &other).unwrap();
+            fs::rename(&away, &at).unwrap();
+            std::thread::sleep(Duration::from_micros(300));
+        });
+        output(Command::new("rm").arg("-rf").arg(&other));
+    }
+    assert!(harmed > 0, "nothing was hit");
+    let (lines, _) = hostile.end();
+    assert!(lines.len() < 200, "{} lines", lines.len());
+}
+
+#[test]
+fn links_that_come_and_go() {
+    swapped(&[
+        Harm {
+            what: "a directory and a link to another one with the same names",
+            place: "d15",
+            make: &|at, elsewhere| symlink(elsewhere, at).is_ok(),
+        },
+        Harm {
+            what: "a file and a link to another one of the same size",
+            place: "d15/file",
+            make: &|at, elsewhere| symlink(elsewhere.join("file"), at).is_ok(),
+        },
+        Harm {
+            what: "the path and a link to a tree of the same form",
+            place: "",
+            make: &|at, elsewhere| symlink(elsewhere.join("tree"), at).is_ok(),
+        },
+    ]);
+}
+
+#[test]
+fn things_that_come_and_go() {
+    swapped(&[
+        Harm {
+            what: "a file and a pipe",
+            place: "d15/file",
+            make: &|at, _| mknod(at, &["p"]),
+        },
+        Harm {
+            what: "a file and a device without an end",
+            place: "d15/file",
+            make: &|at, _| mknod(at, &["c", "1", "5"]),
+        },
+        Harm {
+            what: "a directory and a file",
+            place: "d15",
+            make: &|at, _| fs::write(at, vec![b'x'; FILE_LEN]).is_ok(),
+        },
+        Harm {
+            what: "a path and nothing but a directory",
+            place: "",
+            make: &|at, _| fs::create_dir(at).is_ok(),
+        },
+    ]);
+}
+
+#[test]
+fn files_that_grow_and_shrink_and_others_beside_them() {
+    let (hostile, path) = of_tree();
+    let real = hostile.store.real(&path);
+    let nar = dump(&hostile.store, &real);
+    let (file, other) = (real.join("d15/file"), hostile.store.root().join("other"));
+    let harmed = while_harmed(&hostile, &path, &nar, &|| {
+        let changed = fs::File::options().write(true).open(&file).unwrap();
+        for len in [10, 1 << 30, 100] {
+            changed.set_len(len).unwrap();
+        }
+        // At no time is it as long as it should be, and another.
+        fs::write(&other, vec![b'x'; FILE_LEN]).unwrap();
+        // Without replacing one by the other, for which some file systems wait for the disk.
+        fs::remove_file(&file).unwrap();
+        fs::rename(&other, &file).unwrap();
+    });
+    assert!(harmed > 0, "nothing was hit");
+    // The order in which the kernel tells names, and whether it tells them twice, changes.
+    while_harmed(&hostile, &path, &nar, &|| {
+        let names: Vec<_> = (0..50)
+            .map(|number| real.join(format!("d15/new{number}")))
+            .collect();
+        names.iter().for_each(|name| fs::write(name, "").unwrap());
+        names.iter().for_each(|name| fs::remove_file(name).unwrap());
+        std::thread::sleep(Duration::from_millis(1));
+    });
+    hostile.end();
+}

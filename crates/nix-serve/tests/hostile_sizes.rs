@@ -1,0 +1,201 @@
+//! Trees of any form: deeper than a path may be long, wider than anybody wants, longer than any disk.
+//! They cost what they are, and others nothing.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::print_stdout, reason = "says how long it took")]
+
+mod support;
+mod support_hostile;
+mod support_process;
+
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use rustix::fs::{Mode, OFlags};
+use samovar_nix::nar::Encoder;
+use sha2::{Digest, Sha256};
+use support::connection::{Connection, announced};
+use support::{hash_part, output};
+use support_hostile::{Hostile, dump, fetch, register_row};
+
+/// Directories in each other: twice as many as a path has bytes.
+const DEPTH: usize = 8192;
+
+/// Entries of one directory; more with this variable.
+const WIDTH: usize = 30_000;
+const WIDTH_VARIABLE: &str = "SAMOVAR_TEST_ENTRIES";
+
+const TEBIBYTE: u64 = 1 << 40;
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Removes what is deeper than others go.
+struct Removed(PathBuf);
+
+impl Drop for Removed {
+    fn drop(&mut self) {
+        output(Command::new("rm").arg("-rf").arg(&self.0));
+    }
+}
+
+fn make_deep(root: &Path) {
+    fs::create_dir(root).unwrap();
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    let mut directory = rustix::fs::open(root, flags, Mode::empty()).unwrap();
+    for _ in 1..DEPTH {
+        rustix::fs::mkdirat(&directory, "d", Mode::RWXU).unwrap();
+        directory = rustix::fs::openat(&directory, "d", flags, Mode::empty()).unwrap();
+    }
+    let flags = OFlags::CREATE | OFlags::WRONLY;
+    let file = rustix::fs::openat(&directory, "file", flags, Mode::RUSR).unwrap();
+    assert_eq!(rustix::io::write(&file, b"deep").unwrap(), 4);
+}
+
+fn deep_nar() -> Vec<u8> {
+    let (mut encoder, mut nar) = (Encoder::new(), Vec::new());
+    encoder.begin(&mut nar).unwrap();
+    for level in 1..=DEPTH {
+        encoder.begin_directory(&mut nar).unwrap();
+        let name: &[u8] = if level == DEPTH { b"file" } else { b"d" };
+        encoder.entry(&mut nar, name).unwrap();
+    }
+    encoder.file(&mut nar, false, 4).unwrap();
+    nar.extend_from_slice(b"deep");
+    encoder.end_file(&mut nar).unwrap();
+    for _ in 0..DEPTH {
+        encoder.end_entry(&mut nar).unwrap();
+        encoder.end_directory(&mut nar).unwrap();
+    }
+    encoder.finish().unwrap();
+    nar
+}
+
+/// No Nix can make or read such a tree: its paths are too long for the kernel.
+#[test]
+fn deeper_than_a_path_is_long() {
+    let nar = deep_nar();
+    let (hostile, path) = Hostile::with(&["--nar-cache-size", "0"], |store| {
+        let path = format!("/nix/store/{}-deep", "3".repeat(32));
+        make_deep(&store.real(&path));
+        let hash: [u8; 32] = Sha256::digest(&nar).into();
+        register_row(store, &path, &hex(&hash), nar.len() as u64);
+        path
+    });
+    let _removed = Removed(hostile.store.real(&path));
+    let hash = hash_part(&path);
+    for _ in 0..2 {
+        let whole = fetch(hostile.addr, "GET", &format!("/nar/{hash}.nar"), "");
+        assert!(whole.status == 200 && whole.is_complete && whole.body == nar);
+        let half = nar.len() / 2;
+        let range = format!("Range: bytes={half}-\r\n");
+        let range = fetch(hostile.addr, "GET", &format!("/nar/{hash}.nar"), &range);
+        assert!(range.status == 206 && range.body == nar[half..]);
+        let listing = fetch(hostile.addr, "GET", &format!("/{hash}.ls"), "");
+        assert!(listing.status == 200 && listing.is_complete);
+        let text = String::from_utf8(listing.body).unwrap();
+        assert_eq!(text.matches("{\"d\":").count(), DEPTH - 1);
+    }
+    let (_, used) = hostile.end();
+    assert!(used.memory_kb < 32 << 10, "{used:?}");
+}
+
+#[test]
+fn a_directory_of_very_many_entries() {
+    let width = std::env::var(WIDTH_VARIABLE).map_or(WIDTH, |width| width.parse().unwrap());
+    let (hostile, path) = Hostile::with(&["--nar-cache-size", "0"], |store| {
+        let path = format!("/nix/store/{}-wide", "4".repeat(32));
+        let real = store.real(&path);
+        fs::create_dir(&real).unwrap();
+        for number in 0..width {
+            let name = real.join(number.to_string());
+            // Links are cheaper to make; a file may have some 65,000.
+            match number % 60_000 {
+                0 => fs::write(name, "").unwrap(),
+                nth => fs::hard_link(real.join((number - nth).to_string()), name).unwrap(),
+            }
+        }
+        store.register(&path);
+        path
+    });
+    let hash = hash_part(&path);
+    let nar = dump(&hostile.store, &hostile.store.real(&path));
+    for _ in 0..2 {
+        let start = Instant::now();
+        let whole = fetch(hostile.addr, "GET", &format!("/nar/{hash}.nar"), "");
+        println!("{width} entries in {:?}", start.elapsed());
+        assert!(whole.status == 200 && whole.is_complete && whole.body == nar);
+    }
+    // Three at once.
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let listing = fetch(hostile.addr, "GET", &format!("/{hash}.ls"), "");
+                assert!(listing.status == 200 && listing.is_complete);
+            });
+        }
+    });
+    let (_, used) = hostile.end();
+    // 40 bytes and the name, for each directory that is being walked through, and the plan.
+    let bound = (32 << 10) + 4 * width as u64 * 150 / 1024;
+    assert!(used.memory_kb < bound, "{used:?}");
+}
+
+/// The contents are a hole; whoever registered it says what it is.
+#[test]
+fn a_file_of_a_tebibyte() {
+    let mut encoder = Encoder::new();
+    let mut start = Vec::new();
+    encoder.begin(&mut start).unwrap();
+    encoder.file(&mut start, false, TEBIBYTE).unwrap();
+    let mut framing = start.clone();
+    encoder.end_file(&mut framing).unwrap();
+    let nar_size = encoder.finish().unwrap();
+    let (hostile, paths) = Hostile::new(|store| {
+        // As long as registered, and not nearly.
+        [("5", nar_size), ("6", 100_000), ("7", 1000)].map(|(digit, size)| {
+            let path = format!("/nix/store/{}-long", digit.repeat(32));
+            let file = fs::File::create(store.real(&path)).unwrap();
+            file.set_len(TEBIBYTE).unwrap();
+            register_row(store, &path, &"0".repeat(64), size);
+            path
+        })
+    });
+    let url = |path: &str| format!("/nar/{}.nar", hash_part(path));
+    let mut connection = Connection::open(hostile.addr);
+    let answer = connection.begin("GET", &url(&paths[0]), &[]);
+    assert_eq!((answer.status, announced(&answer)), (200, nar_size));
+    // As much as anybody wants of it.
+    let mut bytes = vec![0; 64 << 20];
+    connection.reader().read_exact(&mut bytes).unwrap();
+    assert!(bytes.starts_with(&start) && bytes[start.len()..].iter().all(|byte| *byte == 0));
+    drop(connection);
+    let last = format!("Range: bytes={}-\r\n", nar_size - 1000);
+    let last = fetch(hostile.addr, "GET", &url(&paths[0]), &last);
+    assert!(last.status == 206 && last.is_complete && last.body.len() == 1000);
+    let listing = fetch(
+        hostile.addr,
+        "GET",
+        &format!("/{}.ls", hash_part(&paths[0])),
+        "",
+    );
+    let listing = String::from_utf8(listing.body).unwrap();
+    assert!(
+        listing.contains(&format!("\"size\":{TEBIBYTE}")),
+        "{listing}"
+    );
+    for path in &paths[1..] {
+        for field in ["", "Range: bytes=500-\r\n"] {
+            let outcome = fetch(hostile.addr, "GET", &url(path), field);
+            assert!(outcome.status == 503 || !outcome.is_complete, "{outcome:?}");
+            assert!(outcome.body.len() < 110_000);
+        }
+    }
+    let (_, used) = hostile.end();
+    assert!(used.memory_kb < 32 << 10, "{used:?}");
+    assert!(used.cpu_seconds < 5.0, "{used:?}");
+}
