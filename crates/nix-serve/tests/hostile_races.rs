@@ -18,7 +18,8 @@ use std::time::{Duration, Instant};
 use support::{hash_part, output};
 use support_hostile::{Hostile, canary, dump, fetch, holds_canary, may};
 
-const FILE_LEN: usize = 8000;
+/// So that all of them are more than a mebibyte: smaller trees are not remembered.
+const FILE_LEN: usize = 12_000;
 
 /// How long each kind of harm is done.
 const TIME: Duration = Duration::from_millis(1200);
