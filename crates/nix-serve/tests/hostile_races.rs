@@ -1,5 +1,5 @@
-//! A store that is changed under a server's hands, again and again, by somebody who means harm: what
-//! ends well is what was registered, nothing outside is ever sent, and nobody waits.
+//! A store that is changed under a server's hands, again and again, by somebody who means harm:
+//! what ends well is what was registered, nothing outside is ever sent, and nobody waits.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "says how often what happened")]

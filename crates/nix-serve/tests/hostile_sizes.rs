@@ -1,8 +1,7 @@
-//! Trees of any form: deeper than a path may be long, wider than anybody wants, longer than any disk.
-//! They cost what they are, and others nothing.
+//! Trees of any form: deeper than a path may be long, wider than anybody wants, longer than any
+//! disk. They cost what they are, and others nothing.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![expect(clippy::print_stdout, reason = "says how long it took")]
 
 mod support;
 mod support_hostile;
