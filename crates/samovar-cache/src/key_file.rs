@@ -5,6 +5,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Mode, OFlags};
 use samovar_nix::SecretKey;
 use zeroize::Zeroizing;
 
@@ -74,8 +75,18 @@ pub fn load_key(path: &Path) -> Result<LoadedKey, KeyFileError> {
         io::ErrorKind::PermissionDenied => KeyFileError::PermissionDenied(path.to_owned()),
         _ => KeyFileError::Io(path.to_owned(), error),
     };
-    let file = File::open(path).map_err(failed)?;
-    let mode = file.metadata().map_err(failed)?.mode();
+    // To open a pipe that nobody writes to would be to wait for ever, at a reload too.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let file = rustix::fs::open(path, flags, Mode::empty());
+    let file = File::from(file.map_err(|errno| failed(errno.into()))?);
+    let metadata = file.metadata().map_err(failed)?;
+    if !metadata.is_file() {
+        return Err(failed(io::Error::other("it is no regular file")));
+    }
+    if metadata.len() > FILE_LEN_MAX {
+        return Err(KeyFileError::Malformed(path.to_owned()));
+    }
+    let mode = metadata.mode();
     let mut text = Zeroizing::new(String::new());
     match file.take(FILE_LEN_MAX).read_to_string(&mut text) {
         Ok(_) => {}

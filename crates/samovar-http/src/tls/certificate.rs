@@ -1,9 +1,12 @@
 //! A certificate, its key, and where both come from.
 
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use rustix::fs::{Mode, OFlags};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::{Error as PemError, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -12,6 +15,9 @@ use rustls::{Error, InconsistentKeys};
 
 use super::error::{Place, TlsError, TlsErrorKind};
 use super::validity::validity;
+
+/// A PEM file larger than this is something else, in bytes. A chain is some kilobytes.
+const FILE_LEN_MAX: u64 = 1 << 20;
 
 /// PEM text, kept as where it is: a reload reads it again.
 #[derive(Clone)]
@@ -35,7 +41,7 @@ impl Pem {
     fn read(&self) -> Result<Arc<[u8]>, TlsError> {
         match self {
             Self::Memory(bytes) => Ok(Arc::clone(bytes)),
-            Self::File(path) => match std::fs::read(path) {
+            Self::File(path) => match read_file(path) {
                 Ok(bytes) => Ok(bytes.into()),
                 Err(error) => Err(self.place().error(TlsErrorKind::Unreadable(error))),
             },
@@ -65,6 +71,23 @@ impl Pem {
     fn syntax(&self, error: &PemError) -> TlsError {
         self.place().error(TlsErrorKind::NotPem(error.to_string()))
     }
+}
+
+/// Reads a regular file. To open a pipe that nobody writes to would be to wait for ever, at a
+/// reload too.
+fn read_file(path: &Path) -> io::Result<Vec<u8>> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(io::Error::other("it is no regular file"));
+    }
+    let mut bytes = Vec::new();
+    file.take(FILE_LEN_MAX + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > FILE_LEN_MAX {
+        return Err(io::Error::other("it is larger than 1 MiB"));
+    }
+    Ok(bytes)
 }
 
 impl std::fmt::Debug for Pem {
