@@ -145,6 +145,24 @@ fn a_drain_finishes_what_is_under_way() {
     drain.join().unwrap();
 }
 
+/// A client whose first stream is refused may not know that another connection would help.
+#[test]
+fn a_drain_answers_who_has_just_connected() {
+    let (server, addr) = serve(App::new(), |builder| builder.io_threads(1));
+    let mut fresh = Raw::connect(addr);
+    let mut idle = Client::connect(addr);
+    assert_eq!(idle.ask(get("/inline")).status(), 200);
+    let drain = std::thread::spawn(move || server.drain(Duration::from_secs(20)));
+    assert!(idle.wait_for_end().is_ok());
+    let request = [wire::GET, b""].concat();
+    fresh.send(&frame(wire::HEADERS, 5, 1, &request));
+    let first = fresh.until(|frame| matches!(frame.kind, wire::HEADERS | wire::GOAWAY));
+    assert_eq!(first.unwrap().kind, wire::HEADERS);
+    assert_eq!(fresh.goaway_code(), 0);
+    drop(fresh);
+    drain.join().unwrap();
+}
+
 #[test]
 fn a_connection_has_so_many_requests() {
     let limits = Limits {

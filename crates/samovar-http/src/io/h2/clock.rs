@@ -62,7 +62,11 @@ impl<S: Service> IoThread<S> {
         }
         let is_idle = conn.session.stream_count() == 0;
         let is_stale = is_idle && waited(conn.since) >= idle_time;
-        if (is_stale || self.drain_by.is_some()) && conn.leaving_since.is_none() {
+        // Whoever has just connected is about to send, also to a server that is leaving, and may
+        // not know what to do with a refusal of its first stream.
+        let is_fresh = conn.opened_count == 0 && waited(conn.since) < linger_time;
+        let is_draining = self.drain_by.is_some() && !is_fresh;
+        if (is_stale || is_draining) && conn.leaving_since.is_none() {
             self.leave(conn);
             return self.step_h2(conn, Edges::default());
         }
