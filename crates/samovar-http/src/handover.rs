@@ -5,7 +5,9 @@
 //! lost. When the new one serves, it [releases](Predecessor::release) the old one, which drains. If
 //! the new one fails before that, the old one serves on as if nothing had been.
 //!
-//! Only a process of the same user is given anything.
+//! Only a process of the same user is given anything. A program that starts its successor itself
+//! needs no path: it [gives](give) its sockets through one end of a pair of sockets, and the
+//! successor [takes](take_from) them from the other.
 //!
 //! ```no_run
 //! # fn main() -> std::io::Result<()> {
@@ -111,7 +113,7 @@ impl Offer {
         loop {
             let (stream, _) = self.listener.accept()?;
             // A successor that fails is no reason to stop offering.
-            if matches!(hand_over(stream, &server.listening()?), Ok(true)) {
+            if matches!(give(&stream, server), Ok(true)) {
                 return Ok(());
             }
         }
@@ -131,9 +133,20 @@ impl Drop for Offer {
     }
 }
 
-/// Sends the sockets and waits for the successor; `false` if it has given up.
-fn hand_over(mut stream: UnixStream, listeners: &[Vec<OwnedFd>]) -> io::Result<bool> {
-    if sockopt::socket_peercred(&stream)?.uid != rustix::process::getuid() {
+/// Sends the sockets of `server` to the successor at the other end of `stream`, and waits until it
+/// [serves](Predecessor::release); `false` if it has given up. The server goes on meanwhile; what
+/// is left to do is to drain it.
+///
+/// # Errors
+///
+/// Those of the system; `WouldBlock` if `stream` has a time limit for reading and the successor is
+/// not ready by then.
+pub fn give<S: Service>(stream: &UnixStream, server: &Server<S>) -> io::Result<bool> {
+    hand_over(stream, &server.listening()?)
+}
+
+fn hand_over(mut stream: &UnixStream, listeners: &[Vec<OwnedFd>]) -> io::Result<bool> {
+    if sockopt::socket_peercred(stream)?.uid != rustix::process::getuid() {
         return Ok(false);
     }
     stream.set_write_timeout(Some(PATIENCE))?;
@@ -151,7 +164,7 @@ fn hand_over(mut stream: UnixStream, listeners: &[Vec<OwnedFd>]) -> io::Result<b
         return Err(too_many());
     }
     let flags = SendFlags::NOSIGNAL;
-    rustix::net::sendmsg(&stream, &[IoSlice::new(&message)], &mut ancillary, flags)?;
+    rustix::net::sendmsg(stream, &[IoSlice::new(&message)], &mut ancillary, flags)?;
     // How long a successor needs to start is not known. It may also die, which ends the stream.
     let mut answer = [0];
     Ok(stream.read(&mut answer)? == 1 && answer == [READY])
@@ -164,7 +177,7 @@ fn too_many() -> io::Error {
     )
 }
 
-/// The process that served until now; made by [`take`]. Dropping it without
+/// The process that served until now; made by [`take`] and [`take_from`]. Dropping it without
 /// [`release`](Self::release) leaves the older process in charge.
 #[derive(Debug)]
 pub struct Predecessor(UnixStream);
@@ -199,6 +212,15 @@ pub fn take(path: &Path) -> io::Result<Option<(Vec<Listener>, Predecessor)>> {
         }
         Err(error) => return Err(error),
     };
+    take_from(stream).map(Some)
+}
+
+/// As [`take`], from a predecessor that [gives](give) at the other end of `stream`.
+///
+/// # Errors
+///
+/// As [`take`].
+pub fn take_from(stream: UnixStream) -> io::Result<(Vec<Listener>, Predecessor)> {
     stream.set_read_timeout(Some(PATIENCE))?;
     let mut message = [0; DESCRIPTORS_MAX + 1];
     let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
@@ -225,7 +247,7 @@ pub fn take(path: &Path) -> io::Result<Option<(Vec<Listener>, Predecessor)>> {
     if descriptors.next().is_some() {
         return Err(not_understood());
     }
-    Ok(Some((listeners, Predecessor(stream))))
+    Ok((listeners, Predecessor(stream)))
 }
 
 fn not_understood() -> io::Error {

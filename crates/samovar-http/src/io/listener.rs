@@ -1,11 +1,15 @@
 //! Sockets that connections arrive on.
 
+use std::ffi::OsStr;
+use std::fs::{File, TryLockError};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
@@ -85,13 +89,12 @@ impl Listener {
     }
 
     fn bind(address: Address) -> io::Result<Self> {
-        if address.addr.port() != 0 && !address.is_shared {
-            // A socket without SO_REUSEPORT cannot share a port, so this finds a second server,
-            // which otherwise would silently take half of the connections.
-            drop(tcp_socket(address, false)?);
-        }
-        let socket = tcp_socket(address, true)?;
+        // Without SO_REUSEPORT only one can listen on a port, also of two that start at the same
+        // moment: a second server would silently take half of the connections.
+        let socket = tcp_socket(address, address.is_shared)?;
         rustix::net::listen(&socket, backlog_number(address.backlog))?;
+        // From here on for the further sockets of this one.
+        sockopt::set_socket_reuseport(&socket, true)?;
         let addr = SocketAddr::try_from(rustix::net::getsockname(&socket)?)?;
         Ok(Self {
             sockets: vec![socket],
@@ -108,6 +111,7 @@ impl Listener {
     /// `AddrInUse` if a server answers there; `AlreadyExists` if the path is something other than
     /// a socket; others as the system gives them.
     pub fn unix(path: &Path, backlog: u32) -> io::Result<Self> {
+        let _lock = lock_directory(path);
         if let Ok(metadata) = std::fs::symlink_metadata(path) {
             if !metadata.file_type().is_socket() {
                 return Err(io::Error::new(
@@ -203,6 +207,15 @@ impl Listener {
         SocketAddr::try_from(rustix::net::getsockname(socket).ok()?).ok()
     }
 
+    /// The path that it was bound to, for a unix socket with a file.
+    pub fn path(&self) -> Option<PathBuf> {
+        let socket = self.sockets.first()?;
+        let address = SocketAddrUnix::try_from(rustix::net::getsockname(socket).ok()?).ok()?;
+        address
+            .path_bytes()
+            .map(|path| OsStr::from_bytes(path).into())
+    }
+
     /// The sockets of each of `count` threads. Every socket has a thread, because connections may
     /// wait on each; a thread without one shares another's. And a copy of every socket.
     pub(crate) fn into_sockets(
@@ -254,6 +267,27 @@ pub(crate) struct Socket {
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+}
+
+/// How long the directory of a unix socket may be locked by somebody else.
+const LOCK_TIME: Duration = Duration::from_secs(1);
+
+/// Lets nobody else look for a server at a path in this directory and replace the socket: one that
+/// has started at the same moment and is bound, but does not listen yet, looks like a dead one.
+/// None if that cannot be, because anybody may hold a lock on a directory such as `/tmp` for ever.
+fn lock_directory(path: &Path) -> Option<File> {
+    let parent = path.parent().filter(|parent| *parent != Path::new(""));
+    let directory = File::open(parent.unwrap_or(Path::new("."))).ok()?;
+    let start = Instant::now();
+    loop {
+        match directory.try_lock() {
+            Ok(()) => return Some(directory),
+            Err(TryLockError::WouldBlock) if start.elapsed() < LOCK_TIME => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Err(_) => return None,
+        }
     }
 }
 
