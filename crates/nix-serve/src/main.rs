@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use nix_serve::cli::{CliError, Invocation, Options, Warning, help, parse, version};
 use nix_serve::daemon::{Role, launch};
 use nix_serve::environment::Environment;
-use nix_serve::server;
+use nix_serve::server::{self, Predecessor};
 
 fn main() -> ExitCode {
     match parse(std::env::args_os().skip(1)) {
@@ -33,7 +33,12 @@ fn main() -> ExitCode {
 
 fn start(options: &Options, warnings: &[Warning]) -> anyhow::Result<ExitCode> {
     let environment = Environment::of_process();
-    let role = Role::of_process(options.daemonize)?;
+    let predecessor = Predecessor::of_process()?;
+    let role = match &predecessor {
+        // Whoever hands over is there already.
+        Some(_) => Role::of_successor(options.daemonize)?,
+        None => Role::of_process(options.daemonize)?,
+    };
     if let Role::Launcher = role {
         // The process in the background says what there is to say.
         return Ok(ExitCode::from(launch(std::env::args_os().skip(1))?));
@@ -45,7 +50,7 @@ fn start(options: &Options, warnings: &[Warning]) -> anyhow::Result<ExitCode> {
     let remarks = warnings.iter().map(ToString::to_string);
     let remarks = remarks.chain(environment.warnings.iter().map(ToString::to_string));
     let remarks: Vec<String> = remarks.collect();
-    server::run(options, &environment, &remarks, background)?;
+    server::run(options, &environment, &remarks, background, predecessor)?;
     Ok(ExitCode::SUCCESS)
 }
 

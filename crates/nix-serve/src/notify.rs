@@ -33,6 +33,11 @@ pub fn stopping() {
     send(&[NotifyState::Stopping]);
 }
 
+/// Says that process `pid` serves from now on, and is whose end is the service's.
+pub fn main_process(pid: u32) {
+    send(&[NotifyState::MainPid(pid)]);
+}
+
 /// Says in words what the server is doing; shown by `systemctl status`.
 pub fn status(text: &str) {
     send(&[NotifyState::Status(&text.replace(char::is_control, " "))]);

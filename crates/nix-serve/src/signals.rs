@@ -4,6 +4,7 @@
 //! | --- | --- | --- |
 //! | HUP | [`Signal::Reload`] | replaces its workers; keys stay, as the application is preloaded |
 //! | USR1 | [`Signal::ReopenLogs`] | ends (as in nginx and Apache here, for log rotation) |
+//! | USR2 | [`Signal::Upgrade`] | ends (as in nginx here) |
 //! | QUIT | [`Signal::Drain`] | the same |
 //! | TERM, INT | [`Signal::Stop`] | the same |
 //! | TTIN, TTOU | [`Signal::ChangeWorkers`] | one worker more, or less |
@@ -14,7 +15,9 @@
 use std::io;
 use std::thread;
 
-use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTTIN, SIGTTOU, SIGUSR1};
+use signal_hook::consts::signal::{
+    SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTTIN, SIGTTOU, SIGUSR1, SIGUSR2,
+};
 use signal_hook::iterator::{Handle, Signals};
 
 /// What somebody wants of the server.
@@ -24,6 +27,8 @@ pub enum Signal {
     Reload,
     /// Open logs anew.
     ReopenLogs,
+    /// Start the executable anew, give it the sockets, and end as with [`Signal::Drain`].
+    Upgrade,
     /// Accept nothing more, finish what is running, end.
     Drain,
     /// End now.
@@ -50,7 +55,9 @@ pub struct SignalThread {
 pub fn listen(
     mut deliver: impl FnMut(Signal) -> bool + Send + 'static,
 ) -> io::Result<SignalThread> {
-    let mut signals = Signals::new([SIGHUP, SIGUSR1, SIGQUIT, SIGTERM, SIGINT, SIGTTIN, SIGTTOU])?;
+    let mut signals = Signals::new([
+        SIGHUP, SIGUSR1, SIGUSR2, SIGQUIT, SIGTERM, SIGINT, SIGTTIN, SIGTTOU,
+    ])?;
     let handle = signals.handle();
     thread::Builder::new()
         .name("signals".to_owned())
@@ -64,6 +71,7 @@ fn meaning(number: i32) -> Option<Signal> {
     Some(match number {
         SIGHUP => Signal::Reload,
         SIGUSR1 => Signal::ReopenLogs,
+        SIGUSR2 => Signal::Upgrade,
         SIGQUIT => Signal::Drain,
         SIGTERM | SIGINT => Signal::Stop,
         SIGTTIN | SIGTTOU => Signal::ChangeWorkers,
@@ -97,6 +105,7 @@ mod tests {
         };
         check(Number::HUP, Signal::Reload);
         check(Number::USR1, Signal::ReopenLogs);
+        check(Number::USR2, Signal::Upgrade);
         check(Number::QUIT, Signal::Drain);
         check(Number::TERM, Signal::Stop);
         check(Number::INT, Signal::Stop);

@@ -17,6 +17,7 @@ use std::env;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -72,13 +73,29 @@ impl Role {
             .ok()
             .and_then(|number| number.parse::<u32>().ok());
         if launcher == Some(std::os::unix::process::parent_id()) {
-            rustix::process::setsid().map_err(|errno| DaemonError::Session(errno.into()))?;
-            return Ok(Self::Background(Background { _private: () }));
+            return Self::background();
         }
         if env::var("LISTEN_PID").is_ok_and(|pid| pid == std::process::id().to_string()) {
             return Err(DaemonError::SocketActivation);
         }
         Ok(Self::Launcher)
+    }
+
+    /// The part of a process that takes over from a running one.
+    ///
+    /// # Errors
+    ///
+    /// [`DaemonError::Session`].
+    pub fn of_successor(daemonize: bool) -> Result<Self, DaemonError> {
+        match daemonize {
+            true => Self::background(),
+            false => Ok(Self::Foreground),
+        }
+    }
+
+    fn background() -> Result<Self, DaemonError> {
+        rustix::process::setsid().map_err(|errno| DaemonError::Session(errno.into()))?;
+        Ok(Self::Background(Background { _private: () }))
     }
 }
 
@@ -92,7 +109,12 @@ impl Role {
 /// [`DaemonError::Start`]
 pub fn launch(arguments: impl IntoIterator<Item = OsString>) -> Result<u8, DaemonError> {
     let executable = env::current_exe().map_err(DaemonError::Start)?;
+    let name = env::args_os()
+        .next()
+        .unwrap_or_else(|| executable.clone().into());
     let mut child = Command::new(executable)
+        // An upgrade starts what is at this path by then.
+        .arg0(name)
         .args(arguments)
         .env(VARIABLE, std::process::id().to_string())
         .stdin(Stdio::null())

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, test_kill_process};
 
@@ -11,6 +12,13 @@ use rustix::process::{Pid, test_kill_process};
 pub struct PidFile {
     path: PathBuf,
     content: String,
+}
+
+/// A pid file that is written and not yet in its place; removed if it never gets there.
+#[derive(Debug)]
+pub struct Prepared {
+    beside: PathBuf,
+    pid_file: PidFile,
 }
 
 /// Why there is no pid file.
@@ -51,22 +59,44 @@ impl PidFile {
     /// `Net::Server` 2.014, `Net::Server::Daemonize::check_pid_file`, which refuses whatever
     /// process it is.
     pub fn write(path: &Path) -> Result<Self, PidFileError> {
+        let _lock = lock_directory(path);
+        Self::prepare(path, None)?.put()
+    }
+
+    /// As [`write`](Self::write), but all that can fail comes now, and [`Prepared::put`] is left to
+    /// do. The file may name the living process `predecessor`, whose work this one takes over.
+    ///
+    /// # Errors
+    ///
+    /// As [`write`](Self::write).
+    pub fn prepare(path: &Path, predecessor: Option<u32>) -> Result<Prepared, PidFileError> {
         let failed = |source| PidFileError::Io {
             path: path.to_owned(),
             source,
         };
-        if let Some(pid) = running(path).map_err(failed)? {
+        let other = running(path).map_err(failed)?;
+        let other = other.filter(|pid| u32::try_from(*pid).ok() != predecessor);
+        if let Some(pid) = other {
             return Err(PidFileError::Running {
                 path: path.to_owned(),
                 pid,
             });
         }
-        let content = format!("{}\n", std::process::id());
-        replace(path, content.as_bytes()).map_err(failed)?;
-        Ok(Self {
-            path: path.to_owned(),
-            content,
-        })
+        let mut beside = path.as_os_str().to_owned();
+        beside.push(format!(".{}", std::process::id()));
+        // Left behind by a namesake of ours that was killed in between.
+        fs::remove_file(&beside).ok();
+        let prepared = Prepared {
+            beside: beside.into(),
+            pid_file: Self {
+                path: path.to_owned(),
+                content: format!("{}\n", std::process::id()),
+            },
+        };
+        fs::File::create_new(&prepared.beside)
+            .and_then(|mut file| file.write_all(prepared.pid_file.content.as_bytes()))
+            .map_err(failed)?;
+        Ok(prepared)
     }
 
     /// Removes the file, if it is still the one we wrote.
@@ -84,18 +114,51 @@ impl PidFile {
     }
 }
 
-fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(format!(".{}", std::process::id()));
-    // Left behind by a namesake of ours that was killed in between.
-    fs::remove_file(&beside).ok();
-    let written = fs::File::create_new(&beside)
-        .and_then(|mut file| file.write_all(content))
-        .and_then(|()| fs::rename(&beside, path));
-    if written.is_err() {
-        fs::remove_file(&beside).ok();
+impl Prepared {
+    /// Puts it in its place.
+    ///
+    /// # Errors
+    ///
+    /// [`PidFileError::Io`]
+    pub fn put(self) -> Result<PidFile, PidFileError> {
+        match fs::rename(&self.beside, &self.pid_file.path) {
+            Ok(()) => Ok(PidFile {
+                path: self.pid_file.path.clone(),
+                content: self.pid_file.content.clone(),
+            }),
+            Err(source) => Err(PidFileError::Io {
+                path: self.pid_file.path.clone(),
+                source,
+            }),
+        }
     }
-    written
+}
+
+impl Drop for Prepared {
+    fn drop(&mut self) {
+        // After `put` there is nothing at this place.
+        fs::remove_file(&self.beside).ok();
+    }
+}
+
+/// How long the file's directory may be locked by somebody else.
+const LOCK_TIME: Duration = Duration::from_secs(1);
+
+/// Of two that start at the same moment, one finds the other's number. Without the lock, if it is
+/// not to be had: anybody may hold that of a directory such as `/tmp` for ever.
+fn lock_directory(path: &Path) -> Option<fs::File> {
+    let parent = path.parent().filter(|parent| *parent != Path::new(""));
+    let directory = fs::File::open(parent.unwrap_or(Path::new("."))).ok()?;
+    let start = Instant::now();
+    loop {
+        match directory.try_lock() {
+            Ok(()) => return Some(directory),
+            Err(fs::TryLockError::WouldBlock) if start.elapsed() < LOCK_TIME => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Err(_) => return None,
+        }
+    }
 }
 
 /// The living server that the file names, if it names one.
@@ -189,6 +252,13 @@ mod tests {
             fs::write(&path, content).expect("writes");
             PidFile::write(&path).expect("replaces");
         }
+    }
+
+    #[test]
+    fn what_is_never_put_in_its_place_leaves_nothing() {
+        let directory = tempfile::tempdir().expect("a directory");
+        drop(PidFile::prepare(&directory.path().join("pid"), None).expect("writes"));
+        assert_eq!(fs::read_dir(directory.path()).expect("lists").count(), 0);
     }
 
     #[test]

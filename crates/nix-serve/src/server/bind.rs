@@ -8,6 +8,7 @@ use anyhow::{Context as _, anyhow, bail};
 use samovar_http::Listener;
 use samovar_http::tls::TlsConfig;
 
+use super::upgrade::Kind;
 use crate::cli::Tls;
 use crate::listener::{Bind, InheritedListener, ListenSpec, TcpAddress, family_missing, inherited};
 use crate::log::ErrorLog;
@@ -48,6 +49,20 @@ pub(super) fn listeners(
     Ok((listeners, files))
 }
 
+/// Those that the running server has handed over.
+pub(super) fn taken(listeners: Vec<(Listener, Kind)>) -> (Vec<Listener>, SocketFiles) {
+    let mut files = SocketFiles::default();
+    let take = |(listener, kind): (Listener, Kind)| {
+        if kind == Kind::OwnFile
+            && let Some(path) = listener.path()
+        {
+            files.add(path);
+        }
+        listener
+    };
+    (listeners.into_iter().map(take).collect(), files)
+}
+
 /// Which listeners speak TLS, and with what.
 pub(super) struct Secure<'a> {
     pub(super) options: &'a Tls,
@@ -69,6 +84,22 @@ struct SocketFile {
 impl SocketFiles {
     pub(super) fn paths(&self) -> impl Iterator<Item = &Path> {
         self.0.iter().map(|file| &*file.path)
+    }
+
+    /// What a successor has to know of a listener.
+    pub(super) fn kind(&self, listener: &Listener) -> Kind {
+        if listener.is_secure() {
+            return Kind::Secure;
+        }
+        match listener.path() {
+            Some(path) if self.paths().any(|own| own == path) => Kind::OwnFile,
+            _ => Kind::Plain,
+        }
+    }
+
+    /// They belong to another process from now on.
+    pub(super) fn leave(&mut self) {
+        self.0.clear();
     }
 
     fn add(&mut self, path: PathBuf) {

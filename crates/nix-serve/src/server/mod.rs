@@ -10,6 +10,7 @@
 //! |---|---|
 //! | HUP | key and certificate read again (bad ones are refused, the old stay), logs opened anew |
 //! | USR1 | logs opened anew, and what was counted since the start is said |
+//! | USR2 | the executable is started anew and takes over; see [`upgrade`] |
 //! | QUIT | no new connections; ends when those there are have their answers |
 //! | TERM, INT | the same, but ends after [`STOP_TIME`]; the second one ends at once |
 
@@ -18,11 +19,12 @@ mod counts;
 mod kept;
 mod observer;
 mod throttle;
+mod upgrade;
 
 use std::num::NonZeroU64;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
@@ -39,6 +41,8 @@ use crate::log::{AccessLog, ErrorLog, Level};
 use crate::notify;
 use crate::signals::{Signal, listen};
 use observer::Logs;
+use upgrade::Successor;
+pub use upgrade::{Predecessor, START_TIME};
 
 /// How long answers under way may go on after TERM.
 pub const STOP_TIME: Duration = Duration::from_secs(10);
@@ -59,6 +63,7 @@ pub fn run(
     environment: &Environment,
     warnings: &[String],
     background: Option<Background>,
+    predecessor: Option<Predecessor>,
 ) -> anyhow::Result<()> {
     let verbosity = match options.is_verbose() || environment.debug {
         true => Level::Debug,
@@ -73,7 +78,7 @@ pub fn run(
     for warning in warnings {
         errors.warning(warning);
     }
-    let outcome = serve(options, environment, background, &errors);
+    let outcome = serve(options, environment, background, predecessor, &errors);
     errors.flush(FLUSH_TIME);
     outcome
 }
@@ -82,6 +87,7 @@ fn serve(
     options: &Options,
     environment: &Environment,
     background: Option<Background>,
+    predecessor: Option<Predecessor>,
     errors: &ErrorLog,
 ) -> anyhow::Result<()> {
     let access = options
@@ -106,18 +112,33 @@ fn serve(
         }),
         None => None,
     };
-    let (mut listeners, socket_files) =
-        bind::listeners(&options.listeners, options.backlog, tls.as_ref(), errors)?;
+    let predecessor_pid = predecessor.as_ref().map(Predecessor::pid);
+    let (mut listeners, mut socket_files, release) = match predecessor {
+        Some(predecessor) => {
+            let taken = predecessor.take(tls.as_ref().map(|tls| &tls.config))?;
+            let (listeners, files) = bind::taken(taken.listeners);
+            (listeners, files, Some(taken.release))
+        }
+        None => {
+            let (specs, backlog) = (&options.listeners, options.backlog);
+            let (listeners, files) = bind::listeners(specs, backlog, tls.as_ref(), errors)?;
+            (listeners, files, None)
+        }
+    };
     for listener in &mut listeners {
         listener
             .spread(cores)
             .context("cannot listen with one socket a thread")?;
     }
-    let pid_file = options
-        .pid_file
-        .as_deref()
-        .map(PidFile::write)
-        .transpose()?;
+    let pid_file = match (&options.pid_file, &release) {
+        (Some(path), None) => Some(PidFile::write(path)?),
+        _ => None,
+    };
+    // It names the running server until this one serves.
+    let next_pid_file = match (&options.pid_file, &release) {
+        (Some(path), Some(_)) => Some(PidFile::prepare(path, predecessor_pid)?),
+        _ => None,
+    };
     if let Some(identity) = &identity {
         identity.assume()?;
     }
@@ -140,6 +161,7 @@ fn serve(
         builder = builder.workers(usize::try_from(workers.get()).unwrap_or(usize::MAX));
     }
     let mut addresses = Vec::new();
+    let kinds: Vec<_> = listeners.iter().map(|one| socket_files.kind(one)).collect();
     for listener in listeners {
         let scheme = if listener.is_secure() {
             "https"
@@ -150,8 +172,9 @@ fn serve(
         builder = builder.listen(listener);
     }
     let (sender, events) = channel();
-    let _signals =
-        listen(move |signal| sender.send(signal).is_ok()).context("cannot catch signals")?;
+    let signals = sender.clone();
+    let _signals = listen(move |signal| signals.send(Event::Signal(signal)).is_ok())
+        .context("cannot catch signals")?;
     let server = Arc::new(builder.start().context("cannot start threads")?);
     let watched = Arc::downgrade(&server);
     let _watchdog = notify::watchdog(move || {
@@ -177,7 +200,15 @@ fn serve(
     if let Some(background) = background {
         background.ready(options.error_log.as_deref())?;
     }
-    notify::ready();
+    let pid_file = match next_pid_file {
+        Some(prepared) => Some(prepared.put()?),
+        None => pid_file,
+    };
+    match release {
+        // The manager listens to the running server, which tells it of this one.
+        Some(release) => release.release().context("the running server is gone")?,
+        None => notify::ready(),
+    }
     server.service().warm_up();
     server
         .service()
@@ -189,7 +220,10 @@ fn serve(
             reload_certificate(tls.options, &tls.config, errors);
         }
     };
-    wait(&server, &events, &reload, &logs);
+    let upgrade = || Successor::start(&server, &kinds, sender.clone());
+    if wait(&server, &events, &reload, &upgrade, &logs) == Ended::TakenOver {
+        socket_files.leave();
+    }
     // To drop it is to wait for its workers, and one may wait for a disk for ever. As far as the
     // kernel lets go of who waits there, it ends with the process.
     std::mem::forget(server);
@@ -212,51 +246,119 @@ fn raise_descriptor_limit() {
     setrlimit(Resource::Nofile, limit).ok();
 }
 
+/// What the main thread waits for.
+#[derive(Debug)]
+enum Event {
+    Signal(Signal),
+    /// Whether the process that was started to take over has done so.
+    Successor(std::io::Result<bool>),
+}
+
+/// Why a server has ended.
+#[derive(Debug, PartialEq, Eq)]
+enum Ended {
+    /// It was told to.
+    Told,
+    /// Another process serves in its place.
+    TakenOver,
+}
+
 /// Lives until it is told to end, and ends.
 fn wait(
     server: &Arc<Server<Cache>>,
-    events: &std::sync::mpsc::Receiver<Signal>,
+    events: &Receiver<Event>,
     reload: &dyn Fn(),
+    upgrade: &dyn Fn() -> anyhow::Result<Successor>,
     logs: &Logs,
-) {
-    let deadline = loop {
+) -> Ended {
+    let mut successor = None;
+    let (deadline, ended) = loop {
         match events.recv() {
-            Ok(Signal::Reload) => {
+            Ok(Event::Signal(Signal::Reload)) => {
                 notify::reloading();
                 reload();
                 notify::ready();
             }
-            Ok(Signal::ReopenLogs) => {
+            Ok(Event::Signal(Signal::ReopenLogs)) => {
                 logs.reopen();
                 logs.say_counts();
             }
-            Ok(Signal::ChangeWorkers) => {
+            Ok(Event::Signal(Signal::ChangeWorkers)) => {
                 logs.errors
                     .info("the number of workers is fixed: --workers sets it at start");
             }
-            Ok(Signal::Drain) => break DRAIN_TIME,
-            // Nobody can tell it to end any more, so it does.
-            Ok(Signal::Stop) | Err(_) => break STOP_TIME,
+            Ok(Event::Signal(Signal::Upgrade)) => {
+                if successor.is_none() {
+                    successor = begin_upgrade(upgrade, &logs.errors);
+                }
+            }
+            Ok(Event::Successor(outcome)) => {
+                let Some(mut new) = successor.take() else {
+                    continue;
+                };
+                if matches!(outcome, Ok(true)) {
+                    notify::main_process(new.pid());
+                    logs.errors.info(format_args!(
+                        "process {} has taken over: answers under way are finished here",
+                        new.pid()
+                    ));
+                    break (DRAIN_TIME, Ended::TakenOver);
+                }
+                logs.errors.error(format_args!(
+                    "the new executable did not start ({}): this one serves on; mend what it \
+                     says and send USR2 again",
+                    new.fail()
+                ));
+            }
+            Ok(Event::Signal(Signal::Drain)) => break (DRAIN_TIME, Ended::Told),
+            // Nobody could tell it to end any more.
+            Ok(Event::Signal(Signal::Stop)) | Err(_) => break (STOP_TIME, Ended::Told),
         }
     };
-    // Now and not at the end: from here on the manager waits as long as its own limit for stopping
-    // says, and its watchdog no longer expects every thread to answer.
-    notify::stopping();
-    logs.errors
-        .info("ending: answers under way are finished, no new connections");
+    if ended == Ended::Told {
+        if let Some(mut new) = successor {
+            new.end();
+        }
+        // Now and not at the end: from here on the manager waits as long as its own limit for
+        // stopping says, and its watchdog no longer expects every thread to answer.
+        notify::stopping();
+        logs.errors
+            .info("ending: answers under way are finished, no new connections");
+    }
+    drain(server, events, deadline, logs);
+    ended
+}
+
+fn begin_upgrade(
+    upgrade: &dyn Fn() -> anyhow::Result<Successor>,
+    errors: &ErrorLog,
+) -> Option<Successor> {
+    match upgrade() {
+        Ok(new) => {
+            errors.info(format_args!("starting process {} to take over", new.pid()));
+            Some(new)
+        }
+        Err(error) => {
+            errors.error(format_args!("{error:#}: this one serves on"));
+            None
+        }
+    }
+}
+
+fn drain(server: &Arc<Server<Cache>>, events: &Receiver<Event>, deadline: Duration, logs: &Logs) {
     let draining = Arc::clone(server);
     let drain = std::thread::spawn(move || draining.drain(deadline));
     let mut stops = u32::from(deadline == STOP_TIME);
     while !drain.is_finished() {
         match events.recv_timeout(Duration::from_millis(20)) {
-            Ok(Signal::Stop) => {
+            Ok(Event::Signal(Signal::Stop)) => {
                 stops += 1;
                 let time = if stops > 1 { Duration::ZERO } else { STOP_TIME };
                 let hurried = Arc::clone(server);
                 // Only shortens the deadline; the thread above waits for the end.
                 std::thread::spawn(move || hurried.drain(time));
             }
-            Ok(Signal::Reload | Signal::ReopenLogs) => logs.reopen(),
+            Ok(Event::Signal(Signal::Reload | Signal::ReopenLogs)) => logs.reopen(),
             Ok(_) | Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => break,
         }

@@ -1,0 +1,539 @@
+//! USR2: a newer executable takes over under load, and nobody notices; one that does not start is
+//! no harm.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+mod support;
+mod support_process;
+
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+use rcgen::{CertificateParams, KeyPair};
+use support::client::Client;
+use support::{
+    OwnStore, PATIENCE, eventually, hash_part, key_pair, local, nix_serve, output, sample,
+    sample_root,
+};
+use support_process::{Connection, NOBODY, Process, at, ends, is_root, set_mode, signal};
+
+const INFO: &str = "/nix-cache-info";
+/// More than sockets buffer, so that a download is under way until somebody reads it.
+const BIG_LEN: usize = 48 << 20;
+
+/// A server that is upgraded again and again: the one that its pid file names.
+struct Upgraded {
+    dir: tempfile::TempDir,
+    /// The first of them. The others write to the same standard error.
+    first: Process,
+    pids: Vec<u32>,
+}
+
+impl Upgraded {
+    fn start(arguments: &[&str]) -> (Self, SocketAddr) {
+        let mut upgraded = Self::spawn(&mut sample_server(), arguments);
+        let addr = upgraded.first.wait_for_address();
+        upgraded.settle();
+        (upgraded, addr)
+    }
+
+    /// A copy of the binary, which a test may replace by something else.
+    fn spawn(command: &mut Command, arguments: &[&str]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        set_mode(dir.path(), 0o777);
+        let copy = dir.path().join("nix-serve");
+        copy_binary(&copy);
+        let mut copied = Command::new(&copy);
+        copied.args(command.get_args());
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => copied.env(name, value),
+                None => copied.env_remove(name),
+            };
+        }
+        copied.args(["--pid", &at(dir.path(), "pid")]);
+        copied.args(arguments).stdin(std::process::Stdio::null());
+        let first = Process::spawn(&mut copied);
+        Self {
+            dir,
+            first,
+            pids: Vec::new(),
+        }
+    }
+
+    fn executable(&self) -> PathBuf {
+        self.dir.path().join("nix-serve")
+    }
+
+    fn settle(&mut self) {
+        eventually("there is a pid file", || self.named().is_some());
+        self.pids.push(self.named().unwrap());
+    }
+
+    fn named(&self) -> Option<u32> {
+        let text = fs::read_to_string(self.dir.path().join("pid")).ok()?;
+        text.trim().parse().ok()
+    }
+
+    /// The process that serves.
+    fn pid(&self) -> u32 {
+        *self.pids.last().unwrap()
+    }
+
+    fn upgrade(&mut self) {
+        let old = self.pid();
+        signal(old, "USR2");
+        eventually("another process has taken over", || {
+            self.named().is_some_and(|pid| pid != old)
+        });
+        self.pids.push(self.named().unwrap());
+    }
+
+    /// An upgrade that must not happen: the line that says so.
+    #[track_caller]
+    fn fails_to_upgrade(&mut self) -> String {
+        signal(self.pid(), "USR2");
+        let line = self.first.wait_for("this one serves on");
+        assert_eq!(self.named(), Some(self.pid()));
+        line
+    }
+
+    /// Ends the last one; all others have ended by then.
+    fn end(mut self) {
+        let last = self.pid();
+        signal(last, "TERM");
+        for pid in self.pids.clone() {
+            if pid == self.first.child.id() {
+                assert_eq!(self.first.wait(), Some(0));
+            } else {
+                eventually("it ends", || !runs(pid));
+            }
+        }
+        assert_eq!(self.named(), None, "the pid file is gone");
+    }
+}
+
+impl Drop for Upgraded {
+    fn drop(&mut self) {
+        for pid in self.pids.iter().filter(|pid| runs(**pid)) {
+            let mut kill = Command::new("kill");
+            kill.args(["-s", "KILL", &pid.to_string()]).status().ok();
+        }
+    }
+}
+
+/// Another process copies: a descriptor for writing that a child of another test inherits at that
+/// moment would make this "text file busy".
+fn copy_binary(to: &Path) {
+    let beside = to.with_extension("new");
+    output(
+        Command::new("cp")
+            .arg(env!("CARGO_BIN_EXE_nix-serve"))
+            .arg(&beside),
+    );
+    fs::rename(beside, to).unwrap();
+}
+
+fn write_program(to: &Path, text: &str) {
+    let beside = to.with_extension("new");
+    let mut command = Command::new("sh");
+    let script = "printf %s \"$1\" >\"$0\" && chmod 755 \"$0\"";
+    output(command.args(["-c", script]).arg(&beside).arg(text));
+    fs::rename(beside, to).unwrap();
+}
+
+/// Whether it is there and more than a name that nobody has waited for.
+fn runs(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit(')').next().unwrap_or_default().trim_start();
+    !state.is_empty() && !state.starts_with(['Z', 'X'])
+}
+
+fn sample_server() -> Command {
+    let mut command = nix_serve();
+    command.args(["--store", &local(&sample_root())]);
+    command.args(["--listen", "127.0.0.1:0"]);
+    command
+}
+
+/// What clients have counted.
+#[derive(Default)]
+struct Tally {
+    answers: AtomicU64,
+    /// Requests sent again on a new connection, because the one they were sent on was closed before
+    /// the first byte of an answer, after other answers: RFC 9112, 9.3.1, asks that of clients.
+    again: AtomicU64,
+    is_over: AtomicBool,
+}
+
+impl Tally {
+    fn goes_on(&self) -> bool {
+        !self.is_over.load(Ordering::SeqCst)
+    }
+
+    fn add(&self) {
+        self.answers.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Requests on one connection as long as it is kept, as a real client makes them.
+    fn on_kept_connections(&self, addr: SocketAddr, path: &str) {
+        let mut kept: Option<(BufReader<TcpStream>, u64)> = None;
+        while self.goes_on() {
+            let (mut stream, count) = kept.take().unwrap_or_else(|| (open(addr), 0));
+            match exchange(&mut stream, path, "") {
+                Ok(keeps) => {
+                    self.add();
+                    kept = keeps.then_some((stream, count + 1));
+                }
+                Err(Broken::BeforeAnswer(_)) if count > 0 => {
+                    self.again.fetch_add(1, Ordering::SeqCst);
+                }
+                Err(error) => panic!("request {count} of a connection: {error:?}"),
+            }
+        }
+    }
+
+    fn on_new_connections(&self, addr: SocketAddr, path: &str) {
+        while self.goes_on() {
+            exchange(&mut open(addr), path, "Connection: close\r\n").unwrap();
+            self.add();
+        }
+    }
+}
+
+#[derive(Debug)]
+#[expect(dead_code, reason = "for the message of a failed test")]
+enum Broken {
+    BeforeAnswer(io::Error),
+    InAnswer(io::Error),
+}
+
+fn open(addr: SocketAddr) -> BufReader<TcpStream> {
+    let stream = TcpStream::connect(addr).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    BufReader::new(stream)
+}
+
+/// One request and its whole answer, 200; whether the connection stays.
+fn exchange(stream: &mut BufReader<TcpStream>, path: &str, fields: &str) -> Result<bool, Broken> {
+    let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
+    let sent = stream.get_mut().write_all(request.as_bytes());
+    sent.map_err(Broken::BeforeAnswer)?;
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        let broken = match head.is_empty() {
+            true => Broken::BeforeAnswer,
+            false => Broken::InAnswer,
+        };
+        if stream.read_line(&mut head).map_err(broken)? == 0 {
+            return Err(broken(io::ErrorKind::UnexpectedEof.into()));
+        }
+    }
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    let len = head.split("Content-Length: ").nth(1).unwrap();
+    let len = len.lines().next().unwrap().parse().unwrap();
+    let mut body = vec![0; len];
+    stream.read_exact(&mut body).map_err(Broken::InAnswer)?;
+    Ok(!head.contains("Connection: close"))
+}
+
+/// How many upgrades; an environment variable asks for more.
+fn upgrade_count() -> u32 {
+    let number = std::env::var("SAMOVAR_UPGRADES").ok();
+    number.map_or(20, |text| text.parse().unwrap())
+}
+
+#[test]
+fn no_request_fails_while_the_server_is_upgraded_again_and_again() {
+    let tls = tempfile::tempdir().unwrap();
+    let key = KeyPair::generate().unwrap();
+    let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    let certificate = at(tls.path(), "certificate");
+    fs::write(&certificate, params.self_signed(&key).unwrap().pem()).unwrap();
+    let key_file = at(tls.path(), "key");
+    fs::write(&key_file, key.serialize_pem()).unwrap();
+    set_mode(key_file.as_ref(), 0o600);
+    let socket = at(tls.path(), "socket");
+    let (secret, public) = key_pair(tls.path(), "ours-1");
+
+    let store = OwnStore::new();
+    let big = store.add_file("big", &vec![1; BIG_LEN]);
+    let small = store.add_file("small", b"small");
+    let mut command = nix_serve();
+    command.args(["--store", &local(store.root())]);
+    command.args(["--listen", "127.0.0.1:0:ssl", "--listen", "[::1]:0"]);
+    command.args(["--listen", &socket]);
+    command.args(["--ssl-cert", &certificate, "--ssl-key", &key_file]);
+    command.env("NIX_SECRET_KEY_FILE", secret);
+    let mut upgraded = Upgraded::spawn(&mut command, &[]);
+    let line = upgraded.first.wait_for("on https://");
+    let addr = upgraded.first.wait_for_address();
+    let port = line
+        .split("on https://127.0.0.1:")
+        .nth(1)
+        .unwrap()
+        .to_owned();
+    upgraded.settle();
+
+    let (narinfo, nar) = (
+        format!("/{}.narinfo", hash_part(&small)),
+        format!("/nar/{}.nar", hash_part(&small)),
+    );
+    let curl = || {
+        let mut curl = Command::new("curl");
+        curl.args(["-sS", "--fail", "--cacert", &certificate, "-o", "/dev/null"]);
+        curl.args(["-w", "%{http_code} %{num_connects} %{errormsg}\\n"]);
+        curl.arg(format!("https://localhost:{port}{narinfo}?[1-50]"));
+        curl
+    };
+    let tally = Tally::default();
+    let start = Instant::now();
+    let (over_tls, copies) = std::thread::scope(|scope| {
+        scope.spawn(|| tally.on_kept_connections(addr, INFO));
+        scope.spawn(|| tally.on_kept_connections(addr, &narinfo));
+        scope.spawn(|| tally.on_new_connections(addr, &narinfo));
+        scope.spawn(|| tally.on_new_connections(addr, &nar));
+        let over_tls = ["--http1.1", "--http2"].map(|version| {
+            let (curl, tally) = (&curl, &tally);
+            scope.spawn(move || {
+                let mut count = 0;
+                while tally.goes_on() {
+                    let codes = output(curl().arg(version));
+                    assert!(
+                        codes.lines().all(|line| line.starts_with("200 ")),
+                        "{codes}"
+                    );
+                    count += codes.lines().count();
+                }
+                count
+            })
+        });
+        let copies = scope.spawn(|| {
+            let mut count = 0;
+            while tally.goes_on() {
+                let client = Client::new();
+                let url = format!("http://{addr}");
+                output(&mut client.copy(&url, &public, std::slice::from_ref(&small)));
+                count += 1;
+            }
+            count
+        });
+        // One that begins under each of the first servers, and ends when all have gone.
+        let mut downloads = Vec::new();
+        for _ in 0..upgrade_count() {
+            if downloads.len() < 3 {
+                let mut download = Connection::tcp(addr);
+                download.ask("GET", &format!("/nar/{}.nar", hash_part(&big)), &[]);
+                assert!(download.head().starts_with("HTTP/1.1 200 "));
+                downloads.push(download);
+            }
+            upgraded.upgrade();
+            let so_far = tally.answers.load(Ordering::SeqCst);
+            eventually("some answers", || {
+                tally.answers.load(Ordering::SeqCst) > so_far + 20
+            });
+            let mut local = Connection::unix(socket.as_ref());
+            assert_eq!(local.get(INFO).status, 200);
+        }
+        tally.is_over.store(true, Ordering::SeqCst);
+        for mut download in downloads {
+            let (bytes, is_orderly) = download.rest();
+            assert!(bytes.len() > BIG_LEN && is_orderly, "{}", bytes.len());
+        }
+        let over_tls: usize = over_tls.into_iter().map(|one| one.join().unwrap()).sum();
+        (over_tls, copies.join().unwrap())
+    });
+    println!(
+        "{} upgrades in {:?}: {} answers without TLS, {} requests sent again; {over_tls} with TLS; \
+         {copies} copies by Nix; none failed",
+        upgrade_count(),
+        start.elapsed(),
+        tally.answers.load(Ordering::SeqCst),
+        tally.again.load(Ordering::SeqCst),
+    );
+    assert!(over_tls > 0 && copies > 0);
+    assert!(Path::new(&socket).exists());
+    upgraded.end();
+    assert!(!Path::new(&socket).exists());
+}
+
+#[test]
+fn what_does_not_start_leaves_the_old_one_in_charge() {
+    let (mut upgraded, addr) = Upgraded::start(&[]);
+    let executable = upgraded.executable();
+    let mut kept = Connection::tcp(addr);
+    let mut check = |upgraded: &mut Upgraded, part: &str| {
+        let line = upgraded.fails_to_upgrade();
+        assert!(line.contains(part), "{line}");
+        assert_eq!(kept.get(INFO).status, 200);
+        assert_eq!(Connection::tcp(addr).get(INFO).status, 200);
+    };
+    fs::remove_file(&executable).unwrap();
+    check(&mut upgraded, "No such file");
+    write_program(&executable, "\u{7f}garbage");
+    check(&mut upgraded, "format");
+    write_program(&executable, "#!/bin/sh\necho it is broken >&2; exit 3\n");
+    check(&mut upgraded, "exit code 3");
+    assert_eq!(upgraded.first.count("it is broken"), 1);
+    // A version that does not know how to take over: it binds, and finds the port taken.
+    write_program(
+        &executable,
+        &format!(
+            "#!/bin/sh\nunset NIX_SERVE_PREDECESSOR\nexec {} --store {} --listen {addr}\n",
+            env!("CARGO_BIN_EXE_nix-serve"),
+            local(&sample_root())
+        ),
+    );
+    check(&mut upgraded, "exit code 1");
+    assert_eq!(upgraded.first.count("another server listens there"), 1);
+    // One that is told of listeners in a way it does not know.
+    write_program(
+        &executable,
+        &format!(
+            "#!/bin/sh\nNIX_SERVE_PREDECESSOR=\"$PPID ?\" exec {} --store {}\n",
+            env!("CARGO_BIN_EXE_nix-serve"),
+            local(&sample_root())
+        ),
+    );
+    check(&mut upgraded, "exit code 1");
+    assert_eq!(upgraded.first.count("hands over in another way"), 1);
+    // The file changes under the running program, which goes on.
+    copy_binary(&executable);
+    upgraded.upgrade();
+    assert_eq!(Connection::tcp(addr).get(INFO).status, 200);
+    upgraded.end();
+}
+
+/// It says neither yes nor no: after ten seconds that is a no.
+#[test]
+fn what_never_becomes_ready_is_given_up() {
+    let (mut upgraded, addr) = Upgraded::start(&[]);
+    let pid = at(upgraded.dir.path(), "child");
+    write_program(
+        &upgraded.executable(),
+        &format!("#!/bin/sh\necho $$ >{pid}.new; mv {pid}.new {pid}; exec sleep 100\n"),
+    );
+    let start = Instant::now();
+    signal(upgraded.pid(), "USR2");
+    // The second one while the first is under way changes nothing.
+    upgraded.first.wait_for("starting process");
+    signal(upgraded.pid(), "USR2");
+    let line = upgraded.first.wait_for("this one serves on");
+    assert!(line.contains("was not ready within 10 seconds"), "{line}");
+    assert!(start.elapsed() >= nix_serve::server::START_TIME);
+    assert_eq!(Connection::tcp(addr).get(INFO).status, 200);
+    let child = fs::read_to_string(&pid).unwrap().trim().parse().unwrap();
+    assert!(!runs(child));
+    assert_eq!(upgraded.first.count("starting process"), 1);
+
+    // Whoever wants it to end does not want another to begin.
+    fs::remove_file(&pid).unwrap();
+    signal(upgraded.pid(), "USR2");
+    eventually("it starts", || Path::new(&pid).exists());
+    let child = fs::read_to_string(&pid).unwrap().trim().parse().unwrap();
+    signal(upgraded.pid(), "TERM");
+    assert_eq!(upgraded.first.wait(), Some(0));
+    eventually("it is ended", || !runs(child));
+    assert_eq!(upgraded.named(), None);
+}
+
+/// Rights that were given up do not come back: what the new process needs has to be for its user.
+#[test]
+fn another_user_upgrades_too() {
+    if !is_root() {
+        return;
+    }
+    let keys = tempfile::tempdir().unwrap();
+    set_mode(keys.path(), 0o755);
+    let (secret, _) = key_pair(keys.path(), "ours-1");
+    set_mode(&secret, 0o600);
+    let socket = at(keys.path(), "socket");
+    let mut command = sample_server();
+    command.args(["--user", "nobody", "--listen", &socket]);
+    command.env("NIX_SECRET_KEY_FILE", &secret);
+    let mut upgraded = Upgraded::spawn(&mut command, &[]);
+    let addr = upgraded.first.wait_for_address();
+    upgraded.settle();
+    let line = upgraded.fails_to_upgrade();
+    assert!(line.contains("exit code 1"), "{line}");
+    assert_eq!(upgraded.first.count("is not readable for this user"), 1);
+    std::os::unix::fs::chown(&secret, Some(NOBODY), None).unwrap();
+    upgraded.upgrade();
+    let status = fs::read_to_string(format!("/proc/{}/status", upgraded.pid())).unwrap();
+    assert!(
+        status.contains("\nUid:\t65534\t65534\t65534\t65534\n"),
+        "{status}"
+    );
+    let narinfo = format!("/{}.narinfo", hash_part(&sample("tree")));
+    assert!(
+        Connection::tcp(addr)
+            .get(&narinfo)
+            .text()
+            .contains("Sig: ours-1:")
+    );
+    assert_eq!(Connection::unix(socket.as_ref()).get(INFO).status, 200);
+    upgraded.end();
+}
+
+#[test]
+fn in_the_background() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = at(dir.path(), "log");
+    let socket = at(dir.path(), "socket");
+    let mut command = nix_serve();
+    command.args(["--store", &local(&sample_root()), "--listen", &socket, "-D"]);
+    let mut upgraded = Upgraded::spawn(&mut command, &["--error-log", &log]);
+    upgraded.settle();
+    assert_eq!(upgraded.first.wait(), Some(0));
+    eventually("it serves", || UnixStream::connect(&socket).is_ok());
+    // Away with the file that the first one opened: the new one opens its own.
+    upgraded.upgrade();
+    let stat = fs::read_to_string(format!("/proc/{}/stat", upgraded.pid())).unwrap();
+    let session = stat.rsplit(')').next().unwrap().split_whitespace().nth(3);
+    assert_eq!(session.unwrap(), upgraded.pid().to_string());
+    assert_eq!(Connection::unix(socket.as_ref()).get(INFO).status, 200);
+    signal(upgraded.pid(), "TERM");
+    eventually("it ends", || upgraded.named().is_none());
+    let text = fs::read_to_string(&log).unwrap();
+    assert!(text.contains("has taken over"), "{text}");
+    assert!(!Path::new(&socket).exists());
+}
+
+/// A pid file of a living server is refused, but for the one who takes over from it.
+#[test]
+fn a_third_one_is_still_refused() {
+    let (mut upgraded, _) = Upgraded::start(&[]);
+    upgraded.upgrade();
+    let mut command = sample_server();
+    let ending = ends(command.args(["--pid", &at(upgraded.dir.path(), "pid")]));
+    assert_eq!(ending.code, Some(1), "{ending:?}");
+    assert!(
+        ending.errors.contains("a server that is running"),
+        "{ending:?}"
+    );
+    let names = fs::read_dir(upgraded.dir.path()).unwrap();
+    assert_eq!(names.count(), 2, "the executable and the pid file");
+    upgraded.end();
+}
+
+/// A variable that is left over from elsewhere makes nobody a successor.
+#[test]
+fn a_left_over_variable_is_nothing() {
+    let mut command = sample_server();
+    let variable = format!("{} p", std::process::id() + 1);
+    command.env("NIX_SERVE_PREDECESSOR", variable);
+    let (_server, addr) = Process::serving(&mut command);
+    assert_eq!(Connection::tcp(addr).get(INFO).status, 200);
+    let path = format!("/{}.narinfo", hash_part(&sample("tree")));
+    assert_eq!(Connection::tcp(addr).get(&path).status, 200);
+}
