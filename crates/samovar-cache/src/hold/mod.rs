@@ -22,8 +22,8 @@
 //!
 //! Whatever the daemon does, clients are answered. Nobody waits longer than [`WAIT_MAX`], nor at
 //! all while somebody else has waited that long in vain; what is answered without being held is
-//! counted. A generation is not published, so that no I/O thread asks for anything, while there is
-//! nothing to be had: no daemon, a full generation, a daemon that does not answer.
+//! counted. No generation is published, so that no I/O thread asks for anything, while there is
+//! nothing to be had: no daemon, or a full generation. Narinfos from memory are not counted then.
 //!
 //! # Limits
 //!
@@ -260,6 +260,8 @@ struct Waiter {
 struct Answers {
     count: usize,
     has_refusal: bool,
+    /// How many somebody waits for; zero before he does.
+    awaited_count: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -274,14 +276,20 @@ impl Waiter {
         let mut answers = self.answers();
         answers.count += 1;
         answers.has_refusal |= !is_held;
+        // Woken for each he would cost more than the daemon.
+        let is_last = answers.count == answers.awaited_count;
         drop(answers);
-        self.changed.notify_one();
+        if is_last {
+            self.changed.notify_one();
+        }
     }
 
     fn wait(&self, count: usize) -> Outcome {
+        let mut answers = self.answers();
+        answers.awaited_count = count;
         let (answers, _) = self
             .changed
-            .wait_timeout_while(self.answers(), WAIT_MAX, |answers| answers.count < count)
+            .wait_timeout_while(answers, WAIT_MAX, |answers| answers.count < count)
             .unwrap_or_else(PoisonError::into_inner);
         match (answers.count < count, answers.has_refusal) {
             (true, _) => Outcome::TooLate,
