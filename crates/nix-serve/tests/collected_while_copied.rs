@@ -1,0 +1,414 @@
+//! The collector runs all the time while clients copy.
+//!
+//! Held, what was announced is there: no NAR is missing and none is cut. Not held, a path may be
+//! collected at any moment, and then an answer says so or is visibly cut; never is one wrong.
+//!
+//! Some seconds each; `SAMOVAR_GC_SECONDS` says how many, and a longer run tells more. What was
+//! counted is printed.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::print_stdout, reason = "what was counted is for who reads it")]
+
+mod support;
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use sha2::{Digest, Sha256};
+use support::client::{Client, finish};
+use support::connection::Connection;
+use support::daemon::NixDaemon;
+use support::{
+    Answer, OwnStore, PATIENCE, ServerProcess, eventually, hash_part, local, nix, nix_serve, raw,
+};
+
+/// Long enough that no client needs longer between narinfo and NAR, short enough that what was
+/// announced is collected in the end.
+const HOLD_TIME: Duration = Duration::from_secs(4);
+
+/// Paths that clients choose from.
+const PATH_COUNT_MAX: usize = 60;
+
+fn run_time() -> Duration {
+    let seconds = std::env::var("SAMOVAR_GC_SECONDS").ok();
+    Duration::from_secs(seconds.map_or(7, |text| text.parse().unwrap()))
+}
+
+/// What happened.
+#[derive(Debug, Default)]
+struct Tally {
+    collection_count: AtomicU64,
+    deleted_count: AtomicU64,
+    narinfo_count: AtomicU64,
+    whole_count: AtomicU64,
+    copied_count: AtomicU64,
+    /// Of `nix copy`: the path was collected before its narinfo was asked for.
+    refused_count: AtomicU64,
+    /// A NAR was not there though its narinfo had been answered.
+    missing_count: AtomicU64,
+    cut_count: AtomicU64,
+    /// Of `nix copy`: the path was collected after that.
+    failed_count: AtomicU64,
+}
+
+impl Tally {
+    fn add(count: &AtomicU64) {
+        count.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn of(count: &AtomicU64) -> u64 {
+        count.load(Ordering::SeqCst)
+    }
+
+    /// Whether it says anything: a busy machine takes longer.
+    fn is_enough(&self) -> bool {
+        let needed = [
+            &self.deleted_count,
+            &self.narinfo_count,
+            &self.whole_count,
+            &self.copied_count,
+        ];
+        needed.into_iter().all(|count| Self::of(count) > 0) && Self::of(&self.collection_count) > 2
+    }
+}
+
+struct Scene {
+    store: OwnStore,
+    addr: SocketAddr,
+    added_count: AtomicU64,
+    /// The newest last.
+    paths: Mutex<Vec<String>>,
+    tally: Tally,
+    is_over: AtomicBool,
+}
+
+impl Scene {
+    fn new(hold: &str) -> (Self, ServerProcess) {
+        let store = OwnStore::new();
+        let mut command = nix_serve();
+        command.args(["--store", &local(store.root()), "--hold", hold]);
+        command.args(["--nar-cache-size", "0"]);
+        let server = ServerProcess::start(&mut command);
+        let scene = Self {
+            store,
+            addr: server.addr,
+            added_count: AtomicU64::new(0),
+            paths: Mutex::default(),
+            tally: Tally::default(),
+            is_over: AtomicBool::new(false),
+        };
+        (scene, server)
+    }
+
+    fn narinfo(&self, path: &str) -> Answer {
+        let hash_part = hash_part(path);
+        let request = format!("GET /{hash_part}.narinfo HTTP/1.1\r\nHost: a\r\n");
+        raw(
+            self.addr,
+            format!("{request}Connection: close\r\n\r\n").as_bytes(),
+        )
+    }
+
+    fn goes_on(&self) -> bool {
+        !self.is_over.load(Ordering::SeqCst)
+    }
+
+    fn paths(&self) -> std::sync::MutexGuard<'_, Vec<String>> {
+        self.paths.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One of the paths, the collected among them.
+    fn any_path(&self, random: &mut Random) -> Option<String> {
+        let paths = self.paths();
+        // Most often one that is still there.
+        let count = paths.len().min([PATH_COUNT_MAX, 12, 12][random.below(3)]);
+        let index = paths.len() - count + random.below(count.max(1));
+        paths.get(index).cloned()
+    }
+
+    /// Adds small files, which go from memory, trees, which go from files, and some that are longer
+    /// than sockets and buffers take in.
+    fn build(&self, mut number: u64) {
+        let dir = tempfile::tempdir().unwrap();
+        while self.goes_on() {
+            // Commits that need not survive this machine's end are quicker.
+            let options = ["--option", "fsync-metadata", "false", "--add"];
+            let mut names: Vec<String> = options.map(str::to_owned).into();
+            for _ in 0..12 {
+                number += 1;
+                let path = dir.path().join(format!("p{number}"));
+                match number % 24 {
+                    0 => tree(&path, number, 160, 100_000),
+                    6 | 12 | 18 => tree(&path, number, 8, 30_000),
+                    _ => fs::write(&path, number.to_string()).unwrap(),
+                }
+                names.push(path.to_str().unwrap().to_owned());
+            }
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            let added = self.store.run("nix-store", &names);
+            let mut paths = self.paths();
+            paths.extend(added.lines().map(str::to_owned));
+            self.added_count.fetch_add(12, Ordering::SeqCst);
+            let surplus = paths.len().saturating_sub(PATH_COUNT_MAX);
+            paths.drain(..surplus);
+            drop(paths);
+            for name in &names[options.len()..] {
+                match Path::new(name).is_dir() {
+                    true => fs::remove_dir_all(name).unwrap(),
+                    false => fs::remove_file(name).unwrap(),
+                }
+            }
+        }
+    }
+
+    fn collect(&self) {
+        let mut collected_at = 0;
+        while self.goes_on() {
+            // Clients get a chance to find something.
+            let added_count = Tally::of(&self.added_count);
+            if added_count == collected_at {
+                std::thread::sleep(Duration::from_millis(5));
+                continue;
+            }
+            collected_at = added_count;
+            let mut command = nix("nix-store", self.store.root());
+            command.arg("--store").arg(self.store.root());
+            command.args(["--option", "fsync-metadata", "false", "--gc"]);
+            let output = command.output().unwrap();
+            let text = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(output.status.success(), "{text}");
+            Tally::add(&self.tally.collection_count);
+            // Gone means gone, from the first moment on.
+            for line in text.lines() {
+                let Some(path) = line.strip_prefix("deleting '") else {
+                    continue;
+                };
+                let path = path.trim_end_matches('\'');
+                if path.starts_with("/nix/store/") && path.len() > 44 {
+                    Tally::add(&self.tally.deleted_count);
+                    assert_eq!(self.narinfo(path).status, 404, "{path}");
+                }
+            }
+        }
+    }
+
+    /// Asks for a narinfo, and for the NAR some time later.
+    fn download(&self, mut random: Random) {
+        while self.goes_on() {
+            let Some(path) = self.any_path(&mut random) else {
+                continue;
+            };
+            let started = Instant::now();
+            let narinfo = self.narinfo(&path);
+            if narinfo.status == 404 {
+                continue;
+            }
+            assert_eq!(narinfo.status, 200, "{}", narinfo.head);
+            Tally::add(&self.tally.narinfo_count);
+            let text = narinfo.text();
+            let field = |name: &str| {
+                let line = text.lines().find_map(|line| line.strip_prefix(name));
+                line.unwrap().to_owned()
+            };
+            let (url, hash) = (field("URL: "), field("NarHash: sha256:"));
+            std::thread::sleep(Duration::from_millis(random.below(300) as u64));
+            let mut connection = Connection::open(self.addr);
+            let is_late = started.elapsed() >= HOLD_TIME;
+            let head = connection.begin("GET", &format!("/{url}"), &[]);
+            if head.status == 404 {
+                if !is_late {
+                    println!("{path} was announced and is gone");
+                    Tally::add(&self.tally.missing_count);
+                }
+                continue;
+            }
+            assert_eq!(head.status, 200, "{path}: {}", head.head);
+            let mut sha = Sha256::new();
+            let collections = Tally::of(&self.tally.collection_count) + 2;
+            let waits = random.below(3) == 0;
+            let result = connection.body(&head, |piece| {
+                // What is too long for the way waits for us, while a collection begins and ends.
+                while waits
+                    && self.goes_on()
+                    && Tally::of(&self.tally.collection_count) < collections
+                {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                sha.update(piece);
+            });
+            match result {
+                Ok(()) => {
+                    assert_eq!(base32(&sha.finalize()), hash, "{path} is wrong");
+                    Tally::add(&self.tally.whole_count);
+                }
+                Err(error) => {
+                    println!("{path} was cut: {error}");
+                    Tally::add(&self.tally.cut_count);
+                }
+            }
+        }
+    }
+
+    /// A real client.
+    fn copy(&self, mut random: Random) {
+        let client = Client::new();
+        while self.goes_on() {
+            let Some(path) = self.any_path(&mut random) else {
+                continue;
+            };
+            let mut command = client.copy(
+                &format!("http://{}", self.addr),
+                "",
+                std::slice::from_ref(&path),
+            );
+            let output = finish(command.arg("--no-check-sigs"));
+            let error = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(!error.contains("hash mismatch"), "{error}");
+            if output.status.success() {
+                Tally::add(&self.tally.copied_count);
+            } else {
+                // It was told so by the narinfo, or later.
+                let texts = ["is not valid", "no substituter that can build it"];
+                if texts.iter().any(|text| error.contains(text)) {
+                    Tally::add(&self.tally.refused_count);
+                } else {
+                    println!("{error}");
+                    Tally::add(&self.tally.failed_count);
+                }
+            }
+            // It remembers what it was told, and there is no second try at a path that it has.
+            fs::remove_dir_all(client.dir().join("cache")).ok();
+        }
+    }
+
+    /// Everything at once; returns the numbers that the server says at its end.
+    fn run(&self, server: ServerProcess) -> HashMap<String, u64> {
+        let scene = self;
+        std::thread::scope(|scope| {
+            let (time, over) = (run_time(), &scene.is_over);
+            let ends = scope.spawn(move || {
+                let started = Instant::now();
+                let is_enough = || started.elapsed() >= time && scene.tally.is_enough();
+                while !is_enough()
+                    && started.elapsed() < PATIENCE.max(time)
+                    && !over.load(Ordering::SeqCst)
+                {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                over.store(true, Ordering::SeqCst);
+            });
+            let mut running = vec![ends];
+            running.push(scope.spawn(|| stops(scene, || scene.build(0))));
+            running.push(scope.spawn(|| stops(scene, || scene.collect())));
+            running.push(scope.spawn(|| stops(scene, || scene.copy(Random(7)))));
+            for seed in 1..=3 {
+                running.push(scope.spawn(move || {
+                    stops(scene, || scene.download(Random(seed)));
+                }));
+            }
+            for thread in running {
+                thread.join().unwrap();
+            }
+        });
+        println!("{:?}", self.tally);
+        let log = server.whole_log();
+        let line = log.iter().rfind(|line| line.contains("counted since"));
+        println!("{line:?}");
+        let words = line.unwrap().split_whitespace();
+        words
+            .filter_map(|word| {
+                let (name, number) = word.split_once('=')?;
+                Some((name.to_owned(), number.parse().ok()?))
+            })
+            .collect()
+    }
+}
+
+/// One that fails ends the others.
+fn stops(scene: &Scene, run: impl FnOnce()) {
+    struct Stop<'a>(&'a AtomicBool);
+    impl Drop for Stop<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+    let _stop = Stop(&scene.is_over);
+    run();
+}
+
+fn tree(path: &Path, number: u64, file_count: u64, file_len: usize) {
+    fs::create_dir(path).unwrap();
+    for file in 0..file_count {
+        let mut content = fs::File::create(path.join(file.to_string())).unwrap();
+        let line = format!("{number} {file}\n");
+        let text = line.repeat(file_len / line.len());
+        content.write_all(text.as_bytes()).unwrap();
+    }
+}
+
+/// Nix's base-32.
+fn base32(digest: &[u8]) -> String {
+    let alphabet = b"0123456789abcdfghijklmnpqrsvwxyz";
+    let digit = |index: usize| {
+        let (byte, shift) = (index * 5 / 8, index * 5 % 8);
+        let next = digest.get(byte + 1).copied().unwrap_or(0);
+        let pair = u16::from(digest[byte]) | u16::from(next) << 8;
+        char::from(alphabet[usize::from(pair >> shift & 31)])
+    };
+    (0..52).rev().map(digit).collect()
+}
+
+/// The same numbers each time.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005);
+        self.0 = self.0.wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(self.0 >> 33).unwrap() % end
+    }
+}
+
+fn number(counted: &HashMap<String, u64>, name: &str) -> u64 {
+    counted.get(name).copied().unwrap_or(0)
+}
+
+#[test]
+fn with_a_daemon_nothing_announced_is_missing_and_nothing_sent_is_cut() {
+    let (scene, server) = Scene::new(&HOLD_TIME.as_secs().to_string());
+    let daemon = NixDaemon::start(&scene.store);
+    let first = scene.store.add_file("first", b"first");
+    eventually("paths are held", || {
+        scene.narinfo(&first);
+        !daemon.children().is_empty()
+    });
+    let counted = scene.run(server);
+    let tally = &scene.tally;
+    let broken = [&tally.missing_count, &tally.cut_count, &tally.failed_count];
+    let broken_count: u64 = broken.map(Tally::of).iter().sum();
+    // Nobody waits for long: what the daemon was too late for is not held, and counted.
+    let unheld = number(&counted, "announced_unheld") + number(&counted, "sent_unheld");
+    assert!(broken_count <= unheld, "{broken_count} of {unheld}");
+    assert!(number(&counted, "collected_under_way") <= unheld);
+    assert!(scene.tally.is_enough());
+}
+
+#[test]
+fn without_a_daemon_an_answer_is_right_or_visibly_cut() {
+    let (scene, server) = Scene::new("off");
+    let counted = scene.run(server);
+    let tally = &scene.tally;
+    assert_eq!(
+        number(&counted, "body_failed"),
+        Tally::of(&tally.cut_count),
+        "each that was cut is counted"
+    );
+    assert_eq!(number(&counted, "damaged"), 0);
+    assert!(tally.is_enough());
+}
