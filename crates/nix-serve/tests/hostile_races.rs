@@ -92,7 +92,9 @@ fn while_harmed(hostile: &Hostile, path: &str, nar: &[u8], once: &(dyn Fn() + Sy
             });
         }
         let start = Instant::now();
-        while start.elapsed() < TIME && !is_over.load(Ordering::Acquire) {
+        // On a busy machine it takes longer until enough was done.
+        let is_enough = |count| count >= 5 && start.elapsed() >= TIME;
+        while !is_enough(count) && !is_over.load(Ordering::Acquire) {
             once();
             count += 1;
         }
@@ -106,7 +108,6 @@ fn while_harmed(hostile: &Hostile, path: &str, nar: &[u8], once: &(dyn Fn() + Sy
         "",
     );
     assert!(whole.status == 200 && whole.is_complete && whole.body == nar);
-    assert!(count >= 3, "{count}");
     tally.broken.into_inner() + tally.refused.into_inner()
 }
 
