@@ -72,6 +72,7 @@ impl StoreError {
                 Unavailable::HotJournal => "any Nix command of the store's owner undoes it",
                 Unavailable::ForeignWal => "remove db.sqlite-wal and db.sqlite-shm",
                 Unavailable::Form(_) => "upgrade Samovar, or start nix-daemon",
+                Unavailable::FilesMissing => "mount the store's file system",
                 Unavailable::DaemonUnreachable | Unavailable::DaemonTimeout => "start nix-daemon",
                 Unavailable::BeingReplaced => return None,
             },
@@ -107,6 +108,9 @@ pub enum Unavailable {
     /// The database was replaced while it was being opened, or is being replaced right now.
     #[error("the database is being replaced")]
     BeingReplaced,
+    /// The directory of the store is empty or cannot be read: its file system is not mounted.
+    #[error("the store's directory is empty or cannot be read")]
+    FilesMissing,
     /// Nobody answers at the daemon's socket.
     #[error("the daemon cannot be reached")]
     DaemonUnreachable,

@@ -32,6 +32,7 @@ mod settings;
 mod store;
 mod tree;
 mod uri;
+mod verify;
 
 pub use catalog::{Catalog, Snapshot};
 pub use closure::{Closure, Member};
@@ -48,7 +49,8 @@ pub use realisation::{OutputName, RealisationId, RealisationIdError};
 pub use settings::{Conf, Settings, SettingsError};
 pub use store::{Looked, Store};
 pub use tree::{
-    Contents, Identity, ListingReader, NarPlan, NarReader, NarSink, PlanError, Step, Tree,
-    TreeError, Walk,
+    Contents, Fingerprint, Identity, ListingReader, NarPlan, NarReader, NarSink, PlanError, Step,
+    Tree, TreeError, Walk,
 };
 pub use uri::{Parameters, StoreKind, StoreUri, UriError};
+pub use verify::{Damage, Pace, Verdict, VerifyError, verify};

@@ -22,4 +22,16 @@ impl Identity {
             changed: (stat.st_ctime, stat.st_ctime_nsec),
         }
     }
+
+    /// What of it is worth writing down: not the device, whose number changes from one start of
+    /// the machine to the next.
+    #[must_use]
+    pub fn lasting_bytes(&self) -> [u8; 24] {
+        let mut bytes = [0; 24];
+        let (seconds, nanoseconds) = self.changed;
+        bytes[..8].copy_from_slice(&self.inode.to_le_bytes());
+        bytes[8..16].copy_from_slice(&seconds.to_le_bytes());
+        bytes[16..].copy_from_slice(&nanoseconds.to_le_bytes());
+        bytes
+    }
 }

@@ -30,6 +30,7 @@ mod ahead;
 mod descent;
 mod directory;
 mod error;
+mod fingerprint;
 mod identity;
 mod listing_reader;
 mod nar_plan;
@@ -46,6 +47,7 @@ use rustix::fs::{AtFlags, CWD};
 use samovar_nix::nar::{Discard, Encoder};
 
 pub use error::TreeError;
+pub use fingerprint::Fingerprint;
 pub use identity::Identity;
 pub use listing_reader::ListingReader;
 pub use nar_plan::{NarPlan, PlanError};
@@ -107,6 +109,29 @@ impl Tree {
             }
             Origin::Daemon(_) => Ok(None),
         }
+    }
+
+    /// What its files look like from outside, if they are on this machine: that of nothing where
+    /// nothing is.
+    ///
+    /// # Errors
+    ///
+    /// Any [`TreeError`].
+    pub fn fingerprint(&self) -> Result<Option<Fingerprint>, TreeError> {
+        match &self.origin {
+            Origin::Files(path) => Fingerprint::of(path).map(Some),
+            Origin::Daemon(_) => Ok(None),
+        }
+    }
+
+    /// Whether the directory that holds it holds anything. An empty one is where the store's file
+    /// system should be and is not, and then what is missing says nothing about a path.
+    #[must_use]
+    pub fn has_neighbours(&self) -> bool {
+        let parent = self.path().and_then(std::path::Path::parent);
+        parent.is_none_or(|parent| {
+            std::fs::read_dir(parent).is_ok_and(|mut entries| entries.next().is_some())
+        })
     }
 
     /// Starts the NAR: opens the root.

@@ -1,0 +1,149 @@
+//! What a tree looks like from outside: whether somebody has touched it.
+
+use std::path::Path;
+
+use rustix::fs::{AtFlags, CWD, FileType, Stat};
+use rustix::io::Errno;
+use sha2::{Digest, Sha256};
+
+use super::TreeError;
+use super::descent::{Descent, open_directory};
+use super::directory::{Dents, Entries};
+
+/// Names, numbers, sizes and times of everything in a tree. Another one: something was changed, or
+/// put in the place of something else. Made without a look at contents, so what a disk has changed
+/// by itself leaves it as it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Fingerprint([u8; 16]);
+
+impl Fingerprint {
+    /// As it was written down.
+    #[must_use]
+    pub const fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
+    /// To be written down.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+
+    /// That of the tree at `root`; where nothing is there, too.
+    pub(super) fn of(root: &Path) -> Result<Self, TreeError> {
+        let mut nodes = Nodes::default();
+        match rustix::fs::statat(CWD, root, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => nodes.hash.update(b"nothing"),
+            Err(error) => return Err(error.into()),
+            Ok(stat) => {
+                nodes.note(b"", &stat);
+                if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
+                    nodes.walk(root)?;
+                }
+            }
+        }
+        let hash: [u8; 32] = nodes.hash.finalize().into();
+        let mut first = [0; 16];
+        first.copy_from_slice(&hash[..16]);
+        Ok(Self(first))
+    }
+}
+
+#[derive(Default)]
+struct Nodes {
+    hash: Sha256,
+    descent: Descent,
+    /// As many as the descent is deep, each with the number of its next entry.
+    levels: Vec<(Entries, usize)>,
+    dents: Dents,
+}
+
+impl Nodes {
+    fn walk(&mut self, root: &Path) -> Result<(), TreeError> {
+        let directory = open_directory(CWD, root)?;
+        let mut entries = Entries::default();
+        entries.read(&directory, &mut self.dents)?;
+        self.descent.enter(directory)?;
+        self.levels.push((entries, 0));
+        while let Some((entries, next)) = self.levels.last_mut() {
+            let index = *next;
+            if index == entries.count() {
+                self.hash.update(b"end");
+                self.levels.pop();
+                self.descent.leave()?;
+                continue;
+            }
+            *next += 1;
+            let parent = self.descent.innermost()?;
+            let name = entries.c_name(index)?;
+            let stat = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
+            let inner = match FileType::from_raw_mode(stat.st_mode) {
+                FileType::Directory => Some(open_directory(parent, name)?),
+                _ => None,
+            };
+            note(&mut self.hash, name.to_bytes_with_nul(), &stat);
+            if let Some(directory) = inner {
+                let mut entries = Entries::default();
+                entries.read(&directory, &mut self.dents)?;
+                self.descent.enter(directory)?;
+                self.levels.push((entries, 0));
+            }
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, name: &[u8], stat: &Stat) {
+        note(&mut self.hash, name, stat);
+    }
+}
+
+/// Without the device, whose number changes from one start of the machine to the next.
+fn note(hash: &mut Sha256, name: &[u8], stat: &Stat) {
+    hash.update(name);
+    hash.update(stat.st_mode.to_le_bytes());
+    hash.update(stat.st_ino.to_le_bytes());
+    hash.update(stat.st_size.to_le_bytes());
+    hash.update(stat.st_mtime.to_le_bytes());
+    hash.update(stat.st_mtime_nsec.to_le_bytes());
+    hash.update(stat.st_ctime.to_le_bytes());
+    hash.update(stat.st_ctime_nsec.to_le_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    #[test]
+    fn whatever_is_touched_shows() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("root");
+        let mut seen = vec![Fingerprint::of(&root).unwrap()];
+        assert_eq!(Fingerprint::of(&root).unwrap(), seen[0], "nothing is there");
+        let deep = root.join("a/b/c");
+        let is_new = |what: &str, seen: &mut Vec<Fingerprint>| {
+            let now = Fingerprint::of(&root).unwrap();
+            assert!(!seen.contains(&now), "{what}");
+            assert_eq!(Fingerprint::of(&root).unwrap(), now, "it stays");
+            seen.push(now);
+        };
+        fs::create_dir_all(&deep).unwrap();
+        is_new("directories", &mut seen);
+        fs::write(deep.join("file"), "1").unwrap();
+        is_new("a file", &mut seen);
+        // Times are as fine as the kernel's clock for files.
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        fs::write(deep.join("file"), "2").unwrap();
+        is_new("contents of the same length", &mut seen);
+        symlink("target", root.join("link")).unwrap();
+        is_new("a link", &mut seen);
+        fs::set_permissions(deep.join("file"), fs::Permissions::from_mode(0o755)).unwrap();
+        is_new("a mode", &mut seen);
+        fs::rename(root.join("a/b"), root.join("a/d")).unwrap();
+        is_new("a name", &mut seen);
+        fs::remove_dir_all(&root).unwrap();
+        assert_eq!(Fingerprint::of(&root).unwrap(), seen[0]);
+    }
+}
