@@ -6,6 +6,9 @@
 //! | `NIX_SERVE_NAR_CACHE`, `NIX_SERVE_NAR_CACHE_SIZE` | as `--nar-cache`, `--nar-cache-size` |
 //! | `NIX_SERVE_HOLD` | as `--hold` |
 //! | `CACHE_DIRECTORY` | the service manager's: the default of `--nar-cache` |
+//! | `NIX_SERVE_VERIFY`, `NIX_SERVE_SCRUB` | as `--verify`, `--scrub` |
+//! | `NIX_SERVE_STATE_DIRECTORY` | as `--state-directory`; else the service manager's |
+//! | `STATE_DIRECTORY` | the service manager's: the default of `--state-directory` |
 //! | `PLACK_ENV`, `SERVER_STARTER_PORT` | without effect here, remarked on |
 //!
 //! `NIX_REMOTE`, `NIX_STORE_DIR` and their kin are read by `samovar_store::Settings`.
@@ -21,7 +24,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use crate::cli::HoldTime;
+use crate::cli::{HoldTime, Verify};
 
 /// The variables that matter. Empty ones count as not set, except the key's.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -37,6 +40,13 @@ pub struct Environment {
     pub nar_cache_size: Option<u64>,
     /// `NIX_SERVE_HOLD`.
     pub hold: Option<HoldTime>,
+    /// `NIX_SERVE_VERIFY`.
+    pub verify: Option<Verify>,
+    /// `NIX_SERVE_SCRUB`, in bytes.
+    pub scrub_rate: Option<u64>,
+    /// `NIX_SERVE_STATE_DIRECTORY`, or `STATE_DIRECTORY` of the service manager; the first, where
+    /// that names several.
+    pub state_directory: Option<PathBuf>,
     /// `CACHE_DIRECTORY` of the service manager; the first, where it names several.
     pub cache_directory: Option<PathBuf>,
     /// Remarks, one line each, to be printed once.
@@ -59,12 +69,28 @@ impl Environment {
         if filled("SERVER_STARTER_PORT").is_some() {
             warnings.push("SERVER_STARTER_PORT has no effect: sockets are taken from LISTEN_FDS");
         }
-        let nar_cache_size = filled("NIX_SERVE_NAR_CACHE_SIZE");
-        let nar_cache_len = nar_cache_size
+        let mut number = |name, warning| {
+            let text = filled(name)?;
+            let number = text.to_str().and_then(|text| text.trim().parse().ok());
+            if number.is_none() {
+                warnings.push(warning);
+            }
+            number
+        };
+        let nar_cache_size = number(
+            "NIX_SERVE_NAR_CACHE_SIZE",
+            "NIX_SERVE_NAR_CACHE_SIZE is not a number of bytes: it has no effect",
+        );
+        let scrub_rate = number(
+            "NIX_SERVE_SCRUB",
+            "NIX_SERVE_SCRUB is not a number of bytes: it has no effect",
+        );
+        let verify = filled("NIX_SERVE_VERIFY");
+        let verify_parsed = verify
             .as_ref()
-            .and_then(|text| text.to_str()?.trim().parse().ok());
-        if nar_cache_size.is_some() && nar_cache_len.is_none() {
-            warnings.push("NIX_SERVE_NAR_CACHE_SIZE is not a number of bytes: it has no effect");
+            .and_then(|text| Verify::parse(text.to_str()?));
+        if verify.is_some() && verify_parsed.is_none() {
+            warnings.push("NIX_SERVE_VERIFY is neither first nor never: it has no effect");
         }
         let hold = filled("NIX_SERVE_HOLD");
         let hold_time = hold.as_deref().and_then(HoldTime::parse);
@@ -74,14 +100,20 @@ impl Environment {
                  effect",
             );
         }
+        let first_of = |names: OsString| {
+            let mut names = names.as_bytes().split(|byte| *byte == b':');
+            PathBuf::from(OsStr::from_bytes(names.next().unwrap_or_default()))
+        };
         Self {
             hold: hold_time,
             nar_cache: filled("NIX_SERVE_NAR_CACHE").map(PathBuf::from),
-            nar_cache_size: nar_cache_len,
-            cache_directory: filled("CACHE_DIRECTORY").map(|names| {
-                let mut names = names.as_bytes().split(|byte| *byte == b':');
-                OsStr::from_bytes(names.next().unwrap_or_default()).into()
-            }),
+            nar_cache_size,
+            verify: verify_parsed,
+            scrub_rate,
+            state_directory: filled("NIX_SERVE_STATE_DIRECTORY")
+                .map(PathBuf::from)
+                .or_else(|| filled("STATE_DIRECTORY").map(first_of)),
+            cache_directory: filled("CACHE_DIRECTORY").map(first_of),
             secret_key_file: lookup("NIX_SECRET_KEY_FILE").map(PathBuf::from),
             debug: filled("STARMAN_DEBUG").is_some_and(|value| value != "0"),
             warnings,
@@ -142,7 +174,13 @@ mod tests {
             ("NIX_SERVE_NAR_CACHE_SIZE", "7"),
             ("NIX_SERVE_HOLD", "90"),
             ("CACHE_DIRECTORY", "/c:/d"),
+            ("NIX_SERVE_VERIFY", "never"),
+            ("NIX_SERVE_SCRUB", "8"),
+            ("STATE_DIRECTORY", "/s:/t"),
         ]);
+        assert_eq!(environment.verify, Some(Verify::Never));
+        assert_eq!(environment.scrub_rate, Some(8));
+        assert_eq!(environment.state_directory, Some("/s".into()));
         assert_eq!(environment.nar_cache, Some("/n".into()));
         assert_eq!(environment.nar_cache_size, Some(7));
         assert_eq!(

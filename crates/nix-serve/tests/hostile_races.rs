@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use support::{hash_part, output};
-use support_hostile::{Hostile, canary, dump, fetch, holds_canary, may};
+use support_hostile::{Hostile, canary, dump, fetch, fetch_settled, holds_canary, may};
 
 /// So that all of them are more than a mebibyte: smaller trees are not remembered.
 const FILE_LEN: usize = 12_000;
@@ -70,7 +70,7 @@ fn ask(hostile: &Hostile, hash: &str, nar: &[u8], tally: &Tally, is_over: &Atomi
                     assert!(due.is_none_or(|due| outcome.body == due), "{url} {field}");
                     Tally::add(&tally.whole);
                 }
-                (503, true) => Tally::add(&tally.refused),
+                (404 | 503, true) => Tally::add(&tally.refused),
                 (200 | 206 | 0, false) => Tally::add(&tally.broken),
                 other => unreachable!("{other:?}"),
             }
@@ -101,12 +101,7 @@ fn while_harmed(hostile: &Hostile, path: &str, nar: &[u8], once: &(dyn Fn() + Sy
         is_over.store(true, Ordering::Release);
     });
     println!("{count} times, {tally:?}");
-    let whole = fetch(
-        hostile.addr,
-        "GET",
-        &format!("/nar/{}.nar", hash_part(path)),
-        "",
-    );
+    let whole = fetch_settled(hostile.addr, &format!("/nar/{}.nar", hash_part(path)));
     assert!(whole.status == 200 && whole.is_complete && whole.body == nar);
     tally.broken.into_inner() + tally.refused.into_inner()
 }

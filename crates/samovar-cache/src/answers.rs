@@ -8,6 +8,8 @@ pub(crate) const NO_PATH: &str = "No such path.\n";
 pub(crate) const NOT_FOUND: &str = "File not found.\n";
 pub(crate) const WRONG_HASH: &str = "Incorrect NAR hash. Maybe the path has been recreated.\n";
 pub(crate) const NOT_ALLOWED: &str = "This cache can only be read: GET and HEAD are understood.\n";
+pub(crate) const DAMAGED: &str =
+    "The files of this path are damaged here. It is served again once they are repaired.\n";
 pub(crate) const ONLY_POST: &str = "This URL understands POST alone.\n";
 pub(crate) const BUSY: &str = "Too many such answers are under way. Try again.\n";
 pub(crate) const UNAVAILABLE: &str = "The store cannot be read at the moment. Try again.\n";
@@ -18,7 +20,13 @@ pub(crate) fn no_path() -> Response {
     Response::text(Status::NOT_FOUND, NO_PATH)
 }
 
-/// 404 is said only when the database said so: clients remember a miss for an hour.
+/// 404, so that clients ask the next cache, or build.
+pub(crate) fn damaged() -> Response {
+    Response::text(Status::NOT_FOUND, DAMAGED)
+}
+
+/// 404 is said only when the database said so, or the files were found wrong: clients remember a
+/// miss for an hour.
 pub(crate) fn unavailable() -> Response {
     Response::text(Status::SERVICE_UNAVAILABLE, UNAVAILABLE).header("Retry-After", "1")
 }

@@ -19,14 +19,15 @@ use samovar_store::{RealisationId, Snapshot, Store, StoreError};
 
 use crate::ahead::Ahead;
 use crate::answers::{
-    NO_PATH, NOT_ALLOWED, NOT_FOUND, ONLY_POST, TEXT, WRONG_HASH, json_response, no_path,
+    NO_PATH, NOT_ALLOWED, NOT_FOUND, ONLY_POST, TEXT, WRONG_HASH, damaged, json_response, no_path,
     unavailable, wrong_hash,
 };
 use crate::bulk;
 use crate::closure::Closures;
+use crate::health::{Health, Trust, Watch};
 use crate::hold::{Hold, Holds};
 use crate::kept::{KeptNars, KeptSpace};
-use crate::narinfos::Narinfos;
+use crate::narinfos::{Answer, Narinfos};
 use crate::observer::Observer;
 use crate::plans::Plans;
 use crate::prepared_body::{PreparedBody, may_go_inline};
@@ -52,6 +53,8 @@ pub struct Config {
     pub kept_space: Option<KeptSpace>,
     /// Holding paths against garbage collection; `None`: not at all.
     pub hold: Option<Hold>,
+    /// How far files are trusted.
+    pub trust: Trust,
 }
 
 impl Default for Config {
@@ -64,6 +67,7 @@ impl Default for Config {
             small_nar_memory_len: 32 << 20,
             kept_space: None,
             hold: None,
+            trust: Trust::default(),
         }
     }
 }
@@ -77,7 +81,10 @@ pub struct Cache {
     /// Ends its thread when dropped.
     ahead: OnceLock<Ahead>,
     pub(crate) plans: Plans,
-    pub(crate) small_nars: SmallNars,
+    pub(crate) small_nars: Arc<SmallNars>,
+    pub(crate) health: Arc<Health>,
+    /// Ends its threads when dropped.
+    watch: OnceLock<Watch>,
     pub(crate) kept_nars: Option<KeptNars>,
     pub(crate) closures: Closures,
     pub(crate) under_way: Arc<UnderWay>,
@@ -122,23 +129,33 @@ impl Cache {
         let holds = config
             .hold
             .and_then(|hold| Holds::start(hold, Arc::clone(&store), Arc::clone(&observer)).ok());
+        let narinfos = Arc::new(Narinfos::new(
+            Arc::clone(&store),
+            config.key,
+            config.rendered_memory_len,
+            holds.unwrap_or_default(),
+            Arc::clone(&observer),
+        ));
+        let small_nars = Arc::new(SmallNars::new(config.small_nar_memory_len));
+        let health = Health::new(
+            Arc::clone(&store),
+            Arc::clone(&observer),
+            config.trust,
+            Arc::clone(&narinfos),
+            Arc::clone(&small_nars),
+        );
         Self {
-            narinfos: Arc::new(Narinfos::new(
-                Arc::clone(&store),
-                config.key,
-                config.rendered_memory_len,
-                holds.unwrap_or_default(),
-                Arc::clone(&observer),
-            )),
+            narinfos,
+            health: Arc::new(health),
+            watch: OnceLock::new(),
             store,
             path_prefix: config.path_prefix.into_bytes().into_boxed_slice(),
             ahead: OnceLock::new(),
             plans: Plans::default(),
-            small_nars: SmallNars::new(config.small_nar_memory_len),
-            // Without a thread, without copies.
+            small_nars,
             kept_nars: config
                 .kept_space
-                .and_then(|space| KeptNars::start(space, Arc::clone(&observer)).ok()),
+                .map(|space| KeptNars::new(space, Arc::clone(&observer))),
             closures: Closures::default(),
             under_way: Arc::default(),
             observer,
@@ -168,6 +185,29 @@ impl Cache {
             drop(self.ahead.set(ahead));
         }
         Ok(())
+    }
+
+    /// Looks a second time at files that were found wrong, writes down what is known of files, and
+    /// verifies what nobody asks for, as far as [`Trust`] says so: on threads of low priority that
+    /// live as long as this cache.
+    ///
+    /// # Errors
+    ///
+    /// If a thread cannot be started. Everything is served all the same.
+    pub fn watch_files(&self) -> io::Result<()> {
+        if self.watch.get().is_none() {
+            let watch = Watch::start(&self.health)?;
+            drop(self.watch.set(watch));
+        }
+        Ok(())
+    }
+
+    /// Ends what [`watch_files`](Self::watch_files) began: what is known of files is written down.
+    /// Waits two seconds at most.
+    pub fn stop_watching(&self) {
+        if let Some(watch) = self.watch.get() {
+            watch.stop();
+        }
     }
 
     /// The store that is served.
@@ -205,8 +245,14 @@ impl Cache {
     // On workers.
 
     fn narinfo(&self, hash_part: HashPart) -> Result<Response, StoreError> {
-        let Some(prepared) = self.narinfos.one(hash_part)? else {
-            return Ok(no_path());
+        let prepared = match self.narinfos.one(hash_part)? {
+            Answer::Found { prepared, .. } => prepared,
+            Answer::Absent => return Ok(no_path()),
+            Answer::Damaged => {
+                self.observer.path_kept_out();
+                return Ok(damaged());
+            }
+            Answer::Failed => return Ok(unavailable()),
         };
         // A short one is copied for less than it costs to pull it.
         let body = match may_go_inline(&prepared) {
@@ -282,6 +328,8 @@ impl Service for Cache {
             {
                 reply.prepared(&rendered.prepared)
             }
+            // Its directories may have to be looked at.
+            _ if self.health.is_marked(&hash_part) => reply.dispatch_slow(),
             _ => reply.dispatch(),
         }
     }

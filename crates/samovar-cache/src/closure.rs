@@ -71,17 +71,30 @@ impl Cache {
                 let text = format!("The closure has more than {COUNT_MAX} paths.\n");
                 return Ok(Response::text(Status::UNPROCESSABLE_CONTENT, text));
             }
-            Some(Closure::Incomplete) => {
-                let text = "The closure has a path that cannot be served.\n";
-                return Ok(Response::text(Status::UNPROCESSABLE_CONTENT, text));
-            }
+            Some(Closure::Incomplete) => return Ok(incomplete()),
             Some(Closure::Members(members)) => members,
         };
+        for member in &members {
+            if self.health.is_marked(&member.hash_part)
+                && let Some(registration) = self.registration(member.hash_part)?
+                && let Some(refusal) = self.kept_out(&registration)
+            {
+                return Ok(match member.hash_part == hash_part {
+                    true => refusal,
+                    false => incomplete(),
+                });
+            }
+        }
         Ok(match self.under_way.share(members.len()) {
             Some(share) => records::respond(&self.narinfos, Wanted::Closure(members), share),
             None => busy(),
         })
     }
+}
+
+fn incomplete() -> Response {
+    let text = "The closure has a path that cannot be served.\n";
+    Response::text(Status::UNPROCESSABLE_CONTENT, text)
 }
 
 #[cfg(test)]

@@ -26,6 +26,7 @@ mod cache;
 mod closure;
 #[cfg(fuzzing)]
 pub mod fuzzing;
+mod health;
 mod hold;
 mod kept;
 mod key_file;
@@ -47,6 +48,7 @@ mod small_nars;
 mod trouble;
 
 pub use cache::{Cache, Config, Local};
+pub use health::Trust;
 pub use hold::Hold;
 pub use kept::KeptSpace;
 pub use key_file::{KeyFileError, LoadedKey, load_key};

@@ -9,13 +9,16 @@ use samovar_store::{ListingReader, StoreError, Tree};
 
 use crate::answers::{json_response, no_path};
 use crate::cache::Cache;
-use crate::registration::Registration;
+use crate::registration::{Collected, Registration};
 
 impl Cache {
     pub(crate) fn listing(&self, hash_part: HashPart) -> Result<Response, StoreError> {
         let Some(registration) = self.registration(hash_part)? else {
             return Ok(no_path());
         };
+        if let Some(refusal) = self.kept_out(&registration) {
+            return Ok(refusal);
+        }
         let tree = self.store.tree(&registration.info.path)?;
         let body = match self.listing_body(&registration, &tree) {
             Ok((reader, len)) => ListingBody {
@@ -67,10 +70,7 @@ impl ListingBody {
     fn end(&self) -> io::Result<Progress> {
         // A client has no hash to compare a listing with.
         if self.len.is_none() && self.registration.holds() != Ok(true) {
-            return Err(io::Error::new(
-                io::ErrorKind::NotFound,
-                "path was collected or registered anew on the way",
-            ));
+            return Err(Collected.into());
         }
         Ok(Progress::End)
     }

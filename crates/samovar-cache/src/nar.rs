@@ -6,12 +6,13 @@ use std::sync::Arc;
 use samovar_http::http::{Method, Status, range};
 use samovar_http::{Body, Head, Prepared, Response};
 use samovar_nix::{HashPart, NarHash, PathInfo};
-use samovar_store::StoreError;
+use samovar_store::{Identity, NarReader, StoreError, Tree};
 
-use crate::answers::{no_path, unavailable, wrong_hash};
+use crate::answers::{damaged, no_path, unavailable, wrong_hash};
 use crate::cache::Cache;
-use crate::kept::{KeptBody, wrong_contents};
-use crate::nar_body::NarBody;
+use crate::health::Standing;
+use crate::kept::KeptBody;
+use crate::nar_body::{Check, NarBody, wrong_contents};
 use crate::prepared_body::PreparedBody;
 use crate::registration::Registration;
 use crate::small_nars::{self, SmallNar};
@@ -35,6 +36,9 @@ impl Cache {
         let info = &registration.info;
         if nar_hash.is_some_and(|nar_hash| nar_hash != info.nar_hash) {
             return Ok(wrong_hash());
+        }
+        if let Some(refusal) = self.kept_out(&registration) {
+            return Ok(refusal);
         }
         let size = info.nar_size;
         let outcome = match head.header("Range") {
@@ -68,12 +72,14 @@ impl Cache {
                 return self.nar(head, hash_part, nar_hash);
             }
             let tree = self.store.tree(&info.path)?;
-            match self.nar_from(&registration, &tree, start) {
-                Ok(reader) => {
-                    let is_whole = status == Status::OK && head.method() == Method::Get;
-                    let kept_nars = self.kept_nars.as_ref().filter(|_| is_whole);
-                    let recording = kept_nars.and_then(|kept| kept.record(&info.nar_hash, size));
-                    let body = NarBody::new(reader, (start, end), size, registration, recording);
+            match self.open_nar(&registration, &tree, start) {
+                Ok((reader, root)) => {
+                    let is_whole = end - start == size && head.method() == Method::Get;
+                    let check = match is_whole {
+                        true => self.check(info, root),
+                        false => None,
+                    };
+                    let body = NarBody::new(reader, (start, end), size, registration, check);
                     Body::Source(Box::new(body.held(way)))
                 }
                 Err(error) => return self.unreadable(&registration, error),
@@ -88,6 +94,38 @@ impl Cache {
             }
             _ => response,
         })
+    }
+
+    /// The NAR from `start` on, and the root that stood there before it was opened.
+    fn open_nar(
+        &self,
+        registration: &Registration,
+        tree: &Tree,
+        start: u64,
+    ) -> io::Result<(NarReader, Option<Identity>)> {
+        let root = tree.identity()?;
+        Ok((self.nar_from(registration, tree, start)?, root))
+    }
+
+    /// What is done with the bytes of a whole NAR on their way, if anything.
+    fn check(&self, info: &PathInfo, root: Option<Identity>) -> Option<Check> {
+        // A daemon's are hashed already.
+        let is_first = root.is_some_and(|root| self.health.is_to_hash(info, &root));
+        let kept_nars = self.kept_nars.as_ref();
+        let recording = kept_nars.and_then(|kept| kept.record(&info.nar_hash, info.nar_size));
+        (is_first || recording.is_some()).then(|| Check::new(root, is_first, recording))
+    }
+
+    /// The answer to whatever is asked about a path that is damaged.
+    pub(crate) fn kept_out(&self, registration: &Registration) -> Option<Response> {
+        match registration.standing() {
+            Standing::Good => None,
+            Standing::Damaged => {
+                self.observer.path_kept_out();
+                Some(damaged())
+            }
+            Standing::InQuestion => Some(unavailable()),
+        }
     }
 
     fn kept(&self, info: &PathInfo, range: (u64, u64)) -> Option<KeptBody> {
@@ -128,11 +166,15 @@ impl Cache {
         };
         let prepared = Arc::clone(&nar.prepared);
         self.small_nars.insert(hash_part, nar);
+        // What is damaged leaves no trace in memory, also if it was found so just now.
+        if self.health.is_marked(&hash_part) {
+            self.small_nars.remove(&hash_part);
+        }
         Ok(Ok(prepared))
     }
 
-    /// The files of a path cannot be read, and nothing was sent yet. If the path is gone, that is
-    /// the answer; if not, something is wrong that is not the client's doing.
+    /// The files of a path cannot be read, and nothing was sent yet. If the path is gone or
+    /// damaged, that is the answer; if not, something is wrong that may pass.
     pub(crate) fn unreadable(
         &self,
         registration: &Registration,
@@ -142,7 +184,8 @@ impl Cache {
         match self.lookup(was.path.hash_part())? {
             Some(now) if now.nar_hash == was.nar_hash => {
                 registration.report(&error);
-                Ok(unavailable())
+                let refusal = self.kept_out(registration);
+                Ok(refusal.unwrap_or_else(unavailable))
             }
             Some(_) => Ok(wrong_hash()),
             None => Ok(no_path()),

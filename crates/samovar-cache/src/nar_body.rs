@@ -6,11 +6,12 @@ use std::io;
 use std::sync::Arc;
 
 use samovar_http::{Batch, Progress, Source};
-use samovar_store::{NarReader, NarSink};
+use samovar_store::{Identity, NarReader, NarSink};
+use sha2::{Digest, Sha256};
 
 use crate::hold::UnderWay;
 use crate::kept::Recording;
-use crate::registration::Registration;
+use crate::registration::{Collected, Registration};
 
 /// Contents from this length on go from the page cache to the socket. Shorter ones cost less when
 /// they are read, because they share a write with others; the costs meet at 64 KiB.
@@ -30,10 +31,44 @@ pub(crate) struct NarBody {
     /// Whether the last byte of the range is the last of the NAR.
     reaches_end: bool,
     registration: Registration,
-    /// A copy for the next ones, as long as it is worth it.
-    recording: Option<Recording>,
+    /// Present while the bytes are read on their way, rather than sent past this process.
+    check: Option<Check>,
     /// Keeps the path from being collected.
     way: Option<UnderWay>,
+}
+
+/// The hash of a whole NAR on its way: of a path that nobody has verified, or for a copy of it.
+pub(crate) struct Check {
+    hash: Sha256,
+    root: Option<Identity>,
+    /// Whether it is wanted without a copy, too.
+    is_first: bool,
+    /// A copy for the next ones, as long as it is worth it.
+    recording: Option<Recording>,
+}
+
+impl Check {
+    /// Of files that have this root.
+    pub(crate) fn new(
+        root: Option<Identity>,
+        is_first: bool,
+        recording: Option<Recording>,
+    ) -> Self {
+        Self {
+            hash: Sha256::new(),
+            root,
+            is_first,
+            recording,
+        }
+    }
+
+    /// Takes the next bytes. `None`: nobody wants to know any more.
+    fn take(mut self, bytes: &[u8], file_count: u64) -> Option<Self> {
+        self.hash.update(bytes);
+        let recording = self.recording.take();
+        self.recording = recording.and_then(|recording| recording.write(bytes, file_count));
+        (self.is_first || self.recording.is_some()).then_some(self)
+    }
 }
 
 impl NarBody {
@@ -43,7 +78,7 @@ impl NarBody {
         (start, end): (u64, u64),
         size: u64,
         registration: Registration,
-        recording: Option<Recording>,
+        check: Option<Check>,
     ) -> Self {
         let len = end.saturating_sub(start);
         Self {
@@ -52,7 +87,7 @@ impl NarBody {
             left: len,
             reaches_end: end == size,
             registration,
-            recording,
+            check,
             way: None,
         }
     }
@@ -62,10 +97,10 @@ impl NarBody {
         Self { way, ..self }
     }
 
-    /// Adds the next bytes to the batch, and to the copy, too.
-    fn record(&mut self, batch: &mut Batch) -> io::Result<()> {
+    /// Adds the next bytes to the batch, and looks at them.
+    fn read(&mut self, batch: &mut Batch) -> io::Result<()> {
         while self.left > 0 && batch.room_len() > 0 {
-            let Some(recording) = self.recording.take() else {
+            let Some(check) = self.check.take() else {
                 break;
             };
             let room = batch.room();
@@ -75,7 +110,7 @@ impl NarBody {
             if filled == 0 {
                 return Err(wrong_size("shorter"));
             }
-            self.recording = recording.write(&room[..filled], self.reader.file_count());
+            self.check = check.take(&room[..filled], self.reader.file_count());
             batch.advance(filled);
             self.left -= filled as u64;
         }
@@ -83,8 +118,8 @@ impl NarBody {
     }
 
     fn fill(&mut self, batch: &mut Batch) -> io::Result<Progress> {
-        if self.recording.is_some() {
-            self.record(batch)?;
+        if self.check.is_some() {
+            self.read(batch)?;
         }
         let mut sink = BatchSink::new(batch);
         while self.left > 0 && !sink.room().is_empty() {
@@ -100,16 +135,27 @@ impl NarBody {
         if self.reaches_end && self.reader.fill(&mut [0])? != 0 {
             return Err(wrong_size("longer"));
         }
-        // Before the last piece is sent. A store that cannot say anything now is no reason to break
-        // off: the client compares the hash.
-        if self.registration.holds() == Ok(false) {
-            return Err(io::Error::new(
-                io::ErrorKind::NotFound,
-                "path was collected or registered anew on the way",
-            ));
+        // All of this before the last piece is sent. A store that cannot say anything now is no
+        // reason to break off: the client compares the hash.
+        let info = &self.registration.info;
+        let check = self.check.take();
+        if let Some(check) = &check
+            && check.hash.clone().finalize().as_slice() != info.nar_hash.as_bytes()
+        {
+            return Err(wrong_contents());
         }
-        if let Some(recording) = self.recording.take() {
-            recording.finish(&self.registration);
+        let holds = self.registration.holds();
+        if holds == Ok(false) {
+            return Err(Collected.into());
+        }
+        if let Some(check) = check {
+            if holds == Ok(true) {
+                let health = &self.registration.health;
+                health.note_right(info, check.root.as_ref());
+            }
+            if let Some(recording) = check.recording {
+                recording.keep();
+            }
         }
         Ok(Progress::End)
     }
@@ -160,6 +206,14 @@ pub(crate) fn wrong_size(how: &str) -> io::Error {
     io::Error::new(
         io::ErrorKind::InvalidData,
         format!("NAR is {how} than its registered size"),
+    )
+}
+
+/// What is said of files that make another NAR than the registered one.
+pub(crate) fn wrong_contents() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        "NAR has another hash than the registered one",
     )
 }
 

@@ -8,6 +8,7 @@ use samovar_nix::{HashPart, PathInfo, SecretKey, StorePath};
 use samovar_store::{Catalog, Snapshot, Store, StoreError};
 
 use crate::ahead::Wishes;
+use crate::health::{Damaged, Standing};
 use crate::hold::Holds;
 use crate::narinfo::Signer;
 use crate::observer::Observer;
@@ -24,7 +25,10 @@ pub(crate) enum Answer {
     },
     /// The database has no such path.
     Absent,
-    /// Its row makes no sense; those of others may.
+    /// Its files are not what its row says.
+    Damaged,
+    /// Its row makes no sense, or nobody knows yet whether it is still damaged; those of others may
+    /// be served.
     Failed,
 }
 
@@ -39,6 +43,8 @@ pub(crate) struct Narinfos {
     trouble: Trouble,
     pub(crate) holds: Holds,
     observer: Arc<dyn Observer>,
+    /// Of these nothing is rendered.
+    pub(crate) damaged: Arc<Damaged>,
 }
 
 impl Narinfos {
@@ -49,7 +55,9 @@ impl Narinfos {
         holds: Holds,
         observer: Arc<dyn Observer>,
     ) -> Self {
+        let damaged = Damaged::new(Arc::clone(&store), Arc::clone(&observer));
         Self {
+            damaged: Arc::new(damaged),
             store,
             signer: Signer::new(key),
             rendered: RenderedCache::new(memory_len),
@@ -79,55 +87,84 @@ impl Narinfos {
         (rendered.stamp == Some(now)).then_some(rendered)
     }
 
-    /// The narinfo of one path, which is held from now on if that can be.
-    pub(crate) fn one(&self, hash_part: HashPart) -> Result<Option<Arc<Prepared>>, StoreError> {
+    /// What is said of one path, which is held from now on if that can be.
+    pub(crate) fn one(&self, hash_part: HashPart) -> Result<Answer, StoreError> {
         let snapshot = self.refresh();
-        let Some(rendered) = self.find_one(snapshot.as_deref(), hash_part)? else {
-            return Ok(None);
+        let rendered = match self.find_one(snapshot.as_deref(), hash_part)? {
+            Ok(rendered) => rendered,
+            Err(refusal) => return Ok(refusal),
         };
         let is_done = match self.holds.generation() {
             0 => !self.holds.is_on(),
             generation => rendered.held == generation,
         };
         if is_done {
-            return Ok(Some(rendered.prepared));
+            return Ok(Answer::found(&rendered));
         }
         let path = self.path_of(&rendered.prepared);
         let asked = self.holds.announce(path.as_slice());
         self.rendered.note_held(&hash_part, asked.generation);
         if asked.has_waited && !self.is_current(snapshot.as_deref()) {
-            let rendered = self.find_one(self.refresh().as_deref(), hash_part)?;
-            return Ok(rendered.map(|rendered| rendered.prepared));
+            let found = self.find_one(self.refresh().as_deref(), hash_part)?;
+            return Ok(found.map_or_else(|refusal| refusal, |rendered| Answer::found(&rendered)));
         }
-        Ok(Some(rendered.prepared))
+        Ok(Answer::found(&rendered))
     }
 
     fn find_one(
         &self,
         snapshot: Option<&Snapshot>,
         hash_part: HashPart,
-    ) -> Result<Option<Rendered>, StoreError> {
+    ) -> Result<Result<Rendered, Answer>, StoreError> {
         if let Some(snapshot) = snapshot {
             if !snapshot.may_contain(&hash_part) {
                 self.recovered();
-                return Ok(None);
+                return Ok(Err(Answer::Absent));
             }
             if let Some(rendered) = self.find(snapshot, &hash_part) {
-                return Ok(Some(rendered));
+                return Ok(Ok(rendered));
             }
         }
         let looked = self.store.lookup(hash_part)?;
         self.recovered();
         let Some(info) = looked else {
             self.rendered.remove(&hash_part);
-            return Ok(None);
+            return Ok(Err(Answer::Absent));
         };
-        let rendered = self.render(&info, snapshot);
+        let found = self.admit(&info, snapshot);
+        if found.is_ok() {
+            self.wishes.note_cold();
+            // Whoever copies a path asks for these next.
+            self.wishes.add(references(&info), WISH_DEPTH);
+        }
+        Ok(found)
+    }
+
+    /// Renders the narinfo of a path with this row, unless the path is damaged: then what is said
+    /// instead.
+    fn admit(&self, info: &PathInfo, snapshot: Option<&Snapshot>) -> Result<Rendered, Answer> {
+        let epoch = snapshot.map(|snapshot| snapshot.epoch);
+        match self.damaged.standing(info, epoch) {
+            Standing::Good => {}
+            Standing::Damaged => return Err(Answer::Damaged),
+            Standing::InQuestion => return Err(Answer::Failed),
+        }
+        let rendered = self.render(info, snapshot);
+        let hash_part = info.path.hash_part();
         self.rendered.insert(hash_part, rendered.clone());
-        self.wishes.note_cold();
-        // Whoever copies a path asks for these next.
-        self.wishes.add(references(&info), WISH_DEPTH);
-        Ok(Some(rendered))
+        self.keep_out(&hash_part);
+        Ok(rendered)
+    }
+
+    /// Drops what was rendered of a path just now, if the path was found damaged meanwhile.
+    fn keep_out(&self, hash_part: &HashPart) {
+        if self.damaged.contains(hash_part) {
+            self.drop_rendered(hash_part);
+        }
+    }
+
+    pub(crate) fn drop_rendered(&self, hash_part: &HashPart) {
+        self.rendered.remove(hash_part);
     }
 
     /// The narinfos of many paths, in the order asked: what [`one`](Self::one) would say of each
@@ -182,12 +219,10 @@ impl Narinfos {
                 continue;
             }
             *answer = Some(match looked.next() {
-                Some(Ok(Some(info))) => {
-                    let rendered = self.render(&info, snapshot);
-                    let found = Answer::found(&rendered);
-                    self.rendered.insert(*hash_part, rendered);
-                    found
-                }
+                Some(Ok(Some(info))) => match self.admit(&info, snapshot) {
+                    Ok(rendered) => Answer::found(&rendered),
+                    Err(refusal) => refusal,
+                },
                 Some(Err(error)) => {
                     self.observer.path_failed(hash_part, &error);
                     Answer::Failed
@@ -236,10 +271,13 @@ impl Narinfos {
         self.wishes.pay(hash_parts.len());
         for ((hash_part, depth), looked) in wanted.into_iter().zip(looked) {
             // A row that makes no sense is reported to who asks for it.
-            if let Ok(Some(info)) = looked {
+            if let Ok(Some(info)) = looked
+                && !self.damaged.contains(&hash_part)
+            {
                 let mut rendered = self.render(&info, Some(&snapshot));
                 rendered.was_wished_for = true;
                 self.rendered.insert(hash_part, rendered);
+                self.keep_out(&hash_part);
                 self.wishes.add(references(&info), depth.saturating_sub(1));
             }
         }
@@ -253,10 +291,13 @@ impl Narinfos {
             .iter()
             .filter(|info| {
                 let hash_part = info.path.hash_part();
-                self.rendered.has_room(&hash_part)
+                let is_kept = !self.damaged.contains(&hash_part)
+                    && self.rendered.has_room(&hash_part)
                     && self
                         .rendered
-                        .offer(hash_part, self.render(info, Some(snapshot)))
+                        .offer(hash_part, self.render(info, Some(snapshot)));
+                self.keep_out(&hash_part);
+                is_kept
             })
             .count()
     }

@@ -25,6 +25,21 @@ pub trait Observer: samovar_http::Observer + 'static {
     /// The files of a valid path are not what its row says.
     fn path_damaged(&self, path: &dyn fmt::Display, error: &dyn fmt::Display);
 
+    /// The bytes of a path were compared with its registered hash, and are right.
+    fn path_verified(&self, path: &dyn fmt::Display);
+
+    /// A path that was damaged is so no more, or may be: its files were changed.
+    fn path_mended(&self, path: &dyn fmt::Display);
+
+    /// Something was asked about a damaged path, and was answered with 404.
+    fn path_kept_out(&self);
+
+    /// Where a round of verifying what nobody asks for stands.
+    fn scrubbed(&self, progress: &dyn fmt::Display);
+
+    /// What was found out about paths cannot be read, or not be written down.
+    fn not_remembered(&self, error: &dyn fmt::Display);
+
     /// NARs are not kept, because their copies cannot be written or read; they are served all the
     /// same. Said once until one is kept.
     fn not_kept(&self, error: &dyn fmt::Display);
@@ -73,6 +88,16 @@ impl Observer for Silent {
     fn path_collected(&self, _: &dyn fmt::Display) {}
 
     fn path_damaged(&self, _: &dyn fmt::Display, _: &dyn fmt::Display) {}
+
+    fn path_verified(&self, _: &dyn fmt::Display) {}
+
+    fn path_mended(&self, _: &dyn fmt::Display) {}
+
+    fn path_kept_out(&self) {}
+
+    fn scrubbed(&self, _: &dyn fmt::Display) {}
+
+    fn not_remembered(&self, _: &dyn fmt::Display) {}
 
     fn not_kept(&self, _: &dyn fmt::Display) {}
 

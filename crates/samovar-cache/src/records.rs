@@ -179,7 +179,8 @@ impl Records {
                 self.narinfo = Some((prepared, 0));
                 0
             }
-            Answer::Absent => {
+            // Nothing of a damaged path is served, as if it were not there.
+            Answer::Absent | Answer::Damaged => {
                 writeln!(self.text, "absent {hash_part}")?;
                 1
             }
@@ -216,7 +217,7 @@ impl Records {
         {
             return Err(io::Error::new(
                 io::ErrorKind::NotFound,
-                "a path of the closure was collected or registered anew on the way",
+                "a path of the closure was collected, registered anew or found damaged on the way",
             ));
         }
         self.next += members.len();
@@ -230,7 +231,7 @@ impl Records {
 fn is_of(answer: &Answer, member: &Member) -> bool {
     match answer {
         Answer::Found { registration, .. } => *registration == member.registration,
-        Answer::Absent => false,
+        Answer::Absent | Answer::Damaged => false,
         Answer::Failed => true,
     }
 }

@@ -5,9 +5,10 @@ use std::io;
 use std::sync::Arc;
 
 use samovar_nix::{HashPart, PathInfo};
-use samovar_store::{Snapshot, Store, StoreError};
+use samovar_store::{Snapshot, Store, StoreError, TreeError};
 
 use crate::cache::Cache;
+use crate::health::{Health, Standing};
 use crate::observer::Observer;
 
 /// A path as it was registered when its answer began.
@@ -21,6 +22,18 @@ pub(crate) struct Registration {
     pub(crate) snapshot: Option<Arc<Snapshot>>,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) observer: Arc<dyn Observer>,
+    pub(crate) health: Arc<Health>,
+}
+
+/// An answer broke off because its path is not what it was when the answer began.
+#[derive(Debug, thiserror::Error)]
+#[error("path was collected or registered anew on the way")]
+pub(crate) struct Collected;
+
+impl From<Collected> for io::Error {
+    fn from(collected: Collected) -> Self {
+        Self::new(io::ErrorKind::NotFound, collected)
+    }
 }
 
 impl Registration {
@@ -42,29 +55,67 @@ impl Registration {
         }))
     }
 
+    /// Whether the path may be served.
+    pub(crate) fn standing(&self) -> Standing {
+        let epoch = self.snapshot.as_ref().map(|snapshot| snapshot.epoch);
+        self.health.standing(&self.info, epoch)
+    }
+
     /// Reports why the files could not be read, unless they were collected: that is no damage.
     pub(crate) fn report(&self, error: &io::Error) {
-        if is_damage(error.kind()) {
-            match self.holds() {
-                Ok(true) => self.observer.path_damaged(&self.info.path, error),
-                Ok(false) => self.observer.path_collected(&self.info.path),
-                // The store is in trouble, and says so by itself.
-                Err(_) => {}
-            }
-        } else {
-            self.observer.path_failed(&self.info.path, error);
+        let finding = finding(error);
+        if finding == Finding::Failure {
+            return self.observer.path_failed(&self.info.path, error);
         }
+        match self.holds() {
+            Ok(false) => self.observer.path_collected(&self.info.path),
+            Ok(true) if finding == Finding::Damage && self.is_mounted(error) => {
+                self.health.note_wrong(&self.info, error);
+            }
+            Ok(true) if finding == Finding::Damage => {
+                self.observer.path_failed(&self.info.path, error);
+            }
+            Ok(true) => self.health.suspect(&self.info),
+            // The store is in trouble, and says so by itself.
+            Err(_) => {}
+        }
+    }
+
+    /// Whether what is missing is missing in a store that is there.
+    fn is_mounted(&self, error: &io::Error) -> bool {
+        error.kind() != io::ErrorKind::NotFound
+            || self
+                .store
+                .tree(&self.info.path)
+                .is_ok_and(|tree| tree.has_neighbours())
     }
 }
 
-/// Whether an error says that the files are not what was registered, rather than that they could
-/// not be read: no descriptors, no memory, no permission, a failing disk.
-fn is_damage(kind: io::ErrorKind) -> bool {
+/// What an error says about the files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Finding {
+    /// They are not what was registered.
+    Damage,
+    /// They are not what they were a moment ago, or when their plan was made.
+    Change,
+    /// Nothing, but that they cannot be read now: no descriptors, no memory, no permission, a
+    /// failing disk.
+    Failure,
+}
+
+fn finding(error: &io::Error) -> Finding {
     use io::ErrorKind as Kind;
-    matches!(
-        kind,
-        Kind::NotFound | Kind::UnexpectedEof | Kind::InvalidData | Kind::Unsupported
-    )
+    let inner = error.get_ref();
+    let is_change = inner.is_some_and(|inner| {
+        inner.is::<Collected>() || matches!(inner.downcast_ref(), Some(TreeError::Changed))
+    });
+    match error.kind() {
+        _ if is_change => Finding::Change,
+        Kind::NotFound | Kind::UnexpectedEof | Kind::InvalidData | Kind::Unsupported => {
+            Finding::Damage
+        }
+        _ => Finding::Failure,
+    }
 }
 
 impl fmt::Debug for Registration {
@@ -92,6 +143,7 @@ impl Cache {
             snapshot,
             store: Arc::clone(&self.store),
             observer: Arc::clone(&self.observer),
+            health: Arc::clone(&self.health),
         }))
     }
 }

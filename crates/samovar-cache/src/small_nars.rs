@@ -90,6 +90,10 @@ impl SmallNars {
             .insert(hash_part, nar, self.shard_len_max);
     }
 
+    pub(crate) fn remove(&self, hash_part: &HashPart) {
+        self.shard(hash_part).remove(hash_part);
+    }
+
     fn shard(&self, hash_part: &HashPart) -> MutexGuard<'_, Shard> {
         let index = usize::from(hash_part.as_bytes()[0]) % SHARD_COUNT;
         self.shards[index]

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use super::error::{CliError, Refusal, UsageError};
 use super::nearest::nearest;
 use super::option::{OPTIONS, OptionId, Takes};
-use super::options::{HoldTime, LogFormat, LogTarget, Options, TimeLimit};
+use super::options::{HoldTime, LogFormat, LogTarget, Options, TimeLimit, Verify};
 use super::scanner::{Item, Value};
 use super::value;
 use super::warning::Warning;
@@ -157,6 +157,7 @@ impl Draft {
             OptionId::Port => set(&mut self.port, port(text).map(Some)),
             OptionId::Priority => set(&mut options.priority, priority(text).map(Some)),
             OptionId::ReadTimeout => set(&mut options.read_timeout, limit(text)),
+            OptionId::Scrub => set(&mut options.scrub_rate, value::count(text).map(Some)),
             OptionId::Socket => set(&mut self.socket, Some(Some(text.into()))),
             OptionId::SslCert => set(
                 &mut self.tls_certificate,
@@ -166,9 +167,14 @@ impl Draft {
                 &mut self.tls_key,
                 Some(Some((spelled.clone(), text.into()))),
             ),
+            OptionId::StateDirectory => set(&mut options.state_directory, Some(Some(text.into()))),
             OptionId::Store => set(&mut options.store, name(text).map(Some)),
             OptionId::Timeout => set(&mut options.timeout, limit(text)),
             OptionId::User => set(&mut options.user, name(text).map(Some)),
+            OptionId::Verify => set(
+                &mut options.verify,
+                text.to_str().and_then(Verify::parse).map(Some),
+            ),
             OptionId::Workers => self.take_workers(text, &spelled),
             _ => false,
         };

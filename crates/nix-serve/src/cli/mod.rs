@@ -28,7 +28,7 @@ mod warning;
 
 pub use error::{CliError, Refusal, UsageError};
 pub use help::{help, version};
-pub use options::{ClientAddress, HoldTime, LogFormat, LogTarget, Options, TimeLimit, Tls};
+pub use options::{ClientAddress, HoldTime, LogFormat, LogTarget, Options, TimeLimit, Tls, Verify};
 pub use parser::{Invocation, parse};
 pub use warning::Warning;
 

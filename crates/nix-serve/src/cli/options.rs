@@ -67,6 +67,14 @@ pub struct Options {
     /// Whether, and for how long, paths are held against garbage collection. Default:
     /// `NIX_SERVE_HOLD`, or ten minutes if there is a daemon.
     pub hold: Option<HoldTime>,
+    /// Which NARs are hashed on their way. Default: `NIX_SERVE_VERIFY`, or [`Verify::First`].
+    pub verify: Option<Verify>,
+    /// Where is written down what was found out about files. Default: `NIX_SERVE_STATE_DIRECTORY`,
+    /// or the service manager's `STATE_DIRECTORY`, or nowhere.
+    pub state_directory: Option<PathBuf>,
+    /// Bytes verified in a second that nobody asks for; 0 for none. Default: `NIX_SERVE_SCRUB`, or
+    /// none.
+    pub scrub_rate: Option<u64>,
 }
 
 impl Options {
@@ -131,6 +139,30 @@ impl Default for Options {
             nar_cache: None,
             nar_cache_size: None,
             hold: None,
+            verify: None,
+            state_directory: None,
+            scrub_rate: None,
+        }
+    }
+}
+
+/// Which NARs are hashed on their way.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Verify {
+    /// None.
+    Never,
+    /// The first of each path.
+    #[default]
+    First,
+}
+
+impl Verify {
+    /// Reads the value of `--verify`.
+    pub fn parse(text: &str) -> Option<Self> {
+        match text {
+            "never" => Some(Self::Never),
+            "first" => Some(Self::First),
+            _ => None,
         }
     }
 }

@@ -20,6 +20,12 @@ pub(super) enum Count {
     Held,
     /// The files of a path were found not to be what its row says.
     Damaged,
+    /// The bytes of a path were hashed and found right.
+    Verified,
+    /// The files of a damaged path were changed, or found right.
+    Mended,
+    /// Something was asked about a damaged path.
+    KeptOut,
     /// A path could not be served for another reason of its own.
     PathFailed,
     /// The store began to fail as a whole.
@@ -45,7 +51,7 @@ pub(super) enum Count {
 }
 
 impl Count {
-    const ALL: [(Self, &'static str); 18] = [
+    const ALL: [(Self, &'static str); 21] = [
         (Self::CollectedUnderWay, "collected_under_way"),
         (Self::AnnouncedUnheld, "announced_unheld"),
         (Self::SentUnheld, "sent_unheld"),
@@ -53,6 +59,9 @@ impl Count {
         (Self::HoldFull, "hold_full"),
         (Self::Held, "held"),
         (Self::Damaged, "damaged"),
+        (Self::Verified, "verified"),
+        (Self::Mended, "mended"),
+        (Self::KeptOut, "kept_out"),
         (Self::PathFailed, "path_failed"),
         (Self::StoreFailed, "store_failed"),
         (Self::BodyFailed, "body_failed"),

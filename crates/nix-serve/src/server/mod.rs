@@ -29,12 +29,12 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 use rustix::process::{Resource, getrlimit, setrlimit};
-use samovar_cache::{Cache, Config, Hold, load_key};
+use samovar_cache::{Cache, Config, Hold, Trust, load_key};
 use samovar_http::tls::TlsConfig;
 use samovar_http::{Limits, Server};
 use samovar_store::{Settings, StoreUri};
 
-use crate::cli::{HoldTime, Options, Tls};
+use crate::cli::{HoldTime, Options, Tls, Verify};
 use crate::daemon::{Background, Identity, PidFile};
 use crate::environment::Environment;
 use crate::log::{AccessLog, ErrorLog, Level};
@@ -150,6 +150,7 @@ fn serve(
         key,
         kept_space: kept::space(options, environment, errors)?,
         hold: hold(options, environment),
+        trust: trust(options, environment),
         ..Config::default()
     };
     raise_descriptor_limit();
@@ -214,6 +215,10 @@ fn serve(
         .service()
         .render_ahead()
         .context("cannot start a thread")?;
+    server
+        .service()
+        .watch_files()
+        .context("cannot start a thread")?;
     let reload = || {
         reload(server.service(), environment, &logs);
         if let Some(tls) = &tls {
@@ -224,6 +229,7 @@ fn serve(
     if wait(&server, &events, &reload, &upgrade, &logs) == Ended::TakenOver {
         socket_files.leave();
     }
+    server.service().stop_watching();
     // To drop it is to wait for its workers, and one may wait for a disk for ever. As far as the
     // kernel lets go of who waits there, it ends with the process.
     std::mem::forget(server);
@@ -469,6 +475,21 @@ fn open_store(
         errors.warning(remark);
     }
     Ok(store)
+}
+
+/// How far files are trusted: options before the environment.
+fn trust(options: &Options, environment: &Environment) -> Trust {
+    let verify = options.verify.or(environment.verify);
+    let state_directory = options
+        .state_directory
+        .as_ref()
+        .or(environment.state_directory.as_ref());
+    let scrub_rate = options.scrub_rate.or(environment.scrub_rate);
+    Trust {
+        is_first_hashed: verify.unwrap_or_default() == Verify::First,
+        state_directory: state_directory.cloned(),
+        scrub_rate: scrub_rate.and_then(NonZeroU64::new),
+    }
 }
 
 /// Times of nix-serve's and nix-serve-ng's options; where none is given, the engine's.

@@ -189,6 +189,30 @@ impl Observer for Logs {
         self.say(&self.paths, Level::Error, message);
     }
 
+    fn path_verified(&self, _: &dyn fmt::Display) {
+        self.counts.add(Count::Verified);
+    }
+
+    fn path_mended(&self, path: &dyn fmt::Display) {
+        self.counts.add(Count::Mended);
+        let message = format_args!("{path} is served again: its files have changed");
+        self.say(&self.paths, Level::Info, message);
+    }
+
+    fn path_kept_out(&self) {
+        self.counts.add(Count::KeptOut);
+    }
+
+    fn scrubbed(&self, progress: &dyn fmt::Display) {
+        self.errors.info(progress);
+    }
+
+    fn not_remembered(&self, error: &dyn fmt::Display) {
+        self.errors.warning(format_args!(
+            "what was verified is not remembered in --state-directory: {error}"
+        ));
+    }
+
     fn not_kept(&self, error: &dyn fmt::Display) {
         self.errors.warning(format_args!(
             "NARs are not kept in --nar-cache, and served from their files: {error}"

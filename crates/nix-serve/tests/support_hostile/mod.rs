@@ -279,3 +279,17 @@ pub fn canary(store: &OwnStore, file_len: usize) -> (PathBuf, PathBuf) {
     }
     (directory, file)
 }
+
+/// The answer of a path whose files are right again; what was found wrong of it is looked at a
+/// second time, and until then the client is told to ask again. Never that there is no such path.
+#[track_caller]
+pub fn fetch_settled(addr: SocketAddr, url: &str) -> Outcome {
+    let start = Instant::now();
+    loop {
+        let outcome = fetch(addr, "GET", url, "");
+        if outcome.status != 503 || start.elapsed() > Duration::from_secs(20) {
+            return outcome;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

@@ -4,9 +4,9 @@
 //!
 //! Such a NAR costs what opening its files costs. The first one who gets it whole leaves a copy in
 //! a file without a name: nothing has to be cleaned up, whatever ends the process, and nothing on
-//! the disk is trusted after a start. A thread of low priority then compares the copy with the
-//! registered hash. Only what is right is kept, so it is right for ever, whatever becomes of the
-//! files: the next ones who ask, for a range too, get it from the page cache by sendfile.
+//! the disk is trusted after a start. The bytes are hashed as they are written. Only what has the
+//! registered hash is kept, so it is right for ever, whatever becomes of the files: the next ones
+//! who ask, for a range too, get it from the page cache by sendfile.
 //!
 //! Keeping is never worth an error: what cannot be written is not kept.
 //!
@@ -20,7 +20,6 @@
 //! | copies | a 32nd of the descriptors, 4096 at most | one each |
 //! | after an error | a minute | a full disk need not be tried with each request |
 
-mod check;
 mod recording;
 mod table;
 
@@ -37,8 +36,6 @@ use samovar_http::{Batch, Progress, Source};
 use samovar_nix::NarHash;
 
 use crate::observer::Observer;
-use check::Checker;
-pub(crate) use check::wrong_contents;
 pub(crate) use recording::Recording;
 use table::{Kept, Table};
 
@@ -108,17 +105,13 @@ impl KeptSpace {
 #[derive(Debug)]
 pub(crate) struct KeptNars {
     table: Arc<Table>,
-    checker: Checker,
 }
 
 impl KeptNars {
-    /// # Errors
-    ///
-    /// If no thread can be started.
-    pub(crate) fn start(space: KeptSpace, observer: Arc<dyn Observer>) -> io::Result<Self> {
-        let table = Arc::new(Table::new(space, observer));
-        let checker = Checker::start(Arc::clone(&table))?;
-        Ok(Self { table, checker })
+    pub(crate) fn new(space: KeptSpace, observer: Arc<dyn Observer>) -> Self {
+        Self {
+            table: Arc::new(Table::new(space, observer)),
+        }
     }
 
     /// The NAR from `start` to `end`, if it is kept. One of another size than `nar_size` is not
@@ -140,7 +133,7 @@ impl KeptNars {
 
     /// A place for the copy of a NAR that is about to be sent whole, unless it is not wanted.
     pub(crate) fn record(&self, nar_hash: &NarHash, nar_size: u64) -> Option<Recording> {
-        Recording::start(&self.table, nar_hash, nar_size, self.checker.sender())
+        Recording::start(&self.table, nar_hash, nar_size)
     }
 }
 

@@ -3,13 +3,10 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
 
 use samovar_nix::NarHash;
 
-use super::check::Finished;
-use super::table::{Place, Table};
-use crate::registration::Registration;
+use super::table::{Kept, Place, Table};
 
 /// Above this average the files of a tree cost less than its copy.
 const FILE_LEN_MAX: u64 = 32 * 1024;
@@ -24,23 +21,16 @@ pub(crate) struct Recording {
     place: Place,
     written_len: u64,
     table: Arc<Table>,
-    checker: Sender<Finished>,
 }
 
 impl Recording {
-    pub(super) fn start(
-        table: &Arc<Table>,
-        nar_hash: &NarHash,
-        nar_size: u64,
-        checker: Sender<Finished>,
-    ) -> Option<Self> {
+    pub(super) fn start(table: &Arc<Table>, nar_hash: &NarHash, nar_size: u64) -> Option<Self> {
         let (file, place) = table.place(nar_hash, nar_size)?;
         Some(Self {
             file,
             place,
             written_len: 0,
             table: Arc::clone(table),
-            checker,
         })
     }
 
@@ -61,16 +51,12 @@ impl Recording {
         Some(self)
     }
 
-    /// The NAR was sent whole.
-    pub(crate) fn finish(self, registration: &Registration) {
+    /// The bytes taken were all, and have the hash that the place is for.
+    pub(crate) fn keep(self) {
         if self.written_len == self.place.len {
-            let finished = Finished {
-                file: self.file,
-                place: self.place,
-                registration: registration.clone(),
-            };
-            // There is no checker any more when the server ends.
-            drop(self.checker.send(finished));
+            let file = Arc::new(self.file);
+            let place = self.place;
+            self.table.keep(Kept { file, place });
         }
     }
 }

@@ -1,0 +1,83 @@
+//! A path that is damaged in one cache costs a real client nothing but a look at the next one; and
+//! when the real Nix has repaired it, it is served again at once.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use support::client::{Client, succeeds};
+use support::connection::Connection;
+use support::{OwnStore, ServerProcess, eventually, hash_part};
+
+const FILE_LEN: usize = 2 << 20;
+
+/// A store with one path, always the same.
+fn store() -> (OwnStore, String) {
+    let store = OwnStore::new();
+    let path = store.add_file("file", &vec![b'x'; FILE_LEN]);
+    (store, path)
+}
+
+fn damage(real: &Path) {
+    fs::set_permissions(real, fs::Permissions::from_mode(0o644)).unwrap();
+    let mut contents = vec![b'x'; FILE_LEN];
+    contents[FILE_LEN / 2] = b'!';
+    fs::write(real, contents).unwrap();
+    fs::set_permissions(real, fs::Permissions::from_mode(0o444)).unwrap();
+}
+
+#[test]
+fn a_client_gets_it_from_the_next_cache() {
+    let (damaged_store, path) = store();
+    let (right_store, same_path) = store();
+    assert_eq!(path, same_path);
+    damage(&damaged_store.real(&path));
+    let mut damaged = ServerProcess::of_store(damaged_store.root());
+    let right = ServerProcess::of_store(right_store.root());
+    let urls = format!("{} {}", damaged.url(), right.url());
+    // The first finds out, the second is told.
+    for round in 0..2 {
+        let client = Client::new();
+        let mut realise = client.realise(&urls, "", &path);
+        succeeds(realise.args(["--option", "require-sigs", "false"]));
+        let contents = fs::read(client.real(&path)).unwrap();
+        assert!(contents == vec![b'x'; FILE_LEN], "{round}");
+        if round == 0 {
+            damaged.wait_for_line("is not what its registration says");
+        }
+    }
+    assert_eq!(damaged.narinfo(&path).status, 404);
+}
+
+#[test]
+fn what_nix_has_repaired_is_served_at_once() {
+    let (store, path) = store();
+    let client = Client::new();
+    let cache = format!("file://{}", client.dir().join("cache").display());
+    let mut copy = client.command("nix");
+    copy.args(["copy", "--to", &cache, "--from"]);
+    succeeds(copy.arg(store.root()).arg(&path));
+    let server = ServerProcess::of_store(store.root());
+    let url = format!("/nar/{}.nar", hash_part(&path));
+    for repair in [
+        ["--repair-path", &*path].as_slice(),
+        &["--verify", "--check-contents", "--repair"],
+    ] {
+        damage(&store.real(&path));
+        let mut connection = Connection::open(server.addr);
+        let answer = connection.begin("GET", &url, &[]);
+        // What was verified before is hashed again, because its root has changed.
+        assert!(connection.body(&answer, |_| ()).is_err(), "{repair:?}");
+        eventually("it is kept out", || server.narinfo(&path).status == 404);
+        let mut command = client.command("nix-store");
+        command.arg("--store").arg(store.root()).args(repair);
+        command.args(["--option", "substituters", &cache]);
+        succeeds(command.args(["--option", "require-sigs", "false"]));
+        assert_eq!(server.narinfo(&path).status, 200, "{repair:?}");
+        assert!(server.get(&url).is_complete, "{repair:?}");
+    }
+}

@@ -1,0 +1,372 @@
+//! Files that changed behind the store's back never make a NAR that ends well: the first one of a
+//! path that is sent is hashed on its way, and what is wrong is kept out until it is mended.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use support::client::finish;
+use support::connection::{Connection, announced};
+use support::{OwnStore, ServerProcess, eventually, hash_part, local, nix, nix_serve};
+
+const FILE_LEN: usize = 3 << 20;
+
+/// A store with a large file, a tree of small ones and a tiny file.
+struct Scene {
+    store: OwnStore,
+    dir: tempfile::TempDir,
+    file: String,
+    tree: String,
+    tiny: String,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let store = OwnStore::new();
+        let dir = tempfile::tempdir().unwrap();
+        let tree = dir.path().join("tree");
+        for number in 0..150 {
+            let folder = tree.join(format!("sub/{}", number % 7));
+            fs::create_dir_all(&folder).unwrap();
+            let name = folder.join(format!("{number:03}"));
+            fs::write(name, noise(number, 5_000)).unwrap();
+        }
+        Self {
+            file: store.add_file("file", &noise(1, FILE_LEN)),
+            tree: store.add(&tree),
+            tiny: store.add_file("tiny", b"what was registered"),
+            store,
+            dir,
+        }
+    }
+
+    fn command(&self) -> Command {
+        let mut command = nix_serve();
+        command.args(["--store", &local(self.store.root())]);
+        command
+    }
+
+    fn server(&self) -> ServerProcess {
+        ServerProcess::start(&mut self.command())
+    }
+
+    /// With a directory for what is to be remembered.
+    fn remembering(&self) -> ServerProcess {
+        let mut command = self.command();
+        command.arg("--state-directory").arg(self.dir.path());
+        ServerProcess::start(&mut command)
+    }
+
+    fn dump(&self, path: &str) -> Vec<u8> {
+        let mut dump = nix("nix-store", self.store.root());
+        dump.arg("--dump").arg(self.store.real(path));
+        dump.output().unwrap().stdout
+    }
+
+    /// The file of a path in which a byte is changed.
+    fn victim(&self, path: &str) -> PathBuf {
+        let real = self.store.real(path);
+        match path == self.tree {
+            true => real.join("sub/3/101"),
+            false => real,
+        }
+    }
+
+    /// Changes one byte in the last third; twice, and all is as before.
+    fn flip(&self, path: &str) {
+        let file = self.victim(path);
+        let mut contents = fs::read(&file).unwrap();
+        let at = contents.len() * 3 / 4;
+        contents[at] ^= 1;
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+        fs::write(&file, contents).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o444)).unwrap();
+    }
+}
+
+fn noise(seed: usize, len: usize) -> Vec<u8> {
+    let mut state = seed as u64 + 1;
+    let words = (0..len.div_ceil(8)).map(|_| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (state ^ state >> 33).to_le_bytes()
+    });
+    let mut bytes: Vec<u8> = words.flatten().collect();
+    bytes.truncate(len);
+    bytes
+}
+
+fn url(path: &str) -> String {
+    format!("/nar/{}.nar", hash_part(path))
+}
+
+/// Every way to ask about a path says that it is not there.
+#[track_caller]
+fn is_kept_out(server: &ServerProcess, path: &str) {
+    let part = hash_part(path);
+    // Until a second look has confirmed it, clients are told to ask again.
+    eventually("it is known to be damaged", || {
+        let status = server.narinfo(path).status;
+        assert!(matches!(status, 404 | 503), "{status}");
+        status == 404
+    });
+    for (method, target) in [
+        ("GET", format!("/{part}.narinfo")),
+        ("HEAD", format!("/{part}.narinfo")),
+        ("GET", url(path)),
+        ("HEAD", url(path)),
+        ("GET", format!("/{part}.ls")),
+        ("GET", format!("/closure/{part}")),
+    ] {
+        let answer = server.request(method, &target, &[]);
+        assert_eq!(answer.status, 404, "{method} {target}: {}", answer.text());
+        if method == "GET" {
+            assert!(answer.text().contains("damaged"), "{}", answer.text());
+        }
+    }
+    let range = server.request("GET", &url(path), &["Range: bytes=5-99"]);
+    assert_eq!(range.status, 404);
+    let body = format!("{part}\n");
+    let request = format!(
+        "POST /narinfos HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\
+         Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let answer = support::raw(server.addr, request.as_bytes());
+    assert_eq!(answer.status, 200);
+    assert!(answer.text().contains(&format!("absent {part}\n")));
+}
+
+#[track_caller]
+fn is_served(server: &ServerProcess, path: &str, nar: &[u8]) {
+    let answer = server.get(&server.nar_url(path));
+    assert_eq!(answer.status, 200);
+    assert!(answer.is_complete && answer.body == nar, "{path}");
+    let listing = server.get(&format!("/{}.ls", hash_part(path)));
+    assert_eq!(listing.status, 200);
+    let closure = server.get(&format!("/closure/{}", hash_part(path)));
+    assert_eq!(closure.status, 200);
+}
+
+/// The first NAR breaks before its end.
+#[track_caller]
+fn breaks(server: &ServerProcess, path: &str) {
+    let mut connection = Connection::open(server.addr);
+    let answer = connection.begin("GET", &url(path), &[]);
+    assert_eq!(answer.status, 200);
+    let mut len = 0;
+    let result = connection.body(&answer, |piece| len += piece.len() as u64);
+    assert!(result.is_err(), "it ended well");
+    assert!(len < announced(&answer));
+}
+
+#[test]
+fn a_changed_byte_breaks_the_first_nar_and_the_path_is_kept_out_until_it_is_mended() {
+    let scene = Scene::new();
+    let mut server = scene.server();
+    for path in [&scene.file, &scene.tree] {
+        let nar = scene.dump(path);
+        scene.flip(path);
+        // Known by heart, and small enough for the I/O threads.
+        assert_eq!(server.narinfo(path).status, 200);
+        assert_eq!(server.narinfo(path).status, 200);
+        breaks(&server, path);
+        server.wait_for_line("is not what its registration says");
+        for _ in 0..2 {
+            is_kept_out(&server, path);
+        }
+        scene.flip(path);
+        is_served(&server, path, &nar);
+        is_served(&server, path, &nar);
+    }
+    // A small one is never sent at all.
+    let nar = scene.dump(&scene.tiny);
+    scene.flip(&scene.tiny);
+    assert_eq!(server.narinfo(&scene.tiny).status, 200);
+    assert_eq!(server.get(&url(&scene.tiny)).status, 503);
+    is_kept_out(&server, &scene.tiny);
+    scene.flip(&scene.tiny);
+    is_served(&server, &scene.tiny, &nar);
+    let log = server.whole_log().join("\n");
+    assert!(log.contains("damaged=3 verified="), "{log}");
+    assert!(log.contains(" mended=3 kept_out="), "{log}");
+}
+
+#[test]
+fn over_tls_and_http2_it_breaks_as_well() {
+    let scene = Scene::new();
+    let pair = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+    let (certificate, key) = (scene.dir.path().join("crt"), scene.dir.path().join("key"));
+    fs::write(&certificate, pair.cert.pem()).unwrap();
+    fs::write(&key, pair.signing_key.serialize_pem()).unwrap();
+    let mut command = scene.command();
+    command.arg("--ssl-cert").arg(&certificate);
+    command.arg("--ssl-key").arg(&key);
+    let server = ServerProcess::start(&mut command);
+    let plain = scene.server();
+    let out = scene.dir.path().join("out");
+    for (path, server, protocol) in [
+        (&scene.file, &server, ["--http1.1", "--insecure"]),
+        (&scene.tree, &server, ["--http2", "--insecure"]),
+        (&scene.file, &plain, ["--http2-prior-knowledge", "--silent"]),
+    ] {
+        let scheme = match protocol[1] {
+            "--insecure" => "https",
+            _ => "http",
+        };
+        let curl = || {
+            let mut curl = Command::new("curl");
+            curl.args(["-sS", "--output"]).arg(&out).args(protocol);
+            let port = server.addr.port();
+            finish(curl.arg(format!("{scheme}://localhost:{port}{}", url(path))))
+        };
+        let nar = scene.dump(path);
+        scene.flip(path);
+        let ended = curl();
+        assert!(!ended.status.success(), "{protocol:?}");
+        let len = fs::metadata(&out).map_or(0, |metadata| metadata.len());
+        assert!(len < nar.len() as u64, "{protocol:?}");
+        scene.flip(path);
+        // 503 until it was looked at a second time.
+        eventually("it is served", || {
+            curl();
+            fs::read(&out).is_ok_and(|body| body == nar)
+        });
+        fs::remove_file(&out).unwrap();
+    }
+}
+
+/// Ranges of a path that nobody has verified are sent as they are: whoever resumes a download
+/// compares the hash of all of it. They tell nothing about the path.
+#[test]
+fn a_range_is_not_hashed() {
+    let scene = Scene::new();
+    scene.flip(&scene.file);
+    let server = scene.server();
+    let range = server.request("GET", &url(&scene.file), &["Range: bytes=100-200000"]);
+    assert_eq!((range.status, range.body.len()), (206, 199_901));
+    let head = server.request("HEAD", &url(&scene.file), &[]);
+    assert_eq!(head.status, 200);
+    breaks(&server, &scene.file);
+}
+
+#[test]
+fn it_can_be_switched_off() {
+    let scene = Scene::new();
+    scene.flip(&scene.file);
+    let mut command = scene.command();
+    let server = ServerProcess::start(command.args(["--verify", "never"]));
+    let changed = scene.dump(&scene.file);
+    is_served(&server, &scene.file, &changed);
+    let mut command = scene.command();
+    let server = ServerProcess::start(command.env("NIX_SERVE_VERIFY", "never"));
+    is_served(&server, &scene.file, &changed);
+}
+
+#[test]
+fn verdicts_outlive_the_server() {
+    let scene = Scene::new();
+    let nar = scene.dump(&scene.file);
+    scene.flip(&scene.tree);
+    let server = scene.remembering();
+    is_served(&server, &scene.file, &nar);
+    breaks(&server, &scene.tree);
+    is_kept_out(&server, &scene.tree);
+    let log = server.whole_log().join("\n");
+    assert!(log.contains("verified=1"), "{log}");
+    assert!(scene.dir.path().join("verified").is_file());
+
+    let server = scene.remembering();
+    is_kept_out(&server, &scene.tree);
+    is_served(&server, &scene.file, &nar);
+    let log = server.whole_log().join("\n");
+    assert!(
+        !log.contains("verified=") && !log.contains("damaged="),
+        "{log}"
+    );
+
+    // Mended while nobody looks; and what was verified is another path now.
+    scene.flip(&scene.tree);
+    let tree = scene.dump(&scene.tree);
+    fs::remove_file(scene.store.real(&scene.file)).unwrap();
+    fs::write(scene.store.real(&scene.file), noise(1, FILE_LEN)).unwrap();
+    let server = scene.remembering();
+    is_served(&server, &scene.tree, &tree);
+    scene.flip(&scene.file);
+    breaks(&server, &scene.file);
+    let log = server.whole_log().join("\n");
+    assert!(log.contains("damaged=1 verified=1 mended=1"), "{log}");
+}
+
+/// Whatever lies there, the server starts, says one line, and verifies anew.
+#[test]
+fn a_state_file_that_is_of_no_use_costs_a_line() {
+    let scene = Scene::new();
+    let nar = scene.dump(&scene.file);
+    let server = scene.remembering();
+    is_served(&server, &scene.file, &nar);
+    server.whole_log();
+    let file = scene.dir.path().join("verified");
+    let whole = fs::read(&file).unwrap();
+    let mut later = whole.clone();
+    later[16] = 9;
+    let mut garbled = whole.clone();
+    garbled[40] ^= 1;
+    for contents in [
+        &whole[..whole.len() - 1],
+        &[],
+        b"something else",
+        &later,
+        &garbled,
+    ] {
+        fs::write(&file, contents).unwrap();
+        let server = scene.remembering();
+        is_served(&server, &scene.file, &nar);
+        let log = server.whole_log();
+        let lines = log.iter().filter(|line| line.contains("not remembered"));
+        assert_eq!(lines.count(), 1, "{log:#?}");
+        assert!(log.last().unwrap().contains("verified=1"), "{log:#?}");
+        assert!(
+            fs::read(&file).unwrap().len() == whole.len(),
+            "written anew"
+        );
+    }
+    fs::remove_file(&file).unwrap();
+    let server = scene.remembering();
+    is_served(&server, &scene.file, &nar);
+    let log = server.whole_log();
+    assert!(!log.iter().any(|line| line.contains("not remembered")));
+    assert!(log.last().unwrap().contains("verified=1"), "{log:#?}");
+}
+
+#[test]
+fn a_directory_that_cannot_be_written_costs_a_line() {
+    let scene = Scene::new();
+    let nar = scene.dump(&scene.file);
+    // A full disk of its own, in namespaces of its own; a directory that is none.
+    let full = scene.dir.path().join("full");
+    fs::create_dir(&full).unwrap();
+    let script = "mount -t tmpfs -o size=4k,nr_inodes=1 none \"$1\" && shift && exec \"$@\"";
+    let mut in_full = Command::new("unshare");
+    in_full.args(["--user", "--map-root-user", "--mount", "sh", "-c", script]);
+    in_full
+        .arg("sh")
+        .arg(&full)
+        .arg(env!("CARGO_BIN_EXE_nix-serve"));
+    in_full.args(["--store", &local(scene.store.root())]);
+    in_full.stderr(std::process::Stdio::piped());
+    for (mut command, directory) in [(in_full, full), (scene.command(), "/nowhere".into())] {
+        command.arg("--state-directory").arg(&directory);
+        let server = ServerProcess::start(&mut command);
+        is_served(&server, &scene.file, &nar);
+        let log = server.whole_log();
+        let lines = log.iter().filter(|line| line.contains("not remembered"));
+        assert_eq!(lines.count(), 1, "{log:#?}");
+    }
+}

@@ -1,0 +1,130 @@
+//! What nobody asks for is verified, too, where that was asked for: at its own pace, without harm
+//! to anything else, and what is no damage is not called so.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, Instant};
+
+use support::{OwnStore, ServerProcess, eventually, hash_part, local, nix_serve};
+
+const FILE_LEN: usize = 400_000;
+
+fn store(count: u8) -> (OwnStore, Vec<String>) {
+    let store = OwnStore::new();
+    let paths = (0..count).map(|number| {
+        let name = format!("file{number}");
+        store.add_file(&name, &vec![b'a' + number; FILE_LEN])
+    });
+    let paths = paths.collect();
+    (store, paths)
+}
+
+fn serve(store: &OwnStore, arguments: &[&str]) -> ServerProcess {
+    let mut command = nix_serve();
+    command.args(["--store", &local(store.root())]);
+    ServerProcess::start(command.args(arguments))
+}
+
+fn overwrite(store: &OwnStore, path: &str, byte: u8) {
+    let real = store.real(path);
+    fs::set_permissions(&real, fs::Permissions::from_mode(0o644)).unwrap();
+    fs::write(&real, vec![byte; FILE_LEN]).unwrap();
+    fs::set_permissions(&real, fs::Permissions::from_mode(0o444)).unwrap();
+}
+
+#[test]
+fn damage_is_found_that_nobody_asked_for_and_the_next_start_goes_on_from_there() {
+    let (store, paths) = store(4);
+    overwrite(&store, &paths[1], b'!');
+    let state = tempfile::tempdir().unwrap();
+    let directory = state.path().to_str().unwrap();
+    let arguments = ["--scrub", "1000000000", "--state-directory", directory];
+    let mut server = serve(&store, &arguments);
+    let line = server.wait_for_line("scrub ended");
+    assert!(
+        line.contains("4 of 4 paths, 0.0 of 0.0 GB, 1 damaged"),
+        "{line}"
+    );
+    for (index, path) in paths.iter().enumerate() {
+        let expected = if index == 1 { 404 } else { 200 };
+        // 503 until it was looked at a second time.
+        eventually("that is known", || server.narinfo(path).status == expected);
+    }
+    overwrite(&store, &paths[1], b'b');
+    assert_eq!(server.narinfo(&paths[1]).status, 200);
+    let log = server.whole_log().join("\n");
+    assert!(
+        log.contains("damaged=1 verified=3 mended=1 kept_out=1"),
+        "{log}"
+    );
+
+    // Those that were verified come last, and those of this minute not at all.
+    let mut server = serve(&store, &arguments);
+    let line = server.wait_for_line("scrub ended");
+    assert!(
+        line.contains("4 of 4 paths, 0.0 of 0.0 GB, 0 damaged"),
+        "{line}"
+    );
+    let whole = server.get(&format!("/nar/{}.nar", hash_part(&paths[1])));
+    assert!(whole.is_complete);
+}
+
+#[test]
+fn it_keeps_to_its_pace_and_ends_with_the_server() {
+    let (store, paths) = store(3);
+    let started = Instant::now();
+    let mut server = serve(&store, &["--scrub", "600000"]);
+    // Collected before its turn comes, which is the last.
+    store.run("nix-store", &["--delete", &paths[0]]);
+    let line = server.wait_for_line("scrub ended");
+    assert!(line.contains("3 of 3 paths"), "{line}");
+    assert!(line.contains(" 0 damaged"), "{line}");
+    let elapsed = started.elapsed();
+    let right = Duration::from_secs_f64(2.0 * 400_000.0 / 600_000.0);
+    assert!(
+        elapsed > right.mul_f64(0.8) && elapsed < right * 4,
+        "{elapsed:?}"
+    );
+
+    let server = serve(&store, &["--scrub", "10"]);
+    let started = Instant::now();
+    let log = server.whole_log().join("\n");
+    assert!(
+        started.elapsed() < Duration::from_secs(5),
+        "it ends at once"
+    );
+    assert!(!log.contains("scrub"), "{log}");
+}
+
+/// The database is there, the file system of the files is not: that says nothing about any path.
+#[test]
+fn a_store_that_is_not_mounted_is_no_damage() {
+    let (store, paths) = store(2);
+    let (files, aside) = (
+        store.root().join("nix/store"),
+        store.root().join("nix/aside"),
+    );
+    fs::rename(&files, &aside).unwrap();
+    fs::create_dir(&files).unwrap();
+    let mut server = serve(&store, &["--scrub", "1000000000"]);
+    let nar = format!("/nar/{}.nar", hash_part(&paths[0]));
+    for target in [&nar, &format!("/{}.ls", hash_part(&paths[0]))] {
+        let answer = server.get(target);
+        assert_eq!(answer.status, 503, "{target}");
+        assert_eq!(answer.header("retry-after"), Some("1"));
+    }
+    assert_eq!(server.narinfo(&paths[0]).status, 200);
+    fs::remove_dir(&files).unwrap();
+    fs::rename(&aside, &files).unwrap();
+    assert!(server.get(&nar).is_complete);
+    // It has waited for them.
+    let line = server.wait_for_line("scrub ended");
+    assert!(line.contains("2 of 2 paths"), "{line}");
+    assert!(line.contains(" 0 damaged"), "{line}");
+    let log = server.whole_log().join("\n");
+    assert!(!log.contains("damaged="), "{log}");
+}

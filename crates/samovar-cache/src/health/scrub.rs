@@ -1,0 +1,211 @@
+//! Verifying what nobody asks for.
+//!
+//! # Theory of operation
+//!
+//! Round after round: all paths of the store are listed, those that were never verified first and
+//! then those whose verdict is oldest, and read one after the other at the rate that was asked for.
+//! What others verify meanwhile is passed over. While the store cannot be asked it waits.
+//!
+//! # Limits
+//!
+//! | what | value | why |
+//! | --- | --- | --- |
+//! | memory of a round | 32 bytes for each path | its order is that of the verdicts |
+//! | rounds | one an hour | a small store need not be read all the time |
+
+use std::fmt;
+use std::num::NonZeroU64;
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+use samovar_nix::HashPart;
+use samovar_store::{Pace, Verdict, VerifyError, verify};
+
+use super::Health;
+use super::verified::minute_now;
+
+/// How often it is said where a round stands.
+const SAY_INTERVAL: Duration = Duration::from_secs(60);
+
+/// How long after the start of a round the next one starts, at least.
+const ROUND_INTERVAL: Duration = Duration::from_secs(3600);
+
+/// How long it waits for a store that cannot be asked.
+const PAUSE: Duration = Duration::from_secs(2);
+
+/// Paths listed at once.
+const STEP_COUNT: usize = 128;
+
+/// Runs until the server ends.
+pub(super) fn run(health: &Health, rate: NonZeroU64) {
+    loop {
+        let started = Instant::now();
+        if Round::new(health, rate).run().is_break() {
+            return;
+        }
+        let rest = ROUND_INTERVAL.saturating_sub(started.elapsed());
+        if health.wishes.rest(rest).is_break() {
+            return;
+        }
+    }
+}
+
+/// A path, and when it was last verified; 0: never.
+struct Planned {
+    minute: u32,
+    hash_part: HashPart,
+    len: u64,
+}
+
+struct Round<'a> {
+    health: &'a Health,
+    pace: Pace,
+    started: u32,
+    said: Instant,
+    progress: Progress,
+}
+
+/// Where a round stands.
+#[derive(Debug, Default)]
+struct Progress {
+    is_over: bool,
+    path_count: usize,
+    paths_done: usize,
+    len: u64,
+    len_done: u64,
+    damaged_count: usize,
+    unread_count: usize,
+}
+
+impl<'a> Round<'a> {
+    fn new(health: &'a Health, rate: NonZeroU64) -> Self {
+        Self {
+            health,
+            pace: Pace::new(Some(rate)),
+            started: minute_now(),
+            said: Instant::now(),
+            progress: Progress::default(),
+        }
+    }
+
+    fn run(mut self) -> ControlFlow<()> {
+        let mut plan = Vec::new();
+        self.list(&mut plan)?;
+        // Those of the same minute stay in their order: the newest first.
+        plan.sort_by_key(|planned| planned.minute);
+        self.progress.path_count = plan.len();
+        self.progress.len = plan.iter().map(|planned| planned.len).sum();
+        for planned in plan {
+            let len_before = self.progress.len_done;
+            self.one(planned.hash_part)?;
+            self.progress.paths_done += 1;
+            // As much as was planned, also of what was passed over.
+            self.progress.len_done = len_before + planned.len;
+        }
+        self.progress.is_over = true;
+        self.health.observer.scrubbed(&self.progress);
+        ControlFlow::Continue(())
+    }
+
+    fn list(&self, plan: &mut Vec<Planned>) -> ControlFlow<()> {
+        let mut before = None;
+        loop {
+            let Ok(infos) = self.health.store.newest(before, STEP_COUNT) else {
+                self.health.wishes.rest(PAUSE)?;
+                continue;
+            };
+            let Some(last) = infos.last() else {
+                return ControlFlow::Continue(());
+            };
+            before = last.registration;
+            plan.extend(infos.iter().map(|info| {
+                let hash_part = info.path.hash_part();
+                let minute = self.health.verified.minute(&hash_part);
+                Planned {
+                    minute: minute.unwrap_or(0),
+                    hash_part,
+                    len: info.nar_size,
+                }
+            }));
+            if before.is_none() || self.health.wishes.is_stopped() {
+                return self.health.wishes.rest(Duration::ZERO);
+            }
+        }
+    }
+
+    fn one(&mut self, hash_part: HashPart) -> ControlFlow<()> {
+        let health = self.health;
+        loop {
+            let info = match health.store.lookup(hash_part) {
+                Ok(Some(info)) => info,
+                // Collected, which is no damage.
+                Ok(None) => return ControlFlow::Continue(()),
+                Err(error) if error.is_about_one_path() => {
+                    self.progress.unread_count += 1;
+                    return ControlFlow::Continue(());
+                }
+                Err(_) => {
+                    health.wishes.rest(PAUSE)?;
+                    continue;
+                }
+            };
+            let root = health.store.tree(&info.path).map(|tree| tree.identity());
+            if let Ok(Ok(Some(root))) = root
+                && health.minute(&info, &root) >= Some(self.started)
+            {
+                return ControlFlow::Continue(());
+            }
+            match verify(&*health.store, &info, &mut |len| self.go_on(len)) {
+                Ok(Verdict::Right(root)) => health.note_right(&info, root.as_ref()),
+                Ok(Verdict::Damaged(damage)) => {
+                    self.progress.damaged_count += 1;
+                    health.note_wrong(&info, &damage);
+                }
+                Ok(Verdict::Gone) => {}
+                Err(VerifyError::Stopped) => return ControlFlow::Break(()),
+                Err(VerifyError::Store(_)) => {
+                    health.wishes.rest(PAUSE)?;
+                    continue;
+                }
+                Err(error) => {
+                    self.progress.unread_count += 1;
+                    health.observer.path_failed(&info.path, &error);
+                }
+            }
+            return ControlFlow::Continue(());
+        }
+    }
+
+    fn go_on(&mut self, len: u64) -> ControlFlow<()> {
+        self.progress.len_done += len;
+        if self.said.elapsed() >= SAY_INTERVAL {
+            self.said = Instant::now();
+            self.health.observer.scrubbed(&self.progress);
+        }
+        self.health.wishes.rest(self.pace.pass(len))
+    }
+}
+
+impl fmt::Display for Progress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}: {} of {} paths, {:.1} of {:.1} GB, {} damaged",
+            if self.is_over { "scrub ended" } else { "scrub" },
+            self.paths_done,
+            self.path_count,
+            gigabytes(self.len_done),
+            gigabytes(self.len),
+            self.damaged_count,
+        )?;
+        match self.unread_count {
+            0 => Ok(()),
+            count => write!(f, ", {count} cannot be read"),
+        }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "one decimal is said")]
+fn gigabytes(len: u64) -> f64 {
+    len as f64 / 1e9
+}

@@ -1,0 +1,263 @@
+//! The file in which verdicts outlive the server.
+//!
+//! # Format
+//!
+//! Numbers are little-endian.
+//!
+//! ```text
+//! file     = magic:16 version:u32 verified-count:u64 damaged-count:u64
+//!            *verified *damaged sha256:32                 ; of all before it
+//! verified = hash-part:20 stamp:8 minute:u32              ; files found right, and when
+//! damaged  = hash-part:20 stamp:8 fingerprint:16          ; files found wrong, and how they looked
+//! ```
+//!
+//! Nothing in it is believed of a path unless row and root, or files, are still the same; so a file
+//! that is old, lost or another store's costs no more than verifying anew. One that is not as above
+//! to the last byte is not used at all.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use samovar_nix::HashPart;
+use samovar_store::Fingerprint;
+use sha2::{Digest, Sha256};
+
+use super::damaged::{self, Record};
+use super::stamp::Stamp;
+use super::verified::Entry;
+
+const MAGIC: &[u8; 16] = b"samovar verdicts";
+const VERSION: u32 = 1;
+
+const HEAD_LEN: usize = 36;
+const VERIFIED_LEN: usize = 32;
+const DAMAGED_LEN: usize = 44;
+const SUM_LEN: usize = 32;
+
+/// The longest file that is read: ten million paths.
+const LEN_MAX: u64 = 320 << 20;
+
+const NAME: &str = "verified";
+const NEW_NAME: &str = "verified.new";
+
+/// All verdicts.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct State {
+    pub(super) verified: Vec<(HashPart, Entry)>,
+    pub(super) damaged: Vec<(HashPart, Record)>,
+}
+
+/// Why a file is not used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum StateError {
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("it is no file of verdicts")]
+    Foreign,
+    #[error("it is of version {0}, and this program knows {VERSION}")]
+    Version(u32),
+    #[error("it is damaged")]
+    Damaged,
+}
+
+/// Reads the file in `directory`; `None` if there is none.
+pub(super) fn load(directory: &Path) -> Result<Option<State>, StateError> {
+    // What lies there need not be ours: neither a link nor a pipe is followed.
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = match rustix::fs::open(directory.join(NAME), flags, Mode::empty()) {
+        Ok(file) => File::from(file),
+        Err(rustix::io::Errno::NOENT) => return Ok(None),
+        Err(error) => return Err(io::Error::from(error).into()),
+    };
+    let metadata = file.metadata()?;
+    if !metadata.is_file() || metadata.len() > LEN_MAX {
+        return Err(StateError::Foreign);
+    }
+    let mut bytes = Vec::new();
+    file.take(LEN_MAX).read_to_end(&mut bytes)?;
+    decode(&bytes).map(Some)
+}
+
+/// Puts the file in `directory` in place of the one before, whole or not at all.
+pub(super) fn save(directory: &Path, state: &State) -> io::Result<()> {
+    let new = directory.join(NEW_NAME);
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::open(&new, flags, Mode::RUSR | Mode::WUSR)?;
+    let mut file = File::from(file);
+    // Another server of this directory may be at it, or may just have renamed this very file.
+    flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+    if fs::symlink_metadata(&new)?.ino() != file.metadata()?.ino() {
+        return Err(io::ErrorKind::ResourceBusy.into());
+    }
+    file.set_len(0)?;
+    let written = file
+        .write_all(&encode(state))
+        .and_then(|()| fs::rename(&new, directory.join(NAME)));
+    if written.is_err() {
+        // Half of it is of no use to anybody, and a full disk needs the room.
+        fs::remove_file(PathBuf::from(&new)).ok();
+    }
+    written
+}
+
+fn encode(state: &State) -> Vec<u8> {
+    let (verified, damaged) = (&state.verified, &state.damaged);
+    let len = HEAD_LEN + verified.len() * VERIFIED_LEN + damaged.len() * DAMAGED_LEN + SUM_LEN;
+    let mut bytes = Vec::with_capacity(len);
+    bytes.extend_from_slice(MAGIC);
+    bytes.extend_from_slice(&VERSION.to_le_bytes());
+    bytes.extend_from_slice(&(verified.len() as u64).to_le_bytes());
+    bytes.extend_from_slice(&(damaged.len() as u64).to_le_bytes());
+    for (hash_part, entry) in verified {
+        bytes.extend_from_slice(hash_part.as_bytes());
+        bytes.extend_from_slice(entry.stamp.as_bytes());
+        bytes.extend_from_slice(&entry.minute.to_le_bytes());
+    }
+    for (hash_part, record) in damaged {
+        bytes.extend_from_slice(hash_part.as_bytes());
+        bytes.extend_from_slice(record.row.as_bytes());
+        bytes.extend_from_slice(record.files.as_bytes());
+    }
+    let sum: [u8; SUM_LEN] = Sha256::digest(&bytes).into();
+    bytes.extend_from_slice(&sum);
+    bytes
+}
+
+fn decode(bytes: &[u8]) -> Result<State, StateError> {
+    let mut rest = bytes.strip_prefix(MAGIC).ok_or(StateError::Foreign)?;
+    let version = u32::from_le_bytes(take(&mut rest).ok_or(StateError::Damaged)?);
+    if version != VERSION {
+        return Err(StateError::Version(version));
+    }
+    records(bytes, rest).ok_or(StateError::Damaged)
+}
+
+fn records(bytes: &[u8], mut rest: &[u8]) -> Option<State> {
+    let (summed, sum) = bytes.split_last_chunk::<SUM_LEN>()?;
+    if Sha256::digest(summed).as_slice() != sum {
+        return None;
+    }
+    let verified_count = usize::try_from(u64::from_le_bytes(take(&mut rest)?)).ok()?;
+    let damaged_count = usize::try_from(u64::from_le_bytes(take(&mut rest)?)).ok()?;
+    let verified_len = verified_count.checked_mul(VERIFIED_LEN)?;
+    let damaged_len = damaged_count.checked_mul(DAMAGED_LEN)?;
+    let len = verified_len
+        .checked_add(damaged_len)?
+        .checked_add(SUM_LEN)?;
+    if rest.len() != len || damaged_count > damaged::COUNT_MAX {
+        return None;
+    }
+    let mut state = State::default();
+    for _ in 0..verified_count {
+        let hash_part = HashPart::from_bytes(take(&mut rest)?);
+        let entry = Entry {
+            stamp: Stamp::from_bytes(take(&mut rest)?),
+            minute: u32::from_le_bytes(take(&mut rest)?),
+        };
+        state.verified.push((hash_part, entry));
+    }
+    for _ in 0..damaged_count {
+        let hash_part = HashPart::from_bytes(take(&mut rest)?);
+        let record = Record {
+            row: Stamp::from_bytes(take(&mut rest)?),
+            files: Fingerprint::from_bytes(take(&mut rest)?),
+        };
+        state.damaged.push((hash_part, record));
+    }
+    Some(state)
+}
+
+fn take<const LEN: usize>(rest: &mut &[u8]) -> Option<[u8; LEN]> {
+    let (first, others) = rest.split_first_chunk::<LEN>()?;
+    *rest = others;
+    Some(*first)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn state() -> impl Strategy<Value = State> {
+        let verified = (any::<[u8; 20]>(), any::<[u8; 8]>(), any::<u32>());
+        let damaged = (any::<[u8; 20]>(), any::<[u8; 8]>(), any::<[u8; 16]>());
+        (vec(verified, 0..20), vec(damaged, 0..5)).prop_map(|(verified, damaged)| State {
+            verified: verified
+                .into_iter()
+                .map(|(hash_part, stamp, minute)| {
+                    let stamp = Stamp::from_bytes(stamp);
+                    (HashPart::from_bytes(hash_part), Entry { stamp, minute })
+                })
+                .collect(),
+            damaged: damaged
+                .into_iter()
+                .map(|(hash_part, row, files)| {
+                    let (row, files) = (Stamp::from_bytes(row), Fingerprint::from_bytes(files));
+                    (HashPart::from_bytes(hash_part), Record { row, files })
+                })
+                .collect(),
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(state in state()) {
+            prop_assert_eq!(decode(&encode(&state)).unwrap(), state);
+        }
+
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in vec(any::<u8>(), 0..300)) {
+            prop_assert!(decode(&bytes).is_err());
+            let with_magic = [MAGIC.as_slice(), &bytes].concat();
+            prop_assert!(decode(&with_magic).is_err());
+        }
+
+        /// Any counts, with a sum that is right: lengths are checked before anything is made.
+        #[test]
+        fn counts_are_not_believed(counts: [u64; 2], rest in vec(any::<u8>(), 0..200)) {
+            let mut bytes = encode(&State::default());
+            bytes.truncate(HEAD_LEN - 16);
+            bytes.extend(counts.iter().flat_map(|count| count.to_le_bytes()));
+            bytes.extend(rest);
+            let sum: [u8; SUM_LEN] = Sha256::digest(&bytes).into();
+            bytes.extend(sum);
+            decode(&bytes).ok();
+        }
+
+        #[test]
+        fn one_changed_or_missing_byte_is_noticed(
+            state in state(),
+            at: prop::sample::Index,
+            change in 1..=255_u8,
+        ) {
+            let mut bytes = encode(&state);
+            let at = at.index(bytes.len());
+            prop_assert!(decode(&bytes[..at]).is_err());
+            bytes[at] ^= change;
+            prop_assert!(decode(&bytes).is_err());
+        }
+    }
+
+    #[test]
+    fn a_later_version_is_told_from_damage() {
+        let mut bytes = encode(&State::default());
+        bytes[16] = 2;
+        assert!(matches!(decode(&bytes), Err(StateError::Version(2))));
+    }
+
+    #[test]
+    fn it_is_put_in_place_of_the_one_before() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(load(dir.path()).unwrap().is_none());
+        for _ in 0..2 {
+            save(dir.path(), &State::default()).unwrap();
+            assert_eq!(load(dir.path()).unwrap(), Some(State::default()));
+            assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+        }
+    }
+}
