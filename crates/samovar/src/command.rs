@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io::{self, Write};
+use std::num::NonZeroU64;
 
 use anyhow::{Context as _, ensure};
 use lexopt::prelude::*;
@@ -12,6 +13,7 @@ use samovar_store::Settings;
 use serde_json::{Value, json};
 
 use crate::cache::Cache;
+use crate::doctor::Doctor;
 use crate::roots::{self, Root};
 
 /// What `--help` prints.
@@ -29,6 +31,9 @@ pub struct Request {
     keys: Vec<PublicKey>,
     url: String,
     paths: Vec<String>,
+    verifies: bool,
+    /// Bytes in a second.
+    rate: Option<NonZeroU64>,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -38,6 +43,7 @@ enum Task {
     Version,
     Closure,
     Query,
+    Doctor,
 }
 
 /// Why a command line cannot be understood.
@@ -48,10 +54,10 @@ pub enum UsageError {
     #[error(transparent)]
     Option(#[from] lexopt::Error),
     /// The first word.
-    #[error("{0:?} is no command: there are closure and query")]
+    #[error("{0:?} is no command: there are closure, query and doctor")]
     Command(String),
     /// Nothing was asked for.
-    #[error("a command is missing: closure or query")]
+    #[error("a command is missing: closure, query or doctor")]
     NoCommand,
     /// No URL.
     #[error("the URL of a binary cache is missing")]
@@ -62,9 +68,21 @@ pub enum UsageError {
     /// A key.
     #[error("{0:?} is no public key: it has the form name:base-64")]
     Key(String),
-    /// An option of the other command.
-    #[error("--store and --trusted-public-keys are for closure")]
+    /// A number of bytes in a second.
+    #[error("{0:?} is no number of bytes in a second, 1 or more")]
+    Rate(String),
+    /// The doctor knows one thing.
+    #[error("doctor needs --verify: that is what it can do")]
+    NoVerify,
+    /// An option of another command.
+    #[error("--store is for closure and doctor, --trusted-public-keys for closure")]
     OnlyClosure,
+    /// An option of another command.
+    #[error("--verify and --rate are for doctor")]
+    OnlyDoctor,
+    /// An option of other commands.
+    #[error("--json and --trusted-public-keys are not for doctor")]
+    NotDoctor,
 }
 
 /// Whether all that was asked about is there.
@@ -72,8 +90,10 @@ pub enum UsageError {
 pub enum Outcome {
     /// It is.
     Complete,
-    /// Something is missing, or not to be trusted.
+    /// Something is missing, damaged, or not to be trusted.
     Incomplete,
+    /// Something cannot be verified, and nothing was found damaged.
+    Unchecked,
 }
 
 impl Request {
@@ -94,6 +114,12 @@ impl Request {
                     request.task = Task::Version;
                     return Ok(request);
                 }
+                Long("verify") => request.verifies = true,
+                Long("rate") => {
+                    let text = parser.value()?.string()?;
+                    let rate = text.parse().map_err(|_error| UsageError::Rate(text))?;
+                    request.rate = Some(rate);
+                }
                 Long("json") => request.is_json = true,
                 Long("store") => request.store = Some(parser.value()?.string()?),
                 Long("trusted-public-keys") => {
@@ -104,7 +130,9 @@ impl Request {
                     }
                 }
                 Value(word) if command.is_none() => command = Some(word.string()?),
-                Value(word) if url.is_none() => url = Some(word.string()?),
+                Value(word) if url.is_none() && command.as_deref() != Some("doctor") => {
+                    url = Some(word.string()?)
+                }
                 Value(word) => request.paths.push(word.string()?),
                 _ => return Err(word.unexpected().into()),
             }
@@ -112,9 +140,13 @@ impl Request {
         request.task = match command.as_deref() {
             Some("closure") => Task::Closure,
             Some("query") => Task::Query,
+            Some("doctor") => return request.doctor(),
             Some(other) => return Err(UsageError::Command(other.to_owned())),
             None => return Err(UsageError::NoCommand),
         };
+        if request.verifies || request.rate.is_some() {
+            return Err(UsageError::OnlyDoctor);
+        }
         request.url = url.ok_or(UsageError::NoUrl)?;
         if request.paths.is_empty() {
             return Err(UsageError::NoPaths);
@@ -123,6 +155,26 @@ impl Request {
             return Err(UsageError::OnlyClosure);
         }
         Ok(request)
+    }
+
+    fn doctor(mut self) -> Result<Self, UsageError> {
+        self.task = Task::Doctor;
+        if !self.verifies {
+            return Err(UsageError::NoVerify);
+        }
+        if self.is_json || !self.keys.is_empty() {
+            return Err(UsageError::NotDoctor);
+        }
+        Ok(self)
+    }
+
+    /// What to end with when [`run`](Self::run) has failed.
+    #[must_use]
+    pub fn error_code(&self) -> u8 {
+        match self.task {
+            Task::Doctor => 2,
+            _ => 3,
+        }
     }
 
     /// Does what is asked for, and prints it to `out`.
@@ -136,6 +188,14 @@ impl Request {
             Task::Version => writeln!(out, "samovar {}", env!("CARGO_PKG_VERSION"))?,
             Task::Closure => return self.closure(out),
             Task::Query => return self.query(out),
+            Task::Doctor => {
+                let doctor = Doctor {
+                    store: self.store.as_deref(),
+                    paths: &self.paths,
+                    rate: self.rate,
+                };
+                return doctor.run(out);
+            }
         }
         Ok(Outcome::Complete)
     }
@@ -360,7 +420,7 @@ fn download_size(narinfo: &NarInfo) -> Option<u64> {
 }
 
 /// A size for people: three digits are enough.
-fn human(len: u64) -> String {
+pub(crate) fn human(len: u64) -> String {
     let mut whole = len;
     let mut rest = 0;
     let mut unit = "B";

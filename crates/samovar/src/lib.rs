@@ -9,6 +9,7 @@
 //! # In scope
 //!
 //! Questions. Any binary cache over HTTP: Samovar, nix-serve, harmonia, files behind a web server.
+//! A store of this machine: whether its files are what is registered.
 //!
 //! # Out of scope
 //!
@@ -18,6 +19,7 @@
 
 mod cache;
 pub mod command;
+mod doctor;
 mod http;
 mod records;
 mod roots;

@@ -1,7 +1,7 @@
 //! The command line of everything that is not the server.
 //!
-//! Exit codes: 0, all that was asked about is there; 1, something is not; 2, the command line
-//! cannot be understood; 3, a cache or store cannot be asked.
+//! Exit codes: 0, all that was asked about is there, or right; 1, something is not; 2, the command
+//! line cannot be understood, or something cannot be verified; 3, a cache or store cannot be asked.
 
 #![forbid(unsafe_code)]
 
@@ -25,11 +25,12 @@ fn main() -> ExitCode {
     }) {
         Ok(Outcome::Complete) => ExitCode::SUCCESS,
         Ok(Outcome::Incomplete) => ExitCode::FAILURE,
+        Ok(Outcome::Unchecked) => ExitCode::from(2),
         // `samovar closure … | head -1` closes the pipe early; that is no failure worth a message.
         Err(error) if is_closed_pipe(&error) => ExitCode::from(3),
         Err(error) => {
             complain(&format!("{error:#}"));
-            ExitCode::from(3)
+            ExitCode::from(request.error_code())
         }
     }
 }

@@ -1,0 +1,205 @@
+//! `samovar doctor`: whether what is in a store is what is registered.
+
+use std::io::{self, IsTerminal, Write};
+use std::num::NonZeroU64;
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use samovar_nix::HashPart;
+use samovar_store::{Pace, Settings, Store, Verdict, VerifyError, verify};
+
+use crate::command::{Outcome, human};
+use crate::roots;
+
+/// Paths listed at once.
+const LIST_COUNT: usize = 500;
+
+/// How often it is said where it stands, on a terminal and elsewhere.
+const SAY_TERMINAL: Duration = Duration::from_millis(500);
+const SAY_ELSEWHERE: Duration = Duration::from_secs(60);
+
+/// What is to be verified, and how.
+#[derive(Debug)]
+pub(crate) struct Doctor<'a> {
+    pub(crate) store: Option<&'a str>,
+    pub(crate) paths: &'a [String],
+    /// Bytes in a second.
+    pub(crate) rate: Option<NonZeroU64>,
+}
+
+impl Doctor<'_> {
+    /// Verifies, and prints what is damaged to `out`; where it stands goes to standard error.
+    ///
+    /// # Errors
+    ///
+    /// If the store cannot be asked, or `out` not be written.
+    pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Outcome> {
+        let settings = Settings::from_process()?;
+        let store = samovar_store::open(self.store, &settings)?;
+        let wanted = self.wanted(&*store)?;
+        let mut progress = Progress::new(&wanted);
+        let mut pace = Pace::new(self.rate);
+        for one in &wanted {
+            let len_done = progress.len_done;
+            one.examine(&*store, &mut pace, &mut progress, out)?;
+            progress.count_done += 1;
+            progress.len_done = len_done + one.len;
+        }
+        progress.end();
+        Ok(match (progress.damaged_count, progress.unread_count) {
+            (0, 0) => Outcome::Complete,
+            (0, _) => Outcome::Unchecked,
+            _ => Outcome::Incomplete,
+        })
+    }
+
+    fn wanted(&self, store: &dyn Store) -> anyhow::Result<Vec<Wanted>> {
+        if self.paths.is_empty() {
+            return all(store);
+        }
+        let roots = roots::read(self.paths, store.store_dir(), io::stdin().lock())?;
+        let hash_parts: Vec<HashPart> = roots.iter().map(|root| root.hash_part).collect();
+        let mut wanted = Vec::with_capacity(roots.len());
+        for (root, looked) in roots.iter().zip(store.lookup_many(&hash_parts)?) {
+            let info = looked.with_context(|| format!("{} cannot be asked about", root.text))?;
+            let info = info.with_context(|| format!("{} is no path of this store", root.text))?;
+            wanted.push(Wanted {
+                hash_part: root.hash_part,
+                len: info.nar_size,
+            });
+        }
+        Ok(wanted)
+    }
+}
+
+/// All paths, the newest first.
+fn all(store: &dyn Store) -> anyhow::Result<Vec<Wanted>> {
+    ensure!(
+        store.catalog().is_some(),
+        "the paths of this store cannot be listed: name those to verify"
+    );
+    let mut wanted = Vec::new();
+    let mut before = None;
+    loop {
+        let infos = store.newest(before, LIST_COUNT)?;
+        let Some(last) = infos.last() else {
+            return Ok(wanted);
+        };
+        before = last.registration;
+        wanted.extend(infos.iter().map(|info| Wanted {
+            hash_part: info.path.hash_part(),
+            len: info.nar_size,
+        }));
+    }
+}
+
+/// A path to verify.
+struct Wanted {
+    hash_part: HashPart,
+    len: u64,
+}
+
+impl Wanted {
+    fn examine(
+        &self,
+        store: &dyn Store,
+        pace: &mut Pace,
+        progress: &mut Progress,
+        out: &mut dyn Write,
+    ) -> anyhow::Result<()> {
+        let Some(info) = store.lookup(self.hash_part)? else {
+            // Collected since it was listed.
+            return Ok(());
+        };
+        let path = info.path.full(store.store_dir());
+        let verdict = verify(store, &info, &mut |len| {
+            std::thread::sleep(pace.pass(len));
+            progress.add(len);
+            ControlFlow::Continue(())
+        });
+        match verdict {
+            Ok(Verdict::Right(_) | Verdict::Gone) => {}
+            Ok(Verdict::Damaged(damage)) => {
+                progress.damaged_count += 1;
+                progress.clear();
+                writeln!(out, "damaged {path}: {damage}")?;
+                out.flush()?;
+            }
+            Err(VerifyError::Store(error)) => return Err(error.into()),
+            Err(error) => {
+                progress.unread_count += 1;
+                progress.complain(&format!("{path} cannot be verified: {error}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where it stands, on standard error. That may be closed: then nobody is told.
+struct Progress {
+    count: usize,
+    len: u64,
+    count_done: usize,
+    len_done: u64,
+    damaged_count: usize,
+    unread_count: usize,
+    is_terminal: bool,
+    said: Instant,
+}
+
+impl Progress {
+    fn new(wanted: &[Wanted]) -> Self {
+        Self {
+            count: wanted.len(),
+            len: wanted.iter().map(|one| one.len).sum(),
+            count_done: 0,
+            len_done: 0,
+            damaged_count: 0,
+            unread_count: 0,
+            is_terminal: io::stderr().is_terminal(),
+            said: Instant::now(),
+        }
+    }
+
+    fn add(&mut self, len: u64) {
+        self.len_done += len;
+        let interval = match self.is_terminal {
+            true => SAY_TERMINAL,
+            false => SAY_ELSEWHERE,
+        };
+        if self.said.elapsed() >= interval {
+            self.said = Instant::now();
+            self.say(if self.is_terminal { "\x1b[K\r" } else { "\n" });
+        }
+    }
+
+    fn say(&self, end: &str) {
+        let (done, len) = (human(self.len_done), human(self.len));
+        let mut line = format!(
+            "{} of {} paths, {done} of {len}, {} damaged",
+            self.count_done, self.count, self.damaged_count
+        );
+        if self.unread_count > 0 {
+            line.push_str(&format!(", {} not verified", self.unread_count));
+        }
+        write!(io::stderr(), "{line}{end}").ok();
+    }
+
+    /// Makes room for another line.
+    fn clear(&self) {
+        if self.is_terminal {
+            write!(io::stderr(), "\x1b[K").ok();
+        }
+    }
+
+    fn complain(&self, message: &str) {
+        self.clear();
+        writeln!(io::stderr(), "samovar: {message}").ok();
+    }
+
+    fn end(&self) {
+        self.clear();
+        self.say("\n");
+    }
+}

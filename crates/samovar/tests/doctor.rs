@@ -1,0 +1,143 @@
+//! `samovar doctor --verify` finds what is damaged in a store, and says so by its exit code.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+const FILE_LEN: usize = 300_000;
+
+/// A command without this machine's own configuration.
+fn quiet(program: &str, home: &Path) -> Command {
+    let mut command = Command::new(program);
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("NIX_") {
+            command.env_remove(name);
+        }
+    }
+    command.env("HOME", home).env("NIX_CONF_DIR", home);
+    command.env("NIX_CONFIG", "build-users-group =\nsandbox = false\n");
+    command.stdin(Stdio::null());
+    command
+}
+
+/// A store of three files.
+struct Scene {
+    dir: tempfile::TempDir,
+    paths: Vec<String>,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut paths = Vec::new();
+        for name in ["a", "b", "c"] {
+            let file = dir.path().join(name);
+            fs::write(&file, name.repeat(FILE_LEN)).unwrap();
+            let mut add = quiet("nix-store", dir.path());
+            add.arg("--store").arg(dir.path().join("root"));
+            let output = add.arg("--add").arg(file).output().unwrap();
+            assert!(output.status.success(), "{output:?}");
+            paths.push(String::from_utf8(output.stdout).unwrap().trim().to_owned());
+        }
+        Self { dir, paths }
+    }
+
+    fn real(&self, path: &str) -> PathBuf {
+        let root = self.dir.path().join("root");
+        root.join(path.trim_start_matches('/'))
+    }
+
+    /// Exit code, standard output and standard error.
+    fn doctor(&self, arguments: &[&str]) -> (Option<i32>, String, String) {
+        let mut command = quiet(env!("CARGO_BIN_EXE_samovar"), self.dir.path());
+        let uri = format!("local?root={}", self.dir.path().join("root").display());
+        command.args(["doctor", "--verify", "--store", &uri]);
+        let output = command.args(arguments).output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (
+            output.status.code(),
+            text(output.stdout),
+            text(output.stderr),
+        )
+    }
+}
+
+#[test]
+fn damage_is_said_and_told_by_the_exit_code() {
+    let scene = Scene::new();
+    let [a, b, c] = [&scene.paths[0], &scene.paths[1], &scene.paths[2]];
+    let (code, out, err) = scene.doctor(&[]);
+    assert_eq!((code, &*out), (Some(0), ""), "{err}");
+    let last = "3 of 3 paths, 879.2 KiB of 879.2 KiB, 0 damaged\n";
+    assert!(err.ends_with(last), "{err}");
+
+    let real = scene.real(b);
+    fs::set_permissions(&real, fs::Permissions::from_mode(0o644)).unwrap();
+    fs::write(&real, "!".repeat(FILE_LEN)).unwrap();
+    fs::remove_file(scene.real(c)).unwrap();
+    let (code, out, err) = scene.doctor(&[]);
+    assert_eq!(code, Some(1));
+    assert!(
+        err.contains("3 of 3 paths") && err.contains("2 damaged"),
+        "{err}"
+    );
+    // The newest first.
+    assert_eq!(
+        out,
+        format!(
+            "damaged {c}: a part of the tree has vanished\n\
+             damaged {b}: NAR has another hash than the registered one\n"
+        )
+    );
+    // Only those that were named.
+    assert_eq!(scene.doctor(&[a]).0, Some(0));
+    let (code, out, _) = scene.doctor(&[a, b.rsplit('/').next().unwrap()]);
+    assert_eq!((code, out.lines().count()), (Some(1), 1));
+    fs::write(&real, "too short").unwrap();
+    assert!(scene.doctor(&[b]).1.contains("shorter"));
+    fs::write(&real, "x".repeat(FILE_LEN + 1)).unwrap();
+    assert!(scene.doctor(&[b]).1.contains("longer"));
+}
+
+#[test]
+fn what_cannot_be_verified_is_neither_right_nor_damaged() {
+    let scene = Scene::new();
+    let absent = format!("/nix/store/{}-absent", "0".repeat(32));
+    for (arguments, what) in [
+        (
+            ["--store", "local?root=/nowhere/at/all"].as_slice(),
+            "/nowhere",
+        ),
+        (&[&*absent], "no path of this store"),
+        (&["--rate", "0"], "no number of bytes"),
+        (&["--json"], "not for doctor"),
+    ] {
+        let (code, out, err) = scene.doctor(arguments);
+        assert_eq!((code, &*out), (Some(2), ""), "{arguments:?} {err}");
+        assert!(err.contains(what), "{err}");
+    }
+    // A file system that is not mounted where the database says that there are files.
+    let files = scene.real("/nix/store");
+    fs::rename(&files, scene.real("/nix/aside")).unwrap();
+    fs::create_dir(&files).unwrap();
+    let (code, out, err) = scene.doctor(&[]);
+    assert_eq!((code, &*out), (Some(2), ""), "{err}");
+    assert!(err.contains("directory is empty"), "{err}");
+}
+
+#[test]
+fn it_reads_no_faster_than_it_may() {
+    let scene = Scene::new();
+    let started = Instant::now();
+    assert_eq!(scene.doctor(&["--rate", "500000"]).0, Some(0));
+    let elapsed = started.elapsed();
+    let right = Duration::from_secs_f64(900_000.0 / 500_000.0);
+    assert!(
+        elapsed > right.mul_f64(0.8) && elapsed < right * 4,
+        "{elapsed:?}"
+    );
+}
