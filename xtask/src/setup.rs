@@ -49,6 +49,8 @@ const TESTING: &[Need] = &[
     ("valgrind", "valgrind"),
     // Tells which files a server opens.
     ("strace", "strace"),
+    // Sets a clock that a server is made to believe.
+    ("faketime", "faketime"),
     // Builds libFuzzer.
     ("c++", "g++"),
 ];
