@@ -13,7 +13,7 @@ mod support_process;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -524,6 +524,27 @@ fn a_third_one_is_still_refused() {
     let names = fs::read_dir(upgraded.dir.path()).unwrap();
     assert_eq!(names.count(), 2, "the executable and the pid file");
     upgraded.end();
+}
+
+/// By the one that it listens to, and not before the new one serves.
+#[test]
+fn the_service_manager_is_told_who_serves() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("notify");
+    let manager = UnixDatagram::bind(&path).unwrap();
+    manager.set_read_timeout(Some(PATIENCE)).unwrap();
+    let next = || {
+        let mut buffer = [0; 4096];
+        let len = manager.recv(&mut buffer).unwrap();
+        String::from_utf8(buffer[..len].to_vec()).unwrap()
+    };
+    let mut upgraded = Upgraded::spawn(sample_server().env("NOTIFY_SOCKET", &path), &[]);
+    upgraded.settle();
+    assert_eq!(next().trim(), "READY=1");
+    upgraded.upgrade();
+    assert_eq!(next().trim(), format!("MAINPID={}", upgraded.pid()));
+    upgraded.end();
+    assert_eq!(next().trim(), "STOPPING=1");
 }
 
 /// A variable that is left over from elsewhere makes nobody a successor.
