@@ -26,7 +26,6 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, Thread};
 
 use super::lane::Lane;
-use crate::body::Transfer;
 use crate::io::conn::Conn;
 #[cfg(feature = "http2")]
 use crate::io::stream::{StreamJob, StreamWork};
@@ -41,7 +40,7 @@ pub(crate) enum Job {
     /// Send more of the answer under way.
     Pump(Box<Conn>),
     /// Let go of what is left of an answer: closing a file may block too.
-    Discard(Box<Transfer>),
+    Discard(Box<dyn fmt::Debug + Send>),
     /// Go on with the handshake.
     #[cfg(feature = "tls")]
     Handshake(Box<Conn>),

@@ -89,7 +89,7 @@ fn work<S: Service>(shared: &Shared<S>, job: Job) {
         }
         #[cfg(feature = "tls")]
         Job::Handshake(conn) => super::handshake::shake(shared, conn),
-        Job::Discard(transfer) => drop(transfer),
+        Job::Discard(rest) => drop(rest),
         Job::Events(socket) => handle_events(shared, socket),
         #[cfg(feature = "http2")]
         Job::Stream(job) => super::stream::work(shared, *job),

@@ -134,6 +134,8 @@ impl Inbox {
         if let Some(mail) = &mut *self.lock() {
             let is_back = |message: &Message| match message {
                 Message::Returned(conn, _) => conn.key == key,
+                // Noted as missed it would be so for ever.
+                Message::Lost(lost) => *lost == key,
                 _ => false,
             };
             if !mail.messages.iter().any(is_back) && !mail.missed.contains(&key) {
@@ -174,6 +176,17 @@ mod tests {
 
     fn is_awake(inbox: &Inbox) -> bool {
         sys::wait_for(inbox, sys::Direction::Read, Duration::ZERO).unwrap()
+    }
+
+    #[test]
+    fn nobody_is_missed_who_is_known_to_be_lost() {
+        let inbox = Inbox::new().unwrap();
+        let key = Key::from_bits(7);
+        inbox.push(Message::Lost(key)).unwrap();
+        let mut messages = Vec::new();
+        inbox.miss(key, &mut messages);
+        assert_eq!(messages.len(), 1);
+        assert!(inbox.lock().as_ref().unwrap().missed.is_empty());
     }
 
     #[test]

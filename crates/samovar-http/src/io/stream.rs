@@ -141,3 +141,24 @@ pub(crate) enum Rest {
     /// More, once the body wakes the stream.
     Wait(Box<Outflow>),
 }
+
+impl Rest {
+    /// What is left of the body.
+    pub(crate) fn into_outflow(self) -> Option<Box<Outflow>> {
+        match self {
+            Self::End(_) => None,
+            Self::More(outflow) | Self::Wait(outflow) => Some(outflow),
+        }
+    }
+}
+
+impl StreamNews {
+    /// What is left of the body, when nobody hears the news.
+    pub(crate) fn into_outflow(self) -> Option<Box<Outflow>> {
+        match self {
+            Self::Answer(answer, _) => answer.rest.into_outflow(),
+            Self::Piece(_, rest) => rest.into_outflow(),
+            _ => None,
+        }
+    }
+}

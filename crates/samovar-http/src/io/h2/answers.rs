@@ -109,7 +109,7 @@ impl<S: Service> IoThread<S> {
             ..
         } = answer;
         let Some(entry) = conn.session.data(stream) else {
-            return;
+            return self.discard(rest.into_outflow());
         };
         entry.status = Some(status);
         entry.request = request.or_else(|| entry.request.take());
@@ -136,7 +136,7 @@ impl<S: Service> IoThread<S> {
     fn send_piece(&mut self, conn: &mut H2Conn, stream: u32, bytes: Bytes, rest: Rest) {
         self.start_sending(conn, stream);
         let Some(entry) = conn.session.data(stream) else {
-            return;
+            return self.discard(rest.into_outflow());
         };
         match rest {
             Rest::End(fields) if fields.is_empty() => conn.session.send(stream, bytes, true),

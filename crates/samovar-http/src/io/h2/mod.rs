@@ -27,6 +27,8 @@ use super::slab::Key;
 use super::stream::StreamNews;
 use super::sys::Edges;
 use super::thread::{IoThread, OUT_LEN_KEPT};
+use crate::body::Outflow;
+use crate::exec::Job;
 use crate::h2::{ErrorCode, Event, Session};
 use crate::observer::{Exchange, Incident};
 use crate::service::Service;
@@ -118,6 +120,8 @@ impl<S: Service> IoThread<S> {
                 }
                 other => thread.slab.put(key, other),
             });
+        } else {
+            self.discard(news.into_outflow());
         }
     }
 
@@ -330,9 +334,20 @@ impl<S: Service> IoThread<S> {
     /// An answer will not be complete.
     fn report_failure(&mut self, conn: &mut H2Conn, stream: u32) {
         let body_len = conn.session.sent_len(stream);
-        let report = conn.session.data(stream);
-        if let Some(report) = report.and_then(|entry| entry.report(body_len)) {
+        let Some(entry) = conn.session.data(stream) else {
+            return;
+        };
+        let (outflow, report) = (entry.outflow.take(), entry.report(body_len));
+        self.discard(outflow);
+        if let Some(report) = report {
             self.report(&report, false);
+        }
+    }
+
+    /// Lets go of what is left of a body where that may block: it may close files.
+    fn discard(&mut self, outflow: Option<Box<Outflow>>) {
+        if let Some(outflow) = outflow {
+            self.give(Job::Discard(outflow));
         }
     }
 
