@@ -1,14 +1,17 @@
-//! `chaos`: everything at once against the built server; see `conformance/chaos`.
+//! `chaos`, `soak` and `leaks`: everything at once against the built server, for long, and under
+//! valgrind; see `conformance/chaos`.
 
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
-use crate::command::{progress, run};
-use crate::repository;
+use crate::command::{find, progress, run};
+use crate::{repository, serve};
 
-/// Where the server's log stays.
-const OUT: &str = ".samovar/chaos";
+/// How long the server is driven under valgrind.
+const LEAKS_SECONDS: &str = "15";
 
 /// Runs for so long, with this seed or with another each time.
 ///
@@ -16,24 +19,65 @@ const OUT: &str = ".samovar/chaos";
 ///
 /// If something does not build, or something is found.
 pub(crate) fn run_chaos(seconds: &str, seed: Option<&str>) -> Result<()> {
-    let repository = repository();
+    let programs = build()?;
+    let mut words = vec!["--seconds", seconds];
+    if let Some(seed) = seed {
+        words.extend(["--seed", seed]);
+    }
+    run_on(&programs, &programs.join("nix-serve"), "chaos", &words)
+}
+
+/// Runs that many requests against the release build; the chart and its figures go into `docs/`.
+///
+/// # Errors
+///
+/// If something does not build, an answer is wrong, or what the server holds rises.
+pub(crate) fn run_soak(requests: &str) -> Result<()> {
+    let programs = build()?;
+    let words = ["--requests", requests];
+    let found = run_on(&programs, &serve::build()?, "soak", &words);
+    for name in ["soak.csv", "soak.svg"] {
+        let (from, to) = (out("soak").join(name), repository().join("docs").join(name));
+        fs::copy(from, to)?;
+    }
+    found
+}
+
+/// Drives the release build under valgrind over all routes.
+///
+/// # Errors
+///
+/// If something does not build, or something is lost.
+pub(crate) fn find_leaks() -> Result<()> {
+    if find("valgrind").is_none() {
+        bail!("valgrind is missing: `make setup-test` installs it");
+    }
+    let programs = build()?;
+    let words = ["--valgrind", LEAKS_SECONDS];
+    run_on(&programs, &serve::build()?, "leaks", &words)
+}
+
+/// Builds as `cargo test` does: with what is asserted in it, and nothing twice. Where programs are.
+fn build() -> Result<PathBuf> {
     progress("building (the first time: some minutes)");
-    // As `cargo test` builds them: with what is asserted in them, and nothing is built twice.
     run(Command::new("cargo")
         .args(["build", "--workspace", "--bins", "--tests"])
-        .current_dir(&repository))?;
+        .current_dir(repository()))?;
     let mut metadata = cargo_metadata::MetadataCommand::new();
-    let metadata = metadata.current_dir(&repository).no_deps().exec()?;
-    let programs = metadata.target_directory.join("debug");
-    let mut chaos = Command::new(programs.join("samovar-chaos"));
-    chaos
+    let metadata = metadata.current_dir(repository()).no_deps().exec()?;
+    Ok(metadata.target_directory.join("debug").into())
+}
+
+/// Where logs and results stay.
+fn out(name: &str) -> PathBuf {
+    repository().join(".samovar").join(name)
+}
+
+fn run_on(programs: &Path, server: &Path, name: &str, words: &[&str]) -> Result<()> {
+    run(Command::new(programs.join("samovar-chaos"))
         .arg("--server")
-        .arg(programs.join("nix-serve"))
-        .args(["--seconds", seconds])
+        .arg(server)
         .arg("--out")
-        .arg(repository.join(OUT));
-    if let Some(seed) = seed {
-        chaos.args(["--seed", seed]);
-    }
-    run(&mut chaos)
+        .arg(out(name))
+        .args(words))
 }

@@ -12,6 +12,8 @@
 //! | `suites [NAME…]` | runs conformance suites of other projects |
 //! | `autobahn` | the Autobahn suite against the WebSocket echo server |
 //! | `chaos --seconds N [--seed S]` | everything at once, and an oracle that checks every byte |
+//! | `soak --requests N` | as many requests; what the server holds, as a chart in `docs/` |
+//! | `leaks` | the server under valgrind: nothing is lost |
 //! | `instructions [--renew]` | counts what a request costs, and fails if it is too much |
 //! | `test` | runs all tests and says how many there were |
 //! | `tidy` | holds the tree to the rules that no other tool knows |
@@ -46,7 +48,8 @@ use anyhow::{Context, Result, bail};
 const USAGE: &str = "usage: xtask setup [--test] | sample-store [--bench | --paths N] DIR | \
                      serve [--port N] | example-lines [--port N] | bench [OPTION…] | \
                      fuzz --seconds N [TARGET…] | suites [NAME…] | autobahn [--quick | --update] | \
-                     instructions [--renew] | chaos --seconds N [--seed S] | test | tidy";
+                     instructions [--renew] | chaos --seconds N [--seed S] | soak --requests N | \
+                     leaks | test | tidy";
 
 fn main() -> ExitCode {
     match run() {
@@ -80,6 +83,8 @@ fn run() -> Result<()> {
         ["autobahn", rest @ ..] => autobahn::run_autobahn(rest),
         ["chaos", "--seconds", seconds] => chaos::run_chaos(seconds, None),
         ["chaos", "--seconds", seconds, "--seed", seed] => chaos::run_chaos(seconds, Some(seed)),
+        ["soak", "--requests", requests] => chaos::run_soak(requests),
+        ["leaks"] => chaos::find_leaks(),
         ["instructions", rest @ ..] => instructions::run_gates(rest),
         ["suites", rest @ ..] => suites::run_suites(rest),
         ["test"] => test_run::run(),

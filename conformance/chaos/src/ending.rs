@@ -75,7 +75,7 @@ fn sweep(world: &World, stock: &Stock) -> Result<()> {
     let address = lock(&world.addresses).plain.context("no address")?;
     let mut connection = Connection::over(TcpStream::connect(address)?, "the end")?;
     for _ in 0..2 {
-        for facts in world.all() {
+        for facts in world.all().iter() {
             for what in [
                 What::Narinfo(facts.clone()),
                 What::Nar(facts.clone(), None),

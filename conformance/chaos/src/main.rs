@@ -2,6 +2,9 @@
 //!
 //! `samovar-chaos --server PROGRAM --seconds N [--seed S] [--out FOLDER]`
 //!
+//! With `--requests N` it is the soak instead (`soak.rs`), and with `--valgrind SECONDS` the search
+//! for leaks (`leaks.rs`).
+//!
 //! A store of its own, made and changed by the real Nix; clients of every kind; faults of its
 //! database, its files and its limits; and a server that is told to reload, to end and to stand
 //! still, or killed. All of that at once, by a plan that is random and made of the seed. What
@@ -16,26 +19,31 @@
     clippy::print_stdout,
     clippy::print_stderr,
     clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
     reason = "a tool that talks to its terminal, on a machine of 64 bits"
 )]
 
 mod ask;
 mod changes;
+mod chart;
 mod client;
 mod content;
 mod control;
 mod ending;
 mod faults;
+mod leaks;
 mod oracle;
 mod random;
 mod server;
+mod soak;
 mod store;
 mod timeline;
 mod world;
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::thread::Scope;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -49,7 +57,8 @@ use server::{Setup, Shared};
 use store::Store;
 use world::World;
 
-const USAGE: &str = "usage: samovar-chaos --server PROGRAM --seconds N [--seed S] [--out FOLDER]";
+const USAGE: &str = "usage: samovar-chaos --server PROGRAM [--seconds N | --requests N | \
+                     --valgrind SECONDS] [--seed S] [--out FOLDER]";
 
 /// What the command line says.
 struct Arguments {
@@ -57,7 +66,20 @@ struct Arguments {
     time: Duration,
     seed: u64,
     out: PathBuf,
+    kind: Kind,
 }
+
+/// What is run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Chaos,
+    /// Until so many requests were answered.
+    Soak(u64),
+    Leaks,
+}
+
+/// Longer than any soak takes.
+const SOAK_TIME: Duration = Duration::from_secs(6 * 3600);
 
 fn main() -> ExitCode {
     match arguments().and_then(|arguments| run(&arguments)) {
@@ -78,6 +100,7 @@ fn arguments() -> Result<Arguments> {
         time: Duration::from_secs(30),
         seed: u64::from(now.subsec_nanos()),
         out: std::env::temp_dir().join("samovar-chaos"),
+        kind: Kind::Chaos,
     };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
@@ -85,6 +108,14 @@ fn arguments() -> Result<Arguments> {
         match word.as_str() {
             "--server" => server = Some(PathBuf::from(value)),
             "--seconds" => arguments.time = Duration::from_secs(value.parse()?),
+            "--requests" => {
+                arguments.kind = Kind::Soak(value.parse()?);
+                arguments.time = SOAK_TIME;
+            }
+            "--valgrind" => {
+                arguments.kind = Kind::Leaks;
+                arguments.time = Duration::from_secs(value.parse()?);
+            }
             "--seed" => arguments.seed = value.parse()?,
             "--out" => arguments.out = PathBuf::from(value),
             _ => bail!(USAGE),
@@ -94,65 +125,93 @@ fn arguments() -> Result<Arguments> {
     Ok(arguments)
 }
 
+/// Everything that a run is made of.
+struct Scene {
+    world: World,
+    store: Store,
+    stock: Stock,
+    server: Arc<Shared>,
+    keys: Vec<Pair>,
+    authority: Authority,
+    /// Unmounted before the folder below it is removed.
+    _disk: SmallDisk,
+    scratch: tempfile::TempDir,
+}
+
+impl Scene {
+    fn make(arguments: &Arguments) -> Result<Self> {
+        let seed = arguments.seed;
+        let has_wal = Random::of(seed, "run").percent(70) || arguments.kind != Kind::Chaos;
+        let scratch = tempfile::tempdir()?;
+        let setup = Setup {
+            program: arguments.server.clone(),
+            wrapper: match arguments.kind {
+                Kind::Leaks => leaks::wrapper(&arguments.out),
+                _ => Vec::new(),
+            },
+            store: scratch.path().join("store"),
+            folder: arguments.out.clone(),
+            kept: scratch.path().join("kept"),
+        };
+        fs::create_dir_all(&setup.folder)?;
+        fs::remove_file(setup.log()).ok();
+        fs::remove_file(setup.folder.join("access")).ok();
+        fs::create_dir(&setup.kept)?;
+        let disk = SmallDisk::mount(&setup)?;
+        println!(
+            "{:?} for {:?} with seed {seed}, {}, {}",
+            arguments.kind,
+            arguments.time,
+            if has_wal { "WAL" } else { "rollback journal" },
+            if disk.is_mounted {
+                "a disk of 16 MB for kept NARs"
+            } else {
+                "no disk of their own for kept NARs (only root can mount one)"
+            }
+        );
+        let store = Store::new(setup.store.clone(), has_wal)?;
+        let names = ["chaos-1", "chaos-2", "chaos-3"].iter();
+        let keys: Result<Vec<Pair>> = names.map(|name| Pair::make(scratch.path(), name)).collect();
+        let keys = keys?;
+        keys[0].install(&setup)?;
+        let authority = Authority::new()?;
+        let certificate = authority.install(&setup, 1)?;
+        let world = World::new(seed, arguments.time, keys[0].public.clone(), certificate);
+        let stock = Stock::make(&world, &store)?;
+        let server = Shared::new(setup, &world)?;
+        Ok(Self {
+            world,
+            store,
+            stock,
+            server,
+            keys,
+            authority,
+            _disk: disk,
+            scratch,
+        })
+    }
+}
+
 /// Whether nothing was found.
 fn run(arguments: &Arguments) -> Result<bool> {
-    let seed = arguments.seed;
-    let mut random = Random::of(seed, "run");
-    let has_wal = random.percent(70);
-    let scratch = tempfile::tempdir()?;
-    let setup = Setup {
-        program: arguments.server.clone(),
-        store: scratch.path().join("store"),
-        folder: arguments.out.clone(),
-        kept: scratch.path().join("kept"),
-    };
-    fs::create_dir_all(&setup.folder)?;
-    fs::remove_file(setup.log()).ok();
-    fs::remove_file(setup.folder.join("access")).ok();
-    fs::create_dir(&setup.kept)?;
-    let disk = SmallDisk::mount(&setup)?;
-    println!(
-        "chaos for {:?} with seed {seed}, {}, {}",
-        arguments.time,
-        if has_wal { "WAL" } else { "rollback journal" },
-        if disk.is_mounted {
-            "a disk of 16 MB for kept NARs"
-        } else {
-            "no disk of their own for kept NARs (only root can mount one)"
-        }
-    );
-    let store = Store::new(setup.store.clone(), has_wal)?;
-    let names = ["chaos-1", "chaos-2", "chaos-3"];
-    let keys: Result<Vec<Pair>> = names
-        .iter()
-        .map(|name| Pair::make(scratch.path(), name))
-        .collect();
-    let keys = keys?;
-    keys[0].install(&setup)?;
-    let authority = Authority::new()?;
-    let certificate = authority.install(&setup, 1)?;
-    let key = keys[0].public.clone();
-    let world = World::new(seed, arguments.time, key, certificate);
-    let stock = Stock::make(&world, &store)?;
-    let server = Shared::new(setup, &world)?;
-    act(
-        &world,
-        &store,
-        &stock,
-        &server,
-        &keys,
-        &authority,
-        scratch.path(),
-    )?;
-    // A limit or a halt that was cut short is over now.
+    let scene = Scene::make(arguments)?;
+    let world = &scene.world;
+    world.begin_acting();
+    match arguments.kind {
+        Kind::Chaos => chaos(&scene)?,
+        Kind::Soak(requests) => soak(&scene, requests, &arguments.out)?,
+        Kind::Leaks => leaks(&scene)?,
+    }
     world.note("the end begins");
-    if world.findings().is_empty()
-        && let Err(error) = ending::check_all(&world, &server, &stock)
-    {
+    let ended = match arguments.kind {
+        _ if !world.findings().is_empty() => Ok(()),
+        Kind::Leaks => leaks::judge(world, &scene.server),
+        _ => ending::check_all(world, &scene.server, &scene.stock),
+    };
+    if let Err(error) = ended {
         world.finding(format_args!("at the end: {error:#}"));
     }
-    drop(disk);
-    Ok(report(&world, &server))
+    Ok(report(world, &scene.server))
 }
 
 /// Who starts actors.
@@ -169,23 +228,23 @@ impl<'scope, 'env> Actors<'scope, 'env> {
 }
 
 /// All actors, each on a thread of its own.
-fn act(
-    world: &World,
-    store: &Store,
-    stock: &Stock,
-    server: &std::sync::Arc<Shared>,
-    keys: &[Pair],
-    authority: &Authority,
-    scratch: &std::path::Path,
-) -> Result<()> {
+fn chaos(scene: &Scene) -> Result<()> {
+    let Scene {
+        world,
+        store,
+        stock,
+        server,
+        keys,
+        authority,
+        ..
+    } = scene;
     let public: Vec<&str> = keys.iter().map(|pair| pair.text.as_str()).collect();
     let public = public.join(" ");
     let http1 = tls_config(&authority.der(), b"http/1.1")?;
     let http2 = tls_config(&authority.der(), b"h2")?;
-    let trusted = scratch.join("authority");
+    let trusted = scene.scratch.path().join("authority");
     fs::write(&trusted, authority.pem())?;
     let twins: Vec<_> = stock.twins.iter().map(|(facts, _)| facts.clone()).collect();
-    world.begin_acting();
     std::thread::scope(|scope| {
         let actors = Actors { scope, world };
         for number in 0..4 {
@@ -215,6 +274,67 @@ fn act(
         actors.go("files", |_| faults::run_files(world, store, stock));
         actors.go("limits", |_| faults::run_limits(world, server));
         actors.go("control", |_| control::run(world, server, keys, authority));
+    });
+    Ok(())
+}
+
+/// Many requests of the ordinary kinds, while the store changes.
+fn soak(scene: &Scene, requests: u64, out: &Path) -> Result<()> {
+    let Scene {
+        world,
+        store,
+        stock,
+        server,
+        authority,
+        ..
+    } = scene;
+    let tls = tls_config(&authority.der(), b"http/1.1")?;
+    let progress = &soak::Progress::new(requests);
+    let samples = std::thread::scope(|scope| {
+        let actors = Actors { scope, world };
+        for number in 0..3 {
+            let client = move |name: &str| soak::client(world, name, stock, progress, None);
+            actors.go(&format!("client {number}"), client);
+        }
+        actors.go("client of TLS", |name| {
+            soak::client(world, name, stock, progress, Some(&tls))
+        });
+        actors.go("changes", |_| changes::run(world, store, stock));
+        actors.go("reload", |_| soak::reload(world, server, progress));
+        soak::watch(world, server, progress)
+    })?;
+    let cpu = world::lock(&server.server).cpu()?;
+    soak::report(world, &samples, cpu, out)
+}
+
+/// Every route in every way, and the store changes; nobody but clients does harm.
+fn leaks(scene: &Scene) -> Result<()> {
+    let Scene {
+        world,
+        store,
+        stock,
+        server,
+        authority,
+        ..
+    } = scene;
+    let http1 = tls_config(&authority.der(), b"http/1.1")?;
+    let http2 = tls_config(&authority.der(), b"h2")?;
+    let progress = &soak::Progress::new(u64::MAX);
+    std::thread::scope(|scope| {
+        let actors = Actors { scope, world };
+        actors.go("client", |name| client::http1::run(world, name, None));
+        actors.go("client of TLS", |name| {
+            client::http1::run(world, name, Some(&http1))
+        });
+        actors.go("client of HTTP/2 and TLS", |name| {
+            client::h2::run(world, name, Some(&http2))
+        });
+        actors.go("client of HTTP/2", |name| {
+            client::h2::run(world, name, None)
+        });
+        actors.go("hostile client", |name| client::hostile::run(world, name));
+        actors.go("changes", |_| changes::run(world, store, stock));
+        actors.go("reload", |_| soak::reload(world, server, progress));
     });
     Ok(())
 }

@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::ask::{Ask, End, LOG_TEXT, Outcome, What};
 use crate::content::Version;
 use crate::timeline::Moment;
-use crate::world::{ANSWER_TIME, Cause, Facts, World, lock, seconds};
+use crate::world::{ANSWER_TIME, Cause, Facts, World, seconds};
 
 /// Why a request is told to come again.
 const UNAVAILABLE: [Cause; 3] = [Cause::Unreadable, Cause::Replaced, Cause::FewDescriptors];
@@ -209,14 +209,13 @@ fn unsigned(facts: &Facts, version: &Version) -> String {
 
 fn narinfo(world: &World, facts: &Facts, body: &[u8], from: Moment, until: Moment) -> Judgement {
     let body = std::str::from_utf8(body).map_err(|error| error.to_string())?;
-    let Some((facts_said, signature)) = body.split_once("Sig: ") else {
+    let Some((facts_said, _)) = body.split_once("Sig: ") else {
         return Err("a narinfo without a signature".to_owned());
     };
     let version = some(facts, from, until).find(|one| unsigned(facts, one) == facts_said);
     let Some(version) = version else {
         return Err("a narinfo of what was not registered at that time".to_owned());
     };
-    let signature = signature.trim_end_matches('\n');
     let fingerprint = format!(
         "1;{};sha256:{};{};{}",
         facts.store_path,
@@ -224,11 +223,7 @@ fn narinfo(world: &World, facts: &Facts, body: &[u8], from: Moment, until: Momen
         version.nar.len(),
         version.references.join(",")
     );
-    let keys = lock(&world.keys);
-    let is_signed = keys
-        .possible(from, until)
-        .iter()
-        .any(|key| key.verifies(fingerprint.as_bytes(), signature));
+    let is_signed = world.is_signed(body, &fingerprint, (from, until));
     need(is_signed, "a signature of a key that was not in use")
 }
 

@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::world::{Cause, World, lock};
 
 /// How long a start, or an end with nothing under way, may take on a machine with much to do.
-const START_TIME: Duration = Duration::from_secs(20);
+const START_TIME: Duration = Duration::from_secs(40);
 /// TERM lets answers go on for ten seconds; two for the rest.
 const STOP_TIME: Duration = Duration::from_secs(14);
 
@@ -33,6 +33,8 @@ pub(crate) struct Addresses {
 #[derive(Debug)]
 pub(crate) struct Setup {
     pub(crate) program: PathBuf,
+    /// What it runs under, if anything.
+    pub(crate) wrapper: Vec<String>,
     pub(crate) store: PathBuf,
     /// Key, certificate and its key, logs.
     pub(crate) folder: PathBuf,
@@ -74,7 +76,14 @@ impl Setup {
 
     pub(crate) fn start(&self) -> Result<Server> {
         let (certificate, key) = self.certificate();
-        let mut command = Command::new(&self.program);
+        let mut command = match self.wrapper.split_first() {
+            None => Command::new(&self.program),
+            Some((wrapper, words)) => {
+                let mut command = Command::new(wrapper);
+                command.args(words).arg(&self.program);
+                command
+            }
+        };
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("NIX_") {
                 command.env_remove(name);
@@ -170,6 +179,26 @@ impl Server {
 
     /// Waits for the end after TERM.
     pub(crate) fn wait(&mut self) -> Result<()> {
+        self.wait_for_end(STOP_TIME)
+    }
+
+    /// The same under something that takes its own time.
+    pub(crate) fn wait_long(&mut self) -> Result<()> {
+        self.wait_for_end(10 * STOP_TIME)
+    }
+
+    /// CPU time that it took so far, children included.
+    pub(crate) fn cpu(&self) -> Result<Duration> {
+        let text = fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
+        let (_, fields) = text.rsplit_once(") ").context("a name in parentheses")?;
+        let fields: Vec<&str> = fields.split(' ').collect();
+        let ticks = |at: usize| fields.get(at).and_then(|field| field.parse::<u64>().ok());
+        // USER_HZ, which Linux promises to programs.
+        let ticks = ticks(11).unwrap_or(0) + ticks(12).unwrap_or(0);
+        Ok(Duration::from_millis(10 * ticks))
+    }
+
+    fn wait_for_end(&mut self, time: Duration) -> Result<()> {
         let started = Instant::now();
         loop {
             if let Some(status) = self.child.try_wait()? {
@@ -178,8 +207,8 @@ impl Server {
                 }
                 return Ok(());
             }
-            if started.elapsed() > STOP_TIME {
-                bail!("the server does not end {STOP_TIME:?} after TERM");
+            if started.elapsed() > time {
+                bail!("the server does not end {time:?} after TERM");
             }
             std::thread::sleep(Duration::from_millis(5));
         }

@@ -1,6 +1,6 @@
 //! What is true, what happened, and what was found wrong.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
@@ -19,7 +19,7 @@ use crate::timeline::{Moment, Spans, Timeline};
 pub(crate) const SLACK: Moment = 1_000_000;
 /// The same for damage: whether it was mended is looked at now and then.
 pub(crate) const DAMAGE_SLACK: Moment = 3_000_000;
-/// Within what an answer begins while nothing stands in its way.
+/// Within what an answer begins while nothing stands in its way, on a machine with much to do.
 pub(crate) const ANSWER_TIME: Duration = Duration::from_secs(10);
 /// Events that a report shows.
 const EVENTS_SHOWN: usize = 40;
@@ -70,7 +70,9 @@ pub(crate) struct World {
     time: Duration,
     /// Set when actors begin: what is made before takes its own time.
     end: OnceLock<Instant>,
-    pub(crate) paths: RwLock<Vec<Arc<Facts>>>,
+    paths: RwLock<Arc<Vec<Arc<Facts>>>>,
+    /// Narinfos whose signatures were verified, and by which key.
+    signed: RwLock<HashMap<String, Key>>,
     causes: Mutex<BTreeMap<Cause, Spans>>,
     pub(crate) keys: Mutex<Timeline<Key>>,
     /// DER of the certificate that is shown.
@@ -154,6 +156,7 @@ impl World {
             time,
             end: OnceLock::new(),
             paths: RwLock::default(),
+            signed: RwLock::default(),
             causes: Mutex::default(),
             keys: Mutex::new(Timeline::new(key)),
             certificates: Mutex::new(Timeline::new(Arc::new(cert))),
@@ -181,6 +184,11 @@ impl World {
         !is_late && !self.is_over.load(Ordering::Relaxed)
     }
 
+    /// Ends the run.
+    pub(crate) fn stop(&self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+
     /// Sleeps, unless it ends first.
     pub(crate) fn pause(&self, ms: u64) {
         let until = Instant::now() + Duration::from_millis(ms);
@@ -191,13 +199,13 @@ impl World {
 
     pub(crate) fn add(&self, facts: Arc<Facts>) -> Arc<Facts> {
         let mut paths = self.paths.write().unwrap_or_else(PoisonError::into_inner);
-        paths.push(Arc::clone(&facts));
+        Arc::make_mut(&mut paths).push(Arc::clone(&facts));
         facts
     }
 
-    pub(crate) fn all(&self) -> Vec<Arc<Facts>> {
+    pub(crate) fn all(&self) -> Arc<Vec<Arc<Facts>>> {
         let paths = self.paths.read().unwrap_or_else(PoisonError::into_inner);
-        paths.clone()
+        Arc::clone(&paths)
     }
 
     pub(crate) fn facts(&self, hash_part: &str) -> Option<Arc<Facts>> {
@@ -206,6 +214,28 @@ impl World {
             .iter()
             .find(|facts| facts.hash_part() == hash_part)
             .cloned()
+    }
+
+    /// Whether a narinfo's signature is one of a key that can have been in use.
+    pub(crate) fn is_signed(&self, narinfo: &str, fingerprint: &str, at: (Moment, Moment)) -> bool {
+        let keys = lock(&self.keys);
+        let possible = keys.possible(at.0, at.1);
+        let signed = self.signed.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = signed.get(narinfo) {
+            return possible.contains(&known);
+        }
+        drop(signed);
+        let Some((_, signature)) = narinfo.split_once("\nSig: ") else {
+            return false;
+        };
+        let signature = signature.trim_end_matches('\n');
+        let verifies = |key: &&&Key| key.verifies(fingerprint.as_bytes(), signature);
+        let Some(key) = possible.iter().find(verifies) else {
+            return false;
+        };
+        let mut signed = self.signed.write().unwrap_or_else(PoisonError::into_inner);
+        signed.insert(narinfo.to_owned(), (*key).clone());
+        true
     }
 
     /// A cause exists while `during` runs.

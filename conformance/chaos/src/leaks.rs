@@ -1,0 +1,72 @@
+//! The server under valgrind, driven over all its routes: nothing that it took is lost at its end.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use rustix::process::Signal;
+
+use crate::server::Shared;
+use crate::world::{World, lock};
+
+/// Words in front of the server's command.
+pub(crate) fn wrapper(out: &Path) -> Vec<String> {
+    let log = out.join("valgrind");
+    [
+        "valgrind",
+        "--tool=memcheck",
+        "--leak-check=full",
+        "--show-leak-kinds=definite,indirect,possible",
+        "--errors-for-leak-kinds=definite",
+        "--num-callers=24",
+    ]
+    .iter()
+    .map(|word| (*word).to_owned())
+    .chain([format!("--log-file={}", log.display())])
+    .collect()
+}
+
+/// Ends the server and reads what valgrind says of it.
+pub(crate) fn judge(world: &World, server: &Shared) -> Result<()> {
+    let mut held = lock(&server.server);
+    held.signal(Signal::TERM)?;
+    held.wait_long()?;
+    let log = fs::read_to_string(server.setup.folder.join("valgrind"))?;
+    let of = |what: &str| -> Result<(u64, String)> {
+        let line = log.lines().find(|line| line.contains(what));
+        // "All heap blocks were freed" has none of these lines.
+        let Some(line) = line else {
+            return Ok((0, format!("{what} 0 bytes")));
+        };
+        let (_, rest) = line.split_once(what).context("the line has it")?;
+        let bytes = rest.trim().split(' ').next().unwrap_or_default();
+        Ok((
+            bytes.replace(',', "").parse()?,
+            line.split_once("== ")
+                .map_or(line, |(_, said)| said)
+                .trim()
+                .to_owned(),
+        ))
+    };
+    if !log.contains("ERROR SUMMARY") {
+        bail!("valgrind did not come to its end");
+    }
+    for what in ["definitely lost:", "indirectly lost:"] {
+        let (bytes, said) = of(what)?;
+        println!("{said}");
+        if bytes > 0 {
+            world.finding(format_args!("valgrind: {said}"));
+        }
+    }
+    for what in ["possibly lost:", "still reachable:"] {
+        println!("{}", of(what)?.1);
+    }
+    let errors = log.lines().find(|line| line.contains("ERROR SUMMARY"));
+    let errors = errors.context("there is a summary")?;
+    let (_, said) = errors.split_once("== ").unwrap_or(("", errors));
+    println!("{said}");
+    if !said.contains("ERROR SUMMARY: 0 errors") {
+        world.finding(format_args!("valgrind: {said}"));
+    }
+    Ok(())
+}
