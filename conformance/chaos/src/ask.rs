@@ -52,6 +52,8 @@ pub(crate) struct Outcome {
     pub(crate) sent: Moment,
     /// When the head was there.
     pub(crate) head_at: Moment,
+    /// When the first half of a body was there, if anybody looked.
+    pub(crate) half_at: Option<Moment>,
     pub(crate) end_at: Moment,
     pub(crate) status: u16,
     pub(crate) fields: Vec<(String, String)>,

@@ -129,10 +129,10 @@ fn twin(random: &mut Random, number: usize) -> Node {
         bytes: random.bytes(len),
     };
     match number {
-        0 => file(6_000_000),
+        0 => file(14_000_000),
         1 => Node::Directory(
             (0..40)
-                .map(|n| (format!("{n:02}"), file(150_000)))
+                .map(|n| (format!("{n:02}"), file(350_000)))
                 .collect(),
         ),
         _ => Node::Directory((0..400).map(|n| (format!("{n:03}"), file(9_000))).collect()),

@@ -92,8 +92,9 @@ pub(crate) fn run(
     let mut serial = 1;
     while world.goes_on() {
         world.pause(random.between(300, 2000));
-        if lock(&server.server).has_ended()? {
-            world.finding("the server has ended by itself");
+        let ending = lock(&server.server).ending()?;
+        if let Some(status) = ending {
+            world.finding(format_args!("the server has ended by itself: {status}"));
             server.kill(world).context("a server in its place")?;
         }
         match random.weighted(&[

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use crate::ask::{Ask, End, LOG_TEXT, Outcome, What};
+use crate::client::connection::NARROW;
 use crate::content::Version;
 use crate::timeline::Moment;
 use crate::world::{ANSWER_TIME, Cause, Facts, World, seconds};
@@ -22,6 +23,11 @@ const STOP_TIME: Moment = 8_000_000;
 
 /// NARs up to this length are compared with their hash each time (COMPAT.md).
 const CHECKED_LEN: usize = 64 * 1024;
+
+/// NARs from this length on are made of files that are not kept, and half of one is more than
+/// sockets hold (4 MB of the sender's are usual), so before its end the server asks whether its path
+/// is still there.
+const LONG_LEN: usize = 12_000_000;
 
 type Judgement = Result<(), String>;
 
@@ -73,7 +79,7 @@ fn judge(world: &World, ask: &Ask, outcome: &Outcome) -> Judgement {
             outcome.field("retry-after") == Some("1"),
             "503 without Retry-After",
         )?;
-        let is_excused = had(&UNAVAILABLE) || excuses(ask, from, until);
+        let is_excused = had(&UNAVAILABLE) || excuses(ask, from, until, 2);
         return need(is_excused, "503 without a cause");
     }
     if let End::Cut(how) = &outcome.end {
@@ -82,7 +88,7 @@ fn judge(world: &World, ask: &Ask, outcome: &Outcome) -> Judgement {
         let is_excused = had(&[Cause::Down])
             || had(&UNAVAILABLE)
             || (after_term && is_late)
-            || excuses(ask, from, until)
+            || excuses(ask, from, until, 1)
             || members_changed(ask, world, from, until);
         need(is_excused, &format!("cut without a cause: {how}"))?;
     }
@@ -137,15 +143,14 @@ fn need(holds: bool, otherwise: &str) -> Judgement {
     }
 }
 
-/// Whether the path itself is a reason to fail: damaged, or deleted and made anew meanwhile.
-fn excuses(ask: &Ask, from: Moment, until: Moment) -> bool {
-    match &ask.what {
-        What::Nar(facts, _) => facts.is_damaged(from, until) || facts.change_count(from, until) > 0,
-        What::Listing(facts) => {
-            facts.is_damaged(from, until) || facts.change_count(from, until) > 1
-        }
-        _ => false,
-    }
+/// Whether the path itself is a reason to fail: damaged, or changed so often. Deleted under way it
+/// breaks an answer that has begun; for one that has not there is a truth, unless it was made anew
+/// meanwhile.
+fn excuses(ask: &Ask, from: Moment, until: Moment, change_count: usize) -> bool {
+    let (What::Nar(facts, _) | What::Listing(facts)) = &ask.what else {
+        return false;
+    };
+    facts.is_damaged(from, until) || facts.change_count(from, until) >= change_count
 }
 
 /// Whether a path of a closure can have changed, which breaks the answer.
@@ -244,7 +249,17 @@ fn whole_nar(facts: &Facts, hash: Option<&str>, outcome: &Outcome, is_head: bool
     if is_head || outcome.end != End::Whole {
         return Ok(());
     }
-    let is_right = versions.iter().any(|version| version.nar == outcome.body);
+    let version = versions.iter().find(|one| one.nar == outcome.body);
+    let is_right = version.is_some();
+    if let (Some(version), Some(half_at)) = (version, outcome.half_at)
+        && version.nar.len() >= LONG_LEN
+        && outcome.via == NARROW
+    {
+        // What comes last was not sent before the first half was read.
+        let mut still = some(facts, half_at, outcome.end_at);
+        let is_still = still.any(|one| one == *version);
+        need(is_still, "a long NAR of what was no longer registered")?;
+    }
     let is_unchecked = outcome.body.len() > CHECKED_LEN;
     need(
         is_right || (is_unchecked && facts.is_damaged(outcome.sent, outcome.end_at)),

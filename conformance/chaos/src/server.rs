@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -172,9 +172,9 @@ impl Server {
         kill_process(self.pid()?, signal).context("the server is gone")
     }
 
-    /// Whether it ended by itself.
-    pub(crate) fn has_ended(&mut self) -> Result<bool> {
-        Ok(self.child.try_wait()?.is_some())
+    /// How it ended by itself, if it did.
+    pub(crate) fn ending(&mut self) -> Result<Option<ExitStatus>> {
+        Ok(self.child.try_wait()?)
     }
 
     /// Waits for the end after TERM.

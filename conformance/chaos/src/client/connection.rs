@@ -37,6 +37,9 @@ pub(crate) struct Manner {
     pub(crate) leave_at: Option<usize>,
 }
 
+/// How connections with a small window are called.
+pub(crate) const NARROW: &str = "slow HTTP/1.1";
+
 /// Connects with a small window, so that the server has to wait for this client.
 pub(crate) fn narrow(address: SocketAddr) -> io::Result<TcpStream> {
     let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None)?;
@@ -92,7 +95,7 @@ impl Connection {
         let goes_on = match self.head(&mut outcome) {
             Ok(()) => {
                 outcome.head_at = world.now();
-                let read = self.body(ask, &mut outcome, manner);
+                let read = self.body(world, ask, &mut outcome, manner);
                 outcome.end = match read {
                     Ok(true) => End::Whole,
                     Ok(false) => End::Left,
@@ -143,7 +146,13 @@ impl Connection {
     }
 
     /// `false`: the client left.
-    fn body(&mut self, ask: &Ask, outcome: &mut Outcome, manner: Manner) -> io::Result<bool> {
+    fn body(
+        &mut self,
+        world: &World,
+        ask: &Ask,
+        outcome: &mut Outcome,
+        manner: Manner,
+    ) -> io::Result<bool> {
         if ask.is_head {
             return Ok(true);
         }
@@ -154,6 +163,10 @@ impl Connection {
         let Some(Ok(len)) = len else {
             return Err(io::Error::other("neither a length nor chunks"));
         };
+        if !self.take(len / 2, &mut outcome.body, manner)? {
+            return Ok(false);
+        }
+        outcome.half_at = Some(world.now());
         self.take(len, &mut outcome.body, manner)
     }
 
@@ -235,6 +248,7 @@ pub(crate) fn silent(world: &World, via: &'static str, sent: Moment, error: &io:
         via,
         sent,
         head_at: now,
+        half_at: None,
         end_at: now,
         status: 0,
         fields: Vec::new(),

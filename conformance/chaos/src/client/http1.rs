@@ -9,7 +9,7 @@ use anyhow::Result;
 use rustls::ClientConfig;
 
 use super::anything;
-use super::connection::{Connection, Manner, narrow, silent};
+use super::connection::{Connection, Manner, NARROW, narrow, silent};
 use crate::ask::{Ask, End, What};
 use crate::oracle::check;
 use crate::random::Random;
@@ -227,7 +227,7 @@ pub(crate) fn run_slow(world: &World, name: &str, twins: &[Arc<Facts>]) -> Resul
             continue;
         };
         let sent = world.now();
-        match narrow(address).and_then(|stream| Connection::over(stream, "slow HTTP/1.1")) {
+        match narrow(address).and_then(|stream| Connection::over(stream, NARROW)) {
             Ok(mut connection) => {
                 one(world, &mut connection, &ask, manner);
             }
