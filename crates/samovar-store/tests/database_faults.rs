@@ -243,6 +243,51 @@ fn no_database_at_all() {
     recovers(&store, 1, Ok(true));
 }
 
+/// Two files that had the same path share the WAL index beside it. Whoever maps it twice truncates
+/// it under himself, and SIGBUS ends the process.
+#[test]
+fn questions_are_under_way_while_another_file_takes_the_path() {
+    const COUNT: u32 = 4000;
+    let place = Rows::new(Journal::Wal);
+    let writer = place.writer();
+    writer.execute_batch("begin").unwrap();
+    for number in 0..COUNT {
+        rows::register(&writer, number, number);
+    }
+    writer.execute_batch("commit").unwrap();
+    let store = place.open();
+    assert_eq!(ask(&store, 1), Ok(true));
+    writer.close().unwrap();
+    let asked: Vec<_> = (0..COUNT)
+        .map(|number| rows::path(number).hash_part())
+        .collect();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                    if let Ok(found) = store.lookup_many(&asked) {
+                        let is_there = |one| matches!(one, Ok(Some(_)));
+                        assert!(found.into_iter().all(is_there));
+                    }
+                }
+            });
+        }
+        let (other, aside) = ("var/db/other", "var/db/aside");
+        let (other, aside) = (place.dir().join(other), place.dir().join(aside));
+        for _ in 0..40 {
+            std::fs::write(&other, "garbage ".repeat(4096)).unwrap();
+            std::fs::hard_link(place.database(), &aside).unwrap();
+            std::fs::rename(&other, place.database()).unwrap();
+            std::thread::sleep(Duration::from_millis(20));
+            std::fs::rename(&aside, place.database()).unwrap();
+            std::thread::sleep(Duration::from_millis(30));
+        }
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    recovers(&store, 1, Ok(true));
+}
+
 #[test]
 fn many_threads_ask_while_everything_happens() {
     let (place, writer, store) = filled(Journal::Wal);

@@ -20,13 +20,13 @@ mod token;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 use samovar_nix::StoreDir;
 
-use crate::error::{Corruption, StoreError};
+use crate::error::{Corruption, StoreError, Unavailable};
 use crate::location::Location;
 use lineage::Lineage;
 use schema::Schema;
@@ -49,6 +49,9 @@ const BUSY_LIFE: Duration = Duration::from_millis(100);
 /// some time to say so.
 const BUSY_PROBE_LIFE: Duration = Duration::from_millis(600);
 
+/// How long a new file is not opened because of questions that are under way on the old one.
+const RETIRED_PATIENCE: Duration = Duration::from_millis(500);
+
 /// The database of one store.
 #[derive(Debug)]
 pub(crate) struct Database {
@@ -57,6 +60,9 @@ pub(crate) struct Database {
     read_only: bool,
     dotfile_locks: bool,
     state: Mutex<State>,
+    /// Sessions that are not used for new questions any more, as long as a question is under way in
+    /// one.
+    retired: Mutex<Vec<Weak<Session>>>,
     lineage: Mutex<Lineage>,
     store_dir: StoreDir,
     form: Mutex<Form>,
@@ -96,6 +102,7 @@ impl Database {
             read_only: location.read_only,
             dotfile_locks: location.dotfile_locks,
             state: Mutex::new(State::Closed),
+            retired: Mutex::default(),
             lineage: Mutex::new(Lineage::default()),
             store_dir: location.store_dir.clone(),
             form: Mutex::default(),
@@ -156,13 +163,14 @@ impl Database {
         let mut state = self.state();
         match &*state {
             State::Open(session) if session.is_current() => return Ok(Arc::clone(session)),
-            State::Open(session) => session.source().retire(),
+            State::Open(session) => self.retire(session),
             State::Failed { error, at } if at.elapsed() < FAILURE_LIFE => return Err(*error),
             State::Failed { .. } | State::Closed => {}
         }
         // Connections to a file that somebody wrote over are closed before others are opened: as
         // long as one is open SQLite believes the WAL index, which describes the file of before.
         *state = State::Closed;
+        self.wait_for_retired()?;
         match self.open() {
             Ok(session) => {
                 *state = State::Open(Arc::clone(&session));
@@ -192,11 +200,48 @@ impl Database {
         {
             // While the count of commits still tells; a file that is gone tells nothing.
             let _look = self.lineage(session);
-            session.source().retire();
+            self.retire(session);
             // Its connections are of no use any more, and keep the WAL index of a file that
             // somebody wrote over alive, for writers too.
             *state = State::Closed;
         }
+    }
+
+    fn retire(&self, session: &Arc<Session>) {
+        session.source().retire();
+        self.retired().push(Arc::downgrade(session));
+    }
+
+    /// Waits for questions that are under way on another file than the path leads to now.
+    ///
+    /// SQLite finds the WAL index by the database's path. Of two files that had this path it would
+    /// map the same index twice, and the second opening would not see the locks of the first, which
+    /// are this process's own: it takes itself for the first one there and truncates the index.
+    /// Whoever reads in it at that moment gets SIGBUS. Closing either drops the locks of both, and
+    /// then it is Nix that truncates.
+    fn wait_for_retired(&self) -> Result<(), StoreError> {
+        let start = Instant::now();
+        loop {
+            let file = Identity::of(&self.path)?;
+            let mut retired = self.retired();
+            retired.retain(|session| session.strong_count() > 0);
+            let others = retired.iter().filter_map(Weak::upgrade);
+            let is_clear = others
+                .map(|session| session.file())
+                .all(|one| file.is_file(one));
+            drop(retired);
+            if is_clear {
+                return Ok(());
+            }
+            if start.elapsed() > RETIRED_PATIENCE {
+                return Err(StoreError::Unavailable(Unavailable::BeingReplaced));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn retired(&self) -> MutexGuard<'_, Vec<Weak<Session>>> {
+        self.retired.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A number that stays the same as long as nothing but commits happens to the file.

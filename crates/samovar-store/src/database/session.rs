@@ -49,6 +49,11 @@ impl Identity {
         })
     }
 
+    /// Whether it is the file of this device and inode.
+    pub(super) fn is_file(&self, file: (u64, u64)) -> bool {
+        self.file == file
+    }
+
     pub(super) fn is_same_file(&self, other: &Self) -> bool {
         self.file == other.file
     }
@@ -165,11 +170,24 @@ impl Session {
     }
 
     /// A connection for one question.
+    ///
+    /// # Errors
+    ///
+    /// Also when the session is not to be used any more: somebody may wait for its end.
     pub(crate) fn lease(self: &Arc<Self>) -> Result<Lease, StoreError> {
+        if self.source.is_retired() {
+            return Err(StoreError::Unavailable(Unavailable::BeingReplaced));
+        }
         let idle = self.idle().pop();
         let connection = match idle {
             Some(connection) => connection,
             None => {
+                // Before as well: to open another file while connections to this one are in use is
+                // what `Database` waits to avoid.
+                if Identity::of(&self.path)?.file != self.identity.file {
+                    self.source.retire();
+                    return Err(StoreError::Unavailable(Unavailable::BeingReplaced));
+                }
                 let connection = connection::open(&self.path, self.opening)?;
                 if Identity::of(&self.path)?.file != self.identity.file {
                     self.source.retire();
