@@ -237,6 +237,8 @@ fn few_descriptors(world: &World, server: &Shared, spare: u64, time: u64) -> Res
 
 /// Nobody who asks notices this.
 fn full_disk(world: &World, server: &Shared, time: u64) {
+    // A server that starts meanwhile would refuse to.
+    let held = lock(&server.server);
     let file = server.setup.kept.join("full");
     world.note("the disk of kept NARs is full");
     world.count("disk full");
@@ -246,6 +248,7 @@ fn full_disk(world: &World, server: &Shared, time: u64) {
     world.pause(time);
     fs::remove_file(&file).ok();
     world.note("the disk of kept NARs has room");
+    drop(held);
 }
 
 /// A small disk for kept NARs, if this user may mount one.

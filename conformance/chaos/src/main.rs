@@ -176,7 +176,13 @@ impl Scene {
         keys[0].install(&setup)?;
         let authority = Authority::new()?;
         let certificate = authority.install(&setup, 1)?;
-        let world = World::new(seed, arguments.time, keys[0].public.clone(), certificate);
+        let world = World::new(
+            seed,
+            arguments.time,
+            has_wal,
+            keys[0].public.clone(),
+            certificate,
+        );
         let stock = Stock::make(&world, &store)?;
         let server = Shared::new(setup, &world)?;
         Ok(Self {
@@ -203,6 +209,10 @@ fn run(arguments: &Arguments) -> Result<bool> {
         Kind::Leaks => leaks(&scene)?,
     }
     world.note("the end begins");
+    let ending = world::lock(&scene.server.server).ending()?;
+    if let Some(status) = ending {
+        world.finding(format_args!("the server has ended by itself: {status}"));
+    }
     let ended = match arguments.kind {
         _ if !world.findings().is_empty() => Ok(()),
         Kind::Leaks => leaks::judge(world, &scene.server),

@@ -24,9 +24,8 @@ const STOP_TIME: Moment = 8_000_000;
 /// NARs up to this length are compared with their hash each time (COMPAT.md).
 const CHECKED_LEN: usize = 64 * 1024;
 
-/// NARs from this length on are made of files that are not kept, and half of one is more than
-/// sockets hold (4 MB of the sender's are usual), so before its end the server asks whether its path
-/// is still there.
+/// NARs from this length on are of files that are not kept, and half of one is more than sockets
+/// hold (4 MB of the sender's are usual): before its end the server asks for its path again.
 const LONG_LEN: usize = 12_000_000;
 
 type Judgement = Result<(), String>;
@@ -79,7 +78,7 @@ fn judge(world: &World, ask: &Ask, outcome: &Outcome) -> Judgement {
             outcome.field("retry-after") == Some("1"),
             "503 without Retry-After",
         )?;
-        let is_excused = had(&UNAVAILABLE) || excuses(ask, from, until, 2);
+        let is_excused = had(&UNAVAILABLE) || excuses(ask, from, until) || world.may_be_unsure();
         return need(is_excused, "503 without a cause");
     }
     if let End::Cut(how) = &outcome.end {
@@ -87,8 +86,9 @@ fn judge(world: &World, ask: &Ask, outcome: &Outcome) -> Judgement {
         let is_late = outcome.is_slow || until - outcome.sent > STOP_TIME;
         let is_excused = had(&[Cause::Down])
             || had(&UNAVAILABLE)
+            || world.may_be_unsure()
             || (after_term && is_late)
-            || excuses(ask, from, until, 1)
+            || excuses(ask, from, until)
             || members_changed(ask, world, from, until);
         need(is_excused, &format!("cut without a cause: {how}"))?;
     }
@@ -108,7 +108,7 @@ fn judge(world: &World, ask: &Ask, outcome: &Outcome) -> Judgement {
                 need(some(facts, from, until).next().is_some(), "there was none")
             }
         }
-        (What::Nar(facts, hash), 200) => whole_nar(facts, hash.as_deref(), outcome, ask.is_head),
+        (What::Nar(facts, hash), 200) => whole_nar(world, facts, hash.as_deref(), ask, outcome),
         (What::Nar(facts, hash), 206) => part(facts, hash.as_deref(), ask, outcome),
         (What::Nar(facts, _), 416) => {
             let first = ask.range.map_or(0, |(first, _)| first);
@@ -143,14 +143,12 @@ fn need(holds: bool, otherwise: &str) -> Judgement {
     }
 }
 
-/// Whether the path itself is a reason to fail: damaged, or changed so often. Deleted under way it
-/// breaks an answer that has begun; for one that has not there is a truth, unless it was made anew
-/// meanwhile.
-fn excuses(ask: &Ask, from: Moment, until: Moment, change_count: usize) -> bool {
+/// Whether the path itself is a reason to fail: damaged, or changed meanwhile.
+fn excuses(ask: &Ask, from: Moment, until: Moment) -> bool {
     let (What::Nar(facts, _) | What::Listing(facts)) = &ask.what else {
         return false;
     };
-    facts.is_damaged(from, until) || facts.change_count(from, until) >= change_count
+    facts.is_damaged(from, until) || facts.change_count(from, until) > 0
 }
 
 /// Whether a path of a closure can have changed, which breaks the answer.
@@ -239,14 +237,20 @@ fn candidates(facts: &Facts, hash: Option<&str>, outcome: &Outcome) -> Vec<Arc<V
         .collect()
 }
 
-fn whole_nar(facts: &Facts, hash: Option<&str>, outcome: &Outcome, is_head: bool) -> Judgement {
+fn whole_nar(
+    world: &World,
+    facts: &Facts,
+    hash: Option<&str>,
+    ask: &Ask,
+    outcome: &Outcome,
+) -> Judgement {
     let versions = candidates(facts, hash, outcome);
     need(!versions.is_empty(), "a NAR of what was not registered")?;
     if let Some(len) = outcome.field("content-length") {
         let is_right = versions.iter().any(|one| one.nar.len().to_string() == len);
         need(is_right, "a NAR of another length than registered")?;
     }
-    if is_head || outcome.end != End::Whole {
+    if ask.is_head || outcome.end != End::Whole {
         return Ok(());
     }
     let version = versions.iter().find(|one| one.nar == outcome.body);
@@ -257,7 +261,9 @@ fn whole_nar(facts: &Facts, hash: Option<&str>, outcome: &Outcome, is_head: bool
     {
         // What comes last was not sent before the first half was read.
         let mut still = some(facts, half_at, outcome.end_at);
-        let is_still = still.any(|one| one == *version);
+        let is_still = still.any(|one| one == *version)
+            // A store that cannot say anything is no reason to break off.
+            || world.had(&UNAVAILABLE, outcome.sent, outcome.end_at);
         need(is_still, "a long NAR of what was no longer registered")?;
     }
     let is_unchecked = outcome.body.len() > CHECKED_LEN;

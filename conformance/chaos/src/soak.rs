@@ -27,10 +27,11 @@ use crate::server::{Holdings, Shared};
 use crate::world::{Facts, World, lock};
 
 /// What the line through the second half may rise by from its beginning to its end. Memory: what
-/// the allocator's arenas may still settle in.
+/// the allocator's arenas may still settle in. Threads: a handler that waits for its client gives
+/// its place to another thread, which stays.
 const KIB_RISE_MAX: f64 = 2048.0;
 const DESCRIPTORS_RISE_MAX: f64 = 4.0;
-const THREADS_RISE_MAX: f64 = 1.0;
+const THREADS_RISE_MAX: f64 = 8.0;
 
 /// Requests that go out together.
 const BATCH: usize = 32;

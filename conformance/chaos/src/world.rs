@@ -68,6 +68,8 @@ pub(crate) struct World {
     pub(crate) seed: u64,
     start: Instant,
     time: Duration,
+    /// Whether readers and writers of the database get in each other's way.
+    has_wal: bool,
     /// Set when actors begin: what is made before takes its own time.
     end: OnceLock<Instant>,
     paths: RwLock<Arc<Vec<Arc<Facts>>>>,
@@ -148,12 +150,13 @@ impl Key {
 }
 
 impl World {
-    pub(crate) fn new(seed: u64, time: Duration, key: Key, cert: Vec<u8>) -> Self {
+    pub(crate) fn new(seed: u64, time: Duration, has_wal: bool, key: Key, cert: Vec<u8>) -> Self {
         let start = Instant::now();
         Self {
             seed,
             start,
             time,
+            has_wal,
             end: OnceLock::new(),
             paths: RwLock::default(),
             signed: RwLock::default(),
@@ -176,6 +179,12 @@ impl World {
     /// The time of the run begins.
     pub(crate) fn begin_acting(&self) {
         self.end.get_or_init(|| Instant::now() + self.time);
+    }
+
+    /// Whether 503 may be said at any time: in the journal's older modes a reader may take a
+    /// transaction that is just beginning for one that broke off.
+    pub(crate) fn may_be_unsure(&self) -> bool {
+        !self.has_wal && self.goes_on()
     }
 
     /// Whether actors go on.
