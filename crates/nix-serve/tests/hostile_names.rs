@@ -344,5 +344,7 @@ fn every_name_that_a_path_may_have() {
     eventually("all lines", || count() >= before + 2 * illegal.len());
     server.signal("TERM");
     assert_eq!(server.wait(), Some(0));
-    assert_eq!(server.lines().len(), 3, "{:#?}", server.lines());
+    let lines = server.lines();
+    let is_ours = |line: &String| line.starts_with("nix-serve: ") && !line.contains("0000");
+    assert!(lines.len() < 10 && lines.iter().all(is_ours), "{lines:#?}");
 }

@@ -24,7 +24,7 @@ use support_hostile::{Hostile, dump, fetch, register_row};
 const DEPTH: usize = 8192;
 
 /// Entries of one directory; more with this variable.
-const WIDTH: usize = 30_000;
+const WIDTH: usize = 10_000;
 const WIDTH_VARIABLE: &str = "SAMOVAR_TEST_ENTRIES";
 
 const TEBIBYTE: u64 = 1 << 40;
