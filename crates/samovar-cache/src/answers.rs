@@ -16,6 +16,8 @@ pub(crate) const UNAVAILABLE: &str = "The store cannot be read at the moment. Tr
 
 pub(crate) const TEXT: (&str, &str) = ("Content-Type", "text/plain");
 
+pub(crate) const RETRY_AFTER: (&str, &str) = ("Retry-After", "1");
+
 pub(crate) fn no_path() -> Response {
     Response::text(Status::NOT_FOUND, NO_PATH)
 }
@@ -28,11 +30,11 @@ pub(crate) fn damaged() -> Response {
 /// 404 is said only when the database said so, or the files were found wrong: clients remember a
 /// miss for an hour.
 pub(crate) fn unavailable() -> Response {
-    Response::text(Status::SERVICE_UNAVAILABLE, UNAVAILABLE).header("Retry-After", "1")
+    Response::text(Status::SERVICE_UNAVAILABLE, UNAVAILABLE).header(RETRY_AFTER.0, RETRY_AFTER.1)
 }
 
 pub(crate) fn busy() -> Response {
-    Response::text(Status::SERVICE_UNAVAILABLE, BUSY).header("Retry-After", "1")
+    Response::text(Status::SERVICE_UNAVAILABLE, BUSY).header(RETRY_AFTER.0, RETRY_AFTER.1)
 }
 
 pub(crate) fn json_response(body: Body) -> Response {

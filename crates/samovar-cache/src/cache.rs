@@ -7,7 +7,9 @@
 //! everything that does not depend on the store. Before it says anything about the store it asks
 //! the catalog whether its snapshot is still the truth; once for each turn of the
 //! engine, since all requests of a turn were sent before. In every other case a worker answers,
-//! asks the database, and leaves what it rendered for the next one who asks.
+//! asks the database, and leaves what it rendered for the next one who asks. While the database
+//! fails, one request at a time finds out whether it still does; the others get their 503 on the
+//! I/O thread.
 
 use std::io;
 use std::sync::{Arc, OnceLock};
@@ -19,8 +21,8 @@ use samovar_store::{RealisationId, Snapshot, Store, StoreError};
 
 use crate::ahead::Ahead;
 use crate::answers::{
-    NO_PATH, NOT_ALLOWED, NOT_FOUND, ONLY_POST, TEXT, WRONG_HASH, damaged, json_response, no_path,
-    unavailable, wrong_hash,
+    NO_PATH, NOT_ALLOWED, NOT_FOUND, ONLY_POST, RETRY_AFTER, TEXT, UNAVAILABLE, WRONG_HASH,
+    damaged, json_response, no_path, unavailable, wrong_hash,
 };
 use crate::bulk;
 use crate::closure::Closures;
@@ -95,6 +97,7 @@ pub struct Cache {
     not_found: Prepared,
     not_allowed: Prepared,
     only_post: Prepared,
+    unavailable: Prepared,
 }
 
 impl std::fmt::Debug for dyn Observer {
@@ -165,6 +168,11 @@ impl Cache {
             not_found: text(Status::NOT_FOUND, NOT_FOUND),
             not_allowed: refused("GET, HEAD", NOT_ALLOWED),
             only_post: refused("POST", ONLY_POST),
+            unavailable: Prepared::new(
+                Status::SERVICE_UNAVAILABLE,
+                &[TEXT, RETRY_AFTER],
+                UNAVAILABLE.as_bytes(),
+            ),
         }
     }
 
@@ -242,6 +250,23 @@ impl Cache {
         is_fresh.then_some(snapshot)
     }
 
+    /// Leaves a request to a worker: what is answered out of files may wait for a disk, and what is
+    /// answered out of the database does not wait behind it. Unless it is known what the worker
+    /// would say.
+    fn pass_on(&self, route: &Route, reply: Reply<'_>) -> Inline {
+        // There are logs whatever the database says.
+        if !matches!(route, Route::Log(_))
+            && let Some(error) = self.store.down()
+        {
+            self.narinfos.note(error);
+            return reply.prepared(&self.unavailable);
+        }
+        match route {
+            Route::Nar { .. } | Route::Listing(_) | Route::Log(_) => reply.dispatch_slow(),
+            _ => reply.dispatch(),
+        }
+    }
+
     // On workers.
 
     fn narinfo(&self, hash_part: HashPart) -> Result<Response, StoreError> {
@@ -304,22 +329,22 @@ impl Service for Cache {
             Route::NoPath => return reply.prepared(&self.no_path),
             Route::Unknown => return reply.prepared(&self.not_found),
             Route::Narinfos => return reply.prepared(&self.only_post),
-            _ => return pass_on(&route, reply),
+            _ => return self.pass_on(&route, reply),
         };
         let Some(snapshot) = self.fresh(local, turn) else {
-            return pass_on(&route, reply);
+            return self.pass_on(&route, reply);
         };
         if !snapshot.may_contain(&hash_part) {
             return reply.prepared(&self.no_path);
         }
         if let Route::Nar { nar_hash, .. } = &route {
             return match self.small_nars.find(&hash_part) {
-                Some(nar) if nar.epoch != Some(snapshot.epoch) => pass_on(&route, reply),
+                Some(nar) if nar.epoch != Some(snapshot.epoch) => self.pass_on(&route, reply),
                 Some(nar) if nar_hash.is_some_and(|nar_hash| nar_hash != nar.nar_hash) => {
                     reply.prepared(&self.wrong_hash)
                 }
                 Some(nar) if may_go_inline(&nar.prepared) => reply.prepared(&nar.prepared),
-                _ => pass_on(&route, reply),
+                _ => self.pass_on(&route, reply),
             };
         }
         match self.narinfos.find(snapshot, &hash_part) {
@@ -330,7 +355,7 @@ impl Service for Cache {
             }
             // Its directories may have to be looked at.
             _ if self.health.is_marked(&hash_part) => reply.dispatch_slow(),
-            _ => reply.dispatch(),
+            _ => self.pass_on(&route, reply),
         }
     }
 
@@ -376,14 +401,5 @@ impl Service for Cache {
 
     fn observer(&self) -> &dyn samovar_http::Observer {
         &*self.observer
-    }
-}
-
-/// Leaves a request to a worker: what is answered out of files may wait for a disk, and what is
-/// answered out of the database does not wait behind it.
-fn pass_on(route: &Route, reply: Reply<'_>) -> Inline {
-    match route {
-        Route::Nar { .. } | Route::Listing(_) | Route::Log(_) => reply.dispatch_slow(),
-        _ => reply.dispatch(),
     }
 }

@@ -306,7 +306,7 @@ impl Narinfos {
     pub(crate) fn fresh(&self) -> Option<Arc<Snapshot>> {
         let catalog = self.store.catalog()?;
         let mut snapshot = catalog.current();
-        catalog.check(&mut snapshot).then_some(snapshot)
+        catalog.check_patiently(&mut snapshot).then_some(snapshot)
     }
 
     pub(crate) fn note(&self, error: StoreError) {

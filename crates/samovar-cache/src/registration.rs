@@ -45,7 +45,7 @@ impl Registration {
     pub(crate) fn holds(&self) -> Result<bool, StoreError> {
         if let (Some(catalog), Some(snapshot)) = (self.store.catalog(), &self.snapshot) {
             let mut current = Arc::clone(snapshot);
-            if catalog.check(&mut current) && current.epoch == snapshot.epoch {
+            if catalog.check_patiently(&mut current) && current.epoch == snapshot.epoch {
                 return Ok(true);
             }
         }

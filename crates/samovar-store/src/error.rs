@@ -52,7 +52,9 @@ impl StoreError {
         use Corruption as Row;
         matches!(
             self,
-            Self::Corrupt(Row::StorePath | Row::NarHash | Row::NarSize | Row::Realisation)
+            Self::Corrupt(
+                Row::StorePath | Row::NarHash | Row::NarSize | Row::Realisation | Row::Value
+            )
         )
     }
 
@@ -74,7 +76,7 @@ impl StoreError {
                 Unavailable::Form(_) => "upgrade Samovar, or start nix-daemon",
                 Unavailable::FilesMissing => "mount the store's file system",
                 Unavailable::DaemonUnreachable | Unavailable::DaemonTimeout => "start nix-daemon",
-                Unavailable::BeingReplaced => return None,
+                Unavailable::BeingReplaced | Unavailable::Stalled => return None,
             },
             Self::Corrupt(Corruption::Malformed) => "restore it from a backup",
             _ => return None,
@@ -111,6 +113,9 @@ pub enum Unavailable {
     /// The directory of the store is empty or cannot be read: its file system is not mounted.
     #[error("the store's directory is empty or cannot be read")]
     FilesMissing,
+    /// A question has had no answer for seconds: the disk does not answer.
+    #[error("the database's disk does not answer")]
+    Stalled,
     /// Nobody answers at the daemon's socket.
     #[error("the daemon cannot be reached")]
     DaemonUnreachable,
@@ -138,6 +143,9 @@ pub enum Corruption {
     /// A NAR size in a row is negative or no number.
     #[error("a row holds an ill-formed NAR size")]
     NarSize,
+    /// Something that is text in all rows is none in this one.
+    #[error("a row holds a value of another type")]
+    Value,
     /// A realisation in a row has another form.
     #[error("a row holds an ill-formed realisation")]
     Realisation,

@@ -61,7 +61,7 @@ impl LocalStore {
         };
         match reason {
             Unavailable::DatabaseMissing => !self.database.was_read(),
-            Unavailable::ForeignWal | Unavailable::BeingReplaced => false,
+            Unavailable::ForeignWal | Unavailable::BeingReplaced | Unavailable::Stalled => false,
             _ => true,
         }
     }
@@ -140,6 +140,10 @@ impl Store for LocalStore {
 
     fn catalog(&self) -> Option<&Catalog> {
         Some(&self.catalog)
+    }
+
+    fn down(&self) -> Option<StoreError> {
+        self.database.down()
     }
 
     fn take_remark(&self) -> Option<SchemaRemark> {

@@ -99,6 +99,12 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// cannot be read for the moment, [`Catalog::check`] says no.
     fn catalog(&self) -> Option<&Catalog>;
 
+    /// Why a look-up would fail at once, as others just did. Never blocks. While that lasts some
+    /// are told `None`, to try again.
+    fn down(&self) -> Option<StoreError> {
+        None
+    }
+
     /// What the operator should know of a store that is served all the same; each thing once.
     /// Never blocks.
     fn take_remark(&self) -> Option<SchemaRemark> {

@@ -1,4 +1,9 @@
 //! A disk that hangs or is slow when a test says so: a file system that shows a folder as it is.
+#![allow(
+    dead_code,
+    clippy::allow_attributes,
+    reason = "each test file uses a part of this"
+)]
 #![expect(
     clippy::unwrap_used,
     clippy::print_stderr,
@@ -24,6 +29,8 @@ use fuser::{
 /// Nothing is known for longer than it was asked for.
 const TTL: Duration = Duration::ZERO;
 
+const EIO: i32 = 5;
+
 /// How the disk is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Health {
@@ -32,6 +39,8 @@ enum Health {
     Slow(Duration),
     /// Nothing is answered.
     Hung,
+    /// Every operation fails.
+    Broken,
 }
 
 /// What is the matter with the disk; over when dropped, so that a test that fails does not wait.
@@ -91,6 +100,11 @@ impl SlowDisk {
         self.fall_ill(Health::Hung)
     }
 
+    /// From now on every operation fails, as on a disk that is worn out.
+    pub(crate) fn fail(&self) -> Trouble<'_> {
+        self.fall_ill(Health::Broken)
+    }
+
     /// From now on every operation takes `time`.
     pub(crate) fn slow_down(&self, time: Duration) -> Trouble<'_> {
         self.fall_ill(Health::Slow(time))
@@ -137,13 +151,16 @@ impl Disk {
                 });
                 return;
             }
-            Health::Well => {}
+            Health::Well | Health::Broken => {}
         }
         drop(health);
         operation();
     }
 
     fn path(&self, inode: INodeNo) -> io::Result<PathBuf> {
+        if self.0.health.lock().unwrap().0 == Health::Broken {
+            return Err(io::Error::from_raw_os_error(EIO));
+        }
         let paths = self.0.paths.lock().unwrap();
         let path = paths.get(&u64::from(inode)).cloned();
         path.ok_or(io::Error::from_raw_os_error(2))

@@ -63,6 +63,15 @@ impl Subject {
         Self::start_with(journal_mode, command, |_| {})
     }
 
+    /// At the start another process has the database open, as who may not write needs it.
+    pub fn start_held(journal_mode: &str, command: Command) -> Self {
+        let mut holder = None;
+        Self::start_with(journal_mode, command, |store| {
+            let sql = "begin; select count(*) from ValidPaths;";
+            holder = Some(Holder::run(&store.database(), sql));
+        })
+    }
+
     fn start_with(
         journal_mode: &str,
         mut command: Command,

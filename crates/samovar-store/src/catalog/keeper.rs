@@ -10,8 +10,8 @@ use crate::error::{Operation, StoreError};
 
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// Two calls of `stat` need no more.
-const STACK_LEN: usize = 128 * 1024;
+/// SQLite's own frames are small.
+const STACK_LEN: usize = 512 * 1024;
 
 /// A running thread; dropping it ends the thread.
 #[derive(Debug)]

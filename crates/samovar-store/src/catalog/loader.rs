@@ -144,7 +144,12 @@ impl Loader {
                 Step::Done(set) => set,
                 Step::Left(extent) => return Ok(Step::Left(extent)),
             };
+            // Written over while it was read, it may be half of one and half of the other.
+            let is_whole = session.is_whole();
             transaction.finish().map_err(|error| store_error(&error))?;
+            if !is_whole {
+                return Err(StoreError::Unavailable(Unavailable::BeingReplaced));
+            }
             if !source.needs_confirmation() || source.read() == token {
                 return Ok(Step::Done((token, set)));
             }

@@ -133,7 +133,22 @@ impl Catalog {
     /// thread that may block call [`Catalog::refresh`].
     #[must_use]
     pub fn check(&self, local: &mut Arc<Snapshot>) -> bool {
-        if local.is_truth() {
+        self.check_with(local, TokenSource::read_at_once)
+    }
+
+    /// The same for threads that may wait for a disk: where the database is on a network,
+    /// [`check`](Self::check) always says no.
+    #[must_use]
+    pub fn check_patiently(&self, local: &mut Arc<Snapshot>) -> bool {
+        self.check_with(local, TokenSource::read)
+    }
+
+    fn check_with(
+        &self,
+        local: &mut Arc<Snapshot>,
+        read: impl Fn(&TokenSource) -> Option<Token>,
+    ) -> bool {
+        if local.is_truth(&read) {
             return true;
         }
         let Ok(current) = self.shared.current.try_read() else {
@@ -144,7 +159,7 @@ impl Catalog {
         }
         *local = Arc::clone(&current);
         drop(current);
-        local.is_truth()
+        local.is_truth(&read)
     }
 
     /// Brings the shared snapshot up to date and returns it. May block for SQL and for other
@@ -157,14 +172,22 @@ impl Catalog {
     /// [`StoreError`] when the database cannot be read. Snapshots handed out before are no longer
     /// the truth then; ask again later.
     pub fn refresh(&self) -> Result<Option<Arc<Snapshot>>, StoreError> {
-        // The loader may be waiting for a database that is locked: do not wait behind it.
-        if self.shared.database.is_busy() {
-            return Err(StoreError::Busy);
-        }
-        let mut loader = self.shared.loader();
-        self.shared
-            .database
-            .unless_busy(|| loader.refresh(&self.shared))
+        let database = &self.shared.database;
+        let before = self.shared.current();
+        let refresh = || match self.shared.loader.try_lock() {
+            Ok(mut loader) => loader.refresh(&self.shared),
+            Err(_) => {
+                let mut loader = self.shared.loader();
+                // Who had it waited for a lock in vain: do not do it once more.
+                match database.is_busy() {
+                    true => Err(StoreError::Busy),
+                    false => loader.refresh(&self.shared),
+                }
+            }
+        };
+        database.unless_busy_or_known(refresh, |now| {
+            now.as_ref().is_some_and(|now| Arc::ptr_eq(now, &before))
+        })
     }
 
     /// Brings the shared snapshot up to date and returns it, however long that takes: seconds for a
@@ -252,16 +275,17 @@ impl Snapshot {
         self.set.memory_len()
     }
 
-    fn is_truth(&self) -> bool {
+    #[inline]
+    fn is_truth(&self, read: impl Fn(&TokenSource) -> Option<Token>) -> bool {
         self.token
             .as_ref()
-            .is_some_and(|(source, token)| source.read().as_ref() == Some(token))
+            .is_some_and(|(source, token)| read(source).as_ref() == Some(token))
     }
 
     fn is_truth_of(&self, source: &Arc<TokenSource>) -> bool {
         self.token
             .as_ref()
             .is_some_and(|(own, _)| Arc::ptr_eq(own, source))
-            && self.is_truth()
+            && self.is_truth(TokenSource::read)
     }
 }

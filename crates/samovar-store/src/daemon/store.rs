@@ -124,6 +124,11 @@ impl Store for DaemonStore {
         self.local.catalog()
     }
 
+    fn down(&self) -> Option<StoreError> {
+        let error = self.local.down();
+        error.filter(|error| !self.local.leaves_to_daemon(*error))
+    }
+
     fn take_remark(&self) -> Option<SchemaRemark> {
         self.local.take_remark()
     }

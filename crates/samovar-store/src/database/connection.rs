@@ -20,7 +20,7 @@
 use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, ErrorCode, OpenFlags, ffi};
 use rustix::fs::{Access, StatVfsMountFlags};
@@ -30,6 +30,11 @@ use crate::error::{Corruption, Operation, StoreError, Unavailable};
 /// How long a statement waits for another process's lock. Nix's own writers hold theirs for
 /// milliseconds, and a client that gets a 503 comes back.
 const BUSY_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// How long it is until the lock is tried again. Without WAL, one writer after another leaves
+/// readers a tenth of a millisecond between two commits, however long those take. SQLite's own
+/// waiting looks every 100 ms in the end, and never finds it.
+const BUSY_PAUSE: Duration = Duration::from_micros(100);
 
 /// Pages of one connection, in KiB: the upper levels of the indexes of a million paths; the rest is
 /// the kernel's page cache. More makes no look-up cheaper: see decision 0013, with the figures.
@@ -46,9 +51,17 @@ pub(super) struct Opening {
     pub(super) dotfile_locks: bool,
 }
 
-/// Opens a connection that has read once.
+/// Opens a connection that has read once, in a transaction that goes on: the lock of a busy
+/// database is not easily had again. [`settle`] ends it.
 pub(super) fn open(path: &Path, opening: Opening) -> Result<Connection, StoreError> {
     try_open(path, opening).map_err(|error| why(path, &error))
+}
+
+/// Ends the transaction that a connection was opened in.
+pub(super) fn settle(connection: &Connection) -> Result<(), StoreError> {
+    connection
+        .execute_batch("commit")
+        .map_err(|error| store_error(&error))
 }
 
 fn try_open(path: &Path, opening: Opening) -> rusqlite::Result<Connection> {
@@ -56,17 +69,33 @@ fn try_open(path: &Path, opening: Opening) -> rusqlite::Result<Connection> {
         | OpenFlags::SQLITE_OPEN_URI
         | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let uri = uri(path, opening.immutable);
-    let connection = if opening.dotfile_locks && !opening.immutable {
+    let mut connection = if opening.dotfile_locks && !opening.immutable {
         Connection::open_with_flags_and_vfs(uri, flags, "unix-dotfile")?
     } else {
         Connection::open_with_flags(uri, flags)?
     };
-    connection.busy_timeout(BUSY_TIMEOUT)?;
+    connection.busy_handler(Some(patience()))?;
     connection.set_prepared_statement_cache_capacity(STATEMENT_COUNT_MAX);
     connection.execute_batch(&format!("pragma cache_size = -{PAGE_CACHE_KIB}"))?;
+    connection.execute_batch("begin")?;
     // The first read takes the shared lock that keeps `-wal` and `-shm` where they are.
     connection.query_row("pragma schema_version", [], |row| row.get::<_, i64>(0))?;
     Ok(connection)
+}
+
+/// Waits a little each time it is called for a lock, and says `false` when it has been enough.
+fn patience() -> impl FnMut(i32) -> bool + Send + 'static {
+    let mut since = Instant::now();
+    move |count| {
+        if count == 0 {
+            since = Instant::now();
+        }
+        let goes_on = since.elapsed() < BUSY_TIMEOUT;
+        if goes_on {
+            std::thread::sleep(BUSY_PAUSE);
+        }
+        goes_on
+    }
 }
 
 /// Whether the database is in WAL mode.

@@ -42,7 +42,8 @@ impl Lineage {
 }
 
 impl Look {
-    fn continues(&self, last: &Self) -> bool {
+    /// Whether commits alone may have led here.
+    pub(super) fn continues(&self, last: &Self) -> bool {
         let has_more_commits = match (last.commit_count, self.commit_count) {
             (Some(before), Some(now)) => is_more(now, before),
             _ => false,

@@ -17,6 +17,8 @@ mod row;
 mod schema;
 mod session;
 mod token;
+mod wal_mark;
+mod watch;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,17 +39,15 @@ pub use schema::SchemaRemark;
 pub(crate) use schema::read_schema;
 pub(crate) use session::Session;
 pub(crate) use token::{Token, TokenSource};
+use wal_mark::WalMark;
+use watch::Watch;
 
-/// How long a failure to open stands before the next attempt. Without this every question asked
+/// How often a question is asked of a database that is written over or cannot be read.
+const ATTEMPT_COUNT_MAX: u32 = 3;
+
+/// How long a failure stands before the next attempt. Without this every question asked
 /// while the database is away would open it once more.
 const FAILURE_LIFE: Duration = Duration::from_millis(50);
-
-/// How long a question that waited for a lock in vain speaks for the others.
-const BUSY_LIFE: Duration = Duration::from_millis(100);
-
-/// How long the others leave it to one question to wait for the lock once more: its timeout and
-/// some time to say so.
-const BUSY_PROBE_LIFE: Duration = Duration::from_millis(600);
 
 /// How long a new file is not opened because of questions that are under way on the old one.
 const RETIRED_PATIENCE: Duration = Duration::from_millis(500);
@@ -68,9 +68,9 @@ pub(crate) struct Database {
     form: Mutex<Form>,
     /// Whether this process has ever read it.
     was_read: AtomicBool,
-    /// Until when questions fail without waiting for a lock. `None`: the last one that could have
-    /// waited got its answer.
-    busy_until: Mutex<Option<Instant>>,
+    watch: Mutex<Watch>,
+    /// The WAL of a database that was replaced.
+    left_over: Mutex<Option<WalMark>>,
 }
 
 /// What is known of the tables.
@@ -107,55 +107,72 @@ impl Database {
             store_dir: location.store_dir.clone(),
             form: Mutex::default(),
             was_read: AtomicBool::new(false),
-            busy_until: Mutex::new(None),
+            watch: Mutex::default(),
+            left_over: Mutex::default(),
         }
     }
 
-    /// Asks one question. `ask` may be called twice: once on a session that turns out to be broken.
+    /// Asks one question. `ask` may be called again: on a session that turns out to be broken, or
+    /// after the file was written over under it.
     pub(crate) fn ask<T>(
         &self,
         ask: impl Fn(&Connection) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         self.unless_busy(|| {
-            let session = self.session()?;
-            let result = session.lease().and_then(|lease| ask(&lease));
-            match result {
-                Err(error) if is_fault_of_session(error) => {
-                    session.source().retire();
-                    drop(session);
-                    let session = self.session()?;
-                    session.lease().and_then(|lease| ask(&lease))
+            let mut attempt = 1;
+            loop {
+                let session = self.session()?;
+                let result = session.lease().and_then(|lease| ask(&lease));
+                let error = match result {
+                    Err(error) if is_fault_of_session(error) => error,
+                    // Somebody wrote over the file meanwhile: it may be half of one and half of
+                    // the other.
+                    Ok(_) if !session.is_whole() => {
+                        StoreError::Unavailable(Unavailable::BeingReplaced)
+                    }
+                    other => return other,
+                };
+                session.source().retire();
+                if attempt == ATTEMPT_COUNT_MAX {
+                    return Err(error);
                 }
-                other => other,
+                attempt += 1;
             }
         })
     }
 
     /// Asks, unless somebody has just waited for a lock in vain. Of those who come later one waits
     /// at a time: a held lock must not cost every thread its timeout.
-    pub(crate) fn unless_busy<T>(
+    fn unless_busy<T>(&self, ask: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
+        self.unless_busy_or_known(ask, |_| false)
+    }
+
+    /// The same for who may find the answer without asking: `is_known` tells.
+    pub(crate) fn unless_busy_or_known<T>(
         &self,
         ask: impl FnOnce() -> Result<T, StoreError>,
+        is_known: impl FnOnce(&T) -> bool,
     ) -> Result<T, StoreError> {
-        {
-            let mut busy_until = self.busy_until();
-            let now = Instant::now();
-            match *busy_until {
-                Some(until) if now < until => return Err(StoreError::Busy),
-                Some(_) => *busy_until = Some(now + BUSY_PROBE_LIFE),
-                None => {}
-            }
-        }
+        let number = self.watch().begin(Instant::now())?;
         let result = ask();
-        let is_busy = matches!(result, Err(StoreError::Busy));
-        *self.busy_until() = is_busy.then(|| Instant::now() + BUSY_LIFE);
+        let mut watch = self.watch();
+        match &result {
+            Ok(answer) if is_known(answer) => watch.withdraw(number, Instant::now()),
+            _ => watch.end(number, result.as_ref().err().copied(), Instant::now()),
+        }
+        drop(watch);
         result
     }
 
-    /// Whether a question would fail at once, without waiting for a lock.
+    /// Why a question would fail at once. Never blocks: if it is not certain, it says `None`. Of
+    /// those who ask while the database fails one at a time is told `None`, to try again.
+    pub(crate) fn down(&self) -> Option<StoreError> {
+        self.watch.try_lock().ok()?.down(Instant::now())
+    }
+
+    /// Whether somebody has just waited for a lock in vain.
     pub(crate) fn is_busy(&self) -> bool {
-        self.busy_until()
-            .is_some_and(|until| Instant::now() < until)
+        self.watch().is_busy(Instant::now())
     }
 
     /// The session with the file that the path leads to now; opens it when necessary.
@@ -163,53 +180,48 @@ impl Database {
         let mut state = self.state();
         match &*state {
             State::Open(session) if session.is_current() => return Ok(Arc::clone(session)),
-            State::Open(session) => self.retire(session),
+            State::Open(session) => self.part_with(session),
             State::Failed { error, at } if at.elapsed() < FAILURE_LIFE => return Err(*error),
             State::Failed { .. } | State::Closed => {}
         }
+        self.open_into(&mut state)
+    }
+
+    fn open_into(&self, state: &mut State) -> Result<Arc<Session>, StoreError> {
         // Connections to a file that somebody wrote over are closed before others are opened: as
         // long as one is open SQLite believes the WAL index, which describes the file of before.
         *state = State::Closed;
-        self.wait_for_retired()?;
-        match self.open() {
-            Ok(session) => {
-                *state = State::Open(Arc::clone(&session));
-                Ok(session)
-            }
-            Err(error) => {
-                *state = State::Failed {
-                    error,
-                    at: Instant::now(),
-                };
-                Err(error)
-            }
-        }
+        let opened = self.wait_for_retired().and_then(|()| self.open());
+        *state = match &opened {
+            Ok(session) => State::Open(Arc::clone(session)),
+            Err(error) => State::Failed {
+                error: *error,
+                at: Instant::now(),
+            },
+        };
+        opened
     }
 
-    /// Looks at the files, without SQL, and retires the session when they are not its own any
-    /// more. For a thread that does this every so often, on behalf of those who only read tokens.
+    /// Looks at the files, and opens them anew when they are not those of the session any more. For
+    /// a thread that does this every so often, on behalf of those who only read tokens.
     pub(crate) fn inspect(&self) {
         // Somebody who opens the database at this moment looks at the files himself.
         let Ok(mut state) = self.state.try_lock() else {
             return;
         };
         if let State::Open(session) = &*state
-            && !(session.is_current()
+            && !(session.is_current_and_noted()
                 && session.has_its_wal_index()
                 && session.schema_file == Identity::of(&self.schema_path).ok())
         {
             // While the count of commits still tells; a file that is gone tells nothing.
             let _look = self.lineage(session);
-            self.retire(session);
+            self.part_with(session);
             // Its connections are of no use any more, and keep the WAL index of a file that
-            // somebody wrote over alive, for writers too.
-            *state = State::Closed;
+            // somebody wrote over alive, for writers too. At once: where nobody has it open, the
+            // next writer to leave takes the WAL along, and who may not write cannot begin anew.
+            let _shown_by_the_next_question = self.open_into(&mut state);
         }
-    }
-
-    fn retire(&self, session: &Arc<Session>) {
-        session.source().retire();
-        self.retired().push(Arc::downgrade(session));
     }
 
     /// Waits for questions that are under way on another file than the path leads to now.
@@ -228,7 +240,7 @@ impl Database {
             let others = retired.iter().filter_map(Weak::upgrade);
             let is_clear = others
                 .map(|session| session.file())
-                .all(|one| file.is_file(one));
+                .all(|one| file.file() == one);
             drop(retired);
             if is_clear {
                 return Ok(());
@@ -261,20 +273,48 @@ impl Database {
         self.form().to_say.take()
     }
 
+    /// The file of this session is not what it was.
+    fn part_with(&self, session: &Arc<Session>) {
+        session.source().retire();
+        self.retired().push(Arc::downgrade(session));
+        if let Some(mark) = WalMark::of(session, &self.path) {
+            *self.left_over() = Some(mark);
+        }
+    }
+
+    fn left_over(&self) -> MutexGuard<'_, Option<WalMark>> {
+        self.left_over
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn open(&self) -> Result<Arc<Session>, StoreError> {
+        if let Some(mark) = *self.left_over() {
+            let database = Identity::of(&self.path)?;
+            if mark.forbids(&self.path, database.file()) {
+                return Err(StoreError::Unavailable(Unavailable::ForeignWal));
+            }
+        }
         // Before its content: Nix changes the file after the tables.
         let schema_file = Identity::of(&self.schema_path).ok();
         let schema = read_schema(&self.schema_path)?;
         let mut session = Session::open(&self.path, self.read_only, self.dotfile_locks)?;
         session.schema_file = schema_file;
         let session = Arc::new(session);
-        self.check_form(&session, schema)?;
+        let connection = session.lease()?;
+        self.check_form(&session, &connection, schema)?;
+        connection::settle(&connection)?;
+        drop(connection);
         self.was_read.store(true, Ordering::Relaxed);
         Ok(session)
     }
 
-    fn check_form(&self, session: &Arc<Session>, schema: Schema) -> Result<(), StoreError> {
-        let connection = session.lease()?;
+    fn check_form(
+        &self,
+        session: &Session,
+        connection: &Connection,
+        schema: Schema,
+    ) -> Result<(), StoreError> {
         let version = connection
             .query_row("pragma schema_version", [], |row| row.get(0))
             .map_err(|error| store_error(&error))?;
@@ -282,7 +322,7 @@ impl Database {
         if self.form().checked == Some(key) {
             return Ok(());
         }
-        schema.check(&connection, &self.store_dir)?;
+        schema.check(connection, &self.store_dir)?;
         let mut form = self.form();
         form.checked = Some(key);
         let remark = schema.remark();
@@ -296,10 +336,8 @@ impl Database {
         self.form.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn busy_until(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.busy_until
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    fn watch(&self) -> MutexGuard<'_, Watch> {
+        self.watch.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

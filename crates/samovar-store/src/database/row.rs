@@ -238,8 +238,8 @@ pub(super) fn text<'row>(
         ValueRef::Null => Ok(None),
         ValueRef::Text(bytes) => std::str::from_utf8(bytes)
             .map(|text| Some(text).filter(|text| !text.is_empty()))
-            .map_err(|_error| StoreError::Corrupt(Corruption::Schema)),
-        _ => Err(StoreError::Corrupt(Corruption::Schema)),
+            .map_err(|_error| StoreError::Corrupt(Corruption::Value)),
+        _ => Err(StoreError::Corrupt(Corruption::Value)),
     }
 }
 

@@ -102,20 +102,19 @@ impl Schema {
     }
 
     /// Whether all that is read is there, and means what it means in schema 10.
+    /// The caller is in a transaction: a migration may come in between.
     pub(crate) fn check(self, connection: &Connection, dir: &StoreDir) -> Result<(), StoreError> {
-        // Of one moment: a migration may come in between.
-        let transaction = row::begin(connection)?;
         for (table, column, missing) in COLUMNS {
-            require(&transaction, HAS_COLUMN, &[table, column], missing)?;
+            require(connection, HAS_COLUMN, &[table, column], missing)?;
         }
         let what = "ValidPaths.id is not counted by SQLite";
-        require(&transaction, IS_COUNTED, &[], what)?;
+        require(connection, IS_COUNTED, &[], what)?;
         let what = "ValidPaths.path is not unique";
-        require(&transaction, IS_UNIQUE, &[], what)?;
+        require(connection, IS_UNIQUE, &[], what)?;
         if self.is_known() {
             return Ok(());
         }
-        match row::sample(&transaction, dir, SAMPLE_COUNT) {
+        match row::sample(connection, dir, SAMPLE_COUNT) {
             Err(StoreError::Corrupt(_)) => form("its newest rows make no sense"),
             other => other,
         }

@@ -9,7 +9,8 @@ use rusqlite::Connection;
 
 use super::connection::{self, Opening};
 use super::lineage::Look;
-use super::token::TokenSource;
+use super::token::{Progress, TokenSource};
+use super::wal_mark::Content;
 use crate::error::{Corruption, Operation, StoreError, Unavailable};
 
 /// Connections that wait for the next question, with half a MiB of pages each. More are opened when
@@ -49,9 +50,9 @@ impl Identity {
         })
     }
 
-    /// Whether it is the file of this device and inode.
-    pub(super) fn is_file(&self, file: (u64, u64)) -> bool {
-        self.file == file
+    /// Device and inode.
+    pub(super) fn file(&self) -> (u64, u64) {
+        self.file
     }
 
     pub(super) fn is_same_file(&self, other: &Self) -> bool {
@@ -65,6 +66,11 @@ pub(crate) struct Session {
     path: PathBuf,
     opening: Opening,
     identity: Identity,
+    /// As of the opening, like what follows.
+    opened: Look,
+    pub(super) content: Option<Content>,
+    /// As of the last look that found the file to be what it was.
+    checkpoint: Mutex<Option<Progress>>,
     /// What `db/schema` was when this was opened.
     pub(super) schema_file: Option<Identity>,
     /// Never empty while the session is in use: the last connection's lock is what keeps `-wal` and
@@ -120,10 +126,20 @@ impl Session {
             TokenSource::change_counter(path)
         };
         let source = source.map_err(|error| StoreError::io(Operation::ReadToken, &error))?;
+        // In this order: a checkpoint that starts in between is told from a copy.
+        let checkpoint = source.checkpoint();
+        let content = Content::of(path);
+        let opened = Look {
+            identity,
+            commit_count: source.commit_count(),
+        };
         Ok(Self {
             path: path.to_owned(),
             opening,
             identity,
+            opened,
+            content,
+            checkpoint: Mutex::new(checkpoint),
             schema_file: None,
             idle: Mutex::new(vec![connection]),
             source: Arc::new(source),
@@ -150,6 +166,30 @@ impl Session {
     pub(crate) fn is_current(&self) -> bool {
         !self.source.is_retired()
             && Identity::of(&self.path).is_ok_and(|identity| identity == self.identity)
+    }
+
+    /// Whether nothing but commits has happened to the file since this was opened: what was read of
+    /// it is then of one piece.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.look().is_ok_and(|look| look.continues(&self.opened))
+    }
+
+    /// [`is_current`](Self::is_current), of which is kept how far checkpoints had come by then.
+    pub(super) fn is_current_and_noted(&self) -> bool {
+        // First: what comes after it is another look's.
+        let progress = self.source.checkpoint();
+        let is_current = self.is_current();
+        if is_current {
+            *self.checkpoint() = progress;
+        }
+        is_current
+    }
+
+    /// How far checkpoints had come when the file was last found to be what it was.
+    pub(super) fn checkpoint(&self) -> MutexGuard<'_, Option<Progress>> {
+        self.checkpoint
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What the file looks like now.
@@ -189,6 +229,7 @@ impl Session {
                     return Err(StoreError::Unavailable(Unavailable::BeingReplaced));
                 }
                 let connection = connection::open(&self.path, self.opening)?;
+                connection::settle(&connection)?;
                 if Identity::of(&self.path)?.file != self.identity.file {
                     self.source.retire();
                     return Err(StoreError::Unavailable(Unavailable::BeingReplaced));

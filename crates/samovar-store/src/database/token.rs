@@ -17,6 +17,13 @@
 //!
 //! **A file system without writers.** Nothing changes; the token is a constant.
 //!
+//! **Waiting.** The WAL index is mapped into memory by every process that has the database open, so
+//! its first page is in the page cache, and reading it waits for no disk. A database in rollback
+//! mode is only there most of the time, and over a network both are as near as the other end.
+//! [`TokenSource::read_at_once`] asks the kernel not to wait (`RWF_NOWAIT`). Where it knows no such
+//! thing, the file system is in memory or an overlay; or it is a network's or another process's,
+//! and nothing of it is read at once.
+//!
 //! # Quirks
 //!
 //! A header whose salts are zero was made by an opener that found an empty WAL, and does not tell
@@ -32,10 +39,13 @@
 //! SQLite 3.50, `src/wal.c`: `struct WalIndexHdr`, `walIndexTryHdr`, `walIndexWriteHdr`; file
 //! format documentation, section 1.3.7 ("File change counter").
 
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::io::{Errno, ReadWriteFlags};
 
 use super::held_file::HeldFile;
 
@@ -44,6 +54,8 @@ const TOKEN_LEN: usize = 2 * HEADER_LEN;
 const IS_INIT: usize = 12;
 const SALTS: std::ops::Range<usize> = 32..40;
 const CHANGE_COUNTER: u64 = 24;
+const BACKFILLED: u64 = 96;
+const BACKFILL_ATTEMPTED: u64 = 128;
 
 /// What the database looked like at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,10 +65,27 @@ pub(crate) struct Token {
     changed_ns: i128,
 }
 
+/// How far checkpoints have come: frames of the WAL that are in the database, and that were to be,
+/// since the WAL began with these salts. Compared, never counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Progress {
+    salts: [u8; 8],
+    done: [u8; 4],
+    wanted: [u8; 4],
+}
+
+impl Progress {
+    /// Whether none can be under way.
+    pub(super) fn is_complete(&self) -> bool {
+        self.done == self.wanted
+    }
+}
+
 /// Where tokens of one opening of the database come from.
 #[derive(Debug)]
 pub(crate) struct TokenSource {
     kind: Kind,
+    nearness: Nearness,
     retired: AtomicBool,
 }
 
@@ -66,6 +95,28 @@ enum Kind {
     ChangeCounter { file: HeldFile },
     Constant,
 }
+
+/// What reading the file may wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Nearness {
+    /// The kernel tells beforehand.
+    Told,
+    /// Next to nothing.
+    Near,
+    /// Another machine or process.
+    Far,
+}
+
+/// File systems whose files may be anywhere: FUSE (and virtiofs), NFS, SMB, CIFS, Ceph, 9p.
+const FAR: [u32; 7] = [
+    0x6573_5546,
+    0x6969,
+    0x517b,
+    0xff53_4d42,
+    0xfe53_4d42,
+    0x00c3_6400,
+    0x0102_1997,
+];
 
 impl TokenSource {
     /// Tokens of a database in WAL mode; a connection must be open and have read already.
@@ -89,13 +140,38 @@ impl TokenSource {
 
     fn new(kind: Kind) -> Self {
         Self {
+            nearness: match &kind {
+                Kind::WalIndex { file, .. } | Kind::ChangeCounter { file } => {
+                    file.get().map_or(Nearness::Far, nearness)
+                }
+                Kind::Constant => Nearness::Near,
+            },
             kind,
             retired: AtomicBool::new(false),
         }
     }
 
-    /// The token of this moment. `None` when only SQL can tell what the state is.
+    /// The token of this moment. `None` when only SQL can tell what the state is. May wait for a
+    /// disk.
     pub(crate) fn read(&self) -> Option<Token> {
+        self.read_with(|file, bytes, offset| file.read_exact_at(bytes, offset).ok())
+    }
+
+    /// The same without waiting. `None` also when that cannot be.
+    pub(crate) fn read_at_once(&self) -> Option<Token> {
+        match self.nearness {
+            Nearness::Told => self.read_with(|file, bytes, offset| {
+                let wanted = bytes.len();
+                let read = read_now(file, bytes, offset).ok()?;
+                (read == wanted).then_some(())
+            }),
+            Nearness::Near => self.read(),
+            Nearness::Far => None,
+        }
+    }
+
+    #[inline]
+    fn read_with(&self, read: impl FnOnce(&File, &mut [u8], u64) -> Option<()>) -> Option<Token> {
         if self.is_retired() {
             return None;
         }
@@ -105,7 +181,7 @@ impl TokenSource {
         };
         match &self.kind {
             Kind::WalIndex { file, lockable } => {
-                file.get()?.read_exact_at(&mut token.bytes, 0).ok()?;
+                read(file.get()?, &mut token.bytes, 0)?;
                 if !is_settled(&token.bytes) {
                     return None;
                 }
@@ -114,9 +190,7 @@ impl TokenSource {
                 }
             }
             Kind::ChangeCounter { file } => {
-                file.get()?
-                    .read_exact_at(&mut token.bytes[..4], CHANGE_COUNTER)
-                    .ok()?;
+                read(file.get()?, &mut token.bytes[..4], CHANGE_COUNTER)?;
                 token.changed_ns = changed_ns(file)?;
             }
             Kind::Constant => {}
@@ -132,6 +206,21 @@ impl TokenSource {
         let mut count = [0; 4];
         file.get()?.read_exact_at(&mut count, CHANGE_COUNTER).ok()?;
         Some(u32::from_be_bytes(count))
+    }
+
+    /// How far checkpoints have come, in WAL mode.
+    pub(super) fn checkpoint(&self) -> Option<Progress> {
+        let Kind::WalIndex { file, .. } = &self.kind else {
+            return None;
+        };
+        let mut progress = Progress::default();
+        let file = file.get()?;
+        let read = |bytes: &mut [u8], offset| file.read_exact_at(bytes, offset).ok();
+        read(&mut progress.done, BACKFILLED)?;
+        read(&mut progress.wanted, BACKFILL_ATTEMPTED)?;
+        // Last: they change when the numbers begin anew.
+        read(&mut progress.salts, u64::try_from(SALTS.start).ok()?)?;
+        Some(progress)
     }
 
     /// Whether a token read before SQL must be confirmed by one read after it.
@@ -161,6 +250,26 @@ impl TokenSource {
     pub(crate) fn is_retired(&self) -> bool {
         self.retired.load(Ordering::Acquire)
     }
+}
+
+fn nearness(file: &File) -> Nearness {
+    match read_now(file, &mut [0], 0) {
+        Ok(_) | Err(Errno::AGAIN) => return Nearness::Told,
+        Err(_) => {}
+    }
+    let is_far = rustix::fs::fstatfs(file).map_or(true, |stat| {
+        FAR.iter().any(|kind| i64::from(*kind) == stat.f_type)
+    });
+    match is_far {
+        true => Nearness::Far,
+        false => Nearness::Near,
+    }
+}
+
+/// Reads what is in the page cache.
+fn read_now(file: &File, bytes: &mut [u8], offset: u64) -> rustix::io::Result<usize> {
+    let mut slices = [io::IoSliceMut::new(bytes)];
+    rustix::io::preadv2(file, &mut slices, offset, ReadWriteFlags::NOWAIT)
 }
 
 fn is_settled(bytes: &[u8; TOKEN_LEN]) -> bool {

@@ -1,0 +1,206 @@
+//! The disk of the database hangs, or fails: I/O threads go on, what needs no store is answered,
+//! and who asks for what cannot be read is told so, in the end without waiting.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "a test fails by panicking, and says what it measured"
+)]
+
+#[path = "support/slow_disk.rs"]
+mod slow_disk;
+mod support;
+mod support_database;
+mod support_process;
+
+use std::fs;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use slow_disk::SlowDisk;
+use support::{OwnStore, eventually, hash_part, local, nix_serve};
+use support_database::{BACK_WITHIN, FAILED, RECOVERED, nar};
+use support_process::{Connection, Process, sqlite};
+
+/// More than there are workers.
+const CLIENTS: usize = 100;
+
+/// A server whose database is on a disk of its own.
+struct OnDisk {
+    server: Process,
+    addr: SocketAddr,
+    paths: [String; 2],
+    /// Dropped before what it is mounted on.
+    disk: SlowDisk,
+    _store: OwnStore,
+}
+
+impl OnDisk {
+    fn start(arguments: &[&str]) -> Option<Self> {
+        let store = OwnStore::new();
+        let paths = ["asked", "unasked"].map(|name| store.add_file(name, name.as_bytes()));
+        // There are no shared WAL indexes on this file system.
+        sqlite(&store.database(), "pragma journal_mode = delete");
+        let db = store.database().parent().unwrap().to_owned();
+        let shown = db.with_extension("shown");
+        fs::rename(&db, &shown).unwrap();
+        fs::create_dir(&db).unwrap();
+        let disk = SlowDisk::mount(&shown, &db)?;
+        let mut command = nix_serve();
+        command.args(["--listen", "127.0.0.1:0", "--store", &local(store.root())]);
+        let (server, addr) = Process::serving(command.args(arguments));
+        let on_disk = Self {
+            server,
+            addr,
+            paths,
+            disk,
+            _store: store,
+        };
+        for url in on_disk.urls() {
+            let status = on_disk.status(&url);
+            assert!(
+                matches!(status, 200 | 404),
+                "{url}: {:?}",
+                on_disk.server.lines()
+            );
+        }
+        Some(on_disk)
+    }
+
+    fn status(&self, url: &str) -> u16 {
+        support_process::once(self.addr, url).status
+    }
+
+    /// All that needs the database.
+    fn urls(&self) -> [String; 4] {
+        [
+            format!("/{}.narinfo", hash_part(&self.paths[0])),
+            nar(&self.paths[1]),
+            format!("/{}.ls", hash_part(&self.paths[1])),
+            format!("/{}.narinfo", "z".repeat(32)),
+        ]
+    }
+
+    #[track_caller]
+    fn comes_back(&self, what: &str) {
+        let start = Instant::now();
+        let urls = self.urls();
+        while urls.iter().any(|url| self.status(url) == 503) {
+            assert!(
+                start.elapsed() < BACK_WITHIN,
+                "{what}: {:?}",
+                self.server.lines()
+            );
+        }
+        eprintln!("back after {:?}: {what}", start.elapsed());
+        let statuses = urls.map(|url| self.status(&url));
+        assert_eq!(statuses, [200, 200, 200, 404], "{what}");
+    }
+}
+
+#[test]
+fn a_disk_that_hangs() {
+    let Some(mut subject) = OnDisk::start(&["--read-timeout", "2"]) else {
+        return;
+    };
+    let trouble = subject.disk.hang();
+    // Fill every place there is.
+    let urls = subject.urls();
+    let mut stuck: Vec<_> = (0..CLIENTS)
+        .map(|number| {
+            let mut connection = Connection::tcp(subject.addr);
+            connection.ask("GET", &urls[number % urls.len()], &[]);
+            connection
+        })
+        .collect();
+    eventually("it hangs", || subject.disk.hung_count() > 0);
+    let hung = Instant::now();
+    let mut slow_head = Connection::tcp(subject.addr);
+    slow_head.send(b"GET / HTTP/1.1\r\nHo");
+    let mut times = Vec::new();
+    let mut connection = Connection::tcp(subject.addr);
+    while hung.elapsed() < Duration::from_secs(2) {
+        for (url, status) in [("/nix-cache-info", 200), ("/nowhere", 404)] {
+            let start = Instant::now();
+            assert_eq!(connection.get(url).status, status);
+            times.push(start.elapsed());
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    times.sort();
+    eprintln!(
+        "what needs no store: slowest of {} {:?}",
+        times.len(),
+        times.last().unwrap()
+    );
+    assert!(times[times.len() * 99 / 100] < Duration::from_millis(100));
+    // Who sends no head is sent away in time.
+    let (answer, _) = slow_head.rest();
+    assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 408 "));
+    assert!(hung.elapsed() < Duration::from_secs(10));
+    // From then on nobody waits.
+    eventually("it is known", || {
+        let start = Instant::now();
+        let mut connection = Connection::tcp(subject.addr);
+        connection.ask("GET", &urls[1], &[]);
+        match hung.elapsed() > Duration::from_secs(6) {
+            true => {
+                assert_eq!(connection.reply(true).status, 503);
+                assert!(start.elapsed() < Duration::from_millis(500));
+                true
+            }
+            false => false,
+        }
+    });
+    let start = Instant::now();
+    let mut connection = Connection::tcp(subject.addr);
+    for _ in 0..200 {
+        for url in &urls {
+            assert_eq!(connection.get(url).status, 503);
+        }
+    }
+    eprintln!("800 times 503 in {:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(5));
+    assert_eq!(
+        subject.server.count("the database's disk does not answer"),
+        1
+    );
+    drop(trouble);
+    subject.comes_back("a disk that hung");
+    for (number, connection) in stuck.iter_mut().enumerate() {
+        let status = connection.reply(true).status;
+        let absent = number % urls.len() == 3;
+        assert!(
+            status == 503 || (status == 404) == absent,
+            "{number}: {status}"
+        );
+    }
+    subject.server.wait_for(RECOVERED);
+}
+
+#[test]
+fn a_disk_that_fails() {
+    let Some(mut subject) = OnDisk::start(&[]) else {
+        return;
+    };
+    for round in 1..=3 {
+        let trouble = subject.disk.fail();
+        let start = Instant::now();
+        let mut connection = Connection::tcp(subject.addr);
+        while start.elapsed() < Duration::from_millis(300) {
+            for url in subject.urls() {
+                assert_eq!(connection.get(&url).status, 503, "{url}");
+            }
+            assert_eq!(connection.get("/nix-cache-info").status, 200);
+        }
+        assert_eq!(
+            subject.server.count(FAILED),
+            round,
+            "{:?}",
+            subject.server.lines()
+        );
+        drop(trouble);
+        subject.comes_back("a disk that failed");
+        subject.server.wait_for(RECOVERED);
+    }
+}

@@ -1,0 +1,225 @@
+//! A locked database: what is known to be true is answered, everything else is 503 at once, and the
+//! first right answer comes as soon as the lock is gone.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "a test fails by panicking, and says what it measured"
+)]
+
+#[path = "../../samovar-store/tests/support/shell.rs"]
+#[allow(clippy::allow_attributes, reason = "of another crate's tests")]
+mod shell;
+mod support;
+mod support_database;
+mod support_process;
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use shell::Shell;
+use support::{local, nix_serve};
+use support_database::{BACK_WITHIN, FAILED, Subject, nar};
+use support_process::{Connection, Holder, Process, PublicBinary, is_root, public_store, sqlite};
+
+const CLIENTS: usize = 200;
+
+/// What certain answers are while another process holds the database.
+#[track_caller]
+fn tells_what_it_knows(subject: &Subject) {
+    let mut connection = Connection::tcp(subject.addr);
+    assert_eq!(connection.get(&subject.narinfo(&subject.asked)).status, 200);
+    let absent = format!("/{}.narinfo", "z".repeat(32));
+    assert_eq!(connection.get(&absent).status, 404);
+}
+
+#[test]
+fn in_rollback_mode() {
+    for journal_mode in ["delete", "truncate"] {
+        for lock in [
+            "begin exclusive;",
+            "pragma locking_mode = exclusive; begin exclusive; commit;",
+        ] {
+            let mut subject = Subject::start(journal_mode);
+            let holder = Holder::run(&subject.database(), lock);
+            tells_what_it_knows(&subject);
+            subject.suffers();
+            tells_what_it_knows(&subject);
+            drop(holder);
+            subject.recovers("locked by another process");
+        }
+    }
+}
+
+#[test]
+fn as_nobody() {
+    if !is_root() {
+        return;
+    }
+    let binary = PublicBinary::new();
+    let mut subject = Subject::start_as("truncate", binary.as_nobody());
+    let holder = Holder::run(&subject.database(), "begin exclusive;");
+    subject.suffers();
+    tells_what_it_knows(&subject);
+    drop(holder);
+    subject.recovers("locked by another process");
+}
+
+/// Commits that another process makes while it holds the lock take what is in memory along.
+#[test]
+fn what_was_committed_under_the_lock_is_known_afterwards() {
+    let subject = Subject::start("truncate");
+    let mut shell = Shell::open(&subject.database());
+    shell.run("pragma locking_mode = exclusive;");
+    shell.run(&format!(
+        "delete from ValidPaths where path = '{}';",
+        subject.asked
+    ));
+    let url = subject.narinfo(&subject.asked);
+    for _ in 0..20 {
+        assert_eq!(subject.ask(&url).status, 503);
+    }
+    drop(shell);
+    let start = Instant::now();
+    while subject.ask(&url).status != 404 {
+        assert!(start.elapsed() < BACK_WITHIN);
+    }
+}
+
+#[test]
+fn with_a_wal_nobody_waits_for_a_writer() {
+    let subject = Subject::start("wal");
+    let _holder = Holder::run(&subject.database(), "begin exclusive;");
+    let mut connection = Connection::tcp(subject.addr);
+    let absent = format!("/{}.narinfo", "z".repeat(32));
+    for path in [&subject.asked, &subject.unasked] {
+        assert_eq!(connection.get(&subject.narinfo(path)).status, 200);
+        assert_eq!(connection.get(&nar(path)).status, 200);
+        assert_eq!(connection.get(&absent).status, 404);
+    }
+    assert_eq!(subject.server.count(FAILED), 0);
+}
+
+/// With a WAL one process can have the database for itself alone only if it was first.
+#[test]
+fn a_server_that_comes_second() {
+    let store = public_store();
+    let path = store.add_file("a", b"a");
+    sqlite(&store.database(), "pragma journal_mode = wal");
+    let holder = Holder::run(
+        &store.database(),
+        "pragma locking_mode = exclusive; begin exclusive; commit;",
+    );
+    let mut command = nix_serve();
+    command.args(["--listen", "127.0.0.1:0", "--store", &local(store.root())]);
+    let (server, addr) = Process::serving(&mut command);
+    for url in [&nar(&path), &format!("/{}.narinfo", "z".repeat(32))] {
+        assert_eq!(support_process::once(addr, url).status, 503);
+    }
+    drop(holder);
+    let start = Instant::now();
+    while support_process::once(addr, &nar(&path)).status != 200 {
+        assert!(start.elapsed() < BACK_WITHIN, "{:?}", server.lines());
+    }
+    eprintln!(
+        "back after {:?}: a lock from before the start",
+        start.elapsed()
+    );
+}
+
+/// One commit after the other, each of which waits for the disk. Readers find the lock free for a
+/// moment only; SQLite's own way of waiting never sees it.
+#[test]
+fn a_busy_writer_in_rollback_mode() {
+    let subject = Subject::start("truncate");
+    let database = subject.database();
+    let sql: String = (0..2000)
+        .map(|number| {
+            let path = format!("/nix/store/{number:032}-filler");
+            format!(
+                "insert into ValidPaths (path, hash, registrationTime, narSize) \
+                 values ('{path}', 'sha256:{number:064}', 1, 120);"
+            )
+        })
+        .collect();
+    Shell::open(&database).run(&format!("begin; {sql} commit;"));
+    let done = AtomicBool::new(false);
+    let (mut good, mut bad, mut slowest) = (0, 0, Duration::ZERO);
+    let commits = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut shell = Shell::open(&database);
+            shell.run("pragma synchronous = full;");
+            let mut commits = 0;
+            while !done.load(Ordering::Relaxed) {
+                shell.run(&"update ValidPaths set ultimate = 0 where id = 1;".repeat(20));
+                commits += 20;
+            }
+            commits
+        });
+        let mut connection = Connection::tcp(subject.addr);
+        let start = Instant::now();
+        let mut number = 0;
+        while start.elapsed() < Duration::from_secs(3) {
+            number = (number + 7) % 2000;
+            let asked = Instant::now();
+            match connection.get(&format!("/{number:032}.narinfo")).status {
+                200 => good += 1,
+                503 => bad += 1,
+                other => panic!("{other}"),
+            }
+            slowest = slowest.max(asked.elapsed());
+        }
+        done.store(true, Ordering::Relaxed);
+        writer.join().unwrap()
+    });
+    eprintln!("{commits} commits: {good} answers, {bad} times 503, slowest {slowest:?}");
+    assert!(commits > 0 && good > 0);
+    assert!(bad * 20 <= good, "{bad} of {good}");
+}
+
+/// Of all who ask one waits for the lock at a time. For the others 503 costs as much as a miss.
+#[test]
+fn many_clients_of_a_locked_database() {
+    let subject = Subject::start("truncate");
+    let holder = Holder::run(&subject.database(), "begin exclusive;");
+    assert_eq!(subject.ask(&nar(&subject.unasked)).status, 503);
+    let start = Instant::now();
+    let times = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for client in 0..CLIENTS {
+            let (subject, times) = (&subject, &times);
+            scope.spawn(move || {
+                let url = match client % 2 {
+                    0 => nar(&subject.unasked),
+                    _ => format!("/{}.ls", support::hash_part(&subject.asked)),
+                };
+                let mut connection = Connection::tcp(subject.addr);
+                while start.elapsed() < Duration::from_secs(3) {
+                    let asked = Instant::now();
+                    assert_eq!(connection.get(&url).status, 503);
+                    times.lock().unwrap().push(asked.elapsed());
+                }
+            });
+        }
+    });
+    let mut times = times.into_inner().unwrap();
+    times.sort();
+    let p99 = times[times.len() * 99 / 100];
+    let waited = |time: &&Duration| **time > Duration::from_millis(400);
+    let slow = times.iter().filter(waited).count();
+    eprintln!(
+        "{} answers to {CLIENTS} clients: p99 {p99:?}, slowest {:?}, {slow} waited for the lock",
+        times.len(),
+        times.last().unwrap()
+    );
+    assert!(p99 < Duration::from_millis(250), "{p99:?}");
+    // One waits for half a second, a tenth of a second after the last one; the machine is slow.
+    let probes = start.elapsed().as_millis() / 600 + 1;
+    assert!(slow <= usize::try_from(2 * probes).unwrap(), "{slow}");
+    assert_eq!(subject.server.count(FAILED), 1);
+    drop(holder);
+    let start = Instant::now();
+    while subject.ask(&nar(&subject.unasked)).status != 200 {
+        assert!(start.elapsed() < BACK_WITHIN);
+    }
+}

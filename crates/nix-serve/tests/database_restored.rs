@@ -1,0 +1,248 @@
+//! An older database in the place of the one that is served: what was added since is gone, and is
+//! never said to be there again; what is in both is served; within a second.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "a test fails by panicking, and says what it measured"
+)]
+
+mod support;
+mod support_database;
+mod support_process;
+
+use std::fs;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use support::{eventually, hash_part, nix_serve, output};
+use support_database::{BACK_WITHIN, Subject, beside, cp, nar};
+use support_process::{Connection, Holder, PublicBinary, is_root, make_public, sqlite};
+
+/// How the backup gets there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Rename,
+    Copy,
+}
+
+/// A server whose database was backed up before `later` was added.
+struct Restored {
+    subject: Subject,
+    later: String,
+    backup: std::path::PathBuf,
+}
+
+impl Restored {
+    fn start(journal_mode: &str, command: Command) -> Self {
+        // Somebody has it open, as nobody needs.
+        let subject = Subject::start_held(journal_mode, command);
+        let database = subject.database();
+        let later = format!("/nix/store/{}-later", "l0".repeat(16));
+        cp_tree(&subject, &subject.asked, &later);
+        make_public(subject.store.root());
+        // The server looks at the files ten times a second, and opens what is not what it was.
+        std::thread::sleep(Duration::from_millis(300));
+        sqlite(&database, "pragma wal_checkpoint(truncate)");
+        let backup = subject.store.root().join("backup");
+        cp(&database, &backup);
+        // Without Nix, which would change the journal mode.
+        let asked = &subject.asked;
+        sqlite(
+            &database,
+            &format!(
+                "insert into ValidPaths (path, hash, registrationTime, narSize) \
+                 select '{later}', hash, 1, narSize from ValidPaths where path = '{asked}'"
+            ),
+        );
+        let restored = Self {
+            subject,
+            later,
+            backup,
+        };
+        for _ in 0..2 {
+            for url in [
+                restored.subject.narinfo(&restored.later),
+                nar(&restored.later),
+            ] {
+                assert_eq!(restored.subject.ask(&url).status, 200);
+            }
+        }
+        restored
+    }
+
+    fn restore(&self, way: Way) {
+        let database = self.subject.database();
+        match way {
+            Way::Rename => fs::rename(&self.backup, database).unwrap(),
+            Way::Copy => cp(&self.backup, &database),
+        }
+    }
+
+    fn remove_wal(&self) {
+        for suffix in ["-wal", "-shm"] {
+            // Absent in rollback mode.
+            fs::remove_file(beside(&self.subject.database(), suffix)).ok();
+        }
+    }
+
+    /// Asks for what is gone and for what is there until all is right, and stays so. Says how long
+    /// the old answers lasted, and all of it.
+    #[track_caller]
+    fn comes_right(&self, what: &str) {
+        let subject = &self.subject;
+        let start = Instant::now();
+        let mut connection = Connection::tcp(subject.addr);
+        let mut ask = |url: &str| connection.get(url).status;
+        let (gone, there) = (
+            subject.narinfo(&self.later),
+            subject.narinfo(&subject.unasked),
+        );
+        let (gone_nar, there_nar) = (nar(&self.later), nar(&subject.unasked));
+        let (mut old, mut is_noticed) = (Duration::ZERO, false);
+        loop {
+            let answers = [&gone, &gone_nar, &there, &there_nar].map(|url| ask(url));
+            for status in &answers[..2] {
+                if *status == 200 {
+                    assert!(!is_noticed, "{what}: it is there again");
+                    old = start.elapsed();
+                }
+                is_noticed |= *status != 200;
+            }
+            for status in &answers[2..] {
+                assert!(matches!(status, 200 | 503), "{what}: {status}");
+            }
+            if answers == [404, 404, 200, 200] {
+                break;
+            }
+            let lines = subject.server.lines();
+            assert!(
+                start.elapsed() < BACK_WITHIN,
+                "{what}: {answers:?} {lines:?}"
+            );
+        }
+        eprintln!(
+            "{what}: old answers for {old:?}, right after {:?}",
+            start.elapsed()
+        );
+        for _ in 0..50 {
+            let answers = [&gone, &gone_nar, &there, &there_nar].map(|url| ask(url));
+            assert_eq!(answers, [404, 404, 200, 200], "{what}");
+        }
+    }
+}
+
+/// The files of one path for another.
+fn cp_tree(subject: &Subject, from: &str, to: &str) {
+    let (from, to) = (subject.store.real(from), subject.store.real(to));
+    output(Command::new("cp").arg("-r").arg(from).arg(to));
+}
+
+fn everybody(test: impl Fn(&dyn Fn() -> Command, &str)) {
+    test(&nix_serve, "root");
+    if is_root() {
+        let binary = PublicBinary::new();
+        test(&|| binary.as_nobody(), "nobody");
+    }
+}
+
+#[test]
+fn with_all_due_care() {
+    everybody(|command, who| {
+        for journal_mode in ["wal", "truncate"] {
+            for way in [Way::Rename, Way::Copy] {
+                let restored = Restored::start(journal_mode, command());
+                // Nix has ended; nothing is left of its WAL.
+                sqlite(
+                    &restored.subject.database(),
+                    "pragma wal_checkpoint(truncate)",
+                );
+                restored.restore(way);
+                if journal_mode == "wal" && who == "nobody" {
+                    restored.remove_wal();
+                }
+                // In the end Nix is started again.
+                let _holder = Holder::run(
+                    &restored.subject.database(),
+                    "begin; select count(*) from Refs;",
+                );
+                make_public(restored.subject.store.root());
+                restored.comes_right(&format!("{way:?} as {who} ({journal_mode})"));
+            }
+        }
+    });
+}
+
+/// The server itself keeps the WAL alive when Nix ends, so whoever restores finds it, and may not
+/// think of it. What SQLite makes of the two is not served.
+#[test]
+fn beside_the_wal_of_before() {
+    everybody(|command, who| {
+        for way in [Way::Rename, Way::Copy] {
+            let restored = Restored::start("wal", command());
+            let subject = &restored.subject;
+            assert!(
+                fs::metadata(beside(&subject.database(), "-wal"))
+                    .unwrap()
+                    .len()
+                    > 0
+            );
+            // The server looks at it ten times a second.
+            std::thread::sleep(Duration::from_millis(300));
+            restored.restore(way);
+            let start = Instant::now();
+            let urls = [subject.narinfo(&restored.later), nar(&subject.unasked)];
+            eventually("it notices", || {
+                let answers = urls.clone().map(|url| subject.ask(&url).status);
+                assert!(
+                    answers.iter().all(|status| matches!(status, 200 | 503)),
+                    "{answers:?}"
+                );
+                answers == [503, 503]
+            });
+            eprintln!(
+                "{way:?} beside the WAL as {who}: noticed after {:?}",
+                start.elapsed()
+            );
+            let absent = format!("/{}.narinfo", "z".repeat(32));
+            for _ in 0..30 {
+                for url in urls.iter().chain([&absent]) {
+                    assert_eq!(subject.ask(url).status, 503, "{url}");
+                }
+            }
+            let said = "lies beside it still; remove db.sqlite-wal and db.sqlite-shm";
+            assert_eq!(
+                subject.server.count(said),
+                1,
+                "{:?}",
+                subject.server.lines()
+            );
+            restored.remove_wal();
+            let _holder = Holder::run(&subject.database(), "begin; select count(*) from Refs;");
+            make_public(subject.store.root());
+            restored.comes_right(&format!("{way:?} after the WAL as {who}"));
+        }
+    });
+}
+
+/// What is only in the WAL is not lost when a checkpoint writes to the database.
+#[test]
+fn a_checkpoint_is_no_restore() {
+    let subject = Subject::start("wal");
+    for mode in ["passive", "full", "restart", "truncate"] {
+        let later = subject.store.add_file(&format!("later-{mode}"), b"later");
+        sqlite(
+            &subject.database(),
+            &format!("pragma wal_checkpoint({mode})"),
+        );
+        let mut connection = Connection::tcp(subject.addr);
+        for _ in 0..30 {
+            for path in [&subject.asked, &later] {
+                assert_eq!(connection.get(&subject.narinfo(path)).status, 200, "{mode}");
+                let url = format!("/{}.ls", hash_part(path));
+                assert_eq!(connection.get(&url).status, 200, "{mode}");
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
