@@ -211,12 +211,7 @@ fn beside_the_wal_of_before() {
                 }
             }
             let said = "lies beside it still; remove db.sqlite-wal and db.sqlite-shm";
-            assert_eq!(
-                subject.server.count(said),
-                1,
-                "{:?}",
-                subject.server.lines()
-            );
+            eventually("it is said", || subject.server.count(said) == 1);
             restored.remove_wal();
             let _holder = Holder::run(&subject.database(), "begin; select count(*) from Refs;");
             make_public(subject.store.root());

@@ -72,14 +72,8 @@ fn the_wal_index_goes_missing() {
                 continue;
             }
             subject.suffers();
-            assert_eq!(
-                subject
-                    .server
-                    .count("WAL index is missing and may not be created; start nix-daemon"),
-                1,
-                "{:?}",
-                subject.server.lines()
-            );
+            let said = "WAL index is missing and may not be created; start nix-daemon";
+            eventually("it is said", || subject.server.count(said) == 1);
             let _holder = Holder::run(&subject.database(), "begin; select count(*) from Refs;");
             make_public(subject.store.root());
             subject.recovers("WAL index is missing");
