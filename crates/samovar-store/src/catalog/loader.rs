@@ -13,7 +13,7 @@ use super::{Shared, Snapshot};
 use crate::database::{Database, Session, Token, store_error};
 use crate::error::{Operation, StoreError, Unavailable};
 
-/// Attempts to read a database in rollback mode between two commits.
+/// Attempts to read a database between two commits, in rollback mode, or two checkpoints.
 const ATTEMPT_COUNT_MAX: u32 = 4;
 
 /// Large loads in a row, each of which found the database replaced under it.
@@ -71,6 +71,21 @@ impl Loader {
         &mut self,
         shared: &Arc<Shared>,
     ) -> Result<Option<Arc<Snapshot>>, StoreError> {
+        let mut attempt = 1;
+        loop {
+            match self.refresh_once(shared) {
+                // Most often a checkpoint wrote to the file.
+                Err(StoreError::Unavailable(Unavailable::BeingReplaced))
+                    if attempt < ATTEMPT_COUNT_MAX =>
+                {
+                    attempt += 1;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    fn refresh_once(&mut self, shared: &Arc<Shared>) -> Result<Option<Arc<Snapshot>>, StoreError> {
         let session = shared.database.session()?;
         let current = shared.current();
         if current.is_truth_of(session.source()) {
