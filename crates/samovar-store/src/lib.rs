@@ -50,7 +50,7 @@ pub use settings::{Conf, Settings, SettingsError};
 pub use store::{Looked, Store};
 pub use tree::{
     Contents, Fingerprint, Identity, ListingReader, NarPlan, NarReader, NarSink, PlanError, Step,
-    Tree, TreeError, Walk,
+    Tree, TreeError, Walk, directories_read_in_parts,
 };
 pub use uri::{Parameters, StoreKind, StoreUri, UriError};
 pub use verify::{Damage, Pace, Verdict, VerifyError, verify};

@@ -1,31 +1,70 @@
 //! One directory of a walk: its entries, sorted as a NAR has them.
+//!
+//! # Theory of operation
+//!
+//! A slow reader holds the entries of the directory it is in, and there may be many slow readers in
+//! large directories. What is above [`FREE_LEN`] for each is bounded in sum. A walk that gets no
+//! more goes on with less: it keeps the entries that come first, and reads the directory again for
+//! those behind them. That takes longer, but nobody waits and nobody is turned away.
 
 use std::cmp::Ordering;
 use std::ffi::CStr;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{FileType, RawDir};
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fs::{FileType, RawDir, SeekFrom, seek};
 
 use super::TreeError;
+use super::reservation::Reservation;
 
 /// Enough for a hundred entries at a time; directories of the store have seven on average.
 const DENTS_LEN: usize = 32 * 1024;
 
-/// The entries of one directory. Reused from one directory to the next.
-#[derive(Debug, Default)]
+/// Memory that the entries of each directory may take, in bytes: some two thousand.
+const FREE_LEN: usize = 64 * 1024;
+
+/// Memory for what is above that, of all walks together, in bytes: two million entries.
+const MEMORY_LEN_MAX: usize = 64 << 20;
+
+/// What of it is taken.
+static MEMORY_LEN: AtomicUsize = AtomicUsize::new(0);
+
+/// Directories that were read in parts.
+static IN_PARTS_COUNT: AtomicU64 = AtomicU64::new(0);
+
+/// Room that is made first, as counts of entries and of bytes of names.
+const FIRST_ROOM: (usize, usize) = (64, 4096);
+
+/// How many directories were read in parts since the start of the process, because the memory for
+/// large ones was taken.
+#[must_use]
+pub fn directories_read_in_parts() -> u64 {
+    IN_PARTS_COUNT.load(Relaxed)
+}
+
+/// The entries of one directory, or some of them that follow each other. Reused from one directory
+/// to the next.
+#[derive(Debug)]
 pub(super) struct Entries {
     /// The names, each with a NUL behind it.
     names: Vec<u8>,
     entries: Vec<Entry>,
+    /// What the two take above [`FREE_LEN`].
+    memory: Reservation,
+    memory_len_max: usize,
+    /// Entries of the whole directory.
+    count_in_all: u64,
+    /// Only as many as there was memory for are here: no name above this one.
+    bound: Option<Box<[u8]>>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     /// The first eight bytes, as a number that sorts as they do: mostly no other ones are needed.
     prefix: u64,
-    start: usize,
+    start: u32,
     /// Without the NUL.
-    len: usize,
+    len: u16,
     file_type: FileType,
 }
 
@@ -33,31 +72,169 @@ struct Entry {
 #[derive(Debug, Default)]
 pub(super) struct Dents(Vec<u8>);
 
+impl Default for Entries {
+    fn default() -> Self {
+        Self::within(MEMORY_LEN_MAX, &MEMORY_LEN)
+    }
+}
+
 impl Entries {
-    /// Reads all entries of a directory, in place of those held so far.
-    pub(super) fn read(&mut self, directory: &OwnedFd, dents: &mut Dents) -> Result<(), TreeError> {
+    fn within(memory_len_max: usize, taken: &'static AtomicUsize) -> Self {
+        Self {
+            names: Vec::new(),
+            entries: Vec::new(),
+            memory: Reservation::empty(taken),
+            memory_len_max,
+            count_in_all: 0,
+            bound: None,
+        }
+    }
+
+    /// Reads the entries of a directory that was not read before, in place of those held so far.
+    pub(super) fn read(
+        &mut self,
+        directory: BorrowedFd<'_>,
+        dents: &mut Dents,
+    ) -> Result<(), TreeError> {
+        self.count_in_all = self.scan(directory, dents, None)?;
+        if self.bound.is_some() {
+            IN_PARTS_COUNT.fetch_add(1, Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Reads those behind the ones held so far, in their place.
+    pub(super) fn read_on(
+        &mut self,
+        directory: BorrowedFd<'_>,
+        dents: &mut Dents,
+    ) -> Result<(), TreeError> {
+        let after = self.bound.take().ok_or(TreeError::Changed)?;
+        seek(directory, SeekFrom::Start(0))?;
+        // Nothing of the store changes. What does gives no NAR, and is found out here mostly.
+        match self.scan(directory, dents, Some(&after))? == self.count_in_all {
+            true => Ok(()),
+            false => Err(TreeError::Changed),
+        }
+    }
+
+    /// Whether [`read_on`](Self::read_on) would find more.
+    pub(super) fn has_more(&self) -> bool {
+        self.bound.is_some()
+    }
+
+    /// Whether nobody else needs the memory that they take.
+    pub(super) fn is_small(&self) -> bool {
+        self.memory.count() == 0
+    }
+
+    /// Takes in what stands behind `after`, as far as there is memory, and counts everything.
+    fn scan(
+        &mut self,
+        directory: BorrowedFd<'_>,
+        dents: &mut Dents,
+        after: Option<&[u8]>,
+    ) -> Result<u64, TreeError> {
         self.names.clear();
         self.entries.clear();
+        self.bound = None;
+        let mut count = 0;
         dents.0.reserve(DENTS_LEN);
         let mut raw = RawDir::new(directory.as_fd(), dents.0.spare_capacity_mut());
         while let Some(entry) = raw.next() {
             let entry = entry?;
-            let name = entry.file_name().to_bytes_with_nul();
-            if matches!(name, b".\0" | b"..\0") {
+            let name = entry.file_name().to_bytes();
+            if matches!(name, b"." | b"..") {
                 continue;
             }
-            self.entries.push(Entry {
-                prefix: prefix(name),
-                start: self.names.len(),
-                len: name.len() - 1,
-                file_type: entry.file_type(),
-            });
-            self.names.extend_from_slice(name);
+            count += 1;
+            if after.is_none_or(|after| name > after) {
+                self.add(entry.file_name(), entry.file_type())?;
+            }
         }
+        self.sort();
+        if !self.is_small() {
+            self.names.shrink_to_fit();
+            self.entries.shrink_to_fit();
+            let taken = memory_len(self.entries.capacity(), self.names.capacity());
+            self.memory.shrink_to(taken.saturating_sub(FREE_LEN));
+        }
+        Ok(count)
+    }
+
+    fn add(&mut self, name: &CStr, file_type: FileType) -> Result<(), TreeError> {
+        let with_nul = name.to_bytes_with_nul();
+        loop {
+            if let Some(bound) = &self.bound
+                && name.to_bytes() > bound
+            {
+                return Ok(());
+            }
+            if self.has_room(with_nul.len()) {
+                break;
+            }
+            self.drop_last_half();
+        }
+        self.entries.push(Entry {
+            prefix: prefix(with_nul),
+            start: u32::try_from(self.names.len()).map_err(|_error| TreeError::Exhausted)?,
+            len: u16::try_from(with_nul.len() - 1).map_err(|_error| TreeError::Exhausted)?,
+            file_type,
+        });
+        self.names.extend_from_slice(with_nul);
+        Ok(())
+    }
+
+    /// Makes room for one more, if there is memory for that: twice as much as there is.
+    fn has_room(&mut self, name_len: usize) -> bool {
+        let double = |capacity: usize, first: usize| capacity.saturating_mul(2).max(first);
+        let (mut count, mut names_len) = (self.entries.capacity(), self.names.capacity());
+        if self.entries.len() == count {
+            count = double(count, FIRST_ROOM.0);
+        }
+        if name_len > names_len - self.names.len() {
+            names_len = double(names_len, FIRST_ROOM.1);
+        }
+        if (count, names_len) == (self.entries.capacity(), self.names.capacity()) {
+            return true;
+        }
+        let wanted = memory_len(count, names_len).saturating_sub(FREE_LEN);
+        let more = wanted.saturating_sub(self.memory.count());
+        let is_indexed = u32::try_from(names_len).is_ok();
+        if !is_indexed || more > 0 && !self.memory.try_grow(more, self.memory_len_max) {
+            return false;
+        }
+        self.entries.reserve_exact(count - self.entries.len());
+        self.names.reserve_exact(names_len - self.names.len());
+        true
+    }
+
+    /// Makes room of what comes last, which is read later.
+    fn drop_last_half(&mut self) {
+        self.sort();
+        self.entries.truncate(self.entries.len() / 2);
+        self.bound = self
+            .entries
+            .last()
+            .map(|last| name(&self.names, last).into());
+        // What is left of the names moves together, in the order in which it lies there.
+        self.entries.sort_unstable_by_key(|entry| entry.start);
+        let mut end = 0;
+        for entry in &mut self.entries {
+            let start = entry.start as usize;
+            let len = usize::from(entry.len) + 1;
+            self.names.copy_within(start..start + len, end);
+            // No more than it was.
+            entry.start = u32::try_from(end).unwrap_or(entry.start);
+            end += len;
+        }
+        self.names.truncate(end);
+    }
+
+    fn sort(&mut self) {
         let names = &self.names;
         self.entries
             .sort_unstable_by(|left, right| compare(names, left, right));
-        Ok(())
     }
 
     /// How many entries there are.
@@ -73,7 +250,8 @@ impl Entries {
     /// The name of an entry, for a system call.
     pub(super) fn c_name(&self, index: usize) -> Result<&CStr, TreeError> {
         let entry = &self.entries[index];
-        CStr::from_bytes_with_nul(&self.names[entry.start..=entry.start + entry.len])
+        let start = entry.start as usize;
+        CStr::from_bytes_with_nul(&self.names[start..=start + usize::from(entry.len)])
             .map_err(|_error| TreeError::Changed)
     }
 
@@ -83,6 +261,13 @@ impl Entries {
     }
 }
 
+/// Bytes that room for so many entries and so many bytes of names takes.
+fn memory_len(count: usize, names_len: usize) -> usize {
+    count
+        .saturating_mul(size_of::<Entry>())
+        .saturating_add(names_len)
+}
+
 fn compare(names: &[u8], left: &Entry, right: &Entry) -> Ordering {
     left.prefix
         .cmp(&right.prefix)
@@ -90,7 +275,8 @@ fn compare(names: &[u8], left: &Entry, right: &Entry) -> Ordering {
 }
 
 fn name<'a>(names: &'a [u8], entry: &Entry) -> &'a [u8] {
-    &names[entry.start..entry.start + entry.len]
+    let start = entry.start as usize;
+    &names[start..start + usize::from(entry.len)]
 }
 
 /// A name shorter than eight bytes sorts as if NULs followed, of which a name holds none.
@@ -99,4 +285,119 @@ fn prefix(name_with_nul: &[u8]) -> u64 {
     let len = name_with_nul.len().min(8);
     bytes[..len].copy_from_slice(&name_with_nul[..len]);
     u64::from_be_bytes(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::fs::File;
+    use std::path::Path;
+
+    use super::*;
+
+    fn directory(count: usize) -> (tempfile::TempDir, BTreeSet<Vec<u8>>) {
+        // In memory: making files on a busy disk takes milliseconds each.
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let mut names = BTreeSet::new();
+        for number in 0..count {
+            // Many lengths, long ones first and last, and prefixes that do not decide.
+            let scrambled = number * 7919 % count;
+            let name = format!(
+                "{}-{scrambled}-{}",
+                scrambled % 3,
+                "x".repeat(scrambled % 97)
+            );
+            File::create(dir.path().join(&name)).unwrap();
+            names.insert(name.into_bytes());
+        }
+        (dir, names)
+    }
+
+    fn read_all(path: &Path, entries: &mut Entries) -> (Vec<Vec<u8>>, usize) {
+        let directory = File::open(path).unwrap();
+        let mut dents = Dents::default();
+        entries.read(directory.as_fd(), &mut dents).unwrap();
+        let (mut names, mut parts) = (Vec::new(), 1);
+        loop {
+            for index in 0..entries.count() {
+                assert_eq!(
+                    entries.c_name(index).unwrap().to_bytes(),
+                    entries.name(index)
+                );
+                assert_eq!(entries.file_type(index), FileType::RegularFile);
+                names.push(entries.name(index).to_vec());
+            }
+            if !entries.has_more() {
+                return (names, parts);
+            }
+            entries.read_on(directory.as_fd(), &mut dents).unwrap();
+            parts += 1;
+        }
+    }
+
+    #[test]
+    fn what_has_no_room_is_read_in_parts_and_in_order() {
+        static TAKEN: AtomicUsize = AtomicUsize::new(0);
+        const ROOM_LEN: usize = 4096 * 16 + (1 << 18);
+        assert_eq!(size_of::<Entry>(), 16);
+        let (dir, names) = directory(4000);
+        for (len_max, parts_expected) in [
+            (0, 4..20),
+            (50_000, 3..12),
+            // 4,000 entries with 220 KB of names, and what is there is doubled.
+            (ROOM_LEN - FREE_LEN - 1, 2..4),
+            (ROOM_LEN - FREE_LEN, 1..2),
+        ] {
+            let mut entries = Entries::within(len_max, &TAKEN);
+            let (found, parts) = read_all(dir.path(), &mut entries);
+            assert!(found.iter().eq(&names), "with {len_max} bytes");
+            assert!(
+                parts_expected.contains(&parts),
+                "{parts} with {len_max} bytes"
+            );
+            assert!(TAKEN.load(Relaxed) <= len_max);
+            let held = memory_len(entries.entries.capacity(), entries.names.capacity());
+            assert!(held <= len_max + FREE_LEN, "{held} with {len_max} bytes");
+            drop(entries);
+            assert_eq!(TAKEN.load(Relaxed), 0);
+        }
+    }
+
+    #[test]
+    fn others_leave_room_or_do_not() {
+        static TAKEN: AtomicUsize = AtomicUsize::new(0);
+        const LEN_MAX: usize = 1 << 20;
+        let (dir, names) = directory(4000);
+        let mut holders = [(); 8].map(|()| Entries::within(LEN_MAX, &TAKEN));
+        let directory = File::open(dir.path()).unwrap();
+        for holder in &mut holders {
+            seek(&directory, SeekFrom::Start(0)).unwrap();
+            holder
+                .read(directory.as_fd(), &mut Dents::default())
+                .unwrap();
+            assert!(TAKEN.load(Relaxed) <= LEN_MAX);
+        }
+        assert!(!holders[0].has_more() && holders[7].has_more());
+        let mut late = Entries::within(LEN_MAX, &TAKEN);
+        let (found, parts) = read_all(dir.path(), &mut late);
+        assert!(found.iter().eq(&names) && parts > 2, "{parts}");
+        drop(holders);
+        let (found, parts) = read_all(dir.path(), &mut late);
+        assert!(found.iter().eq(&names));
+        assert_eq!(parts, 1);
+    }
+
+    #[test]
+    fn a_change_between_two_parts_is_found() {
+        static TAKEN: AtomicUsize = AtomicUsize::new(0);
+        let (dir, names) = directory(2500);
+        let directory = File::open(dir.path()).unwrap();
+        let mut entries = Entries::within(0, &TAKEN);
+        let mut dents = Dents::default();
+        entries.read(directory.as_fd(), &mut dents).unwrap();
+        let first = std::str::from_utf8(names.first().unwrap()).unwrap();
+        std::fs::remove_file(dir.path().join(first)).unwrap();
+        let outcome = entries.read_on(directory.as_fd(), &mut dents);
+        assert!(matches!(outcome, Err(TreeError::Changed)), "{outcome:?}");
+    }
 }

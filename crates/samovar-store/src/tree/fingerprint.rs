@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use rustix::fd::AsFd;
 use rustix::fs::{AtFlags, CWD, FileType, Stat};
 use rustix::io::Errno;
 use sha2::{Digest, Sha256};
@@ -62,10 +63,15 @@ impl Nodes {
     fn walk(&mut self, root: &Path) -> Result<(), TreeError> {
         let directory = open_directory(CWD, root)?;
         let mut entries = Entries::default();
-        entries.read(&directory, &mut self.dents)?;
+        entries.read(directory.as_fd(), &mut self.dents)?;
         self.descent.enter(directory)?;
         self.levels.push((entries, 0));
         while let Some((entries, next)) = self.levels.last_mut() {
+            if *next == entries.count() && entries.has_more() {
+                // There was no memory for all of a large directory at once.
+                entries.read_on(self.descent.innermost()?, &mut self.dents)?;
+                *next = 0;
+            }
             let index = *next;
             if index == entries.count() {
                 self.hash.update(b"end");
@@ -84,7 +90,7 @@ impl Nodes {
             note(&mut self.hash, name.to_bytes_with_nul(), &stat);
             if let Some(directory) = inner {
                 let mut entries = Entries::default();
-                entries.read(&directory, &mut self.dents)?;
+                entries.read(directory.as_fd(), &mut self.dents)?;
                 self.descent.enter(directory)?;
                 self.levels.push((entries, 0));
             }

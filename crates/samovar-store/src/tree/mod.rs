@@ -16,6 +16,8 @@
 //! | files open at once | 64 | only while contents come from the disk; else 1 |
 //! | files all readers open ahead | a quarter of the descriptors | connections need them, too |
 //! | bytes asked of the disk ahead | 16 MiB | what one reader may put into the page cache |
+//! | memory of a directory's entries | 64 KiB | two thousand; below, nobody else has to ask |
+//! | what all directories take above that | 64 MiB | past it they are read in parts |
 //! | memory of all plans | 64 MiB | readers are many, and slow ones hold theirs |
 //!
 //! Depth, the number of entries and sizes have no limits.
@@ -46,6 +48,7 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, CWD};
 use samovar_nix::nar::{Discard, Encoder};
 
+pub use directory::directories_read_in_parts;
 pub use error::TreeError;
 pub use fingerprint::Fingerprint;
 pub use identity::Identity;

@@ -8,7 +8,7 @@
 use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
 
-use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
 use rustix::path::Arg;
 
@@ -168,6 +168,16 @@ impl Walk {
     }
 
     fn entry_or_end(&mut self) -> Result<Option<Step<'_>>, TreeError> {
+        if let Some(level) = self.levels.last_mut()
+            && level.next == level.entries.count()
+            && level.entries.has_more()
+        {
+            // A walk that fails stays at its end.
+            self.state = State::Done;
+            let directory = self.descent.innermost()?;
+            level.entries.read_on(directory, &mut self.dents)?;
+            level.next = 0;
+        }
         let ended = self
             .levels
             .last()
@@ -242,7 +252,7 @@ impl Walk {
 
     fn enter(&mut self, directory: OwnedFd) -> Result<(), TreeError> {
         let mut entries = self.spare.pop().unwrap_or_default();
-        entries.read(&directory, &mut self.dents)?;
+        entries.read(directory.as_fd(), &mut self.dents)?;
         self.descent.enter(directory)?;
         self.levels.push(Level { entries, next: 0 });
         Ok(())
@@ -254,7 +264,7 @@ impl Walk {
         };
         self.descent.leave()?;
         // One is enough: levels are left and entered in turn.
-        if self.spare.is_empty() {
+        if self.spare.is_empty() && left.entries.is_small() {
             self.spare.push(left.entries);
         }
         Ok(())

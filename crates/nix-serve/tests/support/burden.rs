@@ -1,0 +1,108 @@
+//! What a server holds, and clients who make it hold more.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::allow_attributes,
+    reason = "each test file uses a part of this"
+)]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::support::{PATIENCE, eventually};
+
+/// Lets this process have as many descriptors as the system gives it; returns how many.
+pub fn raise_descriptors() -> u64 {
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let limit = Rlimit {
+        current: maximum,
+        maximum,
+    };
+    setrlimit(Resource::Nofile, limit).unwrap();
+    maximum.unwrap_or(u64::MAX)
+}
+
+/// A field of `/proc/PID/status` that is a length, in bytes.
+#[track_caller]
+pub fn status_len(pid: u32, field: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with(field)).unwrap();
+    let kib: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
+    kib * 1024
+}
+
+/// Resident memory now, in bytes.
+#[track_caller]
+pub fn resident_len(pid: u32) -> u64 {
+    status_len(pid, "VmRSS:")
+}
+
+/// Open descriptors.
+#[track_caller]
+pub fn descriptor_count(pid: u32) -> usize {
+    std::fs::read_dir(format!("/proc/{pid}/fd"))
+        .unwrap()
+        .count()
+}
+
+/// Processor time that the threads of a process have used.
+#[track_caller]
+pub fn cpu_time(pid: u32) -> Duration {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let of_task = |task: std::fs::DirEntry| {
+        let schedstat = std::fs::read_to_string(task.path().join("schedstat")).ok()?;
+        schedstat.split(' ').next()?.parse::<u64>().ok()
+    };
+    // One that has ended meanwhile is left out.
+    Duration::from_nanos(tasks.flatten().filter_map(of_task).sum())
+}
+
+/// A connection.
+#[track_caller]
+pub fn connect(addr: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(addr).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+}
+
+/// Asks for something and reads nothing.
+#[track_caller]
+pub fn ask(stream: &mut TcpStream, method: &str, path: &str, body: &[u8]) {
+    let len = body.len();
+    let head = format!("{method} {path} HTTP/1.1\r\nHost: a\r\nContent-Length: {len}\r\n\r\n");
+    stream.write_all(head.as_bytes()).unwrap();
+    stream.write_all(body).unwrap();
+}
+
+/// So many who ask for this and do not read; returns once each of their answers has begun.
+#[track_caller]
+pub fn slow_readers(addr: SocketAddr, count: usize, path: &str) -> Vec<TcpStream> {
+    let mut streams = Vec::with_capacity(count);
+    for _ in 0..count {
+        let mut stream = connect(addr);
+        ask(&mut stream, "GET", path, b"");
+        streams.push(stream);
+    }
+    wait_for_all(&streams);
+    streams
+}
+
+/// Waits until something has come for each.
+#[track_caller]
+pub fn wait_for_all(streams: &[TcpStream]) {
+    for stream in streams {
+        eventually("an answer begins", || has_news(stream));
+    }
+}
+
+/// Whether there is something to read, be it the end.
+pub fn has_news(stream: &TcpStream) -> bool {
+    stream.set_nonblocking(true).unwrap();
+    let peeked = stream.peek(&mut [0]);
+    stream.set_nonblocking(false).unwrap();
+    !matches!(peeked, Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
+}
