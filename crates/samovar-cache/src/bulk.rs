@@ -14,13 +14,16 @@
 //! | paths | 100,000 | ten closures of a system; whoever has more asks again |
 //! | body | 16 MiB | so many full paths of usual length |
 
-use samovar_http::Response;
+use std::time::Instant;
+
 use samovar_http::http::Status;
+use samovar_http::{Request, Response};
 use samovar_nix::{HashPart, StoreDir, StorePath};
 
 use crate::answers::busy;
 use crate::cache::Cache;
-use crate::records::{self, Wanted};
+use crate::records;
+use crate::under_way::Wanted;
 
 /// Paths that may be asked for at once.
 pub(crate) const COUNT_MAX: usize = 100_000;
@@ -43,7 +46,15 @@ pub(crate) enum ListError {
 }
 
 impl Cache {
-    pub(crate) fn bulk(&self, body: &[u8]) -> Response {
+    pub(crate) fn bulk(&self, request: &Request) -> Response {
+        let coding = request.head().header("Content-Encoding");
+        if coding.is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity")) {
+            // RFC 9110, 15.5.16: what would be understood is said.
+            let text = "The body may not be compressed.\n";
+            return Response::text(Status::UNSUPPORTED_MEDIA_TYPE, text)
+                .header("Accept-Encoding", "identity");
+        }
+        let body = request.body();
         let hash_parts = match parse(body, self.store().store_dir(), COUNT_MAX) {
             Ok(hash_parts) => hash_parts,
             Err(error) => {
@@ -54,9 +65,21 @@ impl Cache {
                 return Response::text(status, format!("{error}\n"));
             }
         };
-        match self.under_way.share(hash_parts.len()) {
-            Some(share) => records::respond(&self.narinfos, Wanted::Paths(hash_parts), share),
-            None => busy(),
+        self.many(Wanted::Paths(hash_parts))
+    }
+
+    /// The answer that says these, if there is room for the list.
+    pub(crate) fn many(&self, wanted: Wanted) -> Response {
+        let (share, gave_way_count) = self.under_way.share(wanted, Instant::now());
+        for _ in 0..gave_way_count {
+            self.observer.list_gave_way();
+        }
+        match share {
+            Some(share) => records::respond(&self.narinfos, share),
+            None => {
+                self.observer.lists_full();
+                busy()
+            }
         }
     }
 }

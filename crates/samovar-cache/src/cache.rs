@@ -33,9 +33,9 @@ use crate::narinfos::{Answer, Narinfos};
 use crate::observer::Observer;
 use crate::plans::Plans;
 use crate::prepared_body::{PreparedBody, may_go_inline};
-use crate::records::UnderWay;
 use crate::route::{Route, route};
 use crate::small_nars::SmallNars;
+use crate::under_way::UnderWay;
 
 /// What a cache is made of.
 #[derive(Debug)]
@@ -375,7 +375,7 @@ impl Service for Cache {
             Route::Log(path) => self.log(head, &path),
             Route::Realisation(id) => self.realisation(&id),
             Route::Closure(hash_part) => self.closure(hash_part),
-            Route::Narinfos => Ok(self.bulk(request.body())),
+            Route::Narinfos => Ok(self.bulk(request)),
             // Answered on the I/O thread, all three.
             Route::CacheInfo | Route::NoPath | Route::Unknown => {
                 Ok(Response::text(Status::NOT_FOUND, NOT_FOUND))

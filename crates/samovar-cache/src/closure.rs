@@ -17,7 +17,7 @@ use samovar_store::{Closure, StoreError};
 
 use crate::answers::{busy, no_path};
 use crate::cache::Cache;
-use crate::records::{self, Wanted};
+use crate::under_way::Wanted;
 
 /// Paths that a closure may have.
 const COUNT_MAX: usize = 1_000_000;
@@ -61,6 +61,7 @@ impl Cache {
         self.narinfos.recovered();
         if closure == Some(Closure::TooLarge) {
             let Some(_place) = self.closures.place() else {
+                self.observer.lists_full();
                 return Ok(busy());
             };
             closure = self.store().closure(hash_part, COUNT_MAX)?;
@@ -85,10 +86,7 @@ impl Cache {
                 });
             }
         }
-        Ok(match self.under_way.share(members.len()) {
-            Some(share) => records::respond(&self.narinfos, Wanted::Closure(members), share),
-            None => busy(),
-        })
+        Ok(self.many(Wanted::Closure(members)))
     }
 }
 

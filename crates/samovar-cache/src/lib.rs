@@ -46,6 +46,7 @@ mod rendered;
 mod route;
 mod small_nars;
 mod trouble;
+mod under_way;
 
 pub use cache::{Cache, Config, Local};
 pub use health::Trust;

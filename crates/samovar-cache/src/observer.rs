@@ -44,6 +44,12 @@ pub trait Observer: samovar_http::Observer + 'static {
     /// same. Said once until one is kept.
     fn not_kept(&self, error: &dyn fmt::Display);
 
+    /// An answer of many narinfos was refused, because too many paths are on their way.
+    fn lists_full(&self);
+
+    /// Such an answer, whose client reads slowly, gave way to another one.
+    fn list_gave_way(&self);
+
     /// Paths are not held against garbage collection: said once until they are again.
     /// `is_expected`: no daemon has answered yet, and nobody asked for one.
     fn hold_failed(&self, error: &dyn fmt::Display, is_expected: bool);
@@ -110,4 +116,8 @@ impl Observer for Silent {
     fn held(&self) {}
 
     fn unheld(&self, _: Unheld) {}
+
+    fn lists_full(&self) {}
+
+    fn list_gave_way(&self) {}
 }

@@ -17,12 +17,12 @@
 //! | what | value | why |
 //! | --- | --- | --- |
 //! | records made at once | 32 | what a slow reader holds in memory |
-//! | paths of all answers under way | 2,000,000 | 40 bytes each: 80 MB |
+//! | paths of all answers under way | 2,000,000 | `under_way.rs`; 40 bytes each: 80 MB |
 
 use std::fmt;
 use std::io::{self, Write};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 use samovar_http::http::Status;
 use samovar_http::{Batch, Body, Prepared, Progress, Response, Source};
@@ -30,83 +30,16 @@ use samovar_nix::HashPart;
 use samovar_store::Member;
 
 use crate::narinfos::{Answer, Narinfos};
+use crate::under_way::{GaveWay, Share};
 
 /// Records looked up at once, and kept while they are sent.
 const STEP_COUNT: usize = 32;
 
-/// Paths of all answers under way.
-const UNDER_WAY_COUNT_MAX: usize = 2_000_000;
-
 /// A text, so that what compresses texts on the way compresses it: signatures apart it is a third.
 const TYPE: &str = "text/x-nix-narinfos";
 
-/// Counts the paths of answers under way, so that readers who do not read cost a bounded amount of
-/// memory.
-#[derive(Debug, Default)]
-pub(crate) struct UnderWay {
-    count: AtomicUsize,
-}
-
-/// A part of what may be under way; given back when dropped.
-#[derive(Debug)]
-pub(crate) struct Share {
-    of: Arc<UnderWay>,
-    count: usize,
-}
-
-impl UnderWay {
-    /// A share for `count` paths, if there are not too many already.
-    pub(crate) fn share(self: &Arc<Self>, count: usize) -> Option<Share> {
-        self.count
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |current| {
-                current
-                    .checked_add(count)
-                    .filter(|sum| *sum <= UNDER_WAY_COUNT_MAX)
-            })
-            .ok()?;
-        Some(Share {
-            of: Arc::clone(self),
-            count,
-        })
-    }
-}
-
-impl Drop for Share {
-    fn drop(&mut self) {
-        self.of.count.fetch_sub(self.count, Ordering::AcqRel);
-    }
-}
-
-/// Which records are wanted, in their order.
-#[derive(Debug)]
-pub(crate) enum Wanted {
-    /// Whatever is to be said of these.
-    Paths(Vec<HashPart>),
-    /// These registrations: if one of them is no more, there is no answer.
-    Closure(Vec<Member>),
-}
-
-impl Wanted {
-    pub(crate) fn count(&self) -> usize {
-        match self {
-            Self::Paths(hash_parts) => hash_parts.len(),
-            Self::Closure(members) => members.len(),
-        }
-    }
-
-    fn at(&self, index: usize) -> Option<Member> {
-        match self {
-            Self::Paths(hash_parts) => hash_parts.get(index).map(|hash_part| Member {
-                hash_part: *hash_part,
-                registration: None,
-            }),
-            Self::Closure(members) => members.get(index).copied(),
-        }
-    }
-}
-
 /// The answer that says these records.
-pub(crate) fn respond(narinfos: &Arc<Narinfos>, wanted: Wanted, share: Share) -> Response {
+pub(crate) fn respond(narinfos: &Arc<Narinfos>, wanted: Share) -> Response {
     let records = Records {
         narinfos: Arc::clone(narinfos),
         text: format!("narinfos 1 {}\n", wanted.count()).into_bytes(),
@@ -116,8 +49,8 @@ pub(crate) fn respond(narinfos: &Arc<Narinfos>, wanted: Wanted, share: Share) ->
         made: Vec::new().into_iter(),
         said: [0; 3],
         is_ended: false,
+        is_closure: wanted.is_closure(),
         wanted,
-        _share: share,
     };
     Response::new(Status::OK, Body::Source(Box::new(records))).header("Content-Type", TYPE)
 }
@@ -125,7 +58,8 @@ pub(crate) fn respond(narinfos: &Arc<Narinfos>, wanted: Wanted, share: Share) ->
 /// Records on their way.
 struct Records {
     narinfos: Arc<Narinfos>,
-    wanted: Wanted,
+    wanted: Share,
+    is_closure: bool,
     /// The first that is not made.
     next: usize,
     made: std::vec::IntoIter<(HashPart, Answer)>,
@@ -136,7 +70,6 @@ struct Records {
     /// How many were found, absent, and failed.
     said: [u64; 3],
     is_ended: bool,
-    _share: Share,
 }
 
 impl Records {
@@ -195,21 +128,23 @@ impl Records {
 
     /// Makes the next few records.
     fn make(&mut self) -> io::Result<()> {
-        let members: Vec<Member> = (self.next..self.next + STEP_COUNT)
-            .map_while(|index| self.wanted.at(index))
-            .collect();
+        let members = self.wanted.some(self.next, STEP_COUNT, Instant::now());
+        let members = members.map_err(|GaveWay| {
+            // Said and counted when it happened; to the reader it is a broken connection.
+            io::Error::from(io::ErrorKind::ConnectionAborted)
+        })?;
         if members.is_empty() {
             return Ok(());
         }
         let hash_parts: Vec<HashPart> = members.iter().map(|member| member.hash_part).collect();
         // What a path needs is held with it.
-        let holds = matches!(self.wanted, Wanted::Paths(_));
+        let holds = !self.is_closure;
         let answers = self
             .narinfos
             .many(&hash_parts, holds)
             .inspect_err(|error| self.narinfos.note(*error))
             .map_err(io::Error::other)?;
-        if matches!(self.wanted, Wanted::Closure(_))
+        if self.is_closure
             && !members
                 .iter()
                 .zip(&answers)
@@ -259,24 +194,5 @@ impl fmt::Debug for Records {
             .field("count", &self.wanted.count())
             .field("next", &self.next)
             .finish_non_exhaustive()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_under_way_is_bounded() {
-        let under_way = Arc::new(UnderWay::default());
-        let most = under_way.share(UNDER_WAY_COUNT_MAX - 1).unwrap();
-        assert!(under_way.share(2).is_none());
-        let last = under_way.share(1).unwrap();
-        assert!(under_way.share(1).is_none());
-        assert!(under_way.share(usize::MAX).is_none());
-        drop(most);
-        assert!(under_way.share(1).is_some());
-        drop(last);
-        assert!(under_way.share(UNDER_WAY_COUNT_MAX).is_some());
     }
 }

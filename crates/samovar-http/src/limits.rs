@@ -9,10 +9,16 @@ use crate::proto::head::HeadLimits;
 pub struct Limits {
     /// Bounds of a request head; past them 414 or 431.
     pub head: HeadLimits,
-    /// Connections at once, over all I/O threads; past it a new one gets 503. Default: 16384,
+    /// Connections at once, over all I/O threads; past it one that waits for its peer is closed for
+    /// the new one, or that gets 503. Default: 16384,
     /// but never more than the descriptors the process may have, less a reserve of 256, and not
     /// more than half of them if they are fewer than 4096: bodies hold files open.
     pub connections_max: usize,
+    /// How long a connection has to be at rest before it may be closed for a new one; five times as
+    /// long in the middle of a request or an answer of which too little moves, and not at all where
+    /// an address has more than half of all. At the limit of connections only. Default: 1 s;
+    /// [`Duration::MAX`]: never.
+    pub rest_time_min: Duration,
     /// Requests waiting for a worker; past it 503. Default: 4096.
     pub queue_len_max: usize,
     /// Handlers that may wait for their peer in the middle of a body without counting as workers;
@@ -83,6 +89,7 @@ impl Default for Limits {
         Self {
             head: HeadLimits::default(),
             connections_max: 16_384,
+            rest_time_min: Duration::from_secs(1),
             queue_len_max: 4096,
             waiting_handlers_max: 512,
             handshake_time: Duration::from_secs(10),

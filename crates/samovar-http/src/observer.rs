@@ -74,6 +74,8 @@ pub enum Incident<'a> {
     BodyFailed {
         /// The cause.
         error: &'a std::io::Error,
+        /// Whether a part of the answer had left, so that it was cut off.
+        is_cut_off: bool,
     },
     /// A peer broke the protocol or a limit.
     Refused {
@@ -115,6 +117,11 @@ pub enum Incident<'a> {
         /// What it did.
         abuse: crate::h2::Abuse,
     },
+    /// The limit of connections is reached; one that waited for its peer was closed for a new one.
+    GaveWay {
+        /// Whose it was.
+        peer: Peer,
+    },
     /// The limit of connections is reached; a new one was answered 503.
     ConnectionsFull,
     /// The queue to the workers is full; a request was answered 503.
@@ -131,7 +138,11 @@ impl fmt::Display for Incident<'_> {
         match self {
             Self::HandlerPanicked { head } => write!(f, "handler panicked on {head:?}"),
             Self::HandlerFailed { head, error } => write!(f, "{head:?} failed: {error}"),
-            Self::BodyFailed { error } => write!(f, "response cut off: {error}"),
+            Self::BodyFailed {
+                error,
+                is_cut_off: true,
+            } => write!(f, "response cut off: {error}"),
+            Self::BodyFailed { error, .. } => write!(f, "503 in place of a response: {error}"),
             Self::Refused { peer, refusal } => write!(f, "refused request of {peer}: {refusal}"),
             Self::TooSlow { peer } => write!(f, "{peer} is too slow, connection closed"),
             Self::HandshakeFailed { peer, error } => {
@@ -145,6 +156,12 @@ impl fmt::Display for Incident<'_> {
             }
             #[cfg(feature = "http2")]
             Self::Abused { peer, abuse } => write!(f, "closed connection of {peer}: {abuse}"),
+            Self::GaveWay { peer } => {
+                write!(
+                    f,
+                    "connection limit reached, closed one of {peer} that did nothing"
+                )
+            }
             Self::ConnectionsFull => f.write_str("connection limit reached"),
             Self::WorkersFull => f.write_str("worker queue full"),
             Self::AcceptFailed { error } => write!(f, "cannot accept connections: {error}"),

@@ -255,7 +255,7 @@ fn failures_cost_a_stream_and_no_more() {
     let told = server.service().told.lock().unwrap().join("\n");
     assert!(told.contains("handler panicked on GET /panic"), "{told}");
     assert!(
-        told.contains("response cut off: failed on purpose"),
+        told.contains("503 in place of a response: failed on purpose"),
         "{told}"
     );
 }

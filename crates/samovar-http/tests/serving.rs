@@ -432,6 +432,7 @@ fn a_full_queue_answers_503() {
 fn connections_at_the_limit_and_past_it() {
     let limits = Limits {
         connections_max: 3,
+        rest_time_min: Duration::MAX,
         ..Limits::default()
     };
     let (server, addr) = serve(Routes::new(), |builder| builder.limits(limits));

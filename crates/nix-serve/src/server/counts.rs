@@ -38,12 +38,18 @@ pub(super) enum Count {
     TooSlow,
     /// A TLS handshake failed.
     HandshakeFailed,
-    /// A new connection found the limit of connections reached.
+    /// A connection that waited for its client was closed for a new one, at the limit of them.
+    GaveWay,
+    /// A new connection found that limit reached, and none that could be closed.
     ConnectionsFull,
     /// A request found the queue to the workers full.
     WorkersFull,
     /// No connection could be accepted, for want of descriptors or memory.
     AcceptFailed,
+    /// An answer of many narinfos was refused, because too many paths were on their way.
+    ListsFull,
+    /// Such an answer gave way to another one, because its client read slowly.
+    ListGaveWay,
     /// A handler panicked.
     Panicked,
     /// Anything else that the engine reports.
@@ -51,7 +57,7 @@ pub(super) enum Count {
 }
 
 impl Count {
-    const ALL: [(Self, &'static str); 21] = [
+    const ALL: [(Self, &'static str); 24] = [
         (Self::CollectedUnderWay, "collected_under_way"),
         (Self::AnnouncedUnheld, "announced_unheld"),
         (Self::SentUnheld, "sent_unheld"),
@@ -68,9 +74,12 @@ impl Count {
         (Self::Refused, "refused"),
         (Self::TooSlow, "too_slow"),
         (Self::HandshakeFailed, "handshake_failed"),
+        (Self::GaveWay, "gave_way"),
         (Self::ConnectionsFull, "connections_full"),
         (Self::WorkersFull, "workers_full"),
         (Self::AcceptFailed, "accept_failed"),
+        (Self::ListsFull, "lists_full"),
+        (Self::ListGaveWay, "list_gave_way"),
         (Self::Panicked, "panicked"),
         (Self::Other, "other"),
     ];

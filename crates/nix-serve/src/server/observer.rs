@@ -79,14 +79,18 @@ impl Logs {
     }
 
     fn client(&self, head: Head<'_>) -> Option<IpAddr> {
-        let peer = match head.peer() {
-            Peer::Tcp(address) => Some(address.ip().to_canonical()),
-            Peer::Unix => None,
-        };
+        let peer = address(head.peer());
         match self.client_address {
             ClientAddress::Peer => peer,
             ClientAddress::Forwarded => forwarded(head).or(peer),
         }
+    }
+}
+
+fn address(peer: Peer) -> Option<IpAddr> {
+    match peer {
+        Peer::Tcp(address) => Some(address.ip().to_canonical()),
+        Peer::Unix => None,
     }
 }
 
@@ -134,11 +138,25 @@ impl samovar_http::Observer for Logs {
             Incident::Refused { .. } | Incident::Abused { .. } => Count::Refused,
             Incident::TooSlow { .. } => Count::TooSlow,
             Incident::HandshakeFailed { .. } => Count::HandshakeFailed,
+            Incident::GaveWay { .. } => Count::GaveWay,
             Incident::ConnectionsFull => Count::ConnectionsFull,
             Incident::WorkersFull => Count::WorkersFull,
             Incident::AcceptFailed { .. } => Count::AcceptFailed,
             _ => Count::Other,
         });
+        if let (Incident::Refused { peer, refusal }, Some(access)) = (incident, &self.access) {
+            // What was not understood is not repeated.
+            access.record(&Entry {
+                client: address(*peer),
+                user: None,
+                time: SystemTime::now(),
+                request: None,
+                status: refusal.status().code(),
+                body_len: None,
+                referer: None,
+                user_agent: None,
+            });
+        }
         match incident {
             Incident::HandlerPanicked { .. } => self.errors.error(incident),
             // Peers can cause these at will; they are for whoever looks for a fault.
@@ -252,5 +270,17 @@ impl Observer for Logs {
             Unheld::Narinfo => Count::AnnouncedUnheld,
             Unheld::Nar => Count::SentUnheld,
         });
+    }
+
+    fn lists_full(&self) {
+        self.counts.add(Count::ListsFull);
+        let message = "too many narinfos are asked for at once: 503 for one who asks for many";
+        self.say(&self.limits, Level::Warning, message);
+    }
+
+    fn list_gave_way(&self) {
+        self.counts.add(Count::ListGaveWay);
+        let message = "an answer of many narinfos gave way: its client reads too slowly";
+        self.say(&self.limits, Level::Warning, message);
     }
 }

@@ -7,13 +7,14 @@
 )]
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::support::{PATIENCE, eventually};
+use crate::support::{PATIENCE, eventually, nix_serve};
 
 /// Lets this process have as many descriptors as the system gives it; returns how many.
 pub fn raise_descriptors() -> u64 {
@@ -67,6 +68,44 @@ pub fn connect(addr: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(addr).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream
+}
+
+/// A connection from another address of the loopback.
+///
+/// # Errors
+///
+/// Those of `connect`.
+pub fn connect_from(from: [u8; 4], addr: SocketAddr) -> io::Result<TcpStream> {
+    use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None)?;
+    bind(&socket, &SocketAddr::from((from, 0)))?;
+    connect(&socket, &addr)?;
+    let stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(PATIENCE))?;
+    Ok(stream)
+}
+
+/// The server, with so many descriptors at most.
+pub fn with_descriptors(count: u64) -> Command {
+    let mut command = Command::new("prlimit");
+    command.arg(format!("--nofile={count}:{count}"));
+    let server = nix_serve();
+    command.arg(server.get_program());
+    for (name, _) in server.get_envs() {
+        command.env_remove(name);
+    }
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+/// The slowest but one in a hundred.
+#[track_caller]
+pub fn percentile_99(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times[times.len() * 99 / 100]
 }
 
 /// Asks for something and reads nothing.

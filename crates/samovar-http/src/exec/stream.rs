@@ -10,7 +10,7 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 
-use super::worker::{is_peers_doing, panicked, produce};
+use super::worker::{panicked, produce, report_failure};
 use crate::body::{Outflow, Piece, Progress};
 use crate::channel::Producer;
 #[cfg(feature = "compression")]
@@ -19,7 +19,6 @@ use crate::h2::ResponseHead;
 use crate::http::{Status, Version};
 use crate::io::stream::{Asked, Place, Rest, StreamAnswer, StreamJob, StreamNews, StreamWork};
 use crate::later::Later;
-use crate::observer::Incident;
 use crate::proto::encode::{self, Delimiter};
 use crate::request::{Link, Request};
 use crate::response::{Body, Response};
@@ -42,7 +41,7 @@ pub(crate) fn work<S: Service>(shared: &Shared<S>, job: StreamJob) {
             let news = match pull(shared, place, outflow) {
                 Ok((bytes, rest)) => StreamNews::Piece(bytes, rest),
                 Err(error) => {
-                    report_failure(shared, &error);
+                    report_failure(shared, &error, true);
                     StreamNews::BodyFailed
                 }
             };
@@ -157,7 +156,7 @@ fn render<S: Service>(
             match pull(shared, place, outflow) {
                 Ok(first) => first,
                 Err(error) => {
-                    report_failure(shared, &error);
+                    report_failure(shared, &error, false);
                     return unavailable();
                 }
             }
@@ -216,11 +215,4 @@ fn pull<S: Service>(
         Ok((bytes, rest))
     }));
     pulled.unwrap_or_else(|_panic| Err(io::Error::other("body source panicked")))
-}
-
-fn report_failure<S: Service>(shared: &Shared<S>, error: &io::Error) {
-    if !is_peers_doing(error) {
-        let incident = Incident::BodyFailed { error };
-        shared.service.observer().incident(&incident);
-    }
 }

@@ -349,13 +349,9 @@ fn pump<S: Service>(shared: &Shared<S>, mut conn: Box<Conn>) {
             return shared.queue.wake();
         }
         Err(error) => {
-            if !is_peers_doing(&error) {
-                shared
-                    .service
-                    .observer()
-                    .incident(&Incident::BodyFailed { error: &error });
-            }
-            if answer_failure(&mut conn) {
+            let is_cut_off = !answer_failure(&mut conn);
+            report_failure(shared, &error, is_cut_off);
+            if !is_cut_off {
                 // There is no transfer any more, so this does not come back here.
                 return pump(shared, conn);
             }
@@ -381,6 +377,18 @@ pub(crate) fn cut_off<S: Service>(shared: &Shared<S>, mut conn: Box<Conn>) {
     shared.connection_count.fetch_sub(1, Ordering::Relaxed);
     conn.reset_on_close();
     drop(fail(shared, &mut conn));
+}
+
+/// Tells the service that a body failed.
+pub(super) fn report_failure<S: Service>(
+    shared: &Shared<S>,
+    error: &std::io::Error,
+    is_cut_off: bool,
+) {
+    if !is_peers_doing(error) {
+        let observer = shared.service.observer();
+        observer.incident(&Incident::BodyFailed { error, is_cut_off });
+    }
 }
 
 /// A peer that goes away in mid-answer is its own business.

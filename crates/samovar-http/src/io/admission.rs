@@ -92,7 +92,8 @@ impl<S: Service> IoThread<S> {
     ) {
         let max = self.shared.limits.connections_max;
         let count = self.shared.connection_count.fetch_add(1, Ordering::Relaxed);
-        if count >= max.saturating_add(REFUSED_MAX) {
+        let is_full = count >= max && !self.make_room();
+        if is_full && count >= max.saturating_add(REFUSED_MAX) {
             self.shared.connection_count.fetch_sub(1, Ordering::Relaxed);
             return self
                 .shared
@@ -104,10 +105,10 @@ impl<S: Service> IoThread<S> {
         let mut conn = Box::new(Conn::new(transport, peer, self.home, key, self.now));
         prepare(&mut conn);
         let added = self.poll.add_connection(&conn.transport, key.to_bits());
-        if added.is_err() || count >= max && conn.is_shaking() {
+        if added.is_err() || is_full && conn.is_shaking() {
             // Where a handshake would come first, the reason costs more than the refusal.
             self.close(conn);
-        } else if count >= max {
+        } else if is_full {
             self.guarded(Some(key), |thread| thread.turn_away(conn));
         } else {
             self.slab.put(key, Link::Http1(conn));
@@ -140,6 +141,12 @@ impl<S: Service> IoThread<S> {
             .service
             .observer()
             .incident(&Incident::ConnectionsFull);
+        // Nobody can go here. With other threads it may be otherwise.
+        for (home, inbox) in self.shared.inboxes.iter().enumerate() {
+            if home != self.home {
+                drop(inbox.push(Message::MakeRoom));
+            }
+        }
         conn.proto.close_after();
         conn.needs_linger = true;
         answer::overload(&mut conn.output, false, &self.date);
@@ -226,7 +233,7 @@ impl<S: Service> IoThread<S> {
                 // Its stream went with its connection.
                 #[cfg(feature = "http2")]
                 Message::Stream(..) => {}
-                Message::Wake(..) | Message::Drain(_) | Message::Ping(_) => {}
+                Message::Wake(..) | Message::MakeRoom | Message::Drain(_) | Message::Ping(_) => {}
             });
         }
     }

@@ -43,6 +43,8 @@ pub(crate) enum Message {
     Stream(Key, u32, super::stream::StreamNews),
     /// A connection does not come back: a panic took it.
     Lost(Key),
+    /// A new connection was turned away for want of room: make some for the next.
+    MakeRoom,
     /// Accept no more, close what is idle, be gone by then.
     Drain(Instant),
     /// Say that you are alive.
@@ -84,7 +86,9 @@ impl Mail {
             Message::Lost(key) => (*key, false),
             #[cfg(feature = "http2")]
             Message::Stream(..) => return true,
-            Message::Wake(..) | Message::Drain(_) | Message::Ping(_) => return true,
+            Message::Wake(..) | Message::MakeRoom | Message::Drain(_) | Message::Ping(_) => {
+                return true;
+            }
         };
         let missed = self.missed.iter().position(|missed| *missed == key);
         if let Some(at) = missed {

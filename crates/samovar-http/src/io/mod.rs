@@ -13,6 +13,7 @@ mod http1;
 pub(crate) mod inbox;
 mod link;
 pub(crate) mod listener;
+mod room;
 pub(crate) mod slab;
 #[cfg(feature = "http2")]
 pub(crate) mod stream;

@@ -22,6 +22,7 @@ use super::gather::Gathered;
 use super::inbox::{Message, Verdict};
 use super::link::Link;
 use super::listener::Socket;
+use super::room::Room;
 use super::slab::{Key, Slab};
 use super::sys::{self, Edges, Poll};
 use crate::exec::Job;
@@ -87,6 +88,7 @@ pub(crate) struct IoThread<S: Service> {
     pub(super) swept: Instant,
     pub(super) date: Date,
     pub(super) reserve: Reserve,
+    pub(super) room: Room,
     /// Workers have something new to do and were not woken yet.
     pub(super) has_given: bool,
     pub(super) drain_by: Option<Instant>,
@@ -128,6 +130,7 @@ impl<S: Service> IoThread<S> {
             swept: now,
             date: Date::default(),
             reserve: Reserve::new()?,
+            room: Room::default(),
             has_given: false,
             drain_by: None,
             drain_since: None,
@@ -221,7 +224,7 @@ impl<S: Service> IoThread<S> {
 
     // Events.
 
-    fn receive(&mut self, messages: &mut Vec<Message>) {
+    pub(super) fn receive(&mut self, messages: &mut Vec<Message>) {
         self.shared.inboxes[self.home].drain(messages);
         self.take(messages);
     }
@@ -245,6 +248,9 @@ impl<S: Service> IoThread<S> {
                     );
                 }
                 Message::Lost(key) => self.forget(key),
+                Message::MakeRoom => {
+                    self.make_room();
+                }
                 Message::Drain(deadline) => {
                     self.guarded(None, |thread| thread.start_drain(deadline));
                 }

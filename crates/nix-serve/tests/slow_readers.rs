@@ -1,0 +1,166 @@
+//! Clients who read slowly cost a bounded amount of memory, and keep nobody else out.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "support/burden.rs"]
+mod burden;
+mod support;
+mod support_process;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+
+use burden::{ask, connect, resident_len, slow_readers, wait_for_all};
+use support::{
+    OwnStore, ServerProcess, eventually, hash_part, local, nix_serve, sample, sample_root,
+};
+use support_process::Connection;
+
+const MIB: u64 = 1 << 20;
+
+/// A store in memory, whose one path has `count` files with names of `name_len` bytes.
+fn wide_store(count: usize, name_len: usize) -> (OwnStore, String) {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let store = OwnStore { dir };
+    store.run("nix-store", &["--init"]);
+    let path = "/nix/store/00000000000000000000000000000000-wide".to_owned();
+    fill(&store.real(&path), count, name_len);
+    store.register(&path);
+    (store, path)
+}
+
+fn fill(directory: &Path, count: usize, name_len: usize) {
+    std::fs::create_dir_all(directory).unwrap();
+    let first = directory.join("0");
+    std::fs::write(&first, "").unwrap();
+    for number in 0..count {
+        let name = format!("{number:0name_len$}");
+        std::fs::hard_link(&first, directory.join(name)).unwrap();
+    }
+}
+
+/// The directories that slow readers of NARs and listings are in: 64 MiB in sum, however many
+/// readers there are, and every one of them goes on.
+#[test]
+fn large_directories_take_bounded_memory() {
+    const READERS: u64 = 48;
+    // 5 MB of names for each reader.
+    let (store, path) = wide_store(20_000, 250);
+    let server = ServerProcess::of_store(store.root());
+    let pid = server.child.id();
+    let nar = format!("/nar/{}.nar", hash_part(&path));
+    let expected = server.get(&nar);
+    assert!(expected.is_complete);
+    let before = resident_len(pid);
+    let readers = slow_readers(server.addr, usize::try_from(READERS).unwrap(), &nar);
+    let held = resident_len(pid).saturating_sub(before);
+    println!(
+        "{READERS} slow readers of 20,000 entries: {} KiB",
+        held / 1024
+    );
+    // And for each a part of the directory, buffers, and what the allocator does not give back.
+    let bound = 64 * MIB + READERS * MIB + 16 * MIB;
+    assert!(held <= bound, "{held} bytes, {bound} expected at most");
+    // Who comes now reads the directory in parts.
+    let answer = server.get(&nar);
+    assert!(answer.is_complete && answer.body == expected.body);
+    drop(readers);
+}
+
+fn post(addr: SocketAddr, list: &[u8]) -> u16 {
+    let mut connection = Connection::tcp(addr);
+    let len = list.len();
+    connection.ask("POST", "/narinfos", &[&format!("Content-Length: {len}")]);
+    connection.send(list);
+    connection.reply(true).status
+}
+
+/// Reads what there is left; whether it ends in the middle.
+fn is_cut_off(mut stream: TcpStream) -> bool {
+    let mut answer = Vec::new();
+    let outcome = stream.read_to_end(&mut answer);
+    assert!(answer.starts_with(b"HTTP/1.1 200 "));
+    if let Err(error) = &outcome {
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    }
+    outcome.is_err() || !answer.ends_with(b"\r\n0\r\n\r\n")
+}
+
+/// Twenty who ask for 100,000 paths each and do not read take all the room there is for lists. They
+/// give way to those who read.
+#[test]
+fn who_asks_for_many_narinfos_and_does_not_read_gives_way() {
+    let mut server = ServerProcess::start(nix_serve().args([
+        "--store",
+        &local(&sample_root()),
+        "--workers",
+        "4",
+    ]));
+    let list = format!("{}\n", hash_part(&sample("tree"))).repeat(100_000);
+    let ask_twenty = || {
+        let readers: Vec<TcpStream> = (0..20)
+            .map(|_| {
+                let mut stream = connect(server.addr);
+                ask(&mut stream, "POST", "/narinfos", list.as_bytes());
+                stream
+            })
+            .collect();
+        wait_for_all(&readers);
+        readers
+    };
+    let first = ask_twenty();
+    // There is no room now, and soon there is: 503 until the first has not moved for five seconds.
+    let hundred = &list.as_bytes()[..3300];
+    eventually("somebody gives way", || {
+        let status = post(server.addr, hundred);
+        assert!(matches!(status, 200 | 503), "{status}");
+        status == 200
+    });
+    let second = ask_twenty();
+    // Who has given way is cut off, and not told that this was all.
+    for stream in first {
+        assert!(is_cut_off(stream));
+    }
+    drop(second);
+    server.signal("USR1");
+    let counts = server.wait_for_line("counted since the start");
+    let counted = |name: &str| counts.contains(&format!(" {name}="));
+    assert!(
+        counted("list_gave_way") && counted("lists_full"),
+        "{counts}"
+    );
+    assert!(!server.log.iter().any(|line| line.contains("cut off")));
+}
+
+/// What is compressed is not a list with a strange first line.
+#[test]
+fn a_compressed_list_is_refused_as_such() {
+    let server = ServerProcess::of_store(&sample_root());
+    for (coding, status) in [("gzip", 415), ("identity", 200), ("Identity", 200)] {
+        let fields = [&*format!("Content-Encoding: {coding}"), "Content-Length: 0"];
+        let answer = server.request("POST", "/narinfos", &fields);
+        assert_eq!(answer.status, status, "{coding}");
+        if status == 415 {
+            assert_eq!(answer.header("accept-encoding"), Some("identity"));
+        }
+    }
+}
+
+/// A connection that was never understood has its line, too.
+#[test]
+fn refused_requests_stand_in_the_access_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("access");
+    let mut command = nix_serve();
+    command.args(["--store", &local(&sample_root()), "--access-log"]);
+    let server = ServerProcess::start(command.arg(&log));
+    let mut stream = connect(server.addr);
+    stream
+        .write_all(b"GET / HTTP/1.1\r\nHo st: a\r\n\r\n")
+        .unwrap();
+    eventually("a line", || {
+        let text = std::fs::read_to_string(&log).unwrap();
+        text.starts_with("127.0.0.1 - - [") && text.ends_with("\"-\" 400 - \"-\" \"-\"\n")
+    });
+}
