@@ -125,11 +125,7 @@ fn who_asks_for_many_narinfos_and_does_not_read_gives_way() {
     drop(second);
     server.signal("USR1");
     let counts = server.wait_for_line("counted since the start");
-    let counted = |name: &str| counts.contains(&format!(" {name}="));
-    assert!(
-        counted("list_gave_way") && counted("lists_full"),
-        "{counts}"
-    );
+    assert!(counts.contains("list_gave_way="), "{counts}");
     assert!(!server.log.iter().any(|line| line.contains("cut off")));
 }
 

@@ -1,0 +1,140 @@
+//! Whoever opens all the connections there may be keeps nobody out: neither by saying nothing, nor
+//! by resting, nor by beginning requests that never end, nor by knocking without end.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and says what it measured"
+)]
+
+#[path = "support/burden.rs"]
+mod burden;
+mod support;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use burden::{connect_from, cpu_time, descriptor_count, has_news, percentile_99, with_descriptors};
+use support::{ServerProcess, eventually, hash_part, local, sample, sample_root};
+
+/// Descriptors of the server, half of which are for connections.
+const DESCRIPTORS: u64 = 1024;
+const CONNECTIONS: usize = 512;
+/// Where the floods come from. Good clients are at another address.
+const ATTACKER: [u8; 4] = [127, 0, 0, 66];
+const GOOD: [u8; 4] = [127, 0, 0, 7];
+const ASKED: usize = 100;
+/// Good clients may take so many times what they take alone, and this in addition: the machine has
+/// other things to do.
+const FACTOR: u32 = 10;
+const SLACK: Duration = Duration::from_millis(100);
+
+fn start() -> ServerProcess {
+    let store = local(&sample_root());
+    ServerProcess::start(with_descriptors(DESCRIPTORS).args(["--store", &store]))
+}
+
+/// Connects, asks, and says how the answer begins.
+fn ask(addr: SocketAddr, path: &str) -> std::io::Result<String> {
+    let mut stream = connect_from(GOOD, addr)?;
+    let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes())?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    answer.truncate(12);
+    Ok(answer)
+}
+
+/// How long each of many took who connected and asked, all of whom have to be answered.
+#[track_caller]
+fn good_clients(addr: SocketAddr) -> Duration {
+    let path = format!("/{}.narinfo", hash_part(&sample("tree")));
+    let times = (0..ASKED).map(|_| {
+        let start = Instant::now();
+        assert_eq!(ask(addr, &path).unwrap(), "HTTP/1.1 200");
+        start.elapsed()
+    });
+    percentile_99(times.collect())
+}
+
+#[track_caller]
+fn attack(what: &str, server: &ServerProcess, open: impl Fn() -> TcpStream) {
+    let (addr, pid) = (server.addr, server.child.id());
+    let alone = good_clients(addr);
+    let before = descriptor_count(pid);
+    let held: Vec<TcpStream> = (0..CONNECTIONS).map(|_| open()).collect();
+    let beside = good_clients(addr);
+    println!("{what}: p99 {alone:?} alone, {beside:?} beside");
+    assert!(beside <= alone * FACTOR + SLACK, "{beside:?} {what}");
+    // They made room, and no more than was needed.
+    let closed = held.iter().filter(|stream| has_news(stream)).count();
+    assert!(
+        (1..=2 * ASKED).contains(&closed),
+        "{closed} were closed, {what}"
+    );
+    drop(held);
+    eventually("nothing is left of it", || descriptor_count(pid) <= before);
+}
+
+#[test]
+fn whoever_holds_all_connections_keeps_nobody_out() {
+    let mut server = start();
+    let addr = server.addr;
+    attack("silent", &server, || connect_from(ATTACKER, addr).unwrap());
+    attack("half a head", &server, || {
+        let mut stream = connect_from(ATTACKER, addr).unwrap();
+        stream.write_all(b"GET / HTTP/1.1\r\nHost").unwrap();
+        stream
+    });
+    attack("at rest", &server, || {
+        let mut stream = connect_from(ATTACKER, addr).unwrap();
+        stream
+            .write_all(b"GET /nix-cache-info HTTP/1.1\r\nHost: a\r\n\r\n")
+            .unwrap();
+        assert_ne!(stream.read(&mut [0; 4096]).unwrap(), 0);
+        stream
+    });
+    server.signal("USR1");
+    let counts = server.wait_for_line("counted since the start");
+    assert!(counts.contains(" gave_way="), "{counts}");
+}
+
+/// Connections that are opened and closed, or reset, as fast as that goes.
+#[test]
+fn knocking_without_end_keeps_nobody_out() {
+    let server = start();
+    let (addr, pid) = (server.addr, server.child.id());
+    let alone = good_clients(addr);
+    let before = descriptor_count(pid);
+    let (is_over, knocked) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let (beside, cpu) = std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut held = Vec::new();
+                while !is_over.load(Ordering::Relaxed) {
+                    // Each stays for a while, so that there are always as many as may be.
+                    held.extend(connect_from(ATTACKER, addr));
+                    if held.len() > CONNECTIONS {
+                        held.clear();
+                    }
+                    knocked.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        eventually("the flood is there", || {
+            knocked.load(Ordering::Relaxed) > 2 * CONNECTIONS
+        });
+        let (cpu, counted) = (cpu_time(pid), knocked.load(Ordering::Relaxed));
+        let beside = good_clients(addr);
+        let counted = knocked.load(Ordering::Relaxed) - counted;
+        let cpu = (cpu_time(pid) - cpu) / u32::try_from(counted.max(1)).unwrap();
+        is_over.store(true, Ordering::Relaxed);
+        (beside, cpu)
+    });
+    println!("knocking: p99 {alone:?} alone, {beside:?} beside; {cpu:?} of CPU each");
+    // Where the flood and the server share the cores, a second is a turn of the scheduler away.
+    assert!(beside <= alone * FACTOR + 10 * SLACK, "{beside:?}");
+    eventually("nothing is left of it", || descriptor_count(pid) <= before);
+}
