@@ -105,6 +105,7 @@ pub(crate) fn run(
             (12, 4),
             (10, 5),
             (15, 6),
+            (12, 7),
         ]) {
             0 => {
                 world.note("HUP");
@@ -134,6 +135,7 @@ pub(crate) fn run(
                 world.count("KILL");
                 starts_well(world)?;
             }
+            6 => server.upgrade(world)?,
             _ => halt(world, server, random.between(20, 500))?,
         }
     }

@@ -46,6 +46,7 @@ pub(crate) fn check_all(world: &World, server: &Shared, stock: &Stock) -> Result
             "something is left: {found:?}, and a fresh server holds {expected:?}"
         ));
     }
+    held.wait_for_those_before()?;
     held.signal(Signal::TERM)?;
     held.wait()?;
     let log = fs::read_to_string(server.setup.log())?;

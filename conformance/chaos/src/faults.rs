@@ -217,9 +217,9 @@ pub(crate) fn run_limits(world: &World, server: &Arc<Shared>) -> Result<()> {
 fn few_descriptors(world: &World, server: &Shared, spare: u64, time: u64) -> Result<()> {
     // Nobody replaces the server meanwhile.
     let held = lock(&server.server);
-    let pid = held.pid()?;
+    let pid = held.pid();
     let before = getrlimit(Resource::Nofile);
-    let used = holdings(u32::try_from(pid.as_raw_pid())?)?.descriptors as u64;
+    let used = holdings(pid)?.descriptors as u64;
     let limit = |current| Rlimit {
         current,
         maximum: before.maximum,

@@ -200,6 +200,8 @@ impl Scene {
 
 /// Whether nothing was found.
 fn run(arguments: &Arguments) -> Result<bool> {
+    // A server that has taken over from another becomes ours when that ends.
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     let scene = Scene::make(arguments)?;
     let world = &scene.world;
     world.begin_acting();

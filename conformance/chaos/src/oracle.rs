@@ -63,8 +63,10 @@ fn judge(world: &World, ask: &Ask, outcome: &Outcome) -> Judgement {
     let (from, until) = (outcome.sent, outcome.end_at);
     let had = |causes: &[Cause]| world.had(causes, from, until);
     if let End::Silent(how) = &outcome.end {
+        // RFC 9112, 9.3.1: a request may cross the end of its connection. A new connection may not.
+        let was_idle = had(&[Cause::Upgrading]) && outcome.via != "connect";
         return need(
-            had(&GONE) || had(&[Cause::FewDescriptors]),
+            had(&GONE) || had(&[Cause::FewDescriptors]) || was_idle,
             &format!("no answer without a cause: {how}"),
         );
     }

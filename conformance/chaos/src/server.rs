@@ -3,14 +3,16 @@
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 use crate::world::{Cause, World, lock};
 
@@ -19,8 +21,11 @@ const START_TIME: Duration = Duration::from_secs(40);
 /// TERM lets answers go on for ten seconds; two for the rest.
 const STOP_TIME: Duration = Duration::from_secs(14);
 
+/// How long one that has been taken over from may have readers, all of whom are gone by then.
+const DRAIN_TIME: Duration = Duration::from_secs(60);
+
 /// Why a server may refuse to start.
-const STARTLESS: [Cause; 2] = [Cause::Unreadable, Cause::Replaced];
+const STARTLESS: [Cause; 3] = [Cause::Unreadable, Cause::Replaced, Cause::FewDescriptors];
 
 /// Where the present server listens.
 #[derive(Debug, Clone, Copy, Default)]
@@ -45,7 +50,11 @@ pub(crate) struct Setup {
 /// A running server; killed when dropped.
 #[derive(Debug)]
 pub(crate) struct Server {
-    child: Child,
+    pid: Pid,
+    /// Whether it has ended, and its number may be another's.
+    is_over: bool,
+    /// Those from which it has taken over, and which finish their answers.
+    before: Vec<Pid>,
     lines: Receiver<String>,
     pub(crate) addresses: Addresses,
 }
@@ -119,7 +128,9 @@ impl Setup {
             }
         });
         let mut server = Server {
-            child,
+            pid: Pid::from_child(&child),
+            is_over: false,
+            before: Vec::new(),
             lines,
             addresses: Addresses::default(),
         };
@@ -146,15 +157,18 @@ impl Server {
 
     /// Waits for a line that it says after now.
     pub(crate) fn wait_for(&self, part: &str) -> Result<()> {
+        self.wait_for_one_of(&[part]).map(drop)
+    }
+
+    /// Waits for a line with one of these in it.
+    fn wait_for_one_of(&self, parts: &[&str]) -> Result<String> {
         let started = Instant::now();
         loop {
             let left = START_TIME.saturating_sub(started.elapsed());
             let line = self.lines.recv_timeout(left);
-            if line
-                .with_context(|| format!("no line with {part:?}"))?
-                .contains(part)
-            {
-                return Ok(());
+            let line = line.with_context(|| format!("no line with {parts:?}"))?;
+            if parts.iter().any(|part| line.contains(part)) {
+                return Ok(line);
             }
         }
     }
@@ -164,68 +178,106 @@ impl Server {
         while self.lines.try_recv().is_ok() {}
     }
 
-    pub(crate) fn pid(&self) -> Result<Pid> {
-        Pid::from_raw(i32::try_from(self.child.id())?).context("a process has a number")
+    pub(crate) fn pid(&self) -> Pid {
+        self.pid
     }
 
     pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
-        kill_process(self.pid()?, signal).context("the server is gone")
+        kill_process(self.pid, signal).context("the server is gone")
     }
 
     /// How it ended by itself, if it did.
-    pub(crate) fn ending(&mut self) -> Result<Option<ExitStatus>> {
-        Ok(self.child.try_wait()?)
+    pub(crate) fn ending(&self) -> Result<Option<ExitStatus>> {
+        ending(self.pid)
+    }
+
+    /// Waits until those from which it has taken over have finished their answers.
+    pub(crate) fn wait_for_those_before(&mut self) -> Result<()> {
+        for pid in std::mem::take(&mut self.before) {
+            wait_for_end(pid, DRAIN_TIME)?;
+        }
+        Ok(())
     }
 
     /// Waits for the end after TERM.
     pub(crate) fn wait(&mut self) -> Result<()> {
-        self.wait_for_end(STOP_TIME)
+        wait_for_end(self.pid, STOP_TIME)?;
+        self.is_over = true;
+        Ok(())
     }
 
     /// The same under something that takes its own time.
     pub(crate) fn wait_long(&mut self) -> Result<()> {
-        self.wait_for_end(10 * STOP_TIME)
+        wait_for_end(self.pid, 10 * STOP_TIME)?;
+        self.is_over = true;
+        Ok(())
     }
 
     /// CPU time that it took so far, children included.
     pub(crate) fn cpu(&self) -> Result<Duration> {
-        let text = fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
-        let (_, fields) = text.rsplit_once(") ").context("a name in parentheses")?;
-        let fields: Vec<&str> = fields.split(' ').collect();
+        let fields = stat(self.pid)?;
         let ticks = |at: usize| fields.get(at).and_then(|field| field.parse::<u64>().ok());
         // USER_HZ, which Linux promises to programs.
         let ticks = ticks(11).unwrap_or(0) + ticks(12).unwrap_or(0);
         Ok(Duration::from_millis(10 * ticks))
     }
 
-    fn wait_for_end(&mut self, time: Duration) -> Result<()> {
-        let started = Instant::now();
-        loop {
-            if let Some(status) = self.child.try_wait()? {
-                if !status.success() {
-                    bail!("the server ended with {status}");
-                }
-                return Ok(());
-            }
-            if started.elapsed() > time {
-                bail!("the server does not end {time:?} after TERM");
-            }
+    pub(crate) fn kill(&mut self) -> Result<()> {
+        self.signal(Signal::KILL)?;
+        while self.ending()?.is_none() {
             std::thread::sleep(Duration::from_millis(5));
         }
-    }
-
-    pub(crate) fn kill(&mut self) -> Result<()> {
-        self.child.kill()?;
-        self.child.wait()?;
+        self.is_over = true;
         Ok(())
     }
 
     pub(crate) fn holdings(&self) -> Result<Holdings> {
-        holdings(self.child.id())
+        holdings(self.pid)
     }
 }
 
-pub(crate) fn holdings(pid: u32) -> Result<Holdings> {
+fn wait_for_end(pid: Pid, time: Duration) -> Result<()> {
+    let started = Instant::now();
+    loop {
+        if let Some(status) = ending(pid)? {
+            if !status.success() {
+                bail!("the server ended with {status}");
+            }
+            return Ok(());
+        }
+        if started.elapsed() > time {
+            bail!("the server does not end in {time:?}");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// How a process ended, if it did. One that took over is the child of the one before as long as
+/// that lives.
+fn ending(pid: Pid) -> Result<Option<ExitStatus>> {
+    let raw = match waitpid(Some(pid), WaitOptions::NOHANG) {
+        Ok(ended) => ended.map(|(_, status)| status.as_raw()),
+        Err(Errno::CHILD) => {
+            let fields = stat(pid).context("the server is gone")?;
+            let code = fields.last().context("no exit code")?;
+            match fields.first().map(String::as_str) {
+                Some("Z") => Some(code.parse()?),
+                _ => None,
+            }
+        }
+        Err(error) => return Err(error.into()),
+    };
+    Ok(raw.map(ExitStatus::from_raw))
+}
+
+/// What the kernel says of a process, from its state on.
+fn stat(pid: Pid) -> Result<Vec<String>> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let (_, fields) = text.trim().rsplit_once(") ").context("no name")?;
+    Ok(fields.split(' ').map(str::to_owned).collect())
+}
+
+pub(crate) fn holdings(pid: Pid) -> Result<Holdings> {
     let folder = PathBuf::from(format!("/proc/{pid}"));
     let count = |name: &str| -> Result<usize> { Ok(fs::read_dir(folder.join(name))?.count()) };
     let status = fs::read_to_string(folder.join("status"))?;
@@ -242,8 +294,12 @@ pub(crate) fn holdings(pid: u32) -> Result<Holdings> {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.child.kill().ok();
-        self.child.wait().ok();
+        // Nobody else kills or waits for these.
+        let own = (!self.is_over).then_some(&self.pid);
+        for pid in self.before.iter().chain(own) {
+            kill_process(*pid, Signal::KILL).ok();
+            waitpid(Some(*pid), WaitOptions::empty()).ok();
+        }
     }
 }
 
@@ -285,7 +341,35 @@ impl Shared {
         Ok(())
     }
 
+    /// USR2: the next one takes over, and nobody is turned away; or it does not start, and this one
+    /// goes on.
+    pub(crate) fn upgrade(&self, world: &World) -> Result<()> {
+        let mut server = lock(&self.server);
+        let began = world.now();
+        world.begin(Cause::Upgrading);
+        server.skip_lines();
+        server.signal(Signal::USR2)?;
+        let line = server.wait_for_one_of(&["has taken over", "this one serves on"])?;
+        let successor = line
+            .strip_suffix(" has taken over: answers under way are finished here")
+            .and_then(|line| line.rsplit(' ').next());
+        match successor {
+            Some(pid) => {
+                let pid = Pid::from_raw(pid.parse()?).context("a process has a number")?;
+                let before = std::mem::replace(&mut server.pid, pid);
+                server.before.push(before);
+                world.count("USR2");
+            }
+            None if world.had(&STARTLESS, began, world.now()) => world.count("USR2 not started"),
+            None => bail!("no upgrade: {line}"),
+        }
+        world.end(Cause::Upgrading);
+        Ok(())
+    }
+
     fn replace(&self, server: &mut Server, world: &World) -> Result<()> {
+        // These go on with their answers.
+        let before = std::mem::take(&mut server.before);
         *server = loop {
             let began = world.now();
             match self.setup.start() {
@@ -298,6 +382,7 @@ impl Shared {
                 Err(error) => return Err(error),
             }
         };
+        server.before = before;
         *lock(&world.addresses) = server.addresses;
         Ok(())
     }

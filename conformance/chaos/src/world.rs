@@ -33,6 +33,8 @@ pub(crate) enum Cause {
     Down,
     /// It was told to end: no new connections, and after its time everything is cut.
     Stopping,
+    /// Another one takes over: connections are closed between requests.
+    Upgrading,
     /// It stands still.
     Halted,
     /// The database cannot be read.
