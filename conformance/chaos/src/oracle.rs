@@ -147,13 +147,13 @@ fn need(holds: bool, otherwise: &str) -> Judgement {
 
 /// Whether the path itself is a reason to fail: damaged, or changed meanwhile.
 fn excuses(ask: &Ask, from: Moment, until: Moment) -> bool {
-    let (What::Nar(facts, _) | What::Listing(facts)) = &ask.what else {
+    let (What::Narinfo(facts) | What::Nar(facts, _) | What::Listing(facts)) = &ask.what else {
         return false;
     };
     facts.is_damaged(from, until) || facts.change_count(from, until) > 0
 }
 
-/// Whether a path of a closure can have changed, which breaks the answer.
+/// Whether a path of a closure can have changed, or was damaged, which breaks the answer.
 fn members_changed(ask: &Ask, world: &World, from: Moment, until: Moment) -> bool {
     let What::Closure(facts) = &ask.what else {
         return false;
@@ -161,7 +161,9 @@ fn members_changed(ask: &Ask, world: &World, from: Moment, until: Moment) -> boo
     let members = members(world, facts, from, until);
     members.iter().any(|path| {
         let facts = world.facts(&path["/nix/store/".len()..][..32]);
-        facts.is_some_and(|facts| facts.change_count(from, until) > 0)
+        facts.is_some_and(|facts| {
+            facts.change_count(from, until) > 0 || facts.is_damaged(from, until)
+        })
     })
 }
 
@@ -314,7 +316,15 @@ fn listing(facts: &Facts, outcome: &Outcome, is_whole: bool) -> Judgement {
 /// A record of a mass answer.
 struct Record<'a> {
     hash_part: &'a str,
-    narinfo: Option<&'a [u8]>,
+    said: Said<'a>,
+}
+
+#[derive(PartialEq)]
+enum Said<'a> {
+    Narinfo(&'a [u8]),
+    Absent,
+    /// Whether it is damaged is being looked at.
+    Failed,
 }
 
 /// Takes a mass answer apart as docs/mass-queries.md says.
@@ -346,22 +356,30 @@ fn records(body: &[u8]) -> Result<Vec<Record<'_>>, String> {
                 rest = &rest[len..];
                 records.push(Record {
                     hash_part,
-                    narinfo: Some(narinfo),
+                    said: Said::Narinfo(narinfo),
                 });
             }
             ["absent", hash_part] => records.push(Record {
                 hash_part,
-                narinfo: None,
+                said: Said::Absent,
             }),
-            ["end", found, absent, "0"] => {
-                let of = |is_found| {
-                    let some = records.iter();
-                    let some = some.filter(|record| record.narinfo.is_some() == is_found);
+            ["failed", hash_part] => records.push(Record {
+                hash_part,
+                said: Said::Failed,
+            }),
+            ["end", found, absent, failed] => {
+                let of = |said: Said<'_>| {
+                    let some = records.iter().filter(|record| record.said == said);
                     some.count().to_string()
                 };
+                let without = (of(Said::Absent), of(Said::Failed));
                 let is_right = rest.is_empty()
                     && records.len() == count
-                    && (of(true).as_str(), of(false).as_str()) == (found, absent);
+                    && (without.0.as_str(), without.1.as_str()) == (absent, failed)
+                    && [found, absent, failed]
+                        .iter()
+                        .try_fold(0, |sum, number| Some(sum + number.parse::<usize>().ok()?))
+                        == Some(count);
                 return match is_right {
                     true => Ok(records),
                     false => Err(format!("the end line does not add up: {line}")),
@@ -383,9 +401,13 @@ fn narinfos(world: &World, asked: &[Arc<Facts>], outcome: &Outcome) -> Judgement
             record.hash_part == facts.hash_part(),
             "records in another order than asked",
         )?;
-        match record.narinfo {
-            Some(text) => narinfo(world, facts, text, outcome.sent, outcome.end_at)?,
-            None => absent(facts, outcome, false)?,
+        match record.said {
+            Said::Narinfo(text) => narinfo(world, facts, text, outcome.sent, outcome.end_at)?,
+            Said::Absent => absent(facts, outcome, false)?,
+            Said::Failed => need(
+                facts.is_damaged(outcome.sent, outcome.end_at),
+                "failed, and nothing was wrong with it",
+            )?,
         }
     }
     Ok(())
@@ -414,8 +436,11 @@ fn closure(world: &World, asked: &Facts, outcome: &Outcome) -> Judgement {
     for record in &records {
         let facts = world.facts(record.hash_part);
         let facts = facts.ok_or("a member that nobody knows")?;
-        let text = record.narinfo.ok_or("a member that is absent")?;
-        narinfo(world, &facts, text, from, until)?;
+        match record.said {
+            Said::Narinfo(text) => narinfo(world, &facts, text, from, until)?,
+            Said::Failed if facts.is_damaged(from, until) => {}
+            _ => return Err("a member that is absent".to_owned()),
+        }
         let has_all = some(&facts, from, until).any(|version| {
             let mut references = version.references.iter();
             references.all(|path| seen.contains(path) || *path == facts.store_path)
