@@ -10,6 +10,8 @@
 mod support;
 
 use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
 use support::connection::Connection;
@@ -298,4 +300,28 @@ fn a_daemon_of_another_store_is_not_believed() {
     sees(&mut server, "the daemon has another store");
     assert_eq!(server.narinfo(&path).status, 200);
     assert!(roots(&other).is_empty());
+}
+
+/// Each connection costs a daemon a process.
+#[test]
+fn a_daemon_that_hangs_up_at_once_is_not_asked_all_the_time() {
+    const COUNT: usize = 4;
+    let store = OwnStore::new();
+    let socket = NixDaemon::socket(&store);
+    fs::create_dir_all(socket.parent().unwrap()).unwrap();
+    let listener = UnixListener::bind(&socket).unwrap();
+    let mut server = serve(&store, &[]);
+    let greeting = [0x6478_696f_u64, 0x100 | 31, 0x616c_7473].map(u64::to_le_bytes);
+    let mut accepted = Vec::new();
+    while accepted.len() < COUNT {
+        let (mut stream, _) = listener.accept().unwrap();
+        accepted.push(Instant::now());
+        stream.write_all(&greeting.concat()).unwrap();
+        // All of the handshake, so that the end is a hang-up and no reset.
+        stream.read_exact(&mut [0; 32]).unwrap();
+    }
+    // A quarter of a second, a half and a whole one.
+    let time = accepted[COUNT - 1] - accepted[0];
+    assert!(time >= Duration::from_secs(1), "{time:?}");
+    sees(&mut server, "not held");
 }

@@ -25,6 +25,9 @@ const TRY_INTERVAL: Duration = Duration::from_millis(5);
 const RETRY_INTERVAL: Duration = Duration::from_millis(250);
 const RETRY_INTERVAL_MAX: Duration = Duration::from_secs(30);
 
+/// A connection that lasts for less is as good as none: a daemon may take it and then fail.
+const SETTLE_TIME: Duration = Duration::from_secs(1);
+
 /// How soon it notices that it should end while it waits for an answer.
 const STOP_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -47,6 +50,8 @@ pub(super) struct Keeper {
     present: Option<TempRoots>,
     /// That of the generation before, until the present one ends.
     previous: Option<TempRoots>,
+    /// When the present connection will have lasted; `None` once it has.
+    settles_at: Option<Instant>,
     /// When the present generation ends.
     ends_at: Instant,
     /// When to try to connect again.
@@ -65,6 +70,7 @@ impl Keeper {
             store,
             present: None,
             previous: None,
+            settles_at: None,
             ends_at: now,
             retries_at: now,
             retry_interval: RETRY_INTERVAL,
@@ -77,6 +83,9 @@ impl Keeper {
             let now = Instant::now();
             if self.present.is_none() && now >= self.retries_at {
                 self.connect();
+            }
+            if self.settles_at.is_some_and(|settles_at| now >= settles_at) {
+                self.note_success();
             }
             let queue = self.shared.table().take_queue();
             if !queue.is_empty() {
@@ -95,8 +104,8 @@ impl Keeper {
             Ok(roots) => {
                 self.present = Some(roots);
                 self.ends_at = Instant::now() + self.hold.time;
+                self.settles_at = Some(Instant::now() + SETTLE_TIME);
                 let under_way = self.shared.change(Table::begin_holding);
-                self.note_success();
                 self.add(under_way);
             }
             Err(trouble) => self.note_failure(trouble),
@@ -240,7 +249,7 @@ impl Keeper {
     /// Waits until something is wanted, due, or lost.
     fn wait(&mut self) {
         let due = match &self.present {
-            Some(_) => self.ends_at,
+            Some(_) => self.settles_at.unwrap_or(self.ends_at).min(self.ends_at),
             None => self.retries_at,
         };
         let patience = due.saturating_duration_since(Instant::now());
@@ -285,11 +294,14 @@ impl Keeper {
         }
         self.present = None;
         self.shared.change(Table::lose_present);
-        self.retry_interval = RETRY_INTERVAL;
-        self.retries_at = Instant::now();
+        match self.settles_at.take() {
+            Some(_) => self.note_failure(trouble),
+            None => self.retries_at = Instant::now(),
+        }
     }
 
     fn note_success(&mut self) {
+        self.settles_at = None;
         self.retry_interval = RETRY_INTERVAL;
         if std::mem::take(&mut self.is_reported) {
             self.shared.observer.hold_recovered();
