@@ -84,9 +84,14 @@ pub(super) fn load(directory: &Path) -> Result<Option<State>, StateError> {
 /// Puts the file in `directory` in place of the one before, whole or not at all.
 pub(super) fn save(directory: &Path, state: &State) -> io::Result<()> {
     let new = directory.join(NEW_NAME);
+    // What lies there need not be ours: nobody waits for a pipe.
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let flags = flags | OFlags::NONBLOCK;
     let file = rustix::fs::open(&new, flags, Mode::RUSR | Mode::WUSR)?;
     let mut file = File::from(file);
+    if !file.metadata()?.is_file() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
     // Another server of this directory may be at it, or may just have renamed this very file.
     flock(&file, FlockOperation::NonBlockingLockExclusive)?;
     if fs::symlink_metadata(&new)?.ino() != file.metadata()?.ino() {
@@ -248,6 +253,21 @@ mod tests {
         let mut bytes = encode(&State::default());
         bytes[16] = 2;
         assert!(matches!(decode(&bytes), Err(StateError::Version(2))));
+    }
+
+    #[test]
+    fn nobody_waits_for_a_pipe_in_its_place() {
+        let dir = tempfile::tempdir().unwrap();
+        let (kind, mode) = (rustix::fs::FileType::Fifo, Mode::RUSR | Mode::WUSR);
+        rustix::fs::mknodat(rustix::fs::CWD, dir.path().join(NEW_NAME), kind, mode, 0).unwrap();
+        save(dir.path(), &State::default()).unwrap_err();
+        let reader = fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(dir.path().join(NEW_NAME));
+        save(dir.path(), &State::default()).unwrap_err();
+        drop(reader);
+        assert!(load(dir.path()).unwrap().is_none());
     }
 
     #[test]
