@@ -370,3 +370,46 @@ fn a_directory_that_cannot_be_written_costs_a_line() {
         assert_eq!(lines.count(), 1, "{log:#?}");
     }
 }
+
+/// What it read was right when it read it.
+#[test]
+fn a_slow_download_does_not_acquit_what_others_found_damaged() {
+    let store = OwnStore::new();
+    let dir = tempfile::tempdir().unwrap();
+    let tree = dir.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    fs::write(tree.join("first"), noise(1, 10_000)).unwrap();
+    // More than sockets and buffers on the way take in.
+    fs::write(tree.join("second"), noise(2, 48 << 20)).unwrap();
+    let path = store.add(&tree);
+    let mut command = nix_serve();
+    command.args(["--store", &local(store.root()), "--nar-cache-size", "0"]);
+    let mut server = ServerProcess::start(&mut command);
+    let mut slow = Connection::open(server.addr);
+    let head = slow.begin("GET", &url(&path), &[]);
+    let (mut is_begun, mut len) = (false, 0);
+    let result = slow.body(&head, |piece| {
+        len += piece.len() as u64;
+        if std::mem::replace(&mut is_begun, true) {
+            return;
+        }
+        let first = store.real(&path).join("first");
+        let mut contents = fs::read(&first).unwrap();
+        contents[0] ^= 1;
+        fs::set_permissions(&first, fs::Permissions::from_mode(0o644)).unwrap();
+        fs::write(&first, contents).unwrap();
+        breaks(&server, &path);
+        eventually("it is known to be damaged", || {
+            server.narinfo(&path).status == 404
+        });
+    });
+    assert!(result.is_ok() && len == announced(&head), "{result:?}");
+    // Looked at once more, and found as it was.
+    eventually("the second look is over", || {
+        let status = server.narinfo(&path).status;
+        assert!(matches!(status, 404 | 503), "{status}");
+        status == 404
+    });
+    is_kept_out(&server, &path);
+    assert!(server.is_alive());
+}

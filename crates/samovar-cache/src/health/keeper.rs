@@ -234,7 +234,7 @@ impl<'a> Keeper<'a> {
             (info, found, before.filter(|_| before == after))
         });
         match verdict {
-            Some((info, Ok(Verdict::Right(root)), _)) => health.note_right(&info, root.as_ref()),
+            Some((info, Ok(Verdict::Right(root)), _)) => health.acquit(&info, root.as_ref()),
             Some((info, Ok(Verdict::Damaged(damage)), Some(files))) => {
                 health.confirm(&info, files, &damage);
             }

@@ -114,19 +114,38 @@ impl Health {
     /// The files that had this root were found right.
     pub(crate) fn note_right(&self, info: &PathInfo, root: Option<&Identity>) {
         let hash_part = info.path.hash_part();
-        if let Some(root) = root {
-            let entry = Entry {
-                stamp: Stamp::of_files(info, root),
-                minute: minute_now(),
-            };
-            self.verified
-                .insert(hash_part, entry, self.snapshot().as_deref());
+        self.remember(info, root);
+        // What was read slowly may have been damaged behind the reader's back and found so by
+        // others: whoever began before the mark does not know better. Asked behind the entry, as
+        // at the top.
+        if self.damaged.contains(&hash_part) {
+            self.verified.remove(&hash_part);
+            self.suspect(info);
+            return;
         }
-        if self.damaged.unmark(&hash_part) {
+        self.observer.path_verified(&info.path);
+        self.wishes.note_change();
+    }
+
+    /// The second look found the files right that had this root.
+    fn acquit(&self, info: &PathInfo, root: Option<&Identity>) {
+        self.remember(info, root);
+        if self.damaged.unmark(&info.path.hash_part()) {
             self.observer.path_mended(&info.path);
         }
         self.observer.path_verified(&info.path);
         self.wishes.note_change();
+    }
+
+    fn remember(&self, info: &PathInfo, root: Option<&Identity>) {
+        let Some(root) = root else { return };
+        let entry = Entry {
+            stamp: Stamp::of_files(info, root),
+            minute: minute_now(),
+        };
+        let snapshot = self.snapshot();
+        self.verified
+            .insert(info.path.hash_part(), entry, snapshot.as_deref());
     }
 
     /// The files were found wrong, and the path is registered as `info` says.
