@@ -189,7 +189,9 @@ fn a_changed_byte_breaks_the_first_nar_and_the_path_is_kept_out_until_it_is_mend
     let nar = scene.dump(&scene.tiny);
     scene.flip(&scene.tiny);
     assert_eq!(server.narinfo(&scene.tiny).status, 200);
-    assert_eq!(server.get(&url(&scene.tiny)).status, 503);
+    // The second look at so little may be over before this is answered.
+    let status = server.get(&url(&scene.tiny)).status;
+    assert!(matches!(status, 404 | 503), "{status}");
     is_kept_out(&server, &scene.tiny);
     scene.flip(&scene.tiny);
     is_served(&server, &scene.tiny, &nar);
