@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{File, TryLockError};
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -91,8 +92,7 @@ impl Listener {
     fn bind(address: Address) -> io::Result<Self> {
         // Without SO_REUSEPORT only one can listen on a port, also of two that start at the same
         // moment: a second server would silently take half of the connections.
-        let socket = tcp_socket(address, address.is_shared)?;
-        rustix::net::listen(&socket, backlog_number(address.backlog))?;
+        let socket = begin_to_listen(address)?;
         // From here on for the further sockets of this one.
         sockopt::set_socket_reuseport(&socket, true)?;
         let addr = SocketAddr::try_from(rustix::net::getsockname(&socket)?)?;
@@ -177,9 +177,7 @@ impl Listener {
     pub fn spread(&mut self, count: usize) -> io::Result<()> {
         if let Some(address) = self.spread {
             while self.sockets.len() < count {
-                let socket = tcp_socket(address, true)?;
-                rustix::net::listen(&socket, backlog_number(address.backlog))?;
-                self.sockets.push(socket);
+                self.sockets.push(listen_again(address)?);
             }
         }
         Ok(())
@@ -303,6 +301,47 @@ fn backlog_number(backlog: u32) -> i32 {
     i32::try_from(backlog).unwrap_or(i32::MAX)
 }
 
+/// How often it is tried again to listen when somebody else begins to at the same moment.
+const TRY_COUNT: u32 = 8;
+
+/// The first socket of an address. It can be bound while somebody else is bound and does not listen
+/// yet; of two who then begin to listen at the very same moment the kernel may refuse both. Their
+/// next try finds one who listens, or nobody.
+fn begin_to_listen(address: Address) -> io::Result<OwnedFd> {
+    for _ in 0..TRY_COUNT {
+        let socket = tcp_socket(address, address.is_shared)?;
+        match rustix::net::listen(&socket, backlog_number(address.backlog)) {
+            Err(Errno::ADDRINUSE) => {}
+            outcome => return outcome.map(|()| socket).map_err(io::Error::from),
+        }
+        drop(socket);
+        pause();
+    }
+    Err(Errno::ADDRINUSE.into())
+}
+
+/// A further socket of an address that is ours: who is in the way is about to find that out.
+fn listen_again(address: Address) -> io::Result<OwnedFd> {
+    let attempt = || -> io::Result<OwnedFd> {
+        let socket = tcp_socket(address, true)?;
+        rustix::net::listen(&socket, backlog_number(address.backlog))?;
+        Ok(socket)
+    };
+    for _ in 0..TRY_COUNT {
+        match attempt() {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => pause(),
+            outcome => return outcome,
+        }
+    }
+    attempt()
+}
+
+/// For a time by chance, so that two do not meet again.
+fn pause() {
+    let chance = RandomState::new().build_hasher().finish() % 16;
+    std::thread::sleep(Duration::from_millis(1 + chance));
+}
+
 fn tcp_socket(address: Address, reuse_port: bool) -> io::Result<OwnedFd> {
     let Address { addr, v6_only, .. } = address;
     let family = if addr.is_ipv4() {
@@ -322,4 +361,33 @@ fn tcp_socket(address: Address, reuse_port: bool) -> io::Result<OwnedFd> {
     sockopt::set_tcp_nodelay(&socket, true)?;
     rustix::net::bind(&socket, &addr)?;
     Ok(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+
+    use super::*;
+
+    /// With further sockets: they are made while the loser still tries.
+    #[test]
+    fn of_several_that_begin_at_once_one_listens() {
+        const ROUND_COUNT: usize = 300;
+        const THREAD_COUNT: usize = 4;
+        let barrier = Barrier::new(THREAD_COUNT);
+        let race = |addr| {
+            barrier.wait();
+            Listener::tcp(addr, 16).and_then(|mut one| one.spread(2).map(|()| one))
+        };
+        for round in 0..ROUND_COUNT {
+            let any = "127.83.7.9:0".parse().unwrap();
+            let addr = Listener::tcp(any, 16).unwrap().local_addr().unwrap();
+            let outcomes: Vec<_> = std::thread::scope(|scope| {
+                let racers = [(); THREAD_COUNT].map(|()| scope.spawn(|| race(addr)));
+                racers.map(|racer| racer.join().unwrap()).into()
+            });
+            let winner_count = outcomes.iter().filter(|one| one.is_ok()).count();
+            assert_eq!(winner_count, 1, "round {round}: {outcomes:?}");
+        }
+    }
 }
