@@ -414,6 +414,23 @@ fn what_does_not_start_leaves_the_old_one_in_charge() {
     upgraded.end();
 }
 
+/// Ready a moment too late it does not serve, and the pid file goes on to name who does.
+#[test]
+fn what_becomes_ready_too_late_changes_nothing() {
+    let (mut upgraded, addr) = Upgraded::start(&[]);
+    let real = at(upgraded.dir.path(), "real");
+    fs::rename(upgraded.executable(), &real).unwrap();
+    let script = format!("#!/bin/sh\nsleep 10.1\nexec {real} \"$@\"\n");
+    write_program(&upgraded.executable(), &script);
+    let line = upgraded.fails_to_upgrade();
+    assert!(line.contains("was not ready within 10 seconds"), "{line}");
+    assert_eq!(upgraded.first.count("serving"), 1);
+    assert_eq!(Connection::tcp(addr).get(INFO).status, 200);
+    signal(upgraded.pid(), "TERM");
+    assert_eq!(upgraded.first.wait(), Some(0));
+    assert_eq!(upgraded.named(), None);
+}
+
 /// It says neither yes nor no: after ten seconds that is a no.
 #[test]
 fn what_never_becomes_ready_is_given_up() {

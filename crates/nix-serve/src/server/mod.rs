@@ -310,10 +310,14 @@ fn wait(
                     ));
                     break (DRAIN_TIME, Ended::TakenOver);
                 }
+                let how = match outcome {
+                    Ok(_) => new.fail(),
+                    // Too late: it must not come to serve any more, nor to write its pid file.
+                    Err(_) => new.end(),
+                };
                 logs.errors.error(format_args!(
-                    "the new executable did not start ({}): this one serves on; mend what it \
-                     says and send USR2 again",
-                    new.fail()
+                    "the new executable did not start ({how}): this one serves on; mend what it \
+                     says and send USR2 again"
                 ));
             }
             Ok(Event::Signal(Signal::Drain)) => break (DRAIN_TIME, Ended::Told),
