@@ -12,6 +12,7 @@ mod support_process;
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -107,6 +108,19 @@ fn allowed() -> BTreeSet<String> {
     allowed
 }
 
+/// Ends a process and all that it has started, by the number of their group. Who traces lets those
+/// that it traced go on when it is killed.
+struct Group(u32);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // After a test that went well there is nobody left.
+        let mut kill = Command::new("kill");
+        kill.args(["-s", "KILL", "--", &format!("-{}", self.0)]);
+        kill.stderr(Stdio::null()).status().ok();
+    }
+}
+
 /// Everything at least once: all routes, over TCP, TLS and a unix socket; every signal, an upgrade
 /// in place among them.
 #[test]
@@ -120,8 +134,16 @@ fn its_filter_lets_through_all_that_the_server_calls() {
     let (secret, _) = key_pair(dir.path(), "ours-1");
     let key = KeyPair::generate().unwrap();
     let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
-    let [certificate, key_file, trace, pid, socket, access] =
-        ["certificate", "key", "trace", "pid", "socket", "access"].map(|name| at(dir.path(), name));
+    let [certificate, key_file, trace, pid, socket, access, state] = [
+        "certificate",
+        "key",
+        "trace",
+        "pid",
+        "socket",
+        "access",
+        "state",
+    ]
+    .map(|name| at(dir.path(), name));
     fs::write(&certificate, params.self_signed(&key).unwrap().pem()).unwrap();
     fs::write(&key_file, key.serialize_pem()).unwrap();
     set_mode(key_file.as_ref(), 0o600);
@@ -132,12 +154,14 @@ fn its_filter_lets_through_all_that_the_server_calls() {
     command.args(["--listen", &socket, "--pid", &pid, "--access-log", &access]);
     command.args(["--ssl-cert", &certificate, "--ssl-key", &key_file]);
     command.args(["--nar-cache"]).arg(dir.path());
+    command.args(["--state-directory", &state, "--scrub", "1000000"]);
     command.args(["--store", &local(&sample_root())]);
     for (name, _) in nix_serve().get_envs() {
         command.env_remove(name);
     }
     command.env("NIX_SECRET_KEY_FILE", &secret);
-    let mut server = Process::spawn(command.stdin(Stdio::null()));
+    let mut server = Process::spawn(command.stdin(Stdio::null()).process_group(0));
+    let _group = Group(server.child.id());
     let line = server.wait_for("on https://");
     let port = line.rsplit(':').next().unwrap().to_owned();
     let addr = server.wait_for_address();
