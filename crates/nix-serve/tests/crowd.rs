@@ -1,0 +1,103 @@
+//! Ten thousand who rest and five hundred who do not read cost a stated amount of memory, and
+//! everybody else is answered as before. `CROWD=1` is the full size, and needs 12,000 descriptors;
+//! without it a tenth comes.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and says what it measured"
+)]
+
+#[path = "support/burden.rs"]
+mod burden;
+mod support;
+
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use burden::{connect, cpu_time, percentile_99, raise_descriptors, resident_len, slow_readers};
+use support::connection::Connection;
+use support::{OwnStore, ServerProcess, eventually, hash_part};
+
+const ASKED: usize = 2000;
+
+/// What one who rests may cost, kept narinfo and all, in bytes.
+const RESTING_LEN: u64 = 2 * 1024;
+/// What one who does not read may cost.
+const READER_LEN: u64 = 64 * 1024;
+/// What the allocator keeps, and what is bounded whoever comes: memory for bodies under way.
+const REST_LEN: u64 = 64 << 20;
+
+/// Open sockets. Workers that were needed keep their connections to the database.
+fn socket_count(pid: u32) -> usize {
+    let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    let links = descriptors
+        .flatten()
+        .filter_map(|one| std::fs::read_link(one.path()).ok());
+    links
+        .filter(|link| link.to_string_lossy().starts_with("socket:"))
+        .count()
+}
+
+/// How long each of many requests took on one connection.
+#[track_caller]
+fn good_client(addr: SocketAddr, path: &str) -> Duration {
+    let mut connection = Connection::open(addr);
+    let times = (0..ASKED).map(|_| {
+        let start = Instant::now();
+        assert_eq!(connection.get(path).status, 200);
+        start.elapsed()
+    });
+    percentile_99(times.collect())
+}
+
+#[test]
+fn a_crowd_takes_bounded_memory_and_nobody_waits_for_it() {
+    let part = if std::env::var_os("CROWD").is_some() {
+        1
+    } else {
+        10
+    };
+    let (resting, readers) = (10_000 / part, 500 / part);
+    assert!(raise_descriptors() > 12_000 / part as u64);
+    let store = OwnStore::new();
+    let long = store.add_file("long", &vec![b'x'; 32 << 20]);
+    let narinfo = format!("/{}.narinfo", hash_part(&long));
+    let nar = format!("/nar/{}.nar", hash_part(&long));
+    let server = ServerProcess::of_store(store.root());
+    let pid = server.child.id();
+    let sockets = socket_count(pid);
+    // The NAR is known to be right from now on, and goes by sendfile; the narinfo is in memory.
+    assert!(server.get(&nar).is_complete);
+    let alone = good_client(server.addr, &narinfo);
+    eventually("its connection is closed", || socket_count(pid) == sockets);
+    let before = resident_len(pid);
+    let crowd: Vec<TcpStream> = (0..resting).map(|_| connect(server.addr)).collect();
+    eventually("all are accepted", || {
+        socket_count(pid) >= sockets + resting
+    });
+    let with_resting = resident_len(pid);
+    let slow = slow_readers(server.addr, readers, &nar);
+    let with_readers = resident_len(pid);
+    let cpu = cpu_time(pid);
+    let beside = good_client(server.addr, &narinfo);
+    let cpu = (cpu_time(pid) - cpu) / u32::try_from(ASKED).unwrap();
+    println!(
+        "{resting} at rest: {} bytes each; {readers} who do not read: {} KiB each; {} MiB in sum; \
+         p99 {alone:?} alone, {beside:?} beside them, {cpu:?} of CPU a request",
+        with_resting.saturating_sub(before) / resting as u64,
+        with_readers.saturating_sub(with_resting) / readers as u64 / 1024,
+        with_readers >> 20,
+    );
+    let bound = before + resting as u64 * RESTING_LEN + readers as u64 * READER_LEN + REST_LEN;
+    assert!(
+        with_readers <= bound,
+        "{with_readers} bytes, at most {bound} expected"
+    );
+    assert!(
+        beside <= alone * 10 + Duration::from_millis(50),
+        "{beside:?}, {alone:?} alone"
+    );
+    drop((crowd, slow));
+    eventually("nothing is left of them", || socket_count(pid) <= sockets);
+}
