@@ -2,11 +2,7 @@
 //! everybody else is answered as before. `CROWD=1` is the full size, and needs 12,000 descriptors;
 //! without it a tenth comes.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test fails by panicking, and says what it measured"
-)]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "support/burden.rs"]
 mod burden;

@@ -3,9 +3,8 @@
 
 #![expect(
     clippy::unwrap_used,
-    clippy::print_stdout,
     clippy::print_stderr,
-    reason = "a test fails by panicking, and says what it measured"
+    reason = "a test fails by panicking, and says what it could not do"
 )]
 
 #[path = "support/burden.rs"]
