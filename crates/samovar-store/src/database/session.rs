@@ -92,7 +92,7 @@ impl Session {
                 return Err(StoreError::Corrupt(Corruption::Malformed));
             }
             let session = Self::open_as(path, identity, read_only, dotfile_locks)?;
-            if Identity::of(path)?.file == identity.file {
+            if Identity::of(path)?.file == identity.file && session.identity.file == identity.file {
                 return Ok(session);
             }
         }
@@ -129,6 +129,12 @@ impl Session {
         // In this order: a checkpoint that starts in between is told from a copy.
         let checkpoint = source.checkpoint();
         let content = Content::of(path);
+        // The connection has its lock: without a WAL nobody commits now, and it may have waited for
+        // a commit since the file was looked at.
+        let identity = match source.commit_count() {
+            Some(_) => Identity::of(path)?,
+            None => identity,
+        };
         let opened = Look {
             identity,
             commit_count: source.commit_count(),
