@@ -10,7 +10,7 @@
 //! |---|---|
 //! | HUP | key and certificate read again (bad ones are refused, the old stay), logs opened anew |
 //! | USR1 | logs opened anew, and what was counted since the start is said |
-//! | USR2 | the executable is started anew and takes over; see [`upgrade`] |
+//! | USR2 | the executable is started anew and takes over: `upgrade.rs` |
 //! | QUIT | no new connections; ends when those there are have their answers |
 //! | TERM, INT | the same, but ends after [`STOP_TIME`]; the second one ends at once |
 
