@@ -98,16 +98,24 @@ fn who_asks_for_many_narinfos_and_does_not_read_gives_way() {
         "4",
     ]));
     let list = format!("{}\n", hash_part(&sample("tree"))).repeat(100_000);
-    let ask_twenty = || {
-        let readers: Vec<TcpStream> = (0..20)
-            .map(|_| {
-                let mut stream = connect(server.addr);
-                ask(&mut stream, "POST", "/narinfos", list.as_bytes());
-                stream
-            })
-            .collect();
-        wait_for_all(&readers);
-        readers
+    let ask_for_many = || {
+        let mut stream = connect(server.addr);
+        ask(&mut stream, "POST", "/narinfos", list.as_bytes());
+        wait_for_all(std::slice::from_ref(&stream));
+        let mut head = [0; 12];
+        stream.peek(&mut head).unwrap();
+        (head == *b"HTTP/1.1 200").then_some(stream)
+    };
+    let ask_twenty = || -> Vec<TcpStream> {
+        let patiently = |_| {
+            let mut answered = None;
+            eventually("there is room", || {
+                answered = ask_for_many();
+                answered.is_some()
+            });
+            answered.unwrap()
+        };
+        (0..20).map(patiently).collect()
     };
     let first = ask_twenty();
     // There is no room now, and soon there is: 503 until the first has not moved for five seconds.

@@ -32,8 +32,9 @@ static MEMORY_LEN: AtomicUsize = AtomicUsize::new(0);
 /// Directories that were read in parts.
 static IN_PARTS_COUNT: AtomicU64 = AtomicU64::new(0);
 
-/// Room that is made first, as counts of entries and of bytes of names.
-const FIRST_ROOM: (usize, usize) = (64, 4096);
+/// Room that is made first, as counts of entries and of bytes of names: little, because a tree may
+/// be thousands of directories deep.
+const FIRST_ROOM: (usize, usize) = (8, 256);
 
 /// How many directories were read in parts since the start of the process, because the memory for
 /// large ones was taken.
