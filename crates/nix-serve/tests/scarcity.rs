@@ -1,5 +1,5 @@
-//! Without descriptors or room on the disk the server goes on, loses nothing but log lines, and is as
-//! before when there are some again.
+//! Without descriptors or room on the disk the server goes on, loses nothing but log lines, and is
+//! as before when there are some again.
 
 #![expect(
     clippy::unwrap_used,
