@@ -163,11 +163,30 @@ fn hand_over(mut stream: &UnixStream, listeners: &[Vec<OwnedFd>]) -> io::Result<
     if !ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)) {
         return Err(too_many());
     }
-    let flags = SendFlags::NOSIGNAL;
-    rustix::net::sendmsg(stream, &[IoSlice::new(&message)], &mut ancillary, flags)?;
+    let sent = rustix::net::sendmsg(
+        stream,
+        &[IoSlice::new(&message)],
+        &mut ancillary,
+        SendFlags::NOSIGNAL,
+    );
     // How long a successor needs to start is not known. It may also die, which ends the stream.
     let mut answer = [0];
-    Ok(stream.read(&mut answer)? == 1 && answer == [READY])
+    match sent
+        .map_err(io::Error::from)
+        .and_then(|_| stream.read(&mut answer))
+    {
+        Ok(len) => Ok(len == 1 && answer == [READY]),
+        Err(error) if has_gone(&error) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether the successor has closed its end: before there was a message, or without reading it.
+fn has_gone(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
+    )
 }
 
 fn too_many() -> io::Error {

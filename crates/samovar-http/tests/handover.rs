@@ -3,11 +3,12 @@
 
 mod support;
 
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use rustix::net::RecvFlags;
 use samovar_http::handover::{self, Offer};
 use samovar_http::http::Status;
 use samovar_http::{Intake, Listener, Request, Response, Server};
@@ -149,5 +150,27 @@ fn several_servers_share_one_port() {
         let is_second = client.next(false).unwrap().body == b"second";
         counts[usize::from(is_second)] += 1;
         counts.iter().all(|count| *count > 0)
+    });
+}
+
+/// Whenever it does so: the one that gives hears that, and no error of the system.
+#[test]
+fn a_successor_may_give_up_before_it_has_taken_anything() {
+    let listener = Listener::tcp("127.0.0.1:0".parse().unwrap(), 128).unwrap();
+    let server = start("old", 1, vec![listener]);
+
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    drop(theirs);
+    assert!(!handover::give(&ours, &server).unwrap());
+
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    std::thread::scope(|scope| {
+        let given = scope.spawn(|| handover::give(&ours, &server));
+        let mut byte = [0];
+        eventually("the message waits unread", || {
+            rustix::net::recv(&theirs, &mut byte, RecvFlags::PEEK | RecvFlags::DONTWAIT).is_ok()
+        });
+        drop(theirs);
+        assert!(!given.join().unwrap().unwrap());
     });
 }
