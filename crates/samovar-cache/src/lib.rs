@@ -32,6 +32,7 @@ mod kept;
 mod key_file;
 mod listings;
 mod log;
+pub mod metrics;
 mod nar;
 mod nar_body;
 mod narinfo;
