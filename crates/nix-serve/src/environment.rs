@@ -13,8 +13,8 @@
 //!
 //! `NIX_REMOTE`, `NIX_STORE_DIR` and their kin are read by `samovar_store::Settings`.
 //! `STARMAN_DEBUG` asks for detail in the error log. `LISTEN_FDS` belongs to
-//! [`listener::inherited`](crate::listener::inherited()), `NOTIFY_SOCKET` and `WATCHDOG_USEC` to
-//! [`notify`](crate::notify).
+//! [`listener::inherited`](samovar_server::listener::inherited()), `NOTIFY_SOCKET` and `WATCHDOG_USEC` to
+//! [`notify`](samovar_server::notify).
 //!
 //! # Source
 //!
@@ -24,7 +24,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use crate::cli::{HoldTime, Verify};
+use samovar_server::config::{HoldTime, Verify};
 
 /// The variables that matter. Empty ones count as not set, except the key's.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -1,22 +1,12 @@
-//! What makes a server a drop-in for `nix-serve`: its command line, its environment, its signals,
-//! its logs and its manners as a process.
+//! What makes a server a drop-in for `nix-serve`: its command line and its environment.
 //!
-//! The two things to know: [`cli::parse`] turns a command line into [`cli::Options`], and
-//! [`listener::ListenSpec::resolve`] turns what it says about sockets into addresses. The rest is
-//! for the life of the process: [`daemon`], [`log`], [`signals`], [`notify`].
-//!
-//! [`server::run`] puts them together with the cache.
-//!
-//! Out of scope: what a URL means (`samovar-cache`), HTTP (`samovar-http`), the store
-//! (`samovar-store`).
+//! [`cli::parse`] turns a command line into [`cli::Options`], and [`configuration`] makes of them,
+//! and of the [`environment`], what `samovar-server` understands, which is all the rest.
 
 #![forbid(unsafe_code)]
 
 pub mod cli;
-pub mod daemon;
+mod configuration;
 pub mod environment;
-pub mod listener;
-pub mod log;
-pub mod notify;
-pub mod server;
-pub mod signals;
+
+pub use configuration::configuration;

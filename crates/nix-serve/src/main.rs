@@ -9,15 +9,16 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use nix_serve::cli::{CliError, Invocation, Options, Warning, help, parse, version};
-use nix_serve::daemon::{Role, launch};
+use nix_serve::configuration;
 use nix_serve::environment::Environment;
-use nix_serve::server::{self, Predecessor};
+use samovar_server::daemon::{Role, launch};
+use samovar_server::server::{self, Predecessor};
 
 fn main() -> ExitCode {
     match parse(std::env::args_os().skip(1)) {
         Ok(Invocation::Help) => print(help()),
         Ok(Invocation::Version) => print(&format!("{}\n", version())),
-        Ok(Invocation::Serve { options, warnings }) => match start(&options, &warnings) {
+        Ok(Invocation::Serve { options, warnings }) => match start(options, &warnings) {
             Ok(code) => code,
             Err(error) => {
                 complain("error", &format!("{error:#}"));
@@ -31,7 +32,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn start(options: &Options, warnings: &[Warning]) -> anyhow::Result<ExitCode> {
+fn start(options: Options, warnings: &[Warning]) -> anyhow::Result<ExitCode> {
     let environment = Environment::of_process();
     let predecessor = Predecessor::of_process()?;
     let role = match &predecessor {
@@ -47,10 +48,8 @@ fn start(options: &Options, warnings: &[Warning]) -> anyhow::Result<ExitCode> {
         Role::Background(background) => Some(background),
         Role::Foreground | Role::Launcher => None,
     };
-    let remarks = warnings.iter().map(ToString::to_string);
-    let remarks = remarks.chain(environment.warnings.iter().map(ToString::to_string));
-    let remarks: Vec<String> = remarks.collect();
-    server::run(options, &environment, &remarks, background, predecessor)?;
+    let config = configuration(options, environment, warnings);
+    server::run(&config, background, predecessor)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -11,7 +11,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use nix_serve::server::STOP_TIME;
+use samovar_server::server::STOP_TIME;
 use support::{OwnStore, PATIENCE, eventually, hash_part, local, nix_serve};
 use support_process::{Connection, Process, serve_sample};
 

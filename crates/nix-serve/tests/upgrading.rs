@@ -447,7 +447,7 @@ fn what_never_becomes_ready_is_given_up() {
     signal(upgraded.pid(), "USR2");
     let line = upgraded.first.wait_for("this one serves on");
     assert!(line.contains("was not ready within 10 seconds"), "{line}");
-    assert!(start.elapsed() >= nix_serve::server::START_TIME);
+    assert!(start.elapsed() >= samovar_server::server::START_TIME);
     assert_eq!(Connection::tcp(addr).get(INFO).status, 200);
     let child = fs::read_to_string(&pid).unwrap().trim().parse().unwrap();
     assert!(!runs(child));

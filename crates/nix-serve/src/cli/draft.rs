@@ -7,11 +7,13 @@ use std::path::PathBuf;
 use super::error::{CliError, Refusal, UsageError};
 use super::nearest::nearest;
 use super::option::{OPTIONS, OptionId, Takes};
-use super::options::{HoldTime, LogFormat, LogTarget, Options, TimeLimit, Verify};
+use super::options::{LogFormat, Options};
 use super::scanner::{Item, Value};
-use super::value;
 use super::warning::Warning;
-use crate::listener::{Host, ListenSpec, PORT_DEFAULT};
+use samovar_server::config::{
+    HoldTime, LogTarget, PRIORITY_MAX, TimeLimit, Verify, WORKERS_MAX, value,
+};
+use samovar_server::listener::{Host, ListenSpec, PORT_DEFAULT};
 
 /// Options whose meaning depends on others, until all are seen.
 #[derive(Debug, Default)]
@@ -198,7 +200,7 @@ impl Draft {
 
     fn take_workers(&mut self, text: &OsStr, option: &str) -> bool {
         let workers = value::count(text)
-            .map(|count| NonZeroU32::new(self.reduce(count, Options::WORKERS_MAX, option)));
+            .map(|count| NonZeroU32::new(self.reduce(count, WORKERS_MAX, option)));
         set(&mut self.options.workers, workers)
     }
 
@@ -339,7 +341,7 @@ fn port(text: &OsStr) -> Option<u16> {
 }
 
 fn priority(text: &OsStr) -> Option<u32> {
-    value::whole(text).filter(|priority| *priority <= Options::PRIORITY_MAX)
+    value::whole(text).filter(|priority| *priority <= PRIORITY_MAX)
 }
 
 fn log_format(text: &OsStr) -> Option<LogFormat> {

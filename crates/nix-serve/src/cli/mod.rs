@@ -23,12 +23,11 @@ mod option;
 mod options;
 mod parser;
 mod scanner;
-mod value;
 mod warning;
 
 pub use error::{CliError, Refusal, UsageError};
 pub use help::{help, version};
-pub use options::{ClientAddress, HoldTime, LogFormat, LogTarget, Options, TimeLimit, Tls, Verify};
+pub use options::{LogFormat, Options};
 pub use parser::{Invocation, parse};
 pub use warning::Warning;
 

@@ -1,13 +1,11 @@
 //! What the command line says, in types.
 
-use std::ffi::OsStr;
-use std::fmt;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::value;
-use crate::listener::{Host, ListenSpec, PORT_DEFAULT};
+use samovar_server::config::{ClientAddress, HoldTime, LogTarget, TimeLimit, Tls, Verify};
+use samovar_server::listener::{Host, ListenSpec, PORT_DEFAULT};
 
 /// The options of a server that is to start.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,7 +17,7 @@ pub struct Options {
     pub tls: Option<Tls>,
     /// Connections that may wait to be accepted, for each listener. Default 1024; 0 stands for it.
     pub backlog: u32,
-    /// Threads for blocking work, at most [`Options::WORKERS_MAX`]. `None`, also for 0: as many as
+    /// Threads for blocking work, at most [`WORKERS_MAX`](samovar_server::config::WORKERS_MAX). `None`, also for 0: as many as
     /// the server thinks right.
     pub workers: Option<NonZeroU32>,
     /// Requests after which a connection is closed. Where starman counts them for a worker process,
@@ -78,13 +76,6 @@ pub struct Options {
 }
 
 impl Options {
-    /// The most workers that can be asked for. Each is a thread; beyond this the number is a
-    /// mistake.
-    pub const WORKERS_MAX: u32 = 1024;
-
-    /// Greatest priority.
-    pub const PRIORITY_MAX: u32 = 2_147_483_647;
-
     /// Where requests are logged, if anywhere.
     ///
     /// As in nix-serve, nowhere without `--access-log`; nix-serve-ng logs to standard output by
@@ -146,89 +137,6 @@ impl Default for Options {
     }
 }
 
-/// Which NARs are hashed on their way.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Verify {
-    /// None.
-    Never,
-    /// The first of each path.
-    #[default]
-    First,
-}
-
-impl Verify {
-    /// Reads the value of `--verify`.
-    pub fn parse(text: &str) -> Option<Self> {
-        match text {
-            "never" => Some(Self::Never),
-            "first" => Some(Self::First),
-            _ => None,
-        }
-    }
-}
-
-/// What HTTPS needs.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tls {
-    /// PEM: the server's certificate and then its issuers'.
-    pub certificate: PathBuf,
-    /// PEM: the certificate's private key.
-    pub key: PathBuf,
-    /// The listeners with `:ssl`, if that is what asked for it; otherwise all TCP listeners.
-    pub only: Option<Vec<ListenSpec>>,
-}
-
-impl Tls {
-    /// Whether a listener is to speak it. Never on a unix socket, as in starman.
-    pub fn covers(&self, listener: &ListenSpec) -> bool {
-        matches!(listener, ListenSpec::Tcp { .. })
-            && self
-                .only
-                .as_ref()
-                .is_none_or(|only| only.contains(listener))
-    }
-}
-
-/// A limit that can be left alone or lifted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TimeLimit {
-    /// Not given: the server's own.
-    Default,
-    /// No limit, written 0.
-    Unlimited,
-    /// This long.
-    After(Duration),
-}
-
-impl TimeLimit {
-    /// What the limit is, where the server's own is `default`.
-    pub fn or_default(self, default: Duration) -> Option<Duration> {
-        match self {
-            Self::Default => Some(default),
-            Self::Unlimited => None,
-            Self::After(time) => Some(time),
-        }
-    }
-}
-
-/// Where a log goes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum LogTarget {
-    /// Written `-`.
-    StandardOutput,
-    /// Appended to.
-    File(PathBuf),
-}
-
-impl fmt::Display for LogTarget {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::StandardOutput => f.write_str("on standard output"),
-            Self::File(path) => write!(f, "{path:?}"),
-        }
-    }
-}
-
 /// nix-serve-ng's forms of its log. All that log write the same lines here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
@@ -256,46 +164,4 @@ impl LogFormat {
             _ => return None,
         })
     }
-}
-
-/// How long paths are held against garbage collection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HoldTime {
-    /// Not at all.
-    Off,
-    /// For this long at least after they were announced.
-    For(Duration),
-}
-
-impl HoldTime {
-    /// Reads a number of seconds, 1 or more, or `off`, for which 0 stands, too.
-    pub fn parse(text: &OsStr) -> Option<Self> {
-        if text == "off" {
-            return Some(Self::Off);
-        }
-        let time = value::seconds(text)?;
-        match time.is_zero() {
-            true => Some(Self::Off),
-            // Each time costs the daemon a process.
-            false => (time >= Duration::from_secs(1)).then_some(Self::For(time)),
-        }
-    }
-
-    /// The time, if there is one.
-    pub const fn time(self) -> Option<Duration> {
-        match self {
-            Self::Off => None,
-            Self::For(time) => Some(time),
-        }
-    }
-}
-
-/// Whose address is logged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ClientAddress {
-    /// The peer of the connection.
-    Peer,
-    /// What `X-Real-IP`, or the first of `X-Forwarded-For`, says, and the peer if neither is there.
-    /// The client can write them, so this is for servers that only a proxy can reach.
-    Forwarded,
 }

@@ -5,10 +5,11 @@ use std::ffi::OsString;
 use super::draft::Draft;
 use super::error::{CliError, Refusal};
 use super::option::OptionId;
-use super::options::{LogTarget, Options, Tls};
+use super::options::Options;
 use super::scanner::{Item, Value, scan};
 use super::warning::Warning;
-use crate::listener::{Host, ListenSpec, PORT_DEFAULT};
+use samovar_server::config::{LogTarget, Tls};
+use samovar_server::listener::{Host, ListenSpec, PORT_DEFAULT};
 
 /// What the command line asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,7 +5,8 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::*;
-use crate::listener::{Host, ListenSpec};
+use samovar_server::config::{ClientAddress, HoldTime, LogTarget, TimeLimit, Tls, WORKERS_MAX};
+use samovar_server::listener::{Host, ListenSpec};
 
 fn run(arguments: &[&str]) -> Result<Invocation, CliError> {
     parse(arguments.iter().map(OsString::from))
@@ -250,7 +251,7 @@ fn times_and_counts() {
         &expected,
     );
     let (options, warnings) = serve(&["--workers", "1000000"]);
-    assert_eq!(options.workers, NonZeroU32::new(Options::WORKERS_MAX));
+    assert_eq!(options.workers, NonZeroU32::new(WORKERS_MAX));
     assert_eq!(warnings, ["--workers is too great: 1024 is used"]);
 }
 

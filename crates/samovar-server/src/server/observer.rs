@@ -10,7 +10,7 @@ use samovar_store::{SchemaRemark, StoreError};
 
 use super::counts::{Count, Counts};
 use super::throttle::Throttle;
-use crate::cli::ClientAddress;
+use crate::config::ClientAddress;
 use crate::log::{AccessLog, Entry, ErrorLog, Level, Request};
 
 /// The logs of a server.

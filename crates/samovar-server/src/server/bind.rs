@@ -9,14 +9,13 @@ use samovar_http::Listener;
 use samovar_http::tls::TlsConfig;
 
 use super::upgrade::Kind;
-use crate::cli::Tls;
+use crate::config::{Configuration, Names, Tls};
 use crate::listener::{Bind, InheritedListener, ListenSpec, TcpAddress, family_missing, inherited};
 use crate::log::ErrorLog;
 
 /// Binds everything, or takes what the service manager has bound instead.
 pub(super) fn listeners(
-    specs: &[ListenSpec],
-    backlog: u32,
+    config: &Configuration,
     tls: Option<&Secure<'_>>,
     errors: &ErrorLog,
 ) -> anyhow::Result<(Vec<Listener>, SocketFiles)> {
@@ -31,17 +30,18 @@ pub(super) fn listeners(
     }
     let mut listeners = Vec::new();
     let mut files = SocketFiles::default();
-    for spec in specs {
+    let backlog = config.backlog;
+    for spec in &config.listeners {
         match spec.resolve()? {
             Bind::Unix(path) => {
                 listeners.push(unix(&path, backlog)?);
                 files.add(path);
             }
             Bind::FirstOf(addresses) => {
-                listeners.push(secured(first_of(&addresses, backlog)?, spec, tls));
+                listeners.push(secured(first_of(&addresses, config)?, spec, tls));
             }
             Bind::EachOf(addresses) => {
-                let bound = each_of(&addresses, backlog)?;
+                let bound = each_of(&addresses, config)?;
                 listeners.extend(bound.into_iter().map(|one| secured(one, spec, tls)));
             }
         }
@@ -179,45 +179,49 @@ fn tcp(address: &TcpAddress, backlog: u32) -> io::Result<Listener> {
     }
 }
 
-fn explain(address: &TcpAddress, error: io::Error) -> anyhow::Error {
+fn explain(address: &TcpAddress, names: &Names, error: io::Error) -> anyhow::Error {
+    let (address, port) = (address.address, names.port);
     let mend = match error.kind() {
         io::ErrorKind::AddrInUse => {
-            "another server listens there: stop it or choose another port with --port"
+            format!("another server listens there: stop it or choose another port with {port}")
         }
         io::ErrorKind::PermissionDenied => {
-            "ports below 1024 need root or CAP_NET_BIND_SERVICE: choose another with --port"
+            format!(
+                "ports below 1024 need root or CAP_NET_BIND_SERVICE: choose another with {port}"
+            )
         }
-        io::ErrorKind::AddrNotAvailable => "this machine has no such address",
-        _ => "choose another address with --listen",
+        io::ErrorKind::AddrNotAvailable => "this machine has no such address".to_owned(),
+        _ => "choose another address with --listen".to_owned(),
     };
-    let address = address.address;
     anyhow::Error::new(error).context(format!("cannot listen on {address}: {mend}"))
 }
 
-fn first_of(addresses: &[TcpAddress], backlog: u32) -> anyhow::Result<Listener> {
+fn first_of(addresses: &[TcpAddress], config: &Configuration) -> anyhow::Result<Listener> {
     let mut rest = addresses.iter();
     while let Some(address) = rest.next() {
-        match tcp(address, backlog) {
+        match tcp(address, config.backlog) {
             Ok(listener) => return Ok(listener),
             Err(error) if family_missing(&error) && rest.len() > 0 => {}
-            Err(error) => return Err(explain(address, error)),
+            Err(error) => return Err(explain(address, &config.names, error)),
         }
     }
     bail!("there is no address to listen on")
 }
 
-fn each_of(addresses: &[TcpAddress], backlog: u32) -> anyhow::Result<Vec<Listener>> {
+fn each_of(addresses: &[TcpAddress], config: &Configuration) -> anyhow::Result<Vec<Listener>> {
     let mut listeners = Vec::new();
     let mut missing = None;
     for address in addresses {
-        match tcp(address, backlog) {
+        match tcp(address, config.backlog) {
             Ok(listener) => listeners.push(listener),
             Err(error) if family_missing(&error) => missing = Some((address, error)),
-            Err(error) => return Err(explain(address, error)),
+            Err(error) => return Err(explain(address, &config.names, error)),
         }
     }
     match missing {
-        Some((address, error)) if listeners.is_empty() => Err(explain(address, error)),
+        Some((address, error)) if listeners.is_empty() => {
+            Err(explain(address, &config.names, error))
+        }
         _ => Ok(listeners),
     }
 }

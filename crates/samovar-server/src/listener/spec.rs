@@ -99,11 +99,11 @@ impl ListenSpec {
     /// # Examples
     ///
     /// ```
-    /// # use nix_serve::listener::{Host, ListenSpec};
+    /// # use samovar_server::listener::{Host, ListenSpec};
     /// let parsed = ListenSpec::parse("[::1]:8080".as_ref())?;
     /// let host = Host::Address("::1".parse().expect("an address"));
     /// assert_eq!(parsed.spec, ListenSpec::Tcp { host, port: 8080 });
-    /// # Ok::<(), nix_serve::listener::ListenSpecError>(())
+    /// # Ok::<(), samovar_server::listener::ListenSpecError>(())
     /// ```
     pub fn parse(text: &OsStr) -> Result<ParsedListen, ListenSpecError> {
         let bytes = text.as_bytes();

@@ -25,7 +25,7 @@ use super::error::{ErrorLog, trouble_text};
 use super::escape::escape;
 use super::line_writer::{LineWriter, Sink};
 use super::utc::Utc;
-use crate::cli::LogTarget;
+use crate::config::LogTarget;
 
 /// One request and its response.
 #[derive(Debug, Clone, Copy)]

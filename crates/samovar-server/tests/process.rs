@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
-use nix_serve::daemon::{Identity, PidFile, PidFileError, Role, launch};
+use samovar_server::daemon::{Identity, PidFile, PidFileError, Role, launch};
 
 const PART: &str = "NIX_SERVE_TEST_PART";
 

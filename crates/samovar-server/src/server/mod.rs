@@ -21,7 +21,7 @@ mod observer;
 mod throttle;
 mod upgrade;
 
-use std::num::NonZeroU64;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -34,9 +34,8 @@ use samovar_http::tls::TlsConfig;
 use samovar_http::{Limits, Server};
 use samovar_store::{Settings, StoreUri};
 
-use crate::cli::{HoldTime, Options, Tls, Verify};
+use crate::config::{Configuration, HoldTime, Names, Tls, Verify};
 use crate::daemon::{Background, Identity, PidFile};
-use crate::environment::Environment;
 use crate::log::{AccessLog, ErrorLog, Level};
 use crate::notify;
 use crate::signals::{Signal, listen};
@@ -59,56 +58,54 @@ const ANSWER_TIME: Duration = Duration::from_secs(5);
 ///
 /// If it cannot start. The message is one line: who erred, and what to do.
 pub fn run(
-    options: &Options,
-    environment: &Environment,
-    warnings: &[String],
+    config: &Configuration,
     background: Option<Background>,
     predecessor: Option<Predecessor>,
 ) -> anyhow::Result<()> {
-    let verbosity = match options.is_verbose() || environment.debug {
+    let verbosity = match config.is_verbose {
         true => Level::Debug,
         false => Level::Info,
     };
-    let errors = ErrorLog::open(options.error_log.as_deref(), verbosity).with_context(|| {
+    let errors = ErrorLog::open(config.error_log.as_deref(), verbosity).with_context(|| {
         format!(
             "cannot open the error log {:?}",
-            options.error_log.as_deref().unwrap_or(Path::new("-"))
+            config.error_log.as_deref().unwrap_or(Path::new("-"))
         )
     })?;
-    for warning in warnings {
-        errors.warning(warning);
+    for remark in &config.remarks {
+        errors.warning(remark);
     }
-    let outcome = serve(options, environment, background, predecessor, &errors);
+    let outcome = serve(config, background, predecessor, &errors);
     errors.flush(FLUSH_TIME);
     outcome
 }
 
 fn serve(
-    options: &Options,
-    environment: &Environment,
+    config: &Configuration,
     background: Option<Background>,
     predecessor: Option<Predecessor>,
     errors: &ErrorLog,
 ) -> anyhow::Result<()> {
-    let access = options
-        .access_log_target()
+    let access = config
+        .access_log
+        .as_ref()
         .map(|target| {
-            AccessLog::open(&target, errors.clone()).with_context(|| {
+            AccessLog::open(target, errors.clone()).with_context(|| {
                 format!(
                     "cannot open the access log {target}: choose another file with --access-log"
                 )
             })
         })
         .transpose()?;
-    let logs = Arc::new(Logs::new(access, errors.clone(), options.client_address()));
-    let key = read_key(environment, errors)?;
-    let identity = Identity::find(options.user.as_deref(), options.group.as_deref())?;
+    let logs = Arc::new(Logs::new(access, errors.clone(), config.client_address));
+    let key = read_key(config, errors)?;
+    let identity = Identity::find(config.user.as_deref(), config.group.as_deref())?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     // Before rights are given up: the certificate's key may be for root alone.
-    let tls = match &options.tls {
+    let tls = match &config.tls {
         Some(tls) => Some(bind::Secure {
             options: tls,
-            config: read_certificate(tls, errors)?,
+            config: read_certificate(tls, &config.names, errors)?,
         }),
         None => None,
     };
@@ -120,8 +117,7 @@ fn serve(
             (listeners, files, Some(taken.release))
         }
         None => {
-            let (specs, backlog) = (&options.listeners, options.backlog);
-            let (listeners, files) = bind::listeners(specs, backlog, tls.as_ref(), errors)?;
+            let (listeners, files) = bind::listeners(config, tls.as_ref(), errors)?;
             (listeners, files, None)
         }
     };
@@ -130,12 +126,12 @@ fn serve(
             .spread(cores)
             .context("cannot listen with one socket a thread")?;
     }
-    let pid_file = match (&options.pid_file, &release) {
+    let pid_file = match (&config.pid_file, &release) {
         (Some(path), None) => Some(PidFile::write(path)?),
         _ => None,
     };
     // It names the running server until this one serves.
-    let next_pid_file = match (&options.pid_file, &release) {
+    let next_pid_file = match (&config.pid_file, &release) {
         (Some(path), Some(_)) => Some(PidFile::prepare(path, predecessor_pid)?),
         _ => None,
     };
@@ -143,23 +139,23 @@ fn serve(
         identity.assume()?;
     }
     // Opened by the one who will read it: what only root can read is of no use later.
-    let store = open_store(options, errors)?;
-    let config = Config {
-        priority: options.priority.unwrap_or(30),
-        path_prefix: options.path_prefix.clone(),
+    let store = open_store(config, errors)?;
+    let cache_config = Config {
+        priority: config.priority,
+        path_prefix: config.path_prefix.clone(),
         key,
-        kept_space: kept::space(options, environment, errors)?,
-        hold: hold(options, environment),
-        trust: trust(options, environment),
+        kept_space: kept::space(config, errors)?,
+        hold: hold(config),
+        trust: trust(config),
         ..Config::default()
     };
     raise_descriptor_limit();
-    let cache = Cache::new(store, config, Arc::clone(&logs) as _);
+    let cache = Cache::new(store, cache_config, Arc::clone(&logs) as _);
     let mut builder = Server::builder(cache)
-        .limits(limits(options))
+        .limits(limits(config))
         .io_threads(cores);
-    if let Some(workers) = options.workers {
-        builder = builder.workers(usize::try_from(workers.get()).unwrap_or(usize::MAX));
+    if let Some(workers) = config.workers.map(NonZeroU32::get) {
+        builder = builder.workers(usize::try_from(workers).unwrap_or(usize::MAX));
     }
     let mut addresses = Vec::new();
     let kinds: Vec<_> = listeners.iter().map(|one| socket_files.kind(one)).collect();
@@ -188,7 +184,7 @@ fn serve(
         errors.info(format_args!(
             "serving {} on {scheme}://{address}{}",
             server.service().store().store_dir(),
-            options.path_prefix
+            config.path_prefix
         ));
     }
     for path in socket_files.paths() {
@@ -199,7 +195,7 @@ fn serve(
         ));
     }
     if let Some(background) = background {
-        background.ready(options.error_log.as_deref())?;
+        background.ready(config.error_log.as_deref())?;
     }
     let pid_file = match next_pid_file {
         Some(prepared) => Some(prepared.put()?),
@@ -220,7 +216,7 @@ fn serve(
         .watch_files()
         .context("cannot start a thread")?;
     let reload = || {
-        reload(server.service(), environment, &logs);
+        reload(server.service(), config, &logs);
         if let Some(tls) = &tls {
             reload_certificate(tls.options, &tls.config, errors);
         }
@@ -381,12 +377,12 @@ fn drain(server: &Arc<Server<Cache>>, events: &Receiver<Event>, deadline: Durati
     logs.say_counts();
 }
 
-fn reload(cache: &Cache, environment: &Environment, logs: &Logs) {
+fn reload(cache: &Cache, config: &Configuration, logs: &Logs) {
     logs.reopen();
-    if environment.secret_key_file.is_none() {
+    if config.secret_key_file.is_none() {
         return;
     }
-    match read_key(environment, &logs.errors) {
+    match read_key(config, &logs.errors) {
         Ok(key) => {
             cache.change_key(key);
             logs.errors.info("the secret key was read again");
@@ -398,9 +394,11 @@ fn reload(cache: &Cache, environment: &Environment, logs: &Logs) {
     }
 }
 
-fn read_certificate(tls: &Tls, errors: &ErrorLog) -> anyhow::Result<TlsConfig> {
-    let config = TlsConfig::files(&tls.certificate, &tls.key)
-        .context("cannot serve with TLS: give another --ssl-cert or --ssl-key")?;
+fn read_certificate(tls: &Tls, names: &Names, errors: &ErrorLog) -> anyhow::Result<TlsConfig> {
+    let config = TlsConfig::files(&tls.certificate, &tls.key).with_context(|| {
+        let (certificate, key) = (names.certificate, names.certificate_key);
+        format!("cannot serve with TLS: give another {certificate} or {key}")
+    })?;
     warn_of_expiry(tls, &config, errors);
     Ok(config)
 }
@@ -432,10 +430,10 @@ fn warn_of_expiry(tls: &Tls, config: &TlsConfig, errors: &ErrorLog) {
 }
 
 fn read_key(
-    environment: &Environment,
+    config: &Configuration,
     errors: &ErrorLog,
 ) -> anyhow::Result<Option<samovar_cache::SecretKey>> {
-    let Some(path) = &environment.secret_key_file else {
+    let Some(path) = &config.secret_key_file else {
         return Ok(None);
     };
     let loaded = load_key(path)?;
@@ -448,8 +446,8 @@ fn read_key(
 /// Who asked for no time gets this one if there is a daemon, and hears nothing if there is none.
 const HOLD_TIME_DEFAULT: Duration = Duration::from_secs(600);
 
-fn hold(options: &Options, environment: &Environment) -> Option<Hold> {
-    let asked_for = options.hold.or(environment.hold);
+fn hold(config: &Configuration) -> Option<Hold> {
+    let asked_for = config.hold;
     let time = asked_for.map_or(Some(HOLD_TIME_DEFAULT), HoldTime::time)?;
     Some(Hold {
         time,
@@ -458,11 +456,11 @@ fn hold(options: &Options, environment: &Environment) -> Option<Hold> {
 }
 
 fn open_store(
-    options: &Options,
+    config: &Configuration,
     errors: &ErrorLog,
 ) -> anyhow::Result<Box<dyn samovar_store::Store>> {
     let settings = Settings::from_process()?;
-    let text = options
+    let text = config
         .store
         .as_deref()
         .or(settings.remote.as_deref())
@@ -474,43 +472,37 @@ fn open_store(
             ));
         }
     }
-    let store = samovar_store::open(options.store.as_deref(), &settings)?;
+    let store = samovar_store::open(config.store.as_deref(), &settings)?;
     if let Some(remark) = store.take_remark() {
         errors.warning(remark);
     }
     Ok(store)
 }
 
-/// How far files are trusted: options before the environment.
-fn trust(options: &Options, environment: &Environment) -> Trust {
-    let verify = options.verify.or(environment.verify);
-    let state_directory = options
-        .state_directory
-        .as_ref()
-        .or(environment.state_directory.as_ref());
-    let scrub_rate = options.scrub_rate.or(environment.scrub_rate);
+/// How far files are trusted.
+fn trust(config: &Configuration) -> Trust {
     Trust {
-        is_first_hashed: verify.unwrap_or_default() == Verify::First,
-        state_directory: state_directory.cloned(),
-        scrub_rate: scrub_rate.and_then(NonZeroU64::new),
+        is_first_hashed: config.verify == Verify::First,
+        state_directory: config.state_directory.clone(),
+        scrub_rate: config.scrub_rate,
     }
 }
 
-/// Times of nix-serve's and nix-serve-ng's options; where none is given, the engine's.
-fn limits(options: &Options) -> Limits {
-    let defaults = Limits::default();
+/// Where no time is given, the engine's.
+fn limits(config: &Configuration) -> Limits {
+    let (defaults, given) = (Limits::default(), &config.connections);
     let or_never = |time: Option<Duration>| time.unwrap_or(Duration::MAX);
-    let stall_time = or_never(options.timeout.or_default(defaults.stall_time));
-    let idle_time = match (options.keepalive, options.keepalive_timeout) {
+    let stall_time = or_never(given.stall_time.or_default(defaults.stall_time));
+    let idle_time = match (given.is_kept, given.idle_time) {
         (false, _) => Duration::ZERO,
         (true, Some(time)) => time,
-        (true, None) => or_never(options.timeout.or_default(defaults.idle_time)),
+        (true, None) => or_never(given.stall_time.or_default(defaults.idle_time)),
     };
     Limits {
-        head_time: or_never(options.read_timeout.or_default(defaults.head_time)),
+        head_time: or_never(given.head_time.or_default(defaults.head_time)),
         idle_time,
         stall_time,
-        requests_per_connection_max: options.max_requests.map_or(0, NonZeroU64::get),
+        requests_per_connection_max: given.requests_max.map_or(0, NonZeroU64::get),
         ..defaults
     }
 }

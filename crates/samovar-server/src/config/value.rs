@@ -1,4 +1,4 @@
-//! Values of options, from text to their type.
+//! Values of options, from text to their type: as starman reads them, wherever they stand.
 
 use std::ffi::OsStr;
 use std::str::FromStr;
@@ -8,12 +8,12 @@ use std::time::Duration;
 const SECONDS_MAX: f64 = 3_155_760_000.0;
 
 /// A whole number that fits `T`.
-pub(super) fn whole<T: FromStr>(text: &OsStr) -> Option<T> {
+pub fn whole<T: FromStr>(text: &OsStr) -> Option<T> {
     text.to_str()?.trim().parse().ok()
 }
 
 /// A count that may be any size; what does not fit is taken for the greatest.
-pub(super) fn count(text: &OsStr) -> Option<u64> {
+pub fn count(text: &OsStr) -> Option<u64> {
     let digits = text.to_str()?.trim();
     let digits = digits.strip_prefix('+').unwrap_or(digits);
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -23,7 +23,7 @@ pub(super) fn count(text: &OsStr) -> Option<u64> {
 }
 
 /// Seconds, with a fraction if need be: starman hands the number to `select`.
-pub(super) fn seconds(text: &OsStr) -> Option<Duration> {
+pub fn seconds(text: &OsStr) -> Option<Duration> {
     let seconds: f64 = text.to_str()?.trim().parse().ok()?;
     if seconds.is_nan() || seconds < 0.0 {
         return None;
@@ -32,7 +32,7 @@ pub(super) fn seconds(text: &OsStr) -> Option<Duration> {
 }
 
 /// A URL path without the slash at its end; `Some("")` for the root.
-pub(super) fn url_prefix(text: &OsStr) -> Option<String> {
+pub fn url_prefix(text: &OsStr) -> Option<String> {
     let path = text.to_str()?.trim_end_matches('/');
     let well_formed = path.is_empty() || path.starts_with('/');
     let clean = path

@@ -1,0 +1,62 @@
+//! What the command line and the environment ask for together. Options come first.
+
+use std::num::NonZeroU64;
+
+use samovar_server::config::{Configuration, Connections, Names};
+
+use crate::cli::{Options, Warning};
+use crate::environment::Environment;
+
+/// What is to be done.
+pub fn configuration(
+    options: Options,
+    environment: Environment,
+    warnings: &[Warning],
+) -> Configuration {
+    let defaults = Configuration::default();
+    let access_log = options.access_log_target();
+    let client_address = options.client_address();
+    let is_verbose = options.is_verbose() || environment.debug;
+    let remarks = warnings.iter().map(ToString::to_string);
+    let remarks = remarks.chain(environment.warnings.iter().map(ToString::to_string));
+    let scrub_rate = options.scrub_rate.or(environment.scrub_rate);
+    Configuration {
+        names: Names {
+            certificate: "--ssl-cert",
+            certificate_key: "--ssl-key",
+            port: "--port",
+        },
+        listeners: options.listeners,
+        tls: options.tls,
+        backlog: options.backlog,
+        workers: options.workers,
+        connections: Connections {
+            requests_max: options.max_requests,
+            is_kept: options.keepalive,
+            idle_time: options.keepalive_timeout,
+            head_time: options.read_timeout,
+            stall_time: options.timeout,
+        },
+        user: options.user,
+        group: options.group,
+        pid_file: options.pid_file,
+        error_log: options.error_log,
+        is_verbose,
+        access_log,
+        client_address,
+        store: options.store,
+        nar_cache: options.nar_cache.or(environment.nar_cache),
+        cache_directory: environment
+            .cache_directory
+            .unwrap_or(defaults.cache_directory),
+        nar_cache_size: options.nar_cache_size.or(environment.nar_cache_size),
+        hold: options.hold.or(environment.hold),
+        verify: options.verify.or(environment.verify).unwrap_or_default(),
+        state_directory: options.state_directory.or(environment.state_directory),
+        scrub_rate: scrub_rate.and_then(NonZeroU64::new),
+        path_prefix: options.path_prefix,
+        priority: options.priority.unwrap_or(defaults.priority),
+        secret_key_file: environment.secret_key_file,
+        remarks: remarks.collect(),
+    }
+}

@@ -1,0 +1,162 @@
+//! What a server is to do, in types. Where it comes from, a command line or a file, is the
+//! business of the programs.
+
+mod kinds;
+pub mod value;
+
+use std::num::{NonZeroU32, NonZeroU64};
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub use kinds::{ClientAddress, HoldTime, LogTarget, TimeLimit, Tls, Verify};
+
+use crate::listener::{Host, ListenSpec, PORT_DEFAULT};
+
+/// Everything about a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Configuration {
+    /// What its parts are called where they were written.
+    pub names: Names,
+    /// What to listen on, in the order given, each once; never empty. Default: every address, port
+    /// 5000.
+    pub listeners: Vec<ListenSpec>,
+    /// HTTPS, and on which of them. Default: none.
+    pub tls: Option<Tls>,
+    /// Connections that may wait to be accepted, for each listener. Default 1024.
+    pub backlog: u32,
+    /// Threads for blocking work. `None`: as many as the server thinks right.
+    pub workers: Option<NonZeroU32>,
+    /// Limits of a connection.
+    pub connections: Connections,
+    /// Name or number of the user to become once the sockets are bound. Default: stay.
+    pub user: Option<String>,
+    /// Name or number of the group to become. Default: the user's.
+    pub group: Option<String>,
+    /// File for the process's number. Default: none.
+    pub pid_file: Option<PathBuf>,
+    /// File for what is otherwise written to standard error.
+    pub error_log: Option<PathBuf>,
+    /// Whether detail is written there. Default false.
+    pub is_verbose: bool,
+    /// Where requests are logged. Default: nowhere.
+    pub access_log: Option<LogTarget>,
+    /// Whose address stands there.
+    pub client_address: ClientAddress,
+    /// Store URI. Default: `NIX_REMOTE`.
+    pub store: Option<String>,
+    /// Where NARs of many small files are kept. Default: [`Self::cache_directory`].
+    pub nar_cache: Option<PathBuf>,
+    /// Where they are if nobody said so, and if that is on a disk that can be written to.
+    pub cache_directory: PathBuf,
+    /// Bytes of them; 0 for none. Default: the cache's.
+    pub nar_cache_size: Option<u64>,
+    /// Whether, and for how long, paths are held against garbage collection. Default: ten minutes
+    /// if there is a daemon.
+    pub hold: Option<HoldTime>,
+    /// Which NARs are hashed on their way.
+    pub verify: Verify,
+    /// Where is written down what was found out about files. Default: nowhere.
+    pub state_directory: Option<PathBuf>,
+    /// Bytes verified in a second that nobody asks for. Default: none.
+    pub scrub_rate: Option<NonZeroU64>,
+    /// URL path under which the cache is found, without a slash at its end, not decoded; empty for
+    /// the root, which is the default.
+    pub path_prefix: String,
+    /// `Priority` in `nix-cache-info`, at most [`PRIORITY_MAX`]. Default: nix-serve's 30.
+    pub priority: u32,
+    /// File of the key to sign with. The empty path is an error at start: serving unsigned where a
+    /// key was meant would be worse.
+    pub secret_key_file: Option<PathBuf>,
+    /// Remarks about where all this was written, one line each, to be printed once.
+    pub remarks: Vec<String>,
+}
+
+/// Greatest priority: clients read it into a C `int`.
+pub const PRIORITY_MAX: u32 = 2_147_483_647;
+
+/// The most workers that can be asked for. Each is a thread; beyond this the number is a mistake.
+pub const WORKERS_MAX: u32 = 1024;
+
+impl Default for Configuration {
+    fn default() -> Self {
+        Self {
+            names: Names::default(),
+            listeners: vec![ListenSpec::Tcp {
+                host: Host::Any,
+                port: PORT_DEFAULT,
+            }],
+            tls: None,
+            backlog: 1024,
+            workers: None,
+            connections: Connections::default(),
+            user: None,
+            group: None,
+            pid_file: None,
+            error_log: None,
+            is_verbose: false,
+            access_log: None,
+            client_address: ClientAddress::Peer,
+            store: None,
+            nar_cache: None,
+            // Survives a restart of the machine, so it is on a disk: what is there takes no memory.
+            cache_directory: PathBuf::from("/var/tmp"),
+            nar_cache_size: None,
+            hold: None,
+            verify: Verify::First,
+            state_directory: None,
+            scrub_rate: None,
+            path_prefix: String::new(),
+            priority: 30,
+            secret_key_file: None,
+            remarks: Vec::new(),
+        }
+    }
+}
+
+/// What a message calls the setting that mends something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Names {
+    /// [`Tls::certificate`].
+    pub certificate: &'static str,
+    /// [`Tls::key`].
+    pub certificate_key: &'static str,
+    /// The port of a listener.
+    pub port: &'static str,
+}
+
+impl Default for Names {
+    fn default() -> Self {
+        Self {
+            certificate: "--tls-certificate",
+            certificate_key: "--tls-key",
+            port: "--listen",
+        }
+    }
+}
+
+/// Limits of a connection; where none is given, the engine's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Connections {
+    /// Requests after which one is closed. `None`: no limit.
+    pub requests_max: Option<NonZeroU64>,
+    /// Whether they serve more than one request. Default true.
+    pub is_kept: bool,
+    /// How long one may be idle between requests; zero closes it after each.
+    pub idle_time: Option<Duration>,
+    /// Time from the first byte, or from accepting, to the whole request head.
+    pub head_time: TimeLimit,
+    /// Time without progress after which one is closed.
+    pub stall_time: TimeLimit,
+}
+
+impl Default for Connections {
+    fn default() -> Self {
+        Self {
+            requests_max: None,
+            is_kept: true,
+            idle_time: None,
+            head_time: TimeLimit::Default,
+            stall_time: TimeLimit::Default,
+        }
+    }
+}
