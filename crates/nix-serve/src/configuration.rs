@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU64;
 
-use samovar_server::config::{Configuration, Connections, Names};
+use samovar_server::config::{CacheSettings, Configuration, Connections, Names};
 
 use crate::cli::{Options, Warning};
 use crate::environment::Environment;
@@ -54,9 +54,12 @@ pub fn configuration(
         verify: options.verify.or(environment.verify).unwrap_or_default(),
         state_directory: options.state_directory.or(environment.state_directory),
         scrub_rate: scrub_rate.and_then(NonZeroU64::new),
-        path_prefix: options.path_prefix,
-        priority: options.priority.unwrap_or(defaults.priority),
-        secret_key_file: environment.secret_key_file,
+        caches: vec![CacheSettings {
+            name: String::new(),
+            prefix: options.path_prefix,
+            priority: options.priority.unwrap_or(CacheSettings::PRIORITY_DEFAULT),
+            secret_key_files: environment.secret_key_file.into_iter().collect(),
+        }],
         remarks: remarks.collect(),
     }
 }

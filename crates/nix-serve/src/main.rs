@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use nix_serve::cli::{CliError, Invocation, Options, Warning, help, parse, version};
 use nix_serve::configuration;
 use nix_serve::environment::Environment;
+use samovar_server::config::Configuration;
 use samovar_server::daemon::{Role, launch};
 use samovar_server::server::{self, Predecessor};
 
@@ -49,7 +50,14 @@ fn start(options: Options, warnings: &[Warning]) -> anyhow::Result<ExitCode> {
         Role::Foreground | Role::Launcher => None,
     };
     let config = configuration(options, environment, warnings);
-    server::run(&config, background, predecessor)?;
+    // What is on the command line stays; what it names, such as keys, may have changed.
+    let again = || {
+        Ok(Configuration {
+            remarks: Vec::new(),
+            ..config.clone()
+        })
+    };
+    server::run(&config, &again, background, predecessor)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,14 +1,26 @@
 //! What a server is to do, in types. Where it comes from, a command line or a file, is the
 //! business of the programs.
 
+mod keys;
 mod kinds;
+mod nearest;
+mod read;
+mod settings;
+mod toml;
+mod unit;
 pub mod value;
 
 use std::num::{NonZeroU32, NonZeroU64};
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use keys::{KEYS, Key, Kind, Scope, VARIABLE_PREFIX};
 pub use kinds::{ClientAddress, HoldTime, LogTarget, TimeLimit, Tls, Verify};
+
+pub use nearest::nearest;
+pub use read::{read, show};
+pub use settings::{ConfigError, Origin, Setting, Settings};
+pub use toml::Value;
 
 use crate::listener::{Host, ListenSpec, PORT_DEFAULT};
 
@@ -59,14 +71,8 @@ pub struct Configuration {
     pub state_directory: Option<PathBuf>,
     /// Bytes verified in a second that nobody asks for. Default: none.
     pub scrub_rate: Option<NonZeroU64>,
-    /// URL path under which the cache is found, without a slash at its end, not decoded; empty for
-    /// the root, which is the default.
-    pub path_prefix: String,
-    /// `Priority` in `nix-cache-info`, at most [`PRIORITY_MAX`]. Default: nix-serve's 30.
-    pub priority: u32,
-    /// File of the key to sign with. The empty path is an error at start: serving unsigned where a
-    /// key was meant would be worse.
-    pub secret_key_file: Option<PathBuf>,
+    /// The caches, each at a URL path of its own; never empty.
+    pub caches: Vec<CacheSettings>,
     /// Remarks about where all this was written, one line each, to be printed once.
     pub remarks: Vec<String>,
 }
@@ -105,10 +111,39 @@ impl Default for Configuration {
             verify: Verify::First,
             state_directory: None,
             scrub_rate: None,
-            path_prefix: String::new(),
-            priority: 30,
-            secret_key_file: None,
+            caches: vec![CacheSettings::default()],
             remarks: Vec::new(),
+        }
+    }
+}
+
+/// A cache.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CacheSettings {
+    /// What it is called; empty if it is the only one.
+    pub name: String,
+    /// URL path under which it is found, without a slash at its end, not decoded; empty for the
+    /// root.
+    pub prefix: String,
+    /// `Priority` in `nix-cache-info`, at most [`PRIORITY_MAX`].
+    pub priority: u32,
+    /// Files of the keys to sign with. An empty path is an error at start: serving unsigned where a
+    /// key was meant would be worse.
+    pub secret_key_files: Vec<PathBuf>,
+}
+
+impl CacheSettings {
+    /// nix-serve's priority.
+    pub const PRIORITY_DEFAULT: u32 = 30;
+}
+
+impl Default for CacheSettings {
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            prefix: String::new(),
+            priority: Self::PRIORITY_DEFAULT,
+            secret_key_files: Vec::new(),
         }
     }
 }

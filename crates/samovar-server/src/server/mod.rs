@@ -52,13 +52,17 @@ const FLUSH_TIME: Duration = Duration::from_secs(2);
 /// An I/O thread that does not answer within this is stuck.
 const ANSWER_TIME: Duration = Duration::from_secs(5);
 
-/// Serves until a signal ends it.
+/// Reads the configuration again, for HUP.
+pub type Again<'a> = dyn Fn() -> anyhow::Result<Configuration> + 'a;
+
+/// Serves until a signal ends it. What HUP changes is asked of `again`.
 ///
 /// # Errors
 ///
 /// If it cannot start. The message is one line: who erred, and what to do.
 pub fn run(
     config: &Configuration,
+    again: &Again<'_>,
     background: Option<Background>,
     predecessor: Option<Predecessor>,
 ) -> anyhow::Result<()> {
@@ -75,13 +79,14 @@ pub fn run(
     for remark in &config.remarks {
         errors.warning(remark);
     }
-    let outcome = serve(config, background, predecessor, &errors);
+    let outcome = serve(config, again, background, predecessor, &errors);
     errors.flush(FLUSH_TIME);
     outcome
 }
 
 fn serve(
     config: &Configuration,
+    again: &Again<'_>,
     background: Option<Background>,
     predecessor: Option<Predecessor>,
     errors: &ErrorLog,
@@ -140,9 +145,13 @@ fn serve(
     }
     // Opened by the one who will read it: what only root can read is of no use later.
     let store = open_store(config, errors)?;
+    let cache = config
+        .caches
+        .first()
+        .context("there is no cache to serve")?;
     let cache_config = Config {
-        priority: config.priority,
-        path_prefix: config.path_prefix.clone(),
+        priority: cache.priority,
+        path_prefix: cache.prefix.clone(),
         key,
         kept_space: kept::space(config, errors)?,
         hold: hold(config),
@@ -150,6 +159,7 @@ fn serve(
         ..Config::default()
     };
     raise_descriptor_limit();
+    let cache_prefix = &cache.prefix;
     let cache = Cache::new(store, cache_config, Arc::clone(&logs) as _);
     let mut builder = Server::builder(cache)
         .limits(limits(config))
@@ -184,7 +194,7 @@ fn serve(
         errors.info(format_args!(
             "serving {} on {scheme}://{address}{}",
             server.service().store().store_dir(),
-            config.path_prefix
+            cache_prefix
         ));
     }
     for path in socket_files.paths() {
@@ -216,7 +226,7 @@ fn serve(
         .watch_files()
         .context("cannot start a thread")?;
     let reload = || {
-        reload(server.service(), config, &logs);
+        reload(server.service(), again, &logs);
         if let Some(tls) = &tls {
             reload_certificate(tls.options, &tls.config, errors);
         }
@@ -377,12 +387,29 @@ fn drain(server: &Arc<Server<Cache>>, events: &Receiver<Event>, deadline: Durati
     logs.say_counts();
 }
 
-fn reload(cache: &Cache, config: &Configuration, logs: &Logs) {
+/// What cannot be read again stays as it was, and is said.
+fn reload(cache: &Cache, again: &Again<'_>, logs: &Logs) {
     logs.reopen();
-    if config.secret_key_file.is_none() {
+    let config = match again() {
+        Ok(config) => config,
+        Err(error) => {
+            logs.errors.error(format_args!(
+                "{error:#}; the configuration read before stays in use"
+            ));
+            return;
+        }
+    };
+    for remark in &config.remarks {
+        logs.errors.warning(remark);
+    }
+    if config
+        .caches
+        .iter()
+        .all(|cache| cache.secret_key_files.is_empty())
+    {
         return;
     }
-    match read_key(config, &logs.errors) {
+    match read_key(&config, &logs.errors) {
         Ok(key) => {
             cache.change_key(key);
             logs.errors.info("the secret key was read again");
@@ -433,7 +460,11 @@ fn read_key(
     config: &Configuration,
     errors: &ErrorLog,
 ) -> anyhow::Result<Option<samovar_cache::SecretKey>> {
-    let Some(path) = &config.secret_key_file else {
+    let files = config
+        .caches
+        .iter()
+        .flat_map(|cache| &cache.secret_key_files);
+    let Some(path) = files.into_iter().next() else {
         return Ok(None);
     };
     let loaded = load_key(path)?;

@@ -1,0 +1,309 @@
+//! Every key of a configuration: the one table behind the file, the environment, the command line,
+//! `--help` and the reference.
+
+/// A key, as it is spelled in the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Key {
+    /// With dots between the names of tables and its own.
+    pub name: &'static str,
+    /// What its value is.
+    pub kind: Kind,
+    /// What holds where it is not given, for people.
+    pub default: &'static str,
+    /// One sentence or two.
+    pub help: &'static str,
+    /// Whom it is about.
+    pub scope: Scope,
+}
+
+/// What a value is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Any text.
+    Text,
+    /// A file or directory.
+    Path,
+    /// A whole number.
+    Count,
+    /// Bytes: a number, or one with a unit, as in `"64 MiB"`.
+    Size,
+    /// Seconds: a number, or a text with a unit, as in `"10 min"`.
+    Time,
+    /// `true` or `false`.
+    Switch,
+    /// One of these.
+    Word(&'static [&'static str]),
+    /// Texts; in the environment and on the command line separated by white space.
+    List,
+    /// Tables in a list; in the environment and on the command line written as in the file.
+    Tables,
+}
+
+/// Whom a key is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// The server. Takes effect at start.
+    Start,
+    /// The server. Takes effect at start and when the configuration is read again.
+    Reload,
+    /// A cache: for all of them, or for one in `[caches.NAME]`. Takes effect as [`Scope::Reload`].
+    Cache,
+}
+
+/// The table that holds a table for each named cache.
+pub(super) const CACHES: &str = "caches";
+
+/// What the name of an environment variable begins with.
+pub const VARIABLE_PREFIX: &str = "SAMOVAR_";
+
+const fn key(
+    name: &'static str,
+    kind: Kind,
+    scope: Scope,
+    default: &'static str,
+    help: &'static str,
+) -> Key {
+    Key {
+        name,
+        kind,
+        default,
+        help,
+        scope,
+    }
+}
+
+use Kind::{Count, List, Path, Size, Switch, Text, Time, Word};
+use Scope::{Cache, Start};
+
+/// All of them, in the order of the reference.
+pub const KEYS: &[Key] = &[
+    key(
+        "listen",
+        List,
+        Start,
+        "every address, port 5000",
+        "What to listen on: HOST:PORT, [ADDRESS]:PORT, :PORT, or the path of a unix socket. Sockets \
+         of a service manager come first.",
+    ),
+    key(
+        "backlog",
+        Count,
+        Start,
+        "1024",
+        "Connections that may wait to be accepted, for each listener.",
+    ),
+    key(
+        "workers",
+        Count,
+        Start,
+        "as many as seem right",
+        "Threads for work that may block, at most 1024.",
+    ),
+    key(
+        "tls.certificate",
+        Path,
+        Start,
+        "none: plain HTTP",
+        "PEM: the server's certificate and then its issuers'. Read again on reload.",
+    ),
+    key(
+        "tls.key",
+        Path,
+        Start,
+        "none",
+        "PEM: the certificate's private key. Read again on reload.",
+    ),
+    key(
+        "user",
+        Text,
+        Start,
+        "whoever starts it",
+        "Name or number of the user to become once the sockets are bound.",
+    ),
+    key(
+        "group",
+        Text,
+        Start,
+        "the user's",
+        "Name or number of the group to become.",
+    ),
+    key(
+        "pid-file",
+        Path,
+        Start,
+        "none",
+        "File for the number of the process.",
+    ),
+    key(
+        "store",
+        Text,
+        Start,
+        "$NIX_REMOTE, or this machine's store",
+        "The store that is served, as a URI of Nix: a directory, local?root=…, daemon.",
+    ),
+    key(
+        "connections.requests",
+        Count,
+        Start,
+        "no limit",
+        "Requests after which a connection is closed.",
+    ),
+    key(
+        "connections.idle-time",
+        Time,
+        Start,
+        "75 s",
+        "How long a connection may be idle between requests; 0 closes it after each.",
+    ),
+    key(
+        "connections.head-time",
+        Time,
+        Start,
+        "30 s",
+        "Time from the first byte, or from accepting, to the whole request head; 0 for no limit.",
+    ),
+    key(
+        "connections.stall-time",
+        Time,
+        Start,
+        "60 s",
+        "Time without progress after which a connection is closed; 0 for no limit.",
+    ),
+    key(
+        "nar-cache.directory",
+        Path,
+        Start,
+        "$CACHE_DIRECTORY, or /var/tmp",
+        "Where NARs of many small files are kept, on a disk, without a name.",
+    ),
+    key(
+        "nar-cache.size",
+        Size,
+        Start,
+        "a tenth of what is free, at most 16 GiB",
+        "Bytes of them; 0 for none.",
+    ),
+    key(
+        "hold",
+        Time,
+        Start,
+        "10 min, if there is a daemon",
+        "How long at least a path that was announced is held against garbage collection; 0 for not \
+         at all.",
+    ),
+    key(
+        "verify",
+        Word(&["first", "never"]),
+        Start,
+        "first",
+        "Which NARs are hashed on their way: the first of each path, or none.",
+    ),
+    key(
+        "scrub",
+        Size,
+        Start,
+        "0",
+        "Bytes verified in a second that nobody asks for; 0 for none.",
+    ),
+    key(
+        "state-directory",
+        Path,
+        Start,
+        "$STATE_DIRECTORY, or nowhere",
+        "Where is written down what was found out about files.",
+    ),
+    key(
+        "log.errors",
+        Path,
+        Start,
+        "standard error",
+        "File for what the server has to say. Opened anew on reload.",
+    ),
+    key(
+        "log.verbose",
+        Switch,
+        Start,
+        "false",
+        "Whether detail is written there.",
+    ),
+    key(
+        "log.access",
+        Path,
+        Start,
+        "none",
+        "File for a line about each request; - is standard output. Opened anew on reload.",
+    ),
+    key(
+        "log.client-address",
+        Word(&["peer", "forwarded"]),
+        Start,
+        "peer",
+        "Whose address stands there: the peer's, or the one that a proxy names. Clients can write \
+         the latter, so that is for servers that only a proxy reaches.",
+    ),
+    key(
+        "prefix",
+        Text,
+        Cache,
+        "/, and /NAME for a named cache",
+        "URL path under which the cache is found. Cannot be given for all caches at once if some \
+         are named.",
+    ),
+    key(
+        "priority",
+        Count,
+        Cache,
+        "30",
+        "Priority in nix-cache-info: clients ask caches with a lower one first. cache.nixos.org has \
+         40.",
+    ),
+    key(
+        "secret-key-files",
+        List,
+        Cache,
+        "$NIX_SECRET_KEY_FILE, or none",
+        "Files of the keys to sign with, as nix-store --generate-binary-cache-key makes them. \
+         credential:NAME is a credential of the service manager.",
+    ),
+];
+
+impl Key {
+    /// The key of this name.
+    pub fn find(name: &str) -> Option<&'static Self> {
+        KEYS.iter().find(|key| key.name == name)
+    }
+
+    /// Its option on the command line, without dashes before it.
+    pub fn option(&self) -> String {
+        self.name.replace('.', "-")
+    }
+
+    /// Its variable in the environment.
+    pub fn variable(&self) -> String {
+        format!("{VARIABLE_PREFIX}{}", shouted(self.name))
+    }
+}
+
+/// As it stands in the name of a variable.
+pub(super) fn shouted(name: &str) -> String {
+    name.replace(['.', '-'], "_").to_ascii_uppercase()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn names_are_different_in_every_spelling() {
+        for spell in [Key::option, Key::variable] {
+            let all: HashSet<String> = KEYS.iter().map(spell).collect();
+            assert_eq!(all.len(), KEYS.len());
+        }
+        let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte == b'-' || byte == b'.';
+        assert!(KEYS.iter().all(|key| key.name.bytes().all(is_plain)));
+        // `SAMOVAR_CACHES__NAME__KEY` means nothing else.
+        assert!(KEYS.iter().all(|key| !key.name.starts_with(CACHES)));
+    }
+}

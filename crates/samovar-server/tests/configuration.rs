@@ -1,0 +1,331 @@
+//! A configuration means what it says, from wherever it came, or is refused with the place and the
+//! mend.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use samovar_server::config::{
+    CacheSettings, ClientAddress, ConfigError, Configuration, HoldTime, KEYS, Kind, LogTarget,
+    Origin, Settings, TimeLimit, Verify, read, show,
+};
+use samovar_server::listener::ListenSpec;
+
+fn settings(file: &str) -> Result<Settings, ConfigError> {
+    let mut settings = Settings::default();
+    settings.add_text(Path::new("samovar.toml"), file)?;
+    Ok(settings)
+}
+
+fn configuration(file: &str) -> Result<Configuration, ConfigError> {
+    read(&settings(file)?, |_| None)
+}
+
+#[track_caller]
+fn refused(file: &str, message: &str) {
+    let error = configuration(file).map(|_| ()).unwrap_err();
+    assert_eq!(error.to_string(), message);
+}
+
+#[test]
+fn nothing_is_a_configuration() {
+    assert_eq!(configuration("").unwrap(), Configuration::default());
+}
+
+#[test]
+fn everything_is_understood() {
+    let config = configuration(
+        r#"
+        listen = [":5001", "/run/samovar/socket"]
+        backlog = 7
+        workers = 4
+        user = "nobody"
+        group = "nogroup"
+        pid-file = "/run/pid"
+        store = "/srv/store"
+        hold = "2 min"
+        verify = "never"
+        scrub = "8 MiB"
+        state-directory = "/var/lib/samovar"
+        prefix = "/cache"
+        priority = 0
+        secret-key-files = ["/a", "/b"]
+
+        [tls]
+        certificate = "/tls/cert.pem"
+        key = "/tls/key.pem"
+
+        [connections]
+        requests = 100
+        idle-time = 0
+        head-time = "5 s"
+        stall-time = 0
+
+        [nar-cache]
+        directory = "/var/cache/samovar"
+        size = 0
+
+        [log]
+        errors = "/var/log/errors"
+        verbose = true
+        access = "-"
+        client-address = "forwarded"
+        "#,
+    )
+    .unwrap();
+    let spec = |text: &str| ListenSpec::parse(text.as_ref()).unwrap().spec;
+    assert_eq!(
+        config.listeners,
+        [spec(":5001"), spec("/run/samovar/socket")]
+    );
+    assert_eq!(config.backlog, 7);
+    assert_eq!(config.workers.unwrap().get(), 4);
+    assert_eq!(config.user.as_deref(), Some("nobody"));
+    assert_eq!(config.group.as_deref(), Some("nogroup"));
+    assert_eq!(config.pid_file, Some("/run/pid".into()));
+    assert_eq!(config.store.as_deref(), Some("/srv/store"));
+    assert_eq!(config.hold, Some(HoldTime::For(Duration::from_secs(120))));
+    assert_eq!(config.verify, Verify::Never);
+    assert_eq!(config.scrub_rate.unwrap().get(), 8 << 20);
+    assert_eq!(config.state_directory, Some("/var/lib/samovar".into()));
+    let tls = config.tls.unwrap();
+    assert_eq!(tls.certificate, PathBuf::from("/tls/cert.pem"));
+    assert_eq!(tls.key, PathBuf::from("/tls/key.pem"));
+    assert_eq!(config.connections.requests_max.unwrap().get(), 100);
+    assert_eq!(config.connections.idle_time, Some(Duration::ZERO));
+    let five = TimeLimit::After(Duration::from_secs(5));
+    assert_eq!(config.connections.head_time, five);
+    assert_eq!(config.connections.stall_time, TimeLimit::Unlimited);
+    assert_eq!(config.nar_cache, Some("/var/cache/samovar".into()));
+    assert_eq!(config.nar_cache_size, Some(0));
+    assert_eq!(config.error_log, Some("/var/log/errors".into()));
+    assert!(config.is_verbose);
+    assert_eq!(config.access_log, Some(LogTarget::StandardOutput));
+    assert_eq!(config.client_address, ClientAddress::Forwarded);
+    let only = CacheSettings {
+        name: String::new(),
+        prefix: "/cache".to_owned(),
+        priority: 0,
+        secret_key_files: vec!["/a".into(), "/b".into()],
+        ..CacheSettings::default()
+    };
+    assert_eq!(config.caches, [only]);
+}
+
+/// What stands at the top holds for each of them.
+#[test]
+fn named_caches() {
+    let config = configuration(
+        r#"
+        priority = 20
+        secret-key-files = "/k"
+        [caches.team-a]
+        [caches.b]
+        prefix = "/"
+        priority = 50
+        "#,
+    );
+    let caches = config.unwrap().caches;
+    assert_eq!(caches.len(), 2);
+    let (b, team_a) = (&caches[0], &caches[1]);
+    assert_eq!(
+        (b.name.as_str(), b.prefix.as_str(), b.priority),
+        ("b", "", 50)
+    );
+    assert_eq!(team_a.prefix, "/team-a");
+    assert_eq!(team_a.priority, 20);
+    assert_eq!(team_a.secret_key_files, [PathBuf::from("/k")]);
+}
+
+#[test]
+fn what_means_nothing_is_refused() {
+    refused(
+        "\nprioritty = 1",
+        "samovar.toml:2: there is no key prioritty, perhaps priority is meant",
+    );
+    refused(
+        "[nonsense]\na = 1",
+        "samovar.toml:1: there is no key nonsense",
+    );
+    refused(
+        "[log]\nerorrs = 1",
+        "samovar.toml:2: there is no key log.erorrs, perhaps log.errors is meant",
+    );
+    refused(
+        "[caches.a]\nlisten = []",
+        "samovar.toml:2: there is no key caches.a.listen (it is of the server, not of a cache)",
+    );
+    refused(
+        "[caches.A]\npriority = 1",
+        "samovar.toml:1: \"A\" is no name of a cache: it is made of a to z, 0 to 9 and dashes, 64 \
+         at most",
+    );
+    refused(
+        "priority = 2147483648",
+        "samovar.toml:1: priority is to be a whole number from 0 to 2147483647, not 2147483648",
+    );
+    refused(
+        "priority = \"1\"",
+        "samovar.toml:1: priority is to be a whole number from 0 to 2147483647, not \"1\"",
+    );
+    refused(
+        "verify = \"always\"",
+        "samovar.toml:1: verify is to be first or never, not \"always\"",
+    );
+    refused(
+        "listen = [\"5000\"]",
+        "samovar.toml:1: listen is to be a list of HOST:PORT, [ADDRESS]:PORT, :PORT or paths of \
+         sockets, not [\"5000\"]",
+    );
+    refused(
+        "hold = \"soon\"",
+        "samovar.toml:1: hold is to be a number of seconds or a time such as \"10 min\", not \
+         \"soon\"",
+    );
+    refused("tls.key = \"/k\"", "tls.key needs tls.certificate, too");
+    refused(
+        "prefix = \"/x\"\n[caches.a]\npriority = 1",
+        "samovar.toml:1: prefix is to be given for each cache in [caches.NAME], since some are \
+         named, not \"/x\"",
+    );
+    refused(
+        "[caches.a]\nprefix = \"/x\"\n[caches.b]\nprefix = \"/x/\"",
+        "the caches a and b are both at /x: give one another prefix",
+    );
+    refused(
+        "secret-key-files = [\"credential:key\"]",
+        "samovar.toml:1: secret-key-files is to be the path of a file: the service manager has \
+         given this process no credentials (LoadCredential=), not [\"credential:key\"]",
+    );
+    let error = configuration("listen = [").map(|_| ()).unwrap_err();
+    assert!(error.to_string().starts_with("samovar.toml:1: "), "{error}");
+}
+
+#[test]
+fn credentials_are_files_of_the_service_manager() {
+    let settings = settings("secret-key-files = [\"credential:key\"]").unwrap();
+    let config = read(&settings, |name| {
+        (name == "CREDENTIALS_DIRECTORY").then(|| "/run/credentials/samovar".to_owned())
+    });
+    let expected = [PathBuf::from("/run/credentials/samovar/key")];
+    assert_eq!(config.unwrap().caches[0].secret_key_files, expected);
+}
+
+/// The command line before the environment before the file.
+#[test]
+fn the_nearest_wins() {
+    let mut settings = settings("priority = 1\nbacklog = 1\nworkers = 1").unwrap();
+    let variables = [
+        ("SAMOVAR_PRIORITY", "2"),
+        ("SAMOVAR_BACKLOG", "2"),
+        ("SAMOVAR_CONFIG", "samovar.toml"),
+        ("SAMOVAR_CACHES__TEAM_A__PRIORITY", "3"),
+        ("OTHER", "x"),
+    ];
+    let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    settings
+        .add_variables(variables, &["SAMOVAR_CONFIG"])
+        .unwrap();
+    let option = Origin::Option("priority".to_owned());
+    settings.set("priority", "9", option).unwrap();
+    let config = read(&settings, |_| None).unwrap();
+    assert_eq!(config.workers.unwrap().get(), 1);
+    assert_eq!(config.backlog, 2);
+    assert_eq!(config.caches[0].name, "team-a");
+    assert_eq!(config.caches[0].priority, 3);
+
+    let text = show(&settings);
+    assert!(text.contains("priority = 9  # --priority\n"), "{text}");
+    assert!(text.contains("backlog = 2  # $SAMOVAR_BACKLOG\n"), "{text}");
+    assert!(text.contains("workers = 1  # samovar.toml:3\n"), "{text}");
+    assert!(
+        text.contains("# listen: every address, port 5000\n"),
+        "{text}"
+    );
+    let named = "caches.team-a.priority = 3  # $SAMOVAR_CACHES__TEAM_A__PRIORITY\n";
+    assert!(text.contains(named), "{text}");
+    // What is shown says the same again.
+    let mut again = Settings::default();
+    again.add_text(Path::new("shown"), &text).unwrap();
+    assert_eq!(read(&again, |_| None).unwrap(), config);
+}
+
+#[test]
+fn variables_that_mean_nothing_are_refused() {
+    let refused = |name: &str, value: &str, message: &str| {
+        let variables = [(name.to_owned(), value.to_owned())];
+        let error = Settings::default()
+            .add_variables(variables, &[])
+            .unwrap_err();
+        assert_eq!(error.to_string(), message);
+    };
+    refused(
+        "SAMOVAR_PRIORTY",
+        "1",
+        "$SAMOVAR_PRIORTY: there is no key for SAMOVAR_PRIORTY, perhaps priority is meant",
+    );
+    refused(
+        "SAMOVAR_PRIORITY",
+        "high",
+        "$SAMOVAR_PRIORITY: priority is to be a whole number, not \"high\"",
+    );
+}
+
+/// What a file can say, the environment and the command line can.
+#[test]
+fn every_key_can_be_set_everywhere() {
+    for key in KEYS {
+        let text = match key.kind {
+            Kind::Count | Kind::Size | Kind::Time => "1",
+            Kind::Switch => "true",
+            // The first is the default.
+            Kind::Word(words) => words[1],
+            Kind::Tables => "[]",
+            Kind::List if key.name == "listen" => ":0",
+            Kind::Text if key.name == "prefix" => "/x",
+            Kind::Text | Kind::Path | Kind::List => "x",
+        };
+        let mut by_variable = Settings::default();
+        let variables = [(key.variable(), text.to_owned())];
+        by_variable.add_variables(variables, &[]).unwrap();
+        let mut by_option = Settings::default();
+        let origin = Origin::Option(key.option());
+        by_option.set(key.name, text, origin).unwrap();
+        let value = |settings: &Settings| settings.exactly(key.name).unwrap().value.clone();
+        assert_eq!(value(&by_variable), value(&by_option), "{}", key.name);
+        let file = format!("{} = {}", key.name, value(&by_option));
+        let by_file = settings(&file).unwrap();
+        assert_eq!(value(&by_file), value(&by_option), "{file}");
+        if !key.name.starts_with("tls.") {
+            let read_by = |settings: &Settings| read(settings, |_| None).unwrap();
+            assert_eq!(read_by(&by_file), read_by(&by_option), "{file}");
+            assert_ne!(
+                read_by(&by_file),
+                Configuration::default(),
+                "{file} has an effect"
+            );
+        }
+    }
+}
+
+#[test]
+fn files_that_are_none() {
+    let mut settings = Settings::default();
+    let error = settings.add_file(Path::new("/")).unwrap_err();
+    assert!(error.to_string().contains("no regular file"), "{error}");
+    let error = settings.add_file(Path::new("/nowhere")).unwrap_err();
+    assert!(
+        error.to_string().contains("\"/nowhere\" cannot be read"),
+        "{error}"
+    );
+    let dir = tempfile::tempdir().unwrap();
+    let long = dir.path().join("long");
+    for (len, is_read) in [(1 << 20, true), ((1 << 20) + 1, false)] {
+        std::fs::write(&long, vec![b'\n'; len]).unwrap();
+        assert_eq!(
+            Settings::default().add_file(&long).is_ok(),
+            is_read,
+            "{len}"
+        );
+    }
+}
