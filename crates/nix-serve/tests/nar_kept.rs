@@ -7,7 +7,7 @@ mod support;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use support::connection::Connection;
@@ -52,13 +52,29 @@ impl Scene {
 
     /// Copies that the server holds, those it is at included.
     fn held_count(&self) -> usize {
+        self.copies().len()
+    }
+
+    /// Those, by way of its descriptors.
+    fn copies(&self) -> Vec<PathBuf> {
         let fds = format!("/proc/{}/fd", self.server.child.id());
         let links = fs::read_dir(fds).unwrap().filter_map(Result::ok);
-        let targets = links.filter_map(|link| fs::read_link(link.path()).ok());
-        targets
-            .filter(|target| target.starts_with(self.directory.path()))
-            .filter(|target| target.to_string_lossy().ends_with(" (deleted)"))
-            .count()
+        let is_copy = |link: &PathBuf| {
+            fs::read_link(link).is_ok_and(|target| {
+                target.starts_with(self.directory.path())
+                    && target.to_string_lossy().ends_with(" (deleted)")
+            })
+        };
+        links.map(|link| link.path()).filter(is_copy).collect()
+    }
+
+    /// Takes their second halves away.
+    fn cut_copies(&self) {
+        for copy in self.copies() {
+            let file = fs::OpenOptions::new().write(true).open(copy).unwrap();
+            let len = file.metadata().unwrap().len();
+            file.set_len(len / 2).unwrap();
+        }
     }
 
     /// Changes a file behind the store's back, so that only a copy still gives the old bytes.
@@ -206,6 +222,62 @@ fn half_of_the_space_is_the_most_for_one_and_the_least_used_makes_room() {
     scene.server.get(&url(&third));
     eventually("two again", || scene.held_count() == 2);
     assert!(scene.server.get(&url(&first)).body == nar);
+}
+
+/// What is kept gives way to bytes that were really read, not to what was merely asked for.
+#[test]
+fn a_download_that_breaks_off_displaces_nothing() {
+    let mut scene = Scene::new(0);
+    let (small, small_nar) = scene.add("small", FILE_COUNT, FILE_LEN);
+    let (large, large_nar) = scene.add("large", 1500, 16_000);
+    let len_max = 2 * large_nar.len() as u64;
+    scene.server = start(&scene.store, scene.directory.path(), len_max);
+    let (second, second_nar) = scene.add("second", 1500, 16_000);
+    for (path, nar) in [(&second, &second_nar), (&small, &small_nar)] {
+        assert!(scene.server.get(&url(path)).body == *nar);
+        scene.damage(path);
+        eventually("it is kept", || scene.server.get(&url(path)).body == *nar);
+    }
+    let mut taken = 0;
+    // There is room for a part of the large one, which is as far as its readers come.
+    while taken < 5 {
+        let mut connection = Connection::open(scene.server.addr);
+        assert_eq!(connection.begin("GET", &url(&large), &[]).status, 200);
+        taken += u32::from(scene.held_count() == 3);
+        drop(connection);
+        eventually("its copy is gone", || scene.held_count() == 2);
+    }
+    for (path, nar) in [(&second, &second_nar), (&small, &small_nar)] {
+        assert!(scene.server.get(&url(path)).body == *nar);
+    }
+    // Who reads all of it displaces what was used longest ago.
+    assert!(scene.server.get(&url(&large)).body == large_nar);
+    scene.damage(&large);
+    eventually("it is kept", || {
+        scene.server.get(&url(&large)).body == large_nar
+    });
+    assert!(scene.server.get(&url(&small)).body == small_nar);
+}
+
+/// A copy that is cut is given up, and others are made all the same.
+#[test]
+fn a_copy_that_cannot_be_read_says_nothing_about_others() {
+    let mut scene = Scene::new(1 << 30);
+    let (first, nar) = scene.add("first", FILE_COUNT, FILE_LEN);
+    let (second, second_nar) = scene.add("second", FILE_COUNT, FILE_LEN);
+    assert!(scene.server.get(&url(&first)).body == nar);
+    eventually("it is kept", || scene.held_count() == 1);
+    scene.cut_copies();
+    let mut connection = Connection::open(scene.server.addr);
+    let answer = connection.begin("GET", &url(&first), &[]);
+    assert!(connection.body(&answer, |_| ()).is_err());
+    scene.server.wait_for_line("one copy cannot be read");
+    eventually("it is given up", || scene.held_count() == 0);
+    assert!(scene.server.get(&url(&first)).body == nar);
+    assert!(scene.server.get(&url(&second)).body == second_nar);
+    eventually("the other is kept", || scene.held_count() == 1);
+    scene.damage(&second);
+    assert!(scene.server.get(&url(&second)).body == second_nar);
 }
 
 #[test]

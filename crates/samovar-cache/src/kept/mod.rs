@@ -17,8 +17,9 @@
 //! | bytes, in sum | 1 GiB, or an eighth of what is free there if that is less | or as asked for |
 //! | a NAR | half of that; 256 KiB at least | not one for all; one buffer costs little |
 //! | its files | 32 KiB on average, but for 256 KiB | above, writing and hashing costs more than opening |
-//! | copies | a 32nd of the descriptors, 4096 at most | one each |
-//! | after an error | a minute | a full disk need not be tried with each request |
+//! | copies, and as many under way | a 32nd of the descriptors, 4096 at most | one each |
+//! | taken at once | 4 MiB | who breaks off displaces no more than he has read, and that |
+//! | after an error in writing | a minute | a full disk need not be tried with each request |
 
 mod recording;
 mod table;
@@ -59,7 +60,7 @@ impl KeptSpace {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = rustix::fs::open(directory, flags, Mode::empty())?;
         let space = Self { directory, len_max };
-        space.file(1)?;
+        allocate(&space.file()?, 0, 1)?;
         Ok(space)
     }
 
@@ -75,17 +76,23 @@ impl KeptSpace {
         Ok(kind.is_ok_and(|kind| OF_MEMORY.contains(&kind)))
     }
 
-    /// A new file that nobody else can find, with room for `len` bytes.
-    fn file(&self, len: u64) -> io::Result<File> {
+    /// Whether more was asked for than the whole file system has, which can only be a mistake.
+    ///
+    /// # Errors
+    ///
+    /// If the file system does not say.
+    pub fn is_larger_than_its_disk(&self) -> io::Result<bool> {
+        let space = rustix::fs::fstatvfs(&self.directory)?;
+        let disk_len = space.f_blocks.saturating_mul(space.f_frsize);
+        Ok(self.len_max.is_some_and(|len_max| len_max > disk_len))
+    }
+
+    /// A new file that nobody else can find.
+    fn file(&self) -> io::Result<File> {
         // With EXCL it can never be given a name.
         let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::EXCL | OFlags::CLOEXEC;
         let mode = Mode::RUSR | Mode::WUSR;
-        let file = openat(&self.directory, ".", flags, mode)?;
-        // A full disk says so now, and writing costs less.
-        match fallocate(&file, FallocateFlags::empty(), 0, len) {
-            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(file.into()),
-            Err(error) => Err(error.into()),
-        }
+        Ok(openat(&self.directory, ".", flags, mode)?.into())
     }
 
     /// Bytes that all copies may take, where `used_len` are taken.
@@ -98,6 +105,14 @@ impl KeptSpace {
             let free = space.f_bavail.saturating_mul(space.f_frsize);
             LEN_MAX.min(free.saturating_add(used_len) / 8)
         })
+    }
+}
+
+/// Makes room for bytes of a copy. A full disk says so now, and writing costs less.
+fn allocate(file: &File, start: u64, len: u64) -> io::Result<()> {
+    match fallocate(file, FallocateFlags::empty(), start, len) {
+        Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }
 

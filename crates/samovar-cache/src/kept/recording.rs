@@ -43,6 +43,7 @@ impl Recording {
             self.table.refuse(self.place.nar_hash);
             return None;
         }
+        self.place.grow(&self.file, len)?;
         if let Err(error) = self.file.write_all_at(bytes, self.written_len) {
             self.table.note_failure(&error);
             return None;

@@ -9,11 +9,15 @@ use std::time::{Duration, Instant};
 use rustix::process::{Resource, getrlimit};
 use samovar_nix::NarHash;
 
-use super::KeptSpace;
+use super::{KeptSpace, allocate};
 use crate::observer::Observer;
 
 /// A shorter NAR is one buffer: not worth a file.
 const NAR_LEN_MIN: u64 = 256 * 1024;
+
+/// Space is taken in such steps, as bytes come: who breaks off has displaced no more than that
+/// beyond what he has read.
+const STEP_LEN: u64 = 4 << 20;
 
 /// How long nothing is written after an error.
 const PAUSE: Duration = Duration::from_secs(60);
@@ -33,13 +37,35 @@ pub(super) struct Kept {
 pub(super) struct Place {
     pub(super) nar_hash: NarHash,
     pub(super) len: u64,
+    /// What is taken so far; in the end `len`.
+    taken_len: u64,
     table: Arc<Table>,
+}
+
+impl Place {
+    /// Takes space for the first `len` bytes, in place of copies that were not used for longest.
+    /// `None`: there is none.
+    pub(super) fn grow(&mut self, file: &File, len: u64) -> Option<()> {
+        if len <= self.taken_len {
+            return Some(());
+        }
+        let wanted_len = len.max(self.taken_len + STEP_LEN).min(self.len);
+        let more_len = wanted_len.checked_sub(self.taken_len)?;
+        let evicted = self.table.take(more_len)?;
+        let before_len = std::mem::replace(&mut self.taken_len, wanted_len);
+        // Closed without the lock, which their places take.
+        drop(evicted);
+        let allocated = allocate(file, before_len, more_len);
+        allocated
+            .inspect_err(|error| self.table.note_failure(error))
+            .ok()
+    }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         let mut state = self.table.state();
-        state.used_len -= self.len;
+        state.used_len -= self.taken_len;
         state.places.remove(&self.nar_hash);
     }
 }
@@ -99,15 +125,13 @@ impl Table {
         Some(Arc::clone(&entry.kept))
     }
 
-    /// A file and a place for a copy, in place of those that were not used for longest.
+    /// A file for a copy, and its place, which takes nothing yet.
     pub(super) fn place(self: &Arc<Self>, nar_hash: &NarHash, len: u64) -> Option<(File, Place)> {
         if len < NAR_LEN_MIN {
             return None;
         }
-        let (place, evicted) = self.reserve(nar_hash, len)?;
-        // Closed without the lock, which their places take.
-        drop(evicted);
-        match self.space.file(len) {
+        let place = self.reserve(nar_hash, len)?;
+        match self.space.file() {
             Ok(file) => Some((file, place)),
             Err(error) => {
                 self.note_failure(&error);
@@ -116,39 +140,54 @@ impl Table {
         }
     }
 
-    fn reserve(self: &Arc<Self>, nar_hash: &NarHash, len: u64) -> Option<(Place, Vec<Arc<Kept>>)> {
+    fn reserve(self: &Arc<Self>, nar_hash: &NarHash, len: u64) -> Option<Place> {
         let mut state = self.state();
         let is_paused = state.failed_at.is_some_and(|at| at.elapsed() < PAUSE);
         if is_paused || state.places.contains(nar_hash) || state.refused.set.contains(nar_hash) {
             return None;
         }
-        let len_max = self.space.len_max(state.used_len);
-        if len > len_max / 2 {
+        if len > self.space.len_max(state.used_len) / 2 {
             return None;
         }
-        let evicted = state.make_room(len_max.checked_sub(len)?, self.count_max.checked_sub(1)?)?;
-        state.used_len += len;
+        let under_way_count = state.places.len().saturating_sub(state.kept.len());
+        if under_way_count >= self.count_max {
+            return None;
+        }
         state.places.insert(*nar_hash);
-        let place = Place {
+        Some(Place {
             nar_hash: *nar_hash,
             len,
+            taken_len: 0,
             table: Arc::clone(self),
-        };
-        Some((place, evicted))
+        })
+    }
+
+    /// Takes so much more for a copy that is under way; returns what went for it.
+    fn take(&self, len: u64) -> Option<Vec<Arc<Kept>>> {
+        let mut state = self.state();
+        let len_max = self.space.len_max(state.used_len);
+        let evicted = state.make_room(len_max.checked_sub(len)?, self.count_max)?;
+        state.used_len += len;
+        Some(evicted)
     }
 
     pub(super) fn keep(&self, kept: Kept) {
         let nar_hash = kept.place.nar_hash;
         let mut state = self.state();
+        state.failed_at = None;
+        let evicted = state.make_room(u64::MAX, self.count_max.saturating_sub(1));
+        if evicted.is_none() {
+            drop(state);
+            return;
+        }
         state.clock += 1;
         let entry = Entry {
             kept: Arc::new(kept),
             used: state.clock,
         };
-        state.failed_at = None;
         let before = state.kept.insert(nar_hash, entry);
         drop(state);
-        drop(before);
+        drop((before, evicted));
     }
 
     /// Remembers not to copy a NAR again.
@@ -164,14 +203,17 @@ impl Table {
         }
     }
 
-    /// A copy could not be read.
+    /// A copy could not be read. It goes for good, and says nothing about others.
     pub(super) fn fail(&self, kept: &Kept, error: &io::Error) {
         let forgotten = self.state().kept.remove(&kept.place.nar_hash);
-        drop(forgotten);
-        self.note_failure(error);
+        if forgotten.is_some() {
+            self.refuse(kept.place.nar_hash);
+            let what = format_args!("one copy cannot be read, and is given up: {error}");
+            self.observer.not_kept(&what);
+        }
     }
 
-    /// Copies cannot be written, or not be read.
+    /// Copies cannot be written.
     pub(super) fn note_failure(&self, error: &io::Error) {
         let before = self.state().failed_at.replace(Instant::now());
         if before.is_none() {
@@ -188,7 +230,7 @@ impl State {
     /// Drops copies that nobody reads until at most so much is taken; `None` if that cannot be.
     fn make_room(&mut self, len_max: u64, count_max: usize) -> Option<Vec<Arc<Kept>>> {
         let mut idle: Vec<(u64, NarHash, u64)> = Vec::new();
-        let (mut len, mut count) = (self.used_len, self.places.len());
+        let (mut len, mut count) = (self.used_len, self.kept.len());
         if len > len_max || count > count_max {
             let entries = self.kept.iter();
             idle.extend(
