@@ -45,7 +45,7 @@ pub struct Limits {
     /// Default: 64 MiB.
     pub body_memory_max: usize,
     /// Memory for request bodies that are read before their handlers start, in bytes and in sum;
-    /// past it 503. Default: 256 MiB.
+    /// past it 503. Default: 64 MiB.
     pub request_memory_max: usize,
     /// Answers on one connection before it is closed; 0 means no limit. Default: 0.
     pub requests_per_connection_max: u64,
@@ -100,7 +100,7 @@ impl Default for Limits {
             stall_len_min: 4096,
             linger_time: Duration::from_secs(2),
             body_memory_max: 64 << 20,
-            request_memory_max: 256 << 20,
+            request_memory_max: 64 << 20,
             requests_per_connection_max: 0,
             #[cfg(feature = "http2")]
             http2: Http2Limits::default(),

@@ -19,7 +19,7 @@
 //! | [`queue_len_max`](crate::Limits::queue_len_max) | 4096 | 503 | what waits longer is not waited for |
 //! | [`waiting_handlers_max`](crate::Limits::waiting_handlers_max) | 512 | 503 for streamed bodies | each is a thread |
 //! | body of a route | 1 MiB ([`Route::body_len_max`](crate::Route::body_len_max)) | 413 | as in Mummy |
-//! | [`request_memory_max`](crate::Limits::request_memory_max) | 256 MiB | 503 | all buffered bodies together |
+//! | [`request_memory_max`](crate::Limits::request_memory_max) | 64 MiB | 503 | all buffered bodies together |
 //! | [`body_memory_max`](crate::Limits::body_memory_max) | 64 MiB | smaller pieces | all response bodies together; 16 KiB each past it |
 //! | streamed body of a route | what [`Route::streaming`](crate::Route::streaming) says | the read fails; 413 by `?` | |
 //! | [`form`](crate::Request::form) | 1000 fields; 1 MiB if streamed | 413 | a field costs more than its bytes |
