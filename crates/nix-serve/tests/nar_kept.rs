@@ -297,6 +297,7 @@ fn a_few_large_files_and_a_short_nar_are_not_worth_it() {
 fn nothing_is_left_behind_even_by_a_killed_server() {
     let mut scene = Scene::new(1 << 30);
     let (path, nar) = scene.add("tree", FILE_COUNT, FILE_LEN);
+    assert!(!scene.server.log.iter().any(|line| line.contains("warning")));
     assert!(scene.server.get(&url(&path)).body == nar);
     eventually("it is kept", || scene.held_count() == 1);
     let is_empty = || {
@@ -344,6 +345,8 @@ fn a_full_disk_is_no_error_of_the_answer() {
         server,
     };
     let (path, nar) = scene.add("tree", FILE_COUNT, FILE_LEN);
+    let said = scene.server.log.join("\n");
+    assert!(said.contains("--nar-cache-size 1000000000 is more than the whole disk has"));
     for _ in 0..2 {
         assert!(scene.server.get(&url(&path)).body == nar);
     }

@@ -11,6 +11,18 @@ pub(super) fn space(
     config: &Configuration,
     errors: &ErrorLog,
 ) -> anyhow::Result<Option<KeptSpace>> {
+    let space = find(config, errors)?;
+    if let (Some(space), Some(len)) = (&space, config.nar_cache_size)
+        && space.is_larger_than_its_disk().unwrap_or(false)
+    {
+        errors.warning(format_args!(
+            "--nar-cache-size {len} is more than the whole disk has: NARs are kept until it is full"
+        ));
+    }
+    Ok(space)
+}
+
+fn find(config: &Configuration, errors: &ErrorLog) -> anyhow::Result<Option<KeptSpace>> {
     let len_max = config.nar_cache_size;
     if len_max == Some(0) {
         return Ok(None);
