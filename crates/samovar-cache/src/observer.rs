@@ -40,8 +40,8 @@ pub trait Observer: samovar_http::Observer + 'static {
     /// What was found out about paths cannot be read, or not be written down.
     fn not_remembered(&self, error: &dyn fmt::Display);
 
-    /// NARs are not kept, because their copies cannot be written, or one is not any more, because it
-    /// cannot be read; they are served all the same. Said once until one is kept, and for each copy.
+    /// NARs are not kept, because their copies cannot be written: said once until one is kept. Or
+    /// one is not any more, because it cannot be read. They are served all the same.
     fn not_kept(&self, error: &dyn fmt::Display);
 
     /// An answer of many narinfos was refused, because too many paths are on their way.
