@@ -103,6 +103,17 @@ impl Ask {
         ask
     }
 
+    /// Of the one path that it is about.
+    pub(crate) fn facts(&self) -> Option<&Facts> {
+        match &self.what {
+            What::Narinfo(facts)
+            | What::Nar(facts, _)
+            | What::Listing(facts)
+            | What::Closure(facts) => Some(facts),
+            What::Info | What::Narinfos(_) | What::Log | What::Nowhere => None,
+        }
+    }
+
     pub(crate) fn method(&self) -> &'static str {
         match self.what {
             What::Narinfos(_) => "POST",

@@ -20,6 +20,8 @@ pub(crate) struct Stock {
     pub(crate) twins: Vec<(Arc<Facts>, [Arc<Version>; 2])>,
     /// Their files are damaged and mended; they stay registered.
     pub(crate) victims: Vec<(Arc<Facts>, Arc<Version>)>,
+    /// Each is made anew with other content again and again, and damaged at first.
+    pub(crate) newborn: Vec<Arc<Facts>>,
     /// The trees of the pool under their names, for `--add`.
     folder: tempfile::TempDir,
 }
@@ -28,6 +30,7 @@ const GRAPH_COUNT: usize = 40;
 const POOL_COUNT: usize = 60;
 const TWIN_COUNT: usize = 3;
 const VICTIM_COUNT: usize = 8;
+const NEWBORN_COUNT: usize = 4;
 const ABSENT_COUNT: usize = 12;
 
 const SHAPES: [Shape; 5] = [
@@ -91,6 +94,9 @@ impl Stock {
             let facts = Facts::new(added_path(&name, &version.nar_hash_hex));
             pool.push((world.add(facts), version, name));
         }
+        let newborn = (0..NEWBORN_COUNT)
+            .map(|number| world.add(Facts::new(path(&mut random, &format!("newborn-{number}")))));
+        let newborn = newborn.collect();
         for number in 0..ABSENT_COUNT {
             world.add(Facts::new(path(&mut random, &format!("absent-{number}"))));
         }
@@ -117,6 +123,7 @@ impl Stock {
             pool,
             twins,
             victims,
+            newborn,
             folder,
         })
     }
@@ -151,6 +158,7 @@ pub(crate) fn run(world: &World, store: &Store, stock: &Stock) -> Result<()> {
             1 => delete(world, store, stock, &mut random)?,
             2 => collect(world, store, stock)?,
             3 => {
+                let _links = world.links.write().unwrap_or_else(PoisonError::into_inner);
                 let _gate = world.gate.read().unwrap_or_else(PoisonError::into_inner);
                 world.note("optimising");
                 // It stops at a path whose files are gone at that moment.
@@ -220,14 +228,15 @@ fn collect(world: &World, store: &Store, stock: &Stock) -> Result<()> {
     let _gate = world.gate.write().unwrap_or_else(PoisonError::into_inner);
     let pool = stock.pool.iter().map(|(facts, ..)| facts);
     let twins = stock.twins.iter().map(|(facts, _)| facts);
-    let facts = pool.chain(twins).filter(|facts| facts.latest().is_some());
+    let facts = pool.chain(twins).chain(&stock.newborn);
+    let facts = facts.filter(|facts| facts.latest().is_some());
     let facts: Vec<Arc<Facts>> = facts.cloned().collect();
     world.count("collections");
     forget(world, store, &facts, &["--gc"], false)
 }
 
 /// Runs what deletes paths, and asks Nix afterwards which are still there.
-fn forget(
+pub(crate) fn forget(
     world: &World,
     store: &Store,
     facts: &[Arc<Facts>],

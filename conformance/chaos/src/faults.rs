@@ -10,12 +10,12 @@ use std::sync::{Arc, PoisonError};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Resource, Rlimit, getrlimit, prlimit};
 
-use crate::changes::Stock;
-use crate::content::{Node, Version};
+use crate::changes::{Stock, forget};
+use crate::content::{Node, Shape, Version};
 use crate::random::Random;
 use crate::server::{Shared, holdings};
 use crate::store::{Store, any_file, output, remove};
-use crate::world::{Cause, Facts, SLACK, World, lock};
+use crate::world::{Cause, SLACK, World, lock};
 
 /// Locks the database, takes it away, puts others in its place, until it ends.
 pub(crate) fn run_database(world: &World, store: &Store) -> Result<()> {
@@ -120,63 +120,143 @@ pub(crate) fn run_files(world: &World, store: &Store, stock: &Stock) -> Result<(
         world.pause(random.between(100, 800));
         let (facts, version) = &stock.victims[random.below(stock.victims.len())];
         let real = store.real(&facts.store_path);
+        // While files are damaged nobody makes links to them: of a file that was changed while Nix
+        // looks at it, it keeps the old bytes' name for the new ones.
+        let links = world.links.read().unwrap_or_else(PoisonError::into_inner);
         lock(&facts.damage).begin(world.now());
-        let what = damage(world, facts, version, &real, &mut random)?;
+        lock(&facts.hidden).begin(world.now());
+        let (what, is_hidden) = damage(world, version, &real, &mut random)?;
+        if !is_hidden {
+            // What was under way at that moment may have any of these bytes: the kernel sends from
+            // the page that was changed.
+            lock(&facts.hidden).end(world.now());
+        }
         world.pause(random.between(20, 600));
         if random.percent(50) {
-            // Another tree in its place.
-            if real.symlink_metadata().is_ok() {
-                remove(&real)?;
-            }
-            version.node.write(&real)?;
+            replace(&version.node, &real)?;
         } else {
             mend(&version.node, &real)?;
         }
+        if is_hidden {
+            lock(&facts.hidden).end(world.now());
+        }
         lock(&facts.damage).end(world.now());
+        drop(links);
         world.note(format_args!("mended {}", facts.base_name()));
         world.count(what);
     }
     Ok(())
 }
 
+/// What was done, and whether nothing but the bytes below the root tells.
 fn damage(
     world: &World,
-    facts: &Facts,
     version: &Version,
     real: &Path,
     random: &mut Random,
-) -> Result<&'static str> {
+) -> Result<(&'static str, bool)> {
     let Some((path, bytes)) = any_file(&version.node, real, random) else {
         remove(real)?;
-        return Ok("removed a path");
+        return Ok(("removed a path", false));
     };
-    let what = match random.below(4) {
+    let len = bytes.len() as u64;
+    let (what, new_len) = match random.below(4) {
         0 => {
-            fs::File::options()
-                .write(true)
-                .open(&path)?
-                .set_len(random.below(bytes.len().max(1)) as u64)?;
-            "truncated a file"
+            let new_len = random.below(bytes.len()) as u64;
+            let file = fs::File::options().write(true).open(&path)?;
+            file.set_len(new_len)?;
+            ("truncated a file", Some(new_len))
         }
         1 => {
             fs::remove_file(&path)?;
-            "removed a file"
+            ("removed a file", None)
         }
         2 => {
             let file = fs::File::options().append(true).open(&path)?;
             (&file).write_all(b"more")?;
-            "lengthened a file"
+            ("lengthened a file", Some(len + 4))
         }
         _ => {
-            let at = random.below(bytes.len().max(1));
-            let byte = bytes.get(at).copied().unwrap_or_default();
-            let file = fs::File::options().write(true).open(&path)?;
-            file.write_all_at(&[byte ^ 0x20], at as u64)?;
-            "changed a byte"
+            change_byte(&path, bytes, random)?;
+            ("changed a byte", Some(len))
         }
     };
-    world.note(format_args!("{what} of {}", facts.base_name()));
-    Ok(what)
+    world.note(format_args!("{what} of {}", path.display()));
+    // In a NAR contents are padded to multiples of eight.
+    let padded = |len: u64| len.next_multiple_of(8);
+    let is_hidden = path != real && new_len.map(padded) == Some(padded(len));
+    Ok((what, is_hidden))
+}
+
+fn change_byte(path: &Path, bytes: &[u8], random: &mut Random) -> Result<()> {
+    let at = random.below(bytes.len());
+    let file = fs::File::options().write(true).open(path)?;
+    Ok(file.write_all_at(&[bytes[at] ^ 0x20], at as u64)?)
+}
+
+/// Registers paths whose files are damaged from the first moment on, mends them, and makes them
+/// anew with other contents, until it ends: nobody has read them before.
+pub(crate) fn run_newborn(world: &World, store: &Store, stock: &Stock) -> Result<()> {
+    const SHAPES: [Shape; 4] = [Shape::Small, Shape::Tree, Shape::Mixed, Shape::Small];
+    let mut random = Random::of(world.seed, "newborn");
+    while world.goes_on() {
+        let index = random.below(stock.newborn.len());
+        let facts = &stock.newborn[index];
+        let links = world.links.read().unwrap_or_else(PoisonError::into_inner);
+        let gate = world.gate.read().unwrap_or_else(PoisonError::into_inner);
+        if facts.latest().is_some() {
+            forget(
+                world,
+                store,
+                std::slice::from_ref(facts),
+                &["--delete"],
+                true,
+            )?;
+        }
+        if facts.latest().is_some() {
+            world.pause(100);
+            continue;
+        }
+        let version = Version::new(Node::random(&mut random, SHAPES[index % 4]), Vec::new());
+        let real = store.real(&facts.store_path);
+        lock(&facts.damage).begin(world.now());
+        store.put(facts, &version)?;
+        if let Some((path, bytes)) = any_file(&version.node, &real, &mut random) {
+            change_byte(&path, bytes, &mut random)?;
+        }
+        world.note(format_args!("registering {} damaged", facts.base_name()));
+        lock(&facts.registered).begin(world.now(), Some(Arc::clone(&version)));
+        store.load(&[(facts, &version)])?;
+        lock(&facts.registered).end(world.now(), Some(Arc::clone(&version)));
+        drop(gate);
+        world.pause(random.between(50, 600));
+        let gate = world.gate.read().unwrap_or_else(PoisonError::into_inner);
+        let is_replaced = random.percent(50);
+        // It may have been collected.
+        match facts.latest() {
+            Some(_) if is_replaced => replace(&version.node, &real)?,
+            Some(_) => mend(&version.node, &real)?,
+            None => {}
+        }
+        lock(&facts.damage).end(world.now());
+        drop((gate, links));
+        world.note(format_args!("mended {}", facts.base_name()));
+        world.count("registered damaged");
+        world.pause(random.between(100, 1500));
+    }
+    Ok(())
+}
+
+/// Puts another tree in its place.
+fn replace(node: &Node, real: &Path) -> Result<()> {
+    if real.symlink_metadata().is_ok() {
+        // Nix may have linked its files to others by what they once had in them, and does so again
+        // with the files of the next tree.
+        mend(node, real)?;
+        remove(real)?;
+    }
+    node.write(real)?;
+    Ok(())
 }
 
 /// Writes what should be there into the files that are.

@@ -223,6 +223,7 @@ fn run(arguments: &Arguments) -> Result<bool> {
     if let Err(error) = ended {
         world.finding(format_args!("at the end: {error:#}"));
     }
+    fs::write(arguments.out.join("events"), world.events())?;
     Ok(report(world, &scene.server))
 }
 
@@ -236,6 +237,29 @@ impl<'scope, 'env> Actors<'scope, 'env> {
     fn go(&self, name: &str, actor: impl FnOnce(&str) -> Result<()> + Send + 'scope) {
         let (name, world) = (name.to_owned(), self.world);
         self.scope.spawn(move || world.act(&name, || actor(&name)));
+    }
+
+    /// Clients of every kind; so many of the plainest.
+    fn clients(&self, plain_count: usize, authority: &Authority) -> Result<()> {
+        let http1 = tls_config(&authority.der(), b"http/1.1")?;
+        let http2 = tls_config(&authority.der(), b"h2")?;
+        let world = self.world;
+        for number in 0..plain_count {
+            self.go(&format!("client {number}"), |name| {
+                client::http1::run(world, name, None)
+            });
+        }
+        self.go("client of TLS", move |name| {
+            client::http1::run(world, name, Some(&http1))
+        });
+        self.go("client of HTTP/2 and TLS", move |name| {
+            client::h2::run(world, name, Some(&http2))
+        });
+        self.go("client of HTTP/2", |name| {
+            client::h2::run(world, name, None)
+        });
+        self.go("hostile client", |name| client::hostile::run(world, name));
+        Ok(())
     }
 }
 
@@ -252,31 +276,16 @@ fn chaos(scene: &Scene) -> Result<()> {
     } = scene;
     let public: Vec<&str> = keys.iter().map(|pair| pair.text.as_str()).collect();
     let public = public.join(" ");
-    let http1 = tls_config(&authority.der(), b"http/1.1")?;
-    let http2 = tls_config(&authority.der(), b"h2")?;
     let trusted = scene.scratch.path().join("authority");
     fs::write(&trusted, authority.pem())?;
     let twins: Vec<_> = stock.twins.iter().map(|(facts, _)| facts.clone()).collect();
     std::thread::scope(|scope| {
         let actors = Actors { scope, world };
-        for number in 0..4 {
-            let client = |name: &str| client::http1::run(world, name, None);
-            actors.go(&format!("client {number}"), client);
-        }
+        actors.clients(4, authority)?;
         for number in 0..3 {
             let slow = |name: &str| client::http1::run_slow(world, name, &twins);
             actors.go(&format!("slow client {number}"), slow);
         }
-        actors.go("client of TLS", |name| {
-            client::http1::run(world, name, Some(&http1))
-        });
-        actors.go("client of HTTP/2 and TLS", |name| {
-            client::h2::run(world, name, Some(&http2))
-        });
-        actors.go("client of HTTP/2", |name| {
-            client::h2::run(world, name, None)
-        });
-        actors.go("hostile client", |name| client::hostile::run(world, name));
         actors.go("nix", |name| {
             client::nix::run(world, name, &public, &trusted)
         });
@@ -284,10 +293,11 @@ fn chaos(scene: &Scene) -> Result<()> {
         actors.go("twins", |_| changes::run_twins(world, store, stock));
         actors.go("database", |_| faults::run_database(world, store));
         actors.go("files", |_| faults::run_files(world, store, stock));
+        actors.go("newborn", |_| faults::run_newborn(world, store, stock));
         actors.go("limits", |_| faults::run_limits(world, server));
         actors.go("control", |_| control::run(world, server, keys, authority));
-    });
-    Ok(())
+        Ok(())
+    })
 }
 
 /// Many requests of the ordinary kinds, while the store changes.
@@ -329,26 +339,14 @@ fn leaks(scene: &Scene) -> Result<()> {
         authority,
         ..
     } = scene;
-    let http1 = tls_config(&authority.der(), b"http/1.1")?;
-    let http2 = tls_config(&authority.der(), b"h2")?;
     let progress = &soak::Progress::new(u64::MAX);
     std::thread::scope(|scope| {
         let actors = Actors { scope, world };
-        actors.go("client", |name| client::http1::run(world, name, None));
-        actors.go("client of TLS", |name| {
-            client::http1::run(world, name, Some(&http1))
-        });
-        actors.go("client of HTTP/2 and TLS", |name| {
-            client::h2::run(world, name, Some(&http2))
-        });
-        actors.go("client of HTTP/2", |name| {
-            client::h2::run(world, name, None)
-        });
-        actors.go("hostile client", |name| client::hostile::run(world, name));
+        actors.clients(1, authority)?;
         actors.go("changes", |_| changes::run(world, store, stock));
         actors.go("reload", |_| soak::reload(world, server, progress));
-    });
-    Ok(())
+        Ok(())
+    })
 }
 
 /// Prints what happened and what was found; whether that was nothing.

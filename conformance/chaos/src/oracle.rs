@@ -21,7 +21,8 @@ const GONE: [Cause; 2] = [Cause::Down, Cause::Stopping];
 /// How long answers go on after TERM, less what a busy machine may take off.
 const STOP_TIME: Moment = 8_000_000;
 
-/// NARs up to this length are compared with their hash each time (COMPAT.md).
+/// NARs up to this length are compared with their hash each time (COMPAT.md); longer ones the first
+/// time, and again when their root is another one.
 const CHECKED_LEN: usize = 64 * 1024;
 
 /// NARs from this length on are of files that are not kept, and half of one is more than sockets
@@ -43,8 +44,9 @@ pub(crate) fn check(world: &World, ask: &Ask, outcome: &Outcome) {
     if let Err(wrong) = judge(world, ask, outcome) {
         let text = String::from_utf8_lossy(&outcome.body[..outcome.body.len().min(300)]);
         world.finding(format_args!(
-            "{wrong}\n  request: {} {} {:?} by {}\n  answer: {how} {:?}, {} bytes, {:?}\n  \
+            "{wrong}{}\n  request: {} {} {:?} by {}\n  answer: {how} {:?}, {} bytes, {:?}\n  \
              times: sent {:.6}, head {:.6}, end {:.6}\n  body: {text:?}",
+            ask.facts().map(Facts::history).unwrap_or_default(),
             ask.method(),
             ask.target(),
             ask.fields(),
@@ -80,7 +82,10 @@ fn judge(world: &World, ask: &Ask, outcome: &Outcome) -> Judgement {
             outcome.field("retry-after") == Some("1"),
             "503 without Retry-After",
         )?;
-        let is_excused = had(&UNAVAILABLE) || excuses(ask, from, until) || world.may_be_unsure();
+        let is_excused = had(&UNAVAILABLE)
+            || excuses(ask, from, until)
+            || members_changed(ask, world, from, until)
+            || world.may_be_unsure();
         return need(is_excused, "503 without a cause");
     }
     if let End::Cut(how) = &outcome.end {
@@ -267,12 +272,12 @@ fn whole_nar(
         let mut still = some(facts, half_at, outcome.end_at);
         let is_still = still.any(|one| one == *version)
             // A store that cannot say anything is no reason to break off.
-            || world.had(&UNAVAILABLE, outcome.sent, outcome.end_at);
+            || world.had(&UNAVAILABLE, half_at, outcome.end_at);
         need(is_still, "a long NAR of what was no longer registered")?;
     }
     let is_unchecked = outcome.body.len() > CHECKED_LEN;
     need(
-        is_right || (is_unchecked && facts.is_damaged(outcome.sent, outcome.end_at)),
+        is_right || (is_unchecked && facts.is_hidden(outcome.sent, outcome.end_at)),
         "a whole NAR of other bytes than registered",
     )
 }
@@ -291,7 +296,7 @@ fn part(facts: &Facts, hash: Option<&str>, ask: &Ask, outcome: &Outcome) -> Judg
             && (outcome.end != End::Whole
                 || slice == Some(&*outcome.body)
                 // What a resuming client got is compared with the hash as a whole.
-                || facts.is_damaged(outcome.sent, outcome.end_at))
+                || facts.is_wrong(outcome.sent, outcome.end_at))
     });
     need(is_right, "a range of other bytes than registered")
 }
@@ -401,14 +406,15 @@ fn narinfos(world: &World, asked: &[Arc<Facts>], outcome: &Outcome) -> Judgement
             record.hash_part == facts.hash_part(),
             "records in another order than asked",
         )?;
-        match record.said {
-            Said::Narinfo(text) => narinfo(world, facts, text, outcome.sent, outcome.end_at)?,
-            Said::Absent => absent(facts, outcome, false)?,
+        let judged = match record.said {
+            Said::Narinfo(text) => narinfo(world, facts, text, outcome.sent, outcome.end_at),
+            Said::Absent => absent(facts, outcome, false),
             Said::Failed => need(
                 facts.is_damaged(outcome.sent, outcome.end_at),
                 "failed, and nothing was wrong with it",
-            )?,
-        }
+            ),
+        };
+        judged.map_err(|wrong| wrong + &facts.history())?;
     }
     Ok(())
 }
@@ -436,11 +442,12 @@ fn closure(world: &World, asked: &Facts, outcome: &Outcome) -> Judgement {
     for record in &records {
         let facts = world.facts(record.hash_part);
         let facts = facts.ok_or("a member that nobody knows")?;
-        match record.said {
-            Said::Narinfo(text) => narinfo(world, &facts, text, from, until)?,
-            Said::Failed if facts.is_damaged(from, until) => {}
-            _ => return Err("a member that is absent".to_owned()),
-        }
+        let judged = match record.said {
+            Said::Narinfo(text) => narinfo(world, &facts, text, from, until),
+            Said::Failed if facts.is_damaged(from, until) => Ok(()),
+            _ => Err("a member that is absent".to_owned()),
+        };
+        judged.map_err(|wrong| wrong + &facts.history())?;
         let has_all = some(&facts, from, until).any(|version| {
             let mut references = version.references.iter();
             references.all(|path| seen.contains(path) || *path == facts.store_path)

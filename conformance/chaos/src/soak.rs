@@ -83,8 +83,9 @@ pub(crate) fn client(
                 Connection::over(stream, "HTTP/1.1")?
             }
             Some(config) => {
+                let began = world.now();
                 let stream = TcpStream::connect(addresses.tls.context("no address")?)?;
-                Connection::tls(world, stream, config)?
+                Connection::tls(world, stream, began, config)?
             }
         };
         for _ in 0..1 + random.below(60) {

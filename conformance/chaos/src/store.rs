@@ -98,14 +98,27 @@ impl Store {
 
     /// Puts the files in place and registers them, as a build does at its end.
     pub(crate) fn register(&self, paths: &[(&Facts, &Version)]) -> Result<()> {
+        for (facts, version) in paths {
+            self.put(facts, version)?;
+        }
+        self.load(paths)
+    }
+
+    /// Puts the files in place.
+    pub(crate) fn put(&self, facts: &Facts, version: &Version) -> Result<()> {
+        let real = self.real(&facts.store_path);
+        // What Nix was told to delete may be there in part if somebody ended it.
+        if real.symlink_metadata().is_ok() {
+            remove(&real)?;
+        }
+        version.node.write(&real)?;
+        Ok(())
+    }
+
+    /// Registers them.
+    pub(crate) fn load(&self, paths: &[(&Facts, &Version)]) -> Result<()> {
         let mut rows = String::new();
         for (facts, version) in paths {
-            let real = self.real(&facts.store_path);
-            // What Nix was told to delete may be there in part if somebody ended it.
-            if real.symlink_metadata().is_ok() {
-                remove(&real)?;
-            }
-            version.node.write(&real)?;
             rows.push_str(&format!(
                 "{}\n{}\n{}\n\n{}\n",
                 facts.store_path,

@@ -60,6 +60,15 @@ impl<T: PartialEq + Clone> Timeline<T> {
         self.possible(from, until).len() - 1
     }
 
+    /// The last so many states: since when each was possible, and since when certain.
+    pub(crate) fn recent(
+        &self,
+        count: usize,
+    ) -> impl Iterator<Item = (&T, Moment, Option<Moment>)> {
+        let states = self.0.iter().skip(self.0.len().saturating_sub(count));
+        states.map(|state| (&state.value, state.from, state.certain))
+    }
+
     /// The state that was begun last.
     pub(crate) fn latest(&self) -> Option<&T> {
         self.0.last().map(|state| &state.value)
@@ -79,6 +88,11 @@ impl Spans {
         if let Some(span) = self.0.last_mut() {
             span.1 = Some(now);
         }
+    }
+
+    /// The last so many of them.
+    pub(crate) fn recent(&self, count: usize) -> &[(Moment, Option<Moment>)] {
+        &self.0[self.0.len().saturating_sub(count)..]
     }
 
     /// Whether one of them, with `slack` behind it, touches a time.

@@ -1,6 +1,6 @@
 //! What is true, what happened, and what was found wrong.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
@@ -23,6 +23,8 @@ pub(crate) const DAMAGE_SLACK: Moment = 3_000_000;
 pub(crate) const ANSWER_TIME: Duration = Duration::from_secs(10);
 /// Events that a report shows.
 const EVENTS_SHOWN: usize = 40;
+/// States of a path that a report shows.
+const HISTORY_SHOWN: usize = 4;
 /// Findings after which a run ends.
 const FINDINGS_MAX: usize = 5;
 
@@ -52,6 +54,9 @@ pub(crate) struct Facts {
     pub(crate) registered: Mutex<Timeline<Option<Arc<Version>>>>,
     /// When its files were not what is registered.
     pub(crate) damage: Mutex<Spans>,
+    /// The part of that which nobody can know without reading: below an unchanged root, and of
+    /// unchanged size.
+    pub(crate) hidden: Mutex<Spans>,
 }
 
 /// A public key.
@@ -85,7 +90,10 @@ pub(crate) struct World {
     /// Held for reading by what changes the store through Nix, for writing by what Nix must not
     /// meet.
     pub(crate) gate: RwLock<()>,
-    events: Mutex<VecDeque<(Moment, String)>>,
+    /// Held for reading while files are damaged, for writing while Nix makes one of those that are
+    /// alike. Whoever takes the gate too takes this first.
+    pub(crate) links: RwLock<()>,
+    events: Mutex<Vec<(Moment, String)>>,
     findings: Mutex<Vec<String>>,
     counts: Mutex<BTreeMap<String, u64>>,
     is_over: AtomicBool,
@@ -101,6 +109,7 @@ impl Facts {
             store_path,
             registered: Mutex::new(Timeline::new(None)),
             damage: Mutex::default(),
+            hidden: Mutex::default(),
         })
     }
 
@@ -127,8 +136,43 @@ impl Facts {
         lock(&self.registered).latest().cloned().flatten()
     }
 
+    /// What is known of it, for a report.
+    pub(crate) fn history(&self) -> String {
+        let time = |moment: Option<Moment>| match moment {
+            Some(moment) => format!("{:.6}", seconds(moment)),
+            None => "not yet".to_owned(),
+        };
+        let mut text = format!("\n  {}:", self.base_name());
+        for (version, from, certain) in lock(&self.registered).recent(HISTORY_SHOWN) {
+            let what = match version {
+                Some(version) => &version.nar_hash[..8],
+                None => "absent",
+            };
+            let from = seconds(from);
+            text.push_str(&format!(
+                " [{what} from {from:.6}, surely {}]",
+                time(certain)
+            ));
+        }
+        for &(begin, end) in lock(&self.damage).recent(HISTORY_SHOWN) {
+            let begin = seconds(begin);
+            text.push_str(&format!(" [damaged {begin:.6} to {}]", time(end)));
+        }
+        text
+    }
+
     pub(crate) fn is_damaged(&self, from: Moment, until: Moment) -> bool {
         lock(&self.damage).touch(from, until, DAMAGE_SLACK)
+    }
+
+    /// Whether bytes of its files were wrong, with nothing else that tells.
+    pub(crate) fn is_hidden(&self, from: Moment, until: Moment) -> bool {
+        lock(&self.hidden).touch(from, until, 0)
+    }
+
+    /// Whether bytes of its files were wrong.
+    pub(crate) fn is_wrong(&self, from: Moment, until: Moment) -> bool {
+        lock(&self.damage).touch(from, until, 0)
     }
 }
 
@@ -167,6 +211,7 @@ impl World {
             certificates: Mutex::new(Timeline::new(Arc::new(cert))),
             addresses: Mutex::default(),
             gate: RwLock::default(),
+            links: RwLock::default(),
             events: Mutex::default(),
             findings: Mutex::default(),
             counts: Mutex::default(),
@@ -278,11 +323,15 @@ impl World {
 
     /// Something happened that a report should show.
     pub(crate) fn note(&self, what: impl fmt::Display) {
-        let mut events = lock(&self.events);
-        if events.len() == EVENTS_SHOWN {
-            events.pop_front();
-        }
-        events.push_back((self.now(), what.to_string()));
+        lock(&self.events).push((self.now(), what.to_string()));
+    }
+
+    /// All that happened, a line each.
+    pub(crate) fn events(&self) -> String {
+        let events = lock(&self.events);
+        let lines = events.iter();
+        let lines = lines.map(|(at, event)| format!("{:.6} {event}\n", seconds(*at)));
+        lines.collect()
     }
 
     pub(crate) fn count(&self, what: &str) {
@@ -303,7 +352,7 @@ impl World {
     pub(crate) fn finding(&self, what: impl fmt::Display) {
         let events = lock(&self.events);
         let mut report = format!("{:.6} {what}\n", seconds(self.now()));
-        for (at, event) in &*events {
+        for (at, event) in &events[events.len().saturating_sub(EVENTS_SHOWN)..] {
             report.push_str(&format!("    {:.6} {event}\n", seconds(*at)));
         }
         drop(events);

@@ -33,6 +33,8 @@ pub(crate) struct Connection {
 pub(crate) struct Manner {
     /// Waits so long after each so many bytes.
     pub(crate) pace: Option<(usize, Duration)>,
+    /// The second half of a body it reads as quickly as it comes.
+    pub(crate) is_quick_at_last: bool,
     /// Goes away after so many bytes of a body.
     pub(crate) leave_at: Option<usize>,
 }
@@ -60,16 +62,17 @@ impl Connection {
         })
     }
 
-    /// With TLS; checks which certificate is shown.
+    /// With TLS; checks which certificate is shown. `began`: see [`handshake`].
     pub(crate) fn tls(
         world: &World,
         stream: TcpStream,
+        began: Moment,
         config: &Arc<ClientConfig>,
     ) -> io::Result<Self> {
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
         stream.set_nodelay(true)?;
-        let wire = handshake(world, stream, config)?;
+        let wire = handshake(world, stream, began, config)?;
         Ok(Self {
             wire: Box::new(wire),
             bytes: Vec::new(),
@@ -167,7 +170,11 @@ impl Connection {
             return Ok(false);
         }
         outcome.half_at = Some(world.now());
-        self.take(len, &mut outcome.body, manner)
+        let rest = Manner {
+            pace: manner.pace.filter(|_| !manner.is_quick_at_last),
+            ..manner
+        };
+        self.take(len, &mut outcome.body, rest)
     }
 
     fn chunks(&mut self, outcome: &mut Outcome, manner: Manner) -> io::Result<bool> {
@@ -258,15 +265,16 @@ pub(crate) fn silent(world: &World, via: &'static str, sent: Moment, error: &io:
     }
 }
 
-/// The client's side of a handshake, to its end.
+/// The client's side of a handshake, to its end. `began`: before it connected, because a server may
+/// choose its certificate when it accepts.
 pub(crate) fn handshake(
     world: &World,
     mut stream: TcpStream,
+    began: Moment,
     config: &Arc<ClientConfig>,
 ) -> io::Result<StreamOwned<ClientConnection, TcpStream>> {
     let name = ServerName::try_from("localhost").map_err(io::Error::other)?;
     let mut session = ClientConnection::new(Arc::clone(config), name).map_err(io::Error::other)?;
-    let began = world.now();
     while session.is_handshaking() {
         session.complete_io(&mut stream)?;
     }

@@ -114,9 +114,10 @@ fn connect(world: &World, tls: Option<&Arc<ClientConfig>>) -> io::Result<Connect
             Socket(Box::new(stream))
         }
         Some(config) => {
+            let began = world.now();
             let stream = TcpStream::connect(addresses.tls.ok_or_else(none)?)?;
             stream.set_read_timeout(Some(ANSWER_TIME * 2))?;
-            let stream = handshake(world, stream, config)?;
+            let stream = handshake(world, stream, began, config)?;
             stream.sock.set_nonblocking(true)?;
             Socket(Box::new(stream))
         }

@@ -64,10 +64,11 @@ fn connect(world: &World, tls: Option<&Arc<ClientConfig>>) -> io::Result<Connect
         Some(_) => addresses.tls,
     };
     let address = address.ok_or_else(|| io::Error::other("no address"))?;
+    let began = world.now();
     let stream = TcpStream::connect(address)?;
     match tls {
         None => Connection::over(stream, "HTTP/1.1"),
-        Some(config) => Connection::tls(world, stream, config),
+        Some(config) => Connection::tls(world, stream, began, config),
     }
 }
 
@@ -93,7 +94,7 @@ fn with_habit(world: &World, random: &mut Random, mut connection: Connection, ha
         Habit::Slow => {
             let manner = Manner {
                 pace: Some((4096, Duration::from_millis(1 + random.next() % 5))),
-                leave_at: None,
+                ..Manner::default()
             };
             one(world, &mut connection, &anything(world, random), manner);
         }
@@ -164,8 +165,8 @@ fn leaving(world: &World, random: &mut Random, connection: &mut Connection) {
     }
     let leave_at = 1 + random.below(1_000_000);
     let manner = Manner {
-        pace: None,
         leave_at: Some(leave_at),
+        ..Manner::default()
     };
     one(world, connection, &ask, manner);
 }
@@ -182,10 +183,10 @@ fn resuming(world: &World, random: &mut Random, mut connection: Connection) {
     let mut have = 0;
     while have < version.nar.len() && world.goes_on() {
         let manner = Manner {
-            pace: None,
             leave_at: random
                 .percent(70)
                 .then(|| 1 + random.below(version.nar.len())),
+            ..Manner::default()
         };
         let sent = world.now();
         if let Err(error) = connection.send(&ask.bytes()) {
@@ -221,6 +222,7 @@ pub(crate) fn run_slow(world: &World, name: &str, twins: &[Arc<Facts>]) -> Resul
         }
         let manner = Manner {
             pace: Some((8192, Duration::from_micros(500 + random.next() % 2000))),
+            is_quick_at_last: random.percent(60),
             leave_at: None,
         };
         let Some(address) = lock(&world.addresses).plain else {
