@@ -148,7 +148,9 @@ fn rotate(world: &World, server: &Shared, pair: &Pair, bad_first: bool) -> Resul
     lock(&world.keys).begin(world.now(), pair.public.clone());
     if bad_first {
         put(&server.setup.key(), b"no key", 0o600)?;
+        // To its end: what it says last is what the next one is waited for by.
         server.told(Signal::HUP, "stays in use")?;
+        lock(&server.server).wait_for(RELOADED)?;
         world.count("bad key");
     }
     pair.install(&server.setup)?;
