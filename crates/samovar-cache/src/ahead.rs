@@ -2,7 +2,7 @@
 //!
 //! # Theory of operation
 //!
-//! One thread of low priority renders and signs
+//! One thread of low priority for each cache renders and signs
 //!
 //! * what was *wished* for: the references of a path whose narinfo had just to be made, and theirs.
 //!   Whoever copies a path asks for those next.
@@ -14,8 +14,8 @@
 //! Wishes come first, as long as they prove to be worth it: a narinfo made for a wish costs
 //! *credit*, and one that is then asked for earns more than it cost. Where requests follow no
 //! references, the credit is soon spent, and hardly any narinfo is made for nothing. What nobody
-//! wished for takes free room alone, and this thread a quarter of a core at most; so what is asked
-//! for is never evicted by what is not.
+//! wished for takes free room alone, and all these threads a quarter of a core at most; so what is
+//! asked for is never evicted by what is not.
 //!
 //! Everything is as exact as on a worker: a row is read after the snapshot whose epoch it is
 //! stamped with. A state of the store that nobody has loaded is loaded here only after a quarter of
@@ -57,7 +57,8 @@ const INTERVAL: Duration = Duration::from_millis(250);
 /// The same at the start, when the store is still being loaded; it doubles each time.
 const START_INTERVAL: Duration = Duration::from_millis(10);
 
-/// How much longer it rests than it worked, when nobody has asked for that work.
+/// How much longer it rests than it worked, when nobody has asked for that work; where there are
+/// more caches and so more threads, all of them together work no longer.
 const REST_FACTOR: u32 = 3;
 
 /// Added to the priority's number, where 0 is usual and 19 the lowest priority.
@@ -187,7 +188,8 @@ pub(crate) struct Ahead {
 }
 
 impl Ahead {
-    pub(crate) fn start(narinfos: Arc<Narinfos>) -> io::Result<Self> {
+    /// `cache_count`: how many such threads there are.
+    pub(crate) fn start(narinfos: Arc<Narinfos>, cache_count: u32) -> io::Result<Self> {
         narinfos.wishes.state().is_served = true;
         let shared = Arc::clone(&narinfos);
         let thread = std::thread::Builder::new()
@@ -195,7 +197,7 @@ impl Ahead {
             .spawn(move || {
                 // Linux counts this for each thread. Where it may not be lowered, that is no harm.
                 rustix::process::nice(NICENESS).ok();
-                Walk::new(&shared).run();
+                Walk::new(&shared, cache_count).run();
             })?;
         Ok(Self {
             narinfos,
@@ -218,6 +220,8 @@ impl Drop for Ahead {
 /// The thread's way through all paths.
 struct Walk<'a> {
     narinfos: &'a Narinfos,
+    /// How much longer than it worked it rests.
+    rest_factor: u32,
     /// Whether nobody had loaded the state of the store the last time.
     was_stale: bool,
     /// The last epoch in which new rows were looked for.
@@ -231,9 +235,10 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    fn new(narinfos: &'a Narinfos) -> Self {
+    fn new(narinfos: &'a Narinfos, cache_count: u32) -> Self {
         Self {
             narinfos,
+            rest_factor: (REST_FACTOR + 1).saturating_mul(cache_count.max(1)) - 1,
             was_stale: false,
             epoch: None,
             newest: 0,
@@ -255,7 +260,7 @@ impl<'a> Walk<'a> {
                 Task::Idle => {
                     let started = Instant::now();
                     let rest = match self.step() {
-                        Ok(true) => started.elapsed() * REST_FACTOR,
+                        Ok(true) => started.elapsed().saturating_mul(self.rest_factor),
                         Ok(false) | Err(_) => {
                             interval = (interval * 2).min(INTERVAL);
                             interval
@@ -272,7 +277,7 @@ impl<'a> Walk<'a> {
         let Some(catalog) = self.narinfos.store().catalog() else {
             return Ok(false);
         };
-        let snapshot = match self.narinfos.fresh() {
+        let snapshot = match self.narinfos.origin.fresh() {
             Some(snapshot) => snapshot,
             None => {
                 let loaded = match std::mem::replace(&mut self.was_stale, true) {

@@ -55,7 +55,7 @@ impl Cache {
                 .header("Accept-Encoding", "identity");
         }
         let body = request.body();
-        let hash_parts = match parse(body, self.store().store_dir(), COUNT_MAX) {
+        let hash_parts = match parse(body, self.origin.store.store_dir(), COUNT_MAX) {
             Ok(hash_parts) => hash_parts,
             Err(error) => {
                 let status = match error {
@@ -70,14 +70,14 @@ impl Cache {
 
     /// The answer that says these, if there is room for the list.
     pub(crate) fn many(&self, wanted: Wanted) -> Response {
-        let (share, gave_way_count) = self.under_way.share(wanted, Instant::now());
+        let (share, gave_way_count) = self.origin.under_way.share(wanted, Instant::now());
         for _ in 0..gave_way_count {
-            self.observer.list_gave_way();
+            self.origin.observer.list_gave_way();
         }
         match share {
             Some(share) => records::respond(&self.narinfos, share),
             None => {
-                self.observer.lists_full();
+                self.origin.observer.lists_full();
                 busy()
             }
         }

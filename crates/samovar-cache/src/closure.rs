@@ -53,18 +53,18 @@ impl Drop for Place<'_> {
 
 impl Cache {
     pub(crate) fn closure(&self, hash_part: HashPart) -> Result<Response, StoreError> {
-        if self.narinfos.holds.is_on() {
+        if self.origin.holds.is_on() {
             // All that it needs is held with it. What is wrong with it is said below.
             let _held = self.narinfos.one(hash_part);
         }
-        let mut closure = self.store().closure(hash_part, SMALL_COUNT_MAX)?;
-        self.narinfos.recovered();
+        let mut closure = self.origin.store.closure(hash_part, SMALL_COUNT_MAX)?;
+        self.origin.recovered();
         if closure == Some(Closure::TooLarge) {
-            let Some(_place) = self.closures.place() else {
-                self.observer.lists_full();
+            let Some(_place) = self.origin.closures.place() else {
+                self.origin.observer.lists_full();
                 return Ok(busy());
             };
-            closure = self.store().closure(hash_part, COUNT_MAX)?;
+            closure = self.origin.store.closure(hash_part, COUNT_MAX)?;
         }
         let members = match closure {
             None => return Ok(no_path()),
@@ -76,9 +76,9 @@ impl Cache {
             Some(Closure::Members(members)) => members,
         };
         for member in &members {
-            if self.health.is_marked(&member.hash_part)
-                && let Some(registration) = self.registration(member.hash_part)?
-                && let Some(refusal) = self.kept_out(&registration)
+            if self.origin.health.is_marked(&member.hash_part)
+                && let Some(registration) = self.origin.registration(member.hash_part)?
+                && let Some(refusal) = self.origin.kept_out(&registration)
             {
                 return Ok(match member.hash_part == hash_part {
                     true => refusal,

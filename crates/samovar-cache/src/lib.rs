@@ -5,7 +5,7 @@
 //!
 //! # Two types to know
 //!
-//! * [`Cache`] is the service to give to a server.
+//! * [`Site`] is the service to give to a server.
 //! * [`Observer`] is told what happened, for logs.
 //!
 //! # In scope
@@ -38,6 +38,7 @@ mod nar_body;
 mod narinfo;
 mod narinfos;
 mod observer;
+mod origin;
 mod plans;
 mod prepared_body;
 mod recent;
@@ -45,11 +46,12 @@ mod records;
 mod registration;
 mod rendered;
 mod route;
+mod site;
 mod small_nars;
 mod trouble;
 mod under_way;
 
-pub use cache::{Cache, Config, Local};
+pub use cache::CacheConfig;
 pub use health::Trust;
 pub use hold::Hold;
 pub use kept::KeptSpace;
@@ -57,3 +59,4 @@ pub use key_file::{KeyFileError, LoadedKey, load_key};
 pub use observer::{Observer, Silent, Unheld};
 /// The key that a cache signs with.
 pub use samovar_nix::SecretKey;
+pub use site::{Local, Site, SiteConfig};

@@ -13,13 +13,13 @@ use crate::registration::{Collected, Registration};
 
 impl Cache {
     pub(crate) fn listing(&self, hash_part: HashPart) -> Result<Response, StoreError> {
-        let Some(registration) = self.registration(hash_part)? else {
+        let Some(registration) = self.origin.registration(hash_part)? else {
             return Ok(no_path());
         };
-        if let Some(refusal) = self.kept_out(&registration) {
+        if let Some(refusal) = self.origin.kept_out(&registration) {
             return Ok(refusal);
         }
-        let tree = self.store.tree(&registration.info.path)?;
+        let tree = self.origin.store.tree(&registration.info.path)?;
         let body = match self.listing_body(&registration, &tree) {
             Ok((reader, len)) => ListingBody {
                 reader,
@@ -27,7 +27,7 @@ impl Cache {
                 left: len,
                 registration,
             },
-            Err(error) => return self.unreadable(&registration, error),
+            Err(error) => return self.origin.unreadable(&registration, error),
         };
         Ok(json_response(Body::Source(Box::new(body))))
     }
@@ -38,7 +38,7 @@ impl Cache {
         registration: &Registration,
         tree: &Tree,
     ) -> io::Result<(ListingReader, Option<u64>)> {
-        Ok(match self.plan(registration, tree)? {
+        Ok(match self.origin.plan(registration, tree)? {
             Some(plan) => (plan.listing(), Some(plan.listing_len()?)),
             None => (tree.listing()?, None),
         })

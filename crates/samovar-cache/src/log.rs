@@ -54,7 +54,7 @@ impl Source for LogFile {
 
 impl Cache {
     pub(crate) fn log(&self, head: Head<'_>, path: &StorePath) -> Result<Response, StoreError> {
-        let Some(log) = self.store.log(path)? else {
+        let Some(log) = self.origin.store.log(path)? else {
             return Ok(no_path());
         };
         let respond = |body| {

@@ -13,6 +13,7 @@ use crate::cache::Cache;
 use crate::health::Standing;
 use crate::kept::KeptBody;
 use crate::nar_body::{Check, NarBody, wrong_contents};
+use crate::origin::Origin;
 use crate::prepared_body::PreparedBody;
 use crate::registration::Registration;
 use crate::small_nars::{self, SmallNar};
@@ -30,14 +31,14 @@ impl Cache {
         hash_part: HashPart,
         nar_hash: Option<NarHash>,
     ) -> Result<Response, StoreError> {
-        let Some(registration) = self.registration(hash_part)? else {
+        let Some(registration) = self.origin.registration(hash_part)? else {
             return Ok(no_path());
         };
         let info = &registration.info;
         if nar_hash.is_some_and(|nar_hash| nar_hash != info.nar_hash) {
             return Ok(wrong_hash());
         }
-        if let Some(refusal) = self.kept_out(&registration) {
+        if let Some(refusal) = self.origin.kept_out(&registration) {
             return Ok(refusal);
         }
         let size = info.nar_size;
@@ -58,31 +59,31 @@ impl Cache {
             }
         };
         let body = if size <= small_nars::LEN_MAX && head.method() == Method::Get {
-            match self.small_nar(&registration)? {
+            match self.origin.small_nar(&registration)? {
                 Ok(prepared) => small_body(prepared, (start, end)),
-                Err(error) => return self.unreadable(&registration, error),
+                Err(error) => return self.origin.unreadable(&registration, error),
             }
-        } else if let Some(kept) = self.kept(info, (start, end)) {
+        } else if let Some(kept) = self.origin.kept(info, (start, end)) {
             Body::Source(Box::new(kept))
         } else {
             let is_sent = head.method() == Method::Get;
-            let way = is_sent.then(|| self.narinfos.holds.send(&info.path));
+            let way = is_sent.then(|| self.origin.holds.send(&info.path));
             if way.as_ref().is_some_and(|way| way.has_waited) && registration.holds() == Ok(false) {
                 // Collected, or registered anew, before it was held. It is held now.
                 return self.nar(head, hash_part, nar_hash);
             }
-            let tree = self.store.tree(&info.path)?;
-            match self.open_nar(&registration, &tree, start) {
+            let tree = self.origin.store.tree(&info.path)?;
+            match self.origin.open_nar(&registration, &tree, start) {
                 Ok((reader, root)) => {
                     let is_whole = end - start == size && head.method() == Method::Get;
                     let check = match is_whole {
-                        true => self.check(info, root),
+                        true => self.origin.check(info, root),
                         false => None,
                     };
                     let body = NarBody::new(reader, (start, end), size, registration, check);
                     Body::Source(Box::new(body.held(way)))
                 }
-                Err(error) => return self.unreadable(&registration, error),
+                Err(error) => return self.origin.unreadable(&registration, error),
             }
         };
         let response = Response::new(status, body)
@@ -95,7 +96,9 @@ impl Cache {
             _ => response,
         })
     }
+}
 
+impl Origin {
     /// The NAR from `start` on, and the root that stood there before it was opened.
     fn open_nar(
         &self,

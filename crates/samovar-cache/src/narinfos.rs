@@ -1,19 +1,16 @@
 //! The narinfos of a store: found, rendered, signed, and kept while they are true.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use samovar_http::Prepared;
 use samovar_nix::{HashPart, PathInfo, SecretKey, StorePath};
-use samovar_store::{Catalog, Snapshot, Store, StoreError};
+use samovar_store::{Snapshot, Store, StoreError};
 
 use crate::ahead::Wishes;
-use crate::health::{Damaged, Standing};
-use crate::hold::Holds;
+use crate::health::Standing;
 use crate::narinfo::Signer;
-use crate::observer::Observer;
+use crate::origin::Origin;
 use crate::rendered::{Rendered, RenderedCache, Stamp};
-use crate::trouble::Trouble;
 
 /// What is said of one path.
 #[derive(Debug, Clone)]
@@ -32,44 +29,32 @@ pub(crate) enum Answer {
     Failed,
 }
 
-/// All that answers for narinfos, on whatever thread.
+/// All that answers for the narinfos of one cache, on whatever thread.
 #[derive(Debug)]
 pub(crate) struct Narinfos {
-    store: Arc<dyn Store>,
+    pub(crate) origin: Arc<Origin>,
     signer: Signer,
-    rendered: RenderedCache,
+    rendered: Arc<RenderedCache>,
     /// What may be asked for next.
     pub(crate) wishes: Wishes,
-    trouble: Trouble,
-    pub(crate) holds: Holds,
-    observer: Arc<dyn Observer>,
-    /// Of these nothing is rendered.
-    pub(crate) damaged: Arc<Damaged>,
 }
 
 impl Narinfos {
     pub(crate) fn new(
-        store: Arc<dyn Store>,
+        origin: &Arc<Origin>,
         key: Option<SecretKey>,
-        memory_len: usize,
-        holds: Holds,
-        observer: Arc<dyn Observer>,
+        rendered: Arc<RenderedCache>,
     ) -> Self {
-        let damaged = Damaged::new(Arc::clone(&store), Arc::clone(&observer));
         Self {
-            damaged: Arc::new(damaged),
-            store,
+            origin: Arc::clone(origin),
             signer: Signer::new(key),
-            rendered: RenderedCache::new(memory_len),
+            rendered,
             wishes: Wishes::default(),
-            trouble: Trouble::default(),
-            holds,
-            observer,
         }
     }
 
     pub(crate) fn store(&self) -> &dyn Store {
-        &*self.store
+        &*self.origin.store
     }
 
     pub(crate) fn change_key(&self, key: Option<SecretKey>) {
@@ -89,23 +74,23 @@ impl Narinfos {
 
     /// What is said of one path, which is held from now on if that can be.
     pub(crate) fn one(&self, hash_part: HashPart) -> Result<Answer, StoreError> {
-        let snapshot = self.refresh();
+        let snapshot = self.origin.refresh();
         let rendered = match self.find_one(snapshot.as_deref(), hash_part)? {
             Ok(rendered) => rendered,
             Err(refusal) => return Ok(refusal),
         };
-        let is_done = match self.holds.generation() {
-            0 => !self.holds.is_on(),
+        let is_done = match self.origin.holds.generation() {
+            0 => !self.origin.holds.is_on(),
             generation => rendered.held == generation,
         };
         if is_done {
             return Ok(Answer::found(&rendered));
         }
         let path = self.path_of(&rendered.prepared);
-        let asked = self.holds.announce(path.as_slice());
+        let asked = self.origin.holds.announce(path.as_slice());
         self.rendered.note_held(&hash_part, asked.generation);
         if asked.has_waited && !self.is_current(snapshot.as_deref()) {
-            let found = self.find_one(self.refresh().as_deref(), hash_part)?;
+            let found = self.find_one(self.origin.refresh().as_deref(), hash_part)?;
             return Ok(found.map_or_else(|refusal| refusal, |rendered| Answer::found(&rendered)));
         }
         Ok(Answer::found(&rendered))
@@ -118,15 +103,15 @@ impl Narinfos {
     ) -> Result<Result<Rendered, Answer>, StoreError> {
         if let Some(snapshot) = snapshot {
             if !snapshot.may_contain(&hash_part) {
-                self.recovered();
+                self.origin.recovered();
                 return Ok(Err(Answer::Absent));
             }
             if let Some(rendered) = self.find(snapshot, &hash_part) {
                 return Ok(Ok(rendered));
             }
         }
-        let looked = self.store.lookup(hash_part)?;
-        self.recovered();
+        let looked = self.origin.store.lookup(hash_part)?;
+        self.origin.recovered();
         let Some(info) = looked else {
             self.rendered.remove(&hash_part);
             return Ok(Err(Answer::Absent));
@@ -144,7 +129,7 @@ impl Narinfos {
     /// instead.
     fn admit(&self, info: &PathInfo, snapshot: Option<&Snapshot>) -> Result<Rendered, Answer> {
         let epoch = snapshot.map(|snapshot| snapshot.epoch);
-        match self.damaged.standing(info, epoch) {
+        match self.origin.damaged.standing(info, epoch) {
             Standing::Good => {}
             Standing::Damaged => return Err(Answer::Damaged),
             Standing::InQuestion => return Err(Answer::Failed),
@@ -158,13 +143,9 @@ impl Narinfos {
 
     /// Drops what was rendered of a path just now, if the path was found damaged meanwhile.
     fn keep_out(&self, hash_part: &HashPart) {
-        if self.damaged.contains(hash_part) {
-            self.drop_rendered(hash_part);
+        if self.origin.damaged.contains(hash_part) {
+            self.rendered.remove(hash_part);
         }
-    }
-
-    pub(crate) fn drop_rendered(&self, hash_part: &HashPart) {
-        self.rendered.remove(hash_part);
     }
 
     /// The narinfos of many paths, in the order asked: what [`one`](Self::one) would say of each
@@ -174,9 +155,9 @@ impl Narinfos {
         hash_parts: &[HashPart],
         holds: bool,
     ) -> Result<Vec<Answer>, StoreError> {
-        let snapshot = self.refresh();
+        let snapshot = self.origin.refresh();
         let answers = self.find_many(snapshot.as_deref(), hash_parts)?;
-        if !holds || !self.holds.is_on() {
+        if !holds || !self.origin.holds.is_on() {
             return Ok(answers);
         }
         let found = answers.iter().filter_map(|answer| match answer {
@@ -184,12 +165,12 @@ impl Narinfos {
             _ => None,
         });
         let paths: Vec<StorePath> = found.collect();
-        let asked = self.holds.announce(&paths);
+        let asked = self.origin.holds.announce(&paths);
         for path in &paths {
             self.rendered.note_held(&path.hash_part(), asked.generation);
         }
         if asked.has_waited && !self.is_current(snapshot.as_deref()) {
-            return self.find_many(self.refresh().as_deref(), hash_parts);
+            return self.find_many(self.origin.refresh().as_deref(), hash_parts);
         }
         Ok(answers)
     }
@@ -211,9 +192,9 @@ impl Narinfos {
         let mut looked = if unknown.is_empty() {
             Vec::new().into_iter()
         } else {
-            self.store.lookup_many(&unknown)?.into_iter()
+            self.origin.store.lookup_many(&unknown)?.into_iter()
         };
-        self.recovered();
+        self.origin.recovered();
         for (hash_part, answer) in hash_parts.iter().zip(&mut answers) {
             if answer.is_some() {
                 continue;
@@ -224,7 +205,7 @@ impl Narinfos {
                     Err(refusal) => refusal,
                 },
                 Some(Err(error)) => {
-                    self.observer.path_failed(hash_part, &error);
+                    self.origin.observer.path_failed(hash_part, &error);
                     Answer::Failed
                 }
                 Some(Ok(None)) | None => {
@@ -238,13 +219,13 @@ impl Narinfos {
 
     /// Whether nothing has to be done to hold the path of this narinfo. Never blocks.
     pub(crate) fn is_held(&self, rendered: &Rendered) -> bool {
-        let generation = self.holds.generation();
+        let generation = self.origin.holds.generation();
         generation == 0 || rendered.held == generation
     }
 
     /// Whether the store is still in this state.
     fn is_current(&self, snapshot: Option<&Snapshot>) -> bool {
-        let now = self.fresh();
+        let now = self.origin.fresh();
         now.is_some_and(|now| snapshot.is_some_and(|snapshot| snapshot.epoch == now.epoch))
     }
 
@@ -252,13 +233,17 @@ impl Narinfos {
     fn path_of(&self, prepared: &Prepared) -> Option<StorePath> {
         let line = prepared.body().split(|byte| *byte == b'\n').next()?;
         let path = line.strip_prefix(b"StorePath: ")?;
-        StorePath::parse(self.store.store_dir(), std::str::from_utf8(path).ok()?).ok()
+        StorePath::parse(
+            self.origin.store.store_dir(),
+            std::str::from_utf8(path).ok()?,
+        )
+        .ok()
     }
 
     /// Makes true again, or for the first time, what `wishes` names, and wishes for what those
     /// refer to. Does nothing while nobody knows the state of the store.
     pub(crate) fn prepare(&self, wishes: &[(HashPart, u8)]) -> Result<(), StoreError> {
-        let Some(snapshot) = self.fresh() else {
+        let Some(snapshot) = self.origin.fresh() else {
             return Ok(());
         };
         let wanted: Vec<(HashPart, u8)> = wishes
@@ -267,12 +252,12 @@ impl Narinfos {
             .copied()
             .collect();
         let hash_parts: Vec<HashPart> = wanted.iter().map(|(hash_part, _)| *hash_part).collect();
-        let looked = self.store.lookup_many(&hash_parts)?;
+        let looked = self.origin.store.lookup_many(&hash_parts)?;
         self.wishes.pay(hash_parts.len());
         for ((hash_part, depth), looked) in wanted.into_iter().zip(looked) {
             // A row that makes no sense is reported to who asks for it.
             if let Ok(Some(info)) = looked
-                && !self.damaged.contains(&hash_part)
+                && !self.origin.damaged.contains(&hash_part)
             {
                 let mut rendered = self.render(&info, Some(&snapshot));
                 rendered.was_wished_for = true;
@@ -291,7 +276,7 @@ impl Narinfos {
             .iter()
             .filter(|info| {
                 let hash_part = info.path.hash_part();
-                let is_kept = !self.damaged.contains(&hash_part)
+                let is_kept = !self.origin.damaged.contains(&hash_part)
                     && self.rendered.has_room(&hash_part)
                     && self
                         .rendered
@@ -300,36 +285,6 @@ impl Narinfos {
                 is_kept
             })
             .count()
-    }
-
-    /// The snapshot of this moment, if somebody has loaded it.
-    pub(crate) fn fresh(&self) -> Option<Arc<Snapshot>> {
-        let catalog = self.store.catalog()?;
-        let mut snapshot = catalog.current();
-        catalog.check_patiently(&mut snapshot).then_some(snapshot)
-    }
-
-    pub(crate) fn note(&self, error: StoreError) {
-        if self.trouble.note(error, Instant::now()) {
-            self.observer.store_failed(error);
-        }
-    }
-
-    pub(crate) fn recovered(&self) {
-        if self.trouble.clear() {
-            self.observer.store_recovered();
-        }
-        if let Some(remark) = self.store.take_remark() {
-            self.observer.store_remark(remark);
-        }
-    }
-
-    /// The state of this moment. If the catalog cannot be brought up to date, or not at once, the
-    /// store may still answer by other means.
-    fn refresh(&self) -> Option<Arc<Snapshot>> {
-        // Most often somebody has done it already; that is seen without a lock.
-        let fresh = self.fresh();
-        fresh.or_else(|| self.store.catalog().map(Catalog::refresh)?.ok().flatten())
     }
 
     /// What is known without asking the store.
@@ -345,7 +300,7 @@ impl Narinfos {
         let before = self.rendered.peek(&info.path.hash_part());
         self.signer.render(
             info,
-            self.store.store_dir(),
+            self.origin.store.store_dir(),
             snapshot.map(|snapshot| snapshot.epoch),
             before.as_ref(),
         )

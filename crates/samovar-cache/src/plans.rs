@@ -21,8 +21,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use samovar_nix::{HashPart, NarHash, PathInfo};
 use samovar_store::{Identity, NarPlan, NarReader, PlanError, Tree, TreeError};
 
-use crate::cache::Cache;
 use crate::nar_body::wrong_size;
+use crate::origin::Origin;
 use crate::recent::{MemoryLen, Recent};
 use crate::registration::Registration;
 
@@ -105,7 +105,7 @@ impl MemoryLen for Entry {
     }
 }
 
-impl Cache {
+impl Origin {
     /// The NAR from `start` on. With a plan that is there already it is also read faster: no
     /// directory is listed and sorted.
     pub(crate) fn nar_from(

@@ -142,7 +142,7 @@ impl Records {
         let answers = self
             .narinfos
             .many(&hash_parts, holds)
-            .inspect_err(|error| self.narinfos.note(*error))
+            .inspect_err(|error| self.narinfos.origin.note(*error))
             .map_err(io::Error::other)?;
         if self.is_closure
             && !members

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use samovar_nix::{HashPart, PathInfo};
 use samovar_store::{Snapshot, Store, StoreError, TreeError};
 
-use crate::cache::Cache;
 use crate::health::{Health, Standing};
 use crate::observer::Observer;
+use crate::origin::Origin;
 
 /// A path as it was registered when its answer began.
 ///
@@ -126,7 +126,7 @@ impl fmt::Debug for Registration {
     }
 }
 
-impl Cache {
+impl Origin {
     /// What is known of a path, in a form that can tell later whether it still holds.
     pub(crate) fn registration(
         &self,

@@ -12,7 +12,7 @@
 //! | what | value | why |
 //! | --- | --- | --- |
 //! | a NAR in memory | 64 KiB | above, the files cost no more than the rest of the answer |
-//! | all of them | 32 MiB | `Config::small_nar_memory_len` |
+//! | all of them | 32 MiB | `SiteConfig::small_nar_memory_len` |
 
 use std::hash::BuildHasherDefault;
 use std::io;

@@ -30,8 +30,8 @@ use std::sync::Arc;
 use samovar_nix::{HashPart, PathInfo};
 use samovar_store::{Damage, Fingerprint, Identity, Snapshot, Store};
 
-use crate::narinfos::Narinfos;
 use crate::observer::Observer;
+use crate::rendered::RenderedCache;
 use crate::small_nars::SmallNars;
 pub(crate) use damaged::{Damaged, Standing};
 pub(crate) use keeper::Watch;
@@ -69,7 +69,8 @@ pub(crate) struct Health {
     trust: Trust,
     verified: Verified,
     damaged: Arc<Damaged>,
-    narinfos: Arc<Narinfos>,
+    /// The narinfos of all caches.
+    rendered: Box<[Arc<RenderedCache>]>,
     small_nars: Arc<SmallNars>,
     wishes: Wishes,
 }
@@ -80,16 +81,17 @@ impl Health {
         store: Arc<dyn Store>,
         observer: Arc<dyn Observer>,
         trust: Trust,
-        narinfos: Arc<Narinfos>,
+        damaged: Arc<Damaged>,
+        rendered: Box<[Arc<RenderedCache>]>,
         small_nars: Arc<SmallNars>,
     ) -> Self {
         let health = Self {
-            damaged: Arc::clone(&narinfos.damaged),
+            damaged,
             store,
             observer,
             trust,
             verified: Verified::default(),
-            narinfos,
+            rendered,
             small_nars,
             wishes: Wishes::default(),
         };
@@ -188,7 +190,9 @@ impl Health {
 
     /// Behind a mark: see the top.
     fn drop_rendered(&self, hash_part: &HashPart) {
-        self.narinfos.drop_rendered(hash_part);
+        for rendered in &self.rendered {
+            rendered.remove(hash_part);
+        }
         self.small_nars.remove(hash_part);
     }
 

@@ -15,6 +15,7 @@
 //! | TERM, INT | the same, but ends after [`STOP_TIME`]; the second one ends at once |
 
 mod bind;
+mod caches;
 mod counts;
 mod kept;
 mod observer;
@@ -29,7 +30,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 use rustix::process::{Resource, getrlimit, setrlimit};
-use samovar_cache::{Cache, Config, Hold, Trust, load_key};
+use samovar_cache::{Hold, Site, SiteConfig, Trust};
 use samovar_http::tls::TlsConfig;
 use samovar_http::{Limits, Server};
 use samovar_store::{Settings, StoreUri};
@@ -103,7 +104,7 @@ fn serve(
         })
         .transpose()?;
     let logs = Arc::new(Logs::new(access, errors.clone(), config.client_address));
-    let key = read_key(config, errors)?;
+    let caches = caches::read(&config.caches, errors)?;
     let identity = Identity::find(config.user.as_deref(), config.group.as_deref())?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     // Before rights are given up: the certificate's key may be for root alone.
@@ -145,23 +146,17 @@ fn serve(
     }
     // Opened by the one who will read it: what only root can read is of no use later.
     let store = open_store(config, errors)?;
-    let cache = config
-        .caches
-        .first()
-        .context("there is no cache to serve")?;
-    let cache_config = Config {
-        priority: cache.priority,
-        path_prefix: cache.prefix.clone(),
-        key,
+    let site_config = SiteConfig {
+        caches,
         kept_space: kept::space(config, errors)?,
         hold: hold(config),
         trust: trust(config),
-        ..Config::default()
+        ..SiteConfig::default()
     };
     raise_descriptor_limit();
-    let cache_prefix = &cache.prefix;
-    let cache = Cache::new(store, cache_config, Arc::clone(&logs) as _);
-    let mut builder = Server::builder(cache)
+    let site = Site::new(store, site_config, Arc::clone(&logs) as _);
+    let cache_prefix = config.caches.first().map_or("", |cache| &*cache.prefix);
+    let mut builder = Server::builder(site)
         .limits(limits(config))
         .io_threads(cores);
     if let Some(workers) = config.workers.map(NonZeroU32::get) {
@@ -277,7 +272,7 @@ enum Ended {
 
 /// Lives until it is told to end, and ends.
 fn wait(
-    server: &Arc<Server<Cache>>,
+    server: &Arc<Server<Site>>,
     events: &Receiver<Event>,
     reload: &dyn Fn(),
     upgrade: &dyn Fn() -> anyhow::Result<Successor>,
@@ -361,7 +356,7 @@ fn begin_upgrade(
     }
 }
 
-fn drain(server: &Arc<Server<Cache>>, events: &Receiver<Event>, deadline: Duration, logs: &Logs) {
+fn drain(server: &Arc<Server<Site>>, events: &Receiver<Event>, deadline: Duration, logs: &Logs) {
     let draining = Arc::clone(server);
     let drain = std::thread::spawn(move || draining.drain(deadline));
     let mut stops = u32::from(deadline == STOP_TIME);
@@ -388,7 +383,7 @@ fn drain(server: &Arc<Server<Cache>>, events: &Receiver<Event>, deadline: Durati
 }
 
 /// What cannot be read again stays as it was, and is said.
-fn reload(cache: &Cache, again: &Again<'_>, logs: &Logs) {
+fn reload(site: &Site, again: &Again<'_>, logs: &Logs) {
     logs.reopen();
     let config = match again() {
         Ok(config) => config,
@@ -409,9 +404,11 @@ fn reload(cache: &Cache, again: &Again<'_>, logs: &Logs) {
     {
         return;
     }
-    match read_key(&config, &logs.errors) {
-        Ok(key) => {
-            cache.change_key(key);
+    match caches::read(&config.caches, &logs.errors) {
+        Ok(caches) => {
+            for cache in caches {
+                site.change_key(&cache.path_prefix, cache.key);
+            }
             logs.errors.info("the secret key was read again");
         }
         Err(error) => {
@@ -454,24 +451,6 @@ fn warn_of_expiry(tls: &Tls, config: &TlsConfig, errors: &ErrorLog) {
             tls.certificate
         ));
     }
-}
-
-fn read_key(
-    config: &Configuration,
-    errors: &ErrorLog,
-) -> anyhow::Result<Option<samovar_cache::SecretKey>> {
-    let files = config
-        .caches
-        .iter()
-        .flat_map(|cache| &cache.secret_key_files);
-    let Some(path) = files.into_iter().next() else {
-        return Ok(None);
-    };
-    let loaded = load_key(path)?;
-    for warning in &loaded.warnings {
-        errors.warning(warning);
-    }
-    Ok(Some(loaded.key))
 }
 
 /// Who asked for no time gets this one if there is a daemon, and hears nothing if there is none.

@@ -18,7 +18,7 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use samovar_cache::Cache;
+use samovar_cache::Site;
 use samovar_http::tls::TlsConfig;
 use samovar_http::{Listener, Server, handover};
 
@@ -148,7 +148,7 @@ pub(super) struct Successor(Child);
 impl Successor {
     /// Starts it; how that went comes as an [`Event::Successor`].
     pub(super) fn start(
-        server: &Arc<Server<Cache>>,
+        server: &Arc<Server<Site>>,
         kinds: &[Kind],
         events: Sender<Event>,
     ) -> anyhow::Result<Self> {

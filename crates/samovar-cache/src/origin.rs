@@ -1,0 +1,163 @@
+//! What all caches of one store have in common: whatever does not depend on who may read what, and
+//! on who signs it.
+//!
+//! Small NARs, plans and copies are shared, so nothing here asks whether a path may be read: a
+//! [`Cache`](crate::cache::Cache) asks before.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use samovar_http::Prepared;
+use samovar_http::http::Status;
+use samovar_nix::{HashPart, PathInfo};
+use samovar_store::{Catalog, Snapshot, Store, StoreError};
+
+use crate::answers::{
+    NO_PATH, NOT_ALLOWED, NOT_FOUND, ONLY_POST, RETRY_AFTER, TEXT, UNAVAILABLE, WRONG_HASH,
+};
+use crate::closure::Closures;
+use crate::health::{Damaged, Health, Watch};
+use crate::hold::Holds;
+use crate::kept::KeptNars;
+use crate::observer::Observer;
+use crate::plans::Plans;
+use crate::rendered::RenderedCache;
+use crate::site::SiteConfig;
+use crate::small_nars::SmallNars;
+use crate::trouble::Trouble;
+use crate::under_way::UnderWay;
+
+/// A store, and what is known of it.
+#[derive(Debug)]
+pub(crate) struct Origin {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) observer: Arc<dyn Observer>,
+    trouble: Trouble,
+    pub(crate) holds: Holds,
+    /// Of these nothing is served.
+    pub(crate) damaged: Arc<Damaged>,
+    pub(crate) health: Arc<Health>,
+    /// Ends its threads when dropped.
+    pub(crate) watch: OnceLock<Watch>,
+    pub(crate) plans: Plans,
+    pub(crate) small_nars: Arc<SmallNars>,
+    pub(crate) kept_nars: Option<KeptNars>,
+    pub(crate) closures: Closures,
+    pub(crate) under_way: Arc<UnderWay>,
+    pub(crate) fixed: Fixed,
+}
+
+/// Answers that are always the same.
+#[derive(Debug)]
+pub(crate) struct Fixed {
+    pub(crate) no_path: Prepared,
+    pub(crate) wrong_hash: Prepared,
+    pub(crate) not_found: Prepared,
+    pub(crate) not_allowed: Prepared,
+    pub(crate) only_post: Prepared,
+    pub(crate) unavailable: Prepared,
+}
+
+impl Origin {
+    /// `rendered`: the narinfos of all caches; those of damaged paths are dropped.
+    pub(crate) fn new(
+        store: Box<dyn Store>,
+        config: &mut SiteConfig,
+        rendered: &[Arc<RenderedCache>],
+        observer: Arc<dyn Observer>,
+    ) -> Self {
+        let store: Arc<dyn Store> = store.into();
+        // Without a thread, without holding.
+        let holds = config
+            .hold
+            .and_then(|hold| Holds::start(hold, Arc::clone(&store), Arc::clone(&observer)).ok());
+        let small_nars = Arc::new(SmallNars::new(config.small_nar_memory_len));
+        let damaged = Arc::new(Damaged::new(Arc::clone(&store), Arc::clone(&observer)));
+        let health = Health::new(
+            Arc::clone(&store),
+            Arc::clone(&observer),
+            config.trust.clone(),
+            Arc::clone(&damaged),
+            rendered.into(),
+            Arc::clone(&small_nars),
+        );
+        Self {
+            trouble: Trouble::default(),
+            holds: holds.unwrap_or_default(),
+            damaged,
+            health: Arc::new(health),
+            watch: OnceLock::new(),
+            plans: Plans::default(),
+            small_nars,
+            kept_nars: config
+                .kept_space
+                .take()
+                .map(|space| KeptNars::new(space, Arc::clone(&observer))),
+            closures: Closures::default(),
+            under_way: Arc::default(),
+            fixed: Fixed::new(),
+            store,
+            observer,
+        }
+    }
+
+    pub(crate) fn lookup(&self, hash_part: HashPart) -> Result<Option<PathInfo>, StoreError> {
+        let info = self.store.lookup(hash_part)?;
+        self.recovered();
+        Ok(info)
+    }
+
+    /// The snapshot of this moment, if somebody has loaded it.
+    pub(crate) fn fresh(&self) -> Option<Arc<Snapshot>> {
+        let catalog = self.store.catalog()?;
+        let mut snapshot = catalog.current();
+        catalog.check_patiently(&mut snapshot).then_some(snapshot)
+    }
+
+    /// The state of this moment. If the catalog cannot be brought up to date, or not at once, the
+    /// store may still answer by other means.
+    pub(crate) fn refresh(&self) -> Option<Arc<Snapshot>> {
+        // Most often somebody has done it already; that is seen without a lock.
+        let fresh = self.fresh();
+        fresh.or_else(|| self.store.catalog().map(Catalog::refresh)?.ok().flatten())
+    }
+
+    /// The store erred.
+    pub(crate) fn note(&self, error: StoreError) {
+        if self.trouble.note(error, Instant::now()) {
+            self.observer.store_failed(error);
+        }
+    }
+
+    /// The store answered.
+    pub(crate) fn recovered(&self) {
+        if self.trouble.clear() {
+            self.observer.store_recovered();
+        }
+        if let Some(remark) = self.store.take_remark() {
+            self.observer.store_remark(remark);
+        }
+    }
+}
+
+impl Fixed {
+    fn new() -> Self {
+        let missing = |body: &str| Prepared::new(Status::NOT_FOUND, &[TEXT], body.as_bytes());
+        let refused = |allowed, body: &str| {
+            let fields = [TEXT, ("Allow", allowed)];
+            Prepared::new(Status::METHOD_NOT_ALLOWED, &fields, body.as_bytes())
+        };
+        Self {
+            no_path: missing(NO_PATH),
+            wrong_hash: missing(WRONG_HASH),
+            not_found: missing(NOT_FOUND),
+            not_allowed: refused("GET, HEAD", NOT_ALLOWED),
+            only_post: refused("POST", ONLY_POST),
+            unavailable: Prepared::new(
+                Status::SERVICE_UNAVAILABLE,
+                &[TEXT, RETRY_AFTER],
+                UNAVAILABLE.as_bytes(),
+            ),
+        }
+    }
+}
