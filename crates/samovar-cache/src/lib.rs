@@ -24,6 +24,7 @@ mod answers;
 mod bulk;
 mod cache;
 mod closure;
+mod figures;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod health;

@@ -58,6 +58,14 @@ impl Cache {
                 return Ok(response.header("Content-Range", format!("bytes */{size}")));
             }
         };
+        let transfers = self.origin.observer.transfers();
+        let transfers = transfers.filter(|_| size > small_nars::LEN_MAX);
+        let watch = transfers.map(|all| {
+            (
+                all,
+                info.path.display(self.origin.store.store_dir()).to_string(),
+            )
+        });
         let body = if size <= small_nars::LEN_MAX && head.method() == Method::Get {
             match self.origin.small_nar(&registration)? {
                 Ok(prepared) => small_body(prepared, (start, end)),
@@ -85,6 +93,10 @@ impl Cache {
                 }
                 Err(error) => return self.origin.unreadable(&registration, error),
             }
+        };
+        let body = match watch {
+            Some((transfers, path)) => transfers.watch(body, path, head.peer()),
+            None => body,
         };
         let response = Response::new(status, body)
             .header(NAR_TYPE.0, NAR_TYPE.1)

@@ -10,6 +10,7 @@ use crate::ahead::Wishes;
 use crate::health::Standing;
 use crate::narinfo::Signer;
 use crate::origin::Origin;
+use crate::recent::Fill;
 use crate::rendered::{Rendered, RenderedCache, Stamp};
 
 /// What is said of one path.
@@ -60,6 +61,16 @@ impl Narinfos {
     pub(crate) fn change_key(&self, key: Option<SecretKey>) {
         self.signer.change(key);
         self.wishes.start_anew();
+    }
+
+    /// What is rendered.
+    pub(crate) fn fill(&self) -> Fill {
+        self.rendered.fill()
+    }
+
+    /// Bytes that may take.
+    pub(crate) fn len_max(&self) -> u64 {
+        self.rendered.len_max()
     }
 
     /// A narinfo that is known to be true while `snapshot` is. Never blocks.

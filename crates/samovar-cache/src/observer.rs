@@ -1,8 +1,11 @@
 //! Who is told what happened.
 
 use std::fmt;
+use std::sync::Arc;
 
 use samovar_store::{SchemaRemark, StoreError};
+
+use crate::metrics::{RecentError, Transfers};
 
 /// Told what an operator may want to know. No method may block: some run on I/O threads.
 pub trait Observer: samovar_http::Observer + 'static {
@@ -65,6 +68,21 @@ pub trait Observer: samovar_http::Observer + 'static {
 
     /// Something was answered whose paths could not be held, or not in time.
     fn unheld(&self, what: Unheld);
+
+    /// Where NARs on their way are watched, if anywhere.
+    fn transfers(&self) -> Option<&Arc<Transfers>> {
+        None
+    }
+
+    /// How often what it was told has happened, by name, if it counts.
+    fn counts(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+
+    /// What was said of late as an error or a warning, the newest first, if it remembers.
+    fn recent_errors(&self) -> Vec<RecentError> {
+        Vec::new()
+    }
 }
 
 /// What was answered.

@@ -16,11 +16,13 @@
 
 use std::hash::RandomState;
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use samovar_nix::{HashPart, NarHash, PathInfo};
 use samovar_store::{Identity, NarPlan, NarReader, PlanError, Tree, TreeError};
 
+use crate::metrics::CacheFigures;
 use crate::nar_body::wrong_size;
 use crate::origin::Origin;
 use crate::recent::{MemoryLen, Recent};
@@ -40,6 +42,8 @@ const PLANNED_FROM: u64 = 1 << 20;
 #[derive(Debug, Default)]
 pub(crate) struct Plans {
     recent: Mutex<Recent<HashPart, Entry, RandomState>>,
+    hit_count: AtomicU64,
+    miss_count: AtomicU64,
 }
 
 #[derive(Debug, Clone)]
@@ -66,6 +70,32 @@ enum Known {
 
 impl Plans {
     fn find(&self, info: &PathInfo, root: Option<Identity>) -> Option<Known> {
+        let known = self.find_uncounted(info, root);
+        let counter = match known {
+            Some(_) => &self.hit_count,
+            None => &self.miss_count,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        known
+    }
+
+    pub(crate) fn figures(&self) -> CacheFigures {
+        let fill = {
+            let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+            recent.fill()
+        };
+        CacheFigures {
+            name: "plans".to_owned(),
+            entry_count: fill.entry_count,
+            len: fill.len,
+            len_max: MEMORY_LEN_MAX as u64,
+            hit_count: self.hit_count.load(Ordering::Relaxed),
+            miss_count: self.miss_count.load(Ordering::Relaxed),
+            eviction_count: fill.eviction_count,
+        }
+    }
+
+    fn find_uncounted(&self, info: &PathInfo, root: Option<Identity>) -> Option<Known> {
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = recent.find(&info.path.hash_part(), MEMORY_LEN_MAX)?;
         if entry.stamp != Stamp::new(info, root) {

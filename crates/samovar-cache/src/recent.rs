@@ -15,6 +15,8 @@ pub(crate) struct Recent<K, V, S> {
     old: HashMap<K, V, S>,
     /// Bytes of `old`.
     old_len: usize,
+    /// How many were dropped for others.
+    eviction_count: u64,
 }
 
 // Derived, it would ask for defaults of keys and values.
@@ -25,6 +27,26 @@ impl<K, V, S: Default> Default for Recent<K, V, S> {
             young_len: 0,
             old: HashMap::default(),
             old_len: 0,
+            eviction_count: 0,
+        }
+    }
+}
+
+/// How full something is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Fill {
+    pub(crate) entry_count: u64,
+    pub(crate) len: u64,
+    /// Dropped for others since the start.
+    pub(crate) eviction_count: u64,
+}
+
+impl Fill {
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self {
+            entry_count: self.entry_count + other.entry_count,
+            len: self.len + other.len,
+            eviction_count: self.eviction_count + other.eviction_count,
         }
     }
 }
@@ -67,6 +89,7 @@ where
         self.remove(&key);
         let len = value.memory_len();
         if self.young_len + len > memory_len_max / 2 {
+            self.eviction_count += self.old.len() as u64;
             self.old = std::mem::take(&mut self.young);
             self.old_len = std::mem::take(&mut self.young_len);
         }
@@ -108,6 +131,14 @@ where
     fn remove_old(&mut self, key: &K) {
         if let Some(value) = self.old.remove(key) {
             self.old_len -= value.memory_len();
+        }
+    }
+
+    pub(crate) fn fill(&self) -> Fill {
+        Fill {
+            entry_count: (self.young.len() + self.old.len()) as u64,
+            len: (self.young_len + self.old_len) as u64,
+            eviction_count: self.eviction_count,
         }
     }
 

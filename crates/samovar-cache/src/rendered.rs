@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use samovar_http::Prepared;
 use samovar_nix::HashPart;
 
-use crate::recent::{MemoryLen, Recent};
+use crate::recent::{Fill, MemoryLen, Recent};
 
 const SHARD_COUNT: usize = 64;
 
@@ -121,6 +121,22 @@ impl RenderedCache {
 
     pub(crate) fn remove(&self, hash_part: &HashPart) {
         self.shard(hash_part).remove(hash_part);
+    }
+
+    pub(crate) fn fill(&self) -> Fill {
+        let shard = |shard: &Mutex<Shard>| {
+            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            shard.fill()
+        };
+        self.shards
+            .iter()
+            .map(shard)
+            .fold(Fill::default(), Fill::and)
+    }
+
+    /// Bytes that all entries may take.
+    pub(crate) fn len_max(&self) -> u64 {
+        (self.shard_len_max * SHARD_COUNT) as u64
     }
 
     fn shard(&self, hash_part: &HashPart) -> std::sync::MutexGuard<'_, Shard> {

@@ -66,9 +66,9 @@ impl Default for SiteConfig {
 /// The binary caches of one store.
 #[derive(Debug)]
 pub struct Site {
-    origin: Arc<Origin>,
+    pub(crate) origin: Arc<Origin>,
     /// The longest prefix first.
-    caches: Box<[Cache]>,
+    pub(crate) caches: Box<[Cache]>,
 }
 
 /// What an I/O thread knows of the store.

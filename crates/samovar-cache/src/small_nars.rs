@@ -16,6 +16,7 @@
 
 use std::hash::BuildHasherDefault;
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use samovar_http::Prepared;
@@ -25,7 +26,7 @@ use samovar_store::NarReader;
 use sha2::{Digest, Sha256};
 
 use crate::nar::{ACCEPT_RANGES, NAR_TYPE};
-use crate::recent::{MemoryLen, Recent};
+use crate::recent::{Fill, MemoryLen, Recent};
 use crate::rendered::HashPartHasher;
 
 /// Bytes of the longest NAR that is kept.
@@ -67,6 +68,7 @@ pub(crate) struct SmallNars {
     shards: Box<[Mutex<Shard>]>,
     /// Bytes of one shard.
     shard_len_max: usize,
+    miss_count: AtomicU64,
 }
 
 type Shard = Recent<HashPart, SmallNar, BuildHasherDefault<HashPartHasher>>;
@@ -77,6 +79,7 @@ impl SmallNars {
         Self {
             shards: (0..SHARD_COUNT).map(|_| Mutex::default()).collect(),
             shard_len_max: memory_len / SHARD_COUNT,
+            miss_count: AtomicU64::new(0),
         }
     }
 
@@ -86,12 +89,36 @@ impl SmallNars {
     }
 
     pub(crate) fn insert(&self, hash_part: HashPart, nar: SmallNar) {
-        self.shard(&hash_part)
-            .insert(hash_part, nar, self.shard_len_max);
+        let mut shard = self.shard(&hash_part);
+        if shard.peek(&hash_part).is_none() {
+            self.miss_count.fetch_add(1, Ordering::Relaxed);
+        }
+        shard.insert(hash_part, nar, self.shard_len_max);
+    }
+
+    /// How many came that were not there.
+    pub(crate) fn miss_count(&self) -> u64 {
+        self.miss_count.load(Ordering::Relaxed)
     }
 
     pub(crate) fn remove(&self, hash_part: &HashPart) {
         self.shard(hash_part).remove(hash_part);
+    }
+
+    pub(crate) fn fill(&self) -> Fill {
+        let shard = |shard: &Mutex<Shard>| {
+            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            shard.fill()
+        };
+        self.shards
+            .iter()
+            .map(shard)
+            .fold(Fill::default(), Fill::and)
+    }
+
+    /// Bytes that all entries may take.
+    pub(crate) fn len_max(&self) -> u64 {
+        (self.shard_len_max * SHARD_COUNT) as u64
     }
 
     fn shard(&self, hash_part: &HashPart) -> MutexGuard<'_, Shard> {

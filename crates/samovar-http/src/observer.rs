@@ -47,7 +47,9 @@ pub struct Exchange<'a> {
     /// Whether all of the answer was. An answer that its client has left, such as server-sent
     /// events, never is.
     pub complete: bool,
-    /// From the end of the request to the end of the answer.
+    /// Whether the I/O thread answered by itself.
+    pub is_inline: bool,
+    /// From the moment the end of the request was seen to be there to the end of the answer.
     pub duration: Duration,
 }
 

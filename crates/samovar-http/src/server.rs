@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::ops::Deref;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -57,6 +57,7 @@ pub(crate) struct Core {
     pub(crate) request_memory: Arc<Budget>,
     pub(crate) buffers: Arc<BufferPool>,
     pub(crate) connection_count: AtomicUsize,
+    pub(crate) accepted_count: AtomicU64,
     /// Set when time is up or the I/O threads are gone: answers under way are given up.
     pub(crate) is_cut_off: AtomicBool,
     /// TLS handshakes under way.
@@ -84,6 +85,7 @@ pub struct Builder<S> {
     listeners: Vec<Listener>,
     io_threads: usize,
     workers: usize,
+    name: String,
     #[cfg(feature = "compression")]
     compression: Option<Compression>,
     #[cfg(feature = "http2")]
@@ -117,6 +119,14 @@ impl<S: Service> Builder<S> {
     #[must_use]
     pub fn workers(mut self, count: usize) -> Self {
         self.workers = count.max(1);
+        self
+    }
+
+    /// Sets what the names of its threads begin with, to tell it from other servers of a process.
+    /// Default: nothing, and they are `io-0` and so on, and `worker`.
+    #[must_use]
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
         self
     }
 
@@ -190,6 +200,7 @@ impl<S: Service> Builder<S> {
                 blocks: Arc::default(),
                 inboxes,
                 connection_count: AtomicUsize::new(0),
+                accepted_count: AtomicU64::new(0),
                 is_cut_off: AtomicBool::new(false),
                 #[cfg(feature = "tls")]
                 handshake_count: AtomicUsize::new(0),
@@ -206,11 +217,12 @@ impl<S: Service> Builder<S> {
         };
         let weak = Arc::downgrade(&shared);
         let workers = Arc::clone(&server.workers);
+        let name = self.name.clone();
         shared.queue.set_start(Box::new(move || {
             let Some(shared) = weak.upgrade() else {
                 return Err(io::Error::other("the server is gone"));
             };
-            let worker = std::thread::Builder::new().name("worker".to_owned());
+            let worker = std::thread::Builder::new().name(format!("{name}worker"));
             let handle = worker.spawn(move || exec::run(&shared))?;
             let mut workers = lock(&workers);
             workers.retain(|worker| !worker.is_finished());
@@ -222,7 +234,7 @@ impl<S: Service> Builder<S> {
         }
         for (home, sockets) in sockets.into_iter().enumerate() {
             let thread = IoThread::new(Arc::clone(&shared), home, sockets)?;
-            let named = std::thread::Builder::new().name(format!("io-{home}"));
+            let named = std::thread::Builder::new().name(format!("{}io-{home}", self.name));
             let handle = named.spawn(move || thread.run())?;
             lock(&server.io_threads).push(handle);
         }
@@ -258,6 +270,14 @@ fn deadline(timeout: Duration) -> Instant {
 pub struct Load {
     /// Connections open.
     pub connection_count: usize,
+    /// How many there may be.
+    pub connection_count_max: usize,
+    /// Connections accepted since the start.
+    pub accepted_count: u64,
+    /// TLS handshakes under way.
+    pub handshake_count: usize,
+    /// Handlers that may run at once in each of the two [lanes](crate::Reply::dispatch_slow).
+    pub worker_count: usize,
     /// Requests and answers that wait for a worker.
     pub queued_count: usize,
     /// Workers that run.
@@ -266,6 +286,8 @@ pub struct Load {
     pub waiting_count: usize,
     /// Memory for response bodies under way, in bytes.
     pub body_memory_len: usize,
+    /// How much that may be.
+    pub body_memory_len_max: usize,
     /// Memory for request bodies that are read before their handlers start, in bytes.
     pub request_memory_len: usize,
 }
@@ -291,6 +313,7 @@ impl<S: Service> Server<S> {
             listeners: Vec::new(),
             io_threads: cores,
             workers: 8 * cores,
+            name: String::new(),
             #[cfg(feature = "compression")]
             compression: None,
             #[cfg(feature = "http2")]
@@ -324,10 +347,18 @@ impl<S: Service> Server<S> {
         let workers = self.shared.queue.load();
         Load {
             connection_count: self.connection_count(),
+            connection_count_max: self.shared.limits.connections_max,
+            accepted_count: self.shared.accepted_count.load(Ordering::Relaxed),
+            #[cfg(feature = "tls")]
+            handshake_count: self.shared.handshake_count.load(Ordering::Relaxed),
+            #[cfg(not(feature = "tls"))]
+            handshake_count: 0,
+            worker_count: self.shared.queue.places_max(),
             queued_count: workers.queued_count,
             running_count: workers.running_count,
             waiting_count: workers.waiting_count,
             body_memory_len: self.shared.buffers.used_len(),
+            body_memory_len_max: self.shared.limits.body_memory_max,
             request_memory_len: self.shared.request_memory.used_len(),
         }
     }
@@ -346,6 +377,11 @@ impl<S: Service> Server<S> {
                 .recv_timeout(deadline.saturating_duration_since(Instant::now()))
                 .is_ok()
         })
+    }
+
+    /// Whether it was told to [drain](Self::drain).
+    pub fn is_draining(&self) -> bool {
+        lock(&self.listening).is_empty()
     }
 
     /// Accepts no more, closes idle connections, finishes answers under way, and returns when that

@@ -90,6 +90,10 @@ impl Damaged {
         }
     }
 
+    pub(crate) fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed) as u64
+    }
+
     /// Whether there is a mark, true or not.
     pub(crate) fn contains(&self, hash_part: &HashPart) -> bool {
         self.count.load(Ordering::Relaxed) > 0 && self.marks().contains_key(hash_part)

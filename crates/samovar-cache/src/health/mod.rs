@@ -104,6 +104,11 @@ impl Health {
         self.damaged.standing(info, epoch)
     }
 
+    /// How many paths are marked as damaged, those in question included.
+    pub(crate) fn damaged_count(&self) -> u64 {
+        self.damaged.count()
+    }
+
     pub(crate) fn is_marked(&self, hash_part: &HashPart) -> bool {
         self.damaged.contains(hash_part)
     }

@@ -36,6 +36,7 @@ use rustix::io::Errno;
 use samovar_http::{Batch, Progress, Source};
 use samovar_nix::NarHash;
 
+use crate::metrics::CacheFigures;
 use crate::observer::Observer;
 pub(crate) use recording::Recording;
 use table::{Kept, Table};
@@ -144,6 +145,10 @@ impl KeptNars {
             at: start,
             end,
         })
+    }
+
+    pub(crate) fn figures(&self) -> CacheFigures {
+        self.table.figures()
     }
 
     /// A place for the copy of a NAR that is about to be sent whole, unless it is not wanted.

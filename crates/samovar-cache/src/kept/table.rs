@@ -10,6 +10,7 @@ use rustix::process::{Resource, getrlimit};
 use samovar_nix::NarHash;
 
 use super::{KeptSpace, allocate};
+use crate::metrics::CacheFigures;
 use crate::observer::Observer;
 
 /// A shorter NAR is one buffer: not worth a file.
@@ -90,6 +91,9 @@ struct State {
     /// What was found wrong, or not worth it, is not written again and again.
     refused: Refused,
     failed_at: Option<Instant>,
+    hit_count: u64,
+    miss_count: u64,
+    eviction_count: u64,
 }
 
 /// The last ones refused.
@@ -120,9 +124,27 @@ impl Table {
         let mut state = self.state();
         state.clock += 1;
         let used = state.clock;
-        let entry = state.kept.get_mut(nar_hash)?;
+        let Some(entry) = state.kept.get_mut(nar_hash) else {
+            state.miss_count += 1;
+            return None;
+        };
         entry.used = used;
-        Some(Arc::clone(&entry.kept))
+        let kept = Arc::clone(&entry.kept);
+        state.hit_count += 1;
+        Some(kept)
+    }
+
+    pub(super) fn figures(&self) -> CacheFigures {
+        let state = self.state();
+        CacheFigures {
+            name: "kept_nars".to_owned(),
+            entry_count: state.kept.len() as u64,
+            len: state.used_len,
+            len_max: self.space.len_max(state.used_len),
+            hit_count: state.hit_count,
+            miss_count: state.miss_count,
+            eviction_count: state.eviction_count,
+        }
     }
 
     /// A file for a copy, and its place, which takes nothing yet.
@@ -248,6 +270,7 @@ impl State {
             count -= 1;
             evicted.push(nar_hash);
         }
+        self.eviction_count += evicted.len() as u64;
         let entries = evicted.iter().filter_map(|one| self.kept.remove(one));
         Some(entries.map(|entry| entry.kept).collect())
     }

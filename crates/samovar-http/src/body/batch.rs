@@ -126,7 +126,8 @@ impl Batch {
         }
     }
 
-    pub(crate) fn added_len(&self) -> u64 {
+    /// Bytes that were added for this turn, ranges of files included.
+    pub fn added_len(&self) -> u64 {
         self.added_len
     }
 

@@ -215,6 +215,11 @@ impl Queue {
         }
     }
 
+    /// Handlers that may run at once in a lane.
+    pub(crate) fn places_max(&self) -> usize {
+        self.places_max
+    }
+
     /// Says how to start a worker. Every thread so started has to call [`pop`](Self::pop) until
     /// that returns `None`.
     pub(crate) fn set_start(&self, start: Start) {

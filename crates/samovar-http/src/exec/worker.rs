@@ -419,6 +419,7 @@ pub(crate) fn report<S: Service>(shared: &Shared<S>, conn: &mut Conn, complete: 
         status: conn.answer.status,
         body_len: conn.sent_body_len(),
         complete,
+        is_inline: false,
         duration: conn.answer.started.elapsed(),
     });
 }

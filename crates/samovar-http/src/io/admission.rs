@@ -91,6 +91,7 @@ impl<S: Service> IoThread<S> {
         prepare: impl FnOnce(&mut Conn),
     ) {
         let max = self.shared.limits.connections_max;
+        self.shared.accepted_count.fetch_add(1, Ordering::Relaxed);
         let count = self.shared.connection_count.fetch_add(1, Ordering::Relaxed);
         let is_full = count >= max && !self.make_room();
         if is_full && count >= max.saturating_add(REFUSED_MAX) {

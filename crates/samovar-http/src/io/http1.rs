@@ -11,7 +11,7 @@
 //! | lingering | `is_lingering` | readable, until the peer closes or time is up |
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::answer;
 use super::conn::Conn;
@@ -283,7 +283,6 @@ impl<S: Service> IoThread<S> {
         let shared = &*self.shared;
         let head = Head::new(raw, &self.index, conn.peer).with_session(conn.session.as_ref());
         let observes = shared.service.observer().observes();
-        let started = if observes { Instant::now() } else { self.now };
         let out_len = self.out.len();
         let reply = Reply {
             out: &mut self.out,
@@ -312,12 +311,13 @@ impl<S: Service> IoThread<S> {
         match outcome {
             Outcome::Sent(status, body_len) => {
                 if observes {
-                    let duration = started.elapsed();
+                    let duration = self.now.elapsed();
                     shared.service.observer().exchanged(&Exchange {
                         head,
                         status,
                         body_len,
                         complete: true,
+                        is_inline: true,
                         duration,
                     });
                 }

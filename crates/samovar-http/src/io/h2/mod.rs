@@ -363,6 +363,7 @@ impl<S: Service> IoThread<S> {
             status: report.status,
             body_len: report.body_len,
             complete,
+            is_inline: false,
             duration: report.started.elapsed(),
         });
     }

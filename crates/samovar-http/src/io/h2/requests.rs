@@ -2,7 +2,6 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Instant;
 
 use bytes::Bytes;
 
@@ -40,7 +39,6 @@ impl<S: Service> IoThread<S> {
         let head = Head::new(raw, index, conn.peer).with_session(conn.secure.as_ref());
         let is_head = head.method() == Method::Head;
         let observes = service.observer().observes();
-        let started = if observes { Instant::now() } else { self.now };
         self.scratch.clear();
         let reply = Reply {
             out: &mut self.scratch,
@@ -68,12 +66,13 @@ impl<S: Service> IoThread<S> {
         match outcome {
             Outcome::Sent(status, body_len) => {
                 if observes {
-                    let duration = started.elapsed();
+                    let duration = self.now.elapsed();
                     service.observer().exchanged(&Exchange {
                         head,
                         status,
                         body_len,
                         complete: true,
+                        is_inline: true,
                         duration,
                     });
                 }

@@ -1,0 +1,72 @@
+//! What a site knows of itself, for metrics and status pages.
+
+use samovar_store::{Catalog, StoreError};
+
+use crate::metrics::{CacheFigures, Figures, StoreStatus};
+use crate::recent::Fill;
+use crate::site::Site;
+
+impl Site {
+    /// Figures of this moment. Asks no disk.
+    pub fn figures(&self) -> Figures {
+        let origin = &self.origin;
+        let snapshot = origin.store.catalog().map(Catalog::current);
+        let snapshot = snapshot.as_deref();
+        let narinfos = self.caches.iter().map(|cache| &cache.narinfos);
+        let is_loaded = |epoch: u64| epoch > 0;
+        let mut caches = vec![
+            in_memory(
+                "narinfos",
+                narinfos
+                    .clone()
+                    .map(|narinfos| narinfos.fill())
+                    .fold(Fill::default(), Fill::and),
+                narinfos.map(|narinfos| narinfos.len_max()).sum(),
+                0,
+            ),
+            in_memory(
+                "small_nars",
+                origin.small_nars.fill(),
+                origin.small_nars.len_max(),
+                origin.small_nars.miss_count(),
+            ),
+            origin.plans.figures(),
+        ];
+        caches.extend(origin.kept_nars.as_ref().map(|kept| kept.figures()));
+        Figures {
+            store: StoreStatus {
+                store_dir: origin.store.store_dir().to_string(),
+                path_count: snapshot
+                    .filter(|snapshot| is_loaded(snapshot.epoch))
+                    .map(|snapshot| snapshot.path_count() as u64),
+                catalog_len: snapshot.map_or(0, |snapshot| snapshot.memory_len() as u64),
+                epoch: snapshot.map_or(0, |snapshot| snapshot.epoch),
+                damaged_count: origin.health.damaged_count(),
+                ..StoreStatus::default()
+            },
+            caches,
+        }
+    }
+
+    /// Asks the store something. May block, for as long as a disk may.
+    ///
+    /// # Errors
+    ///
+    /// If the store cannot be read.
+    pub fn ask_store(&self) -> Result<(), StoreError> {
+        self.origin.store.probe()
+    }
+}
+
+/// Hits are counted where answers are.
+fn in_memory(name: &str, fill: Fill, len_max: u64, miss_count: u64) -> CacheFigures {
+    CacheFigures {
+        name: name.to_owned(),
+        entry_count: fill.entry_count,
+        len: fill.len,
+        len_max,
+        hit_count: 0,
+        miss_count,
+        eviction_count: fill.eviction_count,
+    }
+}

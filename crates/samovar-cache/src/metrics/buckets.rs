@@ -1,0 +1,167 @@
+//! How durations are counted.
+//!
+//! Ten steps a decade, from a microsecond to a minute, so that a percentile is wrong by less than
+//! a third, and mostly by far less. The bounds that are exposed are some of these, so that they
+//! are exact.
+
+/// Upper bounds in nanoseconds, inclusive; what is longer than the last has a bucket of its own.
+pub(super) static BOUNDS_NS: [u64; BOUND_COUNT] = bounds();
+
+const BOUND_COUNT: usize = 79;
+
+/// Buckets, that of everything longer than a minute included.
+pub(super) const BUCKET_COUNT: usize = BOUND_COUNT + 1;
+
+/// What [`BOUNDS_NS`] are exposed, as they are written, in seconds.
+pub(super) const EXPOSED: [(u64, &str); 21] = [
+    (10_000, "1e-05"),
+    (25_000, "2.5e-05"),
+    (50_000, "5e-05"),
+    (100_000, "0.0001"),
+    (250_000, "0.00025"),
+    (500_000, "0.0005"),
+    (1_000_000, "0.001"),
+    (2_500_000, "0.0025"),
+    (5_000_000, "0.005"),
+    (10_000_000, "0.01"),
+    (25_000_000, "0.025"),
+    (50_000_000, "0.05"),
+    (100_000_000, "0.1"),
+    (250_000_000, "0.25"),
+    (500_000_000, "0.5"),
+    (1_000_000_000, "1"),
+    (2_500_000_000, "2.5"),
+    (5_000_000_000, "5"),
+    (10_000_000_000, "10"),
+    (30_000_000_000, "30"),
+    (60_000_000_000, "60"),
+];
+
+const fn bounds() -> [u64; BOUND_COUNT] {
+    let steps = [100, 125, 160, 200, 250, 300, 400, 500, 600, 800];
+    let mut bounds = [0; BOUND_COUNT];
+    let (mut index, mut decade) = (0, 10);
+    while index < BOUND_COUNT {
+        bounds[index] = steps[index % steps.len()] * decade;
+        index += 1;
+        if index % steps.len() == 0 {
+            decade *= 10;
+        }
+    }
+    bounds
+}
+
+/// The bucket of a duration.
+pub(super) fn index_of(ns: u64) -> usize {
+    BOUNDS_NS.partition_point(|bound| *bound < ns)
+}
+
+/// How many took how long.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Histogram {
+    pub(super) counts: [u64; BUCKET_COUNT],
+    pub(super) sum_ns: u64,
+}
+
+impl Default for Histogram {
+    fn default() -> Self {
+        Self {
+            counts: [0; BUCKET_COUNT],
+            sum_ns: 0,
+        }
+    }
+}
+
+impl Histogram {
+    pub(super) fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// What has come since `earlier`.
+    pub(super) fn since(&self, earlier: &Self) -> Self {
+        let mut counts = self.counts;
+        for (count, earlier) in counts.iter_mut().zip(earlier.counts) {
+            *count = count.saturating_sub(earlier);
+        }
+        let sum_ns = self.sum_ns.saturating_sub(earlier.sum_ns);
+        Self { counts, sum_ns }
+    }
+
+    pub(super) fn add(&mut self, other: &Self) {
+        for (count, other) in self.counts.iter_mut().zip(other.counts) {
+            *count += other;
+        }
+        self.sum_ns += other.sum_ns;
+    }
+
+    /// How many took no longer than a bound, which is one of [`BOUNDS_NS`].
+    pub(super) fn count_up_to(&self, bound_ns: u64) -> u64 {
+        let end = index_of(bound_ns) + 1;
+        self.counts.iter().take(end).sum()
+    }
+
+    /// How long so large a share of them took at most, in seconds; zero if there are none. Within
+    /// a bucket they are taken to be spread evenly.
+    #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+    pub(super) fn quantile_s(&self, share: f64) -> f64 {
+        let rank = (self.count() as f64 * share).ceil();
+        let (mut below, mut low_ns) = (0.0, 0);
+        for (index, count) in self.counts.iter().enumerate() {
+            let count = *count as f64;
+            // What is longer than a minute is said to take one.
+            let high_ns = BOUNDS_NS.get(index).copied().unwrap_or(low_ns);
+            if count > 0.0 && below + count >= rank {
+                let part = ((rank - below) / count).clamp(0.0, 1.0);
+                return (low_ns as f64 + part * (high_ns - low_ns) as f64) / 1e9;
+            }
+            below += count;
+            low_ns = high_ns;
+        }
+        0.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn bounds_ascend_and_hold_what_is_exposed() {
+        assert!(BOUNDS_NS.windows(2).all(|pair| pair[0] < pair[1]));
+        assert_eq!((BOUNDS_NS[0], BOUNDS_NS[78]), (1_000, 60_000_000_000));
+        for (bound_ns, text) in EXPOSED {
+            assert!(BOUNDS_NS.contains(&bound_ns), "{bound_ns}");
+            let seconds: f64 = text.parse().expect("is a number");
+            assert!((seconds * 1e9 - bound_ns as f64).abs() < 1e-3, "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn quantiles_are_those_of_the_sorted_list_but_for_a_bucket(
+            mut list in prop::collection::vec(1_001_u64..60_000_000_000, 1..200),
+            percent in 1_usize..=100,
+        ) {
+            let mut histogram = Histogram::default();
+            for ns in &list {
+                histogram.counts[index_of(*ns)] += 1;
+            }
+            list.sort_unstable();
+            let rank = (list.len() * percent).div_ceil(100);
+            let exact = list[rank - 1] as f64 / 1e9;
+            let estimate = histogram.quantile_s(percent as f64 / 100.0);
+            prop_assert!(estimate <= exact * 1.34 && estimate >= exact / 1.34,
+                "{estimate} for {exact}");
+            let up_to = |bound_ns| list.iter().filter(|ns| **ns <= bound_ns).count() as u64;
+            for (bound_ns, _) in EXPOSED {
+                prop_assert_eq!(histogram.count_up_to(bound_ns), up_to(bound_ns));
+            }
+        }
+    }
+
+    #[test]
+    fn of_nothing_there_is_no_quantile() {
+        assert_eq!(Histogram::default().quantile_s(0.99), 0.0);
+    }
+}

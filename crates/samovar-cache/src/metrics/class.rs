@@ -1,0 +1,211 @@
+//! What a request was about, by the look of it.
+//!
+//! As few kinds as a label may have, whatever clients ask for. Only the end of a path is looked
+//! at, so that it is the same in every cache of a server.
+
+use samovar_http::http::Method;
+
+/// Characters of a hash part.
+pub(super) const HASH_PART_LEN: usize = 32;
+/// Characters of a NAR hash in a URL.
+const NAR_HASH_LEN: usize = 52;
+
+/// A hash part as it was sent; it may be none.
+pub(super) type RawHashPart = [u8; HASH_PART_LEN];
+
+/// What a request was about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Class {
+    CacheInfo,
+    Narinfo,
+    Nar,
+    Listing,
+    Log,
+    Realisation,
+    Narinfos,
+    Closure,
+    Page,
+    Other,
+}
+
+impl Class {
+    pub(super) const ALL: [(Self, &'static str); 10] = [
+        (Self::CacheInfo, "cache_info"),
+        (Self::Narinfo, "narinfo"),
+        (Self::Nar, "nar"),
+        (Self::Listing, "listing"),
+        (Self::Log, "log"),
+        (Self::Realisation, "realisation"),
+        (Self::Narinfos, "narinfos"),
+        (Self::Closure, "closure"),
+        (Self::Page, "page"),
+        (Self::Other, "other"),
+    ];
+
+    /// The class of a path, and the hash part that stands in it.
+    pub(super) fn of(path: &[u8]) -> (Self, Option<&RawHashPart>) {
+        if let Some(name) = path.strip_suffix(b".narinfo") {
+            return (Self::Narinfo, name.last_chunk());
+        }
+        if let Some(name) = path.strip_suffix(b".nar") {
+            let end = name.len().saturating_sub(NAR_HASH_LEN + 1);
+            let hash_part = match name.split_at(end) {
+                (before, [b'-', ..]) => before.last_chunk(),
+                // By hash part alone; or by NAR hash, with the hash part in the query.
+                _ => name
+                    .strip_prefix(b"/nar/")
+                    .and_then(|name| name.try_into().ok()),
+            };
+            return (Self::Nar, hash_part);
+        }
+        (Self::of_rare(path), None)
+    }
+
+    fn of_rare(path: &[u8]) -> Self {
+        let has = |part: &[u8]| path.windows(part.len()).any(|window| window == part);
+        if path.ends_with(b"/nix-cache-info") {
+            Self::CacheInfo
+        } else if path.ends_with(b".ls") {
+            Self::Listing
+        } else if path.ends_with(b".doi") {
+            Self::Realisation
+        } else if path.ends_with(b"/narinfos") {
+            Self::Narinfos
+        } else if has(b"/log/") {
+            Self::Log
+        } else if has(b"/closure/") {
+            Self::Closure
+        } else if path.ends_with(b"/") || [&b"/serve/"[..], b"/path/", b"/-/"].into_iter().any(has)
+        {
+            Self::Page
+        } else {
+            Self::Other
+        }
+    }
+}
+
+/// A method, as far as it is told from others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum MethodClass {
+    Get,
+    Head,
+    Post,
+    Other,
+}
+
+impl MethodClass {
+    pub(super) const ALL: [(Self, &'static str); 4] = [
+        (Self::Get, "GET"),
+        (Self::Head, "HEAD"),
+        (Self::Post, "POST"),
+        (Self::Other, "other"),
+    ];
+
+    pub(super) fn of(method: Method) -> Self {
+        match method {
+            Method::Get => Self::Get,
+            Method::Head => Self::Head,
+            Method::Post => Self::Post,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// A status, as far as it is told from others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum StatusClass {
+    Success,
+    Redirect,
+    /// 404: what is asked for most.
+    Absent,
+    ClientError,
+    ServerError,
+}
+
+impl StatusClass {
+    pub(super) const ALL: [(Self, &'static str); 5] = [
+        (Self::Success, "2xx"),
+        (Self::Redirect, "3xx"),
+        (Self::Absent, "404"),
+        (Self::ClientError, "4xx"),
+        (Self::ServerError, "5xx"),
+    ];
+
+    pub(super) fn of(code: u16) -> Self {
+        match code {
+            404 => Self::Absent,
+            ..300 => Self::Success,
+            300..400 => Self::Redirect,
+            400..500 => Self::ClientError,
+            500.. => Self::ServerError,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_in_the_order_of_their_kinds() {
+        for (index, (class, _)) in Class::ALL.into_iter().enumerate() {
+            assert_eq!(index, class as usize);
+        }
+        for (index, (class, _)) in MethodClass::ALL.into_iter().enumerate() {
+            assert_eq!(index, class as usize);
+        }
+        for (index, (class, _)) in StatusClass::ALL.into_iter().enumerate() {
+            assert_eq!(index, class as usize);
+        }
+    }
+
+    #[test]
+    fn every_form_of_url_has_its_class() {
+        const PART: &str = "p4pclmv1gyja5kzc26npqpia1qqxrf0l";
+        let nar_hash = "1".repeat(NAR_HASH_LEN);
+        let with = [
+            (format!("/{PART}.narinfo"), Class::Narinfo),
+            (format!("/team-a/{PART}.narinfo"), Class::Narinfo),
+            (format!("/nar/{PART}-{nar_hash}.nar"), Class::Nar),
+            (format!("/team-a/nar/{PART}-{nar_hash}.nar"), Class::Nar),
+            (format!("/nar/{PART}.nar"), Class::Nar),
+        ];
+        for (path, class) in with {
+            let part = PART.as_bytes().first_chunk();
+            assert_eq!(Class::of(path.as_bytes()), (class, part), "{path}");
+        }
+        let without = [
+            ("/nix-cache-info", Class::CacheInfo),
+            ("/x.narinfo", Class::Narinfo),
+            (&*format!("/nar/{nar_hash}.nar"), Class::Nar),
+            ("/.nar", Class::Nar),
+            ("/x.ls", Class::Listing),
+            ("/log/x.drv", Class::Log),
+            ("/realisations/sha256:x!out.doi", Class::Realisation),
+            ("/narinfos", Class::Narinfos),
+            ("/a/closure/x", Class::Closure),
+            ("/", Class::Page),
+            ("/serve/x/bin/sh", Class::Page),
+            ("/favicon.ico", Class::Other),
+            ("", Class::Other),
+        ];
+        for (path, class) in without {
+            assert_eq!(Class::of(path.as_bytes()), (class, None), "{path}");
+        }
+    }
+
+    #[test]
+    fn statuses_are_told_by_their_hundreds_and_404() {
+        for (code, class) in [
+            (101, StatusClass::Success),
+            (206, StatusClass::Success),
+            (304, StatusClass::Redirect),
+            (403, StatusClass::ClientError),
+            (404, StatusClass::Absent),
+            (405, StatusClass::ClientError),
+            (503, StatusClass::ServerError),
+        ] {
+            assert_eq!(StatusClass::of(code), class, "{code}");
+        }
+    }
+}

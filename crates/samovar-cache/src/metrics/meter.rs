@@ -1,0 +1,382 @@
+//! What is counted of every answer.
+//!
+//! # Theory of operation
+//!
+//! Threads are spread over shards, so that they seldom count on the same cache lines. Nothing is
+//! locked that another thread holds for more than an exchange of two pointers. Whoever wants to
+//! know adds up.
+//!
+//! Which paths were asked for is written down in the shard, and a thread takes it from there once
+//! a second. A shard that is asked for more in a second writes down a random part of it, and
+//! counts each of these for so many.
+//!
+//! # Limits
+//!
+//! | what | value | why |
+//! | --- | --- | --- |
+//! | shards | 4 a core, 8 to 64 | I/O threads and a good part of the workers |
+//! | requests written down, a shard and second | 2048 | 96 KiB |
+
+use std::cell::Cell;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use samovar_http::{Exchange, Peer};
+
+use super::buckets::{self, BUCKET_COUNT, Histogram};
+use super::class::{Class, MethodClass, RawHashPart, StatusClass};
+
+const CLASS_COUNT: usize = Class::ALL.len();
+const METHOD_COUNT: usize = MethodClass::ALL.len();
+const STATUS_COUNT: usize = StatusClass::ALL.len();
+
+/// Requests of a shard and second that are written down.
+const ASKED_COUNT_MAX: usize = 2048;
+
+/// All shards.
+#[derive(Debug)]
+pub(super) struct Meter {
+    shards: Box<[Shard]>,
+}
+
+/// What some threads count, on cache lines of their own.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Shard {
+    classes: [ClassShard; CLASS_COUNT],
+    asked: Mutex<AskedShard>,
+}
+
+#[derive(Debug)]
+struct ClassShard {
+    /// By method and status.
+    requests: [[AtomicU64; STATUS_COUNT]; METHOD_COUNT],
+    durations: [AtomicU64; BUCKET_COUNT],
+    duration_sum_ns: AtomicU64,
+    /// Successes of I/O threads.
+    inline: AtomicU64,
+    whole_len: AtomicU64,
+    broken_len: AtomicU64,
+    broken: AtomicU64,
+}
+
+/// A path that was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Asked {
+    pub(super) what: What,
+    pub(super) hash_part: RawHashPart,
+    /// How many requests this one stands for.
+    pub(super) count: u64,
+    /// Bytes of the body.
+    pub(super) len: u64,
+    /// A number from 0 to 63 that depends on the client's address.
+    pub(super) client: u8,
+}
+
+/// What was asked, and what came of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum What {
+    Served,
+    Missing,
+    Nar,
+}
+
+#[derive(Debug)]
+struct AskedShard {
+    list: Vec<Asked>,
+    /// One of so many is written down.
+    stride: u64,
+    /// So many are left out before the next one.
+    skip: u64,
+    random: u64,
+    /// Requests since the list was last taken.
+    count: u64,
+}
+
+/// Sums over all shards, at one moment or nearly.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Sums {
+    pub(super) classes: [ClassSums; CLASS_COUNT],
+}
+
+/// Those of one class.
+#[derive(Debug, Clone, Default)]
+pub(super) struct ClassSums {
+    pub(super) requests: [[u64; STATUS_COUNT]; METHOD_COUNT],
+    pub(super) durations: Histogram,
+    pub(super) inline: u64,
+    pub(super) whole_len: u64,
+    pub(super) broken_len: u64,
+    pub(super) broken: u64,
+}
+
+impl Meter {
+    pub(super) fn new() -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let count = (4 * cores).next_power_of_two().clamp(8, 64);
+        let shard = |number: usize| Shard {
+            classes: std::array::from_fn(|_| ClassShard::default()),
+            asked: Mutex::new(AskedShard::new(number)),
+        };
+        Self {
+            shards: (0..count).map(shard).collect(),
+        }
+    }
+
+    pub(super) fn record(&self, exchange: &Exchange<'_>) {
+        let Some(shard) = self.shards.get(thread_number() & (self.shards.len() - 1)) else {
+            return;
+        };
+        let head = exchange.head;
+        let (class, hash_part) = Class::of(head.path());
+        let status = StatusClass::of(exchange.status.code());
+        if let Some(counts) = shard.classes.get(class as usize) {
+            counts.record(exchange, MethodClass::of(head.method()), status);
+        }
+        let what = match (class, status) {
+            (Class::Narinfo, StatusClass::Success) => What::Served,
+            (Class::Narinfo, StatusClass::Absent) => What::Missing,
+            (Class::Nar, StatusClass::Success) => What::Nar,
+            _ => return,
+        };
+        let hash_part = hash_part.or_else(|| match class {
+            Class::Nar => head.query()?.strip_prefix(b"hash=")?.first_chunk(),
+            _ => None,
+        });
+        // Who finds it locked meets the thread that takes the list, once a second: one is nothing.
+        if let Some(hash_part) = hash_part
+            && let Ok(mut asked) = shard.asked.try_lock()
+        {
+            asked.put(what, hash_part, exchange.body_len, head.peer());
+        }
+    }
+
+    pub(super) fn sums(&self) -> Sums {
+        let mut sums = Sums::default();
+        for shard in &self.shards {
+            for (sum, counts) in sums.classes.iter_mut().zip(&shard.classes) {
+                counts.add_to(sum);
+            }
+        }
+        sums
+    }
+
+    /// What was asked for since it was last taken. The emptied `list` serves the next shard.
+    pub(super) fn take_asked(&self, list: &mut Vec<Asked>, mut each: impl FnMut(Asked)) {
+        for shard in &self.shards {
+            list.clear();
+            let mut asked = shard.asked.lock().unwrap_or_else(PoisonError::into_inner);
+            if asked.list.is_empty() {
+                asked.restart();
+                continue;
+            }
+            list.reserve_exact(ASKED_COUNT_MAX);
+            std::mem::swap(list, &mut asked.list);
+            asked.restart();
+            drop(asked);
+            list.drain(..).for_each(&mut each);
+        }
+    }
+}
+
+/// A number for this thread, from zero on.
+fn thread_number() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static NUMBER: Cell<usize> = const { Cell::new(usize::MAX) };
+    }
+    NUMBER.with(|number| {
+        if number.get() == usize::MAX {
+            number.set(NEXT.fetch_add(1, Ordering::Relaxed));
+        }
+        number.get()
+    })
+}
+
+impl Default for ClassShard {
+    fn default() -> Self {
+        Self {
+            requests: Default::default(),
+            durations: std::array::from_fn(|_| AtomicU64::new(0)),
+            duration_sum_ns: AtomicU64::new(0),
+            inline: AtomicU64::new(0),
+            whole_len: AtomicU64::new(0),
+            broken_len: AtomicU64::new(0),
+            broken: AtomicU64::new(0),
+        }
+    }
+}
+
+impl ClassShard {
+    fn record(&self, exchange: &Exchange<'_>, method: MethodClass, status: StatusClass) {
+        let add = |counter: Option<&AtomicU64>, value: u64| {
+            if let Some(counter) = counter {
+                counter.fetch_add(value, Ordering::Relaxed);
+            }
+        };
+        let methods = self.requests.get(method as usize);
+        add(methods.and_then(|row| row.get(status as usize)), 1);
+        let duration = exchange.duration;
+        let ns =
+            duration.as_secs().saturating_mul(1_000_000_000) + u64::from(duration.subsec_nanos());
+        add(self.durations.get(buckets::index_of(ns)), 1);
+        add(Some(&self.duration_sum_ns), ns);
+        if !exchange.complete {
+            add(Some(&self.broken), 1);
+            add(Some(&self.broken_len), exchange.body_len);
+            return;
+        }
+        add(Some(&self.whole_len), exchange.body_len);
+        if exchange.is_inline && status == StatusClass::Success {
+            add(Some(&self.inline), 1);
+        }
+    }
+
+    fn add_to(&self, sum: &mut ClassSums) {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let rows = sum.requests.iter_mut().zip(&self.requests);
+        for (sum, counter) in rows.flat_map(|(sums, row)| sums.iter_mut().zip(row)) {
+            *sum += load(counter);
+        }
+        for (sum, counter) in sum.durations.counts.iter_mut().zip(&self.durations) {
+            *sum += load(counter);
+        }
+        sum.durations.sum_ns += load(&self.duration_sum_ns);
+        sum.inline += load(&self.inline);
+        sum.whole_len += load(&self.whole_len);
+        sum.broken_len += load(&self.broken_len);
+        sum.broken += load(&self.broken);
+    }
+}
+
+impl AskedShard {
+    fn new(number: usize) -> Self {
+        Self {
+            list: Vec::new(),
+            stride: 1,
+            skip: 0,
+            // Any but zero.
+            random: 0x9E37_79B9_7F4A_7C15 ^ number as u64,
+            count: 0,
+        }
+    }
+
+    fn put(&mut self, what: What, hash_part: &RawHashPart, len: u64, peer: Peer) {
+        self.count += 1;
+        let count = match what {
+            // There are fewer of them, and they weigh more.
+            What::Nar => 1,
+            _ if self.skip > 0 => {
+                self.skip -= 1;
+                return;
+            }
+            _ => {
+                self.skip = self.next_skip();
+                self.stride
+            }
+        };
+        if self.list.len() < ASKED_COUNT_MAX {
+            self.list.push(Asked {
+                what,
+                hash_part: *hash_part,
+                count,
+                len,
+                client: mark_of(peer),
+            });
+        }
+    }
+
+    /// Random, so that it does not fall into step with whoever asks for a list again and again.
+    fn next_skip(&mut self) -> u64 {
+        if self.stride == 1 {
+            return 0;
+        }
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random % (2 * self.stride - 1)
+    }
+
+    /// As many as in the second before are expected.
+    fn restart(&mut self) {
+        let count = std::mem::take(&mut self.count);
+        self.stride = 1 + count * 3 / 2 / ASKED_COUNT_MAX as u64;
+        self.skip = self.skip.min(self.stride);
+    }
+}
+
+/// A number from 0 to 63 that depends on the address.
+fn mark_of(peer: Peer) -> u8 {
+    let bits = match peer {
+        Peer::Unix => 0,
+        Peer::Tcp(address) => match address.ip() {
+            IpAddr::V4(ip) => u64::from(ip.to_bits()),
+            #[expect(clippy::cast_possible_truncation, reason = "folded")]
+            IpAddr::V6(ip) => (ip.to_bits() ^ ip.to_bits() >> 64) as u64,
+        },
+    };
+    (bits.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 58) as u8
+}
+
+impl ClassSums {
+    /// Answers of a status.
+    pub(super) fn of_status(&self, status: StatusClass) -> u64 {
+        let rows = self.requests.iter();
+        rows.filter_map(|row| row.get(status as usize)).sum()
+    }
+
+    pub(super) fn request_count(&self) -> u64 {
+        self.requests.iter().flatten().sum()
+    }
+}
+
+impl Sums {
+    pub(super) fn of(&self, class: Class) -> Option<&ClassSums> {
+        self.classes.get(class as usize)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn under_load_a_part_stands_for_all() {
+        let mut shard = AskedShard::new(3);
+        let part = |number: u64| {
+            let mut part = [b'0'; 32];
+            part[0] = b'0' + u8::try_from(number % 2).expect("is small");
+            part
+        };
+        for second in 0..10 {
+            for number in 0..100_000 {
+                shard.put(What::Served, &part(number), 1, Peer::Unix);
+            }
+            let list = std::mem::take(&mut shard.list);
+            shard.restart();
+            assert!(list.len() <= ASKED_COUNT_MAX);
+            if second > 0 {
+                let sum = |first| -> u64 {
+                    let of = list.iter().filter(|asked| asked.hash_part[0] == first);
+                    of.map(|asked| asked.count).sum()
+                };
+                // Two paths that take turns: each has half of them, whatever the stride is.
+                for first in [b'0', b'1'] {
+                    assert!((40_000..60_000).contains(&sum(first)), "{}", sum(first));
+                }
+            }
+        }
+        shard.restart();
+        shard.put(What::Served, &part(0), 1, Peer::Unix);
+        assert_eq!(shard.stride, 1);
+    }
+
+    #[test]
+    fn addresses_have_marks_of_all_kinds() {
+        let marks: std::collections::HashSet<u8> = (0..=255)
+            .map(|number| mark_of(Peer::Tcp(([10, 0, 0, number], 1).into())))
+            .collect();
+        assert!(marks.len() > 50 && marks.iter().all(|mark| *mark < 64));
+    }
+}

@@ -1,0 +1,180 @@
+//! A [`Status`] from the figures.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use super::class::{Class, StatusClass};
+use super::meter::Sums;
+use super::process::Process;
+use super::registry::{Metrics, MetricsConfig};
+use super::sampled::{Sampled, Tally};
+use super::status::{
+    CacheFigures, EventCount, LoadStatus, ProcessStatus, ServerStatus, Status, StoreStatus, Totals,
+    VERSION,
+};
+
+/// Transfers that are shown.
+const TRANSFER_COUNT_MAX: usize = 50;
+/// Lines of the error log that are shown.
+pub(super) const ERROR_COUNT_MAX: usize = 50;
+/// A server whose I/O threads have not answered for so long does not live.
+pub(super) const ANSWER_TIME: Duration = Duration::from_secs(5);
+/// A store that has not answered for so long cannot be read.
+const STORE_TIME: Duration = Duration::from_secs(5);
+
+/// Milliseconds since 1970.
+pub(super) fn time_ms(time: SystemTime) -> u64 {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH);
+    u64::try_from(since.unwrap_or_default().as_millis()).unwrap_or(u64::MAX)
+}
+
+pub(super) fn status(metrics: &Metrics) -> Status {
+    let now = Instant::now();
+    let sums = metrics.meter.sums();
+    let tally = Tally::of(&sums);
+    let (transfers, transfer_count) = metrics.transfers.list(TRANSFER_COUNT_MAX);
+    let figures = metrics.probe().map(|probe| probe.figures());
+    let figures = figures.unwrap_or_default();
+    let not_ready = metrics.not_ready();
+    let default = MetricsConfig::default();
+    let config = metrics.config.get().unwrap_or(&default);
+    let sampled = metrics.sampled();
+    let mut recent_errors = metrics.recent_errors();
+    recent_errors.truncate(ERROR_COUNT_MAX);
+    let events = metrics.events().into_iter();
+    let event = |(name, count): (&str, u64)| EventCount {
+        name: name.to_owned(),
+        count,
+    };
+    Status {
+        version: VERSION,
+        time_ms: time_ms(SystemTime::now()),
+        server: ServerStatus {
+            name: config.name.clone(),
+            version: config.version.clone(),
+            started_ms: time_ms(metrics.started_at),
+            uptime_s: now.saturating_duration_since(metrics.started).as_secs_f64(),
+            listeners: config.listeners.clone(),
+            is_ready: not_ready.is_empty(),
+            not_ready,
+        },
+        now: sampled.rates(&sums, now),
+        latencies: sampled.latencies(&sums),
+        totals: Totals {
+            request_count: tally.request_count,
+            body_len: tally.body_len,
+            hit_count: tally.hit_count,
+            miss_count: tally.miss_count,
+            error_count: tally.error_count,
+            cut_count: tally.cut_count,
+        },
+        history: sampled.history(),
+        top_served: sampled.top(&sampled.served),
+        top_bytes: sampled.top(&sampled.bytes),
+        top_missing: sampled.top(&sampled.missing),
+        transfers,
+        transfer_count,
+        recent_errors,
+        store: StoreStatus {
+            epoch_age_s: sampled.epoch_age(now).as_secs_f64(),
+            error: sampled.store_error(now),
+            ..figures.store
+        },
+        caches: figures
+            .caches
+            .into_iter()
+            .map(|cache| with_hits(cache, &sums))
+            .collect(),
+        events: events.filter(|(_, count)| *count > 0).map(event).collect(),
+        load: load(metrics, &sampled),
+        process: process(),
+        warnings: config.warnings.clone(),
+    }
+}
+
+/// What an I/O thread answers is a hit; to count that in the cache would cost more.
+pub(super) fn with_hits(cache: CacheFigures, sums: &Sums) -> CacheFigures {
+    let of = |class| sums.of(class).map(|sums| (sums.inline, sums));
+    match &*cache.name {
+        "narinfos" => of(Class::Narinfo).map(|(hit_count, sums)| CacheFigures {
+            hit_count,
+            miss_count: sums
+                .of_status(StatusClass::Success)
+                .saturating_sub(hit_count),
+            ..cache.clone()
+        }),
+        "small_nars" => of(Class::Nar).map(|(hit_count, _)| CacheFigures {
+            hit_count,
+            ..cache.clone()
+        }),
+        _ => None,
+    }
+    .unwrap_or(cache)
+}
+
+fn load(metrics: &Metrics, sampled: &Sampled) -> LoadStatus {
+    let Some(load) = metrics.probe().and_then(|probe| probe.load()) else {
+        return LoadStatus::default();
+    };
+    LoadStatus {
+        connection_count: load.connection_count as u64,
+        connection_count_max: load.connection_count_max as u64,
+        running_count: load.running_count as u64,
+        worker_count: load.worker_count as u64,
+        queued_count: load.queued_count as u64,
+        body_memory_len: load.body_memory_len as u64,
+        body_memory_len_max: load.body_memory_len_max as u64,
+        loop_lag_s: sampled.answered.map(|(_, lag)| lag.as_secs_f64()),
+        io_threads: sampled.io_threads.clone(),
+    }
+}
+
+fn process() -> ProcessStatus {
+    let process = Process::now();
+    ProcessStatus {
+        pid: std::process::id(),
+        cpu_s: process.cpu_s,
+        resident_len: process.resident_len,
+        open_fds: process.open_fds,
+        max_fds: process.max_fds.unwrap_or(0),
+        thread_count: process.thread_count,
+    }
+}
+
+impl Metrics {
+    /// Whether the I/O threads of the server have answered of late.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        let since = |at: Instant| Instant::now().saturating_duration_since(at);
+        self.sampled()
+            .answered
+            .is_some_and(|(at, _)| since(at) < ANSWER_TIME)
+    }
+
+    /// Why the server would not answer well, in words; empty if it would.
+    #[must_use]
+    pub fn not_ready(&self) -> Vec<String> {
+        let mut reasons = Vec::new();
+        if self.probe().is_none_or(|probe| probe.is_draining()) {
+            reasons.push("the server ends".to_owned());
+        }
+        if !self.is_alive() {
+            reasons.push("the I/O threads do not answer".to_owned());
+        }
+        reasons.extend(self.sampled().store_error(Instant::now()));
+        reasons
+    }
+}
+
+impl Sampled {
+    /// Why the store cannot be read, if it cannot.
+    fn store_error(&self, now: Instant) -> Option<String> {
+        match &self.store {
+            None => Some("the store was not asked yet".to_owned()),
+            Some((at, _)) if now.saturating_duration_since(*at) > STORE_TIME => {
+                Some("the store does not answer".to_owned())
+            }
+            Some((_, Err(error))) => Some(format!("the store cannot be read: {error}")),
+            Some((_, Ok(()))) => None,
+        }
+    }
+}

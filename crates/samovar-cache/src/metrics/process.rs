@@ -1,0 +1,169 @@
+//! A process as Linux sees it.
+
+use std::fs;
+
+use rustix::param::{clock_ticks_per_second, page_size};
+use rustix::process::{Resource, getrlimit};
+
+/// What is known of this process; what cannot be read is zero.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Process {
+    /// Processor time, in seconds.
+    pub(super) cpu_s: f64,
+    pub(super) resident_len: u64,
+    pub(super) virtual_len: u64,
+    pub(super) open_fds: u64,
+    /// `None`: there is no limit.
+    pub(super) max_fds: Option<u64>,
+    pub(super) thread_count: u64,
+    /// When it started, in seconds since 1970.
+    pub(super) started_s: f64,
+}
+
+/// The processor time of threads of one kind.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct ThreadTime {
+    /// `io-0` and so on, `worker`, `other`.
+    pub(super) name: String,
+    /// Time that they computed, in seconds.
+    pub(super) busy_s: f64,
+    /// Time that they could have and had no processor.
+    pub(super) waited_s: f64,
+}
+
+impl ThreadTime {
+    pub(super) fn is_io(&self) -> bool {
+        self.name.starts_with("io-")
+    }
+}
+
+impl Process {
+    pub(super) fn now() -> Self {
+        let stat = read("/proc/self/stat");
+        // The name before may have anything in it.
+        let fields: Vec<&str> = match stat.rsplit_once(") ") {
+            Some((_, rest)) => rest.split(' ').collect(),
+            None => Vec::new(),
+        };
+        // As `proc_pid_stat(5)` counts, from one; two are before the parenthesis.
+        let field = |number: usize| fields.get(number - 3).map_or(0, |text| number_of(text));
+        let ticks = per_second();
+        #[expect(clippy::cast_precision_loss, reason = "times are no larger")]
+        let seconds = |count: u64| count as f64 / ticks;
+        let boot_s = read("/proc/stat")
+            .lines()
+            .find_map(|line| line.strip_prefix("btime "))
+            .map_or(0.0, |text| text.trim().parse().unwrap_or(0.0));
+        let count = |directory: &str| fs::read_dir(directory).map_or(0, |list| list.count() as u64);
+        Self {
+            cpu_s: seconds(field(14) + field(15)),
+            resident_len: field(24) * page_size() as u64,
+            virtual_len: field(23),
+            // The one that is open to look is none of ours.
+            open_fds: count("/proc/self/fd").saturating_sub(1),
+            max_fds: getrlimit(Resource::Nofile).current,
+            thread_count: field(20),
+            started_s: boot_s + seconds(field(22)),
+        }
+    }
+}
+
+/// Processor times of all threads, those of the same name in one.
+pub(super) fn thread_times() -> Vec<ThreadTime> {
+    let mut times: Vec<ThreadTime> = Vec::new();
+    let Ok(list) = fs::read_dir("/proc/self/task") else {
+        return times;
+    };
+    for thread in list.filter_map(Result::ok) {
+        let read_of = |file| fs::read_to_string(thread.path().join(file)).unwrap_or_default();
+        let name = kind_of(read_of("comm").trim_end());
+        // Time on a processor and time waiting for one, in nanoseconds.
+        let schedstat = read_of("schedstat");
+        let mut numbers = schedstat.split_ascii_whitespace().map(number_of);
+        #[expect(clippy::cast_precision_loss, reason = "times are no larger")]
+        let mut next_s = || numbers.next().unwrap_or(0) as f64 / 1e9;
+        let (busy_s, waited_s) = (next_s(), next_s());
+        match times.iter_mut().find(|time| time.name == name) {
+            Some(time) => {
+                time.busy_s += busy_s;
+                time.waited_s += waited_s;
+            }
+            None => times.push(ThreadTime {
+                name,
+                busy_s,
+                waited_s,
+            }),
+        }
+    }
+    times.sort_by(|one, other| one.name.cmp(&other.name));
+    times
+}
+
+/// As few kinds as there are I/O threads, and two more.
+fn kind_of(name: &str) -> String {
+    let is_io = name.strip_prefix("io-").is_some_and(|number| {
+        !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
+    });
+    match name {
+        _ if is_io => name.to_owned(),
+        "worker" => name.to_owned(),
+        _ => "other".to_owned(),
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "it is 100")]
+fn per_second() -> f64 {
+    clock_ticks_per_second() as f64
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+fn number_of(text: &str) -> u64 {
+    text.trim().parse().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use super::*;
+
+    #[test]
+    fn a_process_is_seen() {
+        let before = Process::now();
+        let files: Vec<_> = (0..10)
+            .map(|_| fs::File::open("/dev/null").expect("opens"))
+            .collect();
+        let memory = vec![1_u8; 64 << 20];
+        let now = Process::now();
+        assert!(now.resident_len >= before.resident_len + (memory.len() as u64) / 2);
+        assert!(now.open_fds >= files.len() as u64);
+        assert!(now.max_fds.is_none_or(|max| max >= now.open_fds));
+        assert!(now.thread_count >= 2);
+        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let age_s = since_1970.expect("is later").as_secs_f64() - now.started_s;
+        assert!((-2.0..3600.0).contains(&age_s), "{age_s}");
+    }
+
+    #[test]
+    fn threads_are_told_apart() {
+        let find = || {
+            let times = thread_times();
+            times.into_iter().find(|time| time.name == "io-7")
+        };
+        let named = std::thread::Builder::new().name("io-7".to_owned());
+        let busy = named.spawn(move || {
+            let mut sum = 0_u64;
+            while find().is_none_or(|time| time.busy_s < 0.02) {
+                sum = (0..100_000).fold(sum, |sum, number| sum ^ number);
+            }
+            std::hint::black_box(sum);
+        });
+        busy.expect("starts").join().expect("ends");
+        assert_eq!(kind_of("io-x"), "other");
+        assert_eq!(kind_of("io-"), "other");
+        assert_eq!(kind_of("worker"), "worker");
+    }
+}

@@ -1,0 +1,250 @@
+//! The figures of a server, from when it starts.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Instant, SystemTime};
+
+use samovar_http::{Exchange, Incident};
+use samovar_store::{SchemaRemark, StoreError};
+
+use super::meter::Meter;
+use super::probe::Probe;
+use super::sampled::Sampled;
+use super::status::{RecentError, Status};
+use super::transfers::Transfers;
+use crate::observer::{Observer, Unheld};
+
+/// What is said of a server beside its figures.
+#[derive(Debug, Clone, Default)]
+pub struct MetricsConfig {
+    /// The program's name.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// What it listens on, in words.
+    pub listeners: Vec<String>,
+    /// Whether the paths most asked for are labels in `/metrics`. There are 60 at a time, and ever
+    /// others: not every store of figures takes that well.
+    pub has_top_paths: bool,
+    /// What in the configuration deserves a look.
+    pub warnings: Vec<String>,
+}
+
+/// Counts what happens, and hands it on to the observer of a server.
+pub struct Metrics {
+    pub(super) config: OnceLock<MetricsConfig>,
+    inner: Arc<dyn Observer>,
+    pub(super) meter: Meter,
+    pub(super) transfers: Arc<Transfers>,
+    pub(super) store_errors: StoreErrors,
+    pub(super) probe: OnceLock<Box<dyn Probe>>,
+    pub(super) sampled: Mutex<Sampled>,
+    pub(super) started: Instant,
+    pub(super) started_at: SystemTime,
+}
+
+/// How often the store began to fail, by why.
+#[derive(Debug, Default)]
+pub(super) struct StoreErrors([AtomicU64; STORE_ERROR_KINDS.len()]);
+
+/// Their names.
+const STORE_ERROR_KINDS: [&str; 7] = [
+    "busy",
+    "unavailable",
+    "corrupt",
+    "protocol",
+    "refused",
+    "io",
+    "other",
+];
+
+impl StoreErrors {
+    fn add(&self, error: StoreError) {
+        let index = match error {
+            StoreError::Busy => 0,
+            StoreError::Unavailable(_) => 1,
+            StoreError::Corrupt(_) => 2,
+            StoreError::Protocol(_) => 3,
+            StoreError::Refused => 4,
+            StoreError::Io { .. } => 5,
+            _ => 6,
+        };
+        if let Some(count) = self.0.get(index) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let counts = self.0.iter().map(|count| count.load(Ordering::Relaxed));
+        STORE_ERROR_KINDS.into_iter().zip(counts)
+    }
+}
+
+impl Metrics {
+    /// Figures of what `inner` is told too.
+    pub fn new(inner: Arc<dyn Observer>) -> Self {
+        Self {
+            config: OnceLock::new(),
+            inner,
+            meter: Meter::new(),
+            transfers: Arc::default(),
+            store_errors: StoreErrors::default(),
+            probe: OnceLock::new(),
+            sampled: Mutex::default(),
+            started: Instant::now(),
+            started_at: SystemTime::now(),
+        }
+    }
+
+    /// Says whose figures these are, once the server is there. Said once.
+    pub fn watch(&self, config: MetricsConfig, probe: impl Probe) {
+        drop(self.config.set(config));
+        drop(self.probe.set(Box::new(probe)));
+    }
+
+    /// How often what was told of has happened, by name.
+    pub(super) fn events(&self) -> Vec<(&'static str, u64)> {
+        self.inner.counts()
+    }
+
+    pub(super) fn recent_errors(&self) -> Vec<RecentError> {
+        self.inner.recent_errors()
+    }
+
+    pub(super) fn probe(&self) -> Option<&dyn Probe> {
+        self.probe.get().map(|probe| &**probe)
+    }
+
+    pub(super) fn sampled(&self) -> MutexGuard<'_, Sampled> {
+        self.sampled.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All figures of this moment.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        super::overview::status(self)
+    }
+
+    /// All figures in Prometheus' text format.
+    #[must_use]
+    pub fn exposition(&self) -> String {
+        super::exposition::exposition(self)
+    }
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Metrics")
+            .field("config", &self.config)
+            .finish_non_exhaustive()
+    }
+}
+
+impl samovar_http::Observer for Metrics {
+    fn observes(&self) -> bool {
+        true
+    }
+
+    fn exchanged(&self, exchange: &Exchange<'_>) {
+        self.meter.record(exchange);
+        if self.inner.observes() {
+            self.inner.exchanged(exchange);
+        }
+    }
+
+    fn incident(&self, incident: &Incident<'_>) {
+        self.inner.incident(incident);
+    }
+}
+
+impl Observer for Metrics {
+    fn store_failed(&self, error: StoreError) {
+        self.store_errors.add(error);
+        self.inner.store_failed(error);
+    }
+
+    fn store_recovered(&self) {
+        self.inner.store_recovered();
+    }
+
+    fn store_remark(&self, remark: SchemaRemark) {
+        self.inner.store_remark(remark);
+    }
+
+    fn path_failed(&self, path: &dyn fmt::Display, error: &dyn fmt::Display) {
+        self.inner.path_failed(path, error);
+    }
+
+    fn path_collected(&self, path: &dyn fmt::Display) {
+        self.inner.path_collected(path);
+    }
+
+    fn path_damaged(&self, path: &dyn fmt::Display, error: &dyn fmt::Display) {
+        self.inner.path_damaged(path, error);
+    }
+
+    fn path_verified(&self, path: &dyn fmt::Display) {
+        self.inner.path_verified(path);
+    }
+
+    fn path_mended(&self, path: &dyn fmt::Display) {
+        self.inner.path_mended(path);
+    }
+
+    fn path_kept_out(&self) {
+        self.inner.path_kept_out();
+    }
+
+    fn scrubbed(&self, progress: &dyn fmt::Display) {
+        self.inner.scrubbed(progress);
+    }
+
+    fn not_remembered(&self, error: &dyn fmt::Display) {
+        self.inner.not_remembered(error);
+    }
+
+    fn not_kept(&self, error: &dyn fmt::Display) {
+        self.inner.not_kept(error);
+    }
+
+    fn lists_full(&self) {
+        self.inner.lists_full();
+    }
+
+    fn list_gave_way(&self) {
+        self.inner.list_gave_way();
+    }
+
+    fn hold_failed(&self, error: &dyn fmt::Display, is_expected: bool) {
+        self.inner.hold_failed(error, is_expected);
+    }
+
+    fn hold_recovered(&self) {
+        self.inner.hold_recovered();
+    }
+
+    fn hold_full(&self) {
+        self.inner.hold_full();
+    }
+
+    fn held(&self) {
+        self.inner.held();
+    }
+
+    fn unheld(&self, what: Unheld) {
+        self.inner.unheld(what);
+    }
+
+    fn transfers(&self) -> Option<&Arc<Transfers>> {
+        Some(&self.transfers)
+    }
+
+    fn counts(&self) -> Vec<(&'static str, u64)> {
+        self.inner.counts()
+    }
+
+    fn recent_errors(&self) -> Vec<RecentError> {
+        self.inner.recent_errors()
+    }
+}

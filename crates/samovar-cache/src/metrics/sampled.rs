@@ -1,0 +1,390 @@
+//! What is looked at once a second: rates, percentiles, and what is asked for most.
+//!
+//! # Limits
+//!
+//! | what | value | why |
+//! | --- | --- | --- |
+//! | paths with a counter | 1024 of each kind | a count is wrong by a thousandth of all at most |
+//! | seconds of history | 120 | a chart |
+//! | percentiles | of the last 10 s and 300 s | what is, and what was |
+
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use samovar_nix::HashPart;
+
+use super::buckets::Histogram;
+use super::class::{Class, StatusClass};
+use super::meter::{Asked, Sums, What};
+use super::process::{ThreadTime, thread_times};
+use super::sketch::{Counter, Sketch};
+use super::status::{Latency, Moment, Rates, TopPath};
+
+/// Counters of a sketch.
+const SKETCH_LEN: usize = 1024;
+/// Paths of a list of the top.
+pub(super) const TOP_COUNT: usize = 20;
+/// Seconds of history.
+const HISTORY_LEN: usize = 120;
+/// What percentiles are over, and how often a state is kept for that.
+const WINDOWS: [(Duration, Duration); 2] = [
+    (Duration::from_secs(10), Duration::from_secs(1)),
+    (Duration::from_secs(300), Duration::from_secs(10)),
+];
+
+/// What is known from looking once a second.
+#[derive(Debug)]
+pub(super) struct Sampled {
+    pub(super) served: Sketch<HashPart>,
+    pub(super) bytes: Sketch<HashPart>,
+    pub(super) missing: Sketch<HashPart>,
+    /// Names of those at the top.
+    names: HashMap<HashPart, Option<String>>,
+    last: Option<Tally>,
+    history: VecDeque<Moment>,
+    /// For each of [`WINDOWS`].
+    states: [VecDeque<State>; WINDOWS.len()],
+    threads: Vec<ThreadTime>,
+    /// The share of the last second that each I/O thread computed.
+    pub(super) io_threads: Vec<f64>,
+    threads_at: Option<Instant>,
+    /// When all I/O threads of the server last answered, and how long it took.
+    pub(super) answered: Option<(Instant, Duration)>,
+    /// The epoch that was seen last, and when it was first.
+    epoch: Option<(u64, Instant)>,
+    /// Loads of the catalog that were seen.
+    pub(super) epoch_count: u64,
+    /// What the store last said to whom asked it, and when.
+    pub(super) store: Option<(Instant, Result<(), String>)>,
+    list: Vec<Asked>,
+}
+
+/// Histograms as they were at a moment.
+#[derive(Debug)]
+struct State {
+    at: Instant,
+    durations: Durations,
+    tally: Tally,
+}
+
+/// Histograms since the start.
+#[derive(Debug, Clone, Default)]
+struct Durations {
+    all: Histogram,
+    narinfo: Histogram,
+    nar: Histogram,
+}
+
+/// Counts since the start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Tally {
+    pub(super) request_count: u64,
+    pub(super) body_len: u64,
+    pub(super) hit_count: u64,
+    pub(super) miss_count: u64,
+    pub(super) error_count: u64,
+    pub(super) cut_count: u64,
+}
+
+impl Default for Sampled {
+    fn default() -> Self {
+        Self {
+            served: Sketch::new(SKETCH_LEN),
+            bytes: Sketch::new(SKETCH_LEN),
+            missing: Sketch::new(SKETCH_LEN),
+            names: HashMap::new(),
+            last: None,
+            history: VecDeque::new(),
+            states: Default::default(),
+            threads: Vec::new(),
+            io_threads: Vec::new(),
+            threads_at: None,
+            answered: None,
+            epoch: None,
+            epoch_count: 0,
+            store: None,
+            list: Vec::new(),
+        }
+    }
+}
+
+impl Tally {
+    pub(super) fn of(sums: &Sums) -> Self {
+        let all = || sums.classes.iter();
+        let narinfos = sums.of(Class::Narinfo);
+        let of = |status| narinfos.map_or(0, |class| class.of_status(status));
+        Self {
+            request_count: all().map(|class| class.request_count()).sum(),
+            body_len: all().map(|class| class.whole_len + class.broken_len).sum(),
+            hit_count: of(StatusClass::Success),
+            miss_count: of(StatusClass::Absent),
+            error_count: all()
+                .map(|class| class.of_status(StatusClass::ServerError))
+                .sum(),
+            cut_count: all().map(|class| class.broken).sum(),
+        }
+    }
+
+    fn since(self, earlier: Self) -> Self {
+        Self {
+            request_count: self.request_count.saturating_sub(earlier.request_count),
+            body_len: self.body_len.saturating_sub(earlier.body_len),
+            hit_count: self.hit_count.saturating_sub(earlier.hit_count),
+            miss_count: self.miss_count.saturating_sub(earlier.miss_count),
+            error_count: self.error_count.saturating_sub(earlier.error_count),
+            cut_count: self.cut_count.saturating_sub(earlier.cut_count),
+        }
+    }
+}
+
+impl Durations {
+    fn of(sums: &Sums) -> Self {
+        let of = |class| sums.of(class).map(|sums| sums.durations.clone());
+        let mut all = Histogram::default();
+        for class in &sums.classes {
+            all.add(&class.durations);
+        }
+        Self {
+            all,
+            narinfo: of(Class::Narinfo).unwrap_or_default(),
+            nar: of(Class::Nar).unwrap_or_default(),
+        }
+    }
+
+    fn named(&self) -> [(&'static str, &Histogram); 3] {
+        [
+            ("all", &self.all),
+            ("narinfo", &self.narinfo),
+            ("nar", &self.nar),
+        ]
+    }
+}
+
+impl Sampled {
+    /// A look at the sums at a moment, about a second after the last one.
+    pub(super) fn look(&mut self, sums: &Sums, now: Instant, time_ms: u64) {
+        let tally = Tally::of(sums);
+        if let Some(last) = self.last.replace(tally) {
+            let since = tally.since(last);
+            push(
+                &mut self.history,
+                HISTORY_LEN,
+                Moment {
+                    time_ms,
+                    request_count: since.request_count,
+                    body_len: since.body_len,
+                    hit_count: since.hit_count,
+                    miss_count: since.miss_count,
+                },
+            );
+        }
+        let mut durations = None;
+        for (states, (window, step)) in self.states.iter_mut().zip(WINDOWS) {
+            // A little early is on time.
+            let step = step.mul_f64(0.9);
+            let is_due = |last: &State| now.saturating_duration_since(last.at) >= step;
+            if states.back().is_none_or(is_due) {
+                let durations = durations.get_or_insert_with(|| Durations::of(sums)).clone();
+                let at = now;
+                states.push_back(State {
+                    at,
+                    durations,
+                    tally,
+                });
+            }
+            // One that is older than the window is where it begins.
+            let is_over = |state: &State| now.saturating_duration_since(state.at) >= window;
+            while states.get(1).is_some_and(is_over) {
+                states.pop_front();
+            }
+        }
+        self.look_at_threads(now);
+    }
+
+    fn look_at_threads(&mut self, now: Instant) {
+        let threads = thread_times();
+        if let Some(before) = self.threads_at.replace(now) {
+            let past_s = now.saturating_duration_since(before).as_secs_f64();
+            let share = |thread: &ThreadTime| {
+                let before = self.threads.iter().find(|old| old.name == thread.name);
+                let busy_s = thread.busy_s - before.map_or(0.0, |before| before.busy_s);
+                (busy_s / past_s.max(0.001)).clamp(0.0, 1.0)
+            };
+            let io = threads.iter().filter(|thread| thread.is_io());
+            self.io_threads = io.map(share).collect();
+        }
+        self.threads = threads;
+    }
+
+    /// Counts what was asked for.
+    pub(super) fn count_asked(
+        &mut self,
+        take: impl FnOnce(&mut Vec<Asked>, &mut dyn FnMut(Asked)),
+    ) {
+        let mut list = std::mem::take(&mut self.list);
+        take(&mut list, &mut |asked| {
+            // What is none is nobody's.
+            let Ok(hash_part) = HashPart::parse(&asked.hash_part) else {
+                return;
+            };
+            let client = u64::from(asked.client);
+            match asked.what {
+                What::Served => self.served.add(hash_part, asked.count, client),
+                What::Missing => self.missing.add(hash_part, asked.count, client),
+                What::Nar => self.bytes.add(hash_part, asked.len, client),
+            }
+        });
+        self.list = list;
+    }
+
+    /// Those at the top of what there is whose names nobody has asked for yet.
+    pub(super) fn nameless(&self) -> Vec<HashPart> {
+        let top = self.served.top(TOP_COUNT).chain(self.bytes.top(TOP_COUNT));
+        let is_new = |hash_part: &HashPart| !self.names.contains_key(hash_part);
+        top.map(|(hash_part, _)| hash_part).filter(is_new).collect()
+    }
+
+    /// Remembers names of those at the top, and of nobody else.
+    pub(super) fn name(&mut self, names: Vec<(HashPart, Option<String>)>) {
+        self.names.extend(names);
+        let top = self.served.top(TOP_COUNT).chain(self.bytes.top(TOP_COUNT));
+        let top: Vec<HashPart> = top.map(|(hash_part, _)| hash_part).collect();
+        self.names.retain(|hash_part, _| top.contains(hash_part));
+    }
+
+    pub(super) fn top(&self, sketch: &Sketch<HashPart>) -> Vec<TopPath> {
+        let path = |(hash_part, counter): (HashPart, Counter)| TopPath {
+            hash_part: hash_part.to_string(),
+            name: self.names.get(&hash_part).cloned().flatten(),
+            count: counter.count,
+            error: counter.error,
+            client_count: counter.mark_count(),
+        };
+        // What weighs nothing is not at the top of anything.
+        let weighs = |(_, counter): &(HashPart, Counter)| counter.count > 0;
+        sketch.top(TOP_COUNT).filter(weighs).map(path).collect()
+    }
+
+    /// Remembers which state of the store is seen.
+    pub(super) fn see_epoch(&mut self, epoch: u64, now: Instant) {
+        match self.epoch {
+            Some((seen, _)) if seen == epoch => {}
+            before => {
+                let seen = before.map_or(0, |(seen, _)| seen);
+                self.epoch_count += epoch.saturating_sub(seen);
+                self.epoch = Some((epoch, now));
+            }
+        }
+    }
+
+    pub(super) fn epoch_age(&self, now: Instant) -> Duration {
+        self.epoch.map_or(Duration::ZERO, |(_, since)| {
+            now.saturating_duration_since(since)
+        })
+    }
+
+    pub(super) fn history(&self) -> Vec<Moment> {
+        self.history.iter().copied().collect()
+    }
+
+    pub(super) fn rates(&self, sums: &Sums, now: Instant) -> Rates {
+        let Some(from) = self.states.first().and_then(|states| states.front()) else {
+            return Rates::default();
+        };
+        let window_s = now.saturating_duration_since(from.at).as_secs_f64();
+        let since = Tally::of(sums).since(from.tally);
+        #[expect(clippy::cast_precision_loss, reason = "a rate")]
+        let per_s = |count: u64| count as f64 / window_s.max(0.001);
+        let asked = since.hit_count + since.miss_count;
+        #[expect(clippy::cast_precision_loss, reason = "a ratio")]
+        let hit_ratio = (asked > 0).then(|| since.hit_count as f64 / asked as f64);
+        Rates {
+            window_s,
+            requests_per_s: per_s(since.request_count),
+            bytes_per_s: per_s(since.body_len),
+            errors_per_s: per_s(since.error_count + since.cut_count),
+            hit_ratio,
+        }
+    }
+
+    pub(super) fn latencies(&self, sums: &Sums) -> Vec<Latency> {
+        let now = Durations::of(sums);
+        let nothing = Durations::default();
+        let mut latencies = Vec::new();
+        for (states, (window, _)) in self.states.iter().zip(WINDOWS) {
+            let from = states.front().map_or(&nothing, |state| &state.durations);
+            for ((route, now), (_, from)) in now.named().into_iter().zip(from.named()) {
+                let since = now.since(from);
+                latencies.push(Latency {
+                    route: route.to_owned(),
+                    window_s: window.as_secs_f64(),
+                    count: since.count(),
+                    p50_s: since.quantile_s(0.5),
+                    p90_s: since.quantile_s(0.9),
+                    p99_s: since.quantile_s(0.99),
+                });
+            }
+        }
+        latencies
+    }
+}
+
+/// Adds to the end, and drops from the start what is too much.
+fn push<T>(queue: &mut VecDeque<T>, len_max: usize, value: T) {
+    while queue.len() >= len_max {
+        queue.pop_front();
+    }
+    queue.push_back(value);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sums(count: u64, ns: u64) -> Sums {
+        let mut sums = Sums::default();
+        let class = &mut sums.classes[Class::Narinfo as usize];
+        class.requests[0][StatusClass::Success as usize] = count / 4;
+        class.requests[0][StatusClass::Absent as usize] = count - count / 4;
+        class.durations.counts[super::super::buckets::index_of(ns)] = count;
+        class.whole_len = count * 100;
+        sums
+    }
+
+    #[test]
+    fn rates_and_percentiles_are_of_their_windows() {
+        let (mut sampled, start) = (Sampled::default(), Instant::now());
+        let at = |second| start + Duration::from_secs(second);
+        // A minute of a hundred a second, slow, and then a minute of nothing.
+        for second in 0..=60 {
+            sampled.look(&sums(second * 100, 1_000_000), at(second), second * 1000);
+        }
+        let latest = sums(6000, 1_000_000);
+        let rates = sampled.rates(&latest, at(60));
+        assert!((rates.requests_per_s - 100.0).abs() < 10.0, "{rates:?}");
+        assert!((rates.bytes_per_s - 10_000.0).abs() < 1000.0, "{rates:?}");
+        assert_eq!(rates.hit_ratio, Some(0.25));
+        for second in 61..=120 {
+            sampled.look(&latest, at(second), second * 1000);
+        }
+        let rates = sampled.rates(&latest, at(120));
+        assert_eq!((rates.requests_per_s, rates.hit_ratio), (0.0, None));
+        let latencies = sampled.latencies(&latest);
+        let count_of = |route: &str, window_s: f64| {
+            let find = |one: &&Latency| one.route == route && one.window_s == window_s;
+            latencies.iter().find(find).expect("is there").count
+        };
+        assert_eq!(
+            (count_of("narinfo", 10.0), count_of("narinfo", 300.0)),
+            (0, 6000)
+        );
+        assert_eq!((count_of("all", 300.0), count_of("nar", 300.0)), (6000, 0));
+        // Beyond the window they are gone.
+        for second in 121..=400 {
+            sampled.look(&latest, at(second), second * 1000);
+        }
+        assert_eq!(sampled.latencies(&latest)[3].count, 0);
+        assert_eq!(sampled.history().len(), HISTORY_LEN);
+        assert!(sampled.states.iter().all(|states| states.len() < 35));
+    }
+}

@@ -1,0 +1,156 @@
+//! The threads that look at a server once a second.
+//!
+//! One asks the store, and may wait for a disk as long as that takes: then the store does not
+//! answer, and that is what is said of it. The other one waits for nothing but the server's I/O
+//! threads, and for them a second at most.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant, SystemTime};
+
+use samovar_http::ws::{Frame, Socket};
+
+use super::overview::time_ms;
+use super::registry::Metrics;
+
+/// How often.
+const STEP: Duration = Duration::from_secs(1);
+/// How long the I/O threads have to answer.
+const LAG_MAX: Duration = Duration::from_secs(1);
+
+/// What a thread does once a second.
+type Job = fn(&Metrics, &Shared);
+
+/// The threads; they end when it is dropped.
+#[derive(Debug)]
+pub struct Sampler {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    is_over: Mutex<bool>,
+    over: Condvar,
+    /// Who watches live, by number.
+    sockets: Mutex<HashMap<u64, Socket>>,
+}
+
+impl Sampler {
+    /// Looks at what `metrics` [watches](Metrics::watch).
+    ///
+    /// # Errors
+    ///
+    /// If threads cannot be started.
+    pub fn start(metrics: &Arc<Metrics>) -> io::Result<Self> {
+        let shared = Arc::new(Shared::default());
+        let jobs: [(&str, Job); 2] = [("metrics", sample), ("metrics-store", ask_store)];
+        let sampler = Self {
+            shared: Arc::clone(&shared),
+        };
+        for (name, job) in jobs {
+            let (metrics, shared) = (Arc::downgrade(metrics), Arc::clone(&shared));
+            let named = std::thread::Builder::new().name(name.to_owned());
+            named.spawn(move || run(&metrics, &shared, job))?;
+        }
+        Ok(sampler)
+    }
+
+    pub(super) fn shared(&self) -> Arc<Shared> {
+        Arc::clone(&self.shared)
+    }
+}
+
+impl Drop for Sampler {
+    fn drop(&mut self) {
+        let is_over = self.shared.is_over.lock();
+        *is_over.unwrap_or_else(PoisonError::into_inner) = true;
+        self.shared.over.notify_all();
+    }
+}
+
+impl Shared {
+    /// Sends every status to `socket` from now on.
+    pub(super) fn add(&self, socket: Socket) {
+        self.sockets().insert(socket.id(), socket);
+    }
+
+    pub(super) fn remove(&self, id: u64) {
+        self.sockets().remove(&id);
+    }
+
+    fn sockets(&self) -> std::sync::MutexGuard<'_, HashMap<u64, Socket>> {
+        self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it is over before `deadline`.
+    fn is_over_by(&self, deadline: Instant) -> bool {
+        let is_over = self.is_over.lock().unwrap_or_else(PoisonError::into_inner);
+        let left = deadline.saturating_duration_since(Instant::now());
+        let waited = self.over.wait_timeout_while(is_over, left, |over| !*over);
+        *waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
+fn run(metrics: &Weak<Metrics>, shared: &Shared, job: Job) {
+    loop {
+        let next = Instant::now() + STEP;
+        let Some(metrics) = metrics.upgrade() else {
+            return;
+        };
+        job(&metrics, shared);
+        drop(metrics);
+        if shared.is_over_by(next) {
+            return;
+        }
+    }
+}
+
+fn sample(metrics: &Metrics, shared: &Shared) {
+    if let Some(probe) = metrics.probe() {
+        let asked = Instant::now();
+        if probe.answers_within(LAG_MAX) {
+            let now = Instant::now();
+            metrics.sampled().answered = Some((now, now.saturating_duration_since(asked)));
+        }
+        let epoch = probe.figures().store.epoch;
+        metrics.sampled().see_epoch(epoch, Instant::now());
+    }
+    let sums = metrics.meter.sums();
+    let mut sampled = metrics.sampled();
+    sampled.look(&sums, Instant::now(), time_ms(SystemTime::now()));
+    sampled.count_asked(|list, each| metrics.meter.take_asked(list, each));
+    drop(sampled);
+    send(metrics, shared);
+}
+
+/// Sends the status to all who watch.
+fn send(metrics: &Metrics, shared: &Shared) {
+    if shared.sockets().is_empty() {
+        return;
+    }
+    let Ok(json) = serde_json::to_string(&metrics.status()) else {
+        return;
+    };
+    let frame = Frame::new(&json);
+    for socket in shared.sockets().values() {
+        socket.send_frame(&frame);
+    }
+}
+
+fn ask_store(metrics: &Metrics, _: &Shared) {
+    let Some(probe) = metrics.probe() else {
+        return;
+    };
+    let answer = probe.ask_store().map_err(|error| error.to_string());
+    let is_well = answer.is_ok();
+    let mut sampled = metrics.sampled();
+    sampled.store = Some((Instant::now(), answer));
+    let nameless = sampled.nameless();
+    drop(sampled);
+    if is_well && !nameless.is_empty() {
+        let name = |hash_part| (hash_part, probe.name_of(hash_part));
+        let names = nameless.into_iter().map(name).collect();
+        metrics.sampled().name(names);
+    }
+}

@@ -1,0 +1,110 @@
+//! Figures in Prometheus' text format, version 0.0.4.
+
+use std::fmt::{self, Write as _};
+
+/// What the text is sent as.
+pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// A text that families of samples are added to.
+#[derive(Debug, Default)]
+pub(super) struct Text(String);
+
+/// The samples of one family.
+#[derive(Debug)]
+pub(super) struct Family<'a> {
+    text: &'a mut String,
+    name: &'static str,
+}
+
+impl Text {
+    pub(super) fn counter(&mut self, name: &'static str, help: &str) -> Family<'_> {
+        debug_assert!(name.ends_with("_total"), "{name}");
+        self.family(name, "counter", help)
+    }
+
+    pub(super) fn gauge(&mut self, name: &'static str, help: &str) -> Family<'_> {
+        self.family(name, "gauge", help)
+    }
+
+    pub(super) fn histogram(&mut self, name: &'static str, help: &str) -> Family<'_> {
+        self.family(name, "histogram", help)
+    }
+
+    fn family(&mut self, name: &'static str, kind: &str, help: &str) -> Family<'_> {
+        let text = &mut self.0;
+        put(
+            text,
+            format_args!("# HELP {name} {help}\n# TYPE {name} {kind}\n"),
+        );
+        Family { text, name }
+    }
+
+    pub(super) fn into_string(self) -> String {
+        self.0
+    }
+}
+
+impl Family<'_> {
+    /// A sample.
+    pub(super) fn put(&mut self, labels: &[(&str, &str)], value: impl fmt::Display) -> &mut Self {
+        self.put_as("", labels, value)
+    }
+
+    /// A sample with a suffix to its name.
+    pub(super) fn put_as(
+        &mut self,
+        suffix: &str,
+        labels: &[(&str, &str)],
+        value: impl fmt::Display,
+    ) -> &mut Self {
+        self.text.push_str(self.name);
+        self.text.push_str(suffix);
+        let mut separator = '{';
+        for (name, label) in labels {
+            self.text.push(separator);
+            self.text.push_str(name);
+            self.text.push_str("=\"");
+            escape(self.text, label);
+            self.text.push('"');
+            separator = ',';
+        }
+        if separator == ',' {
+            self.text.push('}');
+        }
+        put(self.text, format_args!(" {value}\n"));
+        self
+    }
+}
+
+fn put(text: &mut String, arguments: fmt::Arguments<'_>) {
+    text.write_fmt(arguments).expect("a string takes all");
+}
+
+/// What would end a label value, or its line, does not.
+fn escape(text: &mut String, label: &str) {
+    for character in label.chars() {
+        match character {
+            '\\' => text.push_str("\\\\"),
+            '"' => text.push_str("\\\""),
+            '\n' => text.push_str("\\n"),
+            other => text.push(other),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_cannot_break_out() {
+        let mut text = Text::default();
+        text.gauge("a", "What.")
+            .put(&[], 1)
+            .put(&[("b", "x\"} 2\n\\"), ("c", "")], 0.5);
+        assert_eq!(
+            text.into_string(),
+            "# HELP a What.\n# TYPE a gauge\na 1\na{b=\"x\\\"} 2\\n\\\\\",c=\"\"} 0.5\n"
+        );
+    }
+}
