@@ -22,6 +22,7 @@ pub fn configuration(
     let scrub_rate = options.scrub_rate.or(environment.scrub_rate);
     Configuration {
         names: Names {
+            program: "nix-serve",
             certificate: "--ssl-cert",
             certificate_key: "--ssl-key",
             port: "--port",

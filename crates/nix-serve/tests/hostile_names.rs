@@ -322,7 +322,8 @@ fn every_name_that_a_path_may_have() {
     ]
     .concat();
     for words in [words.clone(), [&["closure"], &words[1..]].concat()] {
-        let request = Request::parse(words.iter().map(OsString::from)).unwrap();
+        let request = Request::parse(words.iter().map(OsString::from));
+        let request = request.unwrap().unwrap();
         let mut out = Vec::new();
         assert_eq!(request.run(&mut out).unwrap(), Outcome::Complete);
         let report: Value = serde_json::from_slice(&out).unwrap();

@@ -16,7 +16,8 @@ use support_process::serve_sample;
 
 #[track_caller]
 fn samovar(words: &[&str]) -> (String, Outcome) {
-    let request = Request::parse(words.iter().map(OsString::from)).unwrap();
+    let request = Request::parse(words.iter().map(OsString::from));
+    let request = request.unwrap().unwrap();
     let mut out = Vec::new();
     let outcome = request.run(&mut out).unwrap();
     (String::from_utf8(out).unwrap(), outcome)

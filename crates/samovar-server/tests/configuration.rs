@@ -107,7 +107,6 @@ fn everything_is_understood() {
         prefix: "/cache".to_owned(),
         priority: 0,
         secret_key_files: vec!["/a".into(), "/b".into()],
-        ..CacheSettings::default()
     };
     assert_eq!(config.caches, [only]);
 }

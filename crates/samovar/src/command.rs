@@ -1,4 +1,4 @@
-//! The command line, and what is printed.
+//! What is asked of caches and stores, and what is printed.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -6,24 +6,22 @@ use std::io::{self, Write};
 use std::num::NonZeroU64;
 
 use anyhow::{Context as _, ensure};
-use lexopt::prelude::*;
+use clap::ArgMatches;
 use samovar_nix::narinfo::{Compression, NarInfo};
 use samovar_nix::{HashPart, PublicKey, StorePath};
 use samovar_store::Settings;
 use serde_json::{Value, json};
 
 use crate::cache::Cache;
+use crate::cli;
 use crate::doctor::Doctor;
 use crate::roots::{self, Root};
-
-/// What `--help` prints.
-const HELP: &str = include_str!("help.txt");
 
 /// Paths of the local store looked up at once.
 const LOOKUP_COUNT: usize = 500;
 
 /// What a command line asks for.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct Request {
     task: Task,
     is_json: bool,
@@ -31,58 +29,15 @@ pub struct Request {
     keys: Vec<PublicKey>,
     url: String,
     paths: Vec<String>,
-    verifies: bool,
     /// Bytes in a second.
     rate: Option<NonZeroU64>,
 }
 
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Task {
-    #[default]
-    Help,
-    Version,
     Closure,
     Query,
     Doctor,
-}
-
-/// Why a command line cannot be understood.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum UsageError {
-    /// An option, or a value of one.
-    #[error(transparent)]
-    Option(#[from] lexopt::Error),
-    /// The first word.
-    #[error("{0:?} is no command: there are closure, query and doctor")]
-    Command(String),
-    /// Nothing was asked for.
-    #[error("a command is missing: closure, query or doctor")]
-    NoCommand,
-    /// No URL.
-    #[error("the URL of a binary cache is missing")]
-    NoUrl,
-    /// No paths.
-    #[error("paths to ask about are missing; - reads them from standard input")]
-    NoPaths,
-    /// A key.
-    #[error("{0:?} is no public key: it has the form name:base-64")]
-    Key(String),
-    /// A number of bytes in a second.
-    #[error("{0:?} is no number of bytes in a second, 1 or more")]
-    Rate(String),
-    /// The doctor knows one thing.
-    #[error("doctor needs --verify: that is what it can do")]
-    NoVerify,
-    /// An option of another command.
-    #[error("--store is for closure and doctor, --trusted-public-keys for closure")]
-    OnlyClosure,
-    /// An option of another command.
-    #[error("--verify and --rate are for doctor")]
-    OnlyDoctor,
-    /// An option of other commands.
-    #[error("--json and --trusted-public-keys are not for doctor")]
-    NotDoctor,
 }
 
 /// Whether all that was asked about is there.
@@ -97,75 +52,45 @@ pub enum Outcome {
 }
 
 impl Request {
-    /// Reads a command line without the program's name.
+    /// Reads a command line without the program's name, if it is one of a question.
     ///
     /// # Errors
     ///
-    /// Any [`UsageError`].
-    pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Self, UsageError> {
-        let mut parser = lexopt::Parser::from_args(words);
-        let mut request = Self::default();
-        let mut command = None;
-        let mut url = None;
-        while let Some(word) = parser.next()? {
-            match word {
-                Short('h') | Long("help") => return Ok(Self::default()),
-                Short('V') | Long("version") => {
-                    request.task = Task::Version;
-                    return Ok(request);
-                }
-                Long("verify") => request.verifies = true,
-                Long("rate") => {
-                    let text = parser.value()?.string()?;
-                    let rate = text.parse().map_err(|_error| UsageError::Rate(text))?;
-                    request.rate = Some(rate);
-                }
-                Long("json") => request.is_json = true,
-                Long("store") => request.store = Some(parser.value()?.string()?),
-                Long("trusted-public-keys") => {
-                    for text in parser.value()?.string()?.split_ascii_whitespace() {
-                        let key = PublicKey::parse(text);
-                        let key = key.map_err(|_error| UsageError::Key(text.to_owned()))?;
-                        request.keys.push(key);
-                    }
-                }
-                Value(word) if command.is_none() => command = Some(word.string()?),
-                Value(word) if url.is_none() && command.as_deref() != Some("doctor") => {
-                    url = Some(word.string()?)
-                }
-                Value(word) => request.paths.push(word.string()?),
-                _ => return Err(word.unexpected().into()),
-            }
-        }
-        request.task = match command.as_deref() {
-            Some("closure") => Task::Closure,
-            Some("query") => Task::Query,
-            Some("doctor") => return request.doctor(),
-            Some(other) => return Err(UsageError::Command(other.to_owned())),
-            None => return Err(UsageError::NoCommand),
-        };
-        if request.verifies || request.rate.is_some() {
-            return Err(UsageError::OnlyDoctor);
-        }
-        request.url = url.ok_or(UsageError::NoUrl)?;
-        if request.paths.is_empty() {
-            return Err(UsageError::NoPaths);
-        }
-        if request.task == Task::Query && (request.store.is_some() || !request.keys.is_empty()) {
-            return Err(UsageError::OnlyClosure);
-        }
-        Ok(request)
+    /// What cannot be understood.
+    pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Option<Self>, clap::Error> {
+        let name = OsString::from("samovar");
+        let words = std::iter::once(name).chain(words);
+        let matches = cli::command().try_get_matches_from(words)?;
+        let (name, matches) = matches.subcommand().unzip();
+        Ok(name
+            .zip(matches)
+            .and_then(|(name, one)| Self::of(name, one)))
     }
 
-    fn doctor(mut self) -> Result<Self, UsageError> {
-        self.task = Task::Doctor;
-        if !self.verifies {
-            return Err(UsageError::NoVerify);
-        }
-        if self.is_json || !self.keys.is_empty() {
-            return Err(UsageError::NotDoctor);
-        }
-        Ok(self)
+    /// What this subcommand asks, if it is a question.
+    pub(crate) fn of(name: &str, matches: &ArgMatches) -> Option<Self> {
+        let task = match name {
+            "closure" => Task::Closure,
+            "query" => Task::Query,
+            "doctor" => Task::Doctor,
+            _ => return None,
+        };
+        let text = |id| matches.try_get_one::<String>(id).ok().flatten().cloned();
+        let texts = |id| {
+            let texts = matches.try_get_many::<String>(id).ok().flatten();
+            texts.into_iter().flatten().cloned().collect()
+        };
+        let keys = matches.try_get_many::<cli::Keys>("trusted-public-keys");
+        let keys = keys.ok().flatten().into_iter().flatten();
+        Some(Self {
+            task,
+            is_json: matches.try_get_one("json").ok().flatten().copied() == Some(true),
+            store: text("store"),
+            keys: keys.flat_map(|keys| keys.0.clone()).collect(),
+            url: text("url").unwrap_or_default(),
+            paths: texts("paths"),
+            rate: matches.try_get_one("rate").ok().flatten().copied(),
+        })
     }
 
     /// What to end with when [`run`](Self::run) has failed.
@@ -173,7 +98,7 @@ impl Request {
     pub fn error_code(&self) -> u8 {
         match self.task {
             Task::Doctor => 2,
-            _ => 3,
+            Task::Closure | Task::Query => 3,
         }
     }
 
@@ -184,20 +109,17 @@ impl Request {
     /// If the cache, the store or standard input cannot be read, or `out` not be written.
     pub fn run(&self, out: &mut dyn Write) -> anyhow::Result<Outcome> {
         match self.task {
-            Task::Help => out.write_all(HELP.as_bytes())?,
-            Task::Version => writeln!(out, "samovar {}", env!("CARGO_PKG_VERSION"))?,
-            Task::Closure => return self.closure(out),
-            Task::Query => return self.query(out),
+            Task::Closure => self.closure(out),
+            Task::Query => self.query(out),
             Task::Doctor => {
                 let doctor = Doctor {
                     store: self.store.as_deref(),
                     paths: &self.paths,
                     rate: self.rate,
                 };
-                return doctor.run(out);
+                doctor.run(out)
             }
         }
-        Ok(Outcome::Complete)
     }
 
     fn roots(&self, cache: &Cache) -> anyhow::Result<Vec<Root>> {
@@ -441,50 +363,6 @@ pub(crate) fn human(len: u64) -> String {
 mod tests {
     use super::*;
 
-    #[track_caller]
-    fn refused(words: &[&str], part: &str) {
-        let error = Request::parse(words.iter().map(OsString::from)).unwrap_err();
-        assert!(error.to_string().contains(part), "{error}");
-    }
-
-    #[test]
-    fn command_lines_that_say_nothing() {
-        refused(&[], "a command is missing");
-        refused(&["colsure"], "no command");
-        refused(&["closure"], "URL");
-        refused(&["query", "http://a"], "paths");
-        refused(&["closure", "--nonsense"], "--nonsense");
-        refused(&["closure", "--store"], "--store");
-        refused(
-            &["query", "http://a", "b", "--store", "auto"],
-            "for closure",
-        );
-        refused(
-            &["closure", "u", "p", "--trusted-public-keys", "x"],
-            "public key",
-        );
-    }
-
-    #[test]
-    fn options_may_stand_anywhere() {
-        let words = [
-            "--json",
-            "closure",
-            "--store=auto",
-            "http://a",
-            "b",
-            "--",
-            "-",
-        ];
-        let request = Request::parse(words.iter().map(OsString::from)).unwrap();
-        assert!(request.is_json && request.task == Task::Closure);
-        assert_eq!(request.store.as_deref(), Some("auto"));
-        assert_eq!(request.paths, ["b", "-"]);
-        let words = ["query", "http://a", "-"];
-        let request = Request::parse(words.iter().map(OsString::from)).unwrap();
-        assert_eq!(request.paths, ["-"]);
-    }
-
     #[test]
     fn sizes_for_people() {
         for (len, text) in [
@@ -497,10 +375,5 @@ mod tests {
         ] {
             assert_eq!(human(len), text);
         }
-    }
-
-    #[test]
-    fn help_fits_a_terminal() {
-        assert!(HELP.lines().all(|line| line.chars().count() <= 79));
     }
 }

@@ -1,29 +1,121 @@
-//! Asks Nix binary caches: what a closure costs to download, and which paths are there.
+//! Everything but the server that is called `nix-serve`: asking Nix binary caches what a closure
+//! costs to download and which paths are there, verifying stores, and `samovar serve`, the server
+//! with a configuration file.
 //!
-//! # Two types to know
+//! # Types to know
 //!
 //! * [`Cache`] is one binary cache over HTTP. It asks in bulk where the server knows how
 //!   (`docs/mass-queries.md`), else one narinfo after the other over many connections.
 //! * [`Records`] reads an answer in bulk, strictly.
-//!
-//! # In scope
-//!
-//! Questions. Any binary cache over HTTP: Samovar, nix-serve, harmonia, files behind a web server.
-//! A store of this machine: whether its files are what is registered.
+//! * [`cli::command`] is the command line, for help, man pages and completions.
 //!
 //! # Out of scope
 //!
-//! Downloading, and changing anything anywhere.
+//! Downloading, and changing anything in a store.
 
 #![forbid(unsafe_code)]
 
 mod cache;
+pub mod cli;
 pub mod command;
 mod doctor;
 mod http;
 mod records;
 mod roots;
+mod serve;
 mod walk;
 
+use std::ffi::OsString;
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::ArgMatches;
+use clap_complete::Shell;
+use samovar_server::config::{ConfigError, import_harmonia};
+
 pub use cache::{Cache, Found};
+use command::{Outcome, Request};
 pub use records::{Record, Records, RecordsError};
+
+/// Why something could not be done.
+#[derive(Debug)]
+pub struct Failure {
+    /// To be told, in one line.
+    pub error: anyhow::Error,
+    /// To end with.
+    pub code: ExitCode,
+}
+
+/// Does what a command line asks for, and prints it to `out`.
+///
+/// # Errors
+///
+/// [`Failure`]. What is wrong with a command line, and help, is printed at once.
+pub fn run(
+    words: impl IntoIterator<Item = OsString>,
+    out: &mut dyn Write,
+) -> Result<ExitCode, Failure> {
+    let matches = match cli::command().try_get_matches_from(words) {
+        Ok(matches) => matches,
+        Err(error) => {
+            // Standard output or error may be closed: then nobody is told.
+            error.print().unwrap_or_default();
+            let code = u8::try_from(error.exit_code()).unwrap_or(2);
+            return Ok(ExitCode::from(code));
+        }
+    };
+    let Some((name, one)) = matches.subcommand() else {
+        return Ok(ExitCode::from(2));
+    };
+    if let Some(request) = Request::of(name, one) {
+        return match request.run(out) {
+            Ok(Outcome::Complete) => Ok(ExitCode::SUCCESS),
+            Ok(Outcome::Incomplete) => Ok(ExitCode::FAILURE),
+            Ok(Outcome::Unchecked) => Ok(ExitCode::from(2)),
+            Err(error) => Err(Failure {
+                error,
+                code: ExitCode::from(request.error_code()),
+            }),
+        };
+    }
+    let done = match name {
+        "serve" => serve::run(one, out),
+        "config" => config(one, out),
+        "completions" => completions(one, out),
+        _ => man(one),
+    };
+    done.map(|()| ExitCode::SUCCESS).map_err(|error| {
+        let code = if error.is::<ConfigError>() { 2 } else { 1 };
+        Failure {
+            error,
+            code: ExitCode::from(code),
+        }
+    })
+}
+
+fn config(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
+    let import = matches.subcommand_matches("import");
+    let file: Option<&PathBuf> = import.and_then(|import| import.get_one("file"));
+    let file = file.context("a file is missing")?;
+    let text = import_harmonia(file)?;
+    Ok(out.write_all(text.as_bytes())?)
+}
+
+fn completions(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
+    let shell: &Shell = matches.get_one("shell").context("a shell is missing")?;
+    let mut text = Vec::new();
+    clap_complete::generate(*shell, &mut cli::command(), "samovar", &mut text);
+    Ok(out.write_all(&text)?)
+}
+
+fn man(matches: &ArgMatches) -> anyhow::Result<()> {
+    let directory: &PathBuf = matches
+        .get_one("directory")
+        .context("a directory is missing")?;
+    fs::create_dir_all(directory).with_context(|| format!("cannot make {directory:?}"))?;
+    clap_mangen::generate_to(cli::command(), directory)
+        .with_context(|| format!("cannot write man pages into {directory:?}"))
+}

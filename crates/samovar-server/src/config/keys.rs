@@ -33,7 +33,8 @@ pub enum Kind {
     Switch,
     /// One of these.
     Word(&'static [&'static str]),
-    /// Texts; in the environment and on the command line separated by white space.
+    /// Texts; in the environment separated by white space, on the command line each in an option of
+    /// its own.
     List,
     /// Tables in a list; in the environment and on the command line written as in the file.
     Tables,
@@ -82,8 +83,8 @@ pub const KEYS: &[Key] = &[
         List,
         Start,
         "every address, port 5000",
-        "What to listen on: HOST:PORT, [ADDRESS]:PORT, :PORT, or the path of a unix socket. Sockets \
-         of a service manager come first.",
+        "What to listen on: HOST:PORT, [ADDRESS]:PORT, :PORT, or the path of a unix socket. \
+         Sockets of a service manager come first.",
     ),
     key(
         "backlog",
@@ -254,8 +255,8 @@ pub const KEYS: &[Key] = &[
         Count,
         Cache,
         "30",
-        "Priority in nix-cache-info: clients ask caches with a lower one first. cache.nixos.org has \
-         40.",
+        "Priority in nix-cache-info: clients ask caches with a lower one first. That of \
+         cache.nixos.org is 40.",
     ),
     key(
         "secret-key-files",

@@ -1,6 +1,7 @@
 //! What a server is to do, in types. Where it comes from, a command line or a file, is the
 //! business of the programs.
 
+mod harmonia;
 mod keys;
 mod kinds;
 mod nearest;
@@ -14,6 +15,7 @@ use std::num::{NonZeroU32, NonZeroU64};
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use harmonia::import_harmonia;
 pub use keys::{KEYS, Key, Kind, Scope, VARIABLE_PREFIX};
 pub use kinds::{ClientAddress, HoldTime, LogTarget, TimeLimit, Tls, Verify};
 
@@ -151,6 +153,8 @@ impl Default for CacheSettings {
 /// What a message calls the setting that mends something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Names {
+    /// The program.
+    pub program: &'static str,
     /// [`Tls::certificate`].
     pub certificate: &'static str,
     /// [`Tls::key`].
@@ -162,6 +166,7 @@ pub struct Names {
 impl Default for Names {
     fn default() -> Self {
         Self {
+            program: "samovar",
             certificate: "--tls-certificate",
             certificate_key: "--tls-key",
             port: "--listen",

@@ -246,6 +246,23 @@ impl Settings {
         Ok(())
     }
 
+    /// Sets one that is a list of texts, over what is there.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] if there is no such key.
+    pub fn set_list(
+        &mut self,
+        name: &str,
+        texts: impl IntoIterator<Item = String>,
+        origin: Origin,
+    ) -> Result<(), ConfigError> {
+        check_name(name, &origin)?;
+        let value = Value::List(texts.into_iter().map(Value::Text).collect());
+        self.insert(name.to_owned(), Setting { value, origin });
+        Ok(())
+    }
+
     fn insert(&mut self, name: String, setting: Setting) {
         if let (Some(cache), _) = split(&name) {
             self.caches.insert(cache.to_owned());
@@ -363,7 +380,7 @@ fn check_cache_name(name: &str, origin: &Origin) -> Result<(), ConfigError> {
 }
 
 /// A regular file: to open a pipe that nobody writes to would be to wait for ever.
-fn read(path: &Path) -> io::Result<String> {
+pub(super) fn read(path: &Path) -> io::Result<String> {
     let mut options = File::options();
     let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
     let file = options.read(true).custom_flags(flags).open(path)?;

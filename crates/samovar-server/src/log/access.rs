@@ -263,7 +263,7 @@ mod tests {
     fn a_recorded_entry_is_in_the_file() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("log");
-        let errors = ErrorLog::open(None, Level::Error).expect("opens");
+        let errors = ErrorLog::open("nix-serve", None, Level::Error).expect("opens");
         let log = AccessLog::open(&LogTarget::File(path.clone()), errors).expect("opens");
         log.record(&entry());
         assert!(log.flush(Duration::from_secs(20)));

@@ -31,6 +31,13 @@ pub enum Level {
 pub struct ErrorLog {
     writer: Arc<LineWriter>,
     verbosity: Level,
+    form: Form,
+}
+
+/// What stands before a message.
+#[derive(Debug, Clone, Copy)]
+struct Form {
+    program: &'static str,
     with_time: bool,
 }
 
@@ -38,27 +45,26 @@ pub struct ErrorLog {
 const MESSAGE_LEN_MAX: usize = 4096;
 
 impl ErrorLog {
-    /// Opens the log: `file`, or standard error. Events that matter less than `verbosity` are
-    /// dropped.
+    /// Opens the log of `program`: `file`, or standard error. Events that matter less than
+    /// `verbosity` are dropped.
     ///
     /// # Errors
     ///
     /// If the file cannot be opened or made.
-    pub fn open(file: Option<&Path>, verbosity: Level) -> io::Result<Self> {
+    pub fn open(program: &'static str, file: Option<&Path>, verbosity: Level) -> io::Result<Self> {
         let sink = file.map_or(Ok(Sink::StandardError), Sink::open)?;
-        let with_time = file.is_some();
+        let form = Form {
+            program,
+            with_time: file.is_some(),
+        };
         let report = move |trouble: Trouble<'_>| {
-            line(
-                with_time,
-                Level::Warning,
-                &trouble_text("error log", &trouble),
-            )
+            line(form, Level::Warning, &trouble_text("error log", &trouble))
         };
         let writer = LineWriter::spawn("error log", sink, Duration::ZERO, report)?;
         Ok(Self {
             writer: Arc::new(writer),
             verbosity,
-            with_time,
+            form,
         })
     }
 
@@ -67,7 +73,7 @@ impl ErrorLog {
         if level <= self.verbosity {
             // What is lost is counted and reported by the writer.
             self.writer
-                .push(&line(self.with_time, level, &message.to_string()));
+                .push(&line(self.form, level, &message.to_string()));
         }
     }
 
@@ -103,9 +109,9 @@ impl ErrorLog {
 }
 
 /// The line for `message`, with its end. Also for those who have no log yet.
-fn line(with_time: bool, level: Level, message: &str) -> Vec<u8> {
+fn line(form: Form, level: Level, message: &str) -> Vec<u8> {
     let mut line = Vec::with_capacity(message.len() + 64);
-    if with_time {
+    if form.with_time {
         let Utc {
             year,
             month,
@@ -120,11 +126,12 @@ fn line(with_time: bool, level: Level, message: &str) -> Vec<u8> {
         )
         .expect("a vector takes all bytes");
     }
+    line.extend_from_slice(form.program.as_bytes());
     line.extend_from_slice(match level {
-        Level::Error => b"nix-serve: error: ".as_slice(),
-        Level::Warning => b"nix-serve: warning: ",
-        Level::Info => b"nix-serve: ",
-        Level::Debug => b"nix-serve: debug: ",
+        Level::Error => b": error: ".as_slice(),
+        Level::Warning => b": warning: ",
+        Level::Info => b": ",
+        Level::Debug => b": debug: ",
     });
     append_message(message, &mut line);
     line.push(b'\n');
@@ -168,10 +175,15 @@ pub(super) fn trouble_text(name: &str, trouble: &Trouble<'_>) -> String {
 mod tests {
     use super::*;
 
+    const FORM: Form = Form {
+        program: "nix-serve",
+        with_time: false,
+    };
+
     #[track_caller]
     fn check(level: Level, message: &str, expected: &str) {
         assert_eq!(
-            String::from_utf8_lossy(&line(false, level, message)),
+            String::from_utf8_lossy(&line(FORM, level, message)),
             expected
         );
     }
@@ -198,7 +210,7 @@ mod tests {
 
     #[test]
     fn long_messages_are_cut_between_characters() {
-        let line = line(false, Level::Info, &"é".repeat(MESSAGE_LEN_MAX));
+        let line = line(FORM, Level::Info, &"é".repeat(MESSAGE_LEN_MAX));
         let text = String::from_utf8(line).expect("whole characters");
         assert!(text.ends_with("é…\n"));
         assert!(text.len() < MESSAGE_LEN_MAX + 32);
@@ -208,7 +220,7 @@ mod tests {
     fn a_file_has_times_and_only_what_matters() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("log");
-        let log = ErrorLog::open(Some(&path), Level::Info).expect("opens");
+        let log = ErrorLog::open("nix-serve", Some(&path), Level::Info).expect("opens");
         log.info("here");
         log.debug("not here");
         assert!(log.flush(Duration::from_secs(20)));

@@ -71,18 +71,43 @@ pub fn run(
         true => Level::Debug,
         false => Level::Info,
     };
-    let errors = ErrorLog::open(config.error_log.as_deref(), verbosity).with_context(|| {
-        format!(
-            "cannot open the error log {:?}",
-            config.error_log.as_deref().unwrap_or(Path::new("-"))
-        )
-    })?;
+    let errors = ErrorLog::open(config.names.program, config.error_log.as_deref(), verbosity)
+        .with_context(|| {
+            format!(
+                "cannot open the error log {:?}",
+                config.error_log.as_deref().unwrap_or(Path::new("-"))
+            )
+        })?;
     for remark in &config.remarks {
         errors.warning(remark);
     }
     let outcome = serve(config, again, background, predecessor, &errors);
     errors.flush(FLUSH_TIME);
     outcome
+}
+
+/// Reads what the configuration names, as far as that changes nothing: keys, the certificate, the
+/// store.
+///
+/// # Errors
+///
+/// What would keep the server from starting.
+pub fn check(config: &Configuration) -> anyhow::Result<()> {
+    let errors = ErrorLog::open(config.names.program, None, Level::Warning)
+        .context("cannot write to standard error")?;
+    let outcome = check_parts(config, &errors);
+    errors.flush(FLUSH_TIME);
+    outcome
+}
+
+fn check_parts(config: &Configuration, errors: &ErrorLog) -> anyhow::Result<()> {
+    read_key(config, errors)?;
+    Identity::find(config.user.as_deref(), config.group.as_deref())?;
+    if let Some(tls) = &config.tls {
+        read_certificate(tls, &config.names, errors)?;
+    }
+    open_store(config, errors)?;
+    Ok(())
 }
 
 fn serve(

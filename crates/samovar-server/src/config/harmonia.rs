@@ -1,0 +1,159 @@
+//! A configuration of harmonia, said in our words.
+//!
+//! # Source
+//!
+//! harmonia-cache 3.2, `config.rs`: its keys, its defaults, and that unknown keys are errors.
+
+use std::path::Path;
+
+use super::nearest::nearest;
+use super::settings::{ConfigError, Origin, read};
+use super::toml::{self, Value};
+
+/// Keys whose values mean the same here.
+const SAME: [(&str, &str); 5] = [
+    ("workers", "workers"),
+    ("priority", "priority"),
+    ("sign_key_paths", "secret-key-files"),
+    ("tls_cert_path", "tls.certificate"),
+    ("tls_key_path", "tls.key"),
+];
+
+/// Keys that have no counterpart, and why none is needed.
+const NEEDLESS: [(&str, &str); 4] = [
+    ("max_connection_rate", "connections are not limited by rate"),
+    ("max_connections", "as many as there are file descriptors"),
+    (
+        "enable_compression",
+        "NARs are not compressed on their way, so that downloads can be resumed",
+    ),
+    ("zstd", "NARs are not compressed on their way"),
+];
+
+/// Keys that say together where the store is.
+const STORE: [&str; 3] = ["virtual_nix_store", "real_nix_store", "nix_db_path"];
+
+/// What the file of harmonia at `path` says, as a file of ours.
+///
+/// # Errors
+///
+/// [`ConfigError`] if it cannot be read, or says what harmonia does not understand.
+pub fn import_harmonia(path: &Path) -> Result<String, ConfigError> {
+    let text = read(path).map_err(|error| ConfigError::Unreadable(path.to_owned(), error))?;
+    translate(path, &text)
+}
+
+fn translate(path: &Path, text: &str) -> Result<String, ConfigError> {
+    let leaves = toml::leaves(text, |_| false).map_err(|error| ConfigError::Syntax {
+        path: path.to_owned(),
+        line: error.line,
+        message: error.message,
+    })?;
+    let mut out = String::new();
+    let mut stores = [const { None }; STORE.len()];
+    for leaf in leaves {
+        let Some(value) = leaf.value else { continue };
+        let name = &*leaf.name;
+        let origin = Origin::File(path.into(), leaf.line);
+        if let Some((_, ours)) = SAME.iter().find(|(theirs, _)| *theirs == name) {
+            out.push_str(&format!("{ours} = {value}\n"));
+        } else if let Some((_, why)) = NEEDLESS.iter().find(|(theirs, _)| *theirs == name) {
+            out.push_str(&format!("# {name}: not needed; {why}\n"));
+        } else if let Some(at) = STORE.iter().position(|theirs| *theirs == name) {
+            stores[at] = Some(expect_text(name, value, origin)?);
+        } else if name == "bind" {
+            let bind = expect_text(name, value, origin)?;
+            out.push_str(&format!("listen = [{}]\n", Value::Text(bind)));
+        } else {
+            let known = SAME.iter().chain(&NEEDLESS).map(|(theirs, _)| *theirs);
+            let known = known.chain(STORE).chain(["bind"]);
+            return Err(ConfigError::Unknown {
+                origin,
+                name: format!("key {name} in harmonia 3.2"),
+                nearest: nearest(name, known.collect::<Vec<_>>()),
+            });
+        }
+    }
+    if let Some(store) = store(stores) {
+        out.push_str(&format!("store = {}\n", Value::Text(store)));
+    }
+    Ok(out)
+}
+
+fn expect_text(name: &str, value: Value, origin: Origin) -> Result<String, ConfigError> {
+    match value {
+        Value::Text(text) => Ok(text),
+        other => Err(ConfigError::Value {
+            origin,
+            key: name.to_owned(),
+            expected: "a text".to_owned(),
+            found: other.to_string(),
+        }),
+    }
+}
+
+/// The store's URI, if it is not the one of every machine.
+fn store([virtual_dir, real_dir, database]: [Option<String>; STORE.len()]) -> Option<String> {
+    // `db/db.sqlite` below the state directory.
+    let state = database.and_then(|path| {
+        let state = Path::new(&path).parent()?.parent()?;
+        Some(state.to_str()?.to_owned())
+    });
+    let parameters = [("store", virtual_dir), ("real", real_dir), ("state", state)];
+    let parameters = parameters.into_iter();
+    let given = parameters.filter_map(|(name, value)| Some(format!("{name}={}", value?)));
+    let given: Vec<String> = given.collect();
+    (!given.is_empty()).then(|| format!("local?{}", given.join("&")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_of_it() {
+        let theirs = r#"
+bind = "unix:/run/harmonia/socket"
+workers = 8
+max_connection_rate = 256
+priority = 50
+virtual_nix_store = "/nix/store"
+real_nix_store = "/mnt/store"
+nix_db_path = "/mnt/var/nix/db/db.sqlite"
+sign_key_paths = ["/a", "/b"]
+tls_cert_path = "/c"
+tls_key_path = "/k"
+[zstd]
+level = 3
+"#;
+        let ours = translate(Path::new("h.toml"), theirs).expect("is understood");
+        assert_eq!(
+            ours,
+            "listen = [\"unix:/run/harmonia/socket\"]\nworkers = 8\n# max_connection_rate: not \
+             needed; connections are not limited by rate\npriority = 50\nsecret-key-files = \
+             [\"/a\", \"/b\"]\ntls.certificate = \"/c\"\ntls.key = \"/k\"\n# zstd: not needed; \
+             NARs are not compressed on their way\nstore = \
+             \"local?store=/nix/store&real=/mnt/store&state=/mnt/var/nix\"\n"
+        );
+        let mut settings = super::super::Settings::default();
+        let added = settings.add_text(Path::new("ours"), &ours);
+        added.expect("it is one of ours");
+        super::super::read(&settings, |_| None).expect("it means something");
+    }
+
+    #[test]
+    fn what_harmonia_would_not_understand() {
+        let refused = |text: &str| {
+            let error = translate(Path::new("h.toml"), text).expect_err("is refused");
+            error.to_string()
+        };
+        assert_eq!(
+            refused("\nworker = 1"),
+            "h.toml:2: there is no key worker in harmonia 3.2, perhaps workers is meant"
+        );
+        assert_eq!(
+            refused("bind = 5000"),
+            "h.toml:1: bind is to be a text, not 5000"
+        );
+    }
+}

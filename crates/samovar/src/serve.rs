@@ -1,0 +1,142 @@
+//! `samovar serve`: the server, with a configuration file.
+
+use std::env;
+use std::io::Write;
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
+use samovar_server::config::{
+    ConfigError, Configuration, KEYS, Key, Kind, Origin, Settings, VARIABLE_PREFIX, read, show,
+};
+use samovar_server::server::{self, Predecessor};
+
+/// Names the configuration file.
+const CONFIG_VARIABLE: &str = "SAMOVAR_CONFIG";
+
+/// The command, with an option for every key.
+pub(crate) fn command() -> Command {
+    let command = Command::new("serve")
+        .about("Serves a store as a binary cache")
+        .arg(
+            Arg::new("config")
+                .long("config")
+                .value_name("FILE")
+                .value_parser(value_parser!(PathBuf))
+                .help("Configuration file, in TOML; default: $SAMOVAR_CONFIG, or none"),
+        )
+        .arg(
+            Arg::new("check-config")
+                .long("check-config")
+                .action(ArgAction::SetTrue)
+                .help("Print the effective configuration and where each value came from, and end"),
+        )
+        .arg(
+            Arg::new("set")
+                .long("set")
+                .value_name("KEY=VALUE")
+                .action(ArgAction::Append)
+                .help("Set any key, as in caches.team-a.priority=20"),
+        )
+        .after_help(
+            "Each option is also a key of the file, with the dots of its tables for some dashes, \
+             and a variable of the environment, in capitals and behind SAMOVAR_. Options come \
+             before variables, and these before the file.",
+        );
+    KEYS.iter()
+        .fold(command, |command, key| command.arg(option(key)))
+}
+
+fn option(key: &Key) -> Arg {
+    let arg = Arg::new(key.name)
+        .long(key.option())
+        .help(format!("{} [default: {}]", key.help, key.default));
+    match key.kind {
+        Kind::Switch => arg
+            .value_name("true|false")
+            .num_args(0..=1)
+            .require_equals(true)
+            .default_missing_value("true"),
+        Kind::List => arg.value_name("TEXT").action(ArgAction::Append),
+        Kind::Word(words) => arg.value_name(words.join("|")),
+        Kind::Text => arg.value_name("TEXT"),
+        Kind::Path => arg.value_name("PATH"),
+        Kind::Count => arg.value_name("NUMBER"),
+        Kind::Size => arg.value_name("BYTES"),
+        Kind::Time => arg.value_name("TIME"),
+        Kind::Tables => arg.value_name("TOML"),
+    }
+}
+
+/// Serves until it is told to end, or says what it would do.
+///
+/// # Errors
+///
+/// [`ConfigError`], or that the server could not start.
+pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
+    let settings = settings(matches)?;
+    let config = configuration(&settings)?;
+    if matches.get_flag("check-config") {
+        server::check(&config)?;
+        return Ok(out.write_all(show(&settings).as_bytes())?);
+    }
+    let again = || {
+        let fresh = self::settings(matches)?;
+        let mut config = configuration(&fresh)?;
+        let changed = fresh.changed_at_start_only(&settings);
+        if !changed.is_empty() {
+            config.remarks.push(format!(
+                "what was changed takes effect when the server is started anew: {}",
+                changed.join(", ")
+            ));
+        }
+        Ok(config)
+    };
+    server::run(&config, &again, None, Predecessor::of_process()?)
+}
+
+fn settings(matches: &ArgMatches) -> anyhow::Result<Settings> {
+    let mut settings = Settings::default();
+    let named = matches.get_one("config").cloned();
+    let file = named.or_else(|| env::var_os(CONFIG_VARIABLE).map(PathBuf::from));
+    if let Some(file) = file {
+        settings.add_file(&file)?;
+    }
+    let mut variables = Vec::new();
+    for (name, value) in env::vars_os() {
+        let Some(name) = name
+            .to_str()
+            .filter(|name| name.starts_with(VARIABLE_PREFIX))
+        else {
+            continue;
+        };
+        let value = value.into_string().ok();
+        let value = value.with_context(|| format!("${name} is not UTF-8"))?;
+        variables.push((name.to_owned(), value));
+    }
+    settings.add_variables(variables, &[CONFIG_VARIABLE])?;
+    for key in KEYS {
+        let origin = Origin::Option(key.option());
+        let Some(texts) = matches.get_many::<String>(key.name) else {
+            continue;
+        };
+        match key.kind {
+            Kind::List => settings.set_list(key.name, texts.cloned(), origin)?,
+            _ => {
+                for text in texts {
+                    settings.set(key.name, text, origin.clone())?;
+                }
+            }
+        }
+    }
+    for text in matches.get_many::<String>("set").into_iter().flatten() {
+        let pair = text.split_once('=');
+        let (name, value) = pair.with_context(|| format!("--set {text} is not KEY=VALUE"))?;
+        settings.set(name.trim(), value, Origin::Option("set".to_owned()))?;
+    }
+    Ok(settings)
+}
+
+fn configuration(settings: &Settings) -> Result<Configuration, ConfigError> {
+    read(settings, |name| env::var(name).ok())
+}
