@@ -101,7 +101,7 @@ pub fn check(config: &Configuration) -> anyhow::Result<()> {
 }
 
 fn check_parts(config: &Configuration, errors: &ErrorLog) -> anyhow::Result<()> {
-    read_key(config, errors)?;
+    caches::read(&config.caches, errors)?;
     Identity::find(config.user.as_deref(), config.group.as_deref())?;
     if let Some(tls) = &config.tls {
         read_certificate(tls, &config.names, errors)?;
