@@ -33,6 +33,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::ArgMatches;
+use clap::error::ErrorKind;
 use clap_complete::Shell;
 use samovar_server::config::{ConfigError, import_harmonia};
 
@@ -53,18 +54,26 @@ pub struct Failure {
 ///
 /// # Errors
 ///
-/// [`Failure`]. What is wrong with a command line, and help, is printed at once.
+/// [`Failure`]. Help is printed at once.
 pub fn run(
     words: impl IntoIterator<Item = OsString>,
     out: &mut dyn Write,
 ) -> Result<ExitCode, Failure> {
     let matches = match cli::command().try_get_matches_from(words) {
         Ok(matches) => matches,
+        Err(error)
+            if error.use_stderr()
+                && error.kind() != ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand =>
+        {
+            return Err(Failure {
+                error: anyhow::Error::msg(one_line(&error)),
+                code: ExitCode::from(2),
+            });
+        }
+        // Help and version. Standard output may be closed: then nobody is told.
         Err(error) => {
-            // Standard output or error may be closed: then nobody is told.
             error.print().unwrap_or_default();
-            let code = u8::try_from(error.exit_code()).unwrap_or(2);
-            return Ok(ExitCode::from(code));
+            return Ok(ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2)));
         }
     };
     let Some((name, one)) = matches.subcommand() else {
@@ -94,6 +103,21 @@ pub fn run(
             code: ExitCode::from(code),
         }
     })
+}
+
+/// What is wrong with a command line, as all our errors are told.
+fn one_line(error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    let text = text.strip_prefix("error: ").unwrap_or(&text);
+    let is_told = |line: &&str| {
+        let is_usage = line.starts_with("Usage:") || line.starts_with("For more information");
+        !line.is_empty() && !is_usage
+    };
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(is_told).collect();
+    format!(
+        "{}; see samovar --help",
+        lines.join(" ").replace(" tip: ", "; ")
+    )
 }
 
 fn config(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
