@@ -153,21 +153,21 @@ pub const KEYS: &[Key] = &[
         "connections.idle-time",
         Time,
         Start,
-        "75 s",
+        "60 s",
         "How long a connection may be idle between requests; 0 closes it after each.",
     ),
     key(
         "connections.head-time",
         Time,
         Start,
-        "30 s",
+        "10 s",
         "Time from the first byte, or from accepting, to the whole request head; 0 for no limit.",
     ),
     key(
         "connections.stall-time",
         Time,
         Start,
-        "60 s",
+        "30 s",
         "Time without progress after which a connection is closed; 0 for no limit.",
     ),
     key(
@@ -181,7 +181,7 @@ pub const KEYS: &[Key] = &[
         "nar-cache.size",
         Size,
         Start,
-        "a tenth of what is free, at most 16 GiB",
+        "1 GiB, or an eighth of what is free there",
         "Bytes of them; 0 for none.",
     ),
     key(
