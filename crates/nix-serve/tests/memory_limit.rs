@@ -1,0 +1,148 @@
+//! A server in a control group whose limit is somewhat above what it may take by itself is not
+//! killed, whatever comes at once. `CROWD=1` brings four times as many who rest, read slowly, and
+//! ask for lists.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "support/burden.rs"]
+mod burden;
+#[path = "support/limited_memory.rs"]
+mod limited_memory;
+mod support;
+
+use std::fs;
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use burden::{ask, connect, percentile_99, raise_descriptors, slow_readers};
+use limited_memory::LimitedMemory;
+use support::connection::Connection;
+use support::{OwnStore, ServerProcess, hash_part, local};
+
+const MIB: u64 = 1 << 20;
+/// Somewhat above the sum of what is bounded: see "Limits" in the README. Half of it for a part.
+const LIMIT_LEN: u64 = 512 * MIB;
+const ASKED: usize = 500;
+
+/// Many of each kind that takes memory.
+struct Scene {
+    store: OwnStore,
+    long: String,
+    wide: String,
+    trees: Vec<String>,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let store = OwnStore::new();
+        let long = store.add_file("long", &vec![b'x'; 32 << 20]);
+        let wide = format!("/nix/store/{}-wide", "0".repeat(32));
+        fill(&store.real(&wide), 10_000, 250);
+        store.register(&wide);
+        let trees = (0..3).map(|number| tree(&store, &format!("tree{number}")));
+        let trees = trees.collect();
+        Self {
+            store,
+            long,
+            wide,
+            trees,
+        }
+    }
+}
+
+/// Hard links with long names.
+fn fill(directory: &Path, count: usize, name_len: usize) {
+    fs::create_dir_all(directory).unwrap();
+    let first = directory.join("0");
+    fs::write(&first, "").unwrap();
+    for number in 0..count {
+        fs::hard_link(&first, directory.join(format!("{number:0name_len$}"))).unwrap();
+    }
+}
+
+fn tree(store: &OwnStore, name: &str) -> String {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path().join(name);
+    fs::create_dir(&dir).unwrap();
+    for number in 0..500 {
+        fs::write(dir.join(format!("{number}")), [b'x'; 12_000]).unwrap();
+    }
+    store.add(&dir)
+}
+
+fn nar(path: &str) -> String {
+    format!("/nar/{}.nar", hash_part(path))
+}
+
+/// The slowest but one in a hundred of many requests for a narinfo, on one connection.
+#[track_caller]
+fn good_client(addr: SocketAddr, path: &str) -> Duration {
+    let mut connection = Connection::open(addr);
+    let url = format!("/{}.narinfo", hash_part(path));
+    let times = (0..ASKED).map(|_| {
+        let start = Instant::now();
+        assert_eq!(connection.get(&url).status, 200);
+        start.elapsed()
+    });
+    percentile_99(times.collect())
+}
+
+#[test]
+fn everything_at_once_in_little_memory() {
+    let (part, limit_len) = match std::env::var_os("CROWD") {
+        Some(_) => (1, LIMIT_LEN),
+        None => (4, LIMIT_LEN / 2),
+    };
+    raise_descriptors();
+    let Some(group) = LimitedMemory::new(limit_len) else {
+        return;
+    };
+    let scene = Scene::new();
+    // On a disk: what is kept there is no memory that cannot be taken back.
+    let kept = tempfile::tempdir_in("/var/tmp").unwrap();
+    let mut command = group.nix_serve();
+    command.args(["--store", &local(scene.store.root()), "--nar-cache"]);
+    let mut server = ServerProcess::start(command.arg(kept.path()));
+    let addr = server.addr;
+    let alone = good_client(addr, &scene.long);
+
+    let resting: Vec<TcpStream> = (0..2000 / part).map(|_| connect(addr)).collect();
+    let mut slow = slow_readers(addr, 400 / part, &nar(&scene.long));
+    for url in [nar(&scene.wide), format!("/{}.ls", hash_part(&scene.wide))] {
+        slow.extend(slow_readers(addr, 24, &url));
+    }
+    for path in &scene.trees {
+        slow.extend(slow_readers(addr, 10, &nar(path)));
+    }
+    // As many lists as there is room for, and some more.
+    let list = format!("{}\n", hash_part(&scene.long)).repeat(100_000);
+    let lists: Vec<TcpStream> = (0..96 / part)
+        .map(|_| {
+            let mut stream = connect(addr);
+            ask(&mut stream, "POST", "/narinfos", list.as_bytes());
+            stream
+        })
+        .collect();
+    let beside = good_client(addr, &scene.long);
+    let held = group.anonymous_len();
+    // Who reads gets all of it.
+    for path in [&scene.trees[0], &scene.long, &scene.wide] {
+        let answer = server.get(&nar(path));
+        assert!(answer.status == 200 && answer.is_complete, "{path}");
+    }
+    println!(
+        "a limit of {} MiB: {} MiB taken for good, {} with the page cache; p99 {alone:?} alone, \
+         {beside:?} beside them",
+        limit_len / MIB,
+        held / MIB,
+        group.peak_len() / MIB,
+    );
+    assert_eq!(group.killed_count(), 0, "killed for want of memory");
+    assert!(server.is_alive());
+    assert!(held < limit_len * 3 / 4, "{held} bytes");
+    drop((resting, slow, lists));
+    assert!(server.get(&nar(&scene.trees[1])).is_complete);
+    assert_eq!(group.killed_count(), 0);
+    drop(server);
+}

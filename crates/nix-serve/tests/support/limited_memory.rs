@@ -1,0 +1,132 @@
+//! A limit of the kernel on the memory of a server: a control group of its own.
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "a test fails by panicking, and says what it has not tested"
+)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::support::{eventually, nix_serve};
+
+/// The group; removed when dropped, after everything in it has ended.
+pub(crate) struct LimitedMemory {
+    group: PathBuf,
+    files: &'static Files,
+}
+
+/// What the files of the two versions of control groups are called.
+struct Files {
+    root: &'static str,
+    /// Shows that memory can be limited here.
+    sign: &'static str,
+    limit: &'static str,
+    peak: &'static str,
+    stat: &'static str,
+    anonymous: &'static str,
+    events: &'static str,
+}
+
+const FIRST: Files = Files {
+    root: "/sys/fs/cgroup/memory",
+    sign: "memory.limit_in_bytes",
+    limit: "memory.limit_in_bytes",
+    peak: "memory.max_usage_in_bytes",
+    stat: "memory.stat",
+    anonymous: "total_rss ",
+    events: "memory.oom_control",
+};
+
+const SECOND: Files = Files {
+    root: "/sys/fs/cgroup",
+    sign: "cgroup.controllers",
+    limit: "memory.max",
+    peak: "memory.peak",
+    stat: "memory.stat",
+    anonymous: "anon ",
+    events: "memory.events",
+};
+
+impl LimitedMemory {
+    /// A group of at most so many bytes. `None`, and a loud remark, where there can be none.
+    pub(crate) fn new(len_max: u64) -> Option<Self> {
+        let mut reasons = Vec::new();
+        for files in [&FIRST, &SECOND] {
+            match Self::make(files, len_max) {
+                Ok(group) => return Some(group),
+                Err(error) => reasons.push(format!("{}: {error}", files.root)),
+            }
+        }
+        eprintln!("NOT TESTED: a limit of memory. No control group can be made here: {reasons:?}");
+        None
+    }
+
+    fn make(files: &'static Files, len_max: u64) -> std::io::Result<Self> {
+        let root = Path::new(files.root);
+        fs::metadata(root.join(files.sign))?;
+        let group = root.join(format!("samovar-test-{}", std::process::id()));
+        fs::create_dir(&group)?;
+        let group = Self { group, files };
+        fs::write(group.group.join(files.limit), len_max.to_string())?;
+        Ok(group)
+    }
+
+    /// The server, within the limit.
+    pub(crate) fn nix_serve(&self) -> Command {
+        let server = nix_serve();
+        let mut command = Command::new("sh");
+        let script = "echo $$ > \"$1\" && shift && exec \"$@\"";
+        command.args(["-c", script, "sh"]);
+        command.arg(self.group.join("cgroup.procs"));
+        command.arg(server.get_program());
+        for (name, _) in server.get_envs() {
+            command.env_remove(name);
+        }
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command
+    }
+
+    fn read(&self, file: &str) -> String {
+        fs::read_to_string(self.group.join(file)).unwrap()
+    }
+
+    fn number(&self, file: &str, name: &str) -> u64 {
+        let text = self.read(file);
+        let mut values = text.lines().filter_map(|line| line.strip_prefix(name));
+        values
+            .next()
+            .map_or(0, |value| value.trim().parse().unwrap())
+    }
+
+    /// The most that was taken at once, the page cache included.
+    pub(crate) fn peak_len(&self) -> u64 {
+        let peak = fs::read_to_string(self.group.join(self.files.peak));
+        peak.map_or(0, |peak| peak.trim().parse().unwrap())
+    }
+
+    /// What is taken now and cannot be taken back.
+    pub(crate) fn anonymous_len(&self) -> u64 {
+        self.number(self.files.stat, self.files.anonymous)
+    }
+
+    /// Processes that were killed for want of memory.
+    pub(crate) fn killed_count(&self) -> u64 {
+        self.number(self.files.events, "oom_kill ")
+    }
+}
+
+impl Drop for LimitedMemory {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            eventually("everything in the group has ended", || {
+                self.read("cgroup.procs").is_empty()
+            });
+        }
+        fs::remove_dir(&self.group).ok();
+    }
+}
