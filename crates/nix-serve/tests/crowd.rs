@@ -8,6 +8,7 @@
 mod burden;
 mod support;
 
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,8 @@ const ASKED: usize = 2000;
 const RESTING_LEN: u64 = 2 * 1024;
 /// What one who does not read may cost.
 const READER_LEN: u64 = 64 * 1024;
+/// What one who rests may cost over HTTP/2: its windows and tables of header fields.
+const RESTING_HTTP2_LEN: u64 = 24 * 1024;
 /// What the allocator keeps, and what is bounded whoever comes: memory for bodies under way.
 const REST_LEN: u64 = 64 << 20;
 
@@ -95,5 +98,49 @@ fn a_crowd_takes_bounded_memory_and_nobody_waits_for_it() {
         "{beside:?}, {alone:?} alone"
     );
     drop((crowd, slow));
+    eventually("nothing is left of them", || socket_count(pid) <= sockets);
+}
+
+/// The preface and no settings; returns when those of the server begin.
+fn connect_http2(addr: SocketAddr) -> TcpStream {
+    let mut stream = connect(addr);
+    stream
+        .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")
+        .unwrap();
+    stream.read_exact(&mut [0; 9]).unwrap();
+    stream
+}
+
+#[test]
+fn a_crowd_over_http2_takes_bounded_memory_and_nobody_waits_for_it() {
+    let resting = match std::env::var_os("CROWD") {
+        Some(_) => 2000,
+        None => 400,
+    };
+    raise_descriptors();
+    let store = OwnStore::new();
+    let path = store.add_file("small", b"x");
+    let narinfo = format!("/{}.narinfo", hash_part(&path));
+    let server = ServerProcess::of_store(store.root());
+    let pid = server.child.id();
+    let sockets = socket_count(pid);
+    let alone = good_client(server.addr, &narinfo);
+    let before = resident_len(pid);
+    let crowd: Vec<TcpStream> = (0..resting).map(|_| connect_http2(server.addr)).collect();
+    let held = resident_len(pid).saturating_sub(before);
+    let beside = good_client(server.addr, &narinfo);
+    println!(
+        "{resting} at rest over HTTP/2: {} bytes each; p99 {alone:?} alone, {beside:?} beside them",
+        held / resting
+    );
+    assert!(
+        held <= resting * RESTING_HTTP2_LEN + (4 << 20),
+        "{held} bytes"
+    );
+    assert!(
+        beside <= alone * 10 + Duration::from_millis(50),
+        "{beside:?}, {alone:?} alone"
+    );
+    drop(crowd);
     eventually("nothing is left of them", || socket_count(pid) <= sockets);
 }

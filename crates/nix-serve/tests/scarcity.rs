@@ -10,15 +10,18 @@
 #[path = "support/burden.rs"]
 mod burden;
 mod support;
+mod support_process;
 
 use std::fs;
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use burden::{ask, cpu_time, descriptor_count, with_descriptors};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use support::connection::Connection;
 use support::{ServerProcess, eventually, hash_part, local, nix_serve, sample, sample_root};
+use support_process::Process;
 
 /// A file system in memory of one megabyte.
 struct SmallDisk(tempfile::TempDir);
@@ -130,4 +133,79 @@ fn few_descriptors_cost_connections_alone() {
         answer.status == 200 && answer.is_complete && answer.body == expected.body
     });
     eventually("nothing is left", || descriptor_count(pid) <= before + 4);
+}
+
+/// The address in a line of the log that says what is served.
+fn address_in(log: &Path) -> Option<SocketAddr> {
+    let text = fs::read_to_string(log).ok()?;
+    let line = text.lines().find(|line| line.contains(" on http"))?;
+    Some(support_process::address_in(line))
+}
+
+#[test]
+fn a_full_disk_under_the_error_log_costs_its_lines_alone() {
+    let Some(disk) = SmallDisk::new() else { return };
+    let log = disk.path().join("errors");
+    let mut command = nix_serve();
+    command.args(["--listen", "127.0.0.1:0", "--error-log"]);
+    command.arg(&log);
+    command.args(["--store", &local(&sample_root())]);
+    let mut server = Process::spawn(&mut command);
+    eventually("it serves", || address_in(&log).is_some());
+    let addr = address_in(&log).unwrap();
+    disk.fill();
+    let path = format!("/{}.narinfo", hash_part(&sample("tree")));
+    let mut connection = Connection::open(addr);
+    let mut say_and_ask = || {
+        server.signal("USR1");
+        assert_eq!(connection.get(&path).status, 200);
+    };
+    // The last page has room for some lines.
+    eventually("a line breaks off", || {
+        say_and_ask();
+        fs::metadata(&log).unwrap().len().is_multiple_of(4096)
+    });
+    (0..20).for_each(|_| say_and_ask());
+    disk.empty();
+    eventually("it says that there were lines", || {
+        server.signal("USR1");
+        let text = fs::read_to_string(&log).unwrap();
+        text.contains("error log: ") && text.contains(" lines lost")
+    });
+    assert!(fs::read_to_string(&log).unwrap().ends_with('\n'));
+    assert!(server.is_alive());
+}
+
+#[test]
+fn a_full_disk_under_the_pid_file_is_said_and_ends_nothing() {
+    let Some(disk) = SmallDisk::new() else { return };
+    let file = disk.path().join("pid");
+    let with_pid_file = || {
+        let mut command = nix_serve();
+        command.args(["--store", &local(&sample_root()), "--pid"]);
+        command.arg(&file);
+        command
+    };
+    let mut server = ServerProcess::start(&mut with_pid_file());
+    let written = fs::read_to_string(&file).unwrap();
+    disk.fill();
+    // Its successor cannot write one.
+    server.signal("USR2");
+    let line = server.wait_for_line("cannot write the pid file");
+    println!("{line}");
+    server.wait_for_line("this one serves on");
+    assert_eq!(server.get("/nix-cache-info").status, 200);
+    assert_eq!(fs::read_to_string(&file).unwrap(), written);
+    drop(server);
+    fs::remove_file(&file).unwrap();
+    disk.fill();
+    // Nor can one that starts, which says so in a line and leaves nothing there.
+    let output = with_pid_file()
+        .args(["--listen", "127.0.0.1:0"])
+        .output()
+        .unwrap();
+    assert!(!output.status.success());
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("cannot write the pid file") && text.lines().count() == 1);
+    assert_eq!(fs::read_dir(disk.path()).unwrap().count(), 1);
 }

@@ -6,6 +6,7 @@
 #[path = "support/slow_disk.rs"]
 mod slow_disk_support;
 mod support;
+mod support_process;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -15,7 +16,10 @@ use std::time::{Duration, Instant};
 use sha2::{Digest, Sha256};
 use slow_disk_support::SlowDisk;
 use support::connection::Connection;
-use support::{ServerProcess, eventually, hash_part, nix, sample, sample_list, sample_root};
+use support::{
+    Answer, ServerProcess, eventually, hash_part, nix, sample, sample_list, sample_root,
+};
+use support_process::{Holder, sqlite};
 
 /// Far more than there are workers.
 const DOWNLOADS: usize = 200;
@@ -89,16 +93,35 @@ struct Download {
 }
 
 impl Download {
+    /// Reads the answer; one that came to the database while it was locked is 503.
+    fn finish_or_ask_again(mut self, addr: SocketAddr) {
+        let answer = self.connection.begin_reading();
+        if answer.status == 503 {
+            self.connection = Connection::open(addr);
+            self.connection.send(&request(&self.url));
+            return self.finish();
+        }
+        self.read(&answer);
+    }
+
     /// Reads the answer, which may not have begun.
     fn finish(mut self) {
         let answer = self.connection.begin_reading();
+        self.read(&answer);
+    }
+
+    fn read(&mut self, answer: &Answer) {
         assert_eq!(answer.status, 200, "{}", self.url);
         let mut hash = Sha256::new();
         self.connection
-            .body(&answer, |piece| hash.update(piece))
+            .body(answer, |piece| hash.update(piece))
             .unwrap();
         assert_eq!(<[u8; 32]>::from(hash.finalize()), self.hash, "{}", self.url);
     }
+}
+
+fn request(url: &str) -> String {
+    format!("GET {url} HTTP/1.1\r\nHost: a\r\n\r\n")
 }
 
 /// Asks for the large file, the tree of files and small NARs, and reads nothing yet.
@@ -113,7 +136,7 @@ fn begin_downloads(server: &ServerProcess) -> Vec<Download> {
     downloads
         .map(|(url, hash)| {
             let mut connection = Connection::open(server.addr);
-            connection.send(&format!("GET {url} HTTP/1.1\r\nHost: a\r\n\r\n"));
+            connection.send(&request(url));
             Download {
                 connection,
                 url: url.clone(),
@@ -150,6 +173,65 @@ fn narinfos_do_not_wait_for_a_disk_that_hangs() {
 
     drop(trouble);
     downloads.into_iter().for_each(Download::finish);
+}
+
+/// Both at once: what is in memory is answered, what is not gets its 503, and all is well when the
+/// lock and the disk are.
+#[test]
+fn a_disk_that_hangs_and_a_database_that_is_locked() {
+    let Some(store) = Store::new() else { return };
+    let database = store.root().join("nix/var/nix/db/db.sqlite");
+    // With a WAL a writer disturbs nobody.
+    sqlite(&database, "pragma journal_mode = truncate");
+    let server = ServerProcess::of_store(store.root());
+    let (warm, absent) = (sample("top"), sample("absent"));
+    assert_eq!(server.narinfo(&warm).status, 200);
+    let (first, cold) = cold_paths();
+    ask_for_narinfos(server.addr, &warm, &first);
+
+    let trouble = store.disk.hang();
+    let downloads = begin_downloads(&server);
+    eventually("the disk hangs", || store.disk.hung_count() > 0);
+    let holder = Holder::run(&database, "begin exclusive;");
+    let mut connection = Connection::open(server.addr);
+    let unknown = format!("/closure/{}", hash_part(&cold[0]));
+    let mut times = Vec::new();
+    for _ in 0..50 {
+        for (url, status) in [
+            ("/nix-cache-info".to_owned(), 200),
+            (format!("/{}.narinfo", hash_part(&warm)), 200),
+            (format!("/{}.narinfo", hash_part(&absent)), 404),
+            (unknown.clone(), 503),
+        ] {
+            let start = Instant::now();
+            let answer = connection.get(&url);
+            times.push(start.elapsed());
+            assert_eq!(answer.status, status, "{url}");
+        }
+    }
+    times.sort();
+    let count = times.len();
+    eprintln!(
+        "p99 of {count} answers {:?}, slowest {:?}",
+        p99(&times),
+        times[count - 1]
+    );
+    assert!(p99(&times) < Duration::from_secs(1));
+    assert!(store.disk.hung_count() > 0);
+
+    drop(holder);
+    let start = Instant::now();
+    eventually("the database is back", || {
+        connection
+            .get(&format!("/{}.narinfo", hash_part(&cold[1])))
+            .status
+            == 200
+    });
+    eprintln!("back after {:?}, with a disk that hangs", start.elapsed());
+    drop(trouble);
+    for download in downloads {
+        download.finish_or_ask_again(server.addr);
+    }
 }
 
 #[test]
