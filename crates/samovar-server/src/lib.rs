@@ -12,6 +12,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod checkup;
 pub mod config;
 pub mod daemon;
 pub mod listener;

@@ -93,34 +93,48 @@ fn query() -> Command {
 }
 
 fn doctor() -> Command {
-    Command::new("doctor")
-        .about("Whether the files of a store are what is registered")
+    let command = Command::new("doctor")
+        .about("Whether a server can serve well and does, and whether a store is as registered")
         .after_help(
-            "Prints \"damaged\" before each path that is, with what is wrong, and says on standard \
+            "Without --verify: looks at keys, certificate, limits, sockets, directories, store and \
+             daemon of the server that the options or --config describe, asks the running server \
+             for a path, and says what is broken and what mends it. Exit code 0: nothing is \
+             broken; 1: something is; 2: the configuration cannot be understood. With --verify: \
+             prints \"damaged\" before each path that is, with what is wrong, and says on standard \
              error where it stands. Exit code 0: everything is right; 1: something is damaged; 2: \
              something cannot be verified, or not be asked.",
         )
         .arg(
+            Arg::new("url")
+                .long("url")
+                .value_name("URL")
+                .help("Where the server is reached; default: the first of what it listens on"),
+        )
+        .arg(
+            Arg::new("client-config")
+                .long("client-config")
+                .value_name("NIX.CONF")
+                .value_parser(value_parser!(PathBuf))
+                .help("A client's nix.conf: will it use the server, and trust it?"),
+        )
+        .arg(
             Arg::new("verify")
                 .long("verify")
-                .required(true)
                 .action(ArgAction::SetTrue)
-                .help("Read all files and compare the hash of their NAR"),
+                .help(
+                    "Read all files of PATHs, or of all paths, and compare the hash of their NAR",
+                ),
         )
         .arg(
             Arg::new("rate")
                 .long("rate")
                 .value_name("BYTES")
-                .value_parser(value_parser!(NonZeroU64))
+                .requires("verify")
+                .value_parser(rate)
                 .help("Read at most so many bytes in a second"),
         )
-        .arg(
-            Arg::new("store")
-                .long("store")
-                .value_name("URI")
-                .help("This store instead of $NIX_REMOTE"),
-        )
-        .arg(paths())
+        .arg(paths().requires("verify"));
+    serve::with_options(command, "verify")
 }
 
 fn config() -> Command {
@@ -138,6 +152,11 @@ fn config() -> Command {
                         .value_parser(value_parser!(PathBuf)),
                 ),
         )
+}
+
+fn rate(text: &str) -> Result<NonZeroU64, &'static str> {
+    let rate = text.parse();
+    rate.map_err(|_error| "it is no number of bytes in a second, 1 or more")
 }
 
 fn json() -> Arg {
@@ -204,7 +223,8 @@ mod tests {
             &["closure", "u", "p", "--trusted-public-keys", "x"],
             "public key",
         );
-        refused(&["doctor"], "--verify");
+        refused(&["doctor", "--rate", "1"], "--verify");
+        refused(&["doctor", "path"], "--verify");
         refused(&["doctor", "--verify", "--rate", "0"], "--rate");
         refused(&["serve", "--priorty", "4"], "--priority");
     }

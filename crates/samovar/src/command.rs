@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::num::NonZeroU64;
+use std::process::ExitCode;
 
 use anyhow::{Context as _, ensure};
 use clap::ArgMatches;
@@ -14,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::cache::Cache;
 use crate::cli;
-use crate::doctor::Doctor;
+use crate::doctor::Verification;
 use crate::roots::{self, Root};
 
 /// Paths of the local store looked up at once.
@@ -51,6 +52,18 @@ pub enum Outcome {
     Unchecked,
 }
 
+impl Outcome {
+    /// What to end with.
+    #[must_use]
+    pub fn code(self) -> ExitCode {
+        match self {
+            Self::Complete => ExitCode::SUCCESS,
+            Self::Incomplete => ExitCode::FAILURE,
+            Self::Unchecked => ExitCode::from(2),
+        }
+    }
+}
+
 impl Request {
     /// Reads a command line without the program's name, if it is one of a question.
     ///
@@ -72,7 +85,7 @@ impl Request {
         let task = match name {
             "closure" => Task::Closure,
             "query" => Task::Query,
-            "doctor" => Task::Doctor,
+            "doctor" if matches.get_flag("verify") => Task::Doctor,
             _ => return None,
         };
         let text = |id| matches.try_get_one::<String>(id).ok().flatten().cloned();
@@ -112,12 +125,12 @@ impl Request {
             Task::Closure => self.closure(out),
             Task::Query => self.query(out),
             Task::Doctor => {
-                let doctor = Doctor {
+                let verification = Verification {
                     store: self.store.as_deref(),
                     paths: &self.paths,
                     rate: self.rate,
                 };
-                doctor.run(out)
+                verification.run(out)
             }
         }
     }

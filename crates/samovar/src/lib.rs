@@ -80,15 +80,18 @@ pub fn run(
         return Ok(ExitCode::from(2));
     };
     if let Some(request) = Request::of(name, one) {
-        return match request.run(out) {
-            Ok(Outcome::Complete) => Ok(ExitCode::SUCCESS),
-            Ok(Outcome::Incomplete) => Ok(ExitCode::FAILURE),
-            Ok(Outcome::Unchecked) => Ok(ExitCode::from(2)),
-            Err(error) => Err(Failure {
+        return request
+            .run(out)
+            .map(Outcome::code)
+            .map_err(|error| Failure {
                 error,
                 code: ExitCode::from(request.error_code()),
-            }),
-        };
+            });
+    }
+    if name == "doctor" {
+        return doctor::run(one, out)
+            .map(Outcome::code)
+            .map_err(Failure::to_start);
     }
     let done = match name {
         "serve" => serve::run(one, out),
@@ -96,13 +99,17 @@ pub fn run(
         "completions" => completions(one, out),
         _ => man(one),
     };
-    done.map(|()| ExitCode::SUCCESS).map_err(|error| {
+    done.map(|()| ExitCode::SUCCESS).map_err(Failure::to_start)
+}
+
+impl Failure {
+    fn to_start(error: anyhow::Error) -> Self {
         let code = if error.is::<ConfigError>() { 2 } else { 1 };
-        Failure {
+        Self {
             error,
             code: ExitCode::from(code),
         }
-    })
+    }
 }
 
 /// What is wrong with a command line, as all our errors are told.

@@ -19,6 +19,26 @@ pub(crate) fn command() -> Command {
     let command = Command::new("serve")
         .about("Serves a store as a binary cache")
         .arg(
+            Arg::new("check-config")
+                .long("check-config")
+                .action(ArgAction::SetTrue)
+                .help("Print the effective configuration and where each value came from, and end"),
+        )
+        .after_help(
+            "Each option is also a key of the file, with the dots of its tables for some dashes, \
+             and a variable of the environment, in capitals and behind SAMOVAR_. Options come \
+             before variables, and these before the file.",
+        );
+    with_options(command, "")
+}
+
+/// Adds what a configuration is read from, but for the option of a key that means something else
+/// there.
+pub(crate) fn with_options(command: Command, other: &str) -> Command {
+    let command = command
+        // The last one counts.
+        .args_override_self(true)
+        .arg(
             Arg::new("config")
                 .long("config")
                 .value_name("FILE")
@@ -26,24 +46,14 @@ pub(crate) fn command() -> Command {
                 .help("Configuration file, in TOML; default: $SAMOVAR_CONFIG, or none"),
         )
         .arg(
-            Arg::new("check-config")
-                .long("check-config")
-                .action(ArgAction::SetTrue)
-                .help("Print the effective configuration and where each value came from, and end"),
-        )
-        .arg(
             Arg::new("set")
                 .long("set")
                 .value_name("KEY=VALUE")
                 .action(ArgAction::Append)
                 .help("Set any key, as in caches.team-a.priority=20"),
-        )
-        .after_help(
-            "Each option is also a key of the file, with the dots of its tables for some dashes, \
-             and a variable of the environment, in capitals and behind SAMOVAR_. Options come \
-             before variables, and these before the file.",
         );
     KEYS.iter()
+        .filter(|key| key.name != other)
         .fold(command, |command, key| command.arg(option(key)))
 }
 
@@ -95,7 +105,7 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<(
     server::run(&config, &again, None, Predecessor::of_process()?)
 }
 
-fn settings(matches: &ArgMatches) -> anyhow::Result<Settings> {
+pub(crate) fn settings(matches: &ArgMatches) -> anyhow::Result<Settings> {
     let mut settings = Settings::default();
     let named = matches.get_one("config").cloned();
     let file = named.or_else(|| env::var_os(CONFIG_VARIABLE).map(PathBuf::from));
@@ -117,7 +127,7 @@ fn settings(matches: &ArgMatches) -> anyhow::Result<Settings> {
     settings.add_variables(variables, &[CONFIG_VARIABLE])?;
     for key in KEYS {
         let origin = Origin::Option(key.option());
-        let Some(texts) = matches.get_many::<String>(key.name) else {
+        let Ok(Some(texts)) = matches.try_get_many::<String>(key.name) else {
             continue;
         };
         match key.kind {
@@ -137,6 +147,6 @@ fn settings(matches: &ArgMatches) -> anyhow::Result<Settings> {
     Ok(settings)
 }
 
-fn configuration(settings: &Settings) -> Result<Configuration, ConfigError> {
+pub(crate) fn configuration(settings: &Settings) -> Result<Configuration, ConfigError> {
     read(settings, |name| env::var(name).ok())
 }

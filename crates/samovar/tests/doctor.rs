@@ -114,7 +114,7 @@ fn what_cannot_be_verified_is_neither_right_nor_damaged() {
         ),
         (&[&*absent], "no path of this store"),
         (&["--rate", "0"], "no number of bytes"),
-        (&["--json"], "not for doctor"),
+        (&["--json"], "'--json'"),
     ] {
         let (code, out, err) = scene.doctor(arguments);
         assert_eq!((code, &*out), (Some(2), ""), "{arguments:?} {err}");

@@ -1,108 +1,14 @@
 //! `samovar serve` does what its file says, and a file that means nothing changes nothing.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod support;
+
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
+use std::process::Command;
 
-const PATIENCE: Duration = Duration::from_secs(60);
-
-fn samovar() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_samovar"));
-    for (name, _) in std::env::vars_os() {
-        let name = name.to_string_lossy();
-        if name.starts_with("NIX_") || name.starts_with("SAMOVAR_") {
-            command.env_remove(&*name);
-        }
-    }
-    command.stdin(Stdio::null());
-    command
-}
-
-fn sample_store() -> String {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.samovar/sample");
-    let root = root.canonicalize().expect(
-        "there is no sample store: run `cargo run -p xtask -- sample-store .samovar/sample`",
-    );
-    format!("local?root={}", root.display())
-}
-
-/// A file in a directory of its own.
-struct File {
-    dir: tempfile::TempDir,
-    path: PathBuf,
-}
-
-impl File {
-    fn new(text: &str) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("samovar.toml");
-        let file = Self { dir, path };
-        file.write(text);
-        file
-    }
-
-    fn write(&self, text: &str) {
-        let head = format!("store = {:?}\nlisten = \"127.0.0.1:0\"\n", sample_store());
-        fs::write(&self.path, head + text).unwrap();
-    }
-}
-
-struct Server {
-    child: Child,
-    lines: Receiver<String>,
-}
-
-impl Server {
-    fn start(command: &mut Command) -> Self {
-        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
-        let errors = BufReader::new(child.stderr.take().unwrap());
-        let (sender, lines) = channel();
-        std::thread::spawn(move || {
-            for line in errors.lines().map_while(Result::ok) {
-                if sender.send(line).is_err() {
-                    break;
-                }
-            }
-        });
-        Self { child, lines }
-    }
-
-    #[track_caller]
-    fn wait_for(&self, part: &str) -> String {
-        loop {
-            let line = self.lines.recv_timeout(PATIENCE);
-            let line = line.unwrap_or_else(|error| panic!("no line with {part:?}: {error}"));
-            if line.contains(part) {
-                return line;
-            }
-        }
-    }
-
-    /// Where it serves.
-    fn address(&self) -> String {
-        let line = self.wait_for("on http://");
-        let (_, rest) = line.split_once("http://").unwrap();
-        rest.split('/').next().unwrap().to_owned()
-    }
-
-    fn signal(&self, name: &str) {
-        let pid = self.child.id().to_string();
-        let status = Command::new("kill").args(["-s", name, &pid]).status();
-        assert!(status.unwrap().success());
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.child.kill().ok();
-        self.child.wait().ok();
-    }
-}
+use support::{File, Server, samovar, sample_store};
 
 /// The status and what follows.
 fn get(address: &str, target: &str) -> String {

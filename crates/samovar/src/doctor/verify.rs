@@ -1,4 +1,4 @@
-//! `samovar doctor`: whether what is in a store is what is registered.
+//! Whether what is in a store is what is registered.
 
 use std::io::{self, IsTerminal, Write};
 use std::num::NonZeroU64;
@@ -21,14 +21,14 @@ const SAY_ELSEWHERE: Duration = Duration::from_secs(60);
 
 /// What is to be verified, and how.
 #[derive(Debug)]
-pub(crate) struct Doctor<'a> {
+pub(crate) struct Verification<'a> {
     pub(crate) store: Option<&'a str>,
     pub(crate) paths: &'a [String],
     /// Bytes in a second.
     pub(crate) rate: Option<NonZeroU64>,
 }
 
-impl Doctor<'_> {
+impl Verification<'_> {
     /// Verifies, and prints what is damaged to `out`; where it stands goes to standard error.
     ///
     /// # Errors

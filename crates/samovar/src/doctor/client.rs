@@ -1,0 +1,116 @@
+//! Whether a client with this `nix.conf` will ask the server, and trust it.
+//!
+//! # Source
+//!
+//! Nix 2.31, the settings `substitute`, `substituters`, `trusted-substituters`,
+//! `trusted-public-keys`, `require-sigs` and their `extra-` forms; defaults as there.
+
+use std::path::Path;
+
+use samovar_nix::PublicKey;
+use samovar_server::checkup::Findings;
+use samovar_store::Conf;
+
+use super::texts;
+
+const SUBJECT: &str = "client";
+
+/// What a client's `nix.conf` says.
+#[derive(Debug)]
+pub(super) struct Client(Conf);
+
+impl Client {
+    pub(super) fn read(path: &Path, findings: &mut Findings) -> Option<Self> {
+        if let Err(error) = std::fs::File::open(path) {
+            let text = format!("{path:?} cannot be read: {error}");
+            findings.broken(SUBJECT, text, "name the client's nix.conf");
+            return None;
+        }
+        Some(Self(Conf::read(path)))
+    }
+
+    pub(super) fn examine(&self, url: &str, keys: &[PublicKey], findings: &mut Findings) {
+        if self.0.flag("substitute") == Some(false) {
+            findings.broken(
+                SUBJECT,
+                "it does not substitute at all",
+                "remove substitute = false",
+            );
+        }
+        let asked = self.words("substituters");
+        let entry = asked.iter().find(|entry| is_same(entry, url));
+        match entry {
+            Some(_) => findings.fine(SUBJECT, format!("it asks {url}")),
+            None if self
+                .words("trusted-substituters")
+                .iter()
+                .any(|entry| is_same(entry, url)) =>
+            {
+                findings.doubtful(
+                    SUBJECT,
+                    format!("it asks {url} only if told to (--substituters)"),
+                    format!("extra-substituters = {url}"),
+                );
+            }
+            None => findings.broken(
+                SUBJECT,
+                format!("it does not ask {url}"),
+                format!("extra-substituters = {url}"),
+            ),
+        }
+        let is_trusted_anyway = entry.is_some_and(|entry| entry.contains("trusted=1"))
+            || self.0.flag("require-sigs") == Some(false);
+        if is_trusted_anyway {
+            findings.doubtful(
+                SUBJECT,
+                "it takes what nobody has signed",
+                "remove require-sigs = false and trusted=1, and trust the key of the cache",
+            );
+        } else {
+            self.examine_keys(keys, findings);
+        }
+    }
+
+    fn examine_keys(&self, keys: &[PublicKey], findings: &mut Findings) {
+        if keys.is_empty() {
+            findings.doubtful(
+                SUBJECT,
+                "it wants signatures, and the server makes none",
+                "give the server a key: secret-key-files",
+            );
+            return;
+        }
+        let trusted = self.words("trusted-public-keys");
+        let is_trusted = |key: &&PublicKey| trusted.contains(&key.to_string());
+        if let Some(key) = keys.iter().find(is_trusted) {
+            findings.fine(SUBJECT, format!("it trusts {}", key.name()));
+            return;
+        }
+        let named = |key: &&PublicKey| {
+            let mut names = trusted.iter().filter_map(|text| text.split(':').next());
+            names.any(|name| name == key.name())
+        };
+        let text = match keys.iter().find(named) {
+            Some(key) => format!("it trusts another key that is called {}", key.name()),
+            None => format!("it does not trust {}", texts(keys)),
+        };
+        let mend = format!("extra-trusted-public-keys = {}", texts(keys));
+        findings.broken(SUBJECT, text, mend);
+    }
+
+    /// The words of a setting and of its `extra-` form.
+    fn words(&self, name: &str) -> Vec<String> {
+        let extra = format!("extra-{name}");
+        let texts = [self.0.text(name), self.0.text(&extra)]
+            .into_iter()
+            .flatten();
+        let words = texts.flat_map(str::split_ascii_whitespace);
+        words.map(str::to_owned).collect()
+    }
+}
+
+/// Whether an entry in `substituters` is this URL.
+fn is_same(entry: &str, url: &str) -> bool {
+    let entry = entry.split('?').next().unwrap_or_default();
+    entry.trim_end_matches('/') == url.trim_end_matches('/')
+}
