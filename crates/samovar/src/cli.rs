@@ -7,7 +7,7 @@ use clap::{Arg, ArgAction, Command, value_parser};
 use clap_complete::Shell;
 use samovar_nix::PublicKey;
 
-use crate::serve;
+use crate::{serve, status};
 
 /// Public keys in one text, separated by white space.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,6 +25,7 @@ pub fn command() -> Command {
         .subcommand(closure())
         .subcommand(query())
         .subcommand(doctor())
+        .subcommand(status())
         .subcommand(config())
         .subcommand(
             Command::new("completions")
@@ -135,6 +136,22 @@ fn doctor() -> Command {
         )
         .arg(paths().requires("verify"));
     serve::with_options(command, "verify")
+}
+
+fn status() -> Command {
+    Command::new("status")
+        .about("How busy a server is: its status page in a terminal, live")
+        .arg(json())
+        .arg(
+            Arg::new("once")
+                .long("once")
+                .action(ArgAction::SetTrue)
+                .help("Print it once, also on a terminal"),
+        )
+        .arg(Arg::new("url").value_name("URL").help(format!(
+            "The server's admin listener [default: {}]",
+            status::URL_DEFAULT
+        )))
 }
 
 fn config() -> Command {

@@ -23,6 +23,7 @@ mod http;
 mod records;
 mod roots;
 mod serve;
+mod status;
 mod walk;
 
 use std::ffi::OsString;
@@ -95,6 +96,7 @@ pub fn run(
     }
     let done = match name {
         "serve" => serve::run(one, out),
+        "status" => status::run(one, out),
         "config" => config(one, out),
         "completions" => completions(one, out),
         _ => man(one),

@@ -1,0 +1,356 @@
+//! `samovar status`: the status page in a terminal, live.
+
+use std::fmt::Write as _;
+use std::io::{self, IsTerminal as _, Write};
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use clap::ArgMatches;
+use samovar_cache::metrics::{Status, TopPath, VERSION};
+
+use crate::command::human;
+use crate::http::{Http, read_body};
+
+/// Longest answer that is read.
+const STATUS_LEN_MAX: u64 = 16 << 20;
+
+/// How often a terminal is drawn anew.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// Entries shown of each list.
+const LIST_COUNT: usize = 8;
+
+/// Where a server tells its status unless it was configured otherwise.
+pub(crate) const URL_DEFAULT: &str = "http://127.0.0.1:5001";
+
+/// Prints the status of a server: again and again on a terminal, else once.
+///
+/// # Errors
+///
+/// If the server cannot be asked, or `out` cannot be written.
+pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
+    let url = matches.get_one::<String>("url");
+    let url = url.map_or(URL_DEFAULT, String::as_str);
+    let url = format!("{}/status.json", url.trim_end_matches('/'));
+    let http = Http::new(url.starts_with("https://"))?;
+    if matches.get_flag("json") {
+        return Ok(out.write_all(&ask(&http, &url)?)?);
+    }
+    let is_live = io::stdout().is_terminal() && !matches.get_flag("once");
+    loop {
+        let text = render(&read(&ask(&http, &url)?)?);
+        if !is_live {
+            return Ok(out.write_all(text.as_bytes())?);
+        }
+        // To the corner, each line cleared behind what it says, and what is left below.
+        let text = text.replace('\n', "\x1b[K\r\n");
+        write!(out, "\x1b[H{text}\x1b[J")?;
+        out.flush()?;
+        std::thread::sleep(PERIOD);
+    }
+}
+
+fn ask(http: &Http, url: &str) -> anyhow::Result<Vec<u8>> {
+    let response = http.get(url)?;
+    let status = response.status();
+    ensure!(
+        status == 200,
+        "{url} is answered with {status}: give the URL of the server's admin listener, the key \
+         admin.listen"
+    );
+    read_body(response, STATUS_LEN_MAX).with_context(|| format!("{url} cannot be read"))
+}
+
+fn read(json: &[u8]) -> anyhow::Result<Status> {
+    let status: Status = serde_json::from_slice(json).context("that is no status of a server")?;
+    ensure!(
+        status.version == VERSION,
+        "the server tells its status in form {}, this program knows {VERSION}: use one as new as \
+         the server",
+        status.version
+    );
+    Ok(status)
+}
+
+/// All of it, in lines.
+fn render(status: &Status) -> String {
+    let mut text = String::new();
+    // Writing to a string does not fail.
+    write_all(&mut text, status).unwrap_or_default();
+    text
+}
+
+fn write_all(out: &mut String, status: &Status) -> std::fmt::Result {
+    let server = &status.server;
+    let ready = match server.is_ready {
+        true => "ready".to_owned(),
+        false => format!("NOT READY: {}", server.not_ready.join("; ")),
+    };
+    writeln!(
+        out,
+        "{} {}, up {}, {}",
+        plain(&server.name),
+        plain(&server.version),
+        time(server.uptime_s),
+        plain(&ready)
+    )?;
+    writeln!(out, "  {}", plain(&server.listeners.join("  ")))?;
+    let store = &status.store;
+    let paths = match store.path_count {
+        Some(count) => format!("{count} paths"),
+        None => "loading".to_owned(),
+    };
+    write!(out, "  {}: {paths}", plain(&store.store_dir))?;
+    if store.damaged_count > 0 {
+        write!(out, ", {} DAMAGED", store.damaged_count)?;
+    }
+    match &store.error {
+        Some(error) => writeln!(out, ", CANNOT BE READ: {}", plain(error))?,
+        None => writeln!(out)?,
+    }
+    rates(out, status)?;
+    latencies(out, status)?;
+    load(out, status)?;
+    transfers(out, status)?;
+    top(out, "asked for most", &status.top_served, |count| {
+        format!("{count} x")
+    })?;
+    top(out, "most bytes", &status.top_bytes, human)?;
+    top(out, "missing", &status.top_missing, |count| {
+        format!("{count} x")
+    })?;
+    if !status.recent_errors.is_empty() {
+        writeln!(out, "\nrecent errors")?;
+    }
+    for error in status.recent_errors.iter().take(LIST_COUNT) {
+        let ago = status.time_ms.saturating_sub(error.time_ms) / 1000;
+        let ago = time(Duration::from_secs(ago).as_secs_f64());
+        writeln!(
+            out,
+            "  {ago:>8} ago  {}: {}",
+            plain(&error.level),
+            plain(&error.text)
+        )?;
+    }
+    for warning in &status.warnings {
+        writeln!(out, "\nwarning: {}", plain(warning))?;
+    }
+    Ok(())
+}
+
+fn rates(out: &mut String, status: &Status) -> std::fmt::Result {
+    let (now, totals) = (&status.now, &status.totals);
+    let ratio = now
+        .hit_ratio
+        .map_or("-".to_owned(), |ratio| format!("{:.0} %", ratio * 100.0));
+    writeln!(
+        out,
+        "\n  {:.0} requests/s   {}/s   hits {ratio}   {:.1} errors/s",
+        now.requests_per_s,
+        human(whole(now.bytes_per_s)),
+        now.errors_per_s
+    )?;
+    writeln!(
+        out,
+        "  since the start: {} requests, {}, {} hits, {} misses, {} errors, {} cut off",
+        totals.request_count,
+        human(totals.body_len),
+        totals.hit_count,
+        totals.miss_count,
+        totals.error_count,
+        totals.cut_count
+    )
+}
+
+fn latencies(out: &mut String, status: &Status) -> std::fmt::Result {
+    writeln!(
+        out,
+        "\nlatency      over      count       p50       p90       p99"
+    )?;
+    for one in status.latencies.iter().filter(|one| one.count > 0) {
+        writeln!(
+            out,
+            "  {:<8} {:>6} {:>10} {:>9} {:>9} {:>9}",
+            plain(&one.route),
+            time(one.window_s),
+            one.count,
+            duration(one.p50_s),
+            duration(one.p90_s),
+            duration(one.p99_s)
+        )?;
+    }
+    Ok(())
+}
+
+fn load(out: &mut String, status: &Status) -> std::fmt::Result {
+    let (load, process) = (&status.load, &status.process);
+    let io_threads: Vec<String> = load
+        .io_threads
+        .iter()
+        .map(|busy| format!("{:.0} %", busy * 100.0))
+        .collect();
+    writeln!(
+        out,
+        "\n  connections {}/{}   workers {}/{}, {} waiting   I/O threads {}",
+        load.connection_count,
+        load.connection_count_max,
+        load.running_count,
+        load.worker_count,
+        load.queued_count,
+        io_threads.join(" ")
+    )?;
+    writeln!(
+        out,
+        "  memory {}   descriptors {}/{}   threads {}   CPU {:.1} s",
+        human(process.resident_len),
+        process.open_fds,
+        process.max_fds,
+        process.thread_count,
+        process.cpu_s
+    )
+}
+
+fn transfers(out: &mut String, status: &Status) -> std::fmt::Result {
+    if status.transfer_count == 0 {
+        return Ok(());
+    }
+    writeln!(out, "\n{} on their way", status.transfer_count)?;
+    for one in status.transfers.iter().take(LIST_COUNT) {
+        let percent = one.sent_len.saturating_mul(100) / one.len.max(1);
+        writeln!(
+            out,
+            "  {percent:>3} % of {:>10}  {:>8}  {}  {}",
+            human(one.len),
+            time(one.age_s),
+            plain(&one.client),
+            plain(&one.path)
+        )?;
+    }
+    Ok(())
+}
+
+fn top(
+    out: &mut String,
+    title: &str,
+    paths: &[TopPath],
+    show: impl Fn(u64) -> String,
+) -> std::fmt::Result {
+    if paths.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\n{title}")?;
+    for path in paths.iter().take(LIST_COUNT) {
+        let name = path.name.as_deref().map(|name| format!("-{name}"));
+        writeln!(
+            out,
+            "  {:>12}  {}{}  by {}",
+            show(path.count),
+            plain(&path.hash_part),
+            plain(&name.unwrap_or_default()),
+            path.client_count
+        )?;
+    }
+    Ok(())
+}
+
+/// Names and errors come from elsewhere: what a terminal would obey is shown instead.
+fn plain(text: &str) -> String {
+    let is_harmless = |c: char| !c.is_control() && !is_reordering(c);
+    match text.chars().all(is_harmless) {
+        true => text.to_owned(),
+        false => text.escape_debug().to_string(),
+    }
+}
+
+/// Marks that turn the order of letters round.
+fn is_reordering(c: char) -> bool {
+    matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a rate of bytes is no more than there are bytes"
+)]
+fn whole(number: f64) -> u64 {
+    number as u64
+}
+
+/// For people: two units at most.
+fn time(seconds: f64) -> String {
+    let seconds = whole(seconds);
+    let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds} s"),
+        (0, 0, _) => format!("{minutes} min"),
+        (0, _, _) => format!("{hours} h {minutes} min"),
+        _ => format!("{days} d {hours} h"),
+    }
+}
+
+fn duration(seconds: f64) -> String {
+    match seconds {
+        _ if seconds < 0.001 => format!("{:.0} us", seconds * 1e6),
+        _ if seconds < 1.0 => format!("{:.1} ms", seconds * 1e3),
+        _ => format!("{seconds:.2} s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EXAMPLE: &str = include_str!("../../../docs/status.example.json");
+
+    #[test]
+    fn everything_is_shown() {
+        let text = render(&read(EXAMPLE.as_bytes()).expect("is a status"));
+        for part in [
+            "nix-serve 0.1.0, up 1 h 0 min, ready\n",
+            "/nix/store: 214532 paths\n",
+            "812 requests/s   50.0 MiB/s   hits 34 %   0.1 errors/s\n",
+            "  narinfo    10 s       7900     11 us     16 us    250 us\n",
+            "connections 412/16384   workers 3/16, 0 waiting   I/O threads 18 % 21 %\n",
+            "   25 % of  393.2 MiB       3 s  192.0.2.7  /nix/store/n6fh",
+            "        5120 x  p4pclmv1gyja5kzc26npqpia1qqxrf0l-ruby-2.7.3  by 61\n",
+            "    40.0 GiB  n6fhmyf9wrkw7vg4k6mbkgyh4xqf8hfa-llvm-18.1.8-lib  by 12\n",
+            "         960 x  6qmyzr6ifmynrpkzk4jl7x6h0vhlb6rl  by 48\n",
+            "     3 min ago  warning: cannot accept connections: Too many open files",
+            "warning: hold: no daemon answers",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+
+    #[test]
+    fn nothing_commands_the_terminal() {
+        let mut status = read(EXAMPLE.as_bytes()).expect("is a status");
+        status.server.name = "a\x1b[2Jb\nc\u{202e}".to_owned();
+        let text = render(&status);
+        let first = text.lines().next().expect("has lines");
+        assert!(
+            first.starts_with("a\\u{1b}[2Jb\\nc\\u{202e} 0.1.0"),
+            "{first}"
+        );
+        assert!(text.chars().all(|c| c == '\n' || !c.is_control()));
+    }
+
+    #[test]
+    fn other_forms_are_refused() {
+        assert!(read(b"{\"version\":2}").is_err());
+        assert!(read(b"<html>").is_err());
+    }
+
+    #[test]
+    fn times() {
+        for (seconds, expected) in [
+            (0.4, "0 s"),
+            (59.9, "59 s"),
+            (60.0, "1 min"),
+            (3600.0, "1 h 0 min"),
+            (90_000.0, "1 d 1 h"),
+        ] {
+            assert_eq!(time(seconds), expected);
+        }
+    }
+}
