@@ -80,7 +80,7 @@ instructions:
 
 ## Every fuzz target, briefly.
 fuzz:
-	@$(XTASK) fuzz --seconds 10
+	@$(XTASK) fuzz --seconds 5
 
 ## Side by side with nginx, and with harmonia-cache and nix-serve-ng where PATH has them.
 bench: setup-test
