@@ -1,0 +1,191 @@
+//! What is in `nix/`, as far as it can be checked without nixpkgs: it parses, the modules evaluate
+//! under a small stand-in for its library, systemd understands the units, and `samovar serve`
+//! understands the configuration that they start it with.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+/// Ten times the exposure that `systemd-analyze security` may find, as of the unit in `contrib/`.
+const EXPOSURE_MAX: &str = "12";
+
+fn repository() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    here.canonicalize().unwrap()
+}
+
+/// A store and a home for Nix, so that it finds nothing of this machine's.
+struct Home(tempfile::TempDir);
+
+impl Home {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("NIX_") {
+                command.env_remove(name);
+            }
+        }
+        command.env("HOME", self.0.path());
+        command.env("NIX_CONF_DIR", self.0.path());
+        command.env("NIX_STATE_DIR", self.0.path());
+        command.stdin(Stdio::null());
+        command
+    }
+
+    /// Evaluates a module with the values given for its options, which are written in Nix.
+    fn evaluate(&self, module: &str, given: &str) -> Result<Value, String> {
+        let nix = repository().join("nix");
+        let nix = nix.display();
+        let expression = format!(
+            "(import {nix}/stand-in/lib.nix).evaluate {{ module = {nix}/{module}; given = {given}; }}"
+        );
+        let mut command = self.command("nix-instantiate");
+        command.args(["--eval", "--strict", "--json", "--read-write-mode"]);
+        command.arg("--store").arg(self.0.path());
+        let output = command.arg("-E").arg(expression).output().unwrap();
+        if !output.status.success() {
+            return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+        }
+        Ok(serde_json::from_slice(&output.stdout).unwrap())
+    }
+
+    /// Where a path of its store lies.
+    fn real(&self, store_path: &str) -> PathBuf {
+        self.0.path().join(store_path.trim_start_matches('/'))
+    }
+}
+
+/// What follows `name=` in a unit.
+#[track_caller]
+fn value<'a>(unit: &'a Value, name: &str) -> &'a str {
+    let lines = unit.as_str().unwrap().lines();
+    let mut values = lines.filter_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+    values.next().unwrap()
+}
+
+#[test]
+fn every_file_parses() {
+    let home = Home::new();
+    let mut count = 0;
+    let nix = repository().join("nix");
+    for directory in [repository(), nix.clone(), nix.join("stand-in")] {
+        for entry in fs::read_dir(directory).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|extension| extension == "nix") {
+                let mut parse = home.command("nix-instantiate");
+                let parsed = parse.arg("--parse").arg(&path).output().unwrap();
+                assert!(parsed.status.success(), "{path:?}: {parsed:?}");
+                count += 1;
+            }
+        }
+    }
+    assert_eq!(count, 6);
+}
+
+#[test]
+fn systemd_understands_the_units_and_the_server_its_configuration() {
+    let home = Home::new();
+    let key = home.0.path().join("credentials");
+    fs::create_dir(&key).unwrap();
+    let key = key.join("key0");
+    let mut generate = home.command("nix-store");
+    generate.args(["--generate-binary-cache-key", "cache.example.org-1"]);
+    let public = home.0.path().join("public");
+    let generated = generate.arg(&key).arg(public).output().unwrap();
+    assert!(generated.status.success(), "{generated:?}");
+    let given = r#"{
+        enable = true;
+        openFirewall = true;
+        port = 5007;
+        secretKeyFiles = [ "/etc/nix/cache.secret" ];
+        settings = { priority = 20; connections.idle-time = "10 s"; };
+        nginx.hostName = "cache.example.org";
+    }"#;
+    let made = home.evaluate("module.nix", given).unwrap();
+    assert_eq!(made["ports"], serde_json::json!([5007]));
+    assert_eq!(value(&made["socket"], "ListenStream"), "[::]:5007");
+    let load = value(&made["service"], "LoadCredential");
+    assert_eq!(load, "key0:/etc/nix/cache.secret");
+    let proxied = &made["nginx"]["virtualHosts"]["cache.example.org"]["locations"]["/"];
+    assert_eq!(proxied["proxyPass"], "http://127.0.0.1:5007");
+
+    let start = value(&made["service"], "ExecStart");
+    let (program, file) = start.split_once(" serve --config ").unwrap();
+    assert_eq!(program, "/stand-in/samovar/bin/samovar");
+    let mut check = home.command(env!("CARGO_BIN_EXE_samovar"));
+    check.args(["serve", "--check-config", "--config"]);
+    check.arg(home.real(file));
+    check.env("CREDENTIALS_DIRECTORY", key.parent().unwrap());
+    let checked = check.output().unwrap();
+    assert!(checked.status.success(), "{checked:?}");
+    let said = String::from_utf8(checked.stdout).unwrap();
+    assert!(said.contains("priority = 20"), "{said}");
+
+    let units = home.0.path().join("units");
+    fs::create_dir(&units).unwrap();
+    let service = made["service"].as_str().unwrap();
+    let service = service.replace(program, env!("CARGO_BIN_EXE_samovar"));
+    let service = service.replace("/stand-in/coreutils", "/usr");
+    fs::write(units.join("samovar.service"), service).unwrap();
+    fs::write(
+        units.join("samovar.socket"),
+        made["socket"].as_str().unwrap(),
+    )
+    .unwrap();
+    let mut verify = Command::new("systemd-analyze");
+    verify.args(["verify", "--man=no"]);
+    verify.args(["samovar.service", "samovar.socket"].map(|name| units.join(name)));
+    let Ok(verified) = verify.output() else {
+        println!("skipped: there is no systemd-analyze here");
+        return;
+    };
+    let complaints = String::from_utf8_lossy(&verified.stderr);
+    let is_clean = !complaints.lines().any(|line| line.contains("samovar"));
+    assert!(verified.status.success() && is_clean, "{complaints}");
+    let mut security = Command::new("systemd-analyze");
+    security.args(["security", "--offline=true", "--no-pager", "--threshold"]);
+    let security = security
+        .arg(EXPOSURE_MAX)
+        .arg(units.join("samovar.service"));
+    let output = security.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
+fn what_is_not_asked_for_is_not_there_and_what_is_wrong_is_refused() {
+    let home = Home::new();
+    assert_eq!(home.evaluate("module.nix", "{ }").unwrap(), Value::Null);
+    let made = home.evaluate("module.nix", "{ enable = true; }").unwrap();
+    assert_eq!(made["ports"], serde_json::json!([]));
+    assert_eq!(made["nginx"], Value::Null);
+    assert!(!made["service"].as_str().unwrap().contains("LoadCredential"));
+    for (given, message) in [
+        (
+            "{ enable = true; port = 99999; }",
+            "services.samovar.port is no port",
+        ),
+        (
+            "{ enable = true; prot = 1; }",
+            "there is no services.samovar.prot",
+        ),
+    ] {
+        let error = home.evaluate("module.nix", given).unwrap_err();
+        assert!(error.contains(message), "{error}");
+    }
+}
+
+#[test]
+fn launchd_starts_the_same() {
+    let home = Home::new();
+    let made = home.evaluate("darwin.nix", "{ enable = true; }").unwrap();
+    let started = &made["launchd"]["daemons"]["samovar"]["serviceConfig"]["ProgramArguments"];
+    assert_eq!(started[1], "serve");
+    assert_eq!(started[2], "--config");
+}

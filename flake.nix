@@ -1,0 +1,34 @@
+# Not run here: there is no nixpkgs where this is tested. What is checked, and how, stands in
+# nix/README.md.
+{
+  description = "Samovar, a Nix binary cache server";
+
+  inputs.nixpkgs.url = "github:NixOS/nixpkgs/nixos-unstable";
+
+  outputs =
+    { self, nixpkgs }:
+    let
+      systems = [
+        "x86_64-linux"
+        "aarch64-linux"
+      ];
+      forAllSystems = nixpkgs.lib.genAttrs systems;
+    in
+    {
+      packages = forAllSystems (
+        system:
+        let
+          samovar = nixpkgs.legacyPackages.${system}.callPackage ./nix/package.nix { };
+        in
+        {
+          inherit samovar;
+          default = samovar;
+        }
+      );
+      overlays.default = import ./nix/overlay.nix;
+      nixosModules.default = {
+        imports = [ ./nix/module.nix ];
+        nixpkgs.overlays = [ self.overlays.default ];
+      };
+    };
+}

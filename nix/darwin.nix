@@ -1,0 +1,50 @@
+# nix-darwin: the same as a daemon of launchd. Samovar is tested on Linux only, and package.nix
+# builds it there only: this is for those who port it.
+{
+  config,
+  lib,
+  pkgs,
+  ...
+}:
+
+let
+  cfg = config.services.samovar;
+  inherit (lib) mkIf mkOption types;
+  file = (pkgs.formats.toml { }).generate "samovar.toml" cfg.settings;
+in
+{
+  options.services.samovar = {
+    enable = mkOption {
+      type = types.bool;
+      default = false;
+      description = "Whether to serve this machine's Nix store as a binary cache.";
+    };
+
+    package = mkOption {
+      type = types.package;
+      default = pkgs.samovar;
+      description = "The package with `bin/samovar`.";
+    };
+
+    settings = mkOption {
+      type = types.attrs;
+      default = { };
+      description = "The configuration file, as in the reference.";
+    };
+  };
+
+  config = mkIf cfg.enable {
+    launchd.daemons.samovar.serviceConfig = {
+      ProgramArguments = [
+        "${cfg.package}/bin/samovar"
+        "serve"
+        "--config"
+        "${file}"
+      ];
+      KeepAlive = true;
+      RunAtLoad = true;
+      StandardErrorPath = "/var/log/samovar.log";
+      SoftResourceLimits.NumberOfFiles = 16384;
+    };
+  };
+}

@@ -1,0 +1,178 @@
+# services.samovar: `samovar serve` in a closed unit, behind sockets of systemd.
+{
+  config,
+  lib,
+  pkgs,
+  ...
+}:
+
+let
+  cfg = config.services.samovar;
+  inherit (lib)
+    imap0
+    mkIf
+    mkOption
+    optionalAttrs
+    types
+    ;
+
+  credentials = imap0 (number: file: {
+    name = "key${toString number}";
+    inherit file;
+  }) cfg.secretKeyFiles;
+
+  settings =
+    cfg.settings
+    // optionalAttrs (credentials != [ ]) {
+      secret-key-files = map (credential: "credential:${credential.name}") credentials;
+    };
+
+  file = (pkgs.formats.toml { }).generate "samovar.toml" settings;
+in
+{
+  options.services.samovar = {
+    enable = mkOption {
+      type = types.bool;
+      default = false;
+      description = "Whether to serve this machine's Nix store as a binary cache.";
+    };
+
+    package = mkOption {
+      type = types.package;
+      default = pkgs.samovar;
+      description = "The package with `bin/samovar`.";
+    };
+
+    address = mkOption {
+      type = types.str;
+      default = "[::]";
+      description = "Address to listen on, IPv6 in brackets. `[::]` takes IPv4 as well.";
+    };
+
+    port = mkOption {
+      type = types.port;
+      default = 5000;
+      description = "Port to listen on.";
+    };
+
+    openFirewall = mkOption {
+      type = types.bool;
+      default = false;
+      description = "Whether the firewall lets the port through.";
+    };
+
+    secretKeyFiles = mkOption {
+      type = types.listOf types.str;
+      default = [ ];
+      description = ''
+        Files of the keys to sign with, as `nix-store --generate-binary-cache-key` makes them. They
+        are handed over as credentials, so they may be for root alone, and are never copied into the
+        store.
+      '';
+    };
+
+    settings = mkOption {
+      type = types.attrs;
+      default = { };
+      description = "The configuration file, as in the reference. It is world-readable in the store.";
+    };
+
+    nginx.hostName = mkOption {
+      type = types.nullOr types.str;
+      default = null;
+      description = "Name of a virtual host of nginx in front of it; none if null.";
+    };
+  };
+
+  config = mkIf cfg.enable {
+    systemd.sockets.samovar = {
+      description = "Samovar, its sockets";
+      wantedBy = [ "sockets.target" ];
+      socketConfig = {
+        ListenStream = "${cfg.address}:${toString cfg.port}";
+        Backlog = 1024;
+        NoDelay = true;
+      };
+    };
+
+    systemd.services.samovar = {
+      description = "Samovar, a Nix binary cache server";
+      requires = [ "samovar.socket" ];
+      after = [
+        "network.target"
+        "nix-daemon.socket"
+      ];
+      wantedBy = [ "multi-user.target" ];
+      # As in contrib/systemd, which says why.
+      serviceConfig = {
+        Type = "notify";
+        NotifyAccess = "main";
+        ExecStart = "${cfg.package}/bin/samovar serve --config ${file}";
+        ExecReload = "${pkgs.coreutils}/bin/kill -HUP $MAINPID";
+        LoadCredential = map (credential: "${credential.name}:${credential.file}") credentials;
+        CacheDirectory = "samovar";
+        CacheDirectoryMode = "0700";
+        StateDirectory = "samovar";
+        StateDirectoryMode = "0700";
+        Restart = "on-failure";
+        WatchdogSec = "30s";
+        TimeoutStopSec = "20s";
+        LimitNOFILE = "1024:524288";
+        LimitCORE = 0;
+        DynamicUser = true;
+        CapabilityBoundingSet = "";
+        AmbientCapabilities = "";
+        NoNewPrivileges = true;
+        UMask = "0077";
+        ProtectSystem = "strict";
+        ProtectHome = true;
+        PrivateTmp = true;
+        PrivateDevices = true;
+        PrivateUsers = true;
+        PrivateMounts = true;
+        ProtectClock = true;
+        ProtectControlGroups = true;
+        ProtectHostname = true;
+        ProtectKernelLogs = true;
+        ProtectKernelModules = true;
+        ProtectKernelTunables = true;
+        ProtectProc = "invisible";
+        ProcSubset = "pid";
+        RemoveIPC = true;
+        RestrictAddressFamilies = [
+          "AF_UNIX"
+          "AF_INET"
+          "AF_INET6"
+        ];
+        RestrictNamespaces = true;
+        RestrictRealtime = true;
+        RestrictSUIDSGID = true;
+        LockPersonality = true;
+        MemoryDenyWriteExecute = true;
+        KeyringMode = "private";
+        SystemCallArchitectures = "native";
+        SystemCallFilter = [
+          "@system-service"
+          "~@privileged @resources"
+          "prlimit64 setrlimit setpriority"
+        ];
+        SystemCallErrorNumber = "EPERM";
+      };
+    };
+
+    networking.firewall.allowedTCPPorts = mkIf cfg.openFirewall [ cfg.port ];
+
+    services.nginx = mkIf (cfg.nginx.hostName != null) {
+      enable = true;
+      virtualHosts.${cfg.nginx.hostName}.locations."/" = {
+        proxyPass = "http://127.0.0.1:${toString cfg.port}";
+        # NARs leave as they come: no copy on nginx's disk, and a client that reads slowly is seen.
+        extraConfig = ''
+          proxy_http_version 1.1;
+          proxy_set_header Connection "";
+          proxy_buffering off;
+        '';
+      };
+    };
+  };
+}

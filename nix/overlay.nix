@@ -1,0 +1,4 @@
+# pkgs.samovar: both programs. For `services.nix-serve.package` as it is.
+final: prev: {
+  samovar = final.callPackage ./package.nix { };
+}

@@ -1,0 +1,38 @@
+# Rust 1.95 or newer. The tests are not run: they need a store, root and the network of the loopback.
+{
+  lib,
+  rustPlatform,
+  installShellFiles,
+}:
+
+rustPlatform.buildRustPackage {
+  pname = "samovar";
+  version = "0.1.0";
+
+  src = lib.cleanSource ../.;
+  cargoLock.lockFile = ../Cargo.lock;
+  cargoBuildFlags = [
+    "--package=nix-serve"
+    "--package=samovar"
+  ];
+  doCheck = false;
+
+  nativeBuildInputs = [ installShellFiles ];
+  postInstall = ''
+    mkdir man
+    $out/bin/samovar man man
+    installManPage man/*
+    for shell in bash fish zsh; do
+      $out/bin/samovar completions $shell > samovar.$shell
+    done
+    installShellCompletion samovar.{bash,fish,zsh}
+  '';
+
+  meta = {
+    description = "Nix binary cache server";
+    license = lib.licenses.asl20;
+    # What `services.nix-serve` starts.
+    mainProgram = "nix-serve";
+    platforms = lib.platforms.linux;
+  };
+}
