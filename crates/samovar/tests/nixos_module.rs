@@ -43,9 +43,9 @@ impl Home {
     fn evaluate(&self, module: &str, given: &str) -> Result<Value, String> {
         let nix = repository().join("nix");
         let nix = nix.display();
-        let expression = format!(
-            "(import {nix}/stand-in/lib.nix).evaluate {{ module = {nix}/{module}; given = {given}; }}"
-        );
+        let stand_in = format!("import {nix}/stand-in/lib.nix");
+        let arguments = format!("module = {nix}/{module}; given = {given};");
+        let expression = format!("({stand_in}).evaluate {{ {arguments} }}");
         let mut command = self.command("nix-instantiate");
         command.args(["--eval", "--strict", "--json", "--read-write-mode"]);
         command.arg("--store").arg(self.0.path());
