@@ -254,7 +254,14 @@ pub(crate) fn forget(
         command.args(facts.iter().map(|facts| &facts.store_path));
     }
     // It may refuse what somebody holds.
-    command.output().context("cannot start nix-store")?;
+    let done = command.output().context("cannot start nix-store")?;
+    if !done.status.success() {
+        let said = String::from_utf8_lossy(&done.stderr).into_owned();
+        world.note(format_args!(
+            "{words:?} failed: {}",
+            said.trim().replace('\n', "; ")
+        ));
+    }
     let ended = world.now();
     let valid = store.valid(facts)?;
     for (facts, before) in facts.iter().zip(before) {

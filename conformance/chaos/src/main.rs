@@ -55,7 +55,7 @@ use control::{Authority, Pair};
 use random::Random;
 use server::{Setup, Shared};
 use store::Store;
-use world::World;
+use world::{Cause, World};
 
 const USAGE: &str = "usage: samovar-chaos --server PROGRAM [--seconds N | --requests N | \
                      --valgrind SECONDS] [--seed S] [--out FOLDER]";
@@ -146,7 +146,7 @@ impl Scene {
         let setup = Setup {
             program: arguments.server.clone(),
             wrapper: match arguments.kind {
-                Kind::Leaks => leaks::wrapper(&arguments.out),
+                Kind::Leaks => leaks::wrapper(&arguments.out)?,
                 _ => Vec::new(),
             },
             store: scratch.path().join("store"),
@@ -340,6 +340,7 @@ fn leaks(scene: &Scene) -> Result<()> {
         ..
     } = scene;
     let progress = &soak::Progress::new(u64::MAX);
+    world.begin(Cause::Slowed);
     std::thread::scope(|scope| {
         let actors = Actors { scope, world };
         actors.clients(1, authority)?;

@@ -16,7 +16,12 @@ use crate::timeline::Moment;
 use crate::world::{ANSWER_TIME, Cause, Facts, World, seconds};
 
 /// Why a request is told to come again.
-const UNAVAILABLE: [Cause; 3] = [Cause::Unreadable, Cause::Replaced, Cause::FewDescriptors];
+const UNAVAILABLE: [Cause; 4] = [
+    Cause::Unreadable,
+    Cause::Replaced,
+    Cause::FewDescriptors,
+    Cause::Slowed,
+];
 const GONE: [Cause; 2] = [Cause::Down, Cause::Stopping];
 /// How long answers go on after TERM, less what a busy machine may take off.
 const STOP_TIME: Moment = 8_000_000;
@@ -73,7 +78,12 @@ fn judge(world: &World, ask: &Ask, outcome: &Outcome) -> Judgement {
         );
     }
     let time = u64::try_from(ANSWER_TIME.as_micros()).unwrap_or(Moment::MAX);
-    let delays = [Cause::Halted, Cause::Unreadable, Cause::FewDescriptors];
+    let delays = [
+        Cause::Halted,
+        Cause::Unreadable,
+        Cause::FewDescriptors,
+        Cause::Slowed,
+    ];
     if outcome.head_at - outcome.sent > time && !had(&delays) && !had(&GONE) {
         return Err("the answer took too long".to_owned());
     }

@@ -45,6 +45,8 @@ pub(crate) enum Cause {
     Replaced,
     /// It may open few files.
     FewDescriptors,
+    /// It runs under something that makes it slower many times, so that a disk seems to hang.
+    Slowed,
 }
 
 /// What is known of one store path.
