@@ -51,6 +51,8 @@ const TESTING: &[Need] = &[
     ("strace", "strace"),
     // Sets a clock that a server is made to believe.
     ("faketime", "faketime"),
+    // Reads our metrics and alert rules, as whoever scrapes them does.
+    ("promtool", "prometheus"),
     // Builds libFuzzer.
     ("c++", "g++"),
 ];

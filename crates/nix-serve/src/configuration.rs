@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU64;
 
-use samovar_server::config::{CacheSettings, Configuration, Connections, Names};
+use samovar_server::config::{AdminSettings, CacheSettings, Configuration, Connections, Names};
 
 use crate::cli::{Options, Warning};
 use crate::environment::Environment;
@@ -15,12 +15,19 @@ pub fn configuration(
 ) -> Configuration {
     let defaults = Configuration::default();
     let access_log = options.access_log_target();
+    let access_log_format = options.access_log_form();
     let client_address = options.client_address();
     let is_verbose = options.is_verbose() || environment.debug;
     let remarks = warnings.iter().map(ToString::to_string);
     let remarks = remarks.chain(environment.warnings.iter().map(ToString::to_string));
     let scrub_rate = options.scrub_rate.or(environment.scrub_rate);
+    let admin = options.admin.or(environment.admin);
     Configuration {
+        admin: AdminSettings {
+            listeners: admin.into_iter().collect(),
+            is_default: false,
+            ..AdminSettings::default()
+        },
         names: Names {
             program: "nix-serve",
             certificate: "--ssl-cert",
@@ -44,6 +51,7 @@ pub fn configuration(
         error_log: options.error_log,
         is_verbose,
         access_log,
+        access_log_format,
         client_address,
         store: options.store,
         nar_cache: options.nar_cache.or(environment.nar_cache),

@@ -25,6 +25,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use samovar_server::config::{HoldTime, Verify};
+use samovar_server::listener::ListenSpec;
 
 /// The variables that matter. Empty ones count as not set, except the key's.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -49,6 +50,8 @@ pub struct Environment {
     pub state_directory: Option<PathBuf>,
     /// `CACHE_DIRECTORY` of the service manager; the first, where it names several.
     pub cache_directory: Option<PathBuf>,
+    /// `NIX_SERVE_ADMIN`.
+    pub admin: Option<ListenSpec>,
     /// Remarks, one line each, to be printed once.
     pub warnings: Vec<&'static str>,
 }
@@ -100,11 +103,19 @@ impl Environment {
                  effect",
             );
         }
+        let admin = filled("NIX_SERVE_ADMIN");
+        let admin_parsed = admin.as_deref().and_then(admin_address);
+        if admin.is_some() && admin_parsed.is_none() {
+            warnings.push(
+                "NIX_SERVE_ADMIN is no HOST:PORT, :PORT or path of a socket: it has no effect",
+            );
+        }
         let first_of = |names: OsString| {
             let mut names = names.as_bytes().split(|byte| *byte == b':');
             PathBuf::from(OsStr::from_bytes(names.next().unwrap_or_default()))
         };
         Self {
+            admin: admin_parsed,
             hold: hold_time,
             nar_cache: filled("NIX_SERVE_NAR_CACHE").map(PathBuf::from),
             nar_cache_size,
@@ -119,6 +130,13 @@ impl Environment {
             warnings,
         }
     }
+}
+
+/// What metrics and status are served on: plain HTTP, so nothing stands behind the port.
+pub fn admin_address(text: &OsStr) -> Option<ListenSpec> {
+    let parsed = ListenSpec::parse(text).ok()?;
+    let is_clear = !parsed.bare_name && parsed.ignored_suffix.is_none() && !parsed.tls;
+    is_clear.then_some(parsed.spec)
 }
 
 #[cfg(test)]
@@ -176,10 +194,12 @@ mod tests {
             ("CACHE_DIRECTORY", "/c:/d"),
             ("NIX_SERVE_VERIFY", "never"),
             ("NIX_SERVE_SCRUB", "8"),
+            ("NIX_SERVE_ADMIN", "127.0.0.1:5001"),
             ("STATE_DIRECTORY", "/s:/t"),
         ]);
         assert_eq!(environment.verify, Some(Verify::Never));
         assert_eq!(environment.scrub_rate, Some(8));
+        assert_eq!(environment.admin, Some(ListenSpec::local(5001)));
         assert_eq!(environment.state_directory, Some("/s".into()));
         assert_eq!(environment.nar_cache, Some("/n".into()));
         assert_eq!(environment.nar_cache_size, Some(7));

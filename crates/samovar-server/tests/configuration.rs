@@ -280,7 +280,7 @@ fn every_key_can_be_set_everywhere() {
             // The first is the default.
             Kind::Word(words) => words[1],
             Kind::Tables => "[]",
-            Kind::List if key.name == "listen" => ":0",
+            Kind::List if key.name.ends_with("listen") => ":0",
             Kind::Text if key.name == "prefix" => "/x",
             Kind::Text | Kind::Path | Kind::List => "x",
         };

@@ -10,6 +10,7 @@ use super::option::{OPTIONS, OptionId, Takes};
 use super::options::{LogFormat, Options};
 use super::scanner::{Item, Value};
 use super::warning::Warning;
+use crate::environment::admin_address;
 use samovar_server::config::{
     HoldTime, LogTarget, PRIORITY_MAX, TimeLimit, Verify, WORKERS_MAX, value,
 };
@@ -137,6 +138,7 @@ impl Draft {
         }
         let options = &mut self.options;
         let understood = match id {
+            OptionId::Admin => set(&mut options.admin, admin_address(text).map(Some)),
             OptionId::AccessLog => set(&mut options.access_log, Some(Some(log_target(text)))),
             OptionId::Backlog => self.take_backlog(text, &spelled),
             OptionId::ErrorLog => set(&mut options.error_log, Some(Some(text.into()))),

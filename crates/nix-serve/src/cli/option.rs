@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum OptionId {
     AccessLog,
+    Admin,
     App,
     Backlog,
     Daemonize,
@@ -88,6 +89,7 @@ pub(super) const OPTIONS: &[KnownOption] = {
     use Takes::{Nothing, Optional, Toggle, Value};
     &[
         row(Id::AccessLog, Value("a file, or - for standard output"), &["access-log"]),
+        row(Id::Admin, Value(LISTEN), &["admin"]),
         row(Id::App, Optional, &["app", "a"]),
         row(Id::Backlog, Value(COUNT), &["backlog"]),
         row(Id::Daemonize, Nothing, &["daemonize", "D"]),
@@ -104,7 +106,7 @@ pub(super) const OPTIONS: &[KnownOption] = {
         row(Id::KeepaliveTimeout, Value(SECONDS), &["keepalive-timeout"]),
         row(Id::Listen, Value(LISTEN), &["listen", "l"]),
         row(Id::Loader, Optional, &["loader", "L"]),
-        row(Id::LogFormat, Value("one of quiet, default, normal, real-ip, verbose, debug"),
+        row(Id::LogFormat, Value("one of quiet, default, normal, real-ip, json, verbose, debug"),
             &["log-format"]),
         row(Id::MaxRequests, Value(COUNT), &["max-requests"]),
         row(Id::Module, Optional, &["M"]),

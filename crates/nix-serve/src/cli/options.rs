@@ -4,7 +4,7 @@ use std::num::{NonZeroU32, NonZeroU64};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use samovar_server::config::{ClientAddress, HoldTime, LogTarget, TimeLimit, Tls, Verify};
+use samovar_server::config::{ClientAddress, HoldTime, LogForm, LogTarget, TimeLimit, Tls, Verify};
 use samovar_server::listener::{Host, ListenSpec, PORT_DEFAULT};
 
 /// The options of a server that is to start.
@@ -73,6 +73,8 @@ pub struct Options {
     /// Bytes verified in a second that nobody asks for; 0 for none. Default: `NIX_SERVE_SCRUB`, or
     /// none.
     pub scrub_rate: Option<u64>,
+    /// What metrics and status are served on. Default: `NIX_SERVE_ADMIN`, or nothing.
+    pub admin: Option<ListenSpec>,
 }
 
 impl Options {
@@ -93,6 +95,14 @@ impl Options {
         match self.log_format {
             Some(LogFormat::RealIp) => ClientAddress::Forwarded,
             _ => ClientAddress::Peer,
+        }
+    }
+
+    /// How requests are logged.
+    pub fn access_log_form(&self) -> LogForm {
+        match self.log_format {
+            Some(LogFormat::Json) => LogForm::Json,
+            _ => LogForm::Combined,
         }
     }
 
@@ -133,6 +143,7 @@ impl Default for Options {
             verify: None,
             state_directory: None,
             scrub_rate: None,
+            admin: None,
         }
     }
 }
@@ -146,6 +157,8 @@ pub enum LogFormat {
     Normal,
     /// With the address that a proxy names.
     RealIp,
+    /// One JSON object a line; ours alone.
+    Json,
     /// With detail in the error log.
     Verbose,
     /// The same as [`LogFormat::Verbose`].
@@ -159,6 +172,7 @@ impl LogFormat {
             "quiet" => Self::Quiet,
             "default" | "normal" => Self::Normal,
             "real-ip" => Self::RealIp,
+            "json" => Self::Json,
             "verbose" => Self::Verbose,
             "debug" => Self::Debug,
             _ => return None,

@@ -369,8 +369,8 @@ fn values_that_mean_nothing() {
         r#"--path: "x" is not a URL path that begins with a slash"#,
     );
     check_error(
-        &["--log-format", "json"],
-        r#"--log-format: "json" is not one of quiet, default, normal, real-ip, verbose, debug"#,
+        &["--log-format", "xml"],
+        "--log-format: \"xml\" is not one of quiet, default, normal, real-ip, json, verbose, debug",
     );
     check_error(
         &["--max-requests=x"],

@@ -4,6 +4,7 @@
 //! at, so that it is the same in every cache of a server.
 
 use samovar_http::http::Method;
+use samovar_nix::HashPart;
 
 /// Characters of a hash part.
 pub(super) const HASH_PART_LEN: usize = 32;
@@ -82,6 +83,22 @@ impl Class {
             Self::Other
         }
     }
+}
+
+/// What a request with this path is about, as the metrics call it, and the hash part in it, if one
+/// stands there.
+#[must_use]
+pub fn kind_of(path: &[u8]) -> (&'static str, Option<&str>) {
+    let (class, hash_part) = Class::of(path);
+    let (_, name) = Class::ALL
+        .get(class as usize)
+        .copied()
+        .unwrap_or((class, "other"));
+    let hash_part = hash_part.filter(|raw| HashPart::parse(*raw).is_ok());
+    (
+        name,
+        hash_part.and_then(|raw| std::str::from_utf8(raw).ok()),
+    )
 }
 
 /// A method, as far as it is told from others.

@@ -26,6 +26,7 @@ mod text;
 mod transfers;
 
 pub use admin::admin;
+pub use class::kind_of;
 pub use probe::{Figures, Probe};
 pub use registry::{Metrics, MetricsConfig};
 pub use sampler::Sampler;

@@ -235,6 +235,28 @@ pub const KEYS: &[Key] = &[
         "File for a line about each request; - is standard output. Opened anew on reload.",
     ),
     key(
+        "log.access-format",
+        Word(&["combined", "json"]),
+        Start,
+        "combined",
+        "How these lines are written: Apache's combined format, or one JSON object each.",
+    ),
+    key(
+        "admin.listen",
+        List,
+        Start,
+        "127.0.0.1:5001",
+        "What metrics and status are served on: /metrics, /healthz, /readyz, /version, /status; an \
+         empty list for nothing. Whoever reaches it sees what is asked for, and by whom.",
+    ),
+    key(
+        "admin.top-paths",
+        Switch,
+        Start,
+        "false",
+        "Whether the paths most asked for are labels in /metrics. They are in the status anyway.",
+    ),
+    key(
         "log.client-address",
         Word(&["peer", "forwarded"]),
         Start,

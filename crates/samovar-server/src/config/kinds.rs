@@ -52,6 +52,16 @@ impl TimeLimit {
     }
 }
 
+/// How requests are logged.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum LogForm {
+    /// Apache's combined format.
+    #[default]
+    Combined,
+    /// One JSON object a line.
+    Json,
+}
+
 /// Where a log goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LogTarget {

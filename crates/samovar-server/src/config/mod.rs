@@ -17,14 +17,14 @@ use std::time::Duration;
 
 pub use harmonia::import_harmonia;
 pub use keys::{KEYS, Key, Kind, Scope, VARIABLE_PREFIX};
-pub use kinds::{ClientAddress, HoldTime, LogTarget, TimeLimit, Tls, Verify};
+pub use kinds::{ClientAddress, HoldTime, LogForm, LogTarget, TimeLimit, Tls, Verify};
 
 pub use nearest::nearest;
 pub use read::{read, show};
 pub use settings::{ConfigError, Origin, Setting, Settings};
 pub use toml::Value;
 
-use crate::listener::{Host, ListenSpec, PORT_DEFAULT};
+use crate::listener::{ADMIN_PORT_DEFAULT, Host, ListenSpec, PORT_DEFAULT};
 
 /// Everything about a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,8 +54,12 @@ pub struct Configuration {
     pub is_verbose: bool,
     /// Where requests are logged. Default: nowhere.
     pub access_log: Option<LogTarget>,
+    /// How they are written. Default: Apache's combined format.
+    pub access_log_format: LogForm,
     /// Whose address stands there.
     pub client_address: ClientAddress,
+    /// Metrics and status.
+    pub admin: AdminSettings,
     /// Store URI. Default: `NIX_REMOTE`.
     pub store: Option<String>,
     /// Where NARs of many small files are kept. Default: [`Self::cache_directory`].
@@ -103,6 +107,8 @@ impl Default for Configuration {
             error_log: None,
             is_verbose: false,
             access_log: None,
+            access_log_format: LogForm::Combined,
+            admin: AdminSettings::default(),
             client_address: ClientAddress::Peer,
             store: None,
             nar_cache: None,
@@ -115,6 +121,28 @@ impl Default for Configuration {
             scrub_rate: None,
             caches: vec![CacheSettings::default()],
             remarks: Vec::new(),
+        }
+    }
+}
+
+/// Metrics, health and status, on a server of their own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AdminSettings {
+    /// What it listens on; nothing, and there is none of it. Default: what this machine alone
+    /// reaches, port 5001.
+    pub listeners: Vec<ListenSpec>,
+    /// Whether nobody asked for them, so that the server does without if they cannot be had.
+    pub is_default: bool,
+    /// Whether the paths most asked for are labels of metrics. Default false.
+    pub has_top_paths: bool,
+}
+
+impl Default for AdminSettings {
+    fn default() -> Self {
+        Self {
+            listeners: vec![ListenSpec::local(ADMIN_PORT_DEFAULT)],
+            is_default: true,
+            has_top_paths: false,
         }
     }
 }

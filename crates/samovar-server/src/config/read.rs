@@ -9,8 +9,8 @@ use super::keys::{CACHES, KEYS, Key, Kind, Scope};
 use super::settings::{ConfigError, Setting, Settings, expected};
 use super::toml::Value;
 use super::{
-    CacheSettings, ClientAddress, Configuration, Connections, HoldTime, LogTarget, PRIORITY_MAX,
-    TimeLimit, Tls, Verify, WORKERS_MAX, unit, value,
+    AdminSettings, CacheSettings, ClientAddress, Configuration, Connections, HoldTime, LogForm,
+    LogTarget, PRIORITY_MAX, TimeLimit, Tls, Verify, WORKERS_MAX, unit, value,
 };
 use crate::listener::ListenSpec;
 
@@ -78,6 +78,11 @@ pub fn read(
                 true => LogTarget::StandardOutput,
                 false => LogTarget::File(path),
             }),
+        access_log_format: match reader.word("log.access-format")? {
+            Some("json") => LogForm::Json,
+            _ => LogForm::Combined,
+        },
+        admin: reader.admin()?,
         client_address: match client_address {
             Some("forwarded") => ClientAddress::Forwarded,
             _ => ClientAddress::Peer,
@@ -251,10 +256,18 @@ impl<'a> Reader<'a> {
         })
     }
 
-    fn listeners(
-        &self,
-        defaults: &Configuration,
-    ) -> Result<(Vec<ListenSpec>, Option<Tls>), ConfigError> {
+    fn admin(&self) -> Result<AdminSettings, ConfigError> {
+        let defaults = AdminSettings::default();
+        let given = self.listen("admin.listen")?;
+        Ok(AdminSettings {
+            is_default: given.is_none(),
+            listeners: given.unwrap_or(defaults.listeners),
+            has_top_paths: self.switch("admin.top-paths")?.unwrap_or_default(),
+        })
+    }
+
+    /// What to listen on, each once.
+    fn listen(&self, name: &str) -> Result<Option<Vec<ListenSpec>>, ConfigError> {
         let spec = |value: &Value| {
             let Value::Text(text) = value else {
                 return None;
@@ -266,17 +279,29 @@ impl<'a> Reader<'a> {
         };
         let expected =
             || "a list of HOST:PORT, [ADDRESS]:PORT, :PORT or paths of sockets".to_owned();
-        let specs: Option<Vec<ListenSpec>> = self.get("listen", expected, |value| match value {
-            Value::List(values) if values.is_empty() => None,
+        let specs: Option<Vec<ListenSpec>> = self.get(name, expected, |value| match value {
             Value::List(values) => values.iter().map(spec).collect(),
             one => spec(one).map(|one| vec![one]),
         })?;
-        let mut listeners = Vec::new();
-        for spec in specs.unwrap_or_else(|| defaults.listeners.clone()) {
-            if !listeners.contains(&spec) {
-                listeners.push(spec);
+        let mut each_once = Vec::new();
+        for spec in specs.iter().flatten() {
+            if !each_once.contains(spec) {
+                each_once.push(spec.clone());
             }
         }
+        Ok(specs.map(|_| each_once))
+    }
+
+    fn listeners(
+        &self,
+        defaults: &Configuration,
+    ) -> Result<(Vec<ListenSpec>, Option<Tls>), ConfigError> {
+        let listeners = self.listen("listen")?;
+        if let (Some([]), Some(setting)) = (listeners.as_deref(), self.settings.exactly("listen")) {
+            let expected = "at least one of HOST:PORT, [ADDRESS]:PORT, :PORT or paths of sockets";
+            return Err(wrong("listen".to_owned(), setting, expected.to_owned()));
+        }
+        let listeners = listeners.unwrap_or_else(|| defaults.listeners.clone());
         let tls = match (self.path("tls.certificate")?, self.path("tls.key")?) {
             (Some(certificate), Some(key)) => Some(Tls {
                 certificate,

@@ -10,4 +10,4 @@ mod spec;
 
 pub use inherited::{InheritedError, InheritedListener, inherited};
 pub use resolve::{Bind, ResolveError, TcpAddress, family_missing};
-pub use spec::{Host, ListenSpec, ListenSpecError, PORT_DEFAULT, ParsedListen};
+pub use spec::{ADMIN_PORT_DEFAULT, Host, ListenSpec, ListenSpecError, PORT_DEFAULT, ParsedListen};

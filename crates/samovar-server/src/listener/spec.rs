@@ -22,12 +22,15 @@
 
 use std::ffi::OsStr;
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 /// The port of a binary cache, where none was given.
 pub const PORT_DEFAULT: u16 = 5000;
+
+/// The port of metrics and status, where none was given.
+pub const ADMIN_PORT_DEFAULT: u16 = 5001;
 
 /// One thing to listen on.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -90,6 +93,14 @@ pub enum ListenSpecError {
 }
 
 impl ListenSpec {
+    /// A port that only this machine reaches.
+    pub fn local(port: u16) -> Self {
+        Self::Tcp {
+            host: Host::Address(Ipv4Addr::LOCALHOST.into()),
+            port,
+        }
+    }
+
     /// Reads the value of `--listen`.
     ///
     /// # Errors

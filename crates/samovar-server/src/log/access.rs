@@ -23,9 +23,10 @@ use std::time::{Duration, SystemTime};
 
 use super::error::{ErrorLog, trouble_text};
 use super::escape::escape;
+use super::json;
 use super::line_writer::{LineWriter, Sink};
 use super::utc::Utc;
-use crate::config::LogTarget;
+use crate::config::{LogForm, LogTarget};
 
 /// One request and its response.
 #[derive(Debug, Clone, Copy)]
@@ -46,6 +47,12 @@ pub struct Entry<'a> {
     pub referer: Option<&'a [u8]>,
     /// The field `User-Agent`; empty means none.
     pub user_agent: Option<&'a [u8]>,
+    /// From the request to the end of the answer. Not in the combined format; nor are the next.
+    pub duration: Duration,
+    /// Whether all of the answer was sent.
+    pub is_complete: bool,
+    /// The field `X-Request-Id`.
+    pub request_id: Option<&'a [u8]>,
 }
 
 /// A request line.
@@ -66,6 +73,7 @@ const LINGER: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub struct AccessLog {
     writer: LineWriter,
+    form: LogForm,
 }
 
 impl AccessLog {
@@ -74,7 +82,7 @@ impl AccessLog {
     /// # Errors
     ///
     /// If the file cannot be opened or made.
-    pub fn open(target: &LogTarget, errors: ErrorLog) -> io::Result<Self> {
+    pub fn open(target: &LogTarget, form: LogForm, errors: ErrorLog) -> io::Result<Self> {
         let sink = match target {
             LogTarget::StandardOutput => Sink::StandardOutput,
             LogTarget::File(path) => Sink::open(path)?,
@@ -83,7 +91,7 @@ impl AccessLog {
             errors.warning(trouble_text("access log", &trouble));
             Vec::new()
         })?;
-        Ok(Self { writer })
+        Ok(Self { writer, form })
     }
 
     /// Writes one line. Never waits for the disk; if there is no room the line is lost and counted.
@@ -93,7 +101,10 @@ impl AccessLog {
         }
         LINE.with_borrow_mut(|line| {
             line.clear();
-            entry.append_line(line);
+            match self.form {
+                LogForm::Combined => entry.append_line(line),
+                LogForm::Json => json::append_line(entry, line),
+            }
             self.writer.push(line);
             line.shrink_to(LINE_LEN_KEPT);
         });
@@ -193,6 +204,9 @@ mod tests {
             body_len: Some(52),
             referer: None,
             user_agent: Some(b"curl/8.0 Nix/2.31"),
+            duration: Duration::from_micros(250),
+            is_complete: true,
+            request_id: None,
         }
     }
 
@@ -264,7 +278,8 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("log");
         let errors = ErrorLog::open("nix-serve", None, Level::Error).expect("opens");
-        let log = AccessLog::open(&LogTarget::File(path.clone()), errors).expect("opens");
+        let log = AccessLog::open(&LogTarget::File(path.clone()), LogForm::Combined, errors)
+            .expect("opens");
         log.record(&entry());
         assert!(log.flush(Duration::from_secs(20)));
         assert!(

@@ -3,11 +3,14 @@
 //! On standard error a line is `nix-serve: warning: text`: whoever collects it adds the time. In a
 //! file the time comes first, as in `2026-03-01T12:00:00Z nix-serve: warning: text`.
 
+use std::collections::VecDeque;
 use std::fmt::Display;
 use std::io::{self, Write as _};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
+
+use samovar_cache::metrics::RecentError;
 
 use super::escape::escape;
 use super::line_writer::{LineWriter, Sink, Trouble};
@@ -32,6 +35,7 @@ pub struct ErrorLog {
     writer: Arc<LineWriter>,
     verbosity: Level,
     form: Form,
+    recent: Arc<Mutex<VecDeque<RecentError>>>,
 }
 
 /// What stands before a message.
@@ -40,6 +44,9 @@ struct Form {
     program: &'static str,
     with_time: bool,
 }
+
+/// Errors and warnings that are remembered.
+const RECENT_COUNT: usize = 50;
 
 /// Bytes of a message that are kept: messages can quote what clients send.
 const MESSAGE_LEN_MAX: usize = 4096;
@@ -65,16 +72,42 @@ impl ErrorLog {
             writer: Arc::new(writer),
             verbosity,
             form,
+            recent: Arc::default(),
         })
     }
 
     /// Writes one event. Never waits for the disk.
     pub fn write(&self, level: Level, message: impl Display) {
         if level <= self.verbosity {
+            let message = message.to_string();
             // What is lost is counted and reported by the writer.
-            self.writer
-                .push(&line(self.form, level, &message.to_string()));
+            self.writer.push(&line(self.form, level, &message));
+            self.remember(level, message);
         }
+    }
+
+    fn remember(&self, level: Level, mut text: String) {
+        let level = match level {
+            Level::Error => "error",
+            Level::Warning => "warning",
+            Level::Info | Level::Debug => return,
+        };
+        text.truncate(text.floor_char_boundary(MESSAGE_LEN_MAX));
+        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let time_ms = since_1970.unwrap_or_default().as_millis();
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        recent.truncate(RECENT_COUNT - 1);
+        recent.push_front(RecentError {
+            time_ms: u64::try_from(time_ms).unwrap_or(u64::MAX),
+            level: level.to_owned(),
+            text,
+        });
+    }
+
+    /// The last errors and warnings, the newest first.
+    pub fn recent(&self) -> Vec<RecentError> {
+        let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        recent.iter().cloned().collect()
     }
 
     /// Something does not work.
@@ -214,6 +247,23 @@ mod tests {
         let text = String::from_utf8(line).expect("whole characters");
         assert!(text.ends_with("é…\n"));
         assert!(text.len() < MESSAGE_LEN_MAX + 32);
+    }
+
+    #[test]
+    fn the_last_errors_and_warnings_are_remembered() {
+        let log = ErrorLog::open("nix-serve", None, Level::Error).expect("opens");
+        for number in 0..60 {
+            log.error(number);
+            log.warning("not written, so not remembered");
+        }
+        let recent = log.clone().recent();
+        assert_eq!(recent.len(), RECENT_COUNT);
+        assert_eq!((&*recent[0].text, &*recent[49].text), ("59", "10"));
+        assert!(
+            recent
+                .iter()
+                .all(|one| one.level == "error" && one.time_ms > 0)
+        );
     }
 
     #[test]

@@ -7,6 +7,7 @@
 mod access;
 mod error;
 mod escape;
+mod json;
 mod line_writer;
 mod utc;
 

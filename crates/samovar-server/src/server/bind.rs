@@ -49,6 +49,23 @@ pub(super) fn listeners(
     Ok((listeners, files))
 }
 
+/// Binds what metrics and the status page are served on.
+pub(super) fn admin(config: &Configuration) -> anyhow::Result<(Vec<Listener>, SocketFiles)> {
+    let mut listeners = Vec::new();
+    let mut files = SocketFiles::default();
+    for spec in &config.admin.listeners {
+        match spec.resolve()? {
+            Bind::Unix(path) => {
+                listeners.push(unix(&path, config.backlog)?);
+                files.add(path);
+            }
+            Bind::FirstOf(addresses) => listeners.push(first_of(&addresses, config)?),
+            Bind::EachOf(addresses) => listeners.extend(each_of(&addresses, config)?),
+        }
+    }
+    Ok((listeners, files))
+}
+
 /// Those that the running server has handed over.
 pub(super) fn taken(listeners: Vec<(Listener, Kind)>) -> (Vec<Listener>, SocketFiles) {
     let mut files = SocketFiles::default();

@@ -95,6 +95,13 @@ impl Counts {
             number.fetch_add(1, Ordering::Relaxed);
         }
     }
+
+    /// All of them, those that are zero included.
+    pub(super) fn all(&self) -> Vec<(&'static str, u64)> {
+        let numbers = self.0.iter().map(|number| number.load(Ordering::Relaxed));
+        let names = Count::ALL.into_iter().map(|(_, name)| name);
+        names.zip(numbers).collect()
+    }
 }
 
 /// `name=number`, those that are not zero; `nothing` if all are.

@@ -14,6 +14,7 @@
 //! | QUIT | no new connections; ends when those there are have their answers |
 //! | TERM, INT | the same, but ends after [`STOP_TIME`]; the second one ends at once |
 
+mod admin;
 mod bind;
 mod caches;
 mod counts;
@@ -30,7 +31,8 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 use rustix::process::{Resource, getrlimit, setrlimit};
-use samovar_cache::{Hold, Site, SiteConfig, Trust};
+use samovar_cache::metrics::Metrics;
+use samovar_cache::{Hold, Observer, Site, SiteConfig, Trust};
 use samovar_http::tls::TlsConfig;
 use samovar_http::{Limits, Server};
 use samovar_store::{Settings, StoreUri};
@@ -40,6 +42,7 @@ use crate::daemon::{Background, Identity, PidFile};
 use crate::log::{AccessLog, ErrorLog, Level};
 use crate::notify;
 use crate::signals::{Signal, listen};
+use admin::Planned;
 use observer::Logs;
 use upgrade::Successor;
 pub use upgrade::{Predecessor, START_TIME};
@@ -121,7 +124,7 @@ fn serve(
         .access_log
         .as_ref()
         .map(|target| {
-            AccessLog::open(target, errors.clone()).with_context(|| {
+            AccessLog::open(target, config.access_log_format, errors.clone()).with_context(|| {
                 format!(
                     "cannot open the access log {target}: choose another file with --access-log"
                 )
@@ -157,6 +160,12 @@ fn serve(
             .spread(cores)
             .context("cannot listen with one socket a thread")?;
     }
+    let planned = Planned::bind(
+        config,
+        || Metrics::new(Arc::clone(&logs) as _),
+        release.is_some(),
+        errors,
+    )?;
     let pid_file = match (&config.pid_file, &release) {
         (Some(path), None) => Some(PidFile::write(path)?),
         _ => None,
@@ -179,7 +188,11 @@ fn serve(
         ..SiteConfig::default()
     };
     raise_descriptor_limit();
-    let site = Site::new(store, site_config, Arc::clone(&logs) as _);
+    let observer: Arc<dyn Observer> = match &planned {
+        Some(planned) => Arc::clone(&planned.metrics) as _,
+        None => Arc::clone(&logs) as _,
+    };
+    let site = Site::new(store, site_config, observer);
     let cache_prefix = config.caches.first().map_or("", |cache| &*cache.prefix);
     let mut builder = Server::builder(site)
         .limits(limits(config))
@@ -236,6 +249,18 @@ fn serve(
         Some(release) => release.release().context("the running server is gone")?,
         None => notify::ready(),
     }
+    let said: Vec<String> = addresses
+        .iter()
+        .map(|(scheme, address)| format!("{scheme}://{address}"))
+        .chain(
+            socket_files
+                .paths()
+                .map(|path| format!("unix:{}", path.display())),
+        )
+        .collect();
+    let admin = planned
+        .map(|planned| planned.start(&server, config, &said, errors))
+        .transpose()?;
     server.service().warm_up();
     server
         .service()
@@ -252,7 +277,12 @@ fn serve(
         }
     };
     let upgrade = || Successor::start(&server, &kinds, sender.clone());
-    if wait(&server, &events, &reload, &upgrade, &logs) == Ended::TakenOver {
+    let taken_over = || {
+        if let Some(admin) = &admin {
+            admin.leave();
+        }
+    };
+    if wait(&server, &events, &reload, &upgrade, &taken_over, &logs) == Ended::TakenOver {
         socket_files.leave();
     }
     server.service().stop_watching();
@@ -301,6 +331,7 @@ fn wait(
     events: &Receiver<Event>,
     reload: &dyn Fn(),
     upgrade: &dyn Fn() -> anyhow::Result<Successor>,
+    taken_over: &dyn Fn(),
     logs: &Logs,
 ) -> Ended {
     let mut successor = None;
@@ -351,7 +382,9 @@ fn wait(
             Ok(Event::Signal(Signal::Stop)) | Err(_) => break (STOP_TIME, Ended::Told),
         }
     };
-    if ended == Ended::Told {
+    if ended == Ended::TakenOver {
+        taken_over();
+    } else {
         if let Some(mut new) = successor {
             new.end();
         }

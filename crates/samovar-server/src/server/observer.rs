@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::{Duration, Instant, SystemTime};
 
+use samovar_cache::metrics::RecentError;
 use samovar_cache::{Observer, Unheld};
 use samovar_http::{Exchange, Head, Incident, Peer};
 use samovar_store::{SchemaRemark, StoreError};
@@ -126,6 +127,9 @@ impl samovar_http::Observer for Logs {
             body_len: Some(exchange.body_len),
             referer: head.header("Referer"),
             user_agent: head.header("User-Agent"),
+            duration: exchange.duration,
+            is_complete: exchange.complete,
+            request_id: head.header("X-Request-Id"),
         });
     }
 
@@ -155,6 +159,9 @@ impl samovar_http::Observer for Logs {
                 body_len: None,
                 referer: None,
                 user_agent: None,
+                duration: Duration::ZERO,
+                is_complete: true,
+                request_id: None,
             });
         }
         match incident {
@@ -282,5 +289,13 @@ impl Observer for Logs {
         self.counts.add(Count::ListGaveWay);
         let message = "an answer of many narinfos gave way: its client reads too slowly";
         self.say(&self.limits, Level::Warning, message);
+    }
+
+    fn counts(&self) -> Vec<(&'static str, u64)> {
+        self.counts.all()
+    }
+
+    fn recent_errors(&self) -> Vec<RecentError> {
+        self.errors.recent()
     }
 }

@@ -1,0 +1,459 @@
+//! What an operator sees: figures, health and status are there, are right, and are there still when
+//! the server itself is not well.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+use support::{
+    Answer, OwnStore, PATIENCE, ServerProcess, eventually, hash_part, local, nix_serve, raw,
+    sample_list, sample_root,
+};
+
+/// A server, and where its figures are.
+struct Watched {
+    server: ServerProcess,
+    admin: SocketAddr,
+}
+
+impl Watched {
+    #[track_caller]
+    fn start(command: &mut Command) -> Self {
+        let mut server = ServerProcess::start(command.args(["--admin", "127.0.0.1:0"]));
+        let line = server.wait_for_line("metrics and status on http://");
+        let admin = line.rsplit("//").next().unwrap().parse().unwrap();
+        Self { server, admin }
+    }
+
+    #[track_caller]
+    fn of_sample() -> Self {
+        Self::start(nix_serve().args(["--store", &local(&sample_root())]))
+    }
+
+    #[track_caller]
+    fn get(&self, path: &str) -> Answer {
+        self.get_as(path, "localhost")
+    }
+
+    #[track_caller]
+    fn get_as(&self, path: &str, host: &str) -> Answer {
+        let head = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        raw(self.admin, head.as_bytes())
+    }
+
+    #[track_caller]
+    fn status(&self) -> Value {
+        let answer = self.get("/status.json");
+        assert_eq!(answer.status, 200);
+        serde_json::from_slice(&answer.body).unwrap()
+    }
+
+    /// Every sample by its name and labels.
+    #[track_caller]
+    fn samples(&self) -> BTreeMap<String, f64> {
+        let answer = self.get("/metrics");
+        assert_eq!(answer.status, 200);
+        let samples = answer.text();
+        let lines = samples.lines().filter(|line| !line.starts_with('#'));
+        lines
+            .map(|line| {
+                let (name, value) = line.rsplit_once(' ').unwrap();
+                (name.to_owned(), value.parse().unwrap())
+            })
+            .collect()
+    }
+}
+
+const ABSENT: &str = "/00000000000000000000000000000000.narinfo";
+
+/// Runs `promtool`, with `input`.
+#[track_caller]
+fn promtool(arguments: &[&str], input: &[u8]) {
+    let mut promtool = Command::new("promtool")
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("there is promtool, of Debian's package prometheus: run `make setup-test`");
+    promtool.stdin.take().unwrap().write_all(input).unwrap();
+    let output = promtool.wait_with_output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    assert!(output.status.success(), "promtool {arguments:?}: {said}");
+    if arguments == ["check", "metrics"] {
+        // What it finds fault with, and lets pass.
+        assert_eq!(said, "");
+    }
+}
+
+#[test]
+fn figures_say_what_happened() {
+    let watched = Watched::of_sample();
+    let server = &watched.server;
+    for path in sample_list("closure").iter().take(20) {
+        assert_eq!(server.narinfo(path).status, 200);
+    }
+    for _ in 0..7 {
+        assert_eq!(server.get(ABSENT).status, 404);
+    }
+    assert_eq!(server.request("HEAD", ABSENT, &[]).status, 404);
+    assert_eq!(server.get("/nix-cache-info").status, 200);
+    assert_eq!(server.request("PUT", "/x", &[]).status, 405);
+    let path = &sample_list("closure")[0];
+    let nar = server.get(&server.nar_url(path));
+    assert!(nar.is_complete);
+    // An answer is counted when its last byte is sent, and read a moment earlier.
+    let count = "samovar_http_requests_total{route=\"nar\",method=\"GET\",status=\"2xx\"}";
+    eventually("the NAR is counted", || {
+        watched.samples().get(count) == Some(&1.0)
+    });
+    let samples = watched.samples();
+    for (sample, expected) in [
+        // One more asked for the URL of the NAR.
+        (
+            "samovar_http_requests_total{route=\"narinfo\",method=\"GET\",status=\"2xx\"}",
+            21.0,
+        ),
+        (
+            "samovar_http_requests_total{route=\"narinfo\",method=\"GET\",status=\"4xx\"}",
+            7.0,
+        ),
+        (
+            "samovar_http_requests_total{route=\"narinfo\",method=\"HEAD\",status=\"4xx\"}",
+            1.0,
+        ),
+        (
+            "samovar_http_requests_total{route=\"cache_info\",method=\"GET\",status=\"2xx\"}",
+            1.0,
+        ),
+        (
+            "samovar_http_requests_total{route=\"other\",method=\"other\",status=\"4xx\"}",
+            1.0,
+        ),
+        (
+            "samovar_http_request_duration_seconds_count{route=\"narinfo\"}",
+            29.0,
+        ),
+        (
+            "samovar_http_request_duration_seconds_bucket{route=\"narinfo\",le=\"+Inf\"}",
+            29.0,
+        ),
+        ("samovar_http_responses_broken_total{route=\"nar\"}", 0.0),
+        ("samovar_narinfo_hits_total", 21.0),
+        ("samovar_narinfo_misses_total", 8.0),
+        ("samovar_ready", 1.0),
+        (
+            "samovar_connections_max",
+            samples["samovar_connections_max"],
+        ),
+        ("samovar_cache_entries{cache=\"kept_nars\"}", 0.0),
+        ("samovar_events_total{event=\"panicked\"}", 0.0),
+    ] {
+        assert_eq!(
+            samples.get(sample),
+            Some(&expected),
+            "{sample} of {samples:#?}"
+        );
+    }
+    let body = "samovar_http_response_body_bytes_total{route=\"nar\",outcome=\"complete\"}";
+    #[expect(clippy::cast_precision_loss, reason = "it is small")]
+    let body_len = nar.body.len() as f64;
+    assert_eq!(samples[body], body_len);
+    assert!(samples["samovar_catalog_paths"] >= 20.0);
+    assert!(samples["process_open_fds"] >= 10.0);
+    assert!(samples["process_resident_memory_bytes"] > 1e6);
+    assert!(samples["samovar_connections_accepted_total"] >= 30.0);
+    assert!(samples.contains_key("samovar_io_thread_busy_seconds_total{thread=\"io-0\"}"));
+}
+
+#[test]
+fn promtool_finds_no_fault() {
+    let watched = Watched::of_sample();
+    for path in ["/", ABSENT, "/nix-cache-info", "/x.ls", "/log/x"] {
+        watched.server.get(path);
+    }
+    let answer = watched.get("/metrics");
+    let content_type = answer.header("content-type").unwrap();
+    assert!(content_type.starts_with("text/plain; version=0.0.4"));
+    promtool(&["check", "metrics"], &answer.body);
+}
+
+/// Clients may ask for whatever they like: no label is made of it.
+#[test]
+fn labels_are_bounded() {
+    let watched = Watched::of_sample();
+    let ask = |round: u32| {
+        for number in 0..20 {
+            let target = format!("/{round}-{number}.{number}/%2e{number}?{round}=\"{{}}");
+            watched
+                .server
+                .request(&format!("M{round}X{number}"), &target, &[]);
+            watched.server.get(&target);
+            watched
+                .server
+                .get(&format!("/{round:016}{number:016}.narinfo"));
+            watched
+                .server
+                .get(&format!("/nar/{round:016}{number:016}.nar"));
+        }
+    };
+    ask(1);
+    let before: Vec<String> = watched.samples().into_keys().collect();
+    ask(2);
+    let after: Vec<String> = watched.samples().into_keys().collect();
+    assert_eq!(before, after);
+}
+
+#[test]
+fn status_says_what_is_asked_for() {
+    let watched = Watched::of_sample();
+    let closure = sample_list("closure");
+    let (often, once) = (&closure[0], &closure[1]);
+    for _ in 0..5 {
+        watched.server.narinfo(often);
+        watched.server.get(ABSENT);
+    }
+    watched.server.narinfo(once);
+    watched.server.get(&watched.server.nar_url(often));
+    let named = |status: &Value| status["top_served"][0]["name"].is_string();
+    eventually("the top is known, by name", || named(&watched.status()));
+    let status = watched.status();
+    let top = &status["top_served"][0];
+    assert_eq!(top["hash_part"], hash_part(often));
+    assert_eq!(
+        format!("{}-{}", hash_part(often), top["name"].as_str().unwrap()),
+        often.rsplit('/').next().unwrap()
+    );
+    // One more asked for the URL of the NAR.
+    assert_eq!((&top["count"], &top["error"]), (&6.into(), &0.into()));
+    assert_eq!(top["client_count"], 1);
+    let missing = &status["top_missing"][0];
+    assert_eq!(
+        (&missing["hash_part"], &missing["count"]),
+        (&ABSENT[1..33].into(), &5.into())
+    );
+    assert_eq!(status["top_bytes"][0]["hash_part"], hash_part(often));
+    assert_eq!(status["totals"]["hit_count"], 7);
+    assert_eq!(status["totals"]["miss_count"], 5);
+    assert_eq!(status["store"]["store_dir"], "/nix/store");
+    assert_eq!(status["server"]["is_ready"], true);
+    let listener = status["server"]["listeners"][0].as_str().unwrap();
+    assert_eq!(listener, watched.server.url());
+    // Nothing signs.
+    assert!(status["warnings"].to_string().contains("no secret key"));
+}
+
+/// A download that nobody reads is under way, and then it is not.
+#[test]
+fn transfers_are_seen_on_their_way() {
+    let store = OwnStore::new();
+    let path = store.add_file("long", &vec![7; 64 << 20]);
+    let watched = Watched::start(nix_serve().args(["--store", &local(store.root())]));
+    let mut stream = TcpStream::connect(watched.server.addr).unwrap();
+    let head = format!(
+        "GET {} HTTP/1.1\r\nHost: x\r\n\r\n",
+        watched.server.nar_url(&path)
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    let sent = |status: &Value| status["transfers"][0]["sent_len"].as_u64().unwrap_or(0);
+    eventually("something was sent", || sent(&watched.status()) > 0);
+    let status = watched.status();
+    let transfer = &status["transfers"][0];
+    assert_eq!(status["transfer_count"], 1);
+    assert_eq!(transfer["path"], path.as_str());
+    assert_eq!(transfer["client"], "127.0.0.1");
+    assert!(transfer["len"].as_u64().unwrap() > 64 << 20);
+    assert!(sent(&status) < transfer["len"].as_u64().unwrap());
+    assert_eq!(status["load"]["connection_count"], 1);
+    drop(stream);
+    eventually("it is gone", || watched.status()["transfer_count"] == 0);
+    eventually("it is counted as broken", || {
+        watched
+            .samples()
+            .get("samovar_http_responses_broken_total{route=\"nar\"}")
+            == Some(&1.0)
+    });
+}
+
+/// A status arrives at once, and another one every second.
+#[test]
+fn the_status_is_live() {
+    let watched = Watched::of_sample();
+    let url = format!("ws://{}/status/live", watched.admin);
+    let (mut socket, _) = tungstenite::connect(url).unwrap();
+    let mut next = || -> Value {
+        let message = socket.read().unwrap();
+        serde_json::from_str(message.to_text().unwrap()).unwrap()
+    };
+    let first = next();
+    assert_eq!(first["version"], 1);
+    watched.server.get(ABSENT);
+    let of = |status: &Value| status["totals"]["miss_count"].as_u64().unwrap();
+    let mut times = vec![first["time_ms"].as_u64().unwrap()];
+    while of(&{
+        let status = next();
+        times.push(status["time_ms"].as_u64().unwrap());
+        status
+    }) == 0
+    {}
+    assert!(times.len() < 10 && times.is_sorted(), "{times:?}");
+    // A page from elsewhere is not told, by whatever name it asks.
+    let asks = |host: &str, origin: &str| {
+        let head = format!(
+            "GET /status/live HTTP/1.1\r\nHost: {host}\r\nOrigin: {origin}\r\n\
+             Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+             Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+        );
+        let mut stream = TcpStream::connect(watched.admin).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut line = [0; 12];
+        stream.read_exact(&mut line).unwrap();
+        String::from_utf8_lossy(&line[9..]).into_owned()
+    };
+    assert_eq!(asks("localhost", "http://localhost"), "101");
+    assert_eq!(asks("localhost", "http://evil.example"), "403");
+    assert_eq!(asks("evil.example", "http://evil.example"), "403");
+    assert_eq!(watched.get_as("/status.json", "evil.example").status, 403);
+}
+
+#[test]
+fn readiness_follows_the_store() {
+    let store = OwnStore::new();
+    store.add_file("a", b"a");
+    let watched = Watched::start(nix_serve().args(["--store", &local(store.root())]));
+    let ready = || watched.get("/readyz");
+    eventually("it is ready", || ready().status == 200);
+    assert_eq!(watched.get("/healthz").status, 200);
+    let database = store.database();
+    let away = database.with_extension("away");
+    std::fs::rename(&database, &away).unwrap();
+    eventually("it is not ready", || ready().status == 503);
+    let reason = ready().text();
+    assert!(reason.contains("the database does not exist"), "{reason}");
+    // It lives all the same.
+    assert_eq!(watched.get("/healthz").status, 200);
+    watched.server.get(ABSENT);
+    let errors = "samovar_store_errors_total{kind=\"unavailable\"}";
+    eventually("the error is counted", || watched.samples()[errors] >= 1.0);
+    assert_eq!(watched.samples()["samovar_ready"], 0.0);
+    let recent = watched.status()["recent_errors"].to_string();
+    assert!(recent.contains("the store cannot be read"), "{recent}");
+    std::fs::rename(&away, &database).unwrap();
+    eventually("it is ready again", || ready().status == 200);
+}
+
+#[test]
+fn version_and_other_methods() {
+    let watched = Watched::of_sample();
+    let answer = watched.get("/version");
+    let version: Value = serde_json::from_slice(&answer.body).unwrap();
+    assert_eq!(version["version"], env!("CARGO_PKG_VERSION"));
+    let post = "POST /metrics HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\
+                Connection: close\r\n\r\n";
+    assert_eq!(raw(watched.admin, post.as_bytes()).status, 405);
+    assert_eq!(watched.get(ABSENT).status, 404);
+    // Nothing of it is on the server itself.
+    for path in [
+        "/metrics",
+        "/healthz",
+        "/readyz",
+        "/version",
+        "/status.json",
+    ] {
+        assert_eq!(watched.server.get(path).status, 404, "{path}");
+    }
+}
+
+/// While every worker hangs, and the server can take no more connections, the figures are there.
+#[test]
+fn figures_are_there_when_the_server_is_full() {
+    let store = OwnStore::new();
+    let path = store.add_file("long", &vec![7; 16 << 20]);
+    let mut command = nix_serve();
+    command.args(["--store", &local(store.root()), "--workers", "1"]);
+    let watched = Watched::start(&mut command);
+    let head = format!(
+        "GET {} HTTP/1.1\r\nHost: x\r\n\r\n",
+        watched.server.nar_url(&path)
+    );
+    let readers: Vec<TcpStream> = (0..200)
+        .map(|_| {
+            let mut stream = TcpStream::connect(watched.server.addr).unwrap();
+            stream.write_all(head.as_bytes()).unwrap();
+            stream
+        })
+        .collect();
+    eventually("all of them are seen", || {
+        watched.samples()["samovar_connections"] >= 200.0
+    });
+    assert_eq!(watched.get("/healthz").status, 200);
+    drop(readers);
+}
+
+/// A newer process takes the figures over too.
+#[test]
+fn an_upgrade_takes_the_figures_along() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("admin");
+    let pid_file = dir.path().join("pid");
+    let mut command = nix_serve();
+    command.args(["--store", &local(&sample_root())]);
+    command
+        .arg("--admin")
+        .arg(&socket)
+        .arg("--pid")
+        .arg(&pid_file);
+    let mut server = ServerProcess::start(&mut command);
+    let pid_of_figures = || {
+        let mut stream = UnixStream::connect(&socket).ok()?;
+        stream.set_read_timeout(Some(PATIENCE)).ok()?;
+        let head = b"GET /status.json HTTP/1.0\r\n\r\n";
+        stream.write_all(head).ok()?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text).ok()?;
+        let status: Value = serde_json::from_str(text.split("\r\n\r\n").nth(1)?).ok()?;
+        status["process"]["pid"].as_u64()
+    };
+    let first = u64::from(server.child.id());
+    eventually("there are figures", || pid_of_figures() == Some(first));
+    server.signal("USR2");
+    eventually("the newer process has them", || {
+        pid_of_figures().is_some_and(|pid| pid != first)
+    });
+    let newer = std::fs::read_to_string(&pid_file).unwrap();
+    assert_eq!(pid_of_figures(), newer.trim().parse().ok());
+    assert_eq!(server.wait(), Some(0));
+    support::output(Command::new("kill").arg(newer.trim()));
+    eventually("it has ended", || !pid_file.exists());
+    eventually("its socket is gone", || !socket.exists());
+}
+
+/// An address that cannot be had is an error at start, said in one line.
+#[test]
+fn an_address_in_use_is_said() {
+    let watched = Watched::of_sample();
+    let mut second = nix_serve();
+    second.args([
+        "--listen",
+        "127.0.0.1:0",
+        "--admin",
+        &watched.admin.to_string(),
+    ]);
+    second.args(["--store", &local(&sample_root())]);
+    let output = second.output().unwrap();
+    assert!(!output.status.success());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        said.contains("metrics and status page: cannot listen on"),
+        "{said}"
+    );
+}

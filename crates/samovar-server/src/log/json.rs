@@ -1,0 +1,197 @@
+//! The access log as JSON, one object a line.
+//!
+//! | key | value |
+//! | --- | --- |
+//! | `time` | when the request came, RFC 3339, in UTC, to the millisecond |
+//! | `client` | its address; `null` for one on a unix socket |
+//! | `user` | who the client has shown to be, if anybody |
+//! | `method`, `target`, `version` | the request line; `null` if it was not understood |
+//! | `route` | what the request was about, as in the metrics |
+//! | `hash` | the hash part of the store path in the target, if one stands there |
+//! | `status`, `bytes` | of the answer, `bytes` of its body |
+//! | `duration_us` | from the request to the end of the answer, in microseconds |
+//! | `complete` | whether all of the answer was sent |
+//! | `request_id` | `X-Request-Id`, if it is of up to 64 plain characters, or one of ours |
+//! | `referer`, `user_agent` | as the client says |
+
+use std::borrow::Cow;
+use std::io::Write as _;
+use std::process;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use samovar_cache::metrics::kind_of;
+use serde::Serialize;
+
+use super::access::Entry;
+use super::utc::Utc;
+
+#[derive(Serialize)]
+struct Line<'a> {
+    time: String,
+    client: Option<String>,
+    user: Option<Cow<'a, str>>,
+    method: Option<Cow<'a, str>>,
+    target: Option<Cow<'a, str>>,
+    version: Option<&'static str>,
+    route: Option<&'static str>,
+    hash: Option<&'a str>,
+    status: u16,
+    bytes: Option<u64>,
+    duration_us: u64,
+    complete: bool,
+    request_id: Cow<'a, str>,
+    referer: Option<Cow<'a, str>>,
+    user_agent: Option<Cow<'a, str>>,
+}
+
+/// Appends the line, with its end.
+pub(super) fn append_line(entry: &Entry<'_>, line: &mut Vec<u8>) {
+    let request = entry.request;
+    let target = request.map(|request| request.target);
+    // Where the query begins the path ends.
+    let path = target.and_then(|target| target.split(|byte| *byte == b'?').next());
+    let (route, hash) = path.map(kind_of).unzip();
+    let object = Line {
+        time: rfc_3339(entry.time),
+        client: entry.client.map(|client| client.to_string()),
+        user: text(entry.user),
+        method: text(request.map(|request| request.method)),
+        target: text(target),
+        version: request.map(|request| request.version),
+        route,
+        hash: hash.flatten(),
+        status: entry.status,
+        bytes: entry.body_len,
+        duration_us: u64::try_from(entry.duration.as_micros()).unwrap_or(u64::MAX),
+        complete: entry.is_complete,
+        request_id: request_id(entry.request_id),
+        referer: text(entry.referer),
+        user_agent: text(entry.user_agent),
+    };
+    serde_json::to_writer(&mut *line, &object).expect("a vector takes all bytes");
+    line.push(b'\n');
+}
+
+/// What a client has sent, with a mark in place of what is no text; nothing if that is empty.
+fn text(bytes: Option<&[u8]>) -> Option<Cow<'_, str>> {
+    let bytes = bytes.filter(|bytes| !bytes.is_empty())?;
+    Some(String::from_utf8_lossy(bytes))
+}
+
+fn rfc_3339(time: SystemTime) -> String {
+    let since_1970: Duration = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let Utc {
+        year,
+        month,
+        day,
+        hour,
+        minute,
+        second,
+    } = Utc::of(time);
+    let milliseconds = since_1970.subsec_millis();
+    let mut text = Vec::with_capacity(24);
+    write!(
+        text,
+        "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{milliseconds:03}Z"
+    )
+    .expect("a vector takes all bytes");
+    String::from_utf8(text).expect("digits")
+}
+
+/// What whoever sent the request calls it, if that is a name, or else one of our own, which no
+/// other request of this machine has.
+fn request_id(sent: Option<&[u8]>) -> Cow<'_, str> {
+    const LEN_MAX: usize = 64;
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    static PROCESS: OnceLock<String> = OnceLock::new();
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_.:/+=".contains(byte);
+    let sane = sent.filter(|id| (1..=LEN_MAX).contains(&id.len()) && id.iter().all(is_plain));
+    if let Some(id) = sane.and_then(|id| std::str::from_utf8(id).ok()) {
+        return id.into();
+    }
+    let process = PROCESS.get_or_init(|| {
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
+        let started_ms = since_1970.unwrap_or_default().as_millis();
+        format!("{started_ms:x}-{:x}", process::id())
+    });
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    format!("{process}-{number:x}").into()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::super::access::Request;
+    use super::*;
+
+    fn written(entry: &Entry<'_>) -> Value {
+        let mut line = Vec::new();
+        append_line(entry, &mut line);
+        assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1);
+        serde_json::from_slice(&line).expect("an object")
+    }
+
+    fn entry() -> Entry<'static> {
+        Entry {
+            client: Some("192.0.2.7".parse().expect("an address")),
+            user: None,
+            time: UNIX_EPOCH + Duration::from_millis(971_211_336_007),
+            request: Some(Request {
+                method: b"GET",
+                target: b"/p4pclmv1gyja5kzc26npqpia1qqxrf0l.narinfo?x",
+                version: "HTTP/1.1",
+            }),
+            status: 200,
+            body_len: Some(52),
+            referer: None,
+            user_agent: Some(b"curl/8.0 Nix/2.31"),
+            duration: Duration::from_micros(250),
+            is_complete: true,
+            request_id: Some(b"f00-1"),
+        }
+    }
+
+    #[test]
+    fn everything_is_said() {
+        let expected = serde_json::json!({
+            "time": "2000-10-10T20:55:36.007Z", "client": "192.0.2.7", "user": null,
+            "method": "GET", "target": "/p4pclmv1gyja5kzc26npqpia1qqxrf0l.narinfo?x",
+            "version": "HTTP/1.1", "route": "narinfo",
+            "hash": "p4pclmv1gyja5kzc26npqpia1qqxrf0l", "status": 200, "bytes": 52,
+            "duration_us": 250, "complete": true, "request_id": "f00-1", "referer": null,
+            "user_agent": "curl/8.0 Nix/2.31",
+        });
+        assert_eq!(written(&entry()), expected);
+    }
+
+    #[test]
+    fn no_line_can_be_forged() {
+        let hostile = b"\"}\n{\"status\":200,\"x\":\"\xff\x00";
+        let object = written(&Entry {
+            user_agent: Some(hostile),
+            referer: Some(hostile),
+            request_id: Some(hostile),
+            ..entry()
+        });
+        assert_eq!(object["status"], 200);
+        assert_eq!(
+            object["user_agent"],
+            String::from_utf8_lossy(hostile).as_ref()
+        );
+    }
+
+    #[test]
+    fn an_id_that_is_none_is_replaced() {
+        let ids: Vec<String> = [None, Some(&b""[..]), Some(b"a b"), Some(&[b'x'; 65])]
+            .into_iter()
+            .map(|id| request_id(id).into_owned())
+            .collect();
+        for (index, id) in ids.iter().enumerate() {
+            assert!(!id.is_empty() && !ids[..index].contains(id), "{ids:?}");
+        }
+        assert_eq!(request_id(Some(&[b'x'; 64])), "x".repeat(64));
+    }
+}

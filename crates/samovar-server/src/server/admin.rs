@@ -1,0 +1,219 @@
+//! The server beside the server: metrics, health and status, on listeners of its own.
+//!
+//! It has threads of its own, so that it answers when the other one has none left. A newer process
+//! cannot have its listeners before the running one has let go of them, which it does when it is
+//! released; so a successor tries again for a while.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use samovar_cache::Site;
+use samovar_cache::metrics::{Metrics, MetricsConfig, Sampler, admin};
+use samovar_http::{Limits, Listener, Router, Server};
+
+use super::bind::{self, SocketFiles};
+use crate::config::Configuration;
+use crate::log::ErrorLog;
+
+/// How often a successor tries to listen, and how long it waits in between.
+const TRY_COUNT: u32 = 100;
+const TRY_STEP: Duration = Duration::from_millis(100);
+
+/// Operators, monitors and managers of services are few.
+const CONNECTION_COUNT_MAX: usize = 256;
+
+/// What it is made of, before there is a server to watch.
+#[derive(Debug)]
+pub(super) struct Planned {
+    pub(super) metrics: Arc<Metrics>,
+    /// `None`: the running server has them still.
+    bound: Option<Bound>,
+}
+
+/// Listeners, and the files of those that are unix sockets.
+type Bound = (Vec<Listener>, SocketFiles);
+
+/// A server that runs, or is about to.
+#[derive(Debug)]
+pub(super) struct Admin {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug)]
+struct State {
+    running: Option<Running>,
+    has_ended: bool,
+}
+
+/// Dropped in this order.
+#[derive(Debug)]
+struct Running {
+    _server: Server<Router>,
+    _sampler: Sampler,
+    _files: SocketFiles,
+}
+
+impl Planned {
+    /// Binds what is to be listened on; `None` if nothing is. `is_successor`: another process
+    /// listens there still.
+    pub(super) fn bind(
+        config: &Configuration,
+        metrics: impl FnOnce() -> Metrics,
+        is_successor: bool,
+        errors: &ErrorLog,
+    ) -> anyhow::Result<Option<Self>> {
+        if config.admin.listeners.is_empty() {
+            return Ok(None);
+        }
+        let bound = match bind::admin(config) {
+            _ if is_successor => None,
+            Ok(bound) => Some(bound),
+            Err(error) if config.admin.is_default => {
+                errors.warning(format_args!(
+                    "there are no metrics and no status page: {error:#}"
+                ));
+                return Ok(None);
+            }
+            Err(error) => return Err(error.context("metrics and status page")),
+        };
+        Ok(Some(Self {
+            metrics: Arc::new(metrics()),
+            bound,
+        }))
+    }
+
+    /// Watches a server from now on, and says so to whoever asks.
+    pub(super) fn start(
+        self,
+        server: &Arc<Server<Site>>,
+        config: &Configuration,
+        addresses: &[String],
+        errors: &ErrorLog,
+    ) -> anyhow::Result<Admin> {
+        let about = MetricsConfig {
+            name: config.names.program.to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            listeners: addresses.to_vec(),
+            has_top_paths: config.admin.has_top_paths,
+            warnings: warnings(config),
+        };
+        self.metrics.watch(about, Arc::downgrade(server));
+        let start = |bound| Running::start(bound, &self.metrics, errors);
+        let running = self.bound.map(start).transpose()?;
+        let is_starting = running.is_none();
+        let state = State {
+            running,
+            has_ended: false,
+        };
+        let admin = Admin {
+            state: Arc::new(Mutex::new(state)),
+        };
+        if is_starting {
+            let (state, metrics) = (Arc::clone(&admin.state), self.metrics);
+            let (config, errors) = (config.clone(), errors.clone());
+            let named = std::thread::Builder::new().name("admin-start".to_owned());
+            named
+                .spawn(move || start_late(&state, &metrics, &config, &errors))
+                .context("cannot start a thread")?;
+        }
+        Ok(admin)
+    }
+}
+
+impl Admin {
+    /// Lets go of the listeners: another process has them now.
+    pub(super) fn leave(&self) {
+        let running = {
+            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            state.has_ended = true;
+            state.running.take()
+        };
+        // Ends it, and waits for who is being answered.
+        drop(running);
+    }
+}
+
+/// As soon as the process before has let go.
+fn start_late(
+    state: &Mutex<State>,
+    metrics: &Arc<Metrics>,
+    config: &Configuration,
+    errors: &ErrorLog,
+) {
+    let mut outcome = Ok(());
+    for _ in 0..TRY_COUNT {
+        {
+            let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+            if state.has_ended {
+                return;
+            }
+            let started = bind::admin(config);
+            match started.and_then(|bound| Running::start(bound, metrics, errors)) {
+                Ok(running) => {
+                    state.running = Some(running);
+                    return;
+                }
+                Err(error) => outcome = Err(error),
+            }
+        }
+        std::thread::sleep(TRY_STEP);
+    }
+    if let Err(error) = outcome {
+        errors.error(format_args!(
+            "there are no metrics and no status page: {error:#}"
+        ));
+    }
+}
+
+impl Running {
+    fn start(
+        (listeners, files): Bound,
+        metrics: &Arc<Metrics>,
+        errors: &ErrorLog,
+    ) -> anyhow::Result<Self> {
+        let sampler = Sampler::start(metrics).context("cannot start a thread")?;
+        let limits = Limits {
+            connections_max: CONNECTION_COUNT_MAX,
+            ..Limits::default()
+        };
+        let mut builder = Server::builder(admin(metrics, &sampler))
+            .name("admin-")
+            .limits(limits)
+            .io_threads(1)
+            .workers(2);
+        for listener in listeners {
+            if let Some(address) = listener.local_addr() {
+                errors.info(format_args!("metrics and status on http://{address}"));
+            } else if let Some(path) = listener.path() {
+                errors.info(format_args!(
+                    "metrics and status on unix:{}",
+                    path.display()
+                ));
+            }
+            builder = builder.listen(listener);
+        }
+        Ok(Self {
+            _server: builder.start().context("cannot start threads")?,
+            _sampler: sampler,
+            _files: files,
+        })
+    }
+}
+
+/// What in a configuration deserves a look.
+fn warnings(config: &Configuration) -> Vec<String> {
+    let mut warnings = config.remarks.clone();
+    let unsigned = config.caches.iter();
+    for cache in unsigned.filter(|cache| cache.secret_key_files.is_empty()) {
+        let which = match &*cache.name {
+            "" => String::new(),
+            name => format!(" of the cache {name}"),
+        };
+        warnings.push(format!(
+            "narinfos{which} are sent with the signatures they have in the store: there is no \
+             secret key to sign with"
+        ));
+    }
+    warnings
+}
