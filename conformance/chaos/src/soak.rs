@@ -27,8 +27,8 @@ use crate::server::{Holdings, Shared};
 use crate::world::{Facts, World, lock};
 
 /// What the line through the second half may rise by from its beginning to its end. Memory: what
-/// the allocator's arenas may still settle in. Threads: a handler that waits for its client gives
-/// its place to another thread, which stays.
+/// the allocator's arenas may still settle in. Threads: a worker is
+/// started when a job finds a place and nobody to run it, and there are two for each place at most.
 const KIB_RISE_MAX: f64 = 2048.0;
 const DESCRIPTORS_RISE_MAX: f64 = 4.0;
 const THREADS_RISE_MAX: f64 = 8.0;
