@@ -1,0 +1,205 @@
+//! `deb DIR`: a Debian package with both programs, made by `dpkg-deb`.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::command::{output, run};
+
+/// Builds the programs and writes the package into `out`.
+///
+/// # Errors
+///
+/// If something cannot be built, or `dpkg-deb` is missing.
+pub(crate) fn make(out: &Path) -> Result<()> {
+    let repository = crate::repository();
+    let mut build = Command::new("cargo");
+    build.args(["build", "--release", "--locked"]);
+    build.args(["--package", "nix-serve", "--package", "samovar"]);
+    run(build.current_dir(&repository))?;
+    let package = package(&repository, &repository.join("target/release"), out)?;
+    println!("{}", package.display());
+    Ok(())
+}
+
+/// Packs the programs in `programs`.
+fn package(repository: &Path, programs: &Path, out: &Path) -> Result<PathBuf> {
+    let version = env!("CARGO_PKG_VERSION");
+    let architecture = output(Command::new("dpkg").arg("--print-architecture"))?;
+    let name = format!("samovar_{version}_{architecture}");
+    let tree = out.join(&name);
+    if tree.exists() {
+        fs::remove_dir_all(&tree)?;
+    }
+    let put = |to: &str, content: &[u8], mode: u32| -> Result<()> {
+        let path = tree.join(to);
+        fs::create_dir_all(path.parent().context("it lies in a folder")?)?;
+        fs::write(&path, content).with_context(|| format!("cannot write {path:?}"))?;
+        Ok(fs::set_permissions(&path, Permissions::from_mode(mode))?)
+    };
+    let read = |from: &str| {
+        fs::read_to_string(repository.join(from)).with_context(|| format!("cannot read {from}"))
+    };
+    for program in ["nix-serve", "samovar"] {
+        let from = programs.join(program);
+        let bytes = fs::read(&from).with_context(|| format!("cannot read {from:?}"))?;
+        put(&format!("usr/bin/{program}"), &bytes, 0o755)?;
+    }
+    let samovar = tree.join("usr/bin/samovar");
+    let pages = tree.join("usr/share/man/man1");
+    fs::create_dir_all(&pages)?;
+    run(Command::new(&samovar).arg("man").arg(&pages))?;
+    for (shell, to) in [
+        ("bash", "usr/share/bash-completion/completions/samovar"),
+        ("fish", "usr/share/fish/vendor_completions.d/samovar.fish"),
+        ("zsh", "usr/share/zsh/vendor-completions/_samovar"),
+    ] {
+        let text = output(Command::new(&samovar).args(["completions", shell]))?;
+        put(to, text.as_bytes(), 0o644)?;
+    }
+    let units = "contrib/systemd/nix-serve";
+    let service = service(&read(&format!("{units}.service"))?);
+    put(
+        "lib/systemd/system/samovar.service",
+        service.as_bytes(),
+        0o644,
+    )?;
+    let socket = read(&format!("{units}.socket"))?;
+    put(
+        "lib/systemd/system/samovar.socket",
+        socket.as_bytes(),
+        0o644,
+    )?;
+    let config = read("contrib/debian/samovar.toml")?;
+    put("etc/samovar/samovar.toml", config.as_bytes(), 0o644)?;
+    let licence = read("LICENSE")?;
+    put("usr/share/doc/samovar/copyright", licence.as_bytes(), 0o644)?;
+
+    put("DEBIAN/conffiles", b"/etc/samovar/samovar.toml\n", 0o644)?;
+    for script in ["postinst", "prerm", "postrm"] {
+        let text = read(&format!("contrib/debian/{script}"))?;
+        put(&format!("DEBIAN/{script}"), text.as_bytes(), 0o755)?;
+    }
+    // What the programs were linked with. They have no other library.
+    let libc = output(Command::new("getconf").arg("GNU_LIBC_VERSION"))?;
+    let libc = libc.rsplit(' ').next().unwrap_or_default();
+    let control = format!(
+        "Package: samovar\nVersion: {version}\nArchitecture: {architecture}\nSection: net\n\
+         Priority: optional\nMaintainer: Samovar <samovar@example.org>\n\
+         Depends: libc6 (>= {libc}), libgcc-s1\nSuggests: nix-bin\n\
+         Conflicts: nix-serve\nProvides: nix-serve\n\
+         Description: Nix binary cache server\n \
+         Serves the Nix store of a machine over HTTP and HTTPS, in place of nix-serve.\n"
+    );
+    put("DEBIAN/control", control.as_bytes(), 0o644)?;
+    let file = out.join(format!("{name}.deb"));
+    let mut build = Command::new("dpkg-deb");
+    build.args(["--root-owner-group", "--build"]);
+    run(build.arg(&tree).arg(&file))?;
+    fs::remove_dir_all(&tree)?;
+    Ok(file)
+}
+
+/// The unit of `contrib/systemd` for `samovar serve`, without the key: that is the operator's.
+fn service(unit: &str) -> String {
+    let mut text = String::new();
+    let is_key = |line: &str| line.starts_with("LoadCredential=") || line.contains("KEY_FILE=");
+    // What stands above is how to install it by hand.
+    let lines = unit.lines().skip_while(|line| *line != "[Unit]");
+    for line in lines.filter(|line| !is_key(line)) {
+        let line = match line.strip_prefix("ExecStart=") {
+            Some(_) => {
+                "ExecStart=/usr/bin/samovar serve --config /etc/samovar/samovar.toml".to_owned()
+            }
+            None => line.replace("nix-serve", "samovar"),
+        };
+        text.push_str(&line);
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// By systemd, which wants the program to be there.
+    fn is_understood(units: &Path, scratch: &Path) {
+        let unit = fs::read_to_string(units.join("samovar.service")).expect("reads");
+        let service = scratch.join("samovar.service");
+        let unit = unit.replace("/usr/bin/samovar", "/usr/bin/true");
+        fs::write(&service, unit).expect("writes");
+        let mut verify = Command::new("systemd-analyze");
+        verify.args(["verify", "--man=no"]).arg(&service);
+        let Ok(verified) = verify.arg(units.join("samovar.socket")).output() else {
+            println!("skipped: there is no systemd-analyze here");
+            return;
+        };
+        let complaints = String::from_utf8_lossy(&verified.stderr);
+        let is_clean = !complaints.lines().any(|line| line.contains("samovar"));
+        assert!(verified.status.success() && is_clean, "{complaints}");
+    }
+
+    /// Installed below a folder and removed again, with programs that do next to nothing.
+    #[test]
+    fn it_is_installed_and_removed() {
+        if Command::new("dpkg-deb").arg("--version").output().is_err() {
+            println!("skipped: there is no dpkg-deb here");
+            return;
+        }
+        let dir = tempfile::tempdir().expect("a directory");
+        let programs = dir.path().join("programs");
+        fs::create_dir(&programs).expect("makes it");
+        for program in ["nix-serve", "samovar"] {
+            let path = programs.join(program);
+            let script = "#!/bin/sh\nif [ \"$1\" = man ]; then echo > \"$2/samovar.1\"; fi\n";
+            fs::write(&path, script).expect("writes");
+            fs::set_permissions(&path, Permissions::from_mode(0o755)).expect("sets");
+        }
+        let repository = crate::repository();
+        let file = package(&repository, &programs, dir.path()).expect("packs");
+
+        let root = dir.path().join("root");
+        for folder in ["var/lib/dpkg/updates", "var/lib/dpkg/info"] {
+            fs::create_dir_all(root.join(folder)).expect("makes it");
+        }
+        fs::write(root.join("var/lib/dpkg/status"), "").expect("writes");
+        let dpkg = |arguments: &[&str]| {
+            let mut dpkg = Command::new("dpkg");
+            // There is no shell in that root, and there are no libraries.
+            dpkg.args([
+                "--force-script-chrootless",
+                "--force-not-root",
+                "--force-depends",
+            ]);
+            dpkg.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+            dpkg.arg("--root").arg(&root).args(arguments);
+            output(&mut dpkg).expect("succeeds");
+        };
+        dpkg(&["--install", &file.display().to_string()]);
+        for path in [
+            "usr/bin/nix-serve",
+            "usr/bin/samovar",
+            "usr/share/man/man1/samovar.1",
+            "lib/systemd/system/samovar.socket",
+            "etc/samovar/samovar.toml",
+        ] {
+            assert!(root.join(path).is_file(), "{path}");
+        }
+        let unit = root.join("lib/systemd/system/samovar.service");
+        let unit = fs::read_to_string(unit).expect("reads");
+        assert!(unit.contains("ExecStart=/usr/bin/samovar serve --config /etc/samovar/"));
+        assert!(unit.contains("Requires=samovar.socket") && !unit.contains("LoadCredential"));
+        is_understood(&root.join("lib/systemd/system"), dir.path());
+        let config = root.join("etc/samovar/samovar.toml");
+        fs::write(&config, "priority = 7\n").expect("writes");
+        dpkg(&["--remove", "samovar"]);
+        assert!(!root.join("usr/bin/samovar").exists());
+        assert!(config.exists(), "what an operator has written stays");
+        dpkg(&["--purge", "samovar"]);
+        assert!(!config.exists());
+    }
+}
