@@ -14,8 +14,38 @@ use crate::request::Request;
 pub enum Peer {
     /// A TCP peer, by address.
     Tcp(SocketAddr),
-    /// A peer on a unix socket; those have no useful address.
-    Unix,
+    /// A peer on a unix socket; those have no useful address, but the kernel may know the process.
+    Unix(Option<UnixPeer>),
+}
+
+/// The process at the other end of a unix socket, as it was when it connected (`SO_PEERCRED`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UnixPeer {
+    /// Its effective user.
+    pub uid: u32,
+    /// Its effective group; of the others that it may be in, nothing is said.
+    pub gid: u32,
+}
+
+/// A name in a certificate that a client has shown.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum PeerName {
+    /// The common name of the subject, if it has exactly one.
+    CommonName(Box<str>),
+    /// A DNS name of the subject's alternative names, in lower case.
+    Dns(Box<str>),
+    /// A URI of the subject's alternative names.
+    Uri(Box<str>),
+}
+
+impl PeerName {
+    /// The name without its kind. For logs: a DNS name and a common name that read the same are
+    /// not the same.
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::CommonName(name) | Self::Dns(name) | Self::Uri(name) => name,
+        }
+    }
 }
 
 impl fmt::Display for Peer {
@@ -23,7 +53,7 @@ impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(addr) => addr.ip().to_canonical().fmt(f),
-            Self::Unix => f.write_str("-"),
+            Self::Unix(_) => f.write_str("-"),
         }
     }
 }
@@ -33,6 +63,8 @@ impl fmt::Display for Peer {
 pub(crate) struct Session {
     /// As DER, the peer's own first.
     pub(crate) certificates: Vec<Box<[u8]>>,
+    /// Those of the first one.
+    pub(crate) names: Vec<PeerName>,
 }
 
 /// The head of a request, borrowed from the bytes it came in.
@@ -134,6 +166,12 @@ impl<'a> Head<'a> {
     pub fn peer_certificates(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let session = self.session.into_iter();
         session.flat_map(|session| session.certificates.iter().map(|der| &**der))
+    }
+
+    /// The names in the first of [`peer_certificates`](Self::peer_certificates): the common name,
+    /// then DNS names and URIs.
+    pub fn peer_names(&self) -> &'a [PeerName] {
+        self.session.map_or(&[], |session| &session.names)
     }
 
     /// RFC 9110, 10.1.4: a peer that says nothing may drop trailers, so it is not sent any.

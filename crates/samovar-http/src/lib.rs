@@ -122,7 +122,7 @@ pub use body::{Batch, Progress, Source};
 pub use channel::{SendError, Sender, Writer};
 pub use error::Error;
 pub use extensions::Extensions;
-pub use head::{Head, Peer};
+pub use head::{Head, Peer, PeerName, UnixPeer};
 pub use into_response::IntoResponse;
 pub use io::listener::Listener;
 pub use io::wake::Waker;

@@ -11,7 +11,7 @@ use crate::io::transport::Transport;
 use crate::observer::Incident;
 use crate::server::Shared;
 use crate::service::Service;
-use crate::tls::Handshake;
+use crate::tls::{Handshake, peer_names};
 
 /// Goes on with a handshake as far as the socket allows.
 pub(super) fn shake<S: Service>(shared: &Shared<S>, mut conn: Box<Conn>) {
@@ -22,7 +22,12 @@ pub(super) fn shake<S: Service>(shared: &Shared<S>, mut conn: Box<Conn>) {
         Ok(handshake) => {
             if handshake == Handshake::Done {
                 let certificates = stream.peer_certificates();
-                conn.session = Some(Arc::new(Session { certificates }));
+                let names = certificates.first().map(|der| peer_names(der));
+                let names = names.unwrap_or_default();
+                conn.session = Some(Arc::new(Session {
+                    certificates,
+                    names,
+                }));
             }
             Verdict::Handshake(handshake)
         }

@@ -187,7 +187,7 @@ mod tests {
             text,
             "GET /p?q=1 HTTP/1.1\r\nhost: a.example\r\nx-a: b\r\nx-a: c\r\n\r\n"
         );
-        let head = Head::new(text.as_bytes(), &index, Peer::Unix);
+        let head = Head::new(text.as_bytes(), &index, Peer::Unix(None));
         assert_eq!((head.path(), head.query()), (&b"/p"[..], Some(&b"q=1"[..])));
         assert_eq!(head.version(), Version::Http2);
         assert_eq!(index.framing, Framing::None);

@@ -223,7 +223,7 @@ fn address(peer: Peer) -> u128 {
             IpAddr::V4(address) => u128::from(address.to_bits()),
             IpAddr::V6(address) => address.to_bits() >> 64 << 64,
         },
-        Peer::Unix => 0,
+        Peer::Unix(_) => 0,
     }
 }
 

@@ -9,7 +9,7 @@ use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketAddrAny, SocketFlags, sockopt};
 
-use crate::head::Peer;
+use crate::head::{Peer, UnixPeer};
 
 /// Readiness of many sockets.
 ///
@@ -139,12 +139,23 @@ pub(crate) fn accept(listener: impl AsFd) -> io::Result<Option<(OwnedFd, Peer)>>
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     match rustix::net::acceptfrom_with(listener, flags) {
         Ok((socket, addr)) => {
-            let peer = addr.and_then(|addr| SocketAddr::try_from(addr).ok());
-            Ok(Some((socket, peer.map_or(Peer::Unix, Peer::Tcp))))
+            let peer = match addr.and_then(|addr| SocketAddr::try_from(addr).ok()) {
+                Some(addr) => Peer::Tcp(addr),
+                None => Peer::Unix(unix_peer(&socket)),
+            };
+            Ok(Some((socket, peer)))
         }
         Err(Errno::AGAIN) => Ok(None),
         Err(error) => Err(error.into()),
     }
+}
+
+fn unix_peer(socket: impl AsFd) -> Option<UnixPeer> {
+    let process = rustix::net::sockopt::socket_peercred(socket).ok()?;
+    Some(UnixPeer {
+        uid: process.uid.as_raw(),
+        gid: process.gid.as_raw(),
+    })
 }
 
 /// Reads from a socket; `None` when nothing has arrived, `Some(0)` at the end.

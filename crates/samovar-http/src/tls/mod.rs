@@ -20,7 +20,9 @@
 
 mod certificate;
 mod config;
+mod der;
 mod error;
+mod names;
 mod resolver;
 mod stream;
 mod validity;
@@ -28,4 +30,5 @@ mod validity;
 pub use certificate::Certificate;
 pub use config::{ClientCertificates, TlsBuilder, TlsConfig};
 pub use error::{TlsError, TlsErrorKind};
+pub(crate) use names::peer_names;
 pub(crate) use stream::{Handshake, Stream};

@@ -4,11 +4,10 @@
 use std::ops::RangeInclusive;
 use std::time::{Duration, SystemTime};
 
-const SEQUENCE: u8 = 0x30;
+use super::der::{SEQUENCE, after_issuer, element};
+
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
-/// `[0] EXPLICIT`, the version of a certificate.
-const VERSION: u8 = 0xa0;
 
 /// The validity of a DER certificate; `None` if it is not understood.
 ///
@@ -17,42 +16,12 @@ const VERSION: u8 = 0xa0;
 /// RFC 5280, section 4.1: `Certificate` holds `TBSCertificate`, which holds version, serial number,
 /// signature algorithm, issuer and then validity.
 pub(super) fn validity(certificate: &[u8]) -> Option<RangeInclusive<SystemTime>> {
-    let (_, certificate, _) = element(certificate, &[SEQUENCE])?;
-    let (_, mut fields, _) = element(certificate, &[SEQUENCE])?;
-    if let Some((_, _, rest)) = element(fields, &[VERSION]) {
-        fields = rest;
-    }
-    for _ in ["serialNumber", "signature", "issuer"] {
-        (_, _, fields) = element(fields, &[])?;
-    }
+    let fields = after_issuer(certificate)?;
     let (_, times, _) = element(fields, &[SEQUENCE])?;
     let (tag, not_before, rest) = element(times, &[UTC_TIME, GENERALIZED_TIME])?;
     let not_before = time(tag, not_before)?;
     let (tag, not_after, _) = element(rest, &[UTC_TIME, GENERALIZED_TIME])?;
     Some(not_before..=time(tag, not_after)?)
-}
-
-/// Tag, content and what follows of a DER element with one of `tags`, or with any if none is named.
-fn element<'a>(bytes: &'a [u8], tags: &[u8]) -> Option<(u8, &'a [u8], &'a [u8])> {
-    let (&tag, rest) = bytes.split_first()?;
-    if !tags.is_empty() && !tags.contains(&tag) {
-        return None;
-    }
-    let (&first, rest) = rest.split_first()?;
-    let (len, rest) = match first {
-        0..=0x7f => (usize::from(first), rest),
-        0x81..=0x84 => {
-            let (digits, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
-            let len = digits
-                .iter()
-                .fold(0, |len, &digit| len << 8 | usize::from(digit));
-            (len, rest)
-        }
-        // Indefinite lengths are no DER, and nothing here is 4 GiB long.
-        _ => return None,
-    };
-    let (content, rest) = rest.split_at_checked(len)?;
-    Some((tag, content, rest))
 }
 
 /// `YYMMDDHHMMSSZ` or `YYYYMMDDHHMMSSZ`, the only forms certificates may use (RFC 5280, 4.1.2.5).

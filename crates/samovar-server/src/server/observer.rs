@@ -91,7 +91,7 @@ impl Logs {
 fn address(peer: Peer) -> Option<IpAddr> {
     match peer {
         Peer::Tcp(address) => Some(address.ip().to_canonical()),
-        Peer::Unix => None,
+        Peer::Unix(_) => None,
     }
 }
 
