@@ -160,4 +160,12 @@ impl Reply<'_> {
     pub fn dispatch_slow(self) -> Inline {
         Inline(Outcome::Dispatch(Lane::Slow))
     }
+
+    /// Leaves the request to a worker, among those whose handlers compute for long, such as to hash
+    /// a password. Few run at the same time: one for sixteen
+    /// [workers](crate::Builder::workers), half the cores if those are as many as usual. What
+    /// follows the computing can be left to others: [`Response::again`].
+    pub fn dispatch_costly(self) -> Inline {
+        Inline(Outcome::Dispatch(Lane::Costly))
+    }
 }

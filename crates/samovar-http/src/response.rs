@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use crate::body::{Source, sources};
 use crate::channel::{self, Producer, Sender, Writer};
+use crate::exec::Lane;
 use crate::http::Status;
 use crate::later::{Later, Responder};
 use crate::proto::encode;
@@ -158,6 +159,8 @@ pub struct Response {
     pub(crate) upgrade: Option<Box<Upgraded>>,
     /// What writes the body once the head has left.
     pub(crate) producer: Option<Producer>,
+    /// Where the handler is called again; the rest of this one counts for nothing.
+    pub(crate) again: Option<Lane>,
 }
 
 impl Response {
@@ -172,7 +175,29 @@ impl Response {
             later: None,
             upgrade: None,
             producer: None,
+            again: None,
         }
+    }
+
+    /// No answer, but the wish that the handler be called once more with the same request, as if it
+    /// had been [dispatched](crate::Reply::dispatch): when what was
+    /// [costly](crate::Reply::dispatch_costly) is done, and the rest is not. If too much waits
+    /// already, the peer gets 503.
+    ///
+    /// Of a body that is [streamed](crate::Intake::Streamed) nothing may have been read.
+    pub fn again() -> Self {
+        Self::again_in(Lane::Prompt)
+    }
+
+    /// The same, as if [dispatched among those who read files](crate::Reply::dispatch_slow).
+    pub fn again_slow() -> Self {
+        Self::again_in(Lane::Slow)
+    }
+
+    fn again_in(lane: Lane) -> Self {
+        let mut response = Self::new(Status::OK, Body::Empty);
+        response.again = Some(lane);
+        response
     }
 
     /// An answer that comes later, from any thread: the handler returns this, and no thread waits.

@@ -47,6 +47,9 @@ impl Drop for Recovery<'_> {
 
 struct Store(Arc<Disk>);
 
+/// Says that the costly part of a request is done.
+struct Computed;
+
 /// A body from the disk.
 struct File(Arc<Disk>, u64);
 
@@ -79,6 +82,7 @@ impl Service for Store {
     fn inline(&self, (): &mut (), _: Turn, head: Head<'_>, reply: Reply<'_>) -> Inline {
         match head.path() {
             b"/prompt" => reply.dispatch(),
+            b"/costly" | b"/again" => reply.dispatch_costly(),
             _ => reply.dispatch_slow(),
         }
     }
@@ -86,6 +90,13 @@ impl Service for Store {
     fn handle(&self, request: &mut Request) -> Response {
         match request.head().path() {
             b"/prompt" => Response::text(Status::OK, "prompt"),
+            b"/costly" if request.extensions().get::<Computed>().is_none() => {
+                self.0.read();
+                request.extensions_mut().insert(Computed);
+                Response::again_slow()
+            }
+            b"/again" => Response::again_slow(),
+            b"/costly" => Response::text(Status::OK, "computed"),
             b"/body" => {
                 let body = File(Arc::clone(&self.0), 100_000);
                 Response::new(Status::OK, Body::Source(Box::new(body)))
@@ -140,5 +151,58 @@ fn others_are_answered_while_every_slow_request_hangs() {
             b"slow"
         };
         assert!(answer.body == expected, "download {number}");
+    }
+}
+
+#[test]
+fn what_computes_has_few_places_and_leaves_the_rest_to_others() {
+    let computing = Arc::new(Disk::default());
+    let (server, addr) = serve(Store(Arc::clone(&computing)), |builder| {
+        builder.workers(WORKERS)
+    });
+    let recovery = Recovery(&computing);
+    let mut costly: Vec<_> = (0..5).map(|_| Reader::new(connect(addr))).collect();
+    for client in &mut costly {
+        client.send("GET /costly HTTP/1.1\r\nHost: a\r\n\r\n");
+    }
+    eventually("one of them computes", || {
+        let load = server.load();
+        load.running_count == 1 && load.queued_count == 4
+    });
+    let mut client = Reader::new(connect(addr));
+    client.send("GET /prompt HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(client.next(false).unwrap().body, b"prompt");
+    assert_eq!(server.load().running_count, 1, "they have one place");
+    drop(recovery);
+    for client in &mut costly {
+        assert_eq!(client.next(false).unwrap().body, b"computed");
+        // The connection is as any other.
+        client.send("GET /prompt HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert_eq!(client.next(false).unwrap().body, b"prompt");
+    }
+}
+
+#[test]
+fn what_is_left_to_a_lane_without_room_is_refused() {
+    let disk = Arc::new(Disk::default());
+    let (server, addr) = serve(Store(Arc::clone(&disk)), |builder| {
+        builder.workers(1).limits(Limits {
+            queue_len_max: 1,
+            ..Limits::default()
+        })
+    });
+    let recovery = Recovery(&disk);
+    let mut slow: Vec<_> = (0..2).map(|_| Reader::new(connect(addr))).collect();
+    slow[0].send("GET /handler HTTP/1.1\r\nHost: a\r\n\r\n");
+    eventually("one hangs", || server.load().running_count == 1);
+    slow[1].send("GET /handler HTTP/1.1\r\nHost: a\r\n\r\n");
+    eventually("one waits", || server.load().queued_count == 1);
+    let mut client = Reader::new(connect(addr));
+    client.send("GET /again HTTP/1.1\r\nHost: a\r\n\r\n");
+    let answer = client.next(false).unwrap();
+    assert_eq!(answer.status, 503);
+    drop(recovery);
+    for client in &mut slow {
+        assert_eq!(client.next(false).unwrap().body, b"slow");
     }
 }

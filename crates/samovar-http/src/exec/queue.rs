@@ -2,11 +2,12 @@
 //!
 //! # Theory of operation
 //!
-//! There are two [lanes](Lane), each with its queue, and at most `places_max` threads *run* jobs of
-//! each. A request is in the lane that its service has chosen, and all that is done for it is done
+//! There are three [lanes](Lane), each with its queue and its places: so many threads *run* jobs of
+//! it at most. A request is in the lane that its service has chosen, and all that is done for it is done
 //! there. So when everything of the slow lane hangs, because a disk does, the prompt lane has all
-//! its places still. Threads belong to no lane: there may be as many as both have places, and one
-//! is started when a job finds a place and nobody to run it.
+//! its places still. Where handlers compute for long there are few places, because what they take is
+//! the processors. Threads belong to no lane: there may be as many as all have places, and one is
+//! started when a job finds a place and nobody to run it.
 //!
 //! A job that waits for its peer (a handler that reads a body as it comes) does not run meanwhile:
 //! it has given its place away, and if nobody is there to take it while work is queued, one more
@@ -105,15 +106,16 @@ pub(crate) struct Queue {
     start: OnceLock<Start>,
     /// Requests that may wait in a lane.
     len_max: usize,
-    /// Jobs that may run in a lane.
-    places_max: usize,
+    /// Threads that may run jobs at the same time.
+    threads_max: usize,
     waiting_max: usize,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     prompt: LaneState,
     slow: LaneState,
+    costly: LaneState,
     is_closed: bool,
     /// Threads there are.
     thread_count: usize,
@@ -126,8 +128,10 @@ struct State {
 }
 
 /// What waits and runs in one lane.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct LaneState {
+    /// Jobs that may run.
+    places_max: usize,
     requests: VecDeque<Job>,
     pumps: VecDeque<Job>,
     /// The next job is a request, if one waits.
@@ -137,9 +141,19 @@ struct LaneState {
 }
 
 impl LaneState {
+    fn new(places_max: usize) -> Self {
+        Self {
+            places_max,
+            requests: VecDeque::new(),
+            pumps: VecDeque::new(),
+            is_requests_turn: false,
+            running_count: 0,
+        }
+    }
+
     /// The next job, if there is a place for it.
-    fn take(&mut self, places_max: usize) -> Option<Job> {
-        if self.running_count >= places_max {
+    fn take(&mut self) -> Option<Job> {
+        if self.running_count >= self.places_max {
             return None;
         }
         let first = if self.is_requests_turn {
@@ -160,8 +174,8 @@ impl LaneState {
     }
 
     /// Whether a job waits and there is a place for it.
-    fn is_ready(&self, places_max: usize) -> bool {
-        self.len() > 0 && self.running_count < places_max
+    fn is_ready(&self) -> bool {
+        self.len() > 0 && self.running_count < self.places_max
     }
 }
 
@@ -170,22 +184,32 @@ impl State {
         match lane {
             Lane::Prompt => &mut self.prompt,
             Lane::Slow => &mut self.slow,
+            Lane::Costly => &mut self.costly,
         }
     }
 
-    /// The next job. What is prompt comes first: it leaves the other lane as many threads as that
-    /// has places.
-    fn take(&mut self, places_max: usize) -> Option<Job> {
-        let prompt = self.prompt.take(places_max);
-        prompt.or_else(|| self.slow.take(places_max))
+    fn lanes(&self) -> [&LaneState; 3] {
+        [&self.prompt, &self.slow, &self.costly]
     }
 
-    fn is_ready(&self, places_max: usize) -> bool {
-        self.prompt.is_ready(places_max) || self.slow.is_ready(places_max)
+    /// The next job. What is prompt comes first: it leaves the other lanes as many threads as those
+    /// have places.
+    fn take(&mut self) -> Option<Job> {
+        let prompt = self.prompt.take();
+        let other = prompt.or_else(|| self.slow.take());
+        other.or_else(|| self.costly.take())
+    }
+
+    fn is_ready(&self) -> bool {
+        self.lanes().iter().any(|lane| lane.is_ready())
     }
 
     fn queued_count(&self) -> usize {
-        self.prompt.len() + self.slow.len()
+        self.lanes().iter().map(|lane| lane.len()).sum()
+    }
+
+    fn running_count(&self) -> usize {
+        self.lanes().iter().map(|lane| lane.running_count).sum()
     }
 }
 
@@ -204,13 +228,30 @@ pub(crate) struct Load {
     pub(crate) waiting_count: usize,
 }
 
+/// Places for what computes, for so many that may block: half the processors, if there are the
+/// usual eight workers a core.
+fn costly_places(places_max: usize) -> usize {
+    places_max.div_ceil(16)
+}
+
 impl Queue {
     pub(crate) fn new(len_max: usize, places_max: usize, waiting_max: usize) -> Self {
+        let costly_max = costly_places(places_max);
+        let state = State {
+            prompt: LaneState::new(places_max),
+            slow: LaneState::new(places_max),
+            costly: LaneState::new(costly_max),
+            is_closed: false,
+            thread_count: 0,
+            idle: Vec::new(),
+            is_waking: false,
+            waiting_count: 0,
+        };
         Self {
-            state: Mutex::default(),
+            state: Mutex::new(state),
             start: OnceLock::new(),
             len_max,
-            places_max,
+            threads_max: places_max.saturating_mul(2).saturating_add(costly_max),
             waiting_max,
         }
     }
@@ -272,11 +313,11 @@ impl Queue {
             None => state.is_waking = false,
         }
         loop {
-            if let Some(job) = state.take(self.places_max) {
+            if let Some(job) = state.take() {
                 self.help(state);
                 return Some(job);
             }
-            let is_surplus = state.thread_count - state.waiting_count > self.threads_max();
+            let is_surplus = state.thread_count - state.waiting_count > self.threads_max;
             let is_over = state.is_closed && state.queued_count() == 0;
             if is_surplus || is_over {
                 state.thread_count -= 1;
@@ -288,11 +329,6 @@ impl Queue {
             }
             state = self.sleep(state);
         }
-    }
-
-    /// Threads that may run jobs at the same time.
-    fn threads_max(&self) -> usize {
-        self.places_max.saturating_mul(2)
     }
 
     /// Waits until woken.
@@ -341,7 +377,7 @@ impl Queue {
         let state = self.lock();
         Load {
             queued_count: state.queued_count(),
-            running_count: state.prompt.running_count + state.slow.running_count,
+            running_count: state.running_count(),
             waiting_count: state.waiting_count,
         }
     }
@@ -351,13 +387,13 @@ impl Queue {
         let help = if state.is_waking {
             // A thread that was woken looks after the rest.
             Help::None
-        } else if !state.is_ready(self.places_max) {
+        } else if !state.is_ready() {
             // Whoever finishes first takes what there is.
             Help::None
         } else if let Some(thread) = state.idle.pop() {
             state.is_waking = true;
             Help::Wake(thread)
-        } else if state.thread_count - state.waiting_count < self.threads_max() {
+        } else if state.thread_count - state.waiting_count < self.threads_max {
             state.is_waking = true;
             Help::Start
         } else {

@@ -10,15 +10,20 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 
-use super::worker::{panicked, produce, report_failure};
+use super::lane::Lane;
+use super::queue::Job;
+use super::worker::{overload, panicked, produce, report_failure};
 use crate::body::{Outflow, Piece, Progress};
 use crate::channel::Producer;
 #[cfg(feature = "compression")]
 use crate::compress;
 use crate::h2::ResponseHead;
 use crate::http::{Status, Version};
-use crate::io::stream::{Asked, Place, Rest, StreamAnswer, StreamJob, StreamNews, StreamWork};
+use crate::io::stream::{
+    Asked, Cancel, Place, Rest, StreamAnswer, StreamJob, StreamNews, StreamWork,
+};
 use crate::later::Later;
+use crate::observer::Incident;
 use crate::proto::encode::{self, Delimiter};
 use crate::request::{Link, Request};
 use crate::response::{Body, Response};
@@ -35,7 +40,7 @@ pub(crate) fn work<S: Service>(shared: &Shared<S>, job: StreamJob) {
         StreamWork::Handle(_) if cancel.is_set() => {
             place.send(&shared.core, StreamNews::HandlerLost);
         }
-        StreamWork::Handle(request) => handle(shared, place, request),
+        StreamWork::Handle(request) => handle(shared, place, request, cancel),
         StreamWork::Fulfil(later, asked) => fulfil(shared, place, later, asked, None, true),
         StreamWork::Pull(outflow) => {
             let news = match pull(shared, place, outflow) {
@@ -66,12 +71,27 @@ fn negotiated(
     (response, body_len)
 }
 
-fn handle<S: Service>(shared: &Shared<S>, place: Place, mut request: Box<Request>) {
+fn handle<S: Service>(shared: &Shared<S>, place: Place, mut request: Box<Request>, cancel: Cancel) {
     let handled = catch_unwind(AssertUnwindSafe(|| {
         let response = shared.service.handle(&mut request);
         let body_len = response.body.len();
         (response, body_len)
     }));
+    let handled = match handled {
+        Ok((response, body_len)) => match response.again {
+            Some(lane) => match handle_again(shared, place, request, cancel, lane) {
+                None => return,
+                Some(refused) => {
+                    request = refused;
+                    let response = overload();
+                    let body_len = response.body.len();
+                    Ok((response, body_len))
+                }
+            },
+            None => Ok((response, body_len)),
+        },
+        panic => panic,
+    };
     // What is not read is not wanted.
     request.link = Link::None;
     let head = request.head();
@@ -85,6 +105,38 @@ fn handle<S: Service>(shared: &Shared<S>, place: Place, mut request: Box<Request
             let answer = render(shared, place, response, body_len, asked);
             send_answer(shared, place, producer, answer, request);
         }
+    }
+}
+
+/// Leaves the request to another lane; gives it back if there is no room.
+fn handle_again<S: Service>(
+    shared: &Shared<S>,
+    mut place: Place,
+    mut request: Box<Request>,
+    cancel: Cancel,
+    lane: Lane,
+) -> Option<Box<Request>> {
+    request.lane = lane;
+    place.lane = lane;
+    let job = StreamJob {
+        place,
+        cancel,
+        work: StreamWork::Handle(request),
+    };
+    match shared.queue.push(Job::Stream(Box::new(job))) {
+        Ok(()) => {
+            shared.queue.wake();
+            None
+        }
+        Err(Job::Stream(job)) => match job.work {
+            StreamWork::Handle(request) => {
+                shared.service.observer().incident(&Incident::WorkersFull);
+                Some(request)
+            }
+            StreamWork::Fulfil(..) | StreamWork::Pull(_) => None,
+        },
+        // What comes back is what was pushed.
+        Err(_) => None,
     }
 }
 

@@ -126,10 +126,55 @@ fn handle<S: Service>(shared: &Shared<S>, conn: Box<Conn>, mut request: Box<Requ
         let body_len = response.body.len();
         (response, body_len)
     }));
-    let Some(mut conn) = request.take_conn() else {
+    let Some(conn) = request.take_conn() else {
         // A handler has swapped its request for another one.
         return lose(shared, place);
     };
+    if let Ok((response, _)) = &handled
+        && let Some(lane) = response.again
+    {
+        return handle_again(shared, conn, request, lane);
+    }
+    begin_answer(shared, conn, request, handled);
+}
+
+/// Leaves the request to another lane.
+fn handle_again<S: Service>(
+    shared: &Shared<S>,
+    mut conn: Box<Conn>,
+    mut request: Box<Request>,
+    lane: Lane,
+) {
+    request.lane = lane;
+    conn.answer.lane = lane;
+    match shared.queue.push(Job::Handle(conn, request)) {
+        Ok(()) => shared.queue.wake(),
+        Err(Job::Handle(conn, request)) => {
+            shared.service.observer().incident(&Incident::WorkersFull);
+            let response = overload();
+            let body_len = response.body.len();
+            begin_answer(shared, conn, request, Ok((response, body_len)));
+        }
+        // What comes back is what was pushed.
+        Err(_) => {}
+    }
+}
+
+/// The answer to what no lane has room for.
+pub(super) fn overload() -> Response {
+    let text = "temporarily unavailable, try again\n";
+    Response::text(Status::SERVICE_UNAVAILABLE, text).header("Retry-After", "1")
+}
+
+/// What a handler came to: its response, and the length of its body; or a panic.
+type Handled = std::thread::Result<(Response, Option<u64>)>;
+
+fn begin_answer<S: Service>(
+    shared: &Shared<S>,
+    mut conn: Box<Conn>,
+    request: Box<Request>,
+    handled: Handled,
+) {
     let head = request.head();
     let (mut response, body_len) = handled.unwrap_or_else(|_panic| panicked(shared, head));
     conn.answer.version = head.version();

@@ -23,13 +23,20 @@
 //!
 //! # What if a disk hangs?
 //!
-//! Every worker that reads from it hangs too. So there are two lanes, each with as many places as
+//! Every worker that reads from it hangs too. So there are two lanes for what may block, each with as many places as
 //! there are workers: a request that was declined with
 //! [`Reply::dispatch_slow`](crate::Reply::dispatch_slow) is answered in the slow one, its body
 //! included. If everything that reads from a disk is declined in this way, all else is answered
 //! while the disk hangs. What waits for it queues, no peer is taken for slow because of it, and it
 //! comes to a good end when the disk is back. Files of HTTP/1 answers are closed by workers too,
 //! because some file systems wait even for that.
+//!
+//! # What if something computes for long?
+//!
+//! A third lane is for what takes the processor for milliseconds, such as to hash a password
+//! ([`Reply::dispatch_costly`](crate::Reply::dispatch_costly)): one place for sixteen workers. When
+//! the computing is done and the rest of the answer is as any other,
+//! [`Response::again`](crate::Response::again) leaves it to the lane it belongs to.
 //!
 //! A handler that waits *for its own client*, in the middle of a body in either direction, does
 //! not count: while it waits, another thread takes its place, up to

@@ -13,12 +13,18 @@ fn conn() -> Box<Conn> {
     let (socket, _) = UnixStream::pair().unwrap();
     let key = Key::from_bits(0);
     let transport = Transport::Plain(socket.into());
-    Box::new(Conn::new(transport, Peer::Unix, 0, key, Instant::now()))
+    Box::new(Conn::new(
+        transport,
+        Peer::Unix(None),
+        0,
+        key,
+        Instant::now(),
+    ))
 }
 
 fn request(lane: Lane) -> Job {
     let index = HeadIndex::default();
-    let head = Head::new(b"", &index, Peer::Unix);
+    let head = Head::new(b"", &index, Peer::Unix(None));
     Job::Handle(conn(), Box::new(head.to_request(lane)))
 }
 
@@ -83,7 +89,7 @@ fn a_job_that_waits_gives_its_place_to_another_thread() {
     drop(place);
     assert_eq!(queue.load().running_count, 2);
     // Until one is done, nothing more is begun.
-    assert_eq!(queue.lock().take(queue.places_max).map(drop), None);
+    assert_eq!(queue.lock().take().map(drop), None);
     queue.lock().prompt.running_count -= 1;
     assert!(queue.pop(Some(Lane::Prompt)).is_some());
 }
@@ -131,6 +137,21 @@ fn what_hangs_in_one_lane_keeps_no_place_of_the_other() {
     // One of the slow ones is done: its thread goes on with the next of them.
     let job = queue.pop(Some(Lane::Slow)).unwrap();
     assert_eq!(job.lane(), Lane::Slow);
+}
+
+#[test]
+fn what_computes_has_one_place_for_sixteen_that_may_block() {
+    for (workers, expected) in [(1, 1), (16, 1), (17, 2), (64, 4)] {
+        let queue = Queue::new(64, workers, 0);
+        for _ in 0..8 {
+            queue.push(request(Lane::Costly)).unwrap();
+        }
+        let taken = (0..8).filter(|_| queue.lock().take().is_some()).count();
+        assert_eq!(taken, expected, "{workers} workers");
+        queue.push(request(Lane::Slow)).unwrap();
+        let job = queue.lock().take().unwrap();
+        assert_eq!(job.lane(), Lane::Slow);
+    }
 }
 
 #[test]

@@ -211,7 +211,7 @@ impl<S: Service> IoThread<S> {
         let Some(entry) = conn.session.data(stream) else {
             return;
         };
-        place.lane = entry.lane;
+        place.lane = entry.lane.of_body();
         let work = if let Some((later, asked)) = entry.later.take() {
             StreamWork::Fulfil(later, asked)
         } else if let Some(outflow) = entry.outflow.take() {
