@@ -1,0 +1,343 @@
+//! Where a request comes from, also behind proxies.
+//!
+//! # Theory of operation
+//!
+//! A proxy appends to `X-Forwarded-For` (or `Forwarded`) the address it was asked from. What stands
+//! left of that came with the request, and anybody can write anything there. So the header counts
+//! only where the peer is a proxy that the operator named, and then it is the rightmost address
+//! that is no such proxy. Only the one header that the operator chose is looked at: most proxies
+//! write one and pass the other on as it came.
+//!
+//! Whatever is no address there, such as `unknown`, is a client whose address is not known: no
+//! network holds it.
+//!
+//! # Source
+//!
+//! RFC 7239, sections 4 to 6; `X-Forwarded-For` as nginx, Apache and Caddy write it.
+
+use std::net::{IpAddr, SocketAddr};
+
+use ipnet::IpNet;
+use samovar_http::Peer;
+
+use super::config::Forwarded;
+
+/// Networks, by prefix.
+#[derive(Debug, Default)]
+pub(crate) struct Networks(Vec<IpNet>);
+
+impl Networks {
+    /// Parses prefixes such as `10.0.0.0/8`, and addresses; the error is the entry that is neither.
+    pub(crate) fn parse(entries: &[String]) -> Result<Self, &str> {
+        let network = |entry: &str| {
+            let alone = || entry.parse::<IpAddr>().map(IpNet::from);
+            entry.parse::<IpNet>().ok().or_else(|| alone().ok())
+        };
+        let parsed = entries
+            .iter()
+            .map(|entry| network(entry.trim()).ok_or(entry.as_str()));
+        parsed.collect::<Result<_, _>>().map(Self)
+    }
+
+    pub(crate) fn contains(&self, address: IpAddr) -> bool {
+        self.0.iter().any(|network| network.contains(&address))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// The proxies that are believed.
+#[derive(Debug, Default)]
+pub(crate) struct Proxies {
+    pub(crate) networks: Networks,
+    /// Whoever reaches a unix socket is one.
+    pub(crate) unix: bool,
+    pub(crate) header: Forwarded,
+}
+
+impl Proxies {
+    /// The client's address, if it is known.
+    pub(crate) fn client<'a>(
+        &self,
+        peer: Peer,
+        fields: impl Iterator<Item = (&'a [u8], &'a [u8])>,
+    ) -> Option<IpAddr> {
+        let (own, is_proxy) = match peer {
+            Peer::Tcp(address) => {
+                let address = address.ip().to_canonical();
+                let is_proxy = !self.networks.is_empty() && self.networks.contains(address);
+                (Some(address), is_proxy)
+            }
+            Peer::Unix(_) => (None, self.unix),
+        };
+        if !is_proxy {
+            return own;
+        }
+        let name = self.header.name();
+        let values = fields
+            .filter(|(field, _)| field.eq_ignore_ascii_case(name))
+            .map(|(_, value)| value);
+        let mut walk = Walk {
+            proxies: self,
+            found: None,
+        };
+        for value in values {
+            match self.header {
+                Forwarded::XForwardedFor => x_forwarded_for(value, |hop| walk.hop(hop)),
+                Forwarded::Forwarded => forwarded(value, |hop| walk.hop(hop)),
+            }
+        }
+        match walk.found {
+            // The proxy asks for itself.
+            None => own,
+            Some((address, _)) => address,
+        }
+    }
+}
+
+/// What was found so far, going from left to right.
+struct Walk<'p> {
+    proxies: &'p Proxies,
+    /// An address, or that it is not known; and whether it is that of a proxy.
+    found: Option<(Option<IpAddr>, bool)>,
+}
+
+impl Walk<'_> {
+    fn hop(&mut self, hop: Option<IpAddr>) {
+        let is_proxy = hop.is_some_and(|address| self.proxies.networks.contains(address));
+        // Where all are proxies, the first of them began.
+        if self.found.is_none() || !is_proxy {
+            self.found = Some((hop, is_proxy));
+        }
+    }
+}
+
+fn x_forwarded_for(value: &[u8], mut hop: impl FnMut(Option<IpAddr>)) {
+    for entry in value.split(|byte| *byte == b',') {
+        hop(address(entry.trim_ascii()));
+    }
+}
+
+/// RFC 7239, section 4. What cannot be understood to its end hides everything in the value: a quote
+/// that a client opened could swallow what the proxy wrote behind it.
+fn forwarded(value: &[u8], mut hop: impl FnMut(Option<IpAddr>)) {
+    let mut rest = value;
+    let mut current = None;
+    loop {
+        let Some((pair, behind)) = pair(rest) else {
+            return hop(None);
+        };
+        if let Some((name, node)) = pair
+            && name.eq_ignore_ascii_case(b"for")
+        {
+            if current.is_some() {
+                return hop(None);
+            }
+            current = Some(address(node));
+        }
+        match behind.split_first() {
+            None => return hop(current.flatten()),
+            Some((b',', behind)) => {
+                hop(current.take().flatten());
+                rest = behind;
+            }
+            Some((b';', behind)) => rest = behind,
+            Some(_) => return hop(None),
+        }
+    }
+}
+
+type Pair<'a> = Option<(&'a [u8], &'a [u8])>;
+
+/// `[ token "=" value ]` and what follows it.
+fn pair(text: &[u8]) -> Option<(Pair<'_>, &[u8])> {
+    let is_end = |byte: &u8| matches!(byte, b',' | b';');
+    let text = text.trim_ascii_start();
+    if text.first().is_none_or(is_end) {
+        return Some((None, text));
+    }
+    let equals = text.iter().position(|byte| *byte == b'=')?;
+    let (name, value) = text.split_at(equals);
+    if !name
+        .iter()
+        .all(|byte| byte.is_ascii_alphanumeric() || *byte == b'-')
+    {
+        return None;
+    }
+    let value = value.get(1..)?;
+    let (value, rest) = match value.strip_prefix(b"\"") {
+        Some(quoted) => {
+            let end = quoted.iter().position(|byte| *byte == b'"')?;
+            let (value, rest) = quoted.split_at(end);
+            // Nothing that we understand needs a quoted pair.
+            if value.contains(&b'\\') {
+                return None;
+            }
+            (value, rest.get(1..)?)
+        }
+        None => {
+            let end = value.iter().position(is_end).unwrap_or(value.len());
+            let (value, rest) = value.split_at(end);
+            let value = value.trim_ascii_end();
+            if value.iter().any(|byte| matches!(byte, b'"' | b' ' | b'\t')) {
+                return None;
+            }
+            (value, rest)
+        }
+    };
+    Some((Some((name, value)), rest.trim_ascii_start()))
+}
+
+/// An address, with or without a port and brackets.
+fn address(text: &[u8]) -> Option<IpAddr> {
+    let text = std::str::from_utf8(text).ok()?;
+    let bare = text
+        .strip_prefix('[')
+        .and_then(|text| text.strip_suffix(']'))
+        .unwrap_or(text);
+    let address = bare
+        .parse()
+        .ok()
+        .or_else(|| text.parse::<SocketAddr>().ok().map(|address| address.ip()))?;
+    Some(IpAddr::to_canonical(&address))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn proxies(header: Forwarded) -> Proxies {
+        let entries = ["10.0.0.0/8".to_owned(), "fd00::/8".to_owned()];
+        Proxies {
+            networks: Networks::parse(&entries).unwrap(),
+            unix: false,
+            header,
+        }
+    }
+
+    fn tcp(address: &str) -> Peer {
+        Peer::Tcp(SocketAddr::new(address.parse().unwrap(), 1))
+    }
+
+    #[track_caller]
+    fn check(header: Forwarded, peer: &str, values: &[&str], expected: Option<&str>) {
+        let name = header.name();
+        let fields = values.iter().map(|value| (name, value.as_bytes()));
+        let found = proxies(header).client(tcp(peer), fields);
+        assert_eq!(found, expected.map(|text| text.parse().unwrap()));
+    }
+
+    #[test]
+    fn x_forwarded_for_is_read_from_the_right() {
+        let check = |peer, values: &[&str], expected| {
+            check(Forwarded::XForwardedFor, peer, values, expected);
+        };
+        check("10.0.0.1", &["192.0.2.1"], Some("192.0.2.1"));
+        check("10.0.0.1", &["198.51.100.9, 192.0.2.1"], Some("192.0.2.1"));
+        check(
+            "10.0.0.1",
+            &["198.51.100.9", "192.0.2.1"],
+            Some("192.0.2.1"),
+        );
+        check(
+            "10.0.0.1",
+            &["192.0.2.1, 10.0.0.2, 10.3.0.1"],
+            Some("192.0.2.1"),
+        );
+        check("10.0.0.1", &["10.0.0.7, 10.0.0.2"], Some("10.0.0.7"));
+        check("10.0.0.1", &[], Some("10.0.0.1"));
+        check("10.0.0.1", &["10.9.9.9, nonsense"], None);
+        check("10.0.0.1", &["nonsense, 192.0.2.1"], Some("192.0.2.1"));
+        check("10.0.0.1", &["192.0.2.1, unknown, 10.0.0.2"], None);
+        check("10.0.0.1", &[""], None);
+        check("10.0.0.1", &["192.0.2.1:4711"], Some("192.0.2.1"));
+        check("10.0.0.1", &["[2001:db8::1]:80"], Some("2001:db8::1"));
+        check("10.0.0.1", &["[2001:db8::1]"], Some("2001:db8::1"));
+        check("10.0.0.1", &["2001:db8::1"], Some("2001:db8::1"));
+        check("10.0.0.1", &["::ffff:192.0.2.1"], Some("192.0.2.1"));
+        check("::ffff:10.0.0.1", &["192.0.2.1"], Some("192.0.2.1"));
+    }
+
+    #[test]
+    fn nobody_else_is_believed() {
+        for header in [Forwarded::XForwardedFor, Forwarded::Forwarded] {
+            let values = ["10.0.0.9", "for=10.0.0.9"];
+            check(header, "192.0.2.7", &values, Some("192.0.2.7"));
+        }
+        let other = [(&b"Forwarded"[..], &b"for=192.0.2.1"[..])];
+        let found = proxies(Forwarded::XForwardedFor).client(tcp("10.0.0.1"), other.into_iter());
+        assert_eq!(found, Some("10.0.0.1".parse().unwrap()));
+        let ours = [(&b"x-forwarded-for"[..], &b"192.0.2.1"[..])];
+        let mut proxies = proxies(Forwarded::XForwardedFor);
+        assert_eq!(proxies.client(Peer::Unix(None), ours.into_iter()), None);
+        proxies.unix = true;
+        let found = proxies.client(Peer::Unix(None), ours.into_iter());
+        assert_eq!(found, Some("192.0.2.1".parse().unwrap()));
+    }
+
+    #[test]
+    fn forwarded_is_read_from_the_right() {
+        let check = |values: &[&str], expected| {
+            check(Forwarded::Forwarded, "fd00::1", values, expected);
+        };
+        check(
+            &["for=192.0.2.60;proto=http;by=203.0.113.43"],
+            Some("192.0.2.60"),
+        );
+        check(
+            &["For=\"[2001:db8:cafe::17]:4711\""],
+            Some("2001:db8:cafe::17"),
+        );
+        check(
+            &["for=192.0.2.43, for=198.51.100.17"],
+            Some("198.51.100.17"),
+        );
+        check(
+            &["for=192.0.2.43 , for=\"10.0.0.3\" ; proto=https"],
+            Some("192.0.2.43"),
+        );
+        check(
+            &["for=192.0.2.43", "for=198.51.100.17"],
+            Some("198.51.100.17"),
+        );
+        check(&["for=192.0.2.43, proto=http"], None);
+        check(&["for=unknown"], None);
+        check(&["for=\"_gazonk\""], None);
+        check(&["for=192.0.2.43;for=10.0.0.1"], None);
+        // A quote of the client's swallows nothing.
+        check(&["for=\"x, for=192.0.2.1"], None);
+        check(&["for=10.0.0.1;x=\", for=\"[2001:db8::1]\""], None);
+        check(&["for=10.0.0.1;x=\\\", for=192.0.2.1"], None);
+        check(&["secret=a\"b, for=192.0.2.1"], None);
+    }
+
+    #[test]
+    fn networks() {
+        let parse = |text: &str| Networks::parse(&[text.to_owned()]).is_ok();
+        assert!(parse("192.0.2.0/24") && parse("::/0") && parse("192.0.2.1") && parse("::1"));
+        assert!(!parse("192.0.2.0/33") && !parse("example.org") && !parse(""));
+        let networks = Networks::parse(&["192.0.2.128/25".to_owned()]).unwrap();
+        assert!(networks.contains("192.0.2.128".parse().unwrap()));
+        assert!(!networks.contains("192.0.2.127".parse().unwrap()));
+    }
+
+    proptest! {
+        /// Whatever a client writes, the proxy's word stands.
+        #[test]
+        fn the_proxys_own_entry_counts(client in "[ -~]{0,60}") {
+            let check = |header: Forwarded, own: &str| {
+                let value = format!("{client}, {own}");
+                let fields = [(header.name(), value.as_bytes())];
+                proxies(header).client(tcp("10.0.0.1"), fields.into_iter())
+            };
+            let expected = Some("192.0.2.1".parse().unwrap());
+            prop_assert_eq!(check(Forwarded::XForwardedFor, "192.0.2.1"), expected);
+            let found = check(Forwarded::Forwarded, "for=192.0.2.1");
+            prop_assert!(found.is_none() || found == expected, "{:?}", found);
+        }
+    }
+}

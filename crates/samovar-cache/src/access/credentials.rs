@@ -1,0 +1,214 @@
+//! What a client says about itself in `Authorization`.
+//!
+//! # Grammar
+//!
+//! ```text
+//! Authorization = "Basic" 1*SP base64( user ":" password )
+//!               | "Bearer" 1*SP token
+//! ```
+//!
+//! The scheme in any case of letters. One field; two of them are refused, because somebody in front
+//! of us may have looked at the other one. A user name holds no colon and may be empty: that is what
+//! Nix sends for a netrc line without `login`.
+//!
+//! # Source
+//!
+//! RFC 9110, section 11.6.2; RFC 7617, section 2; RFC 6750, section 2.1.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use zeroize::Zeroize;
+
+/// User name and password together, in bytes. Tokens of some services are 200 bytes long.
+const BASIC_LEN_MAX: usize = 768;
+
+/// A bearer token, in bytes; a JSON Web Token would be longer, and is no use here.
+const TOKEN_LEN_MAX: usize = 1024;
+
+/// What a request shows.
+#[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "lives on the stack, for the time of one look at it"
+)]
+pub(crate) enum Credentials<'a> {
+    /// Nothing.
+    None,
+    Basic(Basic),
+    Bearer(&'a [u8]),
+    /// Something that is neither.
+    Malformed,
+}
+
+/// A user name and a password. Wiped when dropped.
+pub(crate) struct Basic {
+    bytes: [u8; BASIC_LEN_MAX],
+    len: usize,
+    /// Invariant: `bytes[colon]` is the first colon, and `colon < len <= bytes.len()`.
+    colon: usize,
+}
+
+impl Basic {
+    pub(crate) fn user(&self) -> &[u8] {
+        self.bytes.get(..self.colon).unwrap_or_default()
+    }
+
+    pub(crate) fn password(&self) -> &[u8] {
+        self.bytes.get(self.colon + 1..self.len).unwrap_or_default()
+    }
+}
+
+impl Drop for Basic {
+    fn drop(&mut self) {
+        if let Some(used) = self.bytes.get_mut(..self.len) {
+            used.zeroize();
+        }
+    }
+}
+
+impl std::fmt::Debug for Basic {
+    /// Passwords are not for logs.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Basic({})", self.user().escape_ascii())
+    }
+}
+
+impl<'a> Credentials<'a> {
+    /// Those of a request with these header fields.
+    pub(crate) fn of(mut fields: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> Self {
+        let mut next = || {
+            let is_ours = |name: &[u8]| name.eq_ignore_ascii_case(b"authorization");
+            fields.find(|(name, _)| is_ours(name))
+        };
+        match (next(), next()) {
+            (None, _) => Self::None,
+            (Some((_, value)), None) => Self::parse(value),
+            (Some(_), Some(_)) => Self::Malformed,
+        }
+    }
+
+    /// Parses the field's value.
+    pub(crate) fn parse(value: &'a [u8]) -> Self {
+        let scheme_len = value.iter().position(|byte| *byte == b' ');
+        let (scheme, rest) = value.split_at(scheme_len.unwrap_or(value.len()));
+        let rest = rest.trim_ascii();
+        if scheme.eq_ignore_ascii_case(b"basic") {
+            basic(rest).map_or(Self::Malformed, Self::Basic)
+        } else if scheme.eq_ignore_ascii_case(b"bearer") && is_token(rest) {
+            Self::Bearer(rest)
+        } else {
+            Self::Malformed
+        }
+    }
+}
+
+fn basic(text: &[u8]) -> Option<Basic> {
+    let mut basic = Basic {
+        bytes: [0; BASIC_LEN_MAX],
+        len: 0,
+        colon: 0,
+    };
+    // Fails also if there is no room for it.
+    let decoded = STANDARD.decode_slice(text, &mut basic.bytes);
+    // Wiped then too: a part may have been decoded.
+    basic.len = *decoded.as_ref().unwrap_or(&BASIC_LEN_MAX);
+    decoded.ok()?;
+    let used = basic.bytes.get(..basic.len)?;
+    basic.colon = used.iter().position(|byte| *byte == b':')?;
+    // RFC 7617, 2: "The user-id and password MUST NOT contain any control characters". Bcrypt
+    // would take a NUL for the end.
+    (!used.iter().any(u8::is_ascii_control)).then_some(basic)
+}
+
+fn is_token(text: &[u8]) -> bool {
+    (1..=TOKEN_LEN_MAX).contains(&text.len()) && text.iter().all(u8::is_ascii_graphic)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[track_caller]
+    fn check(value: &str, expected: Option<(&str, &str)>) {
+        let found = match Credentials::parse(value.as_bytes()) {
+            Credentials::Basic(basic) => Some((
+                String::from_utf8(basic.user().to_vec()).unwrap(),
+                String::from_utf8(basic.password().to_vec()).unwrap(),
+            )),
+            Credentials::Bearer(token) => {
+                Some(("Bearer".into(), String::from_utf8(token.to_vec()).unwrap()))
+            }
+            Credentials::Malformed => None,
+            Credentials::None => unreachable!(),
+        };
+        let expected = expected.map(|(user, password)| (user.to_owned(), password.to_owned()));
+        assert_eq!(found, expected, "{value:?}");
+    }
+
+    #[test]
+    fn values() {
+        // RFC 7617, section 2.
+        let aladdin = Some(("Aladdin", "open sesame"));
+        check("Basic QWxhZGRpbjpvcGVuIHNlc2FtZQ==", aladdin);
+        check("bAsIc   QWxhZGRpbjpvcGVuIHNlc2FtZQ==  ", aladdin);
+        check("Basic OmE6Yg==", Some(("", "a:b")));
+        check("Basic Og==", Some(("", "")));
+        check("Basic YTo=", Some(("a", "")));
+        check("Basic QWxhZGRpbg==", None);
+        check("Basic YTo", None);
+        check("Basic YTpi!", None);
+        check("Basic", None);
+        check("Basic ", None);
+        check("", None);
+        check("Digest YTo=", None);
+        check("Basic AGE6Yg==", None);
+        check("Basic YToKYg==", None);
+        check("Bearer abc.def~1+/=", Some(("Bearer", "abc.def~1+/=")));
+        check("bearer  abc", Some(("Bearer", "abc")));
+        check("Bearer", None);
+        check("Bearer a b", None);
+    }
+
+    #[test]
+    fn lengths() {
+        for len in [BASIC_LEN_MAX, BASIC_LEN_MAX + 1] {
+            let value = format!("Basic {}", STANDARD.encode(":".repeat(len)));
+            let is_taken = matches!(Credentials::parse(value.as_bytes()), Credentials::Basic(_));
+            assert_eq!(is_taken, len <= BASIC_LEN_MAX, "{len}");
+        }
+        for len in [TOKEN_LEN_MAX, TOKEN_LEN_MAX + 1] {
+            let value = format!("Bearer {}", "a".repeat(len));
+            let is_taken = matches!(Credentials::parse(value.as_bytes()), Credentials::Bearer(_));
+            assert_eq!(is_taken, len <= TOKEN_LEN_MAX, "{len}");
+        }
+    }
+
+    #[test]
+    fn one_field_counts() {
+        let ours = (&b"AUTHORIZATION"[..], &b"Bearer a"[..]);
+        let other = (&b"Host"[..], &b"a"[..]);
+        let of = |fields: &[_]| Credentials::of(fields.iter().copied());
+        assert!(matches!(of(&[other]), Credentials::None));
+        assert!(matches!(of(&[other, ours]), Credentials::Bearer(b"a")));
+        assert!(matches!(of(&[ours, other, ours]), Credentials::Malformed));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_sent_is_found(user in "[^:\\p{Cc}]{0,40}", password in "[^\\p{Cc}]{0,80}") {
+            let value = format!("Basic {}", STANDARD.encode(format!("{user}:{password}")));
+            let Credentials::Basic(basic) = Credentials::parse(value.as_bytes()) else {
+                panic!("{value}");
+            };
+            prop_assert_eq!(basic.user(), user.as_bytes());
+            prop_assert_eq!(basic.password(), password.as_bytes());
+        }
+
+        #[test]
+        fn any_bytes(value in prop::collection::vec(any::<u8>(), 0..300)) {
+            drop(Credentials::parse(&value));
+        }
+    }
+}

@@ -1,0 +1,413 @@
+//! Who may read.
+//!
+//! # Theory of operation
+//!
+//! A request is let in if one of the configured ways lets it in: a user's password, a token, a
+//! client certificate, a peer on a unix socket, a network. If none is configured, everybody is.
+//!
+//! [`Access::check`] says so on an I/O thread: it blocks nowhere and computes some microseconds. The
+//! one thing that takes long is to verify a password. Then it says [`Verdict::Ask`], and a worker of
+//! the [lane for what computes](samovar_http::Reply::dispatch_costly) calls [`Access::ask`]. That
+//! lane has few places, so however many passwords are tried, most of the processor remains for
+//! those who are known; and what was verified is remembered, so the next request with it is
+//! answered at once (`users.rs`).
+//!
+//! Wrong passwords are counted by address: after [`ATTEMPTS_BURST`] of them, one more is verified
+//! every [`ATTEMPT_TIME`]. Until then an address gets 429 for passwords that are not known yet.
+//!
+//! # Reload
+//!
+//! All rules are one value behind one lock, and are changed by putting another value there. What
+//! cannot be read leaves the rules as they are. Who is not in the new files is out with the next
+//! request; who is there with the same line needs no new verification.
+//!
+//! # What is not done
+//!
+//! The bytes of a request stay in the engine's buffers until something overwrites them, with the
+//! credentials in them. Copies made here are wiped.
+
+mod address;
+mod buckets;
+mod certificate;
+mod config;
+mod credentials;
+mod error;
+mod refusal;
+mod secret;
+mod secret_file;
+mod tokens;
+mod users;
+
+#[cfg(test)]
+mod tests;
+
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use samovar_http::{Head, Inline, Peer, Reply, Response};
+
+pub use self::config::{AccessConfig, CertificateConfig, Forwarded, RateLimit, RefuseWith};
+pub use self::error::{AccessError, FileKind, LineProblem};
+pub use self::refusal::Refusal;
+pub use self::tokens::new_token;
+pub use self::users::hash_password;
+
+use self::address::{Networks, Proxies};
+use self::buckets::Buckets;
+use self::certificate::Certificates;
+use self::credentials::{Basic, Credentials};
+use self::refusal::Refusals;
+use self::secret::Secret;
+use self::secret_file::SecretFile;
+use self::tokens::Tokens;
+use self::users::{Look, Users};
+
+/// Wrong passwords in a row that an address may send: a person who does not remember, or some
+/// machines behind one address that are set up wrongly.
+const ATTEMPTS_BURST: u32 = 10;
+
+/// Time in which one more comes back.
+const ATTEMPT_TIME: Duration = Duration::from_secs(6);
+
+/// Who may read, and how often.
+#[derive(Debug)]
+pub struct Access {
+    /// What the rules were made from. Held during a reload, so that of two the later one wins.
+    config: Mutex<AccessConfig>,
+    rules: RwLock<Arc<Rules>>,
+    secret: Secret,
+    attempts: Buckets,
+    start: Instant,
+}
+
+/// What a request may have.
+#[derive(Debug)]
+pub enum Verdict {
+    /// An answer.
+    Granted(Client),
+    /// It depends on a password, which [`Access::ask`] verifies on a worker.
+    Ask,
+    /// [This](Access::refuse).
+    Refused(Refusal),
+}
+
+/// Whom a request is from.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Client {
+    /// The user, the token's name, a name of the certificate, or `uid:1000`; `None` if it was not
+    /// asked who it is.
+    pub name: Option<Arc<str>>,
+    /// The address, of the client and not of a trusted proxy. `None` where it is not known.
+    pub address: Option<IpAddr>,
+}
+
+/// The rules of a moment.
+#[derive(Debug)]
+struct Rules {
+    lets_everybody_in: bool,
+    users: Option<Users>,
+    tokens: Option<Tokens>,
+    certificates: Certificates,
+    uids: Vec<u32>,
+    gids: Vec<u32>,
+    networks: Networks,
+    proxies: Proxies,
+    refusals: Refusals,
+    rate: Option<Arc<Buckets>>,
+}
+
+impl Access {
+    /// Reads the files. Beside the rules come remarks about them, one line each.
+    ///
+    /// # Errors
+    ///
+    /// If a file cannot be used, or an entry is not understood.
+    pub fn new(config: AccessConfig) -> Result<(Self, Vec<String>), AccessError> {
+        let secret = Secret::new().map_err(AccessError::Random)?;
+        let start = Instant::now();
+        let (rules, warnings) = Rules::read(&config, &secret, start, None)?;
+        let access = Self {
+            config: Mutex::new(config),
+            rules: RwLock::new(Arc::new(rules)),
+            secret,
+            attempts: Buckets::new(ATTEMPT_TIME, ATTEMPTS_BURST, start),
+            start,
+        };
+        Ok((access, warnings))
+    }
+
+    /// Takes another configuration, or the same, and reads the files again. Returns remarks.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new); all stays as it was.
+    pub fn change(&self, config: AccessConfig) -> Result<Vec<String>, AccessError> {
+        let mut own = self.config.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = (&*own, &*self.rules());
+        let (rules, warnings) = Rules::read(&config, &self.secret, self.start, Some(before))?;
+        *own = config;
+        *self.rules.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(rules);
+        Ok(warnings)
+    }
+
+    /// Reads the files again.
+    ///
+    /// # Errors
+    ///
+    /// As [`change`](Self::change).
+    pub fn reload(&self) -> Result<Vec<String>, AccessError> {
+        let config = self.config.lock();
+        let config = config.unwrap_or_else(PoisonError::into_inner).clone();
+        self.change(config)
+    }
+
+    /// Whether a request may have an answer, as far as can be said at once; for I/O threads. Counts
+    /// it where there is a rate limit.
+    pub fn check(&self, head: Head<'_>, now: Instant) -> Verdict {
+        let rules = self.rules();
+        let (client, verdict) = self.judge(&rules, head, now);
+        let Some(rate) = &rules.rate else {
+            return verdict;
+        };
+        match rate.take(&Counted::of(&client), now) {
+            Ok(()) => verdict,
+            Err(wait) => Verdict::Refused(Refusal::TooMany(wait)),
+        }
+    }
+
+    /// The same without counting, and never [`Verdict::Ask`]: verifies a password if need be, which
+    /// takes tens of milliseconds. For workers.
+    pub fn ask(&self, head: Head<'_>, now: Instant) -> Verdict {
+        let rules = self.rules();
+        match self.judge(&rules, head, now) {
+            (client, Verdict::Ask) => self.verify(&rules, head, client, now),
+            (_, verdict) => verdict,
+        }
+    }
+
+    /// Whom a request is from that was let in; for logs.
+    pub fn client(&self, head: Head<'_>, now: Instant) -> Client {
+        let rules = self.rules();
+        self.judge(&rules, head, now).0
+    }
+
+    /// Answers a request that may not have its answer, on an I/O thread.
+    pub fn refuse(&self, refusal: Refusal, reply: Reply<'_>) -> Inline {
+        self.rules().refusals.reply(refusal, reply)
+    }
+
+    /// The same on a worker.
+    pub fn refused(&self, refusal: Refusal) -> Response {
+        self.rules().refusals.response(refusal)
+    }
+
+    fn rules(&self) -> Arc<Rules> {
+        let rules = self.rules.read().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&rules)
+    }
+
+    /// Who it is, as far as is known, and what he may have.
+    fn judge(&self, rules: &Rules, head: Head<'_>, now: Instant) -> (Client, Verdict) {
+        let mut client = Client {
+            name: None,
+            address: rules.proxies.client(head.peer(), head.headers()),
+        };
+        let mut asks = false;
+        match rules.credentials(head) {
+            Credentials::Bearer(token) => client.name = self.token(rules, token),
+            Credentials::Basic(basic) => {
+                client.name = self.token(rules, basic.password());
+                if client.name.is_none() {
+                    match rules.look(&self.secret, &basic, now) {
+                        Look::Known(name) => client.name = Some(Arc::clone(name)),
+                        Look::Unverified => asks = true,
+                        Look::Wrong => {}
+                    }
+                }
+            }
+            Credentials::None | Credentials::Malformed => {}
+        }
+        if client.name.is_none() {
+            client.name = rules.proven(head);
+        }
+        let verdict = if client.name.is_some() || rules.lets_in(client.address) {
+            Verdict::Granted(client.clone())
+        } else if asks {
+            match self.attempts.look(&Counted::address(&client), now) {
+                Ok(()) => Verdict::Ask,
+                Err(wait) => Verdict::Refused(Refusal::TooMany(wait)),
+            }
+        } else {
+            Verdict::Refused(Refusal::Denied)
+        };
+        (client, verdict)
+    }
+
+    fn verify(&self, rules: &Rules, head: Head<'_>, mut client: Client, now: Instant) -> Verdict {
+        let Credentials::Basic(basic) = rules.credentials(head) else {
+            return Verdict::Refused(Refusal::Denied);
+        };
+        let users = rules.users.as_ref();
+        let name = users.and_then(|users| users.verify(&self.secret, &basic, now));
+        if let Some(name) = name {
+            client.name = Some(Arc::clone(name));
+            return Verdict::Granted(client);
+        }
+        // That it was the last one for a while is not this one's matter.
+        self.attempts.take(&Counted::address(&client), now).ok();
+        Verdict::Refused(Refusal::Denied)
+    }
+
+    fn token(&self, rules: &Rules, token: &[u8]) -> Option<Arc<str>> {
+        let tokens = rules.tokens.as_ref()?;
+        tokens.find(&self.secret, token).cloned()
+    }
+}
+
+/// Whose requests are counted together.
+#[derive(Hash)]
+enum Counted<'a> {
+    Name(&'a str),
+    /// Of a customer of an IPv6 network, who has 64 bits to himself, the network.
+    Address(Option<IpAddr>),
+}
+
+impl<'a> Counted<'a> {
+    fn of(client: &'a Client) -> Self {
+        match &client.name {
+            Some(name) => Self::Name(name),
+            None => Self::address(client),
+        }
+    }
+
+    fn address(client: &Client) -> Self {
+        Self::Address(client.address.map(|address| match address {
+            IpAddr::V4(_) => address,
+            IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),
+        }))
+    }
+}
+
+impl Rules {
+    fn read(
+        config: &AccessConfig,
+        secret: &Secret,
+        start: Instant,
+        before: Option<(&AccessConfig, &Self)>,
+    ) -> Result<(Self, Vec<String>), AccessError> {
+        let mut warnings = Vec::new();
+        let mut open = |kind: FileKind, path: &Path| {
+            let mut file = SecretFile::read(kind, path)?;
+            warnings.extend(file.warning.take());
+            Ok::<_, AccessError>(file)
+        };
+        let users = match &config.users_file {
+            None => None,
+            Some(path) => {
+                let file = open(FileKind::Users, path)?;
+                let users = Users::with(|take| file.lines(LineProblem::NoUser, take))?;
+                let old = before.and_then(|(_, rules)| rules.users.as_ref());
+                if let Some(old) = old {
+                    users.inherit(old);
+                }
+                Some(users)
+            }
+        };
+        let tokens = match &config.tokens_file {
+            None => None,
+            Some(path) => {
+                let file = open(FileKind::Tokens, path)?;
+                let tokens = Tokens::with(secret, |take| file.lines(LineProblem::NoToken, take))?;
+                Some(tokens)
+            }
+        };
+        let nobody = "holds nobody: it lets nobody in";
+        if let (Some(users), Some(path)) = (&users, &config.users_file)
+            && users.is_empty()
+        {
+            warnings.push(format!("the {} {path:?} {nobody}", FileKind::Users));
+        }
+        if let (Some(tokens), Some(path)) = (&tokens, &config.tokens_file)
+            && tokens.is_empty()
+        {
+            warnings.push(format!("the {} {path:?} {nobody}", FileKind::Tokens));
+        }
+        let (unix, proxies): (Vec<_>, Vec<_>) = config
+            .trusted_proxies
+            .iter()
+            .cloned()
+            .partition(|proxy| proxy == "unix");
+        let network = |entries| {
+            Networks::parse(entries).map_err(|entry| AccessError::Network(entry.to_owned()))
+        };
+        let rules = Self {
+            lets_everybody_in: config.lets_everybody_in(),
+            users,
+            tokens,
+            certificates: Certificates::new(&config.certificates)?,
+            uids: config.uids.clone(),
+            gids: config.gids.clone(),
+            networks: network(&config.networks)?,
+            proxies: Proxies {
+                networks: network(&proxies)?,
+                unix: !unix.is_empty(),
+                header: config.forwarded,
+            },
+            refusals: Refusals::new(config)?,
+            rate: Self::rate(config, start, before)?,
+        };
+        Ok((rules, warnings))
+    }
+
+    /// What was used up stays so if the limit is the same: a reload is no gift.
+    fn rate(
+        config: &AccessConfig,
+        start: Instant,
+        before: Option<(&AccessConfig, &Self)>,
+    ) -> Result<Option<Arc<Buckets>>, AccessError> {
+        let Some(limit) = config.rate_limit else {
+            return Ok(None);
+        };
+        if limit.per_second == 0 || limit.burst == 0 {
+            return Err(AccessError::RateLimit);
+        }
+        if let Some((old_config, rules)) = before
+            && old_config.rate_limit == config.rate_limit
+        {
+            return Ok(rules.rate.clone());
+        }
+        let interval = Duration::from_secs(1) / limit.per_second;
+        Ok(Some(Arc::new(Buckets::new(interval, limit.burst, start))))
+    }
+
+    /// What counts of what a request shows.
+    fn credentials<'a>(&self, head: Head<'a>) -> Credentials<'a> {
+        match self.users.is_some() || self.tokens.is_some() {
+            true => Credentials::of(head.headers()),
+            false => Credentials::None,
+        }
+    }
+
+    fn look(&self, secret: &Secret, basic: &Basic, now: Instant) -> Look<'_> {
+        match &self.users {
+            Some(users) => users.look(secret, basic, now),
+            None => Look::Wrong,
+        }
+    }
+
+    /// Who it is by what it came over.
+    fn proven(&self, head: Head<'_>) -> Option<Arc<str>> {
+        if let Peer::Unix(Some(process)) = head.peer()
+            && (self.uids.contains(&process.uid) || self.gids.contains(&process.gid))
+        {
+            return Some(format!("uid:{}", process.uid).into());
+        }
+        self.certificates.find(head)
+    }
+
+    fn lets_in(&self, address: Option<IpAddr>) -> bool {
+        self.lets_everybody_in || address.is_some_and(|address| self.networks.contains(address))
+    }
+}

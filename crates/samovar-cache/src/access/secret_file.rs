@@ -1,0 +1,100 @@
+//! Files of hashed secrets.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+use zeroize::Zeroizing;
+
+use super::error::{AccessError, FileKind, LineProblem};
+
+/// A larger file is something else, in bytes: 100,000 users fit.
+const FILE_LEN_MAX: u64 = 16 << 20;
+
+/// The text of a file and what its permissions give reason to say.
+pub(crate) struct SecretFile {
+    kind: FileKind,
+    path: PathBuf,
+    text: Zeroizing<String>,
+    pub(crate) warning: Option<String>,
+}
+
+impl SecretFile {
+    pub(crate) fn read(kind: FileKind, path: &Path) -> Result<Self, AccessError> {
+        let unreadable = |error: io::Error| {
+            let path = path.to_owned();
+            AccessError::Unreadable { kind, path, error }
+        };
+        // To open a pipe that nobody writes to would be to wait for ever, at a reload too.
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let file = rustix::fs::open(path, flags, Mode::empty());
+        let file = File::from(file.map_err(|errno| unreadable(errno.into()))?);
+        let metadata = file.metadata().map_err(unreadable)?;
+        if !metadata.is_file() {
+            return Err(unreadable(io::Error::other("it is no regular file")));
+        }
+        if metadata.len() > FILE_LEN_MAX {
+            return Err(unreadable(io::Error::other("it is larger than 16 MiB")));
+        }
+        let mode = metadata.mode();
+        // Passwords of people are guessed out of their hashes, random tokens are not; but there is
+        // no old habit of leaving those open to all, and so no reason to begin one.
+        if kind == FileKind::Tokens && mode & 0o007 != 0 {
+            let path = path.to_owned();
+            return Err(AccessError::ReadableByAll { kind, path });
+        }
+        let warning = (mode & 0o077 != 0)
+            .then(|| format!("the {kind} {path:?} can be read by others: `chmod 600` it"));
+        let mut text = Zeroizing::new(String::with_capacity(
+            usize::try_from(metadata.len()).unwrap_or(0) + 1,
+        ));
+        file.take(FILE_LEN_MAX)
+            .read_to_string(&mut text)
+            .map_err(unreadable)?;
+        Ok(Self {
+            kind,
+            path: path.to_owned(),
+            text,
+            warning,
+        })
+    }
+
+    /// Calls `take` with what stands before the first colon and behind it, line by line. Empty
+    /// lines and such that begin with `#` mean nothing.
+    pub(crate) fn lines(
+        &self,
+        no_colon: LineProblem,
+        take: impl FnMut(&str, &str) -> Result<(), LineProblem>,
+    ) -> Result<(), AccessError> {
+        lines(&self.text, no_colon, take).map_err(|(line, problem)| AccessError::Line {
+            kind: self.kind,
+            path: self.path.clone(),
+            line,
+            problem,
+        })
+    }
+}
+
+/// The error has the line's number, counted from one.
+pub(crate) fn lines(
+    text: &str,
+    no_colon: LineProblem,
+    mut take: impl FnMut(&str, &str) -> Result<(), LineProblem>,
+) -> Result<(), (usize, LineProblem)> {
+    for (index, line) in text.lines().enumerate() {
+        if line.trim().is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let pair = line.split_once(':').ok_or(no_colon);
+        pair.and_then(|(name, rest)| {
+            if name.chars().any(char::is_control) {
+                return Err(no_colon);
+            }
+            take(name, rest.trim())
+        })
+        .map_err(|problem| (index + 1, problem))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,385 @@
+//! The whole of it, over real connections.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use samovar_http::http::Status;
+use samovar_http::{Inline, Listener, Reply, Request, Server, Service, Turn};
+
+use super::*;
+
+/// Says who asks, and whether a worker was needed to know.
+struct Door(Arc<Access>);
+
+impl Service for Door {
+    type Local = ();
+
+    fn local(&self) {}
+
+    fn inline(&self, (): &mut (), _: Turn, head: Head<'_>, reply: Reply<'_>) -> Inline {
+        match self.0.check(head, Instant::now()) {
+            Verdict::Granted(client) => reply.response(welcome(&client, "at once")),
+            Verdict::Ask => reply.dispatch_costly(),
+            Verdict::Refused(refusal) => self.0.refuse(refusal, reply),
+        }
+    }
+
+    fn handle(&self, request: &mut Request) -> Response {
+        match self.0.ask(request.head(), Instant::now()) {
+            Verdict::Granted(client) => welcome(&client, "verified"),
+            Verdict::Ask => unreachable!(),
+            Verdict::Refused(refusal) => self.0.refused(refusal),
+        }
+    }
+}
+
+fn welcome(client: &Client, how: &str) -> Response {
+    let name = client.name.as_deref().unwrap_or("somebody");
+    Response::text(Status::OK, format!("{name} {how}"))
+}
+
+struct House {
+    access: Arc<Access>,
+    addr: SocketAddr,
+    _server: Server<Door>,
+    warnings: Vec<String>,
+}
+
+impl House {
+    fn new(config: AccessConfig) -> Self {
+        let (access, warnings) = Access::new(config).unwrap();
+        let access = Arc::new(access);
+        let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let listener = Listener::tcp(addr, 64).unwrap();
+        let builder = Server::builder(Door(Arc::clone(&access))).listen(listener);
+        let server = builder.start().unwrap();
+        Self {
+            access,
+            addr: server.local_addrs()[0],
+            _server: server,
+            warnings,
+        }
+    }
+
+    /// Status and body; in between the fields that matter.
+    fn ask(&self, fields: &str) -> String {
+        exchange(TcpStream::connect(self.addr).unwrap(), fields)
+    }
+
+    fn basic(&self, user: &str, password: &str) -> String {
+        let text = STANDARD.encode(format!("{user}:{password}"));
+        self.ask(&format!("Authorization: Basic {text}\r\n"))
+    }
+}
+
+fn exchange(mut stream: impl Read + Write, fields: &str) -> String {
+    let request = format!("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{fields}\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    let mut told = head[9..12].to_owned();
+    for line in head.lines() {
+        if line.starts_with("WWW-") || line.starts_with("Retry-") {
+            told.push(' ');
+            told.push_str(line);
+        }
+    }
+    format!("{told} {}", body.trim())
+}
+
+fn file(dir: &Path, name: &str, text: &str) -> PathBuf {
+    let path = dir.join(name);
+    std::fs::write(&path, text).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    path
+}
+
+fn user(name: &str, password: &str) -> String {
+    // Few rounds: it is not the hash that is tested.
+    format!("{name}:{}\n", bcrypt::hash(password, 4).unwrap())
+}
+
+const REFUSED: &str = "401 WWW-Authenticate: Basic realm=\"Nix binary cache\", charset=\"UTF-8\" \
+                       Credentials are needed here.";
+
+#[test]
+fn passwords_and_tokens() {
+    let dir = tempfile::tempdir().unwrap();
+    let (token, line) = new_token("ci").unwrap();
+    let house = House::new(AccessConfig {
+        users_file: Some(file(
+            dir.path(),
+            "users",
+            &(user("ada", "x") + &user("", "y")),
+        )),
+        tokens_file: Some(file(dir.path(), "tokens", &line)),
+        ..AccessConfig::default()
+    });
+    assert_eq!(house.warnings, [""; 0]);
+    assert_eq!(house.ask(""), REFUSED);
+    assert_eq!(house.basic("ada", "x"), "200 ada verified");
+    assert_eq!(house.basic("ada", "x"), "200 ada at once");
+    assert_eq!(house.basic("", "y"), "200 verified");
+    for (user, password) in [("ada", "y"), ("eve", "x"), ("ada", ""), ("", "")] {
+        assert_eq!(house.basic(user, password), REFUSED, "{user}:{password}");
+    }
+    assert_eq!(
+        house.ask(&format!("Authorization: Bearer {token}\r\n")),
+        "200 ci at once"
+    );
+    for user in ["", "ada", "whoever"] {
+        assert_eq!(house.basic(user, &token), "200 ci at once");
+    }
+    assert_eq!(
+        house.ask(&format!("Authorization: Bearer {token}x\r\n")),
+        REFUSED
+    );
+    assert_eq!(house.ask("Authorization: Basic !\r\n"), REFUSED);
+}
+
+#[test]
+fn networks_and_proxies() {
+    let own = House::new(AccessConfig {
+        networks: vec!["127.0.0.0/8".into()],
+        ..AccessConfig::default()
+    });
+    assert_eq!(own.ask(""), "200 somebody at once");
+    // Whoever is not a proxy is believed nothing.
+    assert_eq!(
+        own.ask("X-Forwarded-For: 192.0.2.1\r\n"),
+        "200 somebody at once"
+    );
+    let behind = House::new(AccessConfig {
+        networks: vec!["192.0.2.0/24".into(), "2001:db8::/32".into()],
+        trusted_proxies: vec!["127.0.0.1".into()],
+        ..AccessConfig::default()
+    });
+    let refused = "403 Access is not allowed.";
+    assert_eq!(behind.ask(""), refused);
+    assert_eq!(
+        behind.ask("X-Forwarded-For: 192.0.2.1\r\n"),
+        "200 somebody at once"
+    );
+    assert_eq!(
+        behind.ask("X-Forwarded-For: 192.0.2.1, 203.0.113.1\r\n"),
+        refused
+    );
+    assert_eq!(
+        behind.ask("X-Forwarded-For: 2001:db8::7\r\n"),
+        "200 somebody at once"
+    );
+    assert_eq!(behind.ask("Forwarded: for=192.0.2.1\r\n"), refused);
+}
+
+#[test]
+fn processes_on_a_unix_socket() {
+    let own = rustix::process::geteuid().as_raw();
+    let group = rustix::process::getegid().as_raw();
+    let check = |uids: Vec<u32>, gids: Vec<u32>, expected: &str| {
+        let dir = tempfile::tempdir().unwrap();
+        let config = AccessConfig {
+            uids,
+            gids,
+            ..AccessConfig::default()
+        };
+        let access = Arc::new(Access::new(config).unwrap().0);
+        let path = dir.path().join("socket");
+        let listener = Listener::unix(&path, 64).unwrap();
+        let server = Server::builder(Door(access)).listen(listener).start();
+        let answer = exchange(UnixStream::connect(&path).unwrap(), "");
+        assert_eq!(answer, expected);
+        drop(server);
+    };
+    let welcome = format!("200 uid:{own} at once");
+    check(vec![own], vec![], &welcome);
+    check(vec![], vec![group], &welcome);
+    check(vec![own + 1], vec![group + 1], "403 Access is not allowed.");
+}
+
+#[test]
+fn refusals_by_choice() {
+    let check = |refuse_with, expected: &str| {
+        let config = AccessConfig {
+            networks: vec!["192.0.2.0/24".into()],
+            realm: "ours".to_owned(),
+            refuse_with,
+            ..AccessConfig::default()
+        };
+        assert_eq!(House::new(config).ask(""), expected);
+    };
+    let challenge = "401 WWW-Authenticate: Basic realm=\"ours\", charset=\"UTF-8\" \
+                     Credentials are needed here.";
+    check(RefuseWith::Unauthorized, challenge);
+    check(RefuseWith::Forbidden, "403 Access is not allowed.");
+    check(RefuseWith::NotFound, "404 File not found.");
+}
+
+#[test]
+fn a_reload_changes_who_is_in_or_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (ada, bob) = (user("ada", "x"), user("bob", "x"));
+    let path = file(dir.path(), "users", &(ada.clone() + &bob));
+    let house = House::new(AccessConfig {
+        users_file: Some(path.clone()),
+        ..AccessConfig::default()
+    });
+    assert_eq!(house.basic("ada", "x"), "200 ada verified");
+    assert_eq!(house.basic("bob", "x"), "200 bob verified");
+    for bad in ["ada:x\n", "nobody"] {
+        std::fs::write(&path, bad).unwrap();
+        let error = house.access.reload().unwrap_err().to_string();
+        assert!(
+            error.contains("line 1") && error.contains("samovar password"),
+            "{error}"
+        );
+        assert_eq!(house.basic("bob", "x"), "200 bob at once");
+    }
+    std::fs::remove_file(&path).unwrap();
+    house.access.reload().unwrap_err();
+    assert_eq!(house.basic("bob", "x"), "200 bob at once");
+    std::fs::write(&path, &ada).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let warnings = house.access.reload().unwrap();
+    assert!(
+        warnings[0].contains("can be read by others"),
+        "{warnings:?}"
+    );
+    assert_eq!(house.basic("ada", "x"), "200 ada at once");
+    assert_eq!(house.basic("bob", "x"), REFUSED);
+    std::fs::write(&path, user("ada", "z")).unwrap();
+    house.access.reload().unwrap();
+    assert_eq!(house.basic("ada", "x"), REFUSED);
+    assert_eq!(house.basic("ada", "z"), "200 ada verified");
+}
+
+#[test]
+fn who_asks_too_often_waits() {
+    let rate_limit = Some(RateLimit {
+        per_second: 1,
+        burst: 3,
+    });
+    let (token, line) = new_token("ci").unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let config = AccessConfig {
+        tokens_file: Some(file(dir.path(), "tokens", &line)),
+        networks: vec!["127.0.0.1".into()],
+        rate_limit,
+        ..AccessConfig::default()
+    };
+    let house = House::new(config.clone());
+    // As many as come back while a busy machine asks.
+    let let_in = (0..20).take_while(|_| house.ask("") == "200 somebody at once");
+    let let_in = let_in.count();
+    assert!((3..10).contains(&let_in), "{let_in}");
+    let refused = "429 Retry-After: 1 Too many requests. Try again later.";
+    // Somebody who is known has a bucket of his own.
+    let known = format!("Authorization: Bearer {token}\r\n");
+    assert_eq!(house.ask(&known), "200 ci at once");
+    // A reload gives nothing back.
+    house.access.change(config).unwrap();
+    assert!((0..3).any(|_| house.ask("") == refused));
+}
+
+#[test]
+fn guessing_ends_soon_and_hurts_nobody_who_is_known() {
+    let dir = tempfile::tempdir().unwrap();
+    let house = House::new(AccessConfig {
+        users_file: Some(file(dir.path(), "users", &user("ada", "x"))),
+        ..AccessConfig::default()
+    });
+    assert_eq!(house.basic("ada", "x"), "200 ada verified");
+    // The same wrong one again is no guess.
+    for _ in 0..2 * ATTEMPTS_BURST {
+        assert_eq!(house.basic("ada", "wrong"), REFUSED);
+    }
+    let answers = (0..30).map(|number| house.basic("ada", &number.to_string()));
+    let verified = answers.take_while(|answer| answer == REFUSED).count();
+    // One more for each six seconds that a busy machine takes.
+    assert!((9..15).contains(&verified), "{verified}");
+    let answer = house.basic("ada", "one more");
+    assert!(answer.starts_with("429 Retry-After: "), "{answer}");
+    assert_eq!(house.basic("ada", "wrong"), REFUSED);
+    assert_eq!(house.basic("ada", "x"), "200 ada at once");
+}
+
+#[test]
+fn what_is_not_understood_does_not_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let check = |config: AccessConfig, expected: &str| {
+        let error = Access::new(config).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    };
+    let default = AccessConfig::default;
+    let missing = Some(dir.path().join("missing"));
+    check(
+        AccessConfig {
+            users_file: missing,
+            ..default()
+        },
+        "cannot be read",
+    );
+    let directory = Some(dir.path().to_owned());
+    check(
+        AccessConfig {
+            tokens_file: directory,
+            ..default()
+        },
+        "cannot be read",
+    );
+    let tokens = file(dir.path(), "tokens", "");
+    std::fs::set_permissions(&tokens, std::fs::Permissions::from_mode(0o604)).unwrap();
+    check(
+        AccessConfig {
+            tokens_file: Some(tokens),
+            ..default()
+        },
+        "read by everybody",
+    );
+    let networks = vec!["10.0.0.0/8".into(), "example.org".into()];
+    check(
+        AccessConfig {
+            networks,
+            ..default()
+        },
+        "\"example.org\" is no network",
+    );
+    let trusted_proxies = vec!["unix".into(), "nginx".into()];
+    check(
+        AccessConfig {
+            trusted_proxies,
+            ..default()
+        },
+        "\"nginx\" is no network",
+    );
+    let certificates = CertificateConfig {
+        fingerprints: vec!["AB:CD".into()],
+        ..CertificateConfig::default()
+    };
+    check(
+        AccessConfig {
+            certificates,
+            ..default()
+        },
+        "\"AB:CD\" is no SHA-256",
+    );
+    let realm = "a\"b".to_owned();
+    check(AccessConfig { realm, ..default() }, "realm");
+    let rate_limit = Some(RateLimit {
+        per_second: 0,
+        burst: 1,
+    });
+    check(
+        AccessConfig {
+            rate_limit,
+            ..default()
+        },
+        "at least 1 request",
+    );
+}

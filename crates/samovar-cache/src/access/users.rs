@@ -1,0 +1,447 @@
+//! Users and their passwords.
+//!
+//! # Theory of operation
+//!
+//! Passwords are hashed so that trying one takes tens of milliseconds. A client sends its own with
+//! every request, so one that was right is remembered: its digest under a key of this process, one
+//! for each user, for [`KNOWN_TIME`]. That costs a request two blocks of SHA-256. A wrong one is
+//! remembered too, shorter and in a table of its own, so that a client that is set up wrongly
+//! costs no more than one that is set up well.
+//!
+//! Somebody who is not in the file is verified against a hash of somebody who is, always the same
+//! one for the same name: neither the time that one answer takes nor how it varies tells who
+//! exists.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use argon2::password_hash::phc::{PasswordHash, Salt};
+use argon2::password_hash::{PasswordHasher, PasswordVerifier};
+use argon2::{Argon2, Params};
+
+use super::credentials::Basic;
+use super::error::LineProblem;
+use super::secret::{Digest, Secret, random};
+use super::tokens::Take;
+
+/// How long a right password is remembered. The line in the file counts at once: this only bounds
+/// how long something of a user who is away stays in memory.
+const KNOWN_TIME: Duration = Duration::from_secs(3600);
+
+/// How long a wrong password is remembered.
+const WRONG_TIME: Duration = Duration::from_secs(60);
+
+/// How many wrong ones are remembered: with 48 bytes each, 96 KiB.
+const WRONG_COUNT: usize = 2048;
+
+/// Memory that verifying one password may take, in KiB.
+const ARGON2_MEMORY_MAX: u32 = 256 * 1024;
+
+const ARGON2_ROUNDS_MAX: u32 = 16;
+
+const ARGON2_LANES_MAX: u32 = 16;
+
+/// The most rounds of bcrypt, as a power of two: a second.
+const BCRYPT_COST_MAX: u32 = 14;
+
+/// All users there are.
+#[derive(Debug)]
+pub(crate) struct Users {
+    by_name: HashMap<Box<[u8]>, User>,
+    /// Who stands in for those who do not exist.
+    names: Vec<Box<[u8]>>,
+    /// A place for each, found by the digest. Somebody who sends many wrong ones drops those of
+    /// others, which costs these no more than what they cost anyway.
+    wrong: Mutex<Box<[Option<Remembered>]>>,
+}
+
+#[derive(Debug)]
+struct User {
+    name: Arc<str>,
+    hash: Hash,
+    known: Mutex<Option<Remembered>>,
+}
+
+#[derive(Debug, Clone)]
+struct Remembered {
+    digest: Digest,
+    until: Instant,
+}
+
+impl Remembered {
+    fn holds(&self, digest: &Digest, now: Instant) -> bool {
+        self.digest == *digest && now < self.until
+    }
+}
+
+/// What memory says about a password.
+#[derive(Debug)]
+pub(crate) enum Look<'a> {
+    /// It was right.
+    Known(&'a Arc<str>),
+    /// It was wrong.
+    Wrong,
+    /// It has to be verified.
+    Unverified,
+}
+
+impl Users {
+    pub(crate) fn with(
+        read: impl FnOnce(Take<'_>) -> Result<(), super::AccessError>,
+    ) -> Result<Self, super::AccessError> {
+        let mut by_name = HashMap::new();
+        let mut names = Vec::new();
+        read(&mut |name, hash| {
+            let user = User {
+                name: Arc::from(name),
+                hash: Hash::parse(hash)?,
+                known: Mutex::default(),
+            };
+            let key: Box<[u8]> = name.as_bytes().into();
+            names.push(key.clone());
+            match by_name.insert(key, user) {
+                None => Ok(()),
+                Some(_) => Err(LineProblem::Again),
+            }
+        })?;
+        Ok(Self {
+            by_name,
+            names,
+            wrong: Mutex::new(vec![None; WRONG_COUNT].into_boxed_slice()),
+        })
+    }
+
+    /// Remembers what is known of users whose line is the same as before.
+    pub(crate) fn inherit(&self, before: &Self) {
+        for (name, user) in &self.by_name {
+            if let Some(old) = before.by_name.get(name)
+                && old.hash == user.hash
+            {
+                user.known().clone_from(&old.known());
+            }
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_name.is_empty()
+    }
+
+    pub(crate) fn look(&self, secret: &Secret, basic: &Basic, now: Instant) -> Look<'_> {
+        let digest = secret.digest(&[basic.user(), basic.password()]);
+        if let Some(user) = self.by_name.get(basic.user()) {
+            let known = user.known();
+            if known
+                .as_ref()
+                .is_some_and(|known| known.holds(&digest, now))
+            {
+                return Look::Known(&user.name);
+            }
+        }
+        let is_wrong = self.with_wrong(&digest, |place| {
+            place
+                .as_ref()
+                .is_some_and(|wrong| wrong.holds(&digest, now))
+        });
+        match is_wrong {
+            // Without users all are.
+            false if !self.is_empty() => Look::Unverified,
+            _ => Look::Wrong,
+        }
+    }
+
+    /// Whose password this is; takes tens of milliseconds.
+    pub(crate) fn verify(&self, secret: &Secret, basic: &Basic, now: Instant) -> Option<&Arc<str>> {
+        let digest = secret.digest(&[basic.user(), basic.password()]);
+        let found = self.by_name.get(basic.user());
+        let user = found.or_else(|| self.stand_in(secret, basic.user()))?;
+        let is_right = user.hash.verify(basic.password()) && found.is_some();
+        let remembered = |time| {
+            let until = now + time;
+            Some(Remembered { digest, until })
+        };
+        if is_right {
+            *user.known() = remembered(KNOWN_TIME);
+            return Some(&user.name);
+        }
+        self.with_wrong(&digest, |place| *place = remembered(WRONG_TIME));
+        None
+    }
+
+    fn stand_in(&self, secret: &Secret, name: &[u8]) -> Option<&User> {
+        let [a, b, c, d, ..] = secret.digest(&[name]);
+        let index = u32::from_le_bytes([a, b, c, d]) as usize % self.names.len().max(1);
+        self.by_name.get(self.names.get(index)?)
+    }
+
+    fn with_wrong<T>(&self, digest: &Digest, act: impl FnOnce(&mut Option<Remembered>) -> T) -> T {
+        let [a, b, ..] = *digest;
+        let index = usize::from(u16::from_le_bytes([a, b])) % WRONG_COUNT;
+        let mut wrong = self.wrong.lock().unwrap_or_else(PoisonError::into_inner);
+        act(wrong.get_mut(index).unwrap_or(&mut None))
+    }
+}
+
+impl User {
+    fn known(&self) -> MutexGuard<'_, Option<Remembered>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[derive(PartialEq, Eq)]
+enum Hash {
+    Argon2id(Box<PasswordHash>),
+    Bcrypt(Box<str>),
+}
+
+impl Hash {
+    fn parse(text: &str) -> Result<Self, LineProblem> {
+        // Words of `htpasswd` and crypt(5).
+        const WEAK: [(&str, &str); 6] = [
+            ("$apr1$", "MD5"),
+            ("$1$", "MD5"),
+            ("{SHA}", "SHA-1"),
+            ("{SSHA}", "SHA-1"),
+            ("{PLAIN}", "no hash"),
+            ("$3$", "NT's hash"),
+        ];
+        let weak = WEAK.iter().find(|(mark, _)| text.starts_with(mark));
+        if let Some((_, name)) = weak {
+            return Err(LineProblem::Weak(name));
+        }
+        if text.starts_with("$argon2id$") {
+            return Self::argon2id(text);
+        }
+        let marks = ["$2y$", "$2b$", "$2a$"];
+        if marks.iter().any(|mark| text.starts_with(mark)) {
+            return Self::bcrypt(text);
+        }
+        Err(LineProblem::Plain)
+    }
+
+    fn argon2id(text: &str) -> Result<Self, LineProblem> {
+        let hash = PasswordHash::new(text).map_err(|_error| LineProblem::Damaged)?;
+        let params = Params::try_from(&hash).map_err(|_error| LineProblem::Damaged)?;
+        if params.m_cost() > ARGON2_MEMORY_MAX
+            || params.t_cost() > ARGON2_ROUNDS_MAX
+            || params.p_cost() > ARGON2_LANES_MAX
+        {
+            return Err(LineProblem::Costly);
+        }
+        match (&hash.salt, &hash.hash) {
+            // A short one could be met by chance.
+            (Some(_), Some(output)) if output.len() >= 16 => Ok(Self::Argon2id(Box::new(hash))),
+            _ => Err(LineProblem::Damaged),
+        }
+    }
+
+    fn bcrypt(text: &str) -> Result<Self, LineProblem> {
+        let parts: bcrypt::HashParts = text.parse().map_err(|_error| LineProblem::Damaged)?;
+        match parts.get_cost() <= BCRYPT_COST_MAX {
+            true => Ok(Self::Bcrypt(text.into())),
+            false => Err(LineProblem::Costly),
+        }
+    }
+
+    fn verify(&self, password: &[u8]) -> bool {
+        match self {
+            Self::Argon2id(hash) => Argon2::default().verify_password(password, &**hash).is_ok(),
+            // What is longer than bcrypt looks at is not right because it begins right.
+            Self::Bcrypt(hash) => bcrypt::non_truncating_verify(password, hash).unwrap_or(false),
+        }
+    }
+}
+
+impl std::fmt::Debug for Hash {
+    /// Hashes are not for logs.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Argon2id(_) => "Argon2id",
+            Self::Bcrypt(_) => "Bcrypt",
+        })
+    }
+}
+
+/// The hash of a password as it stands in a users file behind the name and a colon: Argon2id with
+/// 19 MiB and 2 rounds, the least that OWASP advises, because a server may have to do many.
+///
+/// # Errors
+///
+/// If the system has no random numbers, or the password holds control characters, which HTTP does
+/// not carry.
+pub fn hash_password(password: &[u8]) -> io::Result<String> {
+    if password.iter().any(u8::is_ascii_control) {
+        let message = "a password for HTTP holds no control characters";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+    }
+    let salt = random::<{ Salt::RECOMMENDED_LENGTH }>()?;
+    let hash = Argon2::default().hash_password_with_salt(password, &salt);
+    hash.map(|hash| hash.to_string()).map_err(io::Error::other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::credentials::Credentials;
+    use super::super::secret_file::lines;
+    use super::*;
+
+    /// Of "secret", by libxcrypt 4.4: `perl -e 'print crypt("secret", q($2y$04$OEVz…))'`.
+    const BCRYPT: &str = "$2y$04$OEVzUZqbSbVW2vZfkJSnZ.5HAbAodLUS0W0NxhaDSPif.fZ1AiSlu";
+
+    fn users(text: &str) -> Result<Users, (usize, LineProblem)> {
+        let mut outcome = Ok(());
+        let users = Users::with(|take| {
+            outcome = lines(text, LineProblem::NoUser, take);
+            Ok(())
+        });
+        outcome.map(|()| users.unwrap())
+    }
+
+    fn basic(user: &str, password: &str) -> Basic {
+        use base64::Engine as _;
+        let text = format!("{user}:{password}");
+        let text = base64::engine::general_purpose::STANDARD.encode(text);
+        match Credentials::parse(format!("Basic {text}").as_bytes()) {
+            Credentials::Basic(basic) => basic,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[track_caller]
+    fn check_line(line: &str, expected: LineProblem) {
+        assert_eq!(users(line).unwrap_err(), (1, expected), "{line}");
+    }
+
+    #[test]
+    fn lines_that_are_refused() {
+        check_line("ada", LineProblem::NoUser);
+        check_line("ada:secret", LineProblem::Plain);
+        check_line("ada:", LineProblem::Plain);
+        check_line("ada:rOkPLBOVwcm1o", LineProblem::Plain);
+        check_line("ada:$apr1$r31.$gF7Q", LineProblem::Weak("MD5"));
+        check_line(
+            "ada:{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=",
+            LineProblem::Weak("SHA-1"),
+        );
+        check_line("ada:$6$salt$hash", LineProblem::Plain);
+        check_line(
+            "ada:$argon2i$v=19$m=1024,t=2,p=1$c2FsdHNhbHQ$AAAA",
+            LineProblem::Plain,
+        );
+        check_line(
+            "ada:$argon2id$v=19$m=1024,t=2,p=1$c2FsdHNhbHQ",
+            LineProblem::Damaged,
+        );
+        check_line(&format!("ada:{}", &BCRYPT[..59]), LineProblem::Damaged);
+        let costly = BCRYPT.replace("$04$", "$15$");
+        check_line(&format!("ada:{costly}"), LineProblem::Costly);
+        let own = hash_password(b"secret").unwrap();
+        for (from, to) in [("m=19456", "m=262145"), ("t=2", "t=17"), ("p=1", "p=17")] {
+            let costly = own.replace(from, to);
+            assert_ne!(costly, own);
+            check_line(&format!("ada:{costly}"), LineProblem::Costly);
+        }
+        let twice = format!("# people\n\nada:{BCRYPT}\nbob:{BCRYPT}\nada:{own}\n");
+        assert_eq!(users(&twice).unwrap_err(), (5, LineProblem::Again));
+    }
+
+    #[test]
+    fn a_password_is_verified_once() {
+        let own = hash_password("sécret".as_bytes()).unwrap();
+        let empty = hash_password(b"").unwrap();
+        let text = format!("ada:{BCRYPT}\r\nbob:{own}\n:{empty}\n");
+        let users = users(&text).unwrap();
+        let (secret, now) = (Secret::new().unwrap(), Instant::now());
+        for (user, password) in [("ada", "secret"), ("bob", "sécret"), ("", "")] {
+            let right = basic(user, password);
+            assert!(matches!(users.look(&secret, &right, now), Look::Unverified));
+            assert_eq!(
+                users.verify(&secret, &right, now).map(|name| &**name),
+                Some(user)
+            );
+            assert!(
+                matches!(users.look(&secret, &right, now), Look::Known(name) if **name == *user)
+            );
+            let later = now + KNOWN_TIME;
+            assert!(matches!(
+                users.look(&secret, &right, later),
+                Look::Unverified
+            ));
+        }
+        let wrongs = [
+            ("ada", "Secret"),
+            ("ada", ""),
+            ("eve", "secret"),
+            ("bob", "secret"),
+        ];
+        for (user, password) in wrongs {
+            let wrong = basic(user, password);
+            assert!(matches!(users.look(&secret, &wrong, now), Look::Unverified));
+            assert_eq!(
+                users.verify(&secret, &wrong, now),
+                None,
+                "{user} {password}"
+            );
+            assert!(matches!(users.look(&secret, &wrong, now), Look::Wrong));
+            let later = now + WRONG_TIME;
+            assert!(matches!(
+                users.look(&secret, &wrong, later),
+                Look::Unverified
+            ));
+        }
+        // What was remembered of one is not of another.
+        assert!(matches!(
+            users.look(&secret, &basic("ada", "secret"), now),
+            Look::Known(_)
+        ));
+    }
+
+    #[test]
+    fn bcrypt_has_no_tails() {
+        let long = "p".repeat(72);
+        let hash = bcrypt::hash(&long, 4).unwrap();
+        let users = users(&format!("ada:{hash}")).unwrap();
+        let (secret, now) = (Secret::new().unwrap(), Instant::now());
+        let tail = basic("ada", &format!("{long}x"));
+        assert_eq!(users.verify(&secret, &tail, now), None);
+    }
+
+    #[test]
+    fn what_is_known_outlives_a_reload_if_the_line_is_the_same() {
+        let other = hash_password(b"secret").unwrap();
+        let before = users(&format!("ada:{BCRYPT}\nbob:{BCRYPT}\neve:{BCRYPT}")).unwrap();
+        let (secret, now) = (Secret::new().unwrap(), Instant::now());
+        for name in ["ada", "bob", "eve"] {
+            assert!(
+                before
+                    .verify(&secret, &basic(name, "secret"), now)
+                    .is_some()
+            );
+        }
+        let after = users(&format!("ada:{BCRYPT}\nbob:{other}")).unwrap();
+        after.inherit(&before);
+        let look = |name| after.look(&secret, &basic(name, "secret"), now);
+        assert!(matches!(look("ada"), Look::Known(_)));
+        assert!(matches!(look("bob"), Look::Unverified));
+        assert!(matches!(look("eve"), Look::Unverified));
+        assert_eq!(after.verify(&secret, &basic("eve", "secret"), now), None);
+    }
+
+    /// As much work, by count of what is verified rather than by the clock.
+    #[test]
+    fn somebody_stands_in_for_whoever_does_not_exist() {
+        let users = users(&format!("ada:{BCRYPT}\nbob:{BCRYPT}\n")).unwrap();
+        let secret = Secret::new().unwrap();
+        let stand_in = |name: &str| {
+            users
+                .stand_in(&secret, name.as_bytes())
+                .map(|user| &*user.name)
+        };
+        let found: Vec<_> = (0..40)
+            .map(|number| stand_in(&format!("eve{number}")))
+            .collect();
+        assert!(found.contains(&Some("ada")) && found.contains(&Some("bob")));
+        assert_eq!(stand_in("eve1"), found[1]);
+    }
+}
