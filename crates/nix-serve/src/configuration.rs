@@ -68,6 +68,7 @@ pub fn configuration(
             prefix: options.path_prefix,
             priority: options.priority.unwrap_or(CacheSettings::PRIORITY_DEFAULT),
             secret_key_files: environment.secret_key_file.into_iter().collect(),
+            ..CacheSettings::default()
         }],
         remarks: remarks.collect(),
     }

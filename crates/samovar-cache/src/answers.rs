@@ -33,6 +33,14 @@ pub(crate) fn unavailable() -> Response {
     Response::text(Status::SERVICE_UNAVAILABLE, UNAVAILABLE).header(RETRY_AFTER.0, RETRY_AFTER.1)
 }
 
+pub(crate) fn not_allowed() -> Response {
+    Response::text(Status::METHOD_NOT_ALLOWED, NOT_ALLOWED).header("Allow", "GET, HEAD")
+}
+
+pub(crate) fn only_post() -> Response {
+    Response::text(Status::METHOD_NOT_ALLOWED, ONLY_POST).header("Allow", "POST")
+}
+
 pub(crate) fn busy() -> Response {
     Response::text(Status::SERVICE_UNAVAILABLE, BUSY).header(RETRY_AFTER.0, RETRY_AFTER.1)
 }

@@ -6,14 +6,19 @@
 
 use std::io;
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use samovar_http::http::{Method, Status};
 use samovar_http::{Body, Head, Inline, Prepared, Reply, Request, Response, Turn};
 use samovar_nix::{HashPart, SecretKey};
 use samovar_store::{RealisationId, StoreError};
 
+use crate::access::{Access, Refusal, Verdict};
 use crate::ahead::Ahead;
-use crate::answers::{NOT_FOUND, TEXT, damaged, json_response, no_path, unavailable, wrong_hash};
+use crate::answers::{
+    NOT_FOUND, TEXT, damaged, json_response, no_path, not_allowed, only_post, unavailable,
+    wrong_hash,
+};
 use crate::narinfos::{Answer, Narinfos};
 use crate::observer::Observer;
 use crate::origin::Origin;
@@ -32,6 +37,8 @@ pub struct CacheConfig {
     pub priority: u32,
     /// The key to sign with.
     pub key: Option<SecretKey>,
+    /// Who may read it; `None`: everybody, always.
+    pub access: Option<Access>,
 }
 
 impl Default for CacheConfig {
@@ -40,6 +47,7 @@ impl Default for CacheConfig {
             path_prefix: String::new(),
             priority: 30,
             key: None,
+            access: None,
         }
     }
 }
@@ -52,6 +60,7 @@ pub(crate) struct Cache {
     pub(crate) narinfos: Arc<Narinfos>,
     /// Ends its thread when dropped.
     ahead: OnceLock<Ahead>,
+    access: Option<Access>,
     cache_info: Prepared,
 }
 
@@ -77,6 +86,7 @@ impl Cache {
             path_prefix: config.path_prefix.into_bytes().into_boxed_slice(),
             narinfos: Arc::new(Narinfos::new(origin, config.key, rendered)),
             ahead: OnceLock::new(),
+            access: config.access,
             cache_info: Prepared::new(Status::OK, &[TEXT], cache_info.as_bytes()),
         }
     }
@@ -88,6 +98,16 @@ impl Cache {
     /// Changes the key that narinfos are signed with, from the next answer on.
     pub(crate) fn change_key(&self, key: Option<SecretKey>) {
         self.narinfos.change_key(key);
+    }
+
+    /// Who may read it.
+    pub(crate) fn access(&self) -> Option<&Access> {
+        self.access.as_ref()
+    }
+
+    /// The same, if there is something to ask.
+    fn guard(&self) -> Option<&Access> {
+        self.access.as_ref().filter(|access| !access.is_open())
     }
 
     /// Renders ahead of need, as one of so many caches.
@@ -109,6 +129,16 @@ impl Cache {
         reply: Reply<'_>,
     ) -> Inline {
         let (origin, fixed) = (&*self.origin, &self.origin.fixed);
+        if let Some(access) = self.guard() {
+            match access.check(head, Instant::now()) {
+                Verdict::Granted(_) => {}
+                Verdict::Ask => return reply.dispatch_costly(),
+                Verdict::Refused(refusal) => {
+                    origin.observer.access_refused(refusal);
+                    return access.refuse(refusal, reply);
+                }
+            }
+        }
         let route = route(path, head.query());
         if !matches!(head.method(), Method::Get | Method::Head) {
             let is_bulk = head.method() == Method::Post && route == Route::Narinfos;
@@ -165,9 +195,9 @@ impl Cache {
             self.origin.note(error);
             return reply.prepared(&self.origin.fixed.unavailable);
         }
-        match route {
-            Route::Nar { .. } | Route::Listing(_) | Route::Log(_) => reply.dispatch_slow(),
-            _ => reply.dispatch(),
+        match is_slow(route) {
+            true => reply.dispatch_slow(),
+            false => reply.dispatch(),
         }
     }
 
@@ -175,7 +205,20 @@ impl Cache {
     pub(crate) fn handle(&self, request: &Request) -> Response {
         let head = request.head();
         let path = head.path().get(self.path_prefix.len()..);
-        let outcome = match route(path.unwrap_or_default(), head.query()) {
+        let route = route(path.unwrap_or_default(), head.query());
+        if let Some(access) = self.guard()
+            && let Some(response) = self.ask(access, head, &route)
+        {
+            return response;
+        }
+        let is_read = matches!(head.method(), Method::Get | Method::Head);
+        let outcome = match route {
+            // As on the I/O thread, which did not know yet who asks.
+            Route::Narinfos if is_read => Ok(only_post()),
+            _ if !is_read && route != Route::Narinfos => Ok(not_allowed()),
+            Route::CacheInfo => Ok(Response::text(Status::OK, self.cache_info_text())),
+            Route::NoPath => Ok(no_path()),
+            Route::Unknown => Ok(Response::text(Status::NOT_FOUND, NOT_FOUND)),
             Route::Narinfo(hash_part) => self.narinfo(hash_part),
             Route::Nar {
                 hash_part,
@@ -190,10 +233,6 @@ impl Cache {
             Route::Realisation(id) => self.realisation(&id),
             Route::Closure(hash_part) => self.closure(hash_part),
             Route::Narinfos => Ok(self.bulk(request)),
-            // Answered on the I/O thread, all three.
-            Route::CacheInfo | Route::NoPath | Route::Unknown => {
-                Ok(Response::text(Status::NOT_FOUND, NOT_FOUND))
-            }
         };
         outcome.unwrap_or_else(|error| {
             if error.is_about_one_path() {
@@ -204,6 +243,37 @@ impl Cache {
             }
             unavailable()
         })
+    }
+
+    /// Whether a request may have an answer, on a worker; `None` if it may, and this is where to
+    /// give it.
+    fn ask(&self, access: &Access, head: Head<'_>, route: &Route) -> Option<Response> {
+        let now = Instant::now();
+        let verdict = match access.look(head, now) {
+            Verdict::Granted(_) => return None,
+            Verdict::Ask => access.ask(head, now),
+            refused @ Verdict::Refused(_) => refused,
+        };
+        let observer = &self.origin.observer;
+        Some(match verdict {
+            Verdict::Granted(_) => {
+                observer.password_verified();
+                match is_slow(route) {
+                    true => Response::again_slow(),
+                    false => Response::again(),
+                }
+            }
+            Verdict::Refused(refusal) => {
+                observer.access_refused(refusal);
+                access.refused(refusal)
+            }
+            // Whoever has to be asked was.
+            Verdict::Ask => access.refused(Refusal::Denied),
+        })
+    }
+
+    fn cache_info_text(&self) -> String {
+        String::from_utf8_lossy(self.cache_info.body()).into_owned()
     }
 
     fn narinfo(&self, hash_part: HashPart) -> Result<Response, StoreError> {
@@ -231,4 +301,9 @@ impl Cache {
             None => Response::text(Status::NOT_FOUND, NOT_FOUND),
         })
     }
+}
+
+/// Whether the answer is made of files.
+fn is_slow(route: &Route) -> bool {
+    matches!(route, Route::Nar { .. } | Route::Listing(_) | Route::Log(_))
 }

@@ -7,6 +7,7 @@
 
 use samovar_nix::{HashPart, StoreDir};
 
+use crate::access;
 use crate::bulk;
 use crate::route::{self, Route};
 
@@ -45,4 +46,28 @@ pub fn route(path: &[u8], query: Option<&[u8]>) -> Destination {
 #[must_use]
 pub fn list(body: &[u8], count_max: usize) -> Option<Vec<HashPart>> {
     bulk::parse(body, &StoreDir::default(), count_max).ok()
+}
+
+/// User name and password of HTTP Basic.
+pub type Pair = (Vec<u8>, Vec<u8>);
+
+/// What an `Authorization` field means: a pair, or a token.
+#[must_use]
+pub fn credentials(value: &[u8]) -> Option<Result<Pair, Vec<u8>>> {
+    access::fuzzing::credentials(value)
+}
+
+/// Whom a trusted proxy at 10.0.0.1 was asked by; proxies are 10.0.0.0/8.
+#[must_use]
+pub fn forwarded(values: &[&[u8]], is_rfc7239: bool) -> Option<std::net::IpAddr> {
+    access::fuzzing::forwarded(values, is_rfc7239)
+}
+
+/// How many users or tokens a file has; the error is the line that is wrong.
+///
+/// # Errors
+///
+/// The number of the line, counted from one.
+pub fn secrets(text: &str, is_users: bool) -> Result<usize, usize> {
+    access::fuzzing::secrets(text, is_users)
 }

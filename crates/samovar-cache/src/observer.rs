@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::access::Refusal;
 use samovar_store::{SchemaRemark, StoreError};
 
 use crate::metrics::{RecentError, Transfers};
@@ -65,6 +66,12 @@ pub trait Observer: samovar_http::Observer + 'static {
 
     /// The daemon holds one path more.
     fn held(&self);
+
+    /// A request was not let in.
+    fn access_refused(&self, refusal: Refusal);
+
+    /// A password was verified and right. It is remembered for a while.
+    fn password_verified(&self);
 
     /// Something was answered whose paths could not be held, or not in time.
     fn unheld(&self, what: Unheld);
@@ -132,6 +139,10 @@ impl Observer for Silent {
     fn hold_full(&self) {}
 
     fn held(&self) {}
+
+    fn access_refused(&self, _: Refusal) {}
+
+    fn password_verified(&self) {}
 
     fn unheld(&self, _: Unheld) {}
 

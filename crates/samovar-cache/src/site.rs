@@ -17,12 +17,14 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Instant;
 
 use samovar_http::http::{Method, Status};
 use samovar_http::{Head, Inline, Intake, Reply, Request, Response, Service, Turn};
 use samovar_nix::SecretKey;
 use samovar_store::{Snapshot, Store};
 
+use crate::access::{AccessConfig, AccessError, Client};
 use crate::answers::NOT_FOUND;
 use crate::bulk;
 use crate::cache::{Cache, CacheConfig};
@@ -121,6 +123,34 @@ impl Site {
                 return cache.change_key(key);
             }
         }
+    }
+
+    /// Changes who may read a cache, from the next request on, and returns remarks about it.
+    /// `path_prefix`: which cache.
+    ///
+    /// # Errors
+    ///
+    /// As [`Access::change`](crate::access::Access::change); all stays as it was.
+    pub fn change_access(
+        &self,
+        path_prefix: &str,
+        config: AccessConfig,
+    ) -> Result<Vec<String>, AccessError> {
+        let mut caches = self.caches.iter();
+        let cache = caches.find(|cache| cache.path_prefix() == path_prefix.as_bytes());
+        match cache.and_then(Cache::access) {
+            Some(access) => access.change(config),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// Whom a request is from, as far as its cache asks that; for logs.
+    pub fn client(&self, head: Head<'_>) -> Client {
+        let cache = self.cache_of(head.path());
+        let access = cache.and_then(|(cache, _)| cache.access());
+        access.map_or_else(Client::default, |access| {
+            access.client(head, Instant::now())
+        })
     }
 
     /// Renders and signs ahead of need from now on, for each cache on a thread of low priority that

@@ -103,6 +103,7 @@ impl Draft {
         match (certificate, key, asked_by) {
             (Some((_, certificate)), Some((_, key)), asked_by) if asked_by.is_some() || !is_off => {
                 self.options.tls = Some(Tls {
+                    clients: None,
                     certificate,
                     key,
                     only: (!is_everywhere).then_some(listeners),

@@ -471,6 +471,7 @@ fn tls_is_on_where_starman_or_ng_turn_it_on() {
         (options.tls, warnings.len())
     };
     let everywhere = Tls {
+        clients: None,
         certificate: "c".into(),
         key: "k".into(),
         only: None,

@@ -7,12 +7,12 @@
 //! now than the bucket is large is refused. A bucket whose time has passed is full, and is as good
 //! as none.
 //!
-//! The table has a fixed number of places, in sets of [`WAYS`]. A client that is not there takes the
-//! place in its set that was full first, *as it stands*. If that one is full, as it is unless more
-//! clients than there are places ask, nothing is lost. If it is not, the newcomer begins with what
-//! the other one has used. So nobody gains by pushing a bucket out, neither his own nor another's:
-//! the times in the table never go back. The price is paid by newcomers while somebody asks from
-//! more addresses than there are places.
+//! The table has a fixed number of places, in sets of [`WAYS`]. A client that is not there takes
+//! the place in its set that was full first, *as it stands*. If that one is full, as it is unless
+//! more clients than there are places ask, nothing is lost. If it is not, the newcomer begins with
+//! what the other one has used. So nobody gains by pushing a bucket out, neither his own nor
+//! another's: the times in the table never go back. The price is paid by newcomers while somebody
+//! asks from more addresses than there are places.
 //!
 //! In which set a client is depends on a secret, so nobody can choose whom he meets there.
 

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! The scheme in any case of letters. One field; two of them are refused, because somebody in front
-//! of us may have looked at the other one. A user name holds no colon and may be empty: that is what
-//! Nix sends for a netrc line without `login`.
+//! of us may have looked at the other one. A user name holds no colon and may be empty: that is
+//! what Nix sends for a netrc line without `login`.
 //!
 //! # Source
 //!

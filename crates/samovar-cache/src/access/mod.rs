@@ -5,12 +5,12 @@
 //! A request is let in if one of the configured ways lets it in: a user's password, a token, a
 //! client certificate, a peer on a unix socket, a network. If none is configured, everybody is.
 //!
-//! [`Access::check`] says so on an I/O thread: it blocks nowhere and computes some microseconds. The
-//! one thing that takes long is to verify a password. Then it says [`Verdict::Ask`], and a worker of
-//! the [lane for what computes](samovar_http::Reply::dispatch_costly) calls [`Access::ask`]. That
-//! lane has few places, so however many passwords are tried, most of the processor remains for
-//! those who are known; and what was verified is remembered, so the next request with it is
-//! answered at once (`users.rs`).
+//! [`Access::check`] says so on an I/O thread: it blocks nowhere and computes some microseconds.
+//! The one thing that takes long is to verify a password. Then it says [`Verdict::Ask`], and a
+//! worker of the [lane for what computes](samovar_http::Reply::dispatch_costly) calls
+//! [`Access::ask`]. That lane has few places, so however many passwords are tried, most of the
+//! processor remains for those who are known; and what was verified is remembered, so the next
+//! request with it is answered at once (`users.rs`).
 //!
 //! Wrong passwords are counted by address: after [`ATTEMPTS_BURST`] of them, one more is verified
 //! every [`ATTEMPT_TIME`]. Until then an address gets 429 for passwords that are not known yet.
@@ -32,6 +32,8 @@ mod certificate;
 mod config;
 mod credentials;
 mod error;
+#[cfg(fuzzing)]
+pub(crate) mod fuzzing;
 mod refusal;
 mod secret;
 mod secret_file;
@@ -43,6 +45,7 @@ mod tests;
 
 use std::net::IpAddr;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -77,6 +80,8 @@ pub struct Access {
     /// What the rules were made from. Held during a reload, so that of two the later one wins.
     config: Mutex<AccessConfig>,
     rules: RwLock<Arc<Rules>>,
+    /// Nothing has to be looked at.
+    is_open: AtomicBool,
     secret: Secret,
     attempts: Buckets,
     start: Instant,
@@ -129,6 +134,7 @@ impl Access {
         let start = Instant::now();
         let (rules, warnings) = Rules::read(&config, &secret, start, None)?;
         let access = Self {
+            is_open: AtomicBool::new(config.is_open()),
             config: Mutex::new(config),
             rules: RwLock::new(Arc::new(rules)),
             secret,
@@ -147,8 +153,10 @@ impl Access {
         let mut own = self.config.lock().unwrap_or_else(PoisonError::into_inner);
         let before = (&*own, &*self.rules());
         let (rules, warnings) = Rules::read(&config, &self.secret, self.start, Some(before))?;
+        let is_open = config.is_open();
         *own = config;
         *self.rules.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(rules);
+        self.is_open.store(is_open, Ordering::Release);
         Ok(warnings)
     }
 
@@ -161,6 +169,16 @@ impl Access {
         let config = self.config.lock();
         let config = config.unwrap_or_else(PoisonError::into_inner).clone();
         self.change(config)
+    }
+
+    /// Whether everybody may read, as often as they like, so that nothing need be asked here.
+    pub fn is_open(&self) -> bool {
+        self.is_open.load(Ordering::Acquire)
+    }
+
+    /// The same as [`check`](Self::check) without counting.
+    pub fn look(&self, head: Head<'_>, now: Instant) -> Verdict {
+        self.judge(&self.rules(), head, now).1
     }
 
     /// Whether a request may have an answer, as far as can be said at once; for I/O threads. Counts
@@ -325,12 +343,12 @@ impl Rules {
         };
         let nobody = "holds nobody: it lets nobody in";
         if let (Some(users), Some(path)) = (&users, &config.users_file)
-            && users.is_empty()
+            && users.len() == 0
         {
             warnings.push(format!("the {} {path:?} {nobody}", FileKind::Users));
         }
         if let (Some(tokens), Some(path)) = (&tokens, &config.tokens_file)
-            && tokens.is_empty()
+            && tokens.len() == 0
         {
             warnings.push(format!("the {} {path:?} {nobody}", FileKind::Tokens));
         }

@@ -11,8 +11,8 @@ pub(crate) type Digest = [u8; 32];
 
 /// A key that no one else knows, made anew in each process.
 ///
-/// What is compared or looked up is never a secret itself but its digest under this key. So the time
-/// that takes tells nothing: nobody can choose the digest, and its bits lead back to nothing.
+/// What is compared or looked up is never a secret itself but its digest under this key. So the
+/// time that takes tells nothing: nobody can choose the digest, and its bits lead back to nothing.
 pub(crate) struct Secret(Zeroizing<[u8; 32]>);
 
 impl Secret {

@@ -40,8 +40,8 @@ impl Tokens {
         self.names.get(&secret.digest(&[&sha256(token)]))
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.names.is_empty()
+    pub(crate) fn len(&self) -> usize {
+        self.names.len()
     }
 }
 

@@ -309,7 +309,7 @@ impl AskedShard {
 /// A number from 0 to 63 that depends on the address.
 fn mark_of(peer: Peer) -> u8 {
     let bits = match peer {
-        Peer::Unix => 0,
+        Peer::Unix(_) => 0,
         Peer::Tcp(address) => match address.ip() {
             IpAddr::V4(ip) => u64::from(ip.to_bits()),
             #[expect(clippy::cast_possible_truncation, reason = "folded")]
@@ -351,7 +351,7 @@ mod tests {
         };
         for second in 0..10 {
             for number in 0..100_000 {
-                shard.put(What::Served, &part(number), 1, Peer::Unix);
+                shard.put(What::Served, &part(number), 1, Peer::Unix(None));
             }
             let list = std::mem::take(&mut shard.list);
             shard.restart();
@@ -368,7 +368,7 @@ mod tests {
             }
         }
         shard.restart();
-        shard.put(What::Served, &part(0), 1, Peer::Unix);
+        shard.put(What::Served, &part(0), 1, Peer::Unix(None));
         assert_eq!(shard.stride, 1);
     }
 

@@ -13,6 +13,7 @@ use super::probe::Probe;
 use super::sampled::Sampled;
 use super::status::{RecentError, Status};
 use super::transfers::Transfers;
+use crate::access::Refusal;
 use crate::observer::{Observer, Unheld};
 
 /// What is said of a server beside its figures.
@@ -230,6 +231,14 @@ impl Observer for Metrics {
 
     fn held(&self) {
         self.inner.held();
+    }
+
+    fn access_refused(&self, refusal: Refusal) {
+        self.inner.access_refused(refusal);
+    }
+
+    fn password_verified(&self) {
+        self.inner.password_verified();
     }
 
     fn unheld(&self, what: Unheld) {

@@ -3,11 +3,11 @@
 //! # Theory of operation
 //!
 //! There are three [lanes](Lane), each with its queue and its places: so many threads *run* jobs of
-//! it at most. A request is in the lane that its service has chosen, and all that is done for it is done
-//! there. So when everything of the slow lane hangs, because a disk does, the prompt lane has all
-//! its places still. Where handlers compute for long there are few places, because what they take is
-//! the processors. Threads belong to no lane: there may be as many as all have places, and one is
-//! started when a job finds a place and nobody to run it.
+//! it at most. A request is in the lane that its service has chosen, and all that is done for it is
+//! done there. So when everything of the slow lane hangs, because a disk does, the prompt lane has
+//! all its places still. Where handlers compute for long there are few places, because what they
+//! take is the processors. Threads belong to no lane: there may be as many as all have places, and
+//! one is started when a job finds a place and nobody to run it.
 //!
 //! A job that waits for its peer (a handler that reads a body as it comes) does not run meanwhile:
 //! it has given its place away, and if nobody is there to take it while work is queued, one more
@@ -106,7 +106,9 @@ pub(crate) struct Queue {
     start: OnceLock<Start>,
     /// Requests that may wait in a lane.
     len_max: usize,
-    /// Threads that may run jobs at the same time.
+    /// Jobs that may run in a lane for what may block.
+    places_max: usize,
+    /// Threads that may run jobs at the same time, in all lanes.
     threads_max: usize,
     waiting_max: usize,
 }
@@ -251,12 +253,13 @@ impl Queue {
             state: Mutex::new(state),
             start: OnceLock::new(),
             len_max,
+            places_max,
             threads_max: places_max.saturating_mul(2).saturating_add(costly_max),
             waiting_max,
         }
     }
 
-    /// Handlers that may run at once in a lane.
+    /// Handlers that may run at once in a lane for what may block.
     pub(crate) fn places_max(&self) -> usize {
         self.places_max
     }

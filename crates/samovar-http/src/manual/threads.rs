@@ -23,8 +23,8 @@
 //!
 //! # What if a disk hangs?
 //!
-//! Every worker that reads from it hangs too. So there are two lanes for what may block, each with as many places as
-//! there are workers: a request that was declined with
+//! Every worker that reads from it hangs too. So there are two lanes for what may block, each with
+//! as many places as there are workers: a request that was declined with
 //! [`Reply::dispatch_slow`](crate::Reply::dispatch_slow) is answered in the slow one, its body
 //! included. If everything that reads from a disk is declined in this way, all else is answered
 //! while the disk hangs. What waits for it queues, no peer is taken for slow because of it, and it

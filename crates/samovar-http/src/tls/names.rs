@@ -28,8 +28,8 @@ pub(crate) fn peer_names(certificate: &[u8]) -> Vec<PeerName> {
     names
 }
 
-/// The common name of the subject; `None` also if there are two: which of them an authority meant is
-/// anybody's guess.
+/// The common name of the subject; `None` also if there are two: which of them an authority meant
+/// is anybody's guess.
 ///
 /// # Source
 ///
@@ -78,7 +78,8 @@ mod tests {
             .distinguished_name
             .push(DnType::OrganizationName, "CN=eve");
         for (index, name) in common_names.iter().enumerate() {
-            // The library keeps one of each kind: the second is put in by hand, under the same name.
+            // The library keeps one of each kind: the second is put in by hand, under the same
+            // name.
             let kind = match index {
                 0 => DnType::CommonName,
                 _ => DnType::CustomDnType(vec![2, 5, 4, 3]),

@@ -115,6 +115,21 @@ pub const KEYS: &[Key] = &[
         "PEM: the certificate's private key. Read again on reload.",
     ),
     key(
+        "tls.client-authorities",
+        Path,
+        Start,
+        "none: clients are not asked for certificates",
+        "PEM: the authorities whose client certificates are good. Who may read with one is \
+         access.certificates. Read again on reload.",
+    ),
+    key(
+        "tls.client-certificates",
+        Word(&["optional", "required"]),
+        Start,
+        "optional",
+        "Whether a client without a certificate is turned away in the handshake.",
+    ),
+    key(
         "user",
         Text,
         Start,
@@ -287,6 +302,124 @@ pub const KEYS: &[Key] = &[
         "$NIX_SECRET_KEY_FILE, or none",
         "Files of the keys to sign with, as nix-store --generate-binary-cache-key makes them. \
          credential:NAME is a credential of the service manager.",
+    ),
+    key(
+        "access.users-file",
+        Path,
+        Cache,
+        "none",
+        "File of users for HTTP Basic: NAME:HASH a line, Argon2id or bcrypt, as samovar password \
+         prints it. Nix sends what its netrc-file says. Read again on reload.",
+    ),
+    key(
+        "access.tokens-file",
+        Path,
+        Cache,
+        "none",
+        "File of tokens: NAME:SHA256 a line, as samovar token prints it. For Authorization: \
+         Bearer, and as the password of any user. Read again on reload.",
+    ),
+    key(
+        "access.networks",
+        List,
+        Cache,
+        "none",
+        "Networks and addresses that may read, such as 192.0.2.0/24.",
+    ),
+    key(
+        "access.trusted-proxies",
+        List,
+        Cache,
+        "none",
+        "Networks and addresses of proxies that are believed when they say from whom they were \
+         asked; unix for those on a unix socket.",
+    ),
+    key(
+        "access.forwarded-header",
+        Word(&["x-forwarded-for", "forwarded"]),
+        Cache,
+        "x-forwarded-for",
+        "Where they say it. The other header is not looked at.",
+    ),
+    key(
+        "access.uids",
+        List,
+        Cache,
+        "none",
+        "Numbers of users whose processes may read by a unix socket.",
+    ),
+    key(
+        "access.gids",
+        List,
+        Cache,
+        "none",
+        "The same for the primary group of a process.",
+    ),
+    key(
+        "access.certificates.any",
+        Switch,
+        Cache,
+        "false",
+        "Whether every client certificate from tls.client-authorities may read.",
+    ),
+    key(
+        "access.certificates.fingerprints",
+        List,
+        Cache,
+        "none",
+        "Client certificates that may read, by SHA-256.",
+    ),
+    key(
+        "access.certificates.common-names",
+        List,
+        Cache,
+        "none",
+        "The same by the common name of the subject.",
+    ),
+    key(
+        "access.certificates.dns-names",
+        List,
+        Cache,
+        "none",
+        "The same by a DNS name among the subject's alternative names.",
+    ),
+    key(
+        "access.certificates.uris",
+        List,
+        Cache,
+        "none",
+        "The same by a URI among them.",
+    ),
+    key(
+        "access.refuse-with",
+        Word(&["fitting", "401", "403", "404"]),
+        Cache,
+        "fitting: 401 where credentials could help, else 403",
+        "What others get. Every Nix takes 403 and 404 for a miss and asks its next cache; from \
+         2.35 on 401 is an error.",
+    ),
+    key(
+        "access.realm",
+        Text,
+        Cache,
+        "Nix binary cache",
+        "What a browser shows when it asks for a password.",
+    ),
+    key(
+        "access.rate",
+        Count,
+        Cache,
+        "no limit",
+        "Requests a second that one client may send in the long run: a user, or an address. More \
+         get 429, which makes the builds of Nix clients fail if it lasts.",
+    ),
+    key(
+        "access.burst",
+        Count,
+        Cache,
+        "a minute's",
+        "Requests it may send at once after a pause. Let it be more than the largest closure has \
+         paths.",
     ),
 ];
 

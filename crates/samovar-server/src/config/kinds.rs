@@ -17,6 +17,17 @@ pub struct Tls {
     pub key: PathBuf,
     /// The listeners with `:ssl`, if that is what asked for it; otherwise all TCP listeners.
     pub only: Option<Vec<ListenSpec>>,
+    /// Whose client certificates are good, if clients are asked for one.
+    pub clients: Option<ClientAuthority>,
+}
+
+/// Whose client certificates are good.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientAuthority {
+    /// PEM: the authorities.
+    pub authorities: PathBuf,
+    /// Whether a client has to have one.
+    pub required: bool,
 }
 
 impl Tls {

@@ -1,6 +1,7 @@
 //! What a server is to do, in types. Where it comes from, a command line or a file, is the
 //! business of the programs.
 
+mod access;
 mod harmonia;
 mod keys;
 mod kinds;
@@ -15,9 +16,13 @@ use std::num::{NonZeroU32, NonZeroU64};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use samovar_cache::access::AccessConfig;
+
 pub use harmonia::import_harmonia;
 pub use keys::{KEYS, Key, Kind, Scope, VARIABLE_PREFIX};
-pub use kinds::{ClientAddress, HoldTime, LogForm, LogTarget, TimeLimit, Tls, Verify};
+pub use kinds::{
+    ClientAddress, ClientAuthority, HoldTime, LogForm, LogTarget, TimeLimit, Tls, Verify,
+};
 
 pub use nearest::nearest;
 pub use read::{read, show};
@@ -160,6 +165,8 @@ pub struct CacheSettings {
     /// Files of the keys to sign with. An empty path is an error at start: serving unsigned where a
     /// key was meant would be worse.
     pub secret_key_files: Vec<PathBuf>,
+    /// Who may read it. Default: everybody.
+    pub access: AccessConfig,
 }
 
 impl CacheSettings {
@@ -174,6 +181,7 @@ impl Default for CacheSettings {
             prefix: String::new(),
             priority: Self::PRIORITY_DEFAULT,
             secret_key_files: Vec::new(),
+            access: AccessConfig::default(),
         }
     }
 }

@@ -107,13 +107,13 @@ pub fn read(
     })
 }
 
-fn clamped(count: i64) -> u32 {
+pub(super) fn clamped(count: i64) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
 /// Looks settings up: those of one cache, or those of the server and of all caches.
 #[derive(Clone, Copy)]
-struct Reader<'a> {
+pub(super) struct Reader<'a> {
     settings: &'a Settings,
     cache: Option<&'a str>,
     variable: &'a dyn Fn(&str) -> Option<String>,
@@ -121,7 +121,7 @@ struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     /// The value of a key, made by `make`, which says `None` to what means nothing.
-    fn get<T>(
+    pub(super) fn get<T>(
         &self,
         name: &str,
         expected: impl FnOnce() -> String,
@@ -137,7 +137,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn text(&self, name: &str) -> Result<Option<String>, ConfigError> {
+    pub(super) fn text(&self, name: &str) -> Result<Option<String>, ConfigError> {
         self.get(
             name,
             || expected(Kind::Text),
@@ -148,11 +148,11 @@ impl<'a> Reader<'a> {
         )
     }
 
-    fn path(&self, name: &str) -> Result<Option<PathBuf>, ConfigError> {
+    pub(super) fn path(&self, name: &str) -> Result<Option<PathBuf>, ConfigError> {
         Ok(self.text(name)?.map(PathBuf::from))
     }
 
-    fn switch(&self, name: &str) -> Result<Option<bool>, ConfigError> {
+    pub(super) fn switch(&self, name: &str) -> Result<Option<bool>, ConfigError> {
         self.get(
             name,
             || expected(Kind::Switch),
@@ -163,7 +163,7 @@ impl<'a> Reader<'a> {
         )
     }
 
-    fn count(&self, name: &str, min: i64, max: i64) -> Result<Option<i64>, ConfigError> {
+    pub(super) fn count(&self, name: &str, min: i64, max: i64) -> Result<Option<i64>, ConfigError> {
         let expected = || match max {
             i64::MAX => format!("a whole number from {min}"),
             _ => format!("a whole number from {min} to {max}"),
@@ -198,7 +198,7 @@ impl<'a> Reader<'a> {
         )
     }
 
-    fn word(&self, name: &str) -> Result<Option<&'static str>, ConfigError> {
+    pub(super) fn word(&self, name: &str) -> Result<Option<&'static str>, ConfigError> {
         let Some(Kind::Word(words)) = Key::find(name).map(|key| key.kind) else {
             return Ok(None);
         };
@@ -213,7 +213,7 @@ impl<'a> Reader<'a> {
     }
 
     /// A list of texts that are not empty; one text stands for a list of it.
-    fn list(&self, name: &str) -> Result<Option<Vec<String>>, ConfigError> {
+    pub(super) fn list(&self, name: &str) -> Result<Option<Vec<String>>, ConfigError> {
         let text = |value: &Value| match value {
             Value::Text(text) if !text.is_empty() => Some(text.clone()),
             _ => None,
@@ -229,7 +229,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Paths of files, which may be credentials of the service manager.
-    fn files(&self, name: &str) -> Result<Option<Vec<PathBuf>>, ConfigError> {
+    pub(super) fn files(&self, name: &str) -> Result<Option<Vec<PathBuf>>, ConfigError> {
         let Some(texts) = self.list(name)? else {
             return Ok(None);
         };
@@ -307,7 +307,13 @@ impl<'a> Reader<'a> {
                 certificate,
                 key,
                 only: None,
+                clients: self.client_authority()?,
             }),
+            (None, None) if self.path("tls.client-authorities")?.is_some() => {
+                return Err(together(
+                    "tls.client-authorities needs tls.certificate, too",
+                ));
+            }
             (None, None) => None,
             (Some(_), None) => return Err(together("tls.certificate needs tls.key, too")),
             (None, Some(_)) => return Err(together("tls.key needs tls.certificate, too")),
@@ -373,6 +379,7 @@ impl<'a> Reader<'a> {
             prefix: prefix.unwrap_or(default_prefix),
             priority: priority.map_or(CacheSettings::PRIORITY_DEFAULT, clamped),
             secret_key_files: key_files,
+            access: self.access()?,
         })
     }
 }
@@ -386,7 +393,7 @@ fn wrong(key: String, setting: &Setting, expected: String) -> ConfigError {
     }
 }
 
-fn together(message: &str) -> ConfigError {
+pub(super) fn together(message: &str) -> ConfigError {
     ConfigError::Together(message.to_owned())
 }
 

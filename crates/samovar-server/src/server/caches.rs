@@ -1,6 +1,7 @@
 //! The caches as they are configured.
 
-use samovar_cache::{CacheConfig, load_key};
+use samovar_cache::access::Access;
+use samovar_cache::{CacheConfig, Site, load_key};
 
 use crate::config::CacheSettings;
 use crate::log::ErrorLog;
@@ -25,9 +26,27 @@ fn read_one(settings: &CacheSettings, errors: &ErrorLog) -> anyhow::Result<Cache
         }
         key = Some(loaded.key);
     }
+    let (access, warnings) = Access::new(settings.access.clone())?;
+    warnings.iter().for_each(|warning| errors.warning(warning));
     Ok(CacheConfig {
+        access: Some(access),
         path_prefix: settings.prefix.clone(),
         priority: settings.priority,
         key,
     })
+}
+
+/// Who may read changes for each cache whose rules can be read, and is as before for others.
+pub(super) fn change_access(site: &Site, settings: &[CacheSettings], errors: &ErrorLog) {
+    for cache in settings {
+        match site.change_access(&cache.prefix, cache.access.clone()) {
+            Ok(warnings) => warnings.iter().for_each(|warning| errors.warning(warning)),
+            Err(error) => {
+                let error = anyhow::Error::new(error);
+                errors.error(format_args!(
+                    "{error:#}; those who could read before still can"
+                ));
+            }
+        }
+    }
 }

@@ -50,6 +50,12 @@ pub(super) enum Count {
     ListsFull,
     /// Such an answer gave way to another one, because its client read slowly.
     ListGaveWay,
+    /// A request was not let in.
+    AccessDenied,
+    /// A request was refused because its client asks too often, or guesses passwords.
+    AccessLimited,
+    /// A password was hashed and found right.
+    PasswordVerified,
     /// A handler panicked.
     Panicked,
     /// Anything else that the engine reports.
@@ -57,7 +63,7 @@ pub(super) enum Count {
 }
 
 impl Count {
-    const ALL: [(Self, &'static str); 24] = [
+    const ALL: [(Self, &'static str); 27] = [
         (Self::CollectedUnderWay, "collected_under_way"),
         (Self::AnnouncedUnheld, "announced_unheld"),
         (Self::SentUnheld, "sent_unheld"),
@@ -80,6 +86,9 @@ impl Count {
         (Self::AcceptFailed, "accept_failed"),
         (Self::ListsFull, "lists_full"),
         (Self::ListGaveWay, "list_gave_way"),
+        (Self::AccessDenied, "access_denied"),
+        (Self::AccessLimited, "access_limited"),
+        (Self::PasswordVerified, "password_verified"),
         (Self::Panicked, "panicked"),
         (Self::Other, "other"),
     ];

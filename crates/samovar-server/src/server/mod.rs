@@ -33,7 +33,7 @@ use anyhow::Context as _;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use samovar_cache::metrics::Metrics;
 use samovar_cache::{Hold, Observer, Site, SiteConfig, Trust};
-use samovar_http::tls::TlsConfig;
+use samovar_http::tls::{ClientCertificates, TlsConfig};
 use samovar_http::{Limits, Server};
 use samovar_store::{Settings, StoreUri};
 
@@ -455,6 +455,7 @@ fn reload(site: &Site, again: &Again<'_>, logs: &Logs) {
     for remark in &config.remarks {
         logs.errors.warning(remark);
     }
+    caches::change_access(site, &config.caches, &logs.errors);
     if config
         .caches
         .iter()
@@ -477,7 +478,15 @@ fn reload(site: &Site, again: &Again<'_>, logs: &Logs) {
 }
 
 fn read_certificate(tls: &Tls, names: &Names, errors: &ErrorLog) -> anyhow::Result<TlsConfig> {
-    let config = TlsConfig::files(&tls.certificate, &tls.key).with_context(|| {
+    let mut builder = TlsConfig::builder().certificate_files(&tls.certificate, &tls.key);
+    if let Some(clients) = &tls.clients {
+        let needed = match clients.required {
+            true => ClientCertificates::Required,
+            false => ClientCertificates::Optional,
+        };
+        builder = builder.client_authorities_file(&clients.authorities, needed);
+    }
+    let config = builder.build().with_context(|| {
         let (certificate, key) = (names.certificate, names.certificate_key);
         format!("cannot serve with TLS: give another {certificate} or {key}")
     })?;

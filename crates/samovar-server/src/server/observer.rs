@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::{Duration, Instant, SystemTime};
 
+use samovar_cache::access::Refusal;
 use samovar_cache::metrics::RecentError;
 use samovar_cache::{Observer, Unheld};
 use samovar_http::{Exchange, Head, Incident, Peer};
@@ -270,6 +271,17 @@ impl Observer for Logs {
 
     fn held(&self) {
         self.counts.add(Count::Held);
+    }
+
+    fn access_refused(&self, refusal: Refusal) {
+        self.counts.add(match refusal {
+            Refusal::TooMany(_) => Count::AccessLimited,
+            _ => Count::AccessDenied,
+        });
+    }
+
+    fn password_verified(&self) {
+        self.counts.add(Count::PasswordVerified);
     }
 
     fn unheld(&self, what: Unheld) {
