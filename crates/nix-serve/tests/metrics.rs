@@ -5,10 +5,11 @@
 
 mod support;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
@@ -435,6 +436,104 @@ fn an_upgrade_takes_the_figures_along() {
     support::output(Command::new("kill").arg(newer.trim()));
     eventually("it has ended", || !pid_file.exists());
     eventually("its socket is gone", || !socket.exists());
+}
+
+/// Alert rules hold where they should and are silent where they should be.
+#[test]
+fn rules_do_what_they_say() {
+    let rule = |name: &str| rig(&format!("prometheus/{name}.yml"));
+    let files = [rule("recording"), rule("alerts"), rule("alerts.test")];
+    let [recording, alerts, test] = files.each_ref().map(|file| file.to_str().unwrap());
+    promtool(&["check", "rules", recording, alerts], b"");
+    promtool(&["test", "rules", test], b"");
+}
+
+/// Every metric that a dashboard or a rule asks for is there, and every one that is there is on the
+/// dashboard. With every label they ask for: PromQL parses what promtool checks above.
+#[test]
+fn dashboards_ask_for_what_there_is() {
+    let watched = Watched::of_sample();
+    let path = &sample_list("closure")[0];
+    assert!(
+        watched
+            .server
+            .get(&watched.server.nar_url(path))
+            .is_complete
+    );
+    let counted = "samovar_http_requests_total{route=\"nar\",method=\"GET\",status=\"2xx\"}";
+    eventually("it is counted", || watched.samples().contains_key(counted));
+    let name = |sample: &String| sample.split('{').next().unwrap().to_owned();
+    let there: BTreeSet<String> = watched.samples().keys().map(name).collect();
+    let board = std::fs::read_to_string(rig("grafana/dashboards/cache.json")).unwrap();
+    let board: Value = serde_json::from_str(&board).unwrap();
+    let mut asked = BTreeSet::new();
+    let mut ids = BTreeSet::new();
+    let mut rules = String::from("groups: [{name: dashboard, rules: [\n");
+    for panel in board["panels"].as_array().unwrap() {
+        assert!(ids.insert(panel["id"].as_u64().unwrap()), "one id each");
+        for target in panel["targets"].as_array().into_iter().flatten() {
+            let expr = target["expr"].as_str().unwrap();
+            asked.extend(metrics_in(expr));
+            let expr = expr
+                .replace("$__rate_interval", "5m")
+                .replace("$instance", ".*");
+            rules.push_str(&format!("{{record: x, expr: {}}},\n", Value::from(expr)));
+        }
+    }
+    rules.push_str("]}]\n");
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("dashboard.yml");
+    std::fs::write(&file, rules).unwrap();
+    promtool(&["check", "rules", file.to_str().unwrap()], b"");
+    let on_board = asked.clone();
+    for rules in ["prometheus/recording.yml", "prometheus/alerts.yml"] {
+        let text = std::fs::read_to_string(rig(rules)).unwrap();
+        let code = text
+            .lines()
+            .filter(|line| !line.trim_start().starts_with(['#', 'd']));
+        // What a rule records is called `level:metric:operation`.
+        let words: Vec<&str> = code.flat_map(|line| line.split([' ', '(', ')'])).collect();
+        let words = words.into_iter().filter(|word| !word.contains(':'));
+        asked.extend(words.flat_map(metrics_in));
+    }
+    assert!(
+        on_board.len() > 30 && asked.contains("samovar_info"),
+        "{asked:?}"
+    );
+    let missing: Vec<_> = asked.difference(&there).collect();
+    assert!(missing.is_empty(), "asked for and not there: {missing:?}");
+    // What says the same as another one, or nothing that changes.
+    let elsewhere = |name: &&String| {
+        name.ends_with("_sum")
+            || name.ends_with("_seconds_count")
+            || [
+                "samovar_info",
+                "samovar_catalog_bytes",
+                "process_virtual_memory_bytes",
+                "process_start_time_seconds",
+            ]
+            .contains(&name.as_str())
+    };
+    let shown_nowhere: Vec<_> = there
+        .difference(&on_board)
+        .filter(|name| !elsewhere(name))
+        .collect();
+    assert!(shown_nowhere.is_empty(), "on no panel: {shown_nowhere:?}");
+}
+
+/// The names of metrics in an expression.
+fn metrics_in(expr: &str) -> Vec<String> {
+    let is_other = |c: char| !c.is_ascii_alphanumeric() && c != '_';
+    expr.split(is_other)
+        .filter(|word| word.starts_with("samovar_") || word.starts_with("process_"))
+        .map(str::to_owned)
+        .collect()
+}
+
+fn rig(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../rig")
+        .join(path)
 }
 
 /// An address that cannot be had is an error at start, said in one line.
