@@ -1,14 +1,13 @@
 //! One opening of the database: its connections and its freshness token.
 
 use std::ops::Deref;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rusqlite::Connection;
 
 use super::connection::{self, Opening};
-use super::held_file::HeldFile;
 use super::lineage::Look;
 use super::token::{Progress, TokenSource};
 use super::wal_mark::Content;
@@ -61,9 +60,6 @@ impl Identity {
     }
 }
 
-/// What every database begins with.
-const MAGIC: &[u8] = b"SQLite format 3\0";
-
 /// Connections to one file, all opened the same way.
 #[derive(Debug)]
 pub(crate) struct Session {
@@ -81,8 +77,6 @@ pub(crate) struct Session {
     /// `-shm` in place. Declared before `source`, whose descriptor must be closed last.
     idle: Mutex<Vec<Connection>>,
     source: Arc<TokenSource>,
-    /// The database itself where there is a WAL, for the same reason declared here.
-    _file: Option<HeldFile>,
 }
 
 impl Session {
@@ -124,11 +118,9 @@ impl Session {
             }
             other => other?,
         };
-        let mut file = None;
         let source = if opening.immutable {
             Ok(TokenSource::constant())
         } else if connection::is_wal(&connection)? {
-            file = Some(database_itself(path)?);
             TokenSource::wal_index(&connection::beside(path, "-shm"))
         } else {
             TokenSource::change_counter(path)
@@ -157,7 +149,6 @@ impl Session {
             schema_file: None,
             idle: Mutex::new(vec![connection]),
             source: Arc::new(source),
-            _file: file,
         })
     }
 
@@ -260,21 +251,6 @@ impl Session {
 
     fn idle(&self) -> MutexGuard<'_, Vec<Connection>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The file at `path`, if it is a database. SQLite does not look at the first page of the file when
-/// the WAL has a newer one: it takes anything for the database of the WAL that lies beside it.
-fn database_itself(path: &Path) -> Result<HeldFile, StoreError> {
-    let failed = |error| StoreError::io(Operation::ReadDatabase, &error);
-    let held = HeldFile::open(path).map_err(failed)?;
-    let mut magic = [0; MAGIC.len()];
-    if let Some(file) = held.get() {
-        file.read_exact_at(&mut magic, 0).map_err(failed)?;
-    }
-    match magic == *MAGIC {
-        true => Ok(held),
-        false => Err(StoreError::Corrupt(Corruption::Malformed)),
     }
 }
 
