@@ -7,6 +7,7 @@
 //! | [`manifests`] | each direct dependency says why it is there |
 //! | [`dependencies`] | licences, duplicates and sources of all that is built in |
 //! | [`documents`] | files that README, ARCHITECTURE and COMPAT name exist |
+//! | [`links`] | links between documents lead somewhere, and the book has all its pages |
 //!
 //! A rule is a function from text to findings, and its message holds the reason: whoever meets it
 //! should not have to look for a second document.
@@ -15,6 +16,7 @@ mod arrows;
 mod dependencies;
 mod documents;
 mod lexer;
+mod links;
 mod manifests;
 mod sources;
 
@@ -81,9 +83,9 @@ pub(crate) fn check(repository: &Path) -> Result<()> {
     findings.extend(manifests::check(&texts));
     let packages = dependencies::of_workspace(&metadata);
     findings.extend(dependencies::check(&read("deny.toml"), &packages));
-    findings.extend(documents::check(&texts, |path| {
-        repository.join(path).exists()
-    }));
+    let exists = |path: &str| repository.join(path).exists();
+    findings.extend(documents::check(&texts, exists));
+    findings.extend(links::check(&texts, exists));
 
     for finding in &findings {
         println!("{finding}");

@@ -1,0 +1,208 @@
+//! Rules for links between documents, and for the contents of the book.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Finding, Text};
+
+/// Where the pages of the book are, and which of them names the others.
+const BOOK: &str = "docs/book/";
+const SUMMARY: &str = "docs/book/SUMMARY.md";
+
+/// A link that leads nowhere, and a page that no link leads to, are found by readers otherwise.
+pub(super) fn check(texts: &[Text], exists: impl Fn(&str) -> bool) -> Vec<Finding> {
+    let documents = texts.iter().filter(|text| text.path.ends_with(".md"));
+    let documents: BTreeMap<&str, &Text> =
+        documents.map(|text| (text.path.as_str(), text)).collect();
+    let mut findings = Vec::new();
+    let mut named = BTreeSet::new();
+    for document in documents.values() {
+        for (line, target) in targets(&document.content) {
+            let (path, anchor) = match target.split_once('#') {
+                Some((path, anchor)) => (path, Some(anchor)),
+                None => (target, None),
+            };
+            let path = match path {
+                "" => document.path.clone(),
+                path => beside(&document.path, path),
+            };
+            let message = match (documents.get(path.as_str()), anchor) {
+                (Some(there), Some(anchor)) if !anchors(&there.content).contains(anchor) => {
+                    format!("leads to {path}#{anchor}, a heading that is not there")
+                }
+                (None, _) if !exists(&path) => format!("leads to {path}, which does not exist"),
+                _ => String::new(),
+            };
+            if !message.is_empty() {
+                findings.push(Finding::new(&document.path, line, message));
+            }
+            if document.path == SUMMARY && !named.insert(path.clone()) {
+                let message = format!("names {path} twice: a page has one place in the book");
+                findings.push(Finding::new(SUMMARY, line, message));
+            }
+        }
+    }
+    let pages: BTreeSet<String> = documents
+        .keys()
+        .filter(|path| path.starts_with(BOOK) && **path != SUMMARY)
+        .map(|path| (*path).to_owned())
+        .collect();
+    findings.extend(pages.difference(&named).map(|path| {
+        let message = format!("is not named in {SUMMARY}, so it is no page of the book");
+        Finding::new(path, 0, message)
+    }));
+    findings.extend(named.difference(&pages).map(|path| {
+        let message = format!("names {path}, which is not below {BOOK}: mdBook cannot show it");
+        Finding::new(SUMMARY, 0, message)
+    }));
+    findings
+}
+
+/// The targets of links within the repository, with their lines. Code is no text.
+fn targets(content: &str) -> Vec<(usize, &str)> {
+    let mut targets = Vec::new();
+    for (line, text) in prose(content) {
+        // What stands between backquotes is code, but a link's own text may hold such.
+        let mut rest = text;
+        while let Some(at) = rest.find("](") {
+            let before = &text[..text.len() - rest.len() + at];
+            rest = &rest[at + 2..];
+            let is_code = before.matches('`').count() % 2 == 1;
+            let target = rest.split([')', ' ']).next().unwrap_or_default();
+            let is_elsewhere = target.contains(':');
+            if !is_code && !is_elsewhere && !target.is_empty() {
+                targets.push((line, target));
+            }
+        }
+    }
+    targets
+}
+
+/// The lines outside fences, counted from 1.
+fn prose(content: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut is_fenced = false;
+    let lines = content.lines().enumerate();
+    lines.filter_map(move |(index, line)| {
+        let is_fence = line.trim_start().starts_with("```");
+        is_fenced ^= is_fence;
+        (!is_fenced && !is_fence).then_some((index + 1, line))
+    })
+}
+
+/// What headings are called in links: small letters, digits, `-` and `_`, with dashes for spaces.
+fn anchors(content: &str) -> BTreeSet<String> {
+    let headings = prose(content).filter_map(|(_, line)| {
+        let text = line.trim_start_matches('#');
+        (text.len() < line.len()).then(|| text.trim().to_lowercase())
+    });
+    let is_kept = |letter: &char| letter.is_alphanumeric() || matches!(letter, ' ' | '-' | '_');
+    let slug = |heading: String| -> String {
+        let kept = heading.chars().filter(is_kept);
+        kept.map(|letter| if letter == ' ' { '-' } else { letter })
+            .collect()
+    };
+    headings.map(slug).collect()
+}
+
+/// A link's target, seen from the top of the repository.
+fn beside(document: &str, target: &str) -> String {
+    let mut parts: Vec<&str> = document.split('/').collect();
+    parts.pop();
+    for part in target.split('/') {
+        match part {
+            ".." => drop(parts.pop()),
+            "" | "." => {}
+            part => parts.push(part),
+        }
+    }
+    parts.join("/")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check_texts(texts: &[(&str, &str)], expected: &[(&str, usize, &str)]) {
+        let text = |&(path, content): &(&str, &str)| Text {
+            path: path.into(),
+            content: content.into(),
+        };
+        let texts: Vec<Text> = texts.iter().map(text).collect();
+        let found = check(&texts, |path| path == "src/there.rs" || path == "docs");
+        let finding =
+            |&(path, line, message): &(&str, usize, &str)| Finding::new(path, line, message);
+        let expected: Vec<Finding> = expected.iter().map(finding).collect();
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn links_lead_somewhere() {
+        check_texts(
+            &[
+                ("docs/a.md", "[b](../b.md)\n[c](c.md) [d](../src/there.rs)"),
+                (
+                    "b.md",
+                    "[docs](./docs/) [web](https://e.org/x) [mail](mailto:a@e.org)",
+                ),
+            ],
+            &[("docs/a.md", 2, "leads to docs/c.md, which does not exist")],
+        );
+    }
+
+    #[test]
+    fn anchors_are_headings() {
+        check_texts(
+            &[
+                (
+                    "a.md",
+                    "[1](#own) [2](b.md#its-503-heading)\n[3](#gone) [4](b.md#own)\n# Own",
+                ),
+                ("b.md", "## Its 503, `heading`\n```\n# own\n```"),
+            ],
+            &[
+                ("a.md", 2, "leads to a.md#gone, a heading that is not there"),
+                ("a.md", 2, "leads to b.md#own, a heading that is not there"),
+            ],
+        );
+    }
+
+    #[test]
+    fn code_holds_no_links() {
+        check_texts(
+            &[(
+                "a.md",
+                "`v[0](x)` is code, [`this`](gone.md) is not\n```\n[x](y)\n```",
+            )],
+            &[("a.md", 1, "leads to gone.md, which does not exist")],
+        );
+    }
+
+    #[test]
+    fn the_summary_names_every_page_once() {
+        check_texts(
+            &[
+                (SUMMARY, "[a](a.md)\n[a](a.md)\n[out](../out.md)"),
+                ("docs/book/a.md", ""),
+                ("docs/book/lost.md", ""),
+                ("docs/out.md", ""),
+            ],
+            &[
+                (
+                    SUMMARY,
+                    2,
+                    "names docs/book/a.md twice: a page has one place in the book",
+                ),
+                (
+                    "docs/book/lost.md",
+                    0,
+                    "is not named in docs/book/SUMMARY.md, so it is no page of the book",
+                ),
+                (
+                    SUMMARY,
+                    0,
+                    "names docs/out.md, which is not below docs/book/: mdBook cannot show it",
+                ),
+            ],
+        );
+    }
+}
