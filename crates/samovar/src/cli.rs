@@ -7,7 +7,7 @@ use clap::{Arg, ArgAction, Command, value_parser};
 use clap_complete::Shell;
 use samovar_nix::PublicKey;
 
-use crate::{serve, status};
+use crate::{secrets, serve, status};
 
 /// Public keys in one text, separated by white space.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,6 +27,8 @@ pub fn command() -> Command {
         .subcommand(doctor())
         .subcommand(status())
         .subcommand(config())
+        .subcommand(secrets::password())
+        .subcommand(secrets::token())
         .subcommand(
             Command::new("completions")
                 .about("Prints what a shell has to know to complete this command line")

@@ -22,6 +22,7 @@ mod doctor;
 mod http;
 mod records;
 mod roots;
+mod secrets;
 mod serve;
 mod status;
 mod walk;
@@ -98,6 +99,8 @@ pub fn run(
         "serve" => serve::run(one, out),
         "status" => status::run(one, out),
         "config" => config(one, out),
+        "password" => secrets::hash(one, out),
+        "token" => secrets::make(one, out),
         "completions" => completions(one, out),
         _ => man(one),
     };
