@@ -18,7 +18,10 @@ fn commands() -> String {
         "# Commands\n\nWhat `--help` says. `samovar man DIRECTORY` writes it as man pages, \
                     `samovar completions SHELL` tells a shell.\n"
             .to_owned();
-    describe("samovar", samovar::cli::command(), &mut text);
+    let mut all = samovar::cli::command();
+    // What holds for all commands is handed down to them.
+    all.build();
+    describe("samovar", all, &mut text);
     let of_nix_serve = include_str!("../../nix-serve/src/cli/help.txt");
     write!(
         text,
