@@ -148,8 +148,8 @@ fn nix_with_and_without_credentials() {
     let store = format!("local?root={}", sample_root().display());
     let config = dir.path().join("samovar.toml");
     let text = format!(
-        "store = {store:?}\nlisten = \"127.0.0.1:0\"\n[caches.ours]\n[caches.ours.access]\n\
-         users-file = {users:?}\ntokens-file = {tokens:?}\n{OTHERS}"
+        "store = {store:?}\nlisten = \"127.0.0.1:0\"\nadmin.listen = []\n\
+         [caches.ours]\n[caches.ours.access]\nusers-file = {users:?}\ntokens-file = {tokens:?}\n{OTHERS}"
     );
     fs::write(&config, text).unwrap();
     let server = Server::start(&config);
@@ -186,8 +186,8 @@ fn guessing_by_many_hurts_nobody_who_is_known() {
     let store = format!("local?root={}", sample_root().display());
     let config = dir.path().join("samovar.toml");
     let text = format!(
-        "store = {store:?}\nlisten = \"127.0.0.1:0\"\n[access]\nusers-file = {users:?}\n\
-         trusted-proxies = [\"127.0.0.1\"]\n"
+        "store = {store:?}\nlisten = \"127.0.0.1:0\"\nadmin.listen = []\n\
+         [access]\nusers-file = {users:?}\ntrusted-proxies = [\"127.0.0.1\"]\n"
     );
     fs::write(&config, text).unwrap();
     let server = Server::start(&config);
