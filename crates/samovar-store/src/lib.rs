@@ -45,7 +45,7 @@ pub use local::LocalStore;
 pub use location::Location;
 pub use log::Log;
 pub use open::{OpenError, open, open_uri};
-pub use realisation::{OutputName, RealisationId, RealisationIdError};
+pub use realisation::{OutputName, Realisation, RealisationId, RealisationIdError};
 pub use settings::{Conf, Settings, SettingsError};
 pub use store::{Looked, Store};
 pub use tree::{

@@ -12,7 +12,7 @@ use crate::database::{Database, SchemaRemark};
 use crate::error::{StoreError, Unavailable};
 use crate::location::Location;
 use crate::log::{self, Log};
-use crate::realisation::RealisationId;
+use crate::realisation::{Realisation, RealisationId};
 use crate::store::{Looked, Store};
 use crate::tree::Tree;
 
@@ -134,8 +134,13 @@ impl Store for LocalStore {
         })
     }
 
-    fn realisation(&self, id: &RealisationId) -> Result<Option<String>, StoreError> {
-        self.database.realisation(&self.location.store_dir, id)
+    fn outputs(&self, derivation: &StorePath) -> Result<Vec<StorePath>, StoreError> {
+        self.database.outputs(&self.location.store_dir, derivation)
+    }
+
+    fn realisation(&self, id: &RealisationId) -> Result<Option<Realisation>, StoreError> {
+        let document = self.database.realisation(&self.location.store_dir, id)?;
+        document.map(Realisation::new).transpose()
     }
 
     fn catalog(&self) -> Option<&Catalog> {

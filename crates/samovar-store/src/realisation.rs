@@ -22,6 +22,8 @@ use std::fmt;
 use samovar_nix::{Algorithm, Hash, Signature, StorePath};
 use serde_json::{Map, Value, json};
 
+use crate::error::{Corruption, StoreError};
+
 /// The longest name of an output, as of a store path.
 const OUTPUT_NAME_LEN_MAX: usize = 211;
 
@@ -42,6 +44,13 @@ pub enum RealisationId {
         /// The name of the output.
         output: OutputName,
     },
+}
+
+/// A realisation, as the document that says it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Realisation {
+    out_path: StorePath,
+    document: String,
 }
 
 /// The name of a derivation's output, such as `out` or `dev`.
@@ -110,6 +119,100 @@ impl RealisationId {
             derivation,
             output: OutputName::parse(output)?,
         })
+    }
+}
+
+impl Realisation {
+    /// What a document says.
+    ///
+    /// # Errors
+    ///
+    /// [`Corruption::Realisation`] if it says no path.
+    pub(crate) fn new(document: String) -> Result<Self, StoreError> {
+        let out_path = serde_json::from_str::<Value>(&document)
+            .ok()
+            .as_ref()
+            .and_then(|value| value.get("outPath")?.as_str())
+            .and_then(|base_name| StorePath::from_base_name(base_name).ok())
+            .ok_or(StoreError::Corrupt(Corruption::Realisation))?;
+        Ok(Self { out_path, document })
+    }
+
+    /// The path that it leads to.
+    #[must_use]
+    pub fn out_path(&self) -> &StorePath {
+        &self.out_path
+    }
+
+    /// The document, as the store has it.
+    #[must_use]
+    pub fn into_document(self) -> String {
+        self.document
+    }
+
+    /// The text that is signed.
+    ///
+    /// # Source
+    ///
+    /// Nix 2.8.0, `src/libstore/realisation.cc`, `Realisation::fingerprint`: the document without
+    /// its signatures. Nix 2.36, the same file, `UnkeyedRealisation::fingerprint`: key and value.
+    #[must_use]
+    pub fn fingerprint(&self, id: &RealisationId) -> String {
+        match id {
+            RealisationId::Hash { .. } => {
+                let mut members = self.members();
+                members.remove("signatures");
+                Value::Object(members).to_string()
+            }
+            RealisationId::Derivation { derivation, output } => {
+                let key = json!({
+                    "drvPath": derivation.base_name(),
+                    "outputName": output.as_str(),
+                });
+                let value = json!({ "outPath": self.out_path.base_name() });
+                json!({ "key": key, "value": value }).to_string()
+            }
+        }
+    }
+
+    /// The document with these signatures, in the place of those that the store has, or beside them
+    /// (`keeps_stored`) but for those by the same names.
+    #[must_use]
+    pub fn signed(
+        self,
+        id: &RealisationId,
+        signatures: &[Signature],
+        keeps_stored: bool,
+    ) -> String {
+        let mut members = self.members();
+        let stored = match members.remove("signatures") {
+            Some(Value::Array(stored)) if keeps_stored => stored,
+            _ => Vec::new(),
+        };
+        let is_by_another = |one: &Value| {
+            let name = match one {
+                Value::String(text) => text.split_once(':').map(|(name, _)| name),
+                other => other.get("keyName").and_then(Value::as_str),
+            };
+            signatures
+                .iter()
+                .all(|other| Some(other.key_name()) != name)
+        };
+        let own = signatures.iter().filter_map(|signature| match id {
+            RealisationId::Hash { .. } => Some(Value::from(signature.to_string())),
+            RealisationId::Derivation { .. } => signature_member(signature),
+        });
+        let mut all: Vec<Value> = own
+            .chain(stored.into_iter().filter(is_by_another))
+            .collect();
+        // As the sets of Nix.
+        all.sort_by_cached_key(Value::to_string);
+        members.insert("signatures".to_owned(), Value::Array(all));
+        Value::Object(members).to_string()
+    }
+
+    fn members(&self) -> Map<String, Value> {
+        serde_json::from_str(&self.document).unwrap_or_default()
     }
 }
 
@@ -183,15 +286,14 @@ pub(crate) fn hash_document(
 
 /// The document of the newer generation.
 pub(crate) fn derivation_document(out_path: &StorePath, signatures: &[Signature]) -> String {
-    let signatures: Vec<Value> = signatures
-        .iter()
-        .filter_map(|signature| {
-            let text = signature.to_string();
-            let (key_name, base64) = text.split_once(':')?;
-            Some(json!({ "keyName": key_name, "sig": base64 }))
-        })
-        .collect();
+    let signatures: Vec<Value> = signatures.iter().filter_map(signature_member).collect();
     json!({ "outPath": out_path.base_name(), "signatures": signatures }).to_string()
+}
+
+fn signature_member(signature: &Signature) -> Option<Value> {
+    let text = signature.to_string();
+    let (key_name, base64) = text.split_once(':')?;
+    Some(json!({ "keyName": key_name, "sig": base64 }))
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use crate::daemon::Daemon;
 use crate::database::SchemaRemark;
 use crate::error::StoreError;
 use crate::log::Log;
-use crate::realisation::RealisationId;
+use crate::realisation::{Realisation, RealisationId};
 use crate::tree::Tree;
 
 /// What is known of one path among many: its row, that there is none, or what is wrong with it.
@@ -88,12 +88,22 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Any [`StoreError`].
     fn log(&self, path: &StorePath) -> Result<Option<Log>, StoreError>;
 
-    /// The JSON document of a realisation, as Nix of that generation writes it.
+    /// The outputs of a derivation that is valid itself. A store that cannot tell says nothing.
     ///
     /// # Errors
     ///
     /// Any [`StoreError`].
-    fn realisation(&self, id: &RealisationId) -> Result<Option<String>, StoreError>;
+    fn outputs(&self, derivation: &StorePath) -> Result<Vec<StorePath>, StoreError> {
+        let _unused = derivation;
+        Ok(Vec::new())
+    }
+
+    /// A realisation, as Nix of that generation writes it.
+    ///
+    /// # Errors
+    ///
+    /// Any [`StoreError`].
+    fn realisation(&self, id: &RealisationId) -> Result<Option<Realisation>, StoreError>;
 
     /// The set of valid paths in memory. `None` where the database can never be read; where it
     /// cannot be read for the moment, [`Catalog::check`] says no.

@@ -8,8 +8,8 @@ use std::io::Read;
 use std::sync::Arc;
 
 use samovar_store::{
-    Daemon, DaemonStore, LocalStore, Location, Store, StoreError, Tree, TreeError, Unavailable,
-    open,
+    Daemon, DaemonStore, LocalStore, Location, Realisation, Store, StoreError, Tree, TreeError,
+    Unavailable, open,
 };
 use support::daemon::NixDaemon;
 use support::{NixStore, absent};
@@ -308,7 +308,9 @@ fn the_daemon_and_the_database_give_the_same_realisation() {
         .unwrap();
     let document = daemon.realisation(&id).unwrap();
     assert!(document.is_some());
-    assert_eq!(nix.open().realisation(&id), Ok(document));
+    let realisation = nix.open().realisation(&id);
+    let served = realisation.map(|one| one.map(Realisation::into_document));
+    assert_eq!(served, Ok(document));
 }
 
 #[test]

@@ -408,7 +408,7 @@ fn realisations_of_both_generations() {
         ))
         .unwrap();
     assert_eq!(
-        store.realisation(&old).unwrap().unwrap(),
+        store.realisation(&old).unwrap().unwrap().into_document(),
         format!(
             "{{\"dependentRealisations\":{{\"sha256:{}!dev\":\"{}\"}},\"id\":\"{hash}!out\",\
              \"outPath\":\"{}\",\"signatures\":[\"k:sig\"]}}",
@@ -418,7 +418,7 @@ fn realisations_of_both_generations() {
         )
     );
     assert_eq!(
-        store.realisation(&new).unwrap().unwrap(),
+        store.realisation(&new).unwrap().unwrap().into_document(),
         format!(
             "{{\"outPath\":\"{}\",\"signatures\":[{{\"keyName\":\"test-1\",\"sig\":\"{}==\"}}]}}",
             rows::path(7),

@@ -10,7 +10,7 @@ use crate::database::SchemaRemark;
 use crate::error::{Operation, StoreError, Unavailable};
 use crate::local::LocalStore;
 use crate::log::Log;
-use crate::realisation::RealisationId;
+use crate::realisation::{Realisation, RealisationId};
 use crate::store::{Looked, Store, lookup_each};
 use crate::tree::Tree;
 
@@ -113,10 +113,20 @@ impl Store for DaemonStore {
         })
     }
 
-    fn realisation(&self, id: &RealisationId) -> Result<Option<String>, StoreError> {
+    fn outputs(&self, derivation: &StorePath) -> Result<Vec<StorePath>, StoreError> {
+        // The daemon is not asked.
+        self.local.outputs(derivation)
+    }
+
+    fn realisation(&self, id: &RealisationId) -> Result<Option<Realisation>, StoreError> {
         self.either(
             || self.local.realisation(id),
-            || self.daemon.realisation(id),
+            || {
+                self.daemon
+                    .realisation(id)?
+                    .map(Realisation::new)
+                    .transpose()
+            },
         )
     }
 

@@ -1,4 +1,5 @@
-//! The tables of content-addressed derivations, where that experiment was ever enabled.
+//! The tables of what derivations make: of outputs, and of content-addressed ones, where that
+//! experiment was ever enabled.
 //!
 //! # Source
 //!
@@ -6,7 +7,7 @@
 //! (`queryRealisationCore_`); Nix 2.36, the same files: table `BuildTraceV3`.
 
 use rusqlite::{Connection, OptionalExtension, Row};
-use samovar_nix::StoreDir;
+use samovar_nix::{StoreDir, StorePath};
 
 use super::Database;
 use super::connection::store_error;
@@ -28,7 +29,35 @@ const DEPENDENCIES: &str = "select drvPath, outputName, Output.path from Realisa
 const BY_DERIVATION: &str = "select outputPath, signatures from BuildTraceV3 \
     where drvPath = ?1 and outputName = ?2";
 
+const OUTPUTS: &str = "select Output.path from DerivationOutputs as Output \
+    inner join ValidPaths as Derivation on Derivation.id = Output.drv \
+    where Derivation.path = ?1";
+
 impl Database {
+    /// The outputs of a derivation that is valid.
+    pub(crate) fn outputs(
+        &self,
+        dir: &StoreDir,
+        derivation: &StorePath,
+    ) -> Result<Vec<StorePath>, StoreError> {
+        self.ask(|connection| {
+            if !table_exists(connection, "DerivationOutputs")? {
+                return Ok(Vec::new());
+            }
+            let mut statement = connection
+                .prepare_cached(OUTPUTS)
+                .map_err(|error| store_error(&error))?;
+            let mut rows = statement
+                .query([derivation.full(dir)])
+                .map_err(|error| store_error(&error))?;
+            let mut outputs = Vec::new();
+            while let Some(row) = rows.next().map_err(|error| store_error(&error))? {
+                outputs.push(store_path(dir, required(row, 0)?)?);
+            }
+            Ok(outputs)
+        })
+    }
+
     /// The document of a realisation.
     pub(crate) fn realisation(
         &self,
