@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use samovar_http::http::{Method, Status};
 use samovar_http::{Body, Head, Inline, Prepared, Reply, Request, Response, Turn};
-use samovar_nix::{HashPart, SecretKey};
+use samovar_nix::{HashPart, StorePath};
 use samovar_store::{RealisationId, StoreError};
 
 use crate::access::{Access, Refusal, Verdict};
@@ -22,21 +22,26 @@ use crate::answers::{
 use crate::narinfos::{Answer, Narinfos};
 use crate::observer::Observer;
 use crate::origin::Origin;
+use crate::policy::PolicyConfig;
 use crate::prepared_body::{PreparedBody, may_go_inline};
+use crate::registration::Registration;
 use crate::rendered::RenderedCache;
 use crate::route::{Route, route};
+use crate::signing::Signing;
 use crate::site::Local;
 
 /// What a cache is made of.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct CacheConfig {
     /// URL path that the cache is mounted under, as it is sent, without a slash at its end; empty
     /// for the root.
     pub path_prefix: String,
     /// `Priority` in `nix-cache-info`: clients prefer caches with a lower one. nix-serve's is 30.
     pub priority: u32,
-    /// The key to sign with.
-    pub key: Option<SecretKey>,
+    /// How it signs.
+    pub signing: Signing,
+    /// What may be read.
+    pub policy: PolicyConfig,
     /// Who may read it; `None`: everybody, always.
     pub access: Option<Access>,
 }
@@ -46,7 +51,8 @@ impl Default for CacheConfig {
         Self {
             path_prefix: String::new(),
             priority: 30,
-            key: None,
+            signing: Signing::default(),
+            policy: PolicyConfig::default(),
             access: None,
         }
     }
@@ -84,7 +90,12 @@ impl Cache {
         Self {
             origin: Arc::clone(origin),
             path_prefix: config.path_prefix.into_bytes().into_boxed_slice(),
-            narinfos: Arc::new(Narinfos::new(origin, config.key, rendered)),
+            narinfos: Arc::new(Narinfos::new(
+                origin,
+                config.signing,
+                config.policy,
+                rendered,
+            )),
             ahead: OnceLock::new(),
             access: config.access,
             cache_info: Prepared::new(Status::OK, &[TEXT], cache_info.as_bytes()),
@@ -93,11 +104,6 @@ impl Cache {
 
     pub(crate) fn path_prefix(&self) -> &[u8] {
         &self.path_prefix
-    }
-
-    /// Changes the key that narinfos are signed with, from the next answer on.
-    pub(crate) fn change_key(&self, key: Option<SecretKey>) {
-        self.narinfos.change_key(key);
     }
 
     /// Who may read it.
@@ -159,10 +165,19 @@ impl Cache {
         let Some(snapshot) = local.fresh(&*origin.store, turn) else {
             return self.pass_on(&route, reply);
         };
-        if !snapshot.may_contain(&hash_part) {
+        let policy = &self.narinfos.policy;
+        if policy.is_open() {
+            if !snapshot.may_contain(&hash_part) {
+                return reply.prepared(&fixed.no_path);
+            }
+        } else if policy.rules_out(&hash_part) {
             return reply.prepared(&fixed.no_path);
         }
         if let Route::Nar { nar_hash, .. } = &route {
+            // It is shared with caches where it may be read.
+            if !policy.is_open() && self.narinfos.find(snapshot, &hash_part).is_none() {
+                return self.pass_on(&route, reply);
+            }
             return match origin.small_nars.find(&hash_part) {
                 Some(nar) if nar.epoch != Some(snapshot.epoch) => self.pass_on(&route, reply),
                 Some(nar) if nar_hash.is_some_and(|nar_hash| nar_hash != nar.nar_hash) => {
@@ -224,10 +239,10 @@ impl Cache {
                 hash_part,
                 nar_hash,
             } => self.nar(head, hash_part, nar_hash),
-            Route::NarOfNoHash(hash_part) => self.origin.lookup(hash_part).map(|info| match info {
-                Some(_) => wrong_hash(),
-                None => no_path(),
-            }),
+            Route::NarOfNoHash(hash_part) => {
+                let readable = self.readable(hash_part);
+                readable.map(|readable| readable.map_or_else(|refusal| refusal, |_| wrong_hash()))
+            }
             Route::Listing(hash_part) => self.listing(hash_part),
             Route::Log(path) => self.log(head, &path),
             Route::Realisation(id) => self.realisation(&id),
@@ -276,6 +291,41 @@ impl Cache {
         String::from_utf8_lossy(self.cache_info.body()).into_owned()
     }
 
+    /// What is known of a path, if it may be read here; else what is said instead.
+    pub(crate) fn readable(
+        &self,
+        hash_part: HashPart,
+    ) -> Result<Result<Registration, Response>, StoreError> {
+        let policy = &self.narinfos.policy;
+        if policy.is_unknown() {
+            return Ok(Err(unavailable()));
+        }
+        if policy.rules_out(&hash_part) {
+            return Ok(Err(no_path()));
+        }
+        let registration = match self.origin.registration(hash_part) {
+            Err(error) if self.narinfos.hides(error) => None,
+            registration => registration?,
+        };
+        let Some(registration) = registration else {
+            return Ok(Err(no_path()));
+        };
+        Ok(match self.narinfos.permit(&registration.info) {
+            Ok(_) => Ok(registration),
+            Err(Answer::Failed) => Err(unavailable()),
+            Err(_) => Err(no_path()),
+        })
+    }
+
+    /// Whether this very path may be read here; an answer where nobody can say now.
+    pub(crate) fn may_read(&self, path: &StorePath) -> Result<Result<bool, Response>, StoreError> {
+        Ok(match self.readable(path.hash_part())? {
+            Ok(registration) => Ok(registration.info.path == *path),
+            Err(refusal) if refusal.status() == Status::SERVICE_UNAVAILABLE => Err(refusal),
+            Err(_) => Ok(false),
+        })
+    }
+
     fn narinfo(&self, hash_part: HashPart) -> Result<Response, StoreError> {
         let prepared = match self.narinfos.one(hash_part)? {
             Answer::Found { prepared, .. } => prepared,
@@ -296,10 +346,27 @@ impl Cache {
     }
 
     fn realisation(&self, id: &RealisationId) -> Result<Response, StoreError> {
-        Ok(match self.origin.store.realisation(id)? {
-            Some(json) => json_response(Body::Bytes(json.into_bytes().into())),
-            None => Response::text(Status::NOT_FOUND, NOT_FOUND),
-        })
+        let absent = || Response::text(Status::NOT_FOUND, NOT_FOUND);
+        let Some(realisation) = self.origin.store.realisation(id)? else {
+            return Ok(absent());
+        };
+        let out_path = realisation.out_path();
+        if !self.narinfos.policy.is_open() {
+            match self.may_read(out_path)? {
+                Ok(true) => {}
+                Ok(false) => return Ok(absent()),
+                Err(refusal) => return Ok(refusal),
+            }
+        }
+        let signer = self.narinfos.signer();
+        let info = match signer.asks_of_realisations() {
+            true => self.origin.lookup(out_path.hash_part())?,
+            false => None,
+        };
+        let info = info.filter(|info| info.path == *out_path);
+        let dir = self.origin.store.store_dir();
+        let json = signer.realisation(id, realisation, info.as_ref(), dir);
+        Ok(json_response(Body::Bytes(json.into_bytes().into())))
     }
 }
 

@@ -13,10 +13,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use samovar_http::Response;
 use samovar_http::http::Status;
 use samovar_nix::HashPart;
-use samovar_store::{Closure, StoreError};
+use samovar_store::{Closure, Member, StoreError};
 
 use crate::answers::{busy, no_path};
 use crate::cache::Cache;
+use crate::narinfos::Answer;
 use crate::under_way::Wanted;
 
 /// Paths that a closure may have.
@@ -24,6 +25,9 @@ const COUNT_MAX: usize = 1_000_000;
 
 /// Paths up to which a closure is worked out whatever else is.
 const SMALL_COUNT_MAX: usize = 1000;
+
+/// Members that are looked at together.
+const STEP_COUNT: usize = 256;
 
 /// Larger ones worked out at once.
 const AT_ONCE_MAX: usize = 4;
@@ -53,6 +57,10 @@ impl Drop for Place<'_> {
 
 impl Cache {
     pub(crate) fn closure(&self, hash_part: HashPart) -> Result<Response, StoreError> {
+        let is_open = self.narinfos.policy.is_open();
+        if !is_open && let Err(refusal) = self.readable(hash_part)? {
+            return Ok(refusal);
+        }
         if self.origin.holds.is_on() {
             // All that it needs is held with it. What is wrong with it is said below.
             let _held = self.narinfos.one(hash_part);
@@ -86,7 +94,25 @@ impl Cache {
                 });
             }
         }
+        if !is_open && !self.may_read_all(&members)? {
+            return Ok(incomplete());
+        }
         Ok(self.many(Wanted::Closure(members)))
+    }
+
+    /// Whether all these may be read here; a path whose row makes no sense may not.
+    fn may_read_all(&self, members: &[Member]) -> Result<bool, StoreError> {
+        for some in members.chunks(STEP_COUNT) {
+            let hash_parts: Vec<HashPart> = some.iter().map(|member| member.hash_part).collect();
+            let answers = self.narinfos.many(&hash_parts, false)?;
+            if !answers
+                .iter()
+                .all(|answer| matches!(answer, Answer::Found { .. }))
+            {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 }
 

@@ -7,14 +7,15 @@ use samovar_http::{Batch, Body, Progress, Response, Source};
 use samovar_nix::HashPart;
 use samovar_store::{ListingReader, StoreError, Tree};
 
-use crate::answers::{json_response, no_path};
+use crate::answers::json_response;
 use crate::cache::Cache;
 use crate::registration::{Collected, Registration};
 
 impl Cache {
     pub(crate) fn listing(&self, hash_part: HashPart) -> Result<Response, StoreError> {
-        let Some(registration) = self.origin.registration(hash_part)? else {
-            return Ok(no_path());
+        let registration = match self.readable(hash_part)? {
+            Ok(registration) => registration,
+            Err(refusal) => return Ok(refusal),
         };
         if let Some(refusal) = self.origin.kept_out(&registration) {
             return Ok(refusal);

@@ -9,8 +9,9 @@ use samovar_http::{Batch, Body, Head, Progress, Response, Source};
 use samovar_nix::StorePath;
 use samovar_store::{Log, StoreError};
 
-use crate::answers::no_path;
+use crate::answers::{no_path, unavailable};
 use crate::cache::Cache;
+use crate::policy::Decision;
 
 /// The text of a log. Its length is not known, because most are compressed.
 #[derive(Debug)]
@@ -54,6 +55,9 @@ impl Source for LogFile {
 
 impl Cache {
     pub(crate) fn log(&self, head: Head<'_>, path: &StorePath) -> Result<Response, StoreError> {
+        if let Some(refusal) = self.keeps_log_of(path)? {
+            return Ok(refusal);
+        }
         let Some(log) = self.origin.store.log(path)? else {
             return Ok(no_path());
         };
@@ -79,6 +83,52 @@ impl Cache {
             log
         };
         Ok(respond(Body::Source(Box::new(LogText(log)))))
+    }
+
+    /// What is said instead of a log that may not be read.
+    ///
+    /// It may be read where the derivation may be or one of its outputs, and none of all these is
+    /// denied: it tells of all of them. Asked for by an output, it may be read if that very one may
+    /// be.
+    fn keeps_log_of(&self, path: &StorePath) -> Result<Option<Response>, StoreError> {
+        if self.narinfos.policy.is_open() {
+            return Ok(None);
+        }
+        if self.narinfos.policy.is_unknown() {
+            return Ok(Some(unavailable()));
+        }
+        let mut paths = vec![path.clone()];
+        let mut may_be_read = false;
+        if !path.is_derivation() {
+            let registration = match self.readable(path.hash_part())? {
+                Ok(registration) if registration.info.path == *path => registration,
+                Ok(_) => return Ok(Some(no_path())),
+                Err(refusal) => return Ok(Some(refusal)),
+            };
+            may_be_read = true;
+            paths = registration.info.deriver.into_iter().collect();
+        }
+        if let Some(derivation) = paths.first() {
+            paths.extend(self.origin.store.outputs(derivation)?);
+        }
+        let hash_parts: Vec<_> = paths.iter().map(StorePath::hash_part).collect();
+        for (path, looked) in paths
+            .iter()
+            .zip(self.origin.store.lookup_many(&hash_parts)?)
+        {
+            match looked {
+                Ok(Some(info)) if info.path == *path => match self.narinfos.decide(&info) {
+                    Decision::Allowed { .. } => may_be_read = true,
+                    Decision::NotAllowed => {}
+                    Decision::Denied => return Ok(Some(no_path())),
+                    Decision::Unknown => return Ok(Some(unavailable())),
+                },
+                // Nobody can say of it.
+                Err(_) => return Ok(Some(no_path())),
+                Ok(_) => {}
+            }
+        }
+        Ok((!may_be_read).then(no_path))
     }
 }
 

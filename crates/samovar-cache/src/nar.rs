@@ -31,8 +31,9 @@ impl Cache {
         hash_part: HashPart,
         nar_hash: Option<NarHash>,
     ) -> Result<Response, StoreError> {
-        let Some(registration) = self.origin.registration(hash_part)? else {
-            return Ok(no_path());
+        let registration = match self.readable(hash_part)? {
+            Ok(registration) => registration,
+            Err(refusal) => return Ok(refusal),
         };
         let info = &registration.info;
         if nar_hash.is_some_and(|nar_hash| nar_hash != info.nar_hash) {

@@ -1,17 +1,19 @@
 //! The narinfos of a store: found, rendered, signed, and kept while they are true.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use samovar_http::Prepared;
-use samovar_nix::{HashPart, PathInfo, SecretKey, StorePath};
+use samovar_nix::{HashPart, PathInfo, StorePath};
 use samovar_store::{Snapshot, Store, StoreError};
 
 use crate::ahead::Wishes;
 use crate::health::Standing;
-use crate::narinfo::Signer;
 use crate::origin::Origin;
+use crate::policy::{Decision, FOREVER, Policy, PolicyConfig};
 use crate::recent::Fill;
 use crate::rendered::{Rendered, RenderedCache, Stamp};
+use crate::signing::{Signer, Signing};
 
 /// What is said of one path.
 #[derive(Debug, Clone)]
@@ -30,11 +32,23 @@ pub(crate) enum Answer {
     Failed,
 }
 
+/// Leave to say something of a path.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Permit {
+    /// The generation in which it was given.
+    generation: u64,
+    /// The second since 1970 from which on it may not hold.
+    until: i64,
+}
+
 /// All that answers for the narinfos of one cache, on whatever thread.
 #[derive(Debug)]
 pub(crate) struct Narinfos {
     pub(crate) origin: Arc<Origin>,
     signer: Signer,
+    pub(crate) policy: Policy,
+    /// Counts changes of the keys, and of where roots lead that the policy asks for.
+    generation: AtomicU64,
     rendered: Arc<RenderedCache>,
     /// What may be asked for next.
     pub(crate) wishes: Wishes,
@@ -43,12 +57,15 @@ pub(crate) struct Narinfos {
 impl Narinfos {
     pub(crate) fn new(
         origin: &Arc<Origin>,
-        key: Option<SecretKey>,
+        signing: Signing,
+        policy: PolicyConfig,
         rendered: Arc<RenderedCache>,
     ) -> Self {
         Self {
             origin: Arc::clone(origin),
-            signer: Signer::new(key),
+            signer: Signer::new(signing),
+            policy: Policy::new(policy),
+            generation: AtomicU64::new(0),
             rendered,
             wishes: Wishes::default(),
         }
@@ -58,8 +75,14 @@ impl Narinfos {
         &*self.origin.store
     }
 
-    pub(crate) fn change_key(&self, key: Option<SecretKey>) {
-        self.signer.change(key);
+    pub(crate) fn change_signing(&self, signing: Signing) {
+        self.signer.change(signing);
+        self.start_anew();
+    }
+
+    /// What was rendered is not sent again: keys have changed, or where roots lead.
+    pub(crate) fn start_anew(&self) {
+        self.generation.fetch_add(1, Ordering::AcqRel);
         self.wishes.start_anew();
     }
 
@@ -73,14 +96,21 @@ impl Narinfos {
         self.rendered.len_max()
     }
 
-    /// A narinfo that is known to be true while `snapshot` is. Never blocks.
+    pub(crate) fn signer(&self) -> &Signer {
+        &self.signer
+    }
+
+    /// A narinfo that is known to be true while `snapshot` is, of a path that may be read. Never
+    /// blocks.
     pub(crate) fn find(&self, snapshot: &Snapshot, hash_part: &HashPart) -> Option<Rendered> {
         let now = self.stamp(snapshot);
         let rendered = self.rendered.find(hash_part)?;
         if rendered.was_wished_for {
             self.wishes.note_useful();
         }
-        (rendered.stamp == Some(now)).then_some(rendered)
+        let is_true = rendered.stamp == Some(now)
+            && (rendered.until == FOREVER || self.policy.now() < rendered.until);
+        is_true.then_some(rendered)
     }
 
     /// What is said of one path, which is held from now on if that can be.
@@ -113,7 +143,8 @@ impl Narinfos {
         hash_part: HashPart,
     ) -> Result<Result<Rendered, Answer>, StoreError> {
         if let Some(snapshot) = snapshot {
-            if !snapshot.may_contain(&hash_part) {
+            // Under a policy the database is asked either way: it takes as long.
+            if self.policy.is_open() && !snapshot.may_contain(&hash_part) {
                 self.origin.recovered();
                 return Ok(Err(Answer::Absent));
             }
@@ -121,8 +152,16 @@ impl Narinfos {
                 return Ok(Ok(rendered));
             }
         }
-        let looked = self.origin.store.lookup(hash_part)?;
-        self.origin.recovered();
+        if self.policy.is_unknown() {
+            return Ok(Err(Answer::Failed));
+        }
+        if self.policy.rules_out(&hash_part) {
+            return Ok(Err(Answer::Absent));
+        }
+        let looked = match self.origin.lookup(hash_part) {
+            Err(error) if self.hides(error) => None,
+            looked => looked?,
+        };
         let Some(info) = looked else {
             self.rendered.remove(&hash_part);
             return Ok(Err(Answer::Absent));
@@ -136,16 +175,40 @@ impl Narinfos {
         Ok(found)
     }
 
-    /// Renders the narinfo of a path with this row, unless the path is damaged: then what is said
-    /// instead.
+    /// What may be done with a path that has this row, or what is said instead.
+    pub(crate) fn permit(&self, info: &PathInfo) -> Result<Permit, Answer> {
+        // Before it is asked for what it counts.
+        let generation = self.generation();
+        match self.decide(info) {
+            Decision::Allowed { until } => Ok(Permit { generation, until }),
+            Decision::NotAllowed | Decision::Denied => Err(Answer::Absent),
+            Decision::Unknown => Err(Answer::Failed),
+        }
+    }
+
+    /// What the policy says of a path that has this row.
+    pub(crate) fn decide(&self, info: &PathInfo) -> Decision {
+        let dir = self.origin.store.store_dir();
+        self.policy.decide(info, dir, self.policy.now())
+    }
+
+    /// Whether it is not said that a path's row makes no sense: nobody knows whether it may be
+    /// read.
+    pub(crate) fn hides(&self, error: StoreError) -> bool {
+        error.is_about_one_path() && !self.policy.is_open()
+    }
+
+    /// Renders the narinfo of a path with this row, unless the path is damaged or may not be read:
+    /// then what is said instead.
     fn admit(&self, info: &PathInfo, snapshot: Option<&Snapshot>) -> Result<Rendered, Answer> {
+        let permit = self.permit(info)?;
         let epoch = snapshot.map(|snapshot| snapshot.epoch);
         match self.origin.damaged.standing(info, epoch) {
             Standing::Good => {}
             Standing::Damaged => return Err(Answer::Damaged),
             Standing::InQuestion => return Err(Answer::Failed),
         }
-        let rendered = self.render(info, snapshot);
+        let rendered = self.render(info, snapshot, permit);
         let hash_part = info.path.hash_part();
         self.rendered.insert(hash_part, rendered.clone());
         self.keep_out(&hash_part);
@@ -191,6 +254,9 @@ impl Narinfos {
         snapshot: Option<&Snapshot>,
         hash_parts: &[HashPart],
     ) -> Result<Vec<Answer>, StoreError> {
+        if self.policy.is_unknown() {
+            return Ok(vec![Answer::Failed; hash_parts.len()]);
+        }
         let mut answers: Vec<_> = hash_parts
             .iter()
             .map(|hash_part| self.known(snapshot, hash_part))
@@ -215,6 +281,7 @@ impl Narinfos {
                     Ok(rendered) => Answer::found(&rendered),
                     Err(refusal) => refusal,
                 },
+                Some(Err(error)) if self.hides(error) => Answer::Absent,
                 Some(Err(error)) => {
                     self.origin.observer.path_failed(hash_part, &error);
                     Answer::Failed
@@ -269,8 +336,9 @@ impl Narinfos {
             // A row that makes no sense is reported to who asks for it.
             if let Ok(Some(info)) = looked
                 && !self.origin.damaged.contains(&hash_part)
+                && let Ok(permit) = self.permit(&info)
             {
-                let mut rendered = self.render(&info, Some(&snapshot));
+                let mut rendered = self.render(&info, Some(&snapshot), permit);
                 rendered.was_wished_for = true;
                 self.rendered.insert(hash_part, rendered);
                 self.keep_out(&hash_part);
@@ -289,9 +357,10 @@ impl Narinfos {
                 let hash_part = info.path.hash_part();
                 let is_kept = !self.origin.damaged.contains(&hash_part)
                     && self.rendered.has_room(&hash_part)
-                    && self
-                        .rendered
-                        .offer(hash_part, self.render(info, Some(snapshot)));
+                    && self.permit(info).is_ok_and(|permit| {
+                        let rendered = self.render(info, Some(snapshot), permit);
+                        self.rendered.offer(hash_part, rendered)
+                    });
                 self.keep_out(&hash_part);
                 is_kept
             })
@@ -301,26 +370,34 @@ impl Narinfos {
     /// What is known without asking the store.
     fn known(&self, snapshot: Option<&Snapshot>, hash_part: &HashPart) -> Option<Answer> {
         let snapshot = snapshot?;
-        if !snapshot.may_contain(hash_part) {
+        if !snapshot.may_contain(hash_part) || self.policy.rules_out(hash_part) {
             return Some(Answer::Absent);
         }
         self.find(snapshot, hash_part).as_ref().map(Answer::found)
     }
 
-    fn render(&self, info: &PathInfo, snapshot: Option<&Snapshot>) -> Rendered {
+    fn render(&self, info: &PathInfo, snapshot: Option<&Snapshot>, permit: Permit) -> Rendered {
         let before = self.rendered.peek(&info.path.hash_part());
-        self.signer.render(
-            info,
-            self.origin.store.store_dir(),
-            snapshot.map(|snapshot| snapshot.epoch),
-            before.as_ref(),
-        )
+        let stamp = snapshot.map(|snapshot| Stamp {
+            epoch: snapshot.epoch,
+            generation: permit.generation,
+        });
+        let dir = self.origin.store.store_dir();
+        Rendered {
+            stamp,
+            until: permit.until,
+            ..self.signer.render(info, dir, before.as_ref())
+        }
+    }
+
+    fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
     }
 
     fn stamp(&self, snapshot: &Snapshot) -> Stamp {
         Stamp {
             epoch: snapshot.epoch,
-            key: self.signer.generation(),
+            generation: self.generation(),
         }
     }
 }

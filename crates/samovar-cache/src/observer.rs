@@ -38,6 +38,13 @@ pub trait Observer: samovar_http::Observer + 'static {
     /// Something was asked about a damaged path, and was answered with 404.
     fn path_kept_out(&self);
 
+    /// Where the roots of a policy lead is not known, so nothing is served under it: said once
+    /// until it is known again.
+    fn roots_failed(&self, error: &dyn fmt::Display);
+
+    /// It is known again.
+    fn roots_recovered(&self);
+
     /// Where a round of verifying what nobody asks for stands.
     fn scrubbed(&self, progress: &dyn fmt::Display);
 
@@ -125,6 +132,10 @@ impl Observer for Silent {
     fn path_mended(&self, _: &dyn fmt::Display) {}
 
     fn path_kept_out(&self) {}
+
+    fn roots_failed(&self, _: &dyn fmt::Display) {}
+
+    fn roots_recovered(&self) {}
 
     fn scrubbed(&self, _: &dyn fmt::Display) {}
 

@@ -18,8 +18,8 @@ const SHARD_COUNT: usize = 64;
 pub(crate) struct Stamp {
     /// The catalog's epoch.
     pub(crate) epoch: u64,
-    /// Counts changes of the key.
-    pub(crate) key: u64,
+    /// Counts changes of the keys and of what may be read.
+    pub(crate) generation: u64,
 }
 
 /// A rendered narinfo.
@@ -28,7 +28,9 @@ pub(crate) struct Rendered {
     /// The state in which it was last known to be true; `None`: it was true once, which is worth
     /// remembering only because a signature may still fit.
     pub(crate) stamp: Option<Stamp>,
-    /// Which key has signed it.
+    /// The second since 1970 from which on it may not be read any more.
+    pub(crate) until: i64,
+    /// Which keys have signed it.
     pub(crate) key: u64,
     /// Which registration of its path it is about.
     pub(crate) registration: Option<i64>,
@@ -184,6 +186,7 @@ mod tests {
         let prepared = Arc::new(Prepared::new(Status::OK, &[], &vec![b'x'; len]));
         Rendered {
             stamp: None,
+            until: crate::policy::FOREVER,
             key: 0,
             registration: None,
             held: 0,

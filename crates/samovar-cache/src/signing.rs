@@ -1,97 +1,211 @@
-//! Making the answer to a narinfo request.
+//! Who signs what, and the answer to a narinfo request that comes of it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use samovar_http::Prepared;
 use samovar_http::http::Status;
-use samovar_nix::{PathInfo, SecretKey, Signature, StoreDir, narinfo};
+use samovar_nix::{PathInfo, PublicKey, SecretKey, Signature, StoreDir, narinfo};
+use samovar_store::{Realisation, RealisationId};
 
-use crate::rendered::{Rendered, Stamp};
+use crate::policy::{FOREVER, is_signed_by};
+use crate::rendered::Rendered;
 
-/// The key to sign with, if any, and how often it was changed.
+/// How a cache signs. The default: nix-serve's way, without a key.
+#[derive(Debug, Clone, Default)]
+pub struct Signing {
+    /// Each of them signs. Of two with the same name only the first does: clients take one
+    /// signature by a name.
+    pub keys: Vec<SecretKey>,
+    /// What is signed.
+    pub sign: Sign,
+    /// What becomes of the signatures that the store has.
+    pub stored: Stored,
+    /// Whether it is said of a content-addressed path what its name was computed from.
+    pub emit_ca: bool,
+    /// Whether realisations of content-addressed derivations are signed too, when the paths that
+    /// they lead to are.
+    pub realisations: bool,
+}
+
+/// Which paths the keys sign.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Sign {
+    /// All of them.
+    #[default]
+    All,
+    /// Those that were built here.
+    Ultimate,
+    /// Those of which the store has a signature by one of these keys.
+    TrustedBy(Vec<PublicKey>),
+    /// None.
+    None,
+}
+
+/// What becomes of stored signatures.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Stored {
+    /// They are sent beside the cache's own, but for those by names that sign here.
+    Keep,
+    /// They are sent where the cache does not sign.
+    #[default]
+    Replace,
+}
+
+impl Sign {
+    fn covers(&self, info: &PathInfo, dir: &StoreDir) -> bool {
+        match self {
+            Self::All => true,
+            Self::Ultimate => info.ultimate,
+            Self::TrustedBy(keys) => is_signed_by(info, dir, keys),
+            Self::None => false,
+        }
+    }
+}
+
+impl Signing {
+    /// The signatures to send with a path, of which `sign` makes the cache's own.
+    fn signatures(
+        &self,
+        signs: bool,
+        stored: &[Signature],
+        sign: impl Fn(&SecretKey) -> Signature,
+    ) -> Vec<Signature> {
+        let own: Vec<Signature> = match signs {
+            true => self.keys.iter().map(sign).collect(),
+            false => Vec::new(),
+        };
+        let is_kept = own.is_empty() || self.stored == Stored::Keep;
+        let is_by_another =
+            |one: &&Signature| own.iter().all(|other| other.key_name() != one.key_name());
+        let kept = stored.iter().filter(|_| is_kept).filter(is_by_another);
+        own.iter().chain(kept).cloned().collect()
+    }
+
+    /// Whether the own signatures are all that there is to send, whatever the store has.
+    fn is_own_alone(&self) -> bool {
+        !self.keys.is_empty() && self.sign == Sign::All && self.stored == Stored::Replace
+    }
+}
+
+/// The present way to sign, and how often it was changed.
 #[derive(Debug)]
 pub(crate) struct Signer {
-    key: RwLock<Option<Arc<SecretKey>>>,
+    signing: RwLock<Arc<Signing>>,
     generation: AtomicU64,
 }
 
 impl Signer {
-    pub(crate) fn new(key: Option<SecretKey>) -> Self {
+    pub(crate) fn new(signing: Signing) -> Self {
         Self {
-            key: RwLock::new(key.map(Arc::new)),
+            signing: RwLock::new(Arc::new(checked(signing))),
             generation: AtomicU64::new(0),
         }
     }
 
-    /// Changes the key. Answers rendered from now on are signed with it, and none rendered before
-    /// is sent again.
-    pub(crate) fn change(&self, key: Option<SecretKey>) {
-        let mut current = self.key.write().unwrap_or_else(PoisonError::into_inner);
-        *current = key.map(Arc::new);
+    /// Changes all of it at once, from the next narinfo that is rendered on.
+    pub(crate) fn change(&self, signing: Signing) {
+        let mut current = self.signing.write().unwrap_or_else(PoisonError::into_inner);
+        *current = Arc::new(checked(signing));
         self.generation.fetch_add(1, Ordering::AcqRel);
     }
 
-    pub(crate) fn generation(&self) -> u64 {
-        self.generation.load(Ordering::Acquire)
+    /// How it signs now, and the number of that.
+    pub(crate) fn current(&self) -> (Arc<Signing>, u64) {
+        let current = self.signing.read().unwrap_or_else(PoisonError::into_inner);
+        (
+            Arc::clone(&current),
+            self.generation.load(Ordering::Acquire),
+        )
     }
 
     /// Renders a narinfo. `before`: what was rendered for this path earlier; its signatures are
     /// used again if all that they vouch for is the same.
-    ///
-    /// As nix-serve: with a key there is one signature, ours, in place of the stored ones.
     pub(crate) fn render(
         &self,
         info: &PathInfo,
-        store_dir: &StoreDir,
-        epoch: Option<u64>,
+        dir: &StoreDir,
         before: Option<&Rendered>,
     ) -> Rendered {
-        let current = self.key.read().unwrap_or_else(PoisonError::into_inner);
-        let (secret, key) = (current.clone(), self.generation());
-        drop(current);
+        let (signing, key) = self.current();
         let mut text = Vec::with_capacity(1024);
-        narinfo::write_for(info, store_dir, &[], &mut text);
+        narinfo::write_for(info, dir, &[], &mut text);
         let unsigned_len = text.len();
-        let stamp = epoch.map(|epoch| Stamp { epoch, key });
-        // A path is held by its name.
-        let held = before.map_or(0, |before| before.held);
-        let known = before.filter(|before| {
-            before.key == key
-                && secret.is_some()
-                && before.prepared.body().get(..before.unsigned_len) == Some(&*text)
-        });
-        if let Some(known) = known {
-            return Rendered {
-                stamp,
-                key,
-                registration: info.registration,
-                held,
-                was_wished_for: false,
-                unsigned_len,
-                prepared: Arc::clone(&known.prepared),
-            };
-        }
-        text.clear();
-        let own: [Signature; 1];
-        let signatures = match &secret {
-            Some(secret) => {
-                own = [secret.sign(info.fingerprint(store_dir).as_bytes())];
-                &own[..]
-            }
-            None => &info.signatures,
-        };
-        narinfo::write_for(info, store_dir, signatures, &mut text);
-        let fields = [("Content-Type", "text/x-nix-narinfo")];
-        let prepared = Arc::new(Prepared::new(Status::OK, &fields, &text));
-        Rendered {
-            stamp,
+        let address = info.content_address.as_ref().filter(|_| signing.emit_ca);
+        let rendered = |prepared| Rendered {
+            stamp: None,
+            until: FOREVER,
             key,
             registration: info.registration,
-            held,
+            // A path is held by its name.
+            held: before.map_or(0, |before| before.held),
             was_wished_for: false,
             unsigned_len,
             prepared,
+        };
+        let known = before.filter(|before| {
+            before.key == key
+                && signing.is_own_alone()
+                && !signing.emit_ca
+                && before.prepared.body().get(..before.unsigned_len) == Some(&*text)
+        });
+        if let Some(known) = known {
+            return rendered(Arc::clone(&known.prepared));
+        }
+        text.clear();
+        let signs = signing.sign.covers(info, dir);
+        let signatures = signing.signatures(signs, &info.signatures, |key| {
+            key.sign(info.fingerprint(dir).as_bytes())
+        });
+        narinfo::write_for(info, dir, &signatures, &mut text);
+        if let Some(address) = address {
+            text.extend_from_slice(format!("CA: {address}\n").as_bytes());
+        }
+        let fields = [("Content-Type", "text/x-nix-narinfo")];
+        rendered(Arc::new(Prepared::new(Status::OK, &fields, &text)))
+    }
+
+    /// Whether it has to be known what the path of a realisation is like.
+    pub(crate) fn asks_of_realisations(&self) -> bool {
+        let (signing, _) = self.current();
+        signing.realisations && !matches!(signing.sign, Sign::All | Sign::None)
+    }
+
+    /// A realisation, signed if it is to be. `info`: the row of the path that it leads to, if
+    /// there is one.
+    pub(crate) fn realisation(
+        &self,
+        id: &RealisationId,
+        realisation: Realisation,
+        info: Option<&PathInfo>,
+        dir: &StoreDir,
+    ) -> String {
+        let (signing, _) = self.current();
+        let signs = match info {
+            Some(info) => signing.sign.covers(info, dir),
+            None => signing.sign == Sign::All,
+        };
+        if !signing.realisations || !signs || signing.keys.is_empty() {
+            return realisation.into_document();
+        }
+        let fingerprint = realisation.fingerprint(id);
+        let signatures: Vec<Signature> = signing
+            .keys
+            .iter()
+            .map(|key| key.sign(fingerprint.as_bytes()))
+            .collect();
+        realisation.signed(id, &signatures, signing.stored == Stored::Keep)
+    }
+}
+
+/// Without the keys that would sign under a name that signs already.
+fn checked(mut signing: Signing) -> Signing {
+    let mut keys: Vec<SecretKey> = Vec::with_capacity(signing.keys.len());
+    for key in signing.keys {
+        if keys.iter().all(|other| other.name() != key.name()) {
+            keys.push(key);
         }
     }
+    signing.keys = keys;
+    signing
 }

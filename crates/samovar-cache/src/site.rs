@@ -21,7 +21,6 @@ use std::time::Instant;
 
 use samovar_http::http::{Method, Status};
 use samovar_http::{Head, Inline, Intake, Reply, Request, Response, Service, Turn};
-use samovar_nix::SecretKey;
 use samovar_store::{Snapshot, Store};
 
 use crate::access::{AccessConfig, AccessError, Client};
@@ -33,7 +32,9 @@ use crate::hold::Hold;
 use crate::kept::KeptSpace;
 use crate::observer::Observer;
 use crate::origin::Origin;
+use crate::policy::RootsWatch;
 use crate::rendered::RenderedCache;
+use crate::signing::Signing;
 
 /// What a site is made of.
 #[derive(Debug)]
@@ -71,6 +72,8 @@ pub struct Site {
     pub(crate) origin: Arc<Origin>,
     /// The longest prefix first.
     pub(crate) caches: Box<[Cache]>,
+    /// Ends its thread when dropped.
+    _roots: Option<RootsWatch>,
 }
 
 /// What an I/O thread knows of the store.
@@ -109,19 +112,30 @@ impl Site {
             .into_iter()
             .zip(rendered)
             .map(|(config, rendered)| Cache::new(&origin, config, rendered));
+        let caches: Box<[Cache]> = caches.collect();
+        let policed = caches.iter().map(|cache| &cache.narinfos);
+        let policed: Vec<_> = policed
+            .filter(|narinfos| narinfos.policy.roots().is_used())
+            .cloned()
+            .collect();
+        // Without a thread nothing is known of roots, and nothing served under them.
+        let roots = match policed.is_empty() {
+            true => None,
+            false => RootsWatch::start(policed).ok(),
+        };
         Self {
-            caches: caches.collect(),
             origin,
+            caches,
+            _roots: roots,
         }
     }
 
-    /// Changes the key that the narinfos of a cache are signed with, from the next answer on.
-    /// `path_prefix`: which cache.
-    pub fn change_key(&self, path_prefix: &str, key: Option<SecretKey>) {
-        for cache in &self.caches {
-            if cache.path_prefix() == path_prefix.as_bytes() {
-                return cache.change_key(key);
-            }
+    /// Changes how a cache signs, all of it at once, from the next answer on. `path_prefix`: which
+    /// cache.
+    pub fn change_signing(&self, path_prefix: &str, signing: Signing) {
+        let is_meant = |cache: &&Cache| cache.path_prefix() == path_prefix.as_bytes();
+        if let Some(cache) = self.caches.iter().find(is_meant) {
+            cache.narinfos.change_signing(signing);
         }
     }
 
@@ -151,6 +165,13 @@ impl Site {
         access.map_or_else(Client::default, |access| {
             access.client(head, Instant::now())
         })
+    }
+
+    /// Whether it is known what may be read, in all caches: until then those whose policies have
+    /// roots answer with 503.
+    pub fn knows_policies(&self) -> bool {
+        let policies = self.caches.iter().map(|cache| &cache.narinfos.policy);
+        policies.into_iter().all(|policy| !policy.is_unknown())
     }
 
     /// Renders and signs ahead of need from now on, for each cache on a thread of low priority that

@@ -197,6 +197,14 @@ impl Observer for Metrics {
         self.inner.path_kept_out();
     }
 
+    fn roots_failed(&self, error: &dyn fmt::Display) {
+        self.inner.roots_failed(error);
+    }
+
+    fn roots_recovered(&self) {
+        self.inner.roots_recovered();
+    }
+
     fn scrubbed(&self, progress: &dyn fmt::Display) {
         self.inner.scrubbed(progress);
     }

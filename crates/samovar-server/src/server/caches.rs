@@ -1,7 +1,7 @@
 //! The caches as they are configured.
 
 use samovar_cache::access::Access;
-use samovar_cache::{CacheConfig, Site, load_key};
+use samovar_cache::{CacheConfig, Signing, Site, load_key};
 
 use crate::config::CacheSettings;
 use crate::log::ErrorLog;
@@ -18,13 +18,13 @@ pub(super) fn read(
 }
 
 fn read_one(settings: &CacheSettings, errors: &ErrorLog) -> anyhow::Result<CacheConfig> {
-    let mut key = None;
-    if let Some(path) = settings.secret_key_files.first() {
+    let mut keys = Vec::new();
+    for path in &settings.secret_key_files {
         let loaded = load_key(path)?;
         for warning in &loaded.warnings {
             errors.warning(warning);
         }
-        key = Some(loaded.key);
+        keys.push(loaded.key);
     }
     let (access, warnings) = Access::new(settings.access.clone())?;
     warnings.iter().for_each(|warning| errors.warning(warning));
@@ -32,7 +32,11 @@ fn read_one(settings: &CacheSettings, errors: &ErrorLog) -> anyhow::Result<Cache
         access: Some(access),
         path_prefix: settings.prefix.clone(),
         priority: settings.priority,
-        key,
+        signing: Signing {
+            keys,
+            ..Signing::default()
+        },
+        ..CacheConfig::default()
     })
 }
 

@@ -466,7 +466,7 @@ fn reload(site: &Site, again: &Again<'_>, logs: &Logs) {
     match caches::read(&config.caches, &logs.errors) {
         Ok(caches) => {
             for cache in caches {
-                site.change_key(&cache.path_prefix, cache.key);
+                site.change_signing(&cache.path_prefix, cache.signing);
             }
             logs.errors.info("the secret key was read again");
         }

@@ -229,6 +229,16 @@ impl Observer for Logs {
         self.counts.add(Count::KeptOut);
     }
 
+    fn roots_failed(&self, error: &dyn fmt::Display) {
+        self.errors.error(format_args!(
+            "nothing is served under a policy whose roots cannot be followed: {error}"
+        ));
+    }
+
+    fn roots_recovered(&self) {
+        self.errors.info("the roots of policies can be followed");
+    }
+
     fn scrubbed(&self, progress: &dyn fmt::Display) {
         self.errors.info(progress);
     }

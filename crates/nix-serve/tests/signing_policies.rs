@@ -1,0 +1,337 @@
+//! Who signs what: several keys, only what deserves it, beside the stored signatures or in their
+//! place; realisations as Nix signs them; and all of it changed while clients ask.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+mod support_caches;
+mod support_process;
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use samovar_cache::{CacheConfig, SecretKey, Sign, Signing, Stored};
+use samovar_nix::{PublicKey, Signature};
+
+use support::client::{Client, fails, succeeds};
+use support::{OwnStore, hash_part, key_pair, sample, sample_root};
+use support_caches::{Serving, key};
+use support_process::{Connection, sqlite};
+
+/// The keys of a name, made by Nix.
+fn made(dir: &Path, name: &str) -> (SecretKey, PublicKey) {
+    let (secret, public) = key_pair(dir, name);
+    (key(&secret), PublicKey::parse(&public).unwrap())
+}
+
+fn cache(prefix: &str, signing: Signing) -> CacheConfig {
+    CacheConfig {
+        path_prefix: prefix.to_owned(),
+        signing,
+        ..CacheConfig::default()
+    }
+}
+
+fn signing(keys: &[&SecretKey]) -> Signing {
+    Signing {
+        keys: keys.iter().map(|&key| key.clone()).collect(),
+        ..Signing::default()
+    }
+}
+
+fn fields<'a>(narinfo: &'a str, name: &str) -> Vec<&'a str> {
+    let lines = narinfo.lines().filter_map(|line| line.split_once(": "));
+    lines
+        .filter(|(field, _)| *field == name)
+        .map(|(_, value)| value)
+        .collect()
+}
+
+/// What a signature vouches for, put together from the narinfo as a client does.
+fn fingerprint(narinfo: &str) -> String {
+    let field = |name| fields(narinfo, name).first().copied().unwrap_or_default();
+    let references: Vec<String> = field("References")
+        .split_ascii_whitespace()
+        .map(|base_name| format!("/nix/store/{base_name}"))
+        .collect();
+    format!(
+        "1;{};{};{};{}",
+        field("StorePath"),
+        field("NarHash"),
+        field("NarSize"),
+        references.join(",")
+    )
+}
+
+/// The names of those who have signed a narinfo; all of whose keys are given have done so rightly.
+#[track_caller]
+fn signers(narinfo: &str, keys: &[&PublicKey]) -> Vec<String> {
+    let signatures = fields(narinfo, "Sig");
+    let signatures: Vec<_> = signatures
+        .iter()
+        .map(|text| Signature::parse(text).unwrap())
+        .collect();
+    for signature in &signatures {
+        let named = keys.iter().find(|key| key.name() == signature.key_name());
+        if let Some(key) = named {
+            assert!(
+                key.verify(fingerprint(narinfo).as_bytes(), signature),
+                "{narinfo}"
+            );
+        }
+    }
+    signatures
+        .iter()
+        .map(|one| one.key_name().to_owned())
+        .collect()
+}
+
+#[test]
+fn what_is_signed_by_whom() {
+    let dir = tempfile::tempdir().unwrap();
+    let ((one, one_public), (two, two_public)) =
+        (made(dir.path(), "one-1"), made(dir.path(), "two-1"));
+    // Another key of a name that stands in the store.
+    let (same, same_public) = made(dir.path(), "test-1");
+    let trusted = PublicKey::parse(&sample("signed_by")).unwrap();
+    let with = |sign, stored| Signing {
+        sign,
+        stored,
+        ..signing(&[&one, &two])
+    };
+    let both = Sign::TrustedBy(vec![one_public.clone(), trusted]);
+    let serving = Serving::start(
+        &sample_root(),
+        vec![
+            cache("/none", Signing::default()),
+            cache("/all", with(Sign::All, Stored::Replace)),
+            cache("/keep", with(Sign::All, Stored::Keep)),
+            cache("/built", with(Sign::Ultimate, Stored::Replace)),
+            cache("/trusted", with(both, Stored::Replace)),
+            cache(
+                "/other",
+                with(Sign::TrustedBy(vec![two_public.clone()]), Stored::Keep),
+            ),
+            cache("/never", with(Sign::None, Stored::Keep)),
+            cache(
+                "/same",
+                Signing {
+                    stored: Stored::Keep,
+                    ..signing(&[&same, &one, &same])
+                },
+            ),
+        ],
+    );
+    let mut connection = Connection::tcp(serving.addr());
+    let (signed, built, plain) = (sample("signed"), sample("built"), sample("big"));
+    let all = ["one-1", "two-1"];
+    let stored = ["another-1", "test-1"];
+    let cases: [(&str, &str, &[&str]); 21] = [
+        ("none", &signed, &stored),
+        ("none", &plain, &[]),
+        ("all", &signed, &all),
+        ("all", &plain, &all),
+        ("all", &built, &all),
+        ("keep", &signed, &["one-1", "two-1", "another-1", "test-1"]),
+        ("keep", &plain, &all),
+        ("built", &signed, &stored),
+        ("built", &plain, &[]),
+        ("built", &built, &all),
+        ("trusted", &signed, &all),
+        ("trusted", &plain, &[]),
+        ("trusted", &built, &[]),
+        ("other", &signed, &stored),
+        ("other", &plain, &[]),
+        ("other", &built, &[]),
+        ("never", &signed, &stored),
+        ("never", &plain, &[]),
+        ("never", &built, &[]),
+        ("same", &signed, &["test-1", "one-1", "another-1"]),
+        ("same", &plain, &["test-1", "one-1"]),
+    ];
+    for (cache, path, expected) in cases {
+        let url = format!("/{cache}/{}.narinfo", hash_part(path));
+        for _ in 0..2 {
+            let narinfo = connection.get(&url).text();
+            let by = signers(&narinfo, &[&one_public, &two_public]);
+            assert_eq!(by, expected, "{url}");
+            assert!(!narinfo.contains("\nCA: "), "{narinfo}");
+            if cache == "same" {
+                signers(&narinfo, &[&same_public]);
+            }
+        }
+    }
+    // A client that trusts the second key alone takes what is signed with both.
+    let client = Client::new();
+    let public = two_public.to_string();
+    let url = |cache: &str| format!("http://{}/{cache}", serving.addr());
+    // Not one that vouches for itself by its contents.
+    let path = [sample("top")];
+    let said = fails(&mut client.copy(&url("built"), &public, &path));
+    assert!(said.contains("lacks a valid signature"), "{said}");
+    succeeds(&mut client.copy(&url("all"), &public, &path));
+}
+
+/// Who knows what a name was computed from needs no signature.
+#[test]
+fn content_addresses_by_choice() {
+    let serving = Serving::start(
+        &sample_root(),
+        vec![
+            cache("/plain", Signing::default()),
+            cache(
+                "/ca",
+                Signing {
+                    emit_ca: true,
+                    ..Signing::default()
+                },
+            ),
+        ],
+    );
+    let mut connection = Connection::tcp(serving.addr());
+    let database = sample_root().join("nix/var/nix/db/db.sqlite");
+    let database = format!("file:{}?mode=ro", database.display());
+    for name in ["big", "fixed", "text", "signed"] {
+        let path = sample(name);
+        let sql = format!("select ca from ValidPaths where path = '{path}'");
+        let address = sqlite(database.as_ref(), &sql);
+        let mut get = |cache: &str| {
+            connection
+                .get(&format!("/{cache}/{}.narinfo", hash_part(&path)))
+                .text()
+        };
+        assert_eq!(get("ca"), format!("{}CA: {address}\n", get("plain")));
+    }
+    let path = [sample("big")];
+    let url = |cache: &str| format!("http://{}/{cache}", serving.addr());
+    let client = Client::new();
+    fails(&mut client.copy(&url("plain"), "", &path));
+    succeeds(&mut client.copy(&url("ca"), "", &path));
+}
+
+/// The real Nix signs a realisation as it builds; with the same key we sign it alike.
+#[test]
+fn realisations_are_signed_as_nix_signs_them() {
+    let store = OwnStore::new();
+    let dir = tempfile::tempdir().unwrap();
+    let (secret, public) = key_pair(dir.path(), "one-1");
+    let (other, _) = made(dir.path(), "two-1");
+    let expression = "derivation { name = \"ca\"; system = builtins.currentSystem; \
+                      builder = \"/bin/sh\"; args = [ \"-c\" \"echo $name > $out\" ]; \
+                      __contentAddressed = true; outputHashMode = \"recursive\"; \
+                      outputHashAlgo = \"sha256\"; }";
+    let secret_file = secret.to_str().unwrap();
+    // In a sandbox, or the builder would write to the /nix/store of the machine.
+    let options = [
+        ("experimental-features", "ca-derivations nix-command"),
+        ("secret-key-files", secret_file),
+        ("substituters", ""),
+        ("sandbox", "true"),
+        ("sandbox-fallback", "false"),
+        ("sandbox-paths", "/bin /usr /lib /lib64?"),
+    ];
+    let mut arguments = vec!["--expr", expression, "--no-out-link"];
+    for (name, value) in options {
+        arguments.extend(["--option", name, value]);
+    }
+    store.run("nix-build", &arguments);
+    let database = store.database();
+    let hash = sqlite(&database, "select drvPath from Realisations");
+    let by_nix = sqlite(&database, "select signatures from Realisations");
+    assert!(by_nix.starts_with("one-1:"), "{by_nix}");
+    sqlite(&database, "update Realisations set signatures = ''");
+    let realisations = |keys: &[&SecretKey], stored, sign| Signing {
+        realisations: true,
+        stored,
+        sign,
+        ..signing(keys)
+    };
+    let one = key(&secret);
+    let public = PublicKey::parse(&public).unwrap();
+    let serving = Serving::start(
+        store.root(),
+        vec![
+            cache("/off", signing(&[&one])),
+            cache("/one", realisations(&[&one], Stored::Replace, Sign::All)),
+            cache(
+                "/built",
+                realisations(&[&one], Stored::Replace, Sign::Ultimate),
+            ),
+            cache(
+                "/never",
+                realisations(&[&one], Stored::Replace, Sign::TrustedBy(vec![public])),
+            ),
+            cache("/two", realisations(&[&other], Stored::Keep, Sign::All)),
+        ],
+    );
+    let mut connection = Connection::tcp(serving.addr());
+    let mut signatures = |cache: &str| {
+        let reply = connection.get(&format!("/{cache}/realisations/{hash}!out.doi"));
+        assert_eq!(reply.status, 200);
+        let document: serde_json::Value = serde_json::from_slice(&reply.body).unwrap();
+        let signatures = document["signatures"].as_array().unwrap();
+        signatures
+            .iter()
+            .map(|one| one.as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(signatures("one"), [by_nix.as_str()]);
+    assert_eq!(signatures("built"), [by_nix.as_str()]);
+    assert_eq!(signatures("off"), [""; 0]);
+    // The store has no signature of the path by that key: Nix signs it as it is registered.
+    sqlite(&database, "update ValidPaths set sigs = ''");
+    assert_eq!(signatures("never"), [""; 0]);
+    sqlite(
+        &database,
+        &format!("update Realisations set signatures = '{by_nix}'"),
+    );
+    let both = signatures("two");
+    assert_eq!(both.len(), 2);
+    assert_eq!(both[0], by_nix);
+    assert!(both[1].starts_with("two-1:"), "{both:?}");
+}
+
+/// Clients ask without a pause while keys change: no answer fails, and each is signed as it was
+/// asked for at one moment.
+#[test]
+fn keys_change_at_once_and_no_request_fails() {
+    let dir = tempfile::tempdir().unwrap();
+    let ((one, one_public), (two, two_public)) =
+        (made(dir.path(), "one-1"), made(dir.path(), "two-1"));
+    let serving = Serving::start(&sample_root(), vec![cache("", signing(&[&one]))]);
+    serving.site().render_ahead().unwrap();
+    let paths = ["top", "big", "signed", "self_reference"].map(sample);
+    let (is_over, asked) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let ways: [(&[&SecretKey], &[&str]); 3] = [
+        (&[&one], &["one-1"]),
+        (&[&one, &two], &["one-1", "two-1"]),
+        (&[&two], &["two-1"]),
+    ];
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                let mut connection = Connection::tcp(serving.addr());
+                while !is_over.load(Ordering::Relaxed) {
+                    for path in &paths {
+                        let reply = connection.get(&format!("/{}.narinfo", hash_part(path)));
+                        assert_eq!(reply.status, 200);
+                        let by = signers(&reply.text(), &[&one_public, &two_public]);
+                        assert!(ways.iter().any(|(_, names)| by == *names), "{by:?}");
+                        asked.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+        let mut connection = Connection::tcp(serving.addr());
+        for round in 0..100 {
+            let (keys, names) = ways[round % ways.len()];
+            serving.site().change_signing("", signing(keys));
+            // Whoever asks after the change has the new ones.
+            let url = format!("/{}.narinfo", hash_part(&paths[round % paths.len()]));
+            let by = signers(&connection.get(&url).text(), &[&one_public, &two_public]);
+            assert_eq!(by, names);
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    assert!(asked.load(Ordering::Relaxed) > 100);
+}

@@ -1,0 +1,450 @@
+//! Which paths belong to the closures of roots.
+//!
+//! # Theory of operation
+//!
+//! One thread of low priority for all caches looks twice a second where the roots of each rule
+//! lead, and whether those store paths are still registered as they were. As long as both is so,
+//! the set is what it was: what a valid path needs is valid as long as it is, and stays the same.
+//! Where only new ones have come, only what they add is read; else everything.
+//!
+//! A set is known once it was worked out, and no more as soon as the roots cannot be read. When the
+//! store cannot be read, the last one stays, because it is about the store that was read: nothing
+//! new is served meanwhile.
+//!
+//! # Limits
+//!
+//! | what | value | why |
+//! | --- | --- | --- |
+//! | memory for each path | 20 bytes | the hash part |
+//! | links in a row | 40 | as the kernel's |
+//! | folders in each other | 16 | those of Nix have three |
+
+use std::collections::{BTreeSet, HashSet};
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use samovar_nix::{HashPart, NarHash, StoreDir, StorePath};
+use samovar_store::{Store, StoreError};
+
+use crate::narinfos::Narinfos;
+
+/// How often it is looked where roots lead: what they lead to is served within a second.
+const INTERVAL: Duration = Duration::from_millis(400);
+
+/// Paths looked up at once.
+const STEP_COUNT: usize = 256;
+
+/// Links in a row.
+const HOP_COUNT_MAX: usize = 40;
+
+/// Folders in each other.
+const DEPTH_MAX: usize = 16;
+
+/// Added to the priority's number, where 0 is usual and 19 the lowest priority.
+const NICENESS: i32 = 5;
+
+/// The roots of one rule.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    pub(super) roots: Vec<PathBuf>,
+    /// Whether the rule denies: then a root that is not there is an error, because it may have led
+    /// to what must not be read. One that allows leads to nothing then.
+    pub(super) denies: bool,
+}
+
+/// The roots of all rules of a policy, and what is known of them.
+#[derive(Debug)]
+pub(crate) struct Roots {
+    wanted: Vec<Wanted>,
+    sets: RwLock<Option<Arc<Sets>>>,
+}
+
+/// The closures of the roots of each rule.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Sets(Vec<Box<[HashPart]>>);
+
+impl Sets {
+    pub(super) fn contains(&self, index: usize, hash_part: &HashPart) -> bool {
+        let set = self.0.get(index);
+        set.is_some_and(|set| set.binary_search(hash_part).is_ok())
+    }
+}
+
+/// Why it is not known where roots lead.
+#[derive(Debug)]
+pub(crate) struct RootsError {
+    path: PathBuf,
+    error: io::Error,
+}
+
+impl fmt::Display for RootsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {}", self.path, self.error)
+    }
+}
+
+impl Roots {
+    pub(super) fn new(wanted: Vec<Wanted>) -> Self {
+        let known = wanted.is_empty().then(Arc::default);
+        Self {
+            wanted,
+            sets: RwLock::new(known),
+        }
+    }
+
+    /// `None` while that is not known.
+    pub(super) fn sets(&self) -> Option<Arc<Sets>> {
+        let sets = self.sets.read().unwrap_or_else(PoisonError::into_inner);
+        sets.clone()
+    }
+
+    /// Whether there is anything to look at.
+    pub(crate) fn is_used(&self) -> bool {
+        !self.wanted.is_empty()
+    }
+
+    #[cfg(test)]
+    pub(super) fn set(&self, sets: Option<Vec<Box<[HashPart]>>>) {
+        self.publish(sets.map(|sets| Arc::new(Sets(sets))));
+    }
+
+    /// `true` if that is something else than before.
+    fn publish(&self, sets: Option<Arc<Sets>>) -> bool {
+        let mut current = self.sets.write().unwrap_or_else(PoisonError::into_inner);
+        let is_news = *current != sets;
+        if is_news {
+            *current = sets;
+        }
+        is_news
+    }
+}
+
+/// The running thread; dropping it ends the thread.
+#[derive(Debug)]
+pub(crate) struct RootsWatch {
+    end: Arc<End>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct End {
+    is_stopped: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl End {
+    /// Waits for the next look; `false` if there will be none.
+    fn wait(&self) -> bool {
+        let is_stopped = self
+            .is_stopped
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let waited = self
+            .changed
+            .wait_timeout_while(is_stopped, INTERVAL, |is_stopped| !*is_stopped);
+        let (is_stopped, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        !*is_stopped
+    }
+}
+
+impl RootsWatch {
+    /// Watches the roots of these caches.
+    pub(crate) fn start(caches: Vec<Arc<Narinfos>>) -> io::Result<Self> {
+        let end = Arc::new(End::default());
+        let shared = Arc::clone(&end);
+        let thread = std::thread::Builder::new()
+            .name("roots".into())
+            .spawn(move || {
+                // Linux counts this for each thread. Where it may not be lowered, that is no harm.
+                rustix::process::nice(NICENESS).ok();
+                let mut looks: Vec<Look> = caches.into_iter().map(Look::new).collect();
+                loop {
+                    looks.iter_mut().for_each(Look::look);
+                    if !shared.wait() {
+                        return;
+                    }
+                }
+            })?;
+        Ok(Self {
+            end,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for RootsWatch {
+    fn drop(&mut self) {
+        let mut is_stopped = self
+            .end
+            .is_stopped
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        *is_stopped = true;
+        drop(is_stopped);
+        self.end.changed.notify_one();
+        if let Some(thread) = self.thread.take() {
+            // A thread that panicked has said so already.
+            let _ended = thread.join();
+        }
+    }
+}
+
+/// What was seen of the roots of one cache.
+struct Look {
+    narinfos: Arc<Narinfos>,
+    /// Of each rule.
+    closures: Vec<Closure>,
+    /// In which state of the store they were made.
+    epoch: Option<u64>,
+    has_failed: bool,
+}
+
+/// Where the roots of a rule led, and all that those store paths need.
+#[derive(Debug, Default, Clone)]
+struct Closure {
+    targets: Vec<Target>,
+    members: Arc<HashSet<HashPart>>,
+}
+
+/// A store path that a root leads to, and its registration if it has one: present and same as
+/// before, it was valid all the time in between.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Target {
+    path: StorePath,
+    registered: Option<(Option<i64>, i64, NarHash)>,
+}
+
+impl Look {
+    fn new(narinfos: Arc<Narinfos>) -> Self {
+        let count = narinfos.policy.roots().wanted.len();
+        Self {
+            narinfos,
+            closures: vec![Closure::default(); count],
+            epoch: None,
+            has_failed: false,
+        }
+    }
+
+    fn look(&mut self) {
+        let narinfos = Arc::clone(&self.narinfos);
+        let (roots, origin) = (narinfos.policy.roots(), &narinfos.origin);
+        let led = roots
+            .wanted
+            .iter()
+            .map(|wanted| wanted.lead_to(origin.store.store_dir()))
+            .collect::<Result<Vec<_>, _>>();
+        let led = match led {
+            Ok(led) => led,
+            Err(error) => {
+                if !std::mem::replace(&mut self.has_failed, true) {
+                    origin.observer.roots_failed(&error);
+                }
+                if roots.publish(None) {
+                    narinfos.start_anew();
+                }
+                return;
+            }
+        };
+        if std::mem::take(&mut self.has_failed) {
+            origin.observer.roots_recovered();
+        }
+        // Before the rows are read: whatever is committed later is looked at the next time.
+        let epoch = origin.refresh().map(|snapshot| snapshot.epoch);
+        let is_known = epoch.is_some() && epoch == self.epoch && roots.sets().is_some();
+        let is_same = |(known, led): (&Closure, &BTreeSet<StorePath>)| {
+            known.targets.iter().map(|target| &target.path).eq(led)
+        };
+        if is_known && self.closures.iter().zip(&led).all(is_same) {
+            return;
+        }
+        let store = &*origin.store;
+        let made = self
+            .closures
+            .iter()
+            .zip(led)
+            .map(|(known, led)| known.now(store, led))
+            .collect::<Result<Vec<_>, _>>();
+        match made {
+            Ok(closures) => {
+                origin.recovered();
+                self.closures = closures;
+                self.epoch = epoch;
+                let sets = self.closures.iter().map(Closure::sorted).collect();
+                if roots.publish(Some(Arc::new(Sets(sets)))) {
+                    narinfos.start_anew();
+                }
+            }
+            Err(error) => origin.note(error),
+        }
+    }
+}
+
+impl Closure {
+    /// The same, now that the roots lead to these.
+    fn now(&self, store: &dyn Store, led: BTreeSet<StorePath>) -> Result<Self, StoreError> {
+        let paths: Vec<StorePath> = led.into_iter().collect();
+        let mut targets = Vec::with_capacity(paths.len());
+        for some in paths.chunks(STEP_COUNT) {
+            let hash_parts: Vec<HashPart> = some.iter().map(StorePath::hash_part).collect();
+            for (path, looked) in some.iter().zip(store.lookup_many(&hash_parts)?) {
+                // A row that makes no sense belongs to no closure.
+                let info = looked.ok().flatten().filter(|info| info.path == *path);
+                targets.push(Target {
+                    path: path.clone(),
+                    registered: info
+                        .map(|info| (info.registration, info.registration_time, info.nar_hash)),
+                });
+            }
+        }
+        if targets == self.targets {
+            return Ok(self.clone());
+        }
+        let valid = |target: &&Target| target.registered.is_some();
+        let is_more = self
+            .targets
+            .iter()
+            .filter(valid)
+            .all(|known| targets.contains(known));
+        let mut members = match is_more {
+            true => (*self.members).clone(),
+            false => HashSet::new(),
+        };
+        let starts = targets
+            .iter()
+            .filter(valid)
+            .map(|target| target.path.hash_part());
+        add_closure(store, &mut members, starts.collect())?;
+        Ok(Self {
+            targets,
+            members: Arc::new(members),
+        })
+    }
+
+    fn sorted(&self) -> Box<[HashPart]> {
+        let mut sorted: Box<[HashPart]> = self.members.iter().copied().collect();
+        sorted.sort_unstable();
+        sorted
+    }
+}
+
+/// Adds these and all that they need to `members`, which has all that its members need.
+fn add_closure(
+    store: &dyn Store,
+    members: &mut HashSet<HashPart>,
+    starts: Vec<HashPart>,
+) -> Result<(), StoreError> {
+    let mut open: Vec<HashPart> = starts
+        .into_iter()
+        .filter(|one| members.insert(*one))
+        .collect();
+    while !open.is_empty() {
+        let some = open.split_off(open.len().saturating_sub(STEP_COUNT));
+        for looked in store.lookup_many(&some)? {
+            let Ok(Some(info)) = looked else { continue };
+            let references = info.references.iter().map(StorePath::hash_part);
+            open.extend(references.filter(|one| members.insert(*one)));
+        }
+    }
+    Ok(())
+}
+
+impl Wanted {
+    /// The store paths that the roots lead to.
+    fn lead_to(&self, dir: &StoreDir) -> Result<BTreeSet<StorePath>, RootsError> {
+        let mut found = BTreeSet::new();
+        for root in &self.roots {
+            let outcome = match follow(root, dir) {
+                Ok(Lead::StorePath(path)) => {
+                    found.insert(path);
+                    Ok(())
+                }
+                Ok(Lead::Folder(folder)) => self.search(&folder, dir, DEPTH_MAX, &mut found),
+                Ok(Lead::Other) => Err(io::Error::new(
+                    io::ErrorKind::InvalidInput,
+                    "leads to no store path and is no folder of links to store paths",
+                )),
+                Err(error) if error.kind() == io::ErrorKind::NotFound && !self.denies => Ok(()),
+                Err(error) => Err(error),
+            };
+            outcome.map_err(|error| RootsError {
+                path: root.clone(),
+                error,
+            })?;
+        }
+        Ok(found)
+    }
+
+    /// Adds what the links in a folder and its folders lead to. What they lead to elsewhere is
+    /// nothing, as for Nix.
+    fn search(
+        &self,
+        folder: &Path,
+        dir: &StoreDir,
+        depth: usize,
+        found: &mut BTreeSet<StorePath>,
+    ) -> io::Result<()> {
+        for entry in folder.read_dir()? {
+            let entry = entry?;
+            let kind = entry.file_type()?;
+            let outcome = if kind.is_symlink() {
+                follow(&entry.path(), dir).map(|lead| {
+                    if let Lead::StorePath(path) = lead {
+                        found.insert(path);
+                    }
+                })
+            } else if kind.is_dir() && depth > 0 {
+                self.search(&entry.path(), dir, depth - 1, found)
+            } else {
+                Ok(())
+            };
+            match outcome {
+                // It leads nowhere, or was removed just now.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                // The homes of users are closed, and links of theirs lead there.
+                Err(_) if !self.denies => {}
+                outcome => outcome?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What is at the end of a row of links.
+enum Lead {
+    StorePath(StorePath),
+    Folder(PathBuf),
+    Other,
+}
+
+/// The logical store directory decides, wherever the files of the store are.
+fn follow(start: &Path, dir: &StoreDir) -> io::Result<Lead> {
+    let mut path = start.to_owned();
+    for _ in 0..HOP_COUNT_MAX {
+        if let Some(found) = within(&path, dir) {
+            return Ok(Lead::StorePath(found));
+        }
+        let kind = path.symlink_metadata()?.file_type();
+        if kind.is_dir() {
+            return Ok(Lead::Folder(path));
+        }
+        if !kind.is_symlink() {
+            return Ok(Lead::Other);
+        }
+        let target = path.read_link()?;
+        // Relative to the folder of the link; an absolute one takes its place.
+        path.pop();
+        path.push(target);
+    }
+    Err(io::Error::other("too many links in a row"))
+}
+
+/// The store path that a file name is or is inside of.
+fn within(path: &Path, dir: &StoreDir) -> Option<StorePath> {
+    let rest = path.strip_prefix(dir.as_str()).ok()?;
+    let first = rest.components().next()?;
+    StorePath::from_base_name(first.as_os_str().to_str()?).ok()
+}
