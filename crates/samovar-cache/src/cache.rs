@@ -31,7 +31,7 @@ use crate::signing::Signing;
 use crate::site::Local;
 
 /// What a cache is made of.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct CacheConfig {
     /// URL path that the cache is mounted under, as it is sent, without a slash at its end; empty
     /// for the root.
@@ -304,7 +304,7 @@ impl Cache {
             return Ok(Err(no_path()));
         }
         let registration = match self.origin.registration(hash_part) {
-            Err(error) if self.narinfos.hides(error) => None,
+            Err(error) if self.narinfos.hides(&hash_part, error) => None,
             registration => registration?,
         };
         let Some(registration) = registration else {

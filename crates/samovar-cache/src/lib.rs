@@ -61,7 +61,7 @@ pub use kept::KeptSpace;
 pub use key_file::{KeyFileError, LoadedKey, load_key};
 pub use observer::{Observer, Silent, Unheld};
 pub use policy::{PolicyConfig, Rule};
-/// The key that a cache signs with.
-pub use samovar_nix::SecretKey;
+/// The keys that a cache signs with, and those that clients and policies trust.
+pub use samovar_nix::{PublicKey, SecretKey};
 pub use signing::{Sign, Signing, Stored};
 pub use site::{Local, Site, SiteConfig};

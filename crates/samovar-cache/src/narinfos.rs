@@ -159,7 +159,7 @@ impl Narinfos {
             return Ok(Err(Answer::Absent));
         }
         let looked = match self.origin.lookup(hash_part) {
-            Err(error) if self.hides(error) => None,
+            Err(error) if self.hides(&hash_part, error) => None,
             looked => looked?,
         };
         let Some(info) = looked else {
@@ -192,10 +192,14 @@ impl Narinfos {
         self.policy.decide(info, dir, self.policy.now())
     }
 
-    /// Whether it is not said that a path's row makes no sense: nobody knows whether it may be
-    /// read.
-    pub(crate) fn hides(&self, error: StoreError) -> bool {
-        error.is_about_one_path() && !self.policy.is_open()
+    /// Whether it is not said to the client that a path's row makes no sense: nobody knows whether
+    /// it may be read. The operator hears of it.
+    pub(crate) fn hides(&self, hash_part: &HashPart, error: StoreError) -> bool {
+        let is_hidden = error.is_about_one_path() && !self.policy.is_open();
+        if is_hidden {
+            self.origin.observer.path_failed(hash_part, &error);
+        }
+        is_hidden
     }
 
     /// Renders the narinfo of a path with this row, unless the path is damaged or may not be read:
@@ -281,7 +285,7 @@ impl Narinfos {
                     Ok(rendered) => Answer::found(&rendered),
                     Err(refusal) => refusal,
                 },
-                Some(Err(error)) if self.hides(error) => Answer::Absent,
+                Some(Err(error)) if self.hides(hash_part, error) => Answer::Absent,
                 Some(Err(error)) => {
                     self.origin.observer.path_failed(hash_part, &error);
                     Answer::Failed
@@ -349,7 +353,7 @@ impl Narinfos {
     }
 
     /// Renders narinfos that nobody asked for, and keeps them where that costs no other its place.
-    /// `infos` are newer than `snapshot` or as new. Returns how many found room.
+    /// `infos` are newer than `snapshot` or as new. Returns for how many there was room.
     pub(crate) fn offer(&self, infos: &[PathInfo], snapshot: &Snapshot) -> usize {
         infos
             .iter()
@@ -357,10 +361,14 @@ impl Narinfos {
                 let hash_part = info.path.hash_part();
                 let is_kept = !self.origin.damaged.contains(&hash_part)
                     && self.rendered.has_room(&hash_part)
-                    && self.permit(info).is_ok_and(|permit| {
-                        let rendered = self.render(info, Some(snapshot), permit);
-                        self.rendered.offer(hash_part, rendered)
-                    });
+                    && match self.permit(info) {
+                        Ok(permit) => {
+                            let rendered = self.render(info, Some(snapshot), permit);
+                            self.rendered.offer(hash_part, rendered)
+                        }
+                        // It takes no room.
+                        Err(_) => true,
+                    };
                 self.keep_out(&hash_part);
                 is_kept
             })

@@ -272,6 +272,8 @@ fn variables_that_mean_nothing_are_refused() {
 }
 
 /// What a file can say, the environment and the command line can.
+const PUBLIC_KEY: &str = "test-1:A6EHv/POEL4dcN0Y50vAmWfk1jCbpQ1fHdyGZBJVMbg=";
+
 #[test]
 fn every_key_can_be_set_everywhere() {
     for key in KEYS {
@@ -280,7 +282,8 @@ fn every_key_can_be_set_everywhere() {
             Kind::Switch => "true",
             // The first is the default.
             Kind::Word(words) => words[1],
-            Kind::Tables => "[]",
+            Kind::Tables => "[{ names = \"x\" }]",
+            Kind::List if key.name == "signing.trusted-keys" => PUBLIC_KEY,
             Kind::List if key.name.ends_with("listen") => ":0",
             Kind::List if key.name.ends_with("ids") => "1",
             Kind::Text if key.name == "prefix" => "/x",
@@ -298,7 +301,12 @@ fn every_key_can_be_set_everywhere() {
         let by_file = settings(&file).unwrap();
         assert_eq!(value(&by_file), value(&by_option), "{file}");
         // Some mean nothing without others.
-        let parts = ["tls.", "access.certificates.", "access.burst"];
+        let parts = [
+            "tls.",
+            "access.certificates.",
+            "access.burst",
+            "signing.trusted-keys",
+        ];
         if !parts.iter().any(|part| key.name.starts_with(part)) {
             let read_by = |settings: &Settings| read(settings, |_| None).unwrap();
             assert_eq!(read_by(&by_file), read_by(&by_option), "{file}");
@@ -331,4 +339,42 @@ fn files_that_are_none() {
             "{len}"
         );
     }
+}
+
+#[test]
+fn rules_and_ways_to_sign() {
+    let key = PUBLIC_KEY;
+    let config = configuration(&format!(
+        "signing.stored = \"keep\"\n\
+         [caches.a]\n\
+         policy.deny = [{{ names = \"*.drv\" }}]\n\
+         signing = {{ sign = \"trusted\", trusted-keys = {key:?}, realisations = true }}\n\
+         [caches.b]\n\
+         signing.sign = \"ultimate\"\n"
+    ));
+    let config = config.unwrap();
+    let [a, b] = &*config.caches else {
+        panic!("two caches")
+    };
+    let key = samovar_cache::PublicKey::parse(key).unwrap();
+    assert_eq!(a.sign, samovar_cache::Sign::TrustedBy(vec![key]));
+    assert!(a.signs_realisations && !b.signs_realisations);
+    assert_eq!(a.stored, samovar_cache::Stored::Keep);
+    assert_eq!(b.stored, samovar_cache::Stored::Keep);
+    assert_eq!(b.sign, samovar_cache::Sign::Ultimate);
+    assert_eq!((a.policy.deny.len(), b.policy.deny.len()), (1, 0));
+    refused(
+        "signing.sign = \"trusted\"",
+        "signing.sign = \"trusted\" needs signing.trusted-keys, too",
+    );
+    refused(
+        "policy.allow = []",
+        "samovar.toml:1: policy.allow is to be a list of at least one table, such as \
+         [{ names = [\"hello-*\"] }], not []",
+    );
+    refused(
+        "policy.deny = [{ name = \"x\" }]",
+        "samovar.toml:1: policy.deny is to be names in the place of \"name\", not \
+         [{ name = \"x\" }]",
+    );
 }

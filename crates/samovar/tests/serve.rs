@@ -6,7 +6,9 @@ mod support;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use support::{File, Server, samovar, sample_store};
 
@@ -137,4 +139,70 @@ fn completions_and_man_pages() {
     if let Ok(rendered) = rendered {
         assert!(rendered.status.success());
     }
+}
+
+/// Two caches of the sample: what one may read the other may not, and a reload changes who signs.
+#[test]
+fn each_cache_has_its_own_rules() {
+    let sample = fs::read_to_string(
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.samovar/sample/sample.json"),
+    );
+    let sample: serde_json::Value = serde_json::from_str(&sample.unwrap()).unwrap();
+    let path = |name: &str| sample[name].as_str().unwrap().to_owned();
+    let hash = |path: &str| path["/nix/store/".len()..][..32].to_owned();
+    let file = File::new("");
+    let folder = file.path.parent().unwrap().to_owned();
+    let profile = folder.join("profile");
+    std::os::unix::fs::symlink(path("self_reference"), &profile).unwrap();
+    let rules = |more: &str| {
+        file.write(&format!(
+            "[caches.team-a]\npolicy.allow = [{{ roots = {profile:?} }}]\n\
+             [caches.team-b]\nsigning.content-addresses = true\n{more}\
+             [[caches.team-b.policy.allow]]\nsigned-by = [{:?}]\n\
+             [[caches.team-b.policy.allow]]\nnames = [\"big\"]\n",
+            path("signed_by")
+        ));
+    };
+    rules("");
+    let server = Server::start(samovar().args(["serve", "--config"]).arg(&file.path));
+    let address = server.address();
+    let narinfo =
+        |cache: &str, name: &str| get(&address, &format!("/{cache}/{}.narinfo", hash(&path(name))));
+    let started = Instant::now();
+    while narinfo("team-a", "self_reference").starts_with("503") {
+        assert!(
+            started.elapsed() < Duration::from_secs(60),
+            "the roots are followed"
+        );
+    }
+    for (cache, name, status) in [
+        ("team-a", "self_reference", "200"),
+        ("team-a", "signed", "404"),
+        ("team-a", "big", "404"),
+        ("team-b", "self_reference", "404"),
+        ("team-b", "signed", "200"),
+        ("team-b", "big", "200"),
+    ] {
+        let answer = narinfo(cache, name);
+        assert!(answer.starts_with(status), "{cache} {name}: {answer}");
+    }
+    assert!(narinfo("team-b", "big").contains("\nCA: fixed:r:sha256:"));
+    let secret = folder.join("secret");
+    let mut make = Command::new("nix-store");
+    make.args(["--generate-binary-cache-key", "new-1"]);
+    let made = make.arg(&secret).arg(folder.join("public")).status();
+    assert!(made.unwrap().success());
+    rules(&format!(
+        "secret-key-files = {secret:?}\nsigning.stored = \"keep\"\n"
+    ));
+    server.signal("HUP");
+    server.wait_for("the secret key was read again");
+    let answer = narinfo("team-b", "signed");
+    assert!(
+        answer.contains("\nSig: new-1:") && answer.contains("\nSig: test-1:"),
+        "{answer}"
+    );
+    rules("policy.deny = [{ names = \"big\" }]\n");
+    server.signal("HUP");
+    server.wait_for("takes effect at the next start");
 }

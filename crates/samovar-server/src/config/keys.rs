@@ -73,7 +73,7 @@ const fn key(
     }
 }
 
-use Kind::{Count, List, Path, Size, Switch, Text, Time, Word};
+use Kind::{Count, List, Path, Size, Switch, Tables, Text, Time, Word};
 use Scope::{Cache, Start};
 
 /// All of them, in the order of the reference.
@@ -420,6 +420,61 @@ pub const KEYS: &[Key] = &[
         "a minute's",
         "Requests it may send at once after a pause. Let it be more than the largest closure has \
          paths.",
+    ),
+    key(
+        "signing.sign",
+        Word(&["all", "ultimate", "trusted", "none"]),
+        Cache,
+        "all",
+        "What the keys sign: everything, what was built here, what has a stored signature by one \
+         of signing.trusted-keys, or nothing.",
+    ),
+    key(
+        "signing.trusted-keys",
+        List,
+        Cache,
+        "none",
+        "Public keys, NAME:BASE64, for signing.sign = \"trusted\".",
+    ),
+    key(
+        "signing.stored",
+        Word(&["replace", "keep"]),
+        Cache,
+        "replace",
+        "Whether stored signatures are sent beside the cache's own, or only where it does \
+         not sign.",
+    ),
+    key(
+        "signing.content-addresses",
+        Switch,
+        Cache,
+        "false",
+        "Whether narinfos say what the names of content-addressed paths were computed from (CA).",
+    ),
+    key(
+        "signing.realisations",
+        Switch,
+        Cache,
+        "false",
+        "Whether realisations of content-addressed derivations are signed as their paths are.",
+    ),
+    key(
+        "policy.allow",
+        Tables,
+        Cache,
+        "everything",
+        "What may be read: paths of which one of these rules holds. A rule is a table, and holds \
+         if all does that it asks for: roots (the closure of what these store paths, links or \
+         folders of links lead to), signed-by, ultimate, names (patterns with * and ?), min-age, \
+         max-age. Takes effect at start.",
+    ),
+    key(
+        "policy.deny",
+        Tables,
+        Cache,
+        "nothing",
+        "What may not be read, whatever is allowed: paths of which one of these rules holds. Takes \
+         effect at start.",
     ),
 ];
 

@@ -7,6 +7,7 @@ mod keys;
 mod kinds;
 mod nearest;
 mod read;
+mod rules;
 mod settings;
 mod toml;
 mod unit;
@@ -17,6 +18,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use samovar_cache::access::AccessConfig;
+use samovar_cache::{PolicyConfig, Sign, Stored};
 
 pub use harmonia::import_harmonia;
 pub use keys::{KEYS, Key, Kind, Scope, VARIABLE_PREFIX};
@@ -167,6 +169,16 @@ pub struct CacheSettings {
     pub secret_key_files: Vec<PathBuf>,
     /// Who may read it. Default: everybody.
     pub access: AccessConfig,
+    /// What they sign.
+    pub sign: Sign,
+    /// What becomes of stored signatures.
+    pub stored: Stored,
+    /// Whether content addresses are said.
+    pub emit_ca: bool,
+    /// Whether realisations are signed.
+    pub signs_realisations: bool,
+    /// What may be read.
+    pub policy: PolicyConfig,
 }
 
 impl CacheSettings {
@@ -182,6 +194,11 @@ impl Default for CacheSettings {
             priority: Self::PRIORITY_DEFAULT,
             secret_key_files: Vec::new(),
             access: AccessConfig::default(),
+            sign: Sign::default(),
+            stored: Stored::default(),
+            emit_ca: false,
+            signs_realisations: false,
+            policy: PolicyConfig::default(),
         }
     }
 }

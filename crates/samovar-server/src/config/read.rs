@@ -5,12 +5,14 @@ use std::num::{NonZeroU32, NonZeroU64};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use samovar_cache::{PolicyConfig, PublicKey, Rule, Sign, Stored};
+
 use super::keys::{CACHES, KEYS, Key, Kind, Scope};
 use super::settings::{ConfigError, Setting, Settings, expected};
 use super::toml::Value;
 use super::{
     AdminSettings, CacheSettings, ClientAddress, Configuration, Connections, HoldTime, LogForm,
-    LogTarget, PRIORITY_MAX, TimeLimit, Tls, Verify, WORKERS_MAX, unit, value,
+    LogTarget, PRIORITY_MAX, TimeLimit, Tls, Verify, WORKERS_MAX, rules, unit, value,
 };
 use crate::listener::ListenSpec;
 
@@ -380,6 +382,52 @@ impl<'a> Reader<'a> {
             priority: priority.map_or(CacheSettings::PRIORITY_DEFAULT, clamped),
             secret_key_files: key_files,
             access: self.access()?,
+            sign: self.sign()?,
+            stored: match self.word("signing.stored")? {
+                Some("keep") => Stored::Keep,
+                _ => Stored::Replace,
+            },
+            emit_ca: self.switch("signing.content-addresses")?.unwrap_or(false),
+            signs_realisations: self.switch("signing.realisations")?.unwrap_or(false),
+            policy: PolicyConfig {
+                allow: self.rules("policy.allow")?,
+                deny: self.rules("policy.deny")?,
+            },
+        })
+    }
+
+    fn rules(&self, name: &str) -> Result<Vec<Rule>, ConfigError> {
+        let Some((full_name, setting)) = self.settings.find(self.cache, name) else {
+            return Ok(Vec::new());
+        };
+        rules::rules(&setting.value).map_err(|expected| wrong(full_name, setting, expected))
+    }
+
+    fn sign(&self) -> Result<Sign, ConfigError> {
+        let keys = self.get(
+            "signing.trusted-keys",
+            || "a list of public keys, NAME:BASE64".to_owned(),
+            |value| {
+                let key = |value: &Value| match value {
+                    Value::Text(text) => rules::public_key(text).ok(),
+                    _ => None,
+                };
+                match value {
+                    Value::List(values) => values.iter().map(key).collect(),
+                    one => key(one).map(|one| vec![one]),
+                }
+            },
+        )?;
+        let keys: Vec<PublicKey> = keys.unwrap_or_default();
+        Ok(match self.word("signing.sign")? {
+            Some("trusted") if keys.is_empty() => {
+                let message = "signing.sign = \"trusted\" needs signing.trusted-keys, too";
+                return Err(together(message));
+            }
+            Some("trusted") => Sign::TrustedBy(keys),
+            Some("ultimate") => Sign::Ultimate,
+            Some("none") => Sign::None,
+            _ => Sign::All,
         })
     }
 }

@@ -6,7 +6,7 @@ use samovar_cache::{CacheConfig, Signing, Site, load_key};
 use crate::config::CacheSettings;
 use crate::log::ErrorLog;
 
-/// Reads the keys of all caches.
+/// Makes the caches, with the files that they name.
 pub(super) fn read(
     settings: &[CacheSettings],
     errors: &ErrorLog,
@@ -17,7 +17,30 @@ pub(super) fn read(
         .collect()
 }
 
+/// Reads the keys of all caches, and how they sign.
+pub(super) fn signing(
+    settings: &[CacheSettings],
+    errors: &ErrorLog,
+) -> anyhow::Result<Vec<Signing>> {
+    settings
+        .iter()
+        .map(|cache| signing_of(cache, errors))
+        .collect()
+}
+
 fn read_one(settings: &CacheSettings, errors: &ErrorLog) -> anyhow::Result<CacheConfig> {
+    let (access, warnings) = Access::new(settings.access.clone())?;
+    warnings.iter().for_each(|warning| errors.warning(warning));
+    Ok(CacheConfig {
+        path_prefix: settings.prefix.clone(),
+        priority: settings.priority,
+        signing: signing_of(settings, errors)?,
+        policy: settings.policy.clone(),
+        access: Some(access),
+    })
+}
+
+fn signing_of(settings: &CacheSettings, errors: &ErrorLog) -> anyhow::Result<Signing> {
     let mut keys = Vec::new();
     for path in &settings.secret_key_files {
         let loaded = load_key(path)?;
@@ -26,17 +49,12 @@ fn read_one(settings: &CacheSettings, errors: &ErrorLog) -> anyhow::Result<Cache
         }
         keys.push(loaded.key);
     }
-    let (access, warnings) = Access::new(settings.access.clone())?;
-    warnings.iter().for_each(|warning| errors.warning(warning));
-    Ok(CacheConfig {
-        access: Some(access),
-        path_prefix: settings.prefix.clone(),
-        priority: settings.priority,
-        signing: Signing {
-            keys,
-            ..Signing::default()
-        },
-        ..CacheConfig::default()
+    Ok(Signing {
+        keys,
+        sign: settings.sign.clone(),
+        stored: settings.stored,
+        emit_ca: settings.emit_ca,
+        realisations: settings.signs_realisations,
     })
 }
 

@@ -456,19 +456,22 @@ fn reload(site: &Site, again: &Again<'_>, logs: &Logs) {
         logs.errors.warning(remark);
     }
     caches::change_access(site, &config.caches, &logs.errors);
-    if config
-        .caches
-        .iter()
-        .all(|cache| cache.secret_key_files.is_empty())
-    {
-        return;
-    }
-    match caches::read(&config.caches, &logs.errors) {
-        Ok(caches) => {
-            for cache in caches {
-                site.change_signing(&cache.path_prefix, cache.signing);
+    match caches::signing(&config.caches, &logs.errors) {
+        Ok(signing) => {
+            let has_keys = signing.iter().any(|signing| !signing.keys.is_empty());
+            for (cache, signing) in config.caches.iter().zip(signing) {
+                let prefix = &cache.prefix;
+                if !site.has_policy(prefix, &cache.policy) {
+                    logs.errors.warning(format_args!(
+                        "what is to be read at {prefix}/ has changed: that takes effect at the \
+                         next start"
+                    ));
+                }
+                site.change_signing(prefix, signing);
             }
-            logs.errors.info("the secret key was read again");
+            if has_keys {
+                logs.errors.info("the secret key was read again");
+            }
         }
         Err(error) => {
             logs.errors

@@ -1,0 +1,166 @@
+//! Rules about what may be read, and how a cache signs, as they are written down.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use samovar_cache::{PublicKey, Rule};
+
+use super::{Value, nearest, unit};
+
+/// What a rule may ask for.
+const FIELDS: [&str; 6] = [
+    "roots",
+    "signed-by",
+    "ultimate",
+    "names",
+    "min-age",
+    "max-age",
+];
+
+/// Reads the rules of a list of tables.
+///
+/// # Errors
+///
+/// What would have been right.
+pub(super) fn rules(value: &Value) -> Result<Vec<Rule>, String> {
+    match value {
+        Value::List(tables) if !tables.is_empty() => tables
+            .iter()
+            .map(|table| match table {
+                Value::Table(fields) => rule(fields),
+                _ => Err("a list of tables, such as [{ names = [\"hello-*\"] }]".to_owned()),
+            })
+            .collect(),
+        // Who means nothing by it would get everything.
+        _ => Err("a list of at least one table, such as [{ names = [\"hello-*\"] }]".to_owned()),
+    }
+}
+
+fn rule(fields: &BTreeMap<String, Value>) -> Result<Rule, String> {
+    let mut rule = Rule::default();
+    if fields.is_empty() {
+        return Err("tables that ask for something".to_owned());
+    }
+    for (name, value) in fields {
+        match &**name {
+            "roots" => rule.roots = texts(name, value, root)?,
+            "signed-by" => rule.signed_by = texts(name, value, public_key)?,
+            "names" => rule.names = texts(name, value, |text| Ok(text.to_owned()))?,
+            "ultimate" if *value == Value::Switch(true) => rule.ultimate = true,
+            "ultimate" => return Err("ultimate to be true, or left out".to_owned()),
+            "min-age" => rule.min_age = Some(age(name, value)?),
+            "max-age" => rule.max_age = Some(age(name, value)?),
+            _ => {
+                let meant = match nearest(name, FIELDS) {
+                    Some(near) => format!("{near} in the place of {name:?}"),
+                    None => format!("one of {} in the place of {name:?}", FIELDS.join(", ")),
+                };
+                return Err(meant);
+            }
+        }
+    }
+    Ok(rule)
+}
+
+/// A list of texts, or one text.
+fn texts<T>(
+    name: &str,
+    value: &Value,
+    make: impl Fn(&str) -> Result<T, String>,
+) -> Result<Vec<T>, String> {
+    let one = |value: &Value| match value {
+        Value::Text(text) if !text.is_empty() => make(text),
+        _ => Err(format!("texts in {name}")),
+    };
+    match value {
+        // Empty, the rule would hold where it was meant not to.
+        Value::List(values) if values.is_empty() => Err(format!("something in {name}")),
+        Value::List(values) => values.iter().map(one).collect(),
+        value => Ok(vec![one(value)?]),
+    }
+}
+
+fn root(text: &str) -> Result<PathBuf, String> {
+    let path = Path::new(text);
+    match path.is_absolute() {
+        true => Ok(path.to_owned()),
+        false => Err(format!(
+            "a path that begins with a slash in the place of {text:?}"
+        )),
+    }
+}
+
+/// Reads a key that clients trust.
+///
+/// # Errors
+///
+/// What would have been right.
+pub(super) fn public_key(text: &str) -> Result<PublicKey, String> {
+    PublicKey::parse(text)
+        .map_err(|_error| format!("a public key, NAME:BASE64, in the place of {text:?}"))
+}
+
+fn age(name: &str, value: &Value) -> Result<std::time::Duration, String> {
+    let age = match value {
+        Value::Count(count) => unit::time(&count.to_string()),
+        Value::Text(text) => unit::time(text),
+        _ => None,
+    };
+    age.ok_or_else(|| format!("seconds or a time such as \"30 days\" for {name}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const KEY: &str = "test-1:A6EHv/POEL4dcN0Y50vAmWfk1jCbpQ1fHdyGZBJVMbg=";
+
+    fn read(text: &str) -> Result<Vec<Rule>, String> {
+        rules(&super::super::toml::value(text).unwrap())
+    }
+
+    #[test]
+    fn rules_as_they_are_written() {
+        let text = format!(
+            "[{{ roots = \"/nix/var/nix/profiles/team\", signed-by = [\"{KEY}\"], \
+             names = [\"a-*\"] }}, \
+             {{ ultimate = true, min-age = 60, max-age = \"2 h\" }}]"
+        );
+        let first = Rule {
+            roots: vec![PathBuf::from("/nix/var/nix/profiles/team")],
+            signed_by: vec![PublicKey::parse(KEY).unwrap()],
+            names: vec!["a-*".to_owned()],
+            ..Rule::default()
+        };
+        let second = Rule {
+            ultimate: true,
+            min_age: Some(Duration::from_secs(60)),
+            max_age: Some(Duration::from_secs(7200)),
+            ..Rule::default()
+        };
+        assert_eq!(read(&text), Ok(vec![first, second]));
+    }
+
+    #[test]
+    fn what_could_mean_more_than_was_meant_is_refused() {
+        for (text, part) in [
+            ("[]", "at least one table"),
+            ("\"*\"", "at least one table"),
+            ("[\"*\"]", "list of tables"),
+            ("[{}]", "ask for something"),
+            ("[{ names = [] }]", "something in names"),
+            ("[{ names = [1] }]", "texts in names"),
+            ("[{ names = \"\" }]", "texts in names"),
+            ("[{ ultimate = false }]", "left out"),
+            ("[{ root = \"/x\" }]", "roots in the place of \"root\""),
+            ("[{ roots = \"x\" }]", "begins with a slash"),
+            ("[{ signed-by = \"x\" }]", "a public key"),
+            ("[{ max-age = true }]", "seconds"),
+        ] {
+            let error = read(text).unwrap_err();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+}
