@@ -149,7 +149,8 @@ fn nix_with_and_without_credentials() {
     let config = dir.path().join("samovar.toml");
     let text = format!(
         "store = {store:?}\nlisten = \"127.0.0.1:0\"\nadmin.listen = []\n\
-         [caches.ours]\n[caches.ours.access]\nusers-file = {users:?}\ntokens-file = {tokens:?}\n{OTHERS}"
+         [caches.ours]\n[caches.ours.access]\nusers-file = {users:?}\ntokens-file = {tokens:?}\n\
+         {OTHERS}"
     );
     fs::write(&config, text).unwrap();
     let server = Server::start(&config);
