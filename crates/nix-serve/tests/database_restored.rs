@@ -15,9 +15,12 @@ use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use support::{eventually, hash_part, nix_serve, output};
-use support_database::{BACK_WITHIN, Subject, beside, cp, nar};
-use support_process::{Connection, Holder, PublicBinary, is_root, make_public, sqlite};
+use support::{eventually, hash_part, local, nix_serve, output};
+use support_database::{BACK_WITHIN, Subject, beside, cp, nar, replace};
+use support_process::{
+    Connection, Holder, Process, PublicBinary, is_root, make_public, once, public_store,
+    refuses_to_start, sqlite,
+};
 
 /// How the backup gets there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -218,6 +221,32 @@ fn beside_the_wal_of_before() {
             restored.comes_right(&format!("{way:?} after the WAL as {who}"));
         }
     });
+}
+
+/// What is in the WAL SQLite does not read from the file, not even whether that is a database. A
+/// server that began so took the WAL for that of the garbage, and refused the database beside it
+/// when it was back.
+#[test]
+fn what_is_no_database_is_none_beside_a_wal() {
+    let store = public_store();
+    let path = store.add_file("here", b"here");
+    let (database, aside) = (store.database(), store.root().join("aside"));
+    sqlite(&database, "pragma journal_mode = wal");
+    // The first page, which has the tables' names.
+    let _holder = Holder::run(
+        &database,
+        "pragma user_version = 7; begin; select count(*) from ValidPaths;",
+    );
+    replace(&database, &aside, |other| {
+        fs::write(other, "garbage ".repeat(4096)).unwrap();
+    });
+    let mut command = nix_serve();
+    command.args(["--listen", "127.0.0.1:0", "--store", &local(store.root())]);
+    refuses_to_start(&mut command, &["malformed"]);
+    fs::rename(&aside, &database).unwrap();
+    let (_server, addr) = Process::serving(&mut command);
+    let url = format!("/{}.narinfo", hash_part(&path));
+    assert_eq!(once(addr, &url).status, 200);
 }
 
 /// What is only in the WAL is not lost when a checkpoint writes to the database.

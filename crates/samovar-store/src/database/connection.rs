@@ -83,6 +83,21 @@ fn try_open(path: &Path, opening: Opening) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
+/// Whether the file itself is no database, whatever the WAL beside it says. SQLite does not look at
+/// the first page of the file when the WAL has a newer one: it takes anything for the database of
+/// that WAL.
+///
+/// SQLite has to look, and not we: to close a descriptor of our own would drop all locks that this
+/// process has on the file.
+pub(super) fn is_none_beside_its_wal(path: &Path) -> bool {
+    let alone = Opening {
+        immutable: true,
+        dotfile_locks: false,
+    };
+    let code = || try_open(path, alone).err()?.sqlite_error_code();
+    !wal_is_empty(path) && code() == Some(ErrorCode::NotADatabase)
+}
+
 /// Waits a little each time it is called for a lock, and says `false` when it has been enough.
 fn patience() -> impl FnMut(i32) -> bool + Send + 'static {
     let mut since = Instant::now();

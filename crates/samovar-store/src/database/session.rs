@@ -105,6 +105,9 @@ impl Session {
         read_only: bool,
         dotfile_locks: bool,
     ) -> Result<Self, StoreError> {
+        if connection::is_none_beside_its_wal(path) {
+            return Err(StoreError::Corrupt(Corruption::Malformed));
+        }
         let mut opening = Opening {
             immutable: read_only && connection::wal_is_empty(path),
             dotfile_locks,
