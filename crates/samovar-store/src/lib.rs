@@ -49,8 +49,9 @@ pub use realisation::{OutputName, Realisation, RealisationId, RealisationIdError
 pub use settings::{Conf, Settings, SettingsError};
 pub use store::{Looked, Store};
 pub use tree::{
-    Contents, Fingerprint, Identity, ListingReader, NarPlan, NarReader, NarSink, PlanError, Step,
-    Tree, TreeError, Walk, directories_read_in_parts,
+    Contents, EntryKind, Fingerprint, Identity, ListingReader, NarPlan, NarReader, NarSink, Page,
+    PageEntry, PageWanted, Place, PlanError, Step, Tree, TreeError, Walk,
+    directories_read_in_parts,
 };
 pub use uri::{Parameters, StoreKind, StoreUri, UriError};
 pub use verify::{Damage, Pace, Verdict, VerifyError, verify};

@@ -104,6 +104,17 @@ impl Entries {
         Ok(())
     }
 
+    /// The same with only those behind `after`; returns how many the directory has in all.
+    pub(super) fn read_after(
+        &mut self,
+        directory: BorrowedFd<'_>,
+        dents: &mut Dents,
+        after: Option<&[u8]>,
+    ) -> Result<u64, TreeError> {
+        self.count_in_all = self.scan(directory, dents, after)?;
+        Ok(self.count_in_all)
+    }
+
     /// Reads those behind the ones held so far, in their place.
     pub(super) fn read_on(
         &mut self,

@@ -37,6 +37,7 @@ mod identity;
 mod listing_reader;
 mod nar_plan;
 mod nar_reader;
+mod place;
 mod reservation;
 mod segments;
 mod steps;
@@ -55,6 +56,7 @@ pub use identity::Identity;
 pub use listing_reader::ListingReader;
 pub use nar_plan::{NarPlan, PlanError};
 pub use nar_reader::{NarReader, NarSink};
+pub use place::{EntryKind, Page, PageEntry, PageWanted, Place};
 pub use walk::{Contents, Step, Walk};
 
 use nar_plan::{PlannedWalk, Planner, Replay};
@@ -157,6 +159,24 @@ impl Tree {
     pub fn walk(&self) -> Result<Walk, TreeError> {
         match &self.origin {
             Origin::Files(path) => Ok(Walk::new(path)),
+            Origin::Daemon(_) => Err(TreeError::Remote),
+        }
+    }
+
+    /// What is at the place that `names` lead to, one directory below the other; the root where
+    /// there are none. Links are not followed. `None`: the tree has no such place.
+    ///
+    /// # Errors
+    ///
+    /// [`TreeError::Vanished`] when there is no tree; [`TreeError::Remote`] when the files are not
+    /// on this machine; any other [`TreeError`].
+    pub fn place(
+        &self,
+        names: &[&[u8]],
+        wanted: PageWanted<'_>,
+    ) -> Result<Option<Place>, TreeError> {
+        match &self.origin {
+            Origin::Files(path) => place::find(path, names, wanted),
             Origin::Daemon(_) => Err(TreeError::Remote),
         }
     }

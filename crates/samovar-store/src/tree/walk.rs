@@ -20,7 +20,7 @@ use super::directory::{Dents, Entries};
 const TARGET_LEN_MAX: usize = 4096;
 
 /// The owner may execute: all that a NAR keeps of the mode.
-const OWNER_EXECUTE: u32 = 0o100;
+pub(super) const OWNER_EXECUTE: u32 = 0o100;
 
 /// What to do with regular files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -313,12 +313,12 @@ fn regular(stat: &Stat, file: Option<OwnedFd>) -> Result<Node, TreeError> {
     }
 }
 
-fn file_type(parent: BorrowedFd<'_>, name: impl Arg) -> Result<FileType, TreeError> {
+pub(super) fn file_type(parent: BorrowedFd<'_>, name: impl Arg) -> Result<FileType, TreeError> {
     let stat = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?;
     Ok(FileType::from_raw_mode(stat.st_mode))
 }
 
-fn read_link(
+pub(super) fn read_link(
     parent: BorrowedFd<'_>,
     name: impl Arg,
     target: &mut Vec<u8>,

@@ -1,0 +1,347 @@
+//! One place in a tree: a file, a page of a directory, or a link, without reading the rest.
+//!
+//! # Theory of operation
+//!
+//! From the root downwards each name is opened in the directory above it and never followed if it
+//! is a link, so whatever the names and the links of a tree are, nothing outside of it is opened.
+//! Where a link leads is for the caller to say, who then asks for that place.
+//!
+//! # Limits
+//!
+//! | what | value | why |
+//! | --- | --- | --- |
+//! | descriptors | 2 | a parent is closed when its child is open |
+//! | entries of one page of a directory | as the caller says | each costs a system call |
+
+use std::fs::File;
+
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{AtFlags, CWD, FileType};
+use rustix::io::Errno;
+use rustix::path::Arg;
+
+use super::TreeError;
+use super::descent::open_directory;
+use super::directory::{Dents, Entries};
+use super::walk::{Node, OWNER_EXECUTE, file_type, open_file, read_link};
+
+/// What is at a place in a tree.
+#[derive(Debug)]
+pub enum Place {
+    /// A regular file.
+    File {
+        /// The file at its beginning.
+        file: File,
+        /// Its size in bytes when it was opened.
+        size: u64,
+        /// Whether the owner may execute it.
+        executable: bool,
+    },
+    /// A directory, or as much of it as was asked for.
+    Directory(Page),
+    /// A symbolic link, at the end of the names or on the way.
+    Symlink {
+        /// Where it points; any bytes.
+        target: Vec<u8>,
+        /// How many of the names lead to it. If these are not all, the others were not looked at.
+        depth: usize,
+    },
+}
+
+/// A part of a directory, sorted by the bytes of the names.
+#[derive(Debug)]
+pub struct Page {
+    /// The entries.
+    pub entries: Vec<PageEntry>,
+    /// How many the whole directory has.
+    pub count_in_all: u64,
+    /// Whether there are more behind the last one.
+    pub has_more: bool,
+}
+
+/// One entry of a directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PageEntry {
+    /// Its name: any bytes but `/` and NUL.
+    pub name: Vec<u8>,
+    /// What it is.
+    pub kind: EntryKind,
+}
+
+/// What an entry of a directory is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EntryKind {
+    /// A regular file.
+    File {
+        /// Its size in bytes.
+        size: u64,
+        /// Whether the owner may execute it.
+        executable: bool,
+    },
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink {
+        /// Where it points.
+        target: Vec<u8>,
+    },
+    /// Something that no NAR can hold.
+    Other,
+}
+
+/// Which part of a directory is wanted.
+#[derive(Debug, Clone, Copy)]
+pub struct PageWanted<'a> {
+    /// Only entries whose names come behind this one.
+    pub after: Option<&'a [u8]>,
+    /// So many at most.
+    pub count_max: usize,
+}
+
+/// Finds the place that `names` lead to from the root at `path`. `None`: there is no such place
+/// below the root.
+pub(super) fn find(
+    path: &std::path::Path,
+    names: &[&[u8]],
+    wanted: PageWanted<'_>,
+) -> Result<Option<Place>, TreeError> {
+    let root_type = file_type(CWD, path)?;
+    let Some((last, above)) = names.split_last() else {
+        return node(CWD, path, root_type, 0, wanted).map(Some);
+    };
+    if root_type != FileType::Directory {
+        return match root_type {
+            FileType::Symlink => link(CWD, path, 0).map(Some),
+            _ => Ok(None),
+        };
+    }
+    let mut directory = open_directory(CWD, path)?;
+    for (index, name) in above.iter().enumerate() {
+        let Some(found) = kind_of(directory.as_fd(), name)? else {
+            return Ok(None);
+        };
+        match found {
+            FileType::Directory => directory = open_directory(directory.as_fd(), *name)?,
+            FileType::Symlink => return link(directory.as_fd(), *name, index + 1).map(Some),
+            _ => return Ok(None),
+        }
+    }
+    match kind_of(directory.as_fd(), last)? {
+        Some(found) => node(directory.as_fd(), *last, found, names.len(), wanted).map(Some),
+        None => Ok(None),
+    }
+}
+
+/// The type of an entry; `None` if there is none, or can be none of this name.
+fn kind_of(directory: BorrowedFd<'_>, name: &[u8]) -> Result<Option<FileType>, TreeError> {
+    // These would be an entry of no directory, and lead out of it.
+    if matches!(name, b"" | b"." | b"..") || name.contains(&b'/') || name.contains(&0) {
+        return Ok(None);
+    }
+    match rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) => Ok(Some(FileType::from_raw_mode(stat.st_mode))),
+        Err(Errno::NOENT | Errno::NAMETOOLONG) => Ok(None),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+fn node(
+    parent: BorrowedFd<'_>,
+    name: impl Arg + Copy,
+    found: FileType,
+    depth: usize,
+    wanted: PageWanted<'_>,
+) -> Result<Place, TreeError> {
+    match found {
+        FileType::Directory => page(&open_directory(parent, name)?, wanted).map(Place::Directory),
+        FileType::Symlink => link(parent, name, depth),
+        FileType::RegularFile => match open_file(parent, name)? {
+            Node::File {
+                executable,
+                size,
+                file: Some(file),
+            } => Ok(Place::File {
+                file: file.into(),
+                size,
+                executable,
+            }),
+            _ => Err(TreeError::Changed),
+        },
+        _ => Err(TreeError::UnsupportedType),
+    }
+}
+
+fn link(parent: BorrowedFd<'_>, name: impl Arg, depth: usize) -> Result<Place, TreeError> {
+    let mut target = Vec::new();
+    read_link(parent, name, &mut target)?;
+    Ok(Place::Symlink { target, depth })
+}
+
+fn page(directory: &OwnedFd, wanted: PageWanted<'_>) -> Result<Page, TreeError> {
+    let mut names = Entries::default();
+    let count_in_all = names.read_after(directory.as_fd(), &mut Dents::default(), wanted.after)?;
+    let count = names.count().min(wanted.count_max);
+    let entries = (0..count).map(|index| {
+        Ok(PageEntry {
+            name: names.name(index).to_vec(),
+            kind: entry_kind(directory.as_fd(), names.c_name(index)?)?,
+        })
+    });
+    Ok(Page {
+        entries: entries.collect::<Result<_, TreeError>>()?,
+        count_in_all,
+        has_more: count < names.count() || names.has_more(),
+    })
+}
+
+fn entry_kind(directory: BorrowedFd<'_>, name: impl Arg + Copy) -> Result<EntryKind, TreeError> {
+    let stat = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    Ok(match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => EntryKind::File {
+            size: u64::try_from(stat.st_size).map_err(|_error| TreeError::Changed)?,
+            executable: stat.st_mode & OWNER_EXECUTE != 0,
+        },
+        FileType::Directory => EntryKind::Directory,
+        FileType::Symlink => {
+            let mut target = Vec::new();
+            read_link(directory, name, &mut target)?;
+            EntryKind::Symlink { target }
+        }
+        _ => EntryKind::Other,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    const ALL: PageWanted<'_> = PageWanted {
+        after: None,
+        count_max: usize::MAX,
+    };
+
+    /// A tree, and beside it what nobody may see.
+    fn tree() -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("secret"), "secret").unwrap();
+        let root = dir.path().join("root");
+        std::fs::create_dir_all(root.join("bin")).unwrap();
+        std::fs::write(root.join("bin/run"), "#!").unwrap();
+        let executable = std::fs::Permissions::from_mode(0o555);
+        std::fs::set_permissions(root.join("bin/run"), executable).unwrap();
+        std::fs::write(root.join("a..b"), "plain").unwrap();
+        symlink("../secret", root.join("out")).unwrap();
+        symlink("..", root.join("up")).unwrap();
+        symlink("bin", root.join("sbin")).unwrap();
+        dir
+    }
+
+    fn place(dir: &tempfile::TempDir, names: &[&str]) -> Option<Place> {
+        let names: Vec<&[u8]> = names.iter().map(|name| name.as_bytes()).collect();
+        find(&dir.path().join("root"), &names, ALL).unwrap()
+    }
+
+    #[track_caller]
+    fn check_link(dir: &tempfile::TempDir, names: &[&str], expected: &str, at: usize) {
+        match place(dir, names) {
+            Some(Place::Symlink { target, depth }) => {
+                assert_eq!((&*target, depth), (expected.as_bytes(), at), "{names:?}");
+            }
+            other => panic!("{names:?}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn files_and_directories_are_found() {
+        let dir = tree();
+        let Some(Place::File {
+            mut file,
+            size: 2,
+            executable: true,
+        }) = place(&dir, &["bin", "run"])
+        else {
+            panic!("no file");
+        };
+        let mut text = String::new();
+        file.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "#!");
+        assert!(matches!(
+            place(&dir, &["a..b"]),
+            Some(Place::File {
+                executable: false,
+                ..
+            })
+        ));
+        let Some(Place::Directory(page)) = place(&dir, &[]) else {
+            panic!("no directory");
+        };
+        let names: Vec<_> = page.entries.iter().map(|entry| &*entry.name).collect();
+        assert_eq!(names, [&b"a..b"[..], b"bin", b"out", b"sbin", b"up"]);
+        assert_eq!(page.entries[1].kind, EntryKind::Directory);
+        let target = b"../secret".to_vec();
+        assert_eq!(page.entries[2].kind, EntryKind::Symlink { target });
+        assert_eq!((page.count_in_all, page.has_more), (5, false));
+    }
+
+    #[test]
+    fn no_link_is_followed() {
+        let dir = tree();
+        check_link(&dir, &["out"], "../secret", 1);
+        check_link(&dir, &["up", "secret"], "..", 1);
+        check_link(&dir, &["sbin", "run"], "bin", 1);
+        symlink("root", dir.path().join("link")).unwrap();
+        let root = find(&dir.path().join("link"), &[b"bin"], ALL).unwrap();
+        assert!(matches!(root, Some(Place::Symlink { depth: 0, .. })));
+    }
+
+    #[test]
+    fn no_name_leads_out() {
+        let dir = tree();
+        let long = "x".repeat(300);
+        for names in [
+            &["..", "secret"][..],
+            &["bin", "..", "a..b"],
+            &["."],
+            &["", "bin"],
+            &["bin", ""],
+            &["../secret"],
+            &["bin\0"],
+            &["a..b", "x"],
+            &["absent"],
+            &[&long],
+        ] {
+            assert!(place(&dir, names).is_none(), "{names:?}");
+        }
+    }
+
+    #[test]
+    fn a_directory_comes_in_pages() {
+        let dir = tempfile::tempdir().unwrap();
+        for number in 0..25 {
+            std::fs::write(dir.path().join(format!("{number:02}")), "").unwrap();
+        }
+        let mut seen: Vec<Vec<u8>> = Vec::new();
+        loop {
+            let after = seen.last().cloned();
+            let wanted = PageWanted {
+                after: after.as_deref(),
+                count_max: 10,
+            };
+            let found = find(dir.path(), &[], wanted).unwrap();
+            let Some(Place::Directory(page)) = found else {
+                panic!("no directory");
+            };
+            assert_eq!(page.count_in_all, 25);
+            seen.extend(page.entries.into_iter().map(|entry| entry.name));
+            assert_eq!(page.has_more, seen.len() < 25);
+            if !page.has_more {
+                break;
+            }
+        }
+        let expected = (0..25).map(|number| format!("{number:02}").into_bytes());
+        assert!(seen.into_iter().eq(expected));
+    }
+}
