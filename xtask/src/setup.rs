@@ -40,9 +40,11 @@ const TESTING: &[Need] = &[
     ("sqlite3", "sqlite3"),
     // A client of its own mind about HTTP.
     ("curl", "curl"),
-    // A browser, for the chat example.
+    // A browser, for the chat example and the pages of a cache.
     ("chromium", "chromium"),
     ("chromedriver", "chromium-driver"),
+    // Fetches axe-core.
+    ("npm", "npm"),
     // Builds h2spec.
     ("go", "golang-go"),
     // Counts instructions.
@@ -74,6 +76,7 @@ pub(crate) fn install(purpose: For) -> Result<()> {
     if purpose == For::Testing {
         add_rust_components()?;
         install_cargo_deny()?;
+        install_axe()?;
     }
     Ok(())
 }
@@ -186,6 +189,20 @@ fn install_cargo_deny() -> Result<()> {
         ])
         .arg("--root")
         .arg(folder))
+}
+
+/// Puts axe-core, which finds what keeps people from using a page, into the repository's own
+/// folder, once.
+fn install_axe() -> Result<()> {
+    const AXE: &str = "axe-core@4.14.1";
+    let folder = repository().join(".samovar/tools/axe");
+    if folder.join("node_modules/axe-core/axe.min.js").exists() {
+        return Ok(());
+    }
+    progress("installing axe-core, which checks pages for accessibility");
+    let mut npm = Command::new("npm");
+    npm.args(["install", "--silent", "--prefix"]);
+    run(npm.arg(folder).arg(AXE))
 }
 
 #[cfg(test)]

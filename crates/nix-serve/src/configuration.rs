@@ -2,7 +2,9 @@
 
 use std::num::NonZeroU64;
 
-use samovar_server::config::{AdminSettings, CacheSettings, Configuration, Connections, Names};
+use samovar_server::config::{
+    AdminSettings, CacheSettings, Configuration, Connections, Names, Pages,
+};
 
 use crate::cli::{Options, Warning};
 use crate::environment::Environment;
@@ -68,6 +70,7 @@ pub fn configuration(
             prefix: options.path_prefix,
             priority: options.priority.unwrap_or(CacheSettings::PRIORITY_DEFAULT),
             secret_key_files: environment.secret_key_file.into_iter().collect(),
+            pages: (options.pages || environment.pages).then(Pages::default),
             ..CacheSettings::default()
         }],
         remarks: remarks.collect(),

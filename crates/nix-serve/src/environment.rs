@@ -7,6 +7,7 @@
 //! | `NIX_SERVE_HOLD` | as `--hold` |
 //! | `CACHE_DIRECTORY` | the service manager's: the default of `--nar-cache` |
 //! | `NIX_SERVE_VERIFY`, `NIX_SERVE_SCRUB` | as `--verify`, `--scrub` |
+//! | `NIX_SERVE_PAGES` | as `--pages`; 1 or 0 |
 //! | `NIX_SERVE_STATE_DIRECTORY` | as `--state-directory`; else the service manager's |
 //! | `STATE_DIRECTORY` | the service manager's: the default of `--state-directory` |
 //! | `PLACK_ENV`, `SERVER_STARTER_PORT` | without effect here, remarked on |
@@ -45,6 +46,8 @@ pub struct Environment {
     pub verify: Option<Verify>,
     /// `NIX_SERVE_SCRUB`, in bytes.
     pub scrub_rate: Option<u64>,
+    /// `NIX_SERVE_PAGES`.
+    pub pages: bool,
     /// `NIX_SERVE_STATE_DIRECTORY`, or `STATE_DIRECTORY` of the service manager; the first, where
     /// that names several.
     pub state_directory: Option<PathBuf>,
@@ -110,6 +113,13 @@ impl Environment {
                 "NIX_SERVE_ADMIN is no HOST:PORT, :PORT or path of a socket: it has no effect",
             );
         }
+        let pages = filled("NIX_SERVE_PAGES");
+        if pages
+            .as_ref()
+            .is_some_and(|text| text != "0" && text != "1")
+        {
+            warnings.push("NIX_SERVE_PAGES is neither 1 nor 0: it has no effect");
+        }
         let first_of = |names: OsString| {
             let mut names = names.as_bytes().split(|byte| *byte == b':');
             PathBuf::from(OsStr::from_bytes(names.next().unwrap_or_default()))
@@ -121,6 +131,7 @@ impl Environment {
             nar_cache_size,
             verify: verify_parsed,
             scrub_rate,
+            pages: pages.is_some_and(|text| text == "1"),
             state_directory: filled("NIX_SERVE_STATE_DIRECTORY")
                 .map(PathBuf::from)
                 .or_else(|| filled("STATE_DIRECTORY").map(first_of)),

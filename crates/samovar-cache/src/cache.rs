@@ -22,6 +22,7 @@ use crate::answers::{
 use crate::narinfos::{Answer, Narinfos};
 use crate::observer::Observer;
 use crate::origin::Origin;
+use crate::pages::{self, PagesConfig};
 use crate::policy::PolicyConfig;
 use crate::prepared_body::{PreparedBody, may_go_inline};
 use crate::registration::Registration;
@@ -44,6 +45,8 @@ pub struct CacheConfig {
     pub policy: PolicyConfig,
     /// Who may read it; `None`: everybody, always.
     pub access: Option<Access>,
+    /// What its pages for people say of it; `None`: it has none.
+    pub pages: Option<PagesConfig>,
 }
 
 impl Default for CacheConfig {
@@ -54,6 +57,7 @@ impl Default for CacheConfig {
             signing: Signing::default(),
             policy: PolicyConfig::default(),
             access: None,
+            pages: None,
         }
     }
 }
@@ -68,6 +72,8 @@ pub(crate) struct Cache {
     ahead: OnceLock<Ahead>,
     access: Option<Access>,
     cache_info: Prepared,
+    priority: u32,
+    pages: Option<PagesConfig>,
 }
 
 impl std::fmt::Debug for dyn Observer {
@@ -99,11 +105,22 @@ impl Cache {
             ahead: OnceLock::new(),
             access: config.access,
             cache_info: Prepared::new(Status::OK, &[TEXT], cache_info.as_bytes()),
+            priority: config.priority,
+            pages: config.pages,
         }
     }
 
     pub(crate) fn path_prefix(&self) -> &[u8] {
         &self.path_prefix
+    }
+
+    pub(crate) fn priority(&self) -> u32 {
+        self.priority
+    }
+
+    /// The texts of the keys that clients have to trust.
+    pub(crate) fn public_keys(&self) -> Vec<String> {
+        self.narinfos.signer().public_keys()
     }
 
     /// Who may read it.
@@ -158,6 +175,10 @@ impl Cache {
             Route::Nar { hash_part, .. } if head.header("Range").is_none() => hash_part,
             Route::CacheInfo => return reply.prepared(&self.cache_info),
             Route::NoPath => return reply.prepared(&fixed.no_path),
+            // What is no URL of a cache may be one of a page.
+            Route::Unknown if self.pages.is_some() && pages::is_answered(head, path) => {
+                return reply.dispatch_slow();
+            }
             Route::Unknown => return reply.prepared(&fixed.not_found),
             Route::Narinfos => return reply.prepared(&fixed.only_post),
             _ => return self.pass_on(&route, reply),
@@ -220,7 +241,8 @@ impl Cache {
     pub(crate) fn handle(&self, request: &Request) -> Response {
         let head = request.head();
         let path = head.path().get(self.path_prefix.len()..);
-        let route = route(path.unwrap_or_default(), head.query());
+        let path = path.unwrap_or_default();
+        let route = route(path, head.query());
         if let Some(access) = self.guard()
             && let Some(response) = self.ask(access, head, &route)
         {
@@ -233,7 +255,7 @@ impl Cache {
             _ if !is_read && route != Route::Narinfos => Ok(not_allowed()),
             Route::CacheInfo => Ok(Response::text(Status::OK, self.cache_info_text())),
             Route::NoPath => Ok(no_path()),
-            Route::Unknown => Ok(Response::text(Status::NOT_FOUND, NOT_FOUND)),
+            Route::Unknown => Ok(self.page(head, path)),
             Route::Narinfo(hash_part) => self.narinfo(hash_part),
             Route::Nar {
                 hash_part,
@@ -250,14 +272,28 @@ impl Cache {
             Route::Narinfos => Ok(self.bulk(request)),
         };
         outcome.unwrap_or_else(|error| {
-            if error.is_about_one_path() {
-                let observer = &self.origin.observer;
-                observer.path_failed(&format_args!("{head:?}"), &error);
-            } else {
-                self.origin.note(error);
-            }
+            self.note(head, error);
             unavailable()
         })
+    }
+
+    /// The answer to what is no URL of a cache.
+    fn page(&self, head: Head<'_>, path: &[u8]) -> Response {
+        match &self.pages {
+            // Whoever is asked for a password first comes here for more than pages.
+            Some(pages) if pages::is_answered(head, path) => pages::answer(self, pages, head, path),
+            _ => Response::text(Status::NOT_FOUND, NOT_FOUND),
+        }
+    }
+
+    /// The store could not say what was asked of it.
+    pub(crate) fn note(&self, head: Head<'_>, error: StoreError) {
+        if error.is_about_one_path() {
+            let observer = &self.origin.observer;
+            observer.path_failed(&format_args!("{head:?}"), &error);
+        } else {
+            self.origin.note(error);
+        }
     }
 
     /// Whether a request may have an answer, on a worker; `None` if it may, and this is where to

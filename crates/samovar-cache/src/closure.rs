@@ -101,7 +101,7 @@ impl Cache {
     }
 
     /// Whether all these may be read here; a path whose row makes no sense may not.
-    fn may_read_all(&self, members: &[Member]) -> Result<bool, StoreError> {
+    pub(crate) fn may_read_all(&self, members: &[Member]) -> Result<bool, StoreError> {
         for some in members.chunks(STEP_COUNT) {
             let hash_parts: Vec<HashPart> = some.iter().map(|member| member.hash_part).collect();
             let answers = self.narinfos.many(&hash_parts, false)?;

@@ -40,6 +40,7 @@ mod nar_body;
 mod narinfos;
 mod observer;
 mod origin;
+mod pages;
 mod plans;
 mod policy;
 mod prepared_body;
@@ -60,6 +61,7 @@ pub use hold::Hold;
 pub use kept::KeptSpace;
 pub use key_file::{KeyFileError, LoadedKey, load_key};
 pub use observer::{Observer, Silent, Unheld};
+pub use pages::PagesConfig;
 pub use policy::{PolicyConfig, Rule};
 /// The keys that a cache signs with, and those that clients and policies trust.
 pub use samovar_nix::{PublicKey, SecretKey};

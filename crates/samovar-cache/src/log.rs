@@ -90,7 +90,7 @@ impl Cache {
     /// It may be read where the derivation may be or one of its outputs, and none of all these is
     /// denied: it tells of all of them. Asked for by an output, it may be read if that very one may
     /// be.
-    fn keeps_log_of(&self, path: &StorePath) -> Result<Option<Response>, StoreError> {
+    pub(crate) fn keeps_log_of(&self, path: &StorePath) -> Result<Option<Response>, StoreError> {
         if self.narinfos.policy.is_open() {
             return Ok(None);
         }

@@ -119,6 +119,26 @@ impl Signer {
         )
     }
 
+    /// The texts of the keys that clients have to trust for what is signed here.
+    pub(crate) fn public_keys(&self) -> Vec<String> {
+        let (signing, _) = self.current();
+        let keys = signing.keys.iter().filter(|_| signing.sign != Sign::None);
+        keys.map(|key| key.public().to_string()).collect()
+    }
+
+    /// The names of the keys by which a path is signed where it is sent.
+    pub(crate) fn names(&self, info: &PathInfo, dir: &StoreDir) -> Vec<String> {
+        let (signing, _) = self.current();
+        let signs = signing.sign.covers(info, dir);
+        let fingerprint = info.fingerprint(dir);
+        let sign = |key: &SecretKey| key.sign(fingerprint.as_bytes());
+        let signatures = signing.signatures(signs, &info.signatures, sign);
+        let names = signatures
+            .iter()
+            .map(|signature| signature.key_name().to_owned());
+        names.collect()
+    }
+
     /// Renders a narinfo. `before`: what was rendered for this path earlier; its signatures are
     /// used again if all that they vouch for is the same.
     pub(crate) fn render(

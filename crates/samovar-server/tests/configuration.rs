@@ -279,6 +279,7 @@ fn every_key_can_be_set_everywhere() {
     for key in KEYS {
         let text = match key.kind {
             Kind::Count | Kind::Size | Kind::Time => "1",
+            Kind::Switch if key.name == "pages" => "false",
             Kind::Switch => "true",
             // The first is the default.
             Kind::Word(words) => words[1],
@@ -287,6 +288,7 @@ fn every_key_can_be_set_everywhere() {
             Kind::List if key.name.ends_with("listen") => ":0",
             Kind::List if key.name.ends_with("ids") => "1",
             Kind::Text if key.name == "prefix" => "/x",
+            Kind::Text if key.name == "public-url" => "https://x",
             Kind::Text | Kind::Path | Kind::List => "x",
         };
         let mut by_variable = Settings::default();

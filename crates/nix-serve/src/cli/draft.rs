@@ -251,6 +251,7 @@ impl Draft {
     fn take_switch(&mut self, id: OptionId, spelled: String, on: bool) {
         match id {
             OptionId::Daemonize => self.options.daemonize = on,
+            OptionId::Pages => self.options.pages = on,
             OptionId::Keepalive => self.options.keepalive = on,
             OptionId::Quiet => self.take_log_format(LogFormat::Quiet, on),
             OptionId::Verbose => self.take_log_format(LogFormat::Verbose, on),

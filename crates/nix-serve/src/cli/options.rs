@@ -75,6 +75,8 @@ pub struct Options {
     pub scrub_rate: Option<u64>,
     /// What metrics and status are served on. Default: `NIX_SERVE_ADMIN`, or nothing.
     pub admin: Option<ListenSpec>,
+    /// Whether there are pages for people. Default: `NIX_SERVE_PAGES`, or false.
+    pub pages: bool,
 }
 
 impl Options {
@@ -144,6 +146,7 @@ impl Default for Options {
             state_directory: None,
             scrub_rate: None,
             admin: None,
+            pages: false,
         }
     }
 }

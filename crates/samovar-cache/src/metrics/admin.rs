@@ -9,6 +9,7 @@
 //! | `/healthz` | 200: the server's I/O threads answer; 503 if not |
 //! | `/readyz` | 200: it would answer well; 503 and why not |
 //! | `/version` | what this is, as JSON |
+//! | `/status` | the same as a page, which is live where there is a script |
 //! | `/status.json` | a [`Status`](super::Status) |
 //! | `/status/live` | the same every second, as WebSocket messages |
 
@@ -22,6 +23,7 @@ use samovar_http::{Next, Request, Response, Route, Router};
 use super::registry::Metrics;
 use super::sampler::{Sampler, Shared};
 use super::text::CONTENT_TYPE;
+use crate::pages;
 
 /// Serves the figures of `metrics`, whom `sampler` looks after.
 #[must_use]
@@ -48,6 +50,14 @@ pub fn admin(metrics: &Arc<Metrics>, sampler: &Sampler) -> Router {
         .get("/version", of(version))
         .route(Route::get("/status.json", of(status)).wrap(only_by_own_names))
         .route(Route::get("/status/live", live).wrap(only_by_own_names))
+        .route(Route::get("/status", of(page)).wrap(only_by_own_names))
+        .get("/", |_: &mut Request| {
+            Response::redirect(Status::FOUND, "./status")
+        })
+        .get("/-/assets/{name}", |request: &mut Request| {
+            let asset = request.param("name").and_then(pages::asset);
+            asset.unwrap_or_else(|| text(Status::NOT_FOUND, "no such file\n"))
+        })
 }
 
 /// Whether the I/O threads of the server answer.
@@ -86,6 +96,10 @@ pub(crate) fn version(metrics: &Metrics) -> Response {
 
 fn status(metrics: &Metrics) -> Response {
     json(&metrics.status())
+}
+
+fn page(metrics: &Metrics) -> Response {
+    pages::status_page(&metrics.status())
 }
 
 fn json(value: &impl serde::Serialize) -> Response {

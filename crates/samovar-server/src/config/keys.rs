@@ -476,6 +476,35 @@ pub const KEYS: &[Key] = &[
         "What may not be read, whatever is allowed: paths of which one of these rules holds. Takes \
          effect at start.",
     ),
+    key(
+        "pages",
+        Switch,
+        Cache,
+        "true; nix-serve: false",
+        "Whether there are pages for people: what this cache is and how to use it, what is known \
+         of a path, its files.",
+    ),
+    key(
+        "title",
+        Text,
+        Cache,
+        "the cache's name, or Samovar",
+        "What its pages call it.",
+    ),
+    key(
+        "description",
+        Text,
+        Cache,
+        "none",
+        "A sentence or two about it, on its first page.",
+    ),
+    key(
+        "public-url",
+        Text,
+        Cache,
+        "the one that a visitor's browser has reached",
+        "The URL that clients shall use, as its first page tells them.",
+    ),
 ];
 
 impl Key {

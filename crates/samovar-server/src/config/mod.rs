@@ -179,6 +179,20 @@ pub struct CacheSettings {
     pub signs_realisations: bool,
     /// What may be read.
     pub policy: PolicyConfig,
+    /// What its pages for people say of it; `None`: it has none. Default: there are, with
+    /// nothing of its own.
+    pub pages: Option<Pages>,
+}
+
+/// What the pages of a cache say of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Pages {
+    /// What they call it; empty for the name of the program.
+    pub title: String,
+    /// A sentence or two; may be empty.
+    pub description: String,
+    /// The URL that clients shall use.
+    pub public_url: Option<String>,
 }
 
 impl CacheSettings {
@@ -199,6 +213,7 @@ impl Default for CacheSettings {
             emit_ca: false,
             signs_realisations: false,
             policy: PolicyConfig::default(),
+            pages: Some(Pages::default()),
         }
     }
 }

@@ -12,7 +12,7 @@ use super::settings::{ConfigError, Setting, Settings, expected};
 use super::toml::Value;
 use super::{
     AdminSettings, CacheSettings, ClientAddress, Configuration, Connections, HoldTime, LogForm,
-    LogTarget, PRIORITY_MAX, TimeLimit, Tls, Verify, WORKERS_MAX, rules, unit, value,
+    LogTarget, PRIORITY_MAX, Pages, TimeLimit, Tls, Verify, WORKERS_MAX, rules, unit, value,
 };
 use crate::listener::ListenSpec;
 
@@ -376,6 +376,21 @@ impl<'a> Reader<'a> {
             let file = (self.variable)("NIX_SECRET_KEY_FILE");
             file.map(PathBuf::from).into_iter().collect()
         });
+        let title = self.text("title")?.unwrap_or_else(|| name.to_owned());
+        let description = self.text("description")?.unwrap_or_default();
+        let public_url = self.get(
+            "public-url",
+            || "a URL that begins with http:// or https://".to_owned(),
+            |url| match url {
+                Value::Text(text) => value::public_url(text),
+                _ => None,
+            },
+        )?;
+        let pages = self.switch("pages")?.unwrap_or(true).then_some(Pages {
+            title,
+            description,
+            public_url,
+        });
         Ok(CacheSettings {
             name: name.to_owned(),
             prefix: prefix.unwrap_or(default_prefix),
@@ -393,6 +408,7 @@ impl<'a> Reader<'a> {
                 allow: self.rules("policy.allow")?,
                 deny: self.rules("policy.deny")?,
             },
+            pages,
         })
     }
 

@@ -44,9 +44,39 @@ pub fn url_prefix(text: &OsStr) -> Option<String> {
     (well_formed && clean && plain).then(|| path.to_owned())
 }
 
+/// A URL of a cache that people copy into files of theirs, without a slash at its end: nothing in
+/// it that means something there.
+pub fn public_url(text: &str) -> Option<String> {
+    let url = text.trim_end_matches('/');
+    let rest = url
+        .strip_prefix("https://")
+        .or_else(|| url.strip_prefix("http://"))?;
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:/[]%@".contains(&byte);
+    (!rest.is_empty() && rest.bytes().all(plain)).then(|| url.to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn public_urls() {
+        let check = |text: &str, expected: Option<&str>| {
+            assert_eq!(public_url(text).as_deref(), expected, "{text}");
+        };
+        check("https://a.example/", Some("https://a.example"));
+        check("http://[::1]:5000/team/a", Some("http://[::1]:5000/team/a"));
+        for bad in [
+            "",
+            "a.example",
+            "https://",
+            "javascript:x",
+            "http://a\"; b",
+            "http://a${b}",
+        ] {
+            check(bad, None);
+        }
+    }
 
     #[test]
     fn counts() {

@@ -1,9 +1,9 @@
 //! The caches as they are configured.
 
 use samovar_cache::access::Access;
-use samovar_cache::{CacheConfig, Signing, Site, load_key};
+use samovar_cache::{CacheConfig, PagesConfig, Signing, Site, load_key};
 
-use crate::config::CacheSettings;
+use crate::config::{CacheSettings, Pages};
 use crate::log::ErrorLog;
 
 /// Makes the caches, with the files that they name.
@@ -36,6 +36,7 @@ fn read_one(settings: &CacheSettings, errors: &ErrorLog) -> anyhow::Result<Cache
         priority: settings.priority,
         signing: signing_of(settings, errors)?,
         policy: settings.policy.clone(),
+        pages: settings.pages.as_ref().map(|of| pages(of, settings)),
         access: Some(access),
     })
 }
@@ -70,5 +71,14 @@ pub(super) fn change_access(site: &Site, settings: &[CacheSettings], errors: &Er
                 ));
             }
         }
+    }
+}
+
+fn pages(settings: &Pages, cache: &CacheSettings) -> PagesConfig {
+    PagesConfig {
+        title: settings.title.clone(),
+        description: settings.description.clone(),
+        public_url: settings.public_url.clone(),
+        has_passwords: cache.access.users_file.is_some(),
     }
 }

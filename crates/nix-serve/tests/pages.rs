@@ -1,0 +1,512 @@
+//! Pages for people say what a narinfo would say and no more; nothing that is in a store gets out
+//! of its place in them. And without `--pages` there are none.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "clippy allows it only inside functions marked as tests"
+)]
+
+mod support;
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::symlink;
+
+use support::{Answer, OwnStore, ServerProcess, hash_part, key_pair, local, nix_serve, sample};
+
+const HTML: &str = "Accept: text/html,*/*;q=0.8";
+
+/// Names that mean something to somebody.
+const NAMES: [&[u8]; 9] = [
+    b"<script>alert(1)<script>",
+    b"\"><img src=x onerror=alert(1)>",
+    b"'&amp;{{7*7}}",
+    b"new\nline",
+    b"not\xffutf8\xfe",
+    "exe.\u{202e}txt".as_bytes(),
+    b"javascript:alert(1)",
+    b"a..b",
+    b"100%25?q#f",
+];
+
+fn serve(store: &OwnStore) -> ServerProcess {
+    ServerProcess::start(nix_serve().args(["--pages", "--store", &local(store.root())]))
+}
+
+fn is_page(answer: &Answer) -> bool {
+    let policy = answer.header("content-security-policy").unwrap_or_default();
+    answer.header("content-type") == Some("text/html; charset=utf-8")
+        && policy.starts_with("default-src 'none'; style-src 'self'; script-src 'self';")
+        && answer.header("x-content-type-options") == Some("nosniff")
+}
+
+#[track_caller]
+fn page(server: &ServerProcess, path: &str) -> String {
+    let answer = server.get(path);
+    assert_eq!(answer.status, 200, "{path}: {answer:?}");
+    assert!(is_page(&answer), "{path}: {answer:?}");
+    answer.text()
+}
+
+/// The references of a page, as an HTML parser reads the attribute.
+fn references(page: &str) -> Vec<String> {
+    let parts = page.split("href=\"").skip(1);
+    let values = parts.map(|part| part.split('"').next().unwrap());
+    values.map(|value| value.replace("&amp;", "&")).collect()
+}
+
+/// Where a relative reference leads from a path.
+fn resolve(from: &str, reference: &str) -> String {
+    let (reference, query) = match reference.split_once('?') {
+        Some((reference, query)) => (reference, format!("?{query}")),
+        None => (reference, String::new()),
+    };
+    let mut segments: Vec<&str> = from.split('?').next().unwrap().split('/').collect();
+    if !reference.is_empty() {
+        segments.pop();
+        for segment in reference.split('/') {
+            match segment {
+                ".." => drop(segments.pop()),
+                "." => {}
+                segment => segments.push(segment),
+            }
+        }
+        if reference.ends_with('.') {
+            segments.push("");
+        }
+    }
+    format!("{}{query}", segments.join("/"))
+}
+
+#[test]
+fn without_the_option_there_are_none() {
+    let store = OwnStore::new();
+    let path = store.add_file("plain", b"plain");
+    let server = ServerProcess::of_store(store.root());
+    let hash = hash_part(&path);
+    for url in [
+        "/",
+        "/search?q=x",
+        &format!("/path/{hash}"),
+        &format!("/serve/{hash}"),
+    ] {
+        let answer = server.request("GET", url, &[HTML]);
+        assert_eq!(
+            (answer.status, &*answer.text()),
+            (404, "File not found.\n"),
+            "{url}"
+        );
+        assert_eq!(answer.header("content-type"), Some("text/plain"));
+    }
+}
+
+#[test]
+fn what_nix_asks_for_is_answered_as_without_them() {
+    let store = OwnStore::new();
+    let path = store.add_file("plain", b"plain");
+    let plain = ServerProcess::of_store(store.root());
+    let paged = serve(&store);
+    let hash = hash_part(&path);
+    let head = |answer: &Answer| {
+        let lines = answer
+            .head
+            .lines()
+            .filter(|line| !line.starts_with("Date: "));
+        lines.collect::<Vec<_>>().join("\n")
+    };
+    for url in [
+        "/nix-cache-info",
+        &format!("/{hash}.narinfo"),
+        &format!("/{hash}.ls"),
+        &plain.nar_url(&path),
+        "/00000000000000000000000000000000.narinfo",
+        "/x.narinfo",
+        "/nothing",
+        "/log/x",
+    ] {
+        for accept in ["Accept: */*", "X-None: 1"] {
+            let (without, with) = (
+                plain.request("GET", url, &[accept]),
+                paged.request("GET", url, &[accept]),
+            );
+            assert_eq!(head(&without), head(&with), "{url}");
+            assert_eq!(without.body, with.body, "{url}");
+        }
+    }
+    let browser = paged.request("GET", "/nothing", &[HTML]);
+    assert_eq!(browser.status, 404);
+    assert!(is_page(&browser), "{browser:?}");
+    assert_eq!(paged.request("POST", "/", &[]).status, 405);
+}
+
+#[test]
+fn a_path_is_found_and_shown() {
+    let dir = tempfile::tempdir().unwrap();
+    let (secret, public) = key_pair(dir.path(), "cache.example-1");
+    let mut command = nix_serve();
+    command.args(["--pages", "--store", &local(&support::sample_root())]);
+    command.env("NIX_SECRET_KEY_FILE", secret);
+    let server = ServerProcess::start(&mut command);
+    let landing = page(&server, "/");
+    assert!(landing.contains(&public), "{landing}");
+    let style = references(&landing)
+        .into_iter()
+        .find(|url| url.ends_with(".css"))
+        .unwrap();
+    let style = server.get(&resolve("/", &style));
+    assert_eq!(style.status, 200);
+    let forever = Some("public, max-age=31536000, immutable");
+    assert_eq!(style.header("cache-control"), forever);
+
+    let built = sample("built");
+    let hash = hash_part(&built);
+    for asked in [&*built, hash, &format!("http%3A%2F%2Fx%2F{hash}.narinfo")] {
+        let found = server.get(&format!("/search?q={asked}"));
+        assert_eq!(found.status, 302, "{found:?}");
+        let location = resolve("/search", found.header("location").unwrap());
+        assert_eq!(location, format!("/path/{hash}"));
+    }
+    for asked in [
+        "",
+        "?q=",
+        "?q=%3Cscript%3E",
+        "?q=00000000000000000000000000000000",
+    ] {
+        let found = server.get(&format!("/search{asked}"));
+        assert_eq!(found.status, 404);
+        assert!(
+            is_page(&found) && !found.text().contains("<script>"),
+            "{found:?}"
+        );
+    }
+    let shown = page(&server, &format!("/path/{hash}"));
+    for part in [
+        &*built,
+        "cache.example-1",
+        "Build log",
+        ".narinfo",
+        "Closure",
+    ] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    // All of its links lead somewhere.
+    for reference in references(&shown) {
+        let url = resolve(
+            &format!("/path/{hash}"),
+            reference.trim_start_matches("#main"),
+        );
+        let answer = server.get(&url);
+        assert!(
+            matches!(answer.status, 200 | 302),
+            "{reference}: {url}: {answer:?}"
+        );
+    }
+}
+
+#[test]
+fn names_of_any_bytes_stay_names() {
+    let store = OwnStore::new();
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("hostile");
+    std::fs::create_dir(&root).unwrap();
+    for (number, name) in NAMES.iter().enumerate() {
+        std::fs::write(root.join(OsStr::from_bytes(name)), number.to_string()).unwrap();
+        let dir = root.join(OsStr::from_bytes(&[b"dir ", *name].concat()));
+        std::fs::create_dir(&dir).unwrap();
+        std::fs::write(dir.join(OsStr::from_bytes(name)), format!("in {number}")).unwrap();
+        let link = OsStr::from_bytes(&[b"link ", *name].concat()).to_owned();
+        symlink(OsStr::from_bytes(name), root.join(link)).unwrap();
+    }
+    let path = store.add(&root);
+    let server = serve(&store);
+    let url = format!("/serve/{}/", hash_part(&path));
+    let listed = page(&server, &url);
+    for bad in [
+        "<script>",
+        "<img",
+        "onerror=alert(1)>\"",
+        "href=\"javascript",
+        "\u{202e}",
+    ] {
+        assert!(!listed.contains(bad), "{bad}: {listed}");
+    }
+    // Every file is found by its link, whatever it is called.
+    let mut found: Vec<String> = Vec::new();
+    let mut asked = vec![url];
+    while let Some(url) = asked.pop() {
+        let answer = server.get(&url);
+        match answer.header("content-type") {
+            _ if answer.status == 302 => {
+                asked.push(resolve(&url, answer.header("location").unwrap()));
+            }
+            Some("text/html; charset=utf-8") => {
+                let table = answer.text();
+                let table = table.split("<tbody>").nth(1).unwrap().to_owned();
+                asked.extend(
+                    references(&table)
+                        .iter()
+                        .map(|reference| resolve(&url, reference)),
+                );
+            }
+            _ => found.push(answer.text()),
+        }
+    }
+    found.sort();
+    let mut expected: Vec<String> = (0..NAMES.len())
+        .flat_map(|number| {
+            [
+                number.to_string(),
+                number.to_string(),
+                format!("in {number}"),
+            ]
+        })
+        .collect();
+    expected.sort();
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn no_link_leads_out_of_what_is_served() {
+    let store = OwnStore::new();
+    let other = store.add_file("other", b"the other path");
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("links");
+    std::fs::create_dir_all(root.join("sub")).unwrap();
+    std::fs::write(root.join("file"), "the file").unwrap();
+    let absent = "/nix/store/00000000000000000000000000000006-absent";
+    let valid_name = format!("{}-another-name", &other[..43]);
+    let outside = [
+        "/etc/passwd",
+        "/nix/var/nix/db/db.sqlite",
+        "..",
+        "../..",
+        absent,
+        &valid_name,
+    ];
+    for (number, target) in outside.iter().enumerate() {
+        symlink(target, root.join(format!("out{number}"))).unwrap();
+    }
+    symlink("../../../../../../../../etc/passwd", root.join("sub/out")).unwrap();
+    for (name, target) in [
+        ("in", "file"),
+        ("up", "sub"),
+        ("other", &*other),
+        ("self", "self"),
+    ] {
+        symlink(target, root.join(name)).unwrap();
+    }
+    symlink("../file", root.join("sub/in")).unwrap();
+    let path = store.add(&root);
+    let server = serve(&store);
+    let hash = hash_part(&path);
+    let listed = page(&server, &format!("/serve/{hash}/"));
+    for number in 0..outside.len() {
+        assert!(!listed.contains(&format!("/out{number}\"")), "{listed}");
+        for below in ["", "/", "/passwd", "/nix/db/db.sqlite"] {
+            let answer = server.get(&format!("/serve/{hash}/out{number}{below}"));
+            assert_eq!(answer.status, 404, "{answer:?}");
+            assert!(is_page(&answer));
+        }
+    }
+    assert_eq!(server.get(&format!("/serve/{hash}/sub/out")).status, 404);
+    assert_eq!(server.get(&format!("/serve/{hash}/self")).status, 404);
+    let follow = |place: &str| {
+        let mut url = format!("/serve/{hash}/{place}");
+        loop {
+            let answer = server.get(&url);
+            match answer.header("location") {
+                Some(location) => url = resolve(&url, location),
+                None => break answer.text(),
+            }
+        }
+    };
+    assert_eq!(follow("in"), "the file");
+    assert_eq!(follow("sub/in"), "the file");
+    assert_eq!(follow("up/in"), "the file");
+    assert_eq!(follow("other"), "the other path");
+    for place in [
+        "..%2f..%2fetc%2fpasswd",
+        "../../../etc/passwd",
+        "%2e%2e/%2e%2e/etc/passwd",
+        "sub/%2e%2e/file",
+        "sub//in",
+        "/etc/passwd",
+        "file/",
+        "file/x",
+        "sub%00",
+        "%zz",
+        "sub%2fin",
+    ] {
+        let answer = server.get(&format!("/serve/{hash}/{place}"));
+        assert_eq!(answer.status, 404, "{place}: {answer:?}");
+    }
+}
+
+#[test]
+fn files_are_sent_as_they_are_and_do_nothing() {
+    let store = OwnStore::new();
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("files");
+    std::fs::create_dir_all(root.join("doc")).unwrap();
+    let content: Vec<u8> = (0..200_000_u32)
+        .flat_map(|i| (i % 251).to_le_bytes())
+        .collect();
+    std::fs::write(root.join("data"), &content).unwrap();
+    std::fs::write(root.join("page.html"), "<script>alert(1)</script>").unwrap();
+    std::fs::write(root.join("doc/index.html"), "the index").unwrap();
+    std::fs::write(root.join("README"), "käse\n").unwrap();
+    let path = store.add(&root);
+    let server = serve(&store);
+    let base = format!("/serve/{}", hash_part(&path));
+    let url = |place: &str| format!("{base}/{place}");
+
+    for place in ["data", "page.html", "README"] {
+        let answer = server.get(&url(place));
+        let policy = answer.header("content-security-policy").unwrap();
+        assert!(
+            policy.starts_with("sandbox; default-src 'none';"),
+            "{policy}"
+        );
+        assert!(
+            !policy.contains("allow-") && !policy.contains("script"),
+            "{policy}"
+        );
+        assert_eq!(answer.header("x-content-type-options"), Some("nosniff"));
+    }
+    let data = server.get(&url("data"));
+    assert_eq!(data.body, content);
+    assert_eq!(
+        data.header("content-type"),
+        Some("application/octet-stream")
+    );
+    let saved = Some("attachment; filename*=UTF-8''data");
+    assert_eq!(data.header("content-disposition"), saved);
+    let text = server.get(&url("README"));
+    assert_eq!(
+        text.header("content-type"),
+        Some("text/plain; charset=utf-8")
+    );
+    let saved = server.get(&url("README?save"));
+    assert!(
+        saved
+            .header("content-disposition")
+            .unwrap()
+            .starts_with("attachment")
+    );
+
+    let tag = data.header("etag").unwrap();
+    let part = server.request("GET", &url("data"), &["Range: bytes=1000-1999"]);
+    assert_eq!((part.status, &*part.body), (206, &content[1000..2000]));
+    assert_eq!(part.header("content-range"), Some("bytes 1000-1999/800000"));
+    let same = format!("If-Range: {tag}");
+    let part = server.request("GET", &url("data"), &["Range: bytes=-5", &same]);
+    assert_eq!((part.status, &*part.body), (206, &content[799_995..]));
+    let changed = ["Range: bytes=0-5", "If-Range: \"other\""];
+    assert_eq!(server.request("GET", &url("data"), &changed).status, 200);
+    let beyond = server.request("GET", &url("data"), &["Range: bytes=800000-"]);
+    assert_eq!(beyond.status, 416);
+    let known = format!("If-None-Match: {tag}");
+    assert_eq!(server.request("GET", &url("data"), &[&known]).status, 304);
+    let head = server.request("HEAD", &url("data"), &[]);
+    assert_eq!(
+        (head.status, head.header("content-length")),
+        (200, Some("800000"))
+    );
+    assert!(head.body.is_empty());
+
+    // As harmonia: a directory with an index shows that.
+    let moved = server.get(&url("doc"));
+    assert_eq!(
+        resolve(&url("doc"), moved.header("location").unwrap()),
+        url("doc/")
+    );
+    assert_eq!(server.get(&url("doc/")).text(), "the index");
+    assert!(page(&server, &url("doc/?list")).contains("index.html"));
+}
+
+#[test]
+fn what_was_collected_is_gone_from_pages_too() {
+    let store = OwnStore::new();
+    let path = store.add_file("gone", b"soon gone");
+    let server = serve(&store);
+    let hash = hash_part(&path);
+    assert_eq!(server.get(&format!("/serve/{hash}")).text(), "soon gone");
+    assert_eq!(server.get(&format!("/path/{hash}")).status, 200);
+    // The files stay, as after a crash: it is the database that says what is valid.
+    let database = store.database();
+    let deleted = std::process::Command::new("sqlite3")
+        .arg(&database)
+        .arg(format!("delete from ValidPaths where path = '{path}'"))
+        .status();
+    assert!(deleted.unwrap().success());
+    for url in [
+        format!("/serve/{hash}"),
+        format!("/path/{hash}"),
+        format!("/search?q={hash}"),
+    ] {
+        let answer = server.get(&url);
+        assert_eq!(answer.status, 404, "{url}: {answer:?}");
+        assert!(answer.text().contains("No such path"), "{url}");
+    }
+}
+
+#[test]
+fn a_large_directory_comes_in_pages() {
+    let store = OwnStore::new();
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("large");
+    std::fs::create_dir(&root).unwrap();
+    for number in 0..1500 {
+        std::fs::write(root.join(format!("{number:04}")), "").unwrap();
+    }
+    let path = store.add(&root);
+    let server = serve(&store);
+    let url = format!("/serve/{}/", hash_part(&path));
+    let first = page(&server, &url);
+    assert!(
+        first.contains("0999") && !first.contains(">1000<"),
+        "{first}"
+    );
+    let more = references(&first)
+        .into_iter()
+        .find(|url| url.starts_with("?list&after="));
+    let second = page(&server, &resolve(&url, &more.unwrap()));
+    assert!(second.contains("1499") && !second.contains(">0999<"));
+    assert!(!second.contains("after="));
+}
+
+/// What is mounted elsewhere, by us or by a proxy, leads to itself.
+#[test]
+fn a_prefix_is_kept() {
+    let store = OwnStore::new();
+    let path = store.add_file("plain", b"plain");
+    let server = ServerProcess::start(nix_serve().args([
+        "--pages",
+        "--path",
+        "/team/a",
+        "--store",
+        &local(store.root()),
+    ]));
+    let moved = server.get("/team/a");
+    assert_eq!(
+        resolve("/team/a", moved.header("location").unwrap()),
+        "/team/a/"
+    );
+    for url in [
+        "/team/a/".to_owned(),
+        format!("/team/a/path/{}", hash_part(&path)),
+    ] {
+        for reference in references(&page(&server, &url)) {
+            let target = resolve(&url, reference.trim_start_matches("#main"));
+            assert!(
+                target.starts_with("/team/a/"),
+                "{url}: {reference}: {target}"
+            );
+            assert!(matches!(server.get(&target).status, 200 | 302), "{target}");
+        }
+    }
+    assert_eq!(
+        server.request("GET", "/", &[HTML]).text(),
+        "File not found.\n"
+    );
+}

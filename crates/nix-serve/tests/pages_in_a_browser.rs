@@ -1,0 +1,157 @@
+//! Pages in a real browser: nothing that is in a store runs there, everybody can use them, by day
+//! and by night, at a desk and on a phone. Leaves pictures in cargo's folder for tests.
+
+mod support;
+mod support_browser;
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::symlink;
+
+use support::{OwnStore, ServerProcess, hash_part, key_pair, local, nix_serve, sample};
+use support_browser::{Browser, LOOKS};
+
+/// What a page of ours may make a browser complain of: that something is not there.
+fn is_expected(complaint: &str) -> bool {
+    complaint.contains("status of 404")
+}
+
+#[test]
+fn pages_are_for_everybody() {
+    let dir = tempfile::tempdir().unwrap();
+    let (secret, _) = key_pair(dir.path(), "cache.example-1");
+    let mut command = nix_serve();
+    command.args(["--pages", "--store", &local(&support::sample_root())]);
+    command.env("NIX_SECRET_KEY_FILE", secret);
+    let server = ServerProcess::start(&mut command);
+    let built = sample("built");
+    let many = support::sample_list("closure").pop().unwrap();
+    let tree = sample("tree");
+    let pages = [
+        ("landing", "/".to_owned()),
+        ("path", format!("/path/{}", hash_part(&many))),
+        ("path-built", format!("/path/{}", hash_part(&built))),
+        (
+            "directory",
+            format!("/serve/{}/package-0007/", hash_part(&tree)),
+        ),
+        (
+            "absent",
+            "/path/00000000000000000000000000000000".to_owned(),
+        ),
+    ];
+    let browser = Browser::start();
+    for (name, path) in &pages {
+        browser.open(&format!("{}{path}", server.url()));
+        for look in LOOKS {
+            browser.look(look);
+            let name = format!("pages-{name}-{}", look.name);
+            browser.picture(&name);
+            // Colours are those of the scheme, and places those of the width.
+            if matches!(look.name, "desk-light" | "phone-dark") {
+                browser.assert_accessible(&name);
+            }
+        }
+    }
+    let complaints = browser.complaints();
+    assert!(
+        complaints.iter().all(|said| is_expected(said)),
+        "{complaints:#?}"
+    );
+
+    // The address that the visitor sees is the one that he is told to write down.
+    browser.open(&server.url());
+    let text = "return document.querySelector('[data-label=\"nix.conf\"] code').innerText";
+    let conf = browser.run(text).as_str().unwrap().to_owned();
+    assert!(
+        conf.contains(&format!("extra-substituters = {}\n", server.url())),
+        "{conf}"
+    );
+    browser.type_into("#q", &format!("{built}\u{e007}"));
+    browser.wait_until("document.querySelector('h1').innerText === 'built'");
+
+    // Without script the same pages, and a word on what to write down.
+    browser.allow_scripts(false);
+    browser.open(&server.url());
+    browser.allow_scripts(true);
+    let shown = browser.run("return document.querySelector('main').innerText");
+    assert!(
+        shown.as_str().unwrap().contains("Put the address"),
+        "{shown}"
+    );
+}
+
+#[test]
+fn nothing_that_is_in_a_store_runs() {
+    let store = OwnStore::new();
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("hostile");
+    std::fs::create_dir(&root).unwrap();
+    let script = "<title>shown</title><script>document.title = 'ran'</script>\
+                  <img src='x' onerror=\"document.title = 'ran'\">\
+                  <svg onload=\"document.title = 'ran'\"></svg>\
+                  <iframe src='/' onload=\"document.title = 'ran'\"></iframe>\
+                  <meta http-equiv='refresh' content='0;url=/ran'>\
+                  <link rel='stylesheet' href='style.css'><p id='styled'>text</p>\
+                  <form action='/ran'><button id='send'>send</button></form>";
+    std::fs::write(root.join("page.html"), script).unwrap();
+    std::fs::write(root.join("style.css"), "#styled { color: rgb(1, 2, 3) }").unwrap();
+    let svg = "<svg xmlns='http://www.w3.org/2000/svg'><title>shown</title>\
+               <script>document.querySelector('title').textContent = 'ran'</script></svg>";
+    std::fs::write(root.join("picture.svg"), svg).unwrap();
+    std::fs::write(root.join("odd"), script).unwrap();
+    for name in [
+        b"<img src=x onerror=\"document.title='ran'\">".as_slice(),
+        b"\"onmouseover=\"document.title='ran'",
+        b"<a><script>document.title='ran'<script>",
+        b"not\xffutf8",
+        b"new\nline",
+        "exe.\u{202e}txt".as_bytes(),
+        b"javascript:document.title='ran'",
+    ] {
+        std::fs::write(root.join(OsStr::from_bytes(name)), "").unwrap();
+        let link = [b"link ".as_slice(), name].concat();
+        symlink(OsStr::from_bytes(name), root.join(OsStr::from_bytes(&link))).unwrap();
+    }
+    let path = store.add(&root);
+    let server =
+        ServerProcess::start(nix_serve().args(["--pages", "--store", &local(store.root())]));
+    let base = format!("{}/serve/{}", server.url(), hash_part(&path));
+    let browser = Browser::start();
+
+    browser.open(&format!("{base}/"));
+    browser.look(LOOKS[0]);
+    browser.picture("pages-hostile");
+    browser.assert_accessible("hostile");
+    let count = browser.run("return document.querySelectorAll('tbody tr').length");
+    assert_eq!(count, 18);
+    let foreign = browser.run("return document.querySelectorAll('main img, main script').length");
+    assert_eq!(foreign, 0);
+    let protocols = "return [...document.links].every(link => link.protocol === 'http:')";
+    assert_eq!(browser.run(protocols), true);
+
+    browser.open(&format!("{base}/page.html"));
+    let styled = "getComputedStyle(document.querySelector('#styled')).color === 'rgb(1, 2, 3)'";
+    browser.wait_until(styled);
+    browser.click("#send");
+    assert_eq!(browser.run("return document.title"), "shown");
+    assert_eq!(browser.url(), format!("{base}/page.html"));
+    // It is a stranger to the cache that it comes from.
+    assert_eq!(browser.run("return origin"), "null");
+    let refused = browser.complaints().join("\n");
+    for what in ["script execution", "redirect", "Framing", "form submission"] {
+        assert!(refused.contains(what), "{what}: {refused}");
+    }
+
+    browser.open(&format!("{base}/picture.svg"));
+    let title = "return document.querySelector('title').textContent";
+    assert_eq!(browser.run(title), "shown");
+    // A text is a text.
+    browser.open(&format!("{base}/odd"));
+    let text = browser
+        .run("return document.body.innerText")
+        .as_str()
+        .unwrap()
+        .to_owned();
+    assert!(text.contains("<script>"), "{text}");
+}

@@ -1,0 +1,69 @@
+//! Style, script and mark: part of the program, under URLs that change with their content.
+
+use std::fmt::Write as _;
+use std::sync::LazyLock;
+
+use samovar_http::http::Status;
+use samovar_http::{Body, Response};
+use sha2::{Digest, Sha256};
+
+/// A file that is part of the program.
+#[derive(Debug)]
+pub(crate) struct Asset {
+    /// Of its URL: a part of its hash, and its ending.
+    pub(crate) name: String,
+    media_type: &'static str,
+    bytes: &'static [u8],
+}
+
+/// The samovar, to stand in a page.
+pub(crate) const MARK: &str = include_str!("assets/mark.svg");
+
+pub(crate) static STYLE: LazyLock<Asset> = LazyLock::new(|| {
+    let bytes = include_bytes!("assets/samovar.css");
+    Asset::new("css", "text/css; charset=utf-8", bytes)
+});
+
+pub(crate) static SCRIPT: LazyLock<Asset> = LazyLock::new(|| {
+    let bytes = include_bytes!("assets/samovar.js");
+    Asset::new("js", "text/javascript; charset=utf-8", bytes)
+});
+
+pub(crate) static ICON: LazyLock<Asset> =
+    LazyLock::new(|| Asset::new("svg", "image/svg+xml", MARK.as_bytes()));
+
+impl Asset {
+    fn new(ending: &str, media_type: &'static str, bytes: &'static [u8]) -> Self {
+        let hash = Sha256::digest(bytes);
+        let mut name = String::new();
+        for byte in hash.iter().take(8) {
+            // Writing to a string does not fail.
+            let _ok = write!(name, "{byte:02x}");
+        }
+        name.push('.');
+        name.push_str(ending);
+        Self {
+            name,
+            media_type,
+            bytes,
+        }
+    }
+
+    /// The URL, relative to the root of a cache.
+    pub(crate) fn path(&self) -> String {
+        format!("-/assets/{}", self.name)
+    }
+}
+
+/// The answer for an asset, if there is one of this name.
+pub(crate) fn answer(name: &str) -> Option<Response> {
+    let all = [&STYLE, &SCRIPT, &ICON];
+    let asset = all.into_iter().find(|asset| asset.name == name)?;
+    let response = Response::new(Status::OK, Body::Bytes(asset.bytes.into()))
+        .header("Content-Type", asset.media_type)
+        .header("Cache-Control", "public, max-age=31536000, immutable")
+        .header("X-Content-Type-Options", "nosniff")
+        // Style of its own: what is opened by itself may do no more than beside a page.
+        .header("Content-Security-Policy", "default-src 'none'; sandbox");
+    Some(response)
+}

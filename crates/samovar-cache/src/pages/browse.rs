@@ -1,0 +1,339 @@
+//! `/serve/<hash part>/…`: the files of a store path.
+//!
+//! As harmonia has it: a file is sent, a directory shows its `index.html` or what is in it. With
+//! `?list` a directory shows what is in it in any case, and with `?save` a file is saved.
+//!
+//! # Limits
+//!
+//! | what | value | why |
+//! | --- | --- | --- |
+//! | entries of one page | 1000 | each costs a system call, and a reader a look |
+//! | other paths that links of one page lead to | 100 | each costs a look-up |
+
+use std::collections::HashMap;
+
+use maud::{Markup, html};
+use samovar_http::http::Status;
+use samovar_http::{Head, Response};
+use samovar_nix::{HashPart, PathInfo, StorePath};
+use samovar_store::{
+    EntryKind, Page as Listed, PageEntry, PageWanted, Place, StoreError, TreeError,
+};
+
+use super::file::Sent;
+use super::frame::redirect;
+use super::link::destination;
+use super::text::{Count, Name, Size};
+use super::url::{encode, raw_parameter};
+use super::{Paged, View};
+
+/// Entries of one page.
+const ENTRY_COUNT_MAX: usize = 1000;
+
+/// Other paths that are looked up for the links of one page.
+const OTHER_COUNT_MAX: usize = 100;
+
+const INDEX: &[u8] = b"index.html";
+
+/// What was asked for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wanted<'a> {
+    pub(crate) hash_part: HashPart,
+    pub(crate) names: &'a [&'a [u8]],
+    pub(crate) has_slash: bool,
+}
+
+impl View<'_> {
+    /// The answer about a place in the files of a path.
+    pub(crate) fn serve(&self, head: Head<'_>, wanted: Wanted<'_>) -> Result<Response, StoreError> {
+        let registration = match self.shown_path(wanted.hash_part)? {
+            Paged::Path(registration) => registration,
+            Paged::Refused(response) => return Ok(response),
+        };
+        let info = &registration.info;
+        let tree = self.cache.origin.store.tree(&info.path)?;
+        let after = raw_parameter(head.query(), "after");
+        let asked = PageWanted {
+            after: after.as_deref(),
+            count_max: ENTRY_COUNT_MAX,
+        };
+        let found = tree.place(wanted.names, asked);
+        // Files are opened after the row was read: if it still holds, they were this path's.
+        if !registration.holds()? {
+            return Ok(self.no_path());
+        }
+        let place = match found {
+            Ok(Some(place)) => place,
+            Ok(None) => return Ok(self.no_file(&info.path)),
+            Err(TreeError::Remote) => return Ok(self.remote()),
+            Err(error) => {
+                registration.report(&error.into());
+                return Ok(self.unreadable());
+            }
+        };
+        let has = |name: &str| {
+            let mut pairs = head.query().unwrap_or_default().split(|byte| *byte == b'&');
+            pairs.any(|pair| pair == name.as_bytes())
+        };
+        Ok(match place {
+            Place::File { .. } if wanted.has_slash && !wanted.names.is_empty() => {
+                self.no_file(&info.path)
+            }
+            Place::File { file, size, .. } => {
+                let name = wanted.names.last().copied();
+                let sent = Sent {
+                    file,
+                    size,
+                    name: name.unwrap_or(info.path.name().as_bytes()),
+                    nar_hash: info.nar_hash,
+                    is_saved: has("save"),
+                };
+                sent.response(head)
+            }
+            Place::Directory(_) if !wanted.has_slash => {
+                let mut url = self.base.to_file(wanted.hash_part, wanted.names, true);
+                if has("list") {
+                    url.push_str("?list");
+                }
+                redirect(&url)
+            }
+            Place::Directory(listed) => {
+                let index = [wanted.names, &[INDEX]].concat();
+                if !has("list")
+                    && after.is_none()
+                    && listed.has(INDEX)
+                    && let Ok(Some(Place::File { file, size, .. })) = tree.place(&index, asked)
+                    && registration.holds()?
+                {
+                    let sent = Sent {
+                        file,
+                        size,
+                        name: INDEX,
+                        nar_hash: info.nar_hash,
+                        is_saved: false,
+                    };
+                    return Ok(sent.response(head));
+                }
+                let more = Listing {
+                    wanted,
+                    info,
+                    listed: &listed,
+                    is_whole: after.is_none(),
+                };
+                self.directory(&more)?
+            }
+            Place::Symlink { target, depth } => self.link(info, wanted, &target, depth)?,
+        })
+    }
+
+    /// What comes of asking for a link: the place it leads to, if that could be asked for.
+    fn link(
+        &self,
+        info: &PathInfo,
+        wanted: Wanted<'_>,
+        target: &[u8],
+        depth: usize,
+    ) -> Result<Response, StoreError> {
+        let (above, rest) = wanted.names.split_at(depth);
+        let above = above.split_last().map_or(&[][..], |(_, above)| above);
+        let dir = self.cache.origin.store.store_dir();
+        let found = destination(dir, &info.path, above, target);
+        let place = match found {
+            Some(found) if self.is_shown(&found.path, info)? => found,
+            _ => return Ok(self.link_page(info, wanted, target)),
+        };
+        let names = place.names.iter().map(Vec::as_slice);
+        let names: Vec<&[u8]> = names.chain(rest.iter().copied()).collect();
+        let has_slash = wanted.has_slash && !rest.is_empty();
+        let hash_part = place.path.hash_part();
+        if hash_part == wanted.hash_part && names == wanted.names {
+            // A link to itself.
+            return Ok(self.link_page(info, wanted, target));
+        }
+        Ok(redirect(&self.base.to_file(hash_part, &names, has_slash)))
+    }
+
+    /// Whether a path may be shown; `own` may.
+    fn is_shown(&self, path: &StorePath, own: &PathInfo) -> Result<bool, StoreError> {
+        Ok(*path == own.path || self.is_there(path)?)
+    }
+
+    fn link_page(&self, info: &PathInfo, wanted: Wanted<'_>, target: &[u8]) -> Response {
+        let main = html! {
+            (self.crumbs(info, wanted))
+            h1 { "A link out of here" }
+            p { "This symbolic link leads to" }
+            (super::landing::snippet("Target", &html! { (Name(target)) }))
+            p { "which is no file or directory that this cache serves." }
+        };
+        self.page("Link", "path-page", main)
+            .response(Status::NOT_FOUND)
+    }
+
+    fn directory(&self, listing: &Listing<'_>) -> Result<Response, StoreError> {
+        let (info, wanted) = (listing.info, listing.wanted);
+        let main = html! {
+            (self.crumbs(info, wanted))
+            h1 {
+                @match wanted.names.last() {
+                    Some(name) => (Name(name)),
+                    None => (info.path.name()),
+                }
+            }
+            @if listing.listed.has(INDEX) && listing.is_whole {
+                ul.actions { li { a href="./" { "Show index.html" } } }
+            }
+            @if listing.listed.entries.is_empty() {
+                p.soft { @if listing.is_whole { "Nothing is in here." } @else { "That was all." } }
+            } @else {
+                (self.table(listing)?)
+            }
+            @if let Some(last) = listing.listed.entries.last().filter(|_| listing.listed.has_more) {
+                ul.actions { li {
+                    a href={ "?list&after=" (encode(&last.name)) } rel="next" { "More" }
+                } }
+            }
+        };
+        Ok(self
+            .page(info.path.name(), "path-page", main)
+            .response(Status::OK))
+    }
+
+    fn table(&self, listing: &Listing<'_>) -> Result<Markup, StoreError> {
+        let listed = listing.listed;
+        let mut others = HashMap::new();
+        let mut rows = Vec::with_capacity(listed.entries.len());
+        for entry in &listed.entries {
+            rows.push(self.row(listing, entry, &mut others)?);
+        }
+        Ok(html! {
+            table.files {
+                caption {
+                    (Count(listed.count_in_all))
+                    @if listed.count_in_all == 1 { " entry" } @else { " entries" }
+                    @if (listed.entries.len() as u64) < listed.count_in_all {
+                        ", of which " (Count(listed.entries.len() as u64)) " are here"
+                    }
+                }
+                thead { tr {
+                    th scope="col" { "Name" }
+                    th.kind scope="col" { "Kind" }
+                    th.number scope="col" { "Size" }
+                } }
+                tbody { @for row in rows { (row) } }
+            }
+        })
+    }
+
+    fn row(
+        &self,
+        listing: &Listing<'_>,
+        entry: &PageEntry,
+        others: &mut HashMap<HashPart, bool>,
+    ) -> Result<Markup, StoreError> {
+        let wanted = listing.wanted;
+        let names = [wanted.names, &[&*entry.name]].concat();
+        let url = |has_slash| self.base.to_file(wanted.hash_part, &names, has_slash);
+        let kind = match &entry.kind {
+            EntryKind::File {
+                executable: true, ..
+            } => "executable",
+            EntryKind::File { .. } => "file",
+            EntryKind::Directory => "directory",
+            EntryKind::Symlink { .. } => "link",
+            EntryKind::Other => "special",
+        };
+        let name = match &entry.kind {
+            EntryKind::File { .. } => html! { a href=(url(false)) { (Name(&entry.name)) } },
+            EntryKind::Directory => html! {
+                a href={ (url(true)) "?list" } { (Name(&entry.name)) "/" }
+            },
+            EntryKind::Symlink { target } => {
+                let dir = self.cache.origin.store.store_dir();
+                let found = destination(dir, &listing.info.path, wanted.names, target);
+                let is_shown = match found.map(|found| found.path) {
+                    Some(path) if path == listing.info.path => true,
+                    Some(path) => match others.get(&path.hash_part()) {
+                        Some(is_shown) => *is_shown,
+                        None if others.len() >= OTHER_COUNT_MAX => false,
+                        None => {
+                            let is_shown = self.is_shown(&path, listing.info)?;
+                            others.insert(path.hash_part(), is_shown);
+                            is_shown
+                        }
+                    },
+                    None => false,
+                };
+                html! {
+                    @if is_shown { a href={ (url(false)) "?list" } { (Name(&entry.name)) } }
+                    @else { (Name(&entry.name)) }
+                    span.arrow aria-label="leads to" role="img" { "→" }
+                    span.path.soft { (Name(target)) }
+                }
+            }
+            EntryKind::Other => html! { (Name(&entry.name)) },
+        };
+        Ok(html! {
+            tr {
+                td { (name) }
+                td.kind { (kind) }
+                td.number {
+                    @if let EntryKind::File { size, .. } = entry.kind { (Size(size)) }
+                }
+            }
+        })
+    }
+
+    fn crumbs(&self, info: &PathInfo, wanted: Wanted<'_>) -> Markup {
+        let above = wanted
+            .names
+            .split_last()
+            .map_or(&[][..], |(_, above)| above);
+        html! {
+            nav.crumbs aria-label="Where this is" { ol {
+                li { a href=(self.base.to_path(wanted.hash_part)) { (info.path.name()) } }
+                @if !wanted.names.is_empty() {
+                    li {
+                        a href={ (self.base.to_file(wanted.hash_part, &[], true)) "?list" } {
+                            "files"
+                        }
+                    }
+                    @for depth in 1..=above.len() {
+                        li {
+                            @let url = self.base.to_file(wanted.hash_part, &above[..depth], true);
+                            a href={ (url) "?list" } { (Name(above[depth - 1])) }
+                        }
+                    }
+                    @if let Some(last) = wanted.names.last() {
+                        li aria-current="page" { (Name(last)) }
+                    }
+                } @else {
+                    li aria-current="page" { "files" }
+                }
+            } }
+        }
+    }
+}
+
+/// A directory, or a part of it, that is to be shown.
+struct Listing<'a> {
+    wanted: Wanted<'a>,
+    info: &'a PathInfo,
+    listed: &'a Listed,
+    /// Whether it begins at the beginning.
+    is_whole: bool,
+}
+
+trait Has {
+    fn has(&self, name: &[u8]) -> bool;
+}
+
+impl Has for Listed {
+    /// Whether a file of this name is among these.
+    fn has(&self, name: &[u8]) -> bool {
+        let entry = self
+            .entries
+            .binary_search_by(|entry| (*entry.name).cmp(name));
+        entry.is_ok_and(|index| matches!(self.entries[index].kind, EntryKind::File { .. }))
+    }
+}

@@ -1,0 +1,304 @@
+//! Pages for people: what a cache is and how to use it, what is known of a path, its files.
+//!
+//! # Theory of operation
+//!
+//! A page is made on a worker, from what the store says at that moment; nothing is kept. Templates
+//! are Rust ([`maud`]): text is escaped unless its type is [`maud::Markup`]. References are
+//! relative ([`Base`]), so a proxy may mount a cache anywhere. All pages work without script; style
+//! and script are part of the program ([`assets`]), and the policy that goes with a page allows
+//! nothing else.
+//!
+//! What a page says of paths is what a narinfo would say: a path that may not be read, or is not
+//! there, is the same page in both cases.
+
+mod assets;
+mod browse;
+mod file;
+mod frame;
+mod landing;
+mod link;
+mod path;
+mod status;
+mod text;
+mod url;
+
+use maud::{Markup, html};
+use samovar_http::http::Status;
+use samovar_http::{Head, Response};
+use samovar_nix::{HashPart, PathInfo, StorePath};
+use samovar_store::StoreError;
+
+use crate::cache::Cache;
+use crate::health::Standing;
+use crate::registration::Registration;
+use browse::Wanted;
+use frame::{Page, redirect};
+use landing::Landing;
+pub(crate) use url::PageRoute;
+use url::{Base, parameter};
+
+pub(crate) use assets::answer as asset;
+pub(crate) use status::page as status_page;
+
+/// What the pages of a cache say of it.
+#[derive(Debug, Clone, Default)]
+pub struct PagesConfig {
+    /// What it is called; empty for the name of the program.
+    pub title: String,
+    /// A sentence or two about it; may be empty.
+    pub description: String,
+    /// The URL that clients shall use. Where it is not said, a script of the page puts in the one
+    /// that the visitor has reached.
+    pub public_url: Option<String>,
+    /// Whether clients have to say who they are with a name and a password.
+    pub has_passwords: bool,
+}
+
+/// The pages of one cache, for one request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct View<'a> {
+    pub(crate) cache: &'a Cache,
+    pub(crate) config: &'a PagesConfig,
+    pub(crate) base: Base,
+}
+
+/// A path that may be shown, or what is said instead.
+pub(crate) enum Paged {
+    Path(Box<Registration>),
+    Refused(Response),
+}
+
+/// Whether a request that is none of a client's is answered with a page. `path`: without the
+/// prefix of the cache.
+pub(crate) fn is_answered(head: Head<'_>, path: &[u8]) -> bool {
+    PageRoute::of(path).is_some() || wants_page(head)
+}
+
+/// The answer to such a request.
+pub(crate) fn answer(cache: &Cache, config: &PagesConfig, head: Head<'_>, path: &[u8]) -> Response {
+    let view = View {
+        cache,
+        config,
+        base: Base::of(path),
+    };
+    view.answer(head, path).unwrap_or_else(|error| {
+        cache.note(head, error);
+        view.unreadable()
+    })
+}
+
+/// Whether a client would rather have a page than a line of text: a browser says so, Nix does not.
+fn wants_page(head: Head<'_>) -> bool {
+    let accepted = head.header("Accept");
+    accepted.is_some_and(|accepted| accepted.windows(9).any(|part| part == b"text/html"))
+}
+
+impl View<'_> {
+    fn answer(&self, head: Head<'_>, path: &[u8]) -> Result<Response, StoreError> {
+        match PageRoute::of(path) {
+            // A relative reference from here would lose the last part of the prefix.
+            Some(PageRoute::Prefix) => Ok(redirect(&self.below_prefix(head))),
+            Some(PageRoute::Landing) => Ok(self.landing()),
+            Some(PageRoute::Search) => self.search(head),
+            Some(PageRoute::Path(hash_part)) => self.path(hash_part),
+            Some(PageRoute::Serve {
+                hash_part,
+                names,
+                has_slash,
+            }) => {
+                let names: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
+                let wanted = Wanted {
+                    hash_part,
+                    names: &names,
+                    has_slash,
+                };
+                self.serve(head, wanted)
+            }
+            Some(PageRoute::Asset(name)) => {
+                Ok(assets::answer(&name).unwrap_or_else(|| self.nothing()))
+            }
+            Some(PageRoute::NoPath) => Ok(self.no_path()),
+            None => Ok(self.nothing()),
+        }
+    }
+
+    fn page<'b>(&'b self, title: &'b str, kind: &'static str, main: Markup) -> Page<'b> {
+        Page {
+            title,
+            cache_name: self.name(),
+            base: self.base,
+            kind,
+            has_search: true,
+            main,
+        }
+    }
+
+    fn name(&self) -> &str {
+        match &*self.config.title {
+            "" => "Samovar",
+            name => name,
+        }
+    }
+
+    fn below_prefix(&self, head: Head<'_>) -> String {
+        let path = head.path();
+        let last = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        format!("./{}/", String::from_utf8_lossy(last))
+    }
+
+    fn landing(&self) -> Response {
+        let store = &self.cache.origin.store;
+        let count = store
+            .catalog()
+            .map(|catalog| catalog.current().path_count() as u64);
+        let landing = Landing {
+            name: self.name(),
+            description: &self.config.description,
+            public_url: self.config.public_url.as_deref(),
+            keys: &self.cache.public_keys(),
+            store_dir: store.store_dir().as_str(),
+            priority: self.cache.priority(),
+            path_count: count.filter(|_| self.cache.narinfos.policy.is_open()),
+            has_passwords: self.config.has_passwords,
+        };
+        self.page("", "landing", landing.render())
+            .response(Status::OK)
+    }
+
+    /// Finds a path by whatever holds its hash part: a store path, a URL, the hash part itself.
+    fn search(&self, head: Head<'_>) -> Result<Response, StoreError> {
+        let asked = parameter(head.query(), "q").unwrap_or_default();
+        let Some(hash_part) = hash_part_in(&asked) else {
+            let main = html! {
+                h1 { "Nothing to look for" }
+                p {
+                    "Paths are found by their hash: the 32 letters and digits after "
+                    code { (self.cache.origin.store.store_dir()) "/" }
+                    ". Paste a store path, a part of it, or the URL of a narinfo."
+                }
+            };
+            return Ok(self
+                .page("Search", "message", main)
+                .response(Status::NOT_FOUND));
+        };
+        Ok(match self.shown_path(hash_part)? {
+            Paged::Path(_) => redirect(&self.base.to_path(hash_part)),
+            Paged::Refused(response) => response,
+        })
+    }
+
+    /// A path that may be shown.
+    fn shown_path(&self, hash_part: HashPart) -> Result<Paged, StoreError> {
+        let registration = match self.cache.readable(hash_part)? {
+            Ok(registration) => registration,
+            // Not there, or not for this cache: the same page. Or nobody can say now.
+            Err(refusal) if refusal.status() == Status::NOT_FOUND => {
+                return Ok(Paged::Refused(self.no_path()));
+            }
+            Err(_) => return Ok(Paged::Refused(self.unreadable())),
+        };
+        Ok(match registration.standing() {
+            Standing::Good => Paged::Path(Box::new(registration)),
+            Standing::Damaged => Paged::Refused(self.message(
+                Status::NOT_FOUND,
+                "Damaged",
+                "The files of this path are damaged here. It is served again once they are \
+                 repaired.",
+            )),
+            Standing::InQuestion => Paged::Refused(self.unreadable()),
+        })
+    }
+
+    /// Names of the keys that a client sees signatures of.
+    fn signature_names(&self, info: &PathInfo) -> Vec<String> {
+        let dir = self.cache.origin.store.store_dir();
+        self.cache.narinfos.signer().names(info, dir)
+    }
+
+    /// Whether this very path may be shown.
+    fn is_there(&self, path: &StorePath) -> Result<bool, StoreError> {
+        Ok(self.cache.may_read(path)?.unwrap_or(false))
+    }
+
+    fn message(&self, status: Status, title: &str, text: &str) -> Response {
+        let main = html! {
+            h1 { (title) }
+            p { (text) }
+        };
+        self.page(title, "message", main).response(status)
+    }
+
+    fn no_path(&self) -> Response {
+        self.message(
+            Status::NOT_FOUND,
+            "No such path",
+            "This cache has no store path of this hash. It may never have had one, or it was \
+             collected.",
+        )
+    }
+
+    fn no_file(&self, path: &StorePath) -> Response {
+        let main = html! {
+            h1 { "No such file" }
+            p {
+                "There is nothing of this name in "
+                a href=(self.base.to_path(path.hash_part())) { (path.name()) } "."
+            }
+        };
+        self.page("No such file", "message", main)
+            .response(Status::NOT_FOUND)
+    }
+
+    fn nothing(&self) -> Response {
+        let main = html! {
+            h1 { "Nothing here" }
+            p { "This cache has no such page. A path is found by its hash, above." }
+        };
+        self.page("Nothing here", "message", main)
+            .response(Status::NOT_FOUND)
+    }
+
+    fn remote(&self) -> Response {
+        let text = "The files of this store are not on this machine, so they cannot be browsed. \
+                    The NAR can be downloaded.";
+        self.message(Status::NOT_FOUND, "Not to be browsed", text)
+    }
+
+    /// What is said while the store, or a part of it, cannot be read.
+    pub(crate) fn unreadable(&self) -> Response {
+        let text = "The store cannot be read at the moment. Try again in a while.";
+        self.message(Status::SERVICE_UNAVAILABLE, "Not at the moment", text)
+            .header("Retry-After", "5")
+    }
+}
+
+/// The hash part in a text that somebody pasted.
+fn hash_part_in(text: &str) -> Option<HashPart> {
+    let mut words = text.split(|c: char| !c.is_ascii_lowercase() && !c.is_ascii_digit());
+    words.find_map(|word| HashPart::parse(word.as_bytes()).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(text: &str, is_found: bool) {
+        let hash = "zs83x50c7jbs0hj70ivx7ykckxh2zzl5";
+        let expected = is_found.then(|| HashPart::parse(hash.as_bytes()).unwrap());
+        assert_eq!(hash_part_in(&text.replace("{H}", hash)), expected, "{text}");
+    }
+
+    #[test]
+    fn whatever_holds_a_hash_part_is_found() {
+        check("{H}", true);
+        check("  {H}\n", true);
+        check("/nix/store/{H}-hello-2.12/bin/hello", true);
+        check("http://cache.example/{H}.narinfo", true);
+        check("\"{H}-x\"", true);
+        check("", false);
+        check("hello", false);
+        check("{H}x", false);
+        check("e000000000000000000000000000000u", false);
+    }
+}

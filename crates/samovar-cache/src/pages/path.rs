@@ -1,0 +1,193 @@
+//! `/path/<hash part>`: what is known of a store path.
+//!
+//! # Limits
+//!
+//! | what | value | why |
+//! | --- | --- | --- |
+//! | paths of a closure whose sizes are added | 2000 | twenty milliseconds; of more it is said |
+//! | references that are looked up | 500 | the others are shown without a link |
+
+use maud::{Markup, html};
+use samovar_http::Response;
+use samovar_http::http::Status;
+use samovar_nix::{HashPart, PathInfo, StorePath};
+use samovar_store::{Closure, StoreError};
+
+use super::landing::snippet;
+use super::text::{Count, Date, Size};
+use super::{Paged, View};
+
+const CLOSURE_COUNT_MAX: usize = 2000;
+
+const LINK_COUNT_MAX: usize = 500;
+
+/// Rows that are read at one moment.
+const ROWS_AT_ONCE: usize = 250;
+
+/// What a path and all that it needs come to.
+enum ClosureSize {
+    Known {
+        path_count: usize,
+        nar_size: u64,
+    },
+    Large,
+    /// Something of it cannot be served from here.
+    Incomplete,
+}
+
+impl View<'_> {
+    /// The page of a path.
+    pub(crate) fn path(&self, hash_part: HashPart) -> Result<Response, StoreError> {
+        let registration = match self.shown_path(hash_part)? {
+            Paged::Path(registration) => registration,
+            Paged::Refused(response) => return Ok(response),
+        };
+        let info = &registration.info;
+        let others: Vec<&StorePath> = info
+            .references
+            .iter()
+            .filter(|path| **path != info.path)
+            .collect();
+        let mut references = Vec::with_capacity(others.len());
+        for (index, path) in others.iter().enumerate() {
+            let is_linked = index < LINK_COUNT_MAX && self.is_there(path)?;
+            references.push((*path, is_linked));
+        }
+        let main = html! {
+            p.crumbs { "Store path" }
+            h1 { (info.path.name()) }
+            (snippet("Store path", &html! { (info.path.full(self.cache.origin.store.store_dir())) }))
+            (self.actions(info)?)
+            (self.facts(info)?)
+            (self.references(&references))
+        };
+        Ok(self
+            .page(info.path.name(), "path-page", main)
+            .response(Status::OK))
+    }
+
+    fn actions(&self, info: &PathInfo) -> Result<Markup, StoreError> {
+        let hash_part = info.path.hash_part();
+        let text = super::url::text_of(hash_part);
+        let nar = format!("nar/{text}-{}.nar", nar_hash_text(info));
+        let log = match self.cache.keeps_log_of(&info.path)? {
+            None => self.cache.origin.store.log(&info.path)?,
+            Some(_) => None,
+        };
+        let log = log.map(|_| self.base.to(&format!("log/{}", info.path.base_name())));
+        let files = self.base.to_file(hash_part, &[], false);
+        Ok(html! {
+            ul.actions {
+                li.first { a href={ (files) "?list" } { "Browse files" } }
+                @if let Some(log) = log { li { a href=(log) { "Build log" } } }
+                li {
+                    a href=(self.base.to(&nar)) download={ (info.path.name()) ".nar" } {
+                        "Download NAR, " (Size(info.nar_size).brief())
+                    }
+                }
+                li { a href=(self.base.to(&format!("{text}.narinfo"))) { "narinfo" } }
+                li { a href=(self.base.to(&format!("{text}.ls"))) { "Listing" } }
+            }
+        })
+    }
+
+    fn facts(&self, info: &PathInfo) -> Result<Markup, StoreError> {
+        let closure = self.closure_size(info)?;
+        let signatures = self.signature_names(info);
+        let deriver = match &info.deriver {
+            Some(deriver) => Some((deriver, self.is_there(deriver)?)),
+            None => None,
+        };
+        Ok(html! {
+            dl.table-of-facts {
+                div { dt { "NAR size" } dd { (Size(info.nar_size)) } }
+                div { dt { "Closure" } dd {
+                    @match closure {
+                        ClosureSize::Known { path_count: 1, .. } => "needs nothing else",
+                        ClosureSize::Known { path_count, nar_size } => {
+                            (Size(nar_size)) " in " (Count(path_count as u64)) " paths"
+                        },
+                        ClosureSize::Large => {
+                            "more than " (Count(CLOSURE_COUNT_MAX as u64)) " paths"
+                        },
+                        ClosureSize::Incomplete => "not all of it is served from here",
+                    }
+                } }
+                div { dt { "NAR hash" } dd { code { "sha256:" (nar_hash_text(info)) } } }
+                @if info.registration_time > 0 {
+                    div { dt { "Registered" } dd { (Date(info.registration_time)) } }
+                }
+                @if let Some((deriver, is_linked)) = deriver {
+                    div { dt { "Deriver" } dd { (self.path_name(deriver, is_linked)) } }
+                }
+                @if let Some(address) = &info.content_address {
+                    div { dt { "Content address" } dd { code { (address.to_string()) } } }
+                }
+                div { dt { "Signed by" } dd {
+                    @if signatures.is_empty() { span.soft { "nobody" } }
+                    @else { ul { @for name in signatures { li { code { (name) } } } } }
+                } }
+            }
+        })
+    }
+
+    fn references(&self, references: &[(&StorePath, bool)]) -> Markup {
+        html! {
+            @if !references.is_empty() {
+                section aria-labelledby="references" {
+                    h2 id="references" {
+                        "References " span.soft { (Count(references.len() as u64)) }
+                    }
+                    ul.paths {
+                        @for (path, is_linked) in references {
+                            li { (self.path_name(path, *is_linked)) }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// A path by its name, which leads to its page.
+    fn path_name(&self, path: &StorePath, is_linked: bool) -> Markup {
+        html! {
+            @if is_linked {
+                @let url = self.base.to_path(path.hash_part());
+                a href=(url) title=(path.base_name()) { (path.name()) }
+            } @else {
+                span title=(path.base_name()) { (path.name()) }
+            }
+        }
+    }
+
+    fn closure_size(&self, info: &PathInfo) -> Result<ClosureSize, StoreError> {
+        let store = &self.cache.origin.store;
+        let members = match store.closure(info.path.hash_part(), CLOSURE_COUNT_MAX)? {
+            Some(Closure::Members(members)) => members,
+            Some(Closure::TooLarge) => return Ok(ClosureSize::Large),
+            Some(Closure::Incomplete) | None => return Ok(ClosureSize::Incomplete),
+        };
+        let is_open = self.cache.narinfos.policy.is_open();
+        if !is_open && !self.cache.may_read_all(&members)? {
+            return Ok(ClosureSize::Incomplete);
+        }
+        let hash_parts: Vec<HashPart> = members.iter().map(|member| member.hash_part).collect();
+        let mut nar_size = 0_u64;
+        for some in hash_parts.chunks(ROWS_AT_ONCE) {
+            for looked in store.lookup_many(some)? {
+                match looked {
+                    Ok(Some(member)) => nar_size = nar_size.saturating_add(member.nar_size),
+                    _ => return Ok(ClosureSize::Incomplete),
+                }
+            }
+        }
+        Ok(ClosureSize::Known {
+            path_count: hash_parts.len(),
+            nar_size,
+        })
+    }
+}
+
+fn nar_hash_text(info: &PathInfo) -> String {
+    String::from_utf8_lossy(&info.nar_hash.nixbase32()).into_owned()
+}

@@ -1,0 +1,370 @@
+//! `/status`: all figures of one moment, as a page.
+//!
+//! Rendered here whether or not there is a script: a script that is live asks for the page again
+//! when there are new figures, and changes in place what differs. So there is one template.
+
+use maud::{Markup, html};
+use samovar_http::Response;
+use samovar_http::http::Status as HttpStatus;
+
+use super::frame::Page;
+use super::text::{Count, Date, Size};
+use super::url::Base;
+use crate::metrics::{CacheFigures, Moment, Status, TopPath, TransferStatus};
+
+/// What a chart is drawn on.
+const CHART: (f64, f64) = (240.0, 48.0);
+
+/// The page with these figures.
+pub(crate) fn page(status: &Status) -> Response {
+    let main = html! {
+        div.status-head {
+            h1 { "Status" }
+            p.live role="status" data-live="" { "A snapshot. " a href="" { "Take another" } "." }
+        }
+        (health(status))
+        (now(status))
+        (transfers(status))
+        div.columns {
+            (top("Most asked for", "requests", &status.top_served,
+                |count| html! { (Count(count)) }))
+            (top("Most bytes", "bytes", &status.top_bytes, |count| html! { (Size(count)) }))
+            (top("Asked for and missing", "requests", &status.top_missing,
+                |count| html! { (Count(count)) }))
+        }
+        (errors(status))
+        div.columns { (latencies(status)) (caches(&status.caches)) }
+        (machine(status))
+    };
+    let name = match &*status.server.name {
+        "" => "Samovar",
+        name => name,
+    };
+    Page {
+        title: "Status",
+        cache_name: name,
+        base: Base::of(b"/status"),
+        kind: "wide",
+        has_search: false,
+        main,
+    }
+    .response(HttpStatus::OK)
+    .set_header("Cache-Control", "no-store")
+}
+
+fn health(status: &Status) -> Markup {
+    let server = &status.server;
+    let reasons = server
+        .not_ready
+        .iter()
+        .map(|reason| ("Not ready: ", reason));
+    let warnings = status.warnings.iter().map(|warning| ("Set-up: ", warning));
+    html! {
+        p.health {
+            @if server.is_ready { span.good { "Ready" } } @else { span.bad { "Not ready" } }
+            " · up " (duration(server.uptime_s))
+            " · as of " (Date(i64::try_from(status.time_ms / 1000).unwrap_or_default()))
+        }
+        ul.notices {
+            @for (kind, text) in reasons.chain(warnings) { li { strong { (kind) } (text) } }
+        }
+    }
+}
+
+fn now(status: &Status) -> Markup {
+    let now = &status.now;
+    let chart = |of: fn(&Moment) -> u64| chart(&status.history, of);
+    let last = status
+        .latencies
+        .iter()
+        .find(|latency| latency.route == "all");
+    html! {
+        section aria-label="Now" {
+            dl.figures {
+                div { dt { "Requests a second" } dd { (rate(now.requests_per_s)) }
+                    dd { (chart(|moment| moment.request_count)) } }
+                div { dt { "Sent a second" } dd { (Size(whole(now.bytes_per_s)).brief()) }
+                    dd { (chart(|moment| moment.body_len)) } }
+                div { dt { "Narinfos found" } dd {
+                    @match now.hit_ratio {
+                        Some(ratio) => { (format!("{:.0} %", ratio * 100.0)) },
+                        None => "–",
+                    }
+                } dd { (chart(|moment| moment.hit_count)) } }
+                div { dt { "Slowest of a hundred" } dd {
+                    @match last.filter(|latency| latency.count > 0) {
+                        Some(latency) => (seconds(latency.p99_s)),
+                        None => "–",
+                    }
+                } }
+                div { dt { "Connections" } dd { (Count(status.load.connection_count)) } }
+                div { dt { "Errors a second" } dd { (rate(now.errors_per_s)) } }
+            }
+        }
+    }
+}
+
+/// A line of what there was, second by second. What it says in words stands beside it.
+#[expect(clippy::cast_precision_loss, reason = "a pixel is coarser")]
+fn chart(history: &[Moment], of: fn(&Moment) -> u64) -> Markup {
+    let values: Vec<u64> = history.iter().map(of).collect();
+    let most = values.iter().copied().max().unwrap_or_default().max(1) as f64;
+    let step = CHART.0 / (values.len().max(2) - 1) as f64;
+    let mut points = String::new();
+    for (index, value) in values.iter().enumerate() {
+        let x = step * index as f64;
+        let y = 2.0 + (CHART.1 - 4.0) * (1.0 - *value as f64 / most);
+        points.push_str(&format!("{x:.1},{y:.1} "));
+    }
+    let view = format!("0 0 {} {}", CHART.0, CHART.1);
+    html! {
+        svg.chart viewBox=(view) preserveAspectRatio="none" aria-hidden="true" {
+            polyline points=(points.trim_end()) fill="none" stroke="currentColor"
+                stroke-width="2" vector-effect="non-scaling-stroke" {}
+        }
+    }
+}
+
+fn transfers(status: &Status) -> Markup {
+    let row = |transfer: &TransferStatus| {
+        let name = transfer.path.rsplit('/').next().unwrap_or_default();
+        let name = name.get(33..).unwrap_or(name);
+        html! {
+            tr {
+                td { span title=(transfer.path) { (name) } }
+                td { (transfer.client) }
+                td { progress max=(transfer.len.max(1)) value=(transfer.sent_len)
+                    aria-label={ "Sent of " (name) } {} }
+                td.number { (Size(transfer.sent_len).brief()) " of " (Size(transfer.len).brief()) }
+                td.number { (duration(transfer.age_s)) }
+            }
+        }
+    };
+    html! {
+        section aria-labelledby="transfers" {
+            h2 id="transfers" {
+                "Downloads under way " span.soft { (Count(status.transfer_count as u64)) }
+            }
+            @if status.transfers.is_empty() { p.soft { "None at the moment." } }
+            @else {
+                div.scrolls tabindex="0" role="group" aria-label="Downloads under way" { table {
+                    thead { tr {
+                        th scope="col" { "Path" }
+                        th scope="col" { "Client" }
+                        th scope="col" { "Progress" }
+                        th.number scope="col" { "Sent" }
+                        th.number scope="col" { "For" }
+                    } }
+                    tbody { @for transfer in &status.transfers { (row(transfer)) } }
+                } }
+            }
+        }
+    }
+}
+
+fn top(title: &str, unit: &str, paths: &[TopPath], show: fn(u64) -> Markup) -> Markup {
+    html! {
+        section {
+            h2 { (title) }
+            @if paths.is_empty() { p.soft { "Nothing yet." } }
+            @else {
+                table {
+                    thead { tr {
+                        th scope="col" { "Path" }
+                        th.number scope="col" { (unit) }
+                        th.number scope="col" { "clients" }
+                    } }
+                    tbody { @for path in paths.iter().take(10) { tr {
+                        td { @match &path.name {
+                            Some(name) => { span title=(path.hash_part) { (name) } },
+                            None => { span.path { (path.hash_part) } },
+                        } }
+                        td.number { (show(path.count)) }
+                        td.number { (Count(path.client_count)) }
+                    } } }
+                }
+            }
+        }
+    }
+}
+
+fn errors(status: &Status) -> Markup {
+    html! {
+        section aria-labelledby="errors" {
+            h2 id="errors" { "What went wrong of late" }
+            @if status.recent_errors.is_empty() { p.soft { "Nothing." } }
+            @else {
+                ol.errors { @for error in status.recent_errors.iter().take(20) { li {
+                    (Date(i64::try_from(error.time_ms / 1000).unwrap_or_default()))
+                    " " strong { (error.level) } " " (error.text)
+                } } }
+            }
+        }
+    }
+}
+
+fn latencies(status: &Status) -> Markup {
+    html! {
+        section {
+            h2 { "How long answers take" }
+            table {
+                thead { tr {
+                    th scope="col" { "Of" }
+                    th.number scope="col" { "answers" }
+                    th.number scope="col" { "50 %" }
+                    th.number scope="col" { "90 %" }
+                    th.number scope="col" { "99 %" }
+                } }
+                tbody { @for one in status.latencies.iter().filter(|one| one.count > 0) { tr {
+                    th scope="row" { (one.route) ", " (duration(one.window_s)) }
+                    td.number { (Count(one.count)) }
+                    td.number { (seconds(one.p50_s)) }
+                    td.number { (seconds(one.p90_s)) }
+                    td.number { (seconds(one.p99_s)) }
+                } } }
+            }
+        }
+    }
+}
+
+fn caches(caches: &[CacheFigures]) -> Markup {
+    html! {
+        section {
+            h2 { "What is kept" }
+            table {
+                thead { tr {
+                    th scope="col" { "What" }
+                    th.number scope="col" { "many" }
+                    th.number scope="col" { "size" }
+                    th.number scope="col" { "of" }
+                } }
+                tbody { @for cache in caches { tr {
+                    th scope="row" { (cache.name.replace('_', " ")) }
+                    td.number { (Count(cache.entry_count)) }
+                    td.number { (Size(cache.len).brief()) }
+                    td.number { (Size(cache.len_max).brief()) }
+                } } }
+            }
+        }
+    }
+}
+
+fn machine(status: &Status) -> Markup {
+    let (store, load, process) = (&status.store, &status.load, &status.process);
+    html! {
+        section aria-labelledby="machine" {
+            h2 id="machine" { "Store and process" }
+            dl.table-of-facts {
+                div { dt { "Store" } dd { code { (store.store_dir) } ", "
+                    @match store.path_count {
+                        Some(count) => { (Count(count)) " paths" },
+                        None => "being loaded",
+                    }
+                    @if let Some(error) = &store.error { ", " strong { (error) } }
+                    @if store.damaged_count > 0 {
+                        ", " strong { (Count(store.damaged_count)) " damaged" }
+                    }
+                } }
+                div { dt { "Since the start" } dd {
+                    (Count(status.totals.request_count)) " requests, "
+                    (Size(status.totals.body_len)) ", "
+                    (Count(status.totals.error_count)) " errors, "
+                    (Count(status.totals.cut_count)) " broken off"
+                } }
+                div { dt { "Workers" } dd {
+                    (Count(load.running_count)) " of " (Count(load.worker_count)) " busy, "
+                    (Count(load.queued_count)) " requests waiting"
+                } }
+                div { dt { "Memory" } dd { (Size(process.resident_len)) } }
+                div { dt { "Open files" } dd {
+                    (Count(process.open_fds)) " of " (Count(process.max_fds))
+                } }
+                div { dt { "Listens on" } dd { ul {
+                    @for listener in &status.server.listeners { li { code { (listener) } } }
+                } } }
+            }
+        }
+    }
+}
+
+fn rate(rate: f64) -> String {
+    match rate {
+        rate if rate >= 99.95 => Count(whole(rate)).grouped(),
+        rate => format!("{rate:.1}"),
+    }
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a conversion that saturates is what is wanted"
+)]
+fn whole(number: f64) -> u64 {
+    number.round() as u64
+}
+
+/// A short time.
+fn seconds(time: f64) -> String {
+    match time {
+        time if time < 0.001 => format!("{:.0} µs", time * 1e6),
+        time if time < 1.0 => format!("{:.1} ms", time * 1e3),
+        time => format!("{time:.1} s"),
+    }
+}
+
+/// A long one.
+fn duration(time: f64) -> String {
+    let time = whole(time);
+    match time {
+        0..120 => format!("{time} s"),
+        120..7200 => format!("{} min", time / 60),
+        7200..172_800 => format!("{} h", time / 3600),
+        _ => format!("{} days", time / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times() {
+        assert_eq!(seconds(0.000_012), "12 µs");
+        assert_eq!(seconds(0.0021), "2.1 ms");
+        assert_eq!(seconds(3.0), "3.0 s");
+        assert_eq!(duration(59.6), "60 s");
+        assert_eq!(duration(3600.0), "60 min");
+        assert_eq!(duration(1e6), "11 days");
+        assert_eq!(rate(812.4), "812");
+        assert_eq!(rate(0.1), "0.1");
+        assert_eq!(whole(f64::NAN), 0);
+    }
+
+    /// Clients say what their paths are called, and error logs what clients said.
+    #[test]
+    fn figures_are_text() {
+        let hostile = "<script>alert(1)</script>\"".to_owned();
+        let mut status = Status::default();
+        status.warnings.push(hostile.clone());
+        status.recent_errors.push(crate::metrics::RecentError {
+            text: hostile.clone(),
+            ..Default::default()
+        });
+        status.transfers.push(TransferStatus {
+            path: hostile.clone(),
+            client: hostile.clone(),
+            ..TransferStatus::default()
+        });
+        status.top_missing.push(TopPath {
+            hash_part: hostile.clone(),
+            name: Some(hostile),
+            ..TopPath::default()
+        });
+        let response = page(&status);
+        let samovar_http::Body::Bytes(body) = response.body() else {
+            panic!("no bytes");
+        };
+        let body = String::from_utf8_lossy(body);
+        assert!(!body.contains("<script>alert"), "{body}");
+    }
+}

@@ -1,0 +1,210 @@
+//! How things look in a page: names of any bytes, sizes, counts, dates.
+
+use std::fmt::Write as _;
+
+use maud::{Markup, Render, html};
+
+/// A name or target of any bytes. What could not be seen, or would change how its surroundings are
+/// read, is shown as an escape that looks different from the name's own text.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Name<'a>(pub(crate) &'a [u8]);
+
+impl Render for Name<'_> {
+    fn render(&self) -> Markup {
+        html! {
+            // Letters that run from right to left stay where the name is.
+            bdi {
+                @for chunk in self.0.utf8_chunks() {
+                    (Visible(chunk.valid()))
+                    @for byte in chunk.invalid() {
+                        span.odd { (format!("\\x{byte:02x}")) }
+                    }
+                }
+            }
+        }
+    }
+}
+
+struct Visible<'a>(&'a str);
+
+impl Render for Visible<'_> {
+    fn render(&self) -> Markup {
+        html! {
+            @for part in self.0.split_inclusive(is_unseen) {
+                @let end = part.chars().next_back().filter(|last| is_unseen(*last));
+                @match end {
+                    Some(last) => {
+                        (part.strip_suffix(last).unwrap_or(part))
+                        span.odd { (last.escape_default()) }
+                    }
+                    None => (part),
+                }
+            }
+        }
+    }
+}
+
+/// Control and format characters: new lines, marks of direction, joiners, tags.
+fn is_unseen(character: char) -> bool {
+    character.is_control()
+        || matches!(character,
+            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}'
+            | '\u{e0000}'..='\u{e007f}')
+}
+
+/// A number of bytes: what one can take in at a glance, and the number itself on asking.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Size(pub(crate) u64);
+
+impl Render for Size {
+    fn render(&self) -> Markup {
+        html! { data value=(self.0) title={ (Count(self.0)) " bytes" } { (self.brief()) } }
+    }
+}
+
+impl Size {
+    #[expect(clippy::cast_precision_loss, reason = "three digits of it are shown")]
+    pub(crate) fn brief(self) -> String {
+        const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+        if self.0 < 1024 {
+            return format!("{} B", self.0);
+        }
+        let mut value = self.0 as f64 / 1024.0;
+        let mut unit = 0;
+        // What would be rounded to 1024 is one of the next unit.
+        while value >= 1023.5 && unit + 1 < UNITS.len() {
+            value /= 1024.0;
+            unit += 1;
+        }
+        let decimals = usize::from(value < 99.95);
+        format!("{value:.decimals$} {}", UNITS[unit])
+    }
+}
+
+/// A number with its thousands apart.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Count(pub(crate) u64);
+
+impl Render for Count {
+    fn render(&self) -> Markup {
+        html! { (self.grouped()) }
+    }
+}
+
+impl Count {
+    pub(crate) fn grouped(self) -> String {
+        let digits = self.0.to_string();
+        let mut grouped = String::new();
+        for (index, digit) in digits.chars().enumerate() {
+            if index > 0 && (digits.len() - index).is_multiple_of(3) {
+                // Narrow, and no line ends there.
+                grouped.push('\u{202f}');
+            }
+            grouped.push(digit);
+        }
+        grouped
+    }
+}
+
+/// A moment, in seconds since 1970.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Date(pub(crate) i64);
+
+impl Render for Date {
+    fn render(&self) -> Markup {
+        let (year, month, day) = civil(self.0.div_euclid(86_400));
+        let second = self.0.rem_euclid(86_400);
+        let (hour, minute) = (second / 3600, second / 60 % 60);
+        let mut text = String::new();
+        // Writing to a string does not fail.
+        let _ok = write!(text, "{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}");
+        let exact = format!("{}:{:02}Z", text.replace(' ', "T"), second % 60);
+        html! { time datetime=(exact) { (text) " UTC" } }
+    }
+}
+
+/// The date of a day counted from 1970-01-01 (Howard Hinnant, "chrono-Compatible Low-Level Date
+/// Algorithms", `civil_from_days`).
+fn civil(day: i64) -> (i64, i64, i64) {
+    let day = day.saturating_add(719_468);
+    let era = day.div_euclid(146_097);
+    let of_era = day.rem_euclid(146_097);
+    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let from_march = (5 * of_year + 2) / 153;
+    let month = (from_march + 2) % 12 + 1;
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    (year, month, of_year - (153 * from_march + 2) / 5 + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check_name(name: &[u8], expected: &str) {
+        assert_eq!(
+            Name(name).render().into_string(),
+            format!("<bdi>{expected}</bdi>")
+        );
+    }
+
+    #[test]
+    fn no_name_is_more_than_text() {
+        check_name(b"plain.txt", "plain.txt");
+        check_name("käse ü".as_bytes(), "käse ü");
+        check_name(
+            b"<script>alert(\"&\")</script>",
+            "&lt;script&gt;alert(&quot;&amp;&quot;)&lt;/script&gt;",
+        );
+        check_name(b"a\nb", "a<span class=\"odd\">\\n</span>b");
+        check_name(b"\xffx", "<span class=\"odd\">\\xff</span>x");
+        check_name(
+            "exe.\u{202e}txt".as_bytes(),
+            "exe.<span class=\"odd\">\\u{202e}</span>txt",
+        );
+        check_name(b"{{name}}\\x41", "{{name}}\\x41");
+    }
+
+    #[track_caller]
+    fn check_size(size: u64, expected: &str) {
+        assert_eq!(Size(size).brief(), expected);
+    }
+
+    #[test]
+    fn sizes() {
+        check_size(0, "0 B");
+        check_size(1023, "1023 B");
+        check_size(1024, "1.0 KiB");
+        check_size(102_400, "100 KiB");
+        check_size((1 << 20) - 1, "1.0 MiB");
+        check_size(5 << 30, "5.0 GiB");
+        check_size(u64::MAX, "16.0 EiB");
+    }
+
+    #[test]
+    fn counts() {
+        assert_eq!(Count(0).grouped(), "0");
+        assert_eq!(Count(999).grouped(), "999");
+        assert_eq!(Count(1000).grouped(), "1\u{202f}000");
+        assert_eq!(Count(1_234_567).grouped(), "1\u{202f}234\u{202f}567");
+    }
+
+    #[track_caller]
+    fn check_date(seconds: i64, expected: &str) {
+        let rendered = Date(seconds).render().into_string();
+        assert!(rendered.contains(expected), "{rendered}");
+    }
+
+    #[test]
+    fn dates() {
+        check_date(0, "1970-01-01 00:00 UTC");
+        check_date(951_868_799, "2000-02-29 23:59 UTC");
+        check_date(951_868_800, "2000-03-01 00:00 UTC");
+        check_date(1_780_000_000, "datetime=\"2026-05-28T20:26:40Z\"");
+        check_date(-1, "1969-12-31 23:59 UTC");
+        check_date(i64::MAX, "UTC");
+        check_date(i64::MIN, "UTC");
+    }
+}
