@@ -155,3 +155,55 @@ fn nothing_that_is_in_a_store_runs() {
         .to_owned();
     assert!(text.contains("<script>"), "{text}");
 }
+
+/// The status page, while somebody downloads and others ask in vain.
+#[test]
+fn status_is_live() {
+    let mut command = nix_serve();
+    command.args([
+        "--admin",
+        "127.0.0.1:0",
+        "--store",
+        &local(&support::sample_root()),
+    ]);
+    let mut server = ServerProcess::start(&mut command);
+    let line = server.wait_for_line("metrics and status on http://");
+    let admin = line.rsplit("//").next().unwrap().to_owned();
+    let big = server.nar_url(&sample("big"));
+    let mut slow = support::connection::Connection::open(server.addr);
+    slow.begin("GET", &big, &[]);
+    for _ in 0..50 {
+        server.narinfo(&sample("built"));
+        server.get("/00000000000000000000000000000006.narinfo");
+    }
+    let browser = Browser::start();
+    browser.open(&format!("http://{admin}/status"));
+    browser.wait_until("document.querySelector('[data-live]').innerText === 'Live'");
+    browser.wait_until("document.querySelector('progress')");
+    browser.wait_until("document.querySelector('main').innerText.includes('00000000000000000000')");
+    for look in LOOKS {
+        browser.look(look);
+        let name = format!("pages-status-{}", look.name);
+        browser.picture(&name);
+        if matches!(look.name, "desk-light" | "phone-dark") {
+            browser.assert_accessible(&name);
+        }
+    }
+    // What is new comes by itself, and what one has selected stays.
+    browser.run("getSelection().selectAllChildren(document.querySelector('h1'))");
+    let before = "return document.querySelector('.figures').innerText";
+    let before = browser.run(before).as_str().unwrap().to_owned();
+    for _ in 0..50 {
+        server.narinfo(&sample("built"));
+    }
+    browser.wait_until(&format!(
+        "document.querySelector('.figures').innerText !== {}",
+        serde_json::Value::from(before)
+    ));
+    assert_eq!(browser.run("return getSelection().toString()"), "Status");
+    assert!(browser.complaints().iter().all(|said| is_expected(said)));
+    // It says so when it is not live any more.
+    drop(slow);
+    drop(server);
+    browser.wait_until("document.querySelector('[data-live]').innerText.startsWith('Not live')");
+}

@@ -38,6 +38,44 @@ fn the_file_says_what_is_served() {
     server.wait_for("ending");
 }
 
+/// What may not be read is no page, no file, no link and no search result.
+#[test]
+fn pages_say_nothing_of_what_is_denied() {
+    let store = sample_store();
+    let root = Path::new(store.strip_prefix("local?root=").unwrap());
+    let manifest = fs::read_to_string(root.join("sample.json")).unwrap();
+    let manifest: serde_json::Value = serde_json::from_str(&manifest).unwrap();
+    let hash = |key: &str| manifest[key].as_str().unwrap()[11..43].to_owned();
+    let (denied, absent) = (hash("built"), hash("absent"));
+    let (drv, other) = (hash("built_drv"), hash("tree"));
+    let file = File::new("title = \"Team\"\n[policy]\ndeny = [{ names = [\"built\"] }]\n");
+    let mut command = samovar();
+    let server = Server::start(command.args(["serve", "--config"]).arg(&file.path));
+    let address = server.address();
+    let page = |path: &str| {
+        let answer = get(&address, path);
+        let head = answer.lines().filter(|line| !line.starts_with("Date: "));
+        head.collect::<Vec<_>>().join("\n")
+    };
+    for url in [
+        "/path/{}",
+        "/serve/{}",
+        "/serve/{}/",
+        "/serve/{}/x",
+        "/search?q={}",
+    ] {
+        let of = |hash: &str| page(&url.replace("{}", hash));
+        assert!(of(&denied).starts_with("404"), "{url}");
+        assert_eq!(of(&denied), of(&absent), "{url}");
+    }
+    assert!(page(&format!("/path/{other}")).starts_with("200"));
+    assert!(!page(&format!("/path/{drv}")).contains(&format!("path/{denied}")));
+    let landing = page("/");
+    assert!(landing.contains("<h1>Team</h1>"), "{landing}");
+    // Nor how many there are.
+    assert!(!landing.contains("<dt>Paths</dt>"), "{landing}");
+}
+
 #[test]
 fn a_file_that_means_nothing_starts_nothing() {
     let file = File::new("prioritty = 1\n");

@@ -90,7 +90,7 @@ fn now(status: &Status) -> Markup {
                         Some(ratio) => { (format!("{:.0} %", ratio * 100.0)) },
                         None => "–",
                     }
-                } dd { (chart(|moment| moment.hit_count)) } }
+                } dd { (chart(hit_percent)) } }
                 div { dt { "Slowest of a hundred" } dd {
                     @match last.filter(|latency| latency.count > 0) {
                         Some(latency) => (seconds(latency.p99_s)),
@@ -102,6 +102,12 @@ fn now(status: &Status) -> Markup {
             }
         }
     }
+}
+
+/// Of the narinfos asked for in a second, so many of a hundred were there.
+fn hit_percent(moment: &Moment) -> u64 {
+    let asked = moment.hit_count.saturating_add(moment.miss_count);
+    moment.hit_count.saturating_mul(100) / asked.max(1)
 }
 
 /// A line of what there was, second by second. What it says in words stands beside it.
