@@ -32,7 +32,7 @@ use crate::hold::Hold;
 use crate::kept::KeptSpace;
 use crate::observer::Observer;
 use crate::origin::Origin;
-use crate::policy::{PolicyConfig, RootsWatch};
+use crate::policy::RootsWatch;
 use crate::rendered::RenderedCache;
 use crate::signing::Signing;
 
@@ -164,14 +164,6 @@ impl Site {
         let access = cache.and_then(|(cache, _)| cache.access());
         access.map_or_else(Client::default, |access| {
             access.client(head, Instant::now())
-        })
-    }
-
-    /// Whether there is a cache with this prefix and this policy.
-    pub fn has_policy(&self, path_prefix: &str, policy: &PolicyConfig) -> bool {
-        self.caches.iter().any(|cache| {
-            cache.path_prefix() == path_prefix.as_bytes()
-                && cache.narinfos.policy.config() == policy
         })
     }
 

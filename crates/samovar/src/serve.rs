@@ -96,7 +96,8 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<(
         let changed = fresh.changed_at_start_only(&settings);
         if !changed.is_empty() {
             config.remarks.push(format!(
-                "what was changed takes effect when the server is started anew: {}",
+                "what was changed takes effect when the server is started anew (USR2 does so \
+                 without losing a request): {}",
                 changed.join(", ")
             ));
         }

@@ -107,7 +107,7 @@ fn a_bad_reload_keeps_the_old() {
     assert!(get(&address, "/nix-cache-info").contains("\nPriority: 10\n"));
     file.write("backlog = 5\n");
     server.signal("HUP");
-    server.wait_for("takes effect when the server is started anew: backlog");
+    server.wait_for("without losing a request): backlog, priority");
     // One that names a key that is none.
     file.write(&format!("secret-key-files = {:?}\n", file.path));
     server.signal("HUP");

@@ -60,7 +60,6 @@ pub struct Rule {
 /// A policy, ready to be asked.
 #[derive(Debug)]
 pub(crate) struct Policy {
-    config: PolicyConfig,
     allow: Box<[Ready]>,
     deny: Box<[Ready]>,
     roots: Roots,
@@ -96,7 +95,6 @@ struct Ready {
 
 impl Policy {
     pub(crate) fn new(config: PolicyConfig) -> Self {
-        let as_given = config.clone();
         let rules = config.allow.iter().chain(&config.deny);
         let has_ages = rules
             .clone()
@@ -110,17 +108,11 @@ impl Policy {
         };
         let (allow, deny) = (ready(config.allow, false), ready(config.deny, true));
         Self {
-            config: as_given,
             allow,
             deny,
             roots: Roots::new(roots),
             has_ages,
         }
-    }
-
-    /// As it was given.
-    pub(crate) fn config(&self) -> &PolicyConfig {
-        &self.config
     }
 
     /// Whether everything may be read, now and ever.

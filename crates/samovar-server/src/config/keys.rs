@@ -45,10 +45,23 @@ pub enum Kind {
 pub enum Scope {
     /// The server. Takes effect at start.
     Start,
-    /// The server. Takes effect at start and when the configuration is read again.
-    Reload,
-    /// A cache: for all of them, or for one in `[caches.NAME]`. Takes effect as [`Scope::Reload`].
+    /// A cache: for all of them, or for one in `[caches.NAME]`. Takes effect at start and when the
+    /// configuration is read again.
     Cache,
+    /// A cache, likewise. Takes effect at start.
+    CacheStart,
+}
+
+impl Scope {
+    /// Whether there may be another value for each cache.
+    pub fn is_of_cache(self) -> bool {
+        matches!(self, Self::Cache | Self::CacheStart)
+    }
+
+    /// Whether the value is looked at when the server starts, and not again.
+    pub fn is_at_start_only(self) -> bool {
+        matches!(self, Self::Start | Self::CacheStart)
+    }
 }
 
 /// The table that holds a table for each named cache.
@@ -74,7 +87,7 @@ const fn key(
 }
 
 use Kind::{Count, List, Path, Size, Switch, Tables, Text, Time, Word};
-use Scope::{Cache, Start};
+use Scope::{Cache, CacheStart, Start};
 
 /// All of them, in the order of the reference.
 pub const KEYS: &[Key] = &[
@@ -282,7 +295,7 @@ pub const KEYS: &[Key] = &[
     key(
         "prefix",
         Text,
-        Cache,
+        CacheStart,
         "/, and /NAME for a named cache",
         "URL path under which the cache is found. Cannot be given for all caches at once if some \
          are named.",
@@ -290,7 +303,7 @@ pub const KEYS: &[Key] = &[
     key(
         "priority",
         Count,
-        Cache,
+        CacheStart,
         "30",
         "Priority in nix-cache-info: clients ask caches with a lower one first. That of \
          cache.nixos.org is 40.",
@@ -461,25 +474,24 @@ pub const KEYS: &[Key] = &[
     key(
         "policy.allow",
         Tables,
-        Cache,
+        CacheStart,
         "everything",
         "What may be read: paths of which one of these rules holds. A rule is a table, and holds \
          if all does that it asks for: roots (the closure of what these store paths, links or \
          folders of links lead to), signed-by, ultimate, names (patterns with * and ?), min-age, \
-         max-age. Takes effect at start.",
+         max-age.",
     ),
     key(
         "policy.deny",
         Tables,
-        Cache,
+        CacheStart,
         "nothing",
-        "What may not be read, whatever is allowed: paths of which one of these rules holds. Takes \
-         effect at start.",
+        "What may not be read, whatever is allowed: paths of which one of these rules holds.",
     ),
     key(
         "pages",
         Switch,
-        Cache,
+        CacheStart,
         "true; nix-serve: false",
         "Whether there are pages for people: what this cache is and how to use it, what is known \
          of a path, its files.",
@@ -487,21 +499,21 @@ pub const KEYS: &[Key] = &[
     key(
         "title",
         Text,
-        Cache,
+        CacheStart,
         "the cache's name, or Samovar",
         "What its pages call it.",
     ),
     key(
         "description",
         Text,
-        Cache,
+        CacheStart,
         "none",
         "A sentence or two about it, on its first page.",
     ),
     key(
         "public-url",
         Text,
-        Cache,
+        CacheStart,
         "the one that a visitor's browser has reached",
         "The URL that clients shall use, as its first page tells them.",
     ),

@@ -460,14 +460,7 @@ fn reload(site: &Site, again: &Again<'_>, logs: &Logs) {
         Ok(signing) => {
             let has_keys = signing.iter().any(|signing| !signing.keys.is_empty());
             for (cache, signing) in config.caches.iter().zip(signing) {
-                let prefix = &cache.prefix;
-                if !site.has_policy(prefix, &cache.policy) {
-                    logs.errors.warning(format_args!(
-                        "what is to be read at {prefix}/ has changed: that takes effect at the \
-                         next start"
-                    ));
-                }
-                site.change_signing(prefix, signing);
+                site.change_signing(&cache.prefix, signing);
             }
             if has_keys {
                 logs.errors.info("the secret key was read again");
