@@ -449,7 +449,7 @@ fn rules_do_what_they_say() {
 }
 
 /// Every metric that a dashboard or a rule asks for is there, and every one that is there is on the
-/// dashboard. With every label they ask for: PromQL parses what promtool checks above.
+/// dashboard. With every label they ask for: what promtool checks above is their syntax.
 #[test]
 fn dashboards_ask_for_what_there_is() {
     let watched = Watched::of_sample();

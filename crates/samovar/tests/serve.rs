@@ -242,5 +242,5 @@ fn each_cache_has_its_own_rules() {
     );
     rules("policy.deny = [{ names = \"big\" }]\n");
     server.signal("HUP");
-    server.wait_for("takes effect at the next start");
+    server.wait_for("takes effect when the server is started anew");
 }
