@@ -239,7 +239,7 @@ impl Sampled {
 
     /// Those at the top of what there is whose names nobody has asked for yet.
     pub(super) fn nameless(&self) -> Vec<HashPart> {
-        let top = self.served.top(TOP_COUNT).chain(self.bytes.top(TOP_COUNT));
+        let top = top_of(&self.served).chain(top_of(&self.bytes));
         let is_new = |hash_part: &HashPart| !self.names.contains_key(hash_part);
         top.map(|(hash_part, _)| hash_part).filter(is_new).collect()
     }
@@ -247,7 +247,7 @@ impl Sampled {
     /// Remembers names of those at the top, and of nobody else.
     pub(super) fn name(&mut self, names: Vec<(HashPart, Option<String>)>) {
         self.names.extend(names);
-        let top = self.served.top(TOP_COUNT).chain(self.bytes.top(TOP_COUNT));
+        let top = top_of(&self.served).chain(top_of(&self.bytes));
         let top: Vec<HashPart> = top.map(|(hash_part, _)| hash_part).collect();
         self.names.retain(|hash_part, _| top.contains(hash_part));
     }
@@ -260,9 +260,7 @@ impl Sampled {
             error: counter.error,
             client_count: counter.mark_count(),
         };
-        // What weighs nothing is not at the top of anything.
-        let weighs = |(_, counter): &(HashPart, Counter)| counter.count > 0;
-        sketch.top(TOP_COUNT).filter(weighs).map(path).collect()
+        top_of(sketch).map(path).collect()
     }
 
     /// Remembers which state of the store is seen.
@@ -329,6 +327,14 @@ impl Sampled {
     }
 }
 
+/// The top of a list. What weighs nothing is not there, nor is what has its count mostly from
+/// others before it: paths that are asked for once each, and many of them, would fill the list.
+fn top_of(sketch: &Sketch<HashPart>) -> impl Iterator<Item = (HashPart, Counter)> {
+    let all = sketch.top(SKETCH_LEN);
+    let weighs = |(_, counter): &(HashPart, Counter)| counter.count > 2 * counter.error;
+    all.filter(weighs).take(TOP_COUNT)
+}
+
 /// Adds to the end, and drops from the start what is too much.
 fn push<T>(queue: &mut VecDeque<T>, len_max: usize, value: T) {
     while queue.len() >= len_max {
@@ -349,6 +355,24 @@ mod tests {
         class.durations.counts[super::super::buckets::index_of(ns)] = count;
         class.whole_len = count * 100;
         sums
+    }
+
+    #[test]
+    fn a_flood_does_not_fill_the_list() {
+        let mut sampled = Sampled::default();
+        let part = |number: u32| HashPart::parse(format!("{number:032}").as_bytes()).unwrap();
+        for number in 0..100_000 {
+            sampled.missing.add(part(number), 1, 0);
+            if number % 500 == 0 {
+                sampled.missing.add(part(u32::MAX), 1, 1);
+            }
+        }
+        let top = sampled.top(&sampled.missing);
+        let list: Vec<_> = top
+            .iter()
+            .map(|path| (&*path.hash_part, path.count))
+            .collect();
+        assert_eq!(list, [("00000000000000000000004294967295", 200)]);
     }
 
     #[test]
