@@ -35,6 +35,8 @@ pub fn configuration(
             certificate: "--ssl-cert",
             certificate_key: "--ssl-key",
             port: "--port",
+            address: "--listen",
+            admin: "--admin",
         },
         listeners: options.listeners,
         tls: options.tls,

@@ -229,6 +229,10 @@ pub struct Names {
     pub certificate_key: &'static str,
     /// The port of a listener.
     pub port: &'static str,
+    /// The address of a listener.
+    pub address: &'static str,
+    /// The listeners of metrics and status.
+    pub admin: &'static str,
 }
 
 impl Default for Names {
@@ -238,6 +242,8 @@ impl Default for Names {
             certificate: "--tls-certificate",
             certificate_key: "--tls-key",
             port: "--listen",
+            address: "--listen",
+            admin: "--admin-listen",
         }
     }
 }

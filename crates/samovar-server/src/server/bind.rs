@@ -38,10 +38,11 @@ pub(super) fn listeners(
                 files.add(path);
             }
             Bind::FirstOf(addresses) => {
-                listeners.push(secured(first_of(&addresses, config)?, spec, tls));
+                let bound = first_of(&addresses, backlog, &config.names)?;
+                listeners.push(secured(bound, spec, tls));
             }
             Bind::EachOf(addresses) => {
-                let bound = each_of(&addresses, config)?;
+                let bound = each_of(&addresses, backlog, &config.names)?;
                 listeners.extend(bound.into_iter().map(|one| secured(one, spec, tls)));
             }
         }
@@ -53,14 +54,23 @@ pub(super) fn listeners(
 pub(super) fn admin(config: &Configuration) -> anyhow::Result<(Vec<Listener>, SocketFiles)> {
     let mut listeners = Vec::new();
     let mut files = SocketFiles::default();
+    let names = Names {
+        port: config.names.admin,
+        address: config.names.admin,
+        ..config.names
+    };
     for spec in &config.admin.listeners {
         match spec.resolve()? {
             Bind::Unix(path) => {
                 listeners.push(unix(&path, config.backlog)?);
                 files.add(path);
             }
-            Bind::FirstOf(addresses) => listeners.push(first_of(&addresses, config)?),
-            Bind::EachOf(addresses) => listeners.extend(each_of(&addresses, config)?),
+            Bind::FirstOf(addresses) => {
+                listeners.push(first_of(&addresses, config.backlog, &names)?);
+            }
+            Bind::EachOf(addresses) => {
+                listeners.extend(each_of(&addresses, config.backlog, &names)?);
+            }
         }
     }
     Ok((listeners, files))
@@ -208,37 +218,35 @@ fn explain(address: &TcpAddress, names: &Names, error: io::Error) -> anyhow::Err
             )
         }
         io::ErrorKind::AddrNotAvailable => "this machine has no such address".to_owned(),
-        _ => "choose another address with --listen".to_owned(),
+        _ => format!("choose another address with {}", names.address),
     };
     anyhow::Error::new(error).context(format!("cannot listen on {address}: {mend}"))
 }
 
-fn first_of(addresses: &[TcpAddress], config: &Configuration) -> anyhow::Result<Listener> {
+fn first_of(addresses: &[TcpAddress], backlog: u32, names: &Names) -> anyhow::Result<Listener> {
     let mut rest = addresses.iter();
     while let Some(address) = rest.next() {
-        match tcp(address, config.backlog) {
+        match tcp(address, backlog) {
             Ok(listener) => return Ok(listener),
             Err(error) if family_missing(&error) && rest.len() > 0 => {}
-            Err(error) => return Err(explain(address, &config.names, error)),
+            Err(error) => return Err(explain(address, names, error)),
         }
     }
     bail!("there is no address to listen on")
 }
 
-fn each_of(addresses: &[TcpAddress], config: &Configuration) -> anyhow::Result<Vec<Listener>> {
+fn each_of(addresses: &[TcpAddress], backlog: u32, names: &Names) -> anyhow::Result<Vec<Listener>> {
     let mut listeners = Vec::new();
     let mut missing = None;
     for address in addresses {
-        match tcp(address, config.backlog) {
+        match tcp(address, backlog) {
             Ok(listener) => listeners.push(listener),
             Err(error) if family_missing(&error) => missing = Some((address, error)),
-            Err(error) => return Err(explain(address, &config.names, error)),
+            Err(error) => return Err(explain(address, names, error)),
         }
     }
     match missing {
-        Some((address, error)) if listeners.is_empty() => {
-            Err(explain(address, &config.names, error))
-        }
+        Some((address, error)) if listeners.is_empty() => Err(explain(address, names, error)),
         _ => Ok(listeners),
     }
 }
