@@ -326,6 +326,30 @@ fn the_status_is_live() {
     assert_eq!(watched.get_as("/status.json", "evil.example").status, 403);
 }
 
+/// Whoever watches takes no connection from a monitor.
+#[test]
+fn watchers_leave_room() {
+    let watched = Watched::of_sample();
+    let head = "GET /status/live HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\n\
+                Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+                Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n";
+    let watch = |_| {
+        let mut stream = TcpStream::connect(watched.admin).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut line = [0; 12];
+        stream.read_exact(&mut line).unwrap();
+        (stream, String::from_utf8_lossy(&line[9..]).into_owned())
+    };
+    let (watchers, answers): (Vec<_>, Vec<_>) = (0..300).map(watch).unzip();
+    let count = |status: &str| answers.iter().filter(|answer| *answer == status).count();
+    assert_eq!((count("101"), count("503")), (64, 236));
+    assert_eq!(watched.get("/healthz").status, 200);
+    // A seat that was left is another's.
+    drop(watchers);
+    eventually("there is room again", || watch(0).1 == "101");
+}
+
 #[test]
 fn readiness_follows_the_store() {
     let store = OwnStore::new();
@@ -555,4 +579,5 @@ fn an_address_in_use_is_said() {
         said.contains("metrics and status page: cannot listen on"),
         "{said}"
     );
+    assert!(said.contains("another port with --admin"), "{said}");
 }

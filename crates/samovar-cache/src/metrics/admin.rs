@@ -15,6 +15,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use samovar_http::http::Status;
 use samovar_http::ws::{Closed, Handler, Message, Socket, Upgrade};
@@ -33,10 +34,15 @@ pub fn admin(metrics: &Arc<Metrics>, sampler: &Sampler) -> Router {
         move |_: &mut Request| answer(&metrics)
     };
     let (live, shared) = (Arc::clone(metrics), sampler.shared());
+    let seats = Arc::default();
     let live = move |request: &mut Request| {
+        let Some(seat) = Seat::take(&seats) else {
+            return text(Status::SERVICE_UNAVAILABLE, "too many watch already\n");
+        };
         let watcher = Watcher {
             metrics: Arc::clone(&live),
             shared: Arc::clone(&shared),
+            _seat: seat,
         };
         Upgrade::new(watcher).accept(request)
     };
@@ -127,7 +133,12 @@ fn text(status: Status, body: &str) -> Response {
 /// name was made to lead here must not read these figures. Addresses cannot be made to.
 fn only_by_own_names(request: &mut Request, next: Next<'_>) -> Response {
     let host = request.head().header_text("Host").unwrap_or("");
-    match is_own_name(host, own_name().as_deref()) {
+    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+    let own = own_names(
+        &read("/proc/sys/kernel/hostname"),
+        &read("/etc/resolv.conf"),
+    );
+    match is_own_name(host, &own) {
         true => next.run(request),
         false => text(
             Status::FORBIDDEN,
@@ -136,12 +147,26 @@ fn only_by_own_names(request: &mut Request, next: Next<'_>) -> Response {
     }
 }
 
-fn own_name() -> Option<String> {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
-    Some(name.trim().to_owned())
+/// What this machine is called: with a domain only if it is its own, or one that it looks names up
+/// in. Anybody may have a machine of the same name in a domain of his.
+fn own_names(hostname: &str, resolv_conf: &str) -> Vec<String> {
+    let full = hostname.trim().to_ascii_lowercase();
+    let Some(short) = full.split('.').next().filter(|short| !short.is_empty()) else {
+        return Vec::new();
+    };
+    let mut names = vec![short.to_owned()];
+    for line in resolv_conf.lines() {
+        let mut words = line.split_ascii_whitespace();
+        if matches!(words.next(), Some("search" | "domain")) {
+            let domains = words.map(|domain| domain.trim_matches('.').to_ascii_lowercase());
+            names.extend(domains.map(|domain| format!("{short}.{domain}")));
+        }
+    }
+    names.push(full);
+    names
 }
 
-fn is_own_name(host: &str, own: Option<&str>) -> bool {
+fn is_own_name(host: &str, own: &[String]) -> bool {
     let name = match host.strip_prefix('[') {
         Some(rest) => rest.split_once(']').map_or("", |(name, _)| name),
         None => host.split_once(':').map_or(host, |(name, _)| name),
@@ -151,22 +176,35 @@ fn is_own_name(host: &str, own: Option<&str>) -> bool {
         return true;
     }
     let name = name.to_ascii_lowercase();
-    let is_named = |own: &str| {
-        let own = own.to_ascii_lowercase();
-        // Without the domain, and with it.
-        !own.is_empty()
-            && (name == own
-                || name
-                    .strip_prefix(&own)
-                    .is_some_and(|rest| rest.starts_with('.')))
-    };
-    name == "localhost" || name.ends_with(".localhost") || own.is_some_and(is_named)
+    name == "localhost" || name.ends_with(".localhost") || own.contains(&name)
+}
+
+/// Those who watch are never at rest, so they must leave connections to a monitor.
+const WATCHER_COUNT_MAX: usize = 64;
+
+/// The right to watch.
+struct Seat(Arc<AtomicUsize>);
+
+impl Seat {
+    fn take(seats: &Arc<AtomicUsize>) -> Option<Self> {
+        let taken = seats.fetch_add(1, Ordering::Relaxed);
+        let seat = Self(Arc::clone(seats));
+        (taken < WATCHER_COUNT_MAX).then_some(seat)
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// Somebody who watches live.
 struct Watcher {
     metrics: Arc<Metrics>,
     shared: Arc<Shared>,
+    /// One of those that may watch at once, until this is dropped.
+    _seat: Seat,
 }
 
 impl Handler for Watcher {
@@ -191,6 +229,7 @@ mod tests {
 
     #[test]
     fn names_of_others_are_refused() {
+        let own = own_names("cache\n", "nameserver 192.0.2.1\nsearch example.org. lan\n");
         for host in [
             "",
             "localhost",
@@ -201,20 +240,26 @@ mod tests {
             "[::1]",
             "cache",
             "Cache.example.org:5001",
+            "cache.lan",
         ] {
-            assert!(is_own_name(host, Some("cache")), "{host}");
+            assert!(is_own_name(host, &own), "{host}");
         }
         for host in [
             "evil.example",
             "cachee",
             "cache-evil.example:5001",
+            "cache.evil.example",
+            "cache.example.org.evil.example",
             "localhost.evil.example",
             "127.0.0.1.evil.example",
             "[evil]",
+            "cache.",
         ] {
-            assert!(!is_own_name(host, Some("cache")), "{host}");
+            assert!(!is_own_name(host, &own), "{host}");
         }
-        assert!(!is_own_name("cache", None));
-        assert!(!is_own_name("x", Some("")));
+        let full = own_names("cache.example.org", "");
+        assert!(is_own_name("cache.example.org", &full) && is_own_name("cache", &full));
+        assert!(!is_own_name("cache.lan", &full));
+        assert!(!is_own_name("cache", &own_names("", "search lan")));
     }
 }
