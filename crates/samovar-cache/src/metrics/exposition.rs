@@ -1,4 +1,4 @@
-//! Every family of `/metrics`. `docs/metrics.md` says what each is good for.
+//! Every family of `/metrics`. `docs/book/monitoring.md` says what they are good for.
 
 use std::time::Instant;
 
