@@ -91,7 +91,7 @@ fn now(status: &Status) -> Markup {
                         None => "–",
                     }
                 } dd { (chart(hit_percent)) } }
-                div { dt { "Slowest of a hundred" } dd {
+                div { dt { "99th percentile" } dd {
                     @match last.filter(|latency| latency.count > 0) {
                         Some(latency) => (seconds(latency.p99_s)),
                         None => "–",
