@@ -23,7 +23,7 @@ use samovar_http::http::{Method, Status};
 use samovar_http::{Head, Inline, Intake, Reply, Request, Response, Service, Turn};
 use samovar_store::{Snapshot, Store};
 
-use crate::access::{AccessConfig, AccessError, Client};
+use crate::access::{Access, AccessConfig, AccessError, Client};
 use crate::answers::NOT_FOUND;
 use crate::bulk;
 use crate::cache::{Cache, CacheConfig};
@@ -144,18 +144,31 @@ impl Site {
     ///
     /// # Errors
     ///
-    /// As [`Access::change`](crate::access::Access::change); all stays as it was.
+    /// As [`Access::change`]; all stays as it was.
     pub fn change_access(
         &self,
         path_prefix: &str,
         config: AccessConfig,
     ) -> Result<Vec<String>, AccessError> {
+        let access = self.access_of(path_prefix);
+        access.map_or_else(|| Ok(Vec::new()), |access| access.change(config))
+    }
+
+    /// Reads again the files that say who may read a cache, and returns remarks about them.
+    /// `path_prefix`: which cache.
+    ///
+    /// # Errors
+    ///
+    /// As [`Access::reload`]; all stays as it was.
+    pub fn reload_access(&self, path_prefix: &str) -> Result<Vec<String>, AccessError> {
+        let access = self.access_of(path_prefix);
+        access.map_or_else(|| Ok(Vec::new()), Access::reload)
+    }
+
+    fn access_of(&self, path_prefix: &str) -> Option<&Access> {
         let mut caches = self.caches.iter();
         let cache = caches.find(|cache| cache.path_prefix() == path_prefix.as_bytes());
-        match cache.and_then(Cache::access) {
-            Some(access) => access.change(config),
-            None => Ok(Vec::new()),
-        }
+        cache.and_then(Cache::access)
     }
 
     /// Whom a request is from, as far as its cache asks that; for logs.

@@ -59,10 +59,30 @@ fn signing_of(settings: &CacheSettings, errors: &ErrorLog) -> anyhow::Result<Sig
     })
 }
 
-/// Who may read changes for each cache whose rules can be read, and is as before for others.
-pub(super) fn change_access(site: &Site, settings: &[CacheSettings], errors: &ErrorLog) {
-    for cache in settings {
-        match site.change_access(&cache.prefix, cache.access.clone()) {
+/// Who may read changes for each cache whose rules can be read, and is as before for others. Where
+/// what may be read was changed as well, which takes effect at the next start, who may read waits
+/// for that: it may have been meant for less. `started`: what is served.
+pub(super) fn change_access(
+    site: &Site,
+    started: &[CacheSettings],
+    settings: &[CacheSettings],
+    errors: &ErrorLog,
+) {
+    for served in started {
+        let prefix = &*served.prefix;
+        let is_same =
+            |cache: &&CacheSettings| cache.prefix == prefix && cache.policy == served.policy;
+        let outcome = match settings.iter().find(is_same) {
+            Some(cache) => site.change_access(prefix, cache.access.clone()),
+            None => {
+                errors.warning(format_args!(
+                    "who may read at {prefix}/ changes at the next start, together with what may \
+                     be read there; users and tokens are read again"
+                ));
+                site.reload_access(prefix)
+            }
+        };
+        match outcome {
             Ok(warnings) => warnings.iter().for_each(|warning| errors.warning(warning)),
             Err(error) => {
                 let error = anyhow::Error::new(error);

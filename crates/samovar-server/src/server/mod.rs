@@ -37,7 +37,7 @@ use samovar_http::tls::{ClientCertificates, TlsConfig};
 use samovar_http::{Limits, Server};
 use samovar_store::{Settings, StoreUri};
 
-use crate::config::{Configuration, HoldTime, Names, Tls, Verify};
+use crate::config::{CacheSettings, Configuration, HoldTime, Names, Tls, Verify};
 use crate::daemon::{Background, Identity, PidFile};
 use crate::log::{AccessLog, ErrorLog, Level};
 use crate::notify;
@@ -271,7 +271,7 @@ fn serve(
         .watch_files()
         .context("cannot start a thread")?;
     let reload = || {
-        reload(server.service(), again, &logs);
+        reload(server.service(), &config.caches, again, &logs);
         if let Some(tls) = &tls {
             reload_certificate(tls.options, &tls.config, errors);
         }
@@ -441,7 +441,7 @@ fn drain(server: &Arc<Server<Site>>, events: &Receiver<Event>, deadline: Duratio
 }
 
 /// What cannot be read again stays as it was, and is said.
-fn reload(site: &Site, again: &Again<'_>, logs: &Logs) {
+fn reload(site: &Site, started: &[CacheSettings], again: &Again<'_>, logs: &Logs) {
     logs.reopen();
     let config = match again() {
         Ok(config) => config,
@@ -455,7 +455,7 @@ fn reload(site: &Site, again: &Again<'_>, logs: &Logs) {
     for remark in &config.remarks {
         logs.errors.warning(remark);
     }
-    caches::change_access(site, &config.caches, &logs.errors);
+    caches::change_access(site, started, &config.caches, &logs.errors);
     match caches::signing(&config.caches, &logs.errors) {
         Ok(signing) => {
             let has_keys = signing.iter().any(|signing| !signing.keys.is_empty());
