@@ -202,6 +202,31 @@ fn what_means_nothing_is_refused() {
 }
 
 #[test]
+fn a_list_of_nobody_is_not_everybody() {
+    let refused_as = |name: &str, file: &str| {
+        let rest = "is to be left out, or to name somebody: as it is everybody may read, not []";
+        refused(file, &format!("samovar.toml:1: {name} {rest}"));
+    };
+    refused_as("access.networks", "access.networks = []");
+    refused_as("access.gids", "access.gids = []");
+    refused_as("caches.a.access.uids", "caches.a.access.uids = []");
+    let mut by_variable = settings("access.networks = \"192.0.2.0/24\"").unwrap();
+    let variable = ("SAMOVAR_ACCESS_NETWORKS".to_owned(), String::new());
+    by_variable.add_variables([variable], &[]).unwrap();
+    assert!(read(&by_variable, |_| None).is_err());
+    // Where others are let in, and where a cache takes back what is said for all.
+    let networks = "access.networks = \"192.0.2.0/24\"\n";
+    assert!(configuration(&format!("{networks}access.uids = []")).is_ok());
+    let public = configuration(&format!("{networks}[caches.a]\naccess.networks = []")).unwrap();
+    assert!(public.caches[0].access.lets_everybody_in());
+    for file in ["[]", "[\"/a\", \"/b\"]"] {
+        let message =
+            format!("samovar.toml:1: access.users-file is to be the path of one file, not {file}");
+        refused(&format!("access.users-file = {file}"), &message);
+    }
+}
+
+#[test]
 fn credentials_are_files_of_the_service_manager() {
     let settings = settings("secret-key-files = [\"credential:key\"]").unwrap();
     let config = read(&settings, |name| {

@@ -3,8 +3,20 @@
 use samovar_cache::access::{AccessConfig, CertificateConfig, Forwarded, RateLimit, RefuseWith};
 
 use super::kinds::ClientAuthority;
-use super::read::{Reader, clamped, together};
+use super::read::{Reader, clamped, together, wrong};
 use super::settings::ConfigError;
+use super::toml::Value;
+
+/// Lists of who may read.
+const WHO: [&str; 7] = [
+    "access.networks",
+    "access.uids",
+    "access.gids",
+    "access.certificates.fingerprints",
+    "access.certificates.common-names",
+    "access.certificates.dns-names",
+    "access.certificates.uris",
+];
 
 impl Reader<'_> {
     pub(super) fn access(&self) -> Result<AccessConfig, ConfigError> {
@@ -24,7 +36,7 @@ impl Reader<'_> {
                  certificate",
             ));
         }
-        Ok(AccessConfig {
+        let config = AccessConfig {
             users_file: self.file("access.users-file")?,
             tokens_file: self.file("access.tokens-file")?,
             certificates,
@@ -44,7 +56,27 @@ impl Reader<'_> {
             },
             realm: self.text("access.realm")?.unwrap_or(defaults.realm),
             rate_limit: self.rate_limit()?,
-        })
+        };
+        if config.lets_everybody_in() {
+            self.check_everybody_is_meant()?;
+        }
+        Ok(config)
+    }
+
+    /// Everybody is let in if nothing says who. A list of nobody says nothing, and is hardly meant
+    /// for everybody, unless a cache takes back with it what is said for all of them.
+    fn check_everybody_is_meant(&self) -> Result<(), ConfigError> {
+        for name in WHO {
+            let Some((full_name, setting)) = self.settings.find(self.cache, name) else {
+                continue;
+            };
+            let is_taken_back = full_name != name && self.settings.exactly(name).is_some();
+            if setting.value == Value::List(Vec::new()) && !is_taken_back {
+                let expected = "left out, or to name somebody: as it is everybody may read";
+                return Err(wrong(full_name, setting, expected.to_owned()));
+            }
+        }
+        Ok(())
     }
 
     fn rate_limit(&self) -> Result<Option<RateLimit>, ConfigError> {
@@ -77,11 +109,23 @@ impl Reader<'_> {
 
     /// One file, which may be a credential of the service manager.
     fn file(&self, name: &str) -> Result<Option<std::path::PathBuf>, ConfigError> {
-        Ok(self.files(name)?.and_then(|files| files.into_iter().next()))
+        let Some(mut files) = self.files(name)? else {
+            return Ok(None);
+        };
+        match (
+            files.pop(),
+            files.is_empty(),
+            self.settings.find(self.cache, name),
+        ) {
+            (Some(file), true, _) => Ok(Some(file)),
+            (_, _, Some((full_name, setting))) => {
+                Err(wrong(full_name, setting, "the path of one file".to_owned()))
+            }
+            _ => Ok(None),
+        }
     }
 
     fn ids(&self, name: &str) -> Result<Vec<u32>, ConfigError> {
-        use super::toml::Value;
         let id = |value: &Value| match value {
             Value::Count(number) => u32::try_from(*number).ok(),
             Value::Text(text) => text.parse().ok(),

@@ -116,8 +116,8 @@ pub(super) fn clamped(count: i64) -> u32 {
 /// Looks settings up: those of one cache, or those of the server and of all caches.
 #[derive(Clone, Copy)]
 pub(super) struct Reader<'a> {
-    settings: &'a Settings,
-    cache: Option<&'a str>,
+    pub(super) settings: &'a Settings,
+    pub(super) cache: Option<&'a str>,
     variable: &'a dyn Fn(&str) -> Option<String>,
 }
 
@@ -448,7 +448,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-fn wrong(key: String, setting: &Setting, expected: String) -> ConfigError {
+pub(super) fn wrong(key: String, setting: &Setting, expected: String) -> ConfigError {
     ConfigError::Value {
         origin: setting.origin.clone(),
         key,
