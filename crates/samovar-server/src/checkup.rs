@@ -10,6 +10,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use rustix::process::{Resource, getrlimit};
+use samovar_cache::access::Access;
 use samovar_cache::{KeptSpace, load_key};
 use samovar_http::tls::TlsConfig;
 use samovar_nix::PublicKey;
@@ -108,6 +109,7 @@ pub struct Examined {
 /// configured user on the way, for good, since the store is to be read as that one.
 pub fn examine(config: &Configuration, findings: &mut Findings) -> Examined {
     let keys = keys(config, findings);
+    access(config, findings);
     certificate(config, findings);
     descriptors(findings);
     listeners(config, findings);
@@ -116,6 +118,29 @@ pub fn examine(config: &Configuration, findings: &mut Findings) -> Examined {
     let store = store(config, findings);
     daemon(config, findings);
     Examined { keys, store }
+}
+
+/// Who may read: without its files the server does not start.
+fn access(config: &Configuration, findings: &mut Findings) {
+    for cache in config.caches.iter().filter(|cache| !cache.access.is_open()) {
+        match Access::new(cache.access.clone()) {
+            Ok((_, warnings)) => {
+                for warning in &warnings {
+                    findings.doubtful("access", warning, "see what it says");
+                }
+                if warnings.is_empty() {
+                    let prefix = &cache.prefix;
+                    findings.fine("access", format!("the rules about {prefix}/ can be read"));
+                }
+            }
+            Err(error) => findings.broken(
+                "access",
+                format!("{:#}", anyhow::Error::new(error)),
+                "name another file or entry in access.…; `samovar password NAME` and `samovar \
+                 token NAME` print lines of such files",
+            ),
+        }
+    }
 }
 
 fn keys(config: &Configuration, findings: &mut Findings) -> Vec<PublicKey> {

@@ -186,6 +186,18 @@ fn broken_servers() {
 
 /// What may be meant so is said, and is no failure of its own.
 #[test]
+fn who_may_read_cannot_be_found_out() {
+    let place = Place::new("access-1");
+    let absent = place.path("users");
+    let words = ["--access-users-file", text(&absent)];
+    broken(&words, "access: the users file", "samovar password NAME");
+    place.write("users", "ada:secret\n");
+    broken(&words, "access: the users file", "samovar password NAME");
+    let words = ["--access-networks", "10.0.0.0/99"];
+    broken(&words, "access: \"10.0.0.0/99\" is no network", "access.");
+}
+
+#[test]
 fn doubts() {
     let place = Place::new("doubtful-1");
     fs::set_permissions(place.secret(), fs::Permissions::from_mode(0o644)).unwrap();
