@@ -26,7 +26,7 @@ pub(crate) fn token() -> Command {
             "The token itself is written to standard error, and nowhere else. As in: samovar \
              token ci >> tokens",
         )
-        .arg(name().help("What the token is called in logs"))
+        .arg(name().help("What the token is called"))
 }
 
 fn name() -> Arg {
