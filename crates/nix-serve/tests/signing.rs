@@ -192,7 +192,7 @@ fn no_start_with_a_key_that_cannot_be_used() {
     refused(&[
         "does not exist",
         "--generate-binary-cache-key",
-        "unset NIX_SECRET_KEY_FILE",
+        "or name none (NIX_SECRET_KEY_FILE",
     ]);
     let public = fs::read_to_string(dir.path().join("test-1.public")).unwrap();
     for (content, fault) in [

@@ -26,7 +26,7 @@ pub enum KeyFileError {
     #[error(
         "the secret key file {0:?} does not exist: make one with \
          `nix-store --generate-binary-cache-key NAME SECRET-FILE PUBLIC-FILE`, \
-         or unset NIX_SECRET_KEY_FILE to serve without a key"
+         or name none (NIX_SECRET_KEY_FILE, secret-key-files) to serve without a key"
     )]
     Missing(PathBuf),
     /// This user may not read it.

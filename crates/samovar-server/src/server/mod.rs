@@ -193,7 +193,8 @@ fn serve(
         None => Arc::clone(&logs) as _,
     };
     let site = Site::new(store, site_config, observer);
-    let cache_prefix = config.caches.first().map_or("", |cache| &*cache.prefix);
+    let prefixes: Vec<&str> = config.caches.iter().map(|cache| &*cache.prefix).collect();
+    let prefixes = prefixes.join(", ");
     let mut builder = Server::builder(site)
         .limits(limits(config))
         .io_threads(cores);
@@ -227,7 +228,7 @@ fn serve(
         errors.info(format_args!(
             "serving {} on {scheme}://{address}{}",
             server.service().store().store_dir(),
-            cache_prefix
+            prefixes
         ));
     }
     for path in socket_files.paths() {
