@@ -4,6 +4,8 @@
 mod support;
 mod support_process;
 
+use std::process::Command;
+
 use support::{OwnStore, eventually, hash_part, key_pair, local, nix_serve};
 use support_process::{Connection, Holder, Process, sqlite};
 
@@ -31,7 +33,13 @@ fn paths_that_nobody_asked_for_are_ready() {
     };
     ready(&before);
     let after = store.add_file("after", b"after the start");
-    sqlite(&store.database(), "pragma journal_mode = delete");
+    // Nix has made it a WAL again. Nobody waits for readers here: the server is one now and then.
+    eventually("the journal is one for rollback", || {
+        let mut sqlite = Command::new("sqlite3");
+        sqlite.arg(store.database());
+        let done = sqlite.arg("pragma journal_mode = delete").output();
+        done.is_ok_and(|output| output.stdout == b"delete\n")
+    });
     ready(&after);
     let (other, _) = key_pair(dir.path(), "other-1");
     std::fs::copy(other, &secret).expect("another key");

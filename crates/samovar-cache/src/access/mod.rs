@@ -12,8 +12,8 @@
 //! processor remains for those who are known; and what was verified is remembered, so the next
 //! request with it is answered at once (`users.rs`).
 //!
-//! Wrong passwords are counted by address: after [`ATTEMPTS_BURST`] of them, one more is verified
-//! every [`ATTEMPT_TIME`]. Until then an address gets 429 for passwords that are not known yet.
+//! Wrong passwords are counted by address: after ten of them, one more is verified
+//! every six seconds. Until then an address gets 429 for passwords that are not known yet.
 //!
 //! # Reload
 //!
