@@ -450,14 +450,24 @@ fn an_upgrade_takes_the_figures_along() {
     };
     let first = u64::from(server.child.id());
     eventually("there are figures", || pid_of_figures() == Some(first));
-    server.signal("USR2");
-    eventually("the newer process has them", || {
-        pid_of_figures().is_some_and(|pid| pid != first)
-    });
-    let newer = std::fs::read_to_string(&pid_file).unwrap();
-    assert_eq!(pid_of_figures(), newer.trim().parse().ok());
+    let upgraded = |pid: u64| {
+        support::output(Command::new("kill").args(["-USR2", &pid.to_string()]));
+        eventually("the newer process has them", || {
+            pid_of_figures().is_some_and(|newer| newer != pid)
+        });
+        pid_of_figures().unwrap()
+    };
+    // More than once: the older one must not take the newer one's socket away as it leaves.
+    let mut newer = upgraded(first);
     assert_eq!(server.wait(), Some(0));
-    support::output(Command::new("kill").arg(newer.trim()));
+    for _ in 0..4 {
+        newer = upgraded(newer);
+    }
+    let newer = newer.to_string();
+    eventually("it is written down", || {
+        std::fs::read_to_string(&pid_file).is_ok_and(|text| text.trim() == newer)
+    });
+    support::output(Command::new("kill").arg(&newer));
     eventually("it has ended", || !pid_file.exists());
     eventually("its socket is gone", || !socket.exists());
 }

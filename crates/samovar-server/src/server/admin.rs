@@ -46,12 +46,13 @@ struct State {
     has_ended: bool,
 }
 
-/// Dropped in this order.
+/// Dropped in this order. The files first: once nobody listens a successor replaces them, maybe by
+/// ones with the same numbers, and they would be taken for ours.
 #[derive(Debug)]
 struct Running {
+    _files: SocketFiles,
     _server: Server<Router>,
     _sampler: Sampler,
-    _files: SocketFiles,
 }
 
 impl Planned {
@@ -194,9 +195,9 @@ impl Running {
             builder = builder.listen(listener);
         }
         Ok(Self {
+            _files: files,
             _server: builder.start().context("cannot start threads")?,
             _sampler: sampler,
-            _files: files,
         })
     }
 }
