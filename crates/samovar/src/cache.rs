@@ -43,6 +43,11 @@ pub struct Found {
     pub missing: Vec<HashPart>,
 }
 
+/// A cache does not let us in.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}: it was asked without a password, and lets in others only")]
+pub(crate) struct Private(String);
+
 impl Cache {
     /// The cache at `url`; asks it for its `nix-cache-info`.
     ///
@@ -60,6 +65,9 @@ impl Cache {
         let info_url = format!("{url}/nix-cache-info");
         let response = http.get(&info_url)?;
         let status = response.status();
+        if matches!(status.as_u16(), 401 | 403) {
+            return Err(Private(format!("{info_url} is answered with {status}")).into());
+        }
         ensure!(
             status == 200,
             "{info_url} is answered with {status}: is {url} a binary cache?"

@@ -211,6 +211,18 @@ fn doubts() {
     );
 }
 
+/// One that lets others in is not for that broken, nor down.
+#[test]
+fn a_private_server() {
+    let file = File::new("access.networks = [\"192.0.2.0/24\"]\n");
+    let server = Server::start(samovar().args(["serve", "--config"]).arg(&file.path));
+    let url = format!("http://{}", server.address());
+    let (text, is_well) = doctor(&["--config", text(&file.path), "--url", &url]);
+    assert!(is_well, "{text}");
+    let said = format!("doubt  round trip: {url}/nix-cache-info is answered with 403 Forbidden");
+    assert!(text.contains(&said), "{text}");
+}
+
 /// The server runs with a key that is not the configured one any more.
 #[test]
 fn a_server_that_signs_with_another_key() {

@@ -2,7 +2,7 @@
 
 use samovar_server::checkup::{Examined, Findings};
 
-use crate::cache::Cache;
+use crate::cache::{Cache, Private};
 
 const SUBJECT: &str = "round trip";
 
@@ -10,6 +10,15 @@ const SUBJECT: &str = "round trip";
 pub(super) fn make(url: &str, examined: &Examined, findings: &mut Findings) {
     let cache = match Cache::open(url) {
         Ok(cache) => cache,
+        Err(error) if error.is::<Private>() => {
+            findings.doubtful(
+                SUBJECT,
+                format!("{error:#}; nothing more was asked of it"),
+                "nothing, if this machine is not to be let in; to see whether a user is: curl \
+                 --netrc-file FILE URL/nix-cache-info",
+            );
+            return;
+        }
         Err(error) => {
             findings.broken(
                 SUBJECT,
