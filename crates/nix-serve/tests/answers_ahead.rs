@@ -4,7 +4,9 @@
 mod support;
 mod support_process;
 
+use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use support::{OwnStore, eventually, hash_part, key_pair, local, nix_serve};
 use support_process::{Connection, Holder, Process, sqlite};
@@ -24,6 +26,9 @@ fn paths_that_nobody_asked_for_are_ready() {
     let ready = |path: &str| {
         let url = format!("/{}.narinfo", hash_part(path));
         eventually("it is made ahead", || {
+            // Whoever holds the lock again at once leaves no time to make it in: the thread that does
+            // looks every quarter of a second.
+            std::thread::sleep(Duration::from_millis(600));
             let holder = Holder::run(&store.database(), "begin exclusive;");
             let reply = Connection::tcp(addr).get(&url);
             drop(holder);
@@ -32,23 +37,37 @@ fn paths_that_nobody_asked_for_are_ready() {
         });
     };
     ready(&before);
-    let after = store.add_file("after", b"after the start");
-    // Nix has made it a WAL again. Nobody waits for readers here: the server is one now and then.
-    eventually("the journal is one for rollback", || {
-        let mut sqlite = Command::new("sqlite3");
-        sqlite.arg(store.database());
-        let done = sqlite.arg("pragma journal_mode = delete").output();
-        done.is_ok_and(|output| output.stdout == b"delete\n")
+    // Nix makes it a WAL, and a reader would keep it one: the server sleeps meanwhile, and not in
+    // the middle of a transaction.
+    eventually("the server sleeps, and holds no lock", || {
+        server.signal("STOP");
+        let is_free = sqlite_says(&store.database(), "begin exclusive; select 1;") == "1";
+        if !is_free {
+            server.signal("CONT");
+        }
+        is_free
     });
+    let after = store.add_file("after", b"after the start");
+    let mode = sqlite_says(&store.database(), "pragma journal_mode = delete");
+    server.signal("CONT");
+    assert_eq!(mode, "delete");
     ready(&after);
     let (other, _) = key_pair(dir.path(), "other-1");
     std::fs::copy(other, &secret).expect("another key");
     server.signal("HUP");
     let url = format!("/{}.narinfo", hash_part(&before));
     eventually("it is signed anew", || {
+        std::thread::sleep(Duration::from_millis(600));
         let holder = Holder::run(&store.database(), "begin exclusive;");
         let reply = Connection::tcp(addr).get(&url);
         drop(holder);
         reply.status == 200 && reply.text().contains("Sig: other-1:")
     });
+}
+
+fn sqlite_says(database: &Path, statement: &str) -> String {
+    let mut sqlite = Command::new("sqlite3");
+    let output = sqlite.arg(database).arg(statement).output();
+    let output = output.expect("sqlite3 is there").stdout;
+    String::from_utf8_lossy(&output).trim().to_owned()
 }
