@@ -26,8 +26,8 @@ fn paths_that_nobody_asked_for_are_ready() {
     let ready = |path: &str| {
         let url = format!("/{}.narinfo", hash_part(path));
         eventually("it is made ahead", || {
-            // Whoever holds the lock again at once leaves no time to make it in: the thread that does
-            // looks every quarter of a second.
+            // Whoever holds the lock again at once leaves no time to make it in: the thread for
+            // that looks every quarter of a second.
             std::thread::sleep(Duration::from_millis(600));
             let holder = Holder::run(&store.database(), "begin exclusive;");
             let reply = Connection::tcp(addr).get(&url);
