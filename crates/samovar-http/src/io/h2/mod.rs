@@ -161,6 +161,10 @@ impl<S: Service> IoThread<S> {
             self.read_h2(conn)?;
         }
         is_clear = self.drive(conn, is_clear)?;
+        let has_sent_all = is_clear && conn.turn_len < TURN_LEN;
+        if conn.has_ended && has_sent_all && self.drop_blocked(conn) {
+            is_clear = self.drive(conn, is_clear)?;
+        }
         if conn.has_ended && conn.session.stream_count() == 0 && is_clear {
             conn.transport.say_goodbye();
             return Ok(H2Next::Close);
@@ -190,7 +194,8 @@ impl<S: Service> IoThread<S> {
         Ok(())
     }
 
-    /// The peer sends nothing more. Answers under way are finished: it may still read.
+    /// The peer sends nothing more. Answers under way are finished, as far as its windows let them:
+    /// it may still read.
     fn end_input(&mut self, conn: &mut H2Conn) {
         conn.has_ended = true;
         let is_receiving =
@@ -204,6 +209,21 @@ impl<S: Service> IoThread<S> {
         for id in incomplete {
             self.drop_stream(conn, id, ErrorCode::Cancel);
         }
+    }
+
+    /// Gives up the answers that the peer's windows hold back: it cannot open them any more. Only
+    /// once all that they let go has been sent.
+    fn drop_blocked(&mut self, conn: &mut H2Conn) -> bool {
+        let blocked: Vec<_> = conn
+            .session
+            .streams()
+            .filter(|(_, stream)| stream.state == StreamState::Sending)
+            .map(|(id, _)| id)
+            .collect();
+        for id in &blocked {
+            self.drop_stream(conn, *id, ErrorCode::Cancel);
+        }
+        !blocked.is_empty()
     }
 
     /// Deals with all events and sends the output; `true` once that is with the kernel.
