@@ -32,6 +32,8 @@ pub(super) struct Watch {
     busy_until: Option<Instant>,
     /// The question that waits for the lock in place of the others.
     probe: u64,
+    /// When a question that could have waited for a lock last got past it.
+    passed_at: Option<Instant>,
     failed: Option<(StoreError, Instant)>,
 }
 
@@ -55,8 +57,16 @@ impl Watch {
     }
 
     pub(super) fn end(&mut self, number: u64, error: Option<StoreError>, now: Instant) {
-        self.running.remove(&number);
-        self.busy_until = (error == Some(StoreError::Busy)).then(|| now + BUSY_LIFE);
+        let began = self.running.remove(&number);
+        let is_busy = error == Some(StoreError::Busy);
+        if is_busy && began <= self.passed_at {
+            // The lock it waited for may be no more: somebody has got past it.
+            return;
+        }
+        self.busy_until = is_busy.then(|| now + BUSY_LIFE);
+        if !is_busy {
+            self.passed_at = Some(now);
+        }
         self.failed = error
             .filter(|error| !error.is_about_one_path())
             .map(|error| (error, now + FAILURE_LIFE));
@@ -120,6 +130,21 @@ mod tests {
         assert_eq!(watch.down(later), None);
         watch.end(second, None, later);
         assert!(watch.running.is_empty());
+    }
+
+    /// A thread that was kept from running tells of a lock that is no more.
+    #[test]
+    fn old_news_of_a_lock_hold_up_nobody() {
+        let (mut watch, start) = (Watch::default(), Instant::now());
+        let late = watch.begin(start).unwrap();
+        let answered = watch.begin(start).unwrap();
+        watch.end(answered, None, start);
+        watch.end(late, Some(StoreError::Busy), start);
+        assert_eq!(watch.down(start), None);
+        let later = start + Duration::from_nanos(1);
+        let new = watch.begin(later).unwrap();
+        watch.end(new, Some(StoreError::Busy), later);
+        assert_eq!(watch.down(later), Some(StoreError::Busy));
     }
 
     #[test]
