@@ -1,0 +1,249 @@
+//! Points in time, and how they are written: ISO 8601, as Haskell's Aeson reads a `UTCTime`.
+
+use std::fmt;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+const MICROS_PER_SECOND: i64 = 1_000_000;
+const SECONDS_PER_HOUR: i64 = 3600;
+const SECONDS_PER_DAY: i64 = 86_400;
+
+/// Microseconds since 1970 in UTC, as finely as PostgreSQL keeps a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Time(pub i64);
+
+impl Time {
+    /// Now.
+    pub fn now() -> Self {
+        let since = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        Self(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
+    }
+
+    /// A point in time by its seconds since 1970.
+    pub fn from_seconds(seconds: i64) -> Self {
+        Self(seconds.saturating_mul(MICROS_PER_SECOND))
+    }
+
+    /// Seconds later, or earlier where negative.
+    #[must_use]
+    pub fn plus_seconds(self, seconds: i64) -> Self {
+        Self(
+            self.0
+                .saturating_add(seconds.saturating_mul(MICROS_PER_SECOND)),
+        )
+    }
+
+    /// The hour of the day in UTC, 0 to 23.
+    pub fn hour(self) -> usize {
+        let hours = self.0.div_euclid(MICROS_PER_SECOND * SECONDS_PER_HOUR);
+        usize::try_from(hours.rem_euclid(24)).unwrap_or(0)
+    }
+
+    /// Reads `2017-12-24T18:30:00Z`. A space may stand for the `T`, seconds and their fraction may
+    /// be missing, and the zone may be an offset such as `+01:00`, `+0100` or `+01`. What is finer
+    /// than a microsecond is dropped.
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut rest = text.as_bytes();
+        let year = number(&mut rest, 4)?;
+        skip(&mut rest, b"-")?;
+        let month = number(&mut rest, 2)?;
+        skip(&mut rest, b"-")?;
+        let day = number(&mut rest, 2)?;
+        skip(&mut rest, b"T ")?;
+        let hour = number(&mut rest, 2)?;
+        skip(&mut rest, b":")?;
+        let minute = number(&mut rest, 2)?;
+        let (mut second, mut micros) = (0, 0);
+        if skip(&mut rest, b":").is_some() {
+            second = number(&mut rest, 2)?;
+            if skip(&mut rest, b".").is_some() {
+                micros = fraction(&mut rest)?;
+            }
+        }
+        if rest.first() == Some(&b' ') {
+            skip(&mut rest, b" ")?;
+        }
+        let offset = zone(&mut rest)?;
+        // A leap second is the last microsecond's neighbour; POSIX has no name for it.
+        let is_leap = second == 60;
+        if !rest.is_empty() || hour > 23 || minute > 59 || second > 60 {
+            return None;
+        }
+        let days = days_since_epoch(year, month, day)?;
+        let seconds = days * SECONDS_PER_DAY + hour * SECONDS_PER_HOUR + minute * 60 + second;
+        let micros = if is_leap { 0 } else { micros };
+        Some(Self((seconds - offset) * MICROS_PER_SECOND + micros))
+    }
+}
+
+/// Takes one of `bytes` off the front.
+fn skip(rest: &mut &[u8], bytes: &[u8]) -> Option<u8> {
+    let (first, behind) = rest.split_first()?;
+    bytes.contains(first).then(|| {
+        *rest = behind;
+        *first
+    })
+}
+
+/// Takes a number of exactly `digit_count` digits off the front.
+fn number(rest: &mut &[u8], digit_count: usize) -> Option<i64> {
+    let (digits, behind) = rest.split_at_checked(digit_count)?;
+    let mut value = 0;
+    for digit in digits {
+        value = value * 10 + i64::from(char::from(*digit).to_digit(10)?);
+    }
+    *rest = behind;
+    Some(value)
+}
+
+/// Takes the digits behind a point off the front, as microseconds.
+fn fraction(rest: &mut &[u8]) -> Option<i64> {
+    let digits = rest
+        .iter()
+        .take_while(|byte| byte.is_ascii_digit())
+        .take(12)
+        .count();
+    let (mut value, mut weight) = (0, MICROS_PER_SECOND / 10);
+    for _ in 0..digits {
+        value += number(rest, 1)? * weight;
+        weight /= 10;
+    }
+    (digits > 0).then_some(value)
+}
+
+/// Takes a zone off the front, as its seconds ahead of UTC.
+fn zone(rest: &mut &[u8]) -> Option<i64> {
+    let sign = match skip(rest, b"Z+-")? {
+        b'Z' => return Some(0),
+        b'+' => 1,
+        _ => -1,
+    };
+    let hours = number(rest, 2)?;
+    skip(rest, b":");
+    let minutes = if rest.is_empty() { 0 } else { number(rest, 2)? };
+    (hours < 24 && minutes < 60).then_some(sign * (hours * SECONDS_PER_HOUR + minutes * 60))
+}
+
+/// Days from 1970 to a day of the Gregorian calendar; `None` for a day that there is not.
+fn days_since_epoch(year: i64, month: i64, day: i64) -> Option<i64> {
+    let is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    let month_len = match month {
+        4 | 6 | 9 | 11 => 30,
+        2 if is_leap => 29,
+        2 => 28,
+        1..=12 => 31,
+        _ => return None,
+    };
+    if !(1..=month_len).contains(&day) {
+        return None;
+    }
+    // Years that begin in March have their odd day at the end.
+    let shifted = if month <= 2 { year - 1 } else { year };
+    let (era, year_of_era) = (shifted.div_euclid(400), shifted.rem_euclid(400));
+    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
+    Some(era * 146_097 + day_of_era - 719_468)
+}
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.0.div_euclid(MICROS_PER_SECOND);
+        let micros = self.0.rem_euclid(MICROS_PER_SECOND);
+        let (days, second) = (
+            seconds.div_euclid(SECONDS_PER_DAY),
+            seconds.rem_euclid(SECONDS_PER_DAY),
+        );
+        // The way back from `days_since_epoch`.
+        let shifted = days + 719_468;
+        let (era, day_of_era) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
+        let year_of_era =
+            (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+        let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+        let month_of_year = (5 * day_of_year + 2) / 153;
+        let day = day_of_year - (153 * month_of_year + 2) / 5 + 1;
+        let month = (month_of_year + 2) % 12 + 1;
+        let year = year_of_era + era * 400 + i64::from(month <= 2);
+        let (hour, minute) = (second / 3600, second / 60 % 60);
+        write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}")?;
+        write!(f, ":{:02}", second % 60)?;
+        if micros != 0 {
+            write!(f, ".{micros:06}")?;
+        }
+        f.write_str("Z")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(text: &str, expected: Option<i64>) {
+        assert_eq!(Time::parse(text).map(|time| time.0), expected, "{text}");
+    }
+
+    #[test]
+    fn times_are_read() {
+        let christmas = 1_514_140_200_000_000;
+        check("1970-01-01T00:00:00Z", Some(0));
+        check("2017-12-24T18:30:00Z", Some(christmas));
+        check("2017-12-24 18:30Z", Some(christmas));
+        check("2017-12-24 18:30:00 Z", Some(christmas));
+        check("2017-12-24T18:30:00.000001Z", Some(christmas + 1));
+        check(
+            "2017-12-24T18:30:00.123456789012Z",
+            Some(christmas + 123_456),
+        );
+        check("2017-12-24T19:30:00+01:00", Some(christmas));
+        check("2017-12-24T14:00:00-0430", Some(christmas));
+        check("2017-12-24T19:30:00+01", Some(christmas));
+        check("2024-02-29T00:00:00Z", Some(1_709_164_800_000_000));
+        check("1969-12-31T23:59:59.5Z", Some(-500_000));
+        check("2016-12-31T23:59:60Z", Some(1_483_228_800_000_000));
+    }
+
+    #[test]
+    fn what_is_no_time_is_refused() {
+        for text in [
+            "",
+            "now",
+            "2017-12-24",
+            "2017-12-24T18:30:00",
+            "2017-02-29T00:00:00Z",
+            "2017-13-01T00:00:00Z",
+            "2017-00-01T00:00:00Z",
+            "2017-01-00T00:00:00Z",
+            "2017-01-01T24:00:00Z",
+            "2017-01-01T00:60:00Z",
+            "2017-01-01T00:00:61Z",
+            "2017-01-01T00:00:00.Z",
+            "2017-01-01T00:00:00Zulu",
+            "2017-01-01T00:00:00+1",
+            "17-01-01T00:00:00Z",
+        ] {
+            check(text, None);
+        }
+    }
+
+    #[test]
+    fn times_are_written_as_they_are_read() {
+        for text in [
+            "2017-12-24T18:30:00Z",
+            "2024-02-29T23:59:59.000001Z",
+            "1969-12-31T23:59:59.500000Z",
+            "2000-03-01T00:00:00Z",
+            "0001-01-01T00:00:00Z",
+        ] {
+            assert_eq!(Time::parse(text).unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn hours_are_of_utc() {
+        let hour = |text| Time::parse(text).unwrap().hour();
+        assert_eq!(hour("2017-12-24T18:59:59.999999Z"), 18);
+        assert_eq!(hour("2017-12-24T19:00:00+01:00"), 18);
+        assert_eq!(hour("1969-12-31T23:00:00Z"), 23);
+    }
+}
