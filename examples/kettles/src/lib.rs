@@ -4,4 +4,6 @@
 #![forbid(unsafe_code)]
 
 pub mod device;
+pub mod exact;
+pub mod stats;
 pub mod time;
