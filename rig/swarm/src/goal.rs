@@ -1,0 +1,130 @@
+//! Bounds that a run has to keep, and runs that have a name.
+
+use std::time::Duration;
+
+use swarm::Tally;
+
+use crate::report::Taken;
+
+/// What must not be more.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Bounds {
+    pub(crate) failures: u64,
+    pub(crate) p99_ms: Option<f64>,
+    /// Processor time of the server for each good answer.
+    pub(crate) server_us: Option<f64>,
+    pub(crate) server_cores: Option<f64>,
+}
+
+impl Bounds {
+    /// A line for each bound that was not kept.
+    pub(crate) fn missed(&self, tally: &Tally, taken: &Taken) -> Vec<String> {
+        let mut missed = Vec::new();
+        let failures = tally.failures.sum();
+        if failures > self.failures {
+            missed.push(format!(
+                "{failures} failures, not {} at most",
+                self.failures
+            ));
+        }
+        if tally.answered() == 0 {
+            missed.push("nothing was answered".to_owned());
+        }
+        let p99 = Duration::from_micros(tally.latency().value_at_quantile(0.99));
+        let p99_ms = Some(p99.as_secs_f64() * 1e3);
+        let measured = [
+            ("ms that 99 of 100 answers take", self.p99_ms, p99_ms),
+            (
+                "us of the server's processors an answer",
+                self.server_us,
+                taken.server_us_per_answer(tally),
+            ),
+            (
+                "processors kept busy by the server",
+                self.server_cores,
+                taken.server_cores(tally),
+            ),
+        ];
+        for (name, bound, measured) in measured {
+            match (bound, measured) {
+                (Some(bound), None) => missed.push(format!("{name}: {bound}, and not measured")),
+                (Some(bound), Some(measured)) if measured > bound => {
+                    missed.push(format!("{name}: {measured:.3}, not {bound} at most"));
+                }
+                _ => {}
+            }
+        }
+        missed
+    }
+}
+
+/// A run of kettles with a name.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Goal {
+    pub(crate) name: &'static str,
+    pub(crate) about: &'static str,
+    pub(crate) count: usize,
+    pub(crate) connections: usize,
+    pub(crate) within_s: f64,
+    pub(crate) duration_s: f64,
+    pub(crate) bounds: Bounds,
+}
+
+const NO_FAILURES: Bounds = Bounds {
+    failures: 0,
+    p99_ms: None,
+    server_us: None,
+    server_cores: None,
+};
+
+/// All of them. Bounds are of processor time: clocks of a machine that others use mean little.
+pub(crate) const GOALS: [Goal; 4] = [
+    Goal {
+        name: "20k",
+        about: "20,000 kettles on connections of their own: a quarter of a processor",
+        count: 20_000,
+        connections: 20_000,
+        within_s: 30.0,
+        duration_s: 30.0,
+        bounds: Bounds {
+            server_cores: Some(0.25),
+            ..NO_FAILURES
+        },
+    },
+    Goal {
+        name: "200k",
+        about: "the traffic of 200,000 kettles: 20 us an answer",
+        count: 200_000,
+        connections: 4_000,
+        within_s: 30.0,
+        duration_s: 30.0,
+        bounds: Bounds {
+            server_us: Some(20.0),
+            ..NO_FAILURES
+        },
+    },
+    Goal {
+        name: "1m",
+        about: "the traffic of 1,000,000 kettles: 10 us an answer",
+        count: 1_000_000,
+        connections: 4_000,
+        within_s: 30.0,
+        duration_s: 60.0,
+        bounds: Bounds {
+            server_us: Some(10.0),
+            ..NO_FAILURES
+        },
+    },
+    Goal {
+        name: "power-cut",
+        about: "15,000 kettles come back within a second: all answered within 5 s",
+        count: 15_000,
+        connections: 15_000,
+        within_s: 1.0,
+        duration_s: 5.0,
+        bounds: Bounds {
+            p99_ms: Some(5_000.0),
+            ..NO_FAILURES
+        },
+    },
+];

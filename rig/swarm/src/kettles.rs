@@ -1,0 +1,348 @@
+//! A fleet of kettles: each asks for its command and sends a measurement, once in a period.
+
+use std::io::Write;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::fleet::{Answer, Ask, Fleet, Verdict, verdict_of};
+use crate::random::{Random, mixed};
+use crate::time;
+
+const OPERATIONS: &[&str] = &["command", "measurement"];
+const COMMAND: usize = 0;
+const MEASUREMENT: usize = 1;
+
+/// Where on its way through a period the fleet is, for one kind of request.
+#[derive(Debug, Clone, Copy, Default)]
+struct Hand {
+    /// How much earlier than its phase a kettle asks; before the start is at the end.
+    ahead: Duration,
+    /// The first kettle of a period.
+    first: usize,
+    /// The next one.
+    index: usize,
+    /// When this period began.
+    since: Duration,
+}
+
+/// Kettles that keep their period as clocks do. Each sends its measurement at another time than it
+/// asks for its command, so neither waits for the other.
+#[derive(Debug)]
+pub struct Kettles {
+    /// When in its period each kettle asks; ascending.
+    phases: Vec<Duration>,
+    /// All phases are below this.
+    within: Duration,
+    period: Duration,
+    hands: [Hand; 2],
+    /// The number of the first kettle of this fleet, in all fleets.
+    first: u64,
+    seed: u64,
+    /// What follows the path in a request.
+    host: String,
+    started: SystemTime,
+    body: Vec<u8>,
+}
+
+impl Kettles {
+    /// Kettles `first..first + count`, asking the server that calls itself `host`, each twice in
+    /// `period`. Their phases are spread over `within` at random, by `seed`: over `period` mostly;
+    /// over a second after the power came back.
+    #[must_use]
+    pub fn new(
+        host: &str,
+        first: u64,
+        count: usize,
+        period: Duration,
+        within: Duration,
+        seed: u64,
+    ) -> Self {
+        let mut random = Random::new(seed ^ mixed(first));
+        let within_us = u64::try_from(within.as_micros()).unwrap_or(u64::MAX);
+        let mut phases: Vec<_> = (0..count)
+            .map(|_| Duration::from_micros(random.below(within_us)))
+            .collect();
+        phases.sort_unstable();
+        let ahead = within / 2;
+        let begin = phases.partition_point(|phase| *phase < ahead) % count.max(1);
+        let measures = Hand {
+            ahead,
+            first: begin,
+            index: begin,
+            since: Duration::ZERO,
+        };
+        Self {
+            phases,
+            within,
+            period,
+            hands: [Hand::default(), measures],
+            first,
+            seed,
+            host: host.to_owned(),
+            started: SystemTime::now(),
+            body: Vec::new(),
+        }
+    }
+
+    /// Splits `count` kettles into `threads` fleets.
+    #[must_use]
+    pub fn split(
+        host: &str,
+        count: usize,
+        threads: usize,
+        period: Duration,
+        within: Duration,
+        seed: u64,
+    ) -> Vec<Box<dyn Fleet>> {
+        let threads = threads.max(1);
+        let begin = |thread: usize| count * thread / threads;
+        let fleet = |thread| -> Box<dyn Fleet> {
+            let (first, end) = (begin(thread), begin(thread + 1));
+            let first_number = u64::try_from(first).unwrap_or_default();
+            Box::new(Self::new(
+                host,
+                first_number,
+                end - first,
+                period,
+                within,
+                seed,
+            ))
+        };
+        (0..threads).map(fleet).collect()
+    }
+
+    fn due(&self, hand: &Hand) -> Option<Duration> {
+        let phase = *self.phases.get(hand.index)?;
+        let phase = match phase.checked_sub(hand.ahead) {
+            Some(phase) => phase,
+            None => phase + self.within - hand.ahead,
+        };
+        Some(hand.since + phase)
+    }
+
+    fn measurement(&mut self, kettle: u64, at: Duration) {
+        let state = State::of(self.seed, kettle, at);
+        self.body.clear();
+        self.body.extend_from_slice(b"{\"time\":\"");
+        let since_1970 = self.started.duration_since(UNIX_EPOCH).unwrap_or_default() + at;
+        time::write(&mut self.body, since_1970);
+        write!(
+            self.body,
+            "\",\"charge_now\":{},\"charge_full\":{CHARGE_FULL},\"charge_rate\":{},\
+             \"ambient_temp\":{},\"water_temp\":{},\"water_level\":{}}}",
+            state.charge_now,
+            state.charge_rate,
+            Tenths(state.ambient_temp),
+            Tenths(state.water_temp),
+            state.water_level
+        )
+        .expect("a vector takes all");
+    }
+}
+
+impl Fleet for Kettles {
+    fn operations(&self) -> &'static [&'static str] {
+        OPERATIONS
+    }
+
+    fn next_due(&self) -> Option<Duration> {
+        let [command, measurement] = &self.hands;
+        self.due(command).min(self.due(measurement))
+    }
+
+    fn ask(&mut self, request: &mut Vec<u8>) -> Ask {
+        let [command, measurement] = &self.hands;
+        let operation = if self.due(command) <= self.due(measurement) {
+            COMMAND
+        } else {
+            MEASUREMENT
+        };
+        let period = self.period;
+        let hand = self.hands.get(operation).copied().unwrap_or_default();
+        let due = self.due(&hand).unwrap_or_default();
+        let kettle = self.first + hand.index as u64;
+        if let Some(hand) = self.hands.get_mut(operation) {
+            hand.index += 1;
+            if hand.index == self.phases.len() {
+                hand.index = 0;
+            }
+            if hand.index == hand.first {
+                hand.since += period;
+            }
+        }
+        let id = Uuid(self.seed, kettle);
+        if operation == MEASUREMENT {
+            self.measurement(kettle, due);
+        }
+        let host = &self.host;
+        if operation == COMMAND {
+            write!(
+                request,
+                "GET /command HTTP/1.1\r\nHost: {host}\r\nservant-auth-cookie: {id}\r\n\r\n"
+            )
+        } else {
+            write!(
+                request,
+                "POST /measurement HTTP/1.1\r\nHost: {host}\r\nservant-auth-cookie: {id}\r\n\
+                 Content-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+                self.body.len()
+            )
+        }
+        .expect("a vector takes all");
+        if operation == MEASUREMENT {
+            request.extend_from_slice(&self.body);
+        }
+        Ask {
+            operation,
+            due,
+            token: kettle,
+            wants_body: false,
+        }
+    }
+
+    fn answered(&mut self, ask: &Ask, answer: &Answer<'_>, _now: Duration) -> Verdict {
+        verdict_of(answer.status, 200, ask.operation)
+    }
+}
+
+/// A kettle's identity: a version 4 UUID that is the same in each run.
+struct Uuid(u64, u64);
+
+impl std::fmt::Display for Uuid {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let high = mixed(mixed(self.0) ^ self.1);
+        // Told apart by this half: `mixed` is one to one, and no fleet has 2^48 kettles.
+        let low = mixed(self.1);
+        write!(
+            f,
+            "{:08x}-{:04x}-4{:03x}-{:x}{:03x}-{:012x}",
+            high >> 32,
+            high >> 16 & 0xffff,
+            high & 0xfff,
+            8 + (low >> 62),
+            low >> 48 & 0xfff,
+            self.1 & 0xffff_ffff_ffff
+        )
+    }
+}
+
+/// In mWh.
+const CHARGE_FULL: u64 = 60_000;
+
+/// What a kettle measures, in whole units of its sensors.
+struct State {
+    charge_now: u64,
+    charge_rate: i64,
+    /// In tenths of a degree.
+    ambient_temp: i64,
+    water_temp: i64,
+    water_level: u64,
+}
+
+impl State {
+    /// Boiled now and then, cooling in between; the battery runs down and is charged again.
+    fn of(seed: u64, kettle: u64, at: Duration) -> Self {
+        let mut random = Random::new(seed ^ mixed(kettle));
+        let seconds = at.as_secs();
+        let of_period = |random: &mut Random, period_s: u64| {
+            let phase = random.below(period_s);
+            (seconds + phase) % period_s
+        };
+        let ambient_temp = 180 + i64::try_from(random.below(60)).unwrap_or_default();
+        // An hour from boiling to what the room has, in three parts of falling steepness.
+        let hour = i64::try_from(of_period(&mut random, 3_600)).unwrap_or_default();
+        let above = (1_000 - ambient_temp) * (3_600 - hour) / 3_600 * (3_600 - hour) / 3_600;
+        let battery_s = of_period(&mut random, 8 * 3_600);
+        let charges = battery_s < 2 * 3_600;
+        let part = if charges {
+            battery_s * 3
+        } else {
+            8 * 3_600 - battery_s
+        };
+        Self {
+            charge_now: CHARGE_FULL / 10 + CHARGE_FULL * 9 / 10 * part.min(6 * 3_600) / (6 * 3_600),
+            charge_rate: if charges { 27_000 } else { -9_000 },
+            ambient_temp,
+            water_temp: ambient_temp + above,
+            water_level: 1_700 - of_period(&mut random, 7_200) / 5,
+        }
+    }
+}
+
+/// A number of tenths, as JSON has it.
+struct Tenths(i64);
+
+impl std::fmt::Display for Tenths {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}", self.0 / 10, self.0 % 10)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use super::*;
+
+    const PERIOD: Duration = Duration::from_secs(30);
+
+    /// Every kettle asks twice in each period, in order of time, and with its own name.
+    #[test]
+    fn a_period_has_two_requests_of_each() {
+        let mut kettles = Kettles::new("a", 7, 100, PERIOD, PERIOD, 1);
+        let mut last = Duration::ZERO;
+        let mut times = BTreeMap::<(u64, usize), Vec<Duration>>::new();
+        let mut names = BTreeSet::new();
+        while let Some(due) = kettles.next_due()
+            && due < 2 * PERIOD
+        {
+            let mut request = Vec::new();
+            let ask = kettles.ask(&mut request);
+            assert_eq!(ask.due, due);
+            assert!(due >= last);
+            last = due;
+            times
+                .entry((ask.token, ask.operation))
+                .or_default()
+                .push(due);
+            let request = String::from_utf8(request).unwrap();
+            let (_, name) = request.split_once("servant-auth-cookie: ").unwrap();
+            names.insert(name[..36].to_owned());
+        }
+        assert_eq!((times.len(), names.len()), (200, 100));
+        for ((kettle, operation), times) in times {
+            assert!((7..107).contains(&kettle));
+            assert_eq!(times.len(), 2, "{operation} of {kettle}");
+            if let [first, second] = times[..] {
+                assert_eq!(second - first, PERIOD);
+            }
+        }
+    }
+
+    #[test]
+    fn a_measurement_is_json_of_the_right_types() {
+        let mut kettles = Kettles::new("a", 0, 1, PERIOD, PERIOD, 1);
+        for hour in 0..48 {
+            kettles.measurement(0, Duration::from_secs(hour * 3_600 + 17));
+            let value: serde_json::Value = serde_json::from_slice(&kettles.body).unwrap();
+            for whole in ["charge_now", "charge_full", "water_level"] {
+                assert!(value[whole].is_u64(), "{value}");
+            }
+            assert!(value["charge_rate"].is_number(), "{value}");
+            for degrees in ["ambient_temp", "water_temp"] {
+                let degrees = value[degrees].as_f64().unwrap();
+                assert!((0.0..=100.0).contains(&degrees), "{value}");
+            }
+            assert!(value["charge_now"].as_u64() <= Some(CHARGE_FULL));
+            assert!(value["time"].as_str().unwrap().ends_with('Z'));
+        }
+    }
+
+    #[test]
+    fn a_name_is_a_uuid_of_version_4() {
+        let name = Uuid(1, 2).to_string();
+        let parts: Vec<_> = name.split('-').map(str::len).collect();
+        assert_eq!(parts, [8, 4, 4, 4, 12]);
+        assert_eq!(name.as_bytes()[14], b'4');
+        assert!(b"89ab".contains(&name.as_bytes()[19]));
+    }
+}

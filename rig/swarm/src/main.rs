@@ -1,0 +1,125 @@
+//! The command line: `swarm kettles` and `swarm cache`.
+//!
+//! Exit codes: 0, all was answered and within the bounds that were set; 1, something was not; 2,
+//! the command line cannot be understood; 3, it could not be tried.
+
+#![forbid(unsafe_code)]
+
+mod arguments;
+mod goal;
+mod process;
+mod report;
+mod server;
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::{Context, Result};
+use swarm::{Fleet, Kettles, Plan, Tally, run};
+
+use arguments::{Arguments, Target};
+use process::Process;
+use report::Taken;
+use server::Server;
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::parse(std::env::args_os()) {
+        Ok(arguments) => arguments,
+        // clap knows where it belongs: help is no error.
+        Err(said) => said.exit(),
+    };
+    match try_it(&arguments) {
+        Ok(missed) if missed.is_empty() => ExitCode::SUCCESS,
+        Ok(missed) => {
+            for bound in missed {
+                say(&format!("missed: {bound}"));
+            }
+            ExitCode::from(1)
+        }
+        Err(error) => {
+            say(&format!("error: {error:#}"));
+            ExitCode::from(3)
+        }
+    }
+}
+
+/// What was missed.
+fn try_it(arguments: &Arguments) -> Result<Vec<String>> {
+    let mut server = None;
+    let address = match arguments.address {
+        Some(address) => address,
+        None => {
+            let started = Server::start(&arguments.command)?;
+            server.insert(started).address
+        }
+    };
+    let plan = Plan {
+        sources: arguments.sources,
+        timeout: arguments.timeout,
+        connections: arguments.connections(),
+        ..Plan::new(address, 0, arguments.duration)
+    };
+    if plan.connections < arguments.connections {
+        say(&format!(
+            "{} connections, as many as this process may have, not {}",
+            plan.connections, arguments.connections
+        ));
+    }
+    let fleets = fleets(arguments, &plan)?;
+    let process = server.as_ref().map(|server| server.id).or(arguments.pid);
+    let watched = process.map(|id| Process::of(id).with_context(|| format!("no process {id}")));
+    let watched = watched.transpose()?;
+    let own = Process::of(std::process::id());
+    let mut most_descriptors = None;
+    let tally = run(
+        &plan,
+        fleets,
+        &AtomicBool::new(false),
+        &mut |now, second| {
+            if !arguments.quiet {
+                say(&report::progress(now, second));
+            }
+            let descriptors = watched.as_ref().and_then(Process::descriptors);
+            most_descriptors = most_descriptors.max(descriptors);
+        },
+    )?;
+    let taken = Taken {
+        server_cpu: watched.as_ref().and_then(Process::cpu),
+        server_memory_peak: watched.as_ref().and_then(Process::memory_peak),
+        server_descriptors: most_descriptors,
+        own_cpu: own.as_ref().and_then(Process::cpu),
+    };
+    tell(arguments, &plan, &tally, &taken)?;
+    Ok(arguments.bounds.missed(&tally, &taken))
+}
+
+fn fleets(arguments: &Arguments, plan: &Plan) -> Result<Vec<Box<dyn Fleet>>> {
+    let host = plan.address.to_string();
+    Ok(match &arguments.target {
+        Target::Kettles => Kettles::split(
+            &host,
+            arguments.count,
+            arguments.threads,
+            arguments.period,
+            arguments.within,
+            arguments.seed,
+        ),
+    })
+}
+
+fn tell(arguments: &Arguments, plan: &Plan, tally: &Tally, taken: &Taken) -> Result<()> {
+    let text = report::text(plan, tally, taken);
+    // A pipe that is closed early has heard what it wanted.
+    write!(std::io::stdout(), "{text}").unwrap_or_default();
+    if let Some(path) = &arguments.json {
+        let json = format!("{:#}\n", report::json(plan, tally, taken));
+        std::fs::write(path, json).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// Standard error may be closed: then nobody is told.
+fn say(message: &str) {
+    writeln!(std::io::stderr(), "swarm: {message}").unwrap_or_default();
+}

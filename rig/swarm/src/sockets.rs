@@ -1,0 +1,85 @@
+//! Sockets that come from where they are told to.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+
+/// Begins to open a connection from the address with number `source`; it is open when it can be
+/// written to.
+pub(crate) fn connect(to: SocketAddr, source: Option<u8>) -> io::Result<TcpStream> {
+    let family = match to {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    sockopt::set_tcp_nodelay(&socket, true)?;
+    if let Some(source) = source {
+        let source = SocketAddr::from((Ipv4Addr::new(127, 0, 0, source), 0));
+        rustix::net::bind(&socket, &source)?;
+    }
+    match rustix::net::connect(&socket, &to) {
+        Ok(()) | Err(Errno::INPROGRESS) => Ok(TcpStream::from(socket)),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// May connections to `address` come from anywhere in 127.0.0.0/8?
+pub(crate) fn takes_sources(address: SocketAddr) -> bool {
+    matches!(address.ip(), IpAddr::V4(ip) if ip.is_loopback())
+}
+
+/// Many sockets that are waited for at once.
+#[derive(Debug)]
+pub(crate) struct Poller {
+    epoll: OwnedFd,
+}
+
+impl Poller {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self {
+            epoll: epoll::create(CreateFlags::CLOEXEC)?,
+        })
+    }
+
+    /// Watches `stream` until it can be written to, or read.
+    pub(crate) fn add(&self, stream: &TcpStream, key: usize) -> io::Result<()> {
+        let data = EventData::new_u64(key as u64);
+        Ok(epoll::add(&self.epoll, stream, data, BOTH)?)
+    }
+
+    /// Watches it for what there is to read, and for room if `writes`.
+    pub(crate) fn modify(&self, stream: &TcpStream, key: usize, writes: bool) -> io::Result<()> {
+        let flags = if writes { BOTH } else { EventFlags::IN };
+        let data = EventData::new_u64(key as u64);
+        Ok(epoll::modify(&self.epoll, stream, data, flags)?)
+    }
+
+    /// Waits for `timeout` at most; the keys of sockets on which something happened.
+    pub(crate) fn wait(&self, timeout: Duration, keys: &mut Vec<usize>) -> io::Result<()> {
+        // epoll rounds up to milliseconds, which requests would be late; poll does not.
+        let exact = Timespec::try_from(timeout).map_err(io::Error::other)?;
+        match poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], Some(&exact)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let mut events = [const { MaybeUninit::<Event>::uninit() }; EVENTS_MAX];
+        let (events, _) = epoll::wait(&self.epoll, &mut events, Some(&Timespec::default()))?;
+        keys.clear();
+        let found = events.iter().map(|event| event.data.u64());
+        keys.extend(found.filter_map(|key| usize::try_from(key).ok()));
+        Ok(())
+    }
+}
+
+/// Sockets that are told about at once.
+const EVENTS_MAX: usize = 512;
+
+const BOTH: EventFlags = EventFlags::IN.union(EventFlags::OUT);

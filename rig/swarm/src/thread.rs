@@ -1,0 +1,477 @@
+//! The threads, each with a fleet and connections of its own.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Barrier, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use crate::connection::{Connection, Event, State};
+use crate::fleet::{Answer, Ask, Fleet, Verdict};
+use crate::plan::Plan;
+use crate::sockets::{Poller, connect, takes_sources};
+use crate::tally::{Tally, record};
+
+/// A listening socket holds this many of which nobody took notice; more of them would wait for a
+/// second and knock again.
+const OPENING_MAX: usize = 100;
+/// A connection that could not be opened is tried again after this.
+const RETRY: Duration = Duration::from_millis(200);
+/// What a thread looks after, however quiet it is.
+const TICK: Duration = Duration::from_millis(50);
+/// Requests that were due at the very end are still sent.
+const GRACE: Duration = Duration::from_millis(250);
+/// Requests that are written before it is looked for answers.
+const BURST_MAX: usize = 64;
+
+/// Sends what `fleets` want to, a thread each, and tells `each_second` what was seen in it. Ends
+/// when the plan's time is over, or soon after `stop` is set. The sum.
+///
+/// The clock starts when all connections are open, or after the plan's timeout. Those that could
+/// not be opened by then are counted as failures.
+///
+/// # Errors
+///
+/// If there are no fleets, or the system refuses what is needed to wait for sockets.
+pub fn run(
+    plan: &Plan,
+    fleets: Vec<Box<dyn Fleet>>,
+    stop: &AtomicBool,
+    each_second: &mut dyn FnMut(Duration, &Tally),
+) -> io::Result<Tally> {
+    let Some(operations) = fleets.first().map(|fleet| fleet.operations()) else {
+        return Err(io::Error::other("there is no fleet"));
+    };
+    let count = fleets.len();
+    let shared = Shared {
+        barrier: Barrier::new(count),
+        start: OnceLock::new(),
+        second: Mutex::new(Tally::new(operations)),
+        stop,
+    };
+    let begin = |index| plan.connections * index / count;
+    let threads = fleets
+        .into_iter()
+        .enumerate()
+        .map(|(index, fleet)| Thread::new(plan, fleet, begin(index)..begin(index + 1), &shared));
+    let threads = threads.collect::<io::Result<Vec<_>>>()?;
+    let (ended, ends) = mpsc::channel();
+    std::thread::scope(|scope| {
+        for mut thread in threads {
+            let ended: Sender<_> = ended.clone();
+            // Somebody listens until all threads have let go of their end.
+            scope.spawn(move || ended.send(thread.run()).unwrap_or_default());
+        }
+        drop(ended);
+        watch(&shared, operations, &ends, each_second)
+    })
+}
+
+/// Sums up what the threads saw, until all have ended.
+fn watch(
+    shared: &Shared<'_>,
+    operations: &[&'static str],
+    ends: &Receiver<io::Result<Duration>>,
+    each_second: &mut dyn FnMut(Duration, &Tally),
+) -> io::Result<Tally> {
+    let (mut sum, mut second) = (Tally::new(operations), Tally::new(operations));
+    let mut last = Duration::ZERO;
+    let mut result = Ok(());
+    loop {
+        let over = match ends.recv_timeout(Duration::from_secs(1)) {
+            Ok(Ok(duration)) => {
+                sum.duration = sum.duration.max(duration);
+                continue;
+            }
+            Ok(Err(error)) => {
+                result = Err(error);
+                continue;
+            }
+            Err(RecvTimeoutError::Timeout) => false,
+            Err(RecvTimeoutError::Disconnected) => true,
+        };
+        let now = shared.start.get().map_or(Duration::ZERO, Instant::elapsed);
+        second.clear();
+        if let Ok(mut seen) = shared.second.lock() {
+            std::mem::swap(&mut *seen, &mut second);
+        }
+        second.duration = now.saturating_sub(last);
+        last = now;
+        sum.add(&second);
+        if over {
+            return result.map(|()| sum);
+        }
+        if now > Duration::ZERO {
+            each_second(now, &second);
+        }
+    }
+}
+
+struct Shared<'a> {
+    barrier: Barrier,
+    start: OnceLock<Instant>,
+    /// What all threads saw since the last look.
+    second: Mutex<Tally>,
+    stop: &'a AtomicBool,
+}
+
+struct Thread<'a> {
+    plan: &'a Plan,
+    shared: &'a Shared<'a>,
+    fleet: Box<dyn Fleet>,
+    connections: Vec<Connection>,
+    /// Number of the first connection, in all threads: says which address it comes from.
+    first: usize,
+    /// Those with nothing to do, the one that has rested longest first; and some that were closed.
+    free: VecDeque<usize>,
+    /// To be opened, not before then.
+    closed: VecDeque<(usize, Duration)>,
+    opening: usize,
+    busy: usize,
+    poller: Poller,
+    seen: Tally,
+    piece: Vec<u8>,
+    epoch: Instant,
+    published: Duration,
+    looked: Duration,
+}
+
+impl<'a> Thread<'a> {
+    fn new(
+        plan: &'a Plan,
+        fleet: Box<dyn Fleet>,
+        connections: std::ops::Range<usize>,
+        shared: &'a Shared<'a>,
+    ) -> io::Result<Self> {
+        let seen = Tally::new(fleet.operations());
+        let count = connections.len();
+        Ok(Self {
+            plan,
+            shared,
+            fleet,
+            first: connections.start,
+            connections: std::iter::repeat_with(Connection::default)
+                .take(count)
+                .collect(),
+            free: VecDeque::with_capacity(count),
+            closed: (0..count).map(|index| (index, Duration::ZERO)).collect(),
+            opening: 0,
+            busy: 0,
+            poller: Poller::new()?,
+            seen,
+            piece: vec![0; 256 << 10],
+            epoch: Instant::now(),
+            published: Duration::ZERO,
+            looked: Duration::ZERO,
+        })
+    }
+
+    fn now(&self) -> Duration {
+        self.epoch.elapsed()
+    }
+
+    /// How long requests were sent.
+    fn run(&mut self) -> io::Result<Duration> {
+        let opened = self.open_all();
+        // Whoever fails must not keep the others waiting.
+        self.shared.barrier.wait();
+        opened?;
+        self.epoch = *self.shared.start.get_or_init(Instant::now);
+        (self.looked, self.published) = (Duration::ZERO, Duration::ZERO);
+        for (_, not_before) in &mut self.closed {
+            *not_before = Duration::ZERO;
+        }
+        let mut over = None;
+        let mut keys = Vec::new();
+        loop {
+            let now = self.now();
+            if over.is_none() {
+                if self.shared.stop.load(Ordering::Relaxed) {
+                    over = Some(now);
+                } else if now >= self.plan.duration + GRACE || self.is_done(now) {
+                    over = Some(self.plan.duration);
+                }
+            }
+            let burst_is_over = over.is_some() || self.send_due()?;
+            if let Some(over) = over {
+                if self.busy == 0 || now.saturating_sub(over) > self.plan.timeout {
+                    self.end(over);
+                    return Ok(over);
+                }
+            } else {
+                self.open()?;
+            }
+            let wait = if burst_is_over {
+                self.until_due()
+            } else {
+                Duration::ZERO
+            };
+            self.poller.wait(wait, &mut keys)?;
+            for key in keys.drain(..) {
+                self.ready(key)?;
+            }
+            self.look_after()?;
+        }
+    }
+
+    /// Nothing that is due before the end has not been sent.
+    fn is_done(&self, now: Duration) -> bool {
+        let none_left = self
+            .fleet
+            .next_due()
+            .is_none_or(|due| due >= self.plan.duration);
+        now >= self.plan.duration && none_left
+    }
+
+    fn until_due(&self) -> Duration {
+        match self.fleet.next_due() {
+            Some(due) if !self.free.is_empty() => due.saturating_sub(self.now()).min(TICK),
+            _ => TICK,
+        }
+    }
+
+    fn open_all(&mut self) -> io::Result<()> {
+        let mut keys = Vec::new();
+        while (!self.closed.is_empty() || self.opening > 0)
+            && self.now() < self.plan.timeout
+            && !self.shared.stop.load(Ordering::Relaxed)
+        {
+            self.open()?;
+            self.poller.wait(TICK, &mut keys)?;
+            for key in keys.drain(..) {
+                self.ready(key)?;
+            }
+        }
+        let missing = self.closed.len() + self.opening;
+        self.seen.failures.connect = u64::try_from(missing).unwrap_or(u64::MAX);
+        Ok(())
+    }
+
+    /// Begins to open connections that are closed.
+    fn open(&mut self) -> io::Result<()> {
+        let now = self.now();
+        while self.opening < OPENING_MAX
+            && let Some(&(index, not_before)) = self.closed.front()
+            && not_before <= now
+        {
+            self.closed.pop_front();
+            let sources = usize::from(self.plan.sources.max(1));
+            let source = (self.first + index) % sources + 1;
+            let source = u8::try_from(source)
+                .ok()
+                .filter(|_| takes_sources(self.plan.address));
+            match connect(self.plan.address, source) {
+                Ok(stream) => {
+                    self.poller.add(&stream, index)?;
+                    self.opening += 1;
+                    self.connections[index].state = State::Opening(stream, now);
+                }
+                Err(_) => self.closed.push_back((index, now + RETRY)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends what is due, as far as connections are free. False if there may be more.
+    fn send_due(&mut self) -> io::Result<bool> {
+        for _ in 0..BURST_MAX {
+            let now = self.now();
+            let due = self.fleet.next_due();
+            if due.is_none_or(|due| due > now || due >= self.plan.duration) {
+                return Ok(true);
+            }
+            let Some(index) = self.free.pop_front() else {
+                return Ok(true);
+            };
+            let connection = &mut self.connections[index];
+            match std::mem::take(&mut connection.state) {
+                State::Free(stream) => self.send(index, stream)?,
+                // Closed since it was put into the list.
+                state => connection.state = state,
+            }
+        }
+        Ok(false)
+    }
+
+    fn send(&mut self, index: usize, stream: TcpStream) -> io::Result<()> {
+        let connection = &mut self.connections[index];
+        connection.request.clear();
+        connection.response.clear();
+        let ask = self.fleet.ask(&mut connection.request);
+        let now = self.epoch.elapsed();
+        record(&mut self.seen.late, now.saturating_sub(ask.due));
+        connection.state = State::Busy(stream, ask, now);
+        self.busy += 1;
+        match connection.write() {
+            Ok(false) => {}
+            Ok(true) => self.watch_room(index, true)?,
+            Err(_) => self.lost(index, Loss::Closed),
+        }
+        Ok(())
+    }
+
+    fn watch_room(&self, index: usize, writes: bool) -> io::Result<()> {
+        match &self.connections[index].state {
+            State::Busy(stream, ..) | State::Free(stream) => {
+                self.poller.modify(stream, index, writes)
+            }
+            State::Closed | State::Opening(..) => Ok(()),
+        }
+    }
+
+    /// Something happened on a socket.
+    fn ready(&mut self, index: usize) -> io::Result<()> {
+        let now = self.now();
+        let connection = &mut self.connections[index];
+        if let State::Opening(stream, _) = &connection.state {
+            self.opening -= 1;
+            // Without an error it is open.
+            let is_open = matches!(stream.take_error(), Ok(None)) && stream.peer_addr().is_ok();
+            let state = std::mem::take(&mut connection.state);
+            if let State::Opening(stream, _) = state
+                && is_open
+            {
+                connection.state = State::Free(stream);
+                self.free.push_back(index);
+                return self.watch_room(index, false);
+            }
+            self.closed.push_back((index, now + RETRY));
+            return Ok(());
+        }
+        if !connection.request.is_empty() {
+            match connection.write() {
+                Ok(true) => {}
+                Ok(false) => self.watch_room(index, false)?,
+                Err(_) => {
+                    self.lost(index, Loss::Closed);
+                    return Ok(());
+                }
+            }
+        }
+        match self.connections[index].read(&mut self.piece) {
+            Event::Nothing => {}
+            Event::Malformed => self.lost(index, Loss::Malformed),
+            Event::Closed => self.lost(index, Loss::Closed),
+            Event::Answered(complete) => {
+                let connection = &mut self.connections[index];
+                let State::Busy(stream, ask, _) = std::mem::take(&mut connection.state) else {
+                    unreachable!("only a busy connection reads answers");
+                };
+                self.busy -= 1;
+                // An early answer ends the exchange; the rest of the request would be the next.
+                if complete.closes || !connection.request.is_empty() {
+                    self.closed.push_back((index, now));
+                } else {
+                    connection.state = State::Free(stream);
+                    self.free.push_back(index);
+                }
+                let answer = Answer {
+                    status: complete.status,
+                    body: &connection.response.body,
+                    body_len: complete.body_len,
+                };
+                let verdict = self.fleet.answered(&ask, &answer, now);
+                self.count(&ask, verdict, complete.body_len, now);
+            }
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, ask: &Ask, verdict: Verdict, body_len: u64, now: Duration) {
+        match verdict {
+            Verdict::Good(operation) => {
+                if let Some(operation) = self.seen.operations.get_mut(operation) {
+                    record(&mut operation.latency, now.saturating_sub(ask.due));
+                    operation.body_bytes += body_len;
+                }
+            }
+            Verdict::Refused => self.seen.failures.refused += 1,
+            Verdict::Wrong => self.seen.failures.wrong += 1,
+        }
+    }
+
+    /// A connection is gone, and with it the request that it carried.
+    fn lost(&mut self, index: usize, loss: Loss) {
+        let now = self.now();
+        match std::mem::take(&mut self.connections[index].state) {
+            State::Busy(_, ask, _) => {
+                self.busy -= 1;
+                self.fleet.failed(&ask);
+                match loss {
+                    Loss::Closed => self.seen.failures.closed += 1,
+                    Loss::Malformed => self.seen.failures.malformed += 1,
+                    Loss::Timeout => self.seen.failures.timeout += 1,
+                }
+            }
+            State::Free(_) => {
+                self.seen.reopened += 1;
+                if loss == Loss::Malformed {
+                    self.seen.failures.malformed += 1;
+                }
+            }
+            State::Opening(..) => self.opening -= 1,
+            State::Closed => return,
+        }
+        self.connections[index].request.clear();
+        self.closed.push_back((index, now));
+    }
+
+    /// What is to be done now and then.
+    fn look_after(&mut self) -> io::Result<()> {
+        let now = self.now();
+        if now.saturating_sub(self.looked) >= TICK {
+            self.looked = now;
+            let timeout = self.plan.timeout;
+            let is_late = |connection: &Connection| match connection.state {
+                State::Busy(_, _, since) | State::Opening(_, since) => {
+                    now.saturating_sub(since) > timeout
+                }
+                State::Closed | State::Free(_) => false,
+            };
+            let late = self
+                .connections
+                .iter()
+                .enumerate()
+                .filter(|(_, it)| is_late(it));
+            let late: Vec<usize> = late.map(|(index, _)| index).collect();
+            for index in late {
+                self.lost(index, Loss::Timeout);
+            }
+        }
+        if now.saturating_sub(self.published) >= Duration::from_millis(250) {
+            self.published = now;
+            self.publish();
+        }
+        Ok(())
+    }
+
+    /// Adds what was seen to what others saw.
+    fn publish(&mut self) {
+        if let Ok(mut second) = self.shared.second.lock() {
+            second.add(&self.seen);
+        }
+        self.seen.clear();
+    }
+
+    fn end(&mut self, over: Duration) {
+        let mut request = Vec::new();
+        while self.fleet.next_due().is_some_and(|due| due < over) {
+            request.clear();
+            self.fleet.ask(&mut request);
+            self.seen.failures.unsent += 1;
+        }
+        self.seen.connections = self.connections.len() - self.closed.len() - self.opening;
+        // Nobody waits for them any longer than for others.
+        self.seen.failures.timeout += u64::try_from(self.busy).unwrap_or(u64::MAX);
+        self.publish();
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Loss {
+    Closed,
+    Malformed,
+    Timeout,
+}

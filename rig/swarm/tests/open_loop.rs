@@ -1,0 +1,275 @@
+//! What servers do to a swarm is seen, and blamed on them: a stall on all who came in it.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::process::{Command, Output};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use swarm::{Kettles, Plan, Tally};
+
+const GOOD: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}";
+
+/// Reads a request; its first line.
+fn request(stream: &mut BufReader<TcpStream>) -> Option<String> {
+    let (mut first, mut len) = (String::new(), 0);
+    loop {
+        let mut line = String::new();
+        if stream.read_line(&mut line).ok()? == 0 {
+            return None;
+        }
+        if let Some(value) = line.strip_prefix("Content-Length: ") {
+            len = value.trim().parse().unwrap();
+        }
+        if first.is_empty() {
+            first.clone_from(&line);
+        }
+        if line == "\r\n" {
+            break;
+        }
+    }
+    let mut body = vec![0; len];
+    stream.read_exact(&mut body).ok()?;
+    Some(first)
+}
+
+/// A server that does with each request what `answer` does. Its threads end with the test.
+fn serve(answer: impl Fn(&str, &mut TcpStream) -> bool + Send + Sync + 'static) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let answer = Arc::new(answer);
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let answer = Arc::clone(&answer);
+            std::thread::spawn(move || {
+                let mut stream = BufReader::new(stream.unwrap());
+                while let Some(line) = request(&mut stream)
+                    && answer(&line, stream.get_mut())
+                {}
+            });
+        }
+    });
+    address
+}
+
+fn say(stream: &mut TcpStream, bytes: &[u8]) -> bool {
+    stream.write_all(bytes).is_ok()
+}
+
+/// 100 kettles, 200 requests a second, for a second.
+fn kettles(address: SocketAddr, connections: usize, timeout: Duration) -> Tally {
+    let second = Duration::from_secs(1);
+    let fleets = Kettles::split(&address.to_string(), 100, 2, second, second, 1);
+    let plan = Plan {
+        timeout,
+        ..Plan::new(address, connections, second)
+    };
+    swarm::run(&plan, fleets, &AtomicBool::new(false), &mut |_, _| {}).unwrap()
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[test]
+fn all_that_is_due_is_asked_and_answered() {
+    let sources = Arc::new(Mutex::new(BTreeSet::new()));
+    let seen = Arc::clone(&sources);
+    let address = serve(move |line, stream| {
+        seen.lock()
+            .unwrap()
+            .insert(stream.peer_addr().unwrap().ip());
+        let is_known =
+            line == "GET /command HTTP/1.1\r\n" || line == "POST /measurement HTTP/1.1\r\n";
+        is_known && say(stream, GOOD)
+    });
+    let tally = kettles(address, 100, 5 * SECOND);
+    assert_eq!(tally.failures.sum(), 0, "{:?}", tally.failures);
+    let counts = tally
+        .operations
+        .iter()
+        .map(|it| (it.name, it.latency.len(), it.body_bytes));
+    assert_eq!(
+        counts.collect::<Vec<_>>(),
+        [("command", 100, 200), ("measurement", 100, 200)]
+    );
+    assert_eq!(
+        (tally.late.len(), tally.connections, tally.reopened),
+        (200, 100, 0)
+    );
+    // From nine addresses.
+    let expected: Vec<IpAddr> = (1..=9).map(|last| [127, 0, 0, last].into()).collect();
+    assert_eq!(Vec::from_iter(sources.lock().unwrap().clone()), expected);
+}
+
+/// A server that stands still for half a second keeps all waiting who come in that time, also those
+/// for whom no connection is free: half of all latencies are long, in even steps. Counted from the
+/// moment at which they were sent, ten would be.
+#[test]
+fn a_stall_is_seen_by_all_who_came_in_it() {
+    let began = Arc::new(Mutex::new(None));
+    let address = serve(move |_, stream| {
+        let since = {
+            let mut began = began.lock().unwrap();
+            *began.get_or_insert_with(Instant::now)
+        };
+        let stall = Duration::from_millis(250)..Duration::from_millis(750);
+        if stall.contains(&since.elapsed()) {
+            std::thread::sleep(stall.end.saturating_sub(since.elapsed()));
+        }
+        say(stream, GOOD)
+    });
+    let tally = kettles(address, 10, 5 * SECOND);
+    assert_eq!(tally.failures.sum(), 0, "{:?}", tally.failures);
+    let latency = tally.latency();
+    assert_eq!(latency.len(), 200);
+    let above = |ms: u64| latency.count_between(ms * 1000, latency.max());
+    assert!(
+        (60..150).contains(&above(100)),
+        "{} above 100 ms",
+        above(100)
+    );
+    assert!(
+        (30..110).contains(&above(250)),
+        "{} above 250 ms",
+        above(250)
+    );
+}
+
+/// What a server answers, does it wait for more, and what that is counted as.
+type Case = (&'static [u8], bool, fn(&Tally) -> u64);
+
+#[test]
+fn failures_have_names() {
+    let check = |(answer, goes_on, seen): Case| {
+        let address = serve(move |line, stream| {
+            // Every measurement goes well.
+            let answer = if line.starts_with("GET") {
+                answer
+            } else {
+                GOOD
+            };
+            say(stream, answer) && (goes_on || answer == GOOD)
+        });
+        let tally = kettles(address, 100, Duration::from_millis(500));
+        let said = String::from_utf8_lossy(answer);
+        assert_eq!(seen(&tally), 100, "{said}: {:?}", tally.failures);
+        assert_eq!(tally.failures.sum(), 100, "{said}: {:?}", tally.failures);
+        assert_eq!(tally.answered(), 100, "{said}");
+    };
+    let cut = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nab";
+    let cases: [Case; 5] = [
+        (
+            b"HTTP/1.1 503 Later\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n",
+            true,
+            |tally| tally.failures.refused,
+        ),
+        (
+            b"HTTP/1.1 401 Who\r\nContent-Length: 0\r\n\r\n",
+            true,
+            |tally| tally.failures.wrong,
+        ),
+        (b"what?\r\n\r\n", true, |tally| tally.failures.malformed),
+        (cut, false, |tally| tally.failures.closed),
+        (cut, true, |tally| tally.failures.timeout),
+    ];
+    std::thread::scope(|scope| {
+        for case in cases {
+            scope.spawn(move || check(case));
+        }
+    });
+}
+
+/// A server that closes after each answer costs new connections, and no answer.
+#[test]
+fn a_closed_connection_is_opened_again() {
+    let address = serve(|_, stream| {
+        say(
+            stream,
+            b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+        );
+        false
+    });
+    let tally = kettles(address, 100, 5 * SECOND);
+    assert_eq!(
+        (tally.answered(), tally.failures.sum()),
+        (200, 0),
+        "{:?}",
+        tally.failures
+    );
+}
+
+/// Whom nobody answers in time has all connections taken: the rest was due and not sent.
+#[test]
+fn what_could_not_be_sent_is_counted() {
+    let address = serve(|_, _| true);
+    let fleets = Kettles::split("a", 100, 1, SECOND, SECOND, 1);
+    let plan = Plan {
+        connections: 10,
+        timeout: 2 * SECOND,
+        ..Plan::new(address, 10, SECOND)
+    };
+    let started = Instant::now();
+    let tally = swarm::run(&plan, fleets, &AtomicBool::new(false), &mut |_, _| {}).unwrap();
+    let (unsent, timeout) = (tally.failures.unsent, tally.failures.timeout);
+    assert_eq!((unsent, timeout), (190, 10), "{:?}", tally.failures);
+    assert!(started.elapsed() < 8 * SECOND);
+}
+
+fn swarm(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_swarm"));
+    command.args(arguments).output().unwrap()
+}
+
+#[test]
+fn a_report_for_programs_and_an_exit_code() {
+    let address = serve(|_, stream| say(stream, GOOD)).to_string();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let json = file.path().to_str().unwrap();
+    let common = [
+        "kettles",
+        "--address",
+        &address,
+        "--count",
+        "50",
+        "--every",
+        "1",
+        "--for",
+        "1",
+    ];
+    let output = swarm(&[&common[..], &["--json", json]].concat());
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let report: serde_json::Value = serde_json::from_reader(file).unwrap();
+    assert_eq!(report["answered"], 100, "{report}");
+    assert_eq!(report["all"]["count"], 100);
+    assert_eq!(report["failures"]["closed"], 0);
+    assert!(report["all"]["p99_us"].as_u64() > Some(0));
+    // No server is as fast as this.
+    let output = swarm(&[&common[..], &["--p99-max", "0.0001"]].concat());
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("missed: ms that 99 of 100"));
+    assert_eq!(swarm(&["kettles", "--count", "0"]).status.code(), Some(2));
+    assert_eq!(
+        swarm(&["kettles", "--", "/nowhere/at/all"]).status.code(),
+        Some(3)
+    );
+}
+
+/// The limit of open files is told, not hit.
+#[test]
+fn descriptors_bound_connections() {
+    let address = serve(|_, stream| say(stream, GOOD));
+    let program = env!("CARGO_BIN_EXE_swarm");
+    let script = format!(
+        "ulimit -n 100; exec {program} kettles --address {address} --count 60 --every 1 --for 1"
+    );
+    let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        said.contains("36 connections, as many as this process may have, not 60"),
+        "{said}"
+    );
+    assert_eq!(output.status.code(), Some(0), "{said}");
+}
