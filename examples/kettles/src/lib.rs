@@ -5,5 +5,6 @@
 
 pub mod device;
 pub mod exact;
+pub mod seed;
 pub mod stats;
 pub mod time;

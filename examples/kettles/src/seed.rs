@@ -1,0 +1,252 @@
+//! Histories of kettles that were never there: the same numbers for the same seed, on any machine.
+//!
+//! # The model
+//!
+//! A kettle stands in a room that is warmest in the afternoon and in July. Its water cools towards
+//! the room, and is boiled mostly in the morning, at lunch and in the evening: that takes energy
+//! out of the battery, and some cups out of the reservoir. A battery below 30 %, or too low to
+//! boil, is charged until 95 %; a reservoir below 300 mL is filled with cold water. Figures have
+//! the resolution of real sensors, a tenth of a degree, 1 mL and 1 mWh, so they compress as real
+//! ones do, and means by the hour of the day show a day.
+//!
+//! Only the four operations are used, which are the same everywhere; sines are made of parabolas.
+
+use crate::device::{DeviceId, Measurement};
+use crate::time::Time;
+
+#[cfg(test)]
+mod tests;
+
+const SECONDS_PER_DAY: i64 = 86_400;
+const SECONDS_PER_YEAR: i64 = 31_556_952;
+/// In how many seconds most of the difference to the room is lost.
+const COOLING_SECONDS: f64 = 5400.0;
+const CAPACITY_MWH: f64 = 250_000.0;
+const CHARGER_MW: f64 = 90_000.0;
+const IDLE_MW: f64 = 150.0;
+const RESERVOIR_ML: f64 = 1700.0;
+const CUP_ML: f64 = 250.0;
+/// What heats 1 mL by 1 °C, in mWh.
+const HEAT_MWH: f64 = 4.186 / 3.6;
+
+/// What is to be made up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Plan {
+    /// Kettles.
+    pub device_count: u32,
+    /// The first moment.
+    pub from: Time,
+    /// The moment behind the last.
+    pub to: Time,
+    /// Seconds from one measurement of a kettle to its next; above 0.
+    pub every_seconds: i64,
+    /// Other numbers give other histories.
+    pub seed: u64,
+}
+
+impl Plan {
+    /// Measurements of each kettle.
+    pub fn step_count(&self) -> u64 {
+        let micros = self.to.0.saturating_sub(self.from.0);
+        let every = self.every_seconds.max(1).saturating_mul(1_000_000);
+        u64::try_from(micros / every).unwrap_or(0)
+    }
+
+    /// Measurements of all.
+    pub fn row_count(&self) -> u64 {
+        self.step_count() * u64::from(self.device_count)
+    }
+
+    /// All measurements, by time and device.
+    pub fn measurements(self) -> impl Iterator<Item = Measurement> {
+        let mut kettles: Vec<_> = (0..self.device_count)
+            .map(|index| Kettle::new(&self, index))
+            .collect();
+        kettles.sort_by_key(|kettle| (kettle.offset_seconds, kettle.device));
+        let steps = 0..i64::try_from(self.step_count()).unwrap_or(0);
+        let rows = steps
+            .flat_map(move |step| (0..self.device_count as usize).map(move |index| (step, index)));
+        rows.map(move |(step, index)| {
+            let start = self.from.plus_seconds(step * self.every_seconds);
+            kettles[index].next(start, self.every_seconds)
+        })
+    }
+
+    /// The kettles.
+    pub fn devices(&self) -> impl Iterator<Item = DeviceId> {
+        let seed = self.seed;
+        (0..self.device_count).map(move |index| device_id(seed, index))
+    }
+}
+
+/// A kettle and its room.
+#[derive(Debug)]
+struct Kettle {
+    device: DeviceId,
+    random: Random,
+    /// Kettles do not measure all at once.
+    offset_seconds: i64,
+    /// °C over a year.
+    room_temp: f64,
+    charge: f64,
+    is_charging: bool,
+    water_temp: f64,
+    water_level: f64,
+}
+
+impl Kettle {
+    fn new(plan: &Plan, index: u32) -> Self {
+        let mut random = Random(plan.seed ^ u64::from(index) << 32);
+        Self {
+            device: device_id(plan.seed, index),
+            offset_seconds: random.below(plan.every_seconds),
+            room_temp: 18.0 + 6.0 * random.fraction(),
+            charge: CAPACITY_MWH * (0.3 + 0.7 * random.fraction()),
+            is_charging: false,
+            water_temp: 20.0,
+            water_level: RESERVOIR_ML * random.fraction(),
+            random,
+        }
+    }
+
+    /// Lets `seconds` pass and measures.
+    fn next(&mut self, start: Time, seconds: i64) -> Measurement {
+        let time = start.plus_seconds(self.offset_seconds);
+        let second = time.0.div_euclid(1_000_000);
+        let ambient_temp = self.ambient_temp(second);
+        // Seconds of a step are few: a double has them all.
+        let duration = seconds as f64;
+        let hours = duration / 3600.0;
+
+        // The implicit step of Euler, which is stable for any duration.
+        let kept = COOLING_SECONDS / (COOLING_SECONDS + duration);
+        self.water_temp = ambient_temp + (self.water_temp - ambient_temp) * kept;
+        if self.water_level < 300.0 {
+            self.fill();
+        }
+        let boils = self.random.fraction() < boils_per_hour(second) * hours;
+        if boils {
+            self.boil();
+        }
+        let charge_rate = self.charge_for(hours);
+        Measurement {
+            device: self.device,
+            time,
+            charge_now: whole(self.charge),
+            charge_full: whole(CAPACITY_MWH),
+            charge_rate,
+            ambient_temp: tenths(ambient_temp),
+            water_temp: tenths(self.water_temp),
+            water_level: whole(self.water_level),
+        }
+    }
+
+    fn ambient_temp(&mut self, second: i64) -> f64 {
+        // Warmest at 15:00, and half a year after the middle of January.
+        let daily = 2.5 * wave(second - 9 * 3600, SECONDS_PER_DAY);
+        let yearly = 3.5 * wave(second - 105 * SECONDS_PER_DAY, SECONDS_PER_YEAR);
+        self.room_temp + daily + yearly + 0.4 * (self.random.fraction() - 0.5)
+    }
+
+    fn fill(&mut self) {
+        let added = RESERVOIR_ML - self.water_level;
+        let heat = self.water_level * self.water_temp + added * 12.0;
+        self.water_temp = heat / RESERVOIR_ML;
+        self.water_level = RESERVOIR_ML;
+    }
+
+    fn boil(&mut self) {
+        let energy = (100.0 - self.water_temp) * self.water_level * HEAT_MWH;
+        if energy > self.charge {
+            self.is_charging = true;
+            return;
+        }
+        self.charge -= energy;
+        self.water_temp = 100.0;
+        let cups = 1.0 + 2.0 * self.random.fraction();
+        self.water_level = (self.water_level - cups * CUP_ML).max(0.0);
+    }
+
+    /// Charges or drains the battery, and says with what power.
+    fn charge_for(&mut self, hours: f64) -> f64 {
+        if self.charge < 0.3 * CAPACITY_MWH {
+            self.is_charging = true;
+        } else if self.charge > 0.95 * CAPACITY_MWH {
+            self.is_charging = false;
+        }
+        let rate = if self.is_charging {
+            CHARGER_MW
+        } else {
+            -IDLE_MW
+        };
+        self.charge = (self.charge + rate * hours).clamp(0.0, CAPACITY_MWH);
+        rate
+    }
+}
+
+/// How often water is boiled at this time of the day.
+fn boils_per_hour(second: i64) -> f64 {
+    match second.rem_euclid(SECONDS_PER_DAY) / 3600 {
+        6..=8 => 0.6,
+        12..=13 => 0.4,
+        16..=20 => 0.3,
+        9..=22 => 0.12,
+        _ => 0.01,
+    }
+}
+
+/// Something like a sine of `period`: two parabolas, 0 at 0 and 1 after a quarter.
+fn wave(second: i64, period: i64) -> f64 {
+    let phase = second.rem_euclid(period) as f64 / period as f64;
+    let (half, sign) = if phase < 0.5 {
+        (phase, 1.0)
+    } else {
+        (phase - 0.5, -1.0)
+    };
+    sign * 16.0 * half * (0.5 - half)
+}
+
+fn tenths(value: f64) -> f64 {
+    (value * 10.0).round() / 10.0
+}
+
+fn whole(value: f64) -> i32 {
+    // All figures are within the battery and the reservoir.
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "saturates, and is far from it"
+    )]
+    let whole = value.round() as i32;
+    whole
+}
+
+/// A UUID of version 4.
+fn device_id(seed: u64, index: u32) -> DeviceId {
+    let mut random = Random(!seed ^ u64::from(index) << 32);
+    let bits = u128::from(random.next()) << 64 | u128::from(random.next());
+    let fixed = bits & !(0xf << 76 | 0x3 << 62) | 0x4 << 76 | 0x2 << 62;
+    DeviceId(fixed.to_be_bytes())
+}
+
+/// `SplitMix64`: small, good enough for kettles, and the same everywhere.
+#[derive(Debug)]
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    /// From 0 up to 1, which it never is.
+    fn fraction(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    fn below(&mut self, bound: i64) -> i64 {
+        let bound = u64::try_from(bound).unwrap_or(0).max(1);
+        i64::try_from(self.next() % bound).unwrap_or(0)
+    }
+}
