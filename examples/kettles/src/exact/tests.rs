@@ -164,7 +164,7 @@ proptest! {
         for (value, factor) in pairs {
             sum.add_product(-value, factor);
         }
-        prop_assert_eq!(sum.to_bytes(), []);
+        prop_assert_eq!(sum.to_bytes(), Vec::<u8>::new());
     }
 
     #[test]

@@ -1,0 +1,291 @@
+//! What is answered to whom. The original's endpoints behave as they did, to the byte where that
+//! can be told; the others are ours.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use samovar_http::http::Status;
+use samovar_http::ws::Socket;
+use samovar_http::{
+    Body, Error, Head, Inline, Params, Prepared, Reply, Request, Response, Route, Router, with,
+};
+
+use crate::command::{Commands, NOTHING};
+use crate::device::DeviceId;
+use crate::ingest::{Ingest, Refusal, Work};
+use crate::json::{self, Window, Wrong};
+use crate::live::Live;
+use crate::metrics::{CONTENT_TYPE, Counting, Metrics};
+use crate::time::Time;
+
+/// The header that says who a kettle is. It is no secret: whoever knows a name can speak for it.
+const AUTH_HEADER: &str = "servant-auth-cookie";
+/// Bytes of a request about one kettle.
+const BODY_LEN_MAX: u64 = 64 * 1024;
+/// Bytes of what a gateway has gathered: some 10,000 measurements.
+const GATEWAY_LEN_MAX: u64 = 2 << 20;
+
+/// What all handlers share.
+#[derive(Debug)]
+pub struct App {
+    /// The way to the store.
+    pub ingest: Arc<Ingest>,
+    /// What kettles are to do.
+    pub commands: Arc<Commands>,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
+    /// Who looks on.
+    pub live: Live,
+    /// Sockets of kettles.
+    sockets: Mutex<HashMap<DeviceId, Socket>>,
+    /// Who may give commands, if anybody.
+    admin_token: Option<String>,
+    /// Spreads those who are sent away.
+    refused: AtomicU32,
+}
+
+/// Why it is not known who asks.
+enum Stranger {
+    Nobody,
+    NoName,
+}
+
+impl App {
+    /// Everything that handlers need.
+    pub fn new(
+        ingest: Arc<Ingest>,
+        commands: Arc<Commands>,
+        metrics: Arc<Metrics>,
+        admin_token: Option<String>,
+    ) -> Self {
+        Self {
+            ingest,
+            commands,
+            metrics,
+            live: Live::default(),
+            sockets: Mutex::default(),
+            admin_token,
+            refused: AtomicU32::new(0),
+        }
+    }
+
+    /// All routes.
+    pub fn router(app: &Arc<Self>) -> Router {
+        let small = |route: Route| route.body_len_max(BODY_LEN_MAX);
+        let gateway = Route::post("/measurements", with(app, Self::measurements));
+        let order = Route::post("/devices/{id}/command", with(app, Self::order));
+        let command = Route::get("/command", with(app, Self::command));
+        let answer_command = Self::answer_command(app);
+        let (kettle, live) = (Arc::clone(app), Arc::clone(app));
+        Router::new()
+            .route(small(Route::post("/login", with(app, Self::login))))
+            .route(command.inline(answer_command))
+            .route(small(Route::post(
+                "/measurement",
+                with(app, Self::measurement),
+            )))
+            .route(gateway.body_len_max(GATEWAY_LEN_MAX))
+            .route(small(order))
+            .get("/statistics", with(app, Self::statistics))
+            .get("/metrics", with(app, Self::metrics))
+            .get("/healthz", |_| "ok\n")
+            .get("/kettle", move |request: &mut Request| {
+                crate::socket::open(&kettle, request)
+            })
+            .get("/", |_| {
+                Response::redirect(Status::TEMPORARY_REDIRECT, "/live")
+            })
+            .get("/live", |_| crate::live::page())
+            .get("/live/socket", move |request: &mut Request| {
+                live.live.open(request)
+            })
+            .on_error(|_, error| Response::json(error.status(), json::error(error.message())))
+            .observe(Counting(Arc::clone(&app.metrics)))
+    }
+
+    fn login(&self, request: &mut Request) -> Result<Response, Error> {
+        json::login(request.body()).map_err(wrong)?;
+        let device = DeviceId::random()?;
+        let answer = format!("{{\"username\":\"{device}\"}}");
+        let done = Response::json(Status::OK, answer);
+        Ok(self.when_durable(Work::Login(device), done))
+    }
+
+    /// On the I/O thread: most kettles have nothing to do, and that is known in memory.
+    fn answer_command(
+        app: &Arc<Self>,
+    ) -> impl for<'a> Fn(Head<'a>, Params<'a>, Reply<'a>) -> Inline + Send + Sync + 'static {
+        let app = Arc::clone(app);
+        let json = [("Content-Type", "application/json")];
+        let nothing = Prepared::new(Status::OK, &json, NOTHING.as_bytes());
+        move |head, _, reply| match device(head) {
+            Ok(device) => match app.commands.tell(device, Time::now()) {
+                None => reply.prepared(&nothing),
+                Some(command) => reply.response(Response::json(Status::OK, command.to_json())),
+            },
+            Err(stranger) => reply.response(stranger.answer()),
+        }
+    }
+
+    /// The same for HTTP in which nothing is answered inline.
+    fn command(&self, request: &mut Request) -> Response {
+        let device = match device(request.head()) {
+            Ok(device) => device,
+            Err(stranger) => return stranger.answer(),
+        };
+        let command = self.commands.tell(device, Time::now());
+        let json = command.map_or_else(|| NOTHING.to_owned(), |command| command.to_json());
+        Response::json(Status::OK, json)
+    }
+
+    fn measurement(&self, request: &mut Request) -> Result<Response, Error> {
+        let device = match device(request.head()) {
+            Ok(device) => device,
+            Err(stranger) => return Ok(stranger.answer()),
+        };
+        let measurement =
+            json::measurement(request.body(), device, self.window()).map_err(wrong)?;
+        let done = Response::new(Status::OK, Body::Empty);
+        Ok(self.when_durable(Work::One(measurement), done))
+    }
+
+    fn measurements(&self, request: &mut Request) -> Result<Response, Error> {
+        let device = match device(request.head()) {
+            Ok(device) => device,
+            Err(stranger) => return Ok(stranger.answer()),
+        };
+        let measurements =
+            json::measurements(request.body(), device, self.window()).map_err(wrong)?;
+        let answer = format!("{{\"stored\":{}}}", measurements.len());
+        let done = Response::json(Status::OK, answer);
+        Ok(self.when_durable(Work::Many(measurements), done))
+    }
+
+    /// Within which times measurements are taken.
+    pub fn window(&self) -> Window {
+        Window::now(self.ingest.options().retain_days)
+    }
+
+    fn statistics(&self, _: &mut Request) -> Response {
+        Response::json(Status::OK, self.ingest.totals().to_json())
+    }
+
+    fn metrics(&self, _: &mut Request) -> Response {
+        let text = self.metrics.text(&self.ingest);
+        Response::text(Status::OK, text).set_header("Content-Type", CONTENT_TYPE)
+    }
+
+    /// A command for a kettle, from whoever knows the token.
+    fn order(&self, request: &mut Request) -> Result<Response, Error> {
+        let token = request.head().header("authorization");
+        let token = token.and_then(|value| value.strip_prefix(b"Bearer "));
+        match &self.admin_token {
+            Some(expected) if token.is_some_and(|token| is_same(token, expected.as_bytes())) => {}
+            Some(_) => {
+                let answer = json::error("who gives commands needs the token");
+                return Ok(Response::json(Status::UNAUTHORIZED, answer)
+                    .header("WWW-Authenticate", "Bearer"));
+            }
+            None => {
+                return Err(Error::new(
+                    Status::FORBIDDEN,
+                    "this server takes no commands",
+                ));
+            }
+        }
+        let id = request.param("id").unwrap_or_default();
+        let device = DeviceId::parse(id.as_bytes())
+            .ok_or_else(|| Error::new(Status::NOT_FOUND, "a device has a UUID"))?;
+        let command = json::command(request.body(), device).map_err(wrong)?;
+        let done = Response::json(Status::CREATED, command.to_json());
+        let socket = self.sockets().get(&device).cloned();
+        let commands = Arc::clone(&self.commands);
+        Ok(self.durable_then(Work::Command(command), move || {
+            // Before the answer, so that whoever gave the command may look for it.
+            if let Some(socket) = socket {
+                crate::socket::tell(&commands, device, &socket);
+            }
+            done
+        }))
+    }
+
+    /// Answers with `done` when `work` is durable.
+    fn when_durable(&self, work: Work, done: Response) -> Response {
+        self.durable_then(work, move || done)
+    }
+
+    fn durable_then(
+        &self,
+        work: Work,
+        done: impl FnOnce() -> Response + Send + 'static,
+    ) -> Response {
+        let (responder, response) = Response::later();
+        // Refused are many at once, and should not come back at once.
+        let retry_s = 1 + self.refused.fetch_add(1, Ordering::Relaxed) % 5;
+        let acknowledge = move |outcome: Result<(), Refusal>| {
+            responder.respond(match outcome {
+                Ok(()) => done(),
+                Err(refusal) => busy(refusal, retry_s),
+            });
+        };
+        self.ingest.push(work, Box::new(acknowledge));
+        response
+    }
+
+    /// Sockets of kettles, by device: the last one that each has opened.
+    pub fn sockets(&self) -> MutexGuard<'_, HashMap<DeviceId, Socket>> {
+        self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Who asks.
+fn device(head: Head<'_>) -> Result<DeviceId, Stranger> {
+    let name = head.header(AUTH_HEADER).ok_or(Stranger::Nobody)?;
+    DeviceId::parse(name).ok_or(Stranger::NoName)
+}
+
+/// Who asks, or what to answer.
+///
+/// # Errors
+///
+/// The answer.
+pub fn device_of(request: &Request) -> Result<DeviceId, Box<Response>> {
+    device(request.head()).map_err(|stranger| Box::new(stranger.answer()))
+}
+
+impl Stranger {
+    /// In the original's words.
+    fn answer(self) -> Response {
+        match self {
+            Self::Nobody => Response::text(Status::UNAUTHORIZED, "Missing auth header"),
+            Self::NoName => Response::text(Status::FORBIDDEN, "Invalid Cookie"),
+        }
+    }
+}
+
+/// Compares without telling by its time where a difference is.
+fn is_same(one: &[u8], other: &[u8]) -> bool {
+    let differs = |acc: u8, (one, other): (&u8, &u8)| acc | (one ^ other);
+    one.len() == other.len() && one.iter().zip(other).fold(0, differs) == 0
+}
+
+fn wrong(wrong: Wrong) -> Error {
+    let status = if wrong.is_malformed() {
+        Status::BAD_REQUEST
+    } else {
+        Status::UNPROCESSABLE_CONTENT
+    };
+    Error::new(status, wrong.to_string())
+}
+
+fn busy(refusal: Refusal, retry_s: u32) -> Response {
+    let message = match refusal {
+        Refusal::Full => "too many measurements wait",
+        Refusal::Late => "it took too long",
+        Refusal::Failed => "the store is out of order",
+        Refusal::Ending => "the server is about to end",
+    };
+    Response::json(Status::SERVICE_UNAVAILABLE, json::error(message))
+        .header("Retry-After", retry_s.to_string())
+}

@@ -1,0 +1,191 @@
+//! What kettles are told to do.
+//!
+//! The original had a table of commands and a query that nothing called: `GET /command` said always
+//! the same. Here a kettle is told the newest command that is due, again and again, until its next
+//! measurement shows that it heard.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{PoisonError, RwLock};
+
+use crate::device::{DeviceId, Measurement};
+use crate::time::Time;
+
+/// What is said when there is nothing to do.
+pub const NOTHING: &str =
+    r#"{"charge":"NoChargeBattery","fill":"NoFillReservoir","flush":{"tag":"NoFlushReservoir"}}"#;
+
+/// What one kettle is to do from some time on.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Command {
+    /// Which.
+    pub device: DeviceId,
+    /// From when on.
+    pub time: Time,
+    /// Whether to charge the battery.
+    pub charge: bool,
+    /// Whether to fill the reservoir.
+    pub fill: bool,
+    /// How much water to let out, in mL.
+    pub flush: Option<f64>,
+}
+
+impl Command {
+    /// As `GET /command` says it, in the encoding of Haskell's Aeson: a sum of plain names is a
+    /// string, one that carries something is an object with a tag.
+    pub fn to_json(&self) -> String {
+        let charge = if self.charge { "" } else { "No" };
+        let fill = if self.fill { "" } else { "No" };
+        let flush = match self.flush {
+            Some(volume) => format!(r#"{{"tag":"FlushReservoir","contents":{volume:?}}}"#),
+            None => r#"{"tag":"NoFlushReservoir"}"#.to_owned(),
+        };
+        format!(
+            r#"{{"charge":"{charge}ChargeBattery","fill":"{fill}FillReservoir","flush":{flush}}}"#
+        )
+    }
+}
+
+/// Commands that wait to be done. Most kettles have none, and asking costs them one look at a
+/// number.
+#[derive(Debug, Default)]
+pub struct Commands {
+    open: RwLock<HashMap<DeviceId, Vec<Open>>>,
+    /// Entries of `open`.
+    device_count: AtomicUsize,
+}
+
+#[derive(Debug)]
+struct Open {
+    command: Command,
+    /// The kettle was told.
+    is_told: AtomicBool,
+}
+
+impl Commands {
+    /// Adds a command; it takes the place of one of the same time.
+    pub fn add(&self, command: Command) {
+        let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
+        let commands = open.entry(command.device).or_default();
+        commands.retain(|other| other.command.time != command.time);
+        commands.push(Open {
+            command,
+            is_told: AtomicBool::new(false),
+        });
+        self.device_count.store(open.len(), Ordering::Release);
+    }
+
+    /// The newest command that is due, which the kettle is told now.
+    pub fn tell(&self, device: DeviceId, now: Time) -> Option<Command> {
+        self.newest(device, |open| open.command.time <= now)
+            .inspect(|_| self.told(device, now))
+    }
+
+    fn told(&self, device: DeviceId, now: Time) {
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        for open in open.get(&device).into_iter().flatten() {
+            if open.command.time <= now {
+                open.is_told.store(true, Ordering::Release);
+            }
+        }
+    }
+
+    /// The newest command that `measurement` confirms: one that the kettle was told before.
+    pub fn confirmed_by(&self, measurement: &Measurement) -> Option<Time> {
+        let is_told = |open: &Open| open.is_told.load(Ordering::Acquire);
+        let newest = self.newest(measurement.device, is_told)?;
+        Some(newest.time)
+    }
+
+    /// The confirmation is durable: the command, and older ones, are done with.
+    pub fn done(&self, device: DeviceId, time: Time) {
+        let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(commands) = open.get_mut(&device) {
+            commands.retain(|open| open.command.time > time);
+            if commands.is_empty() {
+                open.remove(&device);
+            }
+        }
+        self.device_count.store(open.len(), Ordering::Release);
+    }
+
+    fn newest(&self, device: DeviceId, is_meant: impl Fn(&Open) -> bool) -> Option<Command> {
+        if self.device_count.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        let commands = open.get(&device)?.iter().filter(|open| is_meant(open));
+        commands
+            .map(|open| open.command)
+            .max_by_key(|command| command.time)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn command(seconds: i64) -> Command {
+        Command {
+            device: DeviceId([7; 16]),
+            time: Time::from_seconds(seconds),
+            charge: true,
+            fill: false,
+            flush: Some(2.5),
+        }
+    }
+
+    fn measurement() -> Measurement {
+        Measurement {
+            device: DeviceId([7; 16]),
+            time: Time::from_seconds(50),
+            charge_now: 1,
+            charge_full: 1,
+            charge_rate: 0.0,
+            ambient_temp: 20.0,
+            water_temp: 20.0,
+            water_level: 1,
+        }
+    }
+
+    #[test]
+    fn commands_are_written_as_aeson_does() {
+        let nothing = Command {
+            charge: false,
+            flush: None,
+            ..command(0)
+        };
+        assert_eq!(nothing.to_json(), NOTHING);
+        let all = Command {
+            fill: true,
+            ..command(0)
+        };
+        assert_eq!(
+            all.to_json(),
+            r#"{"charge":"ChargeBattery","fill":"FillReservoir","flush":{"tag":"FlushReservoir","contents":2.5}}"#
+        );
+    }
+
+    #[test]
+    fn the_newest_due_command_is_told_until_it_is_confirmed() {
+        let commands = Commands::default();
+        let (device, now) = (DeviceId([7; 16]), Time::from_seconds(25));
+        for seconds in [10, 20, 30] {
+            commands.add(command(seconds));
+        }
+        assert_eq!(commands.confirmed_by(&measurement()), None);
+        assert_eq!(commands.tell(DeviceId([8; 16]), now), None);
+        for _ in 0..2 {
+            assert_eq!(commands.tell(device, now), Some(command(20)));
+        }
+        let confirmed = commands.confirmed_by(&measurement()).unwrap();
+        assert_eq!(confirmed, Time::from_seconds(20));
+        commands.done(device, confirmed);
+        assert_eq!(commands.tell(device, now), None);
+        // What was due later stays.
+        let later = Time::from_seconds(30);
+        assert_eq!(commands.tell(device, later), Some(command(30)));
+        commands.done(device, later);
+        assert_eq!(commands.device_count.load(Ordering::Relaxed), 0);
+    }
+}

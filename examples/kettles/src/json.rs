@@ -1,0 +1,347 @@
+//! JSON as the original reads and writes it.
+
+use serde::{Deserialize, Deserializer};
+
+use crate::command::Command;
+use crate::device::{DeviceId, Measurement};
+use crate::time::Time;
+
+/// Below the coldest there is, in °C.
+const TEMP_MIN: f64 = -273.15;
+/// Hotter than any kettle survives, in °C.
+const TEMP_MAX: f64 = 1000.0;
+/// How far ahead a kettle's clock may be, in seconds: the farthest zone that takes its local time
+/// for UTC, and some more.
+const AHEAD_MAX_S: i64 = 24 * 3600;
+
+/// What is wrong with a body.
+#[derive(Debug, thiserror::Error)]
+pub enum Wrong {
+    /// It is not what the endpoint takes.
+    #[error("{0}")]
+    Malformed(String),
+    /// It is, and cannot be true.
+    #[error("{0}")]
+    Impossible(&'static str),
+    /// The same in one of several lines.
+    #[error("line {line}: {wrong}")]
+    InLine {
+        /// Counted from one.
+        line: usize,
+        /// What.
+        wrong: Box<Self>,
+    },
+}
+
+impl Wrong {
+    /// Whether what it says is well said.
+    pub fn is_malformed(&self) -> bool {
+        match self {
+            Self::Malformed(_) => true,
+            Self::Impossible(_) => false,
+            Self::InLine { wrong, .. } => wrong.is_malformed(),
+        }
+    }
+}
+
+impl From<serde_json::Error> for Wrong {
+    fn from(error: serde_json::Error) -> Self {
+        Self::Malformed(error.to_string())
+    }
+}
+
+/// A measurement on the wire. Fields that are not named here are ignored.
+#[derive(Deserialize)]
+struct Wire {
+    #[serde(default)]
+    id: Option<Id>,
+    time: IsoTime,
+    charge_now: Whole,
+    charge_full: Whole,
+    charge_rate: f64,
+    ambient_temp: f64,
+    water_temp: f64,
+    water_level: Whole,
+}
+
+struct Id(DeviceId);
+
+impl<'de> Deserialize<'de> for Id {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<str>::deserialize(deserializer)?;
+        let device = DeviceId::parse(text.as_bytes());
+        let wrong = || serde::de::Error::custom("id: not a UUID");
+        device.map(Self).ok_or_else(wrong)
+    }
+}
+
+struct IsoTime(Time);
+
+impl<'de> Deserialize<'de> for IsoTime {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<str>::deserialize(deserializer)?;
+        let wrong = || serde::de::Error::custom("not a time in ISO 8601 with its zone");
+        Time::parse(&text).map(Self).ok_or_else(wrong)
+    }
+}
+
+/// A whole number, which Aeson takes in any notation: `50`, `50.0` and `5e1` are the same.
+struct Whole(i32);
+
+impl<'de> Deserialize<'de> for Whole {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+
+        impl serde::de::Visitor<'_> for Visitor {
+            type Value = Whole;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a whole number of 32 bits")
+            }
+
+            fn visit_i64<E: serde::de::Error>(self, value: i64) -> Result<Whole, E> {
+                let wrong = |_| E::invalid_value(serde::de::Unexpected::Signed(value), &self);
+                i32::try_from(value).map(Whole).map_err(wrong)
+            }
+
+            fn visit_u64<E: serde::de::Error>(self, value: u64) -> Result<Whole, E> {
+                let wrong = |_| E::invalid_value(serde::de::Unexpected::Unsigned(value), &self);
+                i32::try_from(value).map(Whole).map_err(wrong)
+            }
+
+            fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Whole, E> {
+                let is_whole = value.fract() == 0.0;
+                #[expect(
+                    clippy::cast_possible_truncation,
+                    reason = "saturates, and is compared"
+                )]
+                let whole = value as i32;
+                if is_whole && f64::from(whole) == value {
+                    Ok(Whole(whole))
+                } else {
+                    Err(E::invalid_value(serde::de::Unexpected::Float(value), &self))
+                }
+            }
+        }
+
+        deserializer.deserialize_any(Visitor)
+    }
+}
+
+/// Within which times a measurement may be.
+#[derive(Debug, Clone, Copy)]
+pub struct Window {
+    /// The first time that is kept.
+    pub first: Time,
+    /// The last that is believed.
+    pub last: Time,
+}
+
+impl Window {
+    /// What is believed and kept now: nothing older than `retain_days`, where those are not 0.
+    pub fn now(retain_days: u32) -> Self {
+        let now = Time::now();
+        let first = match retain_days {
+            0 => Time(0),
+            days => now.plus_seconds(-i64::from(days) * 24 * 3600),
+        };
+        Self {
+            first,
+            last: now.plus_seconds(AHEAD_MAX_S),
+        }
+    }
+}
+
+/// Reads what `device` measured. An `id` in it has to be one, and counts for nothing.
+///
+/// # Errors
+///
+/// [`Wrong`].
+pub fn measurement(body: &[u8], device: DeviceId, window: Window) -> Result<Measurement, Wrong> {
+    checked(serde_json::from_slice(body)?, |_| device, window)
+}
+
+/// Reads measurements that a gateway has gathered, one in each line: of the device that its `id`
+/// says, or of the gateway.
+///
+/// # Errors
+///
+/// [`Wrong`] of the first line that is.
+pub fn measurements(
+    body: &[u8],
+    gateway: DeviceId,
+    window: Window,
+) -> Result<Vec<Measurement>, Wrong> {
+    let lines = body.split(|byte| *byte == b'\n').zip(1..);
+    let filled = lines.filter(|(text, _)| !text.trim_ascii().is_empty());
+    let read = |(text, line): (&[u8], usize)| {
+        let device = |id: Option<Id>| id.map_or(gateway, |Id(device)| device);
+        let wire = serde_json::from_slice(text).map_err(Wrong::from);
+        wire.and_then(|wire| checked(wire, device, window))
+            .map_err(|wrong| Wrong::InLine {
+                line,
+                wrong: Box::new(wrong),
+            })
+    };
+    filled.map(read).collect()
+}
+
+fn checked(
+    wire: Wire,
+    device: impl FnOnce(Option<Id>) -> DeviceId,
+    window: Window,
+) -> Result<Measurement, Wrong> {
+    let is_possible = |temp: f64| (TEMP_MIN..=TEMP_MAX).contains(&temp);
+    if !is_possible(wire.ambient_temp) || !is_possible(wire.water_temp) {
+        return Err(Wrong::Impossible("no kettle has such a temperature"));
+    }
+    if !wire.charge_rate.is_finite() {
+        return Err(Wrong::Impossible("no battery has such a charge_rate"));
+    }
+    let IsoTime(time) = wire.time;
+    if time > window.last {
+        return Err(Wrong::Impossible("the time is too far in the future"));
+    }
+    if time < window.first {
+        return Err(Wrong::Impossible("the time is too long ago"));
+    }
+    Ok(Measurement {
+        device: device(wire.id),
+        time,
+        charge_now: wire.charge_now.0,
+        charge_full: wire.charge_full.0,
+        charge_rate: wire.charge_rate,
+        ambient_temp: wire.ambient_temp,
+        water_temp: wire.water_temp,
+        water_level: wire.water_level.0,
+    })
+}
+
+/// Reads the body of a login, of which the original forgets all but that it has a name.
+///
+/// # Errors
+///
+/// [`Wrong`].
+pub fn login(body: &[u8]) -> Result<(), Wrong> {
+    #[derive(Deserialize)]
+    struct Login {
+        #[serde(rename = "username")]
+        _name: String,
+    }
+    let _: Login = serde_json::from_slice(body)?;
+    Ok(())
+}
+
+/// Reads a command for `device`, due at once unless it says when.
+///
+/// # Errors
+///
+/// [`Wrong`].
+pub fn command(body: &[u8], device: DeviceId) -> Result<Command, Wrong> {
+    #[derive(Deserialize)]
+    struct Order {
+        #[serde(default)]
+        time: Option<IsoTime>,
+        #[serde(default)]
+        charge: bool,
+        #[serde(default)]
+        fill: bool,
+        #[serde(default)]
+        flush: Option<f64>,
+    }
+    let order: Order = serde_json::from_slice(body)?;
+    if order
+        .flush
+        .is_some_and(|volume| !volume.is_finite() || volume < 0.0)
+    {
+        return Err(Wrong::Impossible("no such volume can be let out"));
+    }
+    Ok(Command {
+        device,
+        time: order.time.map_or_else(Time::now, |IsoTime(time)| time),
+        charge: order.charge,
+        fill: order.fill,
+        flush: order.flush,
+    })
+}
+
+/// An error as JSON.
+pub fn error(message: &str) -> String {
+    serde_json::json!({ "error": message }).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BODY: &str = r#"{"time":"2017-12-24T18:30:00Z","charge_now":50,"charge_full":100,
+        "charge_rate":-1.5,"ambient_temp":20,"water_temp":95.5,"water_level":700}"#;
+    const DEVICE: DeviceId = DeviceId([7; 16]);
+
+    fn window() -> Window {
+        Window::now(0)
+    }
+
+    #[track_caller]
+    fn check_wrong(from: &str, to: &str, is_malformed: bool) {
+        let body = BODY.replace(from, to);
+        assert_ne!(body, BODY);
+        match measurement(body.as_bytes(), DEVICE, window()) {
+            Ok(_) => panic!("{body} was taken"),
+            Err(wrong) => assert_eq!(wrong.is_malformed(), is_malformed, "{wrong}"),
+        }
+    }
+
+    #[track_caller]
+    fn check_same(from: &str, to: &str) {
+        let body = BODY.replace(from, to);
+        assert_ne!(body, BODY);
+        let read = |body: &str| measurement(body.as_bytes(), DEVICE, window()).unwrap();
+        assert_eq!(read(&body), read(BODY));
+    }
+
+    #[test]
+    fn measurements_are_read_as_aeson_reads_them() {
+        check_same("50", "50.0");
+        check_same("50", "5e1");
+        check_same("{", r#"{"colour":"red","#);
+        check_same("{", r#"{"id":null,"#);
+        check_same("{", r#"{"id":"0f8fad5b-d9cb-469f-a165-70867728950e","#);
+        check_same("T18:30:00Z", " 18:30Z");
+    }
+
+    #[test]
+    fn what_is_malformed_is_told_from_what_is_impossible() {
+        check_wrong("{", r#"{"id":"kettle","#, true);
+        check_wrong("50", "50.5", true);
+        check_wrong("50", "3000000000", true);
+        check_wrong("50", "\"50\"", true);
+        check_wrong("50", "null", true);
+        check_wrong("95.5", "NaN", true);
+        check_wrong("95.5", "1e999", true);
+        check_wrong("\"charge_now\":50,", "", true);
+        check_wrong("T18:30:00Z", "", true);
+        check_wrong("}", "", true);
+        check_wrong("95.5", "-300", false);
+        check_wrong("95.5", "1e300", false);
+        check_wrong("2017", "1917", false);
+        check_wrong("2017", "9017", false);
+    }
+
+    #[test]
+    fn lines_of_a_gateway_are_all_right_or_none_is() {
+        let one = BODY.replace('\n', " ");
+        let other = one.replace('{', r#"{"id":"0f8fad5b-d9cb-469f-a165-70867728950e","#);
+        let text = format!("{one}\n\n{other}\r\n");
+        let read = measurements(text.as_bytes(), DEVICE, window()).unwrap();
+        assert_eq!(read.len(), 2);
+        assert_eq!(read[0].device, DEVICE);
+        assert_eq!(
+            read[1].device.to_string(),
+            "0f8fad5b-d9cb-469f-a165-70867728950e"
+        );
+        let text = format!("{one}\n{}\n", one.replace("95.5", "hot"));
+        let wrong = measurements(text.as_bytes(), DEVICE, window()).unwrap_err();
+        assert!(wrong.to_string().starts_with("line 2: "), "{wrong}");
+    }
+}

@@ -1,0 +1,415 @@
+//! What is counted, and how Prometheus gets it. Names are the original's where it had them.
+
+use std::fmt::{self, Write as _};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use samovar_http::http::Method;
+use samovar_http::{Exchange, Incident, Load, Observer};
+
+use crate::histogram::{Histogram, MICROS, ROWS, Snapshot};
+use crate::ingest::{Ingest, Refusal};
+use crate::process::{Process, thread_times};
+
+/// What the text is sent as.
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// First parts of paths, which are what the labels say. The last stands for all others.
+const HANDLERS: [&str; 11] = [
+    "command",
+    "measurement",
+    "measurements",
+    "login",
+    "statistics",
+    "metrics",
+    "live",
+    "kettle",
+    "devices",
+    "healthz",
+    "other",
+];
+const METHODS: [&str; 3] = ["GET", "POST", "other"];
+/// The last stands for all others.
+const STATUSES: [u16; 14] = [
+    200, 101, 201, 307, 400, 401, 403, 404, 405, 413, 422, 500, 503, 0,
+];
+
+/// All counters of a server.
+#[derive(Debug)]
+pub struct Metrics {
+    /// For each handler, method and status, in this order.
+    durations: Vec<Histogram>,
+    measurements: AtomicU64,
+    duplicates: AtomicU64,
+    pruned: AtomicU64,
+    refused: [AtomicU64; Refusal::ALL.len()],
+    batch_rows: Histogram,
+    commit_times: Histogram,
+    commit_failures: AtomicU64,
+    active: AtomicUsize,
+    loop_lag: Histogram,
+    accept_failures: AtomicU64,
+    connections_refused: AtomicU64,
+    incidents: AtomicU64,
+    load: Mutex<Option<Load>>,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let series_count = HANDLERS.len() * METHODS.len() * STATUSES.len();
+        Self {
+            durations: (0..series_count).map(|_| Histogram::new(MICROS)).collect(),
+            measurements: AtomicU64::new(0),
+            duplicates: AtomicU64::new(0),
+            pruned: AtomicU64::new(0),
+            refused: Default::default(),
+            batch_rows: Histogram::new(ROWS),
+            commit_times: Histogram::new(MICROS),
+            commit_failures: AtomicU64::new(0),
+            active: AtomicUsize::new(0),
+            loop_lag: Histogram::new(MICROS),
+            accept_failures: AtomicU64::new(0),
+            connections_refused: AtomicU64::new(0),
+            incidents: AtomicU64::new(0),
+            load: Mutex::new(None),
+        }
+    }
+}
+
+/// What changes from second to second.
+#[derive(Debug, Clone)]
+pub struct Pulse {
+    /// Of all answers.
+    pub durations: Snapshot,
+    /// Rows of batches.
+    pub batch_rows: Snapshot,
+    /// Durations of commits.
+    pub commit_times: Snapshot,
+    /// Rows stored.
+    pub measurements: u64,
+    /// Rows that were not.
+    pub refused: u64,
+    /// Rows that were there already.
+    pub duplicates: u64,
+}
+
+impl Metrics {
+    /// A batch is durable.
+    pub fn committed(&self, row_count: usize, duplicate_count: usize, duration: Duration) {
+        let stored = row_count.saturating_sub(duplicate_count) as u64;
+        self.measurements.fetch_add(stored, Ordering::Relaxed);
+        self.duplicates
+            .fetch_add(duplicate_count as u64, Ordering::Relaxed);
+        self.batch_rows.add(row_count as u64);
+        self.commit_times.add_time(duration);
+    }
+
+    /// A batch is not durable.
+    pub fn commit_failed(&self) {
+        self.commit_failures.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Rows were sent away.
+    pub fn refused(&self, refusal: Refusal, row_count: usize) {
+        let index = Refusal::ALL.iter().position(|other| *other == refusal);
+        if let Some(count) = index.and_then(|index| self.refused.get(index)) {
+            count.fetch_add(row_count as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// Old rows were deleted.
+    pub fn pruned(&self, row_count: usize) {
+        self.pruned.fetch_add(row_count as u64, Ordering::Relaxed);
+    }
+
+    /// How many devices were heard of lately.
+    pub fn set_active(&self, count: usize) {
+        self.active.store(count, Ordering::Relaxed);
+    }
+
+    /// How many devices were heard of lately.
+    pub fn active(&self) -> usize {
+        self.active.load(Ordering::Relaxed)
+    }
+
+    /// What the engine has to do, and how long its threads took to answer a call.
+    pub fn engine(&self, load: Load, lag: Duration) {
+        *self.load.lock().unwrap_or_else(PoisonError::into_inner) = Some(load);
+        self.loop_lag.add_time(lag);
+    }
+
+    /// What the engine had to do a second ago.
+    pub fn load(&self) -> Option<Load> {
+        *self.load.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the live page is made of.
+    pub fn pulse(&self) -> Pulse {
+        let mut durations = Snapshot::empty(MICROS);
+        for histogram in &self.durations {
+            durations.merge(&histogram.snapshot());
+        }
+        let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        Pulse {
+            durations,
+            batch_rows: self.batch_rows.snapshot(),
+            commit_times: self.commit_times.snapshot(),
+            measurements: load(&self.measurements),
+            refused: self.refused.iter().map(load).sum(),
+            duplicates: load(&self.duplicates),
+        }
+    }
+
+    /// All figures in Prometheus' text format.
+    pub fn text(&self, ingest: &Ingest) -> String {
+        let mut text = Text(String::with_capacity(16 * 1024));
+        let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        text.family(
+            "app_measurements_total",
+            "counter",
+            "Measurements stored since the start.",
+        );
+        text.put("app_measurements_total", "", load(&self.measurements));
+        self.durations(&mut text);
+        self.ingest(&mut text, ingest);
+        self.engine_text(&mut text);
+        process(&mut text);
+        text.0
+    }
+
+    fn durations(&self, text: &mut Text) {
+        let name = "http_request_duration_seconds";
+        text.family(
+            name,
+            "histogram",
+            "From the end of a request to the end of its answer.",
+        );
+        let mut series = self.durations.iter();
+        for handler in HANDLERS {
+            for method in METHODS {
+                for (status, histogram) in STATUSES.iter().zip(series.by_ref()) {
+                    let snapshot = histogram.snapshot();
+                    if snapshot.count() > 0 {
+                        let labels = format!(
+                            "handler=\"{handler}\",method=\"{method}\",status_code=\"{status}\""
+                        );
+                        text.histogram(name, &labels, &snapshot, 1e-6);
+                    }
+                }
+            }
+        }
+    }
+
+    fn ingest(&self, text: &mut Text, ingest: &Ingest) {
+        let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let (waiting, oldest) = ingest.waiting();
+        let device_count = ingest.totals().device_count;
+        text.gauge("kettles_devices", "Devices that are known.", device_count);
+        let name = "kettles_active_devices";
+        text.gauge(
+            name,
+            "Devices heard of in the last minute or two.",
+            self.active(),
+        );
+        let name = "kettles_ingest_queue_rows";
+        text.gauge(name, "Rows that wait for a commit.", waiting);
+        let name = "kettles_ingest_queue_limit";
+        text.gauge(name, "How many may wait.", ingest.options().queue_limit);
+        let name = "kettles_ingest_oldest_seconds";
+        text.gauge(
+            name,
+            "How long the first of them has waited.",
+            oldest.as_secs_f64(),
+        );
+        let name = "kettles_ingest_batch_rows";
+        text.family(name, "histogram", "Measurements of one commit.");
+        text.histogram(name, "", &self.batch_rows.snapshot(), 1.0);
+        let name = "kettles_ingest_commit_seconds";
+        text.family(name, "histogram", "How long a commit took.");
+        text.histogram(name, "", &self.commit_times.snapshot(), 1e-6);
+        let name = "kettles_ingest_commit_failures_total";
+        text.counter(name, "Commits that failed.", load(&self.commit_failures));
+        let name = "kettles_ingest_rejected_total";
+        text.family(name, "counter", "Rows answered with 503, by reason.");
+        for (refusal, count) in Refusal::ALL.iter().zip(&self.refused) {
+            text.put(name, &format!("reason=\"{}\"", refusal.name()), load(count));
+        }
+        let name = "kettles_ingest_duplicates_total";
+        text.counter(
+            name,
+            "Measurements that were there already.",
+            load(&self.duplicates),
+        );
+        let name = "kettles_pruned_total";
+        text.counter(
+            name,
+            "Measurements deleted because of their age.",
+            load(&self.pruned),
+        );
+    }
+
+    fn engine_text(&self, text: &mut Text) {
+        let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        if let Some(load) = self.load() {
+            let name = "engine_connections";
+            text.family(
+                name,
+                "gauge",
+                "Connections: open ones, and how many there may be.",
+            );
+            text.put(name, "state=\"open\"", load.connection_count);
+            text.put(name, "state=\"max\"", load.connection_count_max);
+            let name = "engine_accepted_total";
+            text.counter(name, "Connections accepted.", load.accepted_count);
+            let name = "engine_requests_queued";
+            text.gauge(
+                name,
+                "Requests and answers that wait for a worker.",
+                load.queued_count,
+            );
+            let name = "engine_workers_running";
+            text.gauge(name, "Workers that run.", load.running_count);
+        }
+        let name = "engine_loop_lag_seconds";
+        text.family(
+            name,
+            "histogram",
+            "Until all I/O threads have answered, asked each second.",
+        );
+        text.histogram(name, "", &self.loop_lag.snapshot(), 1e-6);
+        let name = "engine_worker_busy_seconds_total";
+        text.family(
+            name,
+            "counter",
+            "Time that threads have run, by their kind.",
+        );
+        for (worker, seconds) in thread_times() {
+            text.put(name, &format!("worker=\"{worker}\""), seconds);
+        }
+        let name = "engine_accept_errors_total";
+        text.family(name, "counter", "Connections that were not to be had.");
+        text.put(name, "reason=\"full\"", count(&self.connections_refused));
+        text.put(name, "reason=\"system\"", count(&self.accept_failures));
+        let name = "engine_incidents_total";
+        text.counter(
+            name,
+            "Whatever else the engine had to say.",
+            count(&self.incidents),
+        );
+    }
+}
+
+fn process(text: &mut Text) {
+    let process = Process::now();
+    let name = "process_cpu_seconds_total";
+    text.counter(name, "Processor time.", process.cpu_s);
+    let name = "process_resident_memory_bytes";
+    text.gauge(name, "Memory in use.", process.resident_len);
+    text.gauge("process_open_fds", "Descriptors in use.", process.open_fds);
+    if let Some(max_fds) = process.max_fds {
+        text.gauge("process_max_fds", "How many there may be.", max_fds);
+    }
+}
+
+/// A text that samples are added to.
+struct Text(String);
+
+impl Text {
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        self.line(format_args!("# HELP {name} {help}\n# TYPE {name} {kind}"));
+    }
+
+    fn put(&mut self, name: &str, labels: &str, value: impl fmt::Display) {
+        if labels.is_empty() {
+            self.line(format_args!("{name} {value}"));
+        } else {
+            self.line(format_args!("{name}{{{labels}}} {value}"));
+        }
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, value: impl fmt::Display) {
+        self.family(name, "gauge", help);
+        self.put(name, "", value);
+    }
+
+    fn counter(&mut self, name: &str, help: &str, value: impl fmt::Display) {
+        self.family(name, "counter", help);
+        self.put(name, "", value);
+    }
+
+    /// `unit`: of the bounds, in that of the metric.
+    fn histogram(&mut self, name: &str, labels: &str, snapshot: &Snapshot, unit: f64) {
+        let comma = if labels.is_empty() { "" } else { "," };
+        #[expect(clippy::cast_precision_loss, reason = "sums are no larger")]
+        let in_unit = |value: u64| value as f64 * unit;
+        for (bound, total) in snapshot.cumulative() {
+            let bound = match bound {
+                // Not 0.00030000000000000003.
+                Some(bound) if unit < 1.0 => {
+                    format!("{}.{:06}", bound / 1_000_000, bound % 1_000_000)
+                }
+                Some(bound) => bound.to_string(),
+                None => "+Inf".to_owned(),
+            };
+            self.line(format_args!(
+                "{name}_bucket{{{labels}{comma}le=\"{bound}\"}} {total}"
+            ));
+        }
+        self.put(&format!("{name}_sum"), labels, in_unit(snapshot.sum));
+        self.put(&format!("{name}_count"), labels, snapshot.count());
+    }
+
+    fn line(&mut self, line: fmt::Arguments<'_>) {
+        let written = writeln!(self.0, "{line}");
+        written.expect("a string takes all that is written");
+    }
+}
+
+/// What the engine tells goes into counters.
+#[derive(Debug)]
+pub struct Counting(pub Arc<Metrics>);
+
+impl Observer for Counting {
+    fn observes(&self) -> bool {
+        true
+    }
+
+    fn exchanged(&self, exchange: &Exchange<'_>) {
+        let path = exchange.head.path();
+        let first = path.split(|byte| *byte == b'/').nth(1).unwrap_or_default();
+        let is_first = |handler: &&str| handler.as_bytes() == first;
+        let handler = HANDLERS.iter().position(is_first);
+        let handler = handler.unwrap_or(HANDLERS.len() - 1);
+        let method = match exchange.head.method() {
+            Method::Get => 0,
+            Method::Post => 1,
+            _ => 2,
+        };
+        let code = exchange.status.code();
+        let status = STATUSES.iter().position(|status| *status == code);
+        let status = status.unwrap_or(STATUSES.len() - 1);
+        let index = (handler * METHODS.len() + method) * STATUSES.len() + status;
+        if let Some(histogram) = self.0.durations.get(index) {
+            histogram.add_time(exchange.duration);
+        }
+    }
+
+    fn incident(&self, incident: &Incident<'_>) {
+        let counter = match incident {
+            Incident::ConnectionsFull | Incident::GaveWay { .. } => &self.0.connections_refused,
+            Incident::AcceptFailed { .. } => &self.0.accept_failures,
+            _ => &self.0.incidents,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        match incident {
+            Incident::HandlerPanicked { .. }
+            | Incident::HandlerFailed { .. }
+            | Incident::SocketHandlerPanicked { .. } => {
+                crate::log::say(&format!("kettles: {incident}"))
+            }
+            // Anybody can cause the others, as often as he likes: they are counted.
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! What the kernel tells of this process.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Figures at one moment.
+#[derive(Debug, Clone, Default)]
+pub struct Process {
+    /// Processor time, in seconds.
+    pub cpu_s: f64,
+    /// Memory in use, in bytes.
+    pub resident_len: u64,
+    /// Descriptors in use.
+    pub open_fds: u64,
+    /// How many there may be.
+    pub max_fds: Option<u64>,
+}
+
+impl Process {
+    /// As they are now.
+    pub fn now() -> Self {
+        let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+        // The name before may have anything in it.
+        let rest = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+        let fields: Vec<u64> = rest
+            .split(' ')
+            .map(|text| text.parse().unwrap_or(0))
+            .collect();
+        // As `proc_pid_stat(5)` counts, from one; two are before the parenthesis.
+        let field = |number: usize| fields.get(number - 3).copied().unwrap_or(0);
+        let page_len = rustix::param::page_size() as u64;
+        #[expect(clippy::cast_precision_loss, reason = "times are no larger")]
+        let ticks = |count: u64| count as f64 / rustix::param::clock_ticks_per_second() as f64;
+        let open = fs::read_dir("/proc/self/fd").map_or(0, |list| list.count() as u64);
+        Self {
+            cpu_s: ticks(field(14) + field(15)),
+            resident_len: field(24) * page_len,
+            // The one that is open to look is none of ours.
+            open_fds: open.saturating_sub(1),
+            max_fds: getrlimit(Resource::Nofile).current,
+        }
+    }
+}
+
+/// Seconds that threads have run, by the kind of thread.
+pub fn thread_times() -> BTreeMap<String, f64> {
+    let mut times = BTreeMap::new();
+    let list = fs::read_dir("/proc/self/task").into_iter().flatten();
+    for thread in list.filter_map(Result::ok) {
+        let read = |file| fs::read_to_string(thread.path().join(file)).unwrap_or_default();
+        let stat = read("schedstat");
+        let nanos: u64 = stat
+            .split(' ')
+            .next()
+            .map_or(0, |text| text.parse().unwrap_or(0));
+        #[expect(clippy::cast_precision_loss, reason = "times are no larger")]
+        let seconds = nanos as f64 / 1e9;
+        *times.entry(read("comm").trim_end().to_owned()).or_default() += seconds;
+    }
+    times
+}
+
+/// Lets this process have as many descriptors as it may: each kettle that is connected takes one.
+pub fn raise_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        crate::log::error("the limit of descriptors stays", &error);
+    }
+}

@@ -1,0 +1,256 @@
+//! The server as a process: `kettles serve`.
+
+use std::io::{self, Write as _};
+use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use samovar_http::{Limits, Listener, Router, Server};
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use crate::api::App;
+use crate::command::Commands;
+use crate::ingest::{Ingest, Options};
+use crate::live::Teller;
+use crate::metrics::Metrics;
+use crate::process::raise_descriptors;
+use crate::store::Store;
+
+/// How long answers under way may take when the server is told to end.
+const DRAIN_TIME: Duration = Duration::from_secs(10);
+/// How often the live page moves.
+const TICK: Duration = Duration::from_secs(1);
+/// Connections that wait to be accepted: a fleet comes back at once when the power does.
+const BACKLOG: u32 = 16_384;
+
+/// Options of `kettles serve`.
+#[derive(Debug, Clone, clap::Args)]
+#[command(args_override_self = true)]
+pub struct Serve {
+    /// Address to listen on.
+    #[arg(long, short = 'n', default_value = "127.0.0.1", value_name = "NAME")]
+    pub hostname: String,
+    /// Port to listen on; 0 means any.
+    #[arg(long, short, default_value_t = 8080)]
+    pub port: u16,
+    /// A file of SQLite.
+    #[arg(long, short = 'e', default_value = "kettles.db", value_name = "STORE")]
+    pub database: PathBuf,
+    /// Days for which measurements are kept; 0 means for ever. Statistics lose nothing.
+    #[arg(long, default_value_t = 7, value_name = "DAYS")]
+    pub retain: u32,
+    /// Measurements that may wait for the store; more are answered with 503.
+    #[arg(long, default_value_t = 65_536, value_name = "ROWS")]
+    pub queue: usize,
+    /// The least time between two commits.
+    #[arg(long, default_value_t = 5, value_name = "MILLISECONDS")]
+    pub spacing: u64,
+    /// How long a measurement may wait for the store; past it the answer is 503.
+    #[arg(long, default_value_t = 2000, value_name = "MILLISECONDS")]
+    pub wait: u64,
+    /// A file with the token of those who may give commands; without it nobody may.
+    #[arg(long, value_name = "FILE")]
+    pub admin_token: Option<PathBuf>,
+}
+
+impl Serve {
+    fn options(&self) -> Options {
+        Options {
+            queue_limit: self.queue.max(1),
+            spacing: Duration::from_millis(self.spacing),
+            wait_max: Duration::from_millis(self.wait),
+            retain_days: self.retain,
+            ..Options::default()
+        }
+    }
+
+    fn addrs(&self) -> Result<Vec<SocketAddr>> {
+        let addrs = (self.hostname.as_str(), self.port).to_socket_addrs();
+        let addrs: Vec<_> = addrs
+            .with_context(|| format!("no address for {}", self.hostname))?
+            .collect();
+        Ok(addrs)
+    }
+
+    fn token(&self) -> Result<Option<String>> {
+        let Some(path) = &self.admin_token else {
+            return Ok(None);
+        };
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read {}", path.display()))?;
+        match text.trim() {
+            "" => bail!("{} is empty", path.display()),
+            token => Ok(Some(token.to_owned())),
+        }
+    }
+}
+
+/// A server at work.
+#[derive(Debug)]
+pub struct Running {
+    app: Arc<App>,
+    server: Server<Router>,
+    writer: JoinHandle<()>,
+    /// The writer has ended.
+    is_over: Arc<AtomicBool>,
+}
+
+impl Running {
+    /// Opens the store and the sockets.
+    ///
+    /// # Errors
+    ///
+    /// If one of them is not to be had.
+    pub fn start(options: &Serve, store: Box<dyn Store>) -> Result<Self> {
+        raise_descriptors();
+        let metrics = Arc::new(Metrics::default());
+        let commands = Arc::new(Commands::default());
+        let ingest = Ingest::new(
+            options.options(),
+            Arc::clone(&commands),
+            Arc::clone(&metrics),
+        );
+        let ingest = Arc::new(ingest);
+        let is_over = Arc::new(AtomicBool::new(false));
+        let (writer, ready) = start_writer(&ingest, store, &is_over)?;
+        // Nobody is let in before it is known what there is.
+        if ready.recv().is_err() {
+            drop(writer.join());
+            bail!("the store cannot be read");
+        }
+        let app = Arc::new(App::new(ingest, commands, metrics, options.token()?));
+        let mut builder = Server::builder(App::router(&app))
+            .limits(limits())
+            // Handlers compute for microseconds; nobody waits for anything on a worker.
+            .workers(4);
+        for addr in options.addrs()? {
+            let listener =
+                Listener::tcp(addr, BACKLOG).with_context(|| format!("cannot listen on {addr}"))?;
+            builder = builder.listen(listener);
+        }
+        let server = builder.start().context("cannot start")?;
+        Ok(Self {
+            app,
+            server,
+            writer,
+            is_over,
+        })
+    }
+
+    /// The first address it listens on.
+    pub fn addr(&self) -> Option<SocketAddr> {
+        self.server.local_addrs().first().copied()
+    }
+
+    /// Serves until `is_ended` says so.
+    ///
+    /// # Errors
+    ///
+    /// If the writer ends before.
+    pub fn run_until(self, is_ended: &AtomicBool) -> Result<()> {
+        let mut teller = Teller::new(&self.app);
+        let mut next = Instant::now() + TICK;
+        while !is_ended.load(Ordering::Acquire) && !self.is_over.load(Ordering::Acquire) {
+            let rest = next.saturating_duration_since(Instant::now());
+            if !rest.is_zero() {
+                std::thread::park_timeout(rest.min(Duration::from_millis(100)));
+                continue;
+            }
+            next += TICK;
+            let asked = Instant::now();
+            self.server.answers_within(TICK);
+            let lag = asked.elapsed();
+            self.app.metrics.engine(self.server.load(), lag);
+            teller.tell(&self.app);
+        }
+        self.end()
+    }
+
+    /// Lets what is under way finish: answers wait for commits, so the writer ends last.
+    fn end(self) -> Result<()> {
+        let has_failed = self.is_over.load(Ordering::Acquire);
+        let time = if has_failed {
+            Duration::ZERO
+        } else {
+            DRAIN_TIME
+        };
+        self.server.drain(time);
+        self.app.ingest.close();
+        if self.writer.join().is_err() || has_failed {
+            bail!("the thread that writes has failed");
+        }
+        Ok(())
+    }
+}
+
+type Ready = std::sync::mpsc::Receiver<()>;
+
+fn start_writer(
+    ingest: &Arc<Ingest>,
+    store: Box<dyn Store>,
+    is_over: &Arc<AtomicBool>,
+) -> Result<(JoinHandle<()>, Ready)> {
+    /// Says that the thread is over, however that came.
+    struct Over(Arc<AtomicBool>);
+
+    impl Drop for Over {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Release);
+        }
+    }
+
+    let (sender, ready) = std::sync::mpsc::channel();
+    let ingest = Arc::clone(ingest);
+    let over = Over(Arc::clone(is_over));
+    let thread = std::thread::Builder::new().name("writer".into());
+    let writer = thread.spawn(move || {
+        let _over = over;
+        // Whoever waits for it is there until it comes.
+        let ready = move || sender.send(()).unwrap_or_default();
+        if let Err(error) = ingest.run(store, ready) {
+            crate::log::error("the store cannot be read", &error);
+        }
+    })?;
+    Ok((writer, ready))
+}
+
+fn limits() -> Limits {
+    Limits {
+        // As many as there are descriptors.
+        connections_max: usize::MAX,
+        // Kettles are at rest nearly always: who is in stays in, and who comes too late gets 503.
+        rest_time_min: Duration::MAX,
+        // When the power comes back, all say something at once.
+        queue_len_max: 65_536,
+        // Four times as long as a kettle is silent.
+        idle_time: Duration::from_secs(120),
+        ..Limits::default()
+    }
+}
+
+/// Set when the process is told to end.
+///
+/// # Errors
+///
+/// If signals cannot be had.
+pub fn ended() -> io::Result<Arc<AtomicBool>> {
+    let is_ended = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        // A second one ends it at once.
+        signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&is_ended))?;
+        signal_hook::flag::register(signal, Arc::clone(&is_ended))?;
+    }
+    Ok(is_ended)
+}
+
+/// Says where it is.
+pub fn announce(running: &Running) {
+    if let Some(addr) = running.addr() {
+        // Whoever started it may have closed its end.
+        drop(writeln!(io::stdout().lock(), "kettles: http://{addr}/live"));
+    }
+}

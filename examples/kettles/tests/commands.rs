@@ -1,0 +1,133 @@
+//! Commands: given by whoever may, told until they are confirmed, there after a restart.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "clippy allows these only inside functions marked as tests"
+)]
+
+mod support;
+
+use std::net::TcpStream;
+
+use serde_json::{Value, json};
+use support::{Kettles, PATIENCE, measurement};
+use tungstenite::client::IntoClientRequest as _;
+use tungstenite::{Message, WebSocket};
+
+const KETTLE: &str = "0f8fad5b-d9cb-469f-a165-70867728950e";
+const OTHER: &str = "7c9e6679-7425-40de-944b-e07fc1f90ae7";
+const NOTHING: &str =
+    r#"{"charge":"NoChargeBattery","fill":"NoFillReservoir","flush":{"tag":"NoFlushReservoir"}}"#;
+const FLUSH: &str = r#"{"charge":"ChargeBattery","fill":"NoFillReservoir","flush":{"tag":"FlushReservoir","contents":2.5}}"#;
+
+fn order(kettles: &Kettles, token: &str, body: &str) -> u16 {
+    let mut client = kettles.client();
+    let field = format!("Authorization: Bearer {token}");
+    let path = format!("/devices/{KETTLE}/command");
+    client.send("POST", &path, None, &[&field], body);
+    client.receive().status
+}
+
+fn told(kettles: &Kettles, device: &str) -> String {
+    let answer = kettles.client().get("/command", Some(device));
+    answer.text().to_owned()
+}
+
+#[test]
+fn a_command_is_told_until_a_measurement_confirms_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let token = folder.path().join("token");
+    std::fs::write(&token, "sesame\n").unwrap();
+    let options = ["--admin-token", token.to_str().unwrap()];
+    let kettles = Kettles::start(folder.path(), &options);
+    assert_eq!(order(&kettles, "guess", "{}"), 401);
+    assert_eq!(order(&kettles, "sesame", r#"{"flush":"all"}"#), 400);
+    assert_eq!(order(&kettles, "sesame", r#"{"flush":-1}"#), 422);
+    assert_eq!(told(&kettles, KETTLE), NOTHING);
+    assert_eq!(
+        order(&kettles, "sesame", r#"{"charge":true,"flush":2.5}"#),
+        201
+    );
+    let later = r#"{"fill":true,"time":"2917-12-24T18:30:00Z"}"#;
+    assert_eq!(order(&kettles, "sesame", later), 201);
+    assert_eq!(told(&kettles, KETTLE), FLUSH);
+    assert_eq!(told(&kettles, OTHER), NOTHING);
+    // Neither telling nor a restart makes it done, and neither does a measurement of before.
+    kettles.kill();
+    let kettles = Kettles::start(folder.path(), &options);
+    let post = |second: u32| {
+        let body = measurement(&format!("2017-12-24T18:30:{second:02}Z"), 50, 95.5, 700);
+        let answer = kettles.client().post("/measurement", Some(KETTLE), &body);
+        assert_eq!(answer.status, 200);
+    };
+    post(1);
+    assert_eq!(told(&kettles, KETTLE), FLUSH);
+    assert_eq!(told(&kettles, KETTLE), FLUSH);
+    post(2);
+    assert_eq!(told(&kettles, KETTLE), NOTHING);
+    kettles.kill();
+    let kettles = Kettles::start(folder.path(), &options);
+    assert_eq!(told(&kettles, KETTLE), NOTHING);
+}
+
+#[test]
+fn without_a_token_nobody_gives_commands() {
+    let folder = tempfile::tempdir().unwrap();
+    let kettles = Kettles::start(folder.path(), &[]);
+    assert_eq!(order(&kettles, "", "{}"), 403);
+}
+
+type Kettle = WebSocket<TcpStream>;
+
+fn socket(kettles: &Kettles, device: &str) -> Kettle {
+    let url = format!("ws://{}/kettle", kettles.addr);
+    let mut request = url.into_client_request().unwrap();
+    let value = device.parse().unwrap();
+    request.headers_mut().insert("servant-auth-cookie", value);
+    let stream = TcpStream::connect(kettles.addr).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    tungstenite::client(request, stream).unwrap().0
+}
+
+fn read(socket: &mut Kettle) -> Value {
+    loop {
+        match socket.read().unwrap() {
+            Message::Text(text) => return serde_json::from_str(&text).unwrap(),
+            Message::Ping(_) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_socket_takes_measurements_and_brings_commands() {
+    let folder = tempfile::tempdir().unwrap();
+    let token = folder.path().join("token");
+    std::fs::write(&token, "sesame").unwrap();
+    let kettles = Kettles::start(folder.path(), &["--admin-token", token.to_str().unwrap()]);
+    let mut kettle = socket(&kettles, KETTLE);
+    let send = |kettle: &mut Kettle, text: String| {
+        kettle.send(Message::text(text)).unwrap();
+        read(kettle)
+    };
+    let time = "2017-12-24T18:30:00Z";
+    let good = measurement(time, 50, 95.5, 700);
+    assert_eq!(send(&mut kettle, good.clone()), json!({ "stored": time }));
+    assert!(send(&mut kettle, "{".into())["error"].is_string());
+    assert_eq!(kettles.statistics()["statsMeasurementCount"], 1);
+    // A command comes by itself, and to a kettle that comes later.
+    assert_eq!(
+        order(&kettles, "sesame", r#"{"charge":true,"flush":2.5}"#),
+        201
+    );
+    let flush: Value = serde_json::from_str(FLUSH).unwrap();
+    assert_eq!(read(&mut kettle), json!({ "command": flush }));
+    drop(kettle);
+    let mut kettle = socket(&kettles, KETTLE);
+    assert_eq!(read(&mut kettle), json!({ "command": flush }));
+    let next = good.replace("18:30", "18:31");
+    let stored = json!({ "stored": "2017-12-24T18:31:00Z" });
+    assert_eq!(send(&mut kettle, next), stored);
+    assert_eq!(told(&kettles, KETTLE), NOTHING);
+}
