@@ -21,7 +21,7 @@ use support::connection::Connection;
 use support::{OwnStore, ServerProcess, hash_part, local};
 
 const MIB: u64 = 1 << 20;
-/// Somewhat above the sum of what is bounded: see "Limits" in the README. Half of it for a part.
+/// Somewhat above the sum of what is bounded: see "Limits" in the README.
 const LIMIT_LEN: u64 = 512 * MIB;
 const ASKED: usize = 500;
 
@@ -90,12 +90,12 @@ fn good_client(addr: SocketAddr, path: &str) -> Duration {
 
 #[test]
 fn everything_at_once_in_little_memory() {
-    let (part, limit_len) = match std::env::var_os("CROWD") {
-        Some(_) => (1, LIMIT_LEN),
-        None => (4, LIMIT_LEN / 2),
+    let part = match std::env::var_os("CROWD") {
+        Some(_) => 1,
+        None => 4,
     };
     raise_descriptors();
-    let Some(group) = LimitedMemory::new(limit_len) else {
+    let Some(group) = LimitedMemory::new(LIMIT_LEN) else {
         return;
     };
     let scene = Scene::new();
@@ -134,13 +134,13 @@ fn everything_at_once_in_little_memory() {
     println!(
         "a limit of {} MiB: {} MiB taken for good, {} with the page cache; p99 {alone:?} alone, \
          {beside:?} beside them",
-        limit_len / MIB,
+        LIMIT_LEN / MIB,
         held / MIB,
         group.peak_len() / MIB,
     );
     assert_eq!(group.killed_count(), 0, "killed for want of memory");
     assert!(server.is_alive());
-    assert!(held < limit_len * 3 / 4, "{held} bytes");
+    assert!(held < LIMIT_LEN * 3 / 4, "{held} bytes");
     drop((resting, slow, lists));
     assert!(server.get(&nar(&scene.trees[1])).is_complete);
     assert_eq!(group.killed_count(), 0);
