@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
-use swarm::connections_max;
+use swarm::{Turn, connections_max};
 
 use crate::goal::{Bounds, GOALS, Goal};
 
@@ -14,6 +14,8 @@ use crate::goal::{Bounds, GOALS, Goal};
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Target {
     Kettles,
+    /// A binary cache that has the paths in this file.
+    Cache(PathBuf, Turn),
 }
 
 /// A command line that was understood.
@@ -49,6 +51,7 @@ impl Arguments {
         let matches = command().try_get_matches_from(arguments)?;
         match matches.subcommand() {
             Some(("kettles", matches)) => Ok(Self::kettles(matches)),
+            Some(("cache", matches)) => Ok(Self::cache(matches)),
             _ => Err(command().error(clap::error::ErrorKind::MissingSubcommand, "what is asked?")),
         }
     }
@@ -78,6 +81,26 @@ impl Arguments {
             within: seconds(matches, "within", within).min(period),
             duration: seconds(matches, "for", of_goal(|it| it.duration_s).unwrap_or(60.0)),
             ..Self::common(matches, bounds)
+        }
+    }
+
+    fn cache(matches: &ArgMatches) -> Self {
+        let otherwise = Turn::default();
+        let turn = Turn {
+            queries: one(matches, "queries").unwrap_or(otherwise.queries),
+            misses_of_100: one(matches, "misses").unwrap_or(otherwise.misses_of_100),
+            downloads: !matches.get_flag("no-downloads"),
+        };
+        let paths = one(matches, "paths").unwrap_or_default();
+        let period = seconds(matches, "every", 10.0);
+        Self {
+            target: Target::Cache(paths, turn),
+            count: one(matches, "count").unwrap_or(100),
+            connections: one(matches, "connections").unwrap_or(200),
+            period,
+            within: period,
+            duration: seconds(matches, "for", 60.0),
+            ..Self::common(matches, Bounds::default())
         }
     }
 
@@ -125,6 +148,7 @@ fn command() -> Command {
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommand(kettles())
+        .subcommand(cache())
 }
 
 fn kettles() -> Command {
@@ -148,6 +172,38 @@ fn kettles() -> Command {
         .arg(
             value("within", "SECONDS", "all of them come within [the period]")
                 .value_parser(positive),
+        );
+    common(command)
+}
+
+fn cache() -> Command {
+    let command = Command::new("cache")
+        .about("Nix clients, which ask for many paths and then download one with all it needs")
+        .arg(
+            value(
+                "paths",
+                "FILE",
+                "what the cache has, as `nix path-info --all` says it",
+            )
+            .value_parser(value_parser!(PathBuf))
+            .required(true),
+        )
+        .arg(value("count", "N", "clients [100]").value_parser(whole()))
+        .arg(value("every", "SECONDS", "their period [10]").value_parser(positive))
+        .arg(value("queries", "N", "paths that one asks for [50]").value_parser(value_parser!(u32)))
+        .arg(
+            value(
+                "misses",
+                "PERCENT",
+                "of these, paths that are not there [80]",
+            )
+            .value_parser(value_parser!(u32).range(0..=100)),
+        )
+        .arg(
+            Arg::new("no-downloads")
+                .long("no-downloads")
+                .help("asks, and downloads nothing")
+                .action(ArgAction::SetTrue),
         );
     common(command)
 }

@@ -13,10 +13,11 @@ mod server;
 
 use std::io::Write;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result};
-use swarm::{Fleet, Kettles, Plan, Tally, run};
+use swarm::{Catalog, Clients, Fleet, Kettles, Plan, Tally, run};
 
 use arguments::{Arguments, Target};
 use process::Process;
@@ -105,6 +106,30 @@ fn fleets(arguments: &Arguments, plan: &Plan) -> Result<Vec<Box<dyn Fleet>>> {
             arguments.within,
             arguments.seed,
         ),
+        Target::Cache(paths, turn) => {
+            let text = std::fs::read_to_string(paths)
+                .with_context(|| format!("cannot read {}", paths.display()))?;
+            let catalog = Catalog::parse(&text)
+                .with_context(|| format!("no store paths in {}", paths.display()))?;
+            let catalog = Arc::new(catalog);
+            // The first fleets have one client more where they do not come out even.
+            let count = |thread: usize| {
+                (arguments.count + arguments.threads - 1 - thread) / arguments.threads
+            };
+            let fleet = |thread| -> Box<dyn Fleet> {
+                let (catalog, period) = (Arc::clone(&catalog), arguments.period);
+                let seed = arguments.seed.wrapping_add(thread as u64);
+                Box::new(Clients::new(
+                    &host,
+                    catalog,
+                    *turn,
+                    count(thread),
+                    period,
+                    seed,
+                ))
+            };
+            (0..arguments.threads).map(fleet).collect()
+        }
     })
 }
 

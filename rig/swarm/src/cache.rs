@@ -1,0 +1,406 @@
+//! A fleet of Nix clients: each asks which of many paths a cache has, and then downloads one with
+//! all that it needs.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::io::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::fleet::{Answer, Ask, Fleet, Verdict, verdict_of};
+use crate::random::{Random, mixed};
+
+const OPERATIONS: &[&str] = &["cache-info", "narinfo", "absent", "closure", "nar"];
+const CACHE_INFO: usize = 0;
+const NARINFO: usize = 1;
+const ABSENT: usize = 2;
+const CLOSURE: usize = 3;
+const NAR: usize = 4;
+
+/// Nix's digits: without e, o, u and t.
+const DIGITS: &[u8; 32] = b"0123456789abcdfghijklmnpqrsvwxyz";
+const HASH_LEN: usize = 32;
+
+/// The first half of a store path's name.
+type Hash = [u8; HASH_LEN];
+
+/// Paths that the cache has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Catalog(Vec<Hash>);
+
+impl Catalog {
+    /// Store paths, one a line, as `nix path-info --all` says them. Other lines are passed over;
+    /// `None` if there are no others.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let hashes: Vec<Hash> = text.lines().filter_map(hash_of).collect();
+        (!hashes.is_empty()).then_some(Self(hashes))
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// Of `/nix/store/<hash>-name`, or of `<hash>-name`.
+fn hash_of(path: &str) -> Option<Hash> {
+    let name = path.trim().rsplit('/').next()?;
+    let (hash, _) = name.split_once('-')?;
+    let hash: Hash = hash.as_bytes().try_into().ok()?;
+    hash.iter()
+        .all(|digit| DIGITS.contains(digit))
+        .then_some(hash)
+}
+
+/// What a client does in a turn.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Turn {
+    /// How many paths it asks for at once.
+    pub queries: u32,
+    /// How many of 100 of them are not there. Most of what clients ask for is not: they ask each
+    /// cache for all that they are about to build.
+    pub misses_of_100: u32,
+    /// Does it download one path then, and what that needs?
+    pub downloads: bool,
+}
+
+impl Default for Turn {
+    fn default() -> Self {
+        Self {
+            queries: 50,
+            misses_of_100: 80,
+            downloads: true,
+        }
+    }
+}
+
+/// What is asked for.
+#[derive(Debug, Clone)]
+enum Want {
+    Info,
+    Path(Hash),
+    Absent(Hash),
+    /// A path of the download with this number.
+    Closure(Hash, u64),
+    /// A URL, and how long its content was announced to be.
+    Nar(String, u64, u64),
+}
+
+/// A download under way.
+#[derive(Debug, Default)]
+struct Download {
+    /// Paths that were asked about.
+    met: HashSet<Hash>,
+    /// Requests that were not answered yet.
+    open: usize,
+}
+
+/// Clients with a period, each with a turn in it. What follows from an answer is due at once.
+#[derive(Debug)]
+pub struct Clients {
+    catalog: Arc<Catalog>,
+    turn: Turn,
+    /// When in the period each of them has its turn; ascending.
+    phases: Vec<Duration>,
+    period: Duration,
+    since: Duration,
+    index: usize,
+    /// What is due already, and since when.
+    due: VecDeque<(Duration, Want)>,
+    /// Asked and not answered, by the token of the request.
+    asked: HashMap<u64, Want>,
+    tokens: u64,
+    downloads: HashMap<u64, Download>,
+    random: Random,
+    host: String,
+}
+
+impl Clients {
+    /// `count` clients of the server that calls itself `host`, with a turn each in `period`. By
+    /// `seed` it is random when in the period, and for what they ask.
+    #[must_use]
+    pub fn new(
+        host: &str,
+        catalog: Arc<Catalog>,
+        turn: Turn,
+        count: usize,
+        period: Duration,
+        seed: u64,
+    ) -> Self {
+        let mut random = Random::new(mixed(seed));
+        let period_us = u64::try_from(period.as_micros()).unwrap_or(u64::MAX);
+        let mut phases: Vec<_> = (0..count)
+            .map(|_| Duration::from_micros(random.below(period_us)))
+            .collect();
+        phases.sort_unstable();
+        Self {
+            catalog,
+            turn,
+            phases,
+            period,
+            since: Duration::ZERO,
+            index: 0,
+            due: VecDeque::new(),
+            asked: HashMap::new(),
+            tokens: 0,
+            downloads: HashMap::new(),
+            random,
+            host: host.to_owned(),
+        }
+    }
+
+    fn next_turn(&self) -> Option<Duration> {
+        Some(self.since + *self.phases.get(self.index)?)
+    }
+
+    fn begin_turn(&mut self, now: Duration) {
+        if self.since.is_zero() {
+            // Nix keeps the answer.
+            self.due.push_back((now, Want::Info));
+        }
+        self.index += 1;
+        if self.index == self.phases.len() {
+            self.index = 0;
+            self.since += self.period;
+        }
+        for _ in 0..self.turn.queries {
+            let is_absent = self.random.below(100) < u64::from(self.turn.misses_of_100);
+            let want = if is_absent {
+                Want::Absent(self.absent())
+            } else {
+                Want::Path(self.path())
+            };
+            self.due.push_back((now, want));
+        }
+        if self.turn.downloads {
+            let (path, number) = (self.path(), self.tokens);
+            let download = Download {
+                met: HashSet::from([path]),
+                open: 1,
+            };
+            self.downloads.insert(number, download);
+            self.due.push_back((now, Want::Closure(path, number)));
+        }
+    }
+
+    fn path(&mut self) -> Hash {
+        let index = self.random.below(self.catalog.0.len() as u64);
+        let index = usize::try_from(index).unwrap_or_default();
+        *self.catalog.0.get(index).unwrap_or(&[b'0'; HASH_LEN])
+    }
+
+    /// 160 bits that nothing has.
+    fn absent(&mut self) -> Hash {
+        let mut hash = [b'0'; HASH_LEN];
+        for digit in &mut hash {
+            let value = usize::try_from(self.random.below(32)).unwrap_or_default();
+            *digit = *DIGITS.get(value).unwrap_or(digit);
+        }
+        hash
+    }
+
+    /// A narinfo of a download came: its NAR is due, and what it needs.
+    fn follow(&mut self, hash: &Hash, number: u64, narinfo: &[u8], now: Duration) -> Option<()> {
+        let narinfo = std::str::from_utf8(narinfo).ok()?;
+        let field = |name: &str| {
+            let mut lines = narinfo.lines();
+            lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+        };
+        if hash_of(field("StorePath")?)? != *hash {
+            return None;
+        }
+        let len = field("FileSize").or_else(|| field("NarSize"))?;
+        let nar = Want::Nar(field("URL")?.to_owned(), len.parse().ok()?, number);
+        let download = self.downloads.get_mut(&number)?;
+        for name in field("References").unwrap_or_default().split_whitespace() {
+            let reference = hash_of(name)?;
+            if download.met.insert(reference) {
+                download.open += 1;
+                self.due.push_back((now, Want::Closure(reference, number)));
+            }
+        }
+        download.open += 1;
+        self.due.push_back((now, nar));
+        Some(())
+    }
+
+    /// One request less of a download.
+    fn done(&mut self, want: &Want) {
+        if let Want::Closure(_, number) | Want::Nar(_, _, number) = want
+            && let Some(download) = self.downloads.get_mut(number)
+        {
+            download.open -= 1;
+            if download.open == 0 {
+                self.downloads.remove(number);
+            }
+        }
+    }
+}
+
+impl Fleet for Clients {
+    fn operations(&self) -> &'static [&'static str] {
+        OPERATIONS
+    }
+
+    fn next_due(&self) -> Option<Duration> {
+        let first = self.due.front().map(|(due, _)| *due);
+        match (first, self.next_turn()) {
+            (Some(first), Some(turn)) => Some(first.min(turn)),
+            (first, turn) => first.or(turn),
+        }
+    }
+
+    fn ask(&mut self, request: &mut Vec<u8>) -> Ask {
+        let first = self.due.front().map(|(due, _)| *due);
+        if let Some(turn) = self.next_turn()
+            && first.is_none_or(|first| turn <= first)
+        {
+            self.begin_turn(turn);
+        }
+        let (due, want) = self.due.pop_front().unwrap_or((Duration::ZERO, Want::Info));
+        let hash = |hash: &Hash| String::from_utf8_lossy(hash).into_owned();
+        let (operation, path) = match &want {
+            Want::Info => (CACHE_INFO, "nix-cache-info".to_owned()),
+            Want::Path(path) => (NARINFO, hash(path) + ".narinfo"),
+            Want::Absent(path) => (ABSENT, hash(path) + ".narinfo"),
+            Want::Closure(path, _) => (CLOSURE, hash(path) + ".narinfo"),
+            Want::Nar(url, ..) => (NAR, url.clone()),
+        };
+        let host = &self.host;
+        write!(request, "GET /{path} HTTP/1.1\r\nHost: {host}\r\n\r\n")
+            .expect("a vector takes all");
+        let token = self.tokens;
+        self.tokens += 1;
+        self.asked.insert(token, want);
+        Ask {
+            operation,
+            due,
+            token,
+            wants_body: operation == CLOSURE,
+        }
+    }
+
+    fn answered(&mut self, ask: &Ask, answer: &Answer<'_>, now: Duration) -> Verdict {
+        let Some(want) = self.asked.remove(&ask.token) else {
+            return Verdict::Wrong;
+        };
+        let good = if ask.operation == ABSENT { 404 } else { 200 };
+        let mut verdict = verdict_of(answer.status, good, ask.operation);
+        if let Verdict::Good(_) = verdict {
+            let is_right = match &want {
+                Want::Closure(hash, number) => {
+                    self.follow(hash, *number, answer.body, now).is_some()
+                }
+                Want::Nar(_, len, _) => *len == answer.body_len,
+                Want::Info | Want::Path(_) | Want::Absent(_) => true,
+            };
+            if !is_right {
+                verdict = Verdict::Wrong;
+            }
+        }
+        self.done(&want);
+        verdict
+    }
+
+    fn failed(&mut self, ask: &Ask) {
+        if let Some(want) = self.asked.remove(&ask.token) {
+            self.done(&want);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: &str = "a2p45spl8mr38mazl566rkh812pbw0fb";
+    const B: &str = "b2p45spl8mr38mazl566rkh812pbw0fb";
+
+    fn narinfo(references: &str) -> String {
+        format!(
+            "StorePath: /nix/store/{A}-a\nURL: nar/a.nar\nCompression: none\nNarSize: 7\n\
+             References: {references}\n"
+        )
+    }
+
+    /// Asks once; the path that is asked for, and what an answer to it counts as.
+    fn step(clients: &mut Clients, status: u16, body: &str, body_len: u64) -> (String, Verdict) {
+        let mut request = Vec::new();
+        let ask = clients.ask(&mut request);
+        let body = body.as_bytes();
+        let answer = Answer {
+            status,
+            body,
+            body_len,
+        };
+        let verdict = clients.answered(&ask, &answer, Duration::from_millis(5));
+        let request = String::from_utf8(request).unwrap();
+        (request.split(' ').nth(1).unwrap().to_owned(), verdict)
+    }
+
+    fn clients(turn: Turn) -> Clients {
+        let catalog = Catalog::parse(&format!("/nix/store/{A}-a\nwarning: x\n")).unwrap();
+        assert_eq!(catalog.count(), 1);
+        let mut clients = Clients::new("h", Arc::new(catalog), turn, 1, Duration::from_secs(9), 1);
+        let (path, verdict) = step(&mut clients, 200, "", 0);
+        assert_eq!(
+            (&path[..], verdict),
+            ("/nix-cache-info", Verdict::Good(CACHE_INFO))
+        );
+        clients
+    }
+
+    #[test]
+    fn a_download_goes_to_all_that_is_needed_once() {
+        let mut clients = clients(Turn {
+            queries: 0,
+            ..Turn::default()
+        });
+        let (path, verdict) = step(
+            &mut clients,
+            200,
+            &narinfo(&format!("{A}-a {B}-b {B}-b")),
+            1,
+        );
+        assert_eq!(
+            (path, verdict),
+            (format!("/{A}.narinfo"), Verdict::Good(CLOSURE))
+        );
+        assert_eq!(clients.next_due(), Some(Duration::from_millis(5)));
+        // The answer is about another path.
+        let (path, verdict) = step(&mut clients, 200, &narinfo(""), 1);
+        assert_eq!((path, verdict), (format!("/{B}.narinfo"), Verdict::Wrong));
+        let (path, verdict) = step(&mut clients, 200, "", 7);
+        assert_eq!((&path[..], verdict), ("/nar/a.nar", Verdict::Good(NAR)));
+        // All is done until the next turn.
+        assert!(clients.next_due() >= Some(Duration::from_secs(9)));
+        assert!(clients.downloads.is_empty() && clients.asked.is_empty());
+    }
+
+    #[test]
+    fn a_nar_of_another_length_is_wrong() {
+        let mut clients = clients(Turn {
+            queries: 0,
+            ..Turn::default()
+        });
+        step(&mut clients, 200, &narinfo(""), 1);
+        assert_eq!(step(&mut clients, 200, "", 6).1, Verdict::Wrong);
+    }
+
+    #[test]
+    fn what_is_not_there_must_not_be() {
+        let turn = |misses_of_100| Turn {
+            queries: 1,
+            misses_of_100,
+            downloads: false,
+        };
+        let absent = |status| step(&mut clients(turn(100)), status, "", 0).1;
+        assert_eq!(absent(404), Verdict::Good(ABSENT));
+        assert_eq!(absent(200), Verdict::Wrong);
+        assert_eq!(absent(503), Verdict::Refused);
+        let there = |status| step(&mut clients(turn(0)), status, "", 0).1;
+        assert_eq!(there(404), Verdict::Wrong);
+        assert_eq!(there(200), Verdict::Good(NARINFO));
+    }
+}
