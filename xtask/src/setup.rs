@@ -55,6 +55,8 @@ const TESTING: &[Need] = &[
     ("faketime", "faketime"),
     // Reads our metrics and alert rules, as whoever scrapes them does.
     ("promtool", "prometheus"),
+    // A store of the kettles example; tests start servers of their own.
+    ("pg_ctlcluster", "postgresql"),
     // Builds libFuzzer.
     ("c++", "g++"),
 ];

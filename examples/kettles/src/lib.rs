@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod api;
+pub mod check;
 pub mod command;
 pub mod device;
 pub mod exact;
@@ -19,6 +20,7 @@ pub mod log;
 pub mod metrics;
 pub mod process;
 pub mod seed;
+pub mod seeding;
 pub mod serve;
 pub mod socket;
 pub mod stats;

@@ -7,9 +7,11 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 use clap::{Parser, Subcommand};
+use kettles::check::Check;
 use kettles::log;
+use kettles::seeding::Seed;
 use kettles::serve::{Running, Serve, announce, ended};
-use kettles::store::{SqliteStore, Store};
+use kettles::store;
 
 /// Twenty thousand kettles, and their server.
 #[derive(Debug, Parser)]
@@ -23,6 +25,10 @@ struct Arguments {
 enum Command {
     /// Serve kettles: durable measurements, commands, statistics, a live page.
     Serve(Serve),
+    /// Fill a store with a history that was never there.
+    Seed(Seed),
+    /// Count all measurements again, and compare the totals to the bit.
+    Check(Check),
 }
 
 fn main() -> ExitCode {
@@ -41,18 +47,14 @@ fn main() -> ExitCode {
 fn run(arguments: Arguments) -> Result<()> {
     match arguments.command {
         Command::Serve(options) => serve(&options),
+        Command::Seed(options) => options.run(),
+        Command::Check(options) => options.run(),
     }
 }
 
 fn serve(options: &Serve) -> Result<()> {
     let is_ended = ended().context("no signals")?;
-    let running = Running::start(options, open(options)?)?;
+    let running = Running::start(options, store::open(&options.database)?)?;
     announce(&running);
     running.run_until(&is_ended)
-}
-
-fn open(options: &Serve) -> Result<Box<dyn Store>> {
-    let path = &options.database;
-    let store = SqliteStore::open(path).with_context(|| path.display().to_string())?;
-    Ok(Box::new(store))
 }

@@ -37,7 +37,7 @@ pub struct Serve {
     /// Port to listen on; 0 means any.
     #[arg(long, short, default_value_t = 8080)]
     pub port: u16,
-    /// A file of SQLite.
+    /// A file of SQLite, or the URL of a PostgreSQL.
     #[arg(long, short = 'e', default_value = "kettles.db", value_name = "STORE")]
     pub database: PathBuf,
     /// Days for which measurements are kept; 0 means for ever. Statistics lose nothing.

@@ -1,12 +1,18 @@
 //! Where measurements are kept.
 
+use std::path::Path;
+
+use anyhow::Context as _;
+
 use crate::command::Command;
 use crate::device::{DeviceId, Measurement};
 use crate::stats::Totals;
 use crate::time::Time;
 
+mod postgres;
 mod sqlite;
 
+pub use postgres::PostgresStore;
 pub use sqlite::SqliteStore;
 
 /// What stores return.
@@ -19,6 +25,9 @@ pub enum StoreError {
     /// SQLite could not.
     #[error("SQLite")]
     Sqlite(#[from] rusqlite::Error),
+    /// PostgreSQL could not.
+    #[error("PostgreSQL")]
+    Postgres(#[from] ::postgres::Error),
     /// A file could not be opened.
     #[error("cannot open the store")]
     Io(#[from] std::io::Error),
@@ -28,6 +37,45 @@ pub enum StoreError {
     /// What is stored was not written by this program.
     #[error("the store holds something else: {0}")]
     Malformed(&'static str),
+}
+
+/// Opens the store that `name` names: a URL of PostgreSQL, or else a file of SQLite.
+///
+/// # Errors
+///
+/// If it cannot be had; passwords in URLs are not told.
+pub fn open(name: &Path) -> anyhow::Result<Box<dyn Store>> {
+    Ok(match url(name) {
+        Some(url) => Box::new(PostgresStore::open(url).context("cannot open the database")?),
+        None => Box::new(SqliteStore::open(name).with_context(|| name.display().to_string())?),
+    })
+}
+
+/// The same to look at it, while others may write.
+///
+/// # Errors
+///
+/// As [`open`].
+pub fn open_to_read(name: &Path) -> anyhow::Result<Box<dyn Store>> {
+    Ok(match url(name) {
+        Some(url) => {
+            Box::new(PostgresStore::open_to_read(url).context("cannot open the database")?)
+        }
+        None => {
+            let store = SqliteStore::open_to_read(name);
+            Box::new(store.with_context(|| name.display().to_string())?)
+        }
+    })
+}
+
+/// The URL of a PostgreSQL, if `name` is one.
+fn url(name: &Path) -> Option<&str> {
+    let name = name.to_str()?;
+    let schemes = ["postgres://", "postgresql://"];
+    schemes
+        .iter()
+        .any(|it| name.starts_with(it))
+        .then_some(name)
 }
 
 /// What becomes durable at once.

@@ -7,6 +7,8 @@
     reason = "clippy allows these only inside functions marked as tests; no test uses all"
 )]
 
+pub(crate) mod postgres;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;

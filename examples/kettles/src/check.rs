@@ -1,0 +1,69 @@
+//! `kettles check`: counts all rows again, and compares to the bit.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::log;
+use crate::stats::Totals;
+use crate::store;
+
+/// How often a store is counted that others write to.
+const TRIES_MAX: u32 = 5;
+
+/// Options of `kettles check`.
+#[derive(Debug, Clone, clap::Args)]
+#[command(args_override_self = true)]
+pub struct Check {
+    /// A file of SQLite, or the URL of a PostgreSQL.
+    #[arg(long, short = 'e', default_value = "kettles.db", value_name = "STORE")]
+    pub database: PathBuf,
+}
+
+impl Check {
+    /// Compares the totals with the rows.
+    ///
+    /// # Errors
+    ///
+    /// If they differ, or the store cannot be read.
+    pub fn run(&self) -> Result<()> {
+        let mut store = store::open_to_read(&self.database)?;
+        let started = Instant::now();
+        for _ in 0..TRIES_MAX {
+            let before = store.load().context("the store cannot be read")?.totals;
+            let recounted = store.recount().context("the rows cannot be counted")?;
+            if before == recounted {
+                let seconds = started.elapsed().as_secs_f64();
+                let count = recounted.history.measurement_count;
+                let devices = recounted.device_count;
+                let rows = format!("{count} measurements of {devices} kettles");
+                log::say(&format!(
+                    "kettles: {rows}, counted in {seconds:.1} s: all bits right"
+                ));
+                return Ok(());
+            }
+            let after = store.load().context("the store cannot be read")?.totals;
+            if before == after {
+                bail!(
+                    "totals and rows differ: {}",
+                    difference(&before, &recounted)
+                );
+            }
+            // Somebody has written meanwhile.
+        }
+        bail!("the store changes while it is counted: try again when it is at rest")
+    }
+}
+
+/// What differs, in words.
+fn difference(totals: &Totals, recounted: &Totals) -> String {
+    if totals.to_json() == recounted.to_json() {
+        return "in bits that rounding hides".to_owned();
+    }
+    format!(
+        "{} but the rows say {}",
+        totals.to_json(),
+        recounted.to_json()
+    )
+}

@@ -1,0 +1,468 @@
+//! The store of those who have a PostgreSQL: several servers may write to one database.
+//!
+//! # Theory of operation
+//!
+//! A transaction locks the devices of its batch, in the order of their names so that two writers
+//! never wait for each other, reads their newest measurements, adds rows, devices and the totals
+//! of this writer, and commits. No state is kept here but the totals of this writer, which nobody
+//! else changes: it is one of a few that lock a row of `totals` while they are connected.
+//!
+//! Whatever fails, the connection is given up, and the next commit begins with a new one. So after
+//! a commit whose end nobody knows totals are read again, too. Its kettles were told to come again,
+//! and what is there already does not count.
+
+use std::collections::{HashMap, HashSet};
+
+use postgres::error::SqlState;
+use postgres::fallible_iterator::FallibleIterator as _;
+use postgres::{Client, Config, IsolationLevel, NoTls, Row, Transaction};
+
+use super::{Batch, Committed, Loaded, Pruned, Result, Store, StoreError};
+use crate::command::Command;
+use crate::device::{DeviceId, Latest, Measurement};
+use crate::stats::{History, Totals};
+use crate::time::Time;
+
+mod batch;
+mod values;
+
+const TABLES: &str = include_str!("../../migrations/postgres/001-kettles.sql");
+const PARTITIONS: &str = include_str!("../../migrations/postgres/002-partitions.sql");
+const TIMESCALE: &str = include_str!("../../migrations/postgres/002-timescale.sql");
+
+/// The first half of our advisory locks: "kett".
+const LOCK: i32 = 0x6b65_7474;
+/// Locked while tables are made; writers lock their number, from 0 on.
+const LOCK_TABLES: i32 = -1;
+/// How many processes may write at once.
+const WRITER_COUNT_MAX: i32 = 64;
+/// Rows that one call of [`Store::prune`] deletes.
+const PRUNE_LEN: i64 = 5000;
+/// How often a batch is tried that met another writer.
+const TRIES_MAX: u32 = 3;
+const DAY_US: i64 = 86_400_000_000;
+/// Where Debian's server listens, which is meant where a URL has no host.
+const SOCKET_FOLDER: &str = "/var/run/postgresql";
+
+/// Measurements in PostgreSQL.
+pub struct PostgresStore {
+    config: Config,
+    is_reader: bool,
+    session: Option<Session>,
+}
+
+impl PostgresStore {
+    /// Opens a store, which is made if it is not there.
+    ///
+    /// `url` is as in `psql`; without a host it is this machine's socket.
+    ///
+    /// # Errors
+    ///
+    /// If that cannot be.
+    pub fn open(url: &str) -> Result<Self> {
+        Self::connect(url, false)
+    }
+
+    /// Opens a store to look at it.
+    ///
+    /// # Errors
+    ///
+    /// If it is not there or cannot be read.
+    pub fn open_to_read(url: &str) -> Result<Self> {
+        Self::connect(url, true)
+    }
+
+    fn connect(url: &str, is_reader: bool) -> Result<Self> {
+        let mut config: Config = url.parse()?;
+        if config.get_hosts().is_empty() {
+            config.host_path(SOCKET_FOLDER);
+        }
+        config.application_name("kettles");
+        let mut store = Self {
+            config,
+            is_reader,
+            session: None,
+        };
+        store.session()?;
+        Ok(store)
+    }
+
+    /// The session, a new one if the last one failed.
+    fn session(&mut self) -> Result<&mut Session> {
+        let session = match self.session.take() {
+            Some(session) => session,
+            None if self.is_reader => Session::reader(&self.config)?,
+            None => Session::writer(&self.config)?,
+        };
+        Ok(self.session.insert(session))
+    }
+
+    /// Does something in a session, which is no longer trusted if it fails.
+    fn with<T>(&mut self, action: impl Fn(&mut Session) -> Result<T>) -> Result<T> {
+        let mut try_count = 1;
+        loop {
+            match action(self.session()?) {
+                Err(error) => {
+                    self.session = None;
+                    if try_count == TRIES_MAX || !may_pass(&error) {
+                        return Err(error);
+                    }
+                    try_count += 1;
+                }
+                done => return done,
+            }
+        }
+    }
+}
+
+/// Whether the same may succeed at once: nothing was done, because of another writer.
+fn may_pass(error: &StoreError) -> bool {
+    let StoreError::Postgres(error) = error else {
+        return false;
+    };
+    let passing = [
+        SqlState::T_R_DEADLOCK_DETECTED,
+        SqlState::T_R_SERIALIZATION_FAILURE,
+    ];
+    error.code().is_some_and(|code| passing.contains(code))
+}
+
+impl std::fmt::Debug for PostgresStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PostgresStore").finish_non_exhaustive()
+    }
+}
+
+impl Store for PostgresStore {
+    fn load(&mut self) -> Result<Loaded> {
+        self.with(|session| {
+            let mut transaction = snapshot(&mut session.client)?;
+            Ok(Loaded {
+                totals: read_totals(&mut transaction)?.0,
+                commands: read_commands(&mut transaction)?,
+            })
+        })
+    }
+
+    fn commit(&mut self, batch: &Batch) -> Result<Committed> {
+        self.with(|session| session.commit(batch))
+    }
+
+    fn recount(&mut self) -> Result<Totals> {
+        self.with(|session| recount(snapshot(&mut session.client)?))
+    }
+
+    fn prune(&mut self, before: Time) -> Result<Pruned> {
+        self.with(|session| session.prune(before))
+    }
+}
+
+struct Session {
+    client: Client,
+    /// Which row of `totals` is ours.
+    writer: i32,
+    /// What is there.
+    totals: Totals,
+    pruned: History,
+    /// Days since 1970 that have a partition; `None` if TimescaleDB sees to that.
+    days: Option<HashSet<i64>>,
+}
+
+impl Session {
+    fn reader(config: &Config) -> Result<Self> {
+        Ok(Self {
+            client: config.connect(NoTls)?,
+            writer: -1,
+            totals: Totals::default(),
+            pruned: History::default(),
+            days: None,
+        })
+    }
+
+    fn writer(config: &Config) -> Result<Self> {
+        let mut session = Self::reader(config)?;
+        let client = &mut session.client;
+        // An answer to a kettle says that its measurement is on disk.
+        client.batch_execute("SET synchronous_commit = on")?;
+        let has_partitions = migrate(client)?;
+        session.days = has_partitions.then(HashSet::new);
+        session.writer = lock_writer(client)?;
+        let empty = (Totals::default().to_bytes(), History::default().to_bytes());
+        client.execute(
+            "INSERT INTO totals VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
+            &[&session.writer, &empty.0, &empty.1],
+        )?;
+        let row = client.query_one(
+            "SELECT totals, pruned FROM totals WHERE writer = $1",
+            &[&session.writer],
+        )?;
+        (session.totals, session.pruned) = totals(&row)?;
+        Ok(session)
+    }
+
+    fn commit(&mut self, batch: &Batch) -> Result<Committed> {
+        self.make_partitions(batch)?;
+        // Nearly always all rows are new, and then nobody has to say which.
+        match self.try_commit(batch, false)? {
+            Some(committed) => Ok(committed),
+            None => {
+                let committed = self.try_commit(batch, true)?;
+                Ok(committed.expect("duplicates were allowed"))
+            }
+        }
+    }
+
+    /// Makes a batch durable; nothing is done and `None` returned if there are duplicates and
+    /// `with_duplicates` is not set.
+    fn try_commit(&mut self, batch: &Batch, with_duplicates: bool) -> Result<Option<Committed>> {
+        let mut transaction = self.client.transaction()?;
+        let mut totals = self.totals.clone();
+        let mut devices = batch::lock_devices(&mut transaction, batch, &mut totals)?;
+        let Some(mut inserted) = batch::insert(&mut transaction, batch, with_duplicates)? else {
+            return Ok(None);
+        };
+        let mut duplicate_count = 0;
+        let mut changed = HashSet::new();
+        for measurement in &batch.measurements {
+            if !inserted.take(measurement) {
+                duplicate_count += 1;
+                continue;
+            }
+            let latest = devices.entry(measurement.device).or_default();
+            let before = *latest;
+            totals.take(latest, measurement);
+            if *latest != before {
+                changed.insert(measurement.device);
+            }
+        }
+        batch::update_devices(&mut transaction, &changed, &devices)?;
+        batch::write_commands(&mut transaction, batch)?;
+        transaction.execute(
+            "UPDATE totals SET totals = $2 WHERE writer = $1",
+            &[&self.writer, &totals.to_bytes()],
+        )?;
+        let mut all = totals.clone();
+        for row in transaction.query(
+            "SELECT totals, pruned FROM totals WHERE writer <> $1",
+            &[&self.writer],
+        )? {
+            all.merge(&self::totals(&row)?.0);
+        }
+        transaction.commit()?;
+        self.totals = totals;
+        Ok(Some(Committed {
+            totals: all,
+            duplicate_count,
+        }))
+    }
+
+    /// Makes the partitions that a batch needs.
+    fn make_partitions(&mut self, batch: &Batch) -> Result<()> {
+        let Some(days) = &mut self.days else {
+            return Ok(());
+        };
+        let times = batch.measurements.iter().map(|it| it.time.0);
+        let needed: HashSet<_> = times.map(|time| time.div_euclid(DAY_US)).collect();
+        for day in needed {
+            if days.contains(&day) {
+                continue;
+            }
+            let (from, to) = (Time(day * DAY_US), Time((day + 1) * DAY_US));
+            let mut transaction = self.client.transaction()?;
+            lock_tables(&mut transaction)?;
+            let name = from.to_string().replace(['-', ':'], "");
+            let name = name.trim_end_matches("T000000Z");
+            transaction.batch_execute(&format!(
+                "CREATE TABLE IF NOT EXISTS measurement_{name} PARTITION OF measurement
+                 FOR VALUES FROM ('{from}') TO ('{to}')"
+            ))?;
+            transaction.commit()?;
+            days.insert(day);
+        }
+        Ok(())
+    }
+
+    fn prune(&mut self, before: Time) -> Result<Pruned> {
+        let mut transaction = self.client.transaction()?;
+        let last = transaction.query(
+            "SELECT max(time) FROM (SELECT time FROM measurement WHERE time < $1
+             ORDER BY time LIMIT $2) AS oldest",
+            &[&before, &PRUNE_LEN],
+        )?;
+        let last = last.first().and_then(|row| row.get::<_, Option<Time>>(0));
+        let Some(last) = last else {
+            return Ok(Pruned {
+                row_count: 0,
+                is_done: true,
+            });
+        };
+        // All of one time go at once: they may be a few more. Those are counted that are deleted,
+        // in case another writer deletes, too, or adds late ones.
+        let mut pruned = self.pruned.clone();
+        let rows = transaction.query(
+            "DELETE FROM measurement WHERE time <= $1 RETURNING *",
+            &[&last],
+        )?;
+        rows.iter().for_each(|row| pruned.add(&measurement(row)));
+        transaction.execute(
+            "UPDATE totals SET pruned = $2 WHERE writer = $1",
+            &[&self.writer, &pruned.to_bytes()],
+        )?;
+        transaction.commit()?;
+        self.pruned = pruned;
+        Ok(Pruned {
+            row_count: rows.len(),
+            is_done: false,
+        })
+    }
+}
+
+/// Makes the tables; says whether there are partitions.
+fn migrate(client: &mut Client) -> Result<bool> {
+    let mut transaction = client.transaction()?;
+    lock_tables(&mut transaction)?;
+    transaction.batch_execute("SET LOCAL client_min_messages = warning")?;
+    transaction.batch_execute(TABLES)?;
+    let kind = transaction.query_one(
+        "SELECT (SELECT relkind::text FROM pg_class WHERE oid = to_regclass('measurement'))",
+        &[],
+    )?;
+    let has_partitions = match kind.get(0) {
+        Some("p") => true,
+        Some(_) => false,
+        None => {
+            let available = transaction.query(
+                "SELECT FROM pg_available_extensions WHERE name = 'timescaledb'",
+                &[],
+            )?;
+            let tables = if available.is_empty() {
+                PARTITIONS
+            } else {
+                TIMESCALE
+            };
+            transaction.batch_execute(tables)?;
+            available.is_empty()
+        }
+    };
+    transaction.commit()?;
+    Ok(has_partitions)
+}
+
+fn lock_tables(transaction: &mut Transaction<'_>) -> Result<()> {
+    let sql = "SELECT pg_advisory_xact_lock($1, $2)";
+    transaction.query(sql, &[&LOCK, &LOCK_TABLES])?;
+    Ok(())
+}
+
+/// Locks the number of a writer for as long as `client` is connected.
+fn lock_writer(client: &mut Client) -> Result<i32> {
+    for writer in 0..WRITER_COUNT_MAX {
+        let row = client.query_one("SELECT pg_try_advisory_lock($1, $2)", &[&LOCK, &writer])?;
+        if row.get(0) {
+            return Ok(writer);
+        }
+    }
+    Err(StoreError::InUse)
+}
+
+/// A transaction that sees one moment, and changes nothing.
+fn snapshot(client: &mut Client) -> Result<Transaction<'_>> {
+    let transaction = client.build_transaction().read_only(true);
+    Ok(transaction
+        .isolation_level(IsolationLevel::RepeatableRead)
+        .start()?)
+}
+
+fn recount(mut transaction: Transaction<'_>) -> Result<Totals> {
+    let (_, pruned) = read_totals(&mut transaction)?;
+    let devices = transaction.query(
+        "SELECT id, time, charge_now, water_level, ambient_temp, water_temp FROM device",
+        &[],
+    )?;
+    let mut totals = Totals {
+        history: pruned,
+        device_count: devices.len() as u64,
+        ..Totals::default()
+    };
+    let mut newest: HashMap<DeviceId, Latest> = HashMap::new();
+    let columns: [i32; 0] = [];
+    let mut rows = transaction.query_raw("SELECT * FROM measurement", columns)?;
+    while let Some(row) = rows.next()? {
+        let measurement = measurement(&row);
+        totals.history.add(&measurement);
+        let known = newest.entry(measurement.device);
+        let known = known.or_insert_with(|| Latest::from(&measurement));
+        if known.time < measurement.time {
+            *known = Latest::from(&measurement);
+        }
+    }
+    for row in &devices {
+        let (id, latest) = device(row);
+        // The rows are believed first; a device may have none left.
+        if let Some(latest) = newest.remove(&id).or(latest) {
+            totals.replace(None, &latest);
+        }
+    }
+    if newest.is_empty() {
+        Ok(totals)
+    } else {
+        Err(StoreError::Malformed("measurements of no device"))
+    }
+}
+
+/// The totals of all writers, and what was deleted.
+fn read_totals(transaction: &mut Transaction<'_>) -> Result<(Totals, History)> {
+    let mut all = (Totals::default(), History::default());
+    for row in transaction.query("SELECT totals, pruned FROM totals", &[])? {
+        let (totals, pruned) = totals(&row)?;
+        all.0.merge(&totals);
+        all.1.merge(&pruned);
+    }
+    Ok(all)
+}
+
+fn totals(row: &Row) -> Result<(Totals, History)> {
+    let totals = Totals::from_bytes(row.get(0)).ok_or(StoreError::Malformed("totals"))?;
+    let pruned = History::from_bytes(row.get(1)).ok_or(StoreError::Malformed("what was pruned"))?;
+    Ok((totals, pruned))
+}
+
+fn read_commands(transaction: &mut Transaction<'_>) -> Result<Vec<Command>> {
+    let rows = transaction.query(
+        "SELECT device_id, time, charge, fill, flush FROM command WHERE status IS NULL",
+        &[],
+    )?;
+    let command = |row: &Row| Command {
+        device: row.get(0),
+        time: row.get(1),
+        charge: row.get(2),
+        fill: row.get(3),
+        flush: row.get(4),
+    };
+    Ok(rows.iter().map(command).collect())
+}
+
+fn device(row: &Row) -> (DeviceId, Option<Latest>) {
+    let latest = row.get::<_, Option<Time>>(1).map(|time| Latest {
+        time,
+        charge_now: row.get(2),
+        water_level: row.get(3),
+        ambient_temp: row.get(4),
+        water_temp: row.get(5),
+    });
+    (row.get(0), latest)
+}
+
+/// A row of all columns in the order of the table.
+fn measurement(row: &Row) -> Measurement {
+    Measurement {
+        time: row.get(0),
+        device: row.get(1),
+        charge_now: row.get(2),
+        charge_full: row.get(3),
+        charge_rate: row.get(4),
+        ambient_temp: row.get(5),
+        water_temp: row.get(6),
+        water_level: row.get(7),
+    }
+}

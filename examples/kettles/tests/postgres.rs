@@ -1,0 +1,99 @@
+//! PostgreSQL as the store: the same answers, and several servers with one database.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "clippy allows these only inside functions marked as tests"
+)]
+
+mod support;
+
+use std::process::Command;
+
+use support::postgres::Postgres;
+use support::{Kettles, measurement, wait_until};
+
+const EVENING: &str = "2017-12-24T18:30:00Z";
+const NIGHT: &str = "2017-12-24T23:59:59.999999Z";
+
+#[track_caller]
+fn run(arguments: &[&str]) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kettles"));
+    let output = command.args(arguments).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[test]
+fn two_servers_share_a_database() {
+    let postgres = Postgres::start();
+    let folder = tempfile::tempdir().unwrap();
+    let url = postgres.url();
+    let options = ["--database", url.as_str()];
+    let (one, other) = (
+        Kettles::start(folder.path(), &options),
+        Kettles::start(folder.path(), &options),
+    );
+    let kettle = one.login();
+    let post = |kettles: &Kettles, time: &str, charge| {
+        let body = measurement(time, charge, 80.1, 700);
+        let answer = kettles.client().post("/measurement", Some(&kettle), &body);
+        assert_eq!((answer.status, answer.text()), (200, ""));
+    };
+    post(&one, NIGHT, 40);
+    // Late at one server, a duplicate at both.
+    post(&other, EVENING, 50);
+    post(&one, EVENING, 50);
+    post(&other, NIGHT, 40);
+    for kettles in [&one, &other] {
+        // Each commit brings what others have committed; the last one was the other's.
+        post(kettles, EVENING, 50);
+        let statistics = kettles.statistics();
+        assert_eq!(statistics["statsMeasurementCount"], 2);
+        assert_eq!(statistics["statsNumDevices"], 1);
+        assert_eq!(statistics["statsTotalBatteryCharge"], 40);
+        assert_eq!(statistics["statsMeanTemperature"][0][0], 18);
+        assert_eq!(statistics["statsMeanTemperature"][1][0], 23);
+    }
+    assert!(run(&["check", options[0], options[1]]).contains("2 measurements of 1 kettles"));
+    // A kettle's newest measurement is that of the totals, whoever took it.
+    post(&other, "2017-12-25T00:00:00Z", 30);
+    assert_eq!(other.statistics()["statsTotalBatteryCharge"], 30);
+    one.kill();
+    let again = Kettles::start(folder.path(), &options);
+    assert_eq!(again.statistics(), other.statistics());
+    run(&["check", options[0], options[1]]);
+}
+
+#[test]
+fn retention_takes_nothing_from_statistics() {
+    let postgres = Postgres::start();
+    let url = postgres.url();
+    let week = ["--from=2017-12-18T00:00:00Z", "--to=2017-12-25T00:00:00Z"];
+    let said = run(&["seed", "-e", &url, "--devices=5", week[0], week[1]]);
+    assert!(said.contains("10080 new rows"), "{said}");
+    let folder = tempfile::tempdir().unwrap();
+    let kettles = Kettles::start(folder.path(), &["--database", &url, "--retain", "1"]);
+    let before = kettles.statistics();
+    assert_eq!(before["statsMeasurementCount"], 10_080);
+    let mut client = postgres.client();
+    wait_until("all is deleted", || {
+        let row = client
+            .query_one("SELECT count(*) FROM measurement", &[])
+            .unwrap();
+        row.get::<_, i64>(0) == 0
+    });
+    assert_eq!(kettles.statistics(), before);
+    run(&["check", "-e", &url]);
+    client
+        .execute("UPDATE totals SET pruned = totals WHERE writer = 0", &[])
+        .unwrap();
+    let mut check = Command::new(env!("CARGO_BIN_EXE_kettles"));
+    assert!(
+        !check
+            .args(["check", "-e", &url])
+            .output()
+            .unwrap()
+            .status
+            .success()
+    );
+}

@@ -1,0 +1,108 @@
+//! A seeded store has exact totals, and `check` finds what is wrong in one that has not.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "clippy allows these only inside functions marked as tests"
+)]
+
+mod support;
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use support::Kettles;
+
+fn run(subcommand: &str, database: &Path, options: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kettles"));
+    command
+        .arg(subcommand)
+        .arg("--database")
+        .arg(database)
+        .args(options);
+    command.output().unwrap()
+}
+
+fn said(output: &Output) -> &str {
+    std::str::from_utf8(&output.stderr).unwrap()
+}
+
+const WEEK: [&str; 6] = [
+    "--from=2017-12-18T00:00:00Z",
+    "--to=2017-12-25T00:00:00Z",
+    "--devices=5",
+    "--every=5m",
+    "--seed=1",
+    "--preset=demo",
+];
+
+#[test]
+fn a_history_is_stored_once_and_counted_right() {
+    let folder = tempfile::tempdir().unwrap();
+    let database = folder.path().join("kettles.db");
+    let first = run("seed", &database, &WEEK);
+    assert!(first.status.success(), "{first:?}");
+    assert!(said(&first).contains("10080 new rows"), "{first:?}");
+    let again = run("seed", &database, &WEEK);
+    assert!(said(&again).contains(" 0 new rows"), "{again:?}");
+    let checked = run("check", &database, &[]);
+    assert!(checked.status.success(), "{checked:?}");
+    assert!(
+        said(&checked).contains("10080 measurements of 5 kettles"),
+        "{checked:?}"
+    );
+    // And the server tells what was seeded, to someone who checks meanwhile, too.
+    let kettles = Kettles::start(folder.path(), &[]);
+    let statistics = kettles.statistics();
+    assert_eq!(statistics["statsMeasurementCount"], 10_080);
+    assert_eq!(statistics["statsNumDevices"], 5);
+    assert_eq!(
+        statistics["statsMeanTemperature"].as_array().unwrap().len(),
+        24
+    );
+    assert!(run("check", &database, &[]).status.success());
+}
+
+#[test]
+fn a_changed_bit_is_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let database = folder.path().join("kettles.db");
+    assert!(run("seed", &database, &WEEK).status.success());
+    let connection = rusqlite::Connection::open(&database).unwrap();
+    let change = |sql: &str| {
+        assert_eq!(connection.execute(sql, []), Ok(1));
+        let output = run("check", &database, &[]);
+        assert!(!output.status.success(), "{sql}");
+        assert!(
+            said(&output).contains("totals and rows differ"),
+            "{output:?}"
+        );
+    };
+    // The least that a double can change by: no figure of /statistics shows it.
+    let row = "WHERE (time, device) IN (SELECT time, device FROM measurement LIMIT 1)";
+    change(&format!(
+        "UPDATE measurement SET water_temp = water_temp + 4e-15 {row}"
+    ));
+    change(&format!("DELETE FROM measurement {row}"));
+}
+
+#[test]
+fn nonsense_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let database = folder.path().join("kettles.db");
+    for options in [
+        ["--every=0s", "--devices=1"],
+        ["--every=5", "--devices=1"],
+        ["--devices=0", "--every=5m"],
+        ["--from=yesterday", "--devices=1"],
+        ["--from=2017-12-24T00:00:00Z", "--to=2017-12-24T00:00:00Z"],
+        ["--from=2017-12-24T00:00:00Z", "--rows=7"],
+    ] {
+        let output = run("seed", &database, &options);
+        assert!(!output.status.success(), "{options:?}");
+    }
+    assert!(
+        !run("check", &folder.path().join("nowhere.db"), &[])
+            .status
+            .success()
+    );
+}
