@@ -7,6 +7,7 @@
     reason = "clippy allows these only inside functions marked as tests; no test uses all"
 )]
 
+pub(crate) mod fleet;
 pub(crate) mod postgres;
 
 use std::io::{BufRead, BufReader, Read, Write};

@@ -1,0 +1,109 @@
+//! Whatever is killed while kettles send: each acknowledged measurement is there once, and
+//! statistics are those of the rows to the bit.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "clippy allows these only inside functions marked as tests"
+)]
+
+mod support;
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::process::Command;
+
+use support::Kettles;
+use support::fleet::{Fleet, device};
+use support::postgres::Postgres;
+
+/// How often something is killed.
+const KILL_COUNT: u32 = 10;
+
+#[test]
+fn sqlite_survives_the_death_of_the_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let database = folder.path().join("kettles.db");
+    let mut kettles = Kettles::start(folder.path(), &[]);
+    let fleet = Fleet::start(kettles.addr);
+    for _ in 0..KILL_COUNT {
+        fleet.wait_for(100);
+        kettles.kill();
+        kettles = Kettles::start(folder.path(), &[]);
+        fleet.moved(kettles.addr);
+    }
+    fleet.wait_for(100);
+    let sent = fleet.end();
+    let totals = kettles.statistics();
+    kettles.kill();
+    let connection = rusqlite::Connection::open(&database).unwrap();
+    let mut rows = connection
+        .prepare(
+            "SELECT lower(hex(device)), count(*), count(DISTINCT time) FROM measurement GROUP BY 1",
+        )
+        .unwrap();
+    let row = |row: &rusqlite::Row<'_>| Ok((row.get(0)?, (row.get(1)?, row.get(2)?)));
+    let found = rows.query_map([], row).unwrap().map(Result::unwrap);
+    assert_once(&sent, &found.collect());
+    assert_eq!(totals["statsMeasurementCount"], sent.iter().sum::<u64>());
+    check(&database);
+}
+
+#[test]
+fn postgresql_survives_the_death_of_either() {
+    let mut postgres = Postgres::start();
+    let folder = tempfile::tempdir().unwrap();
+    let url = postgres.url();
+    let start = || Kettles::start(folder.path(), &["--database", &url]);
+    let mut kettles = start();
+    let fleet = Fleet::start(kettles.addr);
+    for round in 0..KILL_COUNT {
+        fleet.wait_for(50);
+        if round % 2 == 0 {
+            kettles.kill();
+            kettles = start();
+            fleet.moved(kettles.addr);
+        } else {
+            postgres.stop_at_once();
+            postgres.resume();
+        }
+    }
+    fleet.wait_for(50);
+    let sent = fleet.end();
+    assert_eq!(
+        kettles.statistics()["statsMeasurementCount"],
+        sent.iter().sum::<u64>()
+    );
+    let rows = postgres.client().query(
+        "SELECT replace(device_id::text, '-', ''), count(*), count(DISTINCT time)
+         FROM measurement GROUP BY 1",
+        &[],
+    );
+    let rows = rows.unwrap();
+    let found = rows
+        .iter()
+        .map(|row| (row.get(0), (row.get(1), row.get(2))));
+    assert_once(&sent, &found.collect());
+    check(Path::new(&url));
+}
+
+/// Whether of each kettle all measurements that were sent were found, and none twice.
+#[track_caller]
+fn assert_once(sent: &[u64], found: &HashMap<String, (i64, i64)>) {
+    let expected = (0..).zip(sent).map(|(number, count)| {
+        let count = i64::try_from(*count).unwrap();
+        (device(number).replace('-', ""), (count, count))
+    });
+    assert_eq!(found, &expected.collect());
+}
+
+#[track_caller]
+fn check(database: &Path) {
+    let mut check = Command::new(env!("CARGO_BIN_EXE_kettles"));
+    let output = check
+        .arg("check")
+        .arg("--database")
+        .arg(database)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
