@@ -57,6 +57,8 @@ const TESTING: &[Need] = &[
     ("promtool", "prometheus"),
     // A store of the kettles example; tests start servers of their own.
     ("pg_ctlcluster", "postgresql"),
+    // Runs the rig, and what checks its dashboards.
+    ("python3", "python3"),
     // Builds libFuzzer.
     ("c++", "g++"),
 ];

@@ -1,0 +1,130 @@
+#!/usr/bin/env python3
+"""Checks the dashboards, as far as that goes without Grafana.
+
+    check_dashboards.py                          ids, places on the grid, queries that promtool reads
+    check_dashboards.py --types                  and their types, by @grafana/schema (npm, tsc)
+    check_dashboards.py --live URL NAME…         and that every query of these has data in a Prometheus
+
+How they look is not checked.
+"""
+
+import argparse
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import urllib.parse
+import urllib.request
+
+FOLDER = pathlib.Path(__file__).parent / "grafana/dashboards"
+SCHEMA = "@grafana/schema@12.0.0"
+TYPESCRIPT = "typescript@5.8.3"
+
+
+def queries(board):
+    """Panels' titles, and their queries as Grafana would send them."""
+    values = {"$__rate_interval": "30s", "$__interval": "10s", "$instance": ".*"}
+    for panel in board["panels"]:
+        for target in panel.get("targets", []):
+            expr = target["expr"]
+            for name, value in values.items():
+                expr = expr.replace(name, value)
+            yield panel["title"], expr
+
+
+def layout(board):
+    """What is wrong with ids and places."""
+    ids = [panel["id"] for panel in board["panels"]]
+    if len(ids) != len(set(ids)):
+        yield "an id is there twice"
+    taken = {}
+    for panel in board["panels"]:
+        place = panel["gridPos"]
+        if place["x"] + place["w"] > 24:
+            yield f"{panel['title']} is too far right"
+        for x in range(place["x"], place["x"] + place["w"]):
+            for y in range(place["y"], place["y"] + place["h"]):
+                if (x, y) in taken:
+                    yield f"{panel['title']} covers {taken[x, y]}"
+                    return
+                taken[x, y] = panel["title"]
+        if panel["type"] != "row" and not panel.get("targets"):
+            yield f"{panel['title']} asks nothing"
+
+
+def syntax(boards):
+    rules = [
+        {"record": "x", "expr": expr} for board in boards.values() for _, expr in queries(board)
+    ]
+    with tempfile.NamedTemporaryFile("w", suffix=".yml") as file:
+        json.dump({"groups": [{"name": "x", "rules": rules}]}, file)
+        file.flush()
+        said = subprocess.run(
+            ["promtool", "check", "rules", file.name], capture_output=True, text=True
+        )
+        # Two panels may well ask the same.
+        if said.returncode != 0 and "duplicate" not in said.stderr + said.stdout:
+            yield said.stderr + said.stdout
+
+
+def types(folder):
+    """What tsc says of each dashboard as a value of the type that Grafana publishes."""
+    with tempfile.TemporaryDirectory() as scratch:
+        scratch = pathlib.Path(scratch)
+        install = ["npm", "install", "--silent", "--no-audit", "--no-fund", SCHEMA, TYPESCRIPT]
+        subprocess.run(install, cwd=scratch, check=True)
+        lines = ["import { Dashboard } from '@grafana/schema';"]
+        for index, path in enumerate(sorted(folder.glob("*.json"))):
+            lines.append(f"export const d{index}: Dashboard = {path.read_text()};")
+        (scratch / "dashboards.ts").write_text("\n".join(lines))
+        tsc = ["npx", "tsc", "--noEmit", "--strict", "--skipLibCheck", "--moduleResolution",
+               "node", "dashboards.ts"]
+        said = subprocess.run(tsc, cwd=scratch, capture_output=True, text=True)
+        if said.returncode != 0:
+            yield said.stdout
+
+
+def has_data(prometheus, expr):
+    query = urllib.parse.urlencode({"query": expr})
+    with urllib.request.urlopen(f"{prometheus}/api/v1/query?{query}") as answer:
+        return bool(json.load(answer)["data"]["result"])
+
+
+def live(prometheus, board):
+    for title, expr in queries(board):
+        if not has_data(prometheus, expr):
+            # Comparisons, and series of errors, are there when something is wrong.
+            expr_without = re.sub(r' > \d+$|,status="5xx"', "", expr)
+            if expr_without == expr or not has_data(prometheus, expr_without):
+                yield f"{title}: no data for {expr}"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--types", action="store_true")
+    parser.add_argument("--live", metavar="URL")
+    parser.add_argument("names", metavar="NAME", nargs="*")
+    arguments = parser.parse_args()
+    boards = {path.stem: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))}
+    wrong = list(syntax(boards))
+    uids = [board["uid"] for board in boards.values()]
+    if len(uids) != len(set(uids)):
+        wrong.append("a uid is there twice")
+    for name, board in boards.items():
+        wrong.extend(f"{name}: {said}" for said in layout(board))
+    if arguments.types:
+        wrong.extend(types(FOLDER))
+    if arguments.live:
+        for name in arguments.names or boards:
+            wrong.extend(f"{name}: {said}" for said in live(arguments.live, boards[name]))
+    for said in wrong:
+        print(f"check_dashboards: {said}", file=sys.stderr)
+    count = sum(len(list(queries(board))) for board in boards.values())
+    print(f"check_dashboards: {len(boards)} dashboards, {count} queries, {len(wrong)} faults")
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""What all Locust files have in common: /metrics for Prometheus, on Locust's own web address.
+
+The nine names are those of the study of 2017, whose dashboards still work. Different from then: each
+series is there once, all that have an endpoint have a method, and there is a histogram.
+"""
+
+import itertools
+
+import flask
+from locust import events
+
+STATES_RUNNING = {"spawning", "running"}
+# In milliseconds; Locust keeps response times rounded to two digits.
+BOUNDS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000]
+
+
+def label(text):
+    """A label's value, in the quotes of the text format."""
+    escaped = str(text).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'
+
+
+def family(name, kind, about, samples):
+    """Lines of one metric; samples are pairs of labels and value."""
+    yield f"# HELP {name} {about}"
+    yield f"# TYPE {name} {kind}"
+    for labels, value in samples:
+        yield f"{name}{{{labels}}} {value}"
+
+
+def of_entries(name, kind, about, entries, value):
+    def labels(entry):
+        return f"endpoint={label(entry.name)},method={label(entry.method)}"
+
+    return family(name, kind, about, ((labels(entry), value(entry)) for entry in entries))
+
+
+def histogram(entries):
+    name = "locust_response_time_seconds"
+    yield f"# HELP {name} Response times, as Locust rounds them."
+    yield f"# TYPE {name} histogram"
+    for entry in entries:
+        labels = f"endpoint={label(entry.name)},method={label(entry.method)}"
+        times = dict(entry.response_times)
+        for bound in BOUNDS:
+            count = sum(n for time, n in times.items() if time <= bound)
+            yield f'{name}_bucket{{{labels},le="{bound / 1000}"}} {count}'
+        count = sum(times.values())
+        yield f'{name}_bucket{{{labels},le="+Inf"}} {count}'
+        yield f"{name}_sum{{{labels}}} {entry.total_response_time / 1000}"
+        yield f"{name}_count{{{labels}}} {count}"
+
+
+def offered(environment):
+    """Requests a second, if nothing held the users up."""
+    runner = environment.runner
+    counts = runner.user_classes_count
+    if not any(counts.values()):
+        return 0
+    rates = {cls.__name__: getattr(cls, "requests_per_second", 0) for cls in environment.user_classes}
+    if hasattr(runner, "reported_user_classes_count"):
+        counts = runner.reported_user_classes_count
+    return sum(count * rates.get(name, 0) for name, count in counts.items())
+
+
+def text(environment):
+    runner = environment.runner
+    entries = sorted(runner.stats.entries.values(), key=lambda it: (it.name, it.method))
+    site = f"site={label(environment.host)}"
+    is_running = int(runner.state in STATES_RUNNING)
+    workers = getattr(runner, "worker_count", 0)
+    lines = itertools.chain(
+        of_entries(
+            "locust_request_count", "counter", "Requests so far.", entries,
+            lambda it: it.num_requests,
+        ),
+        of_entries(
+            "locust_request_per_second", "gauge", "Requests a second, lately.", entries,
+            lambda it: it.current_rps,
+        ),
+        of_entries(
+            "locust_failed_requests", "counter", "Requests that failed.", entries,
+            lambda it: it.num_failures,
+        ),
+        of_entries(
+            "locust_average_response", "gauge", "Mean response time so far, in ms.", entries,
+            lambda it: it.avg_response_time,
+        ),
+        of_entries(
+            "locust_average_content_length", "gauge", "Mean length of bodies.", entries,
+            lambda it: it.avg_content_length,
+        ),
+        of_entries(
+            "locust_max_response_time", "gauge", "Longest response time so far, in ms.", entries,
+            lambda it: it.max_response_time,
+        ),
+        family("locust_running", "gauge", "Does it ask?", [(site, is_running)]),
+        family("locust_workers", "gauge", "Its worker processes.", [(site, workers)]),
+        family("locust_users", "gauge", "Its users.", [(site, runner.user_count)]),
+        family(
+            "locust_offered_per_second", "gauge",
+            "Requests a second that so many users make, if nothing holds them up.",
+            [(site, offered(environment))],
+        ),
+        histogram(entries),
+    )
+    return "\n".join(lines) + "\n"
+
+
+@events.init.add_listener
+def serve_metrics(environment, **_):
+    if environment.web_ui is None:
+        return
+
+    @environment.web_ui.app.route("/metrics")
+    def metrics():
+        return flask.Response(text(environment), mimetype="text/plain; version=0.0.4")
