@@ -10,7 +10,7 @@ PORT ?= 5000
 XTASK = cargo run --quiet --package xtask --
 SUDO = $(if $(filter-out 0,$(shell id -u)),sudo)
 
-.PHONY: serve test check setup setup-test sample bootstrap fmt clippy test-rust doc deny advisories tidy suites autobahn instructions chaos fuzz bench
+.PHONY: serve test check setup setup-test sample bootstrap fmt clippy test-rust doc deny advisories tidy suites autobahn instructions chaos fuzz bench rig-check
 .NOTPARALLEL:
 
 ## Builds the server and serves this machine's store, or a sample store where it has none.
@@ -85,3 +85,7 @@ fuzz:
 ## Side by side with nginx, and with harmonia-cache and nix-serve-ng where PATH has them.
 bench: setup-test
 	@$(XTASK) bench --seconds 1
+
+## Brings up both servers under load with all instruments, and looks whether every panel has data.
+rig-check: sample
+	@rig/rig.py check kettles && rig/rig.py check cache

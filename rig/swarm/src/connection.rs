@@ -25,6 +25,8 @@ pub(crate) enum Event {
     Nothing,
     Answered(Complete),
     Malformed,
+    /// Unasked, the server said that it has no place for this connection.
+    TurnedAway,
     /// The server closed it.
     Closed,
 }
@@ -71,11 +73,10 @@ impl Connection {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(_) => return Event::Closed,
             };
-            let Some(keeps_body) = keeps_body else {
-                // Nothing was asked for.
-                return Event::Malformed;
-            };
             let bytes = piece.get(..len).unwrap_or_default();
+            let Some(keeps_body) = keeps_body else {
+                return unasked(bytes);
+            };
             match self.response.feed(bytes, keeps_body) {
                 Ok(Some(complete)) => return Event::Answered(complete),
                 Err(_) => return Event::Malformed,
@@ -84,5 +85,15 @@ impl Connection {
                 Ok(None) => {}
             }
         }
+    }
+}
+
+/// What it means that a server says something of its own accord.
+fn unasked(bytes: &[u8]) -> Event {
+    match bytes.get(..12) {
+        Some(b"HTTP/1.1 503") => Event::TurnedAway,
+        // It has waited long enough for a request.
+        Some(b"HTTP/1.1 408") => Event::Closed,
+        _ => Event::Malformed,
     }
 }

@@ -81,9 +81,10 @@ const NO_FAILURES: Bounds = Bounds {
 pub(crate) const GOALS: [Goal; 4] = [
     Goal {
         name: "20k",
-        about: "20,000 kettles on connections of their own: a quarter of a processor",
+        about: "20,000 kettles on 19,000 connections: a quarter of a processor",
         count: 20_000,
-        connections: 20_000,
+        // What fits into a process with the 20,000 descriptors that some machines allow.
+        connections: 19_000,
         within_s: 30.0,
         duration_s: 30.0,
         bounds: Bounds {

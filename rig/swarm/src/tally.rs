@@ -37,7 +37,7 @@ pub struct Failures {
     pub timeout: u64,
     /// Due, and never sent: no connection was free, or no processor.
     pub unsent: u64,
-    /// Connections that could not be opened.
+    /// Connections that could not be opened, or for which the server had no place.
     pub connect: u64,
 }
 

@@ -354,6 +354,7 @@ impl<'a> Thread<'a> {
             Event::Nothing => {}
             Event::Malformed => self.lost(index, Loss::Malformed),
             Event::Closed => self.lost(index, Loss::Closed),
+            Event::TurnedAway => self.lost(index, Loss::TurnedAway),
             Event::Answered(complete) => {
                 let connection = &mut self.connections[index];
                 let State::Busy(stream, ask, _) = std::mem::take(&mut connection.state) else {
@@ -394,7 +395,7 @@ impl<'a> Thread<'a> {
 
     /// A connection is gone, and with it the request that it carried.
     fn lost(&mut self, index: usize, loss: Loss) {
-        let now = self.now();
+        let mut not_before = self.now();
         match std::mem::take(&mut self.connections[index].state) {
             State::Busy(_, ask, _) => {
                 self.busy -= 1;
@@ -403,19 +404,22 @@ impl<'a> Thread<'a> {
                     Loss::Closed => self.seen.failures.closed += 1,
                     Loss::Malformed => self.seen.failures.malformed += 1,
                     Loss::Timeout => self.seen.failures.timeout += 1,
+                    Loss::TurnedAway => self.seen.failures.refused += 1,
                 }
             }
-            State::Free(_) => {
-                self.seen.reopened += 1;
-                if loss == Loss::Malformed {
-                    self.seen.failures.malformed += 1;
+            State::Free(_) => match loss {
+                Loss::Malformed => self.seen.failures.malformed += 1,
+                Loss::TurnedAway => {
+                    self.seen.failures.connect += 1;
+                    not_before += RETRY;
                 }
-            }
+                Loss::Closed | Loss::Timeout => self.seen.reopened += 1,
+            },
             State::Opening(..) => self.opening -= 1,
             State::Closed => return,
         }
         self.connections[index].request.clear();
-        self.closed.push_back((index, now));
+        self.closed.push_back((index, not_before));
     }
 
     /// What is to be done now and then.
@@ -474,4 +478,5 @@ enum Loss {
     Closed,
     Malformed,
     Timeout,
+    TurnedAway,
 }

@@ -201,6 +201,29 @@ fn a_closed_connection_is_opened_again() {
     );
 }
 
+/// A server that has no place says so at once, and is asked again later, not without pause.
+#[test]
+fn a_connection_that_is_turned_away_is_counted() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            say(
+                &mut stream.unwrap(),
+                b"HTTP/1.1 503 Full\r\nContent-Length: 0\r\n\r\n",
+            );
+        }
+    });
+    let tally = kettles(address, 10, SECOND / 2);
+    let failures = tally.failures;
+    assert!((10..=200).contains(&failures.connect), "{failures:?}");
+    assert_eq!(
+        (failures.malformed, tally.answered()),
+        (0, 0),
+        "{failures:?}"
+    );
+}
+
 /// Whom nobody answers in time has all connections taken: the rest was due and not sent.
 #[test]
 fn what_could_not_be_sent_is_counted() {
