@@ -19,6 +19,7 @@ pub mod live;
 pub mod log;
 pub mod metrics;
 pub mod process;
+pub mod replay;
 pub mod seed;
 pub mod seeding;
 pub mod serve;

@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result};
 use clap::{Parser, Subcommand};
 use kettles::check::Check;
 use kettles::log;
+use kettles::replay::Replay;
 use kettles::seeding::Seed;
 use kettles::serve::{Running, Serve, announce, ended};
 use kettles::store;
@@ -29,6 +30,9 @@ enum Command {
     Seed(Seed),
     /// Count all measurements again, and compare the totals to the bit.
     Check(Check),
+    /// Serve as the original did, with PostgreSQL, to see it break.
+    #[command(name = "replay-2017")]
+    Replay(Replay),
 }
 
 fn main() -> ExitCode {
@@ -49,6 +53,7 @@ fn run(arguments: Arguments) -> Result<()> {
         Command::Serve(options) => serve(&options),
         Command::Seed(options) => options.run(),
         Command::Check(options) => options.run(),
+        Command::Replay(options) => options.run(),
     }
 }
 

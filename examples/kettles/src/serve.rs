@@ -218,7 +218,8 @@ fn start_writer(
     Ok((writer, ready))
 }
 
-fn limits() -> Limits {
+/// Limits for kettles, which are many and silent.
+pub(crate) fn limits() -> Limits {
     Limits {
         // As many as there are descriptors.
         connections_max: usize::MAX,

@@ -13,6 +13,7 @@ mod postgres;
 mod sqlite;
 
 pub use postgres::PostgresStore;
+pub(crate) use postgres::client as postgres_client;
 pub use sqlite::SqliteStore;
 
 /// What stores return.

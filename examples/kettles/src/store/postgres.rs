@@ -73,11 +73,7 @@ impl PostgresStore {
     }
 
     fn connect(url: &str, is_reader: bool) -> Result<Self> {
-        let mut config: Config = url.parse()?;
-        if config.get_hosts().is_empty() {
-            config.host_path(SOCKET_FOLDER);
-        }
-        config.application_name("kettles");
+        let config = config(url)?;
         let mut store = Self {
             config,
             is_reader,
@@ -113,6 +109,24 @@ impl PostgresStore {
             }
         }
     }
+}
+
+fn config(url: &str) -> Result<Config> {
+    let mut config: Config = url.parse()?;
+    if config.get_hosts().is_empty() {
+        config.host_path(SOCKET_FOLDER);
+    }
+    config.application_name("kettles");
+    Ok(config)
+}
+
+/// A connection to the database at `url`.
+///
+/// # Errors
+///
+/// If it is not to be had.
+pub(crate) fn client(url: &str) -> Result<Client> {
+    Ok(config(url)?.connect(NoTls)?)
 }
 
 /// Whether the same may succeed at once: nothing was done, because of another writer.
