@@ -210,7 +210,9 @@ def start_locust(rig, arguments, target):
         "--web-host", "127.0.0.1", "--web-port", at,
     ]
     if arguments.processes > 1:
-        command += ["--processes", arguments.processes, "--master-bind-port", free_port()]
+        between = free_port()
+        command += ["--processes", arguments.processes, "--master-bind-host", "127.0.0.1",
+                    "--master-bind-port", between, "--master-port", between]
     if arguments.target == "kettles":
         command.append({"as-2017": "As2017", "honest": "Honest"}[arguments.behaviour])
     rig.start("locust", command, {"PATHS": str(rig.data / "paths.txt")})
