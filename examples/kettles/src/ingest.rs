@@ -234,6 +234,7 @@ impl Ingest {
             ingest: self,
             store,
             committed: Instant::now(),
+            is_failing: false,
             pruned: None,
             active: HashSet::new(),
             active_before: HashSet::new(),
@@ -296,6 +297,8 @@ struct Writer<'a> {
     ingest: &'a Ingest,
     store: Box<dyn Store>,
     committed: Instant,
+    /// The last batch was not stored, and that was said.
+    is_failing: bool,
     /// When there was nothing left to prune.
     pruned: Option<Instant>,
     /// Devices heard of since `active_since`, and in the time before that.
@@ -334,6 +337,9 @@ impl Writer<'_> {
         match outcome {
             Ok(committed) => {
                 let row_count = batch.measurements.len();
+                if std::mem::take(&mut self.is_failing) {
+                    crate::log::say("kettles: batches are stored again");
+                }
                 metrics.committed(row_count, committed.duplicate_count, started.elapsed());
                 self.ingest.publish(committed.totals);
                 for command in &batch.commands {
@@ -350,7 +356,10 @@ impl Writer<'_> {
             }
             Err(error) => {
                 metrics.commit_failed();
-                crate::log::error("a batch was not stored", &error);
+                // Kettles come again and again: one line for the whole of an outage.
+                if !std::mem::replace(&mut self.is_failing, true) {
+                    crate::log::error("a batch was not stored", &error);
+                }
                 for entry in entries {
                     self.ingest.refuse(entry, Refusal::Failed);
                 }
