@@ -47,6 +47,9 @@ pub struct Exchange<'a> {
     /// Whether all of the answer was. An answer that its client has left, such as server-sent
     /// events, never is.
     pub complete: bool,
+    /// Of an answer that is not complete: whether its client left it. Else this server gave it up,
+    /// because its body failed, its client was too slow, or there was no more time or room for it.
+    pub is_left: bool,
     /// Whether the I/O thread answered by itself.
     pub is_inline: bool,
     /// From the moment the end of the request was seen to be there to the end of the answer.
@@ -133,6 +136,17 @@ pub enum Incident<'a> {
         /// The cause.
         error: &'a std::io::Error,
     },
+}
+
+/// How an answer ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    /// The kernel has all of it.
+    Complete,
+    /// The client left.
+    Left,
+    /// We gave it up.
+    Cut,
 }
 
 impl fmt::Display for Incident<'_> {

@@ -276,8 +276,11 @@ pub struct Load {
     pub accepted_count: u64,
     /// TLS handshakes under way.
     pub handshake_count: usize,
-    /// Handlers that may run at once in each of the two [lanes](crate::Reply::dispatch_slow).
+    /// Handlers that may run at once in each of two [lanes](crate::Reply::dispatch_slow).
     pub worker_count: usize,
+    /// Handlers that may run at once in all lanes, that of what
+    /// [computes](crate::Reply::dispatch_costly) included.
+    pub worker_count_max: usize,
     /// Requests and answers that wait for a worker.
     pub queued_count: usize,
     /// Workers that run.
@@ -354,6 +357,7 @@ impl<S: Service> Server<S> {
             #[cfg(not(feature = "tls"))]
             handshake_count: 0,
             worker_count: self.shared.queue.places_max(),
+            worker_count_max: self.shared.queue.threads_max(),
             queued_count: workers.queued_count,
             running_count: workers.running_count,
             waiting_count: workers.waiting_count,

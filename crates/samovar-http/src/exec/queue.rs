@@ -264,6 +264,11 @@ impl Queue {
         self.places_max
     }
 
+    /// The same in all lanes together.
+    pub(crate) fn threads_max(&self) -> usize {
+        self.threads_max
+    }
+
     /// Says how to start a worker. Every thread so started has to call [`pop`](Self::pop) until
     /// that returns `None`.
     pub(crate) fn set_start(&self, start: Start) {

@@ -23,7 +23,7 @@ use crate::io::slab::Key;
 use crate::io::stream::{Place, StreamNews, StreamWork};
 use crate::io::wake::Waker;
 use crate::later::Later;
-use crate::observer::{Exchange, Incident};
+use crate::observer::{End, Exchange, Incident};
 use crate::proto::encode::{self, Delimiter};
 use crate::request::{Link, Request};
 use crate::response::{Body, Response};
@@ -380,7 +380,7 @@ fn pump<S: Service>(shared: &Shared<S>, mut conn: Box<Conn>) {
         .unwrap_or_else(|_panic| Err(std::io::Error::other("body source panicked")));
     let verdict = match outcome {
         Ok(Outcome::Done) => {
-            report(shared, &mut conn, true);
+            report(shared, &mut conn, End::Complete);
             conn.transfer = None;
             Verdict::Answered {
                 keep: conn.answer.keep,
@@ -400,7 +400,11 @@ fn pump<S: Service>(shared: &Shared<S>, mut conn: Box<Conn>) {
                 // There is no transfer any more, so this does not come back here.
                 return pump(shared, conn);
             }
-            drop(fail(shared, &mut conn));
+            let end = match is_peers_doing(&error) {
+                true => End::Left,
+                false => End::Cut,
+            };
+            drop(fail(shared, &mut conn, end));
             Verdict::Reset
         }
     };
@@ -421,7 +425,7 @@ pub(crate) fn cut_off<S: Service>(shared: &Shared<S>, mut conn: Box<Conn>) {
     // First: a report may panic.
     shared.connection_count.fetch_sub(1, Ordering::Relaxed);
     conn.reset_on_close();
-    drop(fail(shared, &mut conn));
+    drop(fail(shared, &mut conn, End::Cut));
 }
 
 /// Tells the service that a body failed.
@@ -446,16 +450,20 @@ pub(super) fn is_peers_doing(error: &std::io::Error) -> bool {
 }
 
 /// Gives up an answer under way. What is left of it is returned: to let go of it may block.
-pub(crate) fn fail<S: Service>(shared: &Shared<S>, conn: &mut Conn) -> Option<Box<Transfer>> {
+pub(crate) fn fail<S: Service>(
+    shared: &Shared<S>,
+    conn: &mut Conn,
+    end: End,
+) -> Option<Box<Transfer>> {
     if let Some(later) = conn.later.take() {
         later.abandon();
     }
-    report(shared, conn, false);
+    report(shared, conn, end);
     conn.transfer.take()
 }
 
 /// Tells the service what became of an answer.
-pub(crate) fn report<S: Service>(shared: &Shared<S>, conn: &mut Conn, complete: bool) {
+pub(crate) fn report<S: Service>(shared: &Shared<S>, conn: &mut Conn, end: End) {
     let Some(request) = conn.request.take() else {
         return;
     };
@@ -463,7 +471,8 @@ pub(crate) fn report<S: Service>(shared: &Shared<S>, conn: &mut Conn, complete: 
         head: request.head(),
         status: conn.answer.status,
         body_len: conn.sent_body_len(),
-        complete,
+        complete: end == End::Complete,
+        is_left: end == End::Left,
         is_inline: false,
         duration: conn.answer.started.elapsed(),
     });

@@ -14,7 +14,7 @@ use super::thread::{IoThread, LISTENER_KEY};
 use super::transport::Transport;
 use crate::exec;
 use crate::head::Peer;
-use crate::observer::Incident;
+use crate::observer::{End, Incident};
 use crate::service::Service;
 
 /// Connections accepted in a row before others get their turn.
@@ -217,7 +217,7 @@ impl<S: Service> IoThread<S> {
                 Some(Link::Http1(mut conn)) => {
                     if conn.is_sending() {
                         conn.reset_on_close();
-                        drop(exec::fail(&thread.shared, &mut conn));
+                        drop(exec::fail(&thread.shared, &mut conn, End::Cut));
                     }
                     thread.close(conn);
                 }

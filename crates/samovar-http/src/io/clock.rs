@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::conn::Conn;
 use super::link::Link;
 use super::thread::{IoThread, Next};
-use crate::observer::Incident;
+use crate::observer::{End, Incident};
 use crate::proto::Refusal;
 use crate::proto::conn::Phase;
 use crate::service::Service;
@@ -132,7 +132,7 @@ impl<S: Service> IoThread<S> {
                     .observer()
                     .incident(&Incident::TooSlow { peer: conn.peer });
                 conn.reset_on_close();
-                self.fail(conn)
+                self.fail(conn, End::Cut)
             }
             // The answer was given, a second one would be taken for the next request's.
             Overdue::Window if conn.proto.is_discarding() => Next::Close,

@@ -21,7 +21,7 @@ use super::thread::{GATHER_LEN, IoThread, Next, OUT_LEN_KEPT};
 use crate::exec::{self, Job};
 use crate::head::Head;
 use crate::http::{Method, Status, Version};
-use crate::observer::{Exchange, Incident};
+use crate::observer::{End, Exchange, Incident};
 use crate::proto::Refusal;
 use crate::proto::conn::{Phase, Step};
 use crate::proto::head::Framing;
@@ -86,10 +86,10 @@ impl<S: Service> IoThread<S> {
     /// What goes on with an answer that has nothing to send for now.
     fn wait_on(&mut self, conn: &mut Conn, edges: Edges) -> Next {
         if edges.hung_up {
-            return self.fail(conn);
+            return self.fail(conn, End::Left);
         }
         if edges.writable && conn.flush().is_err() {
-            return self.fail(conn);
+            return self.fail(conn, End::Left);
         }
         if edges.woken {
             conn.is_waiting = false;
@@ -105,11 +105,11 @@ impl<S: Service> IoThread<S> {
             return Next::Pump;
         }
         match conn.flush() {
-            Err(_) => self.fail(conn),
+            Err(_) => self.fail(conn, End::Left),
             Ok(false) => Next::Wait,
             Ok(true) if conn.is_answering => {
                 // A worker's answer that fitted into memory and blocked there.
-                exec::report(&self.shared, conn, true);
+                exec::report(&self.shared, conn, End::Complete);
                 let keep = conn.answer.keep;
                 self.answered(conn, keep);
                 self.go_on(conn)
@@ -317,6 +317,7 @@ impl<S: Service> IoThread<S> {
                         status,
                         body_len,
                         complete: true,
+                        is_left: false,
                         is_inline: true,
                         duration,
                     });
@@ -473,8 +474,8 @@ impl<S: Service> IoThread<S> {
         Next::Wait
     }
 
-    pub(super) fn fail(&mut self, conn: &mut Conn) -> Next {
-        if let Some(transfer) = exec::fail(&self.shared, conn) {
+    pub(super) fn fail(&mut self, conn: &mut Conn, end: End) -> Next {
+        if let Some(transfer) = exec::fail(&self.shared, conn, end) {
             self.give(Job::Discard(transfer));
         }
         Next::Close

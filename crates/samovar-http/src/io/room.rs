@@ -21,7 +21,7 @@ use super::slab::Key;
 use super::thread::IoThread;
 use crate::exec;
 use crate::head::Peer;
-use crate::observer::Incident;
+use crate::observer::{End, Incident};
 use crate::proto::conn::Phase;
 use crate::service::Service;
 
@@ -159,7 +159,7 @@ impl<S: Service> IoThread<S> {
         self.gives_way(conn.peer);
         if conn.is_sending() {
             conn.reset_on_close();
-            drop(exec::fail(&self.shared, &mut conn));
+            drop(exec::fail(&self.shared, &mut conn, End::Cut));
         }
         self.close(conn);
     }

@@ -30,7 +30,7 @@ use super::thread::{IoThread, OUT_LEN_KEPT};
 use crate::body::Outflow;
 use crate::exec::Job;
 use crate::h2::{ErrorCode, Event, Session};
-use crate::observer::{Exchange, Incident};
+use crate::observer::{End, Exchange, Incident};
 use crate::service::Service;
 
 /// Reads of one connection before others get their turn.
@@ -75,7 +75,7 @@ impl<S: Service> IoThread<S> {
         let key = conn.key;
         match next {
             H2Next::Close => {
-                self.fail_h2(&mut conn);
+                self.fail_h2(&mut conn, End::Left);
                 self.forget(key);
             }
             H2Next::Wait => self.slab.put(key, Link::H2(conn)),
@@ -93,21 +93,21 @@ impl<S: Service> IoThread<S> {
         if conn.session.stream_count() > 0 || !conn.output.is_empty() {
             conn.reset_on_close();
         }
-        self.fail_h2(conn);
+        self.fail_h2(conn, End::Cut);
         self.forget(conn.key);
     }
 
     /// Gives up what is under way.
-    fn fail_h2(&mut self, conn: &mut H2Conn) {
+    fn fail_h2(&mut self, conn: &mut H2Conn, end: End) {
         conn.session.abort(ErrorCode::Cancel);
         while let Some(event) = conn.session.poll() {
             match event {
                 Event::Sent { stream } => Self::gather_report(conn, stream),
-                Event::Reset { stream } => self.report_failure(conn, stream),
+                Event::Reset { stream } => self.report_failure(conn, stream, end),
                 _ => {}
             }
         }
-        self.report_all(conn, false);
+        self.report_all(conn, end);
     }
 
     /// News of a worker. They are dealt with together, before the thread sleeps.
@@ -248,14 +248,14 @@ impl<S: Service> IoThread<S> {
                 Err(error) => break Err(error),
             }
             if is_clear {
-                self.report_all(conn, true);
+                self.report_all(conn, End::Complete);
             }
         };
         out.clear();
         out.shrink_to(OUT_LEN_KEPT);
         self.out = out;
         if is_clear {
-            self.report_all(conn, true);
+            self.report_all(conn, End::Complete);
         }
         outcome
     }
@@ -308,7 +308,7 @@ impl<S: Service> IoThread<S> {
             }
             Event::Reset { stream } => {
                 conn.since = self.now;
-                self.report_failure(conn, stream);
+                self.report_failure(conn, stream, End::Left);
             }
         }
     }
@@ -336,9 +336,13 @@ impl<S: Service> IoThread<S> {
         self.shared.service.observer().incident(incident);
     }
 
-    /// Gives a stream up.
+    /// Gives a stream up; [`ErrorCode::Cancel`] says that its peer has left.
     fn drop_stream(&mut self, conn: &mut H2Conn, stream: u32, code: ErrorCode) {
-        self.report_failure(conn, stream);
+        let end = match code {
+            ErrorCode::Cancel => End::Left,
+            _ => End::Cut,
+        };
+        self.report_failure(conn, stream, end);
         conn.session.reset(stream, code);
     }
 
@@ -352,7 +356,7 @@ impl<S: Service> IoThread<S> {
     }
 
     /// An answer will not be complete.
-    fn report_failure(&mut self, conn: &mut H2Conn, stream: u32) {
+    fn report_failure(&mut self, conn: &mut H2Conn, stream: u32, end: End) {
         let body_len = conn.session.sent_len(stream);
         let Some(entry) = conn.session.data(stream) else {
             return;
@@ -360,7 +364,7 @@ impl<S: Service> IoThread<S> {
         let (outflow, report) = (entry.outflow.take(), entry.report(body_len));
         self.discard(outflow);
         if let Some(report) = report {
-            self.report(&report, false);
+            self.report(&report, end);
         }
     }
 
@@ -371,18 +375,19 @@ impl<S: Service> IoThread<S> {
         }
     }
 
-    fn report_all(&mut self, conn: &mut H2Conn, complete: bool) {
+    fn report_all(&mut self, conn: &mut H2Conn, end: End) {
         for report in std::mem::take(&mut conn.unreported) {
-            self.report(&report, complete);
+            self.report(&report, end);
         }
     }
 
-    fn report(&self, report: &Report, complete: bool) {
+    fn report(&self, report: &Report, end: End) {
         self.shared.service.observer().exchanged(&Exchange {
             head: report.request.head(),
             status: report.status,
             body_len: report.body_len,
-            complete,
+            complete: end == End::Complete,
+            is_left: end == End::Left,
             is_inline: false,
             duration: report.started.elapsed(),
         });

@@ -72,6 +72,7 @@ impl<S: Service> IoThread<S> {
                         status,
                         body_len,
                         complete: true,
+                        is_left: false,
                         is_inline: true,
                         duration,
                     });
