@@ -133,6 +133,12 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     ///
     /// The [`StoreError`] that a look-up would give.
     fn probe(&self) -> Result<(), StoreError>;
+
+    /// Whether the last [`probe`](Self::probe) found that the daemon answers, because the database
+    /// cannot be read. Never blocks.
+    fn is_left_to_daemon(&self) -> bool {
+        false
+    }
 }
 
 /// [`Store::lookup_many`] where there is no quicker way.

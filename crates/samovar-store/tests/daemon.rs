@@ -355,6 +355,14 @@ fn metadata_by_the_daemon_and_files_by_ourselves() {
     assert!(store.tree(&path).unwrap().path().is_some());
     assert!(store.catalog().unwrap().load().is_err());
     assert_eq!(store.probe(), Ok(()));
+    assert!(store.is_left_to_daemon());
+    let whole = DaemonStore::new(LocalStore::new(nix.location()).unwrap(), daemon(&nix));
+    assert_eq!(whole.probe(), Ok(()));
+    assert!(!whole.is_left_to_daemon());
+    let catalog = whole.catalog().unwrap();
+    assert_eq!(catalog.load_time(), None);
+    catalog.load().unwrap();
+    assert!(catalog.load_time().is_some());
 }
 
 #[test]

@@ -133,8 +133,14 @@ impl Loader {
         shared: &Shared,
         session: &Arc<Session>,
     ) -> Result<Step<Arc<Snapshot>>, StoreError> {
+        let (started, is_first) = (Instant::now(), self.base.is_none());
         Ok(match self.step(&shared.database, session)? {
-            Step::Done((token, set)) => Step::Done(shared.publish(session, token, set)),
+            Step::Done((token, set)) => {
+                if is_first {
+                    shared.took(started);
+                }
+                Step::Done(shared.publish(session, token, set))
+            }
             Step::Left(extent) => Step::Left(extent),
         })
     }
@@ -235,12 +241,14 @@ fn load_large(shared: &Arc<Shared>, reader: &Reader, begin: Extent) -> Result<()
             }
             Extent::Everything => {
                 load_count += 1;
+                let started = Instant::now();
                 let is_cancelled = || shared.is_dropped();
                 let base = reader.read_large(&shared.database, &session, is_cancelled);
                 match base {
                     Ok(Some(base)) => {
                         let mut loader = shared.loader();
                         loader.base = Some(base);
+                        shared.took(started);
                         loader.publish(shared, &session)
                     }
                     Ok(None) => Ok(Step::Left(Extent::Everything)),

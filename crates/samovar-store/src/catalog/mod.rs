@@ -53,9 +53,9 @@ mod seed;
 mod set;
 mod table;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use samovar_nix::{HashPart, StoreDir};
 
@@ -85,6 +85,9 @@ struct Shared {
     loader: Mutex<Loader>,
     /// Notified when the thread that reads everything ends.
     loaded: Condvar,
+    /// How long it took to read all hash parts when that was last done, in nanoseconds; 0: it was
+    /// not.
+    load_ns: AtomicU64,
     is_dropped: AtomicBool,
 }
 
@@ -115,6 +118,7 @@ impl Catalog {
                 current: RwLock::new(Arc::new(empty)),
                 loader: Mutex::new(Loader::new(store_dir)),
                 loaded: Condvar::new(),
+                load_ns: AtomicU64::new(0),
                 is_dropped: AtomicBool::new(false),
             }),
         })
@@ -210,6 +214,13 @@ impl Catalog {
         }
     }
 
+    /// How long it took to read all hash parts, when that was last done; `None` until it was.
+    #[must_use]
+    pub fn load_time(&self) -> Option<Duration> {
+        let ns = self.shared.load_ns.load(Ordering::Relaxed);
+        (ns > 0).then(|| Duration::from_nanos(ns))
+    }
+
     /// Looks at the database's file at once, instead of waiting for the thread that does so ten
     /// times a second.
     pub fn inspect(&self) {
@@ -235,6 +246,12 @@ impl Shared {
 
     fn loader(&self) -> MutexGuard<'_, Loader> {
         self.loader.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All hash parts were read in the time since `started`.
+    fn took(&self, started: Instant) {
+        let ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.load_ns.store(ns.max(1), Ordering::Relaxed);
     }
 
     fn is_dropped(&self) -> bool {

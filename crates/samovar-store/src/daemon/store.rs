@@ -1,5 +1,7 @@
 //! A store behind a daemon.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use samovar_nix::{HashPart, PathInfo, StoreDir, StorePath};
 
 use super::nar::RemoteNar;
@@ -23,13 +25,19 @@ use crate::tree::Tree;
 pub struct DaemonStore {
     local: LocalStore,
     daemon: Daemon,
+    /// Whether it was the daemon that answered the last [`probe`](Store::probe).
+    is_left_to_daemon: AtomicBool,
 }
 
 impl DaemonStore {
     /// A store whose files and database, if they can be read, are those of `local`.
     #[must_use]
     pub fn new(local: LocalStore, daemon: Daemon) -> Self {
-        Self { local, daemon }
+        Self {
+            local,
+            daemon,
+            is_left_to_daemon: AtomicBool::new(false),
+        }
     }
 
     /// The answer of the database, or of the daemon when the database cannot be opened.
@@ -148,6 +156,20 @@ impl Store for DaemonStore {
     }
 
     fn probe(&self) -> Result<(), StoreError> {
-        self.either(|| self.local.probe(), || self.daemon.probe())
+        let is_left = AtomicBool::new(false);
+        let answer = self.either(
+            || self.local.probe(),
+            || {
+                is_left.store(true, Ordering::Relaxed);
+                self.daemon.probe()
+            },
+        );
+        self.is_left_to_daemon
+            .store(is_left.into_inner(), Ordering::Relaxed);
+        answer
+    }
+
+    fn is_left_to_daemon(&self) -> bool {
+        self.is_left_to_daemon.load(Ordering::Relaxed)
     }
 }
