@@ -147,7 +147,10 @@ fn figures_say_what_happened() {
             "samovar_http_request_duration_seconds_bucket{route=\"narinfo\",le=\"+Inf\"}",
             29.0,
         ),
-        ("samovar_http_responses_broken_total{route=\"nar\"}", 0.0),
+        (
+            "samovar_http_responses_broken_total{route=\"nar\",outcome=\"cut\"}",
+            0.0,
+        ),
         ("samovar_narinfo_hits_total", 21.0),
         ("samovar_narinfo_misses_total", 8.0),
         ("samovar_ready", 1.0),
@@ -276,11 +279,9 @@ fn transfers_are_seen_on_their_way() {
     assert_eq!(status["load"]["connection_count"], 1);
     drop(stream);
     eventually("it is gone", || watched.status()["transfer_count"] == 0);
-    eventually("it is counted as broken", || {
-        watched
-            .samples()
-            .get("samovar_http_responses_broken_total{route=\"nar\"}")
-            == Some(&1.0)
+    let broken = "samovar_http_responses_broken_total{route=\"nar\",outcome=\"client-gone\"}";
+    eventually("it is counted as left", || {
+        watched.samples().get(broken) == Some(&1.0)
     });
 }
 
@@ -486,7 +487,8 @@ fn rules_do_what_they_say() {
 /// dashboard. With every label they ask for: what promtool checks above is their syntax.
 #[test]
 fn dashboards_ask_for_what_there_is() {
-    let watched = Watched::of_sample();
+    let store = local(&sample_root());
+    let watched = Watched::start(nix_serve().args(["--scrub", "1000", "--store", &store]));
     let path = &sample_list("closure")[0];
     assert!(
         watched
@@ -496,6 +498,9 @@ fn dashboards_ask_for_what_there_is() {
     );
     let counted = "samovar_http_requests_total{route=\"nar\",method=\"GET\",status=\"2xx\"}";
     eventually("it is counted", || watched.samples().contains_key(counted));
+    eventually("it verifies", || {
+        watched.samples().contains_key("samovar_scrub_paths")
+    });
     let name = |sample: &String| sample.split('{').next().unwrap().to_owned();
     let there: BTreeSet<String> = watched.samples().keys().map(name).collect();
     let board = std::fs::read_to_string(rig("grafana/dashboards/cache.json")).unwrap();

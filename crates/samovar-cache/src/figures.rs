@@ -41,7 +41,14 @@ impl Site {
                     .map(|snapshot| snapshot.path_count() as u64),
                 catalog_len: snapshot.map_or(0, |snapshot| snapshot.memory_len() as u64),
                 epoch: snapshot.map_or(0, |snapshot| snapshot.epoch),
+                load_s: origin
+                    .store
+                    .catalog()
+                    .and_then(Catalog::load_time)
+                    .map(|time| time.as_secs_f64()),
+                is_left_to_daemon: origin.store.is_left_to_daemon(),
                 damaged_count: origin.health.damaged_count(),
+                scrub: origin.health.scrub_status(),
                 ..StoreStatus::default()
             },
             caches,

@@ -30,6 +30,7 @@ use std::sync::Arc;
 use samovar_nix::{HashPart, PathInfo};
 use samovar_store::{Damage, Fingerprint, Identity, Snapshot, Store};
 
+use crate::metrics::ScrubStatus;
 use crate::observer::Observer;
 use crate::rendered::RenderedCache;
 use crate::small_nars::SmallNars;
@@ -73,6 +74,7 @@ pub(crate) struct Health {
     rendered: Box<[Arc<RenderedCache>]>,
     small_nars: Arc<SmallNars>,
     wishes: Wishes,
+    scrub: scrub::Told,
 }
 
 impl Health {
@@ -94,6 +96,7 @@ impl Health {
             rendered,
             small_nars,
             wishes: Wishes::default(),
+            scrub: scrub::Told::default(),
         };
         health.load();
         health
@@ -107,6 +110,11 @@ impl Health {
     /// How many paths are marked as damaged, those in question included.
     pub(crate) fn damaged_count(&self) -> u64 {
         self.damaged.count()
+    }
+
+    /// Where verifying what nobody asks for stands; `None` where that was not begun.
+    pub(crate) fn scrub_status(&self) -> Option<ScrubStatus> {
+        self.scrub.status()
     }
 
     pub(crate) fn is_marked(&self, hash_part: &HashPart) -> bool {

@@ -16,6 +16,7 @@
 use std::fmt;
 use std::num::NonZeroU64;
 use std::ops::ControlFlow;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use samovar_nix::HashPart;
@@ -23,6 +24,7 @@ use samovar_store::{Pace, Verdict, VerifyError, verify};
 
 use super::Health;
 use super::verified::minute_now;
+use crate::metrics::ScrubStatus;
 
 /// How often it is said where a round stands.
 const SAY_INTERVAL: Duration = Duration::from_secs(60);
@@ -66,15 +68,46 @@ struct Round<'a> {
 }
 
 /// Where a round stands.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Copy, Default)]
 struct Progress {
     is_over: bool,
-    path_count: usize,
-    paths_done: usize,
+    path_count: u64,
+    paths_done: u64,
     len: u64,
     len_done: u64,
-    damaged_count: usize,
-    unread_count: usize,
+    damaged_count: u64,
+    unread_count: u64,
+}
+
+/// What is told of rounds whenever somebody asks.
+#[derive(Debug, Default)]
+pub(super) struct Told(Mutex<Option<ScrubStatus>>);
+
+impl Told {
+    /// `None`: no round has begun.
+    pub(super) fn status(&self) -> Option<ScrubStatus> {
+        self.lock().clone()
+    }
+
+    /// So much was read, and a round stands there.
+    fn update(&self, progress: &Progress, read_len: u64) {
+        let mut told = self.lock();
+        let before = told.take().unwrap_or_default();
+        *told = Some(ScrubStatus {
+            path_count: progress.path_count,
+            paths_done: progress.paths_done,
+            len: progress.len,
+            len_done: progress.len_done,
+            damaged_count: progress.damaged_count,
+            unread_count: progress.unread_count,
+            round_count: before.round_count + u64::from(progress.is_over),
+            read_len: before.read_len + read_len,
+        });
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<ScrubStatus>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl<'a> Round<'a> {
@@ -93,16 +126,19 @@ impl<'a> Round<'a> {
         self.list(&mut plan)?;
         // Those of the same minute stay in their order: the newest first.
         plan.sort_by_key(|planned| planned.minute);
-        self.progress.path_count = plan.len();
+        self.progress.path_count = plan.len() as u64;
         self.progress.len = plan.iter().map(|planned| planned.len).sum();
+        self.tell(0);
         for planned in plan {
             let len_before = self.progress.len_done;
             self.one(planned.hash_part)?;
             self.progress.paths_done += 1;
             // As much as was planned, also of what was passed over.
             self.progress.len_done = len_before + planned.len;
+            self.tell(0);
         }
         self.progress.is_over = true;
+        self.tell(0);
         self.health.observer.scrubbed(&self.progress);
         ControlFlow::Continue(())
     }
@@ -178,11 +214,18 @@ impl<'a> Round<'a> {
 
     fn go_on(&mut self, len: u64) -> ControlFlow<()> {
         self.progress.len_done += len;
+        self.tell(len);
         if self.said.elapsed() >= SAY_INTERVAL {
             self.said = Instant::now();
             self.health.observer.scrubbed(&self.progress);
         }
         self.health.wishes.rest(self.pace.pass(len))
+    }
+}
+
+impl Round<'_> {
+    fn tell(&self, read_len: u64) {
+        self.health.scrub.update(&self.progress, read_len);
     }
 }
 

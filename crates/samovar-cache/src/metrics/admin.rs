@@ -53,7 +53,7 @@ pub fn admin(metrics: &Arc<Metrics>, sampler: &Sampler) -> Router {
         )
         .get("/healthz", of(healthz))
         .get("/readyz", of(readyz))
-        .get("/version", of(version))
+        .get("/version", of(version_of))
         .route(Route::get("/status.json", of(status)).wrap(only_by_own_names))
         .route(Route::get("/status/live", live).wrap(only_by_own_names))
         .route(Route::get("/status", of(page)).wrap(only_by_own_names))
@@ -67,7 +67,7 @@ pub fn admin(metrics: &Arc<Metrics>, sampler: &Sampler) -> Router {
 }
 
 /// Whether the I/O threads of the server answer.
-pub(crate) fn healthz(metrics: &Metrics) -> Response {
+fn healthz(metrics: &Metrics) -> Response {
     match metrics.is_alive() {
         true => text(Status::OK, "ok\n"),
         false => text(
@@ -78,7 +78,7 @@ pub(crate) fn healthz(metrics: &Metrics) -> Response {
 }
 
 /// Whether it would answer well.
-pub(crate) fn readyz(metrics: &Metrics) -> Response {
+fn readyz(metrics: &Metrics) -> Response {
     let reasons = metrics.not_ready();
     match reasons.is_empty() {
         true => text(Status::OK, "ready\n"),
@@ -89,12 +89,17 @@ pub(crate) fn readyz(metrics: &Metrics) -> Response {
     }
 }
 
-/// What this is.
-pub(crate) fn version(metrics: &Metrics) -> Response {
+fn version_of(metrics: &Metrics) -> Response {
     let config = metrics.config.get();
+    let (name, version_text) = config.map_or(("", ""), |config| (&config.name, &config.version));
+    version(name, version_text)
+}
+
+/// What this is.
+pub(crate) fn version(name: &str, version: &str) -> Response {
     json(&serde_json::json!({
-        "name": config.map_or("", |config| &config.name),
-        "version": config.map_or("", |config| &config.version),
+        "name": name,
+        "version": version,
         "status": super::VERSION,
         "features": ["closure", "narinfos", "ranges", "listings", "logs", "realisations"],
     }))

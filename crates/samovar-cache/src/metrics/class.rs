@@ -3,7 +3,7 @@
 //! As few kinds as a label may have, whatever clients ask for. Only the end of a path is looked
 //! at, so that it is the same in every cache of a server.
 
-use samovar_http::http::Method;
+use samovar_http::http::{Method, Version};
 use samovar_nix::HashPart;
 
 /// Characters of a hash part.
@@ -128,6 +128,30 @@ impl MethodClass {
     }
 }
 
+/// A protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Protocol {
+    Http10,
+    Http11,
+    Http2,
+}
+
+impl Protocol {
+    pub(super) const ALL: [(Self, &'static str); 3] = [
+        (Self::Http10, "http/1.0"),
+        (Self::Http11, "http/1.1"),
+        (Self::Http2, "http/2"),
+    ];
+
+    pub(super) fn of(version: Version) -> Self {
+        match version {
+            Version::Http10 => Self::Http10,
+            Version::Http2 => Self::Http2,
+            _ => Self::Http11,
+        }
+    }
+}
+
 /// A status, as far as it is told from others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StatusClass {
@@ -169,6 +193,9 @@ mod tests {
             assert_eq!(index, class as usize);
         }
         for (index, (class, _)) in MethodClass::ALL.into_iter().enumerate() {
+            assert_eq!(index, class as usize);
+        }
+        for (index, (class, _)) in Protocol::ALL.into_iter().enumerate() {
             assert_eq!(index, class as usize);
         }
         for (index, (class, _)) in StatusClass::ALL.into_iter().enumerate() {

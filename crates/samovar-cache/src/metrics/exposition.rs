@@ -3,12 +3,12 @@
 use std::time::Instant;
 
 use super::buckets::EXPOSED;
-use super::class::{Class, MethodClass, StatusClass};
+use super::class::{Class, MethodClass, Protocol, StatusClass};
 use super::meter::{ClassSums, Sums};
 use super::overview::with_hits;
 use super::process::{Process, thread_times};
 use super::registry::{Metrics, MetricsConfig};
-use super::status::{CacheFigures, TopPath};
+use super::status::{CacheFigures, ScrubStatus, TopPath};
 use super::text::Text;
 
 #[expect(clippy::cast_precision_loss, reason = "a sum of times")]
@@ -84,16 +84,31 @@ fn requests(text: &mut Text, sums: &Sums) {
         "Bytes of bodies that were handed to the kernel, by what became of the answer.",
     );
     for (route, class) in classes(sums) {
-        for (outcome, len) in [("complete", class.whole_len), ("broken", class.broken_len)] {
+        for (outcome, len) in [
+            ("complete", class.whole_len),
+            ("client-gone", class.left_len),
+            ("cut", class.cut_len),
+        ] {
             family.put(&[("route", route), ("outcome", outcome)], len);
         }
     }
     let mut family = text.counter(
         "samovar_http_responses_broken_total",
-        "Answers that were cut off, or left by their client.",
+        "Answers that are not complete: their client is gone, or they were cut off here.",
     );
     for (route, class) in classes(sums) {
-        family.put(&[("route", route)], class.broken);
+        for (outcome, count) in [("client-gone", class.left), ("cut", class.cut)] {
+            family.put(&[("route", route), ("outcome", outcome)], count);
+        }
+    }
+    let mut family = text.counter(
+        "samovar_http_protocol_requests_total",
+        "Requests that were answered, by protocol, and whether over TLS.",
+    );
+    for ((_, protocol), counts) in Protocol::ALL.into_iter().zip(sums.protocols) {
+        for (tls, count) in ["no", "yes"].into_iter().zip(counts) {
+            family.put(&[("protocol", protocol), ("tls", tls)], count);
+        }
     }
 }
 
@@ -129,6 +144,18 @@ fn store(text: &mut Text, metrics: &Metrics, sums: &Sums) {
     .put(&[], store.path_count.unwrap_or(0));
     text.gauge("samovar_catalog_bytes", "Memory of the catalog.")
         .put(&[], store.catalog_len);
+    if let Some(load_s) = store.load_s {
+        text.gauge(
+            "samovar_catalog_load_seconds",
+            "How long it took to load all paths, when that was last done.",
+        )
+        .put(&[], load_s);
+    }
+    text.gauge(
+        "samovar_store_left_to_daemon",
+        "Whether the daemon answers, because the database cannot be read here: 1, or 0.",
+    )
+    .put(&[], u8::from(store.is_left_to_daemon));
     text.gauge(
         "samovar_catalog_age_seconds",
         "How long the store has been in the state that is served from.",
@@ -157,12 +184,56 @@ fn store(text: &mut Text, metrics: &Metrics, sums: &Sums) {
         "Paths that are kept out because their files are not what they should be.",
     )
     .put(&[], store.damaged_count);
+    if let Some(status) = &store.scrub {
+        scrub(text, status);
+    }
     let caches: Vec<CacheFigures> = figures
         .caches
         .into_iter()
         .map(|cache| with_hits(cache, sums))
         .collect();
     caches_of(text, &caches);
+}
+
+/// Verifying what nobody asks for.
+fn scrub(text: &mut Text, scrub: &ScrubStatus) {
+    for (name, help, value) in [
+        (
+            "samovar_scrub_paths",
+            "Paths of this round of verifying what nobody asks for.",
+            scrub.path_count,
+        ),
+        (
+            "samovar_scrub_paths_done",
+            "Paths that this round has passed.",
+            scrub.paths_done,
+        ),
+        ("samovar_scrub_bytes", "Bytes of this round.", scrub.len),
+        (
+            "samovar_scrub_bytes_done",
+            "Bytes that this round has passed, read or verified of late for others.",
+            scrub.len_done,
+        ),
+        (
+            "samovar_scrub_damaged_paths",
+            "Damaged paths that this round has found.",
+            scrub.damaged_count,
+        ),
+        (
+            "samovar_scrub_unread_paths",
+            "Paths that could not be read in this round.",
+            scrub.unread_count,
+        ),
+    ] {
+        text.gauge(name, help).put(&[], value);
+    }
+    text.counter("samovar_scrub_rounds_total", "Rounds that ended.")
+        .put(&[], scrub.round_count);
+    text.counter(
+        "samovar_scrub_read_bytes_total",
+        "Bytes that were read in all rounds.",
+    )
+    .put(&[], scrub.read_len);
 }
 
 fn caches_of(text: &mut Text, caches: &[CacheFigures]) {
@@ -246,9 +317,10 @@ fn load(text: &mut Text, metrics: &Metrics) {
         .put(&[], load.waiting_count);
         text.gauge(
             "samovar_workers_max",
-            "Workers that may run at once: for what may wait for a disk, and as many for the rest.",
+            "Workers that may run at once: for what may wait for a disk, for what computes, and for \
+             the rest.",
         )
-        .put(&[], 2 * load.worker_count);
+        .put(&[], load.worker_count_max);
         text.gauge(
             "samovar_workers_queued",
             "Requests and answers that wait for a worker.",

@@ -25,11 +25,12 @@ use std::sync::{Mutex, PoisonError};
 use samovar_http::{Exchange, Peer};
 
 use super::buckets::{self, BUCKET_COUNT, Histogram};
-use super::class::{Class, MethodClass, RawHashPart, StatusClass};
+use super::class::{Class, MethodClass, Protocol, RawHashPart, StatusClass};
 
 const CLASS_COUNT: usize = Class::ALL.len();
 const METHOD_COUNT: usize = MethodClass::ALL.len();
 const STATUS_COUNT: usize = StatusClass::ALL.len();
+pub(super) const PROTOCOL_COUNT: usize = Protocol::ALL.len();
 
 /// Requests of a shard and second that are written down.
 const ASKED_COUNT_MAX: usize = 2048;
@@ -45,6 +46,8 @@ pub(super) struct Meter {
 #[repr(align(128))]
 struct Shard {
     classes: [ClassShard; CLASS_COUNT],
+    /// Each without and with TLS.
+    protocols: [[AtomicU64; 2]; PROTOCOL_COUNT],
     asked: Mutex<AskedShard>,
 }
 
@@ -57,8 +60,10 @@ struct ClassShard {
     /// Successes of I/O threads.
     inline: AtomicU64,
     whole_len: AtomicU64,
-    broken_len: AtomicU64,
-    broken: AtomicU64,
+    left_len: AtomicU64,
+    left: AtomicU64,
+    cut_len: AtomicU64,
+    cut: AtomicU64,
 }
 
 /// A path that was asked for.
@@ -98,6 +103,7 @@ struct AskedShard {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Sums {
     pub(super) classes: [ClassSums; CLASS_COUNT],
+    pub(super) protocols: [[u64; 2]; PROTOCOL_COUNT],
 }
 
 /// Those of one class.
@@ -107,8 +113,12 @@ pub(super) struct ClassSums {
     pub(super) durations: Histogram,
     pub(super) inline: u64,
     pub(super) whole_len: u64,
-    pub(super) broken_len: u64,
-    pub(super) broken: u64,
+    /// Of answers that their client left.
+    pub(super) left_len: u64,
+    pub(super) left: u64,
+    /// Of those that we broke off.
+    pub(super) cut_len: u64,
+    pub(super) cut: u64,
 }
 
 impl Meter {
@@ -117,6 +127,7 @@ impl Meter {
         let count = (4 * cores).next_power_of_two().clamp(8, 64);
         let shard = |number: usize| Shard {
             classes: std::array::from_fn(|_| ClassShard::default()),
+            protocols: Default::default(),
             asked: Mutex::new(AskedShard::new(number)),
         };
         Self {
@@ -133,6 +144,11 @@ impl Meter {
         let status = StatusClass::of(exchange.status.code());
         if let Some(counts) = shard.classes.get(class as usize) {
             counts.record(exchange, MethodClass::of(head.method()), status);
+        }
+        let protocol = Protocol::of(head.version()) as usize;
+        let counts = shard.protocols.get(protocol);
+        if let Some(count) = counts.and_then(|counts| counts.get(usize::from(head.is_secure()))) {
+            count.fetch_add(1, Ordering::Relaxed);
         }
         let what = match (class, status) {
             (Class::Narinfo, StatusClass::Success) => What::Served,
@@ -157,6 +173,10 @@ impl Meter {
         for shard in &self.shards {
             for (sum, counts) in sums.classes.iter_mut().zip(&shard.classes) {
                 counts.add_to(sum);
+            }
+            let counts = sums.protocols.iter_mut().zip(&shard.protocols);
+            for (sum, count) in counts.flat_map(|(sums, counts)| sums.iter_mut().zip(counts)) {
+                *sum += count.load(Ordering::Relaxed);
             }
         }
         sums
@@ -202,8 +222,10 @@ impl Default for ClassShard {
             duration_sum_ns: AtomicU64::new(0),
             inline: AtomicU64::new(0),
             whole_len: AtomicU64::new(0),
-            broken_len: AtomicU64::new(0),
-            broken: AtomicU64::new(0),
+            left_len: AtomicU64::new(0),
+            left: AtomicU64::new(0),
+            cut_len: AtomicU64::new(0),
+            cut: AtomicU64::new(0),
         }
     }
 }
@@ -223,8 +245,12 @@ impl ClassShard {
         add(self.durations.get(buckets::index_of(ns)), 1);
         add(Some(&self.duration_sum_ns), ns);
         if !exchange.complete {
-            add(Some(&self.broken), 1);
-            add(Some(&self.broken_len), exchange.body_len);
+            let (count, len) = match exchange.is_left {
+                true => (&self.left, &self.left_len),
+                false => (&self.cut, &self.cut_len),
+            };
+            add(Some(count), 1);
+            add(Some(len), exchange.body_len);
             return;
         }
         add(Some(&self.whole_len), exchange.body_len);
@@ -245,8 +271,10 @@ impl ClassShard {
         sum.durations.sum_ns += load(&self.duration_sum_ns);
         sum.inline += load(&self.inline);
         sum.whole_len += load(&self.whole_len);
-        sum.broken_len += load(&self.broken_len);
-        sum.broken += load(&self.broken);
+        sum.left_len += load(&self.left_len);
+        sum.left += load(&self.left);
+        sum.cut_len += load(&self.cut_len);
+        sum.cut += load(&self.cut);
     }
 }
 
@@ -324,6 +352,11 @@ impl ClassSums {
     pub(super) fn of_status(&self, status: StatusClass) -> u64 {
         let rows = self.requests.iter();
         rows.filter_map(|row| row.get(status as usize)).sum()
+    }
+
+    /// Bytes of bodies.
+    pub(super) fn body_len(&self) -> u64 {
+        self.whole_len + self.left_len + self.cut_len
     }
 
     pub(super) fn request_count(&self) -> u64 {

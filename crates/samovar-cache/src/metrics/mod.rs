@@ -26,12 +26,13 @@ mod text;
 mod transfers;
 
 pub use admin::admin;
+pub(crate) use admin::version;
 pub use class::kind_of;
 pub use probe::{Figures, Probe};
 pub use registry::{Metrics, MetricsConfig};
 pub use sampler::Sampler;
 pub use status::{
     CacheFigures, EventCount, Latency, LoadStatus, Moment, ProcessStatus, Rates, RecentError,
-    ServerStatus, Status, StoreStatus, TopPath, Totals, TransferStatus, VERSION,
+    ScrubStatus, ServerStatus, Status, StoreStatus, TopPath, Totals, TransferStatus, VERSION,
 };
 pub use transfers::Transfers;

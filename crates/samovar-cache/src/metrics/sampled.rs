@@ -83,7 +83,9 @@ pub(super) struct Tally {
     pub(super) hit_count: u64,
     pub(super) miss_count: u64,
     pub(super) error_count: u64,
+    /// Those that we broke off.
     pub(super) cut_count: u64,
+    pub(super) left_count: u64,
 }
 
 impl Default for Sampled {
@@ -115,13 +117,14 @@ impl Tally {
         let of = |status| narinfos.map_or(0, |class| class.of_status(status));
         Self {
             request_count: all().map(|class| class.request_count()).sum(),
-            body_len: all().map(|class| class.whole_len + class.broken_len).sum(),
+            body_len: all().map(|class| class.body_len()).sum(),
             hit_count: of(StatusClass::Success),
             miss_count: of(StatusClass::Absent),
             error_count: all()
                 .map(|class| class.of_status(StatusClass::ServerError))
                 .sum(),
-            cut_count: all().map(|class| class.broken).sum(),
+            cut_count: all().map(|class| class.cut).sum(),
+            left_count: all().map(|class| class.left).sum(),
         }
     }
 
@@ -133,6 +136,7 @@ impl Tally {
             miss_count: self.miss_count.saturating_sub(earlier.miss_count),
             error_count: self.error_count.saturating_sub(earlier.error_count),
             cut_count: self.cut_count.saturating_sub(earlier.cut_count),
+            left_count: self.left_count.saturating_sub(earlier.left_count),
         }
     }
 }

@@ -83,7 +83,7 @@ pub struct Rates {
     pub requests_per_s: f64,
     /// Bytes of bodies, in a second.
     pub bytes_per_s: f64,
-    /// Answers of 500 and above, and those that broke off, in a second.
+    /// Answers of 500 and above, and those that broke off while their client was there, in a second.
     pub errors_per_s: f64,
     /// Of the narinfos asked for, the share that was there; none if nobody asked.
     pub hit_ratio: Option<f64>,
@@ -123,6 +123,8 @@ pub struct Totals {
     pub error_count: u64,
     /// Answers that broke off, or that their client left.
     pub cut_count: u64,
+    /// Those of them that their client left.
+    pub left_count: u64,
 }
 
 /// One second.
@@ -199,6 +201,11 @@ pub struct StoreStatus {
     pub path_count: Option<u64>,
     /// Memory for that.
     pub catalog_len: u64,
+    /// How long it took to load them all, when that was last done.
+    pub load_s: Option<f64>,
+    /// Whether the daemon answers, because the database cannot be read here: then it is not known
+    /// how many paths there are.
+    pub is_left_to_daemon: bool,
     /// Counts the states of the store that were seen.
     pub epoch: u64,
     /// How old the state is that is served from.
@@ -207,6 +214,30 @@ pub struct StoreStatus {
     pub error: Option<String>,
     /// Paths that are kept out because their files are not what they should be.
     pub damaged_count: u64,
+    /// Where verifying what nobody asks for stands; none where nobody asked for that.
+    pub scrub: Option<ScrubStatus>,
+}
+
+/// Verifying what nobody asks for, in rounds over all paths.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ScrubStatus {
+    /// Paths of this round.
+    pub path_count: u64,
+    /// How many of them it has passed.
+    pub paths_done: u64,
+    /// Bytes of this round.
+    pub len: u64,
+    /// How many of them it has passed, those read of late for others included.
+    pub len_done: u64,
+    /// Damaged paths that this round has found.
+    pub damaged_count: u64,
+    /// Paths that could not be read in this round.
+    pub unread_count: u64,
+    /// Rounds that ended since the start.
+    pub round_count: u64,
+    /// Bytes that were read since the start.
+    pub read_len: u64,
 }
 
 /// Something that is kept.
@@ -251,6 +282,8 @@ pub struct LoadStatus {
     pub running_count: u64,
     /// Workers there are for what may wait for a disk, and as many for what does not.
     pub worker_count: u64,
+    /// Workers that may run at once in all, those for what computes included.
+    pub worker_count_max: u64,
     /// Requests and answers that wait for a worker.
     pub queued_count: u64,
     /// Memory for bodies under way.

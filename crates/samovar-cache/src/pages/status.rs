@@ -264,6 +264,7 @@ fn machine(status: &Status) -> Markup {
                 div { dt { "Store" } dd { code { (store.store_dir) } ", "
                     @match store.path_count {
                         Some(count) => { (Count(count)) " paths" },
+                        None if store.is_left_to_daemon => "asked of the daemon",
                         None => "being loaded",
                     }
                     @if let Some(error) = &store.error { ", " strong { (error) } }
@@ -271,14 +272,26 @@ fn machine(status: &Status) -> Markup {
                         ", " strong { (Count(store.damaged_count)) " damaged" }
                     }
                 } }
+                @if let Some(scrub) = &store.scrub { div { dt { "Verified" } dd {
+                    (Count(scrub.paths_done)) " of " (Count(scrub.path_count)) " paths, "
+                    (Size(scrub.len_done).brief()) " of " (Size(scrub.len).brief())
+                    @if scrub.damaged_count > 0 {
+                        ", " strong { (Count(scrub.damaged_count)) " damaged" }
+                    }
+                    @if scrub.unread_count > 0 {
+                        ", " (Count(scrub.unread_count)) " cannot be read"
+                    }
+                } } }
                 div { dt { "Since the start" } dd {
                     (Count(status.totals.request_count)) " requests, "
                     (Size(status.totals.body_len)) ", "
                     (Count(status.totals.error_count)) " errors, "
-                    (Count(status.totals.cut_count)) " broken off"
+                    (Count(status.totals.cut_count.saturating_sub(status.totals.left_count)))
+                    " broken off, "
+                    (Count(status.totals.left_count)) " left by their clients"
                 } }
                 div { dt { "Workers" } dd {
-                    (Count(load.running_count)) " of " (Count(load.worker_count)) " busy, "
+                    (Count(load.running_count)) " of " (Count(load.worker_count_max)) " busy, "
                     (Count(load.queued_count)) " requests waiting"
                 } }
                 div { dt { "Memory" } dd { (Size(process.resident_len)) } }
