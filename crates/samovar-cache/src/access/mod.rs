@@ -12,8 +12,11 @@
 //! processor remains for those who are known; and what was verified is remembered, so the next
 //! request with it is answered at once (`users.rs`).
 //!
-//! Wrong passwords are counted by address: after ten of them, one more is verified
-//! every six seconds. Until then an address gets 429 for passwords that are not known yet.
+//! Wrong passwords are counted by name and address: after ten of them, one more is verified
+//! every six seconds. Until then this name gets 429 from there for passwords that are not known
+//! yet; others behind the same address do not. So that nobody tries ten for each name he can think
+//! of, an address may send ten times as many for all names together. Whether there is a user of
+//! the name makes no difference, so that nobody learns that.
 //!
 //! # Reload
 //!
@@ -67,9 +70,12 @@ use self::secret_file::SecretFile;
 use self::tokens::Tokens;
 use self::users::{Look, Users};
 
-/// Wrong passwords in a row that an address may send: a person who does not remember, or some
-/// machines behind one address that are set up wrongly.
+/// Wrong passwords in a row that an address may send for one name: a person who does not remember,
+/// or some machines behind one address that are set up wrongly.
 const ATTEMPTS_BURST: u32 = 10;
+
+/// For how many names an address may do so at once.
+const ATTEMPTS_NAMES: u32 = 10;
 
 /// Time in which one more comes back.
 const ATTEMPT_TIME: Duration = Duration::from_secs(6);
@@ -83,7 +89,10 @@ pub struct Access {
     /// Nothing has to be looked at.
     is_open: AtomicBool,
     secret: Secret,
+    /// Wrong passwords by address and name.
     attempts: Buckets,
+    /// The same by address alone.
+    attempts_of_all: Buckets,
     start: Instant,
 }
 
@@ -139,6 +148,11 @@ impl Access {
             rules: RwLock::new(Arc::new(rules)),
             secret,
             attempts: Buckets::new(ATTEMPT_TIME, ATTEMPTS_BURST, start),
+            attempts_of_all: Buckets::new(
+                ATTEMPT_TIME / ATTEMPTS_NAMES,
+                ATTEMPTS_BURST * ATTEMPTS_NAMES,
+                start,
+            ),
             start,
         };
         Ok((access, warnings))
@@ -232,7 +246,7 @@ impl Access {
             name: None,
             address: rules.proxies.client(head.peer(), head.headers()),
         };
-        let mut asks = false;
+        let mut asks = None;
         match rules.credentials(head) {
             Credentials::Bearer(token) => client.name = self.token(rules, token),
             Credentials::Basic(basic) => {
@@ -240,7 +254,7 @@ impl Access {
                 if client.name.is_none() {
                     match rules.look(&self.secret, &basic, now) {
                         Look::Known(name) => client.name = Some(Arc::clone(name)),
-                        Look::Unverified => asks = true,
+                        Look::Unverified => asks = Some(self.may_try(&client, &basic, now)),
                         Look::Wrong => {}
                     }
                 }
@@ -252,13 +266,12 @@ impl Access {
         }
         let verdict = if client.name.is_some() || rules.lets_in(client.address) {
             Verdict::Granted(client.clone())
-        } else if asks {
-            match self.attempts.look(&Counted::address(&client), now) {
-                Ok(()) => Verdict::Ask,
-                Err(wait) => Verdict::Refused(Refusal::TooMany(wait)),
-            }
         } else {
-            Verdict::Refused(Refusal::Denied)
+            match asks {
+                Some(Ok(())) => Verdict::Ask,
+                Some(Err(wait)) => Verdict::Refused(Refusal::TooMany(wait)),
+                None => Verdict::Refused(Refusal::Denied),
+            }
         };
         (client, verdict)
     }
@@ -274,8 +287,19 @@ impl Access {
             return Verdict::Granted(client);
         }
         // That it was the last one for a while is not this one's matter.
-        self.attempts.take(&Counted::address(&client), now).ok();
+        self.attempts
+            .take(&Counted::attempt(&client, &basic), now)
+            .ok();
+        self.attempts_of_all
+            .take(&Counted::address(&client), now)
+            .ok();
         Verdict::Refused(Refusal::Denied)
+    }
+
+    /// Whether a password that is not known may be verified; the error is how long to wait.
+    fn may_try(&self, client: &Client, basic: &Basic, now: Instant) -> Result<(), Duration> {
+        self.attempts.look(&Counted::attempt(client, basic), now)?;
+        self.attempts_of_all.look(&Counted::address(client), now)
     }
 
     fn token(&self, rules: &Rules, token: &[u8]) -> Option<Arc<str>> {
@@ -290,6 +314,8 @@ enum Counted<'a> {
     Name(&'a str),
     /// Of a customer of an IPv6 network, who has 64 bits to himself, the network.
     Address(Option<IpAddr>),
+    /// Of somebody there who says that this is his name.
+    Attempt(Option<IpAddr>, &'a [u8]),
 }
 
 impl<'a> Counted<'a> {
@@ -301,10 +327,18 @@ impl<'a> Counted<'a> {
     }
 
     fn address(client: &Client) -> Self {
-        Self::Address(client.address.map(|address| match address {
+        Self::Address(client.address.map(Self::network))
+    }
+
+    fn attempt(client: &Client, basic: &'a Basic) -> Self {
+        Self::Attempt(client.address.map(Self::network), basic.user())
+    }
+
+    fn network(address: IpAddr) -> IpAddr {
+        match address {
             IpAddr::V4(_) => address,
             IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),
-        }))
+        }
     }
 }
 

@@ -309,6 +309,34 @@ fn guessing_ends_soon_and_hurts_nobody_who_is_known() {
     assert_eq!(house.basic("ada", "x"), "200 ada at once");
 }
 
+/// Behind one address there are many machines, and one of them is set up wrongly, or worse.
+#[test]
+fn who_guesses_keeps_out_nobody_else_at_his_address() {
+    let dir = tempfile::tempdir().unwrap();
+    let lines = [user("ada", "x"), user("bob", "y"), user("eve", "z")].concat();
+    let house = House::new(AccessConfig {
+        users_file: Some(file(dir.path(), "users", &lines)),
+        ..AccessConfig::default()
+    });
+    let guess = |name: &str| {
+        let guesses = (0..60).map(|number| house.basic(name, &number.to_string()));
+        guesses.filter(|answer| answer == REFUSED).count()
+    };
+    let verified = guess("ada");
+    assert!((10..16).contains(&verified), "{verified}");
+    assert!(house.basic("ada", "x").starts_with("429 "));
+    // Who is somebody else there gets in, though nobody knows him yet.
+    assert_eq!(house.basic("bob", "y"), "200 bob verified");
+    // Names that do not exist are as good as others, so that they cannot be told apart.
+    let verified = guess("nobody");
+    assert!((10..16).contains(&verified), "{verified}");
+    // Trying some passwords for every name ends, too.
+    let verified: usize = (0..30).map(|number| guess(&format!("name{number}"))).sum();
+    assert!((70..200).contains(&verified), "{verified}");
+    assert!(house.basic("eve", "z").starts_with("429 "));
+    assert_eq!(house.basic("bob", "y"), "200 bob at once");
+}
+
 #[test]
 fn what_is_not_understood_does_not_start() {
     let dir = tempfile::tempdir().unwrap();
