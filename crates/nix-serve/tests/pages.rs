@@ -12,7 +12,9 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 
-use support::{Answer, OwnStore, ServerProcess, hash_part, key_pair, local, nix_serve, sample};
+use support::{
+    Answer, OwnStore, ServerProcess, eventually, hash_part, key_pair, local, nix_serve, sample,
+};
 
 const HTML: &str = "Accept: text/html,*/*;q=0.8";
 
@@ -86,6 +88,9 @@ fn without_the_option_there_are_none() {
     let hash = hash_part(&path);
     for url in [
         "/",
+        "/healthz",
+        "/readyz",
+        "/version",
         "/search?q=x",
         &format!("/path/{hash}"),
         &format!("/serve/{hash}"),
@@ -473,6 +478,33 @@ fn a_large_directory_comes_in_pages() {
     let second = page(&server, &resolve(&url, &more.unwrap()));
     assert!(second.contains("1499") && !second.contains(">0999<"));
     assert!(!second.contains("after="));
+}
+
+/// Monitors and managers of containers ask where everybody does.
+#[test]
+fn it_says_whether_it_is_well() {
+    let store = OwnStore::new();
+    store.add_file("plain", b"plain");
+    let server = serve(&store);
+    let health = server.get("/healthz");
+    assert_eq!((health.status, &*health.text()), (200, "ok\n"));
+    assert_eq!(health.header("cache-control"), Some("no-store"));
+    assert_eq!(server.request("HEAD", "/healthz", &[]).status, 200);
+    assert_eq!(server.request("POST", "/healthz", &[]).status, 405);
+    let ready = server.get("/readyz");
+    assert_eq!((ready.status, &*ready.text()), (200, "ready\n"));
+    let version = server.get("/version").text();
+    assert!(version.contains(env!("CARGO_PKG_VERSION")), "{version}");
+    assert!(version.contains("\"name\":\"nix-serve\""), "{version}");
+    let database = store.database();
+    let away = database.with_extension("away");
+    std::fs::rename(&database, &away).unwrap();
+    eventually("it is not ready", || server.get("/readyz").status == 503);
+    let ready = server.get("/readyz").text();
+    assert_eq!(ready, "the store cannot be read\n");
+    assert_eq!(server.get("/healthz").status, 200);
+    std::fs::rename(&away, &database).unwrap();
+    eventually("it is ready again", || server.get("/readyz").status == 200);
 }
 
 /// What is mounted elsewhere, by us or by a proxy, leads to itself.

@@ -14,10 +14,11 @@
 //! | paths | 100,000 | ten closures of a system; whoever has more asks again |
 //! | body | 16 MiB | so many full paths of usual length |
 
+use std::io::Read as _;
 use std::time::Instant;
 
 use samovar_http::http::Status;
-use samovar_http::{Request, Response};
+use samovar_http::{BodyError, Request, Response};
 use samovar_nix::{HashPart, StoreDir, StorePath};
 
 use crate::answers::busy;
@@ -46,7 +47,7 @@ pub(crate) enum ListError {
 }
 
 impl Cache {
-    pub(crate) fn bulk(&self, request: &Request) -> Response {
+    pub(crate) fn bulk(&self, request: &mut Request) -> Response {
         let coding = request.head().header("Content-Encoding");
         if coding.is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity")) {
             // RFC 9110, 15.5.16: what would be understood is said.
@@ -54,7 +55,18 @@ impl Cache {
             return Response::text(Status::UNSUPPORTED_MEDIA_TYPE, text)
                 .header("Accept-Encoding", "identity");
         }
-        let body = request.body();
+        // What came from somebody who had to be verified first was not taken in.
+        let mut streamed = Vec::new();
+        if request.body().is_empty()
+            && let Err(error) = request.reader().read_to_end(&mut streamed)
+        {
+            let status = BodyError::of(&error).map_or(Status::BAD_REQUEST, BodyError::status);
+            return Response::text(status, format!("{error}\n"));
+        }
+        let body = match &*streamed {
+            [] => request.body(),
+            streamed => streamed,
+        };
         let hash_parts = match parse(body, self.origin.store.store_dir(), COUNT_MAX) {
             Ok(hash_parts) => hash_parts,
             Err(error) => {

@@ -129,8 +129,19 @@ impl Cache {
     }
 
     /// The same, if there is something to ask.
-    fn guard(&self) -> Option<&Access> {
+    pub(crate) fn guard(&self) -> Option<&Access> {
         self.access.as_ref().filter(|access| !access.is_open())
+    }
+
+    /// Whether it depends on a password whether this request has an answer.
+    pub(crate) fn may_still_refuse(&self, head: Head<'_>) -> bool {
+        let verdict = self.guard().map(|access| access.look(head, Instant::now()));
+        matches!(verdict, Some(Verdict::Ask))
+    }
+
+    /// What its pages say of it, if it has some.
+    pub(crate) fn pages(&self) -> Option<&PagesConfig> {
+        self.pages.as_ref()
     }
 
     /// Renders ahead of need, as one of so many caches.
@@ -238,7 +249,7 @@ impl Cache {
     }
 
     /// Answers on a worker.
-    pub(crate) fn handle(&self, request: &Request) -> Response {
+    pub(crate) fn handle(&self, request: &mut Request) -> Response {
         let head = request.head();
         let path = head.path().get(self.path_prefix.len()..);
         let path = path.unwrap_or_default();
@@ -249,10 +260,16 @@ impl Cache {
             return response;
         }
         let is_read = matches!(head.method(), Method::Get | Method::Head);
+        if !is_read {
+            return match route {
+                Route::Narinfos => self.bulk(request),
+                // As on the I/O thread, which did not know yet who asks.
+                _ => not_allowed(),
+            };
+        }
         let outcome = match route {
-            // As on the I/O thread, which did not know yet who asks.
-            Route::Narinfos if is_read => Ok(only_post()),
-            _ if !is_read && route != Route::Narinfos => Ok(not_allowed()),
+            // The same.
+            Route::Narinfos => Ok(only_post()),
             Route::CacheInfo => Ok(Response::text(Status::OK, self.cache_info_text())),
             Route::NoPath => Ok(no_path()),
             Route::Unknown => Ok(self.page(head, path)),
@@ -269,7 +286,6 @@ impl Cache {
             Route::Log(path) => self.log(head, &path),
             Route::Realisation(id) => self.realisation(&id),
             Route::Closure(hash_part) => self.closure(hash_part),
-            Route::Narinfos => Ok(self.bulk(request)),
         };
         outcome.unwrap_or_else(|error| {
             self.note(head, error);

@@ -26,6 +26,7 @@ mod bulk;
 mod cache;
 mod closure;
 mod figures;
+mod front;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod health;
@@ -56,6 +57,7 @@ mod trouble;
 mod under_way;
 
 pub use cache::CacheConfig;
+pub use front::Program;
 pub use health::Trust;
 pub use hold::Hold;
 pub use kept::KeptSpace;

@@ -16,6 +16,7 @@ use crate::answers::{
     NO_PATH, NOT_ALLOWED, NOT_FOUND, ONLY_POST, RETRY_AFTER, TEXT, UNAVAILABLE, WRONG_HASH,
 };
 use crate::closure::Closures;
+use crate::front::Program;
 use crate::health::{Damaged, Health, Watch};
 use crate::hold::Holds;
 use crate::kept::KeptNars;
@@ -45,6 +46,7 @@ pub(crate) struct Origin {
     pub(crate) closures: Closures,
     pub(crate) under_way: Arc<UnderWay>,
     pub(crate) fixed: Fixed,
+    pub(crate) program: Program,
 }
 
 /// Answers that are always the same.
@@ -96,6 +98,7 @@ impl Origin {
             closures: Closures::default(),
             under_way: Arc::default(),
             fixed: Fixed::new(),
+            program: std::mem::take(&mut config.program),
             store,
             observer,
         }

@@ -19,14 +19,14 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-use samovar_http::http::{Method, Status};
+use samovar_http::http::Method;
 use samovar_http::{Head, Inline, Intake, Reply, Request, Response, Service, Turn};
 use samovar_store::{Snapshot, Store};
 
 use crate::access::{Access, AccessConfig, AccessError, Client};
-use crate::answers::NOT_FOUND;
 use crate::bulk;
 use crate::cache::{Cache, CacheConfig};
+use crate::front::{Front, Program};
 use crate::health::{Trust, Watch};
 use crate::hold::Hold;
 use crate::kept::KeptSpace;
@@ -51,6 +51,8 @@ pub struct SiteConfig {
     pub hold: Option<Hold>,
     /// How far files are trusted.
     pub trust: Trust,
+    /// What it is part of.
+    pub program: Program,
 }
 
 impl Default for SiteConfig {
@@ -62,6 +64,7 @@ impl Default for SiteConfig {
             kept_space: None,
             hold: None,
             trust: Trust::default(),
+            program: Program::default(),
         }
     }
 }
@@ -72,6 +75,8 @@ pub struct Site {
     pub(crate) origin: Arc<Origin>,
     /// The longest prefix first.
     pub(crate) caches: Box<[Cache]>,
+    /// Where a cache has pages.
+    pub(crate) front: Option<Front>,
     /// Ends its thread when dropped.
     _roots: Option<RootsWatch>,
 }
@@ -123,9 +128,11 @@ impl Site {
             true => None,
             false => RootsWatch::start(policed).ok(),
         };
+        let has_pages = caches.iter().any(|cache| cache.pages().is_some());
         Self {
             origin,
             caches,
+            front: has_pages.then(Front::new),
             _roots: roots,
         }
     }
@@ -262,29 +269,41 @@ impl Service for Site {
     }
 
     fn inline(&self, local: &mut Local, turn: Turn, head: Head<'_>, reply: Reply<'_>) -> Inline {
+        let reply = match &self.front {
+            None => reply,
+            Some(front) => match front.inline(head, reply) {
+                Ok(inline) => return inline,
+                Err(reply) => reply,
+            },
+        };
         match self.cache_of(head.path()) {
             Some((cache, path)) => cache.inline(local, turn, head, path, reply),
-            None if matches!(head.method(), Method::Get | Method::Head) => {
-                reply.prepared(&self.origin.fixed.not_found)
-            }
-            None => reply.prepared(&self.origin.fixed.not_allowed),
+            None => self.no_cache(head, reply),
         }
     }
 
     fn handle(&self, request: &mut Request) -> Response {
-        match self.cache_of(request.head().path()) {
+        let path = request.head().path();
+        if self.front.is_some() && path == b"/readyz" {
+            return self.readyz();
+        }
+        match self.cache_of(path) {
             Some((cache, _)) => cache.handle(request),
-            // Answered on the I/O thread.
-            None => Response::text(Status::NOT_FOUND, NOT_FOUND),
+            None => self.handle_no_cache(request),
         }
     }
 
     /// A GET may have a body; it means nothing (RFC 9110, 9.3.1).
     fn intake(&self, head: Head<'_>) -> Intake {
-        Intake::Buffered(match head.method() {
-            Method::Post => bulk::BODY_LEN_MAX,
-            _ => 64 * 1024,
-        })
+        if head.method() != Method::Post {
+            return Intake::Buffered(64 * 1024);
+        }
+        let cache = self.cache_of(head.path()).map(|(cache, _)| cache);
+        match cache.is_some_and(|cache| cache.may_still_refuse(head)) {
+            // Nothing is kept for somebody who may be nobody.
+            true => Intake::Streamed(bulk::BODY_LEN_MAX),
+            false => Intake::Buffered(bulk::BODY_LEN_MAX),
+        }
     }
 
     fn observer(&self) -> &dyn samovar_http::Observer {

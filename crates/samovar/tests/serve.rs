@@ -7,7 +7,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use support::{File, Server, samovar, sample_store};
@@ -204,6 +204,82 @@ fn completions_and_man_pages() {
     let rendered = Command::new("man").arg(pages.join("samovar.1")).output();
     if let Ok(rendered) = rendered {
         assert!(rendered.status.success());
+    }
+}
+
+/// Where no cache is at `/`, a page says which there are: to each those that he may read.
+#[test]
+fn several_caches_are_told_to_who_may_read_them() {
+    let users = File::new("");
+    let mut password = samovar();
+    password.args(["password", "ada"]).stdin(Stdio::piped());
+    let mut child = password.stdout(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"secret\n").unwrap();
+    fs::write(&users.path, child.wait_with_output().unwrap().stdout).unwrap();
+    let rules = |open: &str| {
+        format!(
+            "[caches.open]\ntitle = \"For <all>\"\n{open}\
+             [caches.closed]\ndescription = \"Of a team\"\n\
+             access.users-file = {:?}\n[caches.bare]\npages = false\n",
+            users.path
+        )
+    };
+    let file = File::new(&rules(""));
+    let server = Server::start(samovar().args(["serve", "--config"]).arg(&file.path));
+    let address = server.address();
+    let overview = |login: &str| {
+        let mut curl = Command::new("curl");
+        curl.args(["--silent", "--write-out", "%{http_code}", "--user", login]);
+        let output = curl.arg(format!("http://{address}/")).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let anybody = get(&address, "/");
+    assert!(anybody.starts_with("200"), "{anybody}");
+    assert!(
+        anybody.contains("href=\"./open/\">For &lt;all&gt;</a>"),
+        "{anybody}"
+    );
+    for answer in [anybody, overview("ada:wrong"), overview("eve:secret")] {
+        assert!(answer.contains("./open/"), "{answer}");
+        assert!(
+            !answer.contains("closed") && !answer.contains("bare"),
+            "{answer}"
+        );
+    }
+    // Not known yet, and known.
+    for _ in 0..2 {
+        let ada = overview("ada:secret");
+        assert!(
+            ada.contains("href=\"./closed/\">") && ada.contains("./open/"),
+            "{ada}"
+        );
+        assert!(ada.contains("Of a team") && !ada.contains("bare"), "{ada}");
+    }
+    let page = get(&address, "/");
+    let style = page.split("href=\"./-/assets/").nth(1).unwrap();
+    let style = style.split('"').next().unwrap();
+    assert!(get(&address, &format!("/-/assets/{style}")).starts_with("200"));
+    for (path, status) in [
+        ("/open/", "200"),
+        ("/closed/", "401"),
+        ("/elsewhere", "404"),
+        ("/healthz", "200"),
+        ("/readyz", "200"),
+        ("/version", "200"),
+    ] {
+        let answer = get(&address, path);
+        assert!(answer.starts_with(status), "{path}: {answer}");
+    }
+    drop(server);
+
+    // To whom nothing is told, it is as if there were nothing; but monitors need no password.
+    let nobody = format!("access.users-file = {:?}\n", users.path);
+    let file = File::new(&rules(&nobody));
+    let server = Server::start(samovar().args(["serve", "--config"]).arg(&file.path));
+    let address = server.address();
+    assert!(get(&address, "/").starts_with("404"));
+    for path in ["/healthz", "/readyz"] {
+        assert!(get(&address, path).starts_with("200"), "{path}");
     }
 }
 

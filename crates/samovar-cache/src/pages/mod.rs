@@ -17,6 +17,7 @@ mod file;
 mod frame;
 mod landing;
 mod link;
+mod overview;
 mod path;
 mod status;
 mod text;
@@ -38,6 +39,7 @@ pub(crate) use url::PageRoute;
 use url::{Base, parameter};
 
 pub(crate) use assets::answer as asset;
+pub(crate) use overview::page as overview;
 pub(crate) use status::page as status_page;
 
 /// What the pages of a cache say of it.
@@ -99,6 +101,7 @@ impl View<'_> {
             // A relative reference from here would lose the last part of the prefix.
             Some(PageRoute::Prefix) => Ok(redirect(&self.below_prefix(head))),
             Some(PageRoute::Landing) => Ok(self.landing()),
+            Some(PageRoute::Version) => Ok(self.cache.origin.program.response()),
             Some(PageRoute::Search) => self.search(head),
             Some(PageRoute::Path(hash_part)) => self.path(hash_part),
             Some(PageRoute::Serve {

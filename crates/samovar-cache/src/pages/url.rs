@@ -13,6 +13,8 @@ pub(crate) enum PageRoute {
     Prefix,
     /// `/`
     Landing,
+    /// `/version`
+    Version,
     /// `/search`
     Search,
     /// `/path/<hash part>`
@@ -36,6 +38,7 @@ impl PageRoute {
         match path {
             b"" => return Some(Self::Prefix),
             b"/" => return Some(Self::Landing),
+            b"/version" => return Some(Self::Version),
             b"/search" => return Some(Self::Search),
             _ => {}
         }
@@ -188,6 +191,7 @@ mod tests {
     fn pages_are_found() {
         check("", Some(PageRoute::Prefix));
         check("/", Some(PageRoute::Landing));
+        check("/version", Some(PageRoute::Version));
         check("/search", Some(PageRoute::Search));
         check("/path/{H}", Some(PageRoute::Path(h())));
         check("/path/{H}/", Some(PageRoute::NoPath));

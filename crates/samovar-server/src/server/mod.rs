@@ -32,7 +32,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::Context as _;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use samovar_cache::metrics::Metrics;
-use samovar_cache::{Hold, Observer, Site, SiteConfig, Trust};
+use samovar_cache::{Hold, Observer, Program, Site, SiteConfig, Trust};
 use samovar_http::tls::{ClientCertificates, TlsConfig};
 use samovar_http::{Limits, Server};
 use samovar_store::{Settings, StoreUri};
@@ -185,6 +185,10 @@ fn serve(
         kept_space: kept::space(config, errors)?,
         hold: hold(config),
         trust: trust(config),
+        program: Program {
+            name: config.names.program.to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        },
         ..SiteConfig::default()
     };
     raise_descriptor_limit();

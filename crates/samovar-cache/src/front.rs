@@ -1,0 +1,136 @@
+//! What a server says beside its caches, where it has pages: whether it is well, and which caches
+//! there are, if none is at `/`.
+//!
+//! | path | answer |
+//! | --- | --- |
+//! | `/healthz` | 200: an I/O thread answers |
+//! | `/readyz` | 200: the store can be read, and it is known what may be; else 503 |
+//! | `/version` | the name of the program and its version, as JSON; of the cache at `/` if there is one |
+//! | `/` | of several caches, those that the asker may read; nothing is there if he may none |
+//!
+//! Whoever may read nothing learns no more than whether the server is well.
+
+use std::time::Instant;
+
+use samovar_http::http::{Method, Status};
+use samovar_http::{Head, Inline, Prepared, Reply, Request, Response};
+
+use crate::access::Verdict;
+use crate::answers::{NOT_FOUND, TEXT};
+use crate::cache::Cache;
+use crate::metrics;
+use crate::pages::{self, PageRoute};
+use crate::site::Site;
+
+/// A program that serves.
+#[derive(Debug, Clone, Default)]
+pub struct Program {
+    /// Its name.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+}
+
+impl Program {
+    /// What is said of it to whoever asks.
+    pub(crate) fn response(&self) -> Response {
+        metrics::version(&self.name, &self.version)
+    }
+}
+
+/// What is the same for all caches of a site with pages.
+#[derive(Debug)]
+pub(crate) struct Front {
+    well: Prepared,
+}
+
+impl Front {
+    pub(crate) fn new() -> Self {
+        let fields = [TEXT, ("Cache-Control", "no-store")];
+        Self {
+            well: Prepared::new(Status::OK, &fields, b"ok\n"),
+        }
+    }
+
+    /// Answers what is asked of the server and not of a cache; gives back what is not.
+    pub(crate) fn inline<'r>(&self, head: Head<'_>, reply: Reply<'r>) -> Result<Inline, Reply<'r>> {
+        match head.path() {
+            _ if !matches!(head.method(), Method::Get | Method::Head) => Err(reply),
+            b"/healthz" => Ok(reply.prepared(&self.well)),
+            b"/readyz" => Ok(reply.dispatch_slow()),
+            _ => Err(reply),
+        }
+    }
+}
+
+impl Site {
+    /// Answers on an I/O thread what no cache does.
+    pub(crate) fn no_cache(&self, head: Head<'_>, reply: Reply<'_>) -> Inline {
+        let fixed = &self.origin.fixed;
+        if !matches!(head.method(), Method::Get | Method::Head) {
+            return reply.prepared(&fixed.not_allowed);
+        }
+        let is_page = matches!(
+            PageRoute::of(head.path()),
+            Some(PageRoute::Landing | PageRoute::Version | PageRoute::Asset(_))
+        );
+        if self.front.is_none() || !is_page {
+            return reply.prepared(&fixed.not_found);
+        }
+        // A password that is not known yet has to be verified.
+        let now = Instant::now();
+        let asks = |cache: &Cache| {
+            let verdict = cache.guard().map(|access| access.look(head, now));
+            matches!(verdict, Some(Verdict::Ask))
+        };
+        match head.path() == b"/" && self.caches.iter().any(asks) {
+            true => reply.dispatch_costly(),
+            false => reply.dispatch(),
+        }
+    }
+
+    /// The same on a worker.
+    pub(crate) fn handle_no_cache(&self, request: &Request) -> Response {
+        let head = request.head();
+        let page = match PageRoute::of(head.path()) {
+            // One alone may be mounted so that a proxy passes on what is below, and no more.
+            Some(PageRoute::Landing) if self.caches.len() < 2 => None,
+            Some(PageRoute::Landing) => self.overview(head),
+            Some(PageRoute::Version) => Some(self.origin.program.response()),
+            Some(PageRoute::Asset(name)) => pages::asset(&name),
+            _ => None,
+        };
+        page.unwrap_or_else(|| Response::text(Status::NOT_FOUND, NOT_FOUND))
+    }
+
+    /// The caches with pages that whoever asks may read.
+    fn overview(&self, head: Head<'_>) -> Option<Response> {
+        let may_read = |cache: &&Cache| {
+            cache.guard().is_none_or(|access| {
+                let verdict = access.ask(head, Instant::now());
+                matches!(verdict, Verdict::Granted(_))
+            })
+        };
+        let mut caches: Vec<&Cache> = self
+            .caches
+            .iter()
+            .filter(|cache| cache.pages().is_some())
+            .filter(may_read)
+            .collect();
+        caches.sort_by_key(|cache| cache.path_prefix());
+        (!caches.is_empty()).then(|| pages::overview(&caches))
+    }
+
+    /// Whether it would answer well now. May block, for as long as a disk may.
+    pub(crate) fn readyz(&self) -> Response {
+        let (status, text) = match self.origin.store.probe() {
+            Ok(()) if self.knows_policies() => (Status::OK, "ready\n"),
+            Ok(()) => (
+                Status::SERVICE_UNAVAILABLE,
+                "it is not known what may be read\n",
+            ),
+            Err(_) => (Status::SERVICE_UNAVAILABLE, "the store cannot be read\n"),
+        };
+        Response::text(status, text).header("Cache-Control", "no-store")
+    }
+}

@@ -1,0 +1,50 @@
+//! `/` where no cache is: which caches there are.
+
+use maud::{Markup, PreEscaped, html};
+use samovar_http::Response;
+use samovar_http::http::Status;
+
+use super::assets::MARK;
+use super::frame::Page;
+use super::url::Base;
+use crate::cache::Cache;
+
+/// The page with these caches.
+pub(crate) fn page(caches: &[&Cache]) -> Response {
+    let main = html! {
+        div.hero {
+            (PreEscaped(MARK))
+            div {
+                h1 { "Binary caches" }
+                p.lead { "Each has its own keys, and says how it is used." }
+            }
+        }
+        ul.caches { @for cache in caches { (entry(cache)) } }
+    };
+    Page {
+        title: "",
+        cache_name: "Binary caches",
+        base: Base::of(b"/"),
+        kind: "landing",
+        has_search: false,
+        main,
+    }
+    .response(Status::OK)
+    // Who asks decides what is in it.
+    .header("Vary", "Authorization")
+}
+
+fn entry(cache: &Cache) -> Markup {
+    let prefix = String::from_utf8_lossy(cache.path_prefix());
+    let pages = cache.pages();
+    let title = pages.map_or("", |pages| &pages.title);
+    let description = pages.map_or("", |pages| &pages.description);
+    html! {
+        li {
+            // A prefix is an encoded path that begins with a slash.
+            a href={ "." (prefix) "/" } { @if title.is_empty() { (prefix) "/" } @else { (title) } }
+            @if !title.is_empty() { " " code.soft { (prefix) "/" } }
+            @if !description.is_empty() { p { (description) } }
+        }
+    }
+}
