@@ -6,12 +6,12 @@ use std::io;
 use std::net::TcpListener;
 use std::num::NonZeroU64;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use rustix::process::{Resource, getrlimit};
 use samovar_cache::access::Access;
-use samovar_cache::{KeptSpace, load_key};
+use samovar_cache::{KeptSpace, Rule, load_key};
 use samovar_http::tls::TlsConfig;
 use samovar_nix::PublicKey;
 use samovar_store::{Settings, Store};
@@ -116,6 +116,7 @@ pub fn examine(config: &Configuration, findings: &mut Findings) -> Examined {
     identity(config, findings);
     directories(config, findings);
     let store = store(config, findings);
+    roots(config, store.as_deref(), findings);
     daemon(config, findings);
     Examined { keys, store }
 }
@@ -141,6 +142,44 @@ fn access(config: &Configuration, findings: &mut Findings) {
             ),
         }
     }
+}
+
+/// What may be read: where a root is not there, less is served than was meant, or nothing.
+fn roots(config: &Configuration, store: Option<&dyn Store>, findings: &mut Findings) {
+    // Of a store path it is the name that counts: its files may be elsewhere.
+    let dir = store.map(|store| store.store_dir().as_str().to_owned());
+    let is_in_store = |root: &Path| dir.as_ref().is_some_and(|dir| root.starts_with(dir));
+    let is_absent = |root: &Path| !is_in_store(root) && is_absent(root);
+    for cache in &config.caches {
+        let prefix = &cache.prefix;
+        let absent = |rules: &[Rule]| -> Vec<PathBuf> {
+            let roots = rules.iter().flat_map(|rule| &rule.roots);
+            roots.filter(|root| is_absent(root)).cloned().collect()
+        };
+        for root in absent(&cache.policy.deny) {
+            findings.broken(
+                "policy",
+                format!(
+                    "the root {root:?} in deny is not there: until it is, it is not known what \
+                     must not be read, and {prefix}/ answers 503"
+                ),
+                format!("ls -l {root:?}, and make it, or take it out of deny"),
+            );
+        }
+        for root in absent(&cache.policy.allow) {
+            findings.doubtful(
+                "policy",
+                format!("the root {root:?} in allow is not there: it adds nothing to {prefix}/"),
+                format!("ls -l {root:?}, and make it, or take it out of allow"),
+            );
+        }
+    }
+}
+
+/// What cannot be looked at is another matter.
+fn is_absent(path: &Path) -> bool {
+    let seen = path.symlink_metadata();
+    seen.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
 fn keys(config: &Configuration, findings: &mut Findings) -> Vec<PublicKey> {

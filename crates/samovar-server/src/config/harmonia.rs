@@ -7,7 +7,7 @@
 use std::path::Path;
 
 use super::nearest::nearest;
-use super::settings::{ConfigError, Origin, read};
+use super::settings::{ConfigError, Origin, Setting, Settings, read};
 use super::toml::{self, Value};
 
 /// Keys whose values mean the same here.
@@ -56,12 +56,14 @@ fn translate(path: &Path, text: &str) -> Result<String, ConfigError> {
         let name = &*leaf.name;
         let origin = Origin::File(path.into(), leaf.line);
         if let Some((_, ours)) = SAME.iter().find(|(theirs, _)| *theirs == name) {
+            check(name, ours, &value, &origin)?;
             out.push_str(&format!("{ours} = {value}\n"));
         } else if let Some((_, why)) = NEEDLESS.iter().find(|(theirs, _)| *theirs == name) {
             out.push_str(&format!("# {name}: not needed; {why}\n"));
         } else if let Some(at) = STORE.iter().position(|theirs| *theirs == name) {
-            stores[at] = Some(expect_text(name, value, origin)?);
+            stores[at] = Some(expect_path(name, value, origin)?);
         } else if name == "bind" {
+            check(name, "listen", &value, &origin)?;
             let bind = expect_text(name, value, origin)?;
             out.push_str(&format!("listen = [{}]\n", Value::Text(bind)));
         } else {
@@ -78,6 +80,51 @@ fn translate(path: &Path, text: &str) -> Result<String, ConfigError> {
         out.push_str(&format!("store = {}\n", Value::Text(store)));
     }
     Ok(out)
+}
+
+/// Whether a value means something to us, where it means the same.
+fn check(theirs: &str, ours: &str, value: &Value, origin: &Origin) -> Result<(), ConfigError> {
+    let mut alone = Settings::default();
+    let setting = Setting {
+        value: value.clone(),
+        origin: origin.clone(),
+    };
+    alone.insert(ours.to_owned(), setting);
+    match super::read(&alone, |_| None) {
+        Err(ConfigError::Value {
+            origin,
+            expected,
+            found,
+            ..
+        }) => Err(ConfigError::Value {
+            origin,
+            key: theirs.to_owned(),
+            expected,
+            found,
+        }),
+        // What has to stand beside it may come later.
+        _ => Ok(()),
+    }
+}
+
+/// A place of the store. The database's says where the state directory is, too.
+fn expect_path(name: &str, value: Value, origin: Origin) -> Result<String, ConfigError> {
+    let (is_meant, expected): (fn(&Path) -> bool, _) = match name {
+        "nix_db_path" => (
+            |path| path.is_absolute() && path.ends_with("db/db.sqlite"),
+            "a path that begins with a slash and ends with /db/db.sqlite",
+        ),
+        _ => (Path::is_absolute, "a path that begins with a slash"),
+    };
+    match value {
+        Value::Text(text) if is_meant(Path::new(&text)) => Ok(text),
+        other => Err(ConfigError::Value {
+            origin,
+            key: name.to_owned(),
+            expected: expected.to_owned(),
+            found: other.to_string(),
+        }),
+    }
 }
 
 fn expect_text(name: &str, value: Value, origin: Origin) -> Result<String, ConfigError> {
@@ -101,9 +148,19 @@ fn store([virtual_dir, real_dir, database]: [Option<String>; STORE.len()]) -> Op
     });
     let parameters = [("store", virtual_dir), ("real", real_dir), ("state", state)];
     let parameters = parameters.into_iter();
-    let given = parameters.filter_map(|(name, value)| Some(format!("{name}={}", value?)));
+    let given = parameters.filter_map(|(name, value)| Some(format!("{name}={}", encoded(&value?))));
     let given: Vec<String> = given.collect();
     (!given.is_empty()).then(|| format!("local?{}", given.join("&")))
+}
+
+/// A path as a parameter of a URI.
+fn encoded(path: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
+    let bytes = path.bytes().map(|byte| match is_plain(byte) {
+        true => char::from(byte).to_string(),
+        false => format!("%{byte:02X}"),
+    });
+    bytes.collect()
 }
 
 #[cfg(test)]
@@ -153,7 +210,45 @@ level = 3
         );
         assert_eq!(
             refused("bind = 5000"),
-            "h.toml:1: bind is to be a text, not 5000"
+            "h.toml:1: bind is to be a list of HOST:PORT, [ADDRESS]:PORT, :PORT or paths of \
+             sockets, not 5000"
         );
+    }
+
+    #[test]
+    fn bad_values_are_named_by_their_key_and_line() {
+        for (text, line, key, found) in [
+            ("\nworkers = \"eight\"", 2, "workers", "\"eight\""),
+            ("workers = 0", 1, "workers", "0"),
+            ("priority = -1", 1, "priority", "-1"),
+            ("\n\nbind = \"\"", 3, "bind", "\"\""),
+            ("sign_key_paths = [1]", 1, "sign_key_paths", "[1]"),
+            ("tls_key_path = true", 1, "tls_key_path", "true"),
+            ("real_nix_store = \"mnt\"", 1, "real_nix_store", "\"mnt\""),
+            (
+                "nix_db_path = \"/db.sqlite\"",
+                1,
+                "nix_db_path",
+                "\"/db.sqlite\"",
+            ),
+        ] {
+            let error = translate(Path::new("h.toml"), text).expect_err(text);
+            let error = error.to_string();
+            let (start, end) = (
+                format!("h.toml:{line}: {key} is to be "),
+                format!(", not {found}"),
+            );
+            assert!(
+                error.starts_with(&start) && error.ends_with(&end),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn places_of_any_name_are_kept() {
+        let theirs = "real_nix_store = \"/a b&state=/c%2f\"";
+        let ours = translate(Path::new("h.toml"), theirs).expect("is understood");
+        assert_eq!(ours, "store = \"local?real=/a%20b%26state%3D/c%252f\"\n");
     }
 }

@@ -263,7 +263,7 @@ impl Settings {
         Ok(())
     }
 
-    fn insert(&mut self, name: String, setting: Setting) {
+    pub(super) fn insert(&mut self, name: String, setting: Setting) {
         if let (Some(cache), _) = split(&name) {
             self.caches.insert(cache.to_owned());
         }
