@@ -19,6 +19,9 @@ const CONNECT_TIME: Duration = Duration::from_secs(15);
 /// How long a server may be silent.
 const SILENCE_TIME: Duration = Duration::from_secs(60);
 
+/// The same where somebody looks on.
+const WATCH_TIME: Duration = Duration::from_secs(3);
+
 const ATTEMPT_COUNT_MAX: u32 = 5;
 
 /// Before the second attempt; twice as long before each further one.
@@ -38,12 +41,29 @@ impl Http {
     ///
     /// If the certificates of this machine cannot be read.
     pub(crate) fn new(is_secure: bool) -> anyhow::Result<Self> {
+        Self::with_patience(is_secure, CONNECT_TIME, SILENCE_TIME)
+    }
+
+    /// For somebody who looks on.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new).
+    pub(crate) fn watching(is_secure: bool) -> anyhow::Result<Self> {
+        Self::with_patience(is_secure, WATCH_TIME, WATCH_TIME)
+    }
+
+    fn with_patience(
+        is_secure: bool,
+        connect_time: Duration,
+        silence_time: Duration,
+    ) -> anyhow::Result<Self> {
         let mut builder = Agent::config_builder()
             .http_status_as_error(false)
             .user_agent(concat!("samovar/", env!("CARGO_PKG_VERSION")))
-            .timeout_connect(Some(CONNECT_TIME))
-            .timeout_recv_response(Some(SILENCE_TIME))
-            .timeout_per_read(Some(SILENCE_TIME))
+            .timeout_connect(Some(connect_time))
+            .timeout_recv_response(Some(silence_time))
+            .timeout_per_read(Some(silence_time))
             .max_idle_connections(AT_ONCE_MAX)
             .max_idle_connections_per_host(AT_ONCE_MAX);
         if is_secure {
@@ -62,6 +82,12 @@ impl Http {
 
     pub(crate) fn get(&self, url: &str) -> anyhow::Result<Response<Body>> {
         retry(url, || self.agent.get(url).call())
+    }
+
+    /// The same, without another attempt.
+    pub(crate) fn get_once(&self, url: &str) -> anyhow::Result<Response<Body>> {
+        let answer = self.agent.get(url).call();
+        answer.with_context(|| format!("{url} cannot be asked"))
     }
 
     pub(crate) fn post(&self, url: &str, body: &[u8]) -> anyhow::Result<Response<Body>> {

@@ -1,12 +1,17 @@
 //! `samovar status`: the status page in a terminal, live.
+//!
+//! Once something was shown it goes on until it is interrupted: a server that is being started anew
+//! does not answer for a moment, and that is when somebody looks.
 
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _, Write};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use clap::ArgMatches;
 use samovar_cache::metrics::{Status, TopPath, VERSION};
+use ureq::Body;
+use ureq::http::Response;
 
 use crate::command::human;
 use crate::http::{Http, read_body};
@@ -32,26 +37,50 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<(
     let url = matches.get_one::<String>("url");
     let url = url.map_or(URL_DEFAULT, String::as_str);
     let url = format!("{}/status.json", url.trim_end_matches('/'));
-    let http = Http::new(url.starts_with("https://"))?;
+    let is_secure = url.starts_with("https://");
+    let http = Http::new(is_secure)?;
+    let json = ask(http.get(&url)?, &url)?;
     if matches.get_flag("json") {
-        return Ok(out.write_all(&ask(&http, &url)?)?);
+        return Ok(out.write_all(&json)?);
     }
+    let mut text = render(&read(&json)?);
     let is_live = io::stdout().is_terminal() && !matches.get_flag("once");
+    if !is_live {
+        return Ok(out.write_all(text.as_bytes())?);
+    }
+    let http = Http::watching(is_secure)?;
+    let mut failed_since = None;
     loop {
-        let text = render(&read(&ask(&http, &url)?)?);
-        if !is_live {
-            return Ok(out.write_all(text.as_bytes())?);
-        }
-        // To the corner, each line cleared behind what it says, and what is left below.
-        let text = text.replace('\n', "\x1b[K\r\n");
-        write!(out, "\x1b[H{text}\x1b[J")?;
-        out.flush()?;
+        draw(out, &text)?;
         std::thread::sleep(PERIOD);
+        let latest = http.get_once(&url).and_then(|response| ask(response, &url));
+        match latest.and_then(|json| read(&json)) {
+            Ok(status) => {
+                text = render(&status);
+                failed_since = None;
+            }
+            Err(error) => {
+                let since = *failed_since.get_or_insert_with(Instant::now);
+                let age = time(since.elapsed().as_secs_f64());
+                let error = plain(&format!("{error:#}"));
+                let last = text.split_once(NO_ANSWER).map_or(&*text, |(last, _)| last);
+                text = format!("{last}{NO_ANSWER}{age}, trying again: {error}\n");
+            }
+        }
     }
 }
 
-fn ask(http: &Http, url: &str) -> anyhow::Result<Vec<u8>> {
-    let response = http.get(url)?;
+/// What stands below the last figures while there are no newer ones.
+const NO_ANSWER: &str = "\nNO ANSWER for ";
+
+/// To the corner, each line cleared behind what it says, and what is left below.
+fn draw(out: &mut dyn Write, text: &str) -> io::Result<()> {
+    let text = text.replace('\n', "\x1b[K\r\n");
+    write!(out, "\x1b[H{text}\x1b[J")?;
+    out.flush()
+}
+
+fn ask(response: Response<Body>, url: &str) -> anyhow::Result<Vec<u8>> {
     let status = response.status();
     ensure!(
         status == 200,
@@ -98,6 +127,7 @@ fn write_all(out: &mut String, status: &Status) -> std::fmt::Result {
     let store = &status.store;
     let paths = match store.path_count {
         Some(count) => format!("{count} paths"),
+        None if store.is_left_to_daemon => "asked of the daemon".to_owned(),
         None => "loading".to_owned(),
     };
     write!(out, "  {}: {paths}", plain(&store.store_dir))?;
@@ -152,13 +182,14 @@ fn rates(out: &mut String, status: &Status) -> std::fmt::Result {
     )?;
     writeln!(
         out,
-        "  since the start: {} requests, {}, {} hits, {} misses, {} errors, {} cut off",
+        "  since the start: {} requests, {}, {} hits, {} misses, {} errors, {} cut off, {} left",
         totals.request_count,
         human(totals.body_len),
         totals.hit_count,
         totals.miss_count,
         totals.error_count,
-        totals.cut_count
+        totals.cut_count.saturating_sub(totals.left_count),
+        totals.left_count
     )
 }
 
@@ -195,7 +226,8 @@ fn load(out: &mut String, status: &Status) -> std::fmt::Result {
         load.connection_count,
         load.connection_count_max,
         load.running_count,
-        load.worker_count,
+        // An older server does not say it.
+        load.worker_count_max.max(load.worker_count),
         load.queued_count,
         io_threads.join(" ")
     )?;
@@ -310,7 +342,7 @@ mod tests {
             "/nix/store: 214532 paths\n",
             "812 requests/s   50.0 MiB/s   hits 34 %   0.1 errors/s\n",
             "  narinfo    10 s       7900     11 us     16 us    250 us\n",
-            "connections 412/16384   workers 3/16, 0 waiting   I/O threads 18 % 21 %\n",
+            "connections 412/16384   workers 3/33, 0 waiting   I/O threads 18 % 21 %\n",
             "   25 % of  393.2 MiB       3 s  192.0.2.7  /nix/store/n6fh",
             "        5120 x  p4pclmv1gyja5kzc26npqpia1qqxrf0l-ruby-2.7.3  by 61\n",
             "    40.0 GiB  n6fhmyf9wrkw7vg4k6mbkgyh4xqf8hfa-llvm-18.1.8-lib  by 12\n",

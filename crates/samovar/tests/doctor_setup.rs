@@ -184,6 +184,25 @@ fn broken_servers() {
     assert!(text.contains("perhaps priority is meant"), "{text}");
 }
 
+/// A root that is not there may have led to what must not be read.
+#[test]
+fn roots_that_are_not_there() {
+    let place = Place::new("roots-1");
+    let absent = place.path("profile");
+    let rule = |kind: &str| format!("policy.{kind}=[{{ roots = [{absent:?}] }}]");
+    broken(
+        &["--set", &rule("deny")],
+        "policy: the root",
+        "take it out of deny",
+    );
+    let (text, _) = doctor(&["--set", &rule("allow")]);
+    let line = text.lines().find(|line| line.contains("policy: the root"));
+    assert!(!line.unwrap().starts_with("BROKEN"), "{text}");
+    fs::create_dir(&absent).unwrap();
+    let (text, _) = doctor(&["--set", &rule("deny")]);
+    assert!(!text.contains("policy:"), "{text}");
+}
+
 /// What may be meant so is said, and is no failure of its own.
 #[test]
 fn who_may_read_cannot_be_found_out() {
