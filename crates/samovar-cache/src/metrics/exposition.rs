@@ -317,8 +317,7 @@ fn load(text: &mut Text, metrics: &Metrics) {
         .put(&[], load.waiting_count);
         text.gauge(
             "samovar_workers_max",
-            "Workers that may run at once: for what may wait for a disk, for what computes, and for \
-             the rest.",
+            "Workers that may run at once, those for what computes included.",
         )
         .put(&[], load.worker_count_max);
         text.gauge(

@@ -83,7 +83,8 @@ pub struct Rates {
     pub requests_per_s: f64,
     /// Bytes of bodies, in a second.
     pub bytes_per_s: f64,
-    /// Answers of 500 and above, and those that broke off while their client was there, in a second.
+    /// Answers of 500 and above, and those that broke off while their client was there, in a
+    /// second.
     pub errors_per_s: f64,
     /// Of the narinfos asked for, the share that was there; none if nobody asked.
     pub hit_ratio: Option<f64>,
