@@ -73,7 +73,7 @@ fn health(status: &Status) -> Markup {
 
 fn now(status: &Status) -> Markup {
     let now = &status.now;
-    let chart = |of: fn(&Moment) -> u64| chart(&status.history, of);
+    let chart = |of: fn(&Moment) -> u64| line(status.history.iter().map(of));
     let last = status
         .latencies
         .iter()
@@ -90,7 +90,7 @@ fn now(status: &Status) -> Markup {
                         Some(ratio) => { (format!("{:.0} %", ratio * 100.0)) },
                         None => "–",
                     }
-                } dd { (chart(hit_percent)) } }
+                } dd { (line(hit_percents(&status.history))) } }
                 div { dt { "99th percentile" } dd {
                     @match last.filter(|latency| latency.count > 0) {
                         Some(latency) => (seconds(latency.p99_s)),
@@ -104,16 +104,21 @@ fn now(status: &Status) -> Markup {
     }
 }
 
-/// Of the narinfos asked for in a second, so many of a hundred were there.
-fn hit_percent(moment: &Moment) -> u64 {
-    let asked = moment.hit_count.saturating_add(moment.miss_count);
-    moment.hit_count.saturating_mul(100) / asked.max(1)
+/// Of the narinfos asked for in a second, so many of a hundred were there. While nobody asks it
+/// stays as it was: that is no miss.
+fn hit_percents(history: &[Moment]) -> impl Iterator<Item = u64> {
+    history.iter().scan(0, |last, moment| {
+        let asked = moment.hit_count.saturating_add(moment.miss_count);
+        let percent = moment.hit_count.saturating_mul(100).checked_div(asked);
+        *last = percent.unwrap_or(*last);
+        Some(*last)
+    })
 }
 
 /// A line of what there was, second by second. What it says in words stands beside it.
 #[expect(clippy::cast_precision_loss, reason = "a pixel is coarser")]
-fn chart(history: &[Moment], of: fn(&Moment) -> u64) -> Markup {
-    let values: Vec<u64> = history.iter().map(of).collect();
+fn line(values: impl Iterator<Item = u64>) -> Markup {
+    let values: Vec<u64> = values.collect();
     let most = values.iter().copied().max().unwrap_or_default().max(1) as f64;
     let step = CHART.0 / (values.len().max(2) - 1) as f64;
     let mut points = String::new();
@@ -357,6 +362,18 @@ mod tests {
         assert_eq!(rate(812.4), "812");
         assert_eq!(rate(0.1), "0.1");
         assert_eq!(whole(f64::NAN), 0);
+    }
+
+    #[test]
+    fn a_second_in_which_nobody_asks_is_no_second_of_misses() {
+        let moment = |hit_count, miss_count| Moment {
+            hit_count,
+            miss_count,
+            ..Moment::default()
+        };
+        let history = [moment(0, 0), moment(3, 1), moment(0, 0), moment(0, 2)];
+        let percents: Vec<u64> = hit_percents(&history).collect();
+        assert_eq!(percents, [0, 75, 75, 0]);
     }
 
     /// Clients say what their paths are called, and error logs what clients said.
