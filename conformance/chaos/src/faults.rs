@@ -66,6 +66,7 @@ fn locked(world: &World, store: &Store, time: u64) -> Result<()> {
 }
 
 fn away(world: &World, store: &Store, time: u64) -> Result<()> {
+    let _alone = lock(&world.database_opens);
     let _gate = world.gate.write().unwrap_or_else(PoisonError::into_inner);
     let (database, aside) = (store.database(), store.database().with_extension("aside"));
     world.count("database away");
@@ -78,6 +79,7 @@ fn away(world: &World, store: &Store, time: u64) -> Result<()> {
 }
 
 fn garbage(world: &World, store: &Store, time: u64) -> Result<()> {
+    let _alone = lock(&world.database_opens);
     let _gate = world.gate.write().unwrap_or_else(PoisonError::into_inner);
     let (database, aside) = (store.database(), store.database().with_extension("aside"));
     let other = store.database().with_extension("other");
@@ -94,6 +96,7 @@ fn garbage(world: &World, store: &Store, time: u64) -> Result<()> {
 
 /// A copy of the database comes into its place, as from a backup, without the files beside it.
 fn replaced(world: &World, store: &Store) -> Result<()> {
+    let _alone = lock(&world.database_opens);
     let _gate = world.gate.write().unwrap_or_else(PoisonError::into_inner);
     let database = store.database();
     let other = database.with_extension("other");

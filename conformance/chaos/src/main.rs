@@ -29,6 +29,7 @@ mod chart;
 mod client;
 mod content;
 mod control;
+mod daemon;
 mod ending;
 mod faults;
 mod leaks;
@@ -279,12 +280,15 @@ fn chaos(scene: &Scene) -> Result<()> {
     let trusted = scene.scratch.path().join("authority");
     fs::write(&trusted, authority.pem())?;
     let twins: Vec<_> = stock.twins.iter().map(|(facts, _)| facts.clone()).collect();
+    let present = &daemon::Present::default();
     std::thread::scope(|scope| {
         let actors = Actors { scope, world };
         actors.clients(4, authority)?;
         for number in 0..3 {
             let slow = |name: &str| client::http1::run_slow(world, name, &twins);
             actors.go(&format!("slow client {number}"), slow);
+            let relying = |name: &str| daemon::run_client(world, store, present, name, &twins);
+            actors.go(&format!("relying client {number}"), relying);
         }
         actors.go("nix", |name| {
             client::nix::run(world, name, &public, &trusted)
@@ -294,6 +298,7 @@ fn chaos(scene: &Scene) -> Result<()> {
         actors.go("database", |_| faults::run_database(world, store));
         actors.go("files", |_| faults::run_files(world, store, stock));
         actors.go("newborn", |_| faults::run_newborn(world, store, stock));
+        actors.go("daemon", |_| daemon::run(world, store, present));
         actors.go("limits", |_| faults::run_limits(world, server));
         actors.go("control", |_| control::run(world, server, keys, authority));
         Ok(())

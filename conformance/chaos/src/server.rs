@@ -14,6 +14,7 @@ use anyhow::{Context, Result, bail};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
+use crate::daemon::HOLD_SECONDS;
 use crate::world::{Cause, World, lock};
 
 /// How long a start, or an end with nothing under way, may take on a machine with much to do.
@@ -111,6 +112,7 @@ impl Setup {
             .arg(self.folder.join("access"))
             .arg("--nar-cache")
             .arg(&self.kept)
+            .args(["--hold", HOLD_SECONDS])
             .env("NIX_SECRET_KEY_FILE", self.key())
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -79,12 +79,16 @@ impl Store {
         self.root.join(store_path.trim_start_matches('/'))
     }
 
-    pub(crate) fn nix_store(&self) -> Command {
-        let mut command = nix("nix-store", &self.root);
+    /// One of Nix's programs, which keeps the database as this store does.
+    pub(crate) fn nix(&self, program: &str) -> Command {
+        let mut command = nix(program, &self.root);
+        command.env("NIX_CONFIG", config(self.has_wal));
         command
-            .env("NIX_CONFIG", config(self.has_wal))
-            .arg("--store")
-            .arg(&self.root);
+    }
+
+    pub(crate) fn nix_store(&self) -> Command {
+        let mut command = self.nix("nix-store");
+        command.arg("--store").arg(&self.root);
         command
     }
 

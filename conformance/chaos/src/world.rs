@@ -45,6 +45,8 @@ pub(crate) enum Cause {
     Replaced,
     /// It may open few files.
     FewDescriptors,
+    /// There is no daemon, or one of its processes was killed: nothing is held.
+    NoDaemon,
     /// It runs under something that makes it slower many times, so that a disk seems to hang.
     Slowed,
 }
@@ -92,6 +94,9 @@ pub(crate) struct World {
     /// Held for reading by what changes the store through Nix, for writing by what Nix must not
     /// meet.
     pub(crate) gate: RwLock<()>,
+    /// Held while there is a daemon, which would make a database where it finds none, and by whom
+    /// puts another into its place. Whoever takes the gate too takes this first.
+    pub(crate) database_opens: Mutex<()>,
     /// Held for reading while files are damaged, for writing while Nix makes one of those that are
     /// alike. Whoever takes the gate too takes this first.
     pub(crate) links: RwLock<()>,
@@ -213,6 +218,7 @@ impl World {
             certificates: Mutex::new(Timeline::new(Arc::new(cert))),
             addresses: Mutex::default(),
             gate: RwLock::default(),
+            database_opens: Mutex::default(),
             links: RwLock::default(),
             events: Mutex::default(),
             findings: Mutex::default(),
@@ -317,10 +323,21 @@ impl World {
     }
 
     pub(crate) fn had(&self, any: &[Cause], from: Moment, until: Moment) -> bool {
+        self.had_within(any, from, until, SLACK)
+    }
+
+    /// The same where consequences last for so long.
+    pub(crate) fn had_within(
+        &self,
+        any: &[Cause],
+        from: Moment,
+        until: Moment,
+        slack: Moment,
+    ) -> bool {
         let causes = lock(&self.causes);
         any.iter()
             .filter_map(|cause| causes.get(cause))
-            .any(|spans| spans.touch(from, until, SLACK))
+            .any(|spans| spans.touch(from, until, slack))
     }
 
     /// Something happened that a report should show.

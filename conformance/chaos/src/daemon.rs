@@ -1,0 +1,267 @@
+//! The real daemon, by which the server holds paths; and clients that rely on it.
+//!
+//! Whether a path is held nobody has to guess: the daemon's processes write it into files. Once it
+//! stands there, it has to be there until its download ends, unless somebody did harm to the
+//! daemon or the server.
+
+use std::fs;
+use std::io;
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+
+use crate::ask::{Ask, End, Outcome, What};
+use crate::client::connection::{Connection, Manner, NARROW, narrow, silent};
+use crate::oracle::check;
+use crate::random::Random;
+use crate::store::Store;
+use crate::timeline::Moment;
+use crate::world::{Cause, Facts, World, lock, seconds};
+
+/// The least time that the server is told to hold what it has announced.
+pub(crate) const HOLD_SECONDS: &str = "1";
+/// The same, less what a busy machine may take off.
+const HOLD_TIME: Moment = 900_000;
+/// How long a start may take on a machine with much to do.
+const START_TIME: Duration = Duration::from_secs(20);
+
+/// Why what was held may not be held any more, or cannot be had.
+const EXCUSES: [Cause; 6] = [
+    Cause::NoDaemon,
+    Cause::Down,
+    Cause::Stopping,
+    Cause::FewDescriptors,
+    Cause::Unreadable,
+    Cause::Replaced,
+];
+
+/// The process of the daemon; none is zero.
+#[derive(Debug, Default)]
+pub(crate) struct Present(AtomicU32);
+
+impl Present {
+    /// Those of its processes that serve connections.
+    fn children(&self) -> Vec<Pid> {
+        let parent = self.0.load(Ordering::Relaxed);
+        let list = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"));
+        let list = list.unwrap_or_default();
+        let numbers = list.split_whitespace().filter_map(|word| word.parse().ok());
+        numbers.filter_map(Pid::from_raw).collect()
+    }
+
+    /// Whether one of them holds a path.
+    fn holds(&self, store: &Store, store_path: &str) -> bool {
+        let folder = store.root.join("nix/var/nix/temproots");
+        self.children().into_iter().any(|pid| {
+            let roots = fs::read(folder.join(pid.as_raw_nonzero().to_string())).unwrap_or_default();
+            let mut roots = roots.split(|byte| *byte == 0);
+            roots.any(|root| root == store_path.as_bytes())
+        })
+    }
+
+    fn signal_children(&self, signal: Signal) -> Vec<Pid> {
+        let children = self.children();
+        for child in &children {
+            // One may have ended by itself.
+            kill_process(*child, signal).ok();
+        }
+        children
+    }
+}
+
+/// A running daemon.
+struct Daemon<'a> {
+    child: Child,
+    present: &'a Present,
+}
+
+impl<'a> Daemon<'a> {
+    fn start(store: &Store, present: &'a Present) -> Result<Self> {
+        let socket = store.root.join("nix/var/nix/daemon-socket/socket");
+        fs::create_dir_all(socket.parent().context("it lies in a folder")?)?;
+        fs::remove_file(&socket).ok();
+        let mut command = store.nix("nix-daemon");
+        command
+            .env("NIX_REMOTE", format!("local?root={}", store.root.display()))
+            .env("NIX_DAEMON_SOCKET_PATH", &socket)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let child = command.spawn().context("cannot start nix-daemon")?;
+        let daemon = Self { child, present };
+        let started = Instant::now();
+        while UnixStream::connect(&socket).is_err() {
+            if started.elapsed() > START_TIME {
+                bail!("nix-daemon does not listen");
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        present.0.store(daemon.child.id(), Ordering::Relaxed);
+        Ok(daemon)
+    }
+}
+
+impl Drop for Daemon<'_> {
+    fn drop(&mut self) {
+        // It makes no others then.
+        kill_process(Pid::from_child(&self.child), Signal::STOP).ok();
+        let children = self.present.signal_children(Signal::KILL);
+        self.present.0.store(0, Ordering::Relaxed);
+        self.child.kill().ok();
+        self.child.wait().ok();
+        for child in children {
+            // Ours now, unless the daemon has seen its end.
+            waitpid(Some(child), WaitOptions::empty()).ok();
+        }
+    }
+}
+
+/// Starts a daemon, does harm to it and ends it, until it ends.
+pub(crate) fn run(world: &World, store: &Store, present: &Present) -> Result<()> {
+    let mut random = Random::of(world.seed, "daemon");
+    world.begin(Cause::NoDaemon);
+    while world.goes_on() {
+        // As long as there is one, the database's bad days wait.
+        world.pause(random.between(2000, 5000));
+        let alone = lock(&world.database_opens);
+        let daemon = Daemon::start(store, present)?;
+        world.end(Cause::NoDaemon);
+        world.count("daemon");
+        for _ in 0..random.between(2, 6) {
+            world.pause(random.between(800, 2000));
+            harm(world, present, &mut random);
+        }
+        world.begin(Cause::NoDaemon);
+        drop((daemon, alone));
+    }
+    world.end(Cause::NoDaemon);
+    Ok(())
+}
+
+fn harm(world: &World, present: &Present, random: &mut Random) {
+    match random.weighted(&[(15, 0), (40, 1), (45, 2)]) {
+        0 => {
+            world.cause(Cause::NoDaemon, || present.signal_children(Signal::KILL));
+            world.count("daemon's processes killed");
+        }
+        1 => {
+            // What they hold they hold on to.
+            world.note("the daemon's processes stand still");
+            let stopped = present.signal_children(Signal::STOP);
+            world.pause(random.between(50, 700));
+            for child in stopped {
+                kill_process(child, Signal::CONT).ok();
+            }
+            world.note("the daemon's processes go on");
+            world.count("daemon's processes stopped");
+        }
+        _ => {}
+    }
+}
+
+/// Asks for narinfos of what is deleted all the time, and for their NARs a moment later, and reads
+/// those slowly, until it ends.
+pub(crate) fn run_client(
+    world: &World,
+    store: &Store,
+    present: &Present,
+    name: &str,
+    twins: &[Arc<Facts>],
+) -> Result<()> {
+    let mut random = Random::of(world.seed, name);
+    while world.goes_on() {
+        world.pause(random.between(10, 100));
+        // Most often the first, which is the longest.
+        let number = random.below(2 * twins.len());
+        let facts = twins.get(number).unwrap_or(&twins[0]);
+        let Some(address) = lock(&world.addresses).plain else {
+            continue;
+        };
+        // Others look whether somebody can be connected to.
+        if let Ok(stream) = narrow(address) {
+            rely(world, store, present, &mut random, (stream, facts))?;
+        }
+    }
+    Ok(())
+}
+
+fn rely(
+    world: &World,
+    store: &Store,
+    present: &Present,
+    random: &mut Random,
+    (stream, facts): (TcpStream, &Arc<Facts>),
+) -> io::Result<()> {
+    let mut connection = Connection::over(stream, NARROW)?;
+    let ask = Ask::of(What::Narinfo(Arc::clone(facts)));
+    let narinfo = asked(world, &mut connection, &ask, Manner::default());
+    if narinfo.status != 200 || narinfo.end != End::Whole {
+        return Ok(());
+    }
+    let held_at = world.now();
+    if !present.holds(store, &facts.store_path) {
+        world.count("announced and not held");
+        return Ok(());
+    }
+    world.pause(random.between(0, 600));
+    let text = String::from_utf8_lossy(&narinfo.body).into_owned();
+    let hash = text.split_once("NarHash: sha256:");
+    let hash = hash.and_then(|(_, rest)| rest.lines().next());
+    let ask = Ask::of(What::Nar(Arc::clone(facts), hash.map(str::to_owned)));
+    let manner = Manner {
+        pace: Some((8192, Duration::from_micros(200 + random.next() % 1000))),
+        ..Manner::default()
+    };
+    let nar = asked(world, &mut connection, &ask, manner);
+    judge(world, facts, narinfo.sent, held_at, &nar);
+    Ok(())
+}
+
+/// A request and its answer, which is judged as everybody's is.
+fn asked(world: &World, connection: &mut Connection, ask: &Ask, manner: Manner) -> Outcome {
+    let sent = world.now();
+    let outcome = match connection.send(&ask.bytes()) {
+        Ok(()) => connection.answer(world, ask, sent, manner).0,
+        Err(error) => silent(world, "sending", sent, &error),
+    };
+    check(world, ask, &outcome);
+    outcome
+}
+
+/// What was seen to be held is sent to its end, whoever deletes meanwhile.
+fn judge(world: &World, facts: &Facts, announced: Moment, held_at: Moment, nar: &Outcome) {
+    let is_late = nar.sent.saturating_sub(announced) > HOLD_TIME
+        || nar.head_at.saturating_sub(announced) > HOLD_TIME;
+    if is_late {
+        world.count("held, and asked for too late");
+        return;
+    }
+    // That it was held shows that all of that was over, but the one who held it may be the server
+    // that another has taken over from.
+    let was_harmed = world.had_within(&EXCUSES, held_at, nar.end_at, 0)
+        || world.had(&[Cause::Upgrading], held_at, nar.end_at);
+    if was_harmed || world.may_be_unsure() {
+        world.count("held, and harm was done");
+        return;
+    }
+    if nar.status != 200 || nar.end != End::Whole {
+        world.finding(format_args!(
+            "what was held from {:.6} on was not sent to its end: {} {:?}, sent {:.6}, end {:.6}{}",
+            seconds(held_at),
+            nar.status,
+            nar.end,
+            seconds(nar.sent),
+            seconds(nar.end_at),
+            facts.history()
+        ));
+    }
+    world.count("held and sent to its end");
+    if lock(&facts.registered).change_count(held_at, nar.end_at) > 0 {
+        world.count("held, sent to its end, and meant to be deleted meanwhile");
+    }
+}
