@@ -47,6 +47,13 @@ fn package(repository: &Path, programs: &Path, out: &Path) -> Result<PathBuf> {
         let from = programs.join(program);
         let bytes = fs::read(&from).with_context(|| format!("cannot read {from:?}"))?;
         put(&format!("usr/bin/{program}"), &bytes, 0o755)?;
+        if bytes.starts_with(b"\x7fELF") {
+            // Most of it is for debuggers. Names of functions stay.
+            let mut strip = Command::new("strip");
+            run(strip
+                .arg("--strip-debug")
+                .arg(tree.join("usr/bin").join(program)))?;
+        }
     }
     let samovar = tree.join("usr/bin/samovar");
     let pages = tree.join("usr/share/man/man1");
