@@ -14,6 +14,7 @@
 //! | `chaos --seconds N [--seed S]` | everything at once, and an oracle that checks every byte |
 //! | `soak --requests N` | as many requests; what the server holds, as a chart in `docs/` |
 //! | `leaks` | the server under valgrind: nothing is lost |
+//! | `book-links` | mdBook asks for it, see `docs/book.toml` |
 //! | `deb DIR` | builds a Debian package into `DIR` |
 //! | `instructions [--renew]` | counts what a request costs, and fails if it is too much |
 //! | `test` | runs all tests and says how many there were |
@@ -30,6 +31,7 @@
 
 mod autobahn;
 mod bench;
+mod book;
 mod chaos;
 mod command;
 mod deb;
@@ -51,7 +53,7 @@ const USAGE: &str = "usage: xtask setup [--test] | sample-store [--bench | --pat
                      serve [--port N] | example-lines [--port N] | bench [OPTION…] | \
                      fuzz --seconds N [TARGET…] | suites [NAME…] | autobahn [--quick | --update] | \
                      instructions [--renew] | chaos --seconds N [--seed S] | soak --requests N | \
-                     leaks | deb DIR | test | tidy";
+                     leaks | book-links | deb DIR | test | tidy";
 
 fn main() -> ExitCode {
     match run() {
@@ -86,6 +88,9 @@ fn run() -> Result<()> {
         ["chaos", "--seconds", seconds] => chaos::run_chaos(seconds, None),
         ["chaos", "--seconds", seconds, "--seed", seed] => chaos::run_chaos(seconds, Some(seed)),
         ["soak", "--requests", requests] => chaos::run_soak(requests),
+        // mdBook asks first whether a renderer is known; any is.
+        ["book-links", "supports", _] => Ok(()),
+        ["book-links"] => book::preprocess(),
         ["deb", out] => deb::make(Path::new(out)),
         ["leaks"] => chaos::find_leaks(),
         ["instructions", rest @ ..] => instructions::run_gates(rest),

@@ -1,0 +1,80 @@
+//! `book-links`: what mdBook asks about the pages of the book before it renders them.
+//!
+//! The sources of the book lead to documents beside it, which a rendered book does not have: there
+//! they are named instead.
+
+use std::io;
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+/// Reads the book as mdBook writes it (`[context, book]`), and writes the book.
+///
+/// # Errors
+///
+/// If that is none.
+pub(crate) fn preprocess() -> Result<()> {
+    let mut said: Value = serde_json::from_reader(io::stdin().lock())?;
+    let book = said.get_mut(1).context("mdBook sends no book")?;
+    name_sources(book);
+    println!("{book}");
+    Ok(())
+}
+
+/// In all chapters, whatever they are in.
+fn name_sources(value: &mut Value) {
+    match value {
+        Value::Array(values) => values.iter_mut().for_each(name_sources),
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                match value {
+                    Value::String(text) if name == "content" => *text = without_sources(text),
+                    other => name_sources(other),
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// A page in which what lies outside the book is named and not linked.
+fn without_sources(page: &str) -> String {
+    let mut text = String::new();
+    let mut rest = page;
+    while let Some(at) = rest.find("](../") {
+        let (before, behind) = rest.split_at(at);
+        let (Some(open), Some(close)) = (before.rfind('['), behind.find(')')) else {
+            break;
+        };
+        let words = &before[open + 1..];
+        let target = &behind["](../".len()..close];
+        let path = target.split('#').next().unwrap_or_default();
+        // Pages lie in docs/book/.
+        let path = match path.strip_prefix("../") {
+            Some(path) => path.to_owned(),
+            None => format!("docs/{path}"),
+        };
+        text.push_str(&before[..open]);
+        text.push_str(words);
+        if words != path {
+            text.push_str(&format!(" (`{path}`)"));
+        }
+        rest = &behind[close + 1..];
+    }
+    text + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lies_outside_the_book_is_named() {
+        let page = "a [b](c.md), [d](../e.md#f) and\n[COMPAT.md](../../COMPAT.md), [g](h.md#i).\n";
+        let expected = "a [b](c.md), d (`docs/e.md`) and\nCOMPAT.md, [g](h.md#i).\n";
+        let chapter = |content: &str| serde_json::json!([{"Chapter": {"content": content}}]);
+        let mut book = serde_json::json!({"items": chapter(page)});
+        name_sources(&mut book);
+        assert_eq!(book, serde_json::json!({"items": chapter(expected)}));
+    }
+}
