@@ -29,6 +29,15 @@ const TICK: Duration = Duration::from_secs(1);
 /// A device that was not heard of for this long, or twice that, is not active.
 const ACTIVE_TIME: Duration = Duration::from_secs(60);
 
+/// Rows that may wait, unless it is said otherwise.
+pub const QUEUE_LIMIT: usize = 65_536;
+/// The least time between two commits, unless it is said otherwise.
+pub const SPACING_MS: u64 = 5;
+/// How long a row may wait, unless it is said otherwise.
+pub const WAIT_MAX_MS: u64 = 2000;
+/// Days for which measurements are kept, unless it is said otherwise.
+pub const RETAIN_DAYS: u32 = 7;
+
 /// How the queue is to behave.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
@@ -47,11 +56,11 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            queue_limit: 65_536,
+            queue_limit: QUEUE_LIMIT,
             batch_max: 8000,
-            spacing: Duration::from_millis(5),
-            wait_max: Duration::from_secs(2),
-            retain_days: 7,
+            spacing: Duration::from_millis(SPACING_MS),
+            wait_max: Duration::from_millis(WAIT_MAX_MS),
+            retain_days: RETAIN_DAYS,
         }
     }
 }
@@ -233,7 +242,7 @@ impl Ingest {
         let mut writer = Writer {
             ingest: self,
             store,
-            committed: Instant::now(),
+            not_before: Instant::now(),
             is_failing: false,
             pruned: None,
             active: HashSet::new(),
@@ -296,7 +305,8 @@ impl fmt::Debug for Ingest {
 struct Writer<'a> {
     ingest: &'a Ingest,
     store: Box<dyn Store>,
-    committed: Instant,
+    /// When the next commit may be.
+    not_before: Instant,
     /// The last batch was not stored, and that was said.
     is_failing: bool,
     /// When there was nothing left to prune.
@@ -311,7 +321,7 @@ impl Writer<'_> {
     /// One batch, if there is one; `false` when there will be none.
     fn turn(&mut self) -> bool {
         let options = &self.ingest.options;
-        let Some(entries) = self.ingest.take(self.committed + options.spacing) else {
+        let Some(entries) = self.ingest.take(self.not_before) else {
             return false;
         };
         let (late, entries): (Vec<_>, Vec<_>) = entries
@@ -332,7 +342,7 @@ impl Writer<'_> {
         let batch = batch(&entries);
         let started = Instant::now();
         let outcome = self.store.commit(&batch);
-        self.committed = Instant::now();
+        self.not_before = Instant::now() + self.ingest.options.spacing;
         let metrics = &self.ingest.metrics;
         match outcome {
             Ok(committed) => {

@@ -10,6 +10,7 @@
 pub mod api;
 pub mod check;
 pub mod command;
+pub mod demo;
 pub mod device;
 pub mod exact;
 pub mod histogram;

@@ -1,5 +1,6 @@
 //! A page that moves: what the server does, told once a second over a WebSocket.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -15,6 +16,8 @@ use crate::process::Process;
 const PAGE: &str = include_str!("../web/live.html");
 /// Whoever comes later than this many others looks elsewhere.
 const WATCHERS_MAX: usize = 256;
+/// Seconds that the page shows.
+const FRAMES_MAX: usize = 120;
 
 /// The page. It fetches nothing but its socket, and the browser is told so.
 pub fn page() -> Response {
@@ -34,8 +37,8 @@ pub struct Live(Arc<Mutex<Watchers>>);
 #[derive(Debug, Default)]
 struct Watchers {
     sockets: Vec<Socket>,
-    /// What was said last.
-    frame: Option<Frame>,
+    /// What was said lately, so that a page that opens has something to show.
+    frames: VecDeque<Frame>,
 }
 
 impl Live {
@@ -58,7 +61,10 @@ impl Live {
         for socket in &watchers.sockets {
             socket.send_frame(&frame);
         }
-        watchers.frame = Some(frame);
+        if watchers.frames.len() >= FRAMES_MAX {
+            watchers.frames.pop_front();
+        }
+        watchers.frames.push_back(frame);
     }
 }
 
@@ -67,7 +73,7 @@ struct Watcher(Live);
 impl Handler for Watcher {
     fn open(&mut self, socket: &Socket) {
         let mut watchers = self.0.watchers();
-        if let Some(frame) = &watchers.frame {
+        for frame in &watchers.frames {
             socket.send_frame(frame);
         }
         watchers.sockets.push(socket.clone());

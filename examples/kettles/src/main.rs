@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result};
 use clap::{Parser, Subcommand};
 use kettles::check::Check;
+use kettles::demo::{Demo, demo};
 use kettles::log;
 use kettles::replay::Replay;
 use kettles::seeding::Seed;
@@ -24,6 +25,9 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Show it: a year of history, a thousand kettles, and a page to look at. Nothing is installed,
+    /// and nothing is left.
+    Demo(Demo),
     /// Serve kettles: durable measurements, commands, statistics, a live page.
     Serve(Serve),
     /// Fill a store with a history that was never there.
@@ -50,6 +54,7 @@ fn main() -> ExitCode {
 
 fn run(arguments: Arguments) -> Result<()> {
     match arguments.command {
+        Command::Demo(options) => demo(&options),
         Command::Serve(options) => serve(&options),
         Command::Seed(options) => options.run(),
         Command::Check(options) => options.run(),

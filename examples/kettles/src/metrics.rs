@@ -194,7 +194,7 @@ impl Metrics {
                         let labels = format!(
                             "handler=\"{handler}\",method=\"{method}\",status_code=\"{status}\""
                         );
-                        text.histogram(name, &labels, &snapshot, 1e-6);
+                        text.histogram(name, &labels, &snapshot, Unit::Micros);
                     }
                 }
             }
@@ -224,10 +224,10 @@ impl Metrics {
         );
         let name = "kettles_ingest_batch_rows";
         text.family(name, "histogram", "Measurements of one commit.");
-        text.histogram(name, "", &self.batch_rows.snapshot(), 1.0);
+        text.histogram(name, "", &self.batch_rows.snapshot(), Unit::One);
         let name = "kettles_ingest_commit_seconds";
         text.family(name, "histogram", "How long a commit took.");
-        text.histogram(name, "", &self.commit_times.snapshot(), 1e-6);
+        text.histogram(name, "", &self.commit_times.snapshot(), Unit::Micros);
         let name = "kettles_ingest_commit_failures_total";
         text.counter(name, "Commits that failed.", load(&self.commit_failures));
         let name = "kettles_ingest_rejected_total";
@@ -277,7 +277,7 @@ impl Metrics {
             "histogram",
             "Until all I/O threads have answered, asked each second.",
         );
-        text.histogram(name, "", &self.loop_lag.snapshot(), 1e-6);
+        text.histogram(name, "", &self.loop_lag.snapshot(), Unit::Micros);
         let name = "engine_worker_busy_seconds_total";
         text.family(
             name,
@@ -312,6 +312,13 @@ fn process(text: &mut Text) {
     }
 }
 
+/// What a histogram counts; metrics of time are in seconds.
+#[derive(Clone, Copy)]
+enum Unit {
+    Micros,
+    One,
+}
+
 /// A text that samples are added to.
 struct Text(String);
 
@@ -338,20 +345,15 @@ impl Text {
         self.put(name, "", value);
     }
 
-    /// `unit`: of the bounds, in that of the metric.
-    fn histogram(&mut self, name: &str, labels: &str, snapshot: &Snapshot, unit: f64) {
+    fn histogram(&mut self, name: &str, labels: &str, snapshot: &Snapshot, unit: Unit) {
         let comma = if labels.is_empty() { "" } else { "," };
-        #[expect(clippy::cast_precision_loss, reason = "sums are no larger")]
-        let in_unit = |value: u64| value as f64 * unit;
+        // Not 0.00030000000000000003.
+        let in_unit = |value: u64| match unit {
+            Unit::Micros => format!("{}.{:06}", value / 1_000_000, value % 1_000_000),
+            Unit::One => value.to_string(),
+        };
         for (bound, total) in snapshot.cumulative() {
-            let bound = match bound {
-                // Not 0.00030000000000000003.
-                Some(bound) if unit < 1.0 => {
-                    format!("{}.{:06}", bound / 1_000_000, bound % 1_000_000)
-                }
-                Some(bound) => bound.to_string(),
-                None => "+Inf".to_owned(),
-            };
+            let bound = bound.map_or_else(|| "+Inf".to_owned(), in_unit);
             self.line(format_args!(
                 "{name}_bucket{{{labels}{comma}le=\"{bound}\"}} {total}"
             ));

@@ -14,7 +14,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::api::App;
 use crate::command::Commands;
-use crate::ingest::{Ingest, Options};
+use crate::ingest::{Ingest, Options, QUEUE_LIMIT, RETAIN_DAYS, SPACING_MS, WAIT_MAX_MS};
 use crate::live::Teller;
 use crate::metrics::Metrics;
 use crate::process::raise_descriptors;
@@ -41,16 +41,16 @@ pub struct Serve {
     #[arg(long, short = 'e', default_value = "kettles.db", value_name = "STORE")]
     pub database: PathBuf,
     /// Days for which measurements are kept; 0 means for ever. Statistics lose nothing.
-    #[arg(long, default_value_t = 7, value_name = "DAYS")]
+    #[arg(long, default_value_t = RETAIN_DAYS, value_name = "DAYS")]
     pub retain: u32,
     /// Measurements that may wait for the store; more are answered with 503.
-    #[arg(long, default_value_t = 65_536, value_name = "ROWS")]
+    #[arg(long, default_value_t = QUEUE_LIMIT, value_name = "ROWS")]
     pub queue: usize,
     /// The least time between two commits.
-    #[arg(long, default_value_t = 5, value_name = "MILLISECONDS")]
+    #[arg(long, default_value_t = SPACING_MS, value_name = "MILLISECONDS")]
     pub spacing: u64,
     /// How long a measurement may wait for the store; past it the answer is 503.
-    #[arg(long, default_value_t = 2000, value_name = "MILLISECONDS")]
+    #[arg(long, default_value_t = WAIT_MAX_MS, value_name = "MILLISECONDS")]
     pub wait: u64,
     /// A file with the token of those who may give commands; without it nobody may.
     #[arg(long, value_name = "FILE")]
@@ -139,6 +139,11 @@ impl Running {
             writer,
             is_over,
         })
+    }
+
+    /// What its handlers share.
+    pub fn app(&self) -> &Arc<App> {
+        &self.app
     }
 
     /// The first address it listens on.

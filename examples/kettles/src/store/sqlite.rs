@@ -13,13 +13,16 @@ use std::fs::{File, TryLockError};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use rusqlite::{Connection, OpenFlags, Row, Transaction, params};
+use rusqlite::{Connection, OpenFlags, Row, Transaction, TransactionBehavior, params};
 
 use super::{Batch, Committed, Loaded, Pruned, Result, Store, StoreError};
 use crate::command::Command;
 use crate::device::{DeviceId, Latest, Measurement};
 use crate::stats::{History, Totals};
 use crate::time::Time;
+
+#[cfg(test)]
+mod tests;
 
 const SCHEMA: &str = include_str!("../../migrations/sqlite/001-kettles.sql");
 const SCHEMA_VERSION: i64 = 1;
@@ -31,6 +34,9 @@ const CHANGES_MAX: usize = 200_000;
 const CHECKPOINT_LEN: usize = 2000;
 /// Rows that one call of [`Store::prune`] deletes.
 const PRUNE_LEN: usize = 5000;
+/// How long a commit waits for somebody else who writes to the file, such as `sqlite3`. Kettles
+/// wait meanwhile, so it is less than they are made to wait.
+const BUSY_TIME: Duration = Duration::from_secs(1);
 /// Bytes of one entry of a row of `change`.
 const CHANGE_LEN: usize = 48;
 
@@ -76,6 +82,7 @@ impl SqliteStore {
             Err(TryLockError::Error(error)) => return Err(error.into()),
         }
         let connection = Connection::open(path)?;
+        connection.busy_timeout(BUSY_TIME)?;
         connection.pragma_update(None, "journal_mode", "WAL")?;
         connection.pragma_update(None, "synchronous", "FULL")?;
         let version: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
@@ -148,7 +155,9 @@ impl Store for SqliteStore {
 
     fn commit(&mut self, batch: &Batch) -> Result<Committed> {
         self.checkpoint.begin();
-        let transaction = self.connection.transaction()?;
+        let transaction = self
+            .connection
+            .transaction_with_behavior(TransactionBehavior::Immediate)?;
         let mut writing = Writing {
             transaction: &transaction,
             totals: self.totals.clone(),

@@ -170,6 +170,25 @@ impl Client {
         self.0.get_mut().write_all(request.as_bytes()).unwrap();
     }
 
+    /// The status, if there is an answer at all.
+    pub(crate) fn try_get(&mut self, path: &str, device: Option<&str>) -> Option<u16> {
+        let device = device.unwrap_or_default();
+        let fields = format!("Host: kettles\r\nservant-auth-cookie: {device}\r\n");
+        let request = format!("GET {path} HTTP/1.1\r\n{fields}\r\n");
+        self.0.get_mut().write_all(request.as_bytes()).ok()?;
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            if self.0.read_line(&mut head).ok()? == 0 {
+                return None;
+            }
+        }
+        let mut fields = head.lines().filter_map(|line| line.split_once(": "));
+        let (_, len) = fields.find(|(name, _)| *name == "Content-Length")?;
+        let mut body = vec![0; len.parse().ok()?];
+        self.0.read_exact(&mut body).ok()?;
+        head.split(' ').nth(1)?.parse().ok()
+    }
+
     /// A head whose body never comes.
     pub(crate) fn send_head(&mut self, method: &str, path: &str, fields: &[&str]) {
         let fields: String = fields.iter().map(|field| format!("{field}\r\n")).collect();

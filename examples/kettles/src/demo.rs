@@ -1,0 +1,146 @@
+//! The demonstration: a server, a thousand kettles in the same process, and a year that they never
+//! lived through, all in a folder that vanishes.
+
+use std::io::{self, Write as _};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+
+use crate::ingest::{Ingest, QUEUE_LIMIT, Refusal, SPACING_MS, WAIT_MAX_MS, Work};
+use crate::seed::Plan;
+use crate::serve::{Running, Serve, announce, ended};
+use crate::store::SqliteStore;
+use crate::time::Time;
+
+/// Kettles that have a history. Those that are alive are others.
+const SEEDED_DEVICES: u32 = 20;
+const SEEDED_DAYS: i64 = 365;
+const SEEDED_EVERY_SECONDS: i64 = 300;
+/// Rows of history that are queued together.
+const SEED_LEN: usize = 2000;
+/// Nobody looks on for longer.
+const FOREVER: Duration = Duration::from_secs(366 * 24 * 3600);
+
+/// Options of `kettles demo`.
+#[derive(Debug, Clone, clap::Args)]
+#[command(args_override_self = true)]
+pub struct Demo {
+    /// Port to listen on; 0 means any.
+    #[arg(long, short, default_value_t = 8080)]
+    port: u16,
+    /// Kettles that are alive.
+    #[arg(long, default_value_t = 1000, value_name = "COUNT")]
+    kettles: usize,
+    /// Seconds in which each of them asks and measures once.
+    #[arg(long, default_value_t = 30, value_name = "SECONDS")]
+    period: u64,
+    /// Without the year before.
+    #[arg(long)]
+    no_history: bool,
+}
+
+/// Runs until it is told to end.
+///
+/// # Errors
+///
+/// If something that it needs is not to be had.
+pub fn demo(options: &Demo) -> Result<()> {
+    let is_ended = ended().context("no signals")?;
+    let folder = tempfile::tempdir().context("no place for the store")?;
+    let database = folder.path().join("kettles.db");
+    let store = SqliteStore::open(&database)?;
+    let running = Running::start(&options.serve(database), Box::new(store))?;
+    let addr = running.addr().context("no address")?;
+    announce(&running);
+    let swarm = {
+        let (options, is_ended) = (options.clone(), Arc::clone(&is_ended));
+        std::thread::spawn(move || live(&options, addr, &is_ended))
+    };
+    let seed = (!options.no_history).then(|| {
+        let (ingest, is_ended) = (Arc::clone(&running.app().ingest), Arc::clone(&is_ended));
+        std::thread::spawn(move || seed(&ingest, &is_ended))
+    });
+    let outcome = running.run_until(&is_ended);
+    // If it ended by itself, so do they.
+    is_ended.store(true, Ordering::Release);
+    for thread in [Some(swarm), seed].into_iter().flatten() {
+        // A panic was printed when it happened.
+        drop(thread.join());
+    }
+    outcome
+}
+
+impl Demo {
+    fn serve(&self, database: PathBuf) -> Serve {
+        Serve {
+            hostname: "127.0.0.1".to_owned(),
+            port: self.port,
+            database,
+            retain: 0,
+            queue: QUEUE_LIMIT,
+            spacing: SPACING_MS,
+            wait: WAIT_MAX_MS,
+            admin_token: None,
+        }
+    }
+}
+
+/// The kettles that are alive.
+fn live(options: &Demo, addr: SocketAddr, is_ended: &AtomicBool) {
+    let period = Duration::from_secs(options.period.max(1));
+    let plan = swarm::Plan::new(addr, options.kettles, FOREVER);
+    let host = addr.to_string();
+    let fleets = swarm::Kettles::split(&host, options.kettles, 1, period, period, 1);
+    if let Err(error) = swarm::run(&plan, fleets, is_ended, &mut |_, _| {}) {
+        crate::log::error("no kettles", &error);
+    }
+}
+
+/// The year before, through the same queue as everything else: two batches at a time, so that the
+/// living are not kept waiting.
+fn seed(ingest: &Ingest, is_ended: &AtomicBool) {
+    let to = Time::now();
+    let plan = Plan {
+        device_count: SEEDED_DEVICES,
+        from: to.plus_seconds(-SEEDED_DAYS * 24 * 3600),
+        to,
+        every_seconds: SEEDED_EVERY_SECONDS,
+        seed: 1,
+    };
+    let mut measurements = plan.measurements();
+    let (sender, done) = sync_channel(2);
+    let mut under_way = 0;
+    let mut outcome = Ok(());
+    while outcome.is_ok() && !is_ended.load(Ordering::Acquire) {
+        let some: Vec<_> = measurements.by_ref().take(SEED_LEN).collect();
+        if some.is_empty() {
+            break;
+        }
+        let sender = sender.clone();
+        // There is room for what both may say.
+        let acknowledge = move |outcome| sender.send(outcome).unwrap_or_default();
+        ingest.push(Work::Many(some), Box::new(acknowledge));
+        under_way += 1;
+        if under_way == 2 {
+            outcome = done.recv().unwrap_or(Err(Refusal::Ending));
+            under_way -= 1;
+        }
+    }
+    if is_ended.load(Ordering::Acquire) {
+        return;
+    }
+    let line = match outcome {
+        Ok(()) => format!(
+            "kettles: {} measurements of a year are stored",
+            plan.row_count()
+        ),
+        Err(refusal) => format!("kettles: the year is not complete: {}", refusal.name()),
+    };
+    // Whoever started it may have closed its end.
+    drop(writeln!(io::stdout().lock(), "{line}"));
+}

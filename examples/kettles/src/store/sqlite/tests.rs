@@ -1,0 +1,170 @@
+use super::*;
+
+const START: i64 = 1_514_140_200;
+
+fn device(number: usize) -> DeviceId {
+    DeviceId((number as u128 * 0x9e37_79b9_7f4a_7c15).to_be_bytes())
+}
+
+fn measurement(device_number: usize, second: i64) -> Measurement {
+    let number = i32::try_from(device_number).unwrap();
+    let second_part = i32::try_from(second % 97).unwrap();
+    Measurement {
+        device: device(device_number),
+        time: Time::from_seconds(START + second),
+        charge_now: number + second_part,
+        charge_full: 100_000,
+        charge_rate: -0.1,
+        ambient_temp: 20.1,
+        water_temp: 20.1 + f64::from(second_part) / 3.0,
+        water_level: second_part * 7,
+    }
+}
+
+fn batch(measurements: impl Iterator<Item = Measurement>) -> Batch {
+    let mut measurements: Vec<_> = measurements.collect();
+    measurements.sort_by_key(|it| (it.time, it.device));
+    Batch {
+        measurements,
+        ..Batch::default()
+    }
+}
+
+/// Closes the store and opens it again, as after a crash: nothing is said at the end.
+fn reopened(path: &Path, store: SqliteStore) -> SqliteStore {
+    let (totals, devices) = (store.totals.clone(), store.devices.clone());
+    drop(store);
+    let mut store = SqliteStore::open(path).unwrap();
+    assert_eq!(store.load().unwrap().totals, totals);
+    assert_eq!(store.devices, devices);
+    assert_eq!(store.recount().unwrap(), totals);
+    store
+}
+
+#[test]
+fn the_newest_of_each_device_is_found_again_wherever_a_crash_comes() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("kettles.db");
+    let mut store = SqliteStore::open(&path).unwrap();
+    store.load().unwrap();
+    let count = 2 * CHECKPOINT_LEN + 100;
+    for second in 0..3 {
+        let all = batch((0..count).map(|number| measurement(number, second)));
+        assert_eq!(store.commit(&all).unwrap().duplicate_count, 0);
+    }
+    store = reopened(&path, store);
+    let changes = |store: &SqliteStore| -> i64 {
+        let count = "SELECT count(*) FROM change";
+        store
+            .connection
+            .query_row(count, [], |row| row.get(0))
+            .unwrap()
+    };
+    assert_eq!(changes(&store), 3);
+    store.checkpoint.started = Instant::now().checked_sub(CHECKPOINT_TIME).unwrap();
+    // Three commits bring all up to date; meanwhile one device goes on.
+    for second in 3..6 {
+        assert!(changes(&store) >= 3);
+        store
+            .commit(&batch([measurement(7, second)].into_iter()))
+            .unwrap();
+        let other = SqliteStore::open_to_read(&path).unwrap().recount().unwrap();
+        assert_eq!(other, store.totals);
+    }
+    assert_eq!(changes(&store), 3, "those that came meanwhile");
+    store = reopened(&path, store);
+    store
+        .commit(&batch([measurement(8, 9)].into_iter()))
+        .unwrap();
+    reopened(&path, store);
+}
+
+#[test]
+fn what_comes_twice_or_late_is_counted_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("kettles.db");
+    let mut store = SqliteStore::open(&path).unwrap();
+    store.load().unwrap();
+    let rows = [(1, 50), (2, 50), (1, 50), (1, 40)].map(|(number, at)| measurement(number, at));
+    let committed = store.commit(&batch(rows.into_iter())).unwrap();
+    assert_eq!(committed.duplicate_count, 1);
+    let again = store.commit(&batch(rows.into_iter())).unwrap();
+    assert_eq!(again.duplicate_count, 4);
+    assert_eq!(again.totals, committed.totals);
+    assert_eq!(again.totals.history.measurement_count, 3);
+    assert_eq!(again.totals.device_count, 2);
+    let newest = rows[..2].iter().map(|it| i128::from(it.charge_now));
+    assert_eq!(again.totals.charge, newest.sum::<i128>());
+    reopened(&path, store);
+}
+
+#[test]
+fn a_commit_that_fails_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("kettles.db");
+    let mut store = SqliteStore::open(&path).unwrap();
+    store.load().unwrap();
+    store
+        .commit(&batch([measurement(1, 1)].into_iter()))
+        .unwrap();
+    store.connection.busy_timeout(Duration::ZERO).unwrap();
+    let other = Connection::open(&path).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let next = batch([measurement(1, 2), measurement(2, 2)].into_iter());
+    let (totals, devices) = (store.totals.clone(), store.devices.clone());
+    store.commit(&next).unwrap_err();
+    assert_eq!((&store.totals, &store.devices), (&totals, &devices));
+    other.execute_batch("ROLLBACK").unwrap();
+    // The last of its rows cannot be: all before it is taken back.
+    let full = "CREATE TRIGGER full BEFORE INSERT ON measurement WHEN NEW.charge_full = -1
+                BEGIN SELECT RAISE(ABORT, 'full'); END";
+    other.execute_batch(full).unwrap();
+    let bad = Measurement {
+        charge_full: -1,
+        ..measurement(3, 3)
+    };
+    let worse = batch([measurement(1, 2), measurement(2, 2), bad].into_iter());
+    store.commit(&worse).unwrap_err();
+    assert_eq!((&store.totals, &store.devices), (&totals, &devices));
+    assert_eq!(store.commit(&next).unwrap().duplicate_count, 0);
+    reopened(&path, store);
+}
+
+#[test]
+fn what_is_deleted_stays_in_the_totals() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("kettles.db");
+    let mut store = SqliteStore::open(&path).unwrap();
+    store.load().unwrap();
+    // The last devices are silent from then on, and lose all their rows.
+    let rows = (0..PRUNE_LEN + 10).map(|number| measurement(number, 1));
+    let newer = (0..5).map(|number| measurement(number, 100));
+    store.commit(&batch(rows.chain(newer))).unwrap();
+    let totals = store.totals.clone();
+    let before = Time::from_seconds(START + 100);
+    let first = store.prune(before).unwrap();
+    assert_eq!((first.row_count, first.is_done), (PRUNE_LEN, false));
+    store = reopened(&path, store);
+    let second = store.prune(before).unwrap();
+    assert_eq!((second.row_count, second.is_done), (10, true));
+    assert_eq!(store.prune(before).unwrap().row_count, 0);
+    store = reopened(&path, store);
+    assert_eq!(store.totals, totals);
+    let count = "SELECT count(*) FROM measurement";
+    let left: i64 = store
+        .connection
+        .query_row(count, [], |row| row.get(0))
+        .unwrap();
+    assert_eq!(left, 5);
+}
+
+#[test]
+fn a_store_has_one_writer() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("kettles.db");
+    let store = SqliteStore::open(&path).unwrap();
+    assert!(matches!(SqliteStore::open(&path), Err(StoreError::InUse)));
+    SqliteStore::open_to_read(&path).unwrap().recount().unwrap();
+    drop(store);
+    SqliteStore::open(&path).unwrap();
+}

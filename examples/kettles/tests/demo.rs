@@ -1,0 +1,59 @@
+//! One command to a page that moves, and nothing left behind.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "clippy allows it only inside functions marked as tests"
+)]
+
+mod support;
+
+use std::net::TcpStream;
+use std::process::Command;
+
+use serde_json::Value;
+use support::{Kettles, PATIENCE};
+use tungstenite::WebSocket;
+
+fn told(socket: &mut WebSocket<TcpStream>) -> Value {
+    loop {
+        if let Ok(text) = socket.read().unwrap().into_text()
+            && !text.is_empty()
+        {
+            return serde_json::from_str(&text).unwrap();
+        }
+    }
+}
+
+#[test]
+fn the_demonstration_moves_and_vanishes() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kettles"));
+    command.args(["demo", "--port", "0", "--kettles", "50", "--period", "1"]);
+    let kettles = Kettles::spawn(command.env("TMPDIR", folder.path()));
+    let page = kettles.client().get("/live", None);
+    assert_eq!(page.status, 200);
+    let policy = page.header("Content-Security-Policy").unwrap();
+    assert!(policy.starts_with("default-src 'none';"), "{policy}");
+    // Nothing is fetched from elsewhere.
+    assert!(!page.text().contains("://"), "{}", page.text());
+    let stream = TcpStream::connect(kettles.addr).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let url = format!("ws://{}/live/socket", kettles.addr);
+    let mut socket = tungstenite::client(url, stream).unwrap().0;
+    // The living report, and the year before comes in beside them.
+    loop {
+        let now = told(&mut socket);
+        let is_alive = now["active"].as_u64().unwrap() >= 70
+            && now["measurements"].as_f64().unwrap() > 0.0
+            && now["p99"].as_f64().is_some()
+            && now["temperatures"].as_array().unwrap().len() == 24;
+        if is_alive {
+            break;
+        }
+    }
+    assert!(kettles.statistics()["statsMeasurementCount"].as_u64() > Some(1000));
+    // A page that does not say goodbye is waited for.
+    drop(socket);
+    assert!(kettles.terminate().success());
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
