@@ -117,7 +117,7 @@ impl Budgets {
 }
 
 /// The file for these costs.
-pub(super) fn render(environment: &str, costs: &[(&str, Cost)]) -> String {
+pub(super) fn render(environment: &str, costs: &[(String, Cost)]) -> String {
     let lines: Vec<String> = costs
         .iter()
         .map(|(name, cost)| format!("{name} {cost}\n"))
@@ -193,7 +193,8 @@ mod tests {
 
     #[test]
     fn what_is_rendered_is_parsed() {
-        let costs = [("a", cost("1 recvfrom 100")), ("b", cost("2"))];
+        let costs = [("a", cost("1 recvfrom 100")), ("b", cost("2"))]
+            .map(|(name, cost)| (name.to_owned(), cost));
         let budgets = Budgets::parse(&render("some compiler", &costs)).unwrap();
         assert_eq!(budgets.rows.get("a"), Some(&costs[0].1));
         assert_eq!(budgets.rows.get("b"), Some(&costs[1].1));
