@@ -1,5 +1,5 @@
 //! Whatever is killed while kettles send: each acknowledged measurement is there once, and
-//! statistics are those of the rows to the bit.
+//! statistics are those of the rows to the bit. `KETTLES_KILLS=100` for more, with `--nocapture`.
 
 #![expect(
     clippy::unwrap_used,
@@ -16,8 +16,13 @@ use support::Kettles;
 use support::fleet::{Fleet, device};
 use support::postgres::Postgres;
 
-/// How often something is killed.
+/// How often something is killed, unless `KETTLES_KILLS` says how often.
 const KILL_COUNT: u32 = 10;
+
+fn kill_count() -> u32 {
+    let count = std::env::var("KETTLES_KILLS");
+    count.map_or(KILL_COUNT, |count| count.parse().unwrap())
+}
 
 #[test]
 fn sqlite_survives_the_death_of_the_server() {
@@ -25,7 +30,7 @@ fn sqlite_survives_the_death_of_the_server() {
     let database = folder.path().join("kettles.db");
     let mut kettles = Kettles::start(folder.path(), &[]);
     let fleet = Fleet::start(kettles.addr);
-    for _ in 0..KILL_COUNT {
+    for _ in 0..kill_count() {
         fleet.wait_for(100);
         kettles.kill();
         kettles = Kettles::start(folder.path(), &[]);
@@ -33,6 +38,11 @@ fn sqlite_survives_the_death_of_the_server() {
     }
     fleet.wait_for(100);
     let sent = fleet.end();
+    println!(
+        "{} kills, {} acknowledged",
+        kill_count(),
+        sent.iter().sum::<u64>()
+    );
     let totals = kettles.statistics();
     kettles.kill();
     let connection = rusqlite::Connection::open(&database).unwrap();
@@ -56,7 +66,7 @@ fn postgresql_survives_the_death_of_either() {
     let start = || Kettles::start(folder.path(), &["--database", &url]);
     let mut kettles = start();
     let fleet = Fleet::start(kettles.addr);
-    for round in 0..KILL_COUNT {
+    for round in 0..kill_count() {
         fleet.wait_for(50);
         // PostgreSQL takes a while to be back.
         if round % 4 != 3 {
