@@ -21,7 +21,6 @@ use crate::hold::Holds;
 use crate::kept::KeptNars;
 use crate::observer::Observer;
 use crate::plans::Plans;
-use crate::rendered::RenderedCache;
 use crate::site::SiteConfig;
 use crate::small_nars::SmallNars;
 use crate::trouble::Trouble;
@@ -59,11 +58,9 @@ pub(crate) struct Fixed {
 }
 
 impl Origin {
-    /// `rendered`: the narinfos of all caches; those of damaged paths are dropped.
     pub(crate) fn new(
         store: Box<dyn Store>,
         config: &mut SiteConfig,
-        rendered: &[Arc<RenderedCache>],
         observer: Arc<dyn Observer>,
     ) -> Self {
         let store: Arc<dyn Store> = store.into();
@@ -78,7 +75,6 @@ impl Origin {
             Arc::clone(&observer),
             config.trust.clone(),
             Arc::clone(&damaged),
-            rendered.into(),
             Arc::clone(&small_nars),
         );
         Self {

@@ -48,20 +48,6 @@ pub enum Scope {
     /// A cache: for all of them, or for one in `[caches.NAME]`. Takes effect at start and when the
     /// configuration is read again.
     Cache,
-    /// A cache, likewise. Takes effect at start.
-    CacheStart,
-}
-
-impl Scope {
-    /// Whether there may be another value for each cache.
-    pub fn is_of_cache(self) -> bool {
-        matches!(self, Self::Cache | Self::CacheStart)
-    }
-
-    /// Whether the value is looked at when the server starts, and not again.
-    pub fn is_at_start_only(self) -> bool {
-        matches!(self, Self::Start | Self::CacheStart)
-    }
 }
 
 /// The table that holds a table for each named cache.
@@ -87,7 +73,7 @@ const fn key(
 }
 
 use Kind::{Count, List, Path, Size, Switch, Tables, Text, Time, Word};
-use Scope::{Cache, CacheStart, Start};
+use Scope::{Cache, Start};
 
 /// All of them, in the order of the reference.
 pub const KEYS: &[Key] = &[
@@ -295,7 +281,7 @@ pub const KEYS: &[Key] = &[
     key(
         "prefix",
         Text,
-        CacheStart,
+        Cache,
         "/, and /NAME for a named cache",
         "URL path under which the cache is found. Cannot be given for all caches at once if some \
          are named.",
@@ -303,7 +289,7 @@ pub const KEYS: &[Key] = &[
     key(
         "priority",
         Count,
-        CacheStart,
+        Cache,
         "30",
         "Priority in nix-cache-info: clients ask caches with a lower one first. That of \
          cache.nixos.org is 40.",
@@ -474,7 +460,7 @@ pub const KEYS: &[Key] = &[
     key(
         "policy.allow",
         Tables,
-        CacheStart,
+        Cache,
         "everything",
         "What may be read: paths of which one of these rules holds. A rule is a table, and holds \
          if all does that it asks for: roots (the closure of what these store paths, links or \
@@ -484,14 +470,14 @@ pub const KEYS: &[Key] = &[
     key(
         "policy.deny",
         Tables,
-        CacheStart,
+        Cache,
         "nothing",
         "What may not be read, whatever is allowed: paths of which one of these rules holds.",
     ),
     key(
         "pages",
         Switch,
-        CacheStart,
+        Cache,
         "true; nix-serve: false",
         "Whether there are pages for people: what this cache is and how to use it, what is known \
          of a path, its files.",
@@ -499,21 +485,21 @@ pub const KEYS: &[Key] = &[
     key(
         "title",
         Text,
-        CacheStart,
+        Cache,
         "the cache's name, or Samovar",
         "What its pages call it.",
     ),
     key(
         "description",
         Text,
-        CacheStart,
+        Cache,
         "none",
         "A sentence or two about it, on its first page.",
     ),
     key(
         "public-url",
         Text,
-        CacheStart,
+        Cache,
         "the one that a visitor's browser has reached",
         "The URL that clients shall use, as its first page tells them.",
     ),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use samovar_cache::{PolicyConfig, PublicKey, Rule, Sign, Stored};
 
-use super::keys::{CACHES, KEYS, Key, Kind};
+use super::keys::{CACHES, KEYS, Key, Kind, Scope};
 use super::settings::{ConfigError, Setting, Settings, expected};
 use super::toml::Value;
 use super::{
@@ -476,7 +476,7 @@ pub fn show(settings: &Settings) -> String {
     }
     for cache in settings.caches() {
         let before = text.len();
-        for key in KEYS.iter().filter(|key| key.scope.is_of_cache()) {
+        for key in KEYS.iter().filter(|key| key.scope == Scope::Cache) {
             let name = format!("{CACHES}.{cache}.{}", key.name);
             if let Some(setting) = settings.exactly(&name) {
                 line(&mut text, &name, Some(setting), key.default);

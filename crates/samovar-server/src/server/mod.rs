@@ -8,7 +8,7 @@
 //!
 //! | signal | what happens |
 //! |---|---|
-//! | HUP | key and certificate read again (bad ones are refused, the old stay), logs opened anew |
+//! | HUP | caches, keys and certificate read again (bad ones are refused, the old stay), logs opened anew |
 //! | USR1 | logs opened anew, and what was counted since the start is said |
 //! | USR2 | the executable is started anew and takes over: `upgrade.rs` |
 //! | QUIT | no new connections; ends when those there are have their answers |
@@ -272,7 +272,7 @@ fn serve(
         .watch_files()
         .context("cannot start a thread")?;
     let reload = || {
-        reload(server.service(), &config.caches, again, &logs);
+        reload(server.service(), config, again, &logs);
         if let Some(tls) = &tls {
             reload_certificate(tls.options, &tls.config, errors);
         }
@@ -442,35 +442,24 @@ fn drain(server: &Arc<Server<Site>>, events: &Receiver<Event>, deadline: Duratio
 }
 
 /// What cannot be read again stays as it was, and is said.
-fn reload(site: &Site, started: &[CacheSettings], again: &Again<'_>, logs: &Logs) {
+fn reload(site: &Site, started: &Configuration, again: &Again<'_>, logs: &Logs) {
     logs.reopen();
-    let config = match again() {
-        Ok(config) => config,
-        Err(error) => {
-            logs.errors.error(format_args!(
-                "{error:#}; the configuration read before stays in use"
-            ));
-            return;
+    let outcome = again().and_then(|config| {
+        let warnings = caches::replace(site, started, &config)?;
+        Ok((config, warnings))
+    });
+    let errors = &logs.errors;
+    match outcome {
+        Ok((config, warnings)) => {
+            config.remarks.iter().for_each(|one| errors.warning(one));
+            warnings.iter().for_each(|one| errors.warning(one));
+            let has_key = |cache: &CacheSettings| !cache.secret_key_files.is_empty();
+            errors.info(match config.caches.iter().any(has_key) {
+                true => "the secret key was read again",
+                false => "the configuration was read again",
+            });
         }
-    };
-    for remark in &config.remarks {
-        logs.errors.warning(remark);
-    }
-    caches::change_access(site, started, &config.caches, &logs.errors);
-    match caches::signing(&config.caches, &logs.errors) {
-        Ok(signing) => {
-            let has_keys = signing.iter().any(|signing| !signing.keys.is_empty());
-            for (cache, signing) in config.caches.iter().zip(signing) {
-                site.change_signing(&cache.prefix, signing);
-            }
-            if has_keys {
-                logs.errors.info("the secret key was read again");
-            }
-        }
-        Err(error) => {
-            logs.errors
-                .error(format_args!("{error:#}; the key read before stays in use"));
-        }
+        Err(error) => errors.error(format_args!("{error:#}; what was read before stays in use")),
     }
 }
 
