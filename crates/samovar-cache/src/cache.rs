@@ -147,7 +147,10 @@ impl Cache {
             | Route::Nar { hash_part, .. }
             | Route::NarOfNoHash(hash_part)
             | Route::Listing(hash_part)
-            | Route::Closure(hash_part) => self.narinfos.name_of(&hash_part),
+            | Route::Closure(hash_part) => {
+                let name = self.narinfos.name_of(&hash_part);
+                name.or_else(|| self.origin.names.find(&hash_part))
+            }
             Route::Log(path) => Some(path),
             _ => None,
         }
@@ -358,7 +361,12 @@ impl Cache {
             return Ok(Err(no_path()));
         };
         Ok(match self.narinfos.permit(&registration.info) {
-            Ok(_) => Ok(registration),
+            Ok(_) => {
+                if self.origin.observer.names_paths() {
+                    self.origin.names.note(&registration.info.path);
+                }
+                Ok(registration)
+            }
             Err(Answer::Failed) => Err(unavailable()),
             Err(_) => Err(no_path()),
         })

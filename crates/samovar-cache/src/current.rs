@@ -9,7 +9,6 @@ use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::Instant;
 
 use samovar_http::Head;
-use samovar_nix::StorePath;
 
 use crate::access::Client;
 use crate::cache::Cache;
@@ -117,10 +116,11 @@ impl Visitors {
         Some(cache.access()?.client(head, Instant::now()))
     }
 
-    /// The store path that a request is about, if it names one that was answered for. Asks no disk.
-    pub fn store_path(&self, head: Head<'_>) -> Option<StorePath> {
+    /// The store path that a request is about, in full, where that is in memory. Asks no disk.
+    pub fn store_path(&self, head: Head<'_>) -> Option<String> {
         let caches = self.0.upgrade()?.get();
         let (cache, rest) = caches.cache_of(head.path())?;
-        cache.name_of(rest, head.query())
+        let path = cache.name_of(rest, head.query())?;
+        Some(path.display(cache.origin.store.store_dir()).to_string())
     }
 }

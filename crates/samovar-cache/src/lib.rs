@@ -37,6 +37,7 @@ mod key_file;
 mod listings;
 mod log;
 pub mod metrics;
+mod names;
 mod nar;
 mod nar_body;
 mod narinfos;

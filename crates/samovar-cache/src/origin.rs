@@ -19,6 +19,7 @@ use crate::closure::Closures;
 use crate::health::{Damaged, Health, Watch};
 use crate::hold::Holds;
 use crate::kept::KeptNars;
+use crate::names::Names;
 use crate::observer::Observer;
 use crate::plans::Plans;
 use crate::site::SiteConfig;
@@ -43,6 +44,8 @@ pub(crate) struct Origin {
     pub(crate) kept_nars: Option<KeptNars>,
     pub(crate) closures: Closures,
     pub(crate) under_way: Arc<UnderWay>,
+    /// Of what was answered out of files, for logs.
+    pub(crate) names: Names,
     pub(crate) fixed: Fixed,
 }
 
@@ -91,6 +94,7 @@ impl Origin {
                 .map(|space| KeptNars::new(space, Arc::clone(&observer))),
             closures: Closures::default(),
             under_way: Arc::default(),
+            names: Names::default(),
             fixed: Fixed::new(),
             store,
             observer,

@@ -17,9 +17,9 @@
 //!
 //! # Reload
 //!
-//! Rules do not change: other ones are made beside them ([`Access::renewed`]) and put in their place
-//! together with all else that changes of a cache. Who is not in the new files is out with the next
-//! request; who is there with the same line needs no new verification.
+//! Rules do not change: other ones are made beside them ([`Access::renewed`]), and put in their
+//! place together with all else that changes of a cache. Who is not in the new files is out with
+//! the next request; who is there with the same line needs no new verification.
 //!
 //! # What is not done
 //!

@@ -11,8 +11,8 @@
 //! store cannot be read, the last one stays, because it is about the store that was read: nothing
 //! new is served meanwhile.
 //!
-//! Where a policy takes the place of another one, its roots are looked at before, so that no request
-//! comes too early ([`first_looks`]).
+//! Where a policy takes the place of another one, its roots are looked at before, so that no
+//! request comes too early ([`first_looks`]).
 //!
 //! # Limits
 //!

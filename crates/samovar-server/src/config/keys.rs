@@ -157,6 +157,35 @@ pub const KEYS: &[Key] = &[
         "The store that is served, as a URI of Nix: a directory, local?root=…, daemon.",
     ),
     key(
+        "queue",
+        Count,
+        Start,
+        "4096",
+        "Requests that may wait for a worker, at most 1,000,000; more get 503.",
+    ),
+    key(
+        "connections.max",
+        Count,
+        Start,
+        "16384, or what the limit of open files allows",
+        "Connections at once, 1 to 1,000,000; then one at rest is closed for a new one, or that \
+         gets 503. The limit of open files holds as well.",
+    ),
+    key(
+        "connections.head-size",
+        Size,
+        Start,
+        "16 KiB",
+        "Bytes of the head of a request, 1 KiB to 64 KiB; longer ones get 431.",
+    ),
+    key(
+        "connections.streams",
+        Count,
+        Start,
+        "100",
+        "Requests at once on a connection of HTTP/2, at most 10,000; more are to be tried again.",
+    ),
+    key(
         "connections.requests",
         Count,
         Start,
@@ -275,8 +304,8 @@ pub const KEYS: &[Key] = &[
         Word(&["peer", "forwarded"]),
         Start,
         "peer",
-        "Whose address stands there: the peer's, or the one that a proxy names. Clients can write \
-         the latter, so that is for servers that only a proxy reaches.",
+        "Whose address stands there: the peer's, or the one that a proxy of \
+         access.trusted-proxies names in access.forwarded-header.",
     ),
     key(
         "prefix",

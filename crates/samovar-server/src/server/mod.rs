@@ -193,6 +193,7 @@ fn serve(
         None => Arc::clone(&logs) as _,
     };
     let site = Site::new(store, site_config, observer);
+    logs.introduce(site.visitors());
     let prefixes: Vec<&str> = config.caches.iter().map(|cache| &*cache.prefix).collect();
     let prefixes = prefixes.join(", ");
     let mut builder = Server::builder(site)
@@ -551,7 +552,7 @@ fn trust(config: &Configuration) -> Trust {
     }
 }
 
-/// Where no time is given, the engine's.
+/// What is not given is the engine's.
 fn limits(config: &Configuration) -> Limits {
     let (defaults, given) = (Limits::default(), &config.connections);
     let or_never = |time: Option<Duration>| time.unwrap_or(Duration::MAX);
@@ -561,11 +562,20 @@ fn limits(config: &Configuration) -> Limits {
         (true, Some(time)) => time,
         (true, None) => or_never(given.stall_time.or_default(defaults.idle_time)),
     };
-    Limits {
+    let mut limits = Limits {
+        connections_max: given.count_max.unwrap_or(defaults.connections_max),
+        queue_len_max: given.queue_len_max.unwrap_or(defaults.queue_len_max),
         head_time: or_never(given.head_time.or_default(defaults.head_time)),
         idle_time,
         stall_time,
         requests_per_connection_max: given.requests_max.map_or(0, NonZeroU64::get),
         ..defaults
+    };
+    if let Some(len) = given.head_len_max {
+        limits.head.head_len_max = len;
     }
+    if let Some(count) = given.streams_max {
+        limits.http2.streams_max = count;
+    }
+    limits
 }

@@ -4,6 +4,11 @@
     clippy::panic,
     reason = "a test fails by panicking"
 )]
+#![allow(
+    dead_code,
+    clippy::allow_attributes,
+    reason = "each test file uses a part of this"
+)]
 
 use std::fs;
 use std::io::{BufRead, BufReader};
