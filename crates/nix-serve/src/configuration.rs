@@ -48,6 +48,7 @@ pub fn configuration(
             idle_time: options.keepalive_timeout,
             head_time: options.read_timeout,
             stall_time: options.timeout,
+            ..Connections::default()
         },
         user: options.user,
         group: options.group,

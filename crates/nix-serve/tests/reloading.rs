@@ -198,7 +198,7 @@ fn no_key_that_cannot_be_used_replaces_one_that_can() {
         put();
         let start = Instant::now();
         server.signal("HUP");
-        let line = server.wait_for("the key read before stays in use");
+        let line = server.wait_for("what was read before stays in use");
         assert!(start.elapsed() < AT_ONCE, "{name}");
         assert!(
             line.starts_with("nix-serve: error: the secret key file"),

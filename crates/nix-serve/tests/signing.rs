@@ -315,7 +315,7 @@ fn a_bad_new_key_leaves_the_old_one_in_use() {
             None => fs::remove_file(&secret).unwrap(),
         }
         server.signal("HUP");
-        let line = server.wait_for("the key read before stays in use");
+        let line = server.wait_for("what was read before stays in use");
         assert!(line.starts_with("nix-serve: error: "), "{line}");
         assert!(line.contains(secret.to_str().unwrap()), "{line}");
         check_signed(&kept.get(&url).text(), &public);

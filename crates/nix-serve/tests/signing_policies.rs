@@ -325,7 +325,8 @@ fn keys_change_at_once_and_no_request_fails() {
         let mut connection = Connection::tcp(serving.addr());
         for round in 0..100 {
             let (keys, names) = ways[round % ways.len()];
-            serving.site().change_signing("", signing(keys));
+            let caches = vec![cache("", signing(keys))];
+            serving.site().reconfigure(caches).unwrap();
             // Whoever asks after the change has the new ones.
             let url = format!("/{}.narinfo", hash_part(&paths[round % paths.len()]));
             let by = signers(&connection.get(&url).text(), &[&one_public, &two_public]);

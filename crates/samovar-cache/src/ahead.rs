@@ -206,6 +206,17 @@ impl Ahead {
     }
 }
 
+impl Ahead {
+    pub(crate) fn narinfos(&self) -> &Arc<Narinfos> {
+        &self.narinfos
+    }
+
+    /// Ends the thread without waiting for it: it may wait for a disk.
+    pub(crate) fn retire(mut self) {
+        drop(self.thread.take());
+    }
+}
+
 impl Drop for Ahead {
     fn drop(&mut self) {
         self.narinfos.wishes.state().is_stopped = true;

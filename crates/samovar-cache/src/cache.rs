@@ -4,8 +4,7 @@
 //! declines, on a worker ([`Cache::handle`]): what its path means, then whether that may be read,
 //! then the answer. See [`Site`](crate::Site) for what is answered where.
 
-use std::io;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Instant;
 
 use samovar_http::http::{Method, Status};
@@ -14,7 +13,6 @@ use samovar_nix::{HashPart, StorePath};
 use samovar_store::{RealisationId, StoreError};
 
 use crate::access::{Access, Refusal, Verdict};
-use crate::ahead::Ahead;
 use crate::answers::{
     NOT_FOUND, TEXT, damaged, json_response, no_path, not_allowed, only_post, unavailable,
     wrong_hash,
@@ -26,10 +24,9 @@ use crate::pages::{self, PagesConfig};
 use crate::policy::PolicyConfig;
 use crate::prepared_body::{PreparedBody, may_go_inline};
 use crate::registration::Registration;
-use crate::rendered::RenderedCache;
 use crate::route::{Route, route};
 use crate::signing::Signing;
-use crate::site::Local;
+use crate::site::State;
 
 /// What a cache is made of.
 #[derive(Debug)]
@@ -68,8 +65,6 @@ pub(crate) struct Cache {
     pub(crate) origin: Arc<Origin>,
     path_prefix: Box<[u8]>,
     pub(crate) narinfos: Arc<Narinfos>,
-    /// Ends its thread when dropped.
-    ahead: OnceLock<Ahead>,
     access: Option<Access>,
     cache_info: Prepared,
     priority: u32,
@@ -83,11 +78,28 @@ impl std::fmt::Debug for dyn Observer {
 }
 
 impl Cache {
+    /// `memory_len`: for its narinfos, in bytes. `before`: the cache in whose place it is to come;
+    /// where they would say the same, they share them.
     pub(crate) fn new(
         origin: &Arc<Origin>,
         config: CacheConfig,
-        rendered: Arc<RenderedCache>,
+        memory_len: usize,
+        before: Option<&Self>,
     ) -> Self {
+        let before = before.map(|before| &before.narinfos);
+        let is_same = |before: &&Arc<Narinfos>| {
+            before.are_made_of(&config.signing, &config.policy, memory_len)
+        };
+        let narinfos = match before.filter(is_same) {
+            Some(same) => Arc::clone(same),
+            None => {
+                let new = Narinfos::new(origin, config.signing, config.policy, memory_len);
+                if let Some(before) = before {
+                    new.policy.inherit(&before.policy);
+                }
+                Arc::new(new)
+            }
+        };
         let cache_info = format!(
             "StoreDir: {}\nWantMassQuery: 1\nPriority: {}\n",
             origin.store.store_dir(),
@@ -96,13 +108,7 @@ impl Cache {
         Self {
             origin: Arc::clone(origin),
             path_prefix: config.path_prefix.into_bytes().into_boxed_slice(),
-            narinfos: Arc::new(Narinfos::new(
-                origin,
-                config.signing,
-                config.policy,
-                rendered,
-            )),
-            ahead: OnceLock::new(),
+            narinfos,
             access: config.access,
             cache_info: Prepared::new(Status::OK, &[TEXT], cache_info.as_bytes()),
             priority: config.priority,
@@ -144,19 +150,27 @@ impl Cache {
         self.pages.as_ref()
     }
 
-    /// Renders ahead of need, as one of so many caches.
-    pub(crate) fn render_ahead(&self, cache_count: u32) -> io::Result<()> {
-        if self.ahead.get().is_none() {
-            let ahead = Ahead::start(Arc::clone(&self.narinfos), cache_count)?;
-            drop(self.ahead.set(ahead));
+    /// The store path that a request is about, if it is known without asking the store. `path`:
+    /// without the prefix.
+    pub(crate) fn name_of(&self, path: &[u8], query: Option<&[u8]>) -> Option<StorePath> {
+        match route(path, query) {
+            Route::Narinfo(hash_part)
+            | Route::Nar { hash_part, .. }
+            | Route::NarOfNoHash(hash_part)
+            | Route::Listing(hash_part)
+            | Route::Closure(hash_part) => {
+                let name = self.narinfos.name_of(&hash_part);
+                name.or_else(|| self.origin.names.find(&hash_part))
+            }
+            Route::Log(path) => Some(path),
+            _ => None,
         }
-        Ok(())
     }
 
     /// Answers on the I/O thread, or declines. `path`: without the prefix.
     pub(crate) fn inline(
         &self,
-        local: &mut Local,
+        state: &mut State,
         turn: Turn,
         head: Head<'_>,
         path: &[u8],
@@ -194,7 +208,7 @@ impl Cache {
             Route::Narinfos => return reply.prepared(&fixed.only_post),
             _ => return self.pass_on(&route, reply),
         };
-        let Some(snapshot) = local.fresh(&*origin.store, turn) else {
+        let Some(snapshot) = state.fresh(&*origin.store, turn) else {
             return self.pass_on(&route, reply);
         };
         let policy = &self.narinfos.policy;
@@ -363,7 +377,12 @@ impl Cache {
             return Ok(Err(no_path()));
         };
         Ok(match self.narinfos.permit(&registration.info) {
-            Ok(_) => Ok(registration),
+            Ok(_) => {
+                if self.origin.observer.names_paths() {
+                    self.origin.names.note(&registration.info.path);
+                }
+                Ok(registration)
+            }
             Err(Answer::Failed) => Err(unavailable()),
             Err(_) => Err(no_path()),
         })

@@ -12,7 +12,8 @@ impl Site {
         let origin = &self.origin;
         let snapshot = origin.store.catalog().map(Catalog::current);
         let snapshot = snapshot.as_deref();
-        let narinfos = self.caches.iter().map(|cache| &cache.narinfos);
+        let served = self.caches();
+        let narinfos = served.narinfos();
         let is_loaded = |epoch: u64| epoch > 0;
         let mut caches = vec![
             in_memory(

@@ -18,6 +18,7 @@ use samovar_http::{Head, Inline, Prepared, Reply, Request, Response};
 use crate::access::Verdict;
 use crate::answers::{NOT_FOUND, TEXT};
 use crate::cache::Cache;
+use crate::current::Caches;
 use crate::metrics;
 use crate::pages::{self, PageRoute};
 use crate::site::Site;
@@ -65,7 +66,7 @@ impl Front {
 
 impl Site {
     /// Answers on an I/O thread what no cache does.
-    pub(crate) fn no_cache(&self, head: Head<'_>, reply: Reply<'_>) -> Inline {
+    pub(crate) fn no_cache(&self, caches: &Caches, head: Head<'_>, reply: Reply<'_>) -> Inline {
         let fixed = &self.origin.fixed;
         if !matches!(head.method(), Method::Get | Method::Head) {
             return reply.prepared(&fixed.not_allowed);
@@ -74,7 +75,7 @@ impl Site {
             PageRoute::of(head.path()),
             Some(PageRoute::Landing | PageRoute::Version | PageRoute::Asset(_))
         );
-        if self.front.is_none() || !is_page {
+        if caches.front().is_none() || !is_page {
             return reply.prepared(&fixed.not_found);
         }
         // A password that is not known yet has to be verified.
@@ -83,42 +84,24 @@ impl Site {
             let verdict = cache.guard().map(|access| access.look(head, now));
             matches!(verdict, Some(Verdict::Ask))
         };
-        match head.path() == b"/" && self.caches.iter().any(asks) {
+        match head.path() == b"/" && caches.iter().any(asks) {
             true => reply.dispatch_costly(),
             false => reply.dispatch(),
         }
     }
 
     /// The same on a worker.
-    pub(crate) fn handle_no_cache(&self, request: &Request) -> Response {
+    pub(crate) fn handle_no_cache(&self, caches: &Caches, request: &Request) -> Response {
         let head = request.head();
         let page = match PageRoute::of(head.path()) {
             // One alone may be mounted so that a proxy passes on what is below, and no more.
-            Some(PageRoute::Landing) if self.caches.len() < 2 => None,
-            Some(PageRoute::Landing) => self.overview(head),
+            Some(PageRoute::Landing) if caches.len() < 2 => None,
+            Some(PageRoute::Landing) => overview(caches, head),
             Some(PageRoute::Version) => Some(self.origin.program.response()),
             Some(PageRoute::Asset(name)) => pages::asset(&name),
             _ => None,
         };
         page.unwrap_or_else(|| Response::text(Status::NOT_FOUND, NOT_FOUND))
-    }
-
-    /// The caches with pages that whoever asks may read.
-    fn overview(&self, head: Head<'_>) -> Option<Response> {
-        let may_read = |cache: &&Cache| {
-            cache.guard().is_none_or(|access| {
-                let verdict = access.ask(head, Instant::now());
-                matches!(verdict, Verdict::Granted(_))
-            })
-        };
-        let mut caches: Vec<&Cache> = self
-            .caches
-            .iter()
-            .filter(|cache| cache.pages().is_some())
-            .filter(may_read)
-            .collect();
-        caches.sort_by_key(|cache| cache.path_prefix());
-        (!caches.is_empty()).then(|| pages::overview(&caches))
     }
 
     /// Whether it would answer well now. May block, for as long as a disk may.
@@ -133,4 +116,21 @@ impl Site {
         };
         Response::text(status, text).header("Cache-Control", "no-store")
     }
+}
+
+/// The caches with pages that whoever asks may read.
+fn overview(caches: &Caches, head: Head<'_>) -> Option<Response> {
+    let may_read = |cache: &&Cache| {
+        cache.guard().is_none_or(|access| {
+            let verdict = access.ask(head, Instant::now());
+            matches!(verdict, Verdict::Granted(_))
+        })
+    };
+    let mut caches: Vec<&Cache> = caches
+        .iter()
+        .filter(|cache| cache.pages().is_some())
+        .filter(may_read)
+        .collect();
+    caches.sort_by_key(|cache| cache.path_prefix());
+    (!caches.is_empty()).then(|| pages::overview(&caches))
 }

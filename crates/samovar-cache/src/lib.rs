@@ -22,9 +22,11 @@
 pub mod access;
 mod ahead;
 mod answers;
+mod background;
 mod bulk;
 mod cache;
 mod closure;
+mod current;
 mod figures;
 mod front;
 #[cfg(fuzzing)]
@@ -36,6 +38,7 @@ mod key_file;
 mod listings;
 mod log;
 pub mod metrics;
+mod names;
 mod nar;
 mod nar_body;
 mod narinfos;
@@ -46,6 +49,7 @@ mod plans;
 mod policy;
 mod prepared_body;
 mod recent;
+mod reconfigure;
 mod records;
 mod registration;
 mod rendered;
@@ -57,6 +61,7 @@ mod trouble;
 mod under_way;
 
 pub use cache::CacheConfig;
+pub use current::Visitors;
 pub use front::Program;
 pub use health::Trust;
 pub use hold::Hold;
@@ -65,6 +70,7 @@ pub use key_file::{KeyFileError, LoadedKey, load_key};
 pub use observer::{Observer, Silent, Unheld};
 pub use pages::PagesConfig;
 pub use policy::{PolicyConfig, Rule};
+pub use reconfigure::ReconfigureError;
 /// The keys that a cache signs with, and those that clients and policies trust.
 pub use samovar_nix::{PublicKey, SecretKey};
 pub use signing::{Sign, Signing, Stored};

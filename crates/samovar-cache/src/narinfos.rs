@@ -47,9 +47,9 @@ pub(crate) struct Narinfos {
     pub(crate) origin: Arc<Origin>,
     signer: Signer,
     pub(crate) policy: Policy,
-    /// Counts changes of the keys, and of where roots lead that the policy asks for.
+    /// Counts changes of where roots lead that the policy asks for.
     generation: AtomicU64,
-    rendered: Arc<RenderedCache>,
+    pub(crate) rendered: Arc<RenderedCache>,
     /// What may be asked for next.
     pub(crate) wishes: Wishes,
 }
@@ -59,14 +59,14 @@ impl Narinfos {
         origin: &Arc<Origin>,
         signing: Signing,
         policy: PolicyConfig,
-        rendered: Arc<RenderedCache>,
+        memory_len: usize,
     ) -> Self {
         Self {
             origin: Arc::clone(origin),
             signer: Signer::new(signing),
             policy: Policy::new(policy),
             generation: AtomicU64::new(0),
-            rendered,
+            rendered: Arc::new(RenderedCache::new(memory_len)),
             wishes: Wishes::default(),
         }
     }
@@ -75,15 +75,28 @@ impl Narinfos {
         &*self.origin.store
     }
 
-    pub(crate) fn change_signing(&self, signing: Signing) {
-        self.signer.change(signing);
-        self.start_anew();
+    /// Whether others made of this would say the same.
+    pub(crate) fn are_made_of(
+        &self,
+        signing: &Signing,
+        policy: &PolicyConfig,
+        memory_len: usize,
+    ) -> bool {
+        self.signer.is_made_of(signing)
+            && self.policy.is_made_of(policy)
+            && self.rendered.is_made_for(memory_len)
     }
 
-    /// What was rendered is not sent again: keys have changed, or where roots lead.
+    /// What was rendered is not sent again: where roots lead has changed.
     pub(crate) fn start_anew(&self) {
         self.generation.fetch_add(1, Ordering::AcqRel);
         self.wishes.start_anew();
+    }
+
+    /// Nobody asks any more. What is in memory goes: threads that have nothing to do hold on to
+    /// the rest.
+    pub(crate) fn retire(&self) {
+        self.rendered.clear();
     }
 
     /// What is rendered.
@@ -297,6 +310,11 @@ impl Narinfos {
             });
         }
         Ok(answers.into_iter().flatten().collect())
+    }
+
+    /// The path with this hash part, if its narinfo is in memory.
+    pub(crate) fn name_of(&self, hash_part: &HashPart) -> Option<StorePath> {
+        self.path_of(&self.rendered.peek(hash_part)?.prepared)
     }
 
     /// Whether nothing has to be done to hold the path of this narinfo. Never blocks.

@@ -88,6 +88,11 @@ pub trait Observer: samovar_http::Observer + 'static {
         None
     }
 
+    /// Whether it says of each request which path it was about, so that names are worth keeping.
+    fn names_paths(&self) -> bool {
+        false
+    }
+
     /// How often what it was told has happened, by name, if it counts.
     fn counts(&self) -> Vec<(&'static str, u64)> {
         Vec::new()

@@ -20,9 +20,9 @@ use crate::front::Program;
 use crate::health::{Damaged, Health, Watch};
 use crate::hold::Holds;
 use crate::kept::KeptNars;
+use crate::names::Names;
 use crate::observer::Observer;
 use crate::plans::Plans;
-use crate::rendered::RenderedCache;
 use crate::site::SiteConfig;
 use crate::small_nars::SmallNars;
 use crate::trouble::Trouble;
@@ -45,6 +45,8 @@ pub(crate) struct Origin {
     pub(crate) kept_nars: Option<KeptNars>,
     pub(crate) closures: Closures,
     pub(crate) under_way: Arc<UnderWay>,
+    /// Of what was answered out of files, for logs.
+    pub(crate) names: Names,
     pub(crate) fixed: Fixed,
     pub(crate) program: Program,
 }
@@ -61,11 +63,9 @@ pub(crate) struct Fixed {
 }
 
 impl Origin {
-    /// `rendered`: the narinfos of all caches; those of damaged paths are dropped.
     pub(crate) fn new(
         store: Box<dyn Store>,
         config: &mut SiteConfig,
-        rendered: &[Arc<RenderedCache>],
         observer: Arc<dyn Observer>,
     ) -> Self {
         let store: Arc<dyn Store> = store.into();
@@ -80,7 +80,6 @@ impl Origin {
             Arc::clone(&observer),
             config.trust.clone(),
             Arc::clone(&damaged),
-            rendered.into(),
             Arc::clone(&small_nars),
         );
         Self {
@@ -97,6 +96,7 @@ impl Origin {
                 .map(|space| KeptNars::new(space, Arc::clone(&observer))),
             closures: Closures::default(),
             under_way: Arc::default(),
+            names: Names::default(),
             fixed: Fixed::new(),
             program: std::mem::take(&mut config.program),
             store,

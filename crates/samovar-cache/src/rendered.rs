@@ -18,7 +18,7 @@ const SHARD_COUNT: usize = 64;
 pub(crate) struct Stamp {
     /// The catalog's epoch.
     pub(crate) epoch: u64,
-    /// Counts changes of the keys and of what may be read.
+    /// Counts changes of what may be read.
     pub(crate) generation: u64,
 }
 
@@ -30,8 +30,6 @@ pub(crate) struct Rendered {
     pub(crate) stamp: Option<Stamp>,
     /// The second since 1970 from which on it may not be read any more.
     pub(crate) until: i64,
-    /// Which keys have signed it.
-    pub(crate) key: u64,
     /// Which registration of its path it is about.
     pub(crate) registration: Option<i64>,
     /// The generation in which its path was last held against garbage collection; zero for none.
@@ -125,6 +123,12 @@ impl RenderedCache {
         self.shard(hash_part).remove(hash_part);
     }
 
+    pub(crate) fn clear(&self) {
+        for shard in &self.shards {
+            *shard.lock().unwrap_or_else(PoisonError::into_inner) = Shard::default();
+        }
+    }
+
     pub(crate) fn fill(&self) -> Fill {
         let shard = |shard: &Mutex<Shard>| {
             let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
@@ -134,6 +138,11 @@ impl RenderedCache {
             .iter()
             .map(shard)
             .fold(Fill::default(), Fill::and)
+    }
+
+    /// Whether it was made for as many bytes.
+    pub(crate) fn is_made_for(&self, memory_len: usize) -> bool {
+        self.shard_len_max == memory_len / SHARD_COUNT
     }
 
     /// Bytes that all entries may take.
@@ -187,7 +196,6 @@ mod tests {
         Rendered {
             stamp: None,
             until: crate::policy::FOREVER,
-            key: 0,
             registration: None,
             held: 0,
             was_wished_for: false,

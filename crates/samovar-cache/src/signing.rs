@@ -1,7 +1,6 @@
 //! Who signs what, and the answer to a narinfo request that comes of it.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use samovar_http::Prepared;
 use samovar_http::http::Status;
@@ -88,47 +87,38 @@ impl Signing {
     }
 }
 
-/// The present way to sign, and how often it was changed.
+/// A way to sign, ready to be used.
 #[derive(Debug)]
-pub(crate) struct Signer {
-    signing: RwLock<Arc<Signing>>,
-    generation: AtomicU64,
-}
+pub(crate) struct Signer(Signing);
 
 impl Signer {
     pub(crate) fn new(signing: Signing) -> Self {
-        Self {
-            signing: RwLock::new(Arc::new(checked(signing))),
-            generation: AtomicU64::new(0),
-        }
+        Self(checked(signing))
     }
 
-    /// Changes all of it at once, from the next narinfo that is rendered on.
-    pub(crate) fn change(&self, signing: Signing) {
-        let mut current = self.signing.write().unwrap_or_else(PoisonError::into_inner);
-        *current = Arc::new(checked(signing));
-        self.generation.fetch_add(1, Ordering::AcqRel);
-    }
-
-    /// How it signs now, and the number of that.
-    pub(crate) fn current(&self) -> (Arc<Signing>, u64) {
-        let current = self.signing.read().unwrap_or_else(PoisonError::into_inner);
-        (
-            Arc::clone(&current),
-            self.generation.load(Ordering::Acquire),
-        )
+    /// Whether another made of this would sign the same.
+    pub(crate) fn is_made_of(&self, signing: &Signing) -> bool {
+        let other = checked(signing.clone());
+        let public = |signing: &Signing| -> Vec<PublicKey> {
+            signing.keys.iter().map(SecretKey::public).collect()
+        };
+        public(&self.0) == public(&other)
+            && self.0.sign == other.sign
+            && self.0.stored == other.stored
+            && self.0.emit_ca == other.emit_ca
+            && self.0.realisations == other.realisations
     }
 
     /// The texts of the keys that clients have to trust for what is signed here.
     pub(crate) fn public_keys(&self) -> Vec<String> {
-        let (signing, _) = self.current();
+        let signing = &self.0;
         let keys = signing.keys.iter().filter(|_| signing.sign != Sign::None);
         keys.map(|key| key.public().to_string()).collect()
     }
 
     /// The names of the keys by which a path is signed where it is sent.
     pub(crate) fn names(&self, info: &PathInfo, dir: &StoreDir) -> Vec<String> {
-        let (signing, _) = self.current();
+        let signing = &self.0;
         let signs = signing.sign.covers(info, dir);
         let fingerprint = info.fingerprint(dir);
         let sign = |key: &SecretKey| key.sign(fingerprint.as_bytes());
@@ -147,7 +137,7 @@ impl Signer {
         dir: &StoreDir,
         before: Option<&Rendered>,
     ) -> Rendered {
-        let (signing, key) = self.current();
+        let signing = &self.0;
         let mut text = Vec::with_capacity(1024);
         narinfo::write_for(info, dir, &[], &mut text);
         let unsigned_len = text.len();
@@ -155,7 +145,6 @@ impl Signer {
         let rendered = |prepared| Rendered {
             stamp: None,
             until: FOREVER,
-            key,
             registration: info.registration,
             // A path is held by its name.
             held: before.map_or(0, |before| before.held),
@@ -164,8 +153,7 @@ impl Signer {
             prepared,
         };
         let known = before.filter(|before| {
-            before.key == key
-                && signing.is_own_alone()
+            signing.is_own_alone()
                 && !signing.emit_ca
                 && before.prepared.body().get(..before.unsigned_len) == Some(&*text)
         });
@@ -187,7 +175,7 @@ impl Signer {
 
     /// Whether it has to be known what the path of a realisation is like.
     pub(crate) fn asks_of_realisations(&self) -> bool {
-        let (signing, _) = self.current();
+        let signing = &self.0;
         signing.realisations && !matches!(signing.sign, Sign::All | Sign::None)
     }
 
@@ -200,7 +188,7 @@ impl Signer {
         info: Option<&PathInfo>,
         dir: &StoreDir,
     ) -> String {
-        let (signing, _) = self.current();
+        let signing = &self.0;
         let signs = match info {
             Some(info) => signing.sign.covers(info, dir),
             None => signing.sign == Sign::All,

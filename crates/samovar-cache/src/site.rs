@@ -4,7 +4,8 @@
 //!
 //! A request belongs to the cache with the longest prefix that its path begins with, whole segments
 //! alone; that cache says whatever is said ([`Cache`]). A cache has narinfos of its own, because
-//! keys and policies differ; all that is dear and the same for all is shared ([`Origin`]).
+//! keys and policies differ; all that is dear and the same for all is shared ([`Origin`]). The
+//! caches can be others from one request to the next ([`Site::reconfigure`]).
 //!
 //! An I/O thread answers what is in memory: a hash part that is certainly not in the store, a
 //! narinfo that was rendered or a small NAR that was asked for in this state of the store, and
@@ -16,25 +17,23 @@
 //! I/O thread.
 
 use std::io;
-use std::sync::Arc;
-use std::time::Instant;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use samovar_http::http::Method;
 use samovar_http::{Head, Inline, Intake, Reply, Request, Response, Service, Turn};
 use samovar_store::{Snapshot, Store};
 
-use crate::access::{Access, AccessConfig, AccessError, Client};
+use crate::background::Background;
 use crate::bulk;
-use crate::cache::{Cache, CacheConfig};
-use crate::front::{Front, Program};
+use crate::cache::CacheConfig;
+use crate::current::{Caches, Current, InHand, Visitors};
+use crate::front::Program;
 use crate::health::{Trust, Watch};
 use crate::hold::Hold;
 use crate::kept::KeptSpace;
 use crate::observer::Observer;
 use crate::origin::Origin;
-use crate::policy::RootsWatch;
-use crate::rendered::RenderedCache;
-use crate::signing::Signing;
+use crate::reconfigure::caches_of;
 
 /// What a site is made of.
 #[derive(Debug)]
@@ -73,23 +72,28 @@ impl Default for SiteConfig {
 #[derive(Debug)]
 pub struct Site {
     pub(crate) origin: Arc<Origin>,
-    /// The longest prefix first.
-    pub(crate) caches: Box<[Cache]>,
-    /// Where a cache has pages.
-    pub(crate) front: Option<Front>,
-    /// Ends its thread when dropped.
-    _roots: Option<RootsWatch>,
+    pub(crate) current: Arc<Current>,
+    /// What is done beside the answers. Held while the caches change.
+    pub(crate) background: Mutex<Background>,
+    pub(crate) rendered_memory_len: usize,
+}
+
+/// What an I/O thread knows.
+#[derive(Debug)]
+pub struct Local {
+    in_hand: InHand,
+    state: State,
 }
 
 /// What an I/O thread knows of the store.
 #[derive(Debug)]
-pub struct Local {
+pub(crate) struct State {
     snapshot: Option<Arc<Snapshot>>,
     /// The turn in which the snapshot was last looked at, and whether it was the truth.
     checked: Option<(Turn, bool)>,
 }
 
-impl Local {
+impl State {
     /// The state of the store, if the snapshot of this thread is the truth.
     pub(crate) fn fresh(&mut self, store: &dyn Store, turn: Turn) -> Option<&Snapshot> {
         let (catalog, snapshot) = (store.catalog()?, self.snapshot.as_mut()?);
@@ -105,106 +109,50 @@ impl Local {
 impl Site {
     /// The caches of `store`.
     pub fn new(store: Box<dyn Store>, mut config: SiteConfig, observer: Arc<dyn Observer>) -> Self {
-        let mut configs = std::mem::take(&mut config.caches);
-        configs.sort_by_key(|cache| std::cmp::Reverse(cache.path_prefix.len()));
-        let share = config.rendered_memory_len / configs.len().max(1);
-        let rendered: Vec<_> = configs
-            .iter()
-            .map(|_| Arc::new(RenderedCache::new(share)))
-            .collect();
-        let origin = Arc::new(Origin::new(store, &mut config, &rendered, observer));
-        let caches = configs
-            .into_iter()
-            .zip(rendered)
-            .map(|(config, rendered)| Cache::new(&origin, config, rendered));
-        let caches: Box<[Cache]> = caches.collect();
-        let policed = caches.iter().map(|cache| &cache.narinfos);
-        let policed: Vec<_> = policed
-            .filter(|narinfos| narinfos.policy.roots().is_used())
-            .cloned()
-            .collect();
-        // Without a thread nothing is known of roots, and nothing served under them.
-        let roots = match policed.is_empty() {
-            true => None,
-            false => RootsWatch::start(policed).ok(),
-        };
-        let has_pages = caches.iter().any(|cache| cache.pages().is_some());
+        let configs = std::mem::take(&mut config.caches);
+        let origin = Arc::new(Origin::new(store, &mut config, observer));
+        let rendered_memory_len = config.rendered_memory_len;
+        let caches = caches_of(&origin, configs, rendered_memory_len, None);
+        origin.health.watch(caches.narinfos());
+        let background = Background::start(&caches);
         Self {
             origin,
-            caches,
-            front: has_pages.then(Front::new),
-            _roots: roots,
+            current: Arc::new(Current::new(caches)),
+            background: Mutex::new(background),
+            rendered_memory_len,
         }
     }
 
-    /// Changes how a cache signs, all of it at once, from the next answer on. `path_prefix`: which
-    /// cache.
-    pub fn change_signing(&self, path_prefix: &str, signing: Signing) {
-        let is_meant = |cache: &&Cache| cache.path_prefix() == path_prefix.as_bytes();
-        if let Some(cache) = self.caches.iter().find(is_meant) {
-            cache.narinfos.change_signing(signing);
-        }
+    pub(crate) fn caches(&self) -> Arc<Caches> {
+        self.current.get()
     }
 
-    /// Changes who may read a cache, from the next request on, and returns remarks about it.
-    /// `path_prefix`: which cache.
-    ///
-    /// # Errors
-    ///
-    /// As [`Access::change`]; all stays as it was.
-    pub fn change_access(
-        &self,
-        path_prefix: &str,
-        config: AccessConfig,
-    ) -> Result<Vec<String>, AccessError> {
-        let access = self.access_of(path_prefix);
-        access.map_or_else(|| Ok(Vec::new()), |access| access.change(config))
-    }
-
-    /// Reads again the files that say who may read a cache, and returns remarks about them.
-    /// `path_prefix`: which cache.
-    ///
-    /// # Errors
-    ///
-    /// As [`Access::reload`]; all stays as it was.
-    pub fn reload_access(&self, path_prefix: &str) -> Result<Vec<String>, AccessError> {
-        let access = self.access_of(path_prefix);
-        access.map_or_else(|| Ok(Vec::new()), Access::reload)
-    }
-
-    fn access_of(&self, path_prefix: &str) -> Option<&Access> {
-        let mut caches = self.caches.iter();
-        let cache = caches.find(|cache| cache.path_prefix() == path_prefix.as_bytes());
-        cache.and_then(Cache::access)
-    }
-
-    /// Whom a request is from, as far as its cache asks that; for logs.
-    pub fn client(&self, head: Head<'_>) -> Client {
-        let cache = self.cache_of(head.path());
-        let access = cache.and_then(|(cache, _)| cache.access());
-        access.map_or_else(Client::default, |access| {
-            access.client(head, Instant::now())
-        })
+    /// Whom requests are from and what they are about, for logs.
+    pub fn visitors(&self) -> Visitors {
+        Visitors(Arc::downgrade(&self.current))
     }
 
     /// Whether it is known what may be read, in all caches: until then those whose policies have
     /// roots answer with 503.
     pub fn knows_policies(&self) -> bool {
-        let policies = self.caches.iter().map(|cache| &cache.narinfos.policy);
-        policies.into_iter().all(|policy| !policy.is_unknown())
+        let caches = self.caches();
+        let mut policies = caches.narinfos().map(|narinfos| &narinfos.policy);
+        policies.all(|policy| !policy.is_unknown())
     }
 
     /// Renders and signs ahead of need from now on, for each cache on a thread of low priority that
-    /// lives as long as this site.
+    /// lives as long as it is served.
     ///
     /// # Errors
     ///
     /// If a thread cannot be started. Everything is served all the same.
     pub fn render_ahead(&self) -> io::Result<()> {
-        let count = u32::try_from(self.caches.len()).unwrap_or(u32::MAX);
-        self.caches
-            .iter()
-            .try_for_each(|cache| cache.render_ahead(count))
+        self.background().render_ahead(&self.caches())
+    }
+
+    pub(crate) fn background(&self) -> MutexGuard<'_, Background> {
+        let background = self.background.lock();
+        background.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Looks a second time at files that were found wrong, writes down what is known of files, and
@@ -243,14 +191,6 @@ impl Site {
             catalog.refresh().ok();
         }
     }
-
-    /// The cache that a path belongs to, and the rest of the path.
-    fn cache_of<'path>(&self, path: &'path [u8]) -> Option<(&Cache, &'path [u8])> {
-        self.caches.iter().find_map(|cache| {
-            let rest = path.strip_prefix(cache.path_prefix())?;
-            matches!(rest, [] | [b'/', ..]).then_some((cache, rest))
-        })
-    }
 }
 
 impl Service for Site {
@@ -263,33 +203,39 @@ impl Service for Site {
             .catalog()
             .map(samovar_store::Catalog::current);
         Local {
-            snapshot,
-            checked: None,
+            in_hand: InHand::of(&self.current),
+            state: State {
+                snapshot,
+                checked: None,
+            },
         }
     }
 
     fn inline(&self, local: &mut Local, turn: Turn, head: Head<'_>, reply: Reply<'_>) -> Inline {
-        let reply = match &self.front {
+        let Local { in_hand, state } = local;
+        let caches = in_hand.now(&self.current);
+        let reply = match caches.front() {
             None => reply,
             Some(front) => match front.inline(head, reply) {
                 Ok(inline) => return inline,
                 Err(reply) => reply,
             },
         };
-        match self.cache_of(head.path()) {
-            Some((cache, path)) => cache.inline(local, turn, head, path, reply),
-            None => self.no_cache(head, reply),
+        match caches.cache_of(head.path()) {
+            Some((cache, path)) => cache.inline(state, turn, head, path, reply),
+            None => self.no_cache(caches, head, reply),
         }
     }
 
     fn handle(&self, request: &mut Request) -> Response {
+        let caches = self.caches();
         let path = request.head().path();
-        if self.front.is_some() && path == b"/readyz" {
+        if caches.front().is_some() && path == b"/readyz" {
             return self.readyz();
         }
-        match self.cache_of(path) {
+        match caches.cache_of(path) {
             Some((cache, _)) => cache.handle(request),
-            None => self.handle_no_cache(request),
+            None => self.handle_no_cache(&caches, request),
         }
     }
 
@@ -298,7 +244,8 @@ impl Service for Site {
         if head.method() != Method::Post {
             return Intake::Buffered(64 * 1024);
         }
-        let cache = self.cache_of(head.path()).map(|(cache, _)| cache);
+        let caches = self.caches();
+        let cache = caches.cache_of(head.path()).map(|(cache, _)| cache);
         match cache.is_some_and(|cache| cache.may_still_refuse(head)) {
             // Nothing is kept for somebody who may be nobody.
             true => Intake::Streamed(bulk::BODY_LEN_MAX),

@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use samovar_cache::access::AccessConfig;
 use samovar_server::config::{
     CacheSettings, ClientAddress, ConfigError, Configuration, HoldTime, KEYS, Kind, LogTarget,
     Origin, Settings, TimeLimit, Verify, read, show,
@@ -39,6 +40,7 @@ fn everything_is_understood() {
         listen = [":5001", "/run/samovar/socket"]
         backlog = 7
         workers = 4
+        queue = 5
         user = "nobody"
         group = "nogroup"
         pid-file = "/run/pid"
@@ -59,6 +61,9 @@ fn everything_is_understood() {
         requests = 100
         idle-time = 0
         head-time = "5 s"
+        max = 3
+        head-size = "1 KiB"
+        streams = 4
         stall-time = 0
 
         [nar-cache]
@@ -70,6 +75,9 @@ fn everything_is_understood() {
         verbose = true
         access = "-"
         client-address = "forwarded"
+
+        [access]
+        trusted-proxies = ["unix"]
         "#,
     )
     .unwrap();
@@ -96,6 +104,10 @@ fn everything_is_understood() {
     let five = TimeLimit::After(Duration::from_secs(5));
     assert_eq!(config.connections.head_time, five);
     assert_eq!(config.connections.stall_time, TimeLimit::Unlimited);
+    assert_eq!(config.connections.count_max, Some(3));
+    assert_eq!(config.connections.head_len_max, Some(1024));
+    assert_eq!(config.connections.streams_max, Some(4));
+    assert_eq!(config.connections.queue_len_max, Some(5));
     assert_eq!(config.nar_cache, Some("/var/cache/samovar".into()));
     assert_eq!(config.nar_cache_size, Some(0));
     assert_eq!(config.error_log, Some("/var/log/errors".into()));
@@ -107,9 +119,41 @@ fn everything_is_understood() {
         prefix: "/cache".to_owned(),
         priority: 0,
         secret_key_files: vec!["/a".into(), "/b".into()],
+        access: AccessConfig {
+            trusted_proxies: vec!["unix".to_owned()],
+            ..AccessConfig::default()
+        },
         ..CacheSettings::default()
     };
     assert_eq!(config.caches, [only]);
+}
+
+#[test]
+fn limits_have_bounds() {
+    for (key, least, most) in [
+        ("connections.max", 1, 1_000_000),
+        ("connections.head-size", 1024, 65_536),
+        ("connections.streams", 1, 10_000),
+        ("queue", 1, 1_000_000),
+    ] {
+        let with = |value: u32| configuration(&format!("{key} = {value}"));
+        with(least).unwrap();
+        with(most).unwrap();
+        for past in [least - 1, most + 1] {
+            let error = with(past).map(|_| ()).unwrap_err().to_string();
+            let expected = format!("samovar.toml:1: {key} is to be ");
+            assert!(error.starts_with(&expected), "{error}");
+            assert!(
+                error.contains(&format!("from {least} to {most}")),
+                "{error}"
+            );
+        }
+    }
+    refused(
+        "log.client-address = \"forwarded\"",
+        "log.client-address = \"forwarded\" needs access.trusted-proxies, too: nobody else is \
+         believed",
+    );
 }
 
 /// What stands at the top holds for each of them.
@@ -303,6 +347,7 @@ const PUBLIC_KEY: &str = "test-1:A6EHv/POEL4dcN0Y50vAmWfk1jCbpQ1fHdyGZBJVMbg=";
 fn every_key_can_be_set_everywhere() {
     for key in KEYS {
         let text = match key.kind {
+            Kind::Size if key.name == "connections.head-size" => "2 KiB",
             Kind::Count | Kind::Size | Kind::Time => "1",
             Kind::Switch if key.name == "pages" => "false",
             Kind::Switch => "true",
@@ -333,6 +378,7 @@ fn every_key_can_be_set_everywhere() {
             "access.certificates.",
             "access.burst",
             "signing.trusted-keys",
+            "log.client-address",
         ];
         if !parts.iter().any(|part| key.name.starts_with(part)) {
             let read_by = |settings: &Settings| read(settings, |_| None).unwrap();

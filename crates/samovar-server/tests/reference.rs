@@ -29,8 +29,7 @@ fn keys() -> String {
         }
     };
     section("Of the server", Scope::Start);
-    section("Of a cache", Scope::CacheStart);
-    section("Of a cache, read again on HUP", Scope::Cache);
+    section("Of a cache", Scope::Cache);
     write!(
         text,
         "\n---\n\nThis page is made from the table of keys: `{HOW}`.\n"

@@ -95,7 +95,7 @@ impl Options {
     /// Whose address stands in the access log.
     pub fn client_address(&self) -> ClientAddress {
         match self.log_format {
-            Some(LogFormat::RealIp) => ClientAddress::Forwarded,
+            Some(LogFormat::RealIp) => ClientAddress::Unproven,
             _ => ClientAddress::Peer,
         }
     }

@@ -328,7 +328,7 @@ fn the_access_log_is_off_unless_asked_for() {
     assert_eq!(target(&["--quiet", "--access-log", "f"]), file);
     assert_eq!(
         serve(&["--log-format=real-ip"]).0.client_address(),
-        ClientAddress::Forwarded
+        ClientAddress::Unproven
     );
     let (_, warnings) = serve(&["-D", "--verbose"]);
     assert_eq!(warnings.len(), 1, "{warnings:?}");

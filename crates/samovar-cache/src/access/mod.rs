@@ -20,9 +20,9 @@
 //!
 //! # Reload
 //!
-//! All rules are one value behind one lock, and are changed by putting another value there. What
-//! cannot be read leaves the rules as they are. Who is not in the new files is out with the next
-//! request; who is there with the same line needs no new verification.
+//! Rules do not change: other ones are made beside them ([`Access::renewed`]), and put in their
+//! place together with all else that changes of a cache. Who is not in the new files is out with
+//! the next request; who is there with the same line needs no new verification.
 //!
 //! # What is not done
 //!
@@ -48,8 +48,7 @@ mod tests;
 
 use std::net::IpAddr;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use samovar_http::{Head, Inline, Peer, Reply, Response};
@@ -83,16 +82,16 @@ const ATTEMPT_TIME: Duration = Duration::from_secs(6);
 /// Who may read, and how often.
 #[derive(Debug)]
 pub struct Access {
-    /// What the rules were made from. Held during a reload, so that of two the later one wins.
-    config: Mutex<AccessConfig>,
-    rules: RwLock<Arc<Rules>>,
+    /// What the rules were made from.
+    config: AccessConfig,
+    rules: Rules,
     /// Nothing has to be looked at.
-    is_open: AtomicBool,
-    secret: Secret,
+    is_open: bool,
+    secret: Arc<Secret>,
     /// Wrong passwords by address and name.
-    attempts: Buckets,
+    attempts: Arc<Buckets>,
     /// The same by address alone.
-    attempts_of_all: Buckets,
+    attempts_of_all: Arc<Buckets>,
     start: Instant,
 }
 
@@ -143,64 +142,57 @@ impl Access {
         let start = Instant::now();
         let (rules, warnings) = Rules::read(&config, &secret, start, None)?;
         let access = Self {
-            is_open: AtomicBool::new(config.is_open()),
-            config: Mutex::new(config),
-            rules: RwLock::new(Arc::new(rules)),
-            secret,
-            attempts: Buckets::new(ATTEMPT_TIME, ATTEMPTS_BURST, start),
-            attempts_of_all: Buckets::new(
+            is_open: config.is_open(),
+            config,
+            rules,
+            secret: Arc::new(secret),
+            attempts: Arc::new(Buckets::new(ATTEMPT_TIME, ATTEMPTS_BURST, start)),
+            attempts_of_all: Arc::new(Buckets::new(
                 ATTEMPT_TIME / ATTEMPTS_NAMES,
                 ATTEMPTS_BURST * ATTEMPTS_NAMES,
                 start,
-            ),
+            )),
             start,
         };
         Ok((access, warnings))
     }
 
-    /// Takes another configuration, or the same, and reads the files again. Returns remarks.
+    /// One in the place of this one, with another configuration, or the same; the files are read
+    /// again. It remembers what this one does of clients.
     ///
     /// # Errors
     ///
-    /// As [`new`](Self::new); all stays as it was.
-    pub fn change(&self, config: AccessConfig) -> Result<Vec<String>, AccessError> {
-        let mut own = self.config.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = (&*own, &*self.rules());
+    /// As [`new`](Self::new).
+    pub fn renewed(&self, config: AccessConfig) -> Result<(Self, Vec<String>), AccessError> {
+        let before = (&self.config, &self.rules);
         let (rules, warnings) = Rules::read(&config, &self.secret, self.start, Some(before))?;
-        let is_open = config.is_open();
-        *own = config;
-        *self.rules.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(rules);
-        self.is_open.store(is_open, Ordering::Release);
-        Ok(warnings)
-    }
-
-    /// Reads the files again.
-    ///
-    /// # Errors
-    ///
-    /// As [`change`](Self::change).
-    pub fn reload(&self) -> Result<Vec<String>, AccessError> {
-        let config = self.config.lock();
-        let config = config.unwrap_or_else(PoisonError::into_inner).clone();
-        self.change(config)
+        let access = Self {
+            is_open: config.is_open(),
+            config,
+            rules,
+            secret: Arc::clone(&self.secret),
+            attempts: Arc::clone(&self.attempts),
+            attempts_of_all: Arc::clone(&self.attempts_of_all),
+            start: self.start,
+        };
+        Ok((access, warnings))
     }
 
     /// Whether everybody may read, as often as they like, so that nothing need be asked here.
     pub fn is_open(&self) -> bool {
-        self.is_open.load(Ordering::Acquire)
+        self.is_open
     }
 
     /// The same as [`check`](Self::check) without counting.
     pub fn look(&self, head: Head<'_>, now: Instant) -> Verdict {
-        self.judge(&self.rules(), head, now).1
+        self.judge(head, now).1
     }
 
     /// Whether a request may have an answer, as far as can be said at once; for I/O threads. Counts
     /// it where there is a rate limit.
     pub fn check(&self, head: Head<'_>, now: Instant) -> Verdict {
-        let rules = self.rules();
-        let (client, verdict) = self.judge(&rules, head, now);
-        let Some(rate) = &rules.rate else {
+        let (client, verdict) = self.judge(head, now);
+        let Some(rate) = &self.rules.rate else {
             return verdict;
         };
         match rate.take(&Counted::of(&client), now) {
@@ -212,45 +204,39 @@ impl Access {
     /// The same without counting, and never [`Verdict::Ask`]: verifies a password if need be, which
     /// takes tens of milliseconds. For workers.
     pub fn ask(&self, head: Head<'_>, now: Instant) -> Verdict {
-        let rules = self.rules();
-        match self.judge(&rules, head, now) {
-            (client, Verdict::Ask) => self.verify(&rules, head, client, now),
+        match self.judge(head, now) {
+            (client, Verdict::Ask) => self.verify(head, client, now),
             (_, verdict) => verdict,
         }
     }
 
     /// Whom a request is from that was let in; for logs.
     pub fn client(&self, head: Head<'_>, now: Instant) -> Client {
-        let rules = self.rules();
-        self.judge(&rules, head, now).0
+        self.judge(head, now).0
     }
 
     /// Answers a request that may not have its answer, on an I/O thread.
     pub fn refuse(&self, refusal: Refusal, reply: Reply<'_>) -> Inline {
-        self.rules().refusals.reply(refusal, reply)
+        self.rules.refusals.reply(refusal, reply)
     }
 
     /// The same on a worker.
     pub fn refused(&self, refusal: Refusal) -> Response {
-        self.rules().refusals.response(refusal)
-    }
-
-    fn rules(&self) -> Arc<Rules> {
-        let rules = self.rules.read().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(&rules)
+        self.rules.refusals.response(refusal)
     }
 
     /// Who it is, as far as is known, and what he may have.
-    fn judge(&self, rules: &Rules, head: Head<'_>, now: Instant) -> (Client, Verdict) {
+    fn judge(&self, head: Head<'_>, now: Instant) -> (Client, Verdict) {
+        let rules = &self.rules;
         let mut client = Client {
             name: None,
             address: rules.proxies.client(head.peer(), head.headers()),
         };
         let mut asks = None;
         match rules.credentials(head) {
-            Credentials::Bearer(token) => client.name = self.token(rules, token),
+            Credentials::Bearer(token) => client.name = self.token(token),
             Credentials::Basic(basic) => {
-                client.name = self.token(rules, basic.password());
+                client.name = self.token(basic.password());
                 if client.name.is_none() {
                     match rules.look(&self.secret, &basic, now) {
                         Look::Known(name) => client.name = Some(Arc::clone(name)),
@@ -276,11 +262,11 @@ impl Access {
         (client, verdict)
     }
 
-    fn verify(&self, rules: &Rules, head: Head<'_>, mut client: Client, now: Instant) -> Verdict {
-        let Credentials::Basic(basic) = rules.credentials(head) else {
+    fn verify(&self, head: Head<'_>, mut client: Client, now: Instant) -> Verdict {
+        let Credentials::Basic(basic) = self.rules.credentials(head) else {
             return Verdict::Refused(Refusal::Denied);
         };
-        let users = rules.users.as_ref();
+        let users = self.rules.users.as_ref();
         let name = users.and_then(|users| users.verify(&self.secret, &basic, now));
         if let Some(name) = name {
             client.name = Some(Arc::clone(name));
@@ -302,8 +288,8 @@ impl Access {
         self.attempts_of_all.look(&Counted::address(client), now)
     }
 
-    fn token(&self, rules: &Rules, token: &[u8]) -> Option<Arc<str>> {
-        let tokens = rules.tokens.as_ref()?;
+    fn token(&self, token: &[u8]) -> Option<Arc<str>> {
+        let tokens = self.rules.tokens.as_ref()?;
         tokens.find(&self.secret, token).cloned()
     }
 }

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, RwLock};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -15,7 +15,13 @@ use samovar_http::{Inline, Listener, Reply, Request, Server, Service, Turn};
 use super::*;
 
 /// Says who asks, and whether a worker was needed to know.
-struct Door(Arc<Access>);
+struct Door(Arc<RwLock<Arc<Access>>>);
+
+impl Door {
+    fn access(&self) -> Arc<Access> {
+        Arc::clone(&self.0.read().unwrap())
+    }
+}
 
 impl Service for Door {
     type Local = ();
@@ -23,18 +29,20 @@ impl Service for Door {
     fn local(&self) {}
 
     fn inline(&self, (): &mut (), _: Turn, head: Head<'_>, reply: Reply<'_>) -> Inline {
-        match self.0.check(head, Instant::now()) {
+        let access = self.access();
+        match access.check(head, Instant::now()) {
             Verdict::Granted(client) => reply.response(welcome(&client, "at once")),
             Verdict::Ask => reply.dispatch_costly(),
-            Verdict::Refused(refusal) => self.0.refuse(refusal, reply),
+            Verdict::Refused(refusal) => access.refuse(refusal, reply),
         }
     }
 
     fn handle(&self, request: &mut Request) -> Response {
-        match self.0.ask(request.head(), Instant::now()) {
+        let access = self.access();
+        match access.ask(request.head(), Instant::now()) {
             Verdict::Granted(client) => welcome(&client, "verified"),
             Verdict::Ask => unreachable!(),
-            Verdict::Refused(refusal) => self.0.refused(refusal),
+            Verdict::Refused(refusal) => access.refused(refusal),
         }
     }
 }
@@ -45,7 +53,7 @@ fn welcome(client: &Client, how: &str) -> Response {
 }
 
 struct House {
-    access: Arc<Access>,
+    access: Arc<RwLock<Arc<Access>>>,
     addr: SocketAddr,
     _server: Server<Door>,
     warnings: Vec<String>,
@@ -54,7 +62,7 @@ struct House {
 impl House {
     fn new(config: AccessConfig) -> Self {
         let (access, warnings) = Access::new(config).unwrap();
-        let access = Arc::new(access);
+        let access = Arc::new(RwLock::new(Arc::new(access)));
         let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let listener = Listener::tcp(addr, 64).unwrap();
         let builder = Server::builder(Door(Arc::clone(&access))).listen(listener);
@@ -65,6 +73,18 @@ impl House {
             _server: server,
             warnings,
         }
+    }
+
+    fn change(&self, config: AccessConfig) -> Result<Vec<String>, AccessError> {
+        let before = Arc::clone(&self.access.read().unwrap());
+        let (renewed, warnings) = before.renewed(config)?;
+        *self.access.write().unwrap() = Arc::new(renewed);
+        Ok(warnings)
+    }
+
+    fn reload(&self) -> Result<Vec<String>, AccessError> {
+        let config = self.access.read().unwrap().config.clone();
+        self.change(config)
     }
 
     /// Status and body; in between the fields that matter.
@@ -189,7 +209,7 @@ fn processes_on_a_unix_socket() {
             gids,
             ..AccessConfig::default()
         };
-        let access = Arc::new(Access::new(config).unwrap().0);
+        let access = Arc::new(RwLock::new(Arc::new(Access::new(config).unwrap().0)));
         let path = dir.path().join("socket");
         let listener = Listener::unix(&path, 64).unwrap();
         let server = Server::builder(Door(access)).listen(listener).start();
@@ -234,7 +254,7 @@ fn a_reload_changes_who_is_in_or_nothing() {
     assert_eq!(house.basic("bob", "x"), "200 bob verified");
     for bad in ["ada:x\n", "nobody"] {
         std::fs::write(&path, bad).unwrap();
-        let error = house.access.reload().unwrap_err().to_string();
+        let error = house.reload().unwrap_err().to_string();
         assert!(
             error.contains("line 1") && error.contains("samovar password"),
             "{error}"
@@ -242,11 +262,11 @@ fn a_reload_changes_who_is_in_or_nothing() {
         assert_eq!(house.basic("bob", "x"), "200 bob at once");
     }
     std::fs::remove_file(&path).unwrap();
-    house.access.reload().unwrap_err();
+    house.reload().unwrap_err();
     assert_eq!(house.basic("bob", "x"), "200 bob at once");
     std::fs::write(&path, &ada).unwrap();
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
-    let warnings = house.access.reload().unwrap();
+    let warnings = house.reload().unwrap();
     assert!(
         warnings[0].contains("can be read by others"),
         "{warnings:?}"
@@ -254,7 +274,7 @@ fn a_reload_changes_who_is_in_or_nothing() {
     assert_eq!(house.basic("ada", "x"), "200 ada at once");
     assert_eq!(house.basic("bob", "x"), REFUSED);
     std::fs::write(&path, user("ada", "z")).unwrap();
-    house.access.reload().unwrap();
+    house.reload().unwrap();
     assert_eq!(house.basic("ada", "x"), REFUSED);
     assert_eq!(house.basic("ada", "z"), "200 ada verified");
 }
@@ -283,7 +303,7 @@ fn who_asks_too_often_waits() {
     let known = format!("Authorization: Bearer {token}\r\n");
     assert_eq!(house.ask(&known), "200 ci at once");
     // A reload gives nothing back.
-    house.access.change(config).unwrap();
+    house.change(config).unwrap();
     assert!((0..3).any(|_| house.ask("") == refused));
 }
 

@@ -25,12 +25,13 @@ mod verified;
 use std::fmt;
 use std::num::NonZeroU64;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use samovar_nix::{HashPart, PathInfo};
 use samovar_store::{Damage, Fingerprint, Identity, Snapshot, Store};
 
 use crate::metrics::ScrubStatus;
+use crate::narinfos::Narinfos;
 use crate::observer::Observer;
 use crate::rendered::RenderedCache;
 use crate::small_nars::SmallNars;
@@ -71,7 +72,7 @@ pub(crate) struct Health {
     verified: Verified,
     damaged: Arc<Damaged>,
     /// The narinfos of all caches.
-    rendered: Box<[Arc<RenderedCache>]>,
+    rendered: RwLock<Vec<Arc<RenderedCache>>>,
     small_nars: Arc<SmallNars>,
     wishes: Wishes,
     scrub: scrub::Told,
@@ -84,7 +85,6 @@ impl Health {
         observer: Arc<dyn Observer>,
         trust: Trust,
         damaged: Arc<Damaged>,
-        rendered: Box<[Arc<RenderedCache>]>,
         small_nars: Arc<SmallNars>,
     ) -> Self {
         let health = Self {
@@ -93,13 +93,24 @@ impl Health {
             observer,
             trust,
             verified: Verified::default(),
-            rendered,
+            rendered: RwLock::default(),
             small_nars,
             wishes: Wishes::default(),
             scrub: scrub::Told::default(),
         };
         health.load();
         health
+    }
+
+    /// From now on damaged paths are dropped from these: nothing is in them yet, or they were here
+    /// before.
+    pub(crate) fn watch<'a>(&self, caches: impl Iterator<Item = &'a Arc<Narinfos>>) {
+        let of_all = caches.map(|narinfos| Arc::clone(&narinfos.rendered));
+        let mut all = self
+            .rendered
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        *all = of_all.collect();
     }
 
     /// Whether a path may be served, of which `info` is the row in the epoch.
@@ -203,9 +214,11 @@ impl Health {
 
     /// Behind a mark: see the top.
     fn drop_rendered(&self, hash_part: &HashPart) {
-        for rendered in &self.rendered {
+        let all = self.rendered.read().unwrap_or_else(PoisonError::into_inner);
+        for rendered in &*all {
             rendered.remove(hash_part);
         }
+        drop(all);
         self.small_nars.remove(hash_part);
     }
 

@@ -257,6 +257,10 @@ impl Observer for Metrics {
         Some(&self.transfers)
     }
 
+    fn names_paths(&self) -> bool {
+        self.inner.names_paths()
+    }
+
     fn counts(&self) -> Vec<(&'static str, u64)> {
         self.inner.counts()
     }

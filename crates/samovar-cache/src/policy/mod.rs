@@ -25,7 +25,7 @@ use samovar_nix::{HashPart, PathInfo, PublicKey, StoreDir};
 
 use glob::Glob;
 use roots::Roots;
-pub(crate) use roots::RootsWatch;
+pub(crate) use roots::{FirstLookError, Look, RootsWatch, first_looks};
 
 /// What may be read. The default: everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -60,6 +60,7 @@ pub struct Rule {
 /// A policy, ready to be asked.
 #[derive(Debug)]
 pub(crate) struct Policy {
+    config: PolicyConfig,
     allow: Box<[Ready]>,
     deny: Box<[Ready]>,
     roots: Roots,
@@ -106,12 +107,30 @@ impl Policy {
                 .map(|rule| Ready::new(rule, denies, &mut roots))
                 .collect()
         };
-        let (allow, deny) = (ready(config.allow, false), ready(config.deny, true));
+        let allow = ready(config.allow.clone(), false);
+        let deny = ready(config.deny.clone(), true);
         Self {
+            config,
             allow,
             deny,
             roots: Roots::new(roots),
             has_ages,
+        }
+    }
+
+    /// Whether another made of this would say the same.
+    pub(crate) fn is_made_of(&self, config: &PolicyConfig) -> bool {
+        self.config == *config
+    }
+
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.config == other.config
+    }
+
+    /// Begins with what the other has found out of roots, if it says the same of them.
+    pub(crate) fn inherit(&self, before: &Self) {
+        if before.is_same(self) {
+            self.roots.inherit(&before.roots);
         }
     }
 
@@ -178,6 +197,11 @@ impl Policy {
             true => now(),
             false => 0,
         }
+    }
+
+    /// Whether it has to be looked where roots lead.
+    pub(crate) fn has_roots(&self) -> bool {
+        self.roots.is_used()
     }
 
     pub(crate) fn roots(&self) -> &Roots {

@@ -11,6 +11,9 @@
 //! store cannot be read, the last one stays, because it is about the store that was read: nothing
 //! new is served meanwhile.
 //!
+//! Where a policy takes the place of another one, its roots are looked at before, so that no
+//! request comes too early ([`first_looks`]).
+//!
 //! # Limits
 //!
 //! | what | value | why |
@@ -23,7 +26,8 @@ use std::collections::{BTreeSet, HashSet};
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -43,6 +47,9 @@ const HOP_COUNT_MAX: usize = 40;
 
 /// Folders in each other.
 const DEPTH_MAX: usize = 16;
+
+/// How long the first look of a policy may take that is to take the place of another.
+const FIRST_LOOK_TIME: Duration = Duration::from_secs(60);
 
 /// Added to the priority's number, where 0 is usual and 19 the lowest priority.
 const NICENESS: i32 = 5;
@@ -107,6 +114,11 @@ impl Roots {
         !self.wanted.is_empty()
     }
 
+    /// Begins with what the others know that are made of the same.
+    pub(super) fn inherit(&self, before: &Self) {
+        self.publish(before.sets());
+    }
+
     #[cfg(test)]
     pub(super) fn set(&self, sets: Option<Vec<Box<[HashPart]>>>) {
         self.publish(sets.map(|sets| Arc::new(Sets(sets))));
@@ -126,66 +138,84 @@ impl Roots {
 /// The running thread; dropping it ends the thread.
 #[derive(Debug)]
 pub(crate) struct RootsWatch {
-    end: Arc<End>,
+    orders: Arc<Orders>,
     thread: Option<JoinHandle<()>>,
 }
 
+/// What the thread is told.
 #[derive(Debug, Default)]
-struct End {
-    is_stopped: Mutex<bool>,
+struct Orders {
+    state: Mutex<State>,
     changed: Condvar,
 }
 
-impl End {
-    /// Waits for the next look; `false` if there will be none.
-    fn wait(&self) -> bool {
-        let is_stopped = self
-            .is_stopped
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let waited = self
-            .changed
-            .wait_timeout_while(is_stopped, INTERVAL, |is_stopped| !*is_stopped);
-        let (is_stopped, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        !*is_stopped
+#[derive(Debug, Default)]
+struct State {
+    is_stopped: bool,
+    /// The caches that are served from now on, and what is new to look at.
+    change: Option<(Vec<Arc<Narinfos>>, Vec<Look>)>,
+}
+
+impl Orders {
+    /// Waits for the next look and does as was told meanwhile; `false` if there will be none.
+    fn wait(&self, looks: &mut Vec<Look>) -> bool {
+        let state = self.state();
+        let waited = self.changed.wait_timeout_while(state, INTERVAL, |state| {
+            !state.is_stopped && state.change.is_none()
+        });
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        if let Some((served, new)) = state.change.take() {
+            looks.extend(new);
+            looks.retain(|look| served.iter().any(|one| Arc::ptr_eq(one, &look.narinfos)));
+        }
+        !state.is_stopped
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl RootsWatch {
-    /// Watches the roots of these caches.
-    pub(crate) fn start(caches: Vec<Arc<Narinfos>>) -> io::Result<Self> {
-        let end = Arc::new(End::default());
-        let shared = Arc::clone(&end);
+    /// Watches the roots of some caches.
+    pub(crate) fn start(mut looks: Vec<Look>) -> io::Result<Self> {
+        let orders = Arc::new(Orders::default());
+        let shared = Arc::clone(&orders);
         let thread = std::thread::Builder::new()
             .name("roots".into())
             .spawn(move || {
                 // Linux counts this for each thread. Where it may not be lowered, that is no harm.
                 rustix::process::nice(NICENESS).ok();
-                let mut looks: Vec<Look> = caches.into_iter().map(Look::new).collect();
                 loop {
                     looks.iter_mut().for_each(Look::look);
-                    if !shared.wait() {
+                    if !shared.wait(&mut looks) {
                         return;
                     }
                 }
             })?;
         Ok(Self {
-            end,
+            orders,
             thread: Some(thread),
         })
+    }
+
+    /// Watches these from now on, too, and no cache any more that is not served.
+    pub(crate) fn change(&self, served: Vec<Arc<Narinfos>>, mut new: Vec<Look>) {
+        let mut state = self.orders.state();
+        // What the thread has not seen yet is not lost.
+        if let Some((_, earlier)) = state.change.take() {
+            new.extend(earlier);
+        }
+        state.change = Some((served, new));
+        drop(state);
+        self.orders.changed.notify_one();
     }
 }
 
 impl Drop for RootsWatch {
     fn drop(&mut self) {
-        let mut is_stopped = self
-            .end
-            .is_stopped
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        *is_stopped = true;
-        drop(is_stopped);
-        self.end.changed.notify_one();
+        self.orders.state().is_stopped = true;
+        self.orders.changed.notify_one();
         if let Some(thread) = self.thread.take() {
             // A thread that panicked has said so already.
             let _ended = thread.join();
@@ -194,7 +224,8 @@ impl Drop for RootsWatch {
 }
 
 /// What was seen of the roots of one cache.
-struct Look {
+#[derive(Debug)]
+pub(crate) struct Look {
     narinfos: Arc<Narinfos>,
     /// Of each rule.
     closures: Vec<Closure>,
@@ -218,8 +249,47 @@ struct Target {
     registered: Option<(Option<i64>, i64, NarHash)>,
 }
 
+/// Why it could not be looked where roots lead.
+#[derive(Debug)]
+enum LookError {
+    Roots(RootsError),
+    Store(StoreError),
+}
+
+/// Why a policy cannot take the place of another one.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FirstLookError {
+    #[error("the root of a policy cannot be followed: {0}")]
+    Roots(RootsError),
+    #[error("it cannot be found out what the roots of a policy need: {0}")]
+    Store(StoreError),
+    #[error("it takes too long to find out what the roots of a policy need")]
+    Late,
+}
+
+/// Looks for the first time, so that it is known what may be read before anybody asks. A disk may
+/// not answer, so that is done on another thread.
+pub(crate) fn first_looks(mut looks: Vec<Look>) -> Result<Vec<Look>, FirstLookError> {
+    if looks.is_empty() {
+        return Ok(looks);
+    }
+    let (sender, outcome) = channel();
+    let thread = std::thread::Builder::new().name("roots-first".into());
+    let spawned = thread.spawn(move || {
+        let looked = looks.iter_mut().try_for_each(Look::try_look);
+        // Whoever does not wait any more needs no answer.
+        sender.send(looked.map(|()| looks)).ok();
+    });
+    match spawned.map(|_| outcome.recv_timeout(FIRST_LOOK_TIME)) {
+        Ok(Ok(Ok(looks))) => Ok(looks),
+        Ok(Ok(Err(LookError::Roots(error)))) => Err(FirstLookError::Roots(error)),
+        Ok(Ok(Err(LookError::Store(error)))) => Err(FirstLookError::Store(error)),
+        Ok(Err(_)) | Err(_) => Err(FirstLookError::Late),
+    }
+}
+
 impl Look {
-    fn new(narinfos: Arc<Narinfos>) -> Self {
+    pub(crate) fn new(narinfos: Arc<Narinfos>) -> Self {
         let count = narinfos.policy.roots().wanted.len();
         Self {
             narinfos,
@@ -229,7 +299,39 @@ impl Look {
         }
     }
 
+    pub(crate) fn narinfos(&self) -> &Narinfos {
+        &self.narinfos
+    }
+
+    /// Whether nothing is known yet.
+    pub(crate) fn is_first(&self) -> bool {
+        self.narinfos.policy.is_unknown()
+    }
+
     fn look(&mut self) {
+        let outcome = self.try_look();
+        let origin = &self.narinfos.origin;
+        match outcome {
+            Err(LookError::Roots(error)) => {
+                if !std::mem::replace(&mut self.has_failed, true) {
+                    origin.observer.roots_failed(&error);
+                }
+                if self.narinfos.policy.roots().publish(None) {
+                    self.narinfos.start_anew();
+                }
+            }
+            outcome => {
+                if std::mem::take(&mut self.has_failed) {
+                    origin.observer.roots_recovered();
+                }
+                if let Err(LookError::Store(error)) = outcome {
+                    origin.note(error);
+                }
+            }
+        }
+    }
+
+    fn try_look(&mut self) -> Result<(), LookError> {
         let narinfos = Arc::clone(&self.narinfos);
         let (roots, origin) = (narinfos.policy.roots(), &narinfos.origin);
         let led = roots
@@ -237,21 +339,7 @@ impl Look {
             .iter()
             .map(|wanted| wanted.lead_to(origin.store.store_dir()))
             .collect::<Result<Vec<_>, _>>();
-        let led = match led {
-            Ok(led) => led,
-            Err(error) => {
-                if !std::mem::replace(&mut self.has_failed, true) {
-                    origin.observer.roots_failed(&error);
-                }
-                if roots.publish(None) {
-                    narinfos.start_anew();
-                }
-                return;
-            }
-        };
-        if std::mem::take(&mut self.has_failed) {
-            origin.observer.roots_recovered();
-        }
+        let led = led.map_err(LookError::Roots)?;
         // Before the rows are read: whatever is committed later is looked at the next time.
         let epoch = origin.refresh().map(|snapshot| snapshot.epoch);
         let is_known = epoch.is_some() && epoch == self.epoch && roots.sets().is_some();
@@ -259,7 +347,7 @@ impl Look {
             known.targets.iter().map(|target| &target.path).eq(led)
         };
         if is_known && self.closures.iter().zip(&led).all(is_same) {
-            return;
+            return Ok(());
         }
         let store = &*origin.store;
         let made = self
@@ -268,18 +356,14 @@ impl Look {
             .zip(led)
             .map(|(known, led)| known.now(store, led))
             .collect::<Result<Vec<_>, _>>();
-        match made {
-            Ok(closures) => {
-                origin.recovered();
-                self.closures = closures;
-                self.epoch = epoch;
-                let sets = self.closures.iter().map(Closure::sorted).collect();
-                if roots.publish(Some(Arc::new(Sets(sets)))) {
-                    narinfos.start_anew();
-                }
-            }
-            Err(error) => origin.note(error),
+        self.closures = made.map_err(LookError::Store)?;
+        origin.recovered();
+        self.epoch = epoch;
+        let sets = self.closures.iter().map(Closure::sorted).collect();
+        if roots.publish(Some(Arc::new(Sets(sets)))) {
+            narinfos.start_anew();
         }
+        Ok(())
     }
 }
 

@@ -48,20 +48,6 @@ pub enum Scope {
     /// A cache: for all of them, or for one in `[caches.NAME]`. Takes effect at start and when the
     /// configuration is read again.
     Cache,
-    /// A cache, likewise. Takes effect at start.
-    CacheStart,
-}
-
-impl Scope {
-    /// Whether there may be another value for each cache.
-    pub fn is_of_cache(self) -> bool {
-        matches!(self, Self::Cache | Self::CacheStart)
-    }
-
-    /// Whether the value is looked at when the server starts, and not again.
-    pub fn is_at_start_only(self) -> bool {
-        matches!(self, Self::Start | Self::CacheStart)
-    }
 }
 
 /// The table that holds a table for each named cache.
@@ -87,7 +73,7 @@ const fn key(
 }
 
 use Kind::{Count, List, Path, Size, Switch, Tables, Text, Time, Word};
-use Scope::{Cache, CacheStart, Start};
+use Scope::{Cache, Start};
 
 /// All of them, in the order of the reference.
 pub const KEYS: &[Key] = &[
@@ -169,6 +155,35 @@ pub const KEYS: &[Key] = &[
         Start,
         "$NIX_REMOTE, or this machine's store",
         "The store that is served, as a URI of Nix: a directory, local?root=…, daemon.",
+    ),
+    key(
+        "queue",
+        Count,
+        Start,
+        "4096",
+        "Requests that may wait for a worker, at most 1,000,000; more get 503.",
+    ),
+    key(
+        "connections.max",
+        Count,
+        Start,
+        "16384, or what the limit of open files allows",
+        "Connections at once, 1 to 1,000,000; then one at rest is closed for a new one, or that \
+         gets 503. The limit of open files holds as well.",
+    ),
+    key(
+        "connections.head-size",
+        Size,
+        Start,
+        "16 KiB",
+        "Bytes of the head of a request, 1 KiB to 64 KiB; longer ones get 431.",
+    ),
+    key(
+        "connections.streams",
+        Count,
+        Start,
+        "100",
+        "Requests at once on a connection of HTTP/2, at most 10,000; more are to be tried again.",
     ),
     key(
         "connections.requests",
@@ -289,13 +304,13 @@ pub const KEYS: &[Key] = &[
         Word(&["peer", "forwarded"]),
         Start,
         "peer",
-        "Whose address stands there: the peer's, or the one that a proxy names. Clients can write \
-         the latter, so that is for servers that only a proxy reaches.",
+        "Whose address stands there: the peer's, or the one that a proxy of \
+         access.trusted-proxies names in access.forwarded-header.",
     ),
     key(
         "prefix",
         Text,
-        CacheStart,
+        Cache,
         "/, and /NAME for a named cache",
         "URL path under which the cache is found. Cannot be given for all caches at once if some \
          are named.",
@@ -303,7 +318,7 @@ pub const KEYS: &[Key] = &[
     key(
         "priority",
         Count,
-        CacheStart,
+        Cache,
         "30",
         "Priority in nix-cache-info: clients ask caches with a lower one first. That of \
          cache.nixos.org is 40.",
@@ -474,7 +489,7 @@ pub const KEYS: &[Key] = &[
     key(
         "policy.allow",
         Tables,
-        CacheStart,
+        Cache,
         "everything",
         "What may be read: paths of which one of these rules holds. A rule is a table, and holds \
          if all does that it asks for: roots (the closure of what these store paths, links or \
@@ -484,14 +499,14 @@ pub const KEYS: &[Key] = &[
     key(
         "policy.deny",
         Tables,
-        CacheStart,
+        Cache,
         "nothing",
         "What may not be read, whatever is allowed: paths of which one of these rules holds.",
     ),
     key(
         "pages",
         Switch,
-        CacheStart,
+        Cache,
         "true; nix-serve: false",
         "Whether there are pages for people: what this cache is and how to use it, what is known \
          of a path, its files.",
@@ -499,21 +514,21 @@ pub const KEYS: &[Key] = &[
     key(
         "title",
         Text,
-        CacheStart,
+        Cache,
         "the cache's name, or Samovar",
         "What its pages call it.",
     ),
     key(
         "description",
         Text,
-        CacheStart,
+        Cache,
         "none",
         "A sentence or two about it, on its first page.",
     ),
     key(
         "public-url",
         Text,
-        CacheStart,
+        Cache,
         "the one that a visitor's browser has reached",
         "The URL that clients shall use, as its first page tells them.",
     ),

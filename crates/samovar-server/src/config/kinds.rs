@@ -96,9 +96,11 @@ impl fmt::Display for LogTarget {
 pub enum ClientAddress {
     /// The peer of the connection.
     Peer,
+    /// The one that a trusted proxy names, by the rules of access by network.
+    Forwarded,
     /// What `X-Real-IP`, or the first of `X-Forwarded-For`, says, and the peer if neither is there.
     /// The client can write them, so this is for servers that only a proxy can reach.
-    Forwarded,
+    Unproven,
 }
 
 /// How long paths are held against garbage collection.

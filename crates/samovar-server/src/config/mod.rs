@@ -96,6 +96,21 @@ pub const PRIORITY_MAX: u32 = 2_147_483_647;
 /// The most workers that can be asked for. Each is a thread; beyond this the number is a mistake.
 pub const WORKERS_MAX: u32 = 1024;
 
+/// The most connections that can be asked for: descriptors end before.
+pub const CONNECTIONS_MAX: u32 = 1_000_000;
+
+/// The most requests on a connection of HTTP/2 that can be asked for.
+pub const STREAMS_MAX: u32 = 10_000;
+
+/// The most requests in the queue that can be asked for: each may hold a body.
+pub const QUEUE_LEN_MAX: u32 = 1_000_000;
+
+/// The shortest head that can be asked for: clients send as much with a token and a long name.
+pub const HEAD_LEN_MIN: u64 = 1024;
+
+/// The longest head that can be asked for: what a thread reads at once.
+pub const HEAD_LEN_MAX: u64 = 64 * 1024;
+
 impl Default for Configuration {
     fn default() -> Self {
         Self {
@@ -261,6 +276,14 @@ pub struct Connections {
     pub head_time: TimeLimit,
     /// Time without progress after which one is closed.
     pub stall_time: TimeLimit,
+    /// How many there may be at once.
+    pub count_max: Option<usize>,
+    /// Bytes of a request head.
+    pub head_len_max: Option<usize>,
+    /// Requests at once on one that speaks HTTP/2.
+    pub streams_max: Option<u32>,
+    /// Requests of all of them that may wait for a worker.
+    pub queue_len_max: Option<usize>,
 }
 
 impl Default for Connections {
@@ -271,6 +294,10 @@ impl Default for Connections {
             idle_time: None,
             head_time: TimeLimit::Default,
             stall_time: TimeLimit::Default,
+            count_max: None,
+            head_len_max: None,
+            streams_max: None,
+            queue_len_max: None,
         }
     }
 }

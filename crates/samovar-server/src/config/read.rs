@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use samovar_cache::{PolicyConfig, PublicKey, Rule, Sign, Stored};
 
-use super::keys::{CACHES, KEYS, Key, Kind};
+use super::keys::{CACHES, KEYS, Key, Kind, Scope};
 use super::settings::{ConfigError, Setting, Settings, expected};
 use super::toml::Value;
 use super::{
     AdminSettings, CacheSettings, ClientAddress, Configuration, Connections, HoldTime, LogForm,
     LogTarget, PRIORITY_MAX, Pages, TimeLimit, Tls, Verify, WORKERS_MAX, rules, unit, value,
 };
+use super::{CONNECTIONS_MAX, HEAD_LEN_MAX, HEAD_LEN_MIN, QUEUE_LEN_MAX, STREAMS_MAX};
 use crate::listener::ListenSpec;
 
 /// What stands before the name of a credential of the service manager.
@@ -51,6 +52,14 @@ pub fn read(
     };
     let verify = reader.word("verify")?;
     let client_address = reader.word("log.client-address")?;
+    let caches = reader.caches()?;
+    let believes_nobody = |cache: &CacheSettings| cache.access.trusted_proxies.is_empty();
+    if client_address == Some("forwarded") && caches.iter().all(believes_nobody) {
+        return Err(together(
+            "log.client-address = \"forwarded\" needs access.trusted-proxies, too: nobody else is \
+             believed",
+        ));
+    }
     let scrub_rate = reader.size("scrub")?.and_then(NonZeroU64::new);
     let state_directory = reader.path("state-directory")?;
     Ok(Configuration {
@@ -68,6 +77,12 @@ pub fn read(
             idle_time: reader.time("connections.idle-time")?,
             head_time: never_for_zero(reader.time("connections.head-time")?),
             stall_time: never_for_zero(reader.time("connections.stall-time")?),
+            count_max: reader.limit("connections.max", CONNECTIONS_MAX)?,
+            head_len_max: reader
+                .size_within("connections.head-size", HEAD_LEN_MIN, HEAD_LEN_MAX)?
+                .and_then(|len| usize::try_from(len).ok()),
+            streams_max: reader.limit("connections.streams", STREAMS_MAX)?,
+            queue_len_max: reader.limit("queue", QUEUE_LEN_MAX)?,
         },
         user: reader.text("user")?,
         group: reader.text("group")?,
@@ -104,7 +119,7 @@ pub fn read(
         },
         state_directory: state_directory.or_else(|| first_of("STATE_DIRECTORY")),
         scrub_rate,
-        caches: reader.caches()?,
+        caches,
         ..defaults
     })
 }
@@ -186,6 +201,22 @@ impl<'a> Reader<'a> {
                 _ => None,
             },
         )
+    }
+
+    fn size_within(&self, name: &str, min: u64, max: u64) -> Result<Option<u64>, ConfigError> {
+        let Some(size) = self.size(name)? else {
+            return Ok(None);
+        };
+        match (min..=max).contains(&size) {
+            true => Ok(Some(size)),
+            false => self.get(name, || format!("from {min} to {max} bytes"), |_| None),
+        }
+    }
+
+    /// A whole number from 1 to `max`.
+    fn limit<T: TryFrom<u32>>(&self, name: &str, max: u32) -> Result<Option<T>, ConfigError> {
+        let count = self.count(name, 1, max.into())?.map(clamped);
+        Ok(count.and_then(|count| count.try_into().ok()))
     }
 
     fn time(&self, name: &str) -> Result<Option<Duration>, ConfigError> {
@@ -476,7 +507,7 @@ pub fn show(settings: &Settings) -> String {
     }
     for cache in settings.caches() {
         let before = text.len();
-        for key in KEYS.iter().filter(|key| key.scope.is_of_cache()) {
+        for key in KEYS.iter().filter(|key| key.scope == Scope::Cache) {
             let name = format!("{CACHES}.{cache}.{}", key.name);
             if let Some(setting) = settings.exactly(&name) {
                 line(&mut text, &name, Some(setting), key.default);

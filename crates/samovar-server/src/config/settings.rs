@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use rustix::fs::OFlags;
 
-use super::keys::{CACHES, KEYS, Key, Kind, VARIABLE_PREFIX, shouted};
+use super::keys::{CACHES, KEYS, Key, Kind, Scope, VARIABLE_PREFIX, shouted};
 use super::nearest::nearest;
 use super::toml::{self, Value};
 
@@ -293,28 +293,13 @@ impl Settings {
 
     /// What has another value in `other`, of what takes effect at start only.
     pub fn changed_at_start_only(&self, other: &Self) -> Vec<String> {
-        let mut changed = Vec::new();
-        if self.caches != other.caches {
-            changed.push(CACHES.to_owned());
-        }
-        for key in KEYS.iter().filter(|key| key.scope.is_at_start_only()) {
-            if self.values_differ(other, None, key) {
-                changed.push(key.name.to_owned());
-            }
-            for cache in self.caches.iter().filter(|_| key.scope.is_of_cache()) {
-                let name = format!("{CACHES}.{cache}.{}", key.name);
-                if self.values.contains_key(&name) || other.values.contains_key(&name) {
-                    let differ = self.values_differ(other, Some(cache), key);
-                    changed.extend(differ.then_some(name));
-                }
-            }
-        }
-        changed
-    }
-
-    fn values_differ(&self, other: &Self, cache: Option<&str>, key: &Key) -> bool {
-        let value = |(_, setting): (String, &'_ Setting)| setting.value.clone();
-        self.find(cache, key.name).map(value) != other.find(cache, key.name).map(value)
+        let value = |settings: &Self, key: &Key| {
+            let setting = settings.exactly(key.name);
+            setting.map(|setting| setting.value.clone())
+        };
+        let keys = KEYS.iter().filter(|key| key.scope == Scope::Start);
+        let changed = keys.filter(|key| value(self, key) != value(other, key));
+        changed.map(|key| key.name.to_owned()).collect()
     }
 }
 
@@ -368,7 +353,7 @@ fn check_name(name: &str, origin: &Origin) -> Result<&'static Key, ConfigError> 
     if let Some(cache) = cache {
         check_cache_name(cache, origin)?;
     }
-    let fits = |key: &&Key| cache.is_none() || key.scope.is_of_cache();
+    let fits = |key: &&Key| cache.is_none() || key.scope == Scope::Cache;
     if let Some(key) = KEYS.iter().filter(fits).find(|key| key.name == key_name) {
         return Ok(key);
     }

@@ -33,8 +33,10 @@ use crate::config::{LogForm, LogTarget};
 pub struct Entry<'a> {
     /// `%h`: the client, `None` on a Unix socket.
     pub client: Option<IpAddr>,
-    /// `%u`: who the client says it is, if it was asked; empty means nobody.
+    /// `%u`: who the client has shown to be, if it was asked; empty means nobody.
     pub user: Option<&'a [u8]>,
+    /// The store path that it asked for, if that is known. Not in the combined format.
+    pub path: Option<&'a str>,
     /// `%t`: when the request came.
     pub time: SystemTime,
     /// `%r`: method, target and version, as received; `None` if there was no request line.
@@ -108,6 +110,11 @@ impl AccessLog {
             self.writer.push(line);
             line.shrink_to(LINE_LEN_KEPT);
         });
+    }
+
+    /// Whether lines say which store path was asked for.
+    pub fn names_paths(&self) -> bool {
+        self.form == LogForm::Json
     }
 
     /// Opens the file anew, after it was renamed.
@@ -194,6 +201,7 @@ mod tests {
         Entry {
             client: Some("192.0.2.7".parse().expect("an address")),
             user: None,
+            path: None,
             time: UNIX_EPOCH + Duration::from_secs(971_211_336),
             request: Some(Request {
                 method: b"GET",

@@ -7,6 +7,7 @@
 //! | `user` | who the client has shown to be, if anybody |
 //! | `method`, `target`, `version` | the request line; `null` if it was not understood |
 //! | `route` | what the request was about, as in the metrics |
+//! | `path` | the store path in full, where its name is in memory |
 //! | `hash` | the hash part of the store path in the target, if one stands there |
 //! | `status`, `bytes` | of the answer, `bytes` of its body |
 //! | `duration_us` | from the request to the end of the answer, in microseconds |
@@ -36,6 +37,7 @@ struct Line<'a> {
     target: Option<Cow<'a, str>>,
     version: Option<&'static str>,
     route: Option<&'static str>,
+    path: Option<&'a str>,
     hash: Option<&'a str>,
     status: u16,
     bytes: Option<u64>,
@@ -61,6 +63,7 @@ pub(super) fn append_line(entry: &Entry<'_>, line: &mut Vec<u8>) {
         target: text(target),
         version: request.map(|request| request.version),
         route,
+        path: entry.path,
         hash: hash.flatten(),
         status: entry.status,
         bytes: entry.body_len,
@@ -138,6 +141,7 @@ mod tests {
         Entry {
             client: Some("192.0.2.7".parse().expect("an address")),
             user: None,
+            path: None,
             time: UNIX_EPOCH + Duration::from_millis(971_211_336_007),
             request: Some(Request {
                 method: b"GET",
@@ -160,7 +164,7 @@ mod tests {
             "time": "2000-10-10T20:55:36.007Z", "client": "192.0.2.7", "user": null,
             "method": "GET", "target": "/p4pclmv1gyja5kzc26npqpia1qqxrf0l.narinfo?x",
             "version": "HTTP/1.1", "route": "narinfo",
-            "hash": "p4pclmv1gyja5kzc26npqpia1qqxrf0l", "status": 200, "bytes": 52,
+            "path": null, "hash": "p4pclmv1gyja5kzc26npqpia1qqxrf0l", "status": 200, "bytes": 52,
             "duration_us": 250, "complete": true, "request_id": "f00-1", "referer": null,
             "user_agent": "curl/8.0 Nix/2.31",
         });

@@ -1,9 +1,10 @@
 //! The caches as they are configured.
 
-use samovar_cache::access::Access;
+use anyhow::bail;
+use samovar_cache::access::{Access, AccessConfig, AccessError, CertificateConfig};
 use samovar_cache::{CacheConfig, PagesConfig, Signing, Site, load_key};
 
-use crate::config::{CacheSettings, Pages};
+use crate::config::{CacheSettings, Configuration, Pages, Tls};
 use crate::log::ErrorLog;
 
 /// Makes the caches, with the files that they name.
@@ -11,43 +12,76 @@ pub(super) fn read(
     settings: &[CacheSettings],
     errors: &ErrorLog,
 ) -> anyhow::Result<Vec<CacheConfig>> {
-    settings
-        .iter()
-        .map(|cache| read_one(cache, errors))
-        .collect()
-}
-
-/// Reads the keys of all caches, and how they sign.
-pub(super) fn signing(
-    settings: &[CacheSettings],
-    errors: &ErrorLog,
-) -> anyhow::Result<Vec<Signing>> {
-    settings
-        .iter()
-        .map(|cache| signing_of(cache, errors))
-        .collect()
-}
-
-fn read_one(settings: &CacheSettings, errors: &ErrorLog) -> anyhow::Result<CacheConfig> {
-    let (access, warnings) = Access::new(settings.access.clone())?;
+    let (caches, warnings) = make(settings, |cache| Access::new(cache.access.clone()))?;
     warnings.iter().for_each(|warning| errors.warning(warning));
-    Ok(CacheConfig {
-        path_prefix: settings.prefix.clone(),
-        priority: settings.priority,
-        signing: signing_of(settings, errors)?,
-        policy: settings.policy.clone(),
-        pages: settings.pages.as_ref().map(|of| pages(of, settings)),
-        access: Some(access),
-    })
+    Ok(caches)
 }
 
-fn signing_of(settings: &CacheSettings, errors: &ErrorLog) -> anyhow::Result<Signing> {
+/// Puts the caches of another configuration in the place of those that are served, and returns
+/// remarks about them. `started`: what the server was started with.
+///
+/// # Errors
+///
+/// If something of it cannot be used: then nothing has changed.
+pub(super) fn replace(
+    site: &Site,
+    started: &Configuration,
+    config: &Configuration,
+) -> anyhow::Result<Vec<String>> {
+    let asks_for_certificates =
+        |cache: &CacheSettings| cache.access.certificates != CertificateConfig::default();
+    if authorities(started) != authorities(config)
+        && config.caches.iter().any(asks_for_certificates)
+    {
+        bail!(
+            "tls.client-authorities changes when the server is started anew, and so does who may \
+             read by access.certificates: start it anew (USR2 does so without losing a request)"
+        );
+    }
+    let renew = |cache: &CacheSettings| site.access(&cache.prefix, cache.access.clone());
+    let (caches, warnings) = make(&config.caches, renew)?;
+    site.reconfigure(caches)?;
+    Ok(warnings)
+}
+
+/// Whose client certificates are good.
+fn authorities(config: &Configuration) -> Option<&std::path::Path> {
+    let clients = config
+        .tls
+        .as_ref()
+        .and_then(|tls: &Tls| tls.clients.as_ref());
+    clients.map(|clients| &*clients.authorities)
+}
+
+/// The caches, and remarks about the files that they name, each once.
+fn make(
+    settings: &[CacheSettings],
+    access: impl Fn(&CacheSettings) -> Result<(Access, Vec<String>), AccessError>,
+) -> anyhow::Result<(Vec<CacheConfig>, Vec<String>)> {
+    let (mut caches, mut warnings) = (Vec::new(), Vec::new());
+    for cache in settings {
+        let (access, mut found) = access(cache)?;
+        let signing = signing(cache, &mut found)?;
+        // Caches may share files.
+        found.retain(|warning| !warnings.contains(warning));
+        warnings.extend(found);
+        caches.push(CacheConfig {
+            path_prefix: cache.prefix.clone(),
+            priority: cache.priority,
+            signing,
+            policy: cache.policy.clone(),
+            pages: cache.pages.as_ref().map(|of| pages(of, &cache.access)),
+            access: Some(access),
+        });
+    }
+    Ok((caches, warnings))
+}
+
+fn signing(settings: &CacheSettings, warnings: &mut Vec<String>) -> anyhow::Result<Signing> {
     let mut keys = Vec::new();
     for path in &settings.secret_key_files {
         let loaded = load_key(path)?;
-        for warning in &loaded.warnings {
-            errors.warning(warning);
-        }
+        warnings.extend(loaded.warnings);
         keys.push(loaded.key);
     }
     Ok(Signing {
@@ -59,46 +93,11 @@ fn signing_of(settings: &CacheSettings, errors: &ErrorLog) -> anyhow::Result<Sig
     })
 }
 
-/// Who may read changes for each cache whose rules can be read, and is as before for others. Where
-/// what may be read was changed as well, which takes effect at the next start, who may read waits
-/// for that: it may have been meant for less. `started`: what is served.
-pub(super) fn change_access(
-    site: &Site,
-    started: &[CacheSettings],
-    settings: &[CacheSettings],
-    errors: &ErrorLog,
-) {
-    for served in started {
-        let prefix = &*served.prefix;
-        let is_same =
-            |cache: &&CacheSettings| cache.prefix == prefix && cache.policy == served.policy;
-        let outcome = match settings.iter().find(is_same) {
-            Some(cache) => site.change_access(prefix, cache.access.clone()),
-            None => {
-                errors.warning(format_args!(
-                    "who may read at {prefix}/ changes at the next start, together with what may \
-                     be read there; users and tokens are read again"
-                ));
-                site.reload_access(prefix)
-            }
-        };
-        match outcome {
-            Ok(warnings) => warnings.iter().for_each(|warning| errors.warning(warning)),
-            Err(error) => {
-                let error = anyhow::Error::new(error);
-                errors.error(format_args!(
-                    "{error:#}; those who could read before still can"
-                ));
-            }
-        }
-    }
-}
-
-fn pages(settings: &Pages, cache: &CacheSettings) -> PagesConfig {
+fn pages(settings: &Pages, access: &AccessConfig) -> PagesConfig {
     PagesConfig {
         title: settings.title.clone(),
         description: settings.description.clone(),
         public_url: settings.public_url.clone(),
-        has_passwords: cache.access.users_file.is_some(),
+        has_passwords: access.users_file.is_some(),
     }
 }

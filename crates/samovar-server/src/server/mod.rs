@@ -8,7 +8,7 @@
 //!
 //! | signal | what happens |
 //! |---|---|
-//! | HUP | key and certificate read again (bad ones are refused, the old stay), logs opened anew |
+//! | HUP | caches, keys and certificate read again (bad ones are refused, the old stay), logs opened anew |
 //! | USR1 | logs opened anew, and what was counted since the start is said |
 //! | USR2 | the executable is started anew and takes over: `upgrade.rs` |
 //! | QUIT | no new connections; ends when those there are have their answers |
@@ -197,6 +197,7 @@ fn serve(
         None => Arc::clone(&logs) as _,
     };
     let site = Site::new(store, site_config, observer);
+    logs.introduce(site.visitors());
     let prefixes: Vec<&str> = config.caches.iter().map(|cache| &*cache.prefix).collect();
     let prefixes = prefixes.join(", ");
     let mut builder = Server::builder(site)
@@ -276,7 +277,7 @@ fn serve(
         .watch_files()
         .context("cannot start a thread")?;
     let reload = || {
-        reload(server.service(), &config.caches, again, &logs);
+        reload(server.service(), config, again, &logs);
         if let Some(tls) = &tls {
             reload_certificate(tls.options, &tls.config, errors);
         }
@@ -446,35 +447,24 @@ fn drain(server: &Arc<Server<Site>>, events: &Receiver<Event>, deadline: Duratio
 }
 
 /// What cannot be read again stays as it was, and is said.
-fn reload(site: &Site, started: &[CacheSettings], again: &Again<'_>, logs: &Logs) {
+fn reload(site: &Site, started: &Configuration, again: &Again<'_>, logs: &Logs) {
     logs.reopen();
-    let config = match again() {
-        Ok(config) => config,
-        Err(error) => {
-            logs.errors.error(format_args!(
-                "{error:#}; the configuration read before stays in use"
-            ));
-            return;
+    let outcome = again().and_then(|config| {
+        let warnings = caches::replace(site, started, &config)?;
+        Ok((config, warnings))
+    });
+    let errors = &logs.errors;
+    match outcome {
+        Ok((config, warnings)) => {
+            config.remarks.iter().for_each(|one| errors.warning(one));
+            warnings.iter().for_each(|one| errors.warning(one));
+            let has_key = |cache: &CacheSettings| !cache.secret_key_files.is_empty();
+            errors.info(match config.caches.iter().any(has_key) {
+                true => "the secret key was read again",
+                false => "the configuration was read again",
+            });
         }
-    };
-    for remark in &config.remarks {
-        logs.errors.warning(remark);
-    }
-    caches::change_access(site, started, &config.caches, &logs.errors);
-    match caches::signing(&config.caches, &logs.errors) {
-        Ok(signing) => {
-            let has_keys = signing.iter().any(|signing| !signing.keys.is_empty());
-            for (cache, signing) in config.caches.iter().zip(signing) {
-                site.change_signing(&cache.prefix, signing);
-            }
-            if has_keys {
-                logs.errors.info("the secret key was read again");
-            }
-        }
-        Err(error) => {
-            logs.errors
-                .error(format_args!("{error:#}; the key read before stays in use"));
-        }
+        Err(error) => errors.error(format_args!("{error:#}; what was read before stays in use")),
     }
 }
 
@@ -566,7 +556,7 @@ fn trust(config: &Configuration) -> Trust {
     }
 }
 
-/// Where no time is given, the engine's.
+/// What is not given is the engine's.
 fn limits(config: &Configuration) -> Limits {
     let (defaults, given) = (Limits::default(), &config.connections);
     let or_never = |time: Option<Duration>| time.unwrap_or(Duration::MAX);
@@ -576,11 +566,20 @@ fn limits(config: &Configuration) -> Limits {
         (true, Some(time)) => time,
         (true, None) => or_never(given.stall_time.or_default(defaults.idle_time)),
     };
-    Limits {
+    let mut limits = Limits {
+        connections_max: given.count_max.unwrap_or(defaults.connections_max),
+        queue_len_max: given.queue_len_max.unwrap_or(defaults.queue_len_max),
         head_time: or_never(given.head_time.or_default(defaults.head_time)),
         idle_time,
         stall_time,
         requests_per_connection_max: given.requests_max.map_or(0, NonZeroU64::get),
         ..defaults
+    };
+    if let Some(len) = given.head_len_max {
+        limits.head.head_len_max = len;
     }
+    if let Some(count) = given.streams_max {
+        limits.http2.streams_max = count;
+    }
+    limits
 }

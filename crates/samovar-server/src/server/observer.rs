@@ -2,11 +2,12 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime};
 
-use samovar_cache::access::Refusal;
+use samovar_cache::access::{Client, Refusal};
 use samovar_cache::metrics::RecentError;
-use samovar_cache::{Observer, Unheld};
+use samovar_cache::{Observer, Unheld, Visitors};
 use samovar_http::{Exchange, Head, Incident, Peer};
 use samovar_store::{SchemaRemark, StoreError};
 
@@ -21,6 +22,8 @@ pub(super) struct Logs {
     access: Option<AccessLog>,
     pub(super) errors: ErrorLog,
     client_address: ClientAddress,
+    /// Who they are, once there is a site to ask.
+    visitors: OnceLock<Visitors>,
     paths: Throttle,
     bodies: Throttle,
     limits: Throttle,
@@ -37,11 +40,17 @@ impl Logs {
             access,
             errors,
             client_address,
+            visitors: OnceLock::new(),
             paths: Throttle::default(),
             bodies: Throttle::default(),
             limits: Throttle::default(),
             counts: Counts::default(),
         }
+    }
+
+    /// Says whom to ask who clients are. Said once, before the first of them comes.
+    pub(super) fn introduce(&self, visitors: Visitors) {
+        drop(self.visitors.set(visitors));
     }
 
     pub(super) fn reopen(&self) {
@@ -80,11 +89,13 @@ impl Logs {
         self.errors.write(level, message);
     }
 
-    fn client(&self, head: Head<'_>) -> Option<IpAddr> {
+    /// `known`: what its cache knows of the client.
+    fn address(&self, head: Head<'_>, known: Option<&Client>) -> Option<IpAddr> {
         let peer = address(head.peer());
         match self.client_address {
             ClientAddress::Peer => peer,
-            ClientAddress::Forwarded => forwarded(head).or(peer),
+            ClientAddress::Forwarded => known.map_or(peer, |client| client.address),
+            ClientAddress::Unproven => unproven(head).or(peer),
         }
     }
 }
@@ -96,8 +107,8 @@ fn address(peer: Peer) -> Option<IpAddr> {
     }
 }
 
-/// The client as a proxy names it.
-fn forwarded(head: Head<'_>) -> Option<IpAddr> {
+/// The client as whoever sent the request names it.
+fn unproven(head: Head<'_>) -> Option<IpAddr> {
     let text = head
         .header("X-Real-IP")
         .or_else(|| head.header("X-Forwarded-For"))?;
@@ -113,9 +124,15 @@ impl samovar_http::Observer for Logs {
     fn exchanged(&self, exchange: &Exchange<'_>) {
         let Some(access) = &self.access else { return };
         let head = exchange.head;
+        let visitors = self.visitors.get();
+        let client = visitors.and_then(|visitors| visitors.client(head));
+        let path = visitors.filter(|_| access.names_paths());
+        let path = path.and_then(|visitors| visitors.store_path(head));
+        let user = client.as_ref().and_then(|client| client.name.as_deref());
         access.record(&Entry {
-            client: self.client(head),
-            user: None,
+            client: self.address(head, client.as_ref()),
+            user: user.map(str::as_bytes),
+            path: path.as_deref(),
             time: SystemTime::now()
                 .checked_sub(exchange.duration)
                 .unwrap_or(SystemTime::UNIX_EPOCH),
@@ -154,6 +171,7 @@ impl samovar_http::Observer for Logs {
             access.record(&Entry {
                 client: address(*peer),
                 user: None,
+                path: None,
                 time: SystemTime::now(),
                 request: None,
                 status: refusal.status().code(),
@@ -311,6 +329,10 @@ impl Observer for Logs {
         self.counts.add(Count::ListGaveWay);
         let message = "an answer of many narinfos gave way: its client reads too slowly";
         self.say(&self.limits, Level::Warning, message);
+    }
+
+    fn names_paths(&self) -> bool {
+        self.access.as_ref().is_some_and(AccessLog::names_paths)
     }
 
     fn counts(&self) -> Vec<(&'static str, u64)> {

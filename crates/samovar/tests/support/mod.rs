@@ -4,6 +4,11 @@
     clippy::panic,
     reason = "a test fails by panicking"
 )]
+#![allow(
+    dead_code,
+    clippy::allow_attributes,
+    reason = "each test file uses a part of this"
+)]
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -83,11 +88,22 @@ impl Server {
 
     #[track_caller]
     pub(crate) fn wait_for(&self, part: &str) -> String {
+        let mut lines = self.lines_to(part);
+        lines.pop().unwrap()
+    }
+
+    /// All lines up to one with this in it.
+    #[track_caller]
+    pub(crate) fn lines_to(&self, part: &str) -> Vec<String> {
+        let mut lines = Vec::new();
         loop {
             let line = self.lines.recv_timeout(PATIENCE);
-            let line = line.unwrap_or_else(|error| panic!("no line with {part:?}: {error}"));
-            if line.contains(part) {
-                return line;
+            let line = line
+                .unwrap_or_else(|error| panic!("no line with {part:?}: {error}; but {lines:?}"));
+            let is_it = line.contains(part);
+            lines.push(line);
+            if is_it {
+                return lines;
             }
         }
     }

@@ -1,0 +1,90 @@
+//! Limits out of the configuration hold, at them and one past.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use support::{File, Server, samovar};
+
+const INFO: &str = "GET /nix-cache-info HTTP/1.1\r\nHost: a\r\n";
+
+fn serve(more: &str) -> (Server, String) {
+    let file = File::new(&format!("admin.listen = []\n{more}"));
+    let server = Server::start(samovar().args(["serve", "--config"]).arg(&file.path));
+    let address = server.address();
+    (server, address)
+}
+
+fn connect(address: &str) -> TcpStream {
+    let stream = TcpStream::connect(address).unwrap();
+    let patience = Some(Duration::from_secs(60));
+    stream.set_read_timeout(patience).unwrap();
+    stream
+}
+
+/// The status of the next answer; zero if there is none.
+fn status(stream: &mut TcpStream) -> u16 {
+    let mut start = [0; 12];
+    match stream.read_exact(&mut start) {
+        Ok(()) => String::from_utf8_lossy(&start)[9..].parse().unwrap(),
+        Err(_) => 0,
+    }
+}
+
+#[test]
+fn a_head_may_be_so_long() {
+    for len in [1024, 16 * 1024, 64 * 1024] {
+        let (_server, address) = serve(&format!("connections.head-size = {len}\n"));
+        for (len, expected) in [(len, 200), (len + 1, 431)] {
+            let rest = "\r\nConnection: close\r\n\r\n";
+            let padding = len - INFO.len() - "X: ".len() - rest.len();
+            let head = format!("{INFO}X: {}{rest}", "x".repeat(padding));
+            assert_eq!(head.len(), len);
+            let mut stream = connect(&address);
+            stream.write_all(head.as_bytes()).unwrap();
+            assert_eq!(status(&mut stream), expected, "{len}");
+        }
+    }
+}
+
+/// Whoever waits in the middle of a request is not at rest yet, so the one too many is turned away.
+#[test]
+fn so_many_connections() {
+    let (_server, address) = serve("connections.max = 3\n");
+    let busy: Vec<_> = (0..3)
+        .map(|_| {
+            let mut stream = connect(&address);
+            // Answered, so it was accepted; and then in the middle of the next one.
+            stream
+                .write_all(format!("{INFO}\r\n{INFO}").as_bytes())
+                .unwrap();
+            assert_eq!(status(&mut stream), 200);
+            stream
+        })
+        .collect();
+    let mut past = connect(&address);
+    past.write_all(format!("{INFO}\r\n").as_bytes()).unwrap();
+    assert_eq!(status(&mut past), 503);
+    drop(busy);
+}
+
+/// The server says so in its first frame.
+#[test]
+fn so_many_streams() {
+    let (_server, address) = serve("connections.streams = 7\n");
+    let mut stream = connect(&address);
+    stream
+        .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")
+        .unwrap();
+    let mut head = [0; 9];
+    stream.read_exact(&mut head).unwrap();
+    assert_eq!(head[3], 4, "SETTINGS");
+    let mut settings = vec![0; usize::from(head[1]) << 8 | usize::from(head[2])];
+    stream.read_exact(&mut settings).unwrap();
+    // RFC 9113, 6.5.2: SETTINGS_MAX_CONCURRENT_STREAMS.
+    let mut settings = settings.chunks(6);
+    assert!(settings.any(|one| one == [0, 3, 0, 0, 0, 7]));
+}

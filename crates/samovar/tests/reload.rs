@@ -1,0 +1,366 @@
+//! What HUP changes it changes at once, all of it or nothing, and no request fails for it.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use support::{File, Server, samovar, sample_store};
+
+const DONE: &str = "the configuration was read again";
+
+/// A path of the sample store.
+fn sample(key: &str) -> String {
+    let store = sample_store();
+    let root = Path::new(store.strip_prefix("local?root=").unwrap());
+    let manifest = fs::read_to_string(root.join("sample.json")).unwrap();
+    let manifest: serde_json::Value = serde_json::from_str(&manifest).unwrap();
+    manifest[key].as_str().unwrap().to_owned()
+}
+
+fn hash(path: &str) -> &str {
+    &path["/nix/store/".len()..][..32]
+}
+
+fn serve(file: &File) -> (Server, String) {
+    let server = Server::start(samovar().args(["serve", "--config"]).arg(&file.path));
+    let address = server.address();
+    (server, address)
+}
+
+/// A connection that stays open.
+struct Connection(BufReader<TcpStream>);
+
+impl Connection {
+    fn new(address: &str) -> Self {
+        Self(BufReader::new(TcpStream::connect(address).unwrap()))
+    }
+
+    /// Status and body.
+    fn get(&mut self, target: &str, fields: &str) -> (u16, Vec<u8>) {
+        let request = format!("GET {target} HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
+        self.0.get_mut().write_all(request.as_bytes()).unwrap();
+        let (mut status, mut len) = (0, None);
+        loop {
+            let mut line = String::new();
+            assert_ne!(self.0.read_line(&mut line).unwrap(), 0, "{target}: cut off");
+            let line = line.trim_end().to_ascii_lowercase();
+            if status == 0 {
+                status = line[9..12].parse().unwrap();
+            } else if let Some(text) = line.strip_prefix("content-length: ") {
+                len = Some(text.parse().unwrap());
+            } else if line.is_empty() {
+                break;
+            }
+        }
+        let mut body = vec![0; len.unwrap()];
+        self.0.read_exact(&mut body).unwrap();
+        (status, body)
+    }
+
+    fn status(&mut self, target: &str) -> u16 {
+        self.get(target, "").0
+    }
+}
+
+/// Ends what goes on until then, also if the test has failed.
+struct Until<'a>(&'a AtomicBool);
+
+impl Drop for Until<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// A fresh client realises a path from this substituter; whether it has it then.
+fn realise(address: &str, path: &str) -> bool {
+    let dir = tempfile::tempdir().unwrap();
+    let home = dir.path();
+    let mut command = Command::new("nix-store");
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("NIX_") {
+            command.env_remove(name);
+        }
+    }
+    command
+        .env("HOME", home)
+        .env("XDG_CACHE_HOME", home.join("cache"))
+        .env("NIX_CONF_DIR", home.join("no-conf"))
+        .env(
+            "NIX_CONFIG",
+            "build-users-group =\nsandbox = false\nrequire-sigs = false\n",
+        )
+        .arg("--store")
+        .arg(home.join("store"))
+        .args(["--realise", path, "--option", "max-jobs", "0"])
+        .args(["--option", "substituters", &format!("http://{address}")])
+        .stdin(Stdio::null());
+    let is_done = command.output().unwrap().status.success();
+    assert_eq!(is_done, home.join("store").join(&path[1..]).exists());
+    is_done
+}
+
+/// Who may read and what may be read change together: whoever comes without a token may never have
+/// what is denied to all who come without one, whatever he asks and whenever. And nobody who may
+/// have something before and after goes without.
+#[test]
+fn nothing_is_served_by_half_of_one_and_half_of_another() {
+    let file = File::new("");
+    let output = samovar().args(["token", "ci"]).output().unwrap();
+    let tokens = file.path.with_file_name("tokens");
+    fs::write(&tokens, &output.stdout).unwrap();
+    fs::set_permissions(&tokens, fs::Permissions::from_mode(0o600)).unwrap();
+    let token = String::from_utf8(output.stderr).unwrap();
+    let token = token.trim();
+    let (denied, other) = (sample("big"), sample("fixed"));
+    // To everybody, without the one path; or all of it, for those who have a token.
+    let public = "access.networks = [\"127.0.0.1\"]\npolicy.deny = [{ names = [\"big\"] }]\n";
+    let private = format!("access.tokens-file = {tokens:?}\n");
+    file.write(public);
+    let (server, address) = serve(&file);
+    let credentials = format!("Authorization: Bearer {token}\r\n");
+    let urls = |path: &str| {
+        let hash = hash(path);
+        [
+            format!("/{hash}.narinfo"),
+            format!("/{hash}.ls"),
+            format!("/nar/{hash}.nar"),
+            format!("/path/{hash}"),
+        ]
+    };
+    let (is_over, asked) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let ask = |path: &str, fields: &str| {
+        let mut connection = Connection::new(&address);
+        let mut seen = BTreeMap::new();
+        while !is_over.load(Ordering::Relaxed) {
+            for url in urls(path) {
+                let (status, _) = connection.get(&url, fields);
+                *seen.entry(status).or_insert(0) += 1;
+                asked.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        seen
+    };
+    let seen = std::thread::scope(|scope| {
+        let clients = [
+            scope.spawn(|| ask(&denied, "")),
+            scope.spawn(|| ask(&other, "")),
+            scope.spawn(|| ask(&other, &credentials)),
+            scope.spawn(|| ask(&denied, &credentials)),
+        ];
+        let until = Until(&is_over);
+        let mut connection = Connection::new(&address);
+        for round in 0..60 {
+            let is_public = round % 2 == 1;
+            file.write(if is_public { public } else { &private });
+            server.signal("HUP");
+            server.wait_for(DONE);
+            // Whoever asks from now on has the new ones.
+            let [narinfo, _, nar, ..] = urls(&denied);
+            let expected = if is_public { 404 } else { 401 };
+            assert_eq!(connection.status(&narinfo), expected);
+            assert_eq!(connection.status(&nar), expected);
+            let expected = if is_public { 404 } else { 200 };
+            assert_eq!(connection.get(&narinfo, &credentials).0, expected);
+            let (before, start) = (asked.load(Ordering::Relaxed), Instant::now());
+            while asked.load(Ordering::Relaxed) < before + 20 {
+                assert!(start.elapsed() < Duration::from_secs(60), "nobody asks");
+                std::thread::yield_now();
+            }
+        }
+        drop(until);
+        clients.map(|client| client.join().unwrap())
+    });
+    let statuses = |index: usize| -> Vec<u16> { seen[index].keys().copied().collect() };
+    assert_eq!(statuses(0), [401, 404], "denied to who has no token");
+    assert_eq!(statuses(1), [200, 401], "who has no token");
+    assert_eq!(statuses(2), [200], "who may have it before and after");
+    assert_eq!(statuses(3), [200, 404], "who has a token");
+    println!("60 changes: {seen:?}");
+}
+
+/// Real clients ask all the time while a rule comes: those who began after it have nothing of what
+/// it denies, and the others do not notice.
+#[test]
+fn a_policy_is_tightened_while_clients_copy() {
+    let (denied, other) = (sample("fixed"), sample("self_reference"));
+    let name = &denied["/nix/store/".len() + 33..];
+    let file = File::new("");
+    let (server, address) = serve(&file);
+    let (is_tight, is_over) = (AtomicBool::new(false), AtomicBool::new(false));
+    let copied = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        let of_denied = scope.spawn(|| {
+            let mut after = 0;
+            while after < 2 {
+                let was_tight = is_tight.load(Ordering::SeqCst);
+                let has_it = realise(&address, &denied);
+                assert!(!(was_tight && has_it), "it is denied");
+                assert!(was_tight || has_it || is_over.load(Ordering::SeqCst));
+                copied.fetch_add(usize::from(has_it), Ordering::SeqCst);
+                after += usize::from(was_tight);
+            }
+        });
+        let (address, other) = (&address, &other);
+        scope.spawn(move || {
+            while !of_denied.is_finished() {
+                assert!(realise(address, other));
+            }
+        });
+        let (tight, until) = (Until(&is_tight), Until(&is_over));
+        let start = Instant::now();
+        while copied.load(Ordering::SeqCst) == 0 {
+            assert!(start.elapsed() < Duration::from_secs(60), "nobody copies");
+            std::thread::yield_now();
+        }
+        file.write(&format!("policy.deny = [{{ names = [{name:?}] }}]\n"));
+        // From here on both is right.
+        drop(until);
+        server.signal("HUP");
+        server.wait_for(DONE);
+        drop(tight);
+    });
+}
+
+/// A cache moves, with all that is said of it, and rules that have to be looked up first: nobody
+/// meets a moment at which they are not known.
+#[test]
+fn a_cache_moves_to_another_prefix() {
+    let file = File::new("");
+    let profile = file.path.with_file_name("profile");
+    let (inside, outside) = (sample("self_reference"), sample("big"));
+    symlink(&inside, &profile).unwrap();
+    let allow = format!("policy.allow = [{{ roots = [{profile:?}] }}]\n");
+    let at = |prefix: &str, title: &str, priority: u32| {
+        format!(
+            "[caches.stays]\npriority = 7\n[caches.moves]\nprefix = {prefix:?}\n\
+             priority = {priority}\ntitle = {title:?}\n{allow}"
+        )
+    };
+    file.write("[caches.stays]\npriority = 7\n");
+    let (server, address) = serve(&file);
+    let narinfo = |prefix: &str, path: &str| format!("{prefix}/{}.narinfo", hash(path));
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..2)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut connection = Connection::new(&address);
+                    let mut moved_count = 0;
+                    while !is_over.load(Ordering::Relaxed) {
+                        assert_eq!(connection.status(&narinfo("/stays", &outside)), 200);
+                        for prefix in ["/a", "/b", "/c/d"] {
+                            let status = connection.status(&narinfo(prefix, &inside));
+                            assert!([200, 404].contains(&status), "{prefix}: {status}");
+                            moved_count += usize::from(status == 200);
+                            assert_eq!(connection.status(&narinfo(prefix, &outside)), 404);
+                        }
+                    }
+                    moved_count
+                })
+            })
+            .collect();
+        let until = Until(&is_over);
+        let mut connection = Connection::new(&address);
+        for (round, prefix) in ["/a", "/b", "/c/d", "/a", "/b"].iter().enumerate() {
+            let priority = 20 + u32::try_from(round).unwrap();
+            file.write(&at(prefix, &format!("Round {round}"), priority));
+            server.signal("HUP");
+            server.wait_for(DONE);
+            for other in ["/a", "/b", "/c/d"] {
+                let expected = if other == *prefix { 200 } else { 404 };
+                let url = format!("{other}/nix-cache-info");
+                assert_eq!(connection.status(&url), expected, "{url}");
+                let status = connection.status(&narinfo(other, &inside));
+                assert_eq!(status, expected, "{other}");
+            }
+            let (_, info) = connection.get(&format!("{prefix}/nix-cache-info"), "");
+            let info = String::from_utf8(info).unwrap();
+            assert!(
+                info.contains(&format!("\nPriority: {priority}\n")),
+                "{info}"
+            );
+            let (_, page) = connection.get(&format!("{prefix}/"), "");
+            let page = String::from_utf8(page).unwrap();
+            assert!(page.contains(&format!("<h1>Round {round}</h1>")), "{page}");
+        }
+        // Where its roots lead is looked at here, too.
+        let other = profile.with_file_name("next");
+        symlink(&outside, &other).unwrap();
+        fs::rename(&other, &profile).unwrap();
+        drop(until);
+        for client in clients {
+            assert!(client.join().unwrap() > 0);
+        }
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while connection.status(&narinfo("/b", &outside)) != 200 {
+            assert!(Instant::now() < deadline, "the roots are followed");
+        }
+    });
+    assert!(realise(&format!("{address}/b"), &outside));
+}
+
+/// One line says why, and everything is as it was: what is good in it is not taken either.
+#[test]
+fn a_bad_one_changes_nothing_and_is_one_line() {
+    let file = File::new("");
+    let folder = file.path.parent().unwrap().to_owned();
+    let users = folder.join("users");
+    fs::write(&users, "nobody\n").unwrap();
+    fs::set_permissions(&users, fs::Permissions::from_mode(0o600)).unwrap();
+    file.write("priority = 10\n[caches.a]\n[caches.b]\naccess.networks = [\"127.0.0.1\"]\n");
+    let (server, address) = serve(&file);
+    let mut connection = Connection::new(&address);
+    let users_of_all = format!("[access]\nusers-file = {users:?}\n[caches.a]\n[caches.b]\n");
+    for (bad, why) in [
+        ("nonsense = 1\n", "there is no key nonsense"),
+        (
+            "[caches.a]\nprefix = \"/x\"\n[caches.b]\nprefix = \"/x\"\n",
+            "are both at /x",
+        ),
+        (&users_of_all, "samovar password"),
+        (
+            "access.networks = [\"10.0.0.0/99\"]\n[caches.a]\n[caches.b]\n",
+            "10.0.0.0/99",
+        ),
+        ("secret-key-files = [\"/nowhere/key\"]\n", "/nowhere/key"),
+        ("policy.allow = [{ names = [] }]\n", "something in names"),
+        (
+            "[caches.a]\npolicy.deny = [{ roots = [\"/nowhere/root\"] }]\n",
+            "the root of a policy cannot be followed: \"/nowhere/root\"",
+        ),
+        (
+            "[tls]\ncertificate = \"c\"\nkey = \"k\"\nclient-authorities = \"a\"\n\
+             [access.certificates]\nany = true\n",
+            "tls.client-authorities changes when the server is started anew",
+        ),
+    ] {
+        file.write(&format!("priority = 20\n{bad}"));
+        server.signal("HUP");
+        let line = server.wait_for("what was read before stays in use");
+        assert!(line.contains(why), "{bad}: {line}");
+        server.signal("USR1");
+        let lines = server.lines_to("counted since the start");
+        assert_eq!(lines.len(), 1, "{bad}: {line}\n{lines:?}");
+        for cache in ["/a", "/b"] {
+            let (status, info) = connection.get(&format!("{cache}/nix-cache-info"), "");
+            let info = String::from_utf8(info).unwrap();
+            assert!(status == 200 && info.contains("\nPriority: 10\n"), "{bad}");
+        }
+        assert_eq!(connection.status("/x/nix-cache-info"), 404, "{bad}");
+        assert_eq!(connection.status("/nix-cache-info"), 404, "{bad}");
+    }
+    file.write("priority = 20\n");
+    server.signal("HUP");
+    server.wait_for(DONE);
+    assert_eq!(connection.status("/nix-cache-info"), 200);
+    assert_eq!(connection.status("/a/nix-cache-info"), 404);
+}

@@ -1,0 +1,220 @@
+//! The access log says who was let in, from where, and of which path the answer was.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use support::{File, Server, samovar, sample_store};
+
+fn sample(key: &str) -> String {
+    let store = sample_store();
+    let root = Path::new(store.strip_prefix("local?root=").unwrap());
+    let manifest = fs::read_to_string(root.join("sample.json")).unwrap();
+    let manifest: Value = serde_json::from_str(&manifest).unwrap();
+    manifest[key].as_str().unwrap().to_owned()
+}
+
+fn hash(path: &str) -> &str {
+    &path["/nix/store/".len()..][..32]
+}
+
+fn secret(dir: &Path, name: &str, content: &[u8]) -> PathBuf {
+    let path = dir.join(name);
+    fs::write(&path, content).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    path
+}
+
+/// A server with an access log, and a connection for each request.
+struct Logged {
+    _server: Server,
+    address: String,
+    log: PathBuf,
+    seen: usize,
+}
+
+impl Logged {
+    fn new(file: &File, format: &str, more: &str) -> Self {
+        let log = file.path.with_file_name("access.log");
+        file.write(&format!(
+            "admin.listen = []\nlog.access = {log:?}\nlog.access-format = {format:?}\n{more}"
+        ));
+        let server = Server::start(samovar().args(["serve", "--config"]).arg(&file.path));
+        let address = server.address();
+        let seen = 0;
+        Self {
+            _server: server,
+            address,
+            log,
+            seen,
+        }
+    }
+
+    /// The status, and the line that says so.
+    fn get(&mut self, target: &str, fields: &str) -> (u16, String) {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        let request =
+            format!("GET {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{fields}\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        let status = String::from_utf8_lossy(&answer)[9..12].parse().unwrap();
+        let start = Instant::now();
+        loop {
+            let text = fs::read_to_string(&self.log).unwrap();
+            let lines: Vec<_> = text.split_inclusive('\n').collect();
+            if let Some(line) = lines.get(self.seen).filter(|line| line.ends_with('\n')) {
+                self.seen += 1;
+                return (status, (*line).to_owned());
+            }
+            assert!(
+                start.elapsed() < Duration::from_secs(60),
+                "{target}: no line"
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn json(&mut self, target: &str, fields: &str) -> (u16, Value) {
+        let (status, line) = self.get(target, fields);
+        (status, serde_json::from_str(&line).unwrap())
+    }
+}
+
+/// The lines of a users file and a tokens file, and the token.
+fn credentials(dir: &Path) -> (String, String) {
+    let mut password = samovar();
+    password.args(["password", "ada"]);
+    password.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut password = password.spawn().unwrap();
+    password.stdin.take().unwrap().write_all(b"x\n").unwrap();
+    let users = password.wait_with_output().unwrap().stdout;
+    let users = secret(dir, "users", &users);
+    let output = samovar().args(["token", "ci"]).output().unwrap();
+    let tokens = secret(dir, "tokens", &output.stdout);
+    let token = String::from_utf8(output.stderr).unwrap();
+    let access = format!("[access]\nusers-file = {users:?}\ntokens-file = {tokens:?}\n");
+    (access, token.trim().to_owned())
+}
+
+#[test]
+fn the_name_is_that_of_whoever_was_let_in() {
+    let file = File::new("");
+    let (access, token) = credentials(file.path.parent().unwrap());
+    let bearer = |token: &str| format!("Authorization: Bearer {token}\r\n");
+    // ada:x and ada:y
+    let basic = |text: &str| format!("Authorization: Basic {text}\r\n");
+    let asked = [
+        (bearer(&token), 200, Some("ci")),
+        (bearer("nonsense"), 401, None),
+        (String::new(), 401, None),
+        // Verified on a worker, and then remembered.
+        (basic("YWRhOng="), 200, Some("ada")),
+        (basic("YWRhOng="), 200, Some("ada")),
+        (basic("YWRhOnk="), 401, None),
+    ];
+    let mut logged = Logged::new(&file, "json", &access);
+    let url = format!("/{}.narinfo", hash(&sample("fixed")));
+    for (fields, status, name) in &asked {
+        let (said, line) = logged.json(&url, fields);
+        assert_eq!(said, *status, "{fields}");
+        assert_eq!(line["user"].as_str(), *name, "{fields}");
+        assert_eq!(line["client"], "127.0.0.1");
+    }
+    drop(logged);
+    fs::remove_file(file.path.with_file_name("access.log")).unwrap();
+    let mut logged = Logged::new(&file, "combined", &access);
+    for (fields, status, name) in &asked {
+        let (said, line) = logged.get(&url, fields);
+        assert_eq!(said, *status, "{fields}");
+        let expected = format!("127.0.0.1 - {} [", name.unwrap_or("-"));
+        assert!(line.starts_with(&expected), "{line}");
+    }
+}
+
+#[test]
+fn the_path_is_said_in_full_where_it_may_be_read() {
+    let file = File::new("");
+    let rules = "[caches.all]\n\
+                 [caches.team]\npolicy.deny = [{ names = [\"big\"] }]\n";
+    let mut logged = Logged::new(&file, "json", rules);
+    let (path, absent) = (sample("fixed"), sample("absent"));
+    let big = sample("big");
+    let hash_of = |path: &str| hash(path).to_owned();
+    for url in [
+        format!("/all/nar/{}.nar", hash(&path)),
+        format!("/all/nar/{}.nar", hash(&path)),
+        format!("/all/{}.ls", hash(&path)),
+        format!("/all/{}.narinfo", hash(&path)),
+        format!("/team/{}.narinfo?x", hash(&path)),
+        format!("/team/{}.narinfo", hash(&path)),
+    ] {
+        let (status, line) = logged.json(&url, "");
+        assert_eq!(
+            (status, &line["path"]),
+            (200, &Value::from(&*path)),
+            "{url}"
+        );
+    }
+    let (status, line) = logged.json(&format!("/all/{}.narinfo", hash(&absent)), "");
+    assert_eq!((status, &line["path"]), (404, &Value::Null));
+    assert_eq!(line["hash"], hash_of(&absent));
+    let (status, line) = logged.json(&format!("/team/{}.narinfo", hash(&big)), "");
+    assert_eq!((status, &line["path"]), (404, &Value::Null));
+    let (_, line) = logged.json("/all/nix-cache-info", "");
+    assert_eq!(line["path"], Value::Null);
+}
+
+/// Whoever is no trusted proxy can write what he likes.
+#[test]
+fn an_address_is_believed_of_a_trusted_proxy_alone() {
+    let check = |proxy: &str, header: &str, asked: &[(&str, Option<&str>)]| {
+        let file = File::new("");
+        let more = format!(
+            "log.client-address = \"forwarded\"\n[access]\ntrusted-proxies = [{proxy:?}]\n\
+             forwarded-header = {header:?}\n"
+        );
+        let mut logged = Logged::new(&file, "json", &more);
+        for (fields, expected) in asked {
+            let (status, line) = logged.json("/nix-cache-info", fields);
+            assert_eq!(status, 200);
+            assert_eq!(line["client"].as_str(), *expected, "{proxy}: {fields}");
+        }
+    };
+    let own = Some("127.0.0.1");
+    let by_one = "X-Forwarded-For: 203.0.113.9\r\n";
+    let forged = "X-Forwarded-For: 1.2.3.4, 203.0.113.9\r\n";
+    check(
+        "127.0.0.1",
+        "x-forwarded-for",
+        &[
+            (by_one, Some("203.0.113.9")),
+            (forged, Some("203.0.113.9")),
+            ("X-Forwarded-For: unknown\r\n", None),
+            ("X-Real-IP: 203.0.113.9\r\n", own),
+            ("Forwarded: for=203.0.113.9\r\n", own),
+            ("", own),
+        ],
+    );
+    check(
+        "127.0.0.1",
+        "forwarded",
+        &[
+            ("Forwarded: for=203.0.113.9\r\n", Some("203.0.113.9")),
+            (by_one, own),
+        ],
+    );
+    check(
+        "192.0.2.1",
+        "x-forwarded-for",
+        &[(by_one, own), (forged, own)],
+    );
+}
