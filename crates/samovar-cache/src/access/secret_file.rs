@@ -45,8 +45,9 @@ impl SecretFile {
             let path = path.to_owned();
             return Err(AccessError::ReadableByAll { kind, path });
         }
-        let warning = (mode & 0o077 != 0)
-            .then(|| format!("the {kind} {path:?} can be read by others: `chmod 600` it"));
+        // By its group it may be: the server's.
+        let warning = (mode & 0o007 != 0)
+            .then(|| format!("the {kind} {path:?} can be read by everybody: `chmod o-rwx` it"));
         let mut text = Zeroizing::new(String::with_capacity(
             usize::try_from(metadata.len()).unwrap_or(0) + 1,
         ));

@@ -268,9 +268,11 @@ fn a_reload_changes_who_is_in_or_nothing() {
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
     let warnings = house.reload().unwrap();
     assert!(
-        warnings[0].contains("can be read by others"),
+        warnings[0].contains("can be read by everybody"),
         "{warnings:?}"
     );
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
+    assert!(house.reload().unwrap().is_empty());
     assert_eq!(house.basic("ada", "x"), "200 ada at once");
     assert_eq!(house.basic("bob", "x"), REFUSED);
     std::fs::write(&path, user("ada", "z")).unwrap();
