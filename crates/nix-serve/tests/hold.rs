@@ -15,7 +15,7 @@ use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
 use support::connection::Connection;
-use support::daemon::NixDaemon;
+use support::daemon::{NixDaemon, roots};
 use support::{OwnStore, ServerProcess, eventually, hash_part, local, nix, nix_serve, raw};
 
 const HOLD: &str = "1";
@@ -42,16 +42,6 @@ fn serve_holding(store: &OwnStore, arguments: &[&str]) -> ServerProcess {
 fn sees(server: &mut ServerProcess, part: &str) -> String {
     let seen = server.log.iter().find(|line| line.contains(part)).cloned();
     seen.unwrap_or_else(|| server.wait_for_line(part))
-}
-
-/// All that daemons hold.
-fn roots(store: &OwnStore) -> String {
-    let directory = store.root().join("nix/var/nix/temproots");
-    let Ok(entries) = fs::read_dir(directory) else {
-        return String::new();
-    };
-    let texts = entries.filter_map(|entry| fs::read_to_string(entry.unwrap().path()).ok());
-    texts.collect()
 }
 
 fn collect(store: &OwnStore) {
