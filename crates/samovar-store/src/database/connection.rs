@@ -25,6 +25,7 @@ use std::time::{Duration, Instant};
 use rusqlite::{Connection, ErrorCode, OpenFlags, ffi};
 use rustix::fs::{Access, StatVfsMountFlags};
 
+use super::session::Identity;
 use crate::error::{Corruption, Operation, StoreError, Unavailable};
 
 /// How long a statement waits for another process's lock. Nix's own writers hold theirs for
@@ -51,10 +52,37 @@ pub(super) struct Opening {
     pub(super) dotfile_locks: bool,
 }
 
-/// Opens a connection that has read once, in a transaction that goes on: the lock of a busy
-/// database is not easily had again. [`settle`] ends it.
-pub(super) fn open(path: &Path, opening: Opening) -> Result<Connection, StoreError> {
-    try_open(path, opening).map_err(|error| why(path, &error))
+/// How often a file that changes all the time is opened before that is a failure.
+const UNSURE_COUNT_MAX: u32 = 20;
+
+/// Opens a connection to `file` (device and inode) that has read once, in a transaction that goes
+/// on: the lock of a busy database is not easily had again. [`settle`] ends it.
+///
+/// # Errors
+///
+/// Also when the path leads to another file, of which nothing was read then: the first reading maps
+/// the WAL index, and whose that is has to be known before.
+pub(super) fn open(
+    path: &Path,
+    file: (u64, u64),
+    opening: Opening,
+) -> Result<Connection, StoreError> {
+    let explain = |error: rusqlite::Error| why(path, &error);
+    for _ in 0..UNSURE_COUNT_MAX {
+        let before = Identity::of(path)?;
+        let connection = handle(path, opening).map_err(explain)?;
+        let after = Identity::of(path)?;
+        if before.file() != file || after.file() != file {
+            break;
+        }
+        // A file that went away and came back was renamed, and has another change time. Without a
+        // WAL a commit has the same effect.
+        if before == after {
+            first_read(&connection).map_err(explain)?;
+            return Ok(connection);
+        }
+    }
+    Err(StoreError::Unavailable(Unavailable::BeingReplaced))
 }
 
 /// Ends the transaction that a connection was opened in.
@@ -64,7 +92,8 @@ pub(super) fn settle(connection: &Connection) -> Result<(), StoreError> {
         .map_err(|error| store_error(&error))
 }
 
-fn try_open(path: &Path, opening: Opening) -> rusqlite::Result<Connection> {
+/// The file is open, and nothing of it is read.
+fn handle(path: &Path, opening: Opening) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
         | OpenFlags::SQLITE_OPEN_URI
         | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -76,11 +105,15 @@ fn try_open(path: &Path, opening: Opening) -> rusqlite::Result<Connection> {
     };
     connection.busy_handler(Some(patience()))?;
     connection.set_prepared_statement_cache_capacity(STATEMENT_COUNT_MAX);
+    Ok(connection)
+}
+
+/// Takes the shared lock that keeps `-wal` and `-shm` where they are.
+fn first_read(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute_batch(&format!("pragma cache_size = -{PAGE_CACHE_KIB}"))?;
     connection.execute_batch("begin")?;
-    // The first read takes the shared lock that keeps `-wal` and `-shm` where they are.
     connection.query_row("pragma schema_version", [], |row| row.get::<_, i64>(0))?;
-    Ok(connection)
+    Ok(())
 }
 
 /// Whether the file itself is no database, whatever the WAL beside it says. SQLite does not look at
@@ -94,7 +127,8 @@ pub(super) fn is_none_beside_its_wal(path: &Path) -> bool {
         immutable: true,
         dotfile_locks: false,
     };
-    let code = || try_open(path, alone).err()?.sqlite_error_code();
+    let read = || first_read(&handle(path, alone)?);
+    let code = || read().err()?.sqlite_error_code();
     !wal_is_empty(path) && code() == Some(ErrorCode::NotADatabase)
 }
 
@@ -220,5 +254,31 @@ mod tests {
     fn odd_names_are_encoded() {
         let uri = uri(Path::new("/a b/c?d#e%f/db.sqlite"), false);
         assert_eq!(uri, "file:/a%20b/c%3fd%23e%25f/db.sqlite?mode=ro");
+    }
+
+    /// To map the WAL index for another file would truncate it under those who read in it.
+    #[test]
+    fn another_file_is_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, new) = (dir.path().join("db"), dir.path().join("new"));
+        let writer = Connection::open(&path).unwrap();
+        writer
+            .execute_batch("pragma journal_mode = wal; create table one (x)")
+            .unwrap();
+        let file = Identity::of(&path).unwrap().file();
+        let opening = Opening {
+            immutable: false,
+            dotfile_locks: false,
+        };
+        let reader = open(&path, file, opening).unwrap();
+        let index = std::fs::metadata(beside(&path, "-shm")).unwrap();
+        std::fs::write(&new, "no database ".repeat(1024)).unwrap();
+        std::fs::rename(&new, &path).unwrap();
+        let replaced = StoreError::Unavailable(Unavailable::BeingReplaced);
+        assert_eq!(open(&path, file, opening).map(drop), Err(replaced));
+        let index_now = std::fs::metadata(beside(&path, "-shm")).unwrap();
+        assert_eq!(index_now.len(), index.len());
+        assert_eq!(index_now.modified().unwrap(), index.modified().unwrap());
+        settle(&reader).unwrap();
     }
 }

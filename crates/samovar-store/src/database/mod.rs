@@ -22,7 +22,7 @@ mod watch;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
@@ -32,7 +32,7 @@ use crate::error::{Corruption, StoreError, Unavailable};
 use crate::location::Location;
 use lineage::Lineage;
 use schema::Schema;
-use session::Identity;
+use session::{Identity, Retired};
 
 pub(crate) use connection::store_error;
 pub use schema::SchemaRemark;
@@ -49,6 +49,9 @@ const ATTEMPT_COUNT_MAX: u32 = 3;
 /// while the database is away would open it once more.
 const FAILURE_LIFE: Duration = Duration::from_millis(50);
 
+/// How often another file may be found than the one that was to be opened.
+const REPLACED_COUNT_MAX: u32 = 5;
+
 /// How long a new file is not opened because of questions that are under way on the old one.
 const RETIRED_PATIENCE: Duration = Duration::from_millis(500);
 
@@ -62,7 +65,7 @@ pub(crate) struct Database {
     state: Mutex<State>,
     /// Sessions that are not used for new questions any more, as long as a question is under way in
     /// one.
-    retired: Mutex<Vec<Weak<Session>>>,
+    retired: Mutex<Vec<Retired>>,
     lineage: Mutex<Lineage>,
     store_dir: StoreDir,
     form: Mutex<Form>,
@@ -191,7 +194,7 @@ impl Database {
         // Connections to a file that somebody wrote over are closed before others are opened: as
         // long as one is open SQLite believes the WAL index, which describes the file of before.
         *state = State::Closed;
-        let opened = self.wait_for_retired().and_then(|()| self.open());
+        let opened = self.open();
         *state = match &opened {
             Ok(session) => State::Open(Arc::clone(session)),
             Err(error) => State::Failed {
@@ -224,26 +227,25 @@ impl Database {
         }
     }
 
-    /// Waits for questions that are under way on another file than the path leads to now.
+    /// The file that the path leads to now, when no questions are under way on another one.
     ///
     /// SQLite finds the WAL index by the database's path. Of two files that had this path it would
     /// map the same index twice, and the second opening would not see the locks of the first, which
     /// are this process's own: it takes itself for the first one there and truncates the index.
     /// Whoever reads in it at that moment gets SIGBUS. Closing either drops the locks of both, and
     /// then it is Nix that truncates.
-    fn wait_for_retired(&self) -> Result<(), StoreError> {
+    fn wait_for_retired(&self) -> Result<Identity, StoreError> {
         let start = Instant::now();
         loop {
-            let file = Identity::of(&self.path)?;
+            let identity = Identity::of(&self.path)?;
             let mut retired = self.retired();
-            retired.retain(|session| session.strong_count() > 0);
-            let others = retired.iter().filter_map(Weak::upgrade);
-            let is_clear = others
-                .map(|session| session.file())
-                .all(|one| file.file() == one);
+            retired.retain(|session| !session.is_gone());
+            let is_clear = retired
+                .iter()
+                .all(|session| session.file == identity.file());
             drop(retired);
             if is_clear {
-                return Ok(());
+                return Ok(identity);
             }
             if start.elapsed() > RETIRED_PATIENCE {
                 return Err(StoreError::Unavailable(Unavailable::BeingReplaced));
@@ -252,7 +254,7 @@ impl Database {
         }
     }
 
-    fn retired(&self) -> MutexGuard<'_, Vec<Weak<Session>>> {
+    fn retired(&self) -> MutexGuard<'_, Vec<Retired>> {
         self.retired.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -275,8 +277,7 @@ impl Database {
 
     /// The file of this session is not what it was.
     fn part_with(&self, session: &Arc<Session>) {
-        session.source().retire();
-        self.retired().push(Arc::downgrade(session));
+        self.retired().push(session.retire());
         if let Some(mark) = WalMark::of(session, &self.path) {
             *self.left_over() = Some(mark);
         }
@@ -289,16 +290,27 @@ impl Database {
     }
 
     fn open(&self) -> Result<Arc<Session>, StoreError> {
-        if let Some(mark) = *self.left_over() {
-            let database = Identity::of(&self.path)?;
-            if mark.forbids(&self.path, database.file()) {
-                return Err(StoreError::Unavailable(Unavailable::ForeignWal));
+        let replaced = StoreError::Unavailable(Unavailable::BeingReplaced);
+        for _ in 0..REPLACED_COUNT_MAX {
+            let identity = self.wait_for_retired()?;
+            match self.open_file(identity) {
+                Err(error) if error == replaced => {}
+                other => return other,
             }
+        }
+        Err(replaced)
+    }
+
+    fn open_file(&self, identity: Identity) -> Result<Arc<Session>, StoreError> {
+        if let Some(mark) = *self.left_over()
+            && mark.forbids(&self.path, identity.file())
+        {
+            return Err(StoreError::Unavailable(Unavailable::ForeignWal));
         }
         // Before its content: Nix changes the file after the tables.
         let schema_file = Identity::of(&self.schema_path).ok();
         let schema = read_schema(&self.schema_path)?;
-        let mut session = Session::open(&self.path, self.read_only, self.dotfile_locks)?;
+        let mut session = Session::open(&self.path, identity, self.read_only, self.dotfile_locks)?;
         session.schema_file = schema_file;
         let session = Arc::new(session);
         let connection = session.lease()?;

@@ -3,11 +3,12 @@
 use std::ops::Deref;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rusqlite::Connection;
 
 use super::connection::{self, Opening};
+use super::held_file::HeldFile;
 use super::lineage::Look;
 use super::token::{Progress, TokenSource};
 use super::wal_mark::Content;
@@ -16,9 +17,6 @@ use crate::error::{Corruption, Operation, StoreError, Unavailable};
 /// Connections that wait for the next question, with half a MiB of pages each. More are opened when
 /// more threads ask at once, and closed when they come back.
 const IDLE_COUNT_MAX: usize = 16;
-
-/// Openings in a row that may find the database replaced under them.
-const REPLACED_COUNT_MAX: u32 = 5;
 
 /// The length of the header that every database begins with. SQLite takes an empty file for a new
 /// database and removes the WAL beside it, even when told to read only. Such a file is one that
@@ -77,47 +75,52 @@ pub(crate) struct Session {
     /// `-shm` in place. Declared before `source`, whose descriptor must be closed last.
     idle: Mutex<Vec<Connection>>,
     source: Arc<TokenSource>,
+    /// Declared last: when it is gone all connections are closed, which cannot be said of the
+    /// session while it is being dropped.
+    presence: Arc<()>,
+}
+
+/// A session that is used for no new questions.
+#[derive(Debug)]
+pub(super) struct Retired {
+    /// Device and inode.
+    pub(super) file: (u64, u64),
+    presence: Weak<()>,
+}
+
+impl Retired {
+    pub(super) fn is_gone(&self) -> bool {
+        self.presence.strong_count() == 0
+    }
 }
 
 impl Session {
-    /// Opens the database at `path`.
+    /// Opens the database at `path`, which is to be `identity`.
     pub(super) fn open(
-        path: &Path,
-        read_only: bool,
-        dotfile_locks: bool,
-    ) -> Result<Self, StoreError> {
-        for _ in 0..REPLACED_COUNT_MAX {
-            let identity = Identity::of(path)?;
-            if identity.size < HEADER_LEN {
-                return Err(StoreError::Corrupt(Corruption::Malformed));
-            }
-            let session = Self::open_as(path, identity, read_only, dotfile_locks)?;
-            if Identity::of(path)?.file == identity.file && session.identity.file == identity.file {
-                return Ok(session);
-            }
-        }
-        Err(StoreError::Unavailable(Unavailable::BeingReplaced))
-    }
-
-    fn open_as(
         path: &Path,
         identity: Identity,
         read_only: bool,
         dotfile_locks: bool,
     ) -> Result<Self, StoreError> {
+        if identity.size < HEADER_LEN {
+            return Err(StoreError::Corrupt(Corruption::Malformed));
+        }
         if connection::is_none_beside_its_wal(path) {
             return Err(StoreError::Corrupt(Corruption::Malformed));
         }
+        let file = identity.file;
+        // Whoever closed the last descriptor of it in between would drop the connection's locks.
+        let _index = HeldFile::open(&connection::beside(path, "-shm"));
         let mut opening = Opening {
             immutable: read_only && connection::wal_is_empty(path),
             dotfile_locks,
         };
-        let connection = match connection::open(path, opening) {
+        let connection = match connection::open(path, file, opening) {
             Err(StoreError::Unavailable(Unavailable::WalIndexMissing))
                 if connection::is_frozen(path) =>
             {
                 opening.immutable = true;
-                connection::open(path, opening)?
+                connection::open(path, file, opening)?
             }
             other => other?,
         };
@@ -142,6 +145,10 @@ impl Session {
             identity,
             commit_count: source.commit_count(),
         };
+        // What was found beside it is another file's.
+        if Identity::of(path)?.file != file || identity.file != file {
+            return Err(StoreError::Unavailable(Unavailable::BeingReplaced));
+        }
         Ok(Self {
             path: path.to_owned(),
             opening,
@@ -152,12 +159,22 @@ impl Session {
             schema_file: None,
             idle: Mutex::new(vec![connection]),
             source: Arc::new(source),
+            presence: Arc::default(),
         })
     }
 
     /// Device and inode.
     pub(super) fn file(&self) -> (u64, u64) {
         self.identity.file
+    }
+
+    /// Ends its use for new questions.
+    pub(super) fn retire(&self) -> Retired {
+        self.source.retire();
+        Retired {
+            file: self.file(),
+            presence: Arc::downgrade(&self.presence),
+        }
     }
 
     /// Where freshness tokens come from.
@@ -231,18 +248,13 @@ impl Session {
         let connection = match idle {
             Some(connection) => connection,
             None => {
-                // Before as well: to open another file while connections to this one are in use is
-                // what `Database` waits to avoid.
-                if Identity::of(&self.path)?.file != self.identity.file {
-                    self.source.retire();
-                    return Err(StoreError::Unavailable(Unavailable::BeingReplaced));
-                }
-                let connection = connection::open(&self.path, self.opening)?;
+                let connection = connection::open(&self.path, self.file(), self.opening)
+                    .inspect_err(|error| {
+                        if *error == StoreError::Unavailable(Unavailable::BeingReplaced) {
+                            self.source.retire();
+                        }
+                    })?;
                 connection::settle(&connection)?;
-                if Identity::of(&self.path)?.file != self.identity.file {
-                    self.source.retire();
-                    return Err(StoreError::Unavailable(Unavailable::BeingReplaced));
-                }
                 connection
             }
         };
