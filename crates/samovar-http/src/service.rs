@@ -1,5 +1,6 @@
 //! The application behind a server.
 
+use crate::error::Error;
 use crate::head::Head;
 use crate::observer::Observer;
 use crate::reply::{Inline, Reply, Turn};
@@ -37,6 +38,15 @@ pub trait Service: Send + Sync + 'static {
 
     /// Answers on a worker. May block. A panic is answered with 500 and reported.
     fn handle(&self, request: &mut Request) -> Response;
+
+    /// Words for what is answered before a handler has a request, or after one has panicked:
+    /// malformed requests, exceeded limits, overload. `None`: a line of plain text. Called on an
+    /// I/O thread or a worker; must not block. The body has to be in memory; a status of 200 gets
+    /// the error's instead, and a 503 `Retry-After` if it has none.
+    fn refuse(&self, error: &Error) -> Option<Response> {
+        let _unused = error;
+        None
+    }
 
     /// Who is told what happened. Asked for every event.
     fn observer(&self) -> &dyn Observer {

@@ -233,3 +233,49 @@ fn a_miss_needs_no_body() {
     reader.send("POST /b HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999\r\n\r\n");
     assert_eq!(reader.next(false).unwrap().status, 404);
 }
+
+/// What is answered to these bytes, on a connection of their own.
+fn answer_to(addr: SocketAddr, bytes: &str) -> Answer {
+    let mut reader = Reader::new(connect(addr));
+    reader.send(bytes);
+    reader.next(false).unwrap()
+}
+
+#[test]
+fn what_no_handler_answers_is_said_in_the_programs_words() {
+    let router = Router::new()
+        .get("/panic", |_| -> &'static str { panic!("on purpose") })
+        .route(Route::post("/small", |_| "small\n").body_len_max(10))
+        .on_refusal(|error| Response::json(Status::OK, format!("[\"{}\"]", error.message())));
+    let (_server, addr, _log) = start(router);
+    let long = format!(
+        "GET / HTTP/1.1\r\nHost: a\r\nLong: {}\r\n\r\n",
+        "x".repeat(100_000)
+    );
+    let sized = "POST /small HTTP/1.1\r\nHost: a\r\nContent-Length: 11\r\n\r\n";
+    let chunked =
+        "POST /small HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nb\r\nelevenbytes\r\n";
+    // The rest of this head does not come.
+    let slow = "POST /small HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nabc";
+    for (request, status, body) in [
+        ("GET\r\n\r\n", 400, r#"["malformed request line"]"#),
+        (
+            "GET / HTTP/1.1\r\n\r\n",
+            400,
+            r#"["missing, repeated or malformed Host"]"#,
+        ),
+        (&long, 431, r#"["request head too large"]"#),
+        (sized, 413, r#"["request body too large"]"#),
+        (chunked, 413, r#"["request body too large"]"#),
+        (slow, 408, r#"["request timed out"]"#),
+        (
+            "GET /panic HTTP/1.1\r\nHost: a\r\n\r\n",
+            500,
+            r#"["Internal Server Error"]"#,
+        ),
+    ] {
+        let answer = answer_to(addr, request);
+        assert_eq!(told(&answer), (status, body.to_owned()));
+        assert_eq!(answer.header("Content-Type"), Some("application/json"));
+    }
+}

@@ -100,7 +100,8 @@ impl App {
             .get("/live/socket", move |request: &mut Request| {
                 live.live.open(request)
             })
-            .on_error(|_, error| Response::json(error.status(), json::error(error.message())))
+            .on_error(|_, error| error_as_json(error))
+            .on_refusal(error_as_json)
             .observe(Counting(Arc::clone(&app.metrics)))
     }
 
@@ -268,6 +269,10 @@ impl Stranger {
 fn is_same(one: &[u8], other: &[u8]) -> bool {
     let differs = |acc: u8, (one, other): (&u8, &u8)| acc | (one ^ other);
     one.len() == other.len() && one.iter().zip(other).fold(0, differs) == 0
+}
+
+fn error_as_json(error: &Error) -> Response {
+    Response::json(error.status(), json::error(error.message()))
 }
 
 fn wrong(wrong: Wrong) -> Error {

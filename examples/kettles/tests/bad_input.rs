@@ -59,8 +59,24 @@ fn what_is_too_large_is_refused() {
         client.send_head("POST", path, &[&field]);
         let answer = client.receive();
         assert_eq!(answer.status, 413, "{path}");
+        assert!(answer.json()["error"].is_string(), "{answer:?}");
     }
     assert_eq!(kettles.statistics()["statsMeasurementCount"], 0);
+}
+
+#[test]
+fn what_is_no_http_is_answered_as_json() {
+    let folder = tempfile::tempdir().unwrap();
+    let kettles = Kettles::start(folder.path(), &[]);
+    let long = "x".repeat(100_000);
+    let fields = [("bad name: x", 400), (long.as_str(), 431)];
+    for (field, status) in fields {
+        let mut client = kettles.client();
+        client.send_head("GET", "/command", &[&format!("{field}: 1")]);
+        let answer = client.receive();
+        assert_eq!(answer.status, status);
+        assert!(answer.json()["error"].is_string(), "{answer:?}");
+    }
 }
 
 #[test]

@@ -83,7 +83,7 @@ fn handle<S: Service>(shared: &Shared<S>, place: Place, mut request: Box<Request
                 None => return,
                 Some(refused) => {
                     request = refused;
-                    let response = overload();
+                    let response = overload(&shared.service);
                     let body_len = response.body.len();
                     Ok((response, body_len))
                 }

@@ -16,6 +16,7 @@ use crate::channel::Producer;
 use crate::compress;
 use crate::head::Head;
 use crate::http::{Method, Status, Version};
+use crate::io::answer::refusal;
 use crate::io::conn::{Answer, Conn};
 use crate::io::inbox::{Message, Verdict};
 use crate::io::slab::Key;
@@ -151,7 +152,7 @@ fn handle_again<S: Service>(
         Ok(()) => shared.queue.wake(),
         Err(Job::Handle(conn, request)) => {
             shared.service.observer().incident(&Incident::WorkersFull);
-            let response = overload();
+            let response = overload(&shared.service);
             let body_len = response.body.len();
             begin_answer(shared, conn, request, Ok((response, body_len)));
         }
@@ -161,9 +162,9 @@ fn handle_again<S: Service>(
 }
 
 /// The answer to what no lane has room for.
-pub(super) fn overload() -> Response {
-    let text = "temporarily unavailable, try again\n";
-    Response::text(Status::SERVICE_UNAVAILABLE, text).header("Retry-After", "1")
+pub(super) fn overload(service: &impl Service) -> Response {
+    let text = "temporarily unavailable, try again";
+    refusal(service, Status::SERVICE_UNAVAILABLE, text.into())
 }
 
 /// What a handler came to: its response, and the length of its body; or a panic.
@@ -214,7 +215,8 @@ fn answer<S: Service>(
 pub(super) fn panicked<S: Service>(shared: &Shared<S>, head: Head<'_>) -> (Response, Option<u64>) {
     let incident = Incident::HandlerPanicked { head };
     shared.service.observer().incident(&incident);
-    let response = Response::text(Status::INTERNAL_SERVER_ERROR, "Internal Server Error\n");
+    let status = Status::INTERNAL_SERVER_ERROR;
+    let response = refusal(&shared.service, status, status.reason().into());
     let body_len = response.body.len();
     (response, body_len)
 }

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use super::answer;
+use super::answer::last;
 use super::conn::Conn;
 use super::inbox::Message;
 use super::link::Link;
@@ -121,7 +121,7 @@ impl<S: Service> IoThread<S> {
     fn turn_waiting_away(&mut self, index: usize) {
         self.reserve.descriptor = None;
         let mut answer = Vec::new();
-        answer::overload(&mut answer, false, &self.date);
+        last(&mut answer, false, &self.date).overload(&self.shared.service);
         if let Some(listener) = self.listeners.get(index) {
             for _ in 0..ACCEPT_COUNT {
                 let Ok(Some((socket, _))) = sys::accept(&listener.socket) else {
@@ -150,7 +150,7 @@ impl<S: Service> IoThread<S> {
         }
         conn.proto.close_after();
         conn.needs_linger = true;
-        answer::overload(&mut conn.output, false, &self.date);
+        last(&mut conn.output, false, &self.date).overload(&self.shared.service);
         let next = self.send_more(&mut conn);
         self.settle(conn, next);
     }

@@ -1,48 +1,79 @@
 //! Answers that the engine gives by itself.
 
+use std::borrow::Cow;
 use std::time::SystemTime;
 
+use crate::error::Error;
 use crate::http::{Status, Version};
-use crate::proto::encode::{self, Delimiter};
+use crate::reply::{Outcome, Reply};
+use crate::response::Response;
+use crate::service::Service;
 
-/// A line of text; returns the length of the body sent.
-pub(super) fn plain(
-    out: &mut Vec<u8>,
+/// What is said where there is no room.
+pub(super) const OVERLOADED: &str = "overloaded, try again";
+
+/// What one of them is written to, and for whom.
+pub(super) struct Form<'a> {
+    pub(super) out: &'a mut Vec<u8>,
+    pub(super) version: Version,
+    pub(super) is_head: bool,
+    pub(super) keep: bool,
+    pub(super) date: &'a Date,
+}
+
+impl Form<'_> {
+    /// An error, in the service's words or ours.
+    pub(super) fn refuse(
+        self,
+        service: &impl Service,
+        status: Status,
+        message: impl Into<Cow<'static, str>>,
+    ) -> Outcome {
+        let response = refusal(service, status, message.into());
+        let reply = Reply {
+            out: self.out,
+            version: self.version,
+            keep: self.keep,
+            is_head: self.is_head,
+            date: self.date.text(),
+        };
+        reply.response(response).0
+    }
+
+    /// 503, and come again.
+    pub(super) fn overload(self, service: &impl Service) -> Outcome {
+        self.refuse(service, Status::SERVICE_UNAVAILABLE, OVERLOADED)
+    }
+}
+
+/// The last answer on a connection of HTTP/1.
+pub(super) fn last<'a>(out: &'a mut Vec<u8>, is_head: bool, date: &'a Date) -> Form<'a> {
+    Form {
+        out,
+        version: Version::Http11,
+        is_head,
+        keep: false,
+        date,
+    }
+}
+
+/// What is answered in place of a handler.
+pub(crate) fn refusal(
+    service: &impl Service,
     status: Status,
-    body: &[u8],
-    version: Version,
-    is_head: bool,
-    keep: bool,
-    date: &Date,
-) -> u64 {
-    encode::status_line(out, status);
-    encode::field(out, "Content-Type", b"text/plain");
-    finish(out, body, version, is_head, keep, date)
-}
-
-/// 503, and come again.
-pub(super) fn overload(out: &mut Vec<u8>, is_head: bool, date: &Date) {
-    encode::status_line(out, Status::SERVICE_UNAVAILABLE);
-    encode::field(out, "Content-Type", b"text/plain");
-    encode::field(out, "Retry-After", b"1");
-    let body = b"overloaded, try again\n";
-    finish(out, body, Version::Http11, is_head, false, date);
-}
-
-fn finish(
-    out: &mut Vec<u8>,
-    body: &[u8],
-    version: Version,
-    is_head: bool,
-    keep: bool,
-    date: &Date,
-) -> u64 {
-    encode::delimiter(out, Delimiter::Length(body.len() as u64));
-    encode::finish(out, version, keep, date.text());
-    // RFC 9110, 9.3.2: no content after the head, or the peer takes it for the next answer.
-    let body = if is_head { &[][..] } else { body };
-    out.extend_from_slice(body);
-    body.len() as u64
+    message: Cow<'static, str>,
+) -> Response {
+    let error = Error::new(status, message);
+    let own = service.refuse(&error).filter(Response::is_in_memory);
+    let mut response =
+        own.unwrap_or_else(|| Response::text(status, format!("{}\n", error.message())));
+    if response.status == Status::OK {
+        response.status = status;
+    }
+    if status == Status::SERVICE_UNAVAILABLE && !response.has_header("Retry-After") {
+        return response.header("Retry-After", "1");
+    }
+    response
 }
 
 /// The `Date` field's text, made anew when the second changes.

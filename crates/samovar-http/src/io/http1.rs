@@ -13,14 +13,14 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use super::answer;
+use super::answer::{Form, last};
 use super::conn::Conn;
 use super::inbox::Verdict;
 use super::sys::Edges;
 use super::thread::{GATHER_LEN, IoThread, Next, OUT_LEN_KEPT};
 use crate::exec::{self, Job};
 use crate::head::Head;
-use crate::http::{Method, Status, Version};
+use crate::http::{Method, Status};
 use crate::observer::{End, Exchange, Incident};
 use crate::proto::Refusal;
 use crate::proto::conn::{Phase, Step};
@@ -301,12 +301,15 @@ impl<S: Service> IoThread<S> {
                 .observer()
                 .incident(&Incident::HandlerPanicked { head });
             self.out.truncate(out_len);
-            let body = b"Internal Server Error\n";
             let status = Status::INTERNAL_SERVER_ERROR;
-            let (version, is_head) = (head.version(), head.method() == Method::Head);
-            let out = &mut self.out;
-            let body_len = answer::plain(out, status, body, version, is_head, keep, &self.date);
-            Outcome::Sent(status, body_len)
+            let form = Form {
+                out: &mut self.out,
+                version: head.version(),
+                is_head: head.method() == Method::Head,
+                keep,
+                date: &self.date,
+            };
+            form.refuse(&shared.service, status, status.reason())
         });
         match outcome {
             Outcome::Sent(status, body_len) => {
@@ -380,20 +383,8 @@ impl<S: Service> IoThread<S> {
         let request = conn.request.take();
         let is_head = request.is_some_and(|request| request.head().method() == Method::Head);
         conn.needs_linger = true;
-        if refusal == Refusal::BodyMemory {
-            return answer::overload(&mut self.out, is_head, &self.date);
-        }
-        let (status, body) = (refusal.status(), format!("{refusal}\n"));
-        let (version, body) = (Version::Http11, body.as_bytes());
-        answer::plain(
-            &mut self.out,
-            status,
-            body,
-            version,
-            is_head,
-            false,
-            &self.date,
-        );
+        let form = last(&mut self.out, is_head, &self.date);
+        form.refuse(&self.shared.service, refusal.status(), refusal.to_string());
     }
 
     /// No room in the workers' queue: the request is answered here.
@@ -416,7 +407,8 @@ impl<S: Service> IoThread<S> {
         };
         conn.needs_linger |= conn.proto.has_body();
         self.answered(&mut conn, false);
-        answer::overload(&mut conn.output, is_head, &self.date);
+        let form = last(&mut conn.output, is_head, &self.date);
+        form.overload(&self.shared.service);
         let next = self.send_more(&mut conn);
         self.settle(conn, next);
     }

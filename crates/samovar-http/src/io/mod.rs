@@ -1,7 +1,7 @@
 //! Sockets, readiness and the threads that wait for it.
 
 mod admission;
-mod answer;
+pub(crate) mod answer;
 mod clock;
 pub(crate) mod conn;
 mod gather;

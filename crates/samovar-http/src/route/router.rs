@@ -17,6 +17,8 @@ use crate::response::Response;
 pub(crate) type ErrorHandler =
     Box<dyn Fn(&mut Request, &Error) -> Result<Response, Error> + Send + Sync>;
 
+pub(crate) type RefusalHandler = Box<dyn Fn(&Error) -> Response + Send + Sync>;
+
 /// Brings requests to handlers: the [`Service`](crate::Service) that most programs want.
 ///
 /// A handler is a function from [`&mut Request`](Request) to anything that is
@@ -85,6 +87,7 @@ pub struct Router {
     /// Under which paths a mounted router answers for what has no route.
     pub(crate) misses: Trie<usize>,
     pub(crate) observer: Option<Box<dyn Observer>>,
+    pub(crate) on_refusal: Option<RefusalHandler>,
     /// Whether any route answers inline.
     pub(crate) has_inline: bool,
 }
@@ -150,6 +153,7 @@ impl Router {
             scopes: vec![own],
             misses: Trie::default(),
             observer: None,
+            on_refusal: None,
             has_inline: false,
         }
     }
@@ -265,8 +269,7 @@ impl Router {
 
     /// Answers for errors: those of handlers, and 400, 404 and 405 where nothing else answers. What
     /// the engine answers before a handler has the request, or after one has panicked, does not
-    /// come here and not through [`wrap`](Self::wrap): malformed requests, exceeded limits (a body
-    /// too large for its route included), overload.
+    /// come here and not through [`wrap`](Self::wrap), but to [`on_refusal`](Self::on_refusal).
     ///
     /// A response with status 200 gets the error's instead. Where an answer is wanted in the way of
     /// the default one, that is the status and [`Error::message`] as plain text.
@@ -280,6 +283,32 @@ impl Router {
         let handler =
             move |request: &mut Request, error: &Error| handler(request, error).into_response();
         self.own().on_error = Some(Box::new(handler));
+        self
+    }
+
+    /// Answers what no handler does: malformed requests, exceeded limits (a body too large for its
+    /// route included), overload, and the request of a handler that has panicked. Often there is no
+    /// request that could be understood, so there is none to look at.
+    ///
+    /// The body of the response has to be in memory; it is made on an I/O thread, so this must not
+    /// block. A status of 200 gets the error's instead, and a 503 `Retry-After` if it has none.
+    /// There is one for a server: that of the outermost router.
+    ///
+    /// ```
+    /// use samovar_http::{Error, Response, Router};
+    ///
+    /// fn as_json(error: &Error) -> Response {
+    ///     // The engine's messages have no character that JSON would escape.
+    ///     Response::json(error.status(), format!("{{\"error\":\"{}\"}}", error.message()))
+    /// }
+    /// let router = Router::new().on_error(|_, error| as_json(error)).on_refusal(as_json);
+    /// ```
+    #[must_use]
+    pub fn on_refusal(
+        mut self,
+        handler: impl Fn(&Error) -> Response + Send + Sync + 'static,
+    ) -> Self {
+        self.on_refusal = Some(Box::new(handler));
         self
     }
 

@@ -64,6 +64,10 @@ impl Service for Router {
         next.run(request)
     }
 
+    fn refuse(&self, error: &Error) -> Option<Response> {
+        self.on_refusal.as_ref().map(|refuse| refuse(error))
+    }
+
     fn observer(&self) -> &dyn Observer {
         match &self.observer {
             Some(observer) => &**observer,

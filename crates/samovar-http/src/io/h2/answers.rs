@@ -1,5 +1,7 @@
 //! Answers on their way out.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use memchr::memmem;
 
@@ -8,13 +10,14 @@ use super::conn::{H2Conn, StreamState};
 use crate::exec::Job;
 use crate::h2::{ErrorCode, ResponseHead};
 use crate::http::{Status, Version};
-use crate::io::answer;
+use crate::io::answer::Form;
 use crate::io::link::Link;
 use crate::io::slab::Key;
 use crate::io::stream::{Rest, StreamAnswer, StreamJob, StreamNews, StreamWork};
 use crate::io::thread::IoThread;
 use crate::observer::Incident;
 use crate::proto::Refusal;
+use crate::reply::Outcome;
 use crate::request::Request;
 use crate::service::Service;
 
@@ -37,6 +40,24 @@ impl<S: Service> IoThread<S> {
         }
     }
 
+    /// Writes an answer that no handler gives.
+    pub(super) fn refuse_in_scratch(
+        &mut self,
+        is_head: bool,
+        status: Status,
+        message: impl Into<Cow<'static, str>>,
+    ) -> Outcome {
+        self.scratch.clear();
+        let form = Form {
+            out: &mut self.scratch,
+            version: Version::Http2,
+            is_head,
+            keep: true,
+            date: &self.date,
+        };
+        form.refuse(&self.shared.service, status, message)
+    }
+
     pub(super) fn refuse_stream(
         &mut self,
         conn: &mut H2Conn,
@@ -46,15 +67,8 @@ impl<S: Service> IoThread<S> {
     ) {
         let peer = conn.peer;
         self.incident(&Incident::Refused { peer, refusal });
-        let (status, body) = (refusal.status(), format!("{refusal}\n"));
-        let (version, body) = (Version::Http2, body.as_bytes());
-        self.scratch.clear();
-        let out = &mut self.scratch;
-        if refusal == Refusal::BodyMemory {
-            answer::overload(out, is_head, &self.date);
-        } else {
-            answer::plain(out, status, body, version, is_head, true, &self.date);
-        }
+        let status = refusal.status();
+        self.refuse_in_scratch(is_head, status, refusal.to_string());
         // What still comes of the request is not wanted.
         conn.session.read(stream, false);
         self.send_scratch(conn, stream, status);

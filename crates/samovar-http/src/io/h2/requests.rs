@@ -11,7 +11,7 @@ use crate::h2::ErrorCode;
 use crate::head::Head;
 use crate::http::{Method, Status, Version};
 use crate::inflow::{Inflow, StreamLink};
-use crate::io::answer;
+use crate::io::answer::{Form, OVERLOADED};
 use crate::io::stream::{Cancel, Place, StreamJob, StreamWork};
 use crate::io::thread::IoThread;
 use crate::observer::{Exchange, Incident};
@@ -57,11 +57,14 @@ impl<S: Service> IoThread<S> {
                 .incident(&Incident::HandlerPanicked { head });
             self.scratch.clear();
             let status = Status::INTERNAL_SERVER_ERROR;
-            let body = b"Internal Server Error\n";
-            let out = &mut self.scratch;
-            let version = Version::Http2;
-            let body_len = answer::plain(out, status, body, version, is_head, true, &self.date);
-            Outcome::Sent(status, body_len)
+            let form = Form {
+                out: &mut self.scratch,
+                version: Version::Http2,
+                is_head,
+                keep: true,
+                date: &self.date,
+            };
+            form.refuse(service, status, status.reason())
         });
         match outcome {
             Outcome::Sent(status, body_len) => {
@@ -205,9 +208,9 @@ impl<S: Service> IoThread<S> {
             return;
         }
         self.incident(&Incident::WorkersFull);
-        self.scratch.clear();
-        answer::overload(&mut self.scratch, is_head, &self.date);
-        self.send_scratch(conn, stream, Status::SERVICE_UNAVAILABLE);
+        let status = Status::SERVICE_UNAVAILABLE;
+        self.refuse_in_scratch(is_head, status, OVERLOADED);
+        self.send_scratch(conn, stream, status);
     }
 
     pub(super) fn place(&self, conn: &H2Conn, stream: u32) -> Place {
