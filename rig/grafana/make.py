@@ -88,7 +88,7 @@ ORIGINAL = [
     panel("Node CPU", "percentunit", "Each processor of the machine.",
           ('1.0 - irate(node_cpu_seconds_total{job="node",mode="idle"}[30s])', "{{cpu}}")),
     panel("App Server CPU Usage", "percentunit", "The server, and the database if it has one.",
-          ('rate(process_cpu_seconds_total{job=~"kettles|cache"}[30s])', "{{job}}"),
+          ('rate(process_cpu_seconds_total{job=~"kettles|samovar"}[30s])', "{{job}}"),
           ('sum by (groupname) (rate(namedprocess_namegroup_cpu_seconds_total[30s]))',
            "{{groupname}}")),
     panel("Node Memory Utilization", "bytes", "Used lately.",
@@ -96,41 +96,146 @@ ORIGINAL = [
     panel("Measurements recorded", "short", "Since the server was started.",
           ("app_measurements_total", "{{instance}}")),
     panel("Server Memory", "bytes", "In the place of the runtime's memory.",
-          ('process_resident_memory_bytes{job=~"kettles|cache"}', "{{job}}")),
+          ('process_resident_memory_bytes{job=~"kettles|samovar"}', "{{job}}")),
 ]
 
+
+def resource(title, utilisation, saturation, errors):
+    """A row of the USE table: three panels, each a unit, what it is about, and its queries."""
+    yield row(title)
+    for name, (unit, about, *queries) in zip(
+        ("Utilisation", "Saturation", "Errors"), (utilisation, saturation, errors)
+    ):
+        # Where there are no errors to count, something else fills the place.
+        own, _, about = about.rpartition(": ")
+        yield panel(own or name, unit, about, *queries)
+
+
+def per_second(series, by=""):
+    return f"sum by ({by}) (rate({series}[{RATE}]))"
+
+
+# Servers of either kind; what only one of them has is in rows of its own, which begin with its name.
+SERVERS = '{job=~"kettles|samovar"}'
+REQUESTS = "http_request_duration_seconds_count"
 USE = [
-    row("Processors"),
-    panel("Busy", "percentunit", "Utilisation: part of all processors.",
-          ("instance:node_cpu_busy:ratio1m", "{{instance}}")),
-    panel("Waiting", "percentunit", "Saturation: part of the time in which somebody waited.",
-          ("instance:node_cpu_waiting:ratio1m", "pressure")),
-    panel("By program", "percentunit", "One is a processor.",
-          (f"sum by (groupname) (rate(namedprocess_namegroup_cpu_seconds_total[{RATE}]))",
-           "{{groupname}}"), stacked=True),
-    row("Memory"),
-    panel("Used", "percentunit", "Utilisation: what could not be had at once.",
-          ("instance:node_memory_used:ratio", "{{instance}}")),
-    panel("Waiting", "percentunit", "Saturation: part of the time in which somebody waited.",
-          ("instance:node_memory_waiting:ratio1m", "pressure")),
-    panel("By program", "bytes", "Resident.",
-          ('sum by (groupname) (namedprocess_namegroup_memory_bytes{memtype="resident"})',
-           "{{groupname}}")),
-    row("Disks"),
-    panel("Busy", "percentunit", "Utilisation: part of the time with a request under way.",
-          ("instance_device:node_disk_busy:ratio1m", "{{device}}")),
-    panel("Waiting", "percentunit", "Saturation: part of the time in which somebody waited.",
-          ("instance:node_io_waiting:ratio1m", "pressure")),
-    panel("Written", "Bps", "What was written.",
-          (f"rate(node_disk_written_bytes_total[{RATE}])", "{{device}}")),
-    row("Network and descriptors"),
-    panel("Bytes", "Bps", "Utilisation, the loopback among it.",
-          ("instance:node_network_bytes:rate1m", "{{instance}}")),
-    panel("Overflows", "cps", "Saturation: connections dropped, segments sent again.",
-          ("instance:node_listen_overflows:rate1m", "dropped"),
-          (f"rate(node_netstat_Tcp_RetransSegs[{RATE}])", "sent again")),
-    panel("Descriptors", "percentunit", "Of what each server may have.",
-          ("process_open_fds / process_max_fds", "{{job}}")),
+    *resource(
+        "Processors",
+        ("percentunit", "Part of all processors.",
+         (f'1 - avg(rate(node_cpu_seconds_total{{mode="idle"}}[{RATE}]))', "busy")),
+        ("percentunit", "Part of the time in which somebody waited for one.",
+         (f"rate(node_pressure_cpu_waiting_seconds_total[{RATE}])", "waiting")),
+        ("percentunit", "By program: One is a processor.",
+         (per_second("namedprocess_namegroup_cpu_seconds_total", "groupname"), "{{groupname}}")),
+    ),
+    *resource(
+        "Memory",
+        ("percentunit", "What could not be had at once, and the server's part of all.",
+         ("1 - node_memory_MemAvailable_bytes / node_memory_MemTotal_bytes", "used"),
+         (f"process_resident_memory_bytes{SERVERS} / scalar(node_memory_MemTotal_bytes)", "{{job}}")),
+        ("percentunit", "Part of the time in which somebody waited for some.",
+         (f"rate(node_pressure_memory_waiting_seconds_total[{RATE}])", "waiting")),
+        ("cps", "Programs killed for want of it.",
+         (f"rate(node_vmstat_oom_kill[{RATE}])", "killed")),
+    ),
+    *resource(
+        "Disks",
+        ("percentunit", "Part of the time with a request under way.",
+         (f"rate(node_disk_io_time_seconds_total[{RATE}])", "{{device}}")),
+        ("percentunit", "Part of the time in which somebody waited for one.",
+         (f"rate(node_pressure_io_waiting_seconds_total[{RATE}])", "waiting")),
+        ("Bps", "Written: By disk.",
+         (f"rate(node_disk_written_bytes_total[{RATE}])", "{{device}}")),
+    ),
+    *resource(
+        "Network",
+        ("Bps", "Received and sent, the loopback among it.",
+         (f"sum(rate(node_network_receive_bytes_total[{RATE}])) + "
+          f"sum(rate(node_network_transmit_bytes_total[{RATE}]))", "bytes")),
+        ("cps", "Connections that found a listening socket full, and segments sent again.",
+         (f"rate(node_netstat_TcpExt_ListenOverflows[{RATE}])", "overflows"),
+         (f"rate(node_netstat_Tcp_RetransSegs[{RATE}])", "sent again")),
+        ("cps", "Connections that ended in a reset.",
+         (f"rate(node_netstat_Tcp_OutRsts[{RATE}])", "resets")),
+    ),
+    *resource(
+        "Descriptors",
+        ("percentunit", "Of what each server may have.",
+         (f"process_open_fds{SERVERS} / process_max_fds{SERVERS}", "{{job}}")),
+        ("cps", "Connections for which there was no place.",
+         (f'sum(rate(engine_accept_errors_total{{reason="full"}}[{RATE}])) or '
+          f'sum(rate(samovar_events_total{{event=~"connections_full|gave_way"}}[{RATE}]))', "full")),
+        ("cps", "Connections that the system did not give.",
+         (f'sum(rate(engine_accept_errors_total{{reason="system"}}[{RATE}])) or '
+          f'sum(rate(samovar_events_total{{event="accept_failed"}}[{RATE}]))', "not accepted")),
+    ),
+    *resource(
+        "The engine's threads",
+        ("percentunit", "One is a processor.",
+         (f"{per_second('engine_worker_busy_seconds_total', 'worker')} or "
+          f"label_replace({per_second('samovar_io_thread_busy_seconds_total', 'thread')}, "
+          '"worker", "io $1", "thread", "(.*)")', "{{worker}}")),
+        ("s", "Until I/O threads answered a call; of 100, what 99 took less than.",
+         (f"histogram_quantile(0.99, {per_second('engine_loop_lag_seconds_bucket', 'le')}) or "
+          "samovar_io_loop_lag_seconds", "lag")),
+        ("cps", "Answers of 500 and above.",
+         (f'sum(rate({REQUESTS}{{status_code=~"5.."}}[{RATE}])) or 0 * sum(rate({REQUESTS}[{RATE}])) '
+          f'or sum(rate(samovar_http_requests_total{{status="5xx"}}[{RATE}])) or '
+          f"0 * sum(rate(samovar_http_requests_total[{RATE}]))", "5xx")),
+    ),
+    *resource(
+        "Kettles: the queue",
+        ("percentunit", "Rows in it, of those that may be.",
+         ("instance:kettles_queue:ratio", "rows")),
+        ("s", "How long the oldest has waited.", ("kettles_ingest_oldest_seconds", "oldest")),
+        ("cps", "Rows answered with 503.",
+         (f"rate(kettles_ingest_rejected_total[{RATE}])", "{{reason}}")),
+    ),
+    *resource(
+        "Kettles: the store",
+        ("percentunit", "Part of the time in a commit.",
+         (f"sum(rate(kettles_ingest_commit_seconds_sum[{RATE}]))", "committing")),
+        ("short", "Rows of a commit: they grow when commits are slow.",
+         (f"sum(rate(kettles_ingest_batch_rows_sum[{RATE}])) / "
+          f"sum(rate(kettles_ingest_batch_rows_count[{RATE}]))", "rows")),
+        ("cps", "Commits that failed.",
+         (f"rate(kettles_ingest_commit_failures_total[{RATE}])", "failed")),
+    ),
+    *resource(
+        "PostgreSQL: connections",
+        ("percentunit", "Those that do something or are in a transaction, of all.",
+         ('(sum(pg_backends_count{state!="idle"}) or vector(0)) / sum(pg_backends_count)', "taken")),
+        ("short", "Requests that wait for one.",
+         ("replay_waiting_requests or kettles_ingest_queue_rows", "waiting")),
+        ("short", "By state: What they do.",
+         ("sum by (state) (pg_backends_count)", "{{state}}")),
+    ),
+    *resource(
+        "PostgreSQL: the server",
+        ("short", "Statements that run, on average.",
+         (f"sum(rate(pg_stat_database_active_time[{RATE}])) / 1000", "running")),
+        ("short", "What its connections wait for; Client is whoever is at the other end.",
+         ("sum by (wait) (pg_backends_count)", "{{wait}}")),
+        ("cps", "Deadlocks, and transactions undone.",
+         (f"sum(rate(pg_stat_database_deadlocks[{RATE}]))", "deadlocks"),
+         (f"sum(rate(pg_stat_database_xact_rollback[{RATE}]))", "undone")),
+    ),
+    *resource(
+        "Cache: bodies",
+        ("Bps", "Bytes of NARs and of everything else.",
+         (f"sum(rate(samovar_http_response_body_bytes_total[{RATE}]))", "sent")),
+        ("percentunit", "Memory for bodies under way, of what there may be.",
+         ("samovar_body_memory_bytes / samovar_body_memory_max_bytes", "memory")),
+        ("cps", "Bodies that did not end well.",
+         (f"sum(rate(samovar_http_responses_broken_total[{RATE}]))", "broken")),
+    ),
+    *resource(
+        "Cache: workers",
+        ("percentunit", "Of those that there may be.",
+         ("samovar_workers_busy / samovar_workers_max", "busy")),
+        ("short", "Requests that wait for one.", ("samovar_workers_queued", "waiting")),
+        ("cps", "Of the store.", (f"sum(rate(samovar_store_errors_total[{RATE}]))", "failed")),
+    ),
 ]
 
 SECONDS = "http_request_duration_seconds"

@@ -1,0 +1,199 @@
+"""What the rig consists of: servers, exporters, Locust, Prometheus, Grafana."""
+
+import json
+import os
+import pathlib
+import shutil
+import sqlite3
+import subprocess
+import sys
+
+import postgresql
+from started import free_port, say
+
+RIG = pathlib.Path(__file__).resolve().parent
+ROOT = RIG.parent
+LOCUST = "locust==2.47.0"
+# One process of Locust may have so many files open.
+USERS_OF_A_PROCESS = 10_000
+RULES = ["recording.yml", "alerts.yml", "use.yml", "kettles.yml"]
+# What was collected in 2017, and pressure.
+COLLECTORS = [
+    "conntrack", "cpu", "diskstats", "entropy", "filefd", "filesystem", "loadavg", "meminfo", "netdev",
+    "netstat", "pressure", "stat", "time", "vmstat",
+]
+
+
+def port(arguments, name):
+    wanted = dict(it.split("=", 1) for it in arguments.port)
+    return int(wanted.get(name, 0)) or free_port()
+
+
+def program(package):
+    """The built binary; built now if it is not there."""
+    path = ROOT / "target/release" / package
+    if not path.exists():
+        say(f"building {package}")
+        subprocess.run(
+            ["cargo", "build", "--release", "--package", package], cwd=ROOT, check=True
+        )
+    return path
+
+
+def start_kettles(rig, arguments, mode="serve"):
+    """The server of the kettles, as it is or as it was."""
+    at = port(arguments, "server")
+    binary = arguments.binary or program("kettles")
+    database = arguments.database or rig.data / "kettles.sqlite"
+    command = [binary, mode, "--port", at, "--database", database]
+    rig.serve("server", "kettles", at, command)
+    url = f"http://127.0.0.1:{at}"
+    if mode == "serve":
+        rig.add("live", "the live page", f"{url}/live")
+    return url
+
+
+def start_replay(rig, arguments):
+    return start_kettles(rig, arguments, "replay-2017")
+
+
+def start_cache(rig, arguments):
+    at, admin = port(arguments, "server"), port(arguments, "admin")
+    binary = arguments.binary or program("nix-serve")
+    command = [binary, "--listen", f"127.0.0.1:{at}", "--admin", f"127.0.0.1:{admin}"]
+    if arguments.action == "check":
+        # Which has panels of its own.
+        command += ["--scrub", "1000000"]
+    if str(arguments.store) != "/":
+        command += ["--store", f"local?root={arguments.store}"]
+    # Nothing of whoever calls this.
+    env = {name: "" for name in os.environ if name.startswith("NIX_")}
+    child = rig.serve("server", "samovar", admin, command, env=env)
+    url = f"http://127.0.0.1:{at}"
+    rig.answers(child, f"{url}/nix-cache-info")
+    rig.add("status", "the status page", f"http://127.0.0.1:{admin}/status")
+    write_paths(arguments.store, rig.data / "paths.txt")
+    return url
+
+
+def write_paths(store, file):
+    """What a store has, for those who ask for it: of the sample, what is whole."""
+    sample = store / "sample.json"
+    if sample.exists():
+        paths = json.loads(sample.read_text())["graph"]
+    else:
+        database = store / "nix/var/nix/db/db.sqlite"
+        try:
+            with sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True) as nix:
+                paths = [path for path, in nix.execute("SELECT path FROM ValidPaths")]
+        except (sqlite3.Error, OSError) as error:
+            raise SystemExit(f"rig: {database}: {error}")
+    if not paths:
+        raise SystemExit(f"rig: nothing is in the store at {store}")
+    file.write_text("\n".join(paths) + "\n")
+
+
+def start_exporters(rig, arguments):
+    if binary := shutil.which("prometheus-node-exporter"):
+        at = port(arguments, "node")
+        command = [binary, f"--web.listen-address=127.0.0.1:{at}", "--collector.disable-defaults"]
+        command += [f"--collector.{name}" for name in COLLECTORS]
+        rig.serve("node-exporter", "node", at, command)
+    else:
+        say("without the machine's figures: prometheus-node-exporter is not installed")
+    if str(arguments.database).startswith("postgres"):
+        postgresql.start_exporter(rig, arguments.database, port(arguments, "postgres"))
+
+
+def start_process_exporter(rig, arguments):
+    """The figures of each program that runs by now."""
+    binary = shutil.which("prometheus-process-exporter")
+    if not binary:
+        return say("without figures of programs: prometheus-process-exporter is not installed")
+    at = port(arguments, "process")
+    names = rig.data / "process.yml"
+    # JSON is YAML, too.
+    names.write_text(json.dumps({"process_names": rig.names()}))
+    listen = f"-web.listen-address=127.0.0.1:{at}"
+    rig.serve("process-exporter", "process", at, [binary, "-config.path", names, listen])
+
+
+def locust_program():
+    """Locust, in a virtual environment of its own."""
+    folder = ROOT / ".samovar/tools/locust"
+    # Not bin/locust: that has the folder in it, which may have been moved since.
+    python = folder / "bin/python"
+    if not (folder / "bin/locust").exists():
+        say(f"installing {LOCUST} with pip")
+        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", LOCUST], check=True)
+    return [python, "-m", "locust"]
+
+
+def start_locust(rig, arguments, target):
+    at = port(arguments, "locust")
+    file = "cache.py" if arguments.target == "cache" else "kettles.py"
+    command = [
+        *([arguments.locust_program] if arguments.locust_program else locust_program()),
+        "--locustfile", RIG / "locust" / file, "--host", target, "--autostart",
+        "--users", arguments.users, "--spawn-rate", arguments.spawn_rate,
+        "--web-host", "127.0.0.1", "--web-port", at,
+    ]
+    processes = arguments.processes or -(-arguments.users // USERS_OF_A_PROCESS)
+    if processes > 1:
+        between = free_port()
+        command += ["--processes", processes, "--master-bind-host", "127.0.0.1",
+                    "--master-bind-port", between, "--master-port", between]
+    if arguments.target != "cache":
+        command.append({"as-2017": "As2017", "honest": "Honest"}[arguments.locust])
+    env = {"PATHS": str(rig.data / "paths.txt")}
+    rig.serve("locust", "locust", at, command, env=env)
+    rig.add("locust", f"{arguments.users} users", f"http://127.0.0.1:{at}")
+
+
+def start_prometheus(rig, arguments):
+    binary = shutil.which("prometheus")
+    if not binary:
+        raise SystemExit("rig: prometheus is not installed")
+    at = port(arguments, "prometheus")
+    url = f"http://127.0.0.1:{at}"
+    interval = f"{arguments.scrape}s"
+    jobs = {**rig.jobs, "prometheus": f"127.0.0.1:{at}"}
+    config = {
+        "global": {"scrape_interval": interval, "evaluation_interval": interval},
+        "rule_files": [str(RIG / "prometheus" / name) for name in RULES],
+        "scrape_configs": [
+            {"job_name": job, "static_configs": [{"targets": [address]}]}
+            for job, address in jobs.items()
+        ],
+    }
+    path = rig.data / "prometheus.yml"
+    path.write_text(json.dumps(config, indent=2))
+    child = rig.start("prometheus", [
+        binary, f"--config.file={path}", f"--storage.tsdb.path={rig.data / 'prometheus'}",
+        f"--web.listen-address=127.0.0.1:{at}",
+    ])
+    rig.answers(child, f"{url}/-/ready")
+    rig.add("prometheus", "figures and alerts", f"{url}/alerts")
+    return url
+
+
+def start_grafana(rig, arguments, prometheus):
+    binary = shutil.which("grafana") or shutil.which("grafana-server")
+    if not binary:
+        return say(f"without Grafana, which is not installed; its dashboards: {RIG / 'grafana'}")
+    at = port(arguments, "grafana")
+    command = [binary, "server"] if binary.endswith("grafana") else [binary]
+    child = rig.start("grafana", [*command, "--homepath", arguments.grafana_home], {
+        "GF_SERVER_HTTP_ADDR": "127.0.0.1",
+        "GF_SERVER_HTTP_PORT": str(at),
+        "GF_PATHS_DATA": str(rig.data / "grafana"),
+        "GF_PATHS_LOGS": str(rig.data / "grafana"),
+        "GF_PATHS_PROVISIONING": str(RIG / "grafana/provisioning"),
+        "GF_AUTH_ANONYMOUS_ENABLED": "true",
+        "PROMETHEUS_URL": prometheus,
+        "DASHBOARDS": str(RIG / "grafana/dashboards"),
+    })
+    url = f"http://127.0.0.1:{at}"
+    rig.answers(child, f"{url}/api/health")
+    rig.add("grafana", "dashboards", url)

@@ -1,0 +1,68 @@
+"""A PostgreSQL of the rig's own: in a temporary folder, on a socket there, gone with the rig."""
+
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+
+from started import say
+
+# Its exporter has no view of what connections wait for.
+QUERIES = pathlib.Path(__file__).parent / "prometheus/postgresql.yml"
+# PostgreSQL refuses to be root.
+USER = {"user": "postgres", "group": "postgres", "extra_groups": []}
+
+
+def programs():
+    """Where Debian keeps them, beside other versions and out of PATH."""
+    found = pathlib.Path("/usr/lib/postgresql").glob("*/bin/initdb")
+    folders = sorted((it.parent for it in found), key=lambda it: int(it.parent.name))
+    if folders:
+        return folders[-1]
+    if binary := shutil.which("initdb"):
+        return pathlib.Path(binary).parent
+    raise SystemExit("rig: PostgreSQL is not installed")
+
+
+def start(rig):
+    """Starts it, and gives its URL."""
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="rig-postgresql-"))
+    rig.folders.append(folder)
+    options = {"cwd": folder}
+    if os.geteuid() == 0:
+        shutil.chown(folder, "postgres", "postgres")
+        options.update(USER)
+    binaries = programs()
+    initdb = [
+        binaries / "initdb", "--username=postgres", "--auth=trust", "--no-sync", "--encoding=UTF8",
+        "--locale=C", "--pgdata", folder / "data",
+    ]
+    made = subprocess.run(initdb, capture_output=True, text=True, **options)
+    if made.returncode != 0:
+        raise SystemExit(f"rig: PostgreSQL cannot be set up\n{made.stdout}{made.stderr}")
+    command = [
+        binaries / "postgres", "-D", folder / "data", "-k", folder, "-c", "listen_addresses=",
+        "-c", "shared_buffers=128MB",
+    ]
+    # A fast shutdown, which waits for no client.
+    child = rig.start("postgresql", command, ending=signal.SIGINT, **options)
+    ready = [binaries / "pg_isready", "--quiet", "--host", folder]
+    rig.wait(child, lambda: subprocess.run(ready).returncode == 0, folder)
+    rig.add("postgresql", "the database", f"psql --host {folder} --username postgres")
+    return f"postgresql:///postgres?host={folder}&user=postgres"
+
+
+def start_exporter(rig, url, at):
+    binary = shutil.which("prometheus-postgres-exporter")
+    if not binary:
+        return say("without PostgreSQL's figures: prometheus-postgres-exporter is not installed")
+    # Its library wants TLS if it is not told otherwise.
+    if "sslmode=" not in url:
+        url += ("&" if re.search(r"\?.", url) else "?") + "sslmode=disable"
+    command = [
+        binary, f"--web.listen-address=127.0.0.1:{at}", f"--extend.query-path={QUERIES}"
+    ]
+    rig.serve("postgres-exporter", "postgres", at, command, env={"DATA_SOURCE_NAME": url})

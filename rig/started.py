@@ -1,0 +1,145 @@
+"""Programs that were started, each with a log, and where they answer. Nothing else is ended."""
+
+import ctypes
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+
+PR_SET_PDEATHSIG = 1
+SIGNALS = [signal.SIGTERM, signal.SIGINT]
+LIBC = ctypes.CDLL(None)
+
+
+def say(text):
+    print(f"rig: {text}", file=sys.stderr, flush=True)
+
+
+def free_port():
+    with socket.socket() as it:
+        it.bind(("127.0.0.1", 0))
+        return it.getsockname()[1]
+
+
+class Child:
+    def __init__(self, name, command, log, ending, **options):
+        self.name = name
+        self.command = [str(word) for word in command]
+        self.log = log
+        self.ending = ending
+        # A session of its own: a key that interrupts this program does not reach it twice. It is told
+        # to end when this program is gone, however that came.
+        self.process = subprocess.Popen(
+            self.command, stdin=subprocess.DEVNULL, stdout=log.open("w"),
+            stderr=subprocess.STDOUT, start_new_session=True,
+            preexec_fn=lambda: LIBC.prctl(PR_SET_PDEATHSIG, ending), **options,
+        )
+
+    def has_ended(self):
+        return self.process.poll() is not None
+
+    def said(self):
+        return f"rig: {self.name} has ended\n{self.log.read_text()[-2000:]}"
+
+    def end(self):
+        if not self.has_ended():
+            self.process.send_signal(self.ending)
+            try:
+                self.process.wait(15)
+            except subprocess.TimeoutExpired:
+                say(f"{self.name} does not end, and is killed")
+        try:
+            # With whatever it has left behind.
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.process.wait()
+
+
+class Rig:
+    def __init__(self, data):
+        self.data = data
+        self.children = []
+        self.folders = []
+        self.rows = []
+        self.jobs = {}
+        data.mkdir(parents=True, exist_ok=True)
+
+    def start(self, name, command, env=None, ending=signal.SIGTERM, **options):
+        child = Child(
+            name, command, self.data / f"{name}.log", ending,
+            env={**os.environ, **(env or {})}, **options,
+        )
+        self.children.append(child)
+        return child
+
+    def wait(self, child, is_up, what, seconds=60):
+        end = time.monotonic() + seconds
+        while not is_up():
+            if child.has_ended():
+                raise SystemExit(child.said())
+            if time.monotonic() > end:
+                raise SystemExit(f"rig: {child.name} does not answer at {what}; see {child.log}")
+            time.sleep(0.1)
+
+    def answers(self, child, url):
+        """Waits until something answers at `url`, whatever it answers."""
+        def is_up():
+            try:
+                urllib.request.urlopen(url, timeout=5).close()
+            except urllib.error.HTTPError:
+                pass
+            except OSError:
+                return False
+            return True
+
+        self.wait(child, is_up, url)
+
+    def serve(self, name, job, at, command, path="/metrics", **options):
+        """Starts what Prometheus asks for figures at the port `at`, as a job of that name."""
+        child = self.start(name, command, **options)
+        self.answers(child, f"http://127.0.0.1:{at}{path}")
+        self.jobs[job] = f"127.0.0.1:{at}"
+        return child
+
+    def add(self, name, what, where):
+        self.rows.append((name, what, where))
+
+    def table(self):
+        name_len, where_len = (max(len(row[column]) for row in self.rows) for column in (0, 2))
+        for name, what, where in self.rows:
+            print(f"{name:<{name_len}}  {where:<{where_len}}  {what}")
+        sys.stdout.flush()
+
+    def names(self):
+        """What has been started, as prometheus-process-exporter tells programs from each other."""
+        return [
+            {"name": child.name, "cmdline": [re.escape(" ".join(child.command))]}
+            for child in self.children
+        ]
+
+    def watch(self):
+        """Until this program is told to end, or another has ended by itself."""
+        while True:
+            time.sleep(1)
+            for child in self.children:
+                if child.has_ended():
+                    raise SystemExit(child.said())
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        # Whoever is impatient hears so afterwards.
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        for child in reversed(self.children):
+            child.end()
+        for folder in self.folders:
+            shutil.rmtree(folder, ignore_errors=True)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)

@@ -1,0 +1,130 @@
+"""The study of 2017 again: a load that rises until the server as it was is saturated; what utilisation,
+saturation and errors of each resource say at that moment; and the same load, and ten times as much, for
+the server as it is. Both have a PostgreSQL of their own."""
+
+import json
+import time
+
+import check_dashboards
+import parts
+import postgresql
+from started import Rig, say
+
+STEP_S = 12
+# Kettles share these: more would be a study of connections.
+CONNECTIONS = 1000
+# Turns a second: doubled until it has enough.
+FIRST = 125
+# Less is not kept up with.
+KEPT_UP = 0.9
+# What Prometheus has when the table is read: half a step.
+INTERVAL = "6s"
+USE = json.loads((check_dashboards.FOLDER / "use.json").read_text())
+
+
+def figure(value, unit):
+    if unit == "percentunit":
+        return f"{value:.0%}"
+    if unit == "s":
+        return f"{value * 1000:.0f} ms"
+    if unit == "Bps":
+        return f"{value / 1e6:.1f} MB/s"
+    return f"{value:.3g}{'/s' if unit == 'cps' else ''}"
+
+
+def legend(target, labels):
+    text = target["legendFormat"]
+    for name, value in labels.items():
+        text = text.replace("{{" + name + "}}", value)
+    return text
+
+
+def cell(prometheus, panel):
+    """What a panel shows at this moment; nothing of it is nothing."""
+    unit = panel["fieldConfig"]["defaults"]["unit"]
+    shown = []
+    for target in panel["targets"]:
+        expr = check_dashboards.as_sent(target["expr"], INTERVAL)
+        for series in check_dashboards.ask(prometheus, expr):
+            value = float(series["value"][1])
+            if value > 0:
+                shown.append((value, f"{legend(target, series['metric'])} {figure(value, unit)}"))
+    return ", ".join(text for _, text in sorted(shown, reverse=True)[:4]) or "0"
+
+
+def use_table(prometheus):
+    lines = ["| resource | utilisation | saturation | errors |", "|---|---|---|---|"]
+    resources = {}
+    for row, panel in check_dashboards.rows(USE):
+        resources.setdefault(row, []).append(panel)
+    for row, panels in resources.items():
+        if row.startswith(("Kettles", "Cache")):
+            continue
+        cells = [cell(prometheus, panel) for panel in panels]
+        # The third panel of some is about something else than errors.
+        if panels[2]["title"] != "Errors":
+            cells[0] += f"; {panels[2]['title'].lower()}: {cells[2]}"
+            cells[2] = "–"
+        lines.append(f"| {row} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def load(rig, address, turns, prometheus):
+    """One step: what swarm says of it, and the USE table shortly before its end."""
+    report = rig.data / f"swarm-{turns}.json"
+    period = 10
+    child = rig.start(f"swarm-{turns}", [
+        parts.program("swarm"), "kettles", "--address", address, "--count", turns * period,
+        "--connections", CONNECTIONS, "--every", period, "--for", STEP_S, "--quiet",
+        "--json", report,
+    ])
+    time.sleep(STEP_S - 1)
+    table = use_table(prometheus)
+    child.process.wait(60)
+    rig.children.remove(child)
+    # Misses of its bounds are what this is about.
+    if not report.exists():
+        raise SystemExit(child.said())
+    return json.loads(report.read_text()), table
+
+
+def line(mode, turns, report):
+    measurement = next(it for it in report["operations"] if it["name"] == "measurement")
+    answered = report["answered"] / 2 / report["seconds"]
+    failures = sum(report["failures"].values())
+    p50, p99 = (measurement[name] / 1000 for name in ("p50_us", "p99_us"))
+    print(f"| `{mode}` | {turns} | {answered:.0f} | {p50:.0f}, {p99:.0f} ms | {failures} |",
+          flush=True)
+    return answered
+
+
+def part(arguments, data, mode, loads):
+    """Loads one server as long as it keeps up; gives the last load, and the table of that moment."""
+    with Rig(data) as rig:
+        arguments.database = postgresql.start(rig)
+        url = parts.start_kettles(rig, arguments, mode)
+        parts.start_exporters(rig, arguments)
+        parts.start_process_exporter(rig, arguments)
+        prometheus = parts.start_prometheus(rig, arguments)
+        for turns in loads:
+            report, table = load(rig, url.removeprefix("http://"), turns, prometheus)
+            if line(mode, turns, report) < KEPT_UP * turns:
+                break
+        return turns, table
+
+
+def tell(arguments, data):
+    say(f"steps of {STEP_S} s; a turn is a command and a measurement; {CONNECTIONS} connections")
+    print("| server | turns/s offered | answered | p50, p99 of measurements | failures |")
+    print("|---|---:|---:|---:|---:|", flush=True)
+    arguments.scrape = 1
+    rising = (FIRST * 2**doubled for doubled in range(7))
+    turns, before = part(arguments, data / "replay-2017", "replay-2017", rising)
+    _, after = part(arguments, data / "serve", "serve", [turns])
+    _, beyond = part(arguments, data / "serve-10", "serve", [10 * turns])
+    for title, table in (
+        (f"`replay-2017`, {turns} turns/s", before),
+        (f"`serve`, {turns} turns/s", after),
+        (f"`serve`, {10 * turns} turns/s", beyond),
+    ):
+        print(f"\n{title}\n\n{table}")
