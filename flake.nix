@@ -22,13 +22,32 @@
         in
         {
           inherit samovar;
+          kettles = nixpkgs.legacyPackages.${system}.callPackage ./nix/kettles-package.nix {
+            inherit samovar;
+          };
           default = samovar;
         }
       );
       overlays.default = import ./nix/overlay.nix;
-      nixosModules.default = {
-        imports = [ ./nix/module.nix ];
-        nixpkgs.overlays = [ self.overlays.default ];
+      nixosModules = {
+        default = {
+          imports = [ ./nix/module.nix ];
+          nixpkgs.overlays = [ self.overlays.default ];
+        };
+        kettles = {
+          imports = [
+            ./nix/kettles.nix
+            ./nix/monitoring.nix
+          ];
+          nixpkgs.overlays = [ self.overlays.default ];
+        };
+        locust = ./nix/locust.nix;
       };
+      checks = forAllSystems (system: {
+        kettles = import ./nix/tests/kettles.nix {
+          pkgs = nixpkgs.legacyPackages.${system};
+          overlay = self.overlays.default;
+        };
+      });
     };
 }

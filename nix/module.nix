@@ -103,8 +103,7 @@ in
         "nix-daemon.socket"
       ];
       wantedBy = [ "multi-user.target" ];
-      # As in contrib/systemd, which says why.
-      serviceConfig = {
+      serviceConfig = import ./hardened.nix // {
         Type = "notify";
         NotifyAccess = "main";
         ExecStart = "${cfg.package}/bin/samovar serve --config ${file}";
@@ -118,45 +117,6 @@ in
         WatchdogSec = "30s";
         TimeoutStopSec = "20s";
         LimitNOFILE = "1024:524288";
-        LimitCORE = 0;
-        DynamicUser = true;
-        CapabilityBoundingSet = "";
-        AmbientCapabilities = "";
-        NoNewPrivileges = true;
-        UMask = "0077";
-        ProtectSystem = "strict";
-        ProtectHome = true;
-        PrivateTmp = true;
-        PrivateDevices = true;
-        PrivateUsers = true;
-        PrivateMounts = true;
-        ProtectClock = true;
-        ProtectControlGroups = true;
-        ProtectHostname = true;
-        ProtectKernelLogs = true;
-        ProtectKernelModules = true;
-        ProtectKernelTunables = true;
-        ProtectProc = "invisible";
-        ProcSubset = "pid";
-        RemoveIPC = true;
-        RestrictAddressFamilies = [
-          "AF_UNIX"
-          "AF_INET"
-          "AF_INET6"
-        ];
-        RestrictNamespaces = true;
-        RestrictRealtime = true;
-        RestrictSUIDSGID = true;
-        LockPersonality = true;
-        MemoryDenyWriteExecute = true;
-        KeyringMode = "private";
-        SystemCallArchitectures = "native";
-        SystemCallFilter = [
-          "@system-service"
-          "~@privileged @resources"
-          "prlimit64 setrlimit setpriority"
-        ];
-        SystemCallErrorNumber = "EPERM";
       };
     };
 

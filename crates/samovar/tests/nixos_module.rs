@@ -3,63 +3,23 @@
 //! understands the configuration that they start it with.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+#[path = "../../../nix/stand-in/home.rs"]
+mod home;
 
+use std::fs;
+use std::process::Command;
+
+use home::{Home, repository, verify};
 use serde_json::Value;
 
 /// Ten times the exposure that `systemd-analyze security` may find, as of the unit in `contrib/`.
 const EXPOSURE_MAX: &str = "12";
 
-fn repository() -> PathBuf {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    here.canonicalize().unwrap()
-}
-
-/// A store and a home for Nix, so that it finds nothing of this machine's.
-struct Home(tempfile::TempDir);
-
-impl Home {
-    fn new() -> Self {
-        Self(tempfile::tempdir().unwrap())
-    }
-
-    fn command(&self, program: &str) -> Command {
-        let mut command = Command::new(program);
-        for (name, _) in std::env::vars_os() {
-            if name.to_string_lossy().starts_with("NIX_") {
-                command.env_remove(name);
-            }
-        }
-        command.env("HOME", self.0.path());
-        command.env("NIX_CONF_DIR", self.0.path());
-        command.env("NIX_STATE_DIR", self.0.path());
-        command.stdin(Stdio::null());
-        command
-    }
-
-    /// Evaluates a module with the values given for its options, which are written in Nix.
-    fn evaluate(&self, module: &str, given: &str) -> Result<Value, String> {
-        let nix = repository().join("nix");
-        let nix = nix.display();
-        let stand_in = format!("import {nix}/stand-in/lib.nix");
-        let arguments = format!("module = {nix}/{module}; given = {given};");
-        let expression = format!("({stand_in}).evaluate {{ {arguments} }}");
-        let mut command = self.command("nix-instantiate");
-        command.args(["--eval", "--strict", "--json", "--read-write-mode"]);
-        command.arg("--store").arg(self.0.path());
-        let output = command.arg("-E").arg(expression).output().unwrap();
-        if !output.status.success() {
-            return Err(String::from_utf8_lossy(&output.stderr).into_owned());
-        }
-        Ok(serde_json::from_slice(&output.stdout).unwrap())
-    }
-
-    /// Where a path of its store lies.
-    fn real(&self, store_path: &str) -> PathBuf {
-        self.0.path().join(store_path.trim_start_matches('/'))
-    }
+/// Evaluates a module with the values given for its options, which are written in Nix.
+fn evaluate(home: &Home, module: &str, given: &str) -> Result<Value, String> {
+    let module = repository().join("nix").join(module);
+    let arguments = format!("module = {}; given = {given};", module.display());
+    home.call("evaluate", &format!("{{ {arguments} }}"))
 }
 
 /// What follows `name=` in a unit.
@@ -75,7 +35,12 @@ fn every_file_parses() {
     let home = Home::new();
     let mut count = 0;
     let nix = repository().join("nix");
-    for directory in [repository(), nix.clone(), nix.join("stand-in")] {
+    for directory in [
+        repository(),
+        nix.clone(),
+        nix.join("stand-in"),
+        nix.join("tests"),
+    ] {
         for entry in fs::read_dir(directory).unwrap() {
             let path = entry.unwrap().path();
             if path.extension().is_some_and(|extension| extension == "nix") {
@@ -86,7 +51,7 @@ fn every_file_parses() {
             }
         }
     }
-    assert_eq!(count, 6);
+    assert_eq!(count, 13);
 }
 
 #[test]
@@ -108,7 +73,7 @@ fn systemd_understands_the_units_and_the_server_its_configuration() {
         settings = { priority = 20; connections.idle-time = "10 s"; };
         nginx.hostName = "cache.example.org";
     }"#;
-    let made = home.evaluate("module.nix", given).unwrap();
+    let made = evaluate(&home, "module.nix", given).unwrap();
     assert_eq!(made["ports"], serde_json::json!([5007]));
     assert_eq!(value(&made["socket"], "ListenStream"), "[::]:5007");
     let load = value(&made["service"], "LoadCredential");
@@ -139,16 +104,9 @@ fn systemd_understands_the_units_and_the_server_its_configuration() {
         made["socket"].as_str().unwrap(),
     )
     .unwrap();
-    let mut verify = Command::new("systemd-analyze");
-    verify.args(["verify", "--man=no"]);
-    verify.args(["samovar.service", "samovar.socket"].map(|name| units.join(name)));
-    let Ok(verified) = verify.output() else {
-        println!("skipped: there is no systemd-analyze here");
+    if !verify(&["samovar.service", "samovar.socket"].map(|name| units.join(name))) {
         return;
-    };
-    let complaints = String::from_utf8_lossy(&verified.stderr);
-    let is_clean = !complaints.lines().any(|line| line.contains("samovar"));
-    assert!(verified.status.success() && is_clean, "{complaints}");
+    }
     let mut security = Command::new("systemd-analyze");
     security.args(["security", "--offline=true", "--no-pager", "--threshold"]);
     let security = security
@@ -161,8 +119,8 @@ fn systemd_understands_the_units_and_the_server_its_configuration() {
 #[test]
 fn what_is_not_asked_for_is_not_there_and_what_is_wrong_is_refused() {
     let home = Home::new();
-    assert_eq!(home.evaluate("module.nix", "{ }").unwrap(), Value::Null);
-    let made = home.evaluate("module.nix", "{ enable = true; }").unwrap();
+    assert_eq!(evaluate(&home, "module.nix", "{ }").unwrap(), Value::Null);
+    let made = evaluate(&home, "module.nix", "{ enable = true; }").unwrap();
     assert_eq!(made["ports"], serde_json::json!([]));
     assert_eq!(made["nginx"], Value::Null);
     assert!(!made["service"].as_str().unwrap().contains("LoadCredential"));
@@ -176,7 +134,7 @@ fn what_is_not_asked_for_is_not_there_and_what_is_wrong_is_refused() {
             "there is no services.samovar.prot",
         ),
     ] {
-        let error = home.evaluate("module.nix", given).unwrap_err();
+        let error = evaluate(&home, "module.nix", given).unwrap_err();
         assert!(error.contains(message), "{error}");
     }
 }
@@ -184,7 +142,7 @@ fn what_is_not_asked_for_is_not_there_and_what_is_wrong_is_refused() {
 #[test]
 fn launchd_starts_the_same() {
     let home = Home::new();
-    let made = home.evaluate("darwin.nix", "{ enable = true; }").unwrap();
+    let made = evaluate(&home, "darwin.nix", "{ enable = true; }").unwrap();
     let started = &made["launchd"]["daemons"]["samovar"]["serviceConfig"]["ProgramArguments"];
     assert_eq!(started[1], "serve");
     assert_eq!(started[2], "--config");

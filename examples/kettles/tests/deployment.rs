@@ -1,0 +1,200 @@
+//! The machines of the study, as modules for NixOS and as containers, as far as that can be checked
+//! without either: modules evaluate to what lies in `nix/stand-in/network.json`, systemd understands
+//! the units, Prometheus its configurations, and the server its command lines.
+//!
+//! `UPDATE=1` writes `network.json` anew.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "../../../nix/stand-in/home.rs"]
+mod home;
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use home::{Home, repository, verify};
+use serde_json::{Value, json};
+
+/// What the machines of the network are, each by itself.
+fn network(home: &Home) -> Value {
+    let file = repository().join("nix/network.nix");
+    let stand_in = repository().join("nix/stand-in/lib.nix");
+    let modules = format!("(import {}).${{name}}", file.display());
+    let machine = format!(
+        "(import {}).evaluateAll [ ({modules}) ]",
+        stand_in.display()
+    );
+    let names = r#"[ "app" "locust" ]"#;
+    let argument = format!("{names} (name: {machine})");
+    home.call("lib.genAttrs", &argument).unwrap()
+}
+
+/// What one machine is, with more said about it, in Nix.
+fn app_with(home: &Home, more: &str) -> Result<Value, String> {
+    let kettles = repository().join("nix/kettles.nix");
+    home.call(
+        "evaluateAll",
+        &format!("[ {} {{ {more} }} ]", kettles.display()),
+    )
+}
+
+/// Without what changes with each file that lies in the store.
+fn without_hashes(text: &str) -> String {
+    let mut parts = text.split("/nix/store/");
+    let mut whole = parts.next().unwrap().to_owned();
+    for part in parts {
+        whole.push_str("/nix/store/HASH");
+        whole.push_str(part.get(32..).unwrap());
+    }
+    whole
+}
+
+#[track_caller]
+fn promtool(config: &Path) {
+    let mut command = Command::new("promtool");
+    let output = command.args(["check", "config"]).arg(config).output();
+    let output = output.expect("there is promtool: run `make setup-test`");
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
+fn the_network_is_as_it_was_looked_at() {
+    let machines = network(&Home::new());
+    let text = serde_json::to_string_pretty(&machines).unwrap();
+    let text = without_hashes(&text) + "\n";
+    let golden = repository().join("nix/stand-in/network.json");
+    if std::env::var_os("UPDATE").is_some() {
+        fs::write(&golden, &text).unwrap();
+    }
+    assert_eq!(text, fs::read_to_string(golden).unwrap());
+}
+
+#[test]
+fn systemd_understands_the_units_and_the_server_its_command_line() {
+    let home = Home::new();
+    let token = r#"services.kettles.adminTokenFile = "/etc/token";"#;
+    let enable = r#"services.kettles.enable = true;"#;
+    let alone = app_with(&home, &format!("{enable} {token}")).unwrap();
+    let machines = network(&home);
+    let units = home.0.path().join("units");
+    let mut files = Vec::new();
+    for (place, machine, name) in [
+        ("alone", &alone, "kettles"),
+        ("network", &machines["app"], "kettles"),
+        ("network", &machines["locust"], "locust"),
+    ] {
+        let text = machine["units"]["services"][name].as_str().unwrap();
+        let started = text
+            .lines()
+            .find_map(|it| it.strip_prefix("ExecStart=/stand-in/"));
+        let (_, words) = started.unwrap().split_once(" ").unwrap();
+        // The program must be there, and PostgreSQL's unit.
+        let text = text.replace(&format!("/stand-in/{name}/bin/{name}"), "/bin/true");
+        let folder = units.join(place);
+        fs::create_dir_all(&folder).unwrap();
+        let mut lines: Vec<_> = text.lines().collect();
+        lines.retain(|it| !it.ends_with("=postgresql.service"));
+        let file = folder.join(format!("{name}.service"));
+        fs::write(&file, lines.join("\n")).unwrap();
+        files.push(file);
+        if name == "kettles" {
+            let mut kettles = Command::new(env!("CARGO_BIN_EXE_kettles"));
+            let words = words.replace("%d", home.0.path().to_str().unwrap());
+            // Understood, and then no help instead of a server.
+            let output = kettles
+                .args(words.split(' '))
+                .arg("--help")
+                .output()
+                .unwrap();
+            assert!(output.status.success(), "{words}: {output:?}");
+        }
+    }
+    for file in files {
+        verify(&[file]);
+    }
+    let unit = alone["units"]["services"]["kettles"].as_str().unwrap();
+    for line in [
+        "LimitNOFILE=21024",
+        "LoadCredential=admin-token:/etc/token",
+        "DynamicUser=true",
+    ] {
+        assert!(unit.lines().any(|it| it == line), "{line}: {unit}");
+    }
+    assert!(unit.contains("--admin-token %d/admin-token"));
+    // There is no database but where one is asked for.
+    assert_eq!(alone["services"]["postgresql"], Value::Null);
+    assert_eq!(machines["app"]["services"]["postgresql"]["enable"], true);
+}
+
+#[test]
+fn prometheus_understands_its_configuration() {
+    let home = Home::new();
+    let prometheus = &network(&home)["app"]["services"]["prometheus"];
+    let rules = prometheus["ruleFiles"].as_array().unwrap();
+    let rules: Vec<_> = rules
+        .iter()
+        .map(|it| home.real(it.as_str().unwrap()))
+        .collect();
+    // As NixOS puts it together.
+    let config = json!({
+        "global": prometheus["globalConfig"],
+        "scrape_configs": prometheus["scrapeConfigs"],
+        "rule_files": rules,
+    });
+    let file = home.0.path().join("prometheus.yml");
+    fs::write(&file, config.to_string()).unwrap();
+    promtool(&file);
+    let rules = rules.first().unwrap();
+    assert!(rules.exists(), "{rules:?}");
+}
+
+#[test]
+fn containers_find_what_they_are_given() {
+    let rig = repository().join("rig");
+    promtool(&rig.join("prometheus/prometheus.yml"));
+    let compose = fs::read_to_string(rig.join("compose.yaml")).unwrap();
+    let mut count = 0;
+    for word in compose.split(&['"', ' ', '\n'][..]) {
+        // A folder or file of ours, and where a container sees it.
+        if let Some((ours, theirs)) = word.split_once(':')
+            && ours.starts_with("./")
+        {
+            assert!(theirs.ends_with(":ro"), "{word}");
+            assert!(rig.join(ours).exists(), "{word}");
+            count += 1;
+        }
+    }
+    assert_eq!(count, 5);
+    let command = compose.lines().skip_while(|it| it.trim() != "- serve");
+    let words = command.map_while(|it| it.trim().strip_prefix("- "));
+    let words: Vec<_> = words.map(|it| it.replace("${DATABASE:-", "")).collect();
+    assert_eq!(words.len(), 4);
+    let mut kettles = Command::new(env!("CARGO_BIN_EXE_kettles"));
+    let output = kettles.args(words).arg("--help").output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
+fn what_is_wrong_is_refused() {
+    let home = Home::new();
+    for (given, message) in [
+        (
+            "enable = true; port = 99999;",
+            "services.kettles.port is no port",
+        ),
+        (
+            "enable = true; prot = 1;",
+            "there is no services.kettles.prot",
+        ),
+        (
+            "enable = true; maxConnections = 0;",
+            "services.kettles.maxConnections is no number above 0",
+        ),
+    ] {
+        let error = app_with(&home, &format!("services.kettles = {{ {given} }};"));
+        let error = error.unwrap_err();
+        assert!(error.contains(message), "{error}");
+    }
+    let off = app_with(&home, "").unwrap();
+    assert_eq!(off["units"]["services"], json!({}));
+}

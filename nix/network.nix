@@ -1,0 +1,46 @@
+# The two machines of the study of 2017, as modules for NixOS: `app` has the server, its database and
+# what watches both, `locust` asks. For `nixosSystem`, for nixops' heirs, and for tests/kettles.nix. In
+# 2017 app had 2 processors and 2048 MB, locust 1 and 1536 MB.
+let
+  both = {
+    boot.kernel.sysctl."fs.file-max" = 100000;
+  };
+in
+{
+  app = {
+    imports = [
+      ./kettles.nix
+      ./monitoring.nix
+      both
+    ];
+    services.kettles = {
+      enable = true;
+      hostname = "0.0.0.0";
+      database = "postgresql:///kettles";
+      maxConnections = 40000;
+      openFirewall = true;
+      monitoring = {
+        enable = true;
+        hostname = "0.0.0.0";
+        locust = "locust:8089";
+      };
+    };
+    networking.firewall.allowedTCPPorts = [
+      3000
+      9090
+    ];
+  };
+
+  locust = {
+    imports = [
+      ./locust.nix
+      both
+    ];
+    services.locust = {
+      enable = true;
+      host = "http://app:8080";
+      behaviour = "as-2017";
+      openFirewall = true;
+    };
+  };
+}

@@ -1,0 +1,79 @@
+//! What tests of files for Nix have in common: the real Nix with a store and a home of its own, and
+//! the real systemd. A module of more than one crate's tests.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "clippy allows these only inside functions marked as tests"
+)]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+pub(crate) fn repository() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    here.canonicalize().unwrap()
+}
+
+/// A store and a home for Nix, so that it finds nothing of this machine's.
+pub(crate) struct Home(pub(crate) tempfile::TempDir);
+
+impl Home {
+    pub(crate) fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    pub(crate) fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("NIX_") {
+                command.env_remove(name);
+            }
+        }
+        command.env("HOME", self.0.path());
+        command.env("NIX_CONF_DIR", self.0.path());
+        command.env("NIX_STATE_DIR", self.0.path());
+        command.stdin(Stdio::null());
+        command
+    }
+
+    /// What a function of the stand-in makes of an argument, which is written in Nix.
+    pub(crate) fn call(&self, function: &str, argument: &str) -> Result<Value, String> {
+        let stand_in = repository().join("nix/stand-in/lib.nix");
+        let expression = format!("(import {}).{function} {argument}", stand_in.display());
+        let mut command = self.command("nix-instantiate");
+        command.args(["--eval", "--strict", "--json", "--read-write-mode"]);
+        command.arg("--store").arg(self.0.path());
+        let output = command.arg("-E").arg(expression).output().unwrap();
+        if !output.status.success() {
+            return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+        }
+        Ok(serde_json::from_slice(&output.stdout).unwrap())
+    }
+
+    /// Where a path of its store lies.
+    pub(crate) fn real(&self, store_path: &str) -> PathBuf {
+        self.0.path().join(store_path.trim_start_matches('/'))
+    }
+}
+
+/// Whether systemd could be asked, and has no fault to find with these units.
+#[track_caller]
+pub(crate) fn verify(units: &[PathBuf]) -> bool {
+    let mut verify = Command::new("systemd-analyze");
+    let Ok(verified) = verify.args(["verify", "--man=no"]).args(units).output() else {
+        println!("SKIPPED: there is no systemd-analyze here");
+        return false;
+    };
+    // It ends well in spite of keys that it does not know, and has a word on other units, too.
+    let complaints = String::from_utf8_lossy(&verified.stderr);
+    let names = units.iter().map(|it| it.file_stem().unwrap());
+    let is_clean = names.map(|it| it.to_str().unwrap()).all(|name| {
+        let is_about = |line: &str| line.contains(name);
+        !complaints.lines().any(is_about)
+    });
+    assert!(verified.status.success() && is_clean, "{complaints}");
+    true
+}
