@@ -1,6 +1,6 @@
-//! The machines of the study, as modules for NixOS and as containers, as far as that can be checked
-//! without either: modules evaluate to what lies in `nix/stand-in/network.json`, systemd understands
-//! the units, Prometheus its configurations, and the server its command lines.
+//! The machines of the study, as modules for NixOS and as containers, as far as that can be
+//! checked without either: modules evaluate to what lies in `nix/stand-in/network.json`, systemd
+//! understands the units, Prometheus its configurations, and the server its command lines.
 //!
 //! `UPDATE=1` writes `network.json` anew.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]

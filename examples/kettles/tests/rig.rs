@@ -23,7 +23,7 @@ struct Rig {
 }
 
 impl Rig {
-    /// Kettles on a PostgreSQL, with Prometheus and the exporters that are here; without load.
+    /// Kettles, with Prometheus and the exporters that are here; without load.
     fn up(options: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         // PostgreSQL gets a folder of another user's in it.
@@ -32,7 +32,7 @@ impl Rig {
         let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../rig/rig.py");
         let mut command = Command::new("python3");
         command.arg("-B").arg(program);
-        command.args(["up", "kettles", "--postgresql", "--locust", "none"]);
+        command.args(["up", "kettles", "--locust", "none"]);
         command.args(["--binary", env!("CARGO_BIN_EXE_kettles"), "--data"]);
         command.arg(folder.path().join("data")).args(options);
         command.env("TMPDIR", folder.path());
@@ -99,7 +99,7 @@ impl Rig {
 
 #[test]
 fn what_was_started_ends_on_term() {
-    let mut rig = Rig::up(&[]);
+    let mut rig = Rig::up(&["--postgresql"]);
     let rows = rig.table();
     let names: Vec<_> = rows.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, ["postgresql", "live", "server", "prometheus"]);
@@ -117,7 +117,7 @@ fn what_was_started_ends_on_term() {
 /// Then nobody can tidy up, but what runs ends.
 #[test]
 fn what_was_started_ends_when_the_rig_is_killed() {
-    let mut rig = Rig::up(&[]);
+    let mut rig = Rig::up(&["--postgresql"]);
     rig.table();
     rig.signal("KILL");
     rig.gone(false);
