@@ -41,6 +41,8 @@ pub struct App {
     sockets: Mutex<HashMap<DeviceId, Socket>>,
     /// Who may give commands, if anybody.
     admin_token: Option<String>,
+    /// Other processes may write to the store.
+    is_shared: bool,
     /// Spreads those who are sent away.
     refused: AtomicU32,
 }
@@ -58,6 +60,7 @@ impl App {
         commands: Arc<Commands>,
         metrics: Arc<Metrics>,
         admin_token: Option<String>,
+        is_shared: bool,
     ) -> Self {
         Self {
             ingest,
@@ -66,6 +69,7 @@ impl App {
             live: Live::default(),
             sockets: Mutex::default(),
             admin_token,
+            is_shared,
             refused: AtomicU32::new(0),
         }
     }
@@ -169,7 +173,13 @@ impl App {
     }
 
     fn statistics(&self, _: &mut Request) -> Response {
-        Response::json(Status::OK, self.ingest.totals().to_json())
+        let ingest = Arc::clone(&self.ingest);
+        let told = move || Response::json(Status::OK, ingest.totals().to_json());
+        if self.is_shared {
+            self.durable_then(Work::Look, told)
+        } else {
+            told()
+        }
     }
 
     fn metrics(&self, _: &mut Request) -> Response {
@@ -205,10 +215,20 @@ impl App {
         Ok(self.durable_then(Work::Command(command), move || {
             // Before the answer, so that whoever gave the command may look for it.
             if let Some(socket) = socket {
-                crate::socket::tell(&commands, device, &socket);
+                crate::socket::tell_news(&commands, device, &socket);
             }
             done
         }))
+    }
+
+    /// Tells kettles that are connected what has become due.
+    pub fn tell_due(&self) {
+        for device in self.commands.take_due(Time::now()) {
+            let socket = self.sockets().get(&device).cloned();
+            if let Some(socket) = socket {
+                crate::socket::tell_news(&self.commands, device, &socket);
+            }
+        }
     }
 
     /// Answers with `done` when `work` is durable.

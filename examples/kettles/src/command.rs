@@ -4,9 +4,9 @@
 //! the same. Here a kettle is told the newest command that is due, again and again, until its next
 //! measurement shows that it heard.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use crate::device::{DeviceId, Measurement};
 use crate::time::Time;
@@ -53,6 +53,8 @@ pub struct Commands {
     open: RwLock<HashMap<DeviceId, Vec<Open>>>,
     /// Entries of `open`.
     device_count: AtomicUsize,
+    /// Whom to look at when, because a command becomes due then.
+    due: Mutex<BTreeSet<(Time, DeviceId)>>,
 }
 
 #[derive(Debug)]
@@ -73,21 +75,66 @@ impl Commands {
             is_told: AtomicBool::new(false),
         });
         self.device_count.store(open.len(), Ordering::Release);
+        self.due().insert((command.time, command.device));
+    }
+
+    /// Makes these all that are open: other processes may have taken some, or seen them done.
+    pub fn replace(&self, stored: Vec<Command>) {
+        let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
+        let mut before = std::mem::take(&mut *open);
+        for command in stored {
+            let known = before.get_mut(&command.device).and_then(|commands| {
+                let index = commands.iter().position(|it| it.command == command)?;
+                Some(commands.swap_remove(index))
+            });
+            if known.is_none() {
+                self.due().insert((command.time, command.device));
+            }
+            let known = known.unwrap_or(Open {
+                command,
+                is_told: AtomicBool::new(false),
+            });
+            open.entry(command.device).or_default().push(known);
+        }
+        self.device_count.store(open.len(), Ordering::Release);
+    }
+
+    /// Kettles of which a command has become due since this was asked before.
+    pub fn take_due(&self, now: Time) -> Vec<DeviceId> {
+        let mut due = self.due();
+        let mut devices = Vec::new();
+        while let Some((time, device)) = due.first().copied()
+            && time <= now
+        {
+            due.pop_first();
+            devices.push(device);
+        }
+        devices
+    }
+
+    fn due(&self) -> MutexGuard<'_, BTreeSet<(Time, DeviceId)>> {
+        self.due.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The newest command that is due if the kettle does not know it. It is told now.
+    pub fn news(&self, device: DeviceId, now: Time) -> Option<Command> {
+        let newest = self.newest(device, |open| open.command.time <= now)?;
+        self.told(device, now).contains(&newest).then_some(newest)
     }
 
     /// The newest command that is due, which the kettle is told now.
     pub fn tell(&self, device: DeviceId, now: Time) -> Option<Command> {
         self.newest(device, |open| open.command.time <= now)
-            .inspect(|_| self.told(device, now))
+            .inspect(|_| drop(self.told(device, now)))
     }
 
-    fn told(&self, device: DeviceId, now: Time) {
+    /// All that is due counts as told; what was not before.
+    fn told(&self, device: DeviceId, now: Time) -> Vec<Command> {
         let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
-        for open in open.get(&device).into_iter().flatten() {
-            if open.command.time <= now {
-                open.is_told.store(true, Ordering::Release);
-            }
-        }
+        let commands = open.get(&device).into_iter().flatten();
+        let due = commands.filter(|open| open.command.time <= now);
+        let news = due.filter(|open| !open.is_told.swap(true, Ordering::AcqRel));
+        news.map(|open| open.command).collect()
     }
 
     /// The newest command that `measurement` confirms: one that the kettle was told before.
@@ -187,5 +234,42 @@ mod tests {
         assert_eq!(commands.tell(device, later), Some(command(30)));
         commands.done(device, later);
         assert_eq!(commands.device_count.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn what_becomes_due_is_news_once() {
+        let commands = Commands::default();
+        let (device, at) = (DeviceId([7; 16]), Time::from_seconds);
+        for seconds in [30, 10, 20] {
+            commands.add(command(seconds));
+        }
+        assert_eq!(commands.take_due(at(9)), []);
+        assert_eq!(commands.take_due(at(20)), [device, device]);
+        assert_eq!(commands.take_due(at(20)), []);
+        assert_eq!(commands.news(device, at(20)), Some(command(20)));
+        assert_eq!(commands.news(device, at(20)), None);
+        assert_eq!(commands.take_due(at(30)), [device]);
+        assert_eq!(commands.tell(device, at(30)), Some(command(30)));
+        assert_eq!(commands.news(device, at(30)), None);
+    }
+
+    #[test]
+    fn what_others_took_is_due_and_what_they_saw_done_is_gone() {
+        let commands = Commands::default();
+        let (device, now) = (DeviceId([7; 16]), Time::from_seconds(25));
+        commands.add(command(10));
+        assert_eq!(commands.take_due(now), [device]);
+        assert_eq!(commands.news(device, now), Some(command(10)));
+        commands.replace(vec![command(20), command(10)]);
+        assert_eq!(commands.take_due(now), [device]);
+        assert_eq!(commands.news(device, now), Some(command(20)));
+        // It is known still what the kettle was told.
+        commands.replace(vec![command(10)]);
+        assert_eq!(commands.take_due(now), []);
+        assert_eq!(commands.news(device, now), None);
+        let confirmed = commands.confirmed_by(&measurement());
+        assert_eq!(confirmed, Some(Time::from_seconds(10)));
+        commands.replace(Vec::new());
+        assert_eq!(commands.tell(device, now), None);
     }
 }

@@ -86,6 +86,8 @@ impl Demo {
             spacing: SPACING_MS,
             wait: WAIT_MAX_MS,
             admin_token: None,
+            processes: 1,
+            is_member: false,
         }
     }
 }

@@ -21,7 +21,7 @@ use crate::device::{DeviceId, Measurement};
 use crate::json::Window;
 use crate::metrics::Metrics;
 use crate::stats::Totals;
-use crate::store::{Batch, Store};
+use crate::store::{Batch, Store, StoreError};
 use crate::time::Time;
 
 /// How often the writer looks at what is no business of anybody who waits.
@@ -76,6 +76,8 @@ pub enum Work {
     Login(DeviceId),
     /// A command for a kettle.
     Command(Command),
+    /// Nothing: what other processes have made durable is to be known.
+    Look,
 }
 
 impl Work {
@@ -83,6 +85,7 @@ impl Work {
         match self {
             Self::Many(measurements) => measurements.len().max(1),
             Self::One(_) | Self::Login(_) | Self::Command(_) => 1,
+            Self::Look => 0,
         }
     }
 }
@@ -183,7 +186,7 @@ impl Ingest {
                 .commands
                 .confirmed_by(measurement)
                 .map(|time| (measurement.device, time)),
-            Work::Many(_) | Work::Login(_) | Work::Command(_) => None,
+            Work::Many(_) | Work::Login(_) | Work::Command(_) | Work::Look => None,
         };
         let entry = Entry {
             work,
@@ -248,6 +251,7 @@ impl Ingest {
             active: HashSet::new(),
             active_before: HashSet::new(),
             active_since: Instant::now(),
+            looked: Instant::now(),
         };
         while writer.turn() {}
         Ok(())
@@ -315,6 +319,8 @@ struct Writer<'a> {
     active: HashSet<DeviceId>,
     active_before: HashSet<DeviceId>,
     active_since: Instant,
+    /// When it was last looked what others have written.
+    looked: Instant,
 }
 
 impl Writer<'_> {
@@ -333,13 +339,50 @@ impl Writer<'_> {
         if !entries.is_empty() {
             self.commit(entries);
         }
+        if self.looked.elapsed() >= TICK {
+            self.look();
+        }
         self.prune();
         self.count_active();
         true
     }
 
+    /// Learns what other processes have written; `false` if that cannot be.
+    fn look(&mut self) -> bool {
+        self.looked = Instant::now();
+        match self.store.look() {
+            Ok(Some(loaded)) => {
+                self.ingest.publish(loaded.totals);
+                self.ingest.commands.replace(loaded.commands);
+                true
+            }
+            Ok(None) => true,
+            Err(error) => {
+                self.fail("the store was not read", &error);
+                false
+            }
+        }
+    }
+
+    /// Kettles come again and again: one line for the whole of an outage.
+    fn fail(&mut self, what: &str, error: &StoreError) {
+        if !std::mem::replace(&mut self.is_failing, true) {
+            crate::log::error(what, error);
+        }
+    }
+
     fn commit(&mut self, entries: Vec<Entry>) {
         let batch = batch(&entries);
+        if batch == Batch::default() {
+            let is_known = self.look();
+            for entry in entries {
+                match is_known {
+                    true => (entry.acknowledge)(Ok(())),
+                    false => self.ingest.refuse(entry, Refusal::Failed),
+                }
+            }
+            return;
+        }
         let started = Instant::now();
         let outcome = self.store.commit(&batch);
         self.not_before = Instant::now() + self.ingest.options.spacing;
@@ -366,10 +409,7 @@ impl Writer<'_> {
             }
             Err(error) => {
                 metrics.commit_failed();
-                // Kettles come again and again: one line for the whole of an outage.
-                if !std::mem::replace(&mut self.is_failing, true) {
-                    crate::log::error("a batch was not stored", &error);
-                }
+                self.fail("a batch was not stored", &error);
                 for entry in entries {
                     self.ingest.refuse(entry, Refusal::Failed);
                 }
@@ -416,6 +456,7 @@ fn batch(entries: &[Entry]) -> Batch {
             Work::Many(measurements) => batch.measurements.extend_from_slice(measurements),
             Work::Login(device) => batch.devices.push(*device),
             Work::Command(command) => batch.commands.push(*command),
+            Work::Look => {}
         }
         batch.confirmed.extend(entry.confirms);
     }

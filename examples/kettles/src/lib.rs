@@ -20,6 +20,7 @@ pub mod live;
 pub mod log;
 pub mod metrics;
 pub mod process;
+pub mod processes;
 pub mod replay;
 pub mod seed;
 pub mod seeding;

@@ -10,6 +10,7 @@ use clap::{Parser, Subcommand};
 use kettles::check::Check;
 use kettles::demo::{Demo, demo};
 use kettles::log;
+use kettles::processes;
 use kettles::replay::Replay;
 use kettles::seeding::Seed;
 use kettles::serve::{Running, Serve, announce, ended};
@@ -64,7 +65,13 @@ fn run(arguments: Arguments) -> Result<()> {
 
 fn serve(options: &Serve) -> Result<()> {
     let is_ended = ended().context("no signals")?;
+    if options.processes > 1 && !options.is_member {
+        return processes::run(options, &is_ended);
+    }
     let running = Running::start(options, store::open(&options.database)?)?;
     announce(&running);
+    if options.is_member {
+        processes::end_with_parent(&is_ended);
+    }
     running.run_until(&is_ended)
 }

@@ -1,7 +1,7 @@
 //! The server as a process: `kettles serve`.
 
 use std::io::{self, Write as _};
-use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs as _};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,7 @@ use crate::ingest::{Ingest, Options, QUEUE_LIMIT, RETAIN_DAYS, SPACING_MS, WAIT_
 use crate::live::Teller;
 use crate::metrics::Metrics;
 use crate::process::raise_descriptors;
-use crate::store::Store;
+use crate::store::{self, Store};
 
 /// How long answers under way may take when the server is told to end.
 const DRAIN_TIME: Duration = Duration::from_secs(10);
@@ -55,6 +55,13 @@ pub struct Serve {
     /// A file with the token of those who may give commands; without it nobody may.
     #[arg(long, value_name = "FILE")]
     pub admin_token: Option<PathBuf>,
+    /// Processes that share the port: for more connections than one may have. With PostgreSQL.
+    #[arg(long, default_value_t = 1, value_name = "COUNT",
+          value_parser = clap::value_parser!(u32).range(1..=32))]
+    pub processes: u32,
+    /// Is one of them.
+    #[arg(long = "member", hide = true)]
+    pub is_member: bool,
 }
 
 impl Serve {
@@ -68,7 +75,7 @@ impl Serve {
         }
     }
 
-    fn addrs(&self) -> Result<Vec<SocketAddr>> {
+    pub(crate) fn addrs(&self) -> Result<Vec<SocketAddr>> {
         let addrs = (self.hostname.as_str(), self.port).to_socket_addrs();
         let addrs: Vec<_> = addrs
             .with_context(|| format!("no address for {}", self.hostname))?
@@ -122,15 +129,26 @@ impl Running {
             drop(writer.join());
             bail!("the store cannot be read");
         }
-        let app = Arc::new(App::new(ingest, commands, metrics, options.token()?));
+        let is_shared = store::is_shared(&options.database);
+        let token = options.token()?;
+        let app = Arc::new(App::new(ingest, commands, metrics, token, is_shared));
         let mut builder = Server::builder(App::router(&app))
             .limits(limits())
             // Handlers compute for microseconds; nobody waits for anything on a worker.
             .workers(4);
         for addr in options.addrs()? {
-            let listener =
-                Listener::tcp(addr, BACKLOG).with_context(|| format!("cannot listen on {addr}"))?;
+            let listener = if options.is_member {
+                Listener::tcp_shared(addr, BACKLOG)
+            } else {
+                Listener::tcp(addr, BACKLOG)
+            };
+            let listener = listener.with_context(|| format!("cannot listen on {addr}"))?;
             builder = builder.listen(listener);
+        }
+        if options.is_member {
+            // Where this process, and no other of them, tells its figures.
+            let own = Listener::tcp((Ipv4Addr::LOCALHOST, 0).into(), 128);
+            builder = builder.listen(own.context("no address of its own")?);
         }
         let server = builder.start().context("cannot start")?;
         Ok(Self {
@@ -151,6 +169,11 @@ impl Running {
         self.server.local_addrs().first().copied()
     }
 
+    /// The address that one of several processes has for itself.
+    fn own_addr(&self) -> Option<SocketAddr> {
+        self.server.local_addrs().last().copied()
+    }
+
     /// Serves until `is_ended` says so.
     ///
     /// # Errors
@@ -160,6 +183,7 @@ impl Running {
         let mut teller = Teller::new(&self.app);
         let mut next = Instant::now() + TICK;
         while !is_ended.load(Ordering::Acquire) && !self.is_over.load(Ordering::Acquire) {
+            self.app.tell_due();
             let rest = next.saturating_duration_since(Instant::now());
             if !rest.is_zero() {
                 std::thread::park_timeout(rest.min(Duration::from_millis(100)));
@@ -253,10 +277,20 @@ pub fn ended() -> io::Result<Arc<AtomicBool>> {
     Ok(is_ended)
 }
 
-/// Says where it is.
+/// Says where it is, and where it is alone.
 pub fn announce(running: &Running) {
-    if let Some(addr) = running.addr() {
-        // Whoever started it may have closed its end.
-        drop(writeln!(io::stdout().lock(), "kettles: http://{addr}/live"));
+    let (Some(addr), Some(own)) = (running.addr(), running.own_addr()) else {
+        return;
+    };
+    say_addr(addr);
+    // One of several processes; the one that started it reads this.
+    if own != addr {
+        drop(writeln!(io::stdout().lock(), "{own}"));
     }
+}
+
+/// Says where the page is.
+pub(crate) fn say_addr(addr: SocketAddr) {
+    // Whoever started it may have closed its end.
+    drop(writeln!(io::stdout().lock(), "kettles: http://{addr}/live"));
 }

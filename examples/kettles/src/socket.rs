@@ -1,5 +1,5 @@
 //! A socket for a kettle: measurements go up, commands come down when they are given. It saves the
-//! kettle asking, and half of the messages.
+//! kettle asking, and half of the messages. A command of a later time comes when that has come.
 //!
 //! Up: a measurement, as `POST /measurement` takes it. Down: `{"stored":"<time>"}` when it is
 //! durable, `{"error":"…"}` or `{"retry":"<time>"}` when it is not, and `{"command":{…}}`.
@@ -10,7 +10,7 @@ use samovar_http::ws::{Closed, Handler, Limits, Message, Origins, Socket, Upgrad
 use samovar_http::{Request, Response};
 
 use crate::api::{App, device_of};
-use crate::command::Commands;
+use crate::command::{Command, Commands};
 use crate::device::DeviceId;
 use crate::ingest::Work;
 use crate::json;
@@ -46,11 +46,15 @@ pub fn open(app: &Arc<App>, request: &mut Request) -> Response {
         .accept(request)
 }
 
-/// Tells a kettle its newest command, if there is one.
-pub fn tell(commands: &Commands, device: DeviceId, socket: &Socket) {
-    if let Some(command) = commands.tell(device, Time::now()) {
-        socket.send(&format!("{{\"command\":{}}}", command.to_json()));
+/// Tells a kettle its newest command, if there is one that it does not know.
+pub fn tell_news(commands: &Commands, device: DeviceId, socket: &Socket) {
+    if let Some(command) = commands.news(device, Time::now()) {
+        send(socket, command);
     }
+}
+
+fn send(socket: &Socket, command: Command) {
+    socket.send(&format!("{{\"command\":{}}}", command.to_json()));
 }
 
 struct Kettle {
@@ -61,19 +65,19 @@ struct Kettle {
 impl Handler for Kettle {
     fn open(&mut self, socket: &Socket) {
         self.app.sockets().insert(self.device, socket.clone());
-        tell(&self.app.commands, self.device, socket);
+        // Whether it heard what another socket was told is not known.
+        if let Some(command) = self.app.commands.tell(self.device, Time::now()) {
+            send(socket, command);
+        }
     }
 
     fn message(&mut self, socket: &Socket, message: Message<'_>) {
         match json::measurement(message.as_bytes(), self.device, self.app.window()) {
             Ok(measurement) => {
-                let (socket, device) = (socket.clone(), self.device);
-                let commands = Arc::clone(&self.app.commands);
+                let socket = socket.clone();
                 let acknowledge = move |outcome: Result<(), _>| {
                     let word = if outcome.is_ok() { "stored" } else { "retry" };
                     socket.send(&format!("{{\"{word}\":\"{}\"}}", measurement.time));
-                    // One may have become due meanwhile.
-                    tell(&commands, device, &socket);
                 };
                 let work = Work::One(measurement);
                 self.app.ingest.push(work, Box::new(acknowledge));

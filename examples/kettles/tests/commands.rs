@@ -10,6 +10,7 @@ mod support;
 
 use std::net::TcpStream;
 
+use kettles::time::Time;
 use serde_json::{Value, json};
 use support::{Kettles, PATIENCE, measurement};
 use tungstenite::client::IntoClientRequest as _;
@@ -126,6 +127,13 @@ fn a_socket_takes_measurements_and_brings_commands() {
     drop(kettle);
     let mut kettle = socket(&kettles, KETTLE);
     assert_eq!(read(&mut kettle), json!({ "command": flush }));
+    // One of a later time comes when that has come, and not before.
+    let due = Time::now().plus_seconds(1);
+    let later = format!(r#"{{"charge":true,"fill":true,"flush":2.5,"time":"{due}"}}"#);
+    assert_eq!(order(&kettles, "sesame", &later), 201);
+    let command = read(&mut kettle);
+    assert_eq!(command["command"]["fill"], "FillReservoir");
+    assert!(Time::now() >= due);
     let next = good.replace("18:30", "18:31");
     let stored = json!({ "stored": "2017-12-24T18:31:00Z" });
     assert_eq!(send(&mut kettle, next), stored);

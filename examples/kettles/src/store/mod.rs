@@ -69,6 +69,11 @@ pub fn open_to_read(name: &Path) -> anyhow::Result<Box<dyn Store>> {
     })
 }
 
+/// Whether several processes may write to the store that `name` names.
+pub fn is_shared(name: &Path) -> bool {
+    url(name).is_some()
+}
+
 /// The URL of a PostgreSQL, if `name` is one.
 fn url(name: &Path) -> Option<&str> {
     let name = name.to_str()?;
@@ -131,6 +136,15 @@ pub trait Store: Send {
     ///
     /// [`StoreError`]; the store is of no use then.
     fn load(&mut self) -> Result<Loaded>;
+
+    /// What is known now, if others may have written since; `None` if nobody else does.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError`]; it may be known later.
+    fn look(&mut self) -> Result<Option<Loaded>> {
+        Ok(None)
+    }
 
     /// Makes a batch durable: when this returns it is on disk.
     ///

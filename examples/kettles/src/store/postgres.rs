@@ -158,6 +158,10 @@ impl Store for PostgresStore {
         })
     }
 
+    fn look(&mut self) -> Result<Option<Loaded>> {
+        self.load().map(Some)
+    }
+
     fn commit(&mut self, batch: &Batch) -> Result<Committed> {
         self.with(|session| session.commit(batch))
     }

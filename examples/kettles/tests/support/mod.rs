@@ -25,7 +25,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) struct Kettles {
     child: Child,
     pub(crate) addr: SocketAddr,
-    _output: BufReader<ChildStdout>,
+    output: BufReader<ChildStdout>,
 }
 
 impl Kettles {
@@ -51,8 +51,18 @@ impl Kettles {
         Self {
             child,
             addr,
-            _output: output,
+            output,
         }
+    }
+
+    /// What it says next on its standard output.
+    pub(crate) fn next_line(&mut self) -> String {
+        let mut line = String::new();
+        assert!(
+            self.output.read_line(&mut line).unwrap() > 0,
+            "it said no more"
+        );
+        line.trim_end().to_owned()
     }
 
     pub(crate) fn pid(&self) -> u32 {

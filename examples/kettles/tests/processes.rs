@@ -1,0 +1,151 @@
+//! Several processes on one port: each acknowledged measurement is there once, whoever dies.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "clippy allows these only inside functions marked as tests"
+)]
+
+mod support;
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+
+use support::fleet::Fleet;
+use support::postgres::Postgres;
+use support::{Client, Kettles, measurement, wait_until};
+
+const KETTLE: &str = "0f8fad5b-d9cb-469f-a165-70867728950e";
+const COMMAND: &str = r#"{"charge":true}"#;
+
+/// One of the processes: its id, and the address that it has alone.
+#[derive(Debug, Clone, Copy)]
+struct Member {
+    id: u32,
+    addr: SocketAddr,
+}
+
+fn next_member(kettles: &mut Kettles) -> Member {
+    let line = kettles.next_line();
+    let (id, addr) = line
+        .strip_prefix("kettles: process ")
+        .and_then(|rest| rest.split_once(" alone: http://"))
+        .unwrap();
+    Member {
+        id: id.parse().unwrap(),
+        addr: addr.strip_suffix("/metrics").unwrap().parse().unwrap(),
+    }
+}
+
+fn statistics(addr: SocketAddr) -> serde_json::Value {
+    Client::connect(addr).get("/statistics", None).json()
+}
+
+#[test]
+fn several_processes_are_one_server() {
+    let postgres = Postgres::start();
+    let folder = tempfile::tempdir().unwrap();
+    let token = folder.path().join("token");
+    std::fs::write(&token, "sesame").unwrap();
+    let url = postgres.url();
+    let (token, options) = (
+        token.to_str().unwrap(),
+        ["--processes=2", "--database", &url],
+    );
+    let mut command = Kettles::command(folder.path());
+    let command = command.args(options).args(["--admin-token", token]);
+    let mut kettles = Kettles::spawn(command);
+    let members = [next_member(&mut kettles), next_member(&mut kettles)];
+    let [one, other] = members;
+
+    // What one has acknowledged the other knows at once.
+    for (minute, member) in [one, other, one, other].iter().enumerate() {
+        let body = measurement(&format!("2017-12-24T18:{minute:02}:00Z"), 50, 80.1, 700);
+        let answer = Client::connect(member.addr).post("/measurement", Some(KETTLE), &body);
+        assert_eq!(answer.status, 200);
+        for member in members {
+            let count = statistics(member.addr)["statsMeasurementCount"].as_u64();
+            assert_eq!(count, Some(minute as u64 + 1));
+        }
+    }
+
+    // A command that one takes is told by the other, too.
+    let mut client = Client::connect(one.addr);
+    let path = format!("/devices/{KETTLE}/command");
+    client.send(
+        "POST",
+        &path,
+        None,
+        &["Authorization: Bearer sesame"],
+        COMMAND,
+    );
+    assert_eq!(client.receive().status, 201);
+    let told = |member: Member| {
+        let answer = Client::connect(member.addr).get("/command", Some(KETTLE));
+        answer.text().contains("\"ChargeBattery")
+    };
+    wait_until("the other tells it", || told(other));
+    let body = measurement("2017-12-24T18:30:00Z", 50, 80.1, 700);
+    let answer = Client::connect(other.addr).post("/measurement", Some(KETTLE), &body);
+    assert_eq!(answer.status, 200);
+    assert!(!told(other));
+    wait_until("it is done with", || !told(one));
+
+    // One dies under load; another takes its place, and its kettles come again.
+    let fleet = Fleet::start(kettles.addr);
+    fleet.wait_for(50);
+    kill(one.id);
+    let new = next_member(&mut kettles);
+    assert_ne!(new.id, one.id);
+    fleet.wait_for(50);
+    let sent: u64 = fleet.end().iter().sum();
+    for member in [new, other] {
+        assert_eq!(statistics(member.addr)["statsMeasurementCount"], sent + 5);
+    }
+    assert!(kettles.terminate().success());
+    for member in [new, other] {
+        assert!(!Path::new(&format!("/proc/{}", member.id)).exists());
+    }
+    let check = Command::new(env!("CARGO_BIN_EXE_kettles"))
+        .args(["check", "-e", &url])
+        .output();
+    let check = check.unwrap();
+    assert!(check.status.success(), "{check:?}");
+}
+
+fn kill(id: u32) {
+    let status = Command::new("kill")
+        .args(["-s", "KILL", &id.to_string()])
+        .status();
+    assert!(status.unwrap().success());
+}
+
+/// What was started does not outlive who started it.
+#[test]
+fn they_end_with_the_one_that_started_them() {
+    let postgres = Postgres::start();
+    let folder = tempfile::tempdir().unwrap();
+    let url = postgres.url();
+    let mut command = Kettles::command(folder.path());
+    let mut kettles = Kettles::spawn(command.args(["--processes=2", "--database", &url]));
+    let members = [next_member(&mut kettles), next_member(&mut kettles)];
+    kettles.kill();
+    for member in members {
+        let status = format!("/proc/{}/status", member.id);
+        wait_until("it has ended", || {
+            // Who has no parent any more may have nobody who takes notice.
+            std::fs::read_to_string(&status).map_or(true, |text| text.contains("State:\tZ"))
+        });
+    }
+}
+
+#[test]
+fn sqlite_has_one_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Kettles::command(folder.path());
+    let output = command.arg("--processes=2").output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("2 processes need a PostgreSQL"), "{said}");
+    assert!(!folder.path().join("kettles.db").exists());
+}
