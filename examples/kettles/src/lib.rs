@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 pub mod api;
+pub mod cgroup;
 pub mod check;
 pub mod command;
 pub mod demo;

@@ -1,16 +1,19 @@
 //! What is counted, and how Prometheus gets it. Names are the original's where it had them.
 
 use std::fmt::{self, Write as _};
+use std::io;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use rustix::io::Errno;
 use samovar_http::http::Method;
 use samovar_http::{Exchange, Incident, Load, Observer};
 
+use crate::cgroup::{Group, Pressure};
 use crate::histogram::{Histogram, MICROS, ROWS, Snapshot};
 use crate::ingest::{Ingest, Refusal};
-use crate::process::{Process, thread_times};
+use crate::process::{Process, backlog, thread_times};
 
 /// What the text is sent as.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -35,6 +38,19 @@ const STATUSES: [u16; 14] = [
     200, 101, 201, 307, 400, 401, 403, 404, 405, 413, 422, 500, 503, 0,
 ];
 
+/// Why a connection is not to be had: as many as may be are open; no descriptors for the process,
+/// or for the machine; no memory. The last stands for all others.
+const ACCEPT_REASONS: [&str; 5] = ["full", "process", "machine", "memory", "other"];
+
+fn accept_reason(error: &io::Error) -> &'static str {
+    match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::MFILE) => "process",
+        Some(Errno::NFILE) => "machine",
+        Some(Errno::NOMEM | Errno::NOBUFS) => "memory",
+        _ => "other",
+    }
+}
+
 /// All counters of a server.
 #[derive(Debug)]
 pub struct Metrics {
@@ -49,8 +65,9 @@ pub struct Metrics {
     commit_failures: AtomicU64,
     active: AtomicUsize,
     loop_lag: Histogram,
-    accept_failures: AtomicU64,
-    connections_refused: AtomicU64,
+    accept_errors: [AtomicU64; ACCEPT_REASONS.len()],
+    /// Where it listens.
+    ports: OnceLock<Vec<u16>>,
     incidents: AtomicU64,
     load: Mutex<Option<Load>>,
 }
@@ -69,8 +86,8 @@ impl Default for Metrics {
             commit_failures: AtomicU64::new(0),
             active: AtomicUsize::new(0),
             loop_lag: Histogram::new(MICROS),
-            accept_failures: AtomicU64::new(0),
-            connections_refused: AtomicU64::new(0),
+            accept_errors: Default::default(),
+            ports: OnceLock::new(),
             incidents: AtomicU64::new(0),
             load: Mutex::new(None),
         }
@@ -139,6 +156,19 @@ impl Metrics {
         self.loop_lag.add_time(lag);
     }
 
+    /// Where it listens; said once.
+    pub fn listens_at(&self, ports: Vec<u16>) {
+        drop(self.ports.set(ports));
+    }
+
+    fn accept_error(&self, reason: &str) -> &AtomicU64 {
+        let index = ACCEPT_REASONS.iter().position(|it| *it == reason);
+        let [.., other] = &self.accept_errors;
+        index
+            .and_then(|index| self.accept_errors.get(index))
+            .unwrap_or(other)
+    }
+
     /// What the engine had to do a second ago.
     pub fn load(&self) -> Option<Load> {
         *self.load.lock().unwrap_or_else(PoisonError::into_inner)
@@ -150,31 +180,29 @@ impl Metrics {
         for histogram in &self.durations {
             durations.merge(&histogram.snapshot());
         }
-        let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Pulse {
             durations,
             batch_rows: self.batch_rows.snapshot(),
             commit_times: self.commit_times.snapshot(),
-            measurements: load(&self.measurements),
-            refused: self.refused.iter().map(load).sum(),
-            duplicates: load(&self.duplicates),
+            measurements: count(&self.measurements),
+            refused: self.refused.iter().map(count).sum(),
+            duplicates: count(&self.duplicates),
         }
     }
 
     /// All figures in Prometheus' text format.
     pub fn text(&self, ingest: &Ingest) -> String {
         let mut text = Text(String::with_capacity(16 * 1024));
-        let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        text.family(
+        text.counters(&[(
             "app_measurements_total",
-            "counter",
             "Measurements stored since the start.",
-        );
-        text.put("app_measurements_total", "", load(&self.measurements));
+            &count(&self.measurements),
+        )]);
         self.durations(&mut text);
         self.ingest(&mut text, ingest);
         self.engine_text(&mut text);
         process(&mut text);
+        group(&mut text);
         text.0
     }
 
@@ -202,55 +230,62 @@ impl Metrics {
     }
 
     fn ingest(&self, text: &mut Text, ingest: &Ingest) {
-        let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let (waiting, oldest) = ingest.waiting();
         let device_count = ingest.totals().device_count;
-        text.gauge("kettles_devices", "Devices that are known.", device_count);
-        let name = "kettles_active_devices";
-        text.gauge(
-            name,
-            "Devices heard of in the last minute or two.",
-            self.active(),
-        );
-        let name = "kettles_ingest_queue_rows";
-        text.gauge(name, "Rows that wait for a commit.", waiting);
-        let name = "kettles_ingest_queue_limit";
-        text.gauge(name, "How many may wait.", ingest.options().queue_limit);
-        let name = "kettles_ingest_oldest_seconds";
-        text.gauge(
-            name,
-            "How long the first of them has waited.",
-            oldest.as_secs_f64(),
-        );
+        text.gauges(&[
+            ("kettles_devices", "Devices that are known.", &device_count),
+            (
+                "kettles_active_devices",
+                "Devices heard of in the last minute or two.",
+                &self.active(),
+            ),
+            (
+                "kettles_ingest_queue_rows",
+                "Rows that wait for a commit.",
+                &waiting,
+            ),
+            (
+                "kettles_ingest_queue_limit",
+                "How many may wait.",
+                &ingest.options().queue_limit,
+            ),
+            (
+                "kettles_ingest_oldest_seconds",
+                "How long the first of them has waited.",
+                &oldest.as_secs_f64(),
+            ),
+        ]);
         let name = "kettles_ingest_batch_rows";
         text.family(name, "histogram", "Measurements of one commit.");
         text.histogram(name, "", &self.batch_rows.snapshot(), Unit::One);
         let name = "kettles_ingest_commit_seconds";
         text.family(name, "histogram", "How long a commit took.");
         text.histogram(name, "", &self.commit_times.snapshot(), Unit::Micros);
-        let name = "kettles_ingest_commit_failures_total";
-        text.counter(name, "Commits that failed.", load(&self.commit_failures));
         let name = "kettles_ingest_rejected_total";
         text.family(name, "counter", "Rows answered with 503, by reason.");
-        for (refusal, count) in Refusal::ALL.iter().zip(&self.refused) {
-            text.put(name, &format!("reason=\"{}\"", refusal.name()), load(count));
+        for (refusal, rows) in Refusal::ALL.iter().zip(&self.refused) {
+            text.put(name, &format!("reason=\"{}\"", refusal.name()), count(rows));
         }
-        let name = "kettles_ingest_duplicates_total";
-        text.counter(
-            name,
-            "Measurements that were there already.",
-            load(&self.duplicates),
-        );
-        let name = "kettles_pruned_total";
-        text.counter(
-            name,
-            "Measurements deleted because of their age.",
-            load(&self.pruned),
-        );
+        text.counters(&[
+            (
+                "kettles_ingest_commit_failures_total",
+                "Commits that failed.",
+                &count(&self.commit_failures),
+            ),
+            (
+                "kettles_ingest_duplicates_total",
+                "Measurements that were there already.",
+                &count(&self.duplicates),
+            ),
+            (
+                "kettles_pruned_total",
+                "Measurements deleted because of their age.",
+                &count(&self.pruned),
+            ),
+        ]);
     }
 
     fn engine_text(&self, text: &mut Text) {
-        let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
         if let Some(load) = self.load() {
             let name = "engine_connections";
             text.family(
@@ -260,17 +295,23 @@ impl Metrics {
             );
             text.put(name, "state=\"open\"", load.connection_count);
             text.put(name, "state=\"max\"", load.connection_count_max);
-            let name = "engine_accepted_total";
-            text.counter(name, "Connections accepted.", load.accepted_count);
-            let name = "engine_requests_queued";
-            text.gauge(
-                name,
-                "Requests and answers that wait for a worker.",
-                load.queued_count,
-            );
-            let name = "engine_workers_running";
-            text.gauge(name, "Workers that run.", load.running_count);
+            let (queued, running) = (load.queued_count, load.running_count);
+            let (accepted, requests) = ("engine_accepted_total", "engine_requests_queued");
+            text.counters(&[(accepted, "Connections accepted.", &load.accepted_count)]);
+            text.gauges(&[
+                (
+                    requests,
+                    "Requests and answers that wait for a worker.",
+                    &queued,
+                ),
+                ("engine_workers_running", "Workers that run.", &running),
+            ]);
         }
+        text.gauges(&[(
+            "engine_backlog",
+            "Connections that wait to be accepted, of all processes at these ports.",
+            &backlog(self.ports.get().map_or(&[], Vec::as_slice)),
+        )]);
         let name = "engine_loop_lag_seconds";
         text.family(
             name,
@@ -288,27 +329,80 @@ impl Metrics {
             text.put(name, &format!("worker=\"{worker}\""), seconds);
         }
         let name = "engine_accept_errors_total";
-        text.family(name, "counter", "Connections that were not to be had.");
-        text.put(name, "reason=\"full\"", count(&self.connections_refused));
-        text.put(name, "reason=\"system\"", count(&self.accept_failures));
-        let name = "engine_incidents_total";
-        text.counter(
+        text.family(
             name,
-            "Whatever else the engine had to say.",
-            count(&self.incidents),
+            "counter",
+            "Connections that were not to be had, by reason.",
         );
+        for (reason, errors) in ACCEPT_REASONS.iter().zip(&self.accept_errors) {
+            text.put(name, &format!("reason=\"{reason}\""), count(errors));
+        }
+        text.counters(&[(
+            "engine_incidents_total",
+            "Whatever else the engine had to say.",
+            &count(&self.incidents),
+        )]);
     }
+}
+
+fn count(count: &AtomicU64) -> u64 {
+    count.load(Ordering::Relaxed)
 }
 
 fn process(text: &mut Text) {
     let process = Process::now();
-    let name = "process_cpu_seconds_total";
-    text.counter(name, "Processor time.", process.cpu_s);
-    let name = "process_resident_memory_bytes";
-    text.gauge(name, "Memory in use.", process.resident_len);
-    text.gauge("process_open_fds", "Descriptors in use.", process.open_fds);
+    let cpu = ("process_cpu_seconds_total", "Processor time.");
+    text.counters(&[(cpu.0, cpu.1, &process.cpu_s)]);
+    text.gauges(&[
+        (
+            "process_resident_memory_bytes",
+            "Memory in use.",
+            &process.resident_len,
+        ),
+        (
+            "process_anonymous_memory_bytes",
+            "Memory in use that no file stands behind: heaps and stacks.",
+            &process.anonymous_len,
+        ),
+        ("process_open_fds", "Descriptors in use.", &process.open_fds),
+    ]);
     if let Some(max_fds) = process.max_fds {
-        text.gauge("process_max_fds", "How many there may be.", max_fds);
+        text.gauges(&[("process_max_fds", "How many there may be.", &max_fds)]);
+    }
+}
+
+/// The control group; what the kernel does not tell is left out.
+fn group(text: &mut Text) {
+    let group = Group::now();
+    if let Some(seconds) = group.cpu_s {
+        let name = "cgroup_cpu_seconds_total";
+        text.counters(&[(name, "Processor time of the control group.", &seconds)]);
+    }
+    if let Some(seconds) = group.throttled_s {
+        let name = "cgroup_cpu_throttled_seconds_total";
+        text.counters(&[(name, "Time in which its quota held it back.", &seconds)]);
+    }
+    if let Some(len) = group.memory_len {
+        let name = "cgroup_memory_bytes";
+        text.gauges(&[(name, "Memory of it, caches of files included.", &len)]);
+    }
+    if let Some(len) = group.memory_max {
+        let name = "cgroup_memory_max_bytes";
+        text.gauges(&[(name, "How much it may have.", &len)]);
+    }
+    type Seconds = fn(&Pressure) -> f64;
+    let kinds: [(&str, &str, Seconds); 2] = [
+        ("waiting", "somebody", |pressure| pressure.some_s),
+        ("stalled", "everybody", |pressure| pressure.full_s),
+    ];
+    for (kind, who, seconds) in kinds {
+        let name = format!("pressure_{kind}_seconds_total");
+        let help = format!("Time in which {who} waited for the resource.");
+        text.family(&name, "counter", &help);
+        for it in &group.pressure {
+            let labels = format!("resource=\"{}\",scope=\"{}\"", it.resource, it.scope);
+            text.put(&name, &labels, seconds(it));
+        }
     }
 }
 
@@ -318,6 +412,9 @@ enum Unit {
     Micros,
     One,
 }
+
+/// Name, meaning and value of a metric without labels.
+type Figure<'a> = (&'a str, &'a str, &'a dyn fmt::Display);
 
 /// A text that samples are added to.
 struct Text(String);
@@ -335,14 +432,19 @@ impl Text {
         }
     }
 
-    fn gauge(&mut self, name: &str, help: &str, value: impl fmt::Display) {
-        self.family(name, "gauge", help);
-        self.put(name, "", value);
+    fn gauges(&mut self, figures: &[Figure<'_>]) {
+        self.figures("gauge", figures);
     }
 
-    fn counter(&mut self, name: &str, help: &str, value: impl fmt::Display) {
-        self.family(name, "counter", help);
-        self.put(name, "", value);
+    fn counters(&mut self, figures: &[Figure<'_>]) {
+        self.figures("counter", figures);
+    }
+
+    fn figures(&mut self, kind: &str, figures: &[Figure<'_>]) {
+        for (name, help, value) in figures {
+            self.family(name, kind, help);
+            self.put(name, "", value);
+        }
     }
 
     fn histogram(&mut self, name: &str, labels: &str, snapshot: &Snapshot, unit: Unit) {
@@ -399,8 +501,8 @@ impl Observer for Counting {
 
     fn incident(&self, incident: &Incident<'_>) {
         let counter = match incident {
-            Incident::ConnectionsFull | Incident::GaveWay { .. } => &self.0.connections_refused,
-            Incident::AcceptFailed { .. } => &self.0.accept_failures,
+            Incident::ConnectionsFull | Incident::GaveWay { .. } => self.0.accept_error("full"),
+            Incident::AcceptFailed { error } => self.0.accept_error(accept_reason(error)),
             _ => &self.0.incidents,
         };
         counter.fetch_add(1, Ordering::Relaxed);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -12,6 +13,8 @@ pub struct Process {
     pub cpu_s: f64,
     /// Memory in use, in bytes.
     pub resident_len: u64,
+    /// Of it, what no file stands behind: heaps and stacks.
+    pub anonymous_len: u64,
     /// Descriptors in use.
     pub open_fds: u64,
     /// How many there may be.
@@ -37,11 +40,45 @@ impl Process {
         Self {
             cpu_s: ticks(field(14) + field(15)),
             resident_len: field(24) * page_len,
+            anonymous_len: anonymous_len(),
             // The one that is open to look is none of ours.
             open_fds: open.saturating_sub(1),
             max_fds: getrlimit(Resource::Nofile).current,
         }
     }
+}
+
+fn anonymous_len() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|it| it.strip_prefix("RssAnon:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    kib.unwrap_or(0) * 1024
+}
+
+/// Connections that the kernel has accepted at `ports`, and the program has not.
+pub fn backlog(ports: &[u16]) -> u64 {
+    let files = ["/proc/self/net/tcp", "/proc/self/net/tcp6"].into_iter();
+    files
+        .filter_map(|file| fs::File::open(file).ok())
+        .flat_map(|file| {
+            let lines = BufReader::new(file).lines().map_while(Result::ok).skip(1);
+            // Those that listen come first, and before ten thousand others.
+            lines.map_while(|line| listening(&line))
+        })
+        .filter(|(port, _)| ports.contains(port))
+        .map(|(_, count)| count)
+        .sum()
+}
+
+/// Port and backlog of a socket that listens, from its line as `proc_pid_net(5)` has it.
+fn listening(line: &str) -> Option<(u16, u64)> {
+    let mut fields = line.split_whitespace().skip(1);
+    let (_, port) = fields.next()?.rsplit_once(':')?;
+    let is_listening = fields.nth(1)? == "0A";
+    let (_, waiting) = fields.next()?.split_once(':')?;
+    let port = u16::from_str_radix(port, 16).ok()?;
+    let waiting = u64::from_str_radix(waiting, 16).ok()?;
+    is_listening.then_some((port, waiting))
 }
 
 /// Seconds that threads have run, by the kind of thread.
@@ -71,5 +108,24 @@ pub fn raise_descriptors() {
     };
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
         crate::log::error("the limit of descriptors stays", &error);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn who_was_not_accepted_is_counted() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap();
+        assert_eq!(backlog(&[addr.port()]), 0);
+        let _waiting = [(); 3].map(|()| TcpStream::connect(addr).unwrap());
+        assert_eq!(backlog(&[addr.port()]), 3);
+        let _accepted = listener.accept().unwrap();
+        assert_eq!(backlog(&[addr.port()]), 2);
+        assert_eq!(backlog(&[]), 0);
     }
 }

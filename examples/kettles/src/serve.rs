@@ -151,6 +151,8 @@ impl Running {
             builder = builder.listen(own.context("no address of its own")?);
         }
         let server = builder.start().context("cannot start")?;
+        let ports = server.local_addrs().iter().map(SocketAddr::port);
+        app.metrics.listens_at(ports.collect());
         Ok(Self {
             app,
             server,

@@ -1,0 +1,228 @@
+//! What the group of processes that this one is in has used, and what it waited for: control groups
+//! of either version, and pressure (PSI). A container or a service is such a group.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Where groups are mounted; a hybrid has the new ones in `unified`.
+const MOUNT: &str = "sys/fs/cgroup";
+/// Larger limits of memory are none: version 1 writes the largest number of pages.
+const NO_LIMIT: u64 = 1 << 60;
+
+/// Figures at one moment; `None` where the kernel tells nothing.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Group {
+    /// Processor time, in seconds.
+    pub cpu_s: Option<f64>,
+    /// Time in which it was held back by its quota, in seconds.
+    pub throttled_s: Option<f64>,
+    /// Memory in use, caches of files included, in bytes.
+    pub memory_len: Option<u64>,
+    /// How much it may have.
+    pub memory_max: Option<u64>,
+    /// What it waited for, by resource.
+    pub pressure: Vec<Pressure>,
+}
+
+/// Waiting for one resource.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Pressure {
+    /// `cpu`, `memory` or `io`.
+    pub resource: &'static str,
+    /// `cgroup`, or `machine` where the kernel tells no more.
+    pub scope: &'static str,
+    /// Seconds in which somebody waited.
+    pub some_s: f64,
+    /// Seconds in which all waited; of processors a machine has none.
+    pub full_s: f64,
+}
+
+impl Group {
+    /// As it is now.
+    pub fn now() -> Self {
+        Self::of(Path::new("/"))
+    }
+
+    /// The same, with the file system at `root`.
+    fn of(root: &Path) -> Self {
+        let list = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
+        let unified = folder_of(root, &list, "");
+        let cpu = folder_of(root, &list, "cpuacct");
+        let quota = folder_of(root, &list, "cpu");
+        let memory = folder_of(root, &list, "memory");
+        let mut group = Self::default();
+        if let Some(folder) = &unified {
+            let stat = fs::read_to_string(folder.join("cpu.stat")).unwrap_or_default();
+            group.cpu_s = field(&stat, "usage_usec").map(|us| seconds(us, 1_000_000));
+            group.throttled_s = field(&stat, "throttled_usec").map(|us| seconds(us, 1_000_000));
+            group.memory_len = number(folder, "memory.current");
+            group.memory_max = number(folder, "memory.max");
+        }
+        if let (None, Some(folder)) = (group.cpu_s, cpu) {
+            group.cpu_s = number(&folder, "cpuacct.usage").map(|ns| seconds(ns, 1_000_000_000));
+        }
+        if let (None, Some(folder)) = (group.throttled_s, quota) {
+            let stat = fs::read_to_string(folder.join("cpu.stat")).unwrap_or_default();
+            group.throttled_s = field(&stat, "throttled_time").map(|ns| seconds(ns, 1_000_000_000));
+        }
+        if let (None, Some(folder)) = (group.memory_len, memory) {
+            group.memory_len = number(&folder, "memory.usage_in_bytes");
+            group.memory_max = number(&folder, "memory.limit_in_bytes");
+        }
+        group.memory_max = group.memory_max.filter(|len| *len < NO_LIMIT);
+        let resources = ["cpu", "memory", "io"].into_iter();
+        group.pressure = resources
+            .filter_map(|resource| pressure(root, unified.as_deref(), resource))
+            .collect();
+        group
+    }
+}
+
+/// The folder of this process's group for a controller of version 1, or for version 2 if `name` is
+/// empty.
+fn folder_of(root: &Path, list: &str, name: &str) -> Option<PathBuf> {
+    let path = list.lines().find_map(|line| {
+        // `4:memory:/a/b` and `0::/a/b`.
+        let (_, rest) = line.split_once(':')?;
+        let (controllers, path) = rest.split_once(':')?;
+        controllers.split(',').any(|it| it == name).then_some(path)
+    })?;
+    let mount = root.join(MOUNT);
+    let mounts = if name.is_empty() {
+        [mount.join("unified"), mount]
+    } else {
+        [mount.join(name), mount]
+    };
+    let has_any = |folder: &PathBuf| {
+        let files = ["cgroup.controllers", "cgroup.procs"];
+        files.iter().any(|file| folder.join(file).exists())
+    };
+    // In a container its own group is often mounted where the root would be.
+    let own = mounts
+        .iter()
+        .map(|it| it.join(path.trim_start_matches('/')));
+    own.chain(mounts.iter().cloned()).find(has_any)
+}
+
+fn pressure(root: &Path, unified: Option<&Path>, resource: &'static str) -> Option<Pressure> {
+    let own = unified.map(|folder| folder.join(format!("{resource}.pressure")));
+    let own = own.and_then(|file| fs::read_to_string(file).ok());
+    let scope = if own.is_some() { "cgroup" } else { "machine" };
+    let machine = || fs::read_to_string(root.join("proc/pressure").join(resource)).ok();
+    let text = own.or_else(machine)?;
+    let total = |kind: &str| {
+        let line = text.lines().find(|line| line.starts_with(kind))?;
+        let (_, total) = line.rsplit_once("total=")?;
+        Some(seconds(total.trim().parse().ok()?, 1_000_000))
+    };
+    Some(Pressure {
+        resource,
+        scope,
+        some_s: total("some")?,
+        full_s: total("full").unwrap_or(0.0),
+    })
+}
+
+/// The only number in a file; `None` for `max`.
+fn number(folder: &Path, file: &str) -> Option<u64> {
+    let text = fs::read_to_string(folder.join(file)).ok()?;
+    text.trim().parse().ok()
+}
+
+/// The number behind a name in a file of such lines.
+fn field(text: &str, name: &str) -> Option<u64> {
+    let mut fields = text.lines().filter_map(|line| line.split_once(' '));
+    let (_, value) = fields.find(|(field, _)| *field == name)?;
+    value.trim().parse().ok()
+}
+
+#[expect(clippy::cast_precision_loss, reason = "times are no larger")]
+fn seconds(count: u64, of_second: u64) -> f64 {
+    count as f64 / of_second as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Files as kernels write them.
+    fn machine(files: &[(&str, &str)]) -> Group {
+        let root = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            let path = root.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        Group::of(root.path())
+    }
+
+    #[test]
+    fn version_2() {
+        let waited = "some avg10=0.00 avg60=0.00 avg300=0.00 total=2500000\n\
+                      full avg10=0.00 avg60=0.00 avg300=0.00 total=500000\n";
+        let folder = "sys/fs/cgroup/system.slice/kettles.service";
+        let file = |name: &str| format!("{folder}/{name}");
+        let group = machine(&[
+            ("proc/self/cgroup", "0::/system.slice/kettles.service\n"),
+            ("proc/pressure/io", waited),
+            (&file("cgroup.controllers"), "cpu io memory\n"),
+            (
+                &file("cpu.stat"),
+                "usage_usec 1500000\nthrottled_usec 250000\n",
+            ),
+            (&file("memory.current"), "4096\n"),
+            (&file("memory.max"), "max\n"),
+            (&file("memory.pressure"), waited),
+        ]);
+        let pressure = |resource, scope| Pressure {
+            resource,
+            scope,
+            some_s: 2.5,
+            full_s: 0.5,
+        };
+        let expected = Group {
+            cpu_s: Some(1.5),
+            throttled_s: Some(0.25),
+            memory_len: Some(4096),
+            memory_max: None,
+            pressure: vec![pressure("memory", "cgroup"), pressure("io", "machine")],
+        };
+        assert_eq!(group, expected);
+    }
+
+    #[test]
+    fn version_1_in_a_container() {
+        let group = machine(&[
+            (
+                "proc/self/cgroup",
+                "4:memory:/docker/1f\n2:cpu,cpuacct:/docker/1f\n0::/\n",
+            ),
+            // Mounted as its root.
+            ("sys/fs/cgroup/memory/cgroup.procs", "1\n"),
+            ("sys/fs/cgroup/memory/memory.usage_in_bytes", "8192\n"),
+            (
+                "sys/fs/cgroup/memory/memory.limit_in_bytes",
+                "9223372036854771712\n",
+            ),
+            ("sys/fs/cgroup/cpuacct/docker/1f/cgroup.procs", "1\n"),
+            (
+                "sys/fs/cgroup/cpuacct/docker/1f/cpuacct.usage",
+                "3000000000\n",
+            ),
+            ("sys/fs/cgroup/cpu/docker/1f/cgroup.procs", "1\n"),
+            (
+                "sys/fs/cgroup/cpu/docker/1f/cpu.stat",
+                "nr_throttled 1\nthrottled_time 500000000\n",
+            ),
+        ]);
+        let expected = Group {
+            cpu_s: Some(3.0),
+            throttled_s: Some(0.5),
+            memory_len: Some(8192),
+            memory_max: None,
+            pressure: Vec::new(),
+        };
+        assert_eq!(group, expected);
+        assert_eq!(machine(&[]), Group::default());
+    }
+}
