@@ -6,9 +6,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
-use swarm::{Turn, connections_max};
+use swarm::{Turn, connections_both, connections_max};
 
 use crate::goal::{Bounds, GOALS, Goal};
+
+/// The goal that is more than one run.
+const OVERLOAD: &str = "overload";
 
 /// What is asked.
 #[derive(Debug, Clone, PartialEq)]
@@ -28,6 +31,7 @@ pub(crate) struct Arguments {
     pub(crate) command: Vec<String>,
     pub(crate) count: usize,
     pub(crate) connections: usize,
+    is_connections_given: bool,
     pub(crate) period: Duration,
     pub(crate) within: Duration,
     pub(crate) duration: Duration,
@@ -38,6 +42,10 @@ pub(crate) struct Arguments {
     pub(crate) pid: Option<u32>,
     pub(crate) json: Option<PathBuf>,
     pub(crate) quiet: bool,
+    /// Kettles ask for their names first.
+    pub(crate) login: bool,
+    /// It is looked for what the server can, and then three times of it are asked.
+    pub(crate) is_overload: bool,
     pub(crate) bounds: Bounds,
 }
 
@@ -58,7 +66,12 @@ impl Arguments {
 
     /// As many as asked for, or as there may be.
     pub(crate) fn connections(&self) -> usize {
-        self.connections.min(connections_max())
+        // Who asks for more than a server takes sees what it does with them.
+        self.connections.min(if self.is_connections_given {
+            connections_max()
+        } else {
+            connections_both()
+        })
     }
 
     fn kettles(matches: &ArgMatches) -> Self {
@@ -79,6 +92,8 @@ impl Arguments {
                 .unwrap_or(count),
             period,
             within: seconds(matches, "within", within).min(period),
+            login: matches.get_flag("login"),
+            is_overload: name.is_some_and(|name| name == OVERLOAD),
             duration: seconds(matches, "for", of_goal(|it| it.duration_s).unwrap_or(60.0)),
             ..Self::common(matches, bounds)
         }
@@ -112,6 +127,7 @@ impl Arguments {
             command: command.cloned().collect(),
             count: 0,
             connections: 0,
+            is_connections_given: matches.contains_id("connections"),
             period: Duration::ZERO,
             within: Duration::ZERO,
             duration: Duration::ZERO,
@@ -122,6 +138,8 @@ impl Arguments {
             pid: one(matches, "pid"),
             json: one(matches, "json"),
             quiet: matches.get_flag("quiet"),
+            login: false,
+            is_overload: false,
             bounds: Bounds {
                 failures: one(matches, "failures-max").unwrap_or(bounds.failures),
                 p99_ms: one(matches, "p99-max").or(bounds.p99_ms),
@@ -156,7 +174,9 @@ fn kettles() -> Command {
         .iter()
         .map(|goal| format!("{}: {}", goal.name, goal.about));
     let goals = goals.collect::<Vec<_>>().join("; ");
-    let names = GOALS.iter().map(|goal| goal.name).collect::<Vec<_>>();
+    let goals = format!("{goals}; {OVERLOAD}: three times what the server can, and what then");
+    let names = GOALS.iter().map(|goal| goal.name).chain([OVERLOAD]);
+    let names = names.collect::<Vec<_>>();
     let command = Command::new("kettles")
         .about("Kettles, which ask for a command and send a measurement once in a period")
         .arg(
@@ -172,6 +192,12 @@ fn kettles() -> Command {
         .arg(
             value("within", "SECONDS", "all of them come within [the period]")
                 .value_parser(positive),
+        )
+        .arg(
+            Arg::new("login")
+                .long("login")
+                .help("each logs in first, and has the name that it gets")
+                .action(ArgAction::SetTrue),
         );
     common(command)
 }

@@ -55,6 +55,28 @@ pub trait Fleet: Send {
     fn failed(&mut self, _ask: &Ask) {}
 }
 
+impl Fleet for Box<dyn Fleet> {
+    fn operations(&self) -> &'static [&'static str] {
+        (**self).operations()
+    }
+
+    fn next_due(&self) -> Option<Duration> {
+        (**self).next_due()
+    }
+
+    fn ask(&mut self, request: &mut Vec<u8>) -> Ask {
+        (**self).ask(request)
+    }
+
+    fn answered(&mut self, ask: &Ask, answer: &Answer<'_>, now: Duration) -> Verdict {
+        (**self).answered(ask, answer, now)
+    }
+
+    fn failed(&mut self, ask: &Ask) {
+        (**self).failed(ask);
+    }
+}
+
 /// What a status means where only `good` is right.
 pub(crate) fn verdict_of(status: u16, good: u16, operation: usize) -> Verdict {
     match status {

@@ -7,9 +7,10 @@ use crate::fleet::{Answer, Ask, Fleet, Verdict, verdict_of};
 use crate::random::{Random, mixed};
 use crate::time;
 
-const OPERATIONS: &[&str] = &["command", "measurement"];
+const OPERATIONS: &[&str] = &["command", "measurement", "login"];
 const COMMAND: usize = 0;
 const MEASUREMENT: usize = 1;
+const LOGIN: usize = 2;
 
 /// Where on its way through a period the fleet is, for one kind of request.
 #[derive(Debug, Clone, Copy, Default)]
@@ -41,6 +42,8 @@ pub struct Kettles {
     host: String,
     started: SystemTime,
     body: Vec<u8>,
+    /// The names that kettles were given, if they ask for them.
+    names: Option<Vec<Option<String>>>,
 }
 
 impl Kettles {
@@ -80,7 +83,15 @@ impl Kettles {
             host: host.to_owned(),
             started: SystemTime::now(),
             body: Vec::new(),
+            names: None,
         }
+    }
+
+    /// The same, but the first that each of them asks for is a name, by which it goes from then on.
+    #[must_use]
+    pub fn with_login(self) -> Self {
+        let names = Some(vec![None; self.phases.len()]);
+        Self { names, ..self }
     }
 
     /// Splits `count` kettles into `threads` fleets.
@@ -92,22 +103,26 @@ impl Kettles {
         period: Duration,
         within: Duration,
         seed: u64,
-    ) -> Vec<Box<dyn Fleet>> {
+    ) -> Vec<Self> {
         let threads = threads.max(1);
         let begin = |thread: usize| count * thread / threads;
-        let fleet = |thread| -> Box<dyn Fleet> {
+        let fleet = |thread| {
             let (first, end) = (begin(thread), begin(thread + 1));
             let first_number = u64::try_from(first).unwrap_or_default();
-            Box::new(Self::new(
-                host,
-                first_number,
-                end - first,
-                period,
-                within,
-                seed,
-            ))
+            Self::new(host, first_number, end - first, period, within, seed)
         };
         (0..threads).map(fleet).collect()
+    }
+
+    /// Which kettle of this fleet has this number in all fleets.
+    fn index_of(&self, kettle: u64) -> usize {
+        usize::try_from(kettle - self.first).unwrap_or(usize::MAX)
+    }
+
+    /// The name it was given; `None` if it has none yet.
+    fn name(&self, kettle: u64) -> Option<&str> {
+        let names = self.names.as_ref()?;
+        names.get(self.index_of(kettle))?.as_deref()
     }
 
     fn due(&self, hand: &Hand) -> Option<Duration> {
@@ -119,9 +134,41 @@ impl Kettles {
         Some(hand.since + phase)
     }
 
+    fn write(&mut self, request: &mut Vec<u8>, operation: usize, kettle: u64, due: Duration) {
+        self.body.clear();
+        match operation {
+            MEASUREMENT => self.measurement(kettle, due),
+            LOGIN => self.body.extend_from_slice(br#"{"username":"kettle"}"#),
+            _ => {}
+        }
+        let line = match operation {
+            COMMAND => "GET /command",
+            MEASUREMENT => "POST /measurement",
+            _ => "POST /login",
+        };
+        let host = &self.host;
+        write!(request, "{line} HTTP/1.1\r\nHost: {host}\r\n").expect("a vector takes all");
+        if operation != LOGIN {
+            match self.name(kettle) {
+                Some(name) => write!(request, "servant-auth-cookie: {name}\r\n"),
+                None => {
+                    let id = Uuid(self.seed, kettle);
+                    write!(request, "servant-auth-cookie: {id}\r\n")
+                }
+            }
+            .expect("a vector takes all");
+        }
+        if operation != COMMAND {
+            let len = self.body.len();
+            let fields = format_args!("Content-Type: application/json\r\nContent-Length: {len}");
+            write!(request, "{fields}\r\n").expect("a vector takes all");
+        }
+        request.extend_from_slice(b"\r\n");
+        request.extend_from_slice(&self.body);
+    }
+
     fn measurement(&mut self, kettle: u64, at: Duration) {
         let state = State::of(self.seed, kettle, at);
-        self.body.clear();
         self.body.extend_from_slice(b"{\"time\":\"");
         let since_1970 = self.started.duration_since(UNIX_EPOCH).unwrap_or_default() + at;
         time::write(&mut self.body, since_1970);
@@ -141,7 +188,10 @@ impl Kettles {
 
 impl Fleet for Kettles {
     fn operations(&self) -> &'static [&'static str] {
-        OPERATIONS
+        match self.names {
+            Some(_) => OPERATIONS,
+            None => OPERATIONS.split_at(LOGIN).0,
+        }
     }
 
     fn next_due(&self) -> Option<Duration> {
@@ -169,37 +219,31 @@ impl Fleet for Kettles {
                 hand.since += period;
             }
         }
-        let id = Uuid(self.seed, kettle);
-        if operation == MEASUREMENT {
-            self.measurement(kettle, due);
-        }
-        let host = &self.host;
-        if operation == COMMAND {
-            write!(
-                request,
-                "GET /command HTTP/1.1\r\nHost: {host}\r\nservant-auth-cookie: {id}\r\n\r\n"
-            )
-        } else {
-            write!(
-                request,
-                "POST /measurement HTTP/1.1\r\nHost: {host}\r\nservant-auth-cookie: {id}\r\n\
-                 Content-Type: application/json\r\nContent-Length: {}\r\n\r\n",
-                self.body.len()
-            )
-        }
-        .expect("a vector takes all");
-        if operation == MEASUREMENT {
-            request.extend_from_slice(&self.body);
-        }
+        let operation = match (&self.names, self.name(kettle)) {
+            // Whatever it wanted.
+            (Some(_), None) => LOGIN,
+            _ => operation,
+        };
+        self.write(request, operation, kettle, due);
         Ask {
             operation,
             due,
             token: kettle,
-            wants_body: false,
+            wants_body: operation == LOGIN,
         }
     }
 
     fn answered(&mut self, ask: &Ask, answer: &Answer<'_>, _now: Duration) -> Verdict {
+        if ask.operation == LOGIN && answer.status == 200 {
+            let value: serde_json::Value = serde_json::from_slice(answer.body).unwrap_or_default();
+            let Some(name) = value["username"].as_str() else {
+                return Verdict::Wrong;
+            };
+            let index = self.index_of(ask.token);
+            if let Some(place) = self.names.as_mut().and_then(|it| it.get_mut(index)) {
+                *place = Some(name.to_owned());
+            }
+        }
         verdict_of(answer.status, 200, ask.operation)
     }
 }
@@ -319,9 +363,44 @@ mod tests {
     }
 
     #[test]
+    fn who_has_no_name_asks_for_one() {
+        let mut kettles = Kettles::new("a", 3, 1, PERIOD, PERIOD, 1).with_login();
+        let mut ask = |body: &[u8]| {
+            let mut request = Vec::new();
+            let ask = kettles.ask(&mut request);
+            let (status, body_len) = (200, body.len() as u64);
+            let answer = Answer {
+                status,
+                body,
+                body_len,
+            };
+            let verdict = kettles.answered(&ask, &answer, ask.due);
+            (String::from_utf8(request).unwrap(), verdict)
+        };
+        for (body, verdict) in [
+            ("{}", Verdict::Wrong),
+            (r#"{"username":"tea"}"#, Verdict::Good(2)),
+        ] {
+            let (request, seen) = ask(body.as_bytes());
+            assert!(request.starts_with("POST /login HTTP/1.1\r\n"), "{request}");
+            assert!(!request.contains("servant-auth-cookie"), "{request}");
+            assert_eq!(seen, verdict);
+        }
+        for _ in 0..2 {
+            let (request, _) = ask(b"");
+            assert!(!request.starts_with("POST /login"), "{request}");
+            assert!(
+                request.contains("\r\nservant-auth-cookie: tea\r\n"),
+                "{request}"
+            );
+        }
+    }
+
+    #[test]
     fn a_measurement_is_json_of_the_right_types() {
         let mut kettles = Kettles::new("a", 0, 1, PERIOD, PERIOD, 1);
         for hour in 0..48 {
+            kettles.body.clear();
             kettles.measurement(0, Duration::from_secs(hour * 3_600 + 17));
             let value: serde_json::Value = serde_json::from_slice(&kettles.body).unwrap();
             for whole in ["charge_now", "charge_full", "water_level"] {

@@ -25,6 +25,6 @@ mod time;
 pub use cache::{Catalog, Clients, Turn};
 pub use fleet::{Answer, Ask, Fleet, Verdict};
 pub use kettles::Kettles;
-pub use plan::{Plan, connections_max};
+pub use plan::{Plan, connections_both, connections_max};
 pub use tally::{Failures, Operation, Tally};
 pub use thread::run;

@@ -7,6 +7,7 @@
 
 mod arguments;
 mod goal;
+mod overload;
 mod process;
 mod report;
 mod server;
@@ -63,7 +64,7 @@ fn try_it(arguments: &Arguments) -> Result<Vec<String>> {
     };
     if plan.connections < arguments.connections {
         say(&format!(
-            "{} connections, as many as this process may have, not {}",
+            "{} connections, as many as descriptors allow, not {}",
             plan.connections, arguments.connections
         ));
     }
@@ -71,6 +72,10 @@ fn try_it(arguments: &Arguments) -> Result<Vec<String>> {
     let process = server.as_ref().map(|server| server.id).or(arguments.pid);
     let watched = process.map(|id| Process::of(id).with_context(|| format!("no process {id}")));
     let watched = watched.transpose()?;
+    if arguments.is_overload {
+        let watched = watched.context("give --pid, or the command of a server")?;
+        return overload::run(arguments, address, &watched);
+    }
     let own = Process::of(std::process::id());
     let mut most_descriptors = None;
     let tally = run(
@@ -98,14 +103,20 @@ fn try_it(arguments: &Arguments) -> Result<Vec<String>> {
 fn fleets(arguments: &Arguments, plan: &Plan) -> Result<Vec<Box<dyn Fleet>>> {
     let host = plan.address.to_string();
     Ok(match &arguments.target {
-        Target::Kettles => Kettles::split(
-            &host,
-            arguments.count,
-            arguments.threads,
-            arguments.period,
-            arguments.within,
-            arguments.seed,
-        ),
+        Target::Kettles => {
+            let kettles = Kettles::split(
+                &host,
+                arguments.count,
+                arguments.threads,
+                arguments.period,
+                arguments.within,
+                arguments.seed,
+            );
+            let named = kettles.into_iter().map(|it| -> Box<dyn Fleet> {
+                Box::new(if arguments.login { it.with_login() } else { it })
+            });
+            named.collect()
+        }
         Target::Cache(paths, turn) => {
             let text = std::fs::read_to_string(paths)
                 .with_context(|| format!("cannot read {}", paths.display()))?;

@@ -35,9 +35,9 @@ const BURST_MAX: usize = 64;
 /// # Errors
 ///
 /// If there are no fleets, or the system refuses what is needed to wait for sockets.
-pub fn run(
+pub fn run<F: Fleet>(
     plan: &Plan,
-    fleets: Vec<Box<dyn Fleet>>,
+    fleets: Vec<F>,
     stop: &AtomicBool,
     each_second: &mut dyn FnMut(Duration, &Tally),
 ) -> io::Result<Tally> {
@@ -117,10 +117,10 @@ struct Shared<'a> {
     stop: &'a AtomicBool,
 }
 
-struct Thread<'a> {
+struct Thread<'a, F> {
     plan: &'a Plan,
     shared: &'a Shared<'a>,
-    fleet: Box<dyn Fleet>,
+    fleet: F,
     connections: Vec<Connection>,
     /// Number of the first connection, in all threads: says which address it comes from.
     first: usize,
@@ -138,10 +138,10 @@ struct Thread<'a> {
     looked: Duration,
 }
 
-impl<'a> Thread<'a> {
+impl<'a, F: Fleet> Thread<'a, F> {
     fn new(
         plan: &'a Plan,
-        fleet: Box<dyn Fleet>,
+        fleet: F,
         connections: std::ops::Range<usize>,
         shared: &'a Shared<'a>,
     ) -> io::Result<Self> {

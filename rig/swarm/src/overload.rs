@@ -1,0 +1,175 @@
+//! More than a server can, and what becomes of it: what it answers meanwhile, how much memory it
+//! takes, and how soon it is itself again.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use swarm::{Kettles, Plan, Tally};
+
+use crate::arguments::Arguments;
+use crate::process::Process;
+use crate::say;
+
+/// Requests a second with which the search for the most begins.
+const FIRST_RATE: f64 = 1000.0;
+/// How long each step of it takes.
+const STEP: Duration = Duration::from_secs(3);
+/// A server that answers less of what is asked has reached its most.
+const KEPT_UP: f64 = 0.9;
+/// Of its most it has to answer so much under three times of it.
+const THROUGHPUT_MIN: f64 = 0.9;
+const DRAIN_MAX: Duration = Duration::from_secs(2);
+/// In bytes.
+const MEMORY_MAX: u64 = 512 << 20;
+
+/// What was missed.
+///
+/// # Errors
+///
+/// If it cannot be tried.
+pub(crate) fn run(
+    arguments: &Arguments,
+    address: SocketAddr,
+    server: &Process,
+) -> Result<Vec<String>> {
+    let (mut rate, mut peak) = (FIRST_RATE, 0.0_f64);
+    loop {
+        let (tally, _) = ask(arguments, address, rate, STEP)?;
+        peak = peak.max(tally.rate());
+        tell("asked", rate, &tally);
+        if tally.rate() < KEPT_UP * rate {
+            break;
+        }
+        rate *= 2.0;
+    }
+    let (tally, drained) = ask(arguments, address, 3.0 * peak, arguments.duration)?;
+    tell("overload", 3.0 * peak, &tally);
+    let memory = server.memory_peak().context("the server is gone")?;
+    let part = tally.rate() / peak.max(1.0);
+    say(&format!(
+        "{:.0} % of the peak of {peak:.0} answers a second; {} refused; {} MiB at most; as before \
+         {:.2} s after the last request was due",
+        100.0 * part,
+        tally.failures.refused,
+        memory >> 20,
+        drained.as_secs_f64()
+    ));
+    let mut missed = Vec::new();
+    if part < THROUGHPUT_MIN {
+        missed.push(format!(
+            "{:.0} % of the peak, not {:.0}",
+            100.0 * part,
+            100.0 * THROUGHPUT_MIN
+        ));
+    }
+    if drained > DRAIN_MAX {
+        missed.push(format!(
+            "{drained:.2?} until it was as before, not {DRAIN_MAX:?}"
+        ));
+    }
+    if memory > MEMORY_MAX {
+        missed.push(format!("{} MiB, not {}", memory >> 20, MEMORY_MAX >> 20));
+    }
+    let failures = tally.failures;
+    // Refusals are what is asked of it, and what was never sent nobody has seen.
+    let wrong = failures.wrong + failures.malformed + failures.closed;
+    if wrong > 0 {
+        missed.push(format!("{wrong} answers that are none"));
+    }
+    Ok(missed)
+}
+
+fn tell(what: &str, rate: f64, tally: &Tally) {
+    let failures = tally
+        .failures
+        .by_name()
+        .into_iter()
+        .filter(|(_, count)| *count > 0);
+    let failures: String = failures
+        .map(|(name, count)| format!(", {name} {count}"))
+        .collect();
+    say(&format!(
+        "{what} {rate:.0} a second: answered {:.0}{failures}",
+        tally.rate()
+    ));
+}
+
+/// Asks at a rate, and then once more: what was seen, and how long after the last request was due
+/// that took.
+fn ask(
+    arguments: &Arguments,
+    address: SocketAddr,
+    rate: f64,
+    duration: Duration,
+) -> Result<(Tally, Duration)> {
+    const PERIOD: Duration = Duration::from_secs(1);
+    // Two requests of each in a period.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "no machine answers that many"
+    )]
+    let count = (rate / 2.0) as usize;
+    let host = address.to_string();
+    let seed = arguments.seed;
+    let fleets = Kettles::split(&host, count, arguments.threads, PERIOD, PERIOD, seed);
+    let plan = Plan {
+        sources: arguments.sources,
+        timeout: arguments.timeout,
+        ..Plan::new(address, arguments.connections, duration)
+    };
+    let mut started = None;
+    let tally = swarm::run(&plan, fleets, &AtomicBool::new(false), &mut |now, _| {
+        started.get_or_insert_with(|| Instant::now().checked_sub(now));
+    })?;
+    answered_at_once(address)?;
+    let started = started.flatten().context("it was over at once")?;
+    Ok((
+        tally.clone(),
+        started.elapsed().saturating_sub(tally.duration),
+    ))
+}
+
+/// Asks until a measurement is taken, on a connection of its own.
+fn answered_at_once(address: SocketAddr) -> Result<()> {
+    let given_up = Instant::now() + Duration::from_secs(60);
+    let mut fleet = Kettles::new(
+        "probe",
+        u64::from(u32::MAX),
+        1,
+        Duration::from_secs(1),
+        Duration::from_secs(1),
+        1,
+    );
+    while Instant::now() < given_up {
+        if is_answered(address, &mut fleet).unwrap_or(false) {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    bail!("the server does not come back")
+}
+
+/// Both requests of a kettle.
+fn is_answered(address: SocketAddr, fleet: &mut Kettles) -> std::io::Result<bool> {
+    use swarm::Fleet as _;
+    let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1))?;
+    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+    for _ in 0..2 {
+        let mut request = Vec::new();
+        fleet.ask(&mut request);
+        stream.write_all(&request)?;
+        let mut answer = [0; 4096];
+        let len = stream.read(&mut answer)?;
+        if !answer
+            .get(..len)
+            .is_some_and(|it| it.starts_with(b"HTTP/1.1 200"))
+        {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
