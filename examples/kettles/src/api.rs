@@ -11,6 +11,7 @@ use samovar_http::{
     Body, Error, Head, Inline, Params, Prepared, Reply, Request, Response, Route, Router, with,
 };
 
+use crate::auth::Names;
 use crate::command::{Commands, NOTHING};
 use crate::device::DeviceId;
 use crate::ingest::{Ingest, Refusal, Work};
@@ -19,7 +20,7 @@ use crate::live::Live;
 use crate::metrics::{CONTENT_TYPE, Counting, Metrics};
 use crate::time::Time;
 
-/// The header that says who a kettle is. It is no secret: whoever knows a name can speak for it.
+/// The header that says who a kettle is. Whoever knows a name can speak for it.
 const AUTH_HEADER: &str = "servant-auth-cookie";
 /// Bytes of a request about one kettle.
 const BODY_LEN_MAX: u64 = 64 * 1024;
@@ -43,6 +44,8 @@ pub struct App {
     admin_token: Option<String>,
     /// Other processes may write to the store.
     is_shared: bool,
+    /// Who may be a kettle.
+    names: Names,
     /// Spreads those who are sent away.
     refused: AtomicU32,
 }
@@ -61,6 +64,7 @@ impl App {
         metrics: Arc<Metrics>,
         admin_token: Option<String>,
         is_shared: bool,
+        names: Names,
     ) -> Self {
         Self {
             ingest,
@@ -70,6 +74,7 @@ impl App {
             sockets: Mutex::default(),
             admin_token,
             is_shared,
+            names,
             refused: AtomicU32::new(0),
         }
     }
@@ -111,7 +116,7 @@ impl App {
 
     fn login(&self, request: &mut Request) -> Result<Response, Error> {
         json::login(request.body()).map_err(wrong)?;
-        let device = DeviceId::random()?;
+        let device = self.names.new_name()?;
         let answer = format!("{{\"username\":\"{device}\"}}");
         let done = Response::json(Status::OK, answer);
         Ok(self.when_durable(Work::Login(device), done))
@@ -124,7 +129,7 @@ impl App {
         let app = Arc::clone(app);
         let json = [("Content-Type", "application/json")];
         let nothing = Prepared::new(Status::OK, &json, NOTHING.as_bytes());
-        move |head, _, reply| match device(head) {
+        move |head, _, reply| match app.device(head) {
             Ok(device) => match app.commands.tell(device, Time::now()) {
                 None => reply.prepared(&nothing),
                 Some(command) => reply.response(Response::json(Status::OK, command.to_json())),
@@ -135,7 +140,7 @@ impl App {
 
     /// The same for HTTP in which nothing is answered inline.
     fn command(&self, request: &mut Request) -> Response {
-        let device = match device(request.head()) {
+        let device = match self.device(request.head()) {
             Ok(device) => device,
             Err(stranger) => return stranger.answer(),
         };
@@ -145,7 +150,7 @@ impl App {
     }
 
     fn measurement(&self, request: &mut Request) -> Result<Response, Error> {
-        let device = match device(request.head()) {
+        let device = match self.device(request.head()) {
             Ok(device) => device,
             Err(stranger) => return Ok(stranger.answer()),
         };
@@ -156,12 +161,15 @@ impl App {
     }
 
     fn measurements(&self, request: &mut Request) -> Result<Response, Error> {
-        let device = match device(request.head()) {
+        let device = match self.device(request.head()) {
             Ok(device) => device,
             Err(stranger) => return Ok(stranger.answer()),
         };
         let measurements =
             json::measurements(request.body(), device, self.window()).map_err(wrong)?;
+        if !measurements.iter().all(|it| self.names.is_good(it.device)) {
+            return Ok(Stranger::NoName.answer());
+        }
         let answer = format!("{{\"stored\":{}}}", measurements.len());
         let done = Response::json(Status::OK, answer);
         Ok(self.when_durable(Work::Many(measurements), done))
@@ -254,19 +262,36 @@ impl App {
         response
     }
 
+    /// Who asks, if that name is good.
+    fn device(&self, head: Head<'_>) -> Result<DeviceId, Stranger> {
+        let device = device(head)?;
+        let is_good = self.names.is_good(device);
+        is_good.then_some(device).ok_or(Stranger::NoName)
+    }
+
+    /// Who asks, or what to answer.
+    ///
+    /// # Errors
+    ///
+    /// The answer.
+    pub fn device_of(&self, request: &Request) -> Result<DeviceId, Box<Response>> {
+        self.device(request.head())
+            .map_err(|stranger| Box::new(stranger.answer()))
+    }
+
     /// Sockets of kettles, by device: the last one that each has opened.
     pub fn sockets(&self) -> MutexGuard<'_, HashMap<DeviceId, Socket>> {
         self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Who asks.
+/// Who asks, by any name.
 fn device(head: Head<'_>) -> Result<DeviceId, Stranger> {
     let name = head.header(AUTH_HEADER).ok_or(Stranger::Nobody)?;
     DeviceId::parse(name).ok_or(Stranger::NoName)
 }
 
-/// Who asks, or what to answer.
+/// Who asks, by any name, or what to answer.
 ///
 /// # Errors
 ///

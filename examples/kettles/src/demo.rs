@@ -86,6 +86,7 @@ impl Demo {
             spacing: SPACING_MS,
             wait: WAIT_MAX_MS,
             admin_token: None,
+            login_secret: None,
             processes: 1,
             is_member: false,
         }

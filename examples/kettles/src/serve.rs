@@ -13,6 +13,7 @@ use samovar_http::{Limits, Listener, Router, Server};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::api::App;
+use crate::auth::Names;
 use crate::command::Commands;
 use crate::ingest::{Ingest, Options, QUEUE_LIMIT, RETAIN_DAYS, SPACING_MS, WAIT_MAX_MS};
 use crate::live::Teller;
@@ -55,6 +56,9 @@ pub struct Serve {
     /// A file with the token of those who may give commands; without it nobody may.
     #[arg(long, value_name = "FILE")]
     pub admin_token: Option<PathBuf>,
+    /// A file with a secret: only names that a login with it has given are good.
+    #[arg(long, value_name = "FILE")]
+    pub login_secret: Option<PathBuf>,
     /// Processes that share the port: for more connections than one may have. With PostgreSQL.
     #[arg(long, default_value_t = 1, value_name = "COUNT",
           value_parser = clap::value_parser!(u32).range(1..=32))]
@@ -131,7 +135,11 @@ impl Running {
         }
         let is_shared = store::is_shared(&options.database);
         let token = options.token()?;
-        let app = Arc::new(App::new(ingest, commands, metrics, token, is_shared));
+        let names = match &options.login_secret {
+            Some(path) => Names::open(path)?,
+            None => Names::default(),
+        };
+        let app = Arc::new(App::new(ingest, commands, metrics, token, is_shared, names));
         let mut builder = Server::builder(App::router(&app))
             .limits(limits())
             // Handlers compute for microseconds; nobody waits for anything on a worker.

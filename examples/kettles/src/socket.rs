@@ -9,7 +9,7 @@ use std::sync::Arc;
 use samovar_http::ws::{Closed, Handler, Limits, Message, Origins, Socket, Upgrade};
 use samovar_http::{Request, Response};
 
-use crate::api::{App, device_of};
+use crate::api::App;
 use crate::command::{Command, Commands};
 use crate::device::DeviceId;
 use crate::ingest::Work;
@@ -29,7 +29,7 @@ const LIMITS: Limits = Limits {
 
 /// Answers a kettle that asks for a socket.
 pub fn open(app: &Arc<App>, request: &mut Request) -> Response {
-    let device = match device_of(request) {
+    let device = match app.device_of(request) {
         Ok(device) => device,
         Err(answer) => return *answer,
     };
