@@ -9,6 +9,7 @@ mod support;
 
 use std::net::TcpStream;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use support::{Kettles, PATIENCE};
@@ -29,6 +30,7 @@ fn the_demonstration_moves_and_vanishes() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_kettles"));
     command.args(["demo", "--port", "0", "--kettles", "50", "--period", "1"]);
+    let started = Instant::now();
     let kettles = Kettles::spawn(command.env("TMPDIR", folder.path()));
     let page = kettles.client().get("/live", None);
     assert_eq!(page.status, 200);
@@ -40,6 +42,11 @@ fn the_demonstration_moves_and_vanishes() {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let url = format!("ws://{}/live/socket", kettles.addr);
     let mut socket = tungstenite::client(url, stream).unwrap().0;
+    // A newcomer waits for this, once it is built.
+    while told(&mut socket)["measurements"].as_f64().unwrap() == 0.0 {}
+    let waited = started.elapsed();
+    println!("{waited:.1?} from the command to a page that moves");
+    assert!(waited < Duration::from_secs(10), "{waited:?}");
     // The living report, and the year before comes in beside them.
     loop {
         let now = told(&mut socket);
