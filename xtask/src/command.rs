@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, bail};
 
@@ -78,6 +79,32 @@ pub(crate) fn feed(
     Ok(String::from_utf8_lossy(&done.stdout).trim_end().to_owned())
 }
 
+/// Does `work` with all of these, two at a time, and returns the results in their order.
+pub(crate) fn in_pairs<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let next = AtomicUsize::new(0);
+    let worker = || {
+        let mut done = Vec::new();
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(item) = items.get(index) else {
+                return done;
+            };
+            done.push((index, work(item)));
+        }
+    };
+    let mut done = std::thread::scope(|scope| {
+        let other = scope.spawn(worker);
+        let mut done = worker();
+        match other.join() {
+            Ok(others) => done.extend(others),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+        done
+    });
+    done.sort_by_key(|(index, _)| *index);
+    done.into_iter().map(|(_, result)| result).collect()
+}
+
 /// Program and arguments, as far as they fit a line or two.
 fn describe(command: &Command) -> String {
     const LEN_MAX: usize = 200;
@@ -126,6 +153,22 @@ mod tests {
         let block = vec![b'x'; 1 << 20];
         let back = feed(&mut Command::new("cat"), |out| out.write_all(&block)).unwrap();
         assert_eq!(back.len(), 1 << 20);
+    }
+
+    /// The first ends only when the second has begun, so two are under way.
+    #[test]
+    fn two_at_a_time_and_in_order() {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let receiver = std::sync::Mutex::new(receiver);
+        let results = in_pairs(&[1, 2, 3], |item| {
+            match item {
+                1 => receiver.lock().unwrap().recv().unwrap(),
+                2 => sender.send(()).unwrap(),
+                _ => {}
+            }
+            item * 10
+        });
+        assert_eq!(results, [10, 20, 30]);
     }
 
     #[test]

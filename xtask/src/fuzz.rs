@@ -7,12 +7,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Mutex;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-use crate::command::{output, progress, run};
+use crate::command::{in_pairs, output, progress, run};
 use crate::repository;
 
 /// Coverage as libFuzzer reads it, and what the targets are to know.
@@ -26,9 +25,6 @@ const FLAGS: [&str; 8] = [
     "-Cdebug-assertions",
     "-Ccodegen-units=1",
 ];
-
-/// Targets at a time.
-const AT_A_TIME: usize = 2;
 
 /// Runs the targets of these names, or all.
 ///
@@ -45,28 +41,18 @@ pub(crate) fn run_targets(seconds: u64, names: &[&str]) -> Result<()> {
     }
     let programs = build(&folder)?;
     let started = Instant::now();
-    let waiting = Mutex::new(targets.iter());
-    let failures = Mutex::new(Vec::new());
-    std::thread::scope(|scope| {
-        for _ in 0..AT_A_TIME {
-            scope.spawn(|| {
-                loop {
-                    let next = waiting.lock().ok().and_then(|mut targets| targets.next());
-                    let Some(target) = next else { return };
-                    match run_target(&folder, &programs, target, seconds) {
-                        Ok(said) => println!("{target}: {said}"),
-                        Err(error) => {
-                            eprintln!("{target}: {error:#}");
-                            if let Ok(mut failures) = failures.lock() {
-                                failures.push(target.clone());
-                            }
-                        }
-                    }
-                }
-            });
+    let results = in_pairs(&targets, |target| {
+        let result = run_target(&folder, &programs, target, seconds);
+        match &result {
+            Ok(said) => println!("{target}: {said}"),
+            Err(error) => eprintln!("{target}: {error:#}"),
         }
+        result
     });
-    let failures = failures.into_inner().unwrap_or_default();
+    let results = targets.iter().zip(results);
+    let failures: Vec<_> = results
+        .filter_map(|(target, result)| result.err().map(|_| &**target))
+        .collect();
     if !failures.is_empty() {
         bail!(
             "{} found something; see fuzz/artifacts/",
