@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-use crate::command::{find, progress, run};
+use crate::command::{build_as_tested, find, in_pairs, progress, run};
 use crate::repository;
 
 /// The suite, and what of its 50 requirements would otherwise come in a version too new.
@@ -52,16 +52,20 @@ pub(crate) fn run_autobahn(words: &[&str]) -> Result<()> {
     let tools = repository().join(".samovar/tools/autobahn");
     install(&python, &tools)?;
     let server = Server::start()?;
-    let mut lines = Vec::new();
-    for (name, path, is_compressing) in RUNS {
-        let cases = if is_compressing && !is_quick {
+    // The suite computes on one core alone.
+    let results = in_pairs(&RUNS, |(name, path, is_compressing)| {
+        let cases = if *is_compressing && !is_quick {
             &["*"][..]
         } else {
             &WITHOUT_COMPRESSION
         };
         progress(&format!("Autobahn, {name}: {}", cases.join(" ")));
         let url = format!("ws://127.0.0.1:{}{path}", server.port);
-        lines.extend(run_cases(&python, &tools, name, &url, cases)?);
+        run_cases(&python, &tools, name, &url, cases)
+    });
+    let mut lines = Vec::new();
+    for result in results {
+        lines.extend(result?);
     }
     let bad = lines.iter().filter(|line| !is_good(line)).count();
     println!(
@@ -167,11 +171,11 @@ fn run_cases(
         "exclude-cases": [],
         "exclude-agent-cases": {},
     });
-    let spec_file = tools.join("spec.json");
+    let spec_file = tools.join(format!("{name}.json"));
     fs::write(&spec_file, spec.to_string())?;
     let script = "import sys; sys.argv[0] = 'wstest'; \
                   from autobahntestsuite.wstest import run; run()";
-    let log = fs::File::create(tools.join("log.txt"))?;
+    let log = fs::File::create(tools.join(format!("{name}.log")))?;
     let mut command = Command::new(python);
     command
         .args(["-c", script, "-m", "fuzzingclient", "-s"])
@@ -183,7 +187,7 @@ fn run_cases(
         .stdout(log);
     run(&mut command)?;
     let index = fs::read_to_string(reports.join("index.json"))
-        .context("the suite has left no report; see .samovar/tools/autobahn/log.txt")?;
+        .context("the suite has left no report; see its log in .samovar/tools/autobahn")?;
     results(name, &serde_json::from_str(&index)?)
 }
 
@@ -221,21 +225,15 @@ struct Server {
 
 impl Server {
     fn start() -> Result<Self> {
-        progress("building the echo server");
-        let example = ["--package", "samovar-http", "--example", "websocket_echo"];
-        let mut build = Command::new("cargo");
-        run(build.args(["build", "--quiet", "--release"]).args(example))?;
+        let programs = build_as_tested(&["--example", "websocket_echo"])?;
         let free = TcpListener::bind("127.0.0.1:0")?;
         let port = free.local_addr()?.port();
         drop(free);
-        let child = Command::new("cargo")
-            .args(["run", "--quiet", "--release"])
-            .args(example)
-            .args(["--", &format!("127.0.0.1:{port}")])
-            .current_dir(repository())
+        let child = Command::new(programs.join("examples/websocket_echo"))
+            .arg(format!("127.0.0.1:{port}"))
             .stdin(Stdio::piped())
             .spawn()
-            .context("cannot start cargo")?;
+            .context("cannot start the echo server")?;
         let server = Self { port, child };
         let begin = Instant::now();
         while TcpStream::connect(("127.0.0.1", port)).is_err() {

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Result, bail};
 
-use crate::command::{find, progress, run};
+use crate::command::{build_as_tested, find, run};
 use crate::{repository, serve};
 
 /// How long the server is driven under valgrind.
@@ -57,15 +57,10 @@ pub(crate) fn find_leaks() -> Result<()> {
     run_on(&programs, &serve::build()?, "leaks", &words)
 }
 
-/// Builds as `cargo test` does: with what is asserted in it, and nothing twice. Where programs are.
+/// With what is asserted in it. Where programs are.
 fn build() -> Result<PathBuf> {
-    progress("building (the first time: some minutes)");
-    run(Command::new("cargo")
-        .args(["build", "--workspace", "--bins", "--tests"])
-        .current_dir(repository()))?;
-    let mut metadata = cargo_metadata::MetadataCommand::new();
-    let metadata = metadata.current_dir(repository()).no_deps().exec()?;
-    Ok(metadata.target_directory.join("debug").into())
+    // With the tests, features of dependencies are those that they were built with.
+    build_as_tested(&["--tests", "--bin", "nix-serve", "--bin", "samovar-chaos"])
 }
 
 /// Where logs and results stay.

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, bail};
 
+use crate::repository;
+
 /// Prints one line of progress, so that no step is a silent wait.
 pub(crate) fn progress(line: &str) {
     eprintln!("samovar: {line}");
@@ -77,6 +79,23 @@ pub(crate) fn feed(
         Err(_) => bail!("the writer for {} panicked", describe(command)),
     }
     Ok(String::from_utf8_lossy(&done.stdout).trim_end().to_owned())
+}
+
+/// Builds these targets as `cargo test --workspace` does, so that nothing is built twice. Returns
+/// the folder of programs.
+///
+/// # Errors
+///
+/// If they do not build.
+pub(crate) fn build_as_tested(targets: &[&str]) -> Result<PathBuf> {
+    progress("building (the first time: some minutes)");
+    run(Command::new("cargo")
+        .args(["build", "--workspace"])
+        .args(targets)
+        .current_dir(repository()))?;
+    let mut metadata = cargo_metadata::MetadataCommand::new();
+    let metadata = metadata.current_dir(repository()).no_deps().exec()?;
+    Ok(metadata.target_directory.join("debug").into())
 }
 
 /// Does `work` with all of these, two at a time, and returns the results in their order.

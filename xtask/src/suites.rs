@@ -18,7 +18,7 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-use crate::command::{find, progress, run};
+use crate::command::{build_as_tested, find, progress, run};
 use crate::repository;
 
 /// Deno, for the suite that is written for it.
@@ -121,21 +121,12 @@ struct Own {
 
 impl Own {
     fn start() -> Result<Self> {
-        progress("building the server for the suites");
-        let mut child = Command::new("cargo")
-            .args([
-                "run",
-                "--quiet",
-                "--package",
-                "samovar-conformance",
-                "--example",
-                "echo",
-            ])
-            .current_dir(repository())
+        let programs = build_as_tested(&["--example", "echo"])?;
+        let mut child = Command::new(programs.join("examples/echo"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .context("cannot start cargo")?;
+            .context("cannot start the server for the suites")?;
         let stdout = child.stdout.take().context("stdout is piped")?;
         let mut lines = BufReader::new(stdout).lines();
         let (Some(address), Some(secure_address)) =
