@@ -3,14 +3,17 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod support;
+
 use std::collections::{BTreeSet, HashSet};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
+use support::{manifest, nix, sample, sample_store};
 
 /// What a web server answers instead of a file: status line and fields, body.
 type Special = Option<(String, Vec<u8>)>;
@@ -105,22 +108,6 @@ fn no_rule() -> Rule {
     Box::new(|_, _, _| None)
 }
 
-fn sample_root() -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.samovar/sample");
-    root.canonicalize().expect(
-        "there is no sample store: run `cargo run -p xtask -- sample-store .samovar/sample`",
-    )
-}
-
-fn manifest() -> Value {
-    let text = std::fs::read_to_string(sample_root().join("sample.json")).unwrap();
-    serde_json::from_str(&text).unwrap()
-}
-
-fn sample(key: &str) -> String {
-    manifest()[key].as_str().unwrap().to_owned()
-}
-
 fn sample_closure() -> BTreeSet<String> {
     let manifest = manifest();
     let all = manifest["closure"].as_array().unwrap();
@@ -133,29 +120,21 @@ fn sample_closure() -> BTreeSet<String> {
 fn copied(paths: &[&str]) -> (tempfile::TempDir, String) {
     let dir = tempfile::tempdir().unwrap();
     let home = dir.path().join("home");
-    let nix = |program: &str| {
-        let mut command = Command::new(program);
-        for (name, _) in std::env::vars_os() {
-            if name.to_string_lossy().starts_with("NIX_") {
-                command.env_remove(name);
-            }
-        }
-        command
-            .env("HOME", &home)
-            .env("NIX_CONF_DIR", home.join("no-conf"))
-            .env("NIX_CONFIG", "experimental-features = nix-command\n")
-            .stdin(Stdio::null());
-        command
-    };
     let (secret, public) = (dir.path().join("secret"), dir.path().join("public"));
-    let mut keys = nix("nix-store");
+    let mut keys = nix("nix-store", &home);
     keys.args(["--generate-binary-cache-key", "any-1"]);
     succeeds(keys.arg(&secret).arg(&public));
     let cache = dir.path().join("cache");
     let to = format!("file://{}?secret-key={}", cache.display(), secret.display());
-    let from = format!("local?root={}", sample_root().display());
-    let mut copy = nix("nix");
-    copy.args(["copy", "--no-check-sigs", "--from", &from, "--to", &to]);
+    let mut copy = nix("nix", &home);
+    copy.args([
+        "copy",
+        "--no-check-sigs",
+        "--from",
+        &sample_store(),
+        "--to",
+        &to,
+    ]);
     succeeds(copy.args(paths));
     let key = std::fs::read_to_string(public).unwrap().trim().to_owned();
     (dir, key)
@@ -169,11 +148,7 @@ fn succeeds(command: &mut Command) {
 
 #[track_caller]
 fn samovar(words: &[&str], code: i32) -> String {
-    let output: Output = Command::new(env!("CARGO_BIN_EXE_samovar"))
-        .args(words)
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
+    let output = support::samovar().args(words).output().unwrap();
     let errors = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(code), "{words:?}: {errors}");
     assert_eq!(errors.lines().count(), usize::from(code > 1), "{errors}");
@@ -228,7 +203,7 @@ fn a_closure_out_of_files() {
         .count();
     assert_eq!((posts, narinfos), (1, found.len() + 1));
 
-    let store = format!("local?root={}", sample_root().display());
+    let store = sample_store();
     let text = samovar(&["closure", "--store", &store, &url, &top], 0);
     assert!(text.starts_with("0 paths, 0 B to download"), "{text}");
     assert!(text.contains("331 in the local store"), "{text}");

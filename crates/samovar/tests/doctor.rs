@@ -2,27 +2,16 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod support;
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-const FILE_LEN: usize = 300_000;
+use support::{nix, samovar};
 
-/// A command without this machine's own configuration.
-fn quiet(program: &str, home: &Path) -> Command {
-    let mut command = Command::new(program);
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("NIX_") {
-            command.env_remove(name);
-        }
-    }
-    command.env("HOME", home).env("NIX_CONF_DIR", home);
-    command.env("NIX_CONFIG", "build-users-group =\nsandbox = false\n");
-    command.stdin(Stdio::null());
-    command
-}
+const FILE_LEN: usize = 300_000;
 
 /// A store of three files.
 struct Scene {
@@ -37,7 +26,7 @@ impl Scene {
         for name in ["a", "b", "c"] {
             let file = dir.path().join(name);
             fs::write(&file, name.repeat(FILE_LEN)).unwrap();
-            let mut add = quiet("nix-store", dir.path());
+            let mut add = nix("nix-store", dir.path());
             add.arg("--store").arg(dir.path().join("root"));
             let output = add.arg("--add").arg(file).output().unwrap();
             assert!(output.status.success(), "{output:?}");
@@ -53,7 +42,7 @@ impl Scene {
 
     /// Exit code, standard output and standard error.
     fn doctor(&self, arguments: &[&str]) -> (Option<i32>, String, String) {
-        let mut command = quiet(env!("CARGO_BIN_EXE_samovar"), self.dir.path());
+        let mut command = samovar();
         let uri = format!("local?root={}", self.dir.path().join("root").display());
         command.args(["doctor", "--verify", "--store", &uri]);
         let output = command.args(arguments).output().unwrap();

@@ -76,7 +76,7 @@ fn text(path: &Path) -> &str {
 fn a_set_up_that_is_well() {
     let place = Place::new("well-1");
     let file = File::new(&format!("secret-key-files = {:?}\n", place.secret()));
-    let server = Server::start(samovar().args(["serve", "--config"]).arg(&file.path));
+    let server = Server::of(&file);
     let url = format!("http://{}", server.address());
     let conf = format!(
         "extra-substituters = {url}/\nextra-trusted-public-keys = {}\n",
@@ -234,7 +234,7 @@ fn doubts() {
 #[test]
 fn a_private_server() {
     let file = File::new("access.networks = [\"192.0.2.0/24\"]\n");
-    let server = Server::start(samovar().args(["serve", "--config"]).arg(&file.path));
+    let server = Server::of(&file);
     let url = format!("http://{}", server.address());
     let (text, is_well) = doctor(&["--config", text(&file.path), "--url", &url]);
     assert!(is_well, "{text}");
@@ -247,7 +247,7 @@ fn a_private_server() {
 fn a_server_that_signs_with_another_key() {
     let (old, new) = (Place::new("old-1"), Place::new("new-1"));
     let file = File::new(&format!("secret-key-files = {:?}\n", old.secret()));
-    let server = Server::start(samovar().args(["serve", "--config"]).arg(&file.path));
+    let server = Server::of(&file);
     let url = format!("http://{}", server.address());
     file.write(&format!("secret-key-files = {:?}\n", new.secret()));
     let words = ["--config", text(&file.path), "--url", &url];
@@ -262,7 +262,7 @@ fn a_server_that_signs_with_another_key() {
 fn clients_that_will_not_use_it() {
     let place = Place::new("ours-1");
     let file = File::new(&format!("secret-key-files = {:?}\n", place.secret()));
-    let server = Server::start(samovar().args(["serve", "--config"]).arg(&file.path));
+    let server = Server::of(&file);
     let url = format!("http://{}", server.address());
     let check = |conf: &str, what: &str, mend: &str| {
         let conf = place.write("nix.conf", conf);

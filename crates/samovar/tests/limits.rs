@@ -7,15 +7,12 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use support::{File, Server, samovar};
+use support::{File, Server, serve};
 
 const INFO: &str = "GET /nix-cache-info HTTP/1.1\r\nHost: a\r\n";
 
-fn serve(more: &str) -> (Server, String) {
-    let file = File::new(&format!("admin.listen = []\n{more}"));
-    let server = Server::start(samovar().args(["serve", "--config"]).arg(&file.path));
-    let address = server.address();
-    (server, address)
+fn serve_with(more: &str) -> (Server, String) {
+    serve(&File::new(&format!("admin.listen = []\n{more}")))
 }
 
 fn connect(address: &str) -> TcpStream {
@@ -37,7 +34,7 @@ fn status(stream: &mut TcpStream) -> u16 {
 #[test]
 fn a_head_may_be_so_long() {
     for len in [1024, 16 * 1024, 64 * 1024] {
-        let (_server, address) = serve(&format!("connections.head-size = {len}\n"));
+        let (_server, address) = serve_with(&format!("connections.head-size = {len}\n"));
         for (len, expected) in [(len, 200), (len + 1, 431)] {
             let rest = "\r\nConnection: close\r\n\r\n";
             let padding = len - INFO.len() - "X: ".len() - rest.len();
@@ -53,7 +50,7 @@ fn a_head_may_be_so_long() {
 /// Whoever waits in the middle of a request is not at rest yet, so the one too many is turned away.
 #[test]
 fn so_many_connections() {
-    let (_server, address) = serve("connections.max = 3\n");
+    let (_server, address) = serve_with("connections.max = 3\n");
     let busy: Vec<_> = (0..3)
         .map(|_| {
             let mut stream = connect(&address);
@@ -74,7 +71,7 @@ fn so_many_connections() {
 /// The server says so in its first frame.
 #[test]
 fn so_many_streams() {
-    let (_server, address) = serve("connections.streams = 7\n");
+    let (_server, address) = serve_with("connections.streams = 7\n");
     let mut stream = connect(&address);
     stream
         .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")

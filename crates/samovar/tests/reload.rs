@@ -7,34 +7,13 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::os::unix::fs::symlink;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use support::{File, Server, samovar, sample_store};
+use support::{File, hash, realise, sample, secret_file, serve, token};
 
 const DONE: &str = "the configuration was read again";
-
-/// A path of the sample store.
-fn sample(key: &str) -> String {
-    let store = sample_store();
-    let root = Path::new(store.strip_prefix("local?root=").unwrap());
-    let manifest = fs::read_to_string(root.join("sample.json")).unwrap();
-    let manifest: serde_json::Value = serde_json::from_str(&manifest).unwrap();
-    manifest[key].as_str().unwrap().to_owned()
-}
-
-fn hash(path: &str) -> &str {
-    &path["/nix/store/".len()..][..32]
-}
-
-fn serve(file: &File) -> (Server, String) {
-    let server = Server::start(samovar().args(["serve", "--config"]).arg(&file.path));
-    let address = server.address();
-    (server, address)
-}
 
 /// A connection that stays open.
 struct Connection(BufReader<TcpStream>);
@@ -80,32 +59,10 @@ impl Drop for Until<'_> {
     }
 }
 
-/// A fresh client realises a path from this substituter; whether it has it then.
-fn realise(address: &str, path: &str) -> bool {
-    let dir = tempfile::tempdir().unwrap();
-    let home = dir.path();
-    let mut command = Command::new("nix-store");
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("NIX_") {
-            command.env_remove(name);
-        }
-    }
-    command
-        .env("HOME", home)
-        .env("XDG_CACHE_HOME", home.join("cache"))
-        .env("NIX_CONF_DIR", home.join("no-conf"))
-        .env(
-            "NIX_CONFIG",
-            "build-users-group =\nsandbox = false\nrequire-sigs = false\n",
-        )
-        .arg("--store")
-        .arg(home.join("store"))
-        .args(["--realise", path, "--option", "max-jobs", "0"])
-        .args(["--option", "substituters", &format!("http://{address}")])
-        .stdin(Stdio::null());
-    let is_done = command.output().unwrap().status.success();
-    assert_eq!(is_done, home.join("store").join(&path[1..]).exists());
-    is_done
+/// Whether a fresh client gets a path from this substituter.
+fn copies(address: &str, path: &str) -> bool {
+    let substituter = format!("http://{address}");
+    realise(&substituter, path, "").status.success()
 }
 
 /// Who may read and what may be read change together: whoever comes without a token may never have
@@ -114,12 +71,8 @@ fn realise(address: &str, path: &str) -> bool {
 #[test]
 fn nothing_is_served_by_half_of_one_and_half_of_another() {
     let file = File::new("");
-    let output = samovar().args(["token", "ci"]).output().unwrap();
-    let tokens = file.path.with_file_name("tokens");
-    fs::write(&tokens, &output.stdout).unwrap();
-    fs::set_permissions(&tokens, fs::Permissions::from_mode(0o600)).unwrap();
-    let token = String::from_utf8(output.stderr).unwrap();
-    let token = token.trim();
+    let (line, token) = token("ci");
+    let tokens = secret_file(file.path.parent().unwrap(), "tokens", &line);
     let (denied, other) = (sample("big"), sample("fixed"));
     // To everybody, without the one path; or all of it, for those who have a token.
     let public = "access.networks = [\"127.0.0.1\"]\npolicy.deny = [{ names = [\"big\"] }]\n";
@@ -202,7 +155,7 @@ fn a_policy_is_tightened_while_clients_copy() {
             let mut after = 0;
             while after < 2 {
                 let was_tight = is_tight.load(Ordering::SeqCst);
-                let has_it = realise(&address, &denied);
+                let has_it = copies(&address, &denied);
                 assert!(!(was_tight && has_it), "it is denied");
                 assert!(was_tight || has_it || is_over.load(Ordering::SeqCst));
                 copied.fetch_add(usize::from(has_it), Ordering::SeqCst);
@@ -212,7 +165,7 @@ fn a_policy_is_tightened_while_clients_copy() {
         let (address, other) = (&address, &other);
         scope.spawn(move || {
             while !of_denied.is_finished() {
-                assert!(realise(address, other));
+                assert!(copies(address, other));
             }
         });
         let (tight, until) = (Until(&is_tight), Until(&is_over));
@@ -305,17 +258,14 @@ fn a_cache_moves_to_another_prefix() {
             assert!(Instant::now() < deadline, "the roots are followed");
         }
     });
-    assert!(realise(&format!("{address}/b"), &outside));
+    assert!(copies(&format!("{address}/b"), &outside));
 }
 
 /// One line says why, and everything is as it was: what is good in it is not taken either.
 #[test]
 fn a_bad_one_changes_nothing_and_is_one_line() {
     let file = File::new("");
-    let folder = file.path.parent().unwrap().to_owned();
-    let users = folder.join("users");
-    fs::write(&users, "nobody\n").unwrap();
-    fs::set_permissions(&users, fs::Permissions::from_mode(0o600)).unwrap();
+    let users = secret_file(file.path.parent().unwrap(), "users", "nobody\n");
     file.write("priority = 10\n[caches.a]\n[caches.b]\naccess.networks = [\"127.0.0.1\"]\n");
     let (server, address) = serve(&file);
     let mut connection = Connection::new(&address);

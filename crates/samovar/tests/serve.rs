@@ -1,25 +1,16 @@
 //! `samovar serve` does what its file says, and a file that means nothing changes nothing.
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
 
 use std::fs;
-use std::io::{Read, Write};
-use std::net::TcpStream;
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use support::{File, Server, samovar, sample_store};
+use support::{File, Server, ask, hash, samovar, sample, sample_store, serve, user};
 
 /// The status and what follows.
 fn get(address: &str, target: &str) -> String {
-    let mut stream = TcpStream::connect(address).unwrap();
-    let request = format!("GET {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer.split_once(' ').unwrap().1.to_owned()
+    ask(address, target, "")
 }
 
 #[test]
@@ -41,17 +32,11 @@ fn the_file_says_what_is_served() {
 /// What may not be read is no page, no file, no link and no search result.
 #[test]
 fn pages_say_nothing_of_what_is_denied() {
-    let store = sample_store();
-    let root = Path::new(store.strip_prefix("local?root=").unwrap());
-    let manifest = fs::read_to_string(root.join("sample.json")).unwrap();
-    let manifest: serde_json::Value = serde_json::from_str(&manifest).unwrap();
-    let hash = |key: &str| manifest[key].as_str().unwrap()[11..43].to_owned();
+    let hash = |key: &str| hash(&sample(key)).to_owned();
     let (denied, absent) = (hash("built"), hash("absent"));
     let (drv, other) = (hash("built_drv"), hash("tree"));
     let file = File::new("title = \"Team\"\n[policy]\ndeny = [{ names = [\"built\"] }]\n");
-    let mut command = samovar();
-    let server = Server::start(command.args(["serve", "--config"]).arg(&file.path));
-    let address = server.address();
+    let (_server, address) = serve(&file);
     let page = |path: &str| {
         let answer = get(&address, path);
         let head = answer.lines().filter(|line| !line.starts_with("Date: "));
@@ -97,9 +82,7 @@ fn a_file_that_means_nothing_starts_nothing() {
 #[test]
 fn a_bad_reload_keeps_the_old() {
     let file = File::new("priority = 10\n");
-    let mut command = samovar();
-    let server = Server::start(command.args(["serve", "--config"]).arg(&file.path));
-    let address = server.address();
+    let (server, address) = serve(&file);
     file.write("priority = \"high\"\n");
     server.signal("HUP");
     let line = server.wait_for("stays in use");
@@ -185,11 +168,7 @@ fn completions_and_man_pages() {
 #[test]
 fn several_caches_are_told_to_who_may_read_them() {
     let users = File::new("");
-    let mut password = samovar();
-    password.args(["password", "ada"]).stdin(Stdio::piped());
-    let mut child = password.stdout(Stdio::piped()).spawn().unwrap();
-    child.stdin.take().unwrap().write_all(b"secret\n").unwrap();
-    fs::write(&users.path, child.wait_with_output().unwrap().stdout).unwrap();
+    fs::write(&users.path, user("ada", "secret")).unwrap();
     let rules = |open: &str| {
         format!(
             "[caches.open]\ntitle = \"For <all>\"\n{open}\
@@ -199,8 +178,7 @@ fn several_caches_are_told_to_who_may_read_them() {
         )
     };
     let file = File::new(&rules(""));
-    let server = Server::start(samovar().args(["serve", "--config"]).arg(&file.path));
-    let address = server.address();
+    let (server, address) = serve(&file);
     let overview = |login: &str| {
         let mut curl = Command::new("curl");
         curl.args(["--silent", "--write-out", "%{http_code}", "--user", login]);
@@ -249,8 +227,7 @@ fn several_caches_are_told_to_who_may_read_them() {
     // To whom nothing is told, it is as if there were nothing; but monitors need no password.
     let nobody = format!("access.users-file = {:?}\n", users.path);
     let file = File::new(&rules(&nobody));
-    let server = Server::start(samovar().args(["serve", "--config"]).arg(&file.path));
-    let address = server.address();
+    let (_server, address) = serve(&file);
     assert!(get(&address, "/").starts_with("404"));
     for path in ["/healthz", "/readyz"] {
         assert!(get(&address, path).starts_with("200"), "{path}");
@@ -260,30 +237,27 @@ fn several_caches_are_told_to_who_may_read_them() {
 /// Two caches of the sample: what one may read the other may not, and a reload changes who signs.
 #[test]
 fn each_cache_has_its_own_rules() {
-    let sample = fs::read_to_string(
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.samovar/sample/sample.json"),
-    );
-    let sample: serde_json::Value = serde_json::from_str(&sample.unwrap()).unwrap();
-    let path = |name: &str| sample[name].as_str().unwrap().to_owned();
-    let hash = |path: &str| path["/nix/store/".len()..][..32].to_owned();
     let file = File::new("");
     let folder = file.path.parent().unwrap().to_owned();
     let profile = folder.join("profile");
-    std::os::unix::fs::symlink(path("self_reference"), &profile).unwrap();
+    std::os::unix::fs::symlink(sample("self_reference"), &profile).unwrap();
     let rules = |more: &str| {
         file.write(&format!(
             "[caches.team-a]\npolicy.allow = [{{ roots = {profile:?} }}]\n\
              [caches.team-b]\nsigning.content-addresses = true\n{more}\
              [[caches.team-b.policy.allow]]\nsigned-by = [{:?}]\n\
              [[caches.team-b.policy.allow]]\nnames = [\"big\"]\n",
-            path("signed_by")
+            sample("signed_by")
         ));
     };
     rules("");
-    let server = Server::start(samovar().args(["serve", "--config"]).arg(&file.path));
-    let address = server.address();
-    let narinfo =
-        |cache: &str, name: &str| get(&address, &format!("/{cache}/{}.narinfo", hash(&path(name))));
+    let (server, address) = serve(&file);
+    let narinfo = |cache: &str, name: &str| {
+        get(
+            &address,
+            &format!("/{cache}/{}.narinfo", hash(&sample(name))),
+        )
+    };
     let started = Instant::now();
     while narinfo("team-a", "self_reference").starts_with("503") {
         assert!(

@@ -109,7 +109,7 @@ fn a_password_is_not_shown() {
     let users = tempfile::NamedTempFile::new().unwrap();
     fs::write(users.path(), output.stdout).unwrap();
     let file = File::new(&format!("access.users-file = {:?}\n", users.path()));
-    let server = Server::start(samovar().args(["serve", "--config"]).arg(&file.path));
+    let server = Server::of(&file);
     let url = format!("http://{}/nix-cache-info", server.address());
     let mut curl = Command::new("curl");
     curl.args(["--silent", "--fail", "--user", "ada:secret", &url]);
@@ -162,7 +162,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream, is_cut: &AtomicBool) {
 #[test]
 fn the_status_goes_on_when_the_server_does_not_answer_for_a_while() {
     let file = File::new("admin.listen = \"127.0.0.1:0\"\n");
-    let server = Server::start(samovar().args(["serve", "--config"]).arg(&file.path));
+    let server = Server::of(&file);
     let line = server.wait_for("metrics and status on http://");
     let target = line.rsplit("//").next().unwrap().to_owned();
     let is_cut = Arc::new(AtomicBool::new(false));

@@ -4,34 +4,11 @@
 mod support;
 
 use std::fs;
-use std::io::{Read, Write};
-use std::net::TcpStream;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use support::{File, Server, samovar, sample_store};
-
-fn sample(key: &str) -> String {
-    let store = sample_store();
-    let root = Path::new(store.strip_prefix("local?root=").unwrap());
-    let manifest = fs::read_to_string(root.join("sample.json")).unwrap();
-    let manifest: Value = serde_json::from_str(&manifest).unwrap();
-    manifest[key].as_str().unwrap().to_owned()
-}
-
-fn hash(path: &str) -> &str {
-    &path["/nix/store/".len()..][..32]
-}
-
-fn secret(dir: &Path, name: &str, content: &[u8]) -> PathBuf {
-    let path = dir.join(name);
-    fs::write(&path, content).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
-    path
-}
+use support::{File, Server, hash, sample, secret_file, serve, status, token, user};
 
 /// A server with an access log, and a connection for each request.
 struct Logged {
@@ -47,8 +24,7 @@ impl Logged {
         file.write(&format!(
             "admin.listen = []\nlog.access = {log:?}\nlog.access-format = {format:?}\n{more}"
         ));
-        let server = Server::start(samovar().args(["serve", "--config"]).arg(&file.path));
-        let address = server.address();
+        let (server, address) = serve(file);
         let seen = 0;
         Self {
             _server: server,
@@ -60,13 +36,7 @@ impl Logged {
 
     /// The status, and the line that says so.
     fn get(&mut self, target: &str, fields: &str) -> (u16, String) {
-        let mut stream = TcpStream::connect(&self.address).unwrap();
-        let request =
-            format!("GET {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{fields}\r\n");
-        stream.write_all(request.as_bytes()).unwrap();
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).unwrap();
-        let status = String::from_utf8_lossy(&answer)[9..12].parse().unwrap();
+        let status = status(&self.address, target, fields);
         let start = Instant::now();
         loop {
             let text = fs::read_to_string(&self.log).unwrap();
@@ -91,18 +61,11 @@ impl Logged {
 
 /// The lines of a users file and a tokens file, and the token.
 fn credentials(dir: &Path) -> (String, String) {
-    let mut password = samovar();
-    password.args(["password", "ada"]);
-    password.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut password = password.spawn().unwrap();
-    password.stdin.take().unwrap().write_all(b"x\n").unwrap();
-    let users = password.wait_with_output().unwrap().stdout;
-    let users = secret(dir, "users", &users);
-    let output = samovar().args(["token", "ci"]).output().unwrap();
-    let tokens = secret(dir, "tokens", &output.stdout);
-    let token = String::from_utf8(output.stderr).unwrap();
+    let users = secret_file(dir, "users", &user("ada", "x"));
+    let (line, token) = token("ci");
+    let tokens = secret_file(dir, "tokens", &line);
     let access = format!("[access]\nusers-file = {users:?}\ntokens-file = {tokens:?}\n");
-    (access, token.trim().to_owned())
+    (access, token)
 }
 
 #[test]

@@ -11,19 +11,23 @@
 )]
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-pub(crate) fn samovar() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_samovar"));
+/// A command to which the environment of the tests says nothing.
+pub(crate) fn bare(program: &str) -> Command {
+    let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy();
-        if name.starts_with("NIX_") || name.starts_with("SAMOVAR_") {
+        let is_theirs = ["NIX_", "SAMOVAR_", "XDG_"];
+        if is_theirs.iter().any(|start| name.starts_with(start)) {
             command.env_remove(&*name);
         }
     }
@@ -31,12 +35,113 @@ pub(crate) fn samovar() -> Command {
     command
 }
 
-pub(crate) fn sample_store() -> String {
+pub(crate) fn samovar() -> Command {
+    bare(env!("CARGO_BIN_EXE_samovar"))
+}
+
+/// A program of Nix's that finds nothing of this machine's.
+pub(crate) fn nix(program: &str, home: &Path) -> Command {
+    let mut command = bare(program);
+    command
+        .env("HOME", home)
+        .env("NIX_CONF_DIR", home.join("no-conf"))
+        .env(
+            "NIX_CONFIG",
+            "build-users-group =\nsandbox = false\nrequire-sigs = false\n\
+             experimental-features = nix-command\n",
+        );
+    command
+}
+
+/// A fresh client with this netrc file realises a path from these substituters.
+pub(crate) fn realise(substituters: &str, path: &str, netrc: &str) -> Output {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("store");
+    let netrc = secret_file(dir.path(), "netrc", netrc);
+    let mut command = nix("nix-store", dir.path());
+    command.arg("--store").arg(&store);
+    command.args(["--realise", path, "--option", "max-jobs", "0"]);
+    command.args(["--option", "substituters", substituters]);
+    command.args(["--option", "netrc-file"]).arg(netrc);
+    let output = command.output().unwrap();
+    let is_there = store.join(&path[1..]).exists();
+    assert_eq!(output.status.success(), is_there, "{output:?}");
+    output
+}
+
+pub(crate) fn sample_root() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.samovar/sample");
-    let root = root.canonicalize().expect(
+    root.canonicalize().expect(
         "there is no sample store: run `cargo run -p xtask -- sample-store .samovar/sample`",
-    );
-    format!("local?root={}", root.display())
+    )
+}
+
+pub(crate) fn sample_store() -> String {
+    format!("local?root={}", sample_root().display())
+}
+
+/// What there is in the sample store.
+pub(crate) fn manifest() -> serde_json::Value {
+    let text = fs::read_to_string(sample_root().join("sample.json")).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+/// A path of the sample store.
+pub(crate) fn sample(key: &str) -> String {
+    manifest()[key].as_str().unwrap().to_owned()
+}
+
+pub(crate) fn hash(path: &str) -> &str {
+    &path["/nix/store/".len()..][..32]
+}
+
+pub(crate) fn secret_file(dir: &Path, name: &str, text: &str) -> PathBuf {
+    let path = dir.join(name);
+    fs::write(&path, text).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    path
+}
+
+/// The line for a users file.
+pub(crate) fn user(name: &str, password: &str) -> String {
+    let mut command = samovar();
+    command.args(["password", name]).stdin(Stdio::piped());
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    writeln!(child.stdin.take().unwrap(), "{password}").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success());
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The line for a tokens file, and the token.
+pub(crate) fn token(name: &str) -> (String, String) {
+    let output = samovar().args(["token", name]).output().unwrap();
+    let token = String::from_utf8(output.stderr).unwrap();
+    let line = String::from_utf8(output.stdout).unwrap();
+    (line, token.trim().to_owned())
+}
+
+/// An answer from its status on, over a connection of its own.
+pub(crate) fn ask(address: &str, target: &str, fields: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let request = format!("GET {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{fields}\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    let answer = String::from_utf8_lossy(&answer);
+    answer.split_once(' ').unwrap().1.to_owned()
+}
+
+/// The status alone.
+pub(crate) fn status(address: &str, target: &str, fields: &str) -> u16 {
+    ask(address, target, fields)[..3].parse().unwrap()
+}
+
+/// A server with this configuration, and where it serves.
+pub(crate) fn serve(file: &File) -> (Server, String) {
+    let server = Server::of(file);
+    let address = server.address();
+    (server, address)
 }
 
 /// A file in a directory of its own.
@@ -66,6 +171,10 @@ pub(crate) struct Server {
 }
 
 impl Server {
+    pub(crate) fn of(file: &File) -> Self {
+        Self::start(samovar().args(["serve", "--config"]).arg(&file.path))
+    }
+
     pub(crate) fn start(command: &mut Command) -> Self {
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let errors = BufReader::new(child.stderr.take().unwrap());
