@@ -4,18 +4,11 @@ mod support;
 mod support_process;
 
 use std::fs;
-use std::process::Command;
 
-use support::{eventually, hash_part, local, nix_serve, sample, sample_root};
+use support::{eventually, hash_part, of_sample, sample};
 use support_process::{Connection, Process, at, once, serve_sample};
 
 const INFO: &str = "/nix-cache-info";
-
-fn of_sample() -> Command {
-    let mut command = nix_serve();
-    command.args(["--store", &local(&sample_root())]);
-    command
-}
 
 #[test]
 fn the_access_log_line_by_line() {

@@ -5,20 +5,13 @@ mod support_process;
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
-use support::{eventually, hash_part, local, nix_serve, sample, sample_root};
+use support::{eventually, hash_part, of_sample, sample};
 use support_process::{
     Connection, NOBODY, at, ends, is_root, once, refuses_to_start, serve_sample, set_mode, signal,
 };
 
 const INFO: &str = "/nix-cache-info";
-
-fn of_sample() -> Command {
-    let mut command = nix_serve();
-    command.args(["--store", &local(&sample_root())]);
-    command
-}
 
 #[test]
 fn a_pid_file_lives_as_long_as_the_server() {

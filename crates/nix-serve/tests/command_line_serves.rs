@@ -14,19 +14,12 @@ use std::fs;
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
-use support::{eventually, hash_part, local, nix_serve, sample, sample_root};
+use support::{eventually, hash_part, of_sample, sample};
 use support_process::{Connection, Ending, Process, at, ends, once, serve_sample};
 
 const INFO: &str = "/nix-cache-info";
-
-fn of_sample() -> Command {
-    let mut command = nix_serve();
-    command.args(["--store", &local(&sample_root())]);
-    command
-}
 
 /// A port that was free a moment ago, for options that cannot say "any".
 fn free_port() -> u16 {

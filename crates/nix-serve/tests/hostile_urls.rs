@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 
-use support::{hash_part, local, nix_serve, sample, sample_root};
+use support::{bare, hash_part, local, nix_serve, sample, sample_root};
 use support_process::{Connection, Process, Reply, once, serve_sample, signal};
 
 const INFO: &str = "StoreDir: /nix/store\nWantMassQuery: 1\nPriority: 30\n";
@@ -538,7 +538,7 @@ fn nothing_outside_of_the_store_is_looked_at() {
         println!("NOT TESTED: which files are opened. There is no strace here");
         return;
     }
-    let mut command = Command::new("strace");
+    let mut command = bare("strace");
     command.args([
         "-f",
         "--seccomp-bpf",
@@ -551,9 +551,6 @@ fn nothing_outside_of_the_store_is_looked_at() {
         "-o",
     ]);
     command.arg(&trace).arg("--").arg(nix_serve().get_program());
-    for (name, _) in nix_serve().get_envs() {
-        command.env_remove(name);
-    }
     command.args([
         "--listen",
         "127.0.0.1:0",

@@ -17,7 +17,7 @@ use std::process::Command;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use support::client::{Client, fails, finish, succeeds};
-use support::{ServerProcess, key_pair, local, nix_serve, output, raw, sample, sample_root};
+use support::{ServerProcess, key_pair, of_sample, output, raw, sample};
 
 /// Certificates for `localhost`, in files.
 struct Certificates {
@@ -60,9 +60,8 @@ impl Certificates {
 
     /// The server's command line with them.
     fn server(&self) -> Command {
-        let mut command = nix_serve();
+        let mut command = of_sample();
         command
-            .args(["--store", &local(&sample_root())])
             .arg("--ssl-cert")
             .arg(self.path("certificate"))
             .arg("--ssl-key")
@@ -211,8 +210,7 @@ fn what_cannot_be_encrypted_does_not_start() {
     let certificates = Certificates::new();
     certificates.renew(1);
     let refused = |arguments: &[&str]| {
-        let mut command = nix_serve();
-        command.args(["--store", &local(&sample_root())]);
+        let mut command = of_sample();
         command.args(["--listen", "127.0.0.1:0"]).args(arguments);
         fails(&mut command)
     };

@@ -15,7 +15,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use support::{PATIENCE, eventually, hash_part, local, nix_serve, sample, sample_root};
+use support::{PATIENCE, eventually, hash_part, of_sample, sample};
 use support_process::{Connection, Process, at, refuses_to_start};
 
 /// How often something is tried; an environment variable asks for more.
@@ -25,8 +25,7 @@ fn count(name: &str, default: usize) -> usize {
 }
 
 fn sample_server(listen: &[&str]) -> Command {
-    let mut command = nix_serve();
-    command.args(["--store", &local(&sample_root())]);
+    let mut command = of_sample();
     for address in listen {
         command.args(["--listen", address]);
     }

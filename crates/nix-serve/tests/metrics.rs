@@ -14,8 +14,8 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use support::{
-    Answer, OwnStore, PATIENCE, ServerProcess, eventually, hash_part, local, nix_serve, raw,
-    sample_list, sample_root,
+    Answer, OwnStore, PATIENCE, ServerProcess, eventually, hash_part, local, nix_serve, of_sample,
+    raw, sample_list, sample_root,
 };
 
 /// A server, and where its figures are.
@@ -35,7 +35,7 @@ impl Watched {
 
     #[track_caller]
     fn of_sample() -> Self {
-        Self::start(nix_serve().args(["--store", &local(&sample_root())]))
+        Self::start(&mut of_sample())
     }
 
     #[track_caller]
@@ -431,8 +431,7 @@ fn an_upgrade_takes_the_figures_along() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("admin");
     let pid_file = dir.path().join("pid");
-    let mut command = nix_serve();
-    command.args(["--store", &local(&sample_root())]);
+    let mut command = of_sample();
     command
         .arg("--admin")
         .arg(&socket)

@@ -19,20 +19,12 @@ use std::time::{Duration, Instant};
 
 use rcgen::{CertificateParams, KeyPair};
 use samovar_nix::{PublicKey, Signature};
-use support::{
-    eventually, hash_part, key_pair, local, nix_serve, output, sample_list, sample_root,
-};
+use support::{eventually, hash_part, key_pair, of_sample, output, sample_list};
 use support_process::{Connection, Process, at, set_mode};
 
 /// What reading a bad file may take on a busy machine; one that nobody writes to would take for
 /// ever.
 const AT_ONCE: Duration = Duration::from_secs(10);
-
-fn sample_server() -> Command {
-    let mut command = nix_serve();
-    command.args(["--store", &local(&sample_root())]);
-    command
-}
 
 /// What a signature vouches for, put together from the narinfo as a client does.
 fn fingerprint(narinfo: &str) -> String {
@@ -81,7 +73,7 @@ fn every_answer_is_signed_by_the_old_key_or_the_new() {
         fs::rename(next, &in_use).unwrap();
     };
     put(0);
-    let mut command = sample_server();
+    let mut command = of_sample();
     command.args(["--listen", "127.0.0.1:0"]);
     let (server, addr) = Process::serving(command.env("NIX_SECRET_KEY_FILE", &in_use));
     let urls: Vec<_> = sample_list("closure")
@@ -188,7 +180,7 @@ fn no_key_that_cannot_be_used_replaces_one_that_can() {
     let (secret, public) = key_pair(dir.path(), "test-1");
     let keys = [&public, &public].map(|public| PublicKey::parse(public).unwrap());
     let good = fs::read(&secret).unwrap();
-    let mut command = sample_server();
+    let mut command = of_sample();
     command.args(["--listen", "127.0.0.1:0"]);
     let (mut server, addr) = Process::serving(command.env("NIX_SECRET_KEY_FILE", &secret));
     let mut kept = Connection::tcp(addr);
@@ -236,7 +228,7 @@ fn no_certificate_that_cannot_be_used_replaces_one_that_can() {
     put(&good);
     let trusted = at(dir.path(), "trusted");
     fs::write(&trusted, &good[0]).unwrap();
-    let mut command = sample_server();
+    let mut command = of_sample();
     command.args(["--listen", "127.0.0.1:0:ssl"]);
     command.arg("--ssl-cert").arg(&files[0]);
     command.arg("--ssl-key").arg(&files[1]);

@@ -13,17 +13,11 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use support::{OwnStore, eventually, hash_part, local, nix, nix_serve, output, sample_root};
+use support::{OwnStore, eventually, hash_part, local, nix, nix_serve, of_sample, output};
 use support_process::{
     Connection, Holder, Process, PublicBinary, at, is_root, make_public, once, public_store,
     refuses_to_start, set_mode, sqlite,
 };
-
-fn of_sample() -> Command {
-    let mut command = nix_serve();
-    command.args(["--store", &local(&sample_root())]);
-    command
-}
 
 /// Starts a server of a store in which `path` is valid, and asks for it.
 #[track_caller]

@@ -22,8 +22,8 @@ use std::time::Instant;
 use rcgen::{CertificateParams, KeyPair};
 use support::client::Client;
 use support::{
-    OwnStore, PATIENCE, eventually, hash_part, key_pair, local, nix_serve, output, sample,
-    sample_root,
+    OwnStore, PATIENCE, eventually, hash_part, key_pair, local, nix_serve, of_sample, output,
+    sample, sample_root,
 };
 use support_process::{Connection, NOBODY, Process, at, ends, is_root, set_mode, signal};
 
@@ -160,8 +160,7 @@ fn runs(pid: u32) -> bool {
 }
 
 fn sample_server() -> Command {
-    let mut command = nix_serve();
-    command.args(["--store", &local(&sample_root())]);
+    let mut command = of_sample();
     command.args(["--listen", "127.0.0.1:0"]);
     command
 }

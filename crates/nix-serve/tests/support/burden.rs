@@ -9,12 +9,12 @@
 
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::support::{PATIENCE, eventually, nix_serve};
+use crate::support::{PATIENCE, bare, eventually, nix_serve};
 
 /// Lets this process have as many descriptors as the system gives it; returns how many.
 pub fn raise_descriptors() -> u64 {
@@ -87,17 +87,9 @@ pub fn connect_from(from: [u8; 4], addr: SocketAddr) -> io::Result<TcpStream> {
 
 /// The server, with so many descriptors at most.
 pub fn with_descriptors(count: u64) -> Command {
-    let mut command = Command::new("prlimit");
+    let mut command = bare("prlimit");
     command.arg(format!("--nofile={count}:{count}"));
-    let server = nix_serve();
-    command.arg(server.get_program());
-    for (name, _) in server.get_envs() {
-        command.env_remove(name);
-    }
-    command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
+    command.arg(nix_serve().get_program());
     command
 }
 

@@ -7,9 +7,9 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use crate::support::{eventually, nix_serve};
+use crate::support::{bare, eventually, nix_serve};
 
 /// The group; removed when dropped, after everything in it has ended.
 pub(crate) struct LimitedMemory {
@@ -75,19 +75,11 @@ impl LimitedMemory {
 
     /// The server, within the limit.
     pub(crate) fn nix_serve(&self) -> Command {
-        let server = nix_serve();
-        let mut command = Command::new("sh");
+        let mut command = bare("sh");
         let script = "echo $$ > \"$1\" && shift && exec \"$@\"";
         command.args(["-c", script, "sh"]);
         command.arg(self.group.join("cgroup.procs"));
-        command.arg(server.get_program());
-        for (name, _) in server.get_envs() {
-            command.env_remove(name);
-        }
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+        command.arg(nix_serve().get_program());
         command
     }
 

@@ -211,9 +211,9 @@ pub fn key_pair(dir: &Path, name: &str) -> (PathBuf, String) {
     )
 }
 
-/// The binary under test, without the environment of whoever runs the tests.
-pub fn nix_serve() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_nix-serve"));
+/// A command without the environment of whoever runs the tests.
+pub fn bare(program: &str) -> Command {
+    let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy().into_owned();
         if name.starts_with("NIX_") || name.starts_with("PLACK_") || name.starts_with("LISTEN_") {
@@ -224,6 +224,18 @@ pub fn nix_serve() -> Command {
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
+    command
+}
+
+/// The binary under test.
+pub fn nix_serve() -> Command {
+    bare(env!("CARGO_BIN_EXE_nix-serve"))
+}
+
+/// The same with the sample store.
+pub fn of_sample() -> Command {
+    let mut command = nix_serve();
+    command.args(["--store", &local(&sample_root())]);
     command
 }
 

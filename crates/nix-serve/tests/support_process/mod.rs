@@ -21,7 +21,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::support::{OwnStore, PATIENCE, eventually, local, nix_serve, output, sample_root};
+use crate::support::{OwnStore, PATIENCE, bare, eventually, local, nix_serve, output, sample_root};
 
 /// The user nobody.
 pub const NOBODY: u32 = 65534;
@@ -490,17 +490,10 @@ impl PublicBinary {
     /// The binary as the user nobody, in no further groups.
     pub fn as_nobody(&self) -> Command {
         let nobody = NOBODY.to_string();
-        let mut command = Command::new("setpriv");
+        let mut command = bare("setpriv");
         command
             .args(["--reuid", &nobody, "--regid", &nobody, "--clear-groups"])
             .arg(self.dir.path().join("nix-serve"));
-        for (name, _) in nix_serve().get_envs() {
-            command.env_remove(name);
-        }
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
         command
     }
 }
