@@ -204,9 +204,7 @@ impl Ahead {
             thread: Some(thread),
         })
     }
-}
 
-impl Ahead {
     pub(crate) fn narinfos(&self) -> &Arc<Narinfos> {
         &self.narinfos
     }

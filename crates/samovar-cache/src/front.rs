@@ -79,11 +79,7 @@ impl Site {
             return reply.prepared(&fixed.not_found);
         }
         // A password that is not known yet has to be verified.
-        let now = Instant::now();
-        let asks = |cache: &Cache| {
-            let verdict = cache.guard().map(|access| access.look(head, now));
-            matches!(verdict, Some(Verdict::Ask))
-        };
+        let asks = |cache: &Cache| cache.may_still_refuse(head);
         match head.path() == b"/" && caches.iter().any(asks) {
             true => reply.dispatch_costly(),
             false => reply.dispatch(),

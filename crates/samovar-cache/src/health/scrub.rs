@@ -221,9 +221,7 @@ impl<'a> Round<'a> {
         }
         self.health.wishes.rest(self.pace.pass(len))
     }
-}
 
-impl Round<'_> {
     fn tell(&self, read_len: u64) {
         self.health.scrub.update(&self.progress, read_len);
     }
