@@ -14,7 +14,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use samovar_http::http::Status;
-use samovar_http::{Exchange, Incident, Listener, Observer, Request, Response, Router, Server};
+use samovar_http::{
+    End, Exchange, Incident, Listener, Observer, Request, Response, Router, Server,
+};
 
 /// Handlers are there before their server is, so it is put where they find it.
 static SERVER: OnceLock<Server<Router>> = OnceLock::new();
@@ -38,7 +40,7 @@ impl Observer for Counting {
     fn exchanged(&self, exchange: &Exchange<'_>) {
         let counters = &self.0;
         counters.answers.fetch_add(1, Ordering::Relaxed);
-        let is_failure = exchange.status.code() >= 500 || !exchange.complete;
+        let is_failure = exchange.status.code() >= 500 || exchange.end != End::Complete;
         counters
             .failures
             .fetch_add(u64::from(is_failure), Ordering::Relaxed);

@@ -128,7 +128,7 @@ pub use io::listener::Listener;
 pub use io::wake::Waker;
 pub use later::Responder;
 pub use limits::Limits;
-pub use observer::{Exchange, Incident, Observer};
+pub use observer::{End, Exchange, Incident, Observer};
 pub use reply::{Inline, Prepared, Reply, Turn};
 pub use request::Request;
 pub use response::{Body, Response};

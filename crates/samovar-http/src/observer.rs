@@ -44,12 +44,8 @@ pub struct Exchange<'a> {
     pub status: Status,
     /// Bytes of the body handed to the kernel.
     pub body_len: u64,
-    /// Whether all of the answer was. An answer that its client has left, such as server-sent
-    /// events, never is.
-    pub complete: bool,
-    /// Of an answer that is not complete: whether its client left it. Else this server gave it up,
-    /// because its body failed, its client was too slow, or there was no more time or room for it.
-    pub is_left: bool,
+    /// How the answer ended.
+    pub end: End,
     /// Whether the I/O thread answered by itself.
     pub is_inline: bool,
     /// From the moment the end of the request was seen to be there to the end of the answer.
@@ -140,12 +136,13 @@ pub enum Incident<'a> {
 
 /// How an answer ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum End {
+pub enum End {
     /// The kernel has all of it.
     Complete,
-    /// The client left.
+    /// Its client left. One without an end, such as server-sent events, always ends so.
     Left,
-    /// We gave it up.
+    /// This server gave it up: its body failed, its client was too slow, or there was no more time
+    /// or room for it.
     Cut,
 }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use samovar_http::http::Status;
 use samovar_http::{
-    Batch, Body, Exchange, Head, Inline, Intake, Observer, Prepared, Progress, Reply, Request,
+    Batch, Body, End, Exchange, Head, Inline, Intake, Observer, Prepared, Progress, Reply, Request,
     Response, Service, Source, Turn,
 };
 use support::{By, Reader, connect, serve};
@@ -108,7 +108,7 @@ impl Observer for Routes {
             String::from_utf8_lossy(exchange.head.path()).into_owned(),
             exchange.status.code(),
             exchange.body_len,
-            exchange.complete,
+            exchange.end == End::Complete,
         ));
     }
 }

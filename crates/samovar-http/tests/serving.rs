@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 
 use samovar_http::http::Status;
 use samovar_http::{
-    Batch, Body, Exchange, Head, Inline, Intake, Limits, Listener, Observer, Prepared, Progress,
-    Reply, Request, Response, Server, Service, Source, Turn,
+    Batch, Body, End, Exchange, Head, Inline, Intake, Limits, Listener, Observer, Prepared,
+    Progress, Reply, Request, Response, Server, Service, Source, Turn,
 };
 use support::{Reader, connect, serve};
 
@@ -151,7 +151,7 @@ impl Observer for Routes {
             path,
             exchange.status.code(),
             exchange.body_len,
-            exchange.complete,
+            exchange.end == End::Complete,
         );
         self.observed.lock().unwrap().push(seen);
     }

@@ -22,7 +22,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use samovar_http::{Exchange, Peer};
+use samovar_http::{End, Exchange, Peer};
 
 use super::buckets::{self, BUCKET_COUNT, Histogram};
 use super::class::{Class, MethodClass, Protocol, RawHashPart, StatusClass};
@@ -244,17 +244,14 @@ impl ClassShard {
             duration.as_secs().saturating_mul(1_000_000_000) + u64::from(duration.subsec_nanos());
         add(self.durations.get(buckets::index_of(ns)), 1);
         add(Some(&self.duration_sum_ns), ns);
-        if !exchange.complete {
-            let (count, len) = match exchange.is_left {
-                true => (&self.left, &self.left_len),
-                false => (&self.cut, &self.cut_len),
-            };
-            add(Some(count), 1);
-            add(Some(len), exchange.body_len);
-            return;
-        }
-        add(Some(&self.whole_len), exchange.body_len);
-        if exchange.is_inline && status == StatusClass::Success {
+        let (count, len) = match exchange.end {
+            End::Complete => (None, &self.whole_len),
+            End::Left => (Some(&self.left), &self.left_len),
+            End::Cut => (Some(&self.cut), &self.cut_len),
+        };
+        add(count, 1);
+        add(Some(len), exchange.body_len);
+        if exchange.end == End::Complete && exchange.is_inline && status == StatusClass::Success {
             add(Some(&self.inline), 1);
         }
     }

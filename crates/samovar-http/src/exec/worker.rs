@@ -473,8 +473,7 @@ pub(crate) fn report<S: Service>(shared: &Shared<S>, conn: &mut Conn, end: End) 
         head: request.head(),
         status: conn.answer.status,
         body_len: conn.sent_body_len(),
-        complete: end == End::Complete,
-        is_left: end == End::Left,
+        end,
         is_inline: false,
         duration: conn.answer.started.elapsed(),
     });

@@ -319,8 +319,7 @@ impl<S: Service> IoThread<S> {
                         head,
                         status,
                         body_len,
-                        complete: true,
-                        is_left: false,
+                        end: End::Complete,
                         is_inline: true,
                         duration,
                     });

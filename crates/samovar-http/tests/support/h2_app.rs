@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 
 use samovar_http::http::{Status, Version};
 use samovar_http::{
-    Batch, Body, Exchange, Head, Incident, Inline, Intake, Limits, Observer, Prepared, Progress,
-    Reply, Request, Responder, Response, Server, Service, Source, Turn,
+    Batch, Body, End, Exchange, Head, Incident, Inline, Intake, Limits, Observer, Prepared,
+    Progress, Reply, Request, Responder, Response, Server, Service, Source, Turn,
 };
 
 use super::serve;
@@ -240,9 +240,10 @@ impl Observer for App {
             head,
             status,
             body_len,
-            complete,
+            end,
             ..
         } = exchange;
+        let complete = *end == End::Complete;
         let line = format!("{head:?} {status} {body_len} {complete}");
         self.told.lock().unwrap().push(line);
     }

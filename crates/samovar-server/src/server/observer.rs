@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use samovar_cache::access::{Client, Refusal};
 use samovar_cache::metrics::RecentError;
 use samovar_cache::{Observer, Unheld, Visitors};
-use samovar_http::{Exchange, Head, Incident, Peer};
+use samovar_http::{End, Exchange, Head, Incident, Peer};
 use samovar_store::{SchemaRemark, StoreError};
 
 use super::counts::{Count, Counts};
@@ -146,7 +146,7 @@ impl samovar_http::Observer for Logs {
             referer: head.header("Referer"),
             user_agent: head.header("User-Agent"),
             duration: exchange.duration,
-            is_complete: exchange.complete,
+            is_complete: exchange.end == End::Complete,
             request_id: head.header("X-Request-Id"),
         });
     }

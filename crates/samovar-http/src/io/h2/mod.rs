@@ -386,8 +386,7 @@ impl<S: Service> IoThread<S> {
             head: report.request.head(),
             status: report.status,
             body_len: report.body_len,
-            complete: end == End::Complete,
-            is_left: end == End::Left,
+            end,
             is_inline: false,
             duration: report.started.elapsed(),
         });

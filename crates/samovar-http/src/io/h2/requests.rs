@@ -14,7 +14,7 @@ use crate::inflow::{Inflow, StreamLink};
 use crate::io::answer::{Form, OVERLOADED};
 use crate::io::stream::{Cancel, Place, StreamJob, StreamWork};
 use crate::io::thread::IoThread;
-use crate::observer::{Exchange, Incident};
+use crate::observer::{End, Exchange, Incident};
 use crate::proto::Refusal;
 use crate::proto::head::Framing;
 use crate::reply::{Outcome, Reply, Turn};
@@ -74,8 +74,7 @@ impl<S: Service> IoThread<S> {
                         head,
                         status,
                         body_len,
-                        complete: true,
-                        is_left: false,
+                        end: End::Complete,
                         is_inline: true,
                         duration,
                     });
