@@ -245,14 +245,14 @@ fn a_cache_moves_to_another_prefix() {
             let page = String::from_utf8(page).unwrap();
             assert!(page.contains(&format!("<h1>Round {round}</h1>")), "{page}");
         }
-        // Where its roots lead is looked at here, too.
-        let other = profile.with_file_name("next");
-        symlink(&outside, &other).unwrap();
-        fs::rename(&other, &profile).unwrap();
         drop(until);
         for client in clients {
             assert!(client.join().unwrap() > 0);
         }
+        // Where its roots lead is looked at here, too; by nobody who expects the old place.
+        let other = profile.with_file_name("next");
+        symlink(&outside, &other).unwrap();
+        fs::rename(&other, &profile).unwrap();
         let deadline = Instant::now() + Duration::from_secs(60);
         while connection.status(&narinfo("/b", &outside)) != 200 {
             assert!(Instant::now() < deadline, "the roots are followed");
