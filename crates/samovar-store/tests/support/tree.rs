@@ -57,6 +57,14 @@ pub(crate) fn open_count() -> usize {
     fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
+/// Those of what is below `root` alone; where it is not too deep for names.
+pub(crate) fn open_count_below(root: &Path) -> usize {
+    let files = fs::read_dir("/proc/self/fd").unwrap();
+    // What was closed meanwhile has no name any more.
+    let names = files.filter_map(|file| fs::read_link(file.unwrap().path()).ok());
+    names.filter(|name| name.starts_with(root)).count()
+}
+
 /// The standard library's `remove_dir_all` would overflow its stack.
 pub(crate) fn remove_deep(dir: &Path) {
     let status = std::process::Command::new("rm")
