@@ -23,7 +23,7 @@ use crate::device::{DeviceId, Measurement};
 use crate::ingest::{Ingest, Options};
 use crate::json::{self, Window};
 use crate::metrics::{CONTENT_TYPE, Counting, Metrics};
-use crate::serve::{ended, limits};
+use crate::serve::{TICK, ended, limits};
 use crate::store;
 
 const TABLES: &str = include_str!("../migrations/replay-2017.sql");
@@ -78,7 +78,7 @@ impl Replay {
             has_job: Condvar::new(),
             handler_cost: Duration::from_micros(self.handler_cost),
             ingest: Ingest::new(Options::default(), commands, Arc::clone(&metrics)),
-            metrics,
+            metrics: Arc::clone(&metrics),
         });
         let connect = || store::postgres_client(&self.database);
         let mut client = connect().context("cannot open the database")?;
@@ -102,8 +102,15 @@ impl Replay {
                 "kettles: http://{addr}/statistics"
             ));
         }
+        let mut next = Instant::now() + TICK;
         while !is_ended.load(Ordering::Acquire) {
             std::thread::park_timeout(Duration::from_millis(100));
+            if Instant::now() >= next {
+                next += TICK;
+                let asked = Instant::now();
+                server.answers_within(TICK);
+                metrics.engine(server.load(), asked.elapsed());
+            }
         }
         server.drain(Duration::ZERO);
         Ok(())

@@ -23,8 +23,8 @@ use crate::store::{self, Store};
 
 /// How long answers under way may take when the server is told to end.
 const DRAIN_TIME: Duration = Duration::from_secs(10);
-/// How often the live page moves.
-const TICK: Duration = Duration::from_secs(1);
+/// How often the live page moves, and the engine is asked how it is.
+pub(crate) const TICK: Duration = Duration::from_secs(1);
 /// Connections that wait to be accepted: a fleet comes back at once when the power does.
 const BACKLOG: u32 = 16_384;
 
