@@ -10,6 +10,15 @@ import flask
 from locust import events
 
 STATES_RUNNING = {"spawning", "running"}
+OF_ENTRIES = [
+    ("locust_request_count", "counter", "num_requests", "Requests so far."),
+    ("locust_request_per_second", "gauge", "current_rps", "Requests a second, lately."),
+    ("locust_failed_requests", "counter", "num_failures", "Requests that failed."),
+    ("locust_average_response", "gauge", "avg_response_time", "Mean response time so far, in ms."),
+    ("locust_average_content_length", "gauge", "avg_content_length", "Mean length of bodies."),
+    ("locust_max_response_time", "gauge", "max_response_time", "Longest response time so far, in ms."),
+]
+OFFERED = "Requests a second that so many users make, if nothing holds them up."
 # In milliseconds; Locust keeps response times rounded to two digits.
 BOUNDS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000]
 
@@ -28,11 +37,8 @@ def family(name, kind, about, samples):
         yield f"{name}{{{labels}}} {value}"
 
 
-def of_entries(name, kind, about, entries, value):
-    def labels(entry):
-        return f"endpoint={label(entry.name)},method={label(entry.method)}"
-
-    return family(name, kind, about, ((labels(entry), value(entry)) for entry in entries))
+def labels_of(entry):
+    return f"endpoint={label(entry.name)},method={label(entry.method)}"
 
 
 def histogram(entries):
@@ -40,7 +46,7 @@ def histogram(entries):
     yield f"# HELP {name} Response times, as Locust rounds them."
     yield f"# TYPE {name} histogram"
     for entry in entries:
-        labels = f"endpoint={label(entry.name)},method={label(entry.method)}"
+        labels = labels_of(entry)
         times = dict(entry.response_times)
         for bound in BOUNDS:
             count = sum(n for time, n in times.items() if time <= bound)
@@ -67,41 +73,18 @@ def text(environment):
     runner = environment.runner
     entries = sorted(runner.stats.entries.values(), key=lambda it: (it.name, it.method))
     site = f"site={label(environment.host)}"
-    is_running = int(runner.state in STATES_RUNNING)
-    workers = getattr(runner, "worker_count", 0)
+    of_site = [
+        ("locust_running", "Does it ask?", int(runner.state in STATES_RUNNING)),
+        ("locust_workers", "Its worker processes.", getattr(runner, "worker_count", 0)),
+        ("locust_users", "Its users.", runner.user_count),
+        ("locust_offered_per_second", OFFERED, offered(environment)),
+    ]
     lines = itertools.chain(
-        of_entries(
-            "locust_request_count", "counter", "Requests so far.", entries,
-            lambda it: it.num_requests,
+        *(
+            family(name, kind, about, [(labels_of(it), getattr(it, of)) for it in entries])
+            for name, kind, of, about in OF_ENTRIES
         ),
-        of_entries(
-            "locust_request_per_second", "gauge", "Requests a second, lately.", entries,
-            lambda it: it.current_rps,
-        ),
-        of_entries(
-            "locust_failed_requests", "counter", "Requests that failed.", entries,
-            lambda it: it.num_failures,
-        ),
-        of_entries(
-            "locust_average_response", "gauge", "Mean response time so far, in ms.", entries,
-            lambda it: it.avg_response_time,
-        ),
-        of_entries(
-            "locust_average_content_length", "gauge", "Mean length of bodies.", entries,
-            lambda it: it.avg_content_length,
-        ),
-        of_entries(
-            "locust_max_response_time", "gauge", "Longest response time so far, in ms.", entries,
-            lambda it: it.max_response_time,
-        ),
-        family("locust_running", "gauge", "Does it ask?", [(site, is_running)]),
-        family("locust_workers", "gauge", "Its worker processes.", [(site, workers)]),
-        family("locust_users", "gauge", "Its users.", [(site, runner.user_count)]),
-        family(
-            "locust_offered_per_second", "gauge",
-            "Requests a second that so many users make, if nothing holds them up.",
-            [(site, offered(environment))],
-        ),
+        *(family(name, "gauge", about, [(site, value)]) for name, about, value in of_site),
         histogram(entries),
     )
     return "\n".join(lines) + "\n"
