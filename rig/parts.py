@@ -97,6 +97,8 @@ def start_exporters(rig, arguments):
     if binary := shutil.which("prometheus-node-exporter"):
         at = port(arguments, "node")
         command = [binary, f"--web.listen-address=127.0.0.1:{at}", "--collector.disable-defaults"]
+        # It leaves the loopback out unless told what else to leave out.
+        command += ["--collector.netdev.device-exclude=^$"]
         command += [f"--collector.{name}" for name in COLLECTORS]
         rig.serve("node-exporter", "node", at, command)
     else:

@@ -166,7 +166,7 @@ USE = [
          (f'sum(rate(engine_accept_errors_total{{reason="full"}}[{RATE}])) or '
           f'sum(rate(samovar_events_total{{event=~"connections_full|gave_way"}}[{RATE}]))', "full")),
         ("cps", "Connections that the system did not give.",
-         (f'sum(rate(engine_accept_errors_total{{reason="system"}}[{RATE}])) or '
+         (f'sum(rate(engine_accept_errors_total{{reason!="full"}}[{RATE}])) or '
           f'sum(rate(samovar_events_total{{event="accept_failed"}}[{RATE}]))', "not accepted")),
     ),
     *resource(
@@ -281,14 +281,19 @@ KETTLES = [
           ("instance:kettles_loop_lag_seconds:p99_1m", "{{instance}}")),
     panel("Workers", "short", "Running, and what waits for one.",
           ("engine_workers_running", "running"), ("engine_requests_queued", "queued")),
-    panel("Connections", "short", "Open, and how many there may be.",
-          ("engine_connections", "{{state}}")),
+    panel("Connections", "short", "Open, how many there may be, and those that wait to be accepted.",
+          ("engine_connections", "{{state}}"), ("engine_backlog", "waiting")),
     panel("Not accepted", "cps", "Connections that were not to be had, and other incidents.",
           (f"rate(engine_accept_errors_total[{RATE}])", "{{reason}}"),
           (f"rate(engine_incidents_total[{RATE}])", "incidents"),
           (f"rate(engine_accepted_total[{RATE}])", "accepted")),
     panel("Descriptors", "short", "Open, and how many there may be.",
           ('process_open_fds{job="kettles"}', "open"), ('process_max_fds{job="kettles"}', "max")),
+    panel("Memory", "bytes", "Resident, and of it what no file stands behind.",
+          ('process_resident_memory_bytes{job="kettles"}', "resident"),
+          ("process_anonymous_memory_bytes", "anonymous")),
+    panel("Pressure", "percentunit", "Part of the time in which its group, or somebody, waited.",
+          (f"rate(pressure_waiting_seconds_total[{RATE}])", "{{resource}} of the {{scope}}")),
     row("The load"),
     panel("Offered and answered", "reqps", "What lies between was held up.",
           ("sum(locust_offered_per_second)", "offered"),
