@@ -86,6 +86,6 @@ fuzz:
 bench: setup-test
 	@$(XTASK) bench --seconds 1
 
-## Brings up both servers under load with all instruments, and looks whether every panel has data.
+## Brings up each server under load with all instruments, and looks whether every panel has data.
 rig-check: sample
-	@rig/rig.py check kettles && rig/rig.py check cache
+	@rig/rig.py check kettles && rig/rig.py check kettles --postgresql && rig/rig.py check replay-2017 && rig/rig.py check cache

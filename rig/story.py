@@ -16,9 +16,14 @@ CONNECTIONS = 1000
 # Turns a second: doubled until it has enough.
 FIRST = 125
 # Less is not kept up with.
-KEPT_UP = 0.9
+KEPT_UP = 0.95
 # What Prometheus has when the table is read: half a step.
 INTERVAL = "6s"
+# Those of the server and of its database.
+CORES = check_dashboards.as_sent(
+    'rate(namedprocess_namegroup_cpu_seconds_total{groupname=~"server|postgresql"}[$__rate_interval])',
+    INTERVAL,
+)
 USE = json.loads((check_dashboards.FOLDER / "use.json").read_text())
 
 
@@ -80,21 +85,23 @@ def load(rig, address, turns, prometheus):
     ])
     time.sleep(STEP_S - 1)
     table = use_table(prometheus)
+    cores = sum(float(it["value"][1]) for it in check_dashboards.ask(prometheus, CORES))
     child.process.wait(60)
     rig.children.remove(child)
     # Misses of its bounds are what this is about.
     if not report.exists():
         raise SystemExit(child.said())
-    return json.loads(report.read_text()), table
+    return json.loads(report.read_text()), cores, table
 
 
-def line(mode, turns, report):
+def line(mode, turns, report, cores):
     measurement = next(it for it in report["operations"] if it["name"] == "measurement")
     answered = report["answered"] / 2 / report["seconds"]
-    failures = sum(report["failures"].values())
+    failures = {name: count for name, count in report["failures"].items() if count}
+    failures = ", ".join(f"{count} {name}" for name, count in failures.items()) or "0"
     p50, p99 = (measurement[name] / 1000 for name in ("p50_us", "p99_us"))
-    print(f"| `{mode}` | {turns} | {answered:.0f} | {p50:.0f}, {p99:.0f} ms | {failures} |",
-          flush=True)
+    print(f"| `{mode}` | {turns} | {answered:.0f} | {p50:.0f}, {p99:.0f} ms | {failures} | "
+          f"{cores:.2f} | {cores / answered * 1e6:.0f} µs |", flush=True)
     return answered
 
 
@@ -107,16 +114,17 @@ def part(arguments, data, mode, loads):
         parts.start_process_exporter(rig, arguments)
         prometheus = parts.start_prometheus(rig, arguments)
         for turns in loads:
-            report, table = load(rig, url.removeprefix("http://"), turns, prometheus)
-            if line(mode, turns, report) < KEPT_UP * turns:
+            *said, table = load(rig, url.removeprefix("http://"), turns, prometheus)
+            if line(mode, turns, *said) < KEPT_UP * turns:
                 break
         return turns, table
 
 
 def tell(arguments, data):
     say(f"steps of {STEP_S} s; a turn is a command and a measurement; {CONNECTIONS} connections")
-    print("| server | turns/s offered | answered | p50, p99 of measurements | failures |")
-    print("|---|---:|---:|---:|---:|", flush=True)
+    print("| server | turns/s offered | answered | p50, p99 of measurements | failures "
+          "| processors | a turn |")
+    print("|---|---:|---:|---:|---:|---:|---:|", flush=True)
     arguments.scrape = 1
     rising = (FIRST * 2**doubled for doubled in range(7))
     turns, before = part(arguments, data / "replay-2017", "replay-2017", rising)
