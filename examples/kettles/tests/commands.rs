@@ -9,10 +9,13 @@
 mod support;
 
 use std::net::TcpStream;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use kettles::time::Time;
 use serde_json::{Value, json};
 use support::{Kettles, PATIENCE, measurement};
+use swarm::Plan;
 use tungstenite::client::IntoClientRequest as _;
 use tungstenite::{Message, WebSocket};
 
@@ -138,4 +141,27 @@ fn a_socket_takes_measurements_and_brings_commands() {
     let stored = json!({ "stored": "2017-12-24T18:31:00Z" });
     assert_eq!(send(&mut kettle, next), stored);
     assert_eq!(told(&kettles, KETTLE), NOTHING);
+}
+
+/// The load generator's kettles, each with a socket of its own.
+#[test]
+fn a_swarm_of_sockets_is_stored() {
+    let folder = tempfile::tempdir().unwrap();
+    let kettles = Kettles::start(folder.path(), &[]);
+    let (period, host) = (Duration::from_secs(1), kettles.addr.to_string());
+    let plan = Plan::new(kettles.addr, 100, 2 * period);
+    let fleet = swarm::Kettles::new(&host, 0, 100, period, period, 1);
+    let tally = swarm::talk(&plan, fleet, &AtomicBool::new(false), &mut |_, _| {}).unwrap();
+    assert_eq!(tally.failures.sum(), 0, "{:?}", tally.failures);
+    assert_eq!((tally.answered(), tally.connections), (200, 100));
+    assert_eq!(kettles.statistics()["statsMeasurementCount"], 200);
+    // Nobody is there, and that is seen.
+    kettles.kill();
+    let fleet = swarm::Kettles::new(&host, 0, 1, period, period, 1);
+    let plan = Plan {
+        timeout: period,
+        ..plan
+    };
+    let tally = swarm::talk(&plan, fleet, &AtomicBool::new(false), &mut |_, _| {}).unwrap();
+    assert_eq!((tally.answered(), tally.failures.connect), (0, 1));
 }

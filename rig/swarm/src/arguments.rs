@@ -12,6 +12,8 @@ use crate::goal::{Bounds, GOALS, Goal};
 
 /// The goal that is more than one run.
 const OVERLOAD: &str = "overload";
+/// The same.
+const FULL: &str = "full";
 
 /// What is asked.
 #[derive(Debug, Clone, PartialEq)]
@@ -31,7 +33,7 @@ pub(crate) struct Arguments {
     pub(crate) command: Vec<String>,
     pub(crate) count: usize,
     pub(crate) connections: usize,
-    is_connections_given: bool,
+    pub(crate) is_connections_given: bool,
     pub(crate) period: Duration,
     pub(crate) within: Duration,
     pub(crate) duration: Duration,
@@ -44,8 +46,12 @@ pub(crate) struct Arguments {
     pub(crate) quiet: bool,
     /// Kettles ask for their names first.
     pub(crate) login: bool,
+    /// Each kettle has a WebSocket.
+    pub(crate) websocket: bool,
     /// It is looked for what the server can, and then three times of it are asked.
     pub(crate) is_overload: bool,
+    /// It is looked what becomes of those who come when it is full.
+    pub(crate) is_full: bool,
     pub(crate) bounds: Bounds,
 }
 
@@ -93,7 +99,9 @@ impl Arguments {
             period,
             within: seconds(matches, "within", within).min(period),
             login: matches.get_flag("login"),
+            websocket: matches.get_flag("websocket"),
             is_overload: name.is_some_and(|name| name == OVERLOAD),
+            is_full: name.is_some_and(|name| name == FULL),
             duration: seconds(matches, "for", of_goal(|it| it.duration_s).unwrap_or(60.0)),
             ..Self::common(matches, bounds)
         }
@@ -139,7 +147,9 @@ impl Arguments {
             json: one(matches, "json"),
             quiet: matches.get_flag("quiet"),
             login: false,
+            websocket: false,
             is_overload: false,
+            is_full: false,
             bounds: Bounds {
                 failures: one(matches, "failures-max").unwrap_or(bounds.failures),
                 p99_ms: one(matches, "p99-max").or(bounds.p99_ms),
@@ -174,8 +184,9 @@ fn kettles() -> Command {
         .iter()
         .map(|goal| format!("{}: {}", goal.name, goal.about));
     let goals = goals.collect::<Vec<_>>().join("; ");
+    let goals = format!("{goals}; {FULL}: more connections than it may have");
     let goals = format!("{goals}; {OVERLOAD}: three times what the server can, and what then");
-    let names = GOALS.iter().map(|goal| goal.name).chain([OVERLOAD]);
+    let names = GOALS.iter().map(|goal| goal.name).chain([FULL, OVERLOAD]);
     let names = names.collect::<Vec<_>>();
     let command = Command::new("kettles")
         .about("Kettles, which ask for a command and send a measurement once in a period")
@@ -198,6 +209,13 @@ fn kettles() -> Command {
                 .long("login")
                 .help("each logs in first, and has the name that it gets")
                 .action(ArgAction::SetTrue),
+        )
+        .arg(
+            Arg::new("websocket")
+                .long("websocket")
+                .help("each sends its measurements over a WebSocket, and asks for nothing")
+                .action(ArgAction::SetTrue)
+                .conflicts_with_all(["login", "threads", "connections"]),
         );
     common(command)
 }

@@ -134,6 +134,52 @@ impl Kettles {
         Some(hand.since + phase)
     }
 
+    /// Moves a hand on: the kettle that it pointed at, and when that was due.
+    fn advance(&mut self, operation: usize) -> (usize, Duration) {
+        let hand = self.hands.get(operation).copied().unwrap_or_default();
+        let due = self.due(&hand).unwrap_or_default();
+        if let Some(hand) = self.hands.get_mut(operation) {
+            hand.index += 1;
+            if hand.index == self.phases.len() {
+                hand.index = 0;
+            }
+            if hand.index == hand.first {
+                hand.since += self.period;
+            }
+        }
+        (hand.index, due)
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.phases.len()
+    }
+
+    /// When the next measurement is due; for those who ask for no commands.
+    pub(crate) fn next_measurement(&self) -> Option<Duration> {
+        let [_, measurement] = &self.hands;
+        self.due(measurement)
+    }
+
+    /// Which kettle of this fleet measures next, and what.
+    pub(crate) fn measure(&mut self) -> (usize, Vec<u8>) {
+        let (index, due) = self.advance(MEASUREMENT);
+        self.body.clear();
+        self.measurement(self.first + index as u64, due);
+        (index, self.body.clone())
+    }
+
+    /// The request with which a kettle of this fleet opens a WebSocket.
+    pub(crate) fn upgrade(&self, index: usize) -> Vec<u8> {
+        let (host, id) = (&self.host, Uuid(self.seed, self.first + index as u64));
+        format!(
+            "GET /kettle HTTP/1.1\r\nHost: {host}\r\nservant-auth-cookie: {id}\r\n\
+             Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
+             Sec-WebSocket-Key: a2V0dGxlcyBhcmUgaGVyZQ==\r\n\r\n"
+        )
+        .into_bytes()
+    }
+
     fn write(&mut self, request: &mut Vec<u8>, operation: usize, kettle: u64, due: Duration) {
         self.body.clear();
         match operation {
@@ -206,19 +252,8 @@ impl Fleet for Kettles {
         } else {
             MEASUREMENT
         };
-        let period = self.period;
-        let hand = self.hands.get(operation).copied().unwrap_or_default();
-        let due = self.due(&hand).unwrap_or_default();
-        let kettle = self.first + hand.index as u64;
-        if let Some(hand) = self.hands.get_mut(operation) {
-            hand.index += 1;
-            if hand.index == self.phases.len() {
-                hand.index = 0;
-            }
-            if hand.index == hand.first {
-                hand.since += period;
-            }
-        }
+        let (index, due) = self.advance(operation);
+        let kettle = self.first + index as u64;
         let operation = match (&self.names, self.name(kettle)) {
             // Whatever it wanted.
             (Some(_), None) => LOGIN,

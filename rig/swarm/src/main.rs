@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod arguments;
+mod full;
 mod goal;
 mod overload;
 mod process;
@@ -68,28 +69,35 @@ fn try_it(arguments: &Arguments) -> Result<Vec<String>> {
             plan.connections, arguments.connections
         ));
     }
-    let fleets = fleets(arguments, &plan)?;
     let process = server.as_ref().map(|server| server.id).or(arguments.pid);
     let watched = process.map(|id| Process::of(id).with_context(|| format!("no process {id}")));
     let watched = watched.transpose()?;
+    if arguments.is_full {
+        return full::run(arguments, address);
+    }
     if arguments.is_overload {
         let watched = watched.context("give --pid, or the command of a server")?;
         return overload::run(arguments, address, &watched);
     }
     let own = Process::of(std::process::id());
     let mut most_descriptors = None;
-    let tally = run(
-        &plan,
-        fleets,
-        &AtomicBool::new(false),
-        &mut |now, second| {
-            if !arguments.quiet {
-                say(&report::progress(now, second));
-            }
-            let descriptors = watched.as_ref().and_then(Process::descriptors);
-            most_descriptors = most_descriptors.max(descriptors);
-        },
-    )?;
+    let stop = AtomicBool::new(false);
+    let mut each_second = |now, second: &Tally| {
+        if !arguments.quiet {
+            say(&report::progress(now, second));
+        }
+        let descriptors = watched.as_ref().and_then(Process::descriptors);
+        most_descriptors = most_descriptors.max(descriptors);
+    };
+    let tally = if arguments.websocket {
+        // A socket is of one kettle, so there are no more kettles than connections.
+        let (period, within) = (arguments.period, arguments.within);
+        let host = address.to_string();
+        let kettles = Kettles::new(&host, 0, plan.connections, period, within, arguments.seed);
+        swarm::talk(&plan, kettles, &stop, &mut each_second)?
+    } else {
+        run(&plan, fleets(arguments, &plan)?, &stop, &mut each_second)?
+    };
     let taken = Taken {
         server_cpu: watched.as_ref().and_then(Process::cpu),
         server_memory_peak: watched.as_ref().and_then(Process::memory_peak),

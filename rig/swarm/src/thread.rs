@@ -16,11 +16,11 @@ use crate::tally::{Tally, record};
 
 /// A listening socket holds this many of which nobody took notice; more of them would wait for a
 /// second and knock again.
-const OPENING_MAX: usize = 100;
+pub(crate) const OPENING_MAX: usize = 100;
 /// A connection that could not be opened is tried again after this.
-const RETRY: Duration = Duration::from_millis(200);
+pub(crate) const RETRY: Duration = Duration::from_millis(200);
 /// What a thread looks after, however quiet it is.
-const TICK: Duration = Duration::from_millis(50);
+pub(crate) const TICK: Duration = Duration::from_millis(50);
 /// Requests that were due at the very end are still sent.
 const GRACE: Duration = Duration::from_millis(250);
 /// Requests that are written before it is looked for answers.

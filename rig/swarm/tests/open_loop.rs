@@ -297,3 +297,46 @@ fn descriptors_bound_connections() {
         assert_eq!(output.status.code(), Some(0), "{said}");
     }
 }
+
+/// Those who come when a server is full, and what the goal says of it.
+#[test]
+fn a_full_server_is_told_from_one_that_is_not() {
+    let program = env!("CARGO_BIN_EXE_swarm");
+    let check = |places: usize| {
+        let count = Arc::new(());
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (mut stream, held) = (stream.unwrap(), Arc::clone(&count));
+                if Arc::strong_count(&held) > places + 1 {
+                    say(&mut stream, CUT);
+                    continue;
+                }
+                std::thread::spawn(move || {
+                    let mut stream = BufReader::new(stream);
+                    while request(&mut stream).is_some() && say(stream.get_mut(), GOOD) {}
+                    drop(held);
+                });
+            }
+        });
+        // 36 connections are ours at most.
+        let script = format!(
+            "ulimit -n 100; exec {program} kettles --goal full --connections 20 --every 1 --for 1 \
+             --timeout 2 --address {address}"
+        );
+        let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), said)
+    };
+    let (code, said) = check(25);
+    assert!(said.contains("5 were let in and 11 turned away"), "{said}");
+    assert_eq!(code, Some(0), "{said}");
+    let (code, said) = check(1000);
+    assert!(said.contains("missed: it was never full"), "{said}");
+    assert_eq!(code, Some(1), "{said}");
+    // Those who were there first are not all in.
+    let (code, said) = check(15);
+    assert!(said.contains("for those who were there first"), "{said}");
+    assert_eq!(code, Some(1), "{said}");
+}

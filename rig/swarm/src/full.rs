@@ -1,0 +1,118 @@
+//! More connections than a server may have: who is in is served as before, who comes is turned away,
+//! and when there is room again it is used.
+
+use std::io::Read;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use swarm::{Kettles, Plan, Tally, connections_both, connections_max};
+
+use crate::arguments::Arguments;
+use crate::say;
+
+/// How long a newcomer is waited for who is let in and told nothing.
+const SILENCE: Duration = Duration::from_millis(200);
+/// Within which a server notices that connections have ended.
+const NOTICE: Duration = Duration::from_secs(1);
+/// Until it is told to end.
+const FOREVER: Duration = Duration::from_secs(24 * 3600);
+/// Newcomers who are turned away one after the other before it is known that all are.
+const TURNED_AWAY: usize = 20;
+
+/// What was missed.
+///
+/// # Errors
+///
+/// If it cannot be tried.
+pub(crate) fn run(arguments: &Arguments, address: SocketAddr) -> Result<Vec<String>> {
+    let mut missed = Vec::new();
+    let connections = if arguments.is_connections_given {
+        arguments.connections()
+    } else {
+        connections_both()
+    };
+    let stop = AtomicBool::new(false);
+    let (tally, newcomers) = std::thread::scope(|scope| {
+        let served = scope.spawn(|| serve(arguments, address, connections, FOREVER, &stop));
+        std::thread::sleep(arguments.duration / 2);
+        let newcomers = come(address, connections_max().saturating_sub(connections));
+        std::thread::sleep(arguments.duration / 2);
+        stop.store(true, Ordering::Relaxed);
+        let tally = served
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        Ok::<_, anyhow::Error>((tally?, newcomers))
+    })?;
+    let (let_in, turned_away) = (newcomers.0.len(), newcomers.1);
+    // One may be due at the very moment at which it is stopped.
+    let failures = tally.failures.sum() - tally.failures.unsent;
+    drop(newcomers);
+    std::thread::sleep(NOTICE);
+    say(&format!(
+        "{} connections served, {} answers, {} failures; of those who came then {let_in} were let \
+         in and {turned_away} turned away",
+        tally.connections,
+        tally.answered(),
+        failures
+    ));
+    if failures > 0 {
+        missed.push(format!(
+            "{:?} for those who were there first",
+            tally.failures
+        ));
+    }
+    if turned_away == 0 {
+        missed.push("it was never full: it may have more connections than this process".into());
+    }
+    stop.store(false, Ordering::Relaxed);
+    let again = serve(arguments, address, connections, arguments.duration, &stop)?;
+    say(&format!(
+        "and again: {} connections, {} answers, {} failures",
+        again.connections,
+        again.answered(),
+        again.failures.sum()
+    ));
+    if again.failures.sum() > 0 {
+        missed.push(format!("{:?} when there was room again", again.failures));
+    }
+    Ok(missed)
+}
+
+fn serve(
+    arguments: &Arguments,
+    address: SocketAddr,
+    connections: usize,
+    duration: Duration,
+    stop: &AtomicBool,
+) -> Result<Tally> {
+    let (host, period) = (address.to_string(), arguments.period);
+    let fleets = Kettles::split(&host, connections, 1, period, period, arguments.seed);
+    let plan = Plan {
+        connections,
+        sources: arguments.sources,
+        timeout: arguments.timeout,
+        ..Plan::new(address, connections, duration)
+    };
+    swarm::run(&plan, fleets, stop, &mut |_, _| {}).context("no swarm")
+}
+
+/// Opens connections, `count` at most: those that were let in, and how many were not.
+fn come(address: SocketAddr, count: usize) -> (Vec<TcpStream>, usize) {
+    let (mut let_in, mut turned_away) = (Vec::new(), 0);
+    while let_in.len() + turned_away < count && turned_away < TURNED_AWAY {
+        match TcpStream::connect_timeout(&address, Duration::from_secs(1)) {
+            Ok(stream) if is_let_in(&stream) => let_in.push(stream),
+            _ => turned_away += 1,
+        }
+    }
+    (let_in, turned_away)
+}
+
+/// Who is turned away is told so at once, or hears the connection end.
+fn is_let_in(mut stream: &TcpStream) -> bool {
+    stream.set_read_timeout(Some(SILENCE)).unwrap_or_default();
+    let read = stream.read(&mut [0; 512]);
+    read.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+}
