@@ -154,16 +154,7 @@ impl fmt::Display for Time {
             seconds.div_euclid(SECONDS_PER_DAY),
             seconds.rem_euclid(SECONDS_PER_DAY),
         );
-        // The way back from `days_since_epoch`.
-        let shifted = days + 719_468;
-        let (era, day_of_era) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
-        let year_of_era =
-            (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-        let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-        let month_of_year = (5 * day_of_year + 2) / 153;
-        let day = day_of_year - (153 * month_of_year + 2) / 5 + 1;
-        let month = (month_of_year + 2) % 12 + 1;
-        let year = year_of_era + era * 400 + i64::from(month <= 2);
+        let (year, month, day) = swarm::date(days);
         let (hour, minute) = (second / 3600, second / 60 % 60);
         write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}")?;
         write!(f, ":{:02}", second % 60)?;

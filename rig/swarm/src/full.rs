@@ -1,5 +1,5 @@
-//! More connections than a server may have: who is in is served as before, who comes is turned away,
-//! and when there is room again it is used.
+//! More connections than a server may have: who is in is served as before, who comes is turned
+//! away, and when there is room again it is used.
 
 use std::io::Read;
 use std::net::{SocketAddr, TcpStream};

@@ -30,3 +30,4 @@ pub use plan::{Plan, connections_both, connections_max};
 pub use talk::talk;
 pub use tally::{Failures, Operation, Tally};
 pub use thread::run;
+pub use time::date;

@@ -6,7 +6,8 @@ use std::time::Duration;
 /// Appends such as `2017-12-26T13:37:00.042Z`; `since_1970` is the moment.
 pub(crate) fn write(text: &mut Vec<u8>, since_1970: Duration) {
     let seconds = since_1970.as_secs();
-    let (year, month, day) = date(seconds / 86_400);
+    let days = i64::try_from(seconds / 86_400).unwrap_or(i64::MAX);
+    let (year, month, day) = date(days);
     let (hour, minute) = (seconds / 3_600 % 24, seconds / 60 % 60);
     let (second, milli) = (seconds % 60, since_1970.subsec_millis());
     write!(
@@ -16,22 +17,24 @@ pub(crate) fn write(text: &mut Vec<u8>, since_1970: Duration) {
     .expect("a vector takes all");
 }
 
-/// Year, month and day. Years begin in March here, so that the day which is sometimes missing is
-/// their last.
+/// Year, month and day in the calendar of today, also of days before 1970.
+///
+/// Years begin in March here, so that the day which is sometimes missing is their last.
 ///
 /// # Source
 ///
 /// Howard Hinnant, "chrono-compatible low-level date algorithms", `civil_from_days`.
-fn date(days_since_1970: u64) -> (u64, u64, u64) {
-    let days = days_since_1970 + 719_468;
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
+#[must_use]
+pub fn date(days_since_1970: i64) -> (i64, i64, i64) {
+    let days = days_since_1970.saturating_add(719_468);
+    let (era, day_of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));
     let year_of_era =
         (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
     let month_from_march = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
     let month = (month_from_march + 2) % 12 + 1;
-    (400 * era + year_of_era + u64::from(month <= 2), month, day)
+    (400 * era + year_of_era + i64::from(month <= 2), month, day)
 }
 
 #[cfg(test)]
