@@ -60,12 +60,9 @@ def histogram(entries):
 def offered(environment):
     """Requests a second, if nothing held the users up."""
     runner = environment.runner
-    counts = runner.user_classes_count
-    if not any(counts.values()):
-        return 0
+    # Where there are worker processes, users are theirs.
+    counts = getattr(runner, "reported_user_classes_count", None) or runner.user_classes_count
     rates = {cls.__name__: getattr(cls, "requests_per_second", 0) for cls in environment.user_classes}
-    if hasattr(runner, "reported_user_classes_count"):
-        counts = runner.reported_user_classes_count
     return sum(count * rates.get(name, 0) for name, count in counts.items())
 
 
