@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -46,7 +47,12 @@ def start_kettles(rig, arguments, mode="serve"):
     binary = arguments.binary or program("kettles")
     database = arguments.database or rig.data / "kettles.sqlite"
     command = [binary, mode, "--port", at, "--database", database]
-    rig.serve("server", "kettles", at, command)
+    if arguments.server_processes > 1:
+        command += ["--processes", arguments.server_processes]
+    child = rig.serve("server", "kettles", at, command)
+    # Of several processes each says where it alone is asked; one that is started again is not found.
+    if alone := re.findall(r"alone: http://(.*)/metrics", child.log.read_text()):
+        rig.jobs["kettles"] = alone
     url = f"http://127.0.0.1:{at}"
     if mode == "serve":
         rig.add("live", "the live page", f"{url}/live")
@@ -160,13 +166,13 @@ def start_prometheus(rig, arguments):
     at = port(arguments, "prometheus")
     url = f"http://127.0.0.1:{at}"
     interval = f"{arguments.scrape}s"
-    jobs = {**rig.jobs, "prometheus": f"127.0.0.1:{at}"}
+    jobs = {**rig.jobs, "prometheus": [f"127.0.0.1:{at}"]}
     config = {
         "global": {"scrape_interval": interval, "evaluation_interval": interval},
         "rule_files": [str(RIG / "prometheus" / name) for name in RULES],
         "scrape_configs": [
-            {"job_name": job, "static_configs": [{"targets": [address]}]}
-            for job, address in jobs.items()
+            {"job_name": job, "static_configs": [{"targets": addresses}]}
+            for job, addresses in jobs.items()
         ],
     }
     path = rig.data / "prometheus.yml"

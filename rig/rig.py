@@ -98,6 +98,8 @@ def parse():
     parser.add_argument("--postgresql", action="store_true",
                         help="starts one, for kettles; replay-2017 always has one")
     parser.add_argument("--database", help="of the kettles [SQLite, in the data folder]")
+    parser.add_argument("--server-processes", type=int, default=1,
+                        help="of the kettles' server, with PostgreSQL: each has files of its own [1]")
     parser.add_argument("--store", type=pathlib.Path, default=SAMPLE, help="[the sample store]")
     parser.add_argument("--users", type=int, default=1000, help="of Locust [1000]")
     parser.add_argument("--spawn-rate", type=int, default=200, help="users a second [200]")

@@ -105,7 +105,7 @@ class Rig:
         """Starts what Prometheus asks for figures at the port `at`, as a job of that name."""
         child = self.start(name, command, **options)
         self.answers(child, f"http://127.0.0.1:{at}{path}")
-        self.jobs[job] = f"127.0.0.1:{at}"
+        self.jobs[job] = [f"127.0.0.1:{at}"]
         return child
 
     def add(self, name, what, where):
