@@ -5,6 +5,10 @@
 export PATH := $(CURDIR)/.samovar/tools/bin:$(HOME)/.cargo/bin:$(PATH)
 export CARGO_TERM_PROGRESS_WHEN ?= never
 export RUSTDOCFLAGS ?= -D warnings
+# Writing what makes a second build quick is a seventh of the first one, and there is no second one.
+ifdef CI
+export CARGO_INCREMENTAL ?= 0
+endif
 
 PORT ?= 5000
 XTASK = cargo run --quiet --package xtask --
