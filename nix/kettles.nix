@@ -63,9 +63,12 @@ in
     };
 
     processes = mkOption {
-      type = types.nullOr types.ints.positive;
-      default = null;
-      description = "Processes that share the port, where the server has `--processes`.";
+      type = types.ints.positive;
+      default = 1;
+      description = ''
+        Processes that share the port; more than one need a PostgreSQL. Prometheus is then answered by
+        one or another of them.
+      '';
     };
 
     maxConnections = mkOption {
@@ -106,7 +109,7 @@ in
               "--database ${cfg.database}"
               "--retain ${toString cfg.retain}"
             ]
-            ++ optional (cfg.processes != null) "--processes ${toString cfg.processes}"
+            ++ optional (cfg.processes > 1) "--processes ${toString cfg.processes}"
             # %d is where systemd puts credentials.
             ++ optional (cfg.adminTokenFile != null) "--admin-token %d/admin-token"
           );

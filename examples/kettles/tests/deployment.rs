@@ -74,12 +74,15 @@ fn systemd_understands_the_units_and_the_server_its_command_line() {
     let home = Home::new();
     let token = r#"services.kettles.adminTokenFile = "/etc/token";"#;
     let enable = r#"services.kettles.enable = true;"#;
+    let several = r#"services.kettles.processes = 2;"#;
     let alone = app_with(&home, &format!("{enable} {token}")).unwrap();
+    let several = app_with(&home, &format!("{enable} {several}")).unwrap();
     let machines = network(&home);
     let units = home.0.path().join("units");
     let mut files = Vec::new();
     for (place, machine, name) in [
         ("alone", &alone, "kettles"),
+        ("several", &several, "kettles"),
         ("network", &machines["app"], "kettles"),
         ("network", &machines["locust"], "locust"),
     ] {
