@@ -23,11 +23,29 @@ struct State {
 
 impl Later {
     /// The answer if it is there. If not, `waker` is called when it is.
+    #[cfg(feature = "http2")]
     pub(crate) fn take(&self, waker: &Waker) -> Option<Response> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let response = state.response.take();
         state.waker = response.is_none().then(|| waker.clone());
         response
+    }
+
+    /// The answer if it is there and `fits`.
+    pub(crate) fn take_if(&self, fits: impl FnOnce(&Response) -> bool) -> Option<Response> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.response.take_if(|response| fits(response))
+    }
+
+    /// Calls `waker` when the answer is there.
+    pub(crate) fn watch(&self, waker: Waker) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.response.is_none() {
+            state.waker = Some(waker);
+            return;
+        }
+        drop(state);
+        waker.wake();
     }
 
     /// Nobody waits for the answer any more.

@@ -1,23 +1,27 @@
 #![expect(clippy::unwrap_used, reason = "a test's helper fails by panicking")]
-//! An I/O thread is not woken for what can wait: a connection that comes back answered, with
-//! nothing left to read. Alone in its file, for its threads are found by name.
+//! Threads are not woken for what can wait: an I/O thread for a connection that comes back
+//! answered, with nothing left to read, or whose answer was promised; a worker for a
+//! promised answer that is in memory. Alone in its file, for threads are found by name.
 
 mod support;
 
 use std::fs;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 use samovar_http::http::Status;
-use samovar_http::{Intake, Request, Response};
+use samovar_http::{Intake, Request, Responder, Response};
 use support::{By, Reader, connect, eventually, serve};
 
-/// How often the only I/O thread has gone to sleep.
-fn sleep_count() -> u64 {
+/// How often the only thread of that name has gone to sleep.
+fn sleep_count(name: &str) -> u64 {
     let tasks = fs::read_dir("/proc/self/task").unwrap();
     let mut folders = tasks.map(|task| task.unwrap().path());
-    let io_thread = folders
-        .find(|task| fs::read_to_string(task.join("comm")).is_ok_and(|name| name == "io-0\n"))
-        .expect("an I/O thread");
-    let status = fs::read_to_string(io_thread.join("status")).unwrap();
+    let thread = folders
+        .find(|task| fs::read_to_string(task.join("comm")).is_ok_and(|it| it.trim_end() == name))
+        .expect("the thread");
+    let status = fs::read_to_string(thread.join("status")).unwrap();
     let mut fields = status.lines().filter_map(|line| line.split_once(':'));
     let (_, count) = fields
         .find(|(name, _)| *name == "voluntary_ctxt_switches")
@@ -41,9 +45,84 @@ fn an_answered_connection_comes_back_unnoticed() {
         eventually("the worker is done", || server.load().running_count == 0);
     };
     ask();
-    let before = sleep_count();
+    let before = sleep_count("io-0");
     (0..COUNT).for_each(|_| ask());
-    let count = sleep_count() - before;
+    let count = sleep_count("io-0") - before;
     // Once for each request, and now and then to look at the clocks.
     assert!(count < COUNT * 3 / 2, "{count} times for {COUNT} requests");
+}
+
+/// A service that promises all its answers, and whom it has promised them to.
+fn promising() -> (
+    By<impl Fn(&mut Request) -> Response>,
+    mpsc::Receiver<Responder>,
+) {
+    let (sender, promised) = mpsc::channel();
+    let handle = move |_: &mut Request| {
+        let (responder, response) = Response::later();
+        sender.send(responder).unwrap();
+        response
+    };
+    let intake = Intake::Buffered(0);
+    (By { handle, intake }, promised)
+}
+
+#[test]
+fn a_promised_answer_wakes_one_thread_once() {
+    const COUNT: u64 = 200;
+    let (service, promised) = promising();
+    let (server, addr) = serve(service, |builder| {
+        builder.io_threads(1).workers(1).name("later-")
+    });
+    let mut client = Reader::new(connect(addr));
+    let mut ask = || {
+        client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        let responder = promised.recv().unwrap();
+        eventually("the worker is done", || server.load().running_count == 0);
+        responder.respond(Response::text(Status::OK, "here"));
+        assert_eq!(client.next(false).unwrap().body, b"here");
+    };
+    ask();
+    let sleep_counts = || [sleep_count("later-io-0"), sleep_count("later-worker")];
+    let before = sleep_counts();
+    (0..COUNT).for_each(|_| ask());
+    let [io, worker] = sleep_counts();
+    let (io, worker) = (io - before[0], worker - before[1]);
+    // For the request and for the answer, and now and then to look at the clocks.
+    assert!(io < COUNT * 5 / 2, "{io} times for {COUNT} requests");
+    assert!(
+        worker < COUNT * 3 / 2,
+        "{worker} times for {COUNT} requests"
+    );
+}
+
+#[test]
+fn an_answer_may_be_there_before_its_connection_is_home() {
+    const CLIENTS: usize = 16;
+    const COUNT: usize = 500;
+    let (service, promised) = promising();
+    let (_server, addr) = serve(service, |builder| builder.io_threads(1).name("early-"));
+    std::thread::spawn(move || {
+        for responder in promised {
+            responder.respond(Response::text(Status::OK, "here"));
+        }
+    });
+    let slow_count = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..CLIENTS {
+            scope.spawn(|| {
+                let mut client = Reader::new(connect(addr));
+                for _ in 0..COUNT {
+                    let asked = Instant::now();
+                    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+                    assert_eq!(client.next(false).unwrap().body, b"here");
+                    let is_slow = asked.elapsed() > Duration::from_millis(100);
+                    slow_count.fetch_add(usize::from(is_slow), Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    let slow_count = slow_count.into_inner();
+    // One that nobody looks for is found by the next look at the clocks.
+    assert!(slow_count < CLIENTS * COUNT / 100, "{slow_count}");
 }

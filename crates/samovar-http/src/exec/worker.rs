@@ -234,8 +234,7 @@ fn fulfil<S: Service>(shared: &Shared<S>, mut conn: Box<Conn>, later: Arc<Later>
         later.abandon();
         return cut_off(shared, conn);
     }
-    let waker = Waker::new(&shared.core, conn.home, conn.key);
-    match later.take(&waker) {
+    match later.take_if(|_| true) {
         Some(mut response) => {
             // A promise of a promise is not one.
             response.later = None;
@@ -244,12 +243,40 @@ fn fulfil<S: Service>(shared: &Shared<S>, mut conn: Box<Conn>, later: Arc<Later>
             answer(shared, conn, response, body_len);
         }
         None => {
-            conn.later = Some(later);
+            let waker = Waker::new(&shared.core, conn.home, conn.key);
+            conn.later = Some(Arc::clone(&later));
             // What was said before, such as an interim response. An error will show again.
             drop(conn.flush());
             give_back(shared, conn, Verdict::Waiting);
+            // The connection goes before whatever wakes it, so nobody has to be woken for both.
+            later.watch(waker);
         }
     }
+}
+
+/// Makes a promised answer that is in memory and small, which an I/O thread can send by itself.
+/// `false` if it is not so, or not there.
+pub(crate) fn make_promised(core: &Core, conn: &mut Conn, now: Instant) -> bool {
+    #[cfg(feature = "compression")]
+    if core.compression.is_some() {
+        return false;
+    }
+    let _unused = core;
+    let fits = |response: &Response| {
+        let is_small = |len| len <= INLINE_BODY_LEN as u64;
+        response.is_in_memory()
+            && response.body.len().is_some_and(is_small)
+            && response.producer.is_none()
+            && !response.has_trailers
+    };
+    let Some(response) = conn.later.as_ref().and_then(|later| later.take_if(fits)) else {
+        return false;
+    };
+    conn.later = None;
+    conn.restart_clock(now);
+    let body_len = response.body.len();
+    render(conn, response, body_len);
+    true
 }
 
 /// The response in the form the peer wants it most.

@@ -56,7 +56,8 @@ pub(crate) enum Message {
 /// A connection that comes back answered, with nothing left to read, can wait: until its peer sends
 /// something, which is an event and wakes the thread anyway. Then the thread finds the connection
 /// away and looks in here ([`Inbox::miss`]). If it is still not back, it is noted as missed, and
-/// its return will wake.
+/// its return will wake. One whose answer was promised can wait likewise: whoever has promised
+/// will wake it, and not before it is here.
 #[derive(Debug)]
 pub(crate) struct Inbox {
     /// `None` once the thread is gone.
@@ -77,11 +78,19 @@ impl Mail {
     fn is_urgent(&mut self, message: &Message) -> bool {
         let (key, can_wait) = match message {
             Message::Returned(conn, verdict) => {
-                let is_quiet = conn.input.is_empty() && !conn.readable && conn.upgrade.is_none();
-                (
-                    conn.key,
-                    is_quiet && *verdict == Verdict::Answered { keep: true },
-                )
+                let can_wait = match verdict {
+                    Verdict::Answered { keep: true } => {
+                        conn.input.is_empty() && !conn.readable && conn.upgrade.is_none()
+                    }
+                    // What waits for more of its body may have been woken by now.
+                    Verdict::Waiting => {
+                        conn.later.is_some()
+                            && conn.output.is_empty()
+                            && !conn.transport.has_pending()
+                    }
+                    _ => false,
+                };
+                (conn.key, can_wait)
             }
             Message::Lost(key) => (*key, false),
             #[cfg(feature = "http2")]
