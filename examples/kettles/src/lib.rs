@@ -20,6 +20,7 @@ pub mod ingest;
 pub mod json;
 pub mod live;
 pub mod log;
+pub mod measure;
 pub mod metrics;
 pub mod process;
 pub mod processes;

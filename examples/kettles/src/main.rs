@@ -10,6 +10,7 @@ use clap::{Parser, Subcommand};
 use kettles::check::Check;
 use kettles::demo::{Demo, demo};
 use kettles::log;
+use kettles::measure::Measure;
 use kettles::processes;
 use kettles::replay::Replay;
 use kettles::seeding::Seed;
@@ -35,6 +36,8 @@ enum Command {
     Seed(Seed),
     /// Count all measurements again, and compare the totals to the bit.
     Check(Check),
+    /// Store measurements made beforehand, and say what one costs.
+    Measure(Measure),
     /// Serve as the original did, with PostgreSQL, to see it break.
     #[command(name = "replay-2017")]
     Replay(Replay),
@@ -59,6 +62,7 @@ fn run(arguments: Arguments) -> Result<()> {
         Command::Serve(options) => serve(&options),
         Command::Seed(options) => options.run(),
         Command::Check(options) => options.run(),
+        Command::Measure(options) => options.run(),
         Command::Replay(options) => options.run(),
     }
 }
