@@ -330,9 +330,9 @@ impl Writer<'_> {
         let Some(entries) = self.ingest.take(self.not_before) else {
             return false;
         };
-        let (late, entries): (Vec<_>, Vec<_>) = entries
-            .into_iter()
-            .partition(|entry| entry.since.elapsed() > options.wait_max);
+        let now = Instant::now();
+        let is_late = |entry: &Entry| now.saturating_duration_since(entry.since) > options.wait_max;
+        let (late, entries): (Vec<_>, Vec<_>) = entries.into_iter().partition(is_late);
         for entry in late {
             self.ingest.refuse(entry, Refusal::Late);
         }
@@ -384,6 +384,10 @@ impl Writer<'_> {
             return;
         }
         let started = Instant::now();
+        for entry in &entries {
+            let waited = started.saturating_duration_since(entry.since);
+            self.ingest.metrics.waited(waited);
+        }
         let outcome = self.store.commit(&batch);
         self.not_before = Instant::now() + self.ingest.options.spacing;
         let metrics = &self.ingest.metrics;
@@ -394,6 +398,7 @@ impl Writer<'_> {
                     crate::log::say("kettles: batches are stored again");
                 }
                 metrics.committed(row_count, committed.duplicate_count, started.elapsed());
+                metrics.synced(committed.sync_time);
                 self.ingest.publish(committed.totals);
                 for command in &batch.commands {
                     self.ingest.commands.add(*command);
@@ -426,9 +431,11 @@ impl Writer<'_> {
         if retain_days == 0 || !is_due {
             return;
         }
+        let started = Instant::now();
         match self.store.prune(Window::now(retain_days).first) {
             Ok(pruned) => {
-                self.ingest.metrics.pruned(pruned.row_count);
+                let metrics = &self.ingest.metrics;
+                metrics.pruned(pruned.row_count, started.elapsed());
                 self.pruned = pruned.is_done.then(Instant::now);
             }
             Err(error) => {

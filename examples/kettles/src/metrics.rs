@@ -62,6 +62,9 @@ pub struct Metrics {
     refused: [AtomicU64; Refusal::ALL.len()],
     batch_rows: Histogram,
     commit_times: Histogram,
+    sync_times: Histogram,
+    wait_times: Histogram,
+    prune_times: Histogram,
     commit_failures: AtomicU64,
     active: AtomicUsize,
     loop_lag: Histogram,
@@ -83,6 +86,9 @@ impl Default for Metrics {
             refused: Default::default(),
             batch_rows: Histogram::new(ROWS),
             commit_times: Histogram::new(MICROS),
+            sync_times: Histogram::new(MICROS),
+            wait_times: Histogram::new(MICROS),
+            prune_times: Histogram::new(MICROS),
             commit_failures: AtomicU64::new(0),
             active: AtomicUsize::new(0),
             loop_lag: Histogram::new(MICROS),
@@ -122,6 +128,16 @@ impl Metrics {
         self.commit_times.add_time(duration);
     }
 
+    /// Of a commit, what its synchronisation took: the disk's share.
+    pub fn synced(&self, duration: Duration) {
+        self.sync_times.add_time(duration);
+    }
+
+    /// An entry of the queue was taken from it to be committed.
+    pub fn waited(&self, duration: Duration) {
+        self.wait_times.add_time(duration);
+    }
+
     /// A batch is not durable.
     pub fn commit_failed(&self) {
         self.commit_failures.fetch_add(1, Ordering::Relaxed);
@@ -135,9 +151,10 @@ impl Metrics {
         }
     }
 
-    /// Old rows were deleted.
-    pub fn pruned(&self, row_count: usize) {
+    /// Old rows were deleted, for which kettles had to wait so long.
+    pub fn pruned(&self, row_count: usize, duration: Duration) {
         self.pruned.fetch_add(row_count as u64, Ordering::Relaxed);
+        self.prune_times.add_time(duration);
     }
 
     /// How many devices were heard of lately.
@@ -261,6 +278,23 @@ impl Metrics {
         let name = "kettles_ingest_commit_seconds";
         text.family(name, "histogram", "How long a commit took.");
         text.histogram(name, "", &self.commit_times.snapshot(), Unit::Micros);
+        let name = "kettles_ingest_sync_seconds";
+        text.family(name, "histogram", "Of a commit, until the log was on disk.");
+        text.histogram(name, "", &self.sync_times.snapshot(), Unit::Micros);
+        let name = "kettles_ingest_wait_seconds";
+        text.family(
+            name,
+            "histogram",
+            "How long requests were in the queue before their commit.",
+        );
+        text.histogram(name, "", &self.wait_times.snapshot(), Unit::Micros);
+        let name = "kettles_ingest_prune_seconds";
+        text.family(
+            name,
+            "histogram",
+            "How long a deletion of old rows kept commits.",
+        );
+        text.histogram(name, "", &self.prune_times.snapshot(), Unit::Micros);
         let name = "kettles_ingest_rejected_total";
         text.family(name, "counter", "Rows answered with 503, by reason.");
         for (refusal, rows) in Refusal::ALL.iter().zip(&self.refused) {

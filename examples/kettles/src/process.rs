@@ -36,13 +36,11 @@ impl Process {
         let page_len = rustix::param::page_size() as u64;
         #[expect(clippy::cast_precision_loss, reason = "times are no larger")]
         let ticks = |count: u64| count as f64 / rustix::param::clock_ticks_per_second() as f64;
-        let open = fs::read_dir("/proc/self/fd").map_or(0, |list| list.count() as u64);
         Self {
             cpu_s: ticks(field(14) + field(15)),
             resident_len: field(24) * page_len,
             anonymous_len: anonymous_len(),
-            // The one that is open to look is none of ours.
-            open_fds: open.saturating_sub(1),
+            open_fds: open_fds(),
             max_fds: getrlimit(Resource::Nofile).current,
         }
     }
@@ -79,6 +77,19 @@ fn listening(line: &str) -> Option<(u16, u64)> {
     let port = u16::from_str_radix(port, 16).ok()?;
     let waiting = u64::from_str_radix(waiting, 16).ok()?;
     is_listening.then_some((port, waiting))
+}
+
+/// The kernel knows the number since Linux 6.2; to count twenty thousand takes 20 ms.
+fn open_fds() -> u64 {
+    const FOLDER: &str = "/proc/self/fd";
+    match fs::metadata(FOLDER).map_or(0, |metadata| metadata.len()) {
+        0 => {
+            let count = fs::read_dir(FOLDER).map_or(0, |list| list.count() as u64);
+            // The one that is open to look is none of ours.
+            count.saturating_sub(1)
+        }
+        count => count,
+    }
 }
 
 /// Seconds that threads have run, by the kind of thread.

@@ -79,6 +79,18 @@ fn retention_takes_nothing_from_statistics() {
         week[1],
     ]);
     assert!(said.contains("3360 new rows"), "{said}");
+    // All of them come again, in one transaction.
+    let again = run(&[
+        "seed",
+        "-e",
+        &url,
+        "--devices=5",
+        "--every=15m",
+        week[0],
+        week[1],
+    ]);
+    assert!(again.contains("kettles: 0 new rows"), "{again}");
+    run(&["check", "-e", &url]);
     let folder = tempfile::tempdir().unwrap();
     let kettles = Kettles::start(folder.path(), &["--database", &url, "--retain", "1"]);
     let before = kettles.statistics();
@@ -90,7 +102,26 @@ fn retention_takes_nothing_from_statistics() {
             .unwrap();
         row.get::<_, i64>(0) == 0
     });
+    wait_until("their days are gone", || {
+        let sql = "SELECT count(*) FROM pg_inherits JOIN pg_class ON oid = inhparent
+             WHERE relname = 'measurement'";
+        client.query_one(sql, &[]).unwrap().get::<_, i64>(0) == 0
+    });
     assert_eq!(kettles.statistics(), before);
+    run(&["check", "-e", &url]);
+    drop(kettles);
+    // A measurement of a day that is gone brings it back.
+    let late = ["--from=2017-12-20T00:00:00Z", "--to=2017-12-20T01:00:00Z"];
+    run(&[
+        "seed",
+        "-e",
+        &url,
+        "--devices=1",
+        "--every=1h",
+        late[0],
+        late[1],
+        "--seed=7",
+    ]);
     run(&["check", "-e", &url]);
     client
         .execute("UPDATE totals SET pruned = totals WHERE writer = 0", &[])

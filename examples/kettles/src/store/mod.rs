@@ -1,6 +1,7 @@
 //! Where measurements are kept.
 
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::Context as _;
 
@@ -114,6 +115,8 @@ pub struct Committed {
     pub totals: Totals,
     /// Measurements that were there already.
     pub duplicate_count: usize,
+    /// What of its time was the disk's: from the last statement until all of it was there.
+    pub sync_time: Duration,
 }
 
 /// What was deleted.

@@ -12,10 +12,14 @@
 //! and what is there already does not count.
 
 use std::collections::{HashMap, HashSet};
+use std::time::Instant;
 
 use postgres::error::SqlState;
 use postgres::fallible_iterator::FallibleIterator as _;
 use postgres::{Client, Config, IsolationLevel, NoTls, Row, Transaction};
+
+use batch::{Prepared, Statements};
+use tables::Division;
 
 use super::{Batch, Committed, Loaded, Pruned, Result, Store, StoreError};
 use crate::command::Command;
@@ -24,23 +28,17 @@ use crate::stats::{History, Totals};
 use crate::time::Time;
 
 mod batch;
+mod tables;
 mod values;
-
-const TABLES: &str = include_str!("../../migrations/postgres/001-kettles.sql");
-const PARTITIONS: &str = include_str!("../../migrations/postgres/002-partitions.sql");
-const TIMESCALE: &str = include_str!("../../migrations/postgres/002-timescale.sql");
 
 /// The first half of our advisory locks: "kett".
 const LOCK: i32 = 0x6b65_7474;
-/// Locked while tables are made; writers lock their number, from 0 on.
-const LOCK_TABLES: i32 = -1;
 /// How many processes may write at once.
 const WRITER_COUNT_MAX: i32 = 64;
 /// Rows that one call of [`Store::prune`] deletes.
 const PRUNE_LEN: i64 = 5000;
 /// How often a batch is tried that met another writer.
 const TRIES_MAX: u32 = 3;
-const DAY_US: i64 = 86_400_000_000;
 /// Where Debian's server listens, which is meant where a URL has no host.
 const SOCKET_FOLDER: &str = "/var/run/postgresql";
 
@@ -182,8 +180,10 @@ struct Session {
     /// What is there.
     totals: Totals,
     pruned: History,
-    /// Days since 1970 that have a partition; `None` if TimescaleDB sees to that.
-    days: Option<HashSet<i64>>,
+    /// How measurements are divided by time.
+    division: Division,
+    /// Prepared once.
+    statements: Statements,
 }
 
 impl Session {
@@ -193,7 +193,8 @@ impl Session {
             writer: -1,
             totals: Totals::default(),
             pruned: History::default(),
-            days: None,
+            division: Division::Hypertable,
+            statements: Statements::default(),
         })
     }
 
@@ -202,8 +203,7 @@ impl Session {
         let client = &mut session.client;
         // An answer to a kettle says that its measurement is on disk.
         client.batch_execute("SET synchronous_commit = on")?;
-        let has_partitions = migrate(client)?;
-        session.days = has_partitions.then(HashSet::new);
+        session.division = tables::migrate(client)?;
         session.writer = lock_writer(client)?;
         let empty = (Totals::default().to_bytes(), History::default().to_bytes());
         client.execute(
@@ -219,7 +219,8 @@ impl Session {
     }
 
     fn commit(&mut self, batch: &Batch) -> Result<Committed> {
-        self.make_partitions(batch)?;
+        let times = batch.measurements.iter().map(|it| it.time);
+        self.division.make_room(&mut self.client, times)?;
         // Nearly always all rows are new, and then nobody has to say which.
         match self.try_commit(batch, false)? {
             Some(committed) => Ok(committed),
@@ -233,7 +234,10 @@ impl Session {
     /// Makes a batch durable; nothing is done and `None` returned if there are duplicates and
     /// `with_duplicates` is not set.
     fn try_commit(&mut self, batch: &Batch, with_duplicates: bool) -> Result<Option<Committed>> {
-        let mut transaction = self.client.transaction()?;
+        let mut transaction = Prepared {
+            transaction: self.client.transaction()?,
+            statements: &mut self.statements,
+        };
         let mut totals = self.totals.clone();
         let mut devices = batch::lock_devices(&mut transaction, batch, &mut totals)?;
         let Some(mut inserted) = batch::insert(&mut transaction, batch, with_duplicates)? else {
@@ -266,38 +270,14 @@ impl Session {
         )? {
             all.merge(&self::totals(&row)?.0);
         }
-        transaction.commit()?;
+        let written = Instant::now();
+        transaction.transaction.commit()?;
         self.totals = totals;
         Ok(Some(Committed {
             totals: all,
             duplicate_count,
+            sync_time: written.elapsed(),
         }))
-    }
-
-    /// Makes the partitions that a batch needs.
-    fn make_partitions(&mut self, batch: &Batch) -> Result<()> {
-        let Some(days) = &mut self.days else {
-            return Ok(());
-        };
-        let times = batch.measurements.iter().map(|it| it.time.0);
-        let needed: HashSet<_> = times.map(|time| time.div_euclid(DAY_US)).collect();
-        for day in needed {
-            if days.contains(&day) {
-                continue;
-            }
-            let (from, to) = (Time(day * DAY_US), Time((day + 1) * DAY_US));
-            let mut transaction = self.client.transaction()?;
-            lock_tables(&mut transaction)?;
-            let name = from.to_string().replace(['-', ':'], "");
-            let name = name.trim_end_matches("T000000Z");
-            transaction.batch_execute(&format!(
-                "CREATE TABLE IF NOT EXISTS measurement_{name} PARTITION OF measurement
-                 FOR VALUES FROM ('{from}') TO ('{to}')"
-            ))?;
-            transaction.commit()?;
-            days.insert(day);
-        }
-        Ok(())
     }
 
     fn prune(&mut self, before: Time) -> Result<Pruned> {
@@ -309,6 +289,8 @@ impl Session {
         )?;
         let last = last.first().and_then(|row| row.get::<_, Option<Time>>(0));
         let Some(last) = last else {
+            drop(transaction);
+            self.division.drop_empty(&mut self.client, before)?;
             return Ok(Pruned {
                 row_count: 0,
                 is_done: true,
@@ -333,43 +315,6 @@ impl Session {
             is_done: false,
         })
     }
-}
-
-/// Makes the tables; says whether there are partitions.
-fn migrate(client: &mut Client) -> Result<bool> {
-    let mut transaction = client.transaction()?;
-    lock_tables(&mut transaction)?;
-    transaction.batch_execute("SET LOCAL client_min_messages = warning")?;
-    transaction.batch_execute(TABLES)?;
-    let kind = transaction.query_one(
-        "SELECT (SELECT relkind::text FROM pg_class WHERE oid = to_regclass('measurement'))",
-        &[],
-    )?;
-    let has_partitions = match kind.get(0) {
-        Some("p") => true,
-        Some(_) => false,
-        None => {
-            let available = transaction.query(
-                "SELECT FROM pg_available_extensions WHERE name = 'timescaledb'",
-                &[],
-            )?;
-            let tables = if available.is_empty() {
-                PARTITIONS
-            } else {
-                TIMESCALE
-            };
-            transaction.batch_execute(tables)?;
-            available.is_empty()
-        }
-    };
-    transaction.commit()?;
-    Ok(has_partitions)
-}
-
-fn lock_tables(transaction: &mut Transaction<'_>) -> Result<()> {
-    let sql = "SELECT pg_advisory_xact_lock($1, $2)";
-    transaction.query(sql, &[&LOCK, &LOCK_TABLES])?;
-    Ok(())
 }
 
 /// Locks the number of a writer for as long as `client` is connected.

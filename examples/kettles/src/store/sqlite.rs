@@ -8,12 +8,14 @@
 //! what it changed to the table `change` instead, and now and then, some devices with each commit,
 //! `device` is brought up to date and `change` made shorter. A start reads both.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fs::{File, TryLockError};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use rusqlite::{Connection, OpenFlags, Row, Transaction, TransactionBehavior, params};
+use rusqlite::{Connection, OpenFlags, Statement, Transaction, TransactionBehavior, params};
+
+use read::{measurement, read_changes, read_commands, read_devices, read_totals, write_change};
 
 use super::{Batch, Committed, Loaded, Pruned, Result, Store, StoreError};
 use crate::command::Command;
@@ -21,6 +23,7 @@ use crate::device::{DeviceId, Latest, Measurement};
 use crate::stats::{History, Totals};
 use crate::time::Time;
 
+mod read;
 #[cfg(test)]
 mod tests;
 
@@ -30,13 +33,18 @@ const SCHEMA_VERSION: i64 = 1;
 const CHECKPOINT_TIME: Duration = Duration::from_secs(60);
 /// How many changes may wait: reading so many back takes some 50 ms.
 const CHANGES_MAX: usize = 200_000;
-/// Devices that are brought up to date with one commit, in about 6 ms.
-const CHECKPOINT_LEN: usize = 2000;
+/// Devices that are brought up to date with one commit, in about 2 ms.
+const CHECKPOINT_LEN: usize = 500;
+/// Pages of the log, of 4 KiB, after which SQLite brings it into the file: all that comes meanwhile
+/// waits, so not four times a second, and what was changed often is brought once.
+const LOG_LEN: i64 = 4000;
 /// Rows that one call of [`Store::prune`] deletes.
 const PRUNE_LEN: usize = 5000;
 /// How long a commit waits for somebody else who writes to the file, such as `sqlite3`. Kettles
 /// wait meanwhile, so it is less than they are made to wait.
 const BUSY_TIME: Duration = Duration::from_secs(1);
+/// Rows of one statement: the work around a row is half of it where each has a statement.
+const INSERT_LEN: usize = 50;
 /// Bytes of one entry of a row of `change`.
 const CHANGE_LEN: usize = 48;
 
@@ -46,17 +54,30 @@ pub struct SqliteStore {
     connection: Connection,
     totals: Totals,
     pruned: History,
-    devices: HashMap<DeviceId, Option<Latest>>,
+    devices: HashMap<DeviceId, Known>,
     checkpoint: Checkpoint,
     /// Keeps other writers out; none for a reader.
     _lock: Option<File>,
 }
 
+/// What is known of a device.
+#[derive(Debug, Clone, Copy, Default)]
+struct Known {
+    latest: Option<Latest>,
+    /// The last transaction that changed it, and its place among the changes of that.
+    number: i64,
+    place: usize,
+    /// It is in [`Checkpoint::changed`] if that is of this round.
+    round: u64,
+}
+
 /// How far `device` is behind.
 #[derive(Debug)]
 struct Checkpoint {
-    /// Devices whose newest measurement is not in `device`.
-    changed: HashSet<DeviceId>,
+    /// Devices whose newest measurement is not in `device`, each once.
+    changed: Vec<DeviceId>,
+    /// How often `changed` was begun anew.
+    round: u64,
     /// Those of them that are on their way there, until none is left.
     leaving: Vec<DeviceId>,
     /// The last row of `change` that is of no use when all of `leaving` have left.
@@ -85,6 +106,7 @@ impl SqliteStore {
         connection.busy_timeout(BUSY_TIME)?;
         connection.pragma_update(None, "journal_mode", "WAL")?;
         connection.pragma_update(None, "synchronous", "FULL")?;
+        connection.pragma_update(None, "wal_autocheckpoint", LOG_LEN)?;
         let version: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
         match version {
             0 => migrate(&connection)?,
@@ -111,7 +133,8 @@ impl SqliteStore {
             pruned: History::default(),
             devices: HashMap::new(),
             checkpoint: Checkpoint {
-                changed: HashSet::new(),
+                changed: Vec::new(),
+                round: 1,
                 leaving: Vec::new(),
                 leaving_number: 0,
                 number: 0,
@@ -137,13 +160,22 @@ impl Store for SqliteStore {
     fn load(&mut self) -> Result<Loaded> {
         let transaction = self.connection.transaction()?;
         (self.totals, self.pruned) = read_totals(&transaction)?;
-        self.devices = read_devices(&transaction)?;
+        let devices = read_devices(&transaction)?.into_iter();
+        let known = |latest| Known {
+            latest,
+            ..Known::default()
+        };
+        self.devices = devices
+            .map(|(device, latest)| (device, known(latest)))
+            .collect();
         let checkpoint = &mut self.checkpoint;
         checkpoint.number = read_changes(&transaction, |device, latest| {
-            checkpoint.changed.insert(device);
             let known = self.devices.entry(device).or_default();
-            if known.is_none_or(|known| known.time < latest.time) {
-                *known = Some(latest);
+            if std::mem::replace(&mut known.round, checkpoint.round) != checkpoint.round {
+                checkpoint.changed.push(device);
+            }
+            if known.latest.is_none_or(|known| known.time < latest.time) {
+                known.latest = Some(latest);
             }
         })?;
         let commands = read_commands(&transaction)?;
@@ -164,31 +196,35 @@ impl Store for SqliteStore {
             devices: &mut self.devices,
             before: Vec::new(),
             changes: Vec::new(),
+            changed: Vec::new(),
             duplicate_count: 0,
         };
         let outcome = writing.write(batch, &self.pruned, &self.checkpoint);
+        let written = Instant::now();
         let Writing {
             totals,
             before,
             changes,
+            changed,
             duplicate_count,
             ..
         } = writing;
         if let Err(error) = outcome.and_then(|()| Ok(transaction.commit()?)) {
             // What is in memory has to be what is on disk.
-            for (device, latest) in before.into_iter().rev() {
-                match latest {
-                    Some(latest) => drop(self.devices.insert(device, latest)),
+            for (device, known) in before.into_iter().rev() {
+                match known {
+                    Some(known) => drop(self.devices.insert(device, known)),
                     None => drop(self.devices.remove(&device)),
                 }
             }
             return Err(error);
         }
-        self.checkpoint.end(changes);
+        self.checkpoint.end(!changes.is_empty(), changed);
         self.totals = totals;
         Ok(Committed {
             totals: self.totals.clone(),
             duplicate_count,
+            sync_time: written.elapsed(),
         })
     }
 
@@ -266,11 +302,13 @@ impl Store for SqliteStore {
 struct Writing<'a> {
     transaction: &'a Transaction<'a>,
     totals: Totals,
-    devices: &'a mut HashMap<DeviceId, Option<Latest>>,
+    devices: &'a mut HashMap<DeviceId, Known>,
     /// What was known of the devices before; `None` of those that were not.
-    before: Vec<(DeviceId, Option<Option<Latest>>)>,
-    /// Devices with a newer measurement.
-    changes: Vec<DeviceId>,
+    before: Vec<(DeviceId, Option<Known>)>,
+    /// Devices with a newer measurement, each once.
+    changes: Vec<(DeviceId, Latest)>,
+    /// Those of them that had none since the last checkpoint began.
+    changed: Vec<DeviceId>,
     duplicate_count: usize,
 }
 
@@ -279,9 +317,7 @@ impl Writing<'_> {
         for device in &batch.devices {
             self.register(*device)?;
         }
-        for measurement in &batch.measurements {
-            self.measurement(measurement)?;
-        }
+        self.measurements(&batch.measurements, checkpoint)?;
         for command in &batch.commands {
             self.register(command.device)?;
             self.command(command)?;
@@ -309,41 +345,85 @@ impl Writing<'_> {
         self.transaction
             .prepare_cached("INSERT INTO device (id) VALUES (?)")?
             .execute([device.0])?;
-        self.devices.insert(device, None);
+        self.devices.insert(device, Known::default());
         self.before.push((device, None));
         self.totals.device_count += 1;
         Ok(())
     }
 
-    fn measurement(&mut self, measurement: &Measurement) -> Result<()> {
-        self.register(measurement.device)?;
-        let inserted = self
-            .transaction
-            .prepare_cached(
-                "INSERT INTO measurement VALUES (?, ?, ?, ?, ?, ?, ?, ?)
-                 ON CONFLICT (time, device) DO NOTHING",
-            )?
-            .execute(params![
-                measurement.time.0,
-                measurement.device.0,
-                measurement.charge_now,
-                measurement.charge_full,
-                measurement.charge_rate,
-                measurement.ambient_temp,
-                measurement.water_temp,
-                measurement.water_level,
-            ])?;
-        if inserted == 0 {
-            self.duplicate_count += 1;
+    fn measurements(&mut self, rows: &[Measurement], checkpoint: &Checkpoint) -> Result<()> {
+        // Nearly always all are new, and then nobody has to say which.
+        let are_new = self.insert_all(rows)?;
+        let mut insert = self.transaction.prepare_cached(&insert_sql(1))?;
+        for row in rows {
+            if !are_new {
+                bind(&mut insert, 0, row)?;
+                if insert.raw_execute()? == 0 {
+                    self.duplicate_count += 1;
+                    continue;
+                }
+            }
+            self.count(row, checkpoint)?;
+        }
+        Ok(())
+    }
+
+    /// Inserts all rows, if there are many and none is there already; else none.
+    fn insert_all(&self, rows: &[Measurement]) -> Result<bool> {
+        if rows.len() < INSERT_LEN {
+            return Ok(false);
+        }
+        self.transaction.execute_batch("SAVEPOINT rows")?;
+        let mut inserted = 0;
+        let mut insert = self.transaction.prepare_cached(&insert_sql(INSERT_LEN))?;
+        let chunks = rows.chunks_exact(INSERT_LEN);
+        let rest = chunks.remainder();
+        for rows in chunks {
+            for (index, row) in rows.iter().enumerate() {
+                bind(&mut insert, index, row)?;
+            }
+            inserted += insert.raw_execute()?;
+        }
+        let mut insert = self.transaction.prepare_cached(&insert_sql(1))?;
+        for row in rest {
+            bind(&mut insert, 0, row)?;
+            inserted += insert.raw_execute()?;
+        }
+        if inserted < rows.len() {
+            self.transaction.execute_batch("ROLLBACK TO rows")?;
+        }
+        self.transaction.execute_batch("RELEASE rows")?;
+        Ok(inserted == rows.len())
+    }
+
+    /// Counts a row that was inserted.
+    fn count(&mut self, measurement: &Measurement, checkpoint: &Checkpoint) -> Result<()> {
+        let device = measurement.device;
+        let known = match self.devices.get_mut(&device) {
+            Some(known) => known,
+            None => {
+                self.register(device)?;
+                self.devices.entry(device).or_default()
+            }
+        };
+        let before = *known;
+        self.totals.take(&mut known.latest, measurement);
+        let Some(latest) = known.latest.filter(|_| known.latest != before.latest) else {
+            return Ok(());
+        };
+        let number = checkpoint.number + 1;
+        if known.number == number
+            && let Some((_, change)) = self.changes.get_mut(known.place)
+        {
+            *change = latest;
             return Ok(());
         }
-        let latest = self.devices.entry(measurement.device).or_default();
-        let before = *latest;
-        self.totals.take(latest, measurement);
-        if *latest != before {
-            self.before.push((measurement.device, Some(before)));
-            self.changes.push(measurement.device);
+        (known.number, known.place) = (number, self.changes.len());
+        self.changes.push((device, latest));
+        if std::mem::replace(&mut known.round, checkpoint.round) != checkpoint.round {
+            self.changed.push(device);
         }
+        self.before.push((device, Some(before)));
         Ok(())
     }
 
@@ -367,13 +447,10 @@ impl Writing<'_> {
 
     /// Notes what has changed, and brings some devices up to date.
     fn checkpoint(&self, checkpoint: &Checkpoint) -> Result<()> {
-        let latest_of = |device: &DeviceId| self.devices.get(device).copied().flatten();
         if !self.changes.is_empty() {
             let mut bytes = Vec::with_capacity(self.changes.len() * CHANGE_LEN);
-            for device in &self.changes {
-                if let Some(latest) = latest_of(device) {
-                    write_change(&mut bytes, *device, &latest);
-                }
+            for (device, latest) in &self.changes {
+                write_change(&mut bytes, *device, latest);
             }
             self.transaction
                 .prepare_cached("INSERT INTO change (number, latest) VALUES (?, ?)")?
@@ -384,7 +461,7 @@ impl Writing<'_> {
              water_temp = ? WHERE id = ?",
         )?;
         for device in checkpoint.next() {
-            if let Some(latest) = latest_of(device) {
+            if let Some(latest) = self.devices.get(device).and_then(|known| known.latest) {
                 update.execute(params![
                     latest.time.0,
                     latest.charge_now,
@@ -410,7 +487,8 @@ impl Checkpoint {
         let is_due = self.started.elapsed() >= CHECKPOINT_TIME || self.changed.len() >= CHANGES_MAX;
         if self.leaving.is_empty() && is_due {
             self.started = Instant::now();
-            self.leaving = self.changed.drain().collect();
+            self.leaving = std::mem::take(&mut self.changed);
+            self.round += 1;
             self.leaving_number = self.number;
         }
     }
@@ -426,119 +504,30 @@ impl Checkpoint {
     }
 
     /// The transaction is durable.
-    fn end(&mut self, changes: Vec<DeviceId>) {
+    fn end(&mut self, has_changes: bool, changed: Vec<DeviceId>) {
         let rest = self.leaving.len().saturating_sub(CHECKPOINT_LEN);
         self.leaving.truncate(rest);
-        if !changes.is_empty() {
-            self.number += 1;
-            self.changed.extend(changes);
-        }
+        self.number += i64::from(has_changes);
+        self.changed.extend(changed);
     }
 }
 
-fn read_totals(transaction: &Transaction<'_>) -> Result<(Totals, History)> {
-    let (totals, pruned) =
-        transaction.query_row("SELECT totals, pruned FROM totals", [], |row| {
-            Ok((row.get::<_, Vec<u8>>(0)?, row.get::<_, Vec<u8>>(1)?))
-        })?;
-    let totals = Totals::from_bytes(&totals).ok_or(StoreError::Malformed("totals"))?;
-    let pruned = History::from_bytes(&pruned).ok_or(StoreError::Malformed("what was pruned"))?;
-    Ok((totals, pruned))
+/// Inserts so many rows, but for those that are there.
+fn insert_sql(row_count: usize) -> String {
+    let rows = vec!["(?, ?, ?, ?, ?, ?, ?, ?)"; row_count].join(", ");
+    format!("INSERT INTO measurement VALUES {rows} ON CONFLICT (time, device) DO NOTHING")
 }
 
-fn read_devices(transaction: &Transaction<'_>) -> Result<HashMap<DeviceId, Option<Latest>>> {
-    let mut query = transaction.prepare(
-        "SELECT id, time, charge_now, water_level, ambient_temp, water_temp FROM device",
-    )?;
-    let device = |row: &Row<'_>| -> rusqlite::Result<_> {
-        let latest = match row.get(1)? {
-            Some(time) => Some(Latest {
-                time: Time(time),
-                charge_now: row.get(2)?,
-                water_level: row.get(3)?,
-                ambient_temp: row.get(4)?,
-                water_temp: row.get(5)?,
-            }),
-            None => None,
-        };
-        Ok((DeviceId(row.get(0)?), latest))
-    };
-    Ok(query
-        .query_map([], device)?
-        .collect::<rusqlite::Result<_>>()?)
-}
-
-/// Reads what is not in `device`; returns the number of the last row.
-fn read_changes(
-    transaction: &Transaction<'_>,
-    mut found: impl FnMut(DeviceId, Latest),
-) -> Result<i64> {
-    let mut query = transaction.prepare("SELECT number, latest FROM change ORDER BY number")?;
-    let mut rows = query.query([])?;
-    let mut number = 0;
-    while let Some(row) = rows.next()? {
-        number = row.get(0)?;
-        let bytes: Vec<u8> = row.get(1)?;
-        for entry in bytes.chunks(CHANGE_LEN) {
-            let (device, latest) = read_change(entry).ok_or(StoreError::Malformed("changes"))?;
-            found(device, latest);
-        }
-    }
-    Ok(number)
-}
-
-fn write_change(bytes: &mut Vec<u8>, device: DeviceId, latest: &Latest) {
-    bytes.extend_from_slice(&device.0);
-    bytes.extend_from_slice(&latest.time.0.to_le_bytes());
-    bytes.extend_from_slice(&latest.charge_now.to_le_bytes());
-    bytes.extend_from_slice(&latest.water_level.to_le_bytes());
-    bytes.extend_from_slice(&latest.ambient_temp.to_le_bytes());
-    bytes.extend_from_slice(&latest.water_temp.to_le_bytes());
-}
-
-fn read_change(bytes: &[u8]) -> Option<(DeviceId, Latest)> {
-    let (device, bytes) = bytes.split_first_chunk()?;
-    let (time, bytes) = bytes.split_first_chunk()?;
-    let (charge_now, bytes) = bytes.split_first_chunk()?;
-    let (water_level, bytes) = bytes.split_first_chunk()?;
-    let (ambient_temp, bytes) = bytes.split_first_chunk()?;
-    let latest = Latest {
-        time: Time(i64::from_le_bytes(*time)),
-        charge_now: i32::from_le_bytes(*charge_now),
-        water_level: i32::from_le_bytes(*water_level),
-        ambient_temp: f64::from_le_bytes(*ambient_temp),
-        water_temp: f64::from_le_bytes(bytes.try_into().ok()?),
-    };
-    Some((DeviceId(*device), latest))
-}
-
-fn read_commands(transaction: &Transaction<'_>) -> Result<Vec<Command>> {
-    let mut query = transaction
-        .prepare("SELECT device, time, charge, fill, flush FROM command WHERE status IS NULL")?;
-    let command = |row: &Row<'_>| -> rusqlite::Result<_> {
-        Ok(Command {
-            device: DeviceId(row.get(0)?),
-            time: Time(row.get(1)?),
-            charge: row.get(2)?,
-            fill: row.get(3)?,
-            flush: row.get(4)?,
-        })
-    };
-    Ok(query
-        .query_map([], command)?
-        .collect::<rusqlite::Result<_>>()?)
-}
-
-/// A row of all columns in the order of the table.
-fn measurement(row: &Row<'_>) -> rusqlite::Result<Measurement> {
-    Ok(Measurement {
-        time: Time(row.get(0)?),
-        device: DeviceId(row.get(1)?),
-        charge_now: row.get(2)?,
-        charge_full: row.get(3)?,
-        charge_rate: row.get(4)?,
-        ambient_temp: row.get(5)?,
-        water_temp: row.get(6)?,
-        water_level: row.get(7)?,
-    })
+/// Binds the values of one of the rows of such a statement.
+fn bind(insert: &mut Statement<'_>, row_index: usize, row: &Measurement) -> Result<()> {
+    let first = 8 * row_index;
+    insert.raw_bind_parameter(first + 1, row.time.0)?;
+    insert.raw_bind_parameter(first + 2, row.device.0)?;
+    insert.raw_bind_parameter(first + 3, row.charge_now)?;
+    insert.raw_bind_parameter(first + 4, row.charge_full)?;
+    insert.raw_bind_parameter(first + 5, row.charge_rate)?;
+    insert.raw_bind_parameter(first + 6, row.ambient_temp)?;
+    insert.raw_bind_parameter(first + 7, row.water_temp)?;
+    insert.raw_bind_parameter(first + 8, row.water_level)?;
+    Ok(())
 }

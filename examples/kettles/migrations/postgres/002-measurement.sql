@@ -1,6 +1,5 @@
--- Instead of partitions, where an administrator has installed TimescaleDB.
-CREATE EXTENSION IF NOT EXISTS timescaledb;
-
+-- How it is divided by time follows where it is made: this is no whole statement.
+-- The time leads in the key, because it grows: rows are added at one end, wherever they come from.
 CREATE TABLE measurement (
     time timestamptz NOT NULL,
     device_id uuid NOT NULL,
@@ -11,9 +10,4 @@ CREATE TABLE measurement (
     water_temp double precision NOT NULL,
     water_level integer NOT NULL,
     PRIMARY KEY (time, device_id)
-);
-
-SELECT create_hypertable(
-    'measurement', 'time',
-    chunk_time_interval => interval '1 day', create_default_indexes => false
-);
+)
