@@ -33,6 +33,8 @@ pub struct Request {
     extensions: Extensions,
     /// Where it is answered.
     pub(crate) lane: Lane,
+    /// Whether the I/O thread calls its handler.
+    pub(crate) is_inline: bool,
     /// The route it is for, once that is known.
     pub(crate) matched: Option<Box<Matched>>,
 }
@@ -63,6 +65,7 @@ impl Request {
             link: Link::None,
             extensions: Extensions::default(),
             lane: Lane::Prompt,
+            is_inline: false,
             matched: None,
         }
     }

@@ -60,6 +60,11 @@ pub enum Intake {
     /// All of it is in memory before the handler starts. At most so many bytes; more is answered
     /// with 413. While it arrives it costs memory, but no thread.
     Buffered(u64),
+    /// As `Buffered`, and the handler is called on the I/O thread, where it must not block, as in
+    /// [`Service::inline`]; nor may the body of its response. For handlers of microseconds that
+    /// answer from memory or [later](Response::later): waking a worker costs as much. HTTP/1 alone;
+    /// of HTTP/2, and for requests without a body, a worker calls it.
+    Inline(u64),
     /// The handler starts after the head and reads the body as it comes, in constant memory. At
     /// most so many bytes; more fails the read, and what the handler answers is up to it.
     Streamed(u64),
@@ -69,7 +74,7 @@ impl Intake {
     /// The largest body, in bytes.
     pub fn len_max(self) -> u64 {
         match self {
-            Self::Buffered(len_max) | Self::Streamed(len_max) => len_max,
+            Self::Buffered(len_max) | Self::Inline(len_max) | Self::Streamed(len_max) => len_max,
         }
     }
 }

@@ -82,6 +82,8 @@ impl App {
     /// All routes.
     pub fn router(app: &Arc<Self>) -> Router {
         let small = |route: Route| route.body_len_max(BODY_LEN_MAX);
+        // Read, checked and queued in less time than a worker needs to wake.
+        let measurement = Route::post("/measurement", with(app, Self::measurement));
         let gateway = Route::post("/measurements", with(app, Self::measurements));
         let order = Route::post("/devices/{id}/command", with(app, Self::order));
         let command = Route::get("/command", with(app, Self::command));
@@ -90,10 +92,7 @@ impl App {
         Router::new()
             .route(small(Route::post("/login", with(app, Self::login))))
             .route(command.inline(answer_command))
-            .route(small(Route::post(
-                "/measurement",
-                with(app, Self::measurement),
-            )))
+            .route(measurement.inline_body(BODY_LEN_MAX))
             .route(gateway.body_len_max(GATEWAY_LEN_MAX))
             .route(small(order))
             .get("/statistics", with(app, Self::statistics))

@@ -10,4 +10,4 @@ mod worker;
 
 pub(crate) use lane::Lane;
 pub(crate) use queue::{Job, Queue};
-pub(crate) use worker::{begin, cut_off, fail, make_promised, report, run};
+pub(crate) use worker::{begin, cut_off, fail, handle, make_promised, report, run};

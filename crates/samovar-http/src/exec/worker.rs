@@ -119,7 +119,7 @@ fn lose<S: Service>(shared: &Shared<S>, (home, key): (usize, Key)) {
 }
 
 /// Runs the handler and begins its answer.
-fn handle<S: Service>(shared: &Shared<S>, conn: Box<Conn>, mut request: Box<Request>) {
+pub(crate) fn handle<S: Service>(shared: &Shared<S>, conn: Box<Conn>, mut request: Box<Request>) {
     let place = (conn.home, conn.key);
     request.link = Link::Http1(Box::new(Upload::new(conn, &shared.core)));
     let handled = catch_unwind(AssertUnwindSafe(|| {
@@ -501,7 +501,7 @@ pub(crate) fn report<S: Service>(shared: &Shared<S>, conn: &mut Conn, end: End) 
         status: conn.answer.status,
         body_len: conn.sent_body_len(),
         end,
-        is_inline: false,
+        is_inline: request.is_inline,
         duration: conn.answer.started.elapsed(),
     });
 }

@@ -335,7 +335,8 @@ impl<S: Service> IoThread<S> {
             Outcome::Dispatch(lane) if conn.proto.has_body() => {
                 let intake = shared.service.intake(head);
                 conn.body_len_max = intake.len_max();
-                let request = Box::new(head.to_request(lane));
+                let mut request = Box::new(head.to_request(lane));
+                request.is_inline = matches!(intake, Intake::Inline(_));
                 let fits = match self.index.framing {
                     Framing::Length(len) => len <= conn.body_len_max,
                     // How long it will be is not known, and silence is not an answer.

@@ -25,7 +25,7 @@ use super::listener::Socket;
 use super::room::Room;
 use super::slab::{Key, Slab};
 use super::sys::{self, Edges, Poll};
-use crate::exec::Job;
+use crate::exec::{self, Job};
 use crate::proto::head::HeadIndex;
 use crate::request::Request;
 use crate::server::Shared;
@@ -297,7 +297,12 @@ impl<S: Service> IoThread<S> {
             Next::Http2 => self.start_h2(*conn),
             Next::Handle(request) => {
                 conn.left_at = self.now;
-                self.give(Job::Handle(conn, request));
+                if request.is_inline {
+                    // It comes back by the inbox, as from a worker.
+                    exec::handle(&self.shared, conn, request);
+                } else {
+                    self.give(Job::Handle(conn, request));
+                }
             }
             #[cfg(feature = "tls")]
             Next::Shake => self.give(Job::Handshake(conn)),

@@ -142,6 +142,14 @@ impl Route {
         self
     }
 
+    /// Calls the handler on the I/O thread when a body of up to `len_max` bytes is in memory; see
+    /// [`Intake::Inline`] for what that forbids. It is a handler like others, middleware included.
+    #[must_use]
+    pub fn inline_body(mut self, len_max: u64) -> Self {
+        self.intake = Intake::Inline(len_max);
+        self
+    }
+
     /// Starts the handler after the head, to [read](Request::reader) a body of up to `len_max`
     /// bytes as it comes, in constant memory.
     #[must_use]

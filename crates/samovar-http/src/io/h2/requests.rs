@@ -106,7 +106,7 @@ impl<S: Service> IoThread<S> {
             entry.restart_clock(now, 0);
         }
         match intake {
-            Intake::Buffered(_) => {
+            Intake::Buffered(_) | Intake::Inline(_) => {
                 if let Some(entry) = conn.session.data(stream) {
                     entry.request = Some(request);
                 }
