@@ -168,7 +168,9 @@ fn the_status_goes_on_when_the_server_does_not_answer_for_a_while() {
     let is_cut = Arc::new(AtomicBool::new(false));
     let url = proxy(target, Arc::clone(&is_cut));
     let mut terminal = Terminal::open();
-    let mut command = samovar();
+    // Whoever started the tests in the background may have had the signal ignored.
+    let mut command = Command::new("env");
+    command.args(["--default-signal=INT", env!("CARGO_BIN_EXE_samovar")]);
     command.args(["status", &url]).stdout(terminal.stdio());
     let mut child = command.stderr(terminal.stdio()).spawn().unwrap();
     let last = |shown: &str| shown.rsplit("\x1b[H").next().unwrap_or_default().to_owned();
