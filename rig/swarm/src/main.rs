@@ -79,7 +79,7 @@ fn try_it(arguments: &Arguments) -> Result<Vec<String>> {
         let watched = watched.context("give --pid, or the command of a server")?;
         return overload::run(arguments, address, &watched);
     }
-    let own = Process::of(std::process::id());
+    let own_cpu_before = process::own_cpu();
     let mut most_descriptors = None;
     let stop = AtomicBool::new(false);
     let mut each_second = |now, second: &Tally| {
@@ -102,7 +102,9 @@ fn try_it(arguments: &Arguments) -> Result<Vec<String>> {
         server_cpu: watched.as_ref().and_then(Process::cpu),
         server_memory_peak: watched.as_ref().and_then(Process::memory_peak),
         server_descriptors: most_descriptors,
-        own_cpu: own.as_ref().and_then(Process::cpu),
+        own_cpu: process::own_cpu()
+            .zip(own_cpu_before)
+            .map(|(now, before)| now - before),
     };
     tell(arguments, &plan, &tally, &taken)?;
     Ok(arguments.bounds.missed(&tally, &taken))

@@ -75,6 +75,11 @@ fn cpu(id: u32) -> Option<Duration> {
     sum(id, cpu_of_one)
 }
 
+/// Processor time of this process alone: the server may be its child.
+pub(crate) fn own_cpu() -> Option<Duration> {
+    cpu_of_one(std::process::id())
+}
+
 fn cpu_of_one(id: u32) -> Option<Duration> {
     let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
     // The name, in parentheses, may have spaces in it.
