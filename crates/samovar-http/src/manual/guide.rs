@@ -129,7 +129,8 @@
 //!
 //! A [route can answer inline](crate::Route::inline), on the I/O thread, without the way to a
 //! worker and back: right for what is in memory, and wrong for anything that could wait. It may
-//! decline.
+//! decline. A handler that needs the body has the same from
+//! [`inline_body`](crate::Route::inline_body).
 //!
 //! # More than one line of set-up
 //!

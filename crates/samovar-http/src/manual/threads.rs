@@ -2,7 +2,7 @@
 //!
 //! | thread | how many | runs | may block |
 //! |---|---|---|---|
-//! | I/O | one a core ([`Builder::io_threads`](crate::Builder::io_threads)) | protocols, [`Service::inline`](crate::Service::inline), [`Service::intake`](crate::Service::intake), inline WebSocket handlers, [`Observer`](crate::Observer) | never: all connections of the thread wait |
+//! | I/O | one a core ([`Builder::io_threads`](crate::Builder::io_threads)) | protocols, [`Service::inline`](crate::Service::inline), [`Service::intake`](crate::Service::intake), handlers of [inline bodies](crate::Intake::Inline), inline WebSocket handlers, [`Observer`](crate::Observer) | never: all connections of the thread wait |
 //! | workers | eight a core ([`Builder::workers`](crate::Builder::workers)) | [`Service::handle`](crate::Service::handle), [`Source::pull`](crate::Source::pull), WebSocket handlers, TLS handshakes, compression, [`Observer`](crate::Observer) | yes |
 //!
 //! An I/O thread has its own listener, its own epoll instance and its own connections; on the way
