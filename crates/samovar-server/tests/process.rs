@@ -114,7 +114,6 @@ fn identity_helper() {
             eprintln!("{}", line.split_whitespace().collect::<Vec<_>>().join(" "));
         }
     }
-    std::process::exit(0);
 }
 
 #[test]
