@@ -65,9 +65,15 @@ in
     processes = mkOption {
       type = types.ints.positive;
       default = 1;
+      description = "Processes that share the port; more than one need a PostgreSQL.";
+    };
+
+    ownPort = mkOption {
+      type = types.port;
+      default = 8081;
       description = ''
-        Processes that share the port; more than one need a PostgreSQL. Prometheus is then answered by
-        one or another of them.
+        Where, on the loopback, Prometheus asks the first of several processes alone; the second is at
+        the next port, and so on.
       '';
     };
 
@@ -109,7 +115,10 @@ in
               "--database ${cfg.database}"
               "--retain ${toString cfg.retain}"
             ]
-            ++ optional (cfg.processes > 1) "--processes ${toString cfg.processes}"
+            ++ optionals (cfg.processes > 1) [
+              "--processes ${toString cfg.processes}"
+              "--own-port ${toString cfg.ownPort}"
+            ]
             # %d is where systemd puts credentials.
             ++ optional (cfg.adminTokenFile != null) "--admin-token %d/admin-token"
           );

@@ -20,10 +20,17 @@ let
     ;
   hasPostgresql = hasPrefix "postgresql:///" kettles.database;
   rules = ../rig/prometheus;
-  job = name: target: {
+  jobOf = name: targets: {
     job_name = name;
-    static_configs = [ { targets = [ target ]; } ];
+    static_configs = [ { inherit targets; } ];
   };
+  job = name: target: jobOf name [ target ];
+  # Of several processes each for itself.
+  ports =
+    if kettles.processes > 1 then
+      builtins.genList (index: kettles.ownPort + index) kettles.processes
+    else
+      [ kettles.port ];
   exporter = {
     enable = true;
     listenAddress = "127.0.0.1";
@@ -63,7 +70,7 @@ in
         "kettles.yml"
       ];
       scrapeConfigs = [
-        (job "kettles" "127.0.0.1:${toString kettles.port}")
+        (jobOf "kettles" (map (port: "127.0.0.1:${toString port}") ports))
         (job "node" "127.0.0.1:9100")
         (job "process" "127.0.0.1:9256")
         (job "prometheus" "127.0.0.1:9090")

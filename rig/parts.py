@@ -50,7 +50,7 @@ def start_kettles(rig, arguments, mode="serve"):
     if arguments.server_processes > 1:
         command += ["--processes", arguments.server_processes]
     child = rig.serve("server", "kettles", at, command)
-    # Of several processes each says where it alone is asked; one that is started again is not found.
+    # Of several processes each says where it alone is asked, as does one that takes its place.
     if alone := re.findall(r"alone: http://(.*)/metrics", child.log.read_text()):
         rig.jobs["kettles"] = alone
     url = f"http://127.0.0.1:{at}"

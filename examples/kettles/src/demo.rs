@@ -88,7 +88,8 @@ impl Demo {
             admin_token: None,
             login_secret: None,
             processes: 1,
-            is_member: false,
+            own_port: 0,
+            member: None,
         }
     }
 }

@@ -145,6 +145,7 @@ impl Teller {
             "oldest": oldest.as_secs_f64() * 1000.0,
             "connections": load.map(|load| load.connection_count),
             "connections_max": load.map(|load| load.connection_count_max),
+            "process": app.metrics.number(),
             "cpu": (process.cpu_s - self.process.cpu_s) / seconds,
             "memory": process.resident_len,
         });

@@ -69,12 +69,12 @@ fn run(arguments: Arguments) -> Result<()> {
 
 fn serve(options: &Serve) -> Result<()> {
     let is_ended = ended().context("no signals")?;
-    if options.processes > 1 && !options.is_member {
+    if options.processes > 1 && options.member.is_none() {
         return processes::run(options, &is_ended);
     }
     let running = Running::start(options, store::open(&options.database)?)?;
     announce(&running);
-    if options.is_member {
+    if options.member.is_some() {
         processes::end_with_parent(&is_ended);
     }
     running.run_until(&is_ended)

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write as _};
 use std::io;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -71,6 +71,8 @@ pub struct Metrics {
     accept_errors: [AtomicU64; ACCEPT_REASONS.len()],
     /// Where it listens.
     ports: OnceLock<Vec<u16>>,
+    /// Which of several processes it is.
+    number: AtomicU32,
     incidents: AtomicU64,
     load: Mutex<Option<Load>>,
 }
@@ -94,6 +96,7 @@ impl Default for Metrics {
             loop_lag: Histogram::new(MICROS),
             accept_errors: Default::default(),
             ports: OnceLock::new(),
+            number: AtomicU32::new(0),
             incidents: AtomicU64::new(0),
             load: Mutex::new(None),
         }
@@ -178,6 +181,16 @@ impl Metrics {
         drop(self.ports.set(ports));
     }
 
+    /// Which of several processes this is; said once.
+    pub fn is_member(&self, number: u32) {
+        self.number.store(number, Ordering::Relaxed);
+    }
+
+    /// Which of several processes this is; 0 if there is one.
+    pub fn number(&self) -> u32 {
+        self.number.load(Ordering::Relaxed)
+    }
+
     fn accept_error(&self, reason: &str) -> &AtomicU64 {
         let index = ACCEPT_REASONS.iter().position(|it| *it == reason);
         let [.., other] = &self.accept_errors;
@@ -218,6 +231,9 @@ impl Metrics {
         self.durations(&mut text);
         self.ingest(&mut text, ingest);
         self.engine_text(&mut text);
+        let name = "kettles_process_number";
+        let help = "Which of several processes tells this; 0 if there is one.";
+        text.gauges(&[(name, help, &self.number())]);
         process(&mut text);
         group(&mut text);
         text.0

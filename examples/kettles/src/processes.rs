@@ -8,10 +8,12 @@
 //! and `GET /statistics` adds up what all have committed. A command is known to the others within a
 //! second or so. What a kettle was told is known where it was told: one that asks here and measures
 //! there, on another connection, is told again. `GET /metrics`, and the live page, are of one
-//! process: each has an address of its own on the loopback for it.
+//! process: each has an address of its own on the loopback for it. One that is started again has
+//! its predecessor's: this process holds all ports, by sockets that are bound and do not listen.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -19,6 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use samovar_http::Listener;
 
 use crate::log;
@@ -42,26 +45,28 @@ pub fn run(options: &Serve, is_ended: &AtomicBool) -> Result<()> {
             options.processes
         );
     }
-    let addr = free_addr(options)?;
+    let (shared, own) = hold_ports(options)?;
     let mut members = Vec::new();
-    for _ in 0..options.processes {
-        members.push(Some(Member::start(addr.port())?));
+    for (number, held) in (1..).zip(&own) {
+        members.push(Some(Member::start(number, &shared, held)?));
     }
-    say_addr(addr);
+    say_addr(shared.addr);
     members.iter().flatten().for_each(Member::announce);
     let mut not_before = Instant::now();
     while !is_ended.load(Ordering::Acquire) {
-        for member in &mut members {
+        for ((number, held), member) in (1..).zip(&own).zip(&mut members) {
             if let Some(running) = member {
                 let Some(status) = running.child.try_wait()? else {
                     continue;
                 };
                 let id = running.child.id();
-                log::say(&format!("kettles: process {id} has ended, {status}"));
+                log::say(&format!(
+                    "kettles: process {number} ({id}) has ended, {status}"
+                ));
                 *member = None;
             }
             if Instant::now() >= not_before {
-                *member = restarted(addr.port(), &mut not_before);
+                *member = restarted(number, &shared, held, &mut not_before);
             }
         }
         std::thread::park_timeout(LOOK_TIME);
@@ -79,17 +84,63 @@ pub fn run(options: &Serve, is_ended: &AtomicBool) -> Result<()> {
     Ok(())
 }
 
-/// The address, with its port; an error if anybody is there: a second server that shared it would
-/// silently take a part of the connections.
-fn free_addr(options: &Serve) -> Result<SocketAddr> {
-    let addrs = options.addrs()?;
-    let addr = *addrs.first().context("no address")?;
-    let probe = Listener::tcp(addr, 1).with_context(|| format!("cannot listen on {addr}"))?;
-    probe.local_addr().context("no address")
+/// An address that nobody else of the machine gets while this lives. It is bound and does not
+/// listen, so no connection comes to it; those who share it listen.
+#[derive(Debug)]
+struct Held {
+    addr: SocketAddr,
+    _socket: OwnedFd,
 }
 
-fn restarted(port: u16, not_before: &mut Instant) -> Option<Member> {
-    match Member::start(port) {
+impl Held {
+    /// Holds what a listener has: until then that one keeps others away.
+    fn new(listener: &Listener) -> Result<Self> {
+        let addr = listener.local_addr().context("no address")?;
+        let family = if addr.is_ipv4() {
+            AddressFamily::INET
+        } else {
+            AddressFamily::INET6
+        };
+        let hold = || {
+            let flags = SocketFlags::CLOEXEC;
+            let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+            sockopt::set_socket_reuseaddr(&socket, true)?;
+            sockopt::set_socket_reuseport(&socket, true)?;
+            rustix::net::bind(&socket, &addr)?;
+            // That was for connections of before which are not quite over. Strangers are kept away.
+            sockopt::set_socket_reuseaddr(&socket, false)?;
+            rustix::io::Result::Ok(socket)
+        };
+        let socket = hold().with_context(|| format!("cannot hold {addr}"))?;
+        Ok(Self {
+            addr,
+            _socket: socket,
+        })
+    }
+}
+
+/// The address of all, and that of each. An error if anybody is there: a second server that shared
+/// one would silently take a part of the connections.
+fn hold_ports(options: &Serve) -> Result<(Held, Vec<Held>)> {
+    let listen = |addr: SocketAddr| {
+        Listener::tcp(addr, 1).with_context(|| format!("cannot listen on {addr}"))
+    };
+    let addrs = options.addrs()?;
+    let shared = listen(*addrs.first().context("no address")?)?;
+    let mut own = Vec::new();
+    for index in 0..options.processes {
+        let port = match options.own_port {
+            0 => 0,
+            first => u16::try_from(u32::from(first) + index).context("--own-port is too high")?,
+        };
+        own.push(listen((Ipv4Addr::LOCALHOST, port).into())?);
+    }
+    let held = own.iter().map(Held::new).collect::<Result<_>>()?;
+    Ok((Held::new(&shared)?, held))
+}
+
+fn restarted(number: u32, shared: &Held, own: &Held, not_before: &mut Instant) -> Option<Member> {
+    match Member::start(number, shared, own) {
         Ok(member) => {
             member.announce();
             Some(member)
@@ -106,34 +157,41 @@ fn restarted(port: u16, not_before: &mut Instant) -> Option<Member> {
 struct Member {
     /// Ends when its standard input does, so it does not outlive this process.
     child: Child,
-    own_addr: String,
+    number: u32,
+    own_addr: SocketAddr,
 }
 
 impl Member {
-    fn start(port: u16) -> Result<Self> {
+    fn start(number: u32, shared: &Held, own: &Held) -> Result<Self> {
+        let (port, own_port) = (shared.addr.port(), own.addr.port());
         let mut command = Command::new("/proc/self/exe");
         command
             .args(std::env::args_os().skip(1))
-            .args(["--member", "--port", &port.to_string()])
+            .args(["--member", &number.to_string()])
+            .args(["--port", &port.to_string()])
+            .args(["--own-port", &own_port.to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             // What a terminal says to all of a group is told them by us.
             .process_group(0);
         let mut child = command.spawn().context("no further process")?;
         let output = child.stdout.take().context("nothing to hear it by")?;
-        // Where all are, and where it is alone.
-        let mut lines = BufReader::new(output).lines();
-        let said = lines.next().and_then(|_| lines.next());
-        let Some(Ok(own_addr)) = said else {
+        // It says where it is once it answers.
+        let Some(Ok(_)) = BufReader::new(output).lines().next() else {
             child.kill().unwrap_or_default();
-            bail!("process {} has not started, {}", child.id(), child.wait()?);
+            bail!("process {number} has not started, {}", child.wait()?);
         };
-        Ok(Self { child, own_addr })
+        let own_addr = own.addr;
+        Ok(Self {
+            child,
+            number,
+            own_addr,
+        })
     }
 
     fn announce(&self) {
-        let (id, addr) = (self.child.id(), &self.own_addr);
-        let line = format!("kettles: process {id} alone: http://{addr}/metrics");
+        let (number, id, addr) = (self.number, self.child.id(), self.own_addr);
+        let line = format!("kettles: process {number} ({id}) alone: http://{addr}/metrics");
         // Whoever started it may have closed its end.
         drop(writeln!(io::stdout().lock(), "{line}"));
     }
@@ -147,4 +205,28 @@ pub fn end_with_parent(is_ended: &Arc<AtomicBool>) {
         drop(io::stdin().lock().read(&mut [0]));
         is_ended.store(true, Ordering::Release);
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn a_held_port_is_for_those_who_share_it() {
+        let listener = Listener::tcp((Ipv4Addr::LOCALHOST, 0).into(), 1).unwrap();
+        let held = Held::new(&listener).unwrap();
+        drop(listener);
+        // Before the first, and between one and the next.
+        for _ in 0..2 {
+            let refused = TcpListener::bind(held.addr).unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::AddrInUse);
+            assert!(Listener::tcp(held.addr, 1).is_err());
+            drop(Listener::tcp_shared(held.addr, 1).unwrap());
+        }
+        let addr = held.addr;
+        drop(held);
+        drop(TcpListener::bind(addr).unwrap());
+    }
 }

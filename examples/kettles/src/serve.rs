@@ -63,9 +63,13 @@ pub struct Serve {
     #[arg(long, default_value_t = 1, value_name = "COUNT",
           value_parser = clap::value_parser!(u32).range(1..=32))]
     pub processes: u32,
-    /// Is one of them.
-    #[arg(long = "member", hide = true)]
-    pub is_member: bool,
+    /// Where each of several processes alone answers, on the loopback: the first at this port, the
+    /// second at the next, and so on; 0 means any. One that is started again has the same.
+    #[arg(long, default_value_t = 0, value_name = "PORT")]
+    pub own_port: u16,
+    /// Is one of them: which, counted from one.
+    #[arg(long, hide = true, value_name = "NUMBER")]
+    pub member: Option<u32>,
 }
 
 impl Serve {
@@ -145,7 +149,7 @@ impl Running {
             // Handlers compute for microseconds; nobody waits for anything on a worker.
             .workers(4);
         for addr in options.addrs()? {
-            let listener = if options.is_member {
+            let listener = if options.member.is_some() {
                 Listener::tcp_shared(addr, BACKLOG)
             } else {
                 Listener::tcp(addr, BACKLOG)
@@ -153,9 +157,10 @@ impl Running {
             let listener = listener.with_context(|| format!("cannot listen on {addr}"))?;
             builder = builder.listen(listener);
         }
-        if options.is_member {
-            // Where this process, and no other of them, tells its figures.
-            let own = Listener::tcp((Ipv4Addr::LOCALHOST, 0).into(), 128);
+        if let Some(number) = options.member {
+            app.metrics.is_member(number);
+            // Where this process, and no other of them, tells its figures. The port is held for it.
+            let own = Listener::tcp_shared((Ipv4Addr::LOCALHOST, options.own_port).into(), 128);
             builder = builder.listen(own.context("no address of its own")?);
         }
         let server = builder.start().context("cannot start")?;
@@ -177,11 +182,6 @@ impl Running {
     /// The first address it listens on.
     pub fn addr(&self) -> Option<SocketAddr> {
         self.server.local_addrs().first().copied()
-    }
-
-    /// The address that one of several processes has for itself.
-    fn own_addr(&self) -> Option<SocketAddr> {
-        self.server.local_addrs().last().copied()
     }
 
     /// Serves until `is_ended` says so.
@@ -287,15 +287,10 @@ pub fn ended() -> io::Result<Arc<AtomicBool>> {
     Ok(is_ended)
 }
 
-/// Says where it is, and where it is alone.
+/// Says where it is.
 pub fn announce(running: &Running) {
-    let (Some(addr), Some(own)) = (running.addr(), running.own_addr()) else {
-        return;
-    };
-    say_addr(addr);
-    // One of several processes; the one that started it reads this.
-    if own != addr {
-        drop(writeln!(io::stdout().lock(), "{own}"));
+    if let Some(addr) = running.addr() {
+        say_addr(addr);
     }
 }
 

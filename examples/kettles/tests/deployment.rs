@@ -152,6 +152,20 @@ fn prometheus_understands_its_configuration() {
 }
 
 #[test]
+fn prometheus_asks_each_of_several_processes() {
+    let home = Home::new();
+    let monitoring = repository().join("nix/monitoring.nix");
+    let more = format!("imports = [ {} ]; services.kettles", monitoring.display());
+    let given = "{ enable = true; processes = 2; monitoring.enable = true; }";
+    let machine = app_with(&home, &format!("{more} = {given};")).unwrap();
+    let job = &machine["services"]["prometheus"]["scrapeConfigs"][0];
+    let targets = &job["static_configs"][0]["targets"];
+    assert_eq!(*targets, json!(["127.0.0.1:8081", "127.0.0.1:8082"]));
+    let unit = machine["units"]["services"]["kettles"].as_str().unwrap();
+    assert!(unit.contains("--processes 2 --own-port 8081"), "{unit}");
+}
+
+#[test]
 fn containers_find_what_they_are_given() {
     let rig = repository().join("rig");
     promtool(&rig.join("prometheus/prometheus.yml"));

@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use support::{Kettles, measurement, wait_until};
 
 /// Whatever dashboards and alerts ask for.
-const NAMES: [&str; 28] = [
+const NAMES: [&str; 29] = [
     "app_measurements_total",
     "engine_accept_errors_total",
     "engine_accepted_total",
@@ -35,6 +35,7 @@ const NAMES: [&str; 28] = [
     "kettles_ingest_queue_limit",
     "kettles_ingest_queue_rows",
     "kettles_ingest_rejected_total",
+    "kettles_process_number",
     "kettles_pruned_total",
     "pressure_waiting_seconds_total",
     "process_anonymous_memory_bytes",

@@ -7,7 +7,7 @@
 
 mod support;
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::Command;
 
@@ -18,20 +18,23 @@ use support::{Client, Kettles, measurement, wait_until};
 const KETTLE: &str = "0f8fad5b-d9cb-469f-a165-70867728950e";
 const COMMAND: &str = r#"{"charge":true}"#;
 
-/// One of the processes: its id, and the address that it has alone.
+/// One of the processes: which, its id, and the address that it has alone.
 #[derive(Debug, Clone, Copy)]
 struct Member {
+    number: u32,
     id: u32,
     addr: SocketAddr,
 }
 
 fn next_member(kettles: &mut Kettles) -> Member {
     let line = kettles.next_line();
-    let (id, addr) = line
+    let (who, addr) = line
         .strip_prefix("kettles: process ")
-        .and_then(|rest| rest.split_once(" alone: http://"))
+        .and_then(|rest| rest.split_once(") alone: http://"))
         .unwrap();
+    let (number, id) = who.split_once(" (").unwrap();
     Member {
+        number: number.parse().unwrap(),
         id: id.parse().unwrap(),
         addr: addr.strip_suffix("/metrics").unwrap().parse().unwrap(),
     }
@@ -97,6 +100,13 @@ fn several_processes_are_one_server() {
     kill(one.id);
     let new = next_member(&mut kettles);
     assert_ne!(new.id, one.id);
+    // Whoever watches it finds it where it was.
+    assert_eq!((new.number, new.addr), (one.number, one.addr));
+    for member in [new, other] {
+        let text = Client::connect(member.addr).get("/metrics", None);
+        let number = format!("\nkettles_process_number {}\n", member.number);
+        assert!(text.text().contains(&number), "{number}");
+    }
     fleet.wait_for(50);
     let sent: u64 = fleet.end().iter().sum();
     for member in [new, other] {
@@ -148,4 +158,26 @@ fn sqlite_has_one_process() {
     let said = String::from_utf8(output.stderr).unwrap();
     assert!(said.contains("2 processes need a PostgreSQL"), "{said}");
     assert!(!folder.path().join("kettles.db").exists());
+}
+
+/// Nobody is to find another's figures at their addresses.
+#[test]
+fn ports_of_their_own_are_theirs_or_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    for (port, message) in [
+        (port, format!("cannot listen on 127.0.0.1:{port}")),
+        (65535, "--own-port is too high".to_owned()),
+    ] {
+        let mut command = Kettles::command(folder.path());
+        let command = command.args(["--processes=2", "--own-port", &port.to_string()]);
+        let output = command
+            .args(["--database", "postgresql:///nobody"])
+            .output();
+        let output = output.unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.contains(&message), "{said}");
+    }
 }
