@@ -1,6 +1,8 @@
 -- Run at each start, under a lock: all of it may be there already.
 
--- With its newest measurement. Rows change in place, so pages keep room for that.
+-- With its newest measurement. Rows change in place, so pages keep room for that. They are made
+-- without one, of 44 bytes, and have 76 later: 51 of them, each a second time where one transaction
+-- changes all, and what points from old places to new ones are a page.
 CREATE TABLE IF NOT EXISTS device (
     id uuid PRIMARY KEY,
     time timestamptz,
@@ -8,7 +10,7 @@ CREATE TABLE IF NOT EXISTS device (
     water_level integer,
     ambient_temp double precision,
     water_temp double precision
-) WITH (fillfactor = 50);
+) WITH (fillfactor = 28);
 
 -- What was ever measured, and what of it was deleted, by each of the processes that write. Exact,
 -- and of the same transaction as the rows they are about. The sum of all rows is the whole.
