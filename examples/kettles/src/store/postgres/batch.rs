@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use postgres::binary_copy::BinaryCopyInWriter;
 use postgres::error::SqlState;
 use postgres::types::{ToSql, Type};
-use postgres::{Row, Statement, Transaction};
+use postgres::{GenericClient, Row, Statement, Transaction};
 
 use super::super::{Batch, Result};
 use super::device;
@@ -19,6 +19,21 @@ const COPY_LEN: usize = 100;
 /// Statements of a connection: a plan is made once.
 #[derive(Default)]
 pub(super) struct Statements(HashMap<&'static str, Statement>);
+
+impl Statements {
+    pub(super) fn of(
+        &mut self,
+        client: &mut impl GenericClient,
+        sql: &'static str,
+    ) -> Result<Statement> {
+        if let Some(statement) = self.0.get(sql) {
+            return Ok(statement.clone());
+        }
+        let statement = client.prepare(sql)?;
+        self.0.insert(sql, statement.clone());
+        Ok(statement)
+    }
+}
 
 /// A transaction with them.
 pub(super) struct Prepared<'a> {
@@ -46,12 +61,7 @@ impl Prepared<'_> {
     }
 
     fn statement(&mut self, sql: &'static str) -> Result<Statement> {
-        if let Some(statement) = self.statements.0.get(sql) {
-            return Ok(statement.clone());
-        }
-        let statement = self.transaction.prepare(sql)?;
-        self.statements.0.insert(sql, statement.clone());
-        Ok(statement)
+        self.statements.of(&mut self.transaction, sql)
     }
 }
 
@@ -127,30 +137,13 @@ pub(super) fn insert(
     if rows.len() >= COPY_LEN && !with_duplicates {
         return copy(transaction, rows);
     }
-    let times = column(rows, |it| it.time);
-    let devices = column(rows, |it| it.device);
-    let charge_now = column(rows, |it| it.charge_now);
-    let charge_full = column(rows, |it| it.charge_full);
-    let charge_rate = column(rows, |it| it.charge_rate);
-    let ambient_temp = column(rows, |it| it.ambient_temp);
-    let water_temp = column(rows, |it| it.water_temp);
-    let water_level = column(rows, |it| it.water_level);
-    let columns: [&(dyn ToSql + Sync); 8] = [
-        &times,
-        &devices,
-        &charge_now,
-        &charge_full,
-        &charge_rate,
-        &ambient_temp,
-        &water_temp,
-        &water_level,
-    ];
+    let columns = Columns::of(rows);
     if with_duplicates {
-        let rows = transaction.query(INSERT_AND_TELL, &columns)?;
+        let rows = transaction.query(INSERT_AND_TELL, &columns.values())?;
         let keys = rows.iter().map(|row| (row.get(0), row.get(1)));
         return Ok(Some(Inserted::Some(keys.collect())));
     }
-    let is_all = transaction.execute(INSERT, &columns)? == rows.len() as u64;
+    let is_all = transaction.execute(INSERT, &columns.values())? == rows.len() as u64;
     Ok(is_all.then_some(Inserted::All))
 }
 
@@ -218,7 +211,47 @@ pub(super) fn update_devices(
     Ok(())
 }
 
-fn column<R, T>(rows: &[R], value: impl Fn(&R) -> T) -> Vec<T> {
+/// Measurements as `unnest` takes them, in the order of the table.
+pub(super) struct Columns {
+    times: Vec<Time>,
+    devices: Vec<DeviceId>,
+    charge_now: Vec<i32>,
+    charge_full: Vec<i32>,
+    charge_rate: Vec<f64>,
+    ambient_temp: Vec<f64>,
+    water_temp: Vec<f64>,
+    water_level: Vec<i32>,
+}
+
+impl Columns {
+    pub(super) fn of(rows: &[Measurement]) -> Self {
+        Self {
+            times: column(rows, |it| it.time),
+            devices: column(rows, |it| it.device),
+            charge_now: column(rows, |it| it.charge_now),
+            charge_full: column(rows, |it| it.charge_full),
+            charge_rate: column(rows, |it| it.charge_rate),
+            ambient_temp: column(rows, |it| it.ambient_temp),
+            water_temp: column(rows, |it| it.water_temp),
+            water_level: column(rows, |it| it.water_level),
+        }
+    }
+
+    pub(super) fn values(&self) -> [&(dyn ToSql + Sync); 8] {
+        [
+            &self.times,
+            &self.devices,
+            &self.charge_now,
+            &self.charge_full,
+            &self.charge_rate,
+            &self.ambient_temp,
+            &self.water_temp,
+            &self.water_level,
+        ]
+    }
+}
+
+pub(super) fn column<R, T>(rows: &[R], value: impl Fn(&R) -> T) -> Vec<T> {
     rows.iter().map(value).collect()
 }
 

@@ -1,0 +1,207 @@
+//! What a writer remembers of devices, and the transactions that rely on it.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use postgres::Client;
+use postgres::error::SqlState;
+use postgres::types::ToSql;
+
+use super::batch::{Columns, Statements, column};
+use crate::device::{DeviceId, Latest, Measurement};
+use crate::stats::Totals;
+use crate::store::{Batch, Result};
+use crate::time::Time;
+
+#[cfg(test)]
+mod tests;
+
+/// Devices that are remembered. They take 68 MB then, as the table behind is seven eighths full.
+const DEVICE_COUNT_MAX: usize = 917_504;
+/// Batches that rely on nothing after guesses were wrong again and again.
+const DISTRUST_MAX: u32 = 64;
+
+/// The newest measurements of devices, as this writer last knew them.
+#[derive(Default)]
+pub(super) struct Memory {
+    devices: HashMap<DeviceId, Known>,
+    /// Batches from now on that rely on nothing.
+    rest: u32,
+    /// How many there were the last time.
+    distrust: u32,
+}
+
+struct Known {
+    latest: Option<Latest>,
+    /// Where it is among the changes of a batch, if it is there.
+    place: u32,
+}
+
+/// What a batch changes if nobody else has been there.
+pub(super) struct Guess<'a> {
+    rows: &'a [Measurement],
+    newer: Vec<Newer>,
+    made: Vec<DeviceId>,
+    /// Those of this writer.
+    pub(super) totals: Totals,
+}
+
+struct Newer {
+    device: DeviceId,
+    before: Option<Time>,
+    latest: Latest,
+}
+
+/// A guess was right, and is durable.
+pub(super) struct Stored {
+    /// Totals of the other writers.
+    pub(super) others: Vec<Vec<u8>>,
+    pub(super) sync_time: Duration,
+}
+
+impl Memory {
+    /// What becomes of `batch`; `None` if that cannot be said.
+    ///
+    /// Its devices are remembered as they are then: unless that is what they become, all of them
+    /// have to be learned anew.
+    pub(super) fn guess<'a>(&mut self, batch: &'a Batch, totals: &Totals) -> Option<Guess<'a>> {
+        if self.rest > 0 {
+            self.rest -= 1;
+            return None;
+        }
+        if !batch.commands.is_empty() || !batch.confirmed.is_empty() {
+            return None;
+        }
+        let mut guess = Guess {
+            rows: &batch.measurements,
+            newer: Vec::with_capacity(batch.measurements.len()),
+            made: Vec::new(),
+            totals: totals.clone(),
+        };
+        for device in &batch.devices {
+            // It has just got its name, so nobody has heard of it.
+            if !self.devices.contains_key(device) {
+                self.learn(*device, None);
+                guess.made.push(*device);
+                guess.totals.device_count += 1;
+            }
+        }
+        for row in &batch.measurements {
+            let known = self.devices.get_mut(&row.device)?;
+            let before = known.latest.map(|latest| latest.time);
+            if before == Some(row.time) {
+                return None; // a duplicate
+            }
+            guess.totals.take(&mut known.latest, row);
+            let Some(latest) = known.latest.filter(|latest| before != Some(latest.time)) else {
+                continue;
+            };
+            match guess.newer.get_mut(known.place as usize) {
+                Some(newer) if newer.device == row.device => newer.latest = latest,
+                _ => {
+                    known.place = u32::try_from(guess.newer.len()).ok()?;
+                    guess.newer.push(Newer {
+                        device: row.device,
+                        before,
+                        latest,
+                    });
+                }
+            }
+        }
+        // Two writers change them in one order, so they do not wait for each other.
+        guess.newer.sort_unstable_by_key(|newer| newer.device);
+        Some(guess)
+    }
+
+    /// A guess was right or was not.
+    pub(super) fn judge(&mut self, is_right: bool) {
+        self.distrust = match is_right {
+            true => self.distrust / 2,
+            false => (self.distrust * 2).clamp(1, DISTRUST_MAX),
+        };
+        self.rest = if is_right { 0 } else { self.distrust };
+    }
+
+    pub(super) fn learn(&mut self, device: DeviceId, latest: Option<Latest>) {
+        if self.devices.len() >= DEVICE_COUNT_MAX {
+            self.devices.clear();
+        }
+        self.devices.insert(device, Known { latest, place: 0 });
+    }
+}
+
+impl Guess<'_> {
+    /// Makes it durable, by one statement, if it is right; `None` if not, and nothing is changed.
+    pub(super) fn store(
+        &self,
+        client: &mut Client,
+        statements: &mut Statements,
+        writer: i32,
+    ) -> Result<Option<Stored>> {
+        // There is no other way to fail than an error: the text is no number, and is told in the
+        // log of PostgreSQL. What is counted first is done first.
+        const STORE: &str = "WITH newer AS (
+             UPDATE device SET time = newer.time, charge_now = newer.charge_now,
+             water_level = newer.water_level, ambient_temp = newer.ambient_temp,
+             water_temp = newer.water_temp
+             FROM unnest($1::uuid[], $2::timestamptz[], $3::timestamptz[], $4::integer[],
+             $5::integer[], $6::double precision[], $7::double precision[])
+             AS newer (id, before, time, charge_now, water_level, ambient_temp, water_temp)
+             WHERE device.id = newer.id AND device.time IS NOT DISTINCT FROM newer.before
+             RETURNING 1
+         ), made AS (
+             INSERT INTO device (id) SELECT unnest($8::uuid[]) ON CONFLICT DO NOTHING RETURNING 1
+         ), stored AS (
+             INSERT INTO measurement SELECT * FROM unnest($9::timestamptz[], $10::uuid[],
+             $11::integer[], $12::integer[], $13::double precision[], $14::double precision[],
+             $15::double precision[], $16::integer[]) RETURNING 1
+         ), own AS (
+             UPDATE totals SET totals = $18 WHERE writer = $17
+         )
+         SELECT CASE WHEN (SELECT count(*) FROM newer) = cardinality($1)
+             AND (SELECT count(*) FROM made) = cardinality($8) THEN 0
+             ELSE concat('another writer was there, ', (SELECT count(*) FROM newer))::integer END,
+         (SELECT count(*) FROM stored),
+         (SELECT array_agg(totals) FROM totals WHERE writer <> $17),
+         extract(epoch FROM clock_timestamp() - statement_timestamp())::double precision";
+        let statement = statements.of(client, STORE)?;
+        let newer = &self.newer;
+        let rows = Columns::of(self.rows);
+        let devices: [&(dyn ToSql + Sync); 8] = [
+            &column(newer, |it| it.device),
+            &column(newer, |it| it.before),
+            &column(newer, |it| it.latest.time),
+            &column(newer, |it| it.latest.charge_now),
+            &column(newer, |it| it.latest.water_level),
+            &column(newer, |it| it.latest.ambient_temp),
+            &column(newer, |it| it.latest.water_temp),
+            &self.made,
+        ];
+        let totals = self.totals.to_bytes();
+        let own: [&(dyn ToSql + Sync); 2] = [&writer, &totals];
+        let values = [&devices[..], &rows.values(), &own].concat();
+        let sent = Instant::now();
+        let row = match client.query_one(&statement, &values) {
+            Ok(row) => row,
+            Err(error) if is_wrong(&error) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        // Negative where the clock was set meanwhile.
+        let work_time = Duration::try_from_secs_f64(row.get(3)).unwrap_or_default();
+        Ok(Some(Stored {
+            others: row.get::<_, Option<Vec<Vec<u8>>>>(2).unwrap_or_default(),
+            sync_time: sent.elapsed().saturating_sub(work_time),
+        }))
+    }
+}
+
+/// Whether the database says that something was there that was not expected.
+fn is_wrong(error: &postgres::Error) -> bool {
+    let codes = [
+        SqlState::INVALID_TEXT_REPRESENTATION,
+        SqlState::UNIQUE_VIOLATION,
+        SqlState::T_R_DEADLOCK_DETECTED,
+        SqlState::T_R_SERIALIZATION_FAILURE,
+    ];
+    error.code().is_some_and(|code| codes.contains(code))
+}
