@@ -8,10 +8,13 @@ import signal
 import subprocess
 import tempfile
 
-from started import say
+from started import owner_of, say, write_owner
 
 # Its exporter has no view of what connections wait for.
 QUERIES = pathlib.Path(__file__).parent / "prometheus/postgresql.yml"
+# What its folders begin with, and the file in each that says whose it is.
+PREFIX = "rig-postgresql-"
+OWNER = "owner"
 # PostgreSQL refuses to be root.
 USER = {"user": "postgres", "group": "postgres", "extra_groups": []}
 
@@ -27,10 +30,35 @@ def programs():
     raise SystemExit("rig: PostgreSQL is not installed")
 
 
+def remove_orphans():
+    """Folders of rigs that were killed together with what watches over them."""
+    for folder in pathlib.Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        owner = folder / OWNER
+        try:
+            is_mine = owner.lstat().st_uid == os.geteuid() and not folder.is_symlink()
+        except OSError:
+            continue
+        # Its PostgreSQL was told to end, too, and takes a moment for it.
+        if is_mine and owner_of(owner) is None and not in_use(folder):
+            say(f"{folder} was left by a rig that is no more")
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def in_use(folder):
+    """Does a PostgreSQL run there?"""
+    try:
+        pid = (folder / "data/postmaster.pid").read_text().split("\n")[0]
+        return os.readlink(f"/proc/{pid}/cwd").startswith(str(folder))
+    except OSError:
+        return False
+
+
 def start(rig):
     """Starts it, and gives its URL."""
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="rig-postgresql-"))
-    rig.folders.append(folder)
+    remove_orphans()
+    folder = pathlib.Path(tempfile.mkdtemp(prefix=PREFIX))
+    rig.leaves(folder)
+    write_owner(folder / OWNER)
     options = {"cwd": folder}
     if os.geteuid() == 0:
         shutil.chown(folder, "postgres", "postgres")

@@ -27,7 +27,7 @@ import time
 import parts
 import postgresql
 import story
-from started import SIGNALS, Rig, say
+from started import SIGNALS, Rig, owner_of, say, write_owner
 
 DATA = parts.ROOT / ".samovar/rig"
 SAMPLE = parts.ROOT / ".samovar/sample"
@@ -81,10 +81,7 @@ def check(arguments, prometheus):
 
 def down():
     for path in DATA.glob("*/pid"):
-        pid = int(path.read_text())
-        command = pathlib.Path(f"/proc/{pid}/cmdline")
-        # The number may be another program's by now.
-        if command.exists() and b"rig.py" in command.read_bytes():
+        if pid := owner_of(path):
             os.kill(pid, signal.SIGTERM)
             say(f"told {pid} to end")
 
@@ -152,7 +149,7 @@ def main():
     DATA.mkdir(parents=True, exist_ok=True)
     data = arguments.data or pathlib.Path(tempfile.mkdtemp(prefix="run-", dir=DATA))
     data.mkdir(parents=True, exist_ok=True)
-    (data / "pid").write_text(str(os.getpid()))
+    write_owner(data / "pid")
     try:
         return run(arguments, data.resolve())
     except KeyboardInterrupt:

@@ -1,7 +1,12 @@
-"""Programs that were started, each with a log, and where they answer. Nothing else is ended."""
+"""Programs that were started, each with a log, and where they answer. Nothing else is ended.
+
+As a program it is the watcher: it hears on its standard input what was started, and when that ends it
+ends what is left, and removes folders. So nothing is left of a rig that was killed.
+"""
 
 import ctypes
 import os
+import pathlib
 import re
 import shutil
 import signal
@@ -13,6 +18,8 @@ import urllib.error
 import urllib.request
 
 PR_SET_PDEATHSIG = 1
+# How long a program may take to end.
+END_S = 15
 SIGNALS = [signal.SIGTERM, signal.SIGINT]
 LIBC = ctypes.CDLL(None)
 
@@ -27,6 +34,32 @@ def free_port():
         return it.getsockname()[1]
 
 
+def start_of(pid):
+    """When a process was started, which with its number makes it itself; None if there is none."""
+    try:
+        text = pathlib.Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    # The name before may have anything in it.
+    fields = text.rsplit(") ", 1)[1].split()
+    return None if fields[0] == "Z" else fields[19]
+
+
+def write_owner(file):
+    file.write_text(f"{os.getpid()} {start_of(os.getpid())}\n")
+
+
+def owner_of(file):
+    """The process that has written this; None if it is no more, or somebody else has written it."""
+    try:
+        if file.lstat().st_uid != os.geteuid():
+            return None
+        pid, start = file.read_text().split()
+    except (OSError, ValueError):
+        return None
+    return int(pid) if start_of(pid) == start else None
+
+
 class Child:
     def __init__(self, name, command, log, ending, **options):
         self.name = name
@@ -35,10 +68,16 @@ class Child:
         self.ending = ending
         # A session of its own: a key that interrupts this program does not reach it twice. It is told
         # to end when this program is gone, however that came.
+        parent = os.getpid()
+
+        def end_with_parent():
+            LIBC.prctl(PR_SET_PDEATHSIG, ending)
+            if os.getppid() != parent:
+                os.kill(os.getpid(), ending)
+
         self.process = subprocess.Popen(
             self.command, stdin=subprocess.DEVNULL, stdout=log.open("w"),
-            stderr=subprocess.STDOUT, start_new_session=True,
-            preexec_fn=lambda: LIBC.prctl(PR_SET_PDEATHSIG, ending), **options,
+            stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=end_with_parent, **options,
         )
 
     def has_ended(self):
@@ -51,7 +90,7 @@ class Child:
         if not self.has_ended():
             self.process.send_signal(self.ending)
             try:
-                self.process.wait(15)
+                self.process.wait(END_S)
             except subprocess.TimeoutExpired:
                 say(f"{self.name} does not end, and is killed")
         try:
@@ -66,10 +105,17 @@ class Rig:
     def __init__(self, data):
         self.data = data
         self.children = []
-        self.folders = []
         self.rows = []
         self.jobs = {}
         data.mkdir(parents=True, exist_ok=True)
+        self.watcher = subprocess.Popen(
+            [sys.executable, "-B", __file__], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+            start_new_session=True, text=True, bufsize=1,
+        )
+
+    def leaves(self, folder):
+        """A folder that is to be removed in the end."""
+        print("folder", folder, file=self.watcher.stdin)
 
     def start(self, name, command, env=None, ending=signal.SIGTERM, **options):
         child = Child(
@@ -77,6 +123,8 @@ class Rig:
             env={**os.environ, **(env or {})}, **options,
         )
         self.children.append(child)
+        pid = child.process.pid
+        print("child", f"{pid} {start_of(pid)}", file=self.watcher.stdin)
         return child
 
     def wait(self, child, is_up, what, seconds=60):
@@ -140,6 +188,35 @@ class Rig:
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         for child in reversed(self.children):
             child.end()
-        for folder in self.folders:
-            shutil.rmtree(folder, ignore_errors=True)
+        self.watcher.stdin.close()
+        self.watcher.wait()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+
+def watch_over():
+    """Until the rig has ended, or was killed: then its programs have been told so."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    children, folders = [], []
+    for line in sys.stdin:
+        what, where = line.rstrip("\n").split(" ", 1)
+        if what == "folder":
+            folders.append(where)
+        else:
+            children.append(where.split())
+    end = time.monotonic() + END_S
+    while any(start_of(pid) == start for pid, start in children) and time.monotonic() < end:
+        time.sleep(0.05)
+    for pid, start in children:
+        # The number may be another program's by now.
+        if start_of(pid) in (None, start):
+            try:
+                os.killpg(int(pid), signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    watch_over()

@@ -11,6 +11,7 @@ use std::io::{BufRead as _, BufReader, Read as _};
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::rc::Rc;
 
 use support::wait_until;
 use tempfile::TempDir;
@@ -19,13 +20,17 @@ use tempfile::TempDir;
 /// inherited.
 struct Rig {
     child: Child,
-    folder: TempDir,
+    folder: Rc<TempDir>,
 }
 
 impl Rig {
     /// Kettles, with Prometheus and the exporters that are here; without load.
     fn up(options: &[&str]) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        Self::up_in(Rc::new(tempfile::tempdir().unwrap()), options)
+    }
+
+    /// Where another one was.
+    fn up_in(folder: Rc<TempDir>, options: &[&str]) -> Self {
         // PostgreSQL gets a folder of another user's in it.
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o711);
         fs::set_permissions(folder.path(), mode).unwrap();
@@ -62,39 +67,53 @@ impl Rig {
 
     /// Names of the programs that it has started, and of what they have started.
     fn programs(&self) -> Vec<String> {
+        self.processes().into_iter().map(|(_, name)| name).collect()
+    }
+
+    /// The same, with their numbers.
+    fn processes(&self) -> Vec<(String, String)> {
         let mark = format!("TMPDIR={}", self.folder.path().display());
-        let mut names = Vec::new();
+        let mut processes = Vec::new();
         for entry in fs::read_dir("/proc").unwrap().map(|it| it.unwrap().path()) {
             let environment = fs::read(entry.join("environ")).unwrap_or_default();
             let is_marked = environment
                 .split(|it| *it == 0)
                 .any(|it| it == mark.as_bytes());
             let name = fs::read_to_string(entry.join("comm")).unwrap_or_default();
-            if is_marked && entry.file_name().unwrap() != self.child.id().to_string().as_str() {
-                names.push(name.trim().to_owned());
+            let pid = entry.file_name().unwrap().to_str().unwrap().to_owned();
+            if is_marked && pid != self.child.id().to_string() {
+                processes.push((pid, name.trim().to_owned()));
             }
         }
-        names
+        processes
     }
 
     fn signal(&self, signal: &str) {
-        let pid = self.child.id().to_string();
-        let sent = Command::new("kill").args(["-s", signal, &pid]).status();
-        assert!(sent.unwrap().success());
+        kill(signal, &self.child.id().to_string());
+    }
+
+    /// What is in its folder but for its own, with logs.
+    fn left(&self) -> Vec<String> {
+        let names = fs::read_dir(self.folder.path()).unwrap();
+        let names = names.map(|it| it.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name != "data").collect()
     }
 
     /// Nothing runs any more, and PostgreSQL's folder is gone.
-    fn gone(mut self, is_tidy: bool) -> String {
+    fn gone(mut self) -> String {
         self.child.wait().unwrap();
         wait_until("all programs have ended", || self.programs().is_empty());
-        let left = fs::read_dir(self.folder.path()).unwrap().count();
-        // Its own folder, with logs.
-        assert!(!is_tidy || left == 1, "{left} things are left");
+        assert_eq!(self.left(), [""; 0]);
         let mut said = String::new();
         let mut errors = self.child.stderr.take().unwrap();
         errors.read_to_string(&mut said).unwrap();
         said
     }
+}
+
+fn kill(signal: &str, pid: &str) {
+    let sent = Command::new("kill").args(["-s", signal, pid]).status();
+    assert!(sent.unwrap().success());
 }
 
 #[test]
@@ -111,16 +130,63 @@ fn what_was_started_ends_on_term() {
         assert!(programs.iter().any(|it| it == name), "{name}: {programs:?}");
     }
     rig.signal("TERM");
-    rig.gone(true);
+    rig.gone();
 }
 
-/// Then nobody can tidy up, but what runs ends.
+/// Then what watches over it tidies up.
 #[test]
 fn what_was_started_ends_when_the_rig_is_killed() {
     let mut rig = Rig::up(&["--postgresql"]);
     rig.table();
+    assert_eq!(rig.left().len(), 1);
     rig.signal("KILL");
-    rig.gone(false);
+    rig.gone();
+}
+
+/// Then what runs ends all the same, and the next rig removes the folder of this one, and no other.
+#[test]
+fn what_is_left_when_both_are_killed_is_removed_by_the_next() {
+    let mut rig = Rig::up(&["--postgresql"]);
+    rig.table();
+    let left = rig.left();
+    assert_eq!(left.len(), 1);
+    let (watcher, _) = rig
+        .processes()
+        .into_iter()
+        .find(|(_, it)| it == "python3")
+        .unwrap();
+    kill("KILL", &watcher);
+    rig.signal("KILL");
+    rig.child.wait().unwrap();
+    wait_until("all programs have ended", || rig.programs().is_empty());
+    assert_eq!(rig.left(), left);
+    // One whose rig runs, and one of nobody's.
+    let others = ["rig-postgresql-alive", "rig-postgresql-strange"];
+    let [alive, strange] = others.map(|name| rig.folder.path().join(name));
+    fs::create_dir(&alive).unwrap();
+    fs::create_dir(&strange).unwrap();
+    let stat = fs::read_to_string("/proc/self/stat").unwrap();
+    let start = stat
+        .rsplit_once(") ")
+        .unwrap()
+        .1
+        .split(' ')
+        .nth(19)
+        .unwrap();
+    fs::write(
+        alive.join("owner"),
+        format!("{} {start}\n", std::process::id()),
+    )
+    .unwrap();
+    let mut next = Rig::up_in(Rc::clone(&rig.folder), &["--postgresql"]);
+    next.table();
+    let mut now = next.left();
+    now.sort();
+    assert!(now.len() == 3 && !now.contains(&left[0]), "{now:?}");
+    fs::remove_dir_all(alive).unwrap();
+    fs::remove_dir(strange).unwrap();
+    next.signal("TERM");
+    next.gone();
 }
 
 #[test]
@@ -128,6 +194,6 @@ fn what_was_started_ends_when_a_part_fails() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
     let rig = Rig::up(&["--port", &format!("prometheus={port}")]);
-    let said = rig.gone(true);
+    let said = rig.gone();
     assert!(said.contains("rig: prometheus has ended"), "{said}");
 }
