@@ -50,9 +50,13 @@ def start_kettles(rig, arguments, mode="serve"):
     if arguments.server_processes > 1:
         command += ["--processes", arguments.server_processes]
     child = rig.serve("server", "kettles", at, command)
-    # Of several processes each says where it alone is asked, as does one that takes its place.
-    if alone := re.findall(r"alone: http://(.*)/metrics", child.log.read_text()):
-        rig.jobs["kettles"] = alone
+    if arguments.server_processes > 1:
+        # Each says where it alone is asked, and so does one that takes its place.
+        def alone():
+            return re.findall(r"alone: http://(.*)/metrics", child.log.read_text())
+
+        rig.wait(child, lambda: len(alone()) == arguments.server_processes, "ports of their own")
+        rig.jobs["kettles"] = alone()
     url = f"http://127.0.0.1:{at}"
     if mode == "serve":
         rig.add("live", "the live page", f"{url}/live")
