@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Checks the dashboards, as far as that goes without Grafana.
 
-    check_dashboards.py                          ids, places on the grid, queries that promtool reads
+    check_dashboards.py                          ids, places on the grid, queries that promtool reads,
+                                                 alerts for each row of `use`, cases for each alert
     check_dashboards.py --types                  and their types, by @grafana/schema (npm, tsc)
     check_dashboards.py --live URL NAME…         and that every query of these has data in a Prometheus,
         --without Cache                          but for rows whose titles begin like this
@@ -102,6 +103,21 @@ def types(folder):
             yield said.stdout
 
 
+def alerts(board):
+    """Rows of the dashboard `use` that no alert is about, and alerts that have no case."""
+    folder = FOLDER.parents[1] / "prometheus"
+    rules = "".join((folder / name).read_text() for name in ("use.yml", "kettles.yml"))
+    about = set(re.findall(r'resource: "?([^"}]*)', rules))
+    # Those of the cache are in alerts.yml, for whoever has a cache and no rig.
+    for title in dict.fromkeys(row for row, _ in rows(board) if not row.startswith("Cache")):
+        if title not in about:
+            yield f"no alert is about {title}"
+    cases = (folder / "rig.test.yml").read_text()
+    for name in re.findall(r"alert: (\w+)", rules):
+        if f"alertname: {name}}}" not in cases or f'alertname="{name}"' not in cases:
+            yield f"{name} has not one case in which it fires, and one in which it does not"
+
+
 def ask(prometheus, expr):
     """The series that a Prometheus has for a query."""
     query = urllib.parse.urlencode({"query": expr})
@@ -132,6 +148,7 @@ def main():
         wrong.append("a uid is there twice")
     for name, board in boards.items():
         wrong.extend(f"{name}: {said}" for said in layout(board))
+    wrong.extend(f"use: {said}" for said in alerts(boards["use"]))
     if arguments.types:
         wrong.extend(types(FOLDER))
     if arguments.live:

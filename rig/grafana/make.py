@@ -3,6 +3,9 @@
 
 A panel is a title, a unit, what it is about, and its queries with their legends. Everything else is
 the same for all of them.
+
+A server may be several processes. What they do is summed, what they know is the same for all, and where
+each has a limit of its own it is either told apart or the worst of them.
 """
 
 import json
@@ -88,15 +91,15 @@ ORIGINAL = [
     panel("Node CPU", "percentunit", "Each processor of the machine.",
           ('1.0 - irate(node_cpu_seconds_total{job="node",mode="idle"}[30s])', "{{cpu}}")),
     panel("App Server CPU Usage", "percentunit", "The server, and the database if it has one.",
-          ('rate(process_cpu_seconds_total{job=~"kettles|samovar"}[30s])', "{{job}}"),
+          ('sum by (job) (rate(process_cpu_seconds_total{job=~"kettles|samovar"}[30s]))', "{{job}}"),
           ('sum by (groupname) (rate(namedprocess_namegroup_cpu_seconds_total[30s]))',
            "{{groupname}}")),
     panel("Node Memory Utilization", "bytes", "Used lately.",
           ("node_memory_Active_bytes", "active")),
     panel("Measurements recorded", "short", "Since the server was started.",
-          ("app_measurements_total", "{{instance}}")),
+          ("sum(app_measurements_total)", "recorded")),
     panel("Server Memory", "bytes", "In the place of the runtime's memory.",
-          ('process_resident_memory_bytes{job=~"kettles|samovar"}', "{{job}}")),
+          ('sum by (job) (process_resident_memory_bytes{job=~"kettles|samovar"})', "{{job}}")),
 ]
 
 
@@ -113,6 +116,14 @@ def resource(title, utilisation, saturation, errors):
 
 def per_second(series, by=""):
     return f"sum by ({by}) (rate({series}[{RATE}]))"
+
+
+def times(histogram, by=""):
+    """Queries for half and for 99 of 100 of what a histogram of seconds has."""
+    rates = per_second(f"{histogram}_bucket", f"{by}, le" if by else "le")
+    name = f"{{{{{by}}}}}, " if by else ""
+    for part, legend in ((0.5, "median"), (0.99, "99 of 100")):
+        yield f"histogram_quantile({part}, {rates})", f"{name}{legend}"
 
 
 # Servers of either kind; what only one of them has is in rows of its own, which begin with its name.
@@ -132,7 +143,8 @@ USE = [
         "Memory",
         ("percentunit", "What could not be had at once, and the server's part of all.",
          ("1 - node_memory_MemAvailable_bytes / node_memory_MemTotal_bytes", "used"),
-         (f"process_resident_memory_bytes{SERVERS} / scalar(node_memory_MemTotal_bytes)", "{{job}}")),
+         (f"sum by (job) (process_resident_memory_bytes{SERVERS}) / scalar(node_memory_MemTotal_bytes)",
+          "{{job}}")),
         ("percentunit", "Part of the time in which somebody waited for some.",
          (f"rate(node_pressure_memory_waiting_seconds_total[{RATE}])", "waiting")),
         ("cps", "Programs killed for want of it.",
@@ -160,8 +172,8 @@ USE = [
     ),
     *resource(
         "Descriptors",
-        ("percentunit", "Of what each server may have.",
-         (f"process_open_fds{SERVERS} / process_max_fds{SERVERS}", "{{job}}")),
+        ("percentunit", "Of what each process may have; that which has most.",
+         (f"max by (job) (process_open_fds{SERVERS} / process_max_fds{SERVERS})", "{{job}}")),
         ("cps", "Connections for which there was no place.",
          (f'sum(rate(engine_accept_errors_total{{reason="full"}}[{RATE}])) or '
           f'sum(rate(samovar_events_total{{event=~"connections_full|gave_way"}}[{RATE}]))', "full")),
@@ -175,9 +187,9 @@ USE = [
          (f"{per_second('engine_worker_busy_seconds_total', 'worker')} or "
           f"label_replace({per_second('samovar_io_thread_busy_seconds_total', 'thread')}, "
           '"worker", "io $1", "thread", "(.*)")', "{{worker}}")),
-        ("s", "Until I/O threads answered a call; of 100, what 99 took less than.",
-         (f"histogram_quantile(0.99, {per_second('engine_loop_lag_seconds_bucket', 'le')}) or "
-          "samovar_io_loop_lag_seconds", "lag")),
+        ("s", "Until I/O threads answered a call. A cache tells of the last one, which is both.",
+         *((f"{expr} or samovar_io_loop_lag_seconds", legend)
+           for expr, legend in times("engine_loop_lag_seconds"))),
         ("cps", "Answers of 500 and above.",
          (f'sum(rate({REQUESTS}{{status_code=~"5.."}}[{RATE}])) or 0 * sum(rate({REQUESTS}[{RATE}])) '
           f'or sum(rate(samovar_http_requests_total{{status="5xx"}}[{RATE}])) or '
@@ -185,28 +197,33 @@ USE = [
     ),
     *resource(
         "Kettles: the queue",
-        ("percentunit", "Rows in it, of those that may be.",
-         ("instance:kettles_queue:ratio", "rows")),
-        ("s", "How long the oldest has waited.", ("kettles_ingest_oldest_seconds", "oldest")),
+        ("percentunit", "Rows in it, of those that may be; of several processes the fullest.",
+         ("max(instance:kettles_queue:ratio)", "rows")),
+        ("s", "How long requests were in it, and how long the oldest row is by now.",
+         *times("kettles_ingest_wait_seconds"),
+         ("max(kettles_ingest_oldest_seconds)", "oldest")),
         ("cps", "Rows answered with 503.",
-         (f"rate(kettles_ingest_rejected_total[{RATE}])", "{{reason}}")),
+         (per_second("kettles_ingest_rejected_total", "reason"), "{{reason}}")),
     ),
     *resource(
         "Kettles: the store",
-        ("percentunit", "Part of the time in a commit.",
-         (f"sum(rate(kettles_ingest_commit_seconds_sum[{RATE}]))", "committing")),
+        ("percentunit", "Part of the time in a commit; of several processes the busiest.",
+         ("max(instance:kettles_commit_busy:ratio1m)", "committing")),
         ("short", "Rows of a commit: they grow when commits are slow.",
-         (f"sum(rate(kettles_ingest_batch_rows_sum[{RATE}])) / "
-          f"sum(rate(kettles_ingest_batch_rows_count[{RATE}]))", "rows")),
+         (f"{per_second('kettles_ingest_batch_rows_sum')} / "
+          f"{per_second('kettles_ingest_batch_rows_count')}", "rows")),
         ("cps", "Commits that failed.",
-         (f"rate(kettles_ingest_commit_failures_total[{RATE}])", "failed")),
+         (per_second("kettles_ingest_commit_failures_total"), "failed")),
     ),
+    panel("Commit", "s", "How long one took.", *times("kettles_ingest_commit_seconds")),
+    panel("Of it, the disk", "s", "With SQLite: until its log was there.",
+          *times("kettles_ingest_sync_seconds")),
     *resource(
         "PostgreSQL: connections",
         ("percentunit", "Those that do something or are in a transaction, of all.",
          ('(sum(pg_backends_count{state!="idle"}) or vector(0)) / sum(pg_backends_count)', "taken")),
         ("short", "Requests that wait for one.",
-         ("replay_waiting_requests or kettles_ingest_queue_rows", "waiting")),
+         ("replay_waiting_requests or sum(kettles_ingest_queue_rows)", "waiting")),
         ("short", "By state: What they do.",
          ("sum by (state) (pg_backends_count)", "{{state}}")),
     ),
@@ -244,17 +261,17 @@ KETTLES = [
     panel("Requests", "reqps", "By what they are about.",
           (f"sum by (handler) (rate({SECONDS}_count[{RATE}]))", "{{handler}}")),
     panel("Measurements", "ops", "Stored durably.",
-          (f"rate(app_measurements_total[{RATE}])", "stored"),
-          (f"rate(kettles_ingest_duplicates_total[{RATE}])", "there already"),
-          (f"rate(kettles_pruned_total[{RATE}])", "deleted for age")),
+          (per_second("app_measurements_total"), "stored"),
+          (per_second("kettles_ingest_duplicates_total"), "there already"),
+          (per_second("kettles_pruned_total"), "deleted for age")),
     panel("Devices", "short", "Known, and heard of lately.",
-          ("kettles_devices", "known"), ("kettles_active_devices", "active")),
+          ("max(kettles_devices)", "known"), ("sum(kettles_active_devices)", "active")),
     row("How well"),
     panel("Latency, median", "s", "From the end of a request to the end of its answer.",
-          (f"histogram_quantile(0.5, sum by (handler, le) (rate({SECONDS}_bucket[{RATE}])))",
+          (f"histogram_quantile(0.5, {per_second(SECONDS + '_bucket', 'handler, le')})",
            "{{handler}}")),
     panel("Latency, 99 of 100", "s", "The same.",
-          ("instance_handler:kettles_request_seconds:p99_1m", "{{handler}}")),
+          ("handler:kettles_request_seconds:p99_1m", "{{handler}}")),
     panel("Answers by status", "reqps", "503 is back-pressure, others from 400 on are errors.",
           (f"sum by (status_code) (rate({SECONDS}_count[{RATE}]))", "{{status_code}}")),
     row("The queue and the store"),
@@ -263,37 +280,41 @@ KETTLES = [
     panel("Oldest row", "s", "How long it has waited.",
           ("kettles_ingest_oldest_seconds", "{{instance}}")),
     panel("Sent away", "ops", "Rows answered with 503, and commits that failed.",
-          (f"rate(kettles_ingest_rejected_total[{RATE}])", "{{reason}}"),
-          (f"rate(kettles_ingest_commit_failures_total[{RATE}])", "commits failed")),
+          (per_second("kettles_ingest_rejected_total", "reason"), "{{reason}}"),
+          (per_second("kettles_ingest_commit_failures_total"), "commits failed")),
+    panel("Wait", "s", "How long requests were in the queue before their commit.",
+          *times("kettles_ingest_wait_seconds")),
+    panel("Commit time", "s", "Of a transaction, whatever it is made of.",
+          *times("kettles_ingest_commit_seconds")),
+    panel("Of it, the disk", "s", "With SQLite: until its log was there.",
+          *times("kettles_ingest_sync_seconds")),
     panel("Commits", "percentunit", "Utilisation: part of the time in a commit.",
           ("instance:kettles_commit_busy:ratio1m", "{{instance}}")),
-    panel("Commit time", "s", "Median, and 99 of 100.",
-          *((f"histogram_quantile({part}, sum by (le) "
-             f"(rate(kettles_ingest_commit_seconds_bucket[{RATE}])))", legend)
-            for part, legend in ((0.5, "median"), (0.99, "99 of 100")))),
     panel("Rows of a commit", "short", "The more there are, the less each costs.",
-          ("instance:kettles_batch_rows:mean1m", "mean")),
+          ("instance:kettles_batch_rows:mean1m", "{{instance}}")),
     row("The engine"),
     panel("Threads", "percentunit", "Utilisation: one is a processor.",
-          (f"sum by (worker) (rate(engine_worker_busy_seconds_total[{RATE}]))", "{{worker}}"),
+          (per_second("engine_worker_busy_seconds_total", "worker"), "{{worker}}"),
           stacked=True),
-    panel("Loop lag, 99 of 100", "s", "Saturation: until all I/O threads have answered a call.",
-          ("instance:kettles_loop_lag_seconds:p99_1m", "{{instance}}")),
+    panel("Loop lag", "s", "Saturation: until all I/O threads have answered a call.",
+          *times("engine_loop_lag_seconds", "instance")),
     panel("Workers", "short", "Running, and what waits for one.",
-          ("engine_workers_running", "running"), ("engine_requests_queued", "queued")),
+          ("sum(engine_workers_running)", "running"), ("sum(engine_requests_queued)", "queued")),
     panel("Connections", "short", "Open, how many there may be, and those that wait to be accepted.",
-          ("engine_connections", "{{state}}"), ("engine_backlog", "waiting")),
+          ("sum by (state) (engine_connections)", "{{state}}"), ("max(engine_backlog)", "waiting")),
     panel("Not accepted", "cps", "Connections that were not to be had, and other incidents.",
-          (f"rate(engine_accept_errors_total[{RATE}])", "{{reason}}"),
-          (f"rate(engine_incidents_total[{RATE}])", "incidents"),
-          (f"rate(engine_accepted_total[{RATE}])", "accepted")),
-    panel("Descriptors", "short", "Open, and how many there may be.",
-          ('process_open_fds{job="kettles"}', "open"), ('process_max_fds{job="kettles"}', "max")),
+          (per_second("engine_accept_errors_total", "reason"), "{{reason}}"),
+          (per_second("engine_incidents_total"), "incidents"),
+          (per_second("engine_accepted_total"), "accepted")),
+    panel("Descriptors", "short", "Of each process, and how many it may have.",
+          ('process_open_fds{job="kettles"}', "{{instance}}"),
+          ('max(process_max_fds{job="kettles"})', "max")),
     panel("Memory", "bytes", "Resident, and of it what no file stands behind.",
-          ('process_resident_memory_bytes{job="kettles"}', "resident"),
-          ("process_anonymous_memory_bytes", "anonymous")),
+          ('sum(process_resident_memory_bytes{job="kettles"})', "resident"),
+          ("sum(process_anonymous_memory_bytes)", "anonymous")),
     panel("Pressure", "percentunit", "Part of the time in which its group, or somebody, waited.",
-          (f"rate(pressure_waiting_seconds_total[{RATE}])", "{{resource}} of the {{scope}}")),
+          (f"max by (resource, scope) (rate(pressure_waiting_seconds_total[{RATE}]))",
+           "{{resource}} of the {{scope}}")),
     row("The load"),
     panel("Offered and answered", "reqps", "What lies between was held up.",
           ("sum(locust_offered_per_second)", "offered"),

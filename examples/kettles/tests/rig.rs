@@ -1,4 +1,5 @@
-//! What `rig/rig.py` has started ends with it, however that comes, and nothing is left.
+//! What `rig/rig.py` has started ends with it, however that comes, and nothing is left; its alerts
+//! and dashboards are whole.
 #![expect(
     clippy::unwrap_used,
     reason = "clippy allows it only inside functions marked as tests"
@@ -196,4 +197,23 @@ fn what_was_started_ends_when_a_part_fails() {
     let rig = Rig::up(&["--port", &format!("prometheus={port}")]);
     let said = rig.gone();
     assert!(said.contains("rig: prometheus has ended"), "{said}");
+}
+
+/// Each alert fires where it should and is silent where it should be, each row of the dashboard
+/// `use` has one, and dashboards are what their program writes.
+#[test]
+fn rules_and_dashboards_are_whole() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../rig");
+    for command in [
+        "promtool check rules prometheus/use.yml prometheus/kettles.yml",
+        "promtool test rules prometheus/rig.test.yml",
+        "python3 -B grafana/make.py --check",
+        "python3 -B check_dashboards.py",
+    ] {
+        let mut words = command.split(' ');
+        let mut program = Command::new(words.next().unwrap());
+        let output = program.args(words).current_dir(&folder).output();
+        let output = output.expect("there is promtool: run `make setup-test`");
+        assert!(output.status.success(), "{command}: {output:?}");
+    }
 }
