@@ -5,8 +5,10 @@
 //! Totals are sums over the newest measurement of each device, so that has to be known before a row
 //! can be counted. It is kept in memory, 100 bytes for a device. On disk it would be an update at a
 //! random place for each row, which costs three times the row itself. So each transaction appends
-//! what it changed to the table `change` instead, and now and then, some devices with each commit,
-//! `device` is brought up to date and `change` made shorter. A start reads both.
+//! what it changed to the table `change` instead, a kettle's first measurement included. Once in a
+//! while `device` is brought up to date and `change` made shorter: some devices with each commit, in
+//! the order of the table, so that they share pages: one at a random place writes a page for itself.
+//! A start reads both.
 
 use std::collections::HashMap;
 use std::fs::{File, TryLockError};
@@ -33,7 +35,7 @@ const SCHEMA_VERSION: i64 = 1;
 const CHECKPOINT_TIME: Duration = Duration::from_secs(60);
 /// How many changes may wait: reading so many back takes some 50 ms.
 const CHANGES_MAX: usize = 200_000;
-/// Devices that are brought up to date with one commit, in about 2 ms.
+/// Devices that are brought up to date with one commit, or twice its rows: more than may come new.
 const CHECKPOINT_LEN: usize = 500;
 /// Pages of the log, of 4 KiB, after which SQLite brings it into the file: all that comes meanwhile
 /// waits, so not four times a second, and what was changed often is brought once.
@@ -78,8 +80,10 @@ struct Checkpoint {
     changed: Vec<DeviceId>,
     /// How often `changed` was begun anew.
     round: u64,
-    /// Those of them that are on their way there, until none is left.
+    /// Those of them that are on their way there, until none is left; the next are at the end.
     leaving: Vec<DeviceId>,
+    /// How many of those leave with this transaction.
+    step_len: usize,
     /// The last row of `change` that is of no use when all of `leaving` have left.
     leaving_number: i64,
     /// The last row of `change`.
@@ -136,6 +140,7 @@ impl SqliteStore {
                 changed: Vec::new(),
                 round: 1,
                 leaving: Vec::new(),
+                step_len: 0,
                 leaving_number: 0,
                 number: 0,
                 started: Instant::now(),
@@ -186,7 +191,7 @@ impl Store for SqliteStore {
     }
 
     fn commit(&mut self, batch: &Batch) -> Result<Committed> {
-        self.checkpoint.begin();
+        self.checkpoint.begin(batch.measurements.len());
         let transaction = self
             .connection
             .transaction_with_behavior(TransactionBehavior::Immediate)?;
@@ -337,7 +342,7 @@ impl Writing<'_> {
         Ok(())
     }
 
-    /// Makes a device known.
+    /// Makes a device known that has measured nothing yet.
     fn register(&mut self, device: DeviceId) -> Result<()> {
         if self.devices.contains_key(&device) {
             return Ok(());
@@ -402,7 +407,8 @@ impl Writing<'_> {
         let known = match self.devices.get_mut(&device) {
             Some(known) => known,
             None => {
-                self.register(device)?;
+                self.before.push((device, None));
+                self.totals.device_count += 1;
                 self.devices.entry(device).or_default()
             }
         };
@@ -456,19 +462,18 @@ impl Writing<'_> {
                 .prepare_cached("INSERT INTO change (number, latest) VALUES (?, ?)")?
                 .execute(params![checkpoint.number + 1, bytes])?;
         }
-        let mut update = self.transaction.prepare_cached(
-            "UPDATE device SET time = ?, charge_now = ?, water_level = ?, ambient_temp = ?,
-             water_temp = ? WHERE id = ?",
-        )?;
+        let mut replace = self
+            .transaction
+            .prepare_cached("INSERT OR REPLACE INTO device VALUES (?, ?, ?, ?, ?, ?)")?;
         for device in checkpoint.next() {
             if let Some(latest) = self.devices.get(device).and_then(|known| known.latest) {
-                update.execute(params![
+                replace.execute(params![
+                    device.0,
                     latest.time.0,
                     latest.charge_now,
                     latest.water_level,
                     latest.ambient_temp,
                     latest.water_temp,
-                    device.0,
                 ])?;
             }
         }
@@ -483,11 +488,13 @@ impl Writing<'_> {
 
 impl Checkpoint {
     /// Starts to bring devices up to date if it is time.
-    fn begin(&mut self) {
+    fn begin(&mut self, row_count: usize) {
+        self.step_len = CHECKPOINT_LEN.max(2 * row_count);
         let is_due = self.started.elapsed() >= CHECKPOINT_TIME || self.changed.len() >= CHANGES_MAX;
         if self.leaving.is_empty() && is_due {
             self.started = Instant::now();
             self.leaving = std::mem::take(&mut self.changed);
+            self.leaving.sort_unstable();
             self.round += 1;
             self.leaving_number = self.number;
         }
@@ -495,17 +502,17 @@ impl Checkpoint {
 
     /// The devices to bring up to date with this transaction.
     fn next(&self) -> &[DeviceId] {
-        let rest = self.leaving.len().saturating_sub(CHECKPOINT_LEN);
+        let rest = self.leaving.len().saturating_sub(self.step_len);
         self.leaving.get(rest..).unwrap_or_default()
     }
 
     fn is_last(&self) -> bool {
-        (1..=CHECKPOINT_LEN).contains(&self.leaving.len())
+        (1..=self.step_len).contains(&self.leaving.len())
     }
 
     /// The transaction is durable.
     fn end(&mut self, has_changes: bool, changed: Vec<DeviceId>) {
-        let rest = self.leaving.len().saturating_sub(CHECKPOINT_LEN);
+        let rest = self.leaving.len().saturating_sub(self.step_len);
         self.leaving.truncate(rest);
         self.number += i64::from(has_changes);
         self.changed.extend(changed);

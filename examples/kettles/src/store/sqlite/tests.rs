@@ -173,3 +173,45 @@ fn a_store_has_one_writer() {
     drop(store);
     SqliteStore::open(&path).unwrap();
 }
+
+#[test]
+fn devices_are_brought_up_to_date_by_the_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("kettles.db");
+    let mut store = SqliteStore::open(&path).unwrap();
+    store.load().unwrap();
+    // Two rounds: those that make the rows of `device`, and those that change them.
+    for second in [1, 100] {
+        // Those that come together are no neighbours.
+        for first in 0..40 {
+            let some = (first..40 * CHECKPOINT_LEN).step_by(40);
+            let some = some.map(|number| measurement(number, second));
+            store.commit(&batch(some)).unwrap();
+        }
+        store.checkpoint.started = Instant::now().checked_sub(CHECKPOINT_TIME).unwrap();
+        let log_len = || {
+            std::fs::metadata(path.with_extension("db-wal"))
+                .unwrap()
+                .len()
+        };
+        let mut longest = 0;
+        for second in second + 1.. {
+            // So that the log begins anew, and its length is that of one commit.
+            let truncate = "PRAGMA wal_checkpoint(TRUNCATE)";
+            store
+                .connection
+                .query_row(truncate, [], |_| Ok(()))
+                .unwrap();
+            store
+                .commit(&batch([measurement(7, second)].into_iter()))
+                .unwrap();
+            longest = log_len().max(longest);
+            if store.checkpoint.leaving.is_empty() {
+                break;
+            }
+        }
+        // 500 devices of 60 bytes, and the pages of a commit.
+        assert!(longest < 30 * 4096, "{longest} bytes");
+    }
+    reopened(&path, store);
+}
