@@ -26,6 +26,9 @@ use crate::service::Service;
 /// Descriptors kept for everything that is not a connection: files of bodies, logs, databases.
 const DESCRIPTORS_RESERVED: u64 = 256;
 
+/// Nobody can tell an I/O thread anything while it lies still: not even to end.
+const SPACING_MAX: Duration = Duration::from_millis(100);
+
 /// Below this many descriptors, half of them are kept: an answer may hold several files open.
 const DESCRIPTORS_FEW: u64 = 4096;
 
@@ -84,6 +87,7 @@ pub struct Builder<S> {
     limits: Limits,
     listeners: Vec<Listener>,
     io_threads: usize,
+    spacing: Duration,
     workers: usize,
     name: String,
     #[cfg(feature = "compression")]
@@ -111,6 +115,20 @@ impl<S: Service> Builder<S> {
     #[must_use]
     pub fn io_threads(mut self, count: usize) -> Self {
         self.io_threads = count.max(1);
+        self
+    }
+
+    /// Sets how long an I/O thread that is woken again and again lies still between two rounds, so
+    /// that it finds more to do in each: what network cards call interrupt moderation. At most
+    /// 100 ms; default: zero.
+    ///
+    /// For many clients of whom each says something now and then, such as devices that report:
+    /// to wake a thread costs more than most requests do. What comes alone, after a silence, does
+    /// not wait. But a client that sends its next request when it has its answer gets one answer in
+    /// this time, so a millisecond is much already.
+    #[must_use]
+    pub fn spacing(mut self, spacing: Duration) -> Self {
+        self.spacing = spacing.min(SPACING_MAX);
         self
     }
 
@@ -233,7 +251,7 @@ impl<S: Service> Builder<S> {
             shared.queue.start_worker()?;
         }
         for (home, sockets) in sockets.into_iter().enumerate() {
-            let thread = IoThread::new(Arc::clone(&shared), home, sockets)?;
+            let thread = IoThread::new(Arc::clone(&shared), home, sockets, self.spacing)?;
             let named = std::thread::Builder::new().name(format!("{}io-{home}", self.name));
             let handle = named.spawn(move || thread.run())?;
             lock(&server.io_threads).push(handle);
@@ -315,6 +333,7 @@ impl<S: Service> Server<S> {
             limits: Limits::default(),
             listeners: Vec::new(),
             io_threads: cores,
+            spacing: Duration::ZERO,
             workers: 8 * cores,
             name: String::new(),
             #[cfg(feature = "compression")]

@@ -1,7 +1,8 @@
 #![expect(clippy::unwrap_used, reason = "a test's helper fails by panicking")]
 //! Threads are not woken for what can wait: an I/O thread for a connection that comes back
 //! answered, with nothing left to read, or whose answer was promised; a worker for a
-//! promised answer that is in memory. Alone in its file, for threads are found by name.
+//! promised answer that is in memory. And where it is wanted, not for each of many requests.
+//! Alone in its file, for threads are found by name.
 
 mod support;
 
@@ -94,6 +95,37 @@ fn a_promised_answer_wakes_one_thread_once() {
         worker < COUNT * 3 / 2,
         "{worker} times for {COUNT} requests"
     );
+}
+
+#[test]
+fn one_of_many_requests_waits_for_others() {
+    const CLIENTS: usize = 50;
+    const ROUNDS: u64 = 40;
+    let service = By {
+        handle: |_: &mut Request| Response::text(Status::OK, "here"),
+        intake: Intake::Buffered(0),
+    };
+    let (_server, addr) = serve(service, |builder| {
+        let builder = builder.io_threads(1).name("rare-");
+        builder.spacing(Duration::from_millis(50))
+    });
+    let mut clients: Vec<_> = (0..CLIENTS).map(|_| Reader::new(connect(addr))).collect();
+    let before = sleep_count("rare-io-0");
+    let started = Instant::now();
+    for round in 0..ROUNDS {
+        for client in &mut clients {
+            client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+            // As if each came of its own accord.
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        for client in &mut clients {
+            assert_eq!(client.next(false).unwrap().body, b"here", "round {round}");
+        }
+    }
+    let count = sleep_count("rare-io-0") - before;
+    // Twice in 50 ms: until they are over, and until somebody comes.
+    let most = 2 * started.elapsed().as_millis() / 50 + 10;
+    assert!(u128::from(count) <= most, "{count} times, not {most}");
 }
 
 #[test]

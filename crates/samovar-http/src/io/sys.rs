@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
+pub(crate) use rustix::event::epoll::Event;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketAddrAny, SocketFlags, sockopt};
@@ -99,7 +100,7 @@ impl Poll {
     /// Waits for events and puts them into `ready`; an interruption counts as none.
     pub(crate) fn wait(
         &self,
-        events: &mut Vec<epoll::Event>,
+        events: &mut Vec<Event>,
         timeout: Option<Duration>,
     ) -> io::Result<()> {
         events.clear();
@@ -116,7 +117,7 @@ impl Poll {
 }
 
 /// Reads an event.
-pub(crate) fn ready(event: &epoll::Event) -> Ready {
+pub(crate) fn ready(event: &Event) -> Ready {
     use epoll::EventFlags as Flags;
     // The struct is packed: fields are copied out, not borrowed.
     let (flags, data) = (event.flags, event.data);

@@ -72,6 +72,10 @@ pub(crate) struct IoThread<S: Service> {
     pub(super) home: usize,
     pub(super) poll: Poll,
     pub(super) listeners: Vec<Listening>,
+    /// See [`Builder::spacing`](crate::Builder::spacing).
+    spacing: Duration,
+    /// The last wait was shorter than half of that.
+    is_woken_early: bool,
     pub(super) slab: Slab,
     pub(super) local: S::Local,
     /// Scratch memory, reused for every read and write.
@@ -106,6 +110,7 @@ impl<S: Service> IoThread<S> {
         shared: Arc<Shared<S>>,
         home: usize,
         sockets: Vec<Socket>,
+        spacing: Duration,
     ) -> std::io::Result<Self> {
         let poll = Poll::new()?;
         poll.add_listener(&shared.inboxes[home], WAKE_KEY, false)?;
@@ -116,6 +121,8 @@ impl<S: Service> IoThread<S> {
             home,
             poll,
             listeners: Vec::new(),
+            spacing,
+            is_woken_early: false,
             slab: Slab::default(),
             local,
             read_buffer: read_buffer(),
@@ -151,10 +158,7 @@ impl<S: Service> IoThread<S> {
         let mut messages = Vec::new();
         let mut again = Vec::new();
         loop {
-            self.poll
-                .wait(&mut events, self.wait_time())
-                .expect("waiting on an open epoll descriptor does not fail");
-            self.now = Instant::now();
+            self.wait(&mut events);
             self.date.refresh();
             for event in &events {
                 let ready = sys::ready(event);
@@ -209,6 +213,20 @@ impl<S: Service> IoThread<S> {
                 self.forget(key);
             }
         }
+    }
+
+    /// Waits for events; not before some may have gathered, if they come one upon the other.
+    fn wait(&mut self, events: &mut Vec<sys::Event>) {
+        let is_more = events.len() == EVENT_COUNT || !self.again.is_empty();
+        if self.is_woken_early && !is_more {
+            std::thread::sleep(self.spacing.saturating_sub(self.now.elapsed()));
+        }
+        let slept = (!self.spacing.is_zero()).then(Instant::now);
+        self.poll
+            .wait(events, self.wait_time())
+            .expect("waiting on an open epoll descriptor does not fail");
+        self.now = Instant::now();
+        self.is_woken_early = slept.is_some_and(|slept| self.now - slept < self.spacing / 2);
     }
 
     /// How long to wait for events: no thread wakes for nothing.

@@ -6,9 +6,9 @@
 //! can be counted. It is kept in memory, 100 bytes for a device. On disk it would be an update at a
 //! random place for each row, which costs three times the row itself. So each transaction appends
 //! what it changed to the table `change` instead, a kettle's first measurement included. Once in a
-//! while `device` is brought up to date and `change` made shorter: some devices with each commit, in
-//! the order of the table, so that they share pages: one at a random place writes a page for itself.
-//! A start reads both.
+//! while `device` is brought up to date and `change` made shorter: some devices with each commit,
+//! in the order of the table, so that they share pages: one at a random place writes a page for
+//! itself. A start reads both.
 
 use std::collections::HashMap;
 use std::fs::{File, TryLockError};
