@@ -27,6 +27,9 @@ const DRAIN_TIME: Duration = Duration::from_secs(10);
 pub(crate) const TICK: Duration = Duration::from_secs(1);
 /// Connections that wait to be accepted: a fleet comes back at once when the power does.
 const BACKLOG: u32 = 16_384;
+/// How long threads that receive let requests gather: to wake one costs more than most of them do,
+/// and no kettle asks again so soon.
+const ROUND_SPACING: Duration = Duration::from_millis(1);
 
 /// Options of `kettles serve`.
 #[derive(Debug, Clone, clap::Args)]
@@ -47,7 +50,8 @@ pub struct Serve {
     /// Measurements that may wait for the store; more are answered with 503.
     #[arg(long, default_value_t = QUEUE_LIMIT, value_name = "ROWS")]
     pub queue: usize,
-    /// The least time between two commits.
+    /// The least time between two commits; and, up to 1, between two looks at the sockets when
+    /// there is much to see.
     #[arg(long, default_value_t = SPACING_MS, value_name = "MILLISECONDS")]
     pub spacing: u64,
     /// How long a measurement may wait for the store; past it the answer is 503.
@@ -146,6 +150,7 @@ impl Running {
         let app = Arc::new(App::new(ingest, commands, metrics, token, is_shared, names));
         let mut builder = Server::builder(App::router(&app))
             .limits(limits())
+            .spacing(options.options().spacing.min(ROUND_SPACING))
             // Handlers compute for microseconds; nobody waits for anything on a worker.
             .workers(4);
         for addr in options.addrs()? {

@@ -33,8 +33,8 @@ const SCHEMA: &str = include_str!("../../migrations/sqlite/001-kettles.sql");
 const SCHEMA_VERSION: i64 = 1;
 /// How long changes may wait for `device` to be brought up to date.
 const CHECKPOINT_TIME: Duration = Duration::from_secs(60);
-/// How many changes may wait: reading so many back takes some 50 ms.
-const CHANGES_MAX: usize = 200_000;
+/// How many devices may wait for that: reading so many back takes a quarter of a second.
+const CHANGES_MAX: usize = 1_000_000;
 /// Devices that are brought up to date with one commit, or twice its rows: more than may come new.
 const CHECKPOINT_LEN: usize = 500;
 /// Pages of the log, of 4 KiB, after which SQLite brings it into the file: all that comes meanwhile
@@ -462,20 +462,21 @@ impl Writing<'_> {
                 .prepare_cached("INSERT INTO change (number, latest) VALUES (?, ?)")?
                 .execute(params![checkpoint.number + 1, bytes])?;
         }
-        let mut replace = self
-            .transaction
-            .prepare_cached("INSERT OR REPLACE INTO device VALUES (?, ?, ?, ?, ?, ?)")?;
-        for device in checkpoint.next() {
-            if let Some(latest) = self.devices.get(device).and_then(|known| known.latest) {
-                replace.execute(params![
-                    device.0,
-                    latest.time.0,
-                    latest.charge_now,
-                    latest.water_level,
-                    latest.ambient_temp,
-                    latest.water_temp,
-                ])?;
+        let latest = |id: &DeviceId| Some((*id, self.devices.get(id)?.latest?));
+        let devices: Vec<_> = checkpoint.next().iter().filter_map(latest).collect();
+        let chunks = devices.chunks_exact(INSERT_LEN);
+        let rest = chunks.remainder();
+        let mut replace = self.transaction.prepare_cached(&replace_sql(INSERT_LEN))?;
+        for devices in chunks {
+            for (index, device) in devices.iter().enumerate() {
+                bind_device(&mut replace, index, device)?;
             }
+            replace.raw_execute()?;
+        }
+        let mut replace = self.transaction.prepare_cached(&replace_sql(1))?;
+        for device in rest {
+            bind_device(&mut replace, 0, device)?;
+            replace.raw_execute()?;
         }
         if checkpoint.is_last() {
             self.transaction
@@ -536,5 +537,26 @@ fn bind(insert: &mut Statement<'_>, row_index: usize, row: &Measurement) -> Resu
     insert.raw_bind_parameter(first + 6, row.ambient_temp)?;
     insert.raw_bind_parameter(first + 7, row.water_temp)?;
     insert.raw_bind_parameter(first + 8, row.water_level)?;
+    Ok(())
+}
+
+/// Brings so many devices up to date.
+fn replace_sql(row_count: usize) -> String {
+    let rows = vec!["(?, ?, ?, ?, ?, ?)"; row_count].join(", ");
+    format!("INSERT OR REPLACE INTO device VALUES {rows}")
+}
+
+fn bind_device(
+    replace: &mut Statement<'_>,
+    row_index: usize,
+    (device, latest): &(DeviceId, Latest),
+) -> Result<()> {
+    let first = 6 * row_index;
+    replace.raw_bind_parameter(first + 1, device.0)?;
+    replace.raw_bind_parameter(first + 2, latest.time.0)?;
+    replace.raw_bind_parameter(first + 3, latest.charge_now)?;
+    replace.raw_bind_parameter(first + 4, latest.water_level)?;
+    replace.raw_bind_parameter(first + 5, latest.ambient_temp)?;
+    replace.raw_bind_parameter(first + 6, latest.water_temp)?;
     Ok(())
 }
