@@ -188,3 +188,24 @@ fn the_newest_measurements_change_in_place() {
         updated == i64::try_from(devices).unwrap() * (commits + 1)
     });
 }
+
+#[test]
+fn a_day_that_another_writer_has_dropped_is_made_again() {
+    let postgres = Postgres::start();
+    let (mut keeper, mut other) = (open(&postgres), open(&postgres));
+    let end = Time::from_seconds(START + 3 * 86_400);
+    // A few rows, and many, come in different ways.
+    for (round, count) in (0..).zip([1, 200, 1]) {
+        let rows = |second| {
+            let rows = (0..count).map(move |number| measurement(number, second));
+            batch(rows.collect())
+        };
+        keeper.commit(&rows(2 * round)).unwrap();
+        while !other.prune(end).unwrap().is_done {}
+        let mut client = postgres.client();
+        let sql = "SELECT count(*) FROM pg_inherits WHERE inhparent = 'measurement'::regclass";
+        assert_eq!(client.query_one(sql, &[]).unwrap().get::<_, i64>(0), 0);
+        let totals = keeper.commit(&rows(2 * round + 1)).unwrap().totals;
+        assert_eq!(totals, keeper.recount().unwrap());
+    }
+}

@@ -145,7 +145,8 @@ pub(crate) fn client(url: &str) -> Result<Client> {
     Ok(config(url)?.connect(NoTls)?)
 }
 
-/// Whether the same may succeed at once: nothing was done, because of another writer.
+/// Whether the same may succeed at once: nothing was done, because of another writer. It may have
+/// dropped the partition of a day that was known to be there; of a new session none are known.
 fn may_pass(error: &StoreError) -> bool {
     let StoreError::Postgres(error) = error else {
         return false;
@@ -153,6 +154,8 @@ fn may_pass(error: &StoreError) -> bool {
     let passing = [
         SqlState::T_R_DEADLOCK_DETECTED,
         SqlState::T_R_SERIALIZATION_FAILURE,
+        // There is no other CHECK.
+        SqlState::CHECK_VIOLATION,
     ];
     error.code().is_some_and(|code| passing.contains(code))
 }
