@@ -144,17 +144,18 @@ impl Guess<'_> {
              UPDATE device SET time = newer.time, charge_now = newer.charge_now,
              water_level = newer.water_level, ambient_temp = newer.ambient_temp,
              water_temp = newer.water_temp
-             FROM unnest($1::uuid[], $2::timestamptz[], $3::timestamptz[], $4::integer[],
-             $5::integer[], $6::double precision[], $7::double precision[])
-             AS newer (id, before, time, charge_now, water_level, ambient_temp, water_temp)
+             FROM (SELECT unnest($1::uuid[]) AS id, unnest($2::timestamptz[]) AS before,
+                 unnest($3::timestamptz[]) AS time, unnest($4::integer[]) AS charge_now,
+                 unnest($5::integer[]) AS water_level, unnest($6::float8[]) AS ambient_temp,
+                 unnest($7::float8[]) AS water_temp) AS newer
              WHERE device.id = newer.id AND device.time IS NOT DISTINCT FROM newer.before
              RETURNING 1
          ), made AS (
              INSERT INTO device (id) SELECT unnest($8::uuid[]) ON CONFLICT DO NOTHING RETURNING 1
          ), stored AS (
-             INSERT INTO measurement SELECT * FROM unnest($9::timestamptz[], $10::uuid[],
-             $11::integer[], $12::integer[], $13::double precision[], $14::double precision[],
-             $15::double precision[], $16::integer[]) RETURNING 1
+             INSERT INTO measurement SELECT unnest($9::timestamptz[]), unnest($10::uuid[]),
+             unnest($11::integer[]), unnest($12::integer[]), unnest($13::float8[]),
+             unnest($14::float8[]), unnest($15::float8[]), unnest($16::integer[]) RETURNING 1
          ), own AS (
              UPDATE totals SET totals = $18 WHERE writer = $17
          )
@@ -163,7 +164,7 @@ impl Guess<'_> {
              ELSE concat('another writer was there, ', (SELECT count(*) FROM newer))::integer END,
          (SELECT count(*) FROM stored),
          (SELECT array_agg(totals) FROM totals WHERE writer <> $17),
-         extract(epoch FROM clock_timestamp() - statement_timestamp())::double precision";
+         extract(epoch FROM clock_timestamp() - statement_timestamp())::float8";
         let statement = statements.of(client, STORE)?;
         let newer = &self.newer;
         let rows = Columns::of(self.rows);
