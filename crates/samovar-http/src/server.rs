@@ -124,8 +124,9 @@ impl<S: Service> Builder<S> {
     ///
     /// For many clients of whom each says something now and then, such as devices that report:
     /// to wake a thread costs more than most requests do. What comes alone, after a silence, does
-    /// not wait. But a client that sends its next request when it has its answer gets one answer in
-    /// this time, so a millisecond is much already.
+    /// not wait, nor does anybody while the thread has fewer than 64 connections. But with more of
+    /// them, a client that sends its next request when it has its answer gets one answer in this
+    /// time, so a millisecond is much already.
     #[must_use]
     pub fn spacing(mut self, spacing: Duration) -> Self {
         self.spacing = spacing.min(SPACING_MAX);

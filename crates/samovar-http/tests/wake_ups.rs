@@ -97,35 +97,51 @@ fn a_promised_answer_wakes_one_thread_once() {
     );
 }
 
-#[test]
-fn one_of_many_requests_waits_for_others() {
-    const CLIENTS: usize = 50;
-    const ROUNDS: u64 = 40;
+/// Asks as so many clients, one after the other, all of them 40 times; returns how long that took,
+/// and how often the I/O thread went to sleep meanwhile. The server keeps rounds 50 ms apart.
+fn spaced(name: &str, client_count: usize, pause: Duration) -> (Duration, u64) {
     let service = By {
         handle: |_: &mut Request| Response::text(Status::OK, "here"),
         intake: Intake::Buffered(0),
     };
     let (_server, addr) = serve(service, |builder| {
-        let builder = builder.io_threads(1).name("rare-");
+        let builder = builder.io_threads(1).name(name);
         builder.spacing(Duration::from_millis(50))
     });
-    let mut clients: Vec<_> = (0..CLIENTS).map(|_| Reader::new(connect(addr))).collect();
-    let before = sleep_count("rare-io-0");
+    let thread = format!("{name}io-0");
+    let clients = 0..client_count;
+    let mut clients: Vec<_> = clients.map(|_| Reader::new(connect(addr))).collect();
+    let ask = |client: &mut Reader| client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    // Answered: so the thread has begun, and has its name.
+    ask(&mut clients[0]);
+    clients[0].next(false).unwrap();
+    let before = sleep_count(&thread);
     let started = Instant::now();
-    for round in 0..ROUNDS {
+    for round in 0..40 {
         for client in &mut clients {
-            client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
-            // As if each came of its own accord.
-            std::thread::sleep(Duration::from_micros(200));
+            ask(client);
+            std::thread::sleep(pause);
         }
         for client in &mut clients {
             assert_eq!(client.next(false).unwrap().body, b"here", "round {round}");
         }
     }
-    let count = sleep_count("rare-io-0") - before;
+    (started.elapsed(), sleep_count(&thread) - before)
+}
+
+#[test]
+fn one_of_many_requests_waits_for_others() {
+    // As if each came of its own accord.
+    let (time, count) = spaced("many-", 64, Duration::from_micros(200));
     // Twice in 50 ms: until they are over, and until somebody comes.
-    let most = 2 * started.elapsed().as_millis() / 50 + 10;
+    let most = 2 * time.as_millis() / 50 + 10;
     assert!(u128::from(count) <= most, "{count} times, not {most}");
+}
+
+#[test]
+fn one_of_few_requests_waits_for_nobody() {
+    let (time, _) = spaced("few-", 63, Duration::ZERO);
+    assert!(time < Duration::from_millis(40 * 50), "{time:?}");
 }
 
 #[test]

@@ -40,6 +40,10 @@ const EVENT_COUNT: usize = 256;
 /// The thread's memory for answers shrinks to this after a large one.
 pub(super) const OUT_LEN_KEPT: usize = 4 * GATHER_LEN;
 
+/// With fewer connections no request waits for others to come: see
+/// [`Builder::spacing`](crate::Builder::spacing).
+const CROWD_MIN: usize = 64;
+
 const WAKE_KEY: u64 = u64::MAX;
 /// Listeners count down from here. The slab never gives out keys this large.
 pub(super) const LISTENER_KEY: u64 = u64::MAX - 1;
@@ -218,7 +222,7 @@ impl<S: Service> IoThread<S> {
     /// Waits for events; not before some may have gathered, if they come one upon the other.
     fn wait(&mut self, events: &mut Vec<sys::Event>) {
         let is_more = events.len() == EVENT_COUNT || !self.again.is_empty();
-        if self.is_woken_early && !is_more {
+        if self.is_woken_early && !is_more && self.slab.count() >= CROWD_MIN {
             std::thread::sleep(self.spacing.saturating_sub(self.now.elapsed()));
         }
         let slept = (!self.spacing.is_zero()).then(Instant::now);
