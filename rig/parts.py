@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import re
+import resource
 import shutil
 import sqlite3
 import subprocess
@@ -17,6 +18,8 @@ ROOT = RIG.parent
 LOCUST = "locust==2.47.0"
 # One process of Locust may have so many files open.
 USERS_OF_A_PROCESS = 10_000
+# What the kettles' server keeps for others than kettles.
+FILES = 256
 RULES = ["recording.yml", "alerts.yml", "use.yml", "kettles.yml"]
 # What was collected in 2017, and pressure.
 COLLECTORS = [
@@ -47,6 +50,9 @@ def start_kettles(rig, arguments, mode="serve"):
     binary = arguments.binary or program("kettles")
     database = arguments.database or rig.data / "kettles.sqlite"
     command = [binary, mode, "--port", at, "--database", database]
+    places = arguments.server_processes * (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - FILES)
+    if arguments.locust != "none" and arguments.users > places:
+        say(f"places for {places} of {arguments.users} users; --server-processes makes more")
     if arguments.server_processes > 1:
         command += ["--processes", arguments.server_processes]
     child = rig.serve("server", "kettles", at, command)
