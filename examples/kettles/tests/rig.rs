@@ -119,13 +119,31 @@ fn kill(signal: &str, pid: &str) {
 
 #[test]
 fn what_was_started_ends_on_term() {
-    let mut rig = Rig::up(&["--postgresql"]);
+    let mut rig = Rig::up(&["--postgresql", "--server-processes", "2"]);
     let rows = rig.table();
     let names: Vec<_> = rows.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, ["postgresql", "live", "server", "prometheus"]);
     let server = rows[2].1.trim_start_matches("http://").parse().unwrap();
     let answer = support::Client::connect(server).get("/statistics", None);
     assert_eq!(answer.status, 200);
+    // Of two processes Prometheus asks each for itself.
+    let config = fs::read(rig.folder.path().join("data/prometheus.yml")).unwrap();
+    let config: serde_json::Value = serde_json::from_slice(&config).unwrap();
+    let job = &config["scrape_configs"][0];
+    assert_eq!(job["job_name"], "kettles");
+    let targets = job["static_configs"][0]["targets"].as_array().unwrap();
+    let addrs: Vec<_> = targets
+        .iter()
+        .map(|it| it.as_str().unwrap().parse().unwrap())
+        .collect();
+    let number = |addr| {
+        let answer = support::Client::connect(addr).get("/metrics", None);
+        let mut lines = answer.text().lines();
+        let value = lines.find_map(|it| it.strip_prefix("kettles_process_number "));
+        value.unwrap().to_owned()
+    };
+    let numbers: Vec<_> = addrs.into_iter().map(number).collect();
+    assert_eq!(numbers, ["1", "2"]);
     let programs = rig.programs();
     for name in ["postgres", "kettles", "prometheus"] {
         assert!(programs.iter().any(|it| it == name), "{name}: {programs:?}");
@@ -154,7 +172,7 @@ fn what_is_left_when_both_are_killed_is_removed_by_the_next() {
     let (watcher, _) = rig
         .processes()
         .into_iter()
-        .find(|(_, it)| it == "python3")
+        .find(|(_, it)| it.starts_with("python"))
         .unwrap();
     kill("KILL", &watcher);
     rig.signal("KILL");
