@@ -125,12 +125,17 @@ def ask(prometheus, expr):
         return json.load(answer)["data"]["result"]
 
 
+def has_data(prometheus, expr):
+    """Is there a number? Of what never happened a histogram has series, and no quantile."""
+    return any(series["value"][1] != "NaN" for series in ask(prometheus, expr))
+
+
 def live(prometheus, board, without):
     for title, expr in queries(board, without):
-        if not ask(prometheus, expr):
+        if not has_data(prometheus, expr):
             # Comparisons, and series of errors, are there when something is wrong.
             expr_without = re.sub(r' > \d+$|,status="5xx"', "", expr)
-            if expr_without == expr or not ask(prometheus, expr_without):
+            if expr_without == expr or not has_data(prometheus, expr_without):
                 yield f"{title}: no data for {expr}"
 
 

@@ -216,7 +216,7 @@ USE = [
          (per_second("kettles_ingest_commit_failures_total"), "failed")),
     ),
     panel("Commit", "s", "How long one took.", *times("kettles_ingest_commit_seconds")),
-    panel("Of it, the disk", "s", "With SQLite: until its log was there.",
+    panel("Of it, the disk", "s", "Until its log was there; of PostgreSQL, its COMMIT.",
           *times("kettles_ingest_sync_seconds")),
     *resource(
         "PostgreSQL: connections",
@@ -286,7 +286,7 @@ KETTLES = [
           *times("kettles_ingest_wait_seconds")),
     panel("Commit time", "s", "Of a transaction, whatever it is made of.",
           *times("kettles_ingest_commit_seconds")),
-    panel("Of it, the disk", "s", "With SQLite: until its log was there.",
+    panel("Of it, the disk", "s", "Until its log was there; of PostgreSQL, its COMMIT.",
           *times("kettles_ingest_sync_seconds")),
     panel("Commits", "percentunit", "Utilisation: part of the time in a commit.",
           ("instance:kettles_commit_busy:ratio1m", "{{instance}}")),
