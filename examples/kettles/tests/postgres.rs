@@ -136,3 +136,37 @@ fn retention_takes_nothing_from_statistics() {
             .success()
     );
 }
+
+#[test]
+fn timescaledb_that_may_not_be_used_leaves_partitions() {
+    let mut postgres = Postgres::start();
+    // Loaded with the server, as far as can be seen, and its files are there; it is not itself.
+    postgres.offer("timescaledb");
+    let mut client = postgres.client();
+    let rights = "CREATE ROLE tea LOGIN; GRANT CREATE ON SCHEMA public TO tea";
+    client.batch_execute(rights).unwrap();
+    let url = postgres.url().replace("user=postgres", "user=tea");
+    let day = ["--from=2017-12-24T00:00:00Z", "--to=2017-12-24T01:00:00Z"];
+    let seed = [
+        "seed",
+        "-e",
+        &url,
+        "--devices=2",
+        "--every=15m",
+        day[0],
+        day[1],
+    ];
+    let said = run(&seed);
+    let why = "permission denied to create extension";
+    assert!(
+        said.contains("TimescaleDB may not be used, but partitions may"),
+        "{said}"
+    );
+    assert!(said.contains(why), "{said}");
+    let sql = "SELECT count(*) FROM pg_inherits JOIN pg_class ON oid = inhparent
+         WHERE relname = 'measurement'";
+    assert_eq!(client.query_one(sql, &[]).unwrap().get::<_, i64>(0), 1);
+    // Once there are partitions, nobody asks again.
+    assert!(!run(&seed).contains("TimescaleDB"));
+    run(&["check", "-e", &url]);
+}

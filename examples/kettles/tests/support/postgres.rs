@@ -6,7 +6,8 @@
     reason = "clippy allows these only inside functions marked as tests"
 )]
 
-use std::os::unix::fs::{MetadataExt as _, chown};
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, chown, symlink};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -20,6 +21,8 @@ use super::wait_until;
 pub(crate) struct Postgres {
     folder: TempDir,
     programs: PathBuf,
+    /// Further ones, as `name=value`.
+    settings: Vec<String>,
     /// Whom it runs as: it refuses to be root.
     user: Option<(u32, u32)>,
     child: Option<Child>,
@@ -36,6 +39,7 @@ impl Postgres {
         let mut postgres = Self {
             folder,
             programs: programs(),
+            settings: Vec::new(),
             user,
             child: None,
         };
@@ -56,6 +60,30 @@ impl Postgres {
 
     pub(crate) fn client(&self) -> Client {
         Client::connect(&self.url(), NoTls).unwrap()
+    }
+
+    /// Starts again as a copy that offers an extension, of which no more is there than its name.
+    ///
+    /// A server looks for extensions where it is itself: the copy has all else by links.
+    pub(crate) fn offer(&mut self, extension: &str) {
+        self.stop_at_once();
+        let root = self.folder.path().join("copy");
+        let programs = root.join(self.programs.strip_prefix("/").unwrap());
+        fs::create_dir_all(&programs).unwrap();
+        fs::copy(self.programs.join("postgres"), programs.join("postgres")).unwrap();
+        let version = self.programs.parent().unwrap();
+        symlink(version.join("lib"), programs.with_file_name("lib")).unwrap();
+        let share = Path::new("/usr/share/postgresql").join(version.file_name().unwrap());
+        let copy = root.join(share.strip_prefix("/").unwrap());
+        link_all(&share, &copy, "extension");
+        let extensions = copy.join("extension");
+        link_all(&share.join("extension"), &extensions, "");
+        let control = "default_version = '1'\ntrusted = true\n";
+        fs::write(extensions.join(format!("{extension}.control")), control).unwrap();
+        fs::write(extensions.join(format!("{extension}--1.sql")), "").unwrap();
+        self.programs = programs;
+        self.settings.push(format!("{extension}.disable_load=off"));
+        self.resume();
     }
 
     /// What a power cut leaves: no last words, no checkpoint.
@@ -80,6 +108,9 @@ impl Postgres {
             "-c",
             "shared_buffers=32MB",
         ]);
+        for setting in &self.settings {
+            command.args(["-c", setting]);
+        }
         command.stdout(Stdio::null()).stderr(Stdio::null());
         self.child = Some(command.spawn().unwrap());
         wait_until("PostgreSQL answers", || {
@@ -104,6 +135,16 @@ impl Postgres {
 impl Drop for Postgres {
     fn drop(&mut self) {
         self.stop_at_once();
+    }
+}
+
+/// Links to all that is in `folder`, but for what is called `name`.
+fn link_all(folder: &Path, copy: &Path, name: &str) {
+    fs::create_dir_all(copy).unwrap();
+    for entry in folder.read_dir().unwrap().map(Result::unwrap) {
+        if entry.file_name() != name {
+            symlink(entry.path(), copy.join(entry.file_name())).unwrap();
+        }
     }
 }
 
