@@ -194,7 +194,7 @@ pub(super) fn update_devices(
     transaction.execute(
         "UPDATE device SET time = newer.time, charge_now = newer.charge_now,
          water_level = newer.water_level, ambient_temp = newer.ambient_temp,
-         water_temp = newer.water_temp
+         water_temp = newer.water_temp, room = NULL
          FROM unnest($1::uuid[], $2::timestamptz[], $3::integer[], $4::integer[],
          $5::double precision[], $6::double precision[])
          AS newer (id, time, charge_now, water_level, ambient_temp, water_temp)

@@ -143,7 +143,7 @@ impl Guess<'_> {
         const STORE: &str = "WITH newer AS (
              UPDATE device SET time = newer.time, charge_now = newer.charge_now,
              water_level = newer.water_level, ambient_temp = newer.ambient_temp,
-             water_temp = newer.water_temp
+             water_temp = newer.water_temp, room = NULL
              FROM (SELECT unnest($1::uuid[]) AS id, unnest($2::timestamptz[]) AS before,
                  unnest($3::timestamptz[]) AS time, unnest($4::integer[]) AS charge_now,
                  unnest($5::integer[]) AS water_level, unnest($6::float8[]) AS ambient_temp,
