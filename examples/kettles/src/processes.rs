@@ -125,16 +125,18 @@ fn hold_ports(options: &Serve) -> Result<(Held, Vec<Held>)> {
     let listen = |addr: SocketAddr| {
         Listener::tcp(addr, 1).with_context(|| format!("cannot listen on {addr}"))
     };
+    let own_port = |index| match options.own_port {
+        0 => Ok(0),
+        first => u16::try_from(u32::from(first) + index),
+    };
+    let ports: Result<Vec<_>, _> = (0..options.processes).map(own_port).collect();
+    let ports = ports.context("--own-port is too high")?;
     let addrs = options.addrs()?;
     let shared = listen(*addrs.first().context("no address")?)?;
-    let mut own = Vec::new();
-    for index in 0..options.processes {
-        let port = match options.own_port {
-            0 => 0,
-            first => u16::try_from(u32::from(first) + index).context("--own-port is too high")?,
-        };
-        own.push(listen((Ipv4Addr::LOCALHOST, port).into())?);
-    }
+    let own = ports
+        .into_iter()
+        .map(|port| listen((Ipv4Addr::LOCALHOST, port).into()));
+    let own: Vec<_> = own.collect::<Result<_>>()?;
     let held = own.iter().map(Held::new).collect::<Result<_>>()?;
     Ok((Held::new(&shared)?, held))
 }
