@@ -106,3 +106,39 @@ fn nonsense_is_refused() {
             .success()
     );
 }
+
+#[test]
+fn what_belongs_to_others_is_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let database = folder.path().join("others.db");
+    let connection = rusqlite::Connection::open(&database).unwrap();
+    connection
+        .execute_batch("CREATE TABLE users (name)")
+        .unwrap();
+    let output = run("seed", &database, &WEEK);
+    assert!(!output.status.success(), "{output:?}");
+    assert!(
+        said(&output).contains("tables of another program"),
+        "{output:?}"
+    );
+    let tables = "SELECT count(*) FROM sqlite_schema";
+    let count: i64 = connection.query_row(tables, [], |row| row.get(0)).unwrap();
+    assert_eq!(count, 1);
+    let output = run("seed", Path::new("mysql://127.0.0.1/kettles"), &WEEK);
+    assert!(!output.status.success(), "{output:?}");
+    assert!(said(&output).contains("mysql:// URL"), "{output:?}");
+}
+
+#[test]
+fn a_name_is_that_of_a_file_whatever_it_means_to_sqlite() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in [":memory:", "file:kettles?mode=memory"] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kettles"));
+        command.current_dir(folder.path());
+        command.args(["seed", "--database", name]).args(WEEK);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let checked = run("check", &folder.path().join(name), &[]);
+        assert!(said(&checked).contains("10080 measurements"), "{checked:?}");
+    }
+}

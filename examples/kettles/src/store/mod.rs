@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 
 use crate::command::Command;
 use crate::device::{DeviceId, Measurement};
@@ -47,7 +47,7 @@ pub enum StoreError {
 ///
 /// If it cannot be had; passwords in URLs are not told.
 pub fn open(name: &Path) -> anyhow::Result<Box<dyn Store>> {
-    Ok(match url(name) {
+    Ok(match url(name)? {
         Some(url) => Box::new(PostgresStore::open(url).context("cannot open the database")?),
         None => Box::new(SqliteStore::open(name).with_context(|| name.display().to_string())?),
     })
@@ -59,7 +59,7 @@ pub fn open(name: &Path) -> anyhow::Result<Box<dyn Store>> {
 ///
 /// As [`open`].
 pub fn open_to_read(name: &Path) -> anyhow::Result<Box<dyn Store>> {
-    Ok(match url(name) {
+    Ok(match url(name)? {
         Some(url) => {
             Box::new(PostgresStore::open_to_read(url).context("cannot open the database")?)
         }
@@ -72,17 +72,27 @@ pub fn open_to_read(name: &Path) -> anyhow::Result<Box<dyn Store>> {
 
 /// Whether several processes may write to the store that `name` names.
 pub fn is_shared(name: &Path) -> bool {
-    url(name).is_some()
+    url(name).is_ok_and(|url| url.is_some())
 }
 
 /// The URL of a PostgreSQL, if `name` is one.
-fn url(name: &Path) -> Option<&str> {
-    let name = name.to_str()?;
-    let schemes = ["postgres://", "postgresql://"];
-    schemes
-        .iter()
-        .any(|it| name.starts_with(it))
-        .then_some(name)
+///
+/// # Errors
+///
+/// If it is the URL of something else.
+fn url(name: &Path) -> anyhow::Result<Option<&str>> {
+    let Some((name, (scheme, _))) = name
+        .to_str()
+        .and_then(|it| Some((it, it.split_once("://")?)))
+    else {
+        return Ok(None);
+    };
+    // As `tokio_postgres` reads them.
+    match scheme {
+        "postgres" | "postgresql" => Ok(Some(name)),
+        _ if scheme.contains('/') => Ok(None),
+        _ => bail!("no store is at a {scheme}:// URL: give a file, or a postgresql:// URL"),
+    }
 }
 
 /// What becomes durable at once.

@@ -106,7 +106,8 @@ impl SqliteStore {
             Err(TryLockError::WouldBlock) => return Err(StoreError::InUse),
             Err(TryLockError::Error(error)) => return Err(error.into()),
         }
-        let connection = Connection::open(path)?;
+        // SQLite takes `:memory:` and `file:…` for something else than files, unless they begin so.
+        let connection = Connection::open(std::path::absolute(path)?)?;
         connection.busy_timeout(BUSY_TIME)?;
         connection.pragma_update(None, "journal_mode", "WAL")?;
         connection.pragma_update(None, "synchronous", "FULL")?;
@@ -126,6 +127,7 @@ impl SqliteStore {
     ///
     /// If it is not there or cannot be read.
     pub fn open_to_read(path: &Path) -> Result<Self> {
+        let path = std::path::absolute(path)?;
         let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
         Ok(Self::new(connection, None))
     }
@@ -152,6 +154,10 @@ impl SqliteStore {
 
 fn migrate(connection: &Connection) -> Result<()> {
     let transaction = connection.unchecked_transaction()?;
+    let count = "SELECT count(*) FROM sqlite_schema";
+    if transaction.query_row(count, [], |row| row.get::<_, i64>(0))? > 0 {
+        return Err(StoreError::Malformed("tables of another program"));
+    }
     transaction.execute_batch(SCHEMA)?;
     transaction.execute(
         "INSERT INTO totals (id, totals, pruned) VALUES (1, ?, ?)",
