@@ -19,6 +19,7 @@ use crate::channel::Producer;
 use crate::compress;
 use crate::h2::ResponseHead;
 use crate::http::{Status, Version};
+use crate::io::answer::http_date;
 use crate::io::stream::{
     Asked, Cancel, Place, Rest, StreamAnswer, StreamJob, StreamNews, StreamWork,
 };
@@ -224,7 +225,7 @@ fn render<S: Service>(
 }
 
 fn finish(text: &mut Vec<u8>) {
-    let date = httpdate::fmt_http_date(SystemTime::now());
+    let date = http_date(SystemTime::now());
     encode::finish(text, Version::Http2, true, date.as_bytes());
 }
 

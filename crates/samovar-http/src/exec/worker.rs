@@ -16,7 +16,7 @@ use crate::channel::Producer;
 use crate::compress;
 use crate::head::Head;
 use crate::http::{Method, Status, Version};
-use crate::io::answer::refusal;
+use crate::io::answer::{http_date, refusal};
 use crate::io::conn::{Answer, Conn};
 use crate::io::inbox::{Message, Verdict};
 use crate::io::slab::Key;
@@ -346,7 +346,7 @@ fn render(conn: &mut Conn, response: Response, body_len: Option<u64>) {
         out,
         version,
         conn.answer.keep,
-        httpdate::fmt_http_date(SystemTime::now()).as_bytes(),
+        http_date(SystemTime::now()).as_bytes(),
     );
     if conn.answer.is_head || !has_body {
         return;
@@ -389,7 +389,7 @@ fn answer_failure(conn: &mut Conn) -> bool {
         out,
         conn.answer.version,
         conn.answer.keep,
-        httpdate::fmt_http_date(SystemTime::now()).as_bytes(),
+        http_date(SystemTime::now()).as_bytes(),
     );
     append(conn, BODY);
     true

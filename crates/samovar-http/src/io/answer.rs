@@ -1,7 +1,7 @@
 //! Answers that the engine gives by itself.
 
 use std::borrow::Cow;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use crate::error::Error;
 use crate::http::{Status, Version};
@@ -87,7 +87,7 @@ impl Default for Date {
     fn default() -> Self {
         Self {
             second: 0,
-            text: httpdate::fmt_http_date(SystemTime::UNIX_EPOCH),
+            text: http_date(SystemTime::UNIX_EPOCH),
         }
     }
 }
@@ -100,11 +100,37 @@ impl Date {
             .map_or(0, |time| time.as_secs());
         if second != self.second {
             self.second = second;
-            self.text = httpdate::fmt_http_date(now);
+            self.text = http_date(now);
         }
     }
 
     pub(super) fn text(&self) -> &[u8] {
         self.text.as_bytes()
+    }
+}
+
+/// A time as HTTP writes it: of one that it cannot write, for a machine whose clock was never set,
+/// the nearest.
+pub(crate) fn http_date(time: SystemTime) -> String {
+    /// 9999-12-31 23:59:59, in seconds.
+    const LAST: Duration = Duration::from_secs(253_402_300_799);
+    let since = time.duration_since(SystemTime::UNIX_EPOCH);
+    httpdate::fmt_http_date(SystemTime::UNIX_EPOCH + since.unwrap_or_default().min(LAST))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_time_has_a_date() {
+        let second = Duration::from_secs(1);
+        let epoch = SystemTime::UNIX_EPOCH;
+        assert_eq!(http_date(epoch - second), "Thu, 01 Jan 1970 00:00:00 GMT");
+        assert_eq!(http_date(epoch + second), "Thu, 01 Jan 1970 00:00:01 GMT");
+        let last = "Fri, 31 Dec 9999 23:59:59 GMT";
+        for seconds in [253_402_300_799, 253_402_300_800] {
+            assert_eq!(http_date(epoch + Duration::from_secs(seconds)), last);
+        }
     }
 }
