@@ -98,9 +98,10 @@ impl SqliteStore {
     ///
     /// If that cannot be, or another process writes to it.
     pub fn open(path: &Path) -> Result<Self> {
-        let mut lock_path = path.as_os_str().to_owned();
-        lock_path.push(".lock");
-        let lock = File::create(lock_path)?;
+        // The file itself, which may have several names. SQLite's locks are of another kind.
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(false);
+        let lock = options.open(path)?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(StoreError::InUse),

@@ -169,6 +169,12 @@ fn a_store_has_one_writer() {
     let path = folder.path().join("kettles.db");
     let store = SqliteStore::open(&path).unwrap();
     assert!(matches!(SqliteStore::open(&path), Err(StoreError::InUse)));
+    let [symbolic, hard] = ["symbolic.db", "hard.db"].map(|name| folder.path().join(name));
+    std::os::unix::fs::symlink(&path, &symbolic).unwrap();
+    std::fs::hard_link(&path, &hard).unwrap();
+    for other in [symbolic, hard] {
+        assert!(matches!(SqliteStore::open(&other), Err(StoreError::InUse)));
+    }
     SqliteStore::open_to_read(&path).unwrap().recount().unwrap();
     drop(store);
     SqliteStore::open(&path).unwrap();
