@@ -50,6 +50,18 @@ impl From<serde_json::Error> for Wrong {
     }
 }
 
+/// Reads an object: serde takes an array for the fields of one in their order, and skips what is no
+/// UTF-8 where it skips a field.
+fn object<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Wrong> {
+    let wrong = |message: &str| Wrong::Malformed(message.into());
+    let text = std::str::from_utf8(body).map_err(|_| wrong("not UTF-8"))?;
+    let is_other = |text: &str| !text.starts_with('{') && !text.is_empty();
+    if is_other(text.trim_ascii_start()) {
+        return Err(wrong("not a JSON object"));
+    }
+    Ok(serde_json::from_str(text)?)
+}
+
 /// A measurement on the wire. Fields that are not named here are ignored.
 #[derive(Deserialize)]
 struct Wire {
@@ -158,7 +170,7 @@ impl Window {
 ///
 /// [`Wrong`].
 pub fn measurement(body: &[u8], device: DeviceId, window: Window) -> Result<Measurement, Wrong> {
-    checked(serde_json::from_slice(body)?, |_| device, window)
+    checked(object(body)?, |_| device, window)
 }
 
 /// Reads measurements that a gateway has gathered, one in each line: of the device that its `id`
@@ -176,8 +188,8 @@ pub fn measurements(
     let filled = lines.filter(|(text, _)| !text.trim_ascii().is_empty());
     let read = |(text, line): (&[u8], usize)| {
         let device = |id: Option<Id>| id.map_or(gateway, |Id(device)| device);
-        let wire = serde_json::from_slice(text).map_err(Wrong::from);
-        wire.and_then(|wire| checked(wire, device, window))
+        object(text)
+            .and_then(|wire| checked(wire, device, window))
             .map_err(|wrong| Wrong::InLine {
                 line,
                 wrong: Box::new(wrong),
@@ -228,7 +240,7 @@ pub fn login(body: &[u8]) -> Result<(), Wrong> {
         #[serde(rename = "username")]
         _name: String,
     }
-    let _: Login = serde_json::from_slice(body)?;
+    let _: Login = object(body)?;
     Ok(())
 }
 
@@ -249,7 +261,7 @@ pub fn command(body: &[u8], device: DeviceId) -> Result<Command, Wrong> {
         #[serde(default)]
         flush: Option<f64>,
     }
-    let order: Order = serde_json::from_slice(body)?;
+    let order: Order = object(body)?;
     if order
         .flush
         .is_some_and(|volume| !volume.is_finite() || volume < 0.0)
@@ -311,6 +323,25 @@ mod tests {
     }
 
     #[test]
+    fn only_objects_of_utf8_are_read() {
+        let array = br#"[null,"2017-12-24T18:30:00Z",50,100,-1.5,20,95.5,700]"#;
+        let other = BODY
+            .replace('{', r#"{"colour":"r?d","#)
+            .replace('?', "\u{e9}");
+        let mut latin = other.clone().into_bytes();
+        let at = latin.iter().position(|byte| *byte == 0xc3).unwrap();
+        latin.remove(at);
+        measurement(other.as_bytes(), DEVICE, window()).unwrap();
+        for (body, message) in [(&array[..], "not a JSON object"), (&latin, "not UTF-8")] {
+            let wrong = measurement(body, DEVICE, window()).unwrap_err();
+            assert!(wrong.is_malformed(), "{wrong}");
+            assert_eq!(wrong.to_string(), message);
+        }
+        assert!(login(br#"["tea"]"#).is_err());
+        assert!(command(b"[]", DEVICE).is_err());
+    }
+
+    #[test]
     fn what_is_malformed_is_told_from_what_is_impossible() {
         check_wrong("{", r#"{"id":"kettle","#, true);
         check_wrong("50", "50.5", true);
@@ -322,6 +353,8 @@ mod tests {
         check_wrong("\"charge_now\":50,", "", true);
         check_wrong("T18:30:00Z", "", true);
         check_wrong("}", "", true);
+        check_wrong("{", "[{", true);
+        check_wrong("{", "\u{feff}{", true);
         check_wrong("95.5", "-300", false);
         check_wrong("95.5", "1e300", false);
         check_wrong("2017", "1917", false);
