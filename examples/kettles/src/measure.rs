@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result};
 use crate::log;
 use crate::process::thread_times;
 use crate::seed::Plan;
+use crate::serve::at_least_one;
 use crate::store::{self, Batch};
 use crate::time::Time;
 
@@ -20,13 +21,14 @@ pub struct Measure {
     #[arg(long, short = 'e', value_name = "STORE")]
     pub database: PathBuf,
     /// Measurements, all made before the first is stored.
-    #[arg(long, default_value_t = 500_000, value_name = "COUNT")]
+    #[arg(long, default_value_t = 500_000, value_name = "COUNT", value_parser = at_least_one())]
     pub rows: usize,
     /// Measurements of one transaction.
-    #[arg(long, default_value_t = 1000, value_name = "COUNT")]
+    #[arg(long, default_value_t = 1000, value_name = "COUNT", value_parser = at_least_one())]
     pub batch: usize,
     /// Kettles that they are of.
-    #[arg(long, default_value_t = 20_000, value_name = "COUNT")]
+    #[arg(long, default_value_t = 20_000, value_name = "COUNT",
+          value_parser = clap::value_parser!(u32).range(1..))]
     pub devices: u32,
     /// The first process of a PostgreSQL here: what its children take is told, too.
     #[arg(long, value_name = "PID")]
@@ -41,7 +43,7 @@ impl Measure {
     /// If the store fails.
     pub fn run(&self) -> Result<()> {
         let to = Time::now();
-        let steps = self.rows.div_ceil(self.devices.max(1) as usize);
+        let steps = self.rows.div_ceil(self.devices as usize);
         let steps = i64::try_from(steps).context("too many rows")?;
         let plan = Plan {
             device_count: self.devices,
@@ -52,7 +54,7 @@ impl Measure {
         };
         let rows: Vec<_> = plan.measurements().take(self.rows).collect();
         let batches: Vec<_> = rows
-            .chunks(self.batch.max(1))
+            .chunks(self.batch)
             .map(|rows| Batch {
                 measurements: rows.to_vec(),
                 ..Batch::default()

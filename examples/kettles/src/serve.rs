@@ -48,14 +48,16 @@ pub struct Serve {
     #[arg(long, default_value_t = RETAIN_DAYS, value_name = "DAYS")]
     pub retain: u32,
     /// Measurements that may wait for the store; more are answered with 503.
-    #[arg(long, default_value_t = QUEUE_LIMIT, value_name = "ROWS")]
+    #[arg(long, default_value_t = QUEUE_LIMIT, value_name = "ROWS", value_parser = at_least_one())]
     pub queue: usize,
     /// The least time between two commits; and, up to 1, between two looks at the sockets when
     /// there is much to see.
-    #[arg(long, default_value_t = SPACING_MS, value_name = "MILLISECONDS")]
+    #[arg(long, default_value_t = SPACING_MS, value_name = "MILLISECONDS",
+          value_parser = clap::value_parser!(u64).range(..=1000))]
     pub spacing: u64,
     /// How long a measurement may wait for the store; past it the answer is 503.
-    #[arg(long, default_value_t = WAIT_MAX_MS, value_name = "MILLISECONDS")]
+    #[arg(long, default_value_t = WAIT_MAX_MS, value_name = "MILLISECONDS",
+          value_parser = clap::value_parser!(u64).range(1..))]
     pub wait: u64,
     /// A file with the token of those who may give commands; without it nobody may.
     #[arg(long, value_name = "FILE")]
@@ -106,6 +108,11 @@ impl Serve {
             token => Ok(Some(token.to_owned())),
         }
     }
+}
+
+/// Of what there has to be one.
+pub(crate) fn at_least_one() -> clap::builder::RangedU64ValueParser<usize> {
+    clap::builder::RangedU64ValueParser::new().range(1..)
 }
 
 /// A server at work.
