@@ -5,14 +5,14 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use samovar_http::http::Status;
+use samovar_http::http::{Method, Status};
 use samovar_http::ws::Socket;
 use samovar_http::{
     Body, Error, Head, Inline, Params, Prepared, Reply, Request, Response, Route, Router, with,
 };
 
 use crate::auth::Names;
-use crate::command::{Commands, NOTHING};
+use crate::command::{Command, Commands, NOTHING};
 use crate::device::DeviceId;
 use crate::ingest::{Ingest, Refusal, Work};
 use crate::json::{self, Window, Wrong};
@@ -129,11 +129,19 @@ impl App {
         let json = [("Content-Type", "application/json")];
         let nothing = Prepared::new(Status::OK, &json, NOTHING.as_bytes());
         move |head, _, reply| match app.device(head) {
-            Ok(device) => match app.commands.tell(device, Time::now()) {
+            Ok(device) => match app.command_of(device, head) {
                 None => reply.prepared(&nothing),
                 Some(command) => reply.response(Response::json(Status::OK, command.to_json())),
             },
             Err(stranger) => reply.response(stranger.answer()),
+        }
+    }
+
+    /// What a kettle is to do; it is told, unless it asks for a head alone.
+    fn command_of(&self, device: DeviceId, head: Head<'_>) -> Option<Command> {
+        match head.method() {
+            Method::Head => self.commands.due_now(device, Time::now()),
+            _ => self.commands.tell(device, Time::now()),
         }
     }
 
@@ -143,7 +151,7 @@ impl App {
             Ok(device) => device,
             Err(stranger) => return stranger.answer(),
         };
-        let command = self.commands.tell(device, Time::now());
+        let command = self.command_of(device, request.head());
         let json = command.map_or_else(|| NOTHING.to_owned(), |command| command.to_json());
         Response::json(Status::OK, json)
     }
@@ -197,7 +205,7 @@ impl App {
     /// A command for a kettle, from whoever knows the token.
     fn order(&self, request: &mut Request) -> Result<Response, Error> {
         let token = request.head().header("authorization");
-        let token = token.and_then(|value| value.strip_prefix(b"Bearer "));
+        let token = token.and_then(bearer_token);
         match &self.admin_token {
             Some(expected) if token.is_some_and(|token| is_same(token, expected.as_bytes())) => {}
             Some(_) => {
@@ -307,6 +315,12 @@ impl Stranger {
             Self::NoName => Response::text(Status::FORBIDDEN, "Invalid Cookie"),
         }
     }
+}
+
+/// The token of an `Authorization` field, whose scheme is of any case (RFC 9110, 11.1).
+fn bearer_token(value: &[u8]) -> Option<&[u8]> {
+    let (scheme, token) = value.split_at_checked(b"Bearer ".len())?;
+    scheme.eq_ignore_ascii_case(b"Bearer ").then_some(token)
 }
 
 /// Compares without telling by its time where a difference is.

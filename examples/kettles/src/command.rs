@@ -118,13 +118,18 @@ impl Commands {
 
     /// The newest command that is due if the kettle does not know it. It is told now.
     pub fn news(&self, device: DeviceId, now: Time) -> Option<Command> {
-        let newest = self.newest(device, |open| open.command.time <= now)?;
+        let newest = self.due_now(device, now)?;
         self.told(device, now).contains(&newest).then_some(newest)
+    }
+
+    /// The newest command that is due.
+    pub fn due_now(&self, device: DeviceId, now: Time) -> Option<Command> {
+        self.newest(device, |open| open.command.time <= now)
     }
 
     /// The newest command that is due, which the kettle is told now.
     pub fn tell(&self, device: DeviceId, now: Time) -> Option<Command> {
-        self.newest(device, |open| open.command.time <= now)
+        self.due_now(device, now)
             .inspect(|_| drop(self.told(device, now)))
     }
 

@@ -81,6 +81,14 @@ pub enum Work {
 }
 
 impl Work {
+    fn measurements(&self) -> &[Measurement] {
+        match self {
+            Self::One(measurement) => std::slice::from_ref(measurement),
+            Self::Many(measurements) => measurements,
+            Self::Login(_) | Self::Command(_) | Self::Look => &[],
+        }
+    }
+
     fn row_count(&self) -> usize {
         match self {
             Self::Many(measurements) => measurements.len().max(1),
@@ -123,8 +131,8 @@ pub type Acknowledge = Box<dyn FnOnce(Result<(), Refusal>) + Send>;
 
 struct Entry {
     work: Work,
-    /// The command that this measurement confirms.
-    confirms: Option<(DeviceId, Time)>,
+    /// The commands that its measurements confirm.
+    confirms: Vec<(DeviceId, Time)>,
     since: Instant,
     acknowledge: Acknowledge,
 }
@@ -181,16 +189,11 @@ impl Ingest {
 
     /// Queues `work`; `acknowledge` is told when it is durable, or at once that it will not be.
     pub fn push(&self, work: Work, acknowledge: Acknowledge) {
-        let confirms = match &work {
-            Work::One(measurement) => self
-                .commands
-                .confirmed_by(measurement)
-                .map(|time| (measurement.device, time)),
-            Work::Many(_) | Work::Login(_) | Work::Command(_) | Work::Look => None,
-        };
+        let confirmed = |it: &Measurement| Some((it.device, self.commands.confirmed_by(it)?));
+        let confirms = work.measurements().iter().filter_map(confirmed);
         let entry = Entry {
+            confirms: confirms.collect(),
             work,
-            confirms,
             since: Instant::now(),
             acknowledge,
         };
@@ -458,14 +461,15 @@ impl Writer<'_> {
 fn batch(entries: &[Entry]) -> Batch {
     let mut batch = Batch::default();
     for entry in entries {
+        batch
+            .measurements
+            .extend_from_slice(entry.work.measurements());
         match &entry.work {
-            Work::One(measurement) => batch.measurements.push(*measurement),
-            Work::Many(measurements) => batch.measurements.extend_from_slice(measurements),
             Work::Login(device) => batch.devices.push(*device),
             Work::Command(command) => batch.commands.push(*command),
-            Work::Look => {}
+            Work::One(_) | Work::Many(_) | Work::Look => {}
         }
-        batch.confirmed.extend(entry.confirms);
+        batch.confirmed.extend_from_slice(&entry.confirms);
     }
     batch
         .measurements

@@ -8,6 +8,7 @@
 
 mod support;
 
+use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -72,6 +73,39 @@ fn a_command_is_told_until_a_measurement_confirms_it() {
     assert_eq!(told(&kettles, KETTLE), NOTHING);
     kettles.kill();
     let kettles = Kettles::start(folder.path(), &options);
+    assert_eq!(told(&kettles, KETTLE), NOTHING);
+}
+
+#[test]
+fn a_head_tells_nothing_and_a_gateway_confirms() {
+    let folder = tempfile::tempdir().unwrap();
+    let token = folder.path().join("token");
+    std::fs::write(&token, "sesame").unwrap();
+    let kettles = Kettles::start(folder.path(), &["--admin-token", token.to_str().unwrap()]);
+    let post = |path: &str, second: u32| {
+        let body = measurement(&format!("2017-12-24T18:30:{second:02}Z"), 50, 95.5, 700);
+        let answer = kettles.client().post(path, Some(KETTLE), &body);
+        assert_eq!(answer.status, 200);
+    };
+    let field = "authorization: bearer sesame";
+    let mut client = kettles.client();
+    let path = format!("/devices/{KETTLE}/command");
+    let body = r#"{"charge":true,"flush":2.5}"#;
+    client.send("POST", &path, None, &[field], body);
+    assert_eq!(client.receive().status, 201);
+    // The kettle has not heard of it, so it cannot have done it.
+    let mut stream = TcpStream::connect(kettles.addr).unwrap();
+    let head = format!(
+        "HEAD /command HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\
+         servant-auth-cookie: {KETTLE}\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    post("/measurement", 1);
+    assert_eq!(told(&kettles, KETTLE), FLUSH);
+    post("/measurements", 2);
     assert_eq!(told(&kettles, KETTLE), NOTHING);
 }
 
