@@ -53,11 +53,11 @@ impl From<serde_json::Error> for Wrong {
 /// Reads an object: serde takes an array for the fields of one in their order, and skips what is no
 /// UTF-8 where it skips a field.
 fn object<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Wrong> {
-    let wrong = |message: &str| Wrong::Malformed(message.into());
-    let text = std::str::from_utf8(body).map_err(|_| wrong("not UTF-8"))?;
+    let wrong = |error| Wrong::Malformed(format!("not UTF-8: {error}"));
+    let text = std::str::from_utf8(body).map_err(wrong)?;
     let is_other = |text: &str| !text.starts_with('{') && !text.is_empty();
     if is_other(text.trim_ascii_start()) {
-        return Err(wrong("not a JSON object"));
+        return Err(Wrong::Malformed("not a JSON object".into()));
     }
     Ok(serde_json::from_str(text)?)
 }
@@ -335,7 +335,7 @@ mod tests {
         for (body, message) in [(&array[..], "not a JSON object"), (&latin, "not UTF-8")] {
             let wrong = measurement(body, DEVICE, window()).unwrap_err();
             assert!(wrong.is_malformed(), "{wrong}");
-            assert_eq!(wrong.to_string(), message);
+            assert!(wrong.to_string().starts_with(message), "{wrong}");
         }
         assert!(login(br#"["tea"]"#).is_err());
         assert!(command(b"[]", DEVICE).is_err());
