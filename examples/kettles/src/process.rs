@@ -47,10 +47,21 @@ impl Process {
 }
 
 fn anonymous_len() -> u64 {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|it| it.strip_prefix("RssAnon:"));
-    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    let kib = status("RssAnon:").and_then(|text| text.strip_suffix(" kB")?.parse::<u64>().ok());
     kib.unwrap_or(0) * 1024
+}
+
+/// Whether a signal is ignored, as `nohup` wants it.
+pub fn is_ignored(signal: i32) -> bool {
+    let mask = status("SigIgn:").and_then(|text| u64::from_str_radix(&text, 16).ok());
+    mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
+}
+
+/// What the kernel says under a name.
+fn status(name: &str) -> Option<String> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let text = status.lines().find_map(|line| line.strip_prefix(name))?;
+    Some(text.trim().to_owned())
 }
 
 /// Connections that the kernel has accepted at `ports`, and the program has not.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use samovar_http::{Limits, Listener, Router, Server};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::api::App;
 use crate::auth::Names;
@@ -18,7 +18,7 @@ use crate::command::Commands;
 use crate::ingest::{Ingest, Options, QUEUE_LIMIT, RETAIN_DAYS, SPACING_MS, WAIT_MAX_MS};
 use crate::live::Teller;
 use crate::metrics::Metrics;
-use crate::process::raise_descriptors;
+use crate::process::{is_ignored, raise_descriptors};
 use crate::store::{self, Store};
 
 /// How long answers under way may take when the server is told to end.
@@ -291,7 +291,9 @@ pub(crate) fn limits() -> Limits {
 /// If signals cannot be had.
 pub fn ended() -> io::Result<Arc<AtomicBool>> {
     let is_ended = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
+    // A terminal that is closed; unless whoever started it has seen to that.
+    let hangup = (!is_ignored(SIGHUP)).then_some(SIGHUP);
+    for signal in [SIGINT, SIGTERM].into_iter().chain(hangup) {
         // A second one ends it at once.
         signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&is_ended))?;
         signal_hook::flag::register(signal, Arc::clone(&is_ended))?;

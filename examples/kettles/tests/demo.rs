@@ -8,6 +8,7 @@
 mod support;
 
 use std::net::TcpStream;
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -61,6 +62,28 @@ fn the_demonstration_moves_and_vanishes() {
     assert!(kettles.statistics()["statsMeasurementCount"].as_u64() > Some(1000));
     // A page that does not say goodbye is waited for.
     drop(socket);
+    assert!(kettles.terminate().success());
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+/// The demonstration, without a history, where SIGHUP is as `disposition` makes it.
+fn demonstration(disposition: &str, folder: &Path) -> Kettles {
+    let mut command = Command::new("env");
+    command.args([disposition, env!("CARGO_BIN_EXE_kettles"), "demo"]);
+    command.args(["--port", "0", "--kettles", "1", "--no-history"]);
+    Kettles::spawn(command.env("TMPDIR", folder))
+}
+
+#[test]
+fn a_terminal_that_is_closed_leaves_nothing_either() {
+    let folder = tempfile::tempdir().unwrap();
+    let kettles = demonstration("--default-signal=HUP", folder.path());
+    assert!(kettles.end_by("HUP").success());
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    // As with `nohup`.
+    let kettles = demonstration("--ignore-signal=HUP", folder.path());
+    kettles.signal("HUP");
+    assert_eq!(kettles.client().get("/healthz", None).status, 200);
     assert!(kettles.terminate().success());
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }

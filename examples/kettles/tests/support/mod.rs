@@ -70,8 +70,12 @@ impl Kettles {
     }
 
     /// Ends it in order.
-    pub(crate) fn terminate(mut self) -> ExitStatus {
-        self.signal("TERM");
+    pub(crate) fn terminate(self) -> ExitStatus {
+        self.end_by("TERM")
+    }
+
+    pub(crate) fn end_by(mut self, signal: &str) -> ExitStatus {
+        self.signal(signal);
         self.child.wait().unwrap()
     }
 
