@@ -112,7 +112,8 @@ fn tell(what: &str, rate: f64, tally: &Tally) {
 }
 
 /// Asks at a rate, and then once more: what was seen, and how long after the last request was due
-/// that took.
+/// it took until all of them were answered, and that one. What the generator does in between, to
+/// count what it has not sent, is its own.
 fn ask(
     arguments: &Arguments,
     address: SocketAddr,
@@ -135,16 +136,11 @@ fn ask(
         timeout: arguments.timeout,
         ..Plan::new(address, arguments.connections, duration)
     };
-    let mut started = None;
-    let tally = swarm::run(&plan, fleets, &AtomicBool::new(false), &mut |now, _| {
-        started.get_or_insert_with(|| Instant::now().checked_sub(now));
-    })?;
+    let tally = swarm::run(&plan, fleets, &AtomicBool::new(false), &mut |_, _| {})?;
+    let asked = Instant::now();
     answered_at_once(address)?;
-    let started = started.flatten().context("it was over at once")?;
-    Ok((
-        tally.clone(),
-        started.elapsed().saturating_sub(tally.duration),
-    ))
+    let settled = tally.settled.saturating_sub(tally.duration);
+    Ok((tally, settled + asked.elapsed()))
 }
 
 /// Asks until a measurement is taken, on a connection of its own.

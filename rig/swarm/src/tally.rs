@@ -78,6 +78,8 @@ impl Failures {
 pub struct Tally {
     /// How long that was. In a run: until the last request was due, not until it was answered.
     pub duration: Duration,
+    /// When all that was asked had been answered, or was given up; from the start.
+    pub settled: Duration,
     /// Good answers, by kind.
     pub operations: Vec<Operation>,
     /// From the moment at which a request was due until it was written, in microseconds.
@@ -101,6 +103,7 @@ impl Tally {
         };
         Self {
             duration: Duration::ZERO,
+            settled: Duration::ZERO,
             operations: operations.iter().map(operation).collect(),
             late: histogram(),
             failures: Failures::default(),
@@ -133,6 +136,7 @@ impl Tally {
 
     /// Takes what another thread saw at the same time.
     pub(crate) fn add(&mut self, other: &Self) {
+        self.settled = self.settled.max(other.settled);
         for (mine, other) in self.operations.iter_mut().zip(&other.operations) {
             merge(&mut mine.latency, &other.latency);
             mine.body_bytes += other.body_bytes;

@@ -197,6 +197,7 @@ impl<'a, F: Fleet> Thread<'a, F> {
             let burst_is_over = over.is_some() || self.send_due()?;
             if let Some(over) = over {
                 if self.busy == 0 || now.saturating_sub(over) > self.plan.timeout {
+                    self.seen.settled = now;
                     self.end(over);
                     return Ok(over);
                 }
