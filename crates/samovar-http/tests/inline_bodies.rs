@@ -3,12 +3,11 @@
 
 mod support;
 
-use std::sync::mpsc;
 use std::time::Duration;
 
 use samovar_http::http::Status;
-use samovar_http::{Intake, Request, Responder, Response, Route, Router};
-use support::{By, Reader, connect, eventually, serve};
+use samovar_http::{Intake, Request, Response, Route, Router};
+use support::{By, Reader, connect, eventually, promising, serve};
 
 const LEN_MAX: u64 = 100_000;
 
@@ -23,21 +22,6 @@ fn tell(request: &mut Request) -> Response {
     let name = thread.name().unwrap_or_default();
     let body = String::from_utf8_lossy(request.body()).into_owned();
     Response::text(Status::OK, format!("{name} {body}"))
-}
-
-/// A service that promises all its answers, and whom it has promised them to.
-fn promising() -> (
-    By<impl Fn(&mut Request) -> Response>,
-    mpsc::Receiver<Responder>,
-) {
-    let (sender, promised) = mpsc::channel();
-    let handle = move |_: &mut Request| {
-        let (responder, response) = Response::later();
-        sender.send(responder).expect("the test goes on");
-        response
-    };
-    let intake = Intake::Inline(LEN_MAX);
-    (By { handle, intake }, promised)
 }
 
 fn by(handle: fn(&mut Request) -> Response) -> By<fn(&mut Request) -> Response> {
@@ -84,7 +68,7 @@ fn pipelined_requests_are_answered_in_order() {
 #[test]
 fn what_it_promises_comes_from_another_thread() {
     const COUNT: usize = 500;
-    let (service, promised) = promising();
+    let (service, promised) = promising(Intake::Inline(LEN_MAX));
     let (_server, addr) = serve(service, |builder| builder.io_threads(1));
     let answering = std::thread::spawn(move || {
         for responder in promised.iter().take(4 * COUNT) {
@@ -150,7 +134,7 @@ fn a_slow_reader_gets_all_of_a_large_answer() {
 
 #[test]
 fn a_server_that_ends_lets_it_finish() {
-    let (service, promised) = promising();
+    let (service, promised) = promising(Intake::Inline(LEN_MAX));
     let (server, addr) = serve(service, |builder| builder.io_threads(1));
     let mut client = Reader::new(connect(addr));
     client.send(post("/", "a"));

@@ -8,12 +8,11 @@ mod support;
 
 use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use samovar_http::http::Status;
-use samovar_http::{Intake, Request, Responder, Response};
-use support::{By, Reader, connect, eventually, serve};
+use samovar_http::{Intake, Request, Response};
+use support::{By, Reader, connect, eventually, promising, serve};
 
 /// How often the only thread of that name has gone to sleep.
 fn sleep_count(name: &str) -> u64 {
@@ -53,25 +52,10 @@ fn an_answered_connection_comes_back_unnoticed() {
     assert!(count < COUNT * 3 / 2, "{count} times for {COUNT} requests");
 }
 
-/// A service that promises all its answers, and whom it has promised them to.
-fn promising() -> (
-    By<impl Fn(&mut Request) -> Response>,
-    mpsc::Receiver<Responder>,
-) {
-    let (sender, promised) = mpsc::channel();
-    let handle = move |_: &mut Request| {
-        let (responder, response) = Response::later();
-        sender.send(responder).unwrap();
-        response
-    };
-    let intake = Intake::Buffered(0);
-    (By { handle, intake }, promised)
-}
-
 #[test]
 fn a_promised_answer_wakes_one_thread_once() {
     const COUNT: u64 = 200;
-    let (service, promised) = promising();
+    let (service, promised) = promising(Intake::Buffered(0));
     let (server, addr) = serve(service, |builder| {
         builder.io_threads(1).workers(1).name("later-")
     });
@@ -148,7 +132,7 @@ fn one_of_few_requests_waits_for_nobody() {
 fn an_answer_may_be_there_before_its_connection_is_home() {
     const CLIENTS: usize = 16;
     const COUNT: usize = 500;
-    let (service, promised) = promising();
+    let (service, promised) = promising(Intake::Buffered(0));
     let (_server, addr) = serve(service, |builder| builder.io_threads(1).name("early-"));
     std::thread::spawn(move || {
         for responder in promised {

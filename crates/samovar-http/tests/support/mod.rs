@@ -15,9 +15,12 @@ pub(crate) mod ws;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::mpsc;
 use std::time::Duration;
 
-use samovar_http::{Builder, Head, Intake, Listener, Observer, Request, Response, Server, Service};
+use samovar_http::{
+    Builder, Head, Intake, Listener, Observer, Request, Responder, Response, Server, Service,
+};
 
 /// Starts a server on a free port of the loopback.
 pub(crate) fn serve<S: Service>(
@@ -54,6 +57,22 @@ impl<F: Fn(&mut Request) -> Response + Send + Sync + 'static> Service for By<F> 
     fn observer(&self) -> &dyn Observer {
         &()
     }
+}
+
+/// A service that promises all its answers, and whom it has promised them to.
+pub(crate) fn promising(
+    intake: Intake,
+) -> (
+    By<impl Fn(&mut Request) -> Response>,
+    mpsc::Receiver<Responder>,
+) {
+    let (sender, promised) = mpsc::channel();
+    let handle = move |_: &mut Request| {
+        let (responder, response) = Response::later();
+        sender.send(responder).unwrap();
+        response
+    };
+    (By { handle, intake }, promised)
 }
 
 /// Resident memory of this process that no file stands behind, in bytes.
