@@ -386,21 +386,7 @@ impl Writing<'_> {
             return Ok(false);
         }
         self.transaction.execute_batch("SAVEPOINT rows")?;
-        let mut inserted = 0;
-        let mut insert = self.transaction.prepare_cached(&insert_sql(INSERT_LEN))?;
-        let chunks = rows.chunks_exact(INSERT_LEN);
-        let rest = chunks.remainder();
-        for rows in chunks {
-            for (index, row) in rows.iter().enumerate() {
-                bind(&mut insert, index, row)?;
-            }
-            inserted += insert.raw_execute()?;
-        }
-        let mut insert = self.transaction.prepare_cached(&insert_sql(1))?;
-        for row in rest {
-            bind(&mut insert, 0, row)?;
-            inserted += insert.raw_execute()?;
-        }
+        let inserted = write_all(self.transaction, insert_sql, bind, rows)?;
         if inserted < rows.len() {
             self.transaction.execute_batch("ROLLBACK TO rows")?;
         }
@@ -471,20 +457,7 @@ impl Writing<'_> {
         }
         let latest = |id: &DeviceId| Some((*id, self.devices.get(id)?.latest?));
         let devices: Vec<_> = checkpoint.next().iter().filter_map(latest).collect();
-        let chunks = devices.chunks_exact(INSERT_LEN);
-        let rest = chunks.remainder();
-        let mut replace = self.transaction.prepare_cached(&replace_sql(INSERT_LEN))?;
-        for devices in chunks {
-            for (index, device) in devices.iter().enumerate() {
-                bind_device(&mut replace, index, device)?;
-            }
-            replace.raw_execute()?;
-        }
-        let mut replace = self.transaction.prepare_cached(&replace_sql(1))?;
-        for device in rest {
-            bind_device(&mut replace, 0, device)?;
-            replace.raw_execute()?;
-        }
+        write_all(self.transaction, replace_sql, bind_device, &devices)?;
         if checkpoint.is_last() {
             self.transaction
                 .prepare_cached("DELETE FROM change WHERE number <= ?")?
@@ -525,6 +498,27 @@ impl Checkpoint {
         self.number += i64::from(has_changes);
         self.changed.extend(changed);
     }
+}
+
+/// Writes rows with as few statements as may be, and returns how many were inserted or replaced.
+fn write_all<T>(
+    transaction: &Transaction<'_>,
+    sql: fn(usize) -> String,
+    bind: fn(&mut Statement<'_>, usize, &T) -> Result<()>,
+    rows: &[T],
+) -> Result<usize> {
+    let (many, rest) = rows.split_at(rows.len() - rows.len() % INSERT_LEN);
+    let mut written = 0;
+    for (len, rows) in [(INSERT_LEN, many), (1, rest)] {
+        let mut statement = transaction.prepare_cached(&sql(len))?;
+        for rows in rows.chunks(len) {
+            for (index, row) in rows.iter().enumerate() {
+                bind(&mut statement, index, row)?;
+            }
+            written += statement.raw_execute()?;
+        }
+    }
+    Ok(written)
 }
 
 /// Inserts so many rows, but for those that are there.
