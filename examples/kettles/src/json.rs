@@ -55,8 +55,8 @@ impl From<serde_json::Error> for Wrong {
 fn object<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Wrong> {
     let wrong = |error| Wrong::Malformed(format!("not UTF-8: {error}"));
     let text = std::str::from_utf8(body).map_err(wrong)?;
-    let is_other = |text: &str| !text.starts_with('{') && !text.is_empty();
-    if is_other(text.trim_ascii_start()) {
+    let start = text.trim_ascii_start().chars().next();
+    if start.is_some_and(|start| start != '{') {
         return Err(Wrong::Malformed("not a JSON object".into()));
     }
     Ok(serde_json::from_str(text)?)

@@ -182,7 +182,7 @@ impl Metrics {
     }
 
     /// Which of several processes this is; said once.
-    pub fn is_member(&self, number: u32) {
+    pub fn set_number(&self, number: u32) {
         self.number.store(number, Ordering::Relaxed);
     }
 

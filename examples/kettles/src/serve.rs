@@ -170,7 +170,7 @@ impl Running {
             builder = builder.listen(listener);
         }
         if let Some(number) = options.member {
-            app.metrics.is_member(number);
+            app.metrics.set_number(number);
             // Where this process, and no other of them, tells its figures. The port is held for it.
             let own = Listener::tcp_shared((Ipv4Addr::LOCALHOST, options.own_port).into(), 128);
             builder = builder.listen(own.context("no address of its own")?);
