@@ -344,7 +344,7 @@ enum Said<'a> {
     Failed,
 }
 
-/// Takes a mass answer apart as docs/mass-queries.md says.
+/// Takes a mass answer apart as docs/bulk-queries.md says.
 fn records(body: &[u8]) -> Result<Vec<Record<'_>>, String> {
     let mut rest = body;
     let mut line = || -> Result<Vec<&str>, String> {

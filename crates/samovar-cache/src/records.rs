@@ -10,7 +10,7 @@
 //! ```
 //!
 //! All numbers are decimal. `1` is the version of the format, `count` that of the records. The
-//! manual for those who write clients is `docs/mass-queries.md`.
+//! manual for those who write clients is `docs/bulk-queries.md`.
 //!
 //! # Limits
 //!

@@ -5,7 +5,7 @@
 //! # Types to know
 //!
 //! * [`Cache`] is one binary cache over HTTP. It asks in bulk where the server knows how
-//!   (`docs/mass-queries.md`), else one narinfo after the other over many connections.
+//!   (`docs/bulk-queries.md`), else one narinfo after the other over many connections.
 //! * [`Records`] reads an answer in bulk, strictly.
 //! * [`cli::command`] is the command line, for help, man pages and completions.
 //!

@@ -1,6 +1,6 @@
 //! Reading many narinfos from one answer.
 //!
-//! The grammar stands in `docs/mass-queries.md`. Reading is strict: what does not fit it is a
+//! The grammar stands in `docs/bulk-queries.md`. Reading is strict: what does not fit it is a
 //! broken answer, and so is one that ends without its last line.
 //!
 //! # Limits

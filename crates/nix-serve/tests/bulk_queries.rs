@@ -28,7 +28,7 @@ impl Record {
     }
 }
 
-/// Reads an answer strictly, by what docs/mass-queries.md says.
+/// Reads an answer strictly, by what docs/bulk-queries.md says.
 #[track_caller]
 fn records(text: &str) -> Vec<Record> {
     let (first, mut rest) = text.split_once('\n').unwrap();
