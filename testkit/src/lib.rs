@@ -1,0 +1,36 @@
+//! Clients, processes and waiting for the tests and tools of this repository.
+//!
+//! | module | contents |
+//! | --- | --- |
+//! | [`http1`] | HTTP/1.1: an incremental response decoder and a keep-alive connection |
+//! | [`http2`] | HTTP/2: the `h2` client polled by hand, and raw frames |
+//! | [`websocket`] | WebSocket frames written and read without a library that corrects them |
+//! | [`process`] | child processes whose output is collected, killed on drop |
+//! | [`procfs`] | CPU time, memory and descriptors of a process, from `/proc` |
+//! | [`wait`] | [`eventually`]: polling with a deadline |
+//! | [`random`] | [`SplitMix64`](random::SplitMix64) |
+//! | [`nix`] | Nix's programs without the configuration of this machine, and the sample store |
+//!
+//! Functions named `try_…` return errors; their counterparts without the prefix panic, which is how
+//! a test fails. The crate depends on no other crate of the workspace, so that each of them can use
+//! it in its tests.
+
+#![forbid(unsafe_code)]
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::missing_panics_doc,
+    reason = "a test helper fails by panicking"
+)]
+
+pub mod http1;
+#[cfg(feature = "http2")]
+pub mod http2;
+pub mod nix;
+pub mod process;
+pub mod procfs;
+pub mod random;
+pub mod wait;
+pub mod websocket;
+
+pub use wait::{PATIENCE, eventually};

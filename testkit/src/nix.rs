@@ -1,0 +1,183 @@
+//! Nix's programs, the sample store, and stores of a test's own.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::process::{output, without_variables};
+
+/// Returns a command for one of Nix's programs that reads no configuration and no caches of this
+/// machine. `home` takes the place of the home directory.
+pub fn nix(program: &str, home: &Path) -> Command {
+    let mut command = without_variables(program, &["NIX_"]);
+    command
+        .env("HOME", home)
+        .env("XDG_CACHE_HOME", home.join("cache"))
+        .env("XDG_CONFIG_HOME", home.join("config"))
+        .env("XDG_DATA_HOME", home.join("data"))
+        .env("NIX_CONF_DIR", home.join("no-conf"))
+        .env(
+            "NIX_CONFIG",
+            "experimental-features = nix-command\nbuild-users-group =\nsandbox = false\n",
+        );
+    command
+}
+
+/// Returns the root of the sample store: a chroot store that no test writes to.
+#[track_caller]
+pub fn sample_root() -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.samovar/sample");
+    root.canonicalize().expect(
+        "there is no sample store: run `cargo run -p xtask -- sample-store .samovar/sample`",
+    )
+}
+
+/// Returns `sample.json`, the manifest of the sample store.
+#[track_caller]
+pub fn manifest() -> serde_json::Value {
+    let text = fs::read(sample_root().join("sample.json")).unwrap();
+    serde_json::from_slice(&text).unwrap()
+}
+
+/// Returns a store path of the sample by its name in the manifest.
+#[track_caller]
+pub fn sample(name: &str) -> String {
+    let manifest = manifest();
+    let path = manifest[name].as_str();
+    path.unwrap_or_else(|| panic!("no {name} in the sample"))
+        .to_owned()
+}
+
+/// Returns a list of store paths of the sample by its name in the manifest.
+#[track_caller]
+pub fn sample_list(name: &str) -> Vec<String> {
+    let manifest = manifest();
+    let list = manifest[name].as_array();
+    let list = list.unwrap_or_else(|| panic!("no list {name} in the sample"));
+    list.iter()
+        .map(|path| path.as_str().unwrap().to_owned())
+        .collect()
+}
+
+/// Returns the hash part of a store path.
+pub fn hash_part(store_path: &str) -> &str {
+    let base_name = store_path.rsplit('/').next().unwrap_or(store_path);
+    &base_name[..32]
+}
+
+/// Returns the store URI of a chroot store.
+pub fn local(root: &Path) -> String {
+    format!("local?root={}", root.display())
+}
+
+/// Makes a key pair with Nix; returns the file of the secret key and the text of the public key.
+#[track_caller]
+pub fn key_pair(dir: &Path, name: &str) -> (PathBuf, String) {
+    let secret = dir.join(format!("{name}.secret"));
+    let public = dir.join(format!("{name}.public"));
+    let mut command = nix("nix-store", dir);
+    command.arg("--store").arg(dir.join("unused-store"));
+    command.args(["--generate-binary-cache-key", name]);
+    output(command.arg(&secret).arg(&public));
+    (
+        secret,
+        fs::read_to_string(public).unwrap().trim().to_owned(),
+    )
+}
+
+/// An empty chroot store of a test's own, and Nix to change it.
+#[derive(Debug)]
+pub struct OwnStore {
+    /// Removed with the store.
+    pub dir: tempfile::TempDir,
+}
+
+impl OwnStore {
+    /// Makes an empty store.
+    #[expect(clippy::new_without_default, reason = "it runs a program")]
+    #[track_caller]
+    pub fn new() -> Self {
+        let store = Self {
+            dir: tempfile::tempdir().unwrap(),
+        };
+        store.run("nix-store", &["--init"]);
+        store
+    }
+
+    /// Returns the root of the store.
+    pub fn root(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Returns the location of a store path in the file system.
+    pub fn real(&self, store_path: &str) -> PathBuf {
+        self.root().join(store_path.trim_start_matches('/'))
+    }
+
+    /// Returns the path of the database.
+    pub fn database(&self) -> PathBuf {
+        self.root().join("nix/var/nix/db/db.sqlite")
+    }
+
+    /// Runs one of Nix's programs on this store; returns its standard output.
+    #[track_caller]
+    pub fn run(&self, program: &str, arguments: &[&str]) -> String {
+        let mut command = nix(program, self.root());
+        output(command.arg("--store").arg(self.root()).args(arguments))
+    }
+
+    /// Adds a file or directory under its own name; returns its store path.
+    #[track_caller]
+    pub fn add(&self, path: &Path) -> String {
+        let path = self.run("nix-store", &["--add", path.to_str().unwrap()]);
+        path.trim().to_owned()
+    }
+
+    /// Adds a file with this name and content; returns its store path.
+    #[track_caller]
+    pub fn add_file(&self, name: &str, content: &[u8]) -> String {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(name);
+        fs::write(&path, content).unwrap();
+        self.add(&path)
+    }
+
+    /// Returns the NAR that Nix makes of the files of a store path, or of any other path.
+    #[track_caller]
+    pub fn dump(&self, real: &Path) -> Vec<u8> {
+        let output = nix("nix-store", self.root())
+            .arg("--dump")
+            .arg(real)
+            .output()
+            .unwrap();
+        assert!(output.status.success());
+        output.stdout
+    }
+
+    /// Registers a path whose files are in place, as Nix registers the output of a build.
+    #[track_caller]
+    pub fn register(&self, store_path: &str) {
+        let nar = self.dump(&self.real(store_path));
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("nar");
+        fs::write(&file, &nar).unwrap();
+        let mut hash = nix("nix", self.root());
+        hash.args(["hash", "file", "--base16", "--type", "sha256"]);
+        let hash = output(hash.arg(&file));
+        self.register_row(store_path, hash.trim(), nar.len() as u64);
+    }
+
+    /// Registers a path with a NAR hash in base 16 and a NAR size, whatever its files are.
+    #[track_caller]
+    pub fn register_row(&self, store_path: &str, nar_hash: &str, nar_size: u64) {
+        let mut load = nix("nix-store", self.root());
+        load.arg("--store").arg(self.root()).arg("--load-db");
+        let mut load = load.stdin(Stdio::piped()).spawn().unwrap();
+        let row = format!("{store_path}\n{nar_hash}\n{nar_size}\n\n0\n");
+        let mut stdin = load.stdin.take().unwrap();
+        stdin.write_all(row.as_bytes()).unwrap();
+        drop(stdin);
+        assert!(load.wait().unwrap().success());
+    }
+}

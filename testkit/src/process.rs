@@ -1,0 +1,325 @@
+//! Child processes whose output is collected line by line.
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::wait::holds_within;
+use crate::{PATIENCE, eventually};
+
+#[derive(Debug, Default)]
+struct Lines {
+    all: Vec<String>,
+    /// Lines that [`Process::wait_for`] has gone past.
+    seen: usize,
+    is_over: bool,
+}
+
+#[derive(Debug, Default)]
+struct Log {
+    lines: Mutex<Lines>,
+    changed: Condvar,
+}
+
+impl Log {
+    fn lock(&self) -> MutexGuard<'_, Lines> {
+        self.lines.lock().unwrap()
+    }
+}
+
+/// A child process; one of its output streams is read all the time. Killed when dropped.
+#[derive(Debug)]
+pub struct Process {
+    /// The child itself.
+    pub child: Child,
+    log: Arc<Log>,
+    reader: Option<JoinHandle<()>>,
+}
+
+impl Process {
+    /// Starts `command` and collects its standard error.
+    #[track_caller]
+    pub fn spawn(command: &mut Command) -> Self {
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let stderr = child.stderr.take().unwrap();
+        Self::reading(child, stderr)
+    }
+
+    /// Starts `command` and collects its standard output.
+    #[track_caller]
+    pub fn spawn_for_stdout(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let stdout = child.stdout.take().unwrap();
+        Self::reading(child, stdout)
+    }
+
+    fn reading(child: Child, output: impl Read + Send + 'static) -> Self {
+        let log = Arc::new(Log::default());
+        let sink = Arc::clone(&log);
+        let reader = std::thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                sink.lock().all.push(line);
+                sink.changed.notify_all();
+            }
+            sink.lock().is_over = true;
+            sink.changed.notify_all();
+        });
+        Self {
+            child,
+            log,
+            reader: Some(reader),
+        }
+    }
+
+    /// Starts a server that chooses a free port, and waits until it logs its address.
+    #[track_caller]
+    pub fn serving(command: &mut Command) -> (Self, SocketAddr) {
+        let process = Self::spawn(command);
+        let address = process.wait_for_address();
+        (process, address)
+    }
+
+    /// Returns the PID.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits for the next line with `on http://ADDRESS` and returns the address.
+    #[track_caller]
+    pub fn wait_for_address(&self) -> SocketAddr {
+        address_in(&self.wait_for("on http://"))
+    }
+
+    /// Waits for the next line that contains `part`.
+    #[track_caller]
+    pub fn wait_for(&self, part: &str) -> String {
+        self.lines_to(part).pop().unwrap()
+    }
+
+    /// Waits for the next line that contains `part`; returns all lines since the last wait.
+    #[track_caller]
+    pub fn lines_to(&self, part: &str) -> Vec<String> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut lines = self.log.lock();
+        let from = lines.seen;
+        loop {
+            while let Some(line) = lines.all.get(lines.seen) {
+                let is_found = line.contains(part);
+                lines.seen += 1;
+                if is_found {
+                    return lines.all[from..lines.seen].to_vec();
+                }
+            }
+            assert!(!lines.is_over, "ended without {part:?}: {:#?}", lines.all);
+            let left = deadline.saturating_duration_since(Instant::now());
+            assert!(!left.is_zero(), "no line with {part:?} in {:#?}", lines.all);
+            lines = self.log.changed.wait_timeout(lines, left).unwrap().0;
+        }
+    }
+
+    /// Returns all lines so far.
+    pub fn lines(&self) -> Vec<String> {
+        self.log.lock().all.clone()
+    }
+
+    /// Returns how many lines so far contain `part`.
+    pub fn count(&self, part: &str) -> usize {
+        let lines = self.log.lock();
+        lines.all.iter().filter(|line| line.contains(part)).count()
+    }
+
+    /// Sends the signal `name`, such as `TERM`.
+    #[track_caller]
+    pub fn signal(&self, name: &str) {
+        signal(self.pid(), name);
+    }
+
+    /// Waits for the end; returns the exit code, or `None` if a signal ended the process.
+    #[track_caller]
+    pub fn wait(&mut self) -> Option<i32> {
+        let mut status = None;
+        eventually("the process ends", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap().code()
+    }
+
+    /// Sends TERM, waits for the end, and returns all lines.
+    #[track_caller]
+    pub fn terminate(mut self) -> Vec<String> {
+        self.signal("TERM");
+        self.wait();
+        self.reader.take().unwrap().join().unwrap();
+        self.lines()
+    }
+
+    /// Returns whether the process has not ended.
+    pub fn is_alive(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+/// Sends the signal `name`, such as `TERM`, to a process.
+#[track_caller]
+pub fn signal(pid: u32, name: &str) {
+    let signal = match name {
+        "ABRT" => Signal::ABORT,
+        "CONT" => Signal::CONT,
+        "HUP" => Signal::HUP,
+        "INT" => Signal::INT,
+        "KILL" => Signal::KILL,
+        "QUIT" => Signal::QUIT,
+        "SEGV" => Signal::SEGV,
+        "STOP" => Signal::STOP,
+        "TERM" => Signal::TERM,
+        "TTIN" => Signal::TTIN,
+        "TTOU" => Signal::TTOU,
+        "USR1" => Signal::USR1,
+        "USR2" => Signal::USR2,
+        "WINCH" => Signal::WINCH,
+        _ => panic!("unknown signal {name:?}"),
+    };
+    let pid = Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    kill_process(pid, signal).unwrap();
+}
+
+/// Returns the address in a log line with `on http://ADDRESS`.
+#[track_caller]
+pub fn address_in(line: &str) -> SocketAddr {
+    let (_, address) = line.split_once("on http://").unwrap();
+    let address = address.split('/').next().unwrap_or(address);
+    address
+        .parse()
+        .unwrap_or_else(|error| panic!("{error}: {line:?}"))
+}
+
+/// Returns a command without the variables of the environment that start with one of `prefixes`,
+/// and without input.
+pub fn without_variables(program: &str, prefixes: &[&str]) -> Command {
+    let mut command = Command::new(program);
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if prefixes.iter().any(|prefix| text.starts_with(prefix)) {
+            command.env_remove(&name);
+        }
+    }
+    command.stdin(Stdio::null());
+    command
+}
+
+/// Runs a command to its end, which must come within [`PATIENCE`]; collects both outputs.
+#[track_caller]
+pub fn finish(command: &mut Command) -> Output {
+    let child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    wait(child.unwrap(), command)
+}
+
+/// Waits for a child whose outputs are pipes; kills it after [`PATIENCE`].
+#[track_caller]
+pub fn wait(mut child: Child, command: &Command) -> Output {
+    fn drain(mut pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
+        std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            pipe.read_to_end(&mut bytes).ok();
+            bytes
+        })
+    }
+    let stdout = drain(child.stdout.take().unwrap());
+    let stderr = drain(child.stderr.take().unwrap());
+    let mut status = None;
+    let is_over = holds_within(PATIENCE, || {
+        status = child.try_wait().unwrap();
+        status.is_some()
+    });
+    if !is_over {
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let stderr = stderr.join().unwrap();
+        panic!(
+            "not in time: {command:?}\n{}",
+            String::from_utf8_lossy(&stderr)
+        );
+    }
+    Output {
+        status: status.unwrap(),
+        stdout: stdout.join().unwrap(),
+        stderr: stderr.join().unwrap(),
+    }
+}
+
+/// Runs a command that must succeed; returns its standard output.
+#[track_caller]
+pub fn output(command: &mut Command) -> String {
+    let output = finish(command);
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        output.status.success(),
+        "{command:?}\n{stdout}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    stdout
+}
+
+/// Runs a command that must exit with an error code; returns its standard error.
+#[track_caller]
+pub fn fails(command: &mut Command) -> String {
+    let output = finish(command);
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        output.status.code().is_some_and(|code| code != 0),
+        "{:?} of {command:?}\n{stderr}",
+        output.status
+    );
+    stderr
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_waited_for_in_order() {
+        let mut command = Command::new("sh");
+        command.args([
+            "-c",
+            "echo a 1 >&2; echo b >&2; echo a 2 >&2; exec sleep 100",
+        ]);
+        let mut process = Process::spawn(&mut command);
+        assert_eq!(process.wait_for("a"), "a 1");
+        assert_eq!(process.lines_to("a"), ["b", "a 2"]);
+        assert_eq!(process.count("a"), 2);
+        assert!(process.is_alive());
+        assert_eq!(process.terminate().len(), 3);
+    }
+
+    #[test]
+    fn outputs_and_failures_are_told_apart() {
+        let sh = |script: &str| {
+            let mut command = without_variables("sh", &["NIX_"]);
+            command.args(["-c", script]);
+            command
+        };
+        assert_eq!(output(&mut sh("echo out")), "out\n");
+        assert_eq!(fails(&mut sh("echo no >&2; exit 3")), "no\n");
+        assert_eq!(
+            address_in("x: listening on http://127.0.0.1:80/"),
+            SocketAddr::from(([127, 0, 0, 1], 80))
+        );
+    }
+}

@@ -1,0 +1,133 @@
+//! CPU time, memory, threads and descriptors of a process, from `/proc`.
+
+use std::fs;
+use std::time::Duration;
+
+/// Length of a tick in `/proc/PID/stat`: `USER_HZ` is 100 for programs on every Linux.
+const TICK: Duration = Duration::from_millis(10);
+
+/// Returns the fields of `/proc/PID/stat` from the third on: state, parent PID, and so on.
+///
+/// The name in the second field may contain spaces and parentheses.
+pub fn stat_fields(pid: u32) -> Option<Vec<String>> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, fields) = text.rsplit_once(") ")?;
+    Some(fields.trim_end().split(' ').map(str::to_owned).collect())
+}
+
+fn ticks(pid: u32, fields: [usize; 2]) -> Option<Duration> {
+    let stat = stat_fields(pid)?;
+    let sum = fields
+        .iter()
+        .map(|&at| stat.get(at)?.parse::<u32>().ok())
+        .sum::<Option<u32>>();
+    Some(TICK * sum?)
+}
+
+/// Returns the user and system time of all threads of a process, in steps of 10 ms.
+pub fn cpu_time(pid: u32) -> Option<Duration> {
+    ticks(pid, [11, 12])
+}
+
+/// Returns the CPU time of the children that a process has waited for, in steps of 10 ms.
+pub fn children_cpu_time(pid: u32) -> Option<Duration> {
+    ticks(pid, [13, 14])
+}
+
+/// Returns the time that the living threads of a process ran, in nanoseconds' resolution.
+pub fn living_threads_cpu_time(pid: u32) -> Duration {
+    let of_thread = |thread: u32| -> Option<u64> {
+        let text = fs::read_to_string(format!("/proc/{pid}/task/{thread}/schedstat")).ok()?;
+        text.split(' ').next()?.parse().ok()
+    };
+    Duration::from_nanos(threads(pid).into_iter().filter_map(of_thread).sum())
+}
+
+/// Returns the value of a line `NAME: VALUE` in a file of a process, such as `status`.
+pub fn field(pid: u32, file: &str, name: &str) -> Option<String> {
+    let text = fs::read_to_string(format!("/proc/{pid}/{file}")).ok()?;
+    let value = text
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    Some(value?.trim().to_owned())
+}
+
+/// Returns the bytes in a line `NAME: N kB` in a file of a process: `VmHWM` in `status` is the peak
+/// of its resident memory, `RssAnon` the resident memory that no file backs.
+pub fn memory(pid: u32, file: &str, name: &str) -> Option<u64> {
+    let text = field(pid, file, name)?;
+    let kib: u64 = text.strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}
+
+/// Returns how many descriptors a process has open; `None` if that may not be read.
+pub fn descriptor_count(pid: u32) -> Option<usize> {
+    Some(fs::read_dir(format!("/proc/{pid}/fd")).ok()?.count())
+}
+
+/// Returns the thread IDs of a process; none if it has ended.
+pub fn threads(pid: u32) -> Vec<u32> {
+    let entries = fs::read_dir(format!("/proc/{pid}/task"));
+    entries
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .collect()
+}
+
+/// Returns the PIDs of a process and all its descendants, parents before children.
+pub fn family(pid: u32) -> Vec<u32> {
+    let mut pids = vec![pid];
+    let mut index = 0;
+    while let Some(&parent) = pids.get(index) {
+        for thread in threads(parent) {
+            let children = fs::read_to_string(format!("/proc/{parent}/task/{thread}/children"));
+            let children = children.unwrap_or_default();
+            pids.extend(
+                children
+                    .split_whitespace()
+                    .filter_map(|pid| pid.parse::<u32>().ok()),
+            );
+        }
+        index += 1;
+    }
+    pids
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+    use std::time::Instant;
+
+    use super::*;
+    use crate::eventually;
+
+    #[test]
+    fn a_family_is_a_process_and_its_descendants() {
+        // The shell waits for `cat`, which waits for the end of its input.
+        let mut command = Command::new("sh");
+        let command = command.args(["-c", "cat; true"]).stdin(Stdio::piped());
+        let mut shell = command.spawn().unwrap();
+        let pid = shell.id();
+        eventually("the shell has a child", || family(pid).len() == 2);
+        assert!(memory(pid, "status", "VmHWM").is_some());
+        assert!(descriptor_count(pid).unwrap() >= 3);
+        drop(shell.stdin.take());
+        assert!(shell.wait().unwrap().success());
+        assert_eq!(family(pid), [pid]);
+        assert_eq!(cpu_time(pid), None);
+    }
+
+    #[test]
+    fn cpu_time_grows_with_work() {
+        let pid = std::process::id();
+        let before = living_threads_cpu_time(pid);
+        let started = Instant::now();
+        while started.elapsed() < Duration::from_millis(50) {
+            std::hint::spin_loop();
+        }
+        let used = living_threads_cpu_time(pid).saturating_sub(before);
+        assert!(used > Duration::from_millis(2), "{used:?}");
+        assert!(cpu_time(pid).is_some() && children_cpu_time(pid).is_some());
+    }
+}
