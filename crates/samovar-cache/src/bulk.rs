@@ -23,6 +23,7 @@ use samovar_nix::{HashPart, StoreDir, StorePath};
 
 use crate::answers::busy;
 use crate::cache::Cache;
+use crate::observer::Event;
 use crate::records;
 use crate::under_way::Wanted;
 
@@ -84,12 +85,12 @@ impl Cache {
     pub(crate) fn many(&self, wanted: Wanted) -> Response {
         let (share, gave_way_count) = self.origin.under_way.share(wanted, Instant::now());
         for _ in 0..gave_way_count {
-            self.origin.observer.list_gave_way();
+            self.origin.observer.event(&Event::BulkEvicted);
         }
         match share {
             Some(share) => records::respond(&self.narinfos, share),
             None => {
-                self.origin.observer.lists_full();
+                self.origin.observer.event(&Event::BulkLimitReached);
                 busy()
             }
         }

@@ -18,7 +18,7 @@ use crate::answers::{
     wrong_hash,
 };
 use crate::narinfos::{Answer, Narinfos};
-use crate::observer::Observer;
+use crate::observer::{Event, Observer};
 use crate::origin::Origin;
 use crate::pages::{self, PagesConfig};
 use crate::policy::PolicyConfig;
@@ -182,7 +182,7 @@ impl Cache {
                 Verdict::Granted(_) => {}
                 Verdict::Ask => return reply.dispatch_costly(),
                 Verdict::Refused(refusal) => {
-                    origin.observer.access_refused(refusal);
+                    origin.observer.event(&Event::AccessRefused(refusal));
                     return access.refuse(refusal, reply);
                 }
             }
@@ -319,8 +319,10 @@ impl Cache {
     /// The store could not say what was asked of it.
     pub(crate) fn note(&self, head: Head<'_>, error: StoreError) {
         if error.is_about_one_path() {
-            let observer = &self.origin.observer;
-            observer.path_failed(&format_args!("{head:?}"), &error);
+            self.origin.observer.event(&Event::PathFailed {
+                path: &format_args!("{head:?}"),
+                error: &error,
+            });
         } else {
             self.origin.note(error);
         }
@@ -338,14 +340,14 @@ impl Cache {
         let observer = &self.origin.observer;
         Some(match verdict {
             Verdict::Granted(_) => {
-                observer.password_verified();
+                observer.event(&Event::PasswordVerified);
                 match is_slow(route) {
                     true => Response::again_slow(),
                     false => Response::again(),
                 }
             }
             Verdict::Refused(refusal) => {
-                observer.access_refused(refusal);
+                observer.event(&Event::AccessRefused(refusal));
                 access.refused(refusal)
             }
             // Whoever has to be asked was.
@@ -402,7 +404,7 @@ impl Cache {
             Answer::Found { prepared, .. } => prepared,
             Answer::Absent => return Ok(no_path()),
             Answer::Damaged => {
-                self.origin.observer.path_kept_out();
+                self.origin.observer.event(&Event::QuarantinedPathRequested);
                 return Ok(damaged());
             }
             Answer::Failed => return Ok(unavailable()),

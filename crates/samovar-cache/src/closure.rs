@@ -18,6 +18,7 @@ use samovar_store::{Closure, Member, StoreError};
 use crate::answers::{busy, no_path};
 use crate::cache::Cache;
 use crate::narinfos::Answer;
+use crate::observer::Event;
 use crate::under_way::Wanted;
 
 /// Paths that a closure may have.
@@ -69,7 +70,7 @@ impl Cache {
         self.origin.recovered();
         if closure == Some(Closure::TooLarge) {
             let Some(_place) = self.origin.closures.place() else {
-                self.origin.observer.lists_full();
+                self.origin.observer.event(&Event::BulkLimitReached);
                 return Ok(busy());
             };
             closure = self.origin.store.closure(hash_part, COUNT_MAX)?;

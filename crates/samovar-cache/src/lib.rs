@@ -67,7 +67,7 @@ pub use health::Trust;
 pub use hold::Hold;
 pub use kept::KeptSpace;
 pub use key_file::{KeyFileError, LoadedKey, load_key};
-pub use observer::{Observer, Silent, Unheld};
+pub use observer::{Event, Observer, Unleased};
 pub use pages::PagesConfig;
 pub use policy::{PolicyConfig, Rule};
 pub use reconfigure::ReconfigureError;

@@ -13,6 +13,7 @@ use crate::cache::Cache;
 use crate::health::Standing;
 use crate::kept::KeptBody;
 use crate::nar_body::{Check, NarBody, wrong_contents};
+use crate::observer::Event;
 use crate::origin::Origin;
 use crate::prepared_body::PreparedBody;
 use crate::registration::Registration;
@@ -137,7 +138,7 @@ impl Origin {
         match registration.standing() {
             Standing::Good => None,
             Standing::Damaged => {
-                self.observer.path_kept_out();
+                self.observer.event(&Event::QuarantinedPathRequested);
                 Some(damaged())
             }
             Standing::InQuestion => Some(unavailable()),

@@ -9,6 +9,7 @@ use samovar_store::{Snapshot, Store, StoreError};
 
 use crate::ahead::Wishes;
 use crate::health::Standing;
+use crate::observer::Event;
 use crate::origin::Origin;
 use crate::policy::{Decision, FOREVER, Policy, PolicyConfig};
 use crate::recent::Fill;
@@ -210,7 +211,10 @@ impl Narinfos {
     pub(crate) fn hides(&self, hash_part: &HashPart, error: StoreError) -> bool {
         let is_hidden = error.is_about_one_path() && !self.policy.is_open();
         if is_hidden {
-            self.origin.observer.path_failed(hash_part, &error);
+            self.origin.observer.event(&Event::PathFailed {
+                path: hash_part,
+                error: &error,
+            });
         }
         is_hidden
     }
@@ -300,7 +304,10 @@ impl Narinfos {
                 },
                 Some(Err(error)) if self.hides(hash_part, error) => Answer::Absent,
                 Some(Err(error)) => {
-                    self.origin.observer.path_failed(hash_part, &error);
+                    self.origin.observer.event(&Event::PathFailed {
+                        path: hash_part,
+                        error: &error,
+                    });
                     Answer::Failed
                 }
                 Some(Ok(None)) | None => {

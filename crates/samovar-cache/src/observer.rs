@@ -1,168 +1,195 @@
-//! Who is told what happened.
+//! Events of a cache, for logs and metrics.
 
 use std::fmt;
 use std::sync::Arc;
 
-use crate::access::Refusal;
 use samovar_store::{SchemaRemark, StoreError};
 
+use crate::access::Refusal;
 use crate::metrics::{RecentError, Transfers};
 
-/// Told what an operator may want to know. No method may block: some run on I/O threads.
+/// Receives the events of all caches of a server. No method may block: some run on I/O threads.
 pub trait Observer: samovar_http::Observer + 'static {
-    /// The store erred; said once for many requests that meet the same.
-    fn store_failed(&self, error: StoreError);
+    /// Receives one event.
+    fn event(&self, event: &Event<'_>);
 
-    /// The store answers again.
-    fn store_recovered(&self);
-
-    /// The store answers, and there is something about it that the operator should know.
-    fn store_remark(&self, remark: SchemaRemark);
-
-    /// One path cannot be served, for a reason that is not the store's as a whole.
-    fn path_failed(&self, path: &dyn fmt::Display, error: &dyn fmt::Display);
-
-    /// A path was collected, or registered anew, while an answer about it was on its way: the
-    /// answer was cut off.
-    fn path_collected(&self, path: &dyn fmt::Display);
-
-    /// The files of a valid path are not what its row says.
-    fn path_damaged(&self, path: &dyn fmt::Display, error: &dyn fmt::Display);
-
-    /// The bytes of a path were compared with its registered hash, and are right.
-    fn path_verified(&self, path: &dyn fmt::Display);
-
-    /// A path that was damaged is so no more, or may be: its files were changed.
-    fn path_mended(&self, path: &dyn fmt::Display);
-
-    /// Something was asked about a damaged path, and was answered with 404.
-    fn path_kept_out(&self);
-
-    /// Where the roots of a policy lead is not known, so nothing is served under it: said once
-    /// until it is known again.
-    fn roots_failed(&self, error: &dyn fmt::Display);
-
-    /// It is known again.
-    fn roots_recovered(&self);
-
-    /// Where a round of verifying what nobody asks for stands.
-    fn scrubbed(&self, progress: &dyn fmt::Display);
-
-    /// What was found out about paths cannot be read, or not be written down.
-    fn not_remembered(&self, error: &dyn fmt::Display);
-
-    /// NARs are not kept, because their copies cannot be written: said once until one is kept. Or
-    /// one is not any more, because it cannot be read. They are served all the same.
-    fn not_kept(&self, error: &dyn fmt::Display);
-
-    /// An answer of many narinfos was refused, because too many paths are on their way.
-    fn lists_full(&self);
-
-    /// Such an answer, whose client reads slowly, gave way to another one.
-    fn list_gave_way(&self);
-
-    /// Paths are not held against garbage collection: said once until they are again.
-    /// `is_expected`: no daemon has answered yet, and nobody asked for one.
-    fn hold_failed(&self, error: &dyn fmt::Display, is_expected: bool);
-
-    /// Paths are held again.
-    fn hold_recovered(&self);
-
-    /// As many paths are held as may be; no more are until the next generation.
-    fn hold_full(&self);
-
-    /// The daemon holds one path more.
-    fn held(&self);
-
-    /// A request was not let in.
-    fn access_refused(&self, refusal: Refusal);
-
-    /// A password was verified and right. It is remembered for a while.
-    fn password_verified(&self);
-
-    /// Something was answered whose paths could not be held, or not in time.
-    fn unheld(&self, what: Unheld);
-
-    /// Where NARs on their way are watched, if anywhere.
+    /// The list of NARs being sent, if this observer keeps one.
     fn transfers(&self) -> Option<&Arc<Transfers>> {
         None
     }
 
-    /// Whether it says of each request which path it was about, so that names are worth keeping.
+    /// Whether the access log writes store paths, so that caches must remember their names.
     fn names_paths(&self) -> bool {
         false
     }
 
-    /// How often what it was told has happened, by name, if it counts.
+    /// Counters of events and incidents by name, if this observer counts.
     fn counts(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }
 
-    /// What was said of late as an error or a warning, the newest first, if it remembers.
+    /// Recent errors and warnings, newest first, if this observer remembers them.
     fn recent_errors(&self) -> Vec<RecentError> {
         Vec::new()
     }
 }
 
-/// What was answered.
+/// `()` discards all events.
+impl Observer for () {
+    fn event(&self, _: &Event<'_>) {}
+}
+
+/// Something an operator may want to know. [`Display`](fmt::Display) is its line in a log.
+#[derive(Clone, Copy)]
+pub enum Event<'a> {
+    /// The store failed as a whole. Reported once per outage.
+    StoreFailed(StoreError),
+    /// The store can be read again.
+    StoreRecovered,
+    /// The store can be read, but something about its schema needs the operator's attention.
+    StoreRemark(SchemaRemark),
+    /// One path cannot be served; the store as a whole is fine.
+    PathFailed {
+        /// The path, its hash part, or the request.
+        path: &'a dyn fmt::Display,
+        /// The cause.
+        error: &'a dyn fmt::Display,
+    },
+    /// A path was collected or registered anew while it was being sent; the response was aborted.
+    PathCollected(&'a dyn fmt::Display),
+    /// The files of a valid path do not match its registration; it is answered with 404.
+    PathQuarantined {
+        /// The path.
+        path: &'a dyn fmt::Display,
+        /// The difference.
+        error: &'a dyn fmt::Display,
+    },
+    /// The files of a quarantined path were changed or verified; it is served again.
+    PathReleased(&'a dyn fmt::Display),
+    /// A request for a quarantined path was answered with 404.
+    QuarantinedPathRequested,
+    /// The bytes of a path were hashed and match its registration.
+    PathVerified,
+    /// The roots of a policy cannot be followed, so that nothing is served under it. Reported once
+    /// per outage.
+    RootsFailed(&'a dyn fmt::Display),
+    /// The roots of policies can be followed again.
+    RootsRecovered,
+    /// Progress of a background verification of the store.
+    ScrubProgress(&'a dyn fmt::Display),
+    /// Verification records cannot be read from the state directory, or not be written to it.
+    StateFailed(&'a dyn fmt::Display),
+    /// The NAR cache cannot be written (reported once per outage), or an entry of it not be read.
+    NarCacheFailed(&'a dyn fmt::Display),
+    /// A bulk query was refused: the limit of narinfos in progress is reached.
+    BulkLimitReached,
+    /// A bulk response to a slow client was aborted in favour of another one.
+    BulkEvicted,
+    /// Paths cannot be leased. Reported once per outage.
+    LeasesFailed {
+        /// The cause.
+        error: &'a dyn fmt::Display,
+        /// No daemon has answered yet, and leases were not configured.
+        is_expected: bool,
+    },
+    /// Paths can be leased again.
+    LeasesRecovered,
+    /// The limit of leases is reached until some of them expire.
+    LeaseLimitReached,
+    /// The daemon protects one more path against garbage collection.
+    PathLeased,
+    /// A response was sent whose paths could not be leased, or not in time.
+    Unleased(Unleased),
+    /// A request was refused access.
+    AccessRefused(Refusal),
+    /// A password was hashed and matches. The result is remembered for a while.
+    PasswordVerified,
+}
+
+/// A response whose paths have no lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unheld {
-    /// One narinfo, or some in one piece of an answer.
+pub enum Unleased {
+    /// One narinfo, or the narinfos in one part of a bulk response.
     Narinfo,
-    /// A NAR from files.
+    /// A NAR read from the files of the store.
     Nar,
 }
 
-/// Tells nobody.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Silent;
+impl fmt::Debug for Event<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Event({self})")
+    }
+}
 
-impl samovar_http::Observer for Silent {}
-
-impl Observer for Silent {
-    fn store_failed(&self, _: StoreError) {}
-
-    fn store_recovered(&self) {}
-
-    fn store_remark(&self, _: SchemaRemark) {}
-
-    fn path_failed(&self, _: &dyn fmt::Display, _: &dyn fmt::Display) {}
-
-    fn path_collected(&self, _: &dyn fmt::Display) {}
-
-    fn path_damaged(&self, _: &dyn fmt::Display, _: &dyn fmt::Display) {}
-
-    fn path_verified(&self, _: &dyn fmt::Display) {}
-
-    fn path_mended(&self, _: &dyn fmt::Display) {}
-
-    fn path_kept_out(&self) {}
-
-    fn roots_failed(&self, _: &dyn fmt::Display) {}
-
-    fn roots_recovered(&self) {}
-
-    fn scrubbed(&self, _: &dyn fmt::Display) {}
-
-    fn not_remembered(&self, _: &dyn fmt::Display) {}
-
-    fn not_kept(&self, _: &dyn fmt::Display) {}
-
-    fn hold_failed(&self, _: &dyn fmt::Display, _: bool) {}
-
-    fn hold_recovered(&self) {}
-
-    fn hold_full(&self) {}
-
-    fn held(&self) {}
-
-    fn access_refused(&self, _: Refusal) {}
-
-    fn password_verified(&self) {}
-
-    fn unheld(&self, _: Unheld) {}
-
-    fn lists_full(&self) {}
-
-    fn list_gave_way(&self) {}
+impl fmt::Display for Event<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::StoreFailed(error) => {
+                write!(f, "the store cannot be read, answering 503: {error}")?;
+                match error.remedy() {
+                    Some(remedy) => write!(f, "; {remedy}"),
+                    None => Ok(()),
+                }
+            }
+            Self::StoreRecovered => f.write_str("the store can be read again"),
+            Self::StoreRemark(remark) => remark.fmt(f),
+            Self::PathFailed { path, error } => write!(f, "{path} cannot be served: {error}"),
+            Self::PathCollected(path) => {
+                write!(
+                    f,
+                    "{path} was collected, or registered anew, while it was sent"
+                )
+            }
+            Self::PathQuarantined { path, error } => write!(
+                f,
+                "{path} is not what its registration says: {error}; \
+                 `nix-store --verify --check-contents --repair` mends it"
+            ),
+            Self::PathReleased(path) => {
+                write!(f, "{path} is served again: its files have changed")
+            }
+            Self::QuarantinedPathRequested => f.write_str("a quarantined path was requested"),
+            Self::PathVerified => f.write_str("a path was verified"),
+            Self::RootsFailed(error) => write!(
+                f,
+                "nothing is served under a policy whose roots cannot be followed: {error}"
+            ),
+            Self::RootsRecovered => f.write_str("the roots of policies can be followed"),
+            Self::ScrubProgress(progress) => progress.fmt(f),
+            Self::StateFailed(error) => write!(
+                f,
+                "what was verified is not remembered in --state-directory: {error}"
+            ),
+            Self::NarCacheFailed(error) => write!(
+                f,
+                "NARs are not kept in --nar-cache, and served from their files: {error}"
+            ),
+            Self::BulkLimitReached => f.write_str(
+                "too many narinfos are asked for at once: 503 for one who asks for many",
+            ),
+            Self::BulkEvicted => {
+                f.write_str("an answer of many narinfos gave way: its client reads too slowly")
+            }
+            Self::LeasesFailed { error, is_expected } => {
+                let served = if *is_expected {
+                    ""
+                } else {
+                    ", and served all the same"
+                };
+                write!(
+                    f,
+                    "paths are not held against garbage collection{served}: {error}"
+                )
+            }
+            Self::LeasesRecovered => f.write_str("paths are held against garbage collection"),
+            Self::LeaseLimitReached => {
+                f.write_str("no more paths can be held against garbage collection for some time")
+            }
+            Self::PathLeased => f.write_str("a path was leased"),
+            Self::Unleased(Unleased::Narinfo) => f.write_str("a narinfo was sent without a lease"),
+            Self::Unleased(Unleased::Nar) => f.write_str("a NAR was sent without a lease"),
+            Self::AccessRefused(refusal) => write!(f, "a request was refused: {refusal:?}"),
+            Self::PasswordVerified => f.write_str("a password was verified"),
+        }
+    }
 }

@@ -21,7 +21,7 @@ use crate::health::{Damaged, Health, Watch};
 use crate::hold::Holds;
 use crate::kept::KeptNars;
 use crate::names::Names;
-use crate::observer::Observer;
+use crate::observer::{Event, Observer};
 use crate::plans::Plans;
 use crate::site::SiteConfig;
 use crate::small_nars::SmallNars;
@@ -128,17 +128,17 @@ impl Origin {
     /// The store erred.
     pub(crate) fn note(&self, error: StoreError) {
         if self.trouble.note(error, Instant::now()) {
-            self.observer.store_failed(error);
+            self.observer.event(&Event::StoreFailed(error));
         }
     }
 
     /// The store answered.
     pub(crate) fn recovered(&self) {
         if self.trouble.clear() {
-            self.observer.store_recovered();
+            self.observer.event(&Event::StoreRecovered);
         }
         if let Some(remark) = self.store.take_remark() {
-            self.observer.store_remark(remark);
+            self.observer.event(&Event::StoreRemark(remark));
         }
     }
 }

@@ -8,7 +8,7 @@ use samovar_nix::{HashPart, PathInfo};
 use samovar_store::{Snapshot, Store, StoreError, TreeError};
 
 use crate::health::{Health, Standing};
-use crate::observer::Observer;
+use crate::observer::{Event, Observer};
 use crate::origin::Origin;
 
 /// A path as it was registered when its answer began.
@@ -65,15 +65,21 @@ impl Registration {
     pub(crate) fn report(&self, error: &io::Error) {
         let finding = finding(error);
         if finding == Finding::Failure {
-            return self.observer.path_failed(&self.info.path, error);
+            return self.observer.event(&Event::PathFailed {
+                path: &self.info.path,
+                error,
+            });
         }
         match self.holds() {
-            Ok(false) => self.observer.path_collected(&self.info.path),
+            Ok(false) => self.observer.event(&Event::PathCollected(&self.info.path)),
             Ok(true) if finding == Finding::Damage && self.is_mounted(error) => {
                 self.health.note_wrong(&self.info, error);
             }
             Ok(true) if finding == Finding::Damage => {
-                self.observer.path_failed(&self.info.path, error);
+                self.observer.event(&Event::PathFailed {
+                    path: &self.info.path,
+                    error,
+                });
             }
             Ok(true) => self.health.suspect(&self.info),
             // The store is in trouble, and says so by itself.

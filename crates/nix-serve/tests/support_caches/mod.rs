@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use samovar_cache::{CacheConfig, SecretKey, Silent, Site, SiteConfig, load_key};
+use samovar_cache::{CacheConfig, SecretKey, Site, SiteConfig, load_key};
 use samovar_http::{Listener, Server};
 use samovar_store::Settings;
 
@@ -28,7 +28,7 @@ impl Serving {
             caches,
             ..SiteConfig::default()
         };
-        let site = Site::new(store, config, Arc::new(Silent));
+        let site = Site::new(store, config, Arc::new(()));
         let any_port = SocketAddr::from(([127, 0, 0, 1], 0));
         let server = Server::builder(site).listen(Listener::tcp(any_port, 128).unwrap());
         Self(server.start().unwrap())

@@ -29,7 +29,7 @@ use samovar_nix::{HashPart, PathInfo};
 use samovar_store::{Fingerprint, Snapshot, Store};
 
 use super::stamp::Stamp;
-use crate::observer::Observer;
+use crate::observer::{Event, Observer};
 
 /// Marks that are remembered.
 pub(super) const COUNT_MAX: usize = 65_536;
@@ -152,7 +152,7 @@ impl Damaged {
         }
         self.drop_mark(&mut marks, hash_part);
         drop(marks);
-        self.observer.path_mended(&info.path);
+        self.observer.event(&Event::PathReleased(&info.path));
         Standing::Good
     }
 

@@ -11,6 +11,7 @@ use samovar_nix::HashPart;
 use samovar_store::{Verdict, verify};
 
 use super::{Health, scrub};
+use crate::observer::Event;
 
 /// Paths that wait for a second look; more are left as they are.
 const WISH_COUNT_MAX: usize = 1024;
@@ -260,7 +261,7 @@ impl<'a> Keeper<'a> {
             Err(error) => {
                 // Once until it works again.
                 if !std::mem::replace(&mut self.has_failed, true) {
-                    self.health.observer.not_remembered(&error);
+                    self.health.observer.event(&Event::StateFailed(&error));
                 }
             }
         }

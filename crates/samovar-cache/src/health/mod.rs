@@ -32,7 +32,7 @@ use samovar_store::{Damage, Fingerprint, Identity, Snapshot, Store};
 
 use crate::metrics::ScrubStatus;
 use crate::narinfos::Narinfos;
-use crate::observer::Observer;
+use crate::observer::{Event, Observer};
 use crate::rendered::RenderedCache;
 use crate::small_nars::SmallNars;
 pub(crate) use damaged::{Damaged, Standing};
@@ -149,7 +149,7 @@ impl Health {
             self.suspect(info);
             return;
         }
-        self.observer.path_verified(&info.path);
+        self.observer.event(&Event::PathVerified);
         self.wishes.note_change();
     }
 
@@ -157,9 +157,9 @@ impl Health {
     fn acquit(&self, info: &PathInfo, root: Option<&Identity>) {
         self.remember(info, root);
         if self.damaged.unmark(&info.path.hash_part()) {
-            self.observer.path_mended(&info.path);
+            self.observer.event(&Event::PathReleased(&info.path));
         }
-        self.observer.path_verified(&info.path);
+        self.observer.event(&Event::PathVerified);
         self.wishes.note_change();
     }
 
@@ -190,7 +190,10 @@ impl Health {
         }
         self.drop_rendered(&hash_part);
         if !was_marked {
-            self.observer.path_damaged(&info.path, error);
+            self.observer.event(&Event::PathQuarantined {
+                path: &info.path,
+                error,
+            });
         }
     }
 
@@ -208,7 +211,10 @@ impl Health {
         self.drop_rendered(&hash_part);
         self.wishes.note_change();
         if !was_marked {
-            self.observer.path_damaged(&info.path, damage);
+            self.observer.event(&Event::PathQuarantined {
+                path: &info.path,
+                error: damage,
+            });
         }
     }
 
@@ -246,7 +252,7 @@ impl Health {
                 self.verified.restore(&state.verified);
                 self.damaged.restore(&state.damaged);
             }
-            Err(error) => self.observer.not_remembered(&error),
+            Err(error) => self.observer.event(&Event::StateFailed(&error)),
         }
     }
 

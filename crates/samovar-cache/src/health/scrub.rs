@@ -25,6 +25,7 @@ use samovar_store::{Pace, Verdict, VerifyError, verify};
 use super::Health;
 use super::verified::minute_now;
 use crate::metrics::ScrubStatus;
+use crate::observer::Event;
 
 /// How often it is said where a round stands.
 const SAY_INTERVAL: Duration = Duration::from_secs(60);
@@ -139,7 +140,9 @@ impl<'a> Round<'a> {
         }
         self.progress.is_over = true;
         self.tell(0);
-        self.health.observer.scrubbed(&self.progress);
+        self.health
+            .observer
+            .event(&Event::ScrubProgress(&self.progress));
         ControlFlow::Continue(())
     }
 
@@ -205,7 +208,10 @@ impl<'a> Round<'a> {
                 }
                 Err(error) => {
                     self.progress.unread_count += 1;
-                    health.observer.path_failed(&info.path, &error);
+                    health.observer.event(&Event::PathFailed {
+                        path: &info.path,
+                        error: &error,
+                    });
                 }
             }
             return ControlFlow::Continue(());
@@ -217,7 +223,9 @@ impl<'a> Round<'a> {
         self.tell(len);
         if self.said.elapsed() >= SAY_INTERVAL {
             self.said = Instant::now();
-            self.health.observer.scrubbed(&self.progress);
+            self.health
+                .observer
+                .event(&Event::ScrubProgress(&self.progress));
         }
         self.health.wishes.rest(self.pace.pass(len))
     }

@@ -12,6 +12,7 @@ use samovar_store::{Store, StoreError, TempRoots, Unavailable};
 
 use super::table::{Status, Table, Wanted};
 use super::{Hold, Shared};
+use crate::observer::Event;
 
 /// Questions that wait for an answer: some 15 KB, which a socket takes whatever the daemon does.
 const UNANSWERED_COUNT_MAX: usize = 128;
@@ -214,7 +215,7 @@ impl Keeper {
             match answered {
                 Ok(true) => {
                     self.shared.change(|table| table.note_held(&wanted.path));
-                    self.shared.observer.held();
+                    self.shared.observer.event(&Event::PathLeased);
                     answer([wanted], true);
                 }
                 Ok(false) => {
@@ -235,7 +236,7 @@ impl Keeper {
         let is_full = table.is_full();
         drop(table);
         if is_full && !was_full {
-            self.shared.observer.hold_full();
+            self.shared.observer.event(&Event::LeaseLimitReached);
         }
         match outcome {
             Ok(()) => Ok(refused),
@@ -304,7 +305,7 @@ impl Keeper {
         self.settles_at = None;
         self.retry_interval = RETRY_INTERVAL;
         if std::mem::take(&mut self.is_reported) {
-            self.shared.observer.hold_recovered();
+            self.shared.observer.event(&Event::LeasesRecovered);
         }
     }
 
@@ -314,7 +315,10 @@ impl Keeper {
         if !std::mem::replace(&mut self.is_reported, true) {
             let is_expected =
                 !self.hold.is_asked_for && self.shared.table().status() == Status::Off;
-            self.shared.observer.hold_failed(&trouble, is_expected);
+            self.shared.observer.event(&Event::LeasesFailed {
+                error: &trouble,
+                is_expected,
+            });
         }
     }
 }
@@ -339,11 +343,14 @@ fn await_answer(roots: &TempRoots, shared: &Shared, is_reported: &mut bool) -> R
         }
         if started.elapsed() > SILENCE_MAX && !std::mem::replace(is_reported, true) {
             let error = StoreError::Unavailable(Unavailable::DaemonTimeout);
-            shared.observer.hold_failed(&Trouble::Daemon(error), false);
+            shared.observer.event(&Event::LeasesFailed {
+                error: &Trouble::Daemon(error),
+                is_expected: false,
+            });
         }
     }
     if started.elapsed() > SILENCE_MAX && std::mem::take(is_reported) {
-        shared.observer.hold_recovered();
+        shared.observer.event(&Event::LeasesRecovered);
     }
     Ok(())
 }

@@ -48,7 +48,7 @@ use rustix::fd::OwnedFd;
 use samovar_nix::StorePath;
 use samovar_store::Store;
 
-use crate::observer::{Observer, Unheld};
+use crate::observer::{Event, Observer, Unleased};
 use keeper::Keeper;
 use table::{Found, Status, Table};
 
@@ -153,7 +153,7 @@ impl Holds {
     /// Has these paths held, whose narinfos are about to be sent.
     pub(crate) fn announce(&self, paths: &[StorePath]) -> Asked {
         match &self.shared {
-            Some(shared) if !paths.is_empty() => shared.ask(paths, Unheld::Narinfo),
+            Some(shared) if !paths.is_empty() => shared.ask(paths, Unleased::Narinfo),
             _ => Asked::NOTHING,
         }
     }
@@ -167,7 +167,7 @@ impl Holds {
             };
         };
         shared.table().begin(path);
-        let asked = shared.ask(std::slice::from_ref(path), Unheld::Nar);
+        let asked = shared.ask(std::slice::from_ref(path), Unleased::Nar);
         UnderWay {
             of: Some((Arc::clone(shared), path.clone())),
             has_waited: asked.has_waited,
@@ -194,7 +194,7 @@ impl Drop for UnderWay {
 }
 
 impl Shared {
-    fn ask(&self, paths: &[StorePath], what: Unheld) -> Asked {
+    fn ask(&self, paths: &[StorePath], what: Unleased) -> Asked {
         let mut table = self.table();
         let waiter = Arc::new(Waiter::default());
         let found = table.want(paths, &waiter);
@@ -218,13 +218,13 @@ impl Shared {
                     self.change(Table::note_stalled);
                 }
                 if outcome != Outcome::Held {
-                    self.observer.unheld(what);
+                    self.observer.event(&Event::Unleased(what));
                 }
                 asked(outcome == Outcome::Held, true)
             }
             Found::Unheld => {
                 if !is_off {
-                    self.observer.unheld(what);
+                    self.observer.event(&Event::Unleased(what));
                 }
                 Asked::NOTHING
             }

@@ -11,7 +11,7 @@ use samovar_nix::NarHash;
 
 use super::{KeptSpace, allocate};
 use crate::metrics::CacheFigures;
-use crate::observer::Observer;
+use crate::observer::{Event, Observer};
 
 /// A shorter NAR is one buffer: not worth a file.
 const NAR_LEN_MIN: u64 = 256 * 1024;
@@ -231,7 +231,7 @@ impl Table {
         if forgotten.is_some() {
             self.refuse(kept.place.nar_hash);
             let what = format_args!("one copy cannot be read, and is given up: {error}");
-            self.observer.not_kept(&what);
+            self.observer.event(&Event::NarCacheFailed(&what));
         }
     }
 
@@ -239,7 +239,7 @@ impl Table {
     pub(super) fn note_failure(&self, error: &io::Error) {
         let before = self.state().failed_at.replace(Instant::now());
         if before.is_none() {
-            self.observer.not_kept(error);
+            self.observer.event(&Event::NarCacheFailed(error));
         }
     }
 

@@ -6,15 +6,14 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Instant, SystemTime};
 
 use samovar_http::{Exchange, Incident};
-use samovar_store::{SchemaRemark, StoreError};
+use samovar_store::StoreError;
 
 use super::meter::Meter;
 use super::probe::Probe;
 use super::sampled::Sampled;
 use super::status::{RecentError, Status};
 use super::transfers::Transfers;
-use crate::access::Refusal;
-use crate::observer::{Observer, Unheld};
+use crate::observer::{Event, Observer};
 
 /// What is said of a server beside its figures.
 #[derive(Debug, Clone, Default)]
@@ -160,97 +159,11 @@ impl samovar_http::Observer for Metrics {
 }
 
 impl Observer for Metrics {
-    fn store_failed(&self, error: StoreError) {
-        self.store_errors.add(error);
-        self.inner.store_failed(error);
-    }
-
-    fn store_recovered(&self) {
-        self.inner.store_recovered();
-    }
-
-    fn store_remark(&self, remark: SchemaRemark) {
-        self.inner.store_remark(remark);
-    }
-
-    fn path_failed(&self, path: &dyn fmt::Display, error: &dyn fmt::Display) {
-        self.inner.path_failed(path, error);
-    }
-
-    fn path_collected(&self, path: &dyn fmt::Display) {
-        self.inner.path_collected(path);
-    }
-
-    fn path_damaged(&self, path: &dyn fmt::Display, error: &dyn fmt::Display) {
-        self.inner.path_damaged(path, error);
-    }
-
-    fn path_verified(&self, path: &dyn fmt::Display) {
-        self.inner.path_verified(path);
-    }
-
-    fn path_mended(&self, path: &dyn fmt::Display) {
-        self.inner.path_mended(path);
-    }
-
-    fn path_kept_out(&self) {
-        self.inner.path_kept_out();
-    }
-
-    fn roots_failed(&self, error: &dyn fmt::Display) {
-        self.inner.roots_failed(error);
-    }
-
-    fn roots_recovered(&self) {
-        self.inner.roots_recovered();
-    }
-
-    fn scrubbed(&self, progress: &dyn fmt::Display) {
-        self.inner.scrubbed(progress);
-    }
-
-    fn not_remembered(&self, error: &dyn fmt::Display) {
-        self.inner.not_remembered(error);
-    }
-
-    fn not_kept(&self, error: &dyn fmt::Display) {
-        self.inner.not_kept(error);
-    }
-
-    fn lists_full(&self) {
-        self.inner.lists_full();
-    }
-
-    fn list_gave_way(&self) {
-        self.inner.list_gave_way();
-    }
-
-    fn hold_failed(&self, error: &dyn fmt::Display, is_expected: bool) {
-        self.inner.hold_failed(error, is_expected);
-    }
-
-    fn hold_recovered(&self) {
-        self.inner.hold_recovered();
-    }
-
-    fn hold_full(&self) {
-        self.inner.hold_full();
-    }
-
-    fn held(&self) {
-        self.inner.held();
-    }
-
-    fn access_refused(&self, refusal: Refusal) {
-        self.inner.access_refused(refusal);
-    }
-
-    fn password_verified(&self) {
-        self.inner.password_verified();
-    }
-
-    fn unheld(&self, what: Unheld) {
-        self.inner.unheld(what);
+    fn event(&self, event: &Event<'_>) {
+        if let Event::StoreFailed(error) = event {
+            self.store_errors.add(*error);
+        }
+        self.inner.event(event);
     }
 
     fn transfers(&self) -> Option<&Arc<Transfers>> {

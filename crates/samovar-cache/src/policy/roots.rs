@@ -35,6 +35,7 @@ use samovar_nix::{HashPart, NarHash, StoreDir, StorePath};
 use samovar_store::{Store, StoreError};
 
 use crate::narinfos::Narinfos;
+use crate::observer::Event;
 
 /// How often it is looked where roots lead: what they lead to is served within a second.
 const INTERVAL: Duration = Duration::from_millis(400);
@@ -314,7 +315,7 @@ impl Look {
         match outcome {
             Err(LookError::Roots(error)) => {
                 if !std::mem::replace(&mut self.has_failed, true) {
-                    origin.observer.roots_failed(&error);
+                    origin.observer.event(&Event::RootsFailed(&error));
                 }
                 if self.narinfos.policy.roots().publish(None) {
                     self.narinfos.start_anew();
@@ -322,7 +323,7 @@ impl Look {
             }
             outcome => {
                 if std::mem::take(&mut self.has_failed) {
-                    origin.observer.roots_recovered();
+                    origin.observer.event(&Event::RootsRecovered);
                 }
                 if let Err(LookError::Store(error)) = outcome {
                     origin.note(error);

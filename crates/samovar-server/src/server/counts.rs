@@ -3,95 +3,75 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Something that is counted. Its name is what the log says, and stays.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Count {
-    /// A download or listing broke because its path was collected, or registered anew, meanwhile.
-    CollectedUnderWay,
-    /// A narinfo, or some in one piece of an answer, was sent though its path was not held.
-    AnnouncedUnheld,
-    /// A NAR was sent from files though its path was not held.
-    SentUnheld,
-    /// Holding paths against garbage collection began to fail.
-    HoldFailed,
-    /// As many paths were held as may be.
-    HoldFull,
-    /// A path was held against garbage collection.
-    Held,
-    /// The files of a path were found not to be what its row says.
-    Damaged,
-    /// The bytes of a path were hashed and found right.
-    Verified,
-    /// The files of a damaged path were changed, or found right.
-    Mended,
-    /// Something was asked about a damaged path.
-    KeptOut,
-    /// A path could not be served for another reason of its own.
-    PathFailed,
-    /// The store began to fail as a whole.
-    StoreFailed,
-    /// A response was cut off, or became a 503, because its body failed.
-    BodyFailed,
-    /// A peer broke the protocol or a limit of a request.
-    Refused,
-    /// A peer read or wrote too slowly.
-    TooSlow,
-    /// A TLS handshake failed.
-    HandshakeFailed,
-    /// A connection that waited for its client was closed for a new one, at the limit of them.
-    GaveWay,
-    /// A new connection found that limit reached, and none that could be closed.
-    ConnectionsFull,
-    /// A request found the queue to the workers full.
-    WorkersFull,
-    /// No connection could be accepted, for want of descriptors or memory.
-    AcceptFailed,
-    /// An answer of many narinfos was refused, because too many paths were on their way.
-    ListsFull,
-    /// Such an answer gave way to another one, because its client read slowly.
-    ListGaveWay,
-    /// A request was not let in.
-    AccessDenied,
-    /// A request was refused because its client asks too often, or guesses passwords.
-    AccessLimited,
-    /// A password was hashed and found right.
-    PasswordVerified,
-    /// A handler panicked.
-    Panicked,
-    /// Anything else that the engine reports.
-    Other,
+macro_rules! counts {
+    ($($(#[$doc:meta])+ $count:ident = $name:literal,)+) => {
+        /// A counter. Its name is part of the log and of `/metrics`, and stays.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub(super) enum Count {
+            $($(#[$doc])+ $count,)+
+        }
+
+        impl Count {
+            const ALL: &[(Self, &str)] = &[$((Self::$count, $name),)+];
+        }
+    };
 }
 
-impl Count {
-    const ALL: [(Self, &'static str); 27] = [
-        (Self::CollectedUnderWay, "collected_under_way"),
-        (Self::AnnouncedUnheld, "announced_unheld"),
-        (Self::SentUnheld, "sent_unheld"),
-        (Self::HoldFailed, "hold_failed"),
-        (Self::HoldFull, "hold_full"),
-        (Self::Held, "held"),
-        (Self::Damaged, "damaged"),
-        (Self::Verified, "verified"),
-        (Self::Mended, "mended"),
-        (Self::KeptOut, "kept_out"),
-        (Self::PathFailed, "path_failed"),
-        (Self::StoreFailed, "store_failed"),
-        (Self::BodyFailed, "body_failed"),
-        (Self::Refused, "refused"),
-        (Self::TooSlow, "too_slow"),
-        (Self::HandshakeFailed, "handshake_failed"),
-        (Self::GaveWay, "gave_way"),
-        (Self::ConnectionsFull, "connections_full"),
-        (Self::WorkersFull, "workers_full"),
-        (Self::AcceptFailed, "accept_failed"),
-        (Self::ListsFull, "lists_full"),
-        (Self::ListGaveWay, "list_gave_way"),
-        (Self::AccessDenied, "access_denied"),
-        (Self::AccessLimited, "access_limited"),
-        (Self::PasswordVerified, "password_verified"),
-        (Self::Panicked, "panicked"),
-        (Self::Other, "other"),
-    ];
+counts! {
+    /// A download or listing broke because its path was collected, or registered anew, meanwhile.
+    CollectedUnderWay = "collected_under_way",
+    /// A narinfo, or some in one piece of an answer, was sent though its path was not held.
+    AnnouncedUnheld = "announced_unheld",
+    /// A NAR was sent from files though its path was not held.
+    SentUnheld = "sent_unheld",
+    /// Holding paths against garbage collection began to fail.
+    HoldFailed = "hold_failed",
+    /// As many paths were held as may be.
+    HoldFull = "hold_full",
+    /// A path was held against garbage collection.
+    Held = "held",
+    /// The files of a path were found not to be what its row says.
+    Damaged = "damaged",
+    /// The bytes of a path were hashed and found right.
+    Verified = "verified",
+    /// The files of a damaged path were changed, or found right.
+    Mended = "mended",
+    /// Something was asked about a damaged path.
+    KeptOut = "kept_out",
+    /// A path could not be served for another reason of its own.
+    PathFailed = "path_failed",
+    /// The store began to fail as a whole.
+    StoreFailed = "store_failed",
+    /// A response was cut off, or became a 503, because its body failed.
+    BodyFailed = "body_failed",
+    /// A peer broke the protocol or a limit of a request.
+    Refused = "refused",
+    /// A peer read or wrote too slowly.
+    TooSlow = "too_slow",
+    /// A TLS handshake failed.
+    HandshakeFailed = "handshake_failed",
+    /// A connection that waited for its client was closed for a new one, at the limit of them.
+    GaveWay = "gave_way",
+    /// A new connection found that limit reached, and none that could be closed.
+    ConnectionsFull = "connections_full",
+    /// A request found the queue to the workers full.
+    WorkersFull = "workers_full",
+    /// No connection could be accepted, for want of descriptors or memory.
+    AcceptFailed = "accept_failed",
+    /// An answer of many narinfos was refused, because too many paths were on their way.
+    ListsFull = "lists_full",
+    /// Such an answer gave way to another one, because its client read slowly.
+    ListGaveWay = "list_gave_way",
+    /// A request was not let in.
+    AccessDenied = "access_denied",
+    /// A request was refused because its client asks too often, or guesses passwords.
+    AccessLimited = "access_limited",
+    /// A password was hashed and found right.
+    PasswordVerified = "password_verified",
+    /// A handler panicked.
+    Panicked = "panicked",
+    /// Anything else that the engine reports.
+    Other = "other",
 }
 
 /// One number for each [`Count`].
@@ -108,7 +88,7 @@ impl Counts {
     /// All of them, those that are zero included.
     pub(super) fn all(&self) -> Vec<(&'static str, u64)> {
         let numbers = self.0.iter().map(|number| number.load(Ordering::Relaxed));
-        let names = Count::ALL.into_iter().map(|(_, name)| name);
+        let names = Count::ALL.iter().map(|(_, name)| *name);
         names.zip(numbers).collect()
     }
 }
@@ -137,8 +117,8 @@ mod tests {
 
     #[test]
     fn each_has_its_own_number_and_name() {
-        for (index, (count, _)) in Count::ALL.into_iter().enumerate() {
-            assert_eq!(index, count as usize);
+        for (index, (count, _)) in Count::ALL.iter().enumerate() {
+            assert_eq!(index, *count as usize);
         }
         let counts = Counts::default();
         assert_eq!(counts.to_string(), "nothing");

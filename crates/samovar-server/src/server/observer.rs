@@ -7,9 +7,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use samovar_cache::access::{Client, Refusal};
 use samovar_cache::metrics::RecentError;
-use samovar_cache::{Observer, Unheld, Visitors};
+use samovar_cache::{Event, Observer, Unleased, Visitors};
 use samovar_http::{End, Exchange, Head, Incident, Peer};
-use samovar_store::{SchemaRemark, StoreError};
 
 use super::counts::{Count, Counts};
 use super::throttle::Throttle;
@@ -116,6 +115,53 @@ fn unproven(head: Head<'_>) -> Option<IpAddr> {
     std::str::from_utf8(first).ok()?.trim().parse().ok()
 }
 
+/// How an event is logged.
+enum Line<'a> {
+    /// Not at all.
+    None,
+    /// Once per event.
+    Each(Level),
+    /// At a limited rate, because requests can cause it.
+    Limited(Level, &'a Throttle),
+}
+
+impl Logs {
+    /// The counter of an event, and how it is logged.
+    fn policy_of(&self, event: &Event<'_>) -> (Option<Count>, Line<'_>) {
+        use Level::{Debug, Error, Info, Warning};
+        use Line::{Each, Limited};
+        let (paths, limits) = (&self.paths, &self.limits);
+        match event {
+            Event::StoreFailed(_) => (Some(Count::StoreFailed), Each(Error)),
+            Event::StoreRecovered => (None, Each(Info)),
+            Event::StoreRemark(_) => (None, Each(Warning)),
+            Event::PathFailed { .. } => (Some(Count::PathFailed), Limited(Error, paths)),
+            Event::PathCollected(_) => (Some(Count::CollectedUnderWay), Limited(Debug, paths)),
+            Event::PathQuarantined { .. } => (Some(Count::Damaged), Limited(Error, paths)),
+            Event::PathReleased(_) => (Some(Count::Mended), Limited(Info, paths)),
+            Event::QuarantinedPathRequested => (Some(Count::KeptOut), Line::None),
+            Event::PathVerified => (Some(Count::Verified), Line::None),
+            Event::RootsFailed(_) => (None, Each(Error)),
+            Event::RootsRecovered | Event::ScrubProgress(_) => (None, Each(Info)),
+            Event::StateFailed(_) | Event::NarCacheFailed(_) => (None, Each(Warning)),
+            Event::BulkLimitReached => (Some(Count::ListsFull), Limited(Warning, limits)),
+            Event::BulkEvicted => (Some(Count::ListGaveWay), Limited(Warning, limits)),
+            Event::LeasesFailed {
+                is_expected: true, ..
+            } => (None, Each(Debug)),
+            Event::LeasesFailed { .. } => (Some(Count::HoldFailed), Each(Warning)),
+            Event::LeasesRecovered => (None, Each(Info)),
+            Event::LeaseLimitReached => (Some(Count::HoldFull), Limited(Warning, limits)),
+            Event::PathLeased => (Some(Count::Held), Line::None),
+            Event::Unleased(Unleased::Narinfo) => (Some(Count::AnnouncedUnheld), Line::None),
+            Event::Unleased(Unleased::Nar) => (Some(Count::SentUnheld), Line::None),
+            Event::AccessRefused(Refusal::TooMany(_)) => (Some(Count::AccessLimited), Line::None),
+            Event::AccessRefused(_) => (Some(Count::AccessDenied), Line::None),
+            Event::PasswordVerified => (Some(Count::PasswordVerified), Line::None),
+        }
+    }
+}
+
 impl samovar_http::Observer for Logs {
     fn observes(&self) -> bool {
         self.access.is_some()
@@ -194,141 +240,16 @@ impl samovar_http::Observer for Logs {
 }
 
 impl Observer for Logs {
-    fn store_failed(&self, error: StoreError) {
-        self.counts.add(Count::StoreFailed);
-        let remedy = error.remedy();
-        let separator = remedy.map_or("", |_| "; ");
-        self.errors.error(format_args!(
-            "the store cannot be read, answering 503: {error}{separator}{}",
-            remedy.unwrap_or_default()
-        ));
-    }
-
-    fn store_recovered(&self) {
-        self.errors.info("the store can be read again");
-    }
-
-    fn store_remark(&self, remark: SchemaRemark) {
-        self.errors.warning(remark);
-    }
-
-    fn path_failed(&self, path: &dyn fmt::Display, error: &dyn fmt::Display) {
-        self.counts.add(Count::PathFailed);
-        let message = format_args!("{path} cannot be served: {error}");
-        self.say(&self.paths, Level::Error, message);
-    }
-
-    fn path_collected(&self, path: &dyn fmt::Display) {
-        self.counts.add(Count::CollectedUnderWay);
-        let message = format_args!("{path} was collected, or registered anew, while it was sent");
-        self.say(&self.paths, Level::Debug, message);
-    }
-
-    fn path_damaged(&self, path: &dyn fmt::Display, error: &dyn fmt::Display) {
-        self.counts.add(Count::Damaged);
-        let message = format_args!(
-            "{path} is not what its registration says: {error}; \
-             `nix-store --verify --check-contents --repair` mends it"
-        );
-        self.say(&self.paths, Level::Error, message);
-    }
-
-    fn path_verified(&self, _: &dyn fmt::Display) {
-        self.counts.add(Count::Verified);
-    }
-
-    fn path_mended(&self, path: &dyn fmt::Display) {
-        self.counts.add(Count::Mended);
-        let message = format_args!("{path} is served again: its files have changed");
-        self.say(&self.paths, Level::Info, message);
-    }
-
-    fn path_kept_out(&self) {
-        self.counts.add(Count::KeptOut);
-    }
-
-    fn roots_failed(&self, error: &dyn fmt::Display) {
-        self.errors.error(format_args!(
-            "nothing is served under a policy whose roots cannot be followed: {error}"
-        ));
-    }
-
-    fn roots_recovered(&self) {
-        self.errors.info("the roots of policies can be followed");
-    }
-
-    fn scrubbed(&self, progress: &dyn fmt::Display) {
-        self.errors.info(progress);
-    }
-
-    fn not_remembered(&self, error: &dyn fmt::Display) {
-        self.errors.warning(format_args!(
-            "what was verified is not remembered in --state-directory: {error}"
-        ));
-    }
-
-    fn not_kept(&self, error: &dyn fmt::Display) {
-        self.errors.warning(format_args!(
-            "NARs are not kept in --nar-cache, and served from their files: {error}"
-        ));
-    }
-
-    fn hold_failed(&self, error: &dyn fmt::Display, is_expected: bool) {
-        if is_expected {
-            self.errors.debug(format_args!(
-                "paths are not held against garbage collection: {error}"
-            ));
-            return;
+    fn event(&self, event: &Event<'_>) {
+        let (count, line) = self.policy_of(event);
+        if let Some(count) = count {
+            self.counts.add(count);
         }
-        self.counts.add(Count::HoldFailed);
-        self.errors.warning(format_args!(
-            "paths are not held against garbage collection, and served all the same: {error}"
-        ));
-    }
-
-    fn hold_recovered(&self) {
-        self.errors
-            .info("paths are held against garbage collection");
-    }
-
-    fn hold_full(&self) {
-        self.counts.add(Count::HoldFull);
-        let message = "no more paths can be held against garbage collection for some time";
-        self.say(&self.limits, Level::Warning, message);
-    }
-
-    fn held(&self) {
-        self.counts.add(Count::Held);
-    }
-
-    fn access_refused(&self, refusal: Refusal) {
-        self.counts.add(match refusal {
-            Refusal::TooMany(_) => Count::AccessLimited,
-            _ => Count::AccessDenied,
-        });
-    }
-
-    fn password_verified(&self) {
-        self.counts.add(Count::PasswordVerified);
-    }
-
-    fn unheld(&self, what: Unheld) {
-        self.counts.add(match what {
-            Unheld::Narinfo => Count::AnnouncedUnheld,
-            Unheld::Nar => Count::SentUnheld,
-        });
-    }
-
-    fn lists_full(&self) {
-        self.counts.add(Count::ListsFull);
-        let message = "too many narinfos are asked for at once: 503 for one who asks for many";
-        self.say(&self.limits, Level::Warning, message);
-    }
-
-    fn list_gave_way(&self) {
-        self.counts.add(Count::ListGaveWay);
-        let message = "an answer of many narinfos gave way: its client reads too slowly";
-        self.say(&self.limits, Level::Warning, message);
+        match line {
+            Line::None => {}
+            Line::Each(level) => self.errors.write(level, event),
+            Line::Limited(level, throttle) => self.say(throttle, level, event),
+        }
     }
 
     fn names_paths(&self) -> bool {
