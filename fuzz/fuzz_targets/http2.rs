@@ -4,9 +4,9 @@
 
 use std::time::Instant;
 
-use samovar_http::h2::{ErrorCode, Event, Http2Limits, PREFACE, ResponseHead, Session};
-use samovar_http::http::Status;
-use samovar_http::proto::head::HeadLimits;
+use samovar_http_proto::h2::{ErrorCode, Event, Http2Limits, PREFACE, ResponseHead, Session};
+use samovar_http_proto::http::Status;
+use samovar_http_proto::h1::head::HeadLimits;
 
 /// Output that nobody has taken: 64 KiB, and the frame that went past that.
 const OUTPUT_LEN_MAX: usize = 64 * 1024 + 32 * 1024;

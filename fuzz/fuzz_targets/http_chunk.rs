@@ -1,8 +1,8 @@
 //! Chunked bodies: the same data in two pieces as in one. The first byte says where to cut.
 #![no_main]
 
-use samovar_http::proto::Refusal;
-use samovar_http::proto::chunk::{ChunkDecoder, ChunkEvent};
+use samovar_http_proto::h1::Refusal;
+use samovar_http_proto::h1::chunk::{ChunkDecoder, ChunkEvent};
 
 type Decoded = Result<(Vec<u8>, Option<usize>), Refusal>;
 

@@ -2,9 +2,9 @@
 //! byte says where to cut and whether answers come before bodies.
 #![no_main]
 
-use samovar_http::proto::Refusal;
-use samovar_http::proto::conn::{Conn, Step};
-use samovar_http::proto::head::{HeadIndex, HeadLimits};
+use samovar_http_proto::h1::Refusal;
+use samovar_http_proto::h1::conn::{Conn, Step};
+use samovar_http_proto::h1::head::{HeadIndex, HeadLimits};
 
 #[derive(Debug, PartialEq)]
 enum Event {

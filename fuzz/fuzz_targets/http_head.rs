@@ -1,7 +1,7 @@
 //! Request heads: byte by byte they are what they are at once. Limits small enough to be reached.
 #![no_main]
 
-use samovar_http::proto::head::{HeadIndex, HeadLimits, parse};
+use samovar_http_proto::h1::head::{HeadIndex, HeadLimits, parse};
 
 const LIMITS: HeadLimits = HeadLimits {
     head_len_max: 256,

@@ -1,8 +1,8 @@
 //! Ranges lie within the body, and percent-encoding is undone once.
 #![no_main]
 
-use samovar_http::http::percent;
-use samovar_http::http::range::{RangeOutcome, resolve};
+use samovar_http_proto::http::percent;
+use samovar_http_proto::http::range::{RangeOutcome, resolve};
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     for total in [0, 1, 10, 4096, u64::MAX] {

@@ -2,7 +2,7 @@
 //! is read back.
 #![no_main]
 
-use samovar_http::proto::ws::frame::{self, HEADER_LEN_MAX, OpCode};
+use samovar_http_proto::ws::frame::{self, HEADER_LEN_MAX, OpCode};
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let parsed = frame::parse(bytes);

@@ -1,9 +1,9 @@
 //! What a WebSocket client offers: no panic, and an answer that offers nothing it did not.
 #![no_main]
 
-use samovar_http::http::{Method, Version};
-use samovar_http::proto::ws::extension::{self, DeflateConfig};
-use samovar_http::proto::ws::handshake::Handshake;
+use samovar_http_proto::http::{Method, Version};
+use samovar_http_proto::ws::extension::{self, DeflateConfig};
+use samovar_http_proto::ws::handshake::Handshake;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     if let Some(offers) = extension::parse(bytes)

@@ -3,9 +3,9 @@
 //! compression was negotiated.
 #![no_main]
 
-use samovar_http::proto::ws::Failure;
-use samovar_http::proto::ws::deflate::Inflater;
-use samovar_http::proto::ws::message::{Assembler, Event, FrameLimits};
+use samovar_http_proto::ws::Failure;
+use samovar_http_proto::ws::deflate::Inflater;
+use samovar_http_proto::ws::message::{Assembler, Event, FrameLimits};
 
 const LIMITS: FrameLimits = FrameLimits {
     frame_len_max: 1 << 12,

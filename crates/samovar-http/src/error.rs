@@ -78,15 +78,13 @@ impl Error {
     }
 }
 
-impl From<Status> for Error {
-    /// The message is the status's reason phrase.
-    fn from(status: Status) -> Self {
-        Self::new(status, status.reason())
-    }
-}
-
 impl<E: StdError + Send + Sync + 'static> From<E> for Error {
+    /// A [`Status`] keeps its code, with its reason phrase as the message.
     fn from(cause: E) -> Self {
+        let error: &(dyn StdError + 'static) = &cause;
+        if let Some(status) = error.downcast_ref::<Status>() {
+            return Self::new(*status, status.reason());
+        }
         let fault = client_fault(&cause);
         let (status, message) = match fault {
             Some((status, text)) => (status, Cow::Owned(text)),

@@ -80,12 +80,9 @@
 
 #![forbid(unsafe_code)]
 
-#[cfg(feature = "http2")]
-pub mod h2;
 pub mod http;
 pub mod manual;
 pub mod multipart;
-pub mod proto;
 
 mod body;
 mod channel;
@@ -106,6 +103,7 @@ mod later;
 mod limits;
 mod observer;
 mod patience;
+mod proto;
 mod reply;
 mod request;
 mod response;
@@ -116,6 +114,9 @@ mod service;
 pub mod tls;
 mod upload;
 pub mod ws;
+
+#[cfg(feature = "http2")]
+use samovar_http_proto::h2;
 
 pub use ::cookie::{Cookie, SameSite};
 pub use body::{Batch, Progress, Source};
@@ -133,6 +134,10 @@ pub use reply::{Inline, Prepared, Reply, Turn};
 pub use request::Request;
 pub use response::{Body, Response};
 pub use route::{Next, Params, Route, Router, with};
+pub use samovar_http_proto::h1::Refusal;
+pub use samovar_http_proto::h1::head::HeadLimits;
+#[cfg(feature = "http2")]
+pub use samovar_http_proto::h2::{Abuse, AbuseLimits, Allowance, Http2Limits};
 pub use server::{Builder, Load, Server};
 pub use service::{Intake, Service};
 pub use upload::{BodyError, BodyReader};

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+#[cfg(feature = "http2")]
+use crate::h2::Http2Limits;
 use crate::proto::head::HeadLimits;
 
 /// Limits of a server. The defaults suit a server on the open network.
@@ -52,36 +54,6 @@ pub struct Limits {
     /// Limits of HTTP/2 alone.
     #[cfg(feature = "http2")]
     pub http2: Http2Limits,
-}
-
-/// Limits of an HTTP/2 connection, beside those of [`Limits`]: a header list is bounded by
-/// `head.head_len_max`, a block of it by `head_time`, a body by the least throughput of its stream.
-#[cfg(feature = "http2")]
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Http2Limits {
-    /// Requests at once on a connection; more are refused with `REFUSED_STREAM`, which tells the
-    /// peer to try again. A request that the peer has reset counts until its handler is done.
-    /// Default: 100, the least that RFC 9113, 6.5.2 recommends.
-    pub streams_max: u32,
-    /// Bytes of a request's body that may be on their way, or waiting for a handler to read them.
-    /// Default: 256 KiB, enough for 5 MB a second over 50 ms.
-    pub stream_window_len: u32,
-    /// The same for all requests of a connection. Default: 1 MiB.
-    pub connection_window_len: u32,
-    /// Frames that cost more than they are worth.
-    pub abuse: crate::h2::AbuseLimits,
-}
-
-#[cfg(feature = "http2")]
-impl Default for Http2Limits {
-    fn default() -> Self {
-        Self {
-            streams_max: 100,
-            stream_window_len: 256 * 1024,
-            connection_window_len: 1024 * 1024,
-            abuse: crate::h2::AbuseLimits::default(),
-        }
-    }
 }
 
 impl Default for Limits {

@@ -17,8 +17,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
+use samovar_http::Refusal;
 use samovar_http::http::Status;
-use samovar_http::proto::Refusal;
 use samovar_http::{
     Batch, Body, Exchange, Head, Incident, Inline, Intake, Limits, Listener, Observer, Prepared,
     Progress, Reply, Request, Response, Server, Service, Source, Turn,

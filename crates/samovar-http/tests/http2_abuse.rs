@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use samovar_http::h2::{AbuseLimits, Allowance, Http2Limits};
+use samovar_http::{AbuseLimits, Allowance, Http2Limits};
 use samovar_http::{Limits, Server};
 use support::h2::{self as wire, Client, Raw, frame, get, literal};
 use support::h2_app::{App, start, start_default, wait_until};

@@ -3,8 +3,6 @@
 use super::lexer::{self, Line};
 use super::{Finding, Text};
 
-/// The protocol modules: bytes in, events and bytes out.
-const PURE: &str = "crates/samovar-http/src/proto/";
 /// The only place for `unsafe`, file or folder.
 const UNSAFE: &str = "crates/samovar-http/src/io/sys";
 const COLUMNS_MAX: usize = 100;
@@ -18,9 +16,6 @@ pub(super) fn check(texts: &[Text], ratchet: &str) -> Vec<Finding> {
         findings.extend(width(text));
         findings.extend(unfinished(&text.path, &lines));
         findings.extend(unsafe_code(&text.path, &lines));
-        if text.path.starts_with(PURE) {
-            findings.extend(purity(&text.path, &lines));
-        }
     }
     findings.extend(size(texts, ratchet));
     findings
@@ -104,102 +99,6 @@ fn has_word(code: &str, word: &str) -> bool {
     let part_of_word = |c: char| c.is_alphanumeric() || c == '_';
     code.split(|c: char| !part_of_word(c))
         .any(|found| found == word)
-}
-
-/// The protocol modules touch nothing outside: so they can be fuzzed, and stepped through with any
-/// clock. Time and bytes are arguments.
-fn purity(path: &str, lines: &[Line]) -> Vec<Finding> {
-    const FORBIDDEN: [&str; 6] = [
-        "std::net",
-        "std::fs",
-        "std::thread",
-        "rustix",
-        "Instant::now",
-        "SystemTime::now",
-    ];
-    let code: Vec<&str> = lines.iter().map(|line| line.code.as_str()).collect();
-    let mut findings = Vec::new();
-    for (line, path_used) in paths_used(&code) {
-        if let Some(name) = FORBIDDEN.iter().find(|name| mentions(&path_used, name)) {
-            let message = format!(
-                "`{name}` in a protocol module: bytes and time come in as arguments, so that any \
-                 input and any clock can be tried"
-            );
-            findings.push(Finding::new(path, line, message));
-        }
-    }
-    findings.dedup();
-    findings
-}
-
-fn mentions(path_used: &str, name: &str) -> bool {
-    let segments: Vec<&str> = path_used.split("::").map(str::trim).collect();
-    let name: Vec<&str> = name.split("::").collect();
-    segments.windows(name.len()).any(|window| window == name)
-}
-
-/// Every path in the code with the line it starts on; grouped imports are written out.
-fn paths_used(code: &[&str]) -> Vec<(usize, String)> {
-    let mut paths = Vec::new();
-    let mut import: Option<(usize, String)> = None;
-    for (index, line) in code.iter().enumerate() {
-        let start = line
-            .trim_start()
-            .trim_start_matches("pub(crate) ")
-            .trim_start_matches("pub ");
-        if import.is_none() && start.starts_with("use ") {
-            import = Some((index + 1, String::new()));
-        }
-        let Some((_, text)) = &mut import else {
-            let words = line.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':'));
-            paths.extend(
-                words
-                    .filter(|word| !word.is_empty())
-                    .map(|w| (index + 1, w.to_owned())),
-            );
-            continue;
-        };
-        text.push_str(start.trim_start_matches("use "));
-        if line.contains(';')
-            && let Some((line, text)) = import.take()
-        {
-            let text = text.split(';').next().unwrap_or_default().to_owned();
-            paths.extend(write_out("", &text).into_iter().map(|path| (line, path)));
-        }
-    }
-    paths
-}
-
-/// `a::{b, c::{d, e}}` becomes `a::b`, `a::c::d`, `a::c::e`.
-fn write_out(prefix: &str, tree: &str) -> Vec<String> {
-    let tree = tree.trim();
-    let Some((head, group)) = tree.split_once('{') else {
-        return if tree.is_empty() {
-            Vec::new()
-        } else {
-            vec![format!("{prefix}{tree}")]
-        };
-    };
-    let prefix = format!("{prefix}{}", head.trim());
-    let group = group.trim_end().strip_suffix('}').unwrap_or(group);
-    let mut depth = 0_u32;
-    let mut parts = vec![String::new()];
-    for character in group.chars() {
-        match character {
-            '{' => depth += 1,
-            '}' => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-        if character == ',' && depth == 0 {
-            parts.push(String::new());
-        } else if let Some(part) = parts.last_mut() {
-            part.push(character);
-        }
-    }
-    parts
-        .iter()
-        .flat_map(|part| write_out(&prefix, part))
-        .collect()
 }
 
 /// A long file swallows what comes near it.
@@ -291,28 +190,6 @@ mod tests {
             "#![forbid(unsafe_code)] // no unsafe",
             &[],
         );
-    }
-
-    #[test]
-    fn protocol_modules_are_pure() {
-        let proto = "crates/samovar-http/src/proto/chunk.rs";
-        check_lines(proto, "use std::fs;", &[1]);
-        check_lines(
-            proto,
-            "\nuse std::{\n    io,\n    net::{IpAddr, TcpStream},\n};",
-            &[2],
-        );
-        check_lines(proto, "let now = std::time::Instant::now();", &[1]);
-        check_lines(proto, "use rustix::event::epoll;", &[1]);
-        check_lines(proto, "use std::time::{Duration, Instant};", &[]);
-        check_lines(proto, "// std::fs is not used", &[]);
-        check_lines("crates/samovar-http/src/io/file.rs", "use std::fs;", &[]);
-    }
-
-    #[test]
-    fn grouped_imports_are_written_out() {
-        let paths = write_out("", "a::{b, c::{d, e}, f}");
-        assert_eq!(paths, ["a::b", "a::c::d", "a::c::e", "a::f"]);
     }
 
     #[test]

@@ -41,13 +41,13 @@
 //! | connections | [`connections_max`](crate::Limits::connections_max); past it 503, or with TLS a close; descriptors are kept back for files |
 //! | no descriptors | accepting pauses instead of spinning; after a while, those who wait are told 503 through a descriptor kept for it (`tests/exhaustion.rs`) |
 //! | requests for workers | a bounded queue, 503 |
-//! | large heads, many fields, long targets | 431, 414; [`HeadLimits`](crate::proto::head::HeadLimits) |
+//! | large heads, many fields, long targets | 431, 414; [`HeadLimits`](crate::HeadLimits) |
 //! | large bodies | 413 at a length known or seen; [`request_memory_max`](crate::Limits::request_memory_max) for all together |
 //! | pipelining without reading | the next request is not answered while the last answer waits |
 //! | colliding hashes (2011) | fields and parameters are lists in order, not hash tables; the map that `h2` reads HTTP/2 fields into changes to a keyed hash when it meets collisions |
 //! | endless chunk extensions, many tiny chunks (CVE-2024-27316's sisters) | a line of 256 bytes; framing is decoded in place |
 //! | TLS handshakes | on workers; [`handshakes_max`](crate::Limits::handshakes_max), [`handshake_time`](crate::Limits::handshake_time) |
-//! | *Rapid Reset* (CVE-2023-44487), *Made You Reset* (CVE-2025-8671) | a rate for resets, whoever sends them: [`AbuseLimits`](crate::h2::AbuseLimits) |
+//! | *Rapid Reset* (CVE-2023-44487), *Made You Reset* (CVE-2025-8671) | a rate for resets, whoever sends them: [`AbuseLimits`](crate::AbuseLimits) |
 //! | CONTINUATION (2024), SETTINGS, PING, empty frames (CVE-2019-9511 to 9518) | rates; a head's size counts as it comes |
 //! | HPACK bombs (CVE-2016-6581) | the decoded size counts |
 //! | compression bombs | request bodies are not decompressed; WebSocket messages count as they grow |

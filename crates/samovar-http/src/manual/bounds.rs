@@ -5,7 +5,7 @@
 //!
 //! | limit | default | past it | reason |
 //! |---|---|---|---|
-//! | [`head`](crate::Limits::head): length | 16 KiB ([`HeadLimits`](crate::proto::head::HeadLimits)) | 431 | larger than any browser's, small enough to be kept for each connection |
+//! | [`head`](crate::Limits::head): length | 16 KiB ([`HeadLimits`](crate::HeadLimits)) | 431 | larger than any browser's, small enough to be kept for each connection |
 //! | its target | 8 KiB | 414 | RFC 9112, 3 asks for 8000 bytes |
 //! | its fields | 100, at most 128 | 431 | no client sends half of it |
 //! | [`head_time`](crate::Limits::head_time) | 10 s | 408 | a head is one packet or two |
@@ -27,12 +27,12 @@
 //! | chunk size line | 256 B | 400 | extensions are unused |
 //! | trailers of a request | 8 KiB | 400 | as a head |
 //! | unread rest of a body | 64 KiB | close | reading more costs both more than a new connection |
-//! | HTTP/2: requests at once on a connection | 100 ([`Http2Limits`](crate::h2::Http2Limits)) | refused, to be tried again | the least that RFC 9113 recommends |
+//! | HTTP/2: requests at once on a connection | 100 ([`Http2Limits`](crate::Http2Limits)) | refused, to be tried again | the least that RFC 9113 recommends |
 //! | HTTP/2: windows | 256 KiB a stream, 1 MiB a connection | nothing more comes | 5 MB a second over 50 ms |
-//! | HTTP/2: frames that cost more than they are worth | see [`AbuseLimits`](crate::h2::AbuseLimits) | `ENHANCE_YOUR_CALM` | |
+//! | HTTP/2: frames that cost more than they are worth | see [`AbuseLimits`](crate::AbuseLimits) | `ENHANCE_YOUR_CALM` | |
 //!
 //! Queries and cookies are bounded by the head they come in. HTTP/2
-//! ([`Http2Limits`](crate::h2::Http2Limits), [`AbuseLimits`](crate::h2::AbuseLimits)), WebSockets
+//! ([`Http2Limits`](crate::Http2Limits), [`AbuseLimits`](crate::AbuseLimits)), WebSockets
 //! ([`ws::Limits`](crate::ws::Limits)), multipart forms
 //! ([`MultipartLimits`](crate::multipart::MultipartLimits)) and compression
 //! ([`Compression`](crate::compress::Compression)) have limits of their own.

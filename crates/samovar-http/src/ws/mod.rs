@@ -48,13 +48,13 @@ mod outbound;
 mod socket;
 mod upgrade;
 
-pub use crate::proto::ws::CloseCode;
-pub use crate::proto::ws::handshake::HandshakeError;
 pub use frame::Frame;
 pub use handler::{Closed, Handler, Message};
 pub(crate) use inbound::{End, Event, Owed};
 pub use limits::{Compression, Limits, Origins};
 pub(crate) use outbound::Flushed;
+pub use samovar_http_proto::ws::handshake::HandshakeError;
+pub use samovar_http_proto::ws::{CloseCode, Failure};
 pub use socket::{SendError, Socket};
 pub(crate) use upgrade::Accepted as Upgraded;
 pub use upgrade::Upgrade;

@@ -23,6 +23,7 @@ mod commands;
 mod error_code;
 mod frames;
 mod head;
+mod limits;
 mod pipe;
 mod session;
 mod table;
@@ -32,5 +33,5 @@ pub use commands::ResponseHead;
 pub use error_code::ErrorCode;
 pub use session::{Event, Session};
 
-pub use crate::limits::Http2Limits;
-pub use crate::proto::conn::PREFACE;
+pub use crate::h1::conn::PREFACE;
+pub use limits::Http2Limits;

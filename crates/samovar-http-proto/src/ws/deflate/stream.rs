@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
 
 use super::{WINDOW_BITS_MAX, WINDOW_BITS_MIN};
-use crate::proto::ws::Failure;
+use crate::ws::Failure;
 
 /// What a sender leaves out at the end of a message (RFC 7692, 7.2.1).
 const TAIL: [u8; 4] = [0x00, 0x00, 0xff, 0xff];

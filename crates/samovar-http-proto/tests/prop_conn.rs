@@ -3,8 +3,8 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
-use samovar_http::proto::conn::{Conn, Step};
-use samovar_http::proto::head::{HeadIndex, HeadLimits};
+use samovar_http_proto::h1::conn::{Conn, Step};
+use samovar_http_proto::h1::head::{HeadIndex, HeadLimits};
 
 const BODY_LEN_MAX: u64 = 40;
 

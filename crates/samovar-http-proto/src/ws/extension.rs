@@ -13,7 +13,7 @@
 use std::fmt::Write as _;
 
 use super::deflate::{WINDOW_BITS_MAX, WINDOW_BITS_MIN};
-use crate::proto::encode;
+use crate::h1::encode;
 
 /// Elements of a list, or parameters of one element, that are looked at; more are refused.
 pub const LIST_LEN_MAX: usize = 32;

@@ -24,7 +24,8 @@ pub enum Method {
     Trace,
     /// `CONNECT`
     Connect,
-    /// Any other token; its text is in [`Head::method_name`](crate::Head::method_name).
+    /// Any other token; [`HeadIndex::method_name`](crate::h1::head::HeadIndex::method_name) locates
+    /// its text.
     Other,
 }
 

@@ -3,8 +3,8 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
-use samovar_http::proto::Refusal;
-use samovar_http::proto::head::{HeadIndex, HeadLimits, parse};
+use samovar_http_proto::h1::Refusal;
+use samovar_http_proto::h1::head::{HeadIndex, HeadLimits, parse};
 
 /// Small, so that random heads reach them.
 const LIMITS: HeadLimits = HeadLimits {

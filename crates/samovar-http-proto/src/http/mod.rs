@@ -1,7 +1,7 @@
 //! The words of HTTP that both the protocol core and handlers use.
 
 pub mod accept_encoding;
-pub(crate) mod media_type;
+pub mod media_type;
 mod method;
 mod pairs;
 pub mod percent;

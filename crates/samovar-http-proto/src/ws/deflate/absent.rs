@@ -1,6 +1,6 @@
 //! Stands in where compression is not built in; then it is not negotiated, and none of these exist.
 
-use crate::proto::ws::Failure;
+use crate::ws::Failure;
 
 /// Reads compressed messages.
 #[derive(Debug)]

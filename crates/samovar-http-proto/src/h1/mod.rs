@@ -19,6 +19,5 @@ pub mod conn;
 pub mod encode;
 pub mod head;
 mod refusal;
-pub mod ws;
 
 pub use refusal::Refusal;

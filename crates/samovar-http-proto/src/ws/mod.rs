@@ -12,6 +12,16 @@
 //! | [`CONTROL_LEN_MAX`](frame::CONTROL_LEN_MAX) | 125 bytes | RFC 6455, 5.5 |
 //! | [`LIST_LEN_MAX`](extension::LIST_LEN_MAX) | elements of a list in the handshake | work |
 
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects,
+        clippy::string_slice,
+        clippy::wildcard_enum_match_arm
+    )
+)]
+
 pub mod close;
 pub mod deflate;
 pub mod extension;

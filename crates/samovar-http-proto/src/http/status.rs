@@ -8,11 +8,10 @@ use std::fmt;
 pub struct Status(u16);
 
 impl Status {
-    /// 101; only the engine's own handshakes answer so
-    pub(crate) const SWITCHING_PROTOCOLS: Self = Self(101);
-    /// 100
-    #[cfg(feature = "http2")]
-    pub(crate) const CONTINUE: Self = Self(100);
+    /// 100; sent by the engine alone
+    pub const CONTINUE: Self = Self(100);
+    /// 101; sent by the engine's WebSocket handshake alone
+    pub const SWITCHING_PROTOCOLS: Self = Self(101);
     /// 200
     pub const OK: Self = Self(200);
     /// 201
@@ -98,7 +97,7 @@ impl Status {
     }
 
     /// An interim status that an application may send: 102 to 199.
-    pub(crate) fn interim(code: u16) -> Option<Self> {
+    pub fn interim(code: u16) -> Option<Self> {
         (102..=199).contains(&code).then_some(Self(code))
     }
 
@@ -168,3 +167,6 @@ impl fmt::Display for Status {
         self.0.fmt(f)
     }
 }
+
+/// A handler refuses a request with `?` on a status.
+impl std::error::Error for Status {}

@@ -11,7 +11,7 @@ use std::borrow::Cow;
 /// # Examples
 ///
 /// ```
-/// use samovar_http::http::MediaType;
+/// use samovar_http_proto::http::MediaType;
 /// let media_type = MediaType::parse(b"Text/HTML; charset=\"utf-8\"").unwrap();
 /// assert!(media_type.is("text/html"));
 /// assert_eq!(media_type.parameter("charset").as_deref(), Some("utf-8"));
@@ -59,13 +59,13 @@ impl<'a> MediaType<'a> {
 
 /// Parameters behind a `;`, one by one; `None` for what is none, and then no more.
 #[derive(Debug)]
-pub(crate) struct Parameters<'a> {
+pub struct Parameters<'a> {
     rest: &'a str,
 }
 
 impl<'a> Parameters<'a> {
     /// `text` starts behind the first semicolon.
-    pub(crate) fn new(text: &'a str) -> Self {
+    pub fn new(text: &'a str) -> Self {
         Self { rest: text }
     }
 
@@ -140,7 +140,7 @@ fn unquote(text: &str) -> Option<(Cow<'_, str>, &str)> {
 }
 
 /// RFC 9110, 5.6.2.
-pub(crate) fn is_token(text: &str) -> bool {
+pub fn is_token(text: &str) -> bool {
     let is_char = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     !text.is_empty() && text.bytes().all(is_char)
 }

@@ -49,7 +49,7 @@ type Weight = u16;
 /// # Examples
 ///
 /// ```
-/// use samovar_http::http::accept_encoding::{AcceptEncoding, Coding};
+/// use samovar_http_proto::http::accept_encoding::{AcceptEncoding, Coding};
 ///
 /// let accepts = AcceptEncoding::parse([b"gzip, br;q=0.9, *;q=0".as_slice()]);
 /// assert_eq!(accepts.choose(&Coding::ALL), Some(Coding::Gzip));

@@ -18,8 +18,8 @@ use base64::engine::general_purpose::STANDARD;
 use sha1::{Digest, Sha1};
 
 use super::extension::{self, Extension, LIST_LEN_MAX};
+use crate::h1::encode;
 use crate::http::{Method, Status, Version};
-use crate::proto::encode;
 
 /// The version of the protocol.
 pub const VERSION: &str = "13";

@@ -38,8 +38,8 @@ use super::head::{self, HeadError};
 use super::pipe::Pipe;
 use super::table::Table;
 use super::{Http2Limits, PREFACE};
-use crate::proto::Refusal;
-use crate::proto::head::{HeadIndex, HeadLimits};
+use crate::h1::Refusal;
+use crate::h1::head::{HeadIndex, HeadLimits};
 
 /// What happened on a connection. Streams are named by their number.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -515,4 +515,5 @@ impl<T> std::fmt::Debug for Session<T> {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "an instant to count from")]
 mod tests;

@@ -26,7 +26,7 @@ pub enum RangeOutcome {
 /// # Examples
 ///
 /// ```
-/// use samovar_http::http::range::{RangeOutcome, resolve};
+/// use samovar_http_proto::http::range::{RangeOutcome, resolve};
 /// assert_eq!(resolve(b"bytes=5-", 10), RangeOutcome::Part { start: 5, end: 10 });
 /// assert_eq!(resolve(b"bytes=10-", 10), RangeOutcome::Unsatisfiable);
 /// ```

@@ -171,6 +171,7 @@ impl Budget {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "an instant to count from")]
 mod tests {
     use super::*;
     use crate::h2::frames::Scanner;

@@ -10,7 +10,7 @@ use std::borrow::Cow;
 /// # Examples
 ///
 /// ```
-/// use samovar_http::http::percent::decode;
+/// use samovar_http_proto::http::percent::decode;
 /// assert_eq!(decode(b"a%21b").as_deref(), Some(&b"a!b"[..]));
 /// assert_eq!(decode(b"a%2"), None);
 /// ```

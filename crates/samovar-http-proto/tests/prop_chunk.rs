@@ -5,7 +5,7 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
-use samovar_http::proto::chunk::{ChunkDecoder, ChunkEvent};
+use samovar_http_proto::h1::chunk::{ChunkDecoder, ChunkEvent};
 
 /// The data, and how many bytes the body took; `None` while it is incomplete; an error.
 type Decoded = Result<Option<(Vec<u8>, usize)>, ()>;

@@ -13,7 +13,7 @@
 /// # Examples
 ///
 /// ```
-/// use samovar_http::http::Pairs;
+/// use samovar_http_proto::http::Pairs;
 ///
 /// let query = Pairs::parse(b"q=black+tea&tag=hot&tag=dark", 100).unwrap();
 /// assert_eq!(query.get("q"), Some("black tea"));
