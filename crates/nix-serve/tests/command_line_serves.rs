@@ -392,7 +392,6 @@ fn what_is_not_known_is_a_warning_and_no_obstacle() {
             &["--net_server-log_level", "4"],
             "there is no Net::Server underneath",
         ),
-        (&["--ssl-cert", "/f"], "--ssl-cert has no effect"),
         (&["word"], "ignored, as these are no options: \"word\""),
         (&["--priority="], "is empty"),
     ] {
@@ -414,6 +413,21 @@ fn what_would_be_missed_too_late_is_refused() {
         (&["--enable-ssl"][..], "asks for TLS"),
         (&["--enable-ssl", "--ssl-cert", "/c"], "asks for TLS"),
         (&["--listen", "127.0.0.1:0:ssl"], "asks for TLS"),
+        (&["--ssl-cert", "/c"], "--ssl-cert asks for TLS"),
+        (&["--ssl-key", "/k"], "--ssl-key asks for TLS"),
+        (
+            &["--tls-certificate", "/c", "--tls-key", "/k"],
+            "--tls-certificate is an option of `samovar serve`",
+        ),
+        (
+            &["--access-users-file", "/u"],
+            "--access-users-file is an option of `samovar serve`",
+        ),
+        (
+            &["--config", "/etc/samovar/samovar.toml"],
+            "--config is an option of `samovar serve`",
+        ),
+        (&["--user="], "--user is empty"),
         (&["-e", "enable 'Auth::Basic'"], "runs Perl code"),
         (&["-eenable"], "runs Perl code"),
         (&["--app", "/other.psgi"], "runs Perl code"),

@@ -228,6 +228,10 @@ fn what_means_nothing_is_refused() {
     );
     refused("tls.key = \"/k\"", "tls.key needs tls.certificate, too");
     refused(
+        "tls = { certificate = \"/c\", key = \"/k\", client-certificates = \"required\" }",
+        "tls.client-certificates = \"required\" needs tls.client-authorities, too",
+    );
+    refused(
         "prefix = \"/x\"\n[caches.a]\npriority = 1",
         "samovar.toml:1: prefix is to be given for each cache in [caches.NAME], since some are \
          named, not \"/x\"",

@@ -82,6 +82,12 @@ impl Draft {
         if let Some(key) = key.strip_prefix("net_server_") {
             return self.take_net_server(key, option, value.as_deref());
         }
+        if is_protection_of_samovar_serve(&key) {
+            return Err(Refusal::SamovarServe { option }.into());
+        }
+        if key.to_ascii_lowercase().starts_with("ssl_") {
+            return Err(Refusal::AccessRule { option }.into());
+        }
         let nearest = nearest(&option);
         let value = value.as_deref().map(lossy);
         self.warnings.push(Warning::UnknownOption {
@@ -131,6 +137,9 @@ impl Draft {
             .any(|known| known.id == id && matches!(known.takes, Takes::Value(_)));
         if !takes_value {
             return self.take_without_effect(id, spelled, Some(text));
+        }
+        if text.is_empty() && PROTECTION.contains(&id) {
+            return Err(Refusal::Empty { option: spelled }.into());
         }
         if text.is_empty() {
             self.warnings.push(Warning::EmptyValue { option: spelled });
@@ -305,6 +314,21 @@ impl Draft {
     pub(super) fn no_effect(&mut self, option: String, reason: &'static str) {
         self.warnings.push(Warning::NoEffect { option, reason });
     }
+}
+
+/// Options that must not be dropped because their value is empty, as an unset variable's is.
+const PROTECTION: [OptionId; 4] = [
+    OptionId::SslCert,
+    OptionId::SslKey,
+    OptionId::User,
+    OptionId::Group,
+];
+
+/// Whether `name`, with underscores for dashes, is an option of `samovar serve` for encryption,
+/// access, policies or signing. Prefixes cover misspelled names too.
+fn is_protection_of_samovar_serve(name: &str) -> bool {
+    const PREFIXES: [&str; 5] = ["access_", "policy_", "secret_key", "signing_", "tls_"];
+    matches!(name, "config" | "set") || PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
 fn invalid(id: OptionId, option: String, text: &OsStr) -> UsageError {

@@ -68,6 +68,21 @@ pub enum Refusal {
         /// The option.
         option: String,
     },
+    /// Protection that only `samovar serve` has.
+    #[error(
+        "{option} is an option of `samovar serve`, not of nix-serve; the server does not start \
+         without it (run `samovar serve`, or remove the option)"
+    )]
+    SamovarServe {
+        /// The option.
+        option: String,
+    },
+    /// An option for protection that was given an empty value.
+    #[error("{option} is empty; the server does not start without it (give a value, or remove it)")]
+    Empty {
+        /// The option.
+        option: String,
+    },
     /// A rule about who may connect or as whom to run.
     #[error(
         "{option} restricts access, and this server does not know the rule; it does not start \

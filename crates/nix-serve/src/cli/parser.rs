@@ -111,12 +111,11 @@ impl Draft {
             }
             (_, _, Some(asked_by)) => return Err(Refusal::Tls { asked_by }),
             (certificate, key, None) => {
-                let reason = match is_off {
-                    true => "TLS is switched off",
-                    false => "it asks for no TLS without the other of --ssl-cert and --ssl-key",
-                };
-                for (option, _) in certificate.into_iter().chain(key) {
-                    self.no_effect(option, reason);
+                for (asked_by, _) in certificate.into_iter().chain(key) {
+                    if !is_off {
+                        return Err(Refusal::Tls { asked_by });
+                    }
+                    self.no_effect(asked_by, "TLS is switched off");
                 }
             }
         }

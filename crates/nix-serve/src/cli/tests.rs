@@ -5,7 +5,9 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::*;
-use samovar_server::config::{ClientAddress, HoldTime, LogTarget, TimeLimit, Tls, WORKERS_MAX};
+use samovar_server::config::{
+    ClientAddress, HoldTime, KEYS, LogTarget, TimeLimit, Tls, WORKERS_MAX,
+};
 use samovar_server::listener::{Host, ListenSpec};
 
 fn run(arguments: &[&str]) -> Result<Invocation, CliError> {
@@ -385,7 +387,7 @@ fn values_that_mean_nothing() {
 
 #[test]
 fn empty_values_are_as_if_not_given() {
-    check_warned(&["--user="], &["--user is empty: as if it were not given"]);
+    check_warned(&["--pid="], &["--pid is empty: as if it were not given"]);
     check_warned(
         &["--listen", ""],
         &["--listen is empty: as if it were not given"],
@@ -413,8 +415,6 @@ fn options_without_effect() {
         &["--min-servers", "3"],
         &["--max_spare_servers=3"],
         &["--net_server-log_level", "4"],
-        &["--ssl-cert", "c"],
-        &["--ssl-key", "k"],
     ] {
         let (options, warnings) = serve(arguments);
         assert_eq!(options, Options::default(), "{arguments:?}");
@@ -461,6 +461,8 @@ fn tls_without_a_certificate_is_refused() {
     );
     check_refused(&["--enable-ssl", "--ssl-cert", "c"], "--enable-ssl asks");
     check_refused(&["-l", ":443:ssl", "--ssl-key", "k"], "--listen :443:ssl");
+    check_refused(&["--ssl-cert", "c"], "--ssl-cert asks for TLS");
+    check_refused(&["--ssl-key", "k"], "--ssl-key asks for TLS");
 }
 
 #[test]
@@ -517,6 +519,38 @@ fn protection_that_would_be_missing_is_refused() {
         "--net-server-allow restricts",
     );
     check_refused(&["--net_server_deny=x"], "--net_server_deny restricts");
+    check_refused(&["--SSL_verify_mode=3"], "--SSL_verify_mode restricts");
+    for option in ["--ssl-cert", "--ssl-key", "--user", "--group"] {
+        check_refused(&[option, ""], &format!("{option} is empty"));
+    }
+}
+
+#[test]
+fn protection_that_only_samovar_serve_has_is_refused() {
+    for spec in KEYS {
+        let is_protection = ["access", "policy", "secret-key-files", "signing", "tls"]
+            .iter()
+            .any(|group| spec.name.split('.').next() == Some(group));
+        if is_protection {
+            let option = format!("--{}", spec.option());
+            let expected = format!("{option} is an option of `samovar serve`");
+            check_refused(&[&option, "x"], &expected);
+            check_refused(&[&option], &expected);
+        }
+    }
+    let expected = "is an option of `samovar serve`";
+    for option in [
+        "--config",
+        "--set",
+        "--access-user-file",
+        "--secret-key-file",
+    ] {
+        check_refused(&[option, "x"], &format!("{option} {expected}"));
+    }
+    check_refused(
+        &["--tls_certificate=c", "--tls_key=k"],
+        &format!("--tls_certificate {expected}"),
+    );
 }
 
 #[test]

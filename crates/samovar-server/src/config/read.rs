@@ -335,6 +335,13 @@ impl<'a> Reader<'a> {
             return Err(wrong("listen".to_owned(), setting, expected.to_owned()));
         }
         let listeners = listeners.unwrap_or_else(|| defaults.listeners.clone());
+        if self.word("tls.client-certificates")? == Some("required")
+            && self.path("tls.client-authorities")?.is_none()
+        {
+            return Err(together(
+                "tls.client-certificates = \"required\" needs tls.client-authorities, too",
+            ));
+        }
         let tls = match (self.path("tls.certificate")?, self.path("tls.key")?) {
             (Some(certificate), Some(key)) => Some(Tls {
                 certificate,
