@@ -21,10 +21,10 @@ use samovar_http::http::Status;
 use samovar_http::{BodyError, Request, Response};
 use samovar_nix::{HashPart, StoreDir, StorePath};
 
-use crate::answers::busy;
 use crate::cache::Cache;
 use crate::observer::Event;
 use crate::records;
+use crate::refusal::Fixed;
 use crate::under_way::Wanted;
 
 /// Paths that may be asked for at once.
@@ -91,7 +91,7 @@ impl Cache {
             Some(share) => records::respond(&self.narinfos, share),
             None => {
                 self.origin.observer.event(&Event::BulkLimitReached);
-                busy()
+                Fixed::Busy.response()
             }
         }
     }

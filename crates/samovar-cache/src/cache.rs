@@ -10,19 +10,16 @@ use std::time::Instant;
 use samovar_http::http::{Method, Status};
 use samovar_http::{Body, Head, Inline, Prepared, Reply, Request, Response, Turn};
 use samovar_nix::{HashPart, StorePath};
-use samovar_store::{RealisationId, StoreError};
+use samovar_store::RealisationId;
 
-use crate::access::{Access, Refusal, Verdict};
-use crate::answers::{
-    NOT_FOUND, TEXT, damaged, json_response, no_path, not_allowed, only_post, unavailable,
-    wrong_hash,
-};
-use crate::narinfos::{Answer, Narinfos};
+use crate::access::{self, Access, Verdict};
+use crate::narinfos::Narinfos;
 use crate::observer::{Event, Observer};
 use crate::origin::Origin;
 use crate::pages::{self, PagesConfig};
 use crate::policy::PolicyConfig;
 use crate::prepared_body::{PreparedBody, may_go_inline};
+use crate::refusal::{Fixed, Refusal, TEXT};
 use crate::registration::Registration;
 use crate::route::{Route, route};
 use crate::signing::Signing;
@@ -192,20 +189,20 @@ impl Cache {
             let is_bulk = head.method() == Method::Post && route == Route::Narinfos;
             return match is_bulk {
                 true => reply.dispatch(),
-                false => reply.prepared(&fixed.not_allowed),
+                false => reply.prepared(fixed.get(Fixed::NotAllowed)),
             };
         }
         let hash_part = match route {
             Route::Narinfo(hash_part) => hash_part,
             Route::Nar { hash_part, .. } if head.header("Range").is_none() => hash_part,
             Route::CacheInfo => return reply.prepared(&self.cache_info),
-            Route::NoPath => return reply.prepared(&fixed.no_path),
+            Route::NoPath => return reply.prepared(fixed.get(Fixed::NoPath)),
             // What is no URL of a cache may be one of a page.
             Route::Unknown if self.pages.is_some() && pages::is_answered(head, path) => {
                 return reply.dispatch_slow();
             }
-            Route::Unknown => return reply.prepared(&fixed.not_found),
-            Route::Narinfos => return reply.prepared(&fixed.only_post),
+            Route::Unknown => return reply.prepared(fixed.get(Fixed::NotFound)),
+            Route::Narinfos => return reply.prepared(fixed.get(Fixed::OnlyPost)),
             _ => return self.pass_on(&route, reply),
         };
         let Some(snapshot) = state.fresh(&*origin.store, turn) else {
@@ -214,10 +211,10 @@ impl Cache {
         let policy = &self.narinfos.policy;
         if policy.is_open() {
             if !snapshot.may_contain(&hash_part) {
-                return reply.prepared(&fixed.no_path);
+                return reply.prepared(fixed.get(Fixed::NoPath));
             }
         } else if policy.rules_out(&hash_part) {
-            return reply.prepared(&fixed.no_path);
+            return reply.prepared(fixed.get(Fixed::NoPath));
         }
         if let Route::Nar { nar_hash, .. } = &route {
             // It is shared with caches where it may be read.
@@ -227,7 +224,7 @@ impl Cache {
             return match origin.small_nars.find(&hash_part) {
                 Some(nar) if nar.epoch != Some(snapshot.epoch) => self.pass_on(&route, reply),
                 Some(nar) if nar_hash.is_some_and(|nar_hash| nar_hash != nar.nar_hash) => {
-                    reply.prepared(&fixed.wrong_hash)
+                    reply.prepared(fixed.get(Fixed::WrongHash))
                 }
                 Some(nar) if may_go_inline(&nar.prepared) => reply.prepared(&nar.prepared),
                 _ => self.pass_on(&route, reply),
@@ -254,7 +251,7 @@ impl Cache {
             && let Some(error) = self.origin.store.down()
         {
             self.origin.note(error);
-            return reply.prepared(&self.origin.fixed.unavailable);
+            return reply.prepared(self.origin.fixed.get(Fixed::Unavailable));
         }
         match is_slow(route) {
             true => reply.dispatch_slow(),
@@ -278,32 +275,29 @@ impl Cache {
             return match route {
                 Route::Narinfos => self.bulk(request),
                 // As on the I/O thread, which did not know yet who asks.
-                _ => not_allowed(),
+                _ => Fixed::NotAllowed.response(),
             };
         }
         let outcome = match route {
             // The same.
-            Route::Narinfos => Ok(only_post()),
+            Route::Narinfos => Ok(Fixed::OnlyPost.response()),
             Route::CacheInfo => Ok(Response::text(Status::OK, self.cache_info_text())),
-            Route::NoPath => Ok(no_path()),
+            Route::NoPath => Ok(Fixed::NoPath.response()),
             Route::Unknown => Ok(self.page(head, path)),
             Route::Narinfo(hash_part) => self.narinfo(hash_part),
             Route::Nar {
                 hash_part,
                 nar_hash,
             } => self.nar(head, hash_part, nar_hash),
-            Route::NarOfNoHash(hash_part) => {
-                let readable = self.readable(hash_part);
-                readable.map(|readable| readable.map_or_else(|refusal| refusal, |_| wrong_hash()))
-            }
+            Route::NarOfNoHash(hash_part) => self.readable(hash_part).and(Err(Refusal::WrongHash)),
             Route::Listing(hash_part) => self.listing(hash_part),
             Route::Log(path) => self.log(head, &path),
             Route::Realisation(id) => self.realisation(&id),
             Route::Closure(hash_part) => self.closure(hash_part),
         };
-        outcome.unwrap_or_else(|error| {
-            self.note(head, error);
-            unavailable()
+        outcome.unwrap_or_else(|refusal| {
+            self.report(head, refusal);
+            refusal.answer().response()
         })
     }
 
@@ -312,20 +306,13 @@ impl Cache {
         match &self.pages {
             // Whoever is asked for a password first comes here for more than pages.
             Some(pages) if pages::is_answered(head, path) => pages::answer(self, pages, head, path),
-            _ => Response::text(Status::NOT_FOUND, NOT_FOUND),
+            _ => Fixed::NotFound.response(),
         }
     }
 
-    /// The store could not say what was asked of it.
-    pub(crate) fn note(&self, head: Head<'_>, error: StoreError) {
-        if error.is_about_one_path() {
-            self.origin.observer.event(&Event::PathFailed {
-                path: &format_args!("{head:?}"),
-                error: &error,
-            });
-        } else {
-            self.origin.note(error);
-        }
+    /// Reports a refused request to the operator.
+    pub(crate) fn report(&self, head: Head<'_>, refusal: Refusal) {
+        self.origin.report(&format_args!("{head:?}"), refusal);
     }
 
     /// Whether a request may have an answer, on a worker; `None` if it may, and this is where to
@@ -350,8 +337,8 @@ impl Cache {
                 observer.event(&Event::AccessRefused(refusal));
                 access.refused(refusal)
             }
-            // Whoever has to be asked was.
-            Verdict::Ask => access.refused(Refusal::Denied),
+            // Unreachable: `ask` never answers `Ask`.
+            Verdict::Ask => access.refused(access::Refusal::Denied),
         })
     }
 
@@ -359,56 +346,31 @@ impl Cache {
         String::from_utf8_lossy(self.cache_info.body()).into_owned()
     }
 
-    /// What is known of a path, if it may be read here; else what is said instead.
-    pub(crate) fn readable(
-        &self,
-        hash_part: HashPart,
-    ) -> Result<Result<Registration, Response>, StoreError> {
-        let policy = &self.narinfos.policy;
-        if policy.is_unknown() {
-            return Ok(Err(unavailable()));
+    /// The registration of a path that may be read here.
+    pub(crate) fn readable(&self, hash_part: HashPart) -> Result<Registration, Refusal> {
+        self.narinfos.policy.admit(&hash_part)?;
+        let registration = self.origin.registration(hash_part);
+        let registration = registration
+            .map_err(|error| self.narinfos.hide(&hash_part, error))?
+            .ok_or(Refusal::Absent)?;
+        self.narinfos.permit(&registration.info)?;
+        if self.origin.observer.names_paths() {
+            self.origin.names.note(&registration.info.path);
         }
-        if policy.rules_out(&hash_part) {
-            return Ok(Err(no_path()));
-        }
-        let registration = match self.origin.registration(hash_part) {
-            Err(error) if self.narinfos.hides(&hash_part, error) => None,
-            registration => registration?,
-        };
-        let Some(registration) = registration else {
-            return Ok(Err(no_path()));
-        };
-        Ok(match self.narinfos.permit(&registration.info) {
-            Ok(_) => {
-                if self.origin.observer.names_paths() {
-                    self.origin.names.note(&registration.info.path);
-                }
-                Ok(registration)
-            }
-            Err(Answer::Failed) => Err(unavailable()),
-            Err(_) => Err(no_path()),
-        })
+        Ok(registration)
     }
 
-    /// Whether this very path may be read here; an answer where nobody can say now.
-    pub(crate) fn may_read(&self, path: &StorePath) -> Result<Result<bool, Response>, StoreError> {
-        Ok(match self.readable(path.hash_part())? {
+    /// Whether exactly this path may be read here. A refusal means that it cannot be decided now.
+    pub(crate) fn may_read(&self, path: &StorePath) -> Result<bool, Refusal> {
+        match self.readable(path.hash_part()) {
             Ok(registration) => Ok(registration.info.path == *path),
-            Err(refusal) if refusal.status() == Status::SERVICE_UNAVAILABLE => Err(refusal),
-            Err(_) => Ok(false),
-        })
+            Err(refusal) if refusal.is_absence() => Ok(false),
+            Err(refusal) => Err(refusal),
+        }
     }
 
-    fn narinfo(&self, hash_part: HashPart) -> Result<Response, StoreError> {
-        let prepared = match self.narinfos.one(hash_part)? {
-            Answer::Found { prepared, .. } => prepared,
-            Answer::Absent => return Ok(no_path()),
-            Answer::Damaged => {
-                self.origin.observer.event(&Event::QuarantinedPathRequested);
-                return Ok(damaged());
-            }
-            Answer::Failed => return Ok(unavailable()),
-        };
+    fn narinfo(&self, hash_part: HashPart) -> Result<Response, Refusal> {
+        let prepared = self.narinfos.one(hash_part)?.prepared;
         // A short one is copied for less than it costs to pull it.
         let body = match may_go_inline(&prepared) {
             true => Body::Bytes(prepared.body().to_vec().into()),
@@ -418,18 +380,13 @@ impl Cache {
         Ok(response.header("Content-Type", "text/x-nix-narinfo"))
     }
 
-    fn realisation(&self, id: &RealisationId) -> Result<Response, StoreError> {
-        let absent = || Response::text(Status::NOT_FOUND, NOT_FOUND);
+    fn realisation(&self, id: &RealisationId) -> Result<Response, Refusal> {
         let Some(realisation) = self.origin.store.realisation(id)? else {
-            return Ok(absent());
+            return Ok(Fixed::NotFound.response());
         };
         let out_path = realisation.out_path();
-        if !self.narinfos.policy.is_open() {
-            match self.may_read(out_path)? {
-                Ok(true) => {}
-                Ok(false) => return Ok(absent()),
-                Err(refusal) => return Ok(refusal),
-            }
+        if !self.narinfos.policy.is_open() && !self.may_read(out_path)? {
+            return Ok(Fixed::NotFound.response());
         }
         let signer = self.narinfos.signer();
         let info = match signer.asks_of_realisations() {
@@ -439,7 +396,8 @@ impl Cache {
         let info = info.filter(|info| info.path == *out_path);
         let dir = self.origin.store.store_dir();
         let json = signer.realisation(id, realisation, info.as_ref(), dir);
-        Ok(json_response(Body::Bytes(json.into_bytes().into())))
+        let response = Response::new(Status::OK, Body::Bytes(json.into_bytes().into()));
+        Ok(response.header("Content-Type", "application/json"))
     }
 }
 

@@ -15,10 +15,9 @@ use samovar_http::http::Status;
 use samovar_nix::HashPart;
 use samovar_store::{Closure, Member, StoreError};
 
-use crate::answers::{busy, no_path};
 use crate::cache::Cache;
-use crate::narinfos::Answer;
 use crate::observer::Event;
+use crate::refusal::{Fixed, Refusal};
 use crate::under_way::Wanted;
 
 /// Paths that a closure may have.
@@ -57,10 +56,10 @@ impl Drop for Place<'_> {
 }
 
 impl Cache {
-    pub(crate) fn closure(&self, hash_part: HashPart) -> Result<Response, StoreError> {
+    pub(crate) fn closure(&self, hash_part: HashPart) -> Result<Response, Refusal> {
         let is_open = self.narinfos.policy.is_open();
-        if !is_open && let Err(refusal) = self.readable(hash_part)? {
-            return Ok(refusal);
+        if !is_open {
+            self.readable(hash_part)?;
         }
         if self.origin.holds.is_on() {
             // All that it needs is held with it. What is wrong with it is said below.
@@ -71,32 +70,33 @@ impl Cache {
         if closure == Some(Closure::TooLarge) {
             let Some(_place) = self.origin.closures.place() else {
                 self.origin.observer.event(&Event::BulkLimitReached);
-                return Ok(busy());
+                return Ok(Fixed::Busy.response());
             };
             closure = self.origin.store.closure(hash_part, COUNT_MAX)?;
         }
         let members = match closure {
-            None => return Ok(no_path()),
+            None => return Err(Refusal::Absent),
             Some(Closure::TooLarge) => {
                 let text = format!("The closure has more than {COUNT_MAX} paths.\n");
                 return Ok(Response::text(Status::UNPROCESSABLE_CONTENT, text));
             }
-            Some(Closure::Incomplete) => return Ok(incomplete()),
+            Some(Closure::Incomplete) => return Ok(Fixed::Incomplete.response()),
             Some(Closure::Members(members)) => members,
         };
         for member in &members {
             if self.origin.health.is_marked(&member.hash_part)
                 && let Some(registration) = self.origin.registration(member.hash_part)?
-                && let Some(refusal) = self.origin.kept_out(&registration)
+                && let Err(refusal) = registration.admit()
             {
-                return Ok(match member.hash_part == hash_part {
-                    true => refusal,
-                    false => incomplete(),
-                });
+                if member.hash_part == hash_part {
+                    return Err(refusal);
+                }
+                self.origin.report(&member.hash_part, refusal);
+                return Ok(Fixed::Incomplete.response());
             }
         }
         if !is_open && !self.may_read_all(&members)? {
-            return Ok(incomplete());
+            return Ok(Fixed::Incomplete.response());
         }
         Ok(self.many(Wanted::Closure(members)))
     }
@@ -106,20 +106,12 @@ impl Cache {
         for some in members.chunks(STEP_COUNT) {
             let hash_parts: Vec<HashPart> = some.iter().map(|member| member.hash_part).collect();
             let answers = self.narinfos.many(&hash_parts, false)?;
-            if !answers
-                .iter()
-                .all(|answer| matches!(answer, Answer::Found { .. }))
-            {
+            if !answers.iter().all(Result::is_ok) {
                 return Ok(false);
             }
         }
         Ok(true)
     }
-}
-
-fn incomplete() -> Response {
-    let text = "The closure has a path that cannot be served.\n";
-    Response::text(Status::UNPROCESSABLE_CONTENT, text)
 }
 
 #[cfg(test)]

@@ -16,11 +16,11 @@ use samovar_http::http::{Method, Status};
 use samovar_http::{Head, Inline, Prepared, Reply, Request, Response};
 
 use crate::access::Verdict;
-use crate::answers::{NOT_FOUND, TEXT};
 use crate::cache::Cache;
 use crate::current::Caches;
 use crate::metrics;
 use crate::pages::{self, PageRoute};
+use crate::refusal::{Fixed, TEXT};
 use crate::site::Site;
 
 /// A program that serves.
@@ -69,14 +69,14 @@ impl Site {
     pub(crate) fn no_cache(&self, caches: &Caches, head: Head<'_>, reply: Reply<'_>) -> Inline {
         let fixed = &self.origin.fixed;
         if !matches!(head.method(), Method::Get | Method::Head) {
-            return reply.prepared(&fixed.not_allowed);
+            return reply.prepared(fixed.get(Fixed::NotAllowed));
         }
         let is_page = matches!(
             PageRoute::of(head.path()),
             Some(PageRoute::Landing | PageRoute::Version | PageRoute::Asset(_))
         );
         if caches.front().is_none() || !is_page {
-            return reply.prepared(&fixed.not_found);
+            return reply.prepared(fixed.get(Fixed::NotFound));
         }
         // A password that is not known yet has to be verified.
         let asks = |cache: &Cache| cache.may_still_refuse(head);
@@ -97,7 +97,7 @@ impl Site {
             Some(PageRoute::Asset(name)) => pages::asset(&name),
             _ => None,
         };
-        page.unwrap_or_else(|| Response::text(Status::NOT_FOUND, NOT_FOUND))
+        page.unwrap_or_else(|| Fixed::NotFound.response())
     }
 
     /// Whether it would answer well now. May block, for as long as a disk may.

@@ -21,7 +21,6 @@
 
 pub mod access;
 mod ahead;
-mod answers;
 mod background;
 mod bulk;
 mod cache;
@@ -51,6 +50,7 @@ mod prepared_body;
 mod recent;
 mod reconfigure;
 mod records;
+mod refusal;
 mod registration;
 mod rendered;
 mod route;

@@ -3,34 +3,31 @@
 use std::fmt;
 use std::io;
 
+use samovar_http::http::Status;
 use samovar_http::{Batch, Body, Progress, Response, Source};
 use samovar_nix::HashPart;
-use samovar_store::{ListingReader, StoreError, Tree};
+use samovar_store::{ListingReader, Tree};
 
-use crate::answers::json_response;
 use crate::cache::Cache;
+use crate::refusal::Refusal;
 use crate::registration::{Collected, Registration};
 
 impl Cache {
-    pub(crate) fn listing(&self, hash_part: HashPart) -> Result<Response, StoreError> {
-        let registration = match self.readable(hash_part)? {
-            Ok(registration) => registration,
-            Err(refusal) => return Ok(refusal),
-        };
-        if let Some(refusal) = self.origin.kept_out(&registration) {
-            return Ok(refusal);
-        }
+    pub(crate) fn listing(&self, hash_part: HashPart) -> Result<Response, Refusal> {
+        let registration = self.readable(hash_part)?;
+        registration.admit()?;
         let tree = self.origin.store.tree(&registration.info.path)?;
-        let body = match self.listing_body(&registration, &tree) {
-            Ok((reader, len)) => ListingBody {
-                reader,
-                len,
-                left: len,
-                registration,
-            },
-            Err(error) => return self.origin.unreadable(&registration, error),
+        let (reader, len) = self
+            .listing_body(&registration, &tree)
+            .map_err(|error| self.origin.unreadable(&registration, &error))?;
+        let body = ListingBody {
+            reader,
+            len,
+            left: len,
+            registration,
         };
-        Ok(json_response(Body::Source(Box::new(body))))
+        let response = Response::new(Status::OK, Body::Source(Box::new(body)));
+        Ok(response.header("Content-Type", "application/json"))
     }
 
     /// The listing and, where it comes from a plan, its length.

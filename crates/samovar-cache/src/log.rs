@@ -7,11 +7,11 @@ use std::sync::Arc;
 use samovar_http::http::Status;
 use samovar_http::{Batch, Body, Head, Progress, Response, Source};
 use samovar_nix::StorePath;
-use samovar_store::{Log, StoreError};
+use samovar_store::Log;
 
-use crate::answers::{no_path, unavailable};
 use crate::cache::Cache;
 use crate::policy::Decision;
+use crate::refusal::Refusal;
 
 /// The text of a log. Its length is not known, because most are compressed.
 #[derive(Debug)]
@@ -54,13 +54,9 @@ impl Source for LogFile {
 }
 
 impl Cache {
-    pub(crate) fn log(&self, head: Head<'_>, path: &StorePath) -> Result<Response, StoreError> {
-        if let Some(refusal) = self.keeps_log_of(path)? {
-            return Ok(refusal);
-        }
-        let Some(log) = self.origin.store.log(path)? else {
-            return Ok(no_path());
-        };
+    pub(crate) fn log(&self, head: Head<'_>, path: &StorePath) -> Result<Response, Refusal> {
+        self.admit_log(path)?;
+        let log = self.origin.store.log(path)?.ok_or(Refusal::Absent)?;
         let respond = |body| {
             Response::new(Status::OK, body)
                 .header("Content-Type", "text/plain")
@@ -85,26 +81,24 @@ impl Cache {
         Ok(respond(Body::Source(Box::new(LogText(log)))))
     }
 
-    /// What is said instead of a log that may not be read.
+    /// Refuses a build log that may not be read.
     ///
-    /// It may be read where the derivation may be or one of its outputs, and none of all these is
-    /// denied: it tells of all of them. Asked for by an output, it may be read if that very one may
-    /// be.
-    pub(crate) fn keeps_log_of(&self, path: &StorePath) -> Result<Option<Response>, StoreError> {
+    /// A log tells about the derivation and all its outputs: it may be read if one of them may be,
+    /// and none of them is denied. Requested by an output, that output must be readable.
+    pub(crate) fn admit_log(&self, path: &StorePath) -> Result<(), Refusal> {
         if self.narinfos.policy.is_open() {
-            return Ok(None);
+            return Ok(());
         }
         if self.narinfos.policy.is_unknown() {
-            return Ok(Some(unavailable()));
+            return Err(Refusal::Undecided);
         }
         let mut paths = vec![path.clone()];
         let mut may_be_read = false;
         if !path.is_derivation() {
-            let registration = match self.readable(path.hash_part())? {
-                Ok(registration) if registration.info.path == *path => registration,
-                Ok(_) => return Ok(Some(no_path())),
-                Err(refusal) => return Ok(Some(refusal)),
-            };
+            let registration = self.readable(path.hash_part())?;
+            if registration.info.path != *path {
+                return Err(Refusal::Absent);
+            }
             may_be_read = true;
             paths = registration.info.deriver.into_iter().collect();
         }
@@ -120,15 +114,15 @@ impl Cache {
                 Ok(Some(info)) if info.path == *path => match self.narinfos.decide(&info) {
                     Decision::Allowed { .. } => may_be_read = true,
                     Decision::NotAllowed => {}
-                    Decision::Denied => return Ok(Some(no_path())),
-                    Decision::Unknown => return Ok(Some(unavailable())),
+                    Decision::Denied => return Err(Refusal::NotReadable),
+                    Decision::Unknown => return Err(Refusal::Undecided),
                 },
-                // Nobody can say of it.
-                Err(_) => return Ok(Some(no_path())),
+                // A row that cannot be read may be of a denied path.
+                Err(_) => return Err(Refusal::NotReadable),
                 Ok(_) => {}
             }
         }
-        Ok((!may_be_read).then(no_path))
+        may_be_read.then_some(()).ok_or(Refusal::NotReadable)
     }
 }
 

@@ -6,16 +6,14 @@ use std::sync::Arc;
 use samovar_http::http::{Method, Status, range};
 use samovar_http::{Body, Head, Prepared, Response};
 use samovar_nix::{HashPart, NarHash, PathInfo};
-use samovar_store::{Identity, NarReader, StoreError, Tree};
+use samovar_store::{Identity, NarReader, Tree};
 
-use crate::answers::{damaged, no_path, unavailable, wrong_hash};
 use crate::cache::Cache;
-use crate::health::Standing;
 use crate::kept::KeptBody;
 use crate::nar_body::{Check, NarBody, wrong_contents};
-use crate::observer::Event;
 use crate::origin::Origin;
 use crate::prepared_body::PreparedBody;
+use crate::refusal::Refusal;
 use crate::registration::Registration;
 use crate::small_nars::{self, SmallNar};
 
@@ -31,18 +29,13 @@ impl Cache {
         head: Head<'_>,
         hash_part: HashPart,
         nar_hash: Option<NarHash>,
-    ) -> Result<Response, StoreError> {
-        let registration = match self.readable(hash_part)? {
-            Ok(registration) => registration,
-            Err(refusal) => return Ok(refusal),
-        };
+    ) -> Result<Response, Refusal> {
+        let registration = self.readable(hash_part)?;
         let info = &registration.info;
         if nar_hash.is_some_and(|nar_hash| nar_hash != info.nar_hash) {
-            return Ok(wrong_hash());
+            return Err(Refusal::WrongHash);
         }
-        if let Some(refusal) = self.origin.kept_out(&registration) {
-            return Ok(refusal);
-        }
+        registration.admit()?;
         let size = info.nar_size;
         let outcome = match head.header("Range") {
             // Ranges are defined for GET alone (RFC 9110, 14.2). An `If-Range` cannot match: there
@@ -69,10 +62,8 @@ impl Cache {
             )
         });
         let body = if size <= small_nars::LEN_MAX && head.method() == Method::Get {
-            match self.origin.small_nar(&registration)? {
-                Ok(prepared) => small_body(prepared, (start, end)),
-                Err(error) => return self.origin.unreadable(&registration, error),
-            }
+            let prepared = self.origin.small_nar(&registration)?;
+            small_body(prepared, (start, end))
         } else if let Some(kept) = self.origin.kept(info, (start, end)) {
             Body::Source(Box::new(kept))
         } else {
@@ -83,18 +74,17 @@ impl Cache {
                 return self.nar(head, hash_part, nar_hash);
             }
             let tree = self.origin.store.tree(&info.path)?;
-            match self.origin.open_nar(&registration, &tree, start) {
-                Ok((reader, root)) => {
-                    let is_whole = end - start == size && head.method() == Method::Get;
-                    let check = match is_whole {
-                        true => self.origin.check(info, root),
-                        false => None,
-                    };
-                    let body = NarBody::new(reader, (start, end), size, registration, check);
-                    Body::Source(Box::new(body.held(way)))
-                }
-                Err(error) => return self.origin.unreadable(&registration, error),
-            }
+            let (reader, root) = self
+                .origin
+                .open_nar(&registration, &tree, start)
+                .map_err(|error| self.origin.unreadable(&registration, &error))?;
+            let is_whole = end - start == size && is_sent;
+            let check = match is_whole {
+                true => self.origin.check(info, root),
+                false => None,
+            };
+            let body = NarBody::new(reader, (start, end), size, registration, check);
+            Body::Source(Box::new(body.held(way)))
         };
         let body = match watch {
             Some((transfers, path)) => transfers.watch(body, path, head.peer()),
@@ -133,28 +123,13 @@ impl Origin {
         (is_first || recording.is_some()).then(|| Check::new(root, is_first, recording))
     }
 
-    /// The answer to whatever is asked about a path that is damaged.
-    pub(crate) fn kept_out(&self, registration: &Registration) -> Option<Response> {
-        match registration.standing() {
-            Standing::Good => None,
-            Standing::Damaged => {
-                self.observer.event(&Event::QuarantinedPathRequested);
-                Some(damaged())
-            }
-            Standing::InQuestion => Some(unavailable()),
-        }
-    }
-
     fn kept(&self, info: &PathInfo, range: (u64, u64)) -> Option<KeptBody> {
         let kept_nars = self.kept_nars.as_ref()?;
         kept_nars.body(&info.nar_hash, info.nar_size, range)
     }
 
     /// A small NAR from memory, where it is from now on.
-    fn small_nar(
-        &self,
-        registration: &Registration,
-    ) -> Result<io::Result<Arc<Prepared>>, StoreError> {
+    fn small_nar(&self, registration: &Registration) -> Result<Arc<Prepared>, Refusal> {
         let info = &registration.info;
         let (hash_part, nar_hash) = (info.path.hash_part(), info.nar_hash);
         let epoch = registration
@@ -164,21 +139,15 @@ impl Origin {
         let known = self.small_nars.find(&hash_part);
         let known = known.filter(|known| known.is_of(info));
         let nar = match known {
-            Some(known) if known.epoch == epoch => return Ok(Ok(known.prepared)),
+            Some(known) if known.epoch == epoch => return Ok(known.prepared),
             Some(known) => SmallNar { epoch, ..known },
             None => {
                 let opened = self.store.tree(&info.path)?.nar();
-                let read = opened
+                opened
                     .map_err(io::Error::from)
-                    .and_then(|reader| small_nars::read_whole(reader, info.nar_size));
-                let nar = match read {
-                    Ok(nar) => nar,
-                    Err(error) => return Ok(Err(error)),
-                };
-                match SmallNar::new(nar_hash, epoch, &nar) {
-                    Some(nar) => nar,
-                    None => return Ok(Err(wrong_contents())),
-                }
+                    .and_then(|reader| small_nars::read_whole(reader, info.nar_size))
+                    .and_then(|nar| SmallNar::new(nar_hash, epoch, &nar).ok_or_else(wrong_contents))
+                    .map_err(|error| self.unreadable(registration, &error))?
             }
         };
         let prepared = Arc::clone(&nar.prepared);
@@ -187,25 +156,21 @@ impl Origin {
         if self.health.is_marked(&hash_part) {
             self.small_nars.remove(&hash_part);
         }
-        Ok(Ok(prepared))
+        Ok(prepared)
     }
 
-    /// The files of a path cannot be read, and nothing was sent yet. If the path is gone or
-    /// damaged, that is the answer; if not, something is wrong that may pass.
-    pub(crate) fn unreadable(
-        &self,
-        registration: &Registration,
-        error: io::Error,
-    ) -> Result<Response, StoreError> {
+    /// The refusal where the files of a path cannot be read and nothing was sent yet. If the path
+    /// is gone or damaged, that is the answer; otherwise the failure may be temporary.
+    pub(crate) fn unreadable(&self, registration: &Registration, error: &io::Error) -> Refusal {
         let was = &registration.info;
-        match self.lookup(was.path.hash_part())? {
-            Some(now) if now.nar_hash == was.nar_hash => {
-                registration.report(&error);
-                let refusal = self.kept_out(registration);
-                Ok(refusal.unwrap_or_else(unavailable))
+        match self.lookup(was.path.hash_part()) {
+            Ok(Some(now)) if now.nar_hash == was.nar_hash => {
+                registration.report(error);
+                registration.admit().err().unwrap_or(Refusal::Unreadable)
             }
-            Some(_) => Ok(wrong_hash()),
-            None => Ok(no_path()),
+            Ok(Some(_)) => Refusal::WrongHash,
+            Ok(None) => Refusal::Absent,
+            Err(error) => Refusal::Store(error),
         }
     }
 }

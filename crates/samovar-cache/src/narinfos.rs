@@ -8,30 +8,15 @@ use samovar_nix::{HashPart, PathInfo, StorePath};
 use samovar_store::{Snapshot, Store, StoreError};
 
 use crate::ahead::Wishes;
-use crate::health::Standing;
-use crate::observer::Event;
 use crate::origin::Origin;
 use crate::policy::{Decision, FOREVER, Policy, PolicyConfig};
 use crate::recent::Fill;
+use crate::refusal::Refusal;
 use crate::rendered::{Rendered, RenderedCache, Stamp};
 use crate::signing::{Signer, Signing};
 
-/// What is said of one path.
-#[derive(Debug, Clone)]
-pub(crate) enum Answer {
-    /// Its narinfo, and which registration of the path that is about.
-    Found {
-        prepared: Arc<Prepared>,
-        registration: Option<i64>,
-    },
-    /// The database has no such path.
-    Absent,
-    /// Its files are not what its row says.
-    Damaged,
-    /// Its row makes no sense, or nobody knows yet whether it is still damaged; those of others may
-    /// be served.
-    Failed,
-}
+/// The narinfo of one path.
+pub(crate) type Answer = Result<Rendered, Refusal>;
 
 /// Leave to say something of a path.
 #[derive(Debug, Clone, Copy)]
@@ -128,75 +113,65 @@ impl Narinfos {
     }
 
     /// What is said of one path, which is held from now on if that can be.
-    pub(crate) fn one(&self, hash_part: HashPart) -> Result<Answer, StoreError> {
+    pub(crate) fn one(&self, hash_part: HashPart) -> Answer {
         let snapshot = self.origin.refresh();
-        let rendered = match self.find_one(snapshot.as_deref(), hash_part)? {
-            Ok(rendered) => rendered,
-            Err(refusal) => return Ok(refusal),
-        };
+        let rendered = self.find_one(snapshot.as_deref(), hash_part)?;
         let is_done = match self.origin.holds.generation() {
             0 => !self.origin.holds.is_on(),
             generation => rendered.held == generation,
         };
         if is_done {
-            return Ok(Answer::found(&rendered));
+            return Ok(rendered);
         }
         let path = self.path_of(&rendered.prepared);
         let asked = self.origin.holds.announce(path.as_slice());
         self.rendered.note_held(&hash_part, asked.generation);
         if asked.has_waited && !self.is_current(snapshot.as_deref()) {
-            let found = self.find_one(self.origin.refresh().as_deref(), hash_part)?;
-            return Ok(found.map_or_else(|refusal| refusal, |rendered| Answer::found(&rendered)));
+            return self.find_one(self.origin.refresh().as_deref(), hash_part);
         }
-        Ok(Answer::found(&rendered))
+        Ok(rendered)
     }
 
-    fn find_one(
-        &self,
-        snapshot: Option<&Snapshot>,
-        hash_part: HashPart,
-    ) -> Result<Result<Rendered, Answer>, StoreError> {
+    fn find_one(&self, snapshot: Option<&Snapshot>, hash_part: HashPart) -> Answer {
         if let Some(snapshot) = snapshot {
             // Under a policy the database is asked either way: it takes as long.
             if self.policy.is_open() && !snapshot.may_contain(&hash_part) {
                 self.origin.recovered();
-                return Ok(Err(Answer::Absent));
+                return Err(Refusal::Absent);
             }
             if let Some(rendered) = self.find(snapshot, &hash_part) {
-                return Ok(Ok(rendered));
+                return Ok(rendered);
             }
         }
-        if self.policy.is_unknown() {
-            return Ok(Err(Answer::Failed));
-        }
-        if self.policy.rules_out(&hash_part) {
-            return Ok(Err(Answer::Absent));
-        }
-        let looked = match self.origin.lookup(hash_part) {
-            Err(error) if self.hides(&hash_part, error) => None,
-            looked => looked?,
-        };
-        let Some(info) = looked else {
-            self.rendered.remove(&hash_part);
-            return Ok(Err(Answer::Absent));
-        };
-        let found = self.admit(&info, snapshot);
-        if found.is_ok() {
-            self.wishes.note_cold();
-            // Whoever copies a path asks for these next.
-            self.wishes.add(references(&info), WISH_DEPTH);
-        }
-        Ok(found)
+        self.policy.admit(&hash_part)?;
+        let info = self.lookup(hash_part).inspect_err(|refusal| {
+            if refusal.is_absence() {
+                self.rendered.remove(&hash_part);
+            }
+        })?;
+        let rendered = self.admit(&info, snapshot)?;
+        self.wishes.note_cold();
+        // Whoever copies a path asks for these next.
+        self.wishes.add(references(&info), WISH_DEPTH);
+        Ok(rendered)
     }
 
-    /// What may be done with a path that has this row, or what is said instead.
-    pub(crate) fn permit(&self, info: &PathInfo) -> Result<Permit, Answer> {
+    /// The row of a path.
+    fn lookup(&self, hash_part: HashPart) -> Result<PathInfo, Refusal> {
+        let looked = self.origin.lookup(hash_part);
+        looked
+            .map_err(|error| self.hide(&hash_part, error))?
+            .ok_or(Refusal::Absent)
+    }
+
+    /// Permits reading a path that has this row.
+    pub(crate) fn permit(&self, info: &PathInfo) -> Result<Permit, Refusal> {
         // Before it is asked for what it counts.
         let generation = self.generation();
         match self.decide(info) {
             Decision::Allowed { until } => Ok(Permit { generation, until }),
-            Decision::NotAllowed | Decision::Denied => Err(Answer::Absent),
-            Decision::Unknown => Err(Answer::Failed),
+            Decision::NotAllowed | Decision::Denied => Err(Refusal::NotReadable),
+            Decision::Unknown => Err(Refusal::Undecided),
         }
     }
 
@@ -206,29 +181,21 @@ impl Narinfos {
         self.policy.decide(info, dir, self.policy.now())
     }
 
-    /// Whether it is not said to the client that a path's row makes no sense: nobody knows whether
-    /// it may be read. The operator hears of it.
-    pub(crate) fn hides(&self, hash_part: &HashPart, error: StoreError) -> bool {
-        let is_hidden = error.is_about_one_path() && !self.policy.is_open();
-        if is_hidden {
-            self.origin.observer.event(&Event::PathFailed {
-                path: hash_part,
-                error: &error,
-            });
+    /// The refusal for a row that cannot be read. Under a policy the path may be one to hide, so
+    /// the error is reported to the operator alone.
+    pub(crate) fn hide(&self, hash_part: &HashPart, error: StoreError) -> Refusal {
+        if !error.is_about_one_path() || self.policy.is_open() {
+            return Refusal::Store(error);
         }
-        is_hidden
+        self.origin.report(hash_part, Refusal::Store(error));
+        Refusal::NotReadable
     }
 
-    /// Renders the narinfo of a path with this row, unless the path is damaged or may not be read:
-    /// then what is said instead.
-    fn admit(&self, info: &PathInfo, snapshot: Option<&Snapshot>) -> Result<Rendered, Answer> {
+    /// Renders the narinfo of a path with this row, unless the path is not to be served.
+    fn admit(&self, info: &PathInfo, snapshot: Option<&Snapshot>) -> Answer {
         let permit = self.permit(info)?;
         let epoch = snapshot.map(|snapshot| snapshot.epoch);
-        match self.origin.damaged.standing(info, epoch) {
-            Standing::Good => {}
-            Standing::Damaged => return Err(Answer::Damaged),
-            Standing::InQuestion => return Err(Answer::Failed),
-        }
+        self.origin.damaged.admit(info, epoch)?;
         let rendered = self.render(info, snapshot, permit);
         let hash_part = info.path.hash_part();
         self.rendered.insert(hash_part, rendered.clone());
@@ -255,10 +222,8 @@ impl Narinfos {
         if !holds || !self.origin.holds.is_on() {
             return Ok(answers);
         }
-        let found = answers.iter().filter_map(|answer| match answer {
-            Answer::Found { prepared, .. } => self.path_of(prepared),
-            _ => None,
-        });
+        let found = answers.iter().flatten();
+        let found = found.filter_map(|rendered| self.path_of(&rendered.prepared));
         let paths: Vec<StorePath> = found.collect();
         let asked = self.origin.holds.announce(&paths);
         for path in &paths {
@@ -276,7 +241,7 @@ impl Narinfos {
         hash_parts: &[HashPart],
     ) -> Result<Vec<Answer>, StoreError> {
         if self.policy.is_unknown() {
-            return Ok(vec![Answer::Failed; hash_parts.len()]);
+            return Ok(vec![Err(Refusal::Undecided); hash_parts.len()]);
         }
         let mut answers: Vec<_> = hash_parts
             .iter()
@@ -298,21 +263,15 @@ impl Narinfos {
                 continue;
             }
             *answer = Some(match looked.next() {
-                Some(Ok(Some(info))) => match self.admit(&info, snapshot) {
-                    Ok(rendered) => Answer::found(&rendered),
-                    Err(refusal) => refusal,
-                },
-                Some(Err(error)) if self.hides(hash_part, error) => Answer::Absent,
+                Some(Ok(Some(info))) => self.admit(&info, snapshot),
                 Some(Err(error)) => {
-                    self.origin.observer.event(&Event::PathFailed {
-                        path: hash_part,
-                        error: &error,
-                    });
-                    Answer::Failed
+                    let refusal = self.hide(hash_part, error);
+                    self.origin.report(hash_part, refusal);
+                    Err(refusal)
                 }
                 Some(Ok(None)) | None => {
                     self.rendered.remove(hash_part);
-                    Answer::Absent
+                    Err(Refusal::Absent)
                 }
             });
         }
@@ -404,9 +363,9 @@ impl Narinfos {
     fn known(&self, snapshot: Option<&Snapshot>, hash_part: &HashPart) -> Option<Answer> {
         let snapshot = snapshot?;
         if !snapshot.may_contain(hash_part) || self.policy.rules_out(hash_part) {
-            return Some(Answer::Absent);
+            return Some(Err(Refusal::Absent));
         }
-        self.find(snapshot, hash_part).as_ref().map(Answer::found)
+        self.find(snapshot, hash_part).map(Ok)
     }
 
     fn render(&self, info: &PathInfo, snapshot: Option<&Snapshot>, permit: Permit) -> Rendered {
@@ -431,15 +390,6 @@ impl Narinfos {
         Stamp {
             epoch: snapshot.epoch,
             generation: self.generation(),
-        }
-    }
-}
-
-impl Answer {
-    fn found(rendered: &Rendered) -> Self {
-        Self::Found {
-            prepared: Arc::clone(&rendered.prepared),
-            registration: rendered.registration,
         }
     }
 }

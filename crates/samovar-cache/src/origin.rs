@@ -4,17 +4,13 @@
 //! Small NARs, plans and copies are shared, so nothing here asks whether a path may be read: a
 //! [`Cache`](crate::cache::Cache) asks before.
 
+use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use samovar_http::Prepared;
-use samovar_http::http::Status;
 use samovar_nix::{HashPart, PathInfo};
 use samovar_store::{Catalog, Snapshot, Store, StoreError};
 
-use crate::answers::{
-    NO_PATH, NOT_ALLOWED, NOT_FOUND, ONLY_POST, RETRY_AFTER, TEXT, UNAVAILABLE, WRONG_HASH,
-};
 use crate::closure::Closures;
 use crate::front::Program;
 use crate::health::{Damaged, Health, Watch};
@@ -23,6 +19,7 @@ use crate::kept::KeptNars;
 use crate::names::Names;
 use crate::observer::{Event, Observer};
 use crate::plans::Plans;
+use crate::refusal::{PreparedAnswers, Refusal};
 use crate::site::SiteConfig;
 use crate::small_nars::SmallNars;
 use crate::trouble::Trouble;
@@ -47,19 +44,8 @@ pub(crate) struct Origin {
     pub(crate) under_way: Arc<UnderWay>,
     /// Of what was answered out of files, for logs.
     pub(crate) names: Names,
-    pub(crate) fixed: Fixed,
+    pub(crate) fixed: PreparedAnswers,
     pub(crate) program: Program,
-}
-
-/// Answers that are always the same.
-#[derive(Debug)]
-pub(crate) struct Fixed {
-    pub(crate) no_path: Prepared,
-    pub(crate) wrong_hash: Prepared,
-    pub(crate) not_found: Prepared,
-    pub(crate) not_allowed: Prepared,
-    pub(crate) only_post: Prepared,
-    pub(crate) unavailable: Prepared,
 }
 
 impl Origin {
@@ -97,7 +83,7 @@ impl Origin {
             closures: Closures::default(),
             under_way: Arc::default(),
             names: Names::default(),
-            fixed: Fixed::new(),
+            fixed: PreparedAnswers::new(),
             program: std::mem::take(&mut config.program),
             store,
             observer,
@@ -132,6 +118,21 @@ impl Origin {
         }
     }
 
+    /// Reports a refused request to the operator. `what`: the request or the path.
+    pub(crate) fn report(&self, what: &dyn fmt::Display, refusal: Refusal) {
+        match refusal {
+            Refusal::Store(error) if error.is_about_one_path() => {
+                self.observer.event(&Event::PathFailed {
+                    path: what,
+                    error: &error,
+                });
+            }
+            Refusal::Store(error) => self.note(error),
+            Refusal::Quarantined => self.observer.event(&Event::QuarantinedPathRequested),
+            _ => {}
+        }
+    }
+
     /// The store answered.
     pub(crate) fn recovered(&self) {
         if self.trouble.clear() {
@@ -139,28 +140,6 @@ impl Origin {
         }
         if let Some(remark) = self.store.take_remark() {
             self.observer.event(&Event::StoreRemark(remark));
-        }
-    }
-}
-
-impl Fixed {
-    fn new() -> Self {
-        let missing = |body: &str| Prepared::new(Status::NOT_FOUND, &[TEXT], body.as_bytes());
-        let refused = |allowed, body: &str| {
-            let fields = [TEXT, ("Allow", allowed)];
-            Prepared::new(Status::METHOD_NOT_ALLOWED, &fields, body.as_bytes())
-        };
-        Self {
-            no_path: missing(NO_PATH),
-            wrong_hash: missing(WRONG_HASH),
-            not_found: missing(NOT_FOUND),
-            not_allowed: refused("GET, HEAD", NOT_ALLOWED),
-            only_post: refused("POST", ONLY_POST),
-            unavailable: Prepared::new(
-                Status::SERVICE_UNAVAILABLE,
-                &[TEXT, RETRY_AFTER],
-                UNAVAILABLE.as_bytes(),
-            ),
         }
     }
 }

@@ -107,17 +107,17 @@ impl Records {
             return Ok(true);
         };
         let kind = match answer {
-            Answer::Found { prepared, .. } => {
+            Ok(rendered) => {
+                let prepared = rendered.prepared;
                 writeln!(self.text, "path {hash_part} {}", prepared.body().len())?;
                 self.narinfo = Some((prepared, 0));
                 0
             }
-            // Nothing of a damaged path is served, as if it were not there.
-            Answer::Absent | Answer::Damaged => {
+            Err(refusal) if refusal.is_absence() => {
                 writeln!(self.text, "absent {hash_part}")?;
                 1
             }
-            Answer::Failed => {
+            Err(_) => {
                 writeln!(self.text, "failed {hash_part}")?;
                 2
             }
@@ -165,9 +165,8 @@ impl Records {
 /// Whether the answer is about this registration. One whose row makes no sense may be.
 fn is_of(answer: &Answer, member: &Member) -> bool {
     match answer {
-        Answer::Found { registration, .. } => *registration == member.registration,
-        Answer::Absent | Answer::Damaged => false,
-        Answer::Failed => true,
+        Ok(rendered) => rendered.registration == member.registration,
+        Err(refusal) => !refusal.is_absence(),
     }
 }
 

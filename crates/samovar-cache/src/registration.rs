@@ -7,9 +7,10 @@ use std::sync::Arc;
 use samovar_nix::{HashPart, PathInfo};
 use samovar_store::{Snapshot, Store, StoreError, TreeError};
 
-use crate::health::{Health, Standing};
+use crate::health::Health;
 use crate::observer::{Event, Observer};
 use crate::origin::Origin;
+use crate::refusal::Refusal;
 
 /// A path as it was registered when its answer began.
 ///
@@ -55,10 +56,10 @@ impl Registration {
         }))
     }
 
-    /// Whether the path may be served.
-    pub(crate) fn standing(&self) -> Standing {
+    /// Refuses a path that is quarantined or suspect.
+    pub(crate) fn admit(&self) -> Result<(), Refusal> {
         let epoch = self.snapshot.as_ref().map(|snapshot| snapshot.epoch);
-        self.health.standing(&self.info, epoch)
+        self.health.admit(&self.info, epoch)
     }
 
     /// Reports why the files could not be read, unless they were collected: that is no damage.

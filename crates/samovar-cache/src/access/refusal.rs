@@ -7,7 +7,7 @@ use samovar_http::{Inline, Prepared, Reply, Response};
 
 use super::AccessError;
 use super::config::{AccessConfig, RefuseWith};
-use crate::answers::{NOT_FOUND, TEXT};
+use crate::refusal::{Fixed, TEXT};
 
 /// Why a request is not answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +44,7 @@ impl Refusals {
             RefuseWith::Fitting if takes_credentials => (Status::UNAUTHORIZED, UNAUTHORIZED),
             RefuseWith::Unauthorized => (Status::UNAUTHORIZED, UNAUTHORIZED),
             RefuseWith::Fitting | RefuseWith::Forbidden => (Status::FORBIDDEN, FORBIDDEN),
-            RefuseWith::NotFound => (Status::NOT_FOUND, NOT_FOUND),
+            RefuseWith::NotFound => (Status::NOT_FOUND, Fixed::NotFound.body()),
         };
         let mut fields = vec![(TEXT.0, TEXT.1.to_owned())];
         // For whoever is let in the answer is another one.

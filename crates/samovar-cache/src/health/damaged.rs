@@ -30,6 +30,7 @@ use samovar_store::{Fingerprint, Snapshot, Store};
 
 use super::stamp::Stamp;
 use crate::observer::{Event, Observer};
+use crate::refusal::Refusal;
 
 /// Marks that are remembered.
 pub(super) const COUNT_MAX: usize = 65_536;
@@ -39,17 +40,6 @@ const LONG_LOOK: Duration = Duration::from_millis(20);
 
 /// How much longer than it took.
 const REST_FACTOR: u32 = 9;
-
-/// Whether a path may be served.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Standing {
-    /// It may, as far as anybody knows.
-    Good,
-    /// It is damaged.
-    Damaged,
-    /// Somebody is looking whether it is, or still is.
-    InQuestion,
-}
 
 /// The marks.
 #[derive(Debug)]
@@ -99,46 +89,57 @@ impl Damaged {
         self.count.load(Ordering::Relaxed) > 0 && self.marks().contains_key(hash_part)
     }
 
-    /// Whether a path may be served, of which `info` is the row in the epoch. May read directories.
-    pub(crate) fn standing(&self, info: &PathInfo, epoch: Option<u64>) -> Standing {
+    /// Refuses a path that is quarantined or suspect. `info` is its row in the epoch. May read
+    /// directories.
+    pub(crate) fn admit(&self, info: &PathInfo, epoch: Option<u64>) -> Result<(), Refusal> {
         if self.count.load(Ordering::Relaxed) == 0 {
-            return Standing::Good;
+            return Ok(());
         }
         let hash_part = info.path.hash_part();
         match self.begin(&hash_part, info, epoch) {
-            Some(standing) => standing,
+            Some(outcome) => outcome,
             None => self.look(&hash_part, info, epoch),
         }
     }
 
-    /// What can be said without a look at the files. `None`: the caller has to look.
-    fn begin(&self, hash_part: &HashPart, info: &PathInfo, epoch: Option<u64>) -> Option<Standing> {
+    /// The answer that needs no read of the files. `None`: the caller has to check them.
+    fn begin(
+        &self,
+        hash_part: &HashPart,
+        info: &PathInfo,
+        epoch: Option<u64>,
+    ) -> Option<Result<(), Refusal>> {
         let mut marks = self.marks();
         let Some(mark) = marks.get_mut(hash_part) else {
-            return Some(Standing::Good);
+            return Some(Ok(()));
         };
         if mark.row != Stamp::of_row(info) {
             self.drop_mark(&mut marks, hash_part);
-            return Some(Standing::Good);
+            return Some(Ok(()));
         }
         if mark.is_looked_at || mark.files.is_none() {
-            return Some(Standing::InQuestion);
+            return Some(Err(Refusal::Suspect));
         }
         if mark.looked_in == epoch && Instant::now() < mark.rests_until {
-            return Some(Standing::Damaged);
+            return Some(Err(Refusal::Quarantined));
         }
         mark.is_looked_at = true;
         None
     }
 
-    fn look(&self, hash_part: &HashPart, info: &PathInfo, epoch: Option<u64>) -> Standing {
+    fn look(
+        &self,
+        hash_part: &HashPart,
+        info: &PathInfo,
+        epoch: Option<u64>,
+    ) -> Result<(), Refusal> {
         let started = Instant::now();
         let tree = self.store.tree(&info.path);
         let found = tree.ok().and_then(|tree| tree.fingerprint().ok().flatten());
         let cost = started.elapsed();
         let mut marks = self.marks();
         let Some(mark) = marks.get_mut(hash_part) else {
-            return Standing::Good;
+            return Ok(());
         };
         mark.is_looked_at = false;
         mark.looked_in = epoch;
@@ -148,12 +149,12 @@ impl Damaged {
         };
         // What cannot be looked at now is as it was.
         if found.is_none() || found == mark.files {
-            return Standing::Damaged;
+            return Err(Refusal::Quarantined);
         }
         self.drop_mark(&mut marks, hash_part);
         drop(marks);
         self.observer.event(&Event::PathReleased(&info.path));
-        Standing::Good
+        Ok(())
     }
 
     /// Marks a path whose files were found wrong. `false` if there are too many marks.

@@ -33,9 +33,10 @@ use samovar_store::{Damage, Fingerprint, Identity, Snapshot, Store};
 use crate::metrics::ScrubStatus;
 use crate::narinfos::Narinfos;
 use crate::observer::{Event, Observer};
+use crate::refusal::Refusal;
 use crate::rendered::RenderedCache;
 use crate::small_nars::SmallNars;
-pub(crate) use damaged::{Damaged, Standing};
+pub(crate) use damaged::Damaged;
 pub(crate) use keeper::Watch;
 use keeper::Wishes;
 use stamp::Stamp;
@@ -113,9 +114,9 @@ impl Health {
         *all = of_all.collect();
     }
 
-    /// Whether a path may be served, of which `info` is the row in the epoch.
-    pub(crate) fn standing(&self, info: &PathInfo, epoch: Option<u64>) -> Standing {
-        self.damaged.standing(info, epoch)
+    /// Refuses a path that is quarantined or suspect. `info` is its row in the epoch.
+    pub(crate) fn admit(&self, info: &PathInfo, epoch: Option<u64>) -> Result<(), Refusal> {
+        self.damaged.admit(info, epoch)
     }
 
     /// How many paths are marked as damaged, those in question included.

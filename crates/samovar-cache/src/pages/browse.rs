@@ -16,16 +16,15 @@ use maud::{Markup, html};
 use samovar_http::http::Status;
 use samovar_http::{Head, Response};
 use samovar_nix::{HashPart, PathInfo, StorePath};
-use samovar_store::{
-    EntryKind, Page as Listed, PageEntry, PageWanted, Place, StoreError, TreeError,
-};
+use samovar_store::{EntryKind, Page as Listed, PageEntry, PageWanted, Place, TreeError};
 
+use super::View;
 use super::file::Sent;
 use super::frame::redirect;
 use super::link::destination;
 use super::text::{Count, Name, Size};
 use super::url::{encode, raw_parameter};
-use super::{Paged, View};
+use crate::refusal::Refusal;
 
 /// Entries of one page.
 const ENTRY_COUNT_MAX: usize = 1000;
@@ -45,11 +44,8 @@ pub(crate) struct Wanted<'a> {
 
 impl View<'_> {
     /// The answer about a place in the files of a path.
-    pub(crate) fn serve(&self, head: Head<'_>, wanted: Wanted<'_>) -> Result<Response, StoreError> {
-        let registration = match self.shown_path(wanted.hash_part)? {
-            Paged::Path(registration) => registration,
-            Paged::Refused(response) => return Ok(response),
-        };
+    pub(crate) fn serve(&self, head: Head<'_>, wanted: Wanted<'_>) -> Result<Response, Refusal> {
+        let registration = self.shown_path(wanted.hash_part)?;
         let info = &registration.info;
         let tree = self.cache.origin.store.tree(&info.path)?;
         let after = raw_parameter(head.query(), "after");
@@ -133,7 +129,7 @@ impl View<'_> {
         wanted: Wanted<'_>,
         target: &[u8],
         depth: usize,
-    ) -> Result<Response, StoreError> {
+    ) -> Result<Response, Refusal> {
         let (above, rest) = wanted.names.split_at(depth);
         let above = above.split_last().map_or(&[][..], |(_, above)| above);
         let dir = self.cache.origin.store.store_dir();
@@ -154,7 +150,7 @@ impl View<'_> {
     }
 
     /// Whether a path may be shown; `own` may.
-    fn is_shown(&self, path: &StorePath, own: &PathInfo) -> Result<bool, StoreError> {
+    fn is_shown(&self, path: &StorePath, own: &PathInfo) -> Result<bool, Refusal> {
         Ok(*path == own.path || self.is_there(path)?)
     }
 
@@ -170,7 +166,7 @@ impl View<'_> {
             .response(Status::NOT_FOUND)
     }
 
-    fn directory(&self, listing: &Listing<'_>) -> Result<Response, StoreError> {
+    fn directory(&self, listing: &Listing<'_>) -> Result<Response, Refusal> {
         let (info, wanted) = (listing.info, listing.wanted);
         let main = html! {
             (self.crumbs(info, wanted))
@@ -199,7 +195,7 @@ impl View<'_> {
             .response(Status::OK))
     }
 
-    fn table(&self, listing: &Listing<'_>) -> Result<Markup, StoreError> {
+    fn table(&self, listing: &Listing<'_>) -> Result<Markup, Refusal> {
         let listed = listing.listed;
         let mut others = HashMap::new();
         let mut rows = Vec::with_capacity(listed.entries.len());
@@ -230,7 +226,7 @@ impl View<'_> {
         listing: &Listing<'_>,
         entry: &PageEntry,
         others: &mut HashMap<HashPart, bool>,
-    ) -> Result<Markup, StoreError> {
+    ) -> Result<Markup, Refusal> {
         let wanted = listing.wanted;
         let names = [wanted.names, &[&*entry.name]].concat();
         let url = |has_slash| self.base.to_file(wanted.hash_part, &names, has_slash);

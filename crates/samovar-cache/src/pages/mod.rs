@@ -27,10 +27,9 @@ use maud::{Markup, html};
 use samovar_http::http::Status;
 use samovar_http::{Head, Response};
 use samovar_nix::{HashPart, PathInfo, StorePath};
-use samovar_store::StoreError;
 
 use crate::cache::Cache;
-use crate::health::Standing;
+use crate::refusal::Refusal;
 use crate::registration::Registration;
 use browse::Wanted;
 use frame::{Page, redirect};
@@ -64,12 +63,6 @@ pub(crate) struct View<'a> {
     pub(crate) base: Base,
 }
 
-/// A path that may be shown, or what is said instead.
-pub(crate) enum Paged {
-    Path(Box<Registration>),
-    Refused(Response),
-}
-
 /// Whether a request that is none of a client's is answered with a page. `path`: without the
 /// prefix of the cache.
 pub(crate) fn is_answered(head: Head<'_>, path: &[u8]) -> bool {
@@ -83,9 +76,11 @@ pub(crate) fn answer(cache: &Cache, config: &PagesConfig, head: Head<'_>, path: 
         config,
         base: Base::of(path),
     };
-    view.answer(head, path).unwrap_or_else(|error| {
-        cache.note(head, error);
-        view.unreadable()
+    view.answer(head, path).unwrap_or_else(|refusal| {
+        if let Refusal::Store(_) = refusal {
+            cache.report(head, refusal);
+        }
+        view.refused(refusal)
     })
 }
 
@@ -96,7 +91,7 @@ fn wants_page(head: Head<'_>) -> bool {
 }
 
 impl View<'_> {
-    fn answer(&self, head: Head<'_>, path: &[u8]) -> Result<Response, StoreError> {
+    fn answer(&self, head: Head<'_>, path: &[u8]) -> Result<Response, Refusal> {
         match PageRoute::of(path) {
             // A relative reference from here would lose the last part of the prefix.
             Some(PageRoute::Prefix) => Ok(redirect(&self.below_prefix(head))),
@@ -169,7 +164,7 @@ impl View<'_> {
     }
 
     /// Finds a path by whatever holds its hash part: a store path, a URL, the hash part itself.
-    fn search(&self, head: Head<'_>) -> Result<Response, StoreError> {
+    fn search(&self, head: Head<'_>) -> Result<Response, Refusal> {
         let asked = parameter(head.query(), "q").unwrap_or_default();
         let Some(hash_part) = hash_part_in(&asked) else {
             let main = html! {
@@ -184,32 +179,29 @@ impl View<'_> {
                 .page("Search", "message", main)
                 .response(Status::NOT_FOUND));
         };
-        Ok(match self.shown_path(hash_part)? {
-            Paged::Path(_) => redirect(&self.base.to_path(hash_part)),
-            Paged::Refused(response) => response,
-        })
+        self.shown_path(hash_part)?;
+        Ok(redirect(&self.base.to_path(hash_part)))
     }
 
     /// A path that may be shown.
-    fn shown_path(&self, hash_part: HashPart) -> Result<Paged, StoreError> {
-        let registration = match self.cache.readable(hash_part)? {
-            Ok(registration) => registration,
-            // Not there, or not for this cache: the same page. Or nobody can say now.
-            Err(refusal) if refusal.status() == Status::NOT_FOUND => {
-                return Ok(Paged::Refused(self.no_path()));
-            }
-            Err(_) => return Ok(Paged::Refused(self.unreadable())),
-        };
-        Ok(match registration.standing() {
-            Standing::Good => Paged::Path(Box::new(registration)),
-            Standing::Damaged => Paged::Refused(self.message(
+    fn shown_path(&self, hash_part: HashPart) -> Result<Registration, Refusal> {
+        let registration = self.cache.readable(hash_part)?;
+        registration.admit()?;
+        Ok(registration)
+    }
+
+    /// The page for a refused request. An excluded path and an absent one give the same page.
+    fn refused(&self, refusal: Refusal) -> Response {
+        match refusal {
+            Refusal::Quarantined => self.message(
                 Status::NOT_FOUND,
                 "Damaged",
                 "The files of this path are damaged here. It is served again once they are \
                  repaired.",
-            )),
-            Standing::InQuestion => Paged::Refused(self.unreadable()),
-        })
+            ),
+            refusal if refusal.is_absence() => self.no_path(),
+            _ => self.unreadable(),
+        }
     }
 
     /// Names of the keys that a client sees signatures of.
@@ -219,8 +211,11 @@ impl View<'_> {
     }
 
     /// Whether this very path may be shown.
-    fn is_there(&self, path: &StorePath) -> Result<bool, StoreError> {
-        Ok(self.cache.may_read(path)?.unwrap_or(false))
+    fn is_there(&self, path: &StorePath) -> Result<bool, Refusal> {
+        match self.cache.may_read(path) {
+            Err(refusal @ Refusal::Store(_)) => Err(refusal),
+            may_read => Ok(may_read.unwrap_or(false)),
+        }
     }
 
     fn message(&self, status: Status, title: &str, text: &str) -> Response {

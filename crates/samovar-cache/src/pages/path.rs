@@ -11,11 +11,12 @@ use maud::{Markup, html};
 use samovar_http::Response;
 use samovar_http::http::Status;
 use samovar_nix::{HashPart, PathInfo, StorePath};
-use samovar_store::{Closure, StoreError};
+use samovar_store::Closure;
 
+use super::View;
 use super::landing::snippet;
 use super::text::{Count, Date, Size};
-use super::{Paged, View};
+use crate::refusal::Refusal;
 
 const CLOSURE_COUNT_MAX: usize = 2000;
 
@@ -37,11 +38,8 @@ enum ClosureSize {
 
 impl View<'_> {
     /// The page of a path.
-    pub(crate) fn path(&self, hash_part: HashPart) -> Result<Response, StoreError> {
-        let registration = match self.shown_path(hash_part)? {
-            Paged::Path(registration) => registration,
-            Paged::Refused(response) => return Ok(response),
-        };
+    pub(crate) fn path(&self, hash_part: HashPart) -> Result<Response, Refusal> {
+        let registration = self.shown_path(hash_part)?;
         let info = &registration.info;
         let others: Vec<&StorePath> = info
             .references
@@ -66,13 +64,14 @@ impl View<'_> {
             .response(Status::OK))
     }
 
-    fn actions(&self, info: &PathInfo) -> Result<Markup, StoreError> {
+    fn actions(&self, info: &PathInfo) -> Result<Markup, Refusal> {
         let hash_part = info.path.hash_part();
         let text = super::url::text_of(hash_part);
         let nar = format!("nar/{text}-{}.nar", nar_hash_text(info));
-        let log = match self.cache.keeps_log_of(&info.path)? {
-            None => self.cache.origin.store.log(&info.path)?,
-            Some(_) => None,
+        let log = match self.cache.admit_log(&info.path) {
+            Ok(()) => self.cache.origin.store.log(&info.path)?,
+            Err(refusal @ Refusal::Store(_)) => return Err(refusal),
+            Err(_) => None,
         };
         let log = log.map(|_| self.base.to(&format!("log/{}", info.path.base_name())));
         let files = self.base.to_file(hash_part, &[], false);
@@ -91,7 +90,7 @@ impl View<'_> {
         })
     }
 
-    fn facts(&self, info: &PathInfo) -> Result<Markup, StoreError> {
+    fn facts(&self, info: &PathInfo) -> Result<Markup, Refusal> {
         let closure = self.closure_size(info)?;
         let signatures = self.signature_names(info);
         let deriver = match &info.deriver {
@@ -160,7 +159,7 @@ impl View<'_> {
         }
     }
 
-    fn closure_size(&self, info: &PathInfo) -> Result<ClosureSize, StoreError> {
+    fn closure_size(&self, info: &PathInfo) -> Result<ClosureSize, Refusal> {
         let store = &self.cache.origin.store;
         let members = match store.closure(info.path.hash_part(), CLOSURE_COUNT_MAX)? {
             Some(Closure::Members(members)) => members,

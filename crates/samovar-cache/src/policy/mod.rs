@@ -23,6 +23,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use samovar_nix::{HashPart, PathInfo, PublicKey, StoreDir};
 
+use crate::refusal::Refusal;
 use glob::Glob;
 use roots::Roots;
 pub(crate) use roots::{FirstLookError, Look, RootsWatch, first_looks};
@@ -142,6 +143,17 @@ impl Policy {
     /// Whether it depends on roots where they lead, and that is not known.
     pub(crate) fn is_unknown(&self) -> bool {
         self.roots.is_used() && self.roots.sets().is_none()
+    }
+
+    /// Refuses a path that may not be read whatever its row says. `Ok` decides nothing.
+    pub(crate) fn admit(&self, hash_part: &HashPart) -> Result<(), Refusal> {
+        if self.is_unknown() {
+            return Err(Refusal::Undecided);
+        }
+        if self.rules_out(hash_part) {
+            return Err(Refusal::NotReadable);
+        }
+        Ok(())
     }
 
     /// Whether a path with this hash part may not be read, whatever its row says. `false` says

@@ -1,0 +1,190 @@
+//! Why a request is refused, and the answers with fixed words.
+//!
+//! Every function that looks for a path answers with a [`Refusal`] where it cannot go on, and `?`
+//! passes it on. What the client gets for it is decided once, by [`Refusal::answer`]. Every answer
+//! with fixed words is one row of [`Fixed`]: a worker sends it as a [`Response`], an I/O thread as
+//! the [`Prepared`] that was made of the same row at start.
+
+use samovar_http::http::Status;
+use samovar_http::{Prepared, Response};
+use samovar_store::StoreError;
+
+pub(crate) const TEXT: (&str, &str) = ("Content-Type", "text/plain");
+
+/// Why nothing is served of a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// The database has no such path.
+    Absent,
+    /// The policy of the cache excludes the path. A client cannot tell that from absence.
+    NotReadable,
+    /// The NAR hash in the URL is not the registered one.
+    WrongHash,
+    /// The files are confirmed not to be the registered ones.
+    Quarantined,
+    /// The files were read wrong once, or are being checked again.
+    Suspect,
+    /// The files cannot be read at the moment. Reported where it was found.
+    Unreadable,
+    /// The roots of the policy are not known, so neither is what may be read.
+    Undecided,
+    /// The store failed.
+    Store(StoreError),
+}
+
+impl From<StoreError> for Refusal {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
+    }
+}
+
+impl Refusal {
+    /// The answer to the client.
+    ///
+    /// 404 is given only if the database has said so or the files were confirmed to be wrong:
+    /// clients remember a miss for an hour. A quarantined path is a 404 so that they ask the next
+    /// cache, or build.
+    pub(crate) fn answer(self) -> Fixed {
+        match self {
+            Self::Absent | Self::NotReadable => Fixed::NoPath,
+            Self::WrongHash => Fixed::WrongHash,
+            Self::Quarantined => Fixed::Quarantined,
+            Self::Suspect | Self::Unreadable | Self::Undecided | Self::Store(_) => {
+                Fixed::Unavailable
+            }
+        }
+    }
+
+    /// Whether the client is told that there is no such path, rather than to try again.
+    pub(crate) fn is_absence(self) -> bool {
+        self.answer().status() == Status::NOT_FOUND
+    }
+}
+
+/// Answers with fixed words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fixed {
+    NoPath,
+    NotFound,
+    WrongHash,
+    Quarantined,
+    Incomplete,
+    NotAllowed,
+    OnlyPost,
+    Busy,
+    Unavailable,
+}
+
+type Field = (&'static str, &'static str);
+
+const RETRY_AFTER: Field = ("Retry-After", "1");
+
+impl Fixed {
+    /// In the order of their declaration, which [`PreparedAnswers`] counts on.
+    const ALL: [Self; 9] = [
+        Self::NoPath,
+        Self::NotFound,
+        Self::WrongHash,
+        Self::Quarantined,
+        Self::Incomplete,
+        Self::NotAllowed,
+        Self::OnlyPost,
+        Self::Busy,
+        Self::Unavailable,
+    ];
+
+    /// Status, body, and the header field besides the type. The first three bodies are
+    /// nix-serve's.
+    const fn parts(self) -> (Status, &'static str, Option<Field>) {
+        match self {
+            Self::NoPath => (Status::NOT_FOUND, "No such path.\n", None),
+            Self::NotFound => (Status::NOT_FOUND, "File not found.\n", None),
+            Self::WrongHash => (
+                Status::NOT_FOUND,
+                "Incorrect NAR hash. Maybe the path has been recreated.\n",
+                None,
+            ),
+            Self::Quarantined => (
+                Status::NOT_FOUND,
+                "The files of this path are damaged here. It is served again once they are \
+                 repaired.\n",
+                None,
+            ),
+            Self::Incomplete => (
+                Status::UNPROCESSABLE_CONTENT,
+                "The closure has a path that cannot be served.\n",
+                None,
+            ),
+            Self::NotAllowed => (
+                Status::METHOD_NOT_ALLOWED,
+                "This cache can only be read: GET and HEAD are understood.\n",
+                Some(("Allow", "GET, HEAD")),
+            ),
+            Self::OnlyPost => (
+                Status::METHOD_NOT_ALLOWED,
+                "This URL understands POST alone.\n",
+                Some(("Allow", "POST")),
+            ),
+            Self::Busy => (
+                Status::SERVICE_UNAVAILABLE,
+                "Too many such answers are under way. Try again.\n",
+                Some(RETRY_AFTER),
+            ),
+            Self::Unavailable => (
+                Status::SERVICE_UNAVAILABLE,
+                "The store cannot be read at the moment. Try again.\n",
+                Some(RETRY_AFTER),
+            ),
+        }
+    }
+
+    pub(crate) const fn status(self) -> Status {
+        self.parts().0
+    }
+
+    pub(crate) const fn body(self) -> &'static str {
+        self.parts().1
+    }
+
+    /// As a worker sends it.
+    pub(crate) fn response(self) -> Response {
+        let (status, body, field) = self.parts();
+        let response = Response::text(status, body);
+        match field {
+            Some((name, value)) => response.header(name, value),
+            None => response,
+        }
+    }
+
+    fn prepared(self) -> Prepared {
+        let (status, body, field) = self.parts();
+        let fields: Vec<Field> = std::iter::once(TEXT).chain(field).collect();
+        Prepared::new(status, &fields, body.as_bytes())
+    }
+}
+
+/// All fixed answers as I/O threads send them.
+#[derive(Debug)]
+pub(crate) struct PreparedAnswers([Prepared; Fixed::ALL.len()]);
+
+impl PreparedAnswers {
+    pub(crate) fn new() -> Self {
+        Self(Fixed::ALL.map(Fixed::prepared))
+    }
+
+    pub(crate) fn get(&self, fixed: Fixed) -> &Prepared {
+        &self.0[fixed as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prepared_answers_are_found_by_their_position() {
+        for (index, fixed) in Fixed::ALL.into_iter().enumerate() {
+            assert_eq!(index, fixed as usize);
+        }
+    }
+}
