@@ -313,9 +313,11 @@ fn nothing_is_left_behind_even_by_a_killed_server() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_used_is_said_at_start() {
+fn a_missing_directory_is_reported_before_a_port_is_taken() {
     let store = OwnStore::new();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let mut command = nix_serve();
+    command.args(["--listen", &taken.local_addr().unwrap().to_string()]);
     command.args(["--store", &local(store.root())]);
     command.args(["--nar-cache", "/nowhere/at/all"]);
     let output = command.output().unwrap();

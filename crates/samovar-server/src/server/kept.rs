@@ -1,10 +1,37 @@
 //! Where NARs of many small files are kept.
 
+use std::io;
+
 use anyhow::Context as _;
 use samovar_cache::KeptSpace;
 
 use crate::config::Configuration;
 use crate::log::ErrorLog;
+
+/// Checks that a configured NAR cache directory exists. Call it before a port is taken; whether
+/// the server's user may write there is known only once the server has become that user.
+///
+/// # Errors
+///
+/// If the path does not exist or is no directory.
+pub(super) fn check(config: &Configuration) -> anyhow::Result<()> {
+    let Some(directory) = &config.nar_cache else {
+        return Ok(());
+    };
+    if config.nar_cache_size == Some(0) {
+        return Ok(());
+    }
+    std::fs::metadata(directory)
+        .and_then(|found| match found.is_dir() {
+            true => Ok(()),
+            false => Err(io::ErrorKind::NotADirectory.into()),
+        })
+        .with_context(|| cannot_use(directory))
+}
+
+fn cannot_use(directory: &std::path::Path) -> String {
+    format!("cannot keep NARs in {directory:?}: choose another directory with --nar-cache")
+}
 
 /// The place that was asked for, or one that is no burden, or none.
 pub(super) fn space(
@@ -28,9 +55,7 @@ fn find(config: &Configuration, errors: &ErrorLog) -> anyhow::Result<Option<Kept
         return Ok(None);
     }
     if let Some(directory) = &config.nar_cache {
-        let space = KeptSpace::open(directory, len_max).with_context(|| {
-            format!("cannot keep NARs in {directory:?}: choose another directory with --nar-cache")
-        })?;
+        let space = KeptSpace::open(directory, len_max).with_context(|| cannot_use(directory))?;
         return Ok(Some(space));
     }
     let directory = &*config.cache_directory;

@@ -105,6 +105,7 @@ pub fn check(config: &Configuration) -> anyhow::Result<()> {
 
 fn check_parts(config: &Configuration, errors: &ErrorLog) -> anyhow::Result<()> {
     caches::read(&config.caches, errors)?;
+    kept::check(config)?;
     Identity::find(config.user.as_deref(), config.group.as_deref())?;
     if let Some(tls) = &config.tls {
         read_certificate(tls, &config.names, errors)?;
@@ -133,6 +134,7 @@ fn serve(
         .transpose()?;
     let logs = Arc::new(Logs::new(access, errors.clone(), config.client_address));
     let caches = caches::read(&config.caches, errors)?;
+    kept::check(config)?;
     let identity = Identity::find(config.user.as_deref(), config.group.as_deref())?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     // Before rights are given up: the certificate's key may be for root alone.
