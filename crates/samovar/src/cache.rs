@@ -12,6 +12,7 @@ use ureq::http::Response;
 
 use crate::http::{Http, read_body};
 use crate::records::{Record, Records};
+use crate::remote::Remote;
 use crate::walk;
 
 /// What mass queries are answered with.
@@ -20,6 +21,9 @@ const RECORDS_TYPE: &str = "text/x-nix-narinfos";
 /// Paths asked for in one request; servers take ten times as many.
 const ASK_COUNT: usize = 10_000;
 
+const INFO_PATH: &str = "/nix-cache-info";
+const NARINFOS_PATH: &str = "/narinfos";
+
 const CACHE_INFO_LEN_MAX: u64 = 64 << 10;
 const NARINFO_LEN_MAX: u64 = 16 << 20;
 
@@ -27,8 +31,6 @@ const NARINFO_LEN_MAX: u64 = 16 << 20;
 #[derive(Debug)]
 pub struct Cache {
     http: Http,
-    /// Without a slash at its end.
-    url: String,
     store_dir: StoreDir,
     /// Whether it answers for many paths at once, once that is known.
     answers_many: OnceLock<bool>,
@@ -43,10 +45,16 @@ pub struct Found {
     pub missing: Vec<HashPart>,
 }
 
-/// A cache does not let us in.
+/// A cache refuses to answer this client.
 #[derive(Debug, thiserror::Error)]
-#[error("{0}: it was asked without a password, and lets in others only")]
-pub(crate) struct Private(String);
+pub(crate) enum Private {
+    /// 401 or 403 to a request without credentials.
+    #[error("{0}: the cache is private, and the request had no login")]
+    NoLogin(String),
+    /// 401 or 403 to the login in the URL.
+    #[error("{0}: the login in the URL was refused")]
+    WrongLogin(String),
+}
 
 impl Cache {
     /// The cache at `url`; asks it for its `nix-cache-info`.
@@ -55,22 +63,22 @@ impl Cache {
     ///
     /// If there is no binary cache at that URL.
     pub fn open(url: &str) -> anyhow::Result<Self> {
-        let url = url.trim_end_matches('/');
-        let is_secure = url.starts_with("https://");
-        ensure!(
-            is_secure || url.starts_with("http://"),
-            "{url:?} is no URL that begins with http:// or https://: give the URL of a binary cache"
-        );
-        let http = Http::new(is_secure)?;
-        let info_url = format!("{url}/nix-cache-info");
-        let response = http.get(&info_url)?;
+        let http = Http::new(Remote::parse(url)?)?;
+        let url = http.remote();
+        let info_url = http.url(INFO_PATH);
+        let response = http.get(INFO_PATH)?;
         let status = response.status();
         if matches!(status.as_u16(), 401 | 403) {
-            return Err(Private(format!("{info_url} is answered with {status}")).into());
+            let refused = format!("{info_url} answered {status}");
+            let private = match url.authorization() {
+                None => Private::NoLogin(refused),
+                Some(_) => Private::WrongLogin(refused),
+            };
+            return Err(private.into());
         }
         ensure!(
             status == 200,
-            "{info_url} is answered with {status}: is {url} a binary cache?"
+            "{info_url} answered {status}: is {url} a binary cache?"
         );
         let text = read_body(response, CACHE_INFO_LEN_MAX)
             .with_context(|| format!("{info_url} cannot be read"))?;
@@ -83,10 +91,14 @@ impl Cache {
             .with_context(|| format!("the StoreDir in {info_url} is none"))?;
         Ok(Self {
             http,
-            url: url.to_owned(),
             store_dir,
             answers_many: OnceLock::new(),
         })
+    }
+
+    /// The URL, without a login.
+    pub(crate) fn url(&self) -> &str {
+        self.http.remote().url()
     }
 
     /// The directory of the stores it is for.
@@ -151,14 +163,15 @@ impl Cache {
 
     /// The narinfo of one path.
     fn one(&self, hash_part: HashPart) -> anyhow::Result<Option<NarInfo>> {
-        let url = format!("{}/{hash_part}.narinfo", self.url);
-        let response = self.http.get(&url)?;
+        let path = format!("/{hash_part}.narinfo");
+        let url = self.http.url(&path);
+        let response = self.http.get(&path)?;
         match response.status().as_u16() {
             200 => {}
             // 403: what buckets say of what is not there to those who may not list them.
             403 | 404 | 410 => return Ok(None),
             status => {
-                bail!("{url} is answered with {status}: ask who runs the cache, or try later")
+                bail!("{url} answered {status}: ask who runs the cache, or try later")
             }
         }
         let text = read_body(response, NARINFO_LEN_MAX)
@@ -171,12 +184,12 @@ impl Cache {
         if self.answers_many.get() == Some(&false) || hash_parts.is_empty() {
             return Ok(None);
         }
-        let url = format!("{}/narinfos", self.url);
+        let url = self.http.url(NARINFOS_PATH);
         let lines: String = hash_parts
             .iter()
             .map(|hash_part| format!("{hash_part}\n"))
             .collect();
-        let response = self.http.post(&url, lines.as_bytes())?;
+        let response = self.http.post(NARINFOS_PATH, lines.as_bytes())?;
         let is_understood = is_records(&response);
         self.answers_many.get_or_init(|| is_understood);
         if !is_understood {
@@ -195,7 +208,7 @@ impl Cache {
                 Record::Absent(hash_part) => (hash_part, None),
                 Record::Failed(hash_part) => bail!(
                     "{} cannot say anything of {hash_part}: the database there needs mending",
-                    self.url
+                    self.url()
                 ),
             };
             ensure!(
@@ -217,8 +230,7 @@ impl Cache {
         if self.answers_many.get() != Some(&true) {
             return Ok(None);
         }
-        let url = format!("{}/closure/{root}", self.url);
-        let response = self.http.get(&url)?;
+        let response = self.http.get(&format!("/closure/{root}"))?;
         if !is_records(&response) {
             return Ok(None);
         }
@@ -250,12 +262,15 @@ impl Cache {
 
     fn parse(&self, hash_part: HashPart, text: &[u8]) -> anyhow::Result<NarInfo> {
         let narinfo = NarInfo::parse(&self.store_dir, text).with_context(|| {
-            format!("the narinfo of {hash_part} at {} cannot be used", self.url)
+            format!(
+                "the narinfo of {hash_part} at {} cannot be used",
+                self.url()
+            )
         })?;
         ensure!(
             narinfo.store_path.hash_part() == hash_part,
             "{} answers for {hash_part} with the narinfo of {}",
-            self.url,
+            self.url(),
             narinfo.store_path
         );
         Ok(narinfo)

@@ -153,7 +153,7 @@ impl Request {
             let paths: Vec<Value> = answers
                 .map(|(root, present)| json!({ "path": root.text, "present": present }))
                 .collect();
-            writeln!(out, "{}", json!({ "cache": self.url, "paths": paths }))?;
+            writeln!(out, "{}", json!({ "cache": cache.url(), "paths": paths }))?;
         } else {
             for (root, present) in answers {
                 let word = if *present { "present" } else { "absent" };
@@ -193,7 +193,7 @@ impl Request {
             local_count,
         };
         if self.is_json {
-            writeln!(out, "{}", report.json(&self.url, &cache))?;
+            writeln!(out, "{}", report.json(&cache))?;
         } else {
             report.print(out, &cache)?;
         }
@@ -279,7 +279,7 @@ impl Report<'_> {
         self.narinfos.iter().map(download_size).sum()
     }
 
-    fn json(&self, url: &str, cache: &Cache) -> Value {
+    fn json(&self, cache: &Cache) -> Value {
         let dir = cache.store_dir();
         let full = |path: &StorePath| path.full(dir);
         let paths: Vec<Value> = self
@@ -300,7 +300,7 @@ impl Report<'_> {
             })
             .collect();
         json!({
-            "cache": url,
+            "cache": cache.url(),
             "storeDir": dir.as_str(),
             "count": self.narinfos.len(),
             "narSize": self.nar_size(),

@@ -8,7 +8,9 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use ureq::http::Response;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, TlsProvider};
-use ureq::{Agent, Body};
+use ureq::{Agent, Body, RequestBuilder};
+
+use crate::remote::Remote;
 
 /// Requests at once, where a cache has to be asked for one narinfo after the other: as many as Nix
 /// makes.
@@ -30,18 +32,19 @@ const PAUSE: Duration = Duration::from_millis(250);
 /// However long a server asks to wait.
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 
-/// A client.
+/// A client of one server.
 #[derive(Debug, Clone)]
 pub(crate) struct Http {
     agent: Agent,
+    remote: Remote,
 }
 
 impl Http {
     /// # Errors
     ///
     /// If the certificates of this machine cannot be read.
-    pub(crate) fn new(is_secure: bool) -> anyhow::Result<Self> {
-        Self::with_patience(is_secure, CONNECT_TIME, SILENCE_TIME)
+    pub(crate) fn new(remote: Remote) -> anyhow::Result<Self> {
+        Self::with_patience(remote, CONNECT_TIME, SILENCE_TIME)
     }
 
     /// For somebody who looks on.
@@ -49,12 +52,12 @@ impl Http {
     /// # Errors
     ///
     /// As [`new`](Self::new).
-    pub(crate) fn watching(is_secure: bool) -> anyhow::Result<Self> {
-        Self::with_patience(is_secure, WATCH_TIME, WATCH_TIME)
+    pub(crate) fn watching(remote: Remote) -> anyhow::Result<Self> {
+        Self::with_patience(remote, WATCH_TIME, WATCH_TIME)
     }
 
     fn with_patience(
-        is_secure: bool,
+        remote: Remote,
         connect_time: Duration,
         silence_time: Duration,
     ) -> anyhow::Result<Self> {
@@ -66,7 +69,7 @@ impl Http {
             .timeout_per_read(Some(silence_time))
             .max_idle_connections(AT_ONCE_MAX)
             .max_idle_connections_per_host(AT_ONCE_MAX);
-        if is_secure {
+        if remote.is_secure() {
             let provider = Arc::new(rustls::crypto::ring::default_provider());
             let tls = TlsConfig::builder()
                 .provider(TlsProvider::Rustls)
@@ -77,26 +80,48 @@ impl Http {
         }
         Ok(Self {
             agent: builder.build().into(),
+            remote,
         })
     }
 
-    pub(crate) fn get(&self, url: &str) -> anyhow::Result<Response<Body>> {
-        retry(url, || self.agent.get(url).call())
+    /// The server.
+    pub(crate) fn remote(&self) -> &Remote {
+        &self.remote
     }
 
-    /// The same, without another attempt.
-    pub(crate) fn get_once(&self, url: &str) -> anyhow::Result<Response<Body>> {
-        let answer = self.agent.get(url).call();
-        answer.with_context(|| format!("{url} cannot be asked"))
+    /// The URL of `path` on the server, without a login.
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("{}{path}", self.remote)
     }
 
-    pub(crate) fn post(&self, url: &str, body: &[u8]) -> anyhow::Result<Response<Body>> {
-        retry(url, || {
-            self.agent
-                .post(url)
+    /// Sends GET for `path`, which begins with a slash.
+    pub(crate) fn get(&self, path: &str) -> anyhow::Result<Response<Body>> {
+        let url = self.url(path);
+        retry(&url, || self.authorized(self.agent.get(&url)).call())
+    }
+
+    /// Sends GET once, without a retry.
+    pub(crate) fn get_once(&self, path: &str) -> anyhow::Result<Response<Body>> {
+        let url = self.url(path);
+        let answer = self.authorized(self.agent.get(&url)).call();
+        answer.with_context(|| format!("{url} cannot be reached"))
+    }
+
+    /// Sends POST for `path`, which begins with a slash.
+    pub(crate) fn post(&self, path: &str, body: &[u8]) -> anyhow::Result<Response<Body>> {
+        let url = self.url(path);
+        retry(&url, || {
+            self.authorized(self.agent.post(&url))
                 .header("Content-Type", "text/plain")
                 .send(body)
         })
+    }
+
+    fn authorized<B>(&self, request: RequestBuilder<B>) -> RequestBuilder<B> {
+        match self.remote.authorization() {
+            Some(value) => request.header("Authorization", value),
+            None => request,
+        }
     }
 }
 
@@ -128,7 +153,7 @@ fn retry(
             Ok(response) => retry_after(&response),
             Err(error) if is_last || !may_pass(&error) => {
                 return Err(error).with_context(|| {
-                    format!("{url} cannot be asked: check the URL, the network and the server")
+                    format!("{url} cannot be reached: check the URL, the network and the server")
                 });
             }
             Err(_) => None,

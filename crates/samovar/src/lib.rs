@@ -21,6 +21,7 @@ pub mod command;
 mod doctor;
 mod http;
 mod records;
+mod remote;
 mod roots;
 mod secrets;
 mod serve;
@@ -42,6 +43,7 @@ use samovar_server::config::{ConfigError, import_harmonia};
 pub use cache::{Cache, Found};
 use command::{Outcome, Request};
 pub use records::{Record, Records, RecordsError};
+pub use remote::without_logins;
 
 /// Why something could not be done.
 #[derive(Debug)]

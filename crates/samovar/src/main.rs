@@ -21,7 +21,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(failure) => {
             if !is_closed_pipe(&failure.error) {
-                complain(&format!("{:#}", failure.error));
+                complain(&samovar::without_logins(&format!("{:#}", failure.error)));
             }
             failure.code
         }

@@ -15,6 +15,7 @@ use ureq::http::Response;
 
 use crate::command::human;
 use crate::http::{Http, read_body};
+use crate::remote::Remote;
 
 /// Longest answer that is read.
 const STATUS_LEN_MAX: u64 = 16 << 20;
@@ -24,6 +25,8 @@ const PERIOD: Duration = Duration::from_secs(1);
 
 /// Entries shown of each list.
 const LIST_COUNT: usize = 8;
+
+const PATH: &str = "/status.json";
 
 /// Where a server tells its status unless it was configured otherwise.
 pub(crate) const URL_DEFAULT: &str = "http://127.0.0.1:5001";
@@ -36,10 +39,10 @@ pub(crate) const URL_DEFAULT: &str = "http://127.0.0.1:5001";
 pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
     let url = matches.get_one::<String>("url");
     let url = url.map_or(URL_DEFAULT, String::as_str);
-    let url = format!("{}/status.json", url.trim_end_matches('/'));
-    let is_secure = url.starts_with("https://");
-    let http = Http::new(is_secure)?;
-    let json = ask(http.get(&url)?, &url)?;
+    let remote = Remote::parse(url)?;
+    let http = Http::new(remote.clone())?;
+    let url = http.url(PATH);
+    let json = ask(http.get(PATH)?, &url)?;
     if matches.get_flag("json") {
         return Ok(out.write_all(&json)?);
     }
@@ -48,12 +51,12 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<(
     if !is_live {
         return Ok(out.write_all(text.as_bytes())?);
     }
-    let http = Http::watching(is_secure)?;
+    let http = Http::watching(remote)?;
     let mut failed_since = None;
     loop {
         draw(out, &text)?;
         std::thread::sleep(PERIOD);
-        let latest = http.get_once(&url).and_then(|response| ask(response, &url));
+        let latest = http.get_once(PATH).and_then(|response| ask(response, &url));
         match latest.and_then(|json| read(&json)) {
             Ok(status) => {
                 text = render(&status);
@@ -84,7 +87,7 @@ fn ask(response: Response<Body>, url: &str) -> anyhow::Result<Vec<u8>> {
     let status = response.status();
     ensure!(
         status == 200,
-        "{url} is answered with {status}: give the URL of the server's admin listener, the key \
+        "{url} answered {status}: give the URL of the server's admin listener, the key \
          admin.listen"
     );
     read_body(response, STATUS_LEN_MAX).with_context(|| format!("{url} cannot be read"))

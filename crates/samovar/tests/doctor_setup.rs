@@ -238,7 +238,7 @@ fn a_private_server() {
     let url = format!("http://{}", server.address());
     let (text, is_well) = doctor(&["--config", text(&file.path), "--url", &url]);
     assert!(is_well, "{text}");
-    let said = format!("doubt  round trip: {url}/nix-cache-info is answered with 403 Forbidden");
+    let said = format!("doubt  round trip: {url}/nix-cache-info answered 403 Forbidden");
     assert!(text.contains(&said), "{text}");
 }
 

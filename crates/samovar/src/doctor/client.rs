@@ -12,6 +12,7 @@ use samovar_server::checkup::Findings;
 use samovar_store::Conf;
 
 use super::texts;
+use crate::remote::Remote;
 
 const SUBJECT: &str = "client";
 
@@ -29,7 +30,9 @@ impl Client {
         Some(Self(Conf::read(path)))
     }
 
+    /// `url` may hold a login; it is not printed.
     pub(super) fn examine(&self, url: &str, keys: &[PublicKey], findings: &mut Findings) {
+        let url = &*without_login(url);
         if self.0.flag("substitute") == Some(false) {
             findings.broken(
                 SUBJECT,
@@ -112,5 +115,13 @@ impl Client {
 /// Whether an entry in `substituters` is this URL.
 fn is_same(entry: &str, url: &str) -> bool {
     let entry = entry.split('?').next().unwrap_or_default();
-    entry.trim_end_matches('/') == url.trim_end_matches('/')
+    without_login(entry) == url
+}
+
+/// `url` in the form that is compared and printed. What is no HTTP URL stays as it is.
+fn without_login(url: &str) -> String {
+    match Remote::parse(url) {
+        Ok(remote) => remote.url().to_owned(),
+        Err(_) => url.trim_end_matches('/').to_owned(),
+    }
 }

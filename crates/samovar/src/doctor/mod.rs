@@ -15,6 +15,7 @@ use samovar_server::config::Configuration;
 use samovar_server::listener::{Host, ListenSpec};
 
 use crate::command::Outcome;
+use crate::remote::without_logins;
 use crate::serve;
 
 pub(crate) use verify::Verification;
@@ -58,9 +59,14 @@ fn print(findings: &Findings, out: &mut dyn Write) -> std::io::Result<()> {
             Verdict::Doubtful => "doubt ",
             Verdict::Broken => "BROKEN",
         };
-        writeln!(out, "{word} {}: {}", finding.subject, finding.text)?;
+        writeln!(
+            out,
+            "{word} {}: {}",
+            finding.subject,
+            without_logins(&finding.text)
+        )?;
         if !finding.mend.is_empty() {
-            writeln!(out, "       mend: {}", finding.mend)?;
+            writeln!(out, "       mend: {}", without_logins(&finding.mend))?;
         }
     }
     let count = |verdict| {

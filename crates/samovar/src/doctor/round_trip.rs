@@ -10,7 +10,7 @@ const SUBJECT: &str = "round trip";
 pub(super) fn make(url: &str, examined: &Examined, findings: &mut Findings) {
     let cache = match Cache::open(url) {
         Ok(cache) => cache,
-        Err(error) if error.is::<Private>() => {
+        Err(error) if matches!(error.downcast_ref(), Some(Private::NoLogin(_))) => {
             findings.doubtful(
                 SUBJECT,
                 format!("{error:#}; nothing more was asked of it"),
@@ -29,6 +29,7 @@ pub(super) fn make(url: &str, examined: &Examined, findings: &mut Findings) {
             return;
         }
     };
+    let url = cache.url();
     let Some(store) = &examined.store else {
         findings.fine(SUBJECT, format!("{url} is a binary cache"));
         return;

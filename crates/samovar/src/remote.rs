@@ -1,0 +1,153 @@
+//! The URL of a cache or of an admin listener, with its login split off.
+
+use std::fmt;
+
+use anyhow::ensure;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use percent_encoding::percent_decode_str;
+
+/// A URL from the command line. A login in it, as in `https://user:password@host/`, becomes an
+/// `Authorization` header and is never part of the text: whatever prints the URL, or a URL below
+/// it, cannot print the password.
+#[derive(Clone)]
+pub(crate) struct Remote {
+    /// Without login, and without a slash at the end.
+    url: String,
+    authorization: Option<String>,
+}
+
+impl Remote {
+    /// # Errors
+    ///
+    /// If `text` is not a URL that begins with `http://` or `https://`.
+    pub(crate) fn parse(text: &str) -> anyhow::Result<Self> {
+        let split = text.split_once("://");
+        let known = split.filter(|(scheme, _)| matches!(*scheme, "http" | "https"));
+        ensure!(
+            known.is_some(),
+            "{:?} does not begin with http:// or https://: give the URL of a binary cache",
+            without_logins(text)
+        );
+        let (scheme, rest) = known.unwrap_or_default();
+        let authority_len = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+        let (authority, path) = rest.split_at(authority_len);
+        let (login, host) = match authority.rsplit_once('@') {
+            Some((login, host)) => (Some(login), host),
+            None => (None, authority),
+        };
+        Ok(Self {
+            url: format!("{scheme}://{host}{}", path.trim_end_matches('/')),
+            authorization: login.map(basic),
+        })
+    }
+
+    /// The URL without login and without a slash at its end.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The value of the `Authorization` header, if the URL had a login.
+    pub(crate) fn authorization(&self) -> Option<&str> {
+        self.authorization.as_deref()
+    }
+
+    pub(crate) fn is_secure(&self) -> bool {
+        self.url.starts_with("https://")
+    }
+}
+
+impl fmt::Display for Remote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.url)
+    }
+}
+
+impl fmt::Debug for Remote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.url, f)
+    }
+}
+
+/// HTTP Basic credentials (RFC 7617) of the login in a URL, which is percent-encoded.
+fn basic(login: &str) -> String {
+    let (user, password) = login.split_once(':').unwrap_or((login, ""));
+    let mut plain: Vec<u8> = percent_decode_str(user).collect();
+    plain.push(b':');
+    plain.extend(percent_decode_str(password));
+    format!("Basic {}", STANDARD.encode(plain))
+}
+
+/// `text` with the login of every URL in it replaced by `***`. For messages that quote what was
+/// typed.
+#[must_use]
+pub fn without_logins(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find("//") {
+        let (before, behind) = rest.split_at(at + 2);
+        shown.push_str(before);
+        let end = behind
+            .find(|c: char| matches!(c, '/' | '?' | '#' | '"' | '\'') || c.is_whitespace())
+            .unwrap_or(behind.len());
+        let (authority, behind) = behind.split_at(end);
+        match authority.rsplit_once('@') {
+            Some((_, host)) => {
+                shown.push_str("***@");
+                shown.push_str(host);
+            }
+            None => shown.push_str(authority),
+        }
+        rest = behind;
+    }
+    shown.push_str(rest);
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Remote, without_logins};
+
+    #[track_caller]
+    fn check(text: &str, url: &str, authorization: Option<&str>) {
+        let remote = Remote::parse(text).unwrap();
+        assert_eq!(remote.url(), url);
+        assert_eq!(remote.authorization(), authorization);
+        assert_eq!(remote.to_string(), url);
+    }
+
+    #[test]
+    fn the_login_is_split_off() {
+        check("http://host:5000/a/", "http://host:5000/a", None);
+        // bob:secret
+        let bob = Some("Basic Ym9iOnNlY3JldA==");
+        check("http://bob:secret@host", "http://host", bob);
+        check("https://bob:s%65cret@[::1]:1/a", "https://[::1]:1/a", bob);
+        // A password with an @ that was not encoded: bob:se@cret
+        let at = Some("Basic Ym9iOnNlQGNyZXQ=");
+        check("http://bob:se@cret@host/", "http://host", at);
+        check("http://host/a@b", "http://host/a@b", None);
+        check("http://bob@host", "http://host", Some("Basic Ym9iOg=="));
+    }
+
+    #[test]
+    fn a_refused_url_is_quoted_without_its_login() {
+        for text in [
+            "ftp://bob:secret@host",
+            "bob:secret@host",
+            "//bob:secret@host",
+        ] {
+            let error = Remote::parse(text).unwrap_err().to_string();
+            assert!(!error.contains("secret") || !text.contains("//"), "{error}");
+        }
+    }
+
+    #[test]
+    fn logins_are_masked_wherever_they_stand() {
+        assert_eq!(
+            without_logins("see http://a:b@h/x and https://h/y@z, \"ftp://c@h\""),
+            "see http://***@h/x and https://h/y@z, \"ftp://***@h\""
+        );
+        assert_eq!(without_logins("a // b"), "a // b");
+    }
+}
