@@ -45,7 +45,8 @@ in
 
     address = mkOption {
       type = types.str;
-      default = "[::]";
+      default = if cfg.nginx.hostName == null then "[::]" else "127.0.0.1";
+      defaultText = "[::], or 127.0.0.1 if nginx.hostName is set";
       description = "Address to listen on, IPv6 in brackets. `[::]` takes IPv4 as well.";
     };
 
@@ -80,11 +81,21 @@ in
     nginx.hostName = mkOption {
       type = types.nullOr types.str;
       default = null;
-      description = "Name of a virtual host of nginx in front of it; none if null.";
+      description = ''
+        Name of an nginx virtual host that proxies to the cache; none if null. The cache itself then
+        listens on the loopback, unless `address` is set.
+      '';
     };
   };
 
   config = mkIf cfg.enable {
+    assertions = [
+      {
+        assertion = !(cfg.settings ? listen);
+        message = "services.samovar.settings.listen: systemd binds the socket; set services.samovar.address and port";
+      }
+    ];
+
     systemd.sockets.samovar = {
       description = "Samovar, its sockets";
       wantedBy = [ "sockets.target" ];
@@ -130,6 +141,8 @@ in
         extraConfig = ''
           proxy_http_version 1.1;
           proxy_set_header Connection "";
+          proxy_set_header Host $host;
+          proxy_set_header X-Forwarded-For $remote_addr;
           proxy_buffering off;
         '';
       };

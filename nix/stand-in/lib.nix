@@ -256,8 +256,11 @@ let
         module
         { config.services.samovar = given; }
       ];
+      failed = filter (it: !it.assertion) (made.assertions or [ ]);
     in
-    if made ? systemd then
+    if failed != [ ] then
+      throw (elemAt failed 0).message
+    else if made ? systemd then
       {
         service = made.units.services.samovar;
         socket = made.units.sockets.samovar;

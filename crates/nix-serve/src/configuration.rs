@@ -39,6 +39,7 @@ pub fn configuration(
             admin: "--admin",
         },
         listeners: options.listeners,
+        listen_given: options.listen_given,
         tls: options.tls,
         backlog: options.backlog,
         workers: options.workers,

@@ -192,31 +192,25 @@ fn activated(first: OwnedFd, second: OwnedFd, arguments: &[&str]) -> Command {
     command
 }
 
-#[test]
-fn inherited_sockets_are_served_instead_of_those_of_the_command_line() {
-    let dir = tempfile::tempdir().unwrap();
-    let (tcp, path) = (
-        TcpListener::bind("127.0.0.1:0").unwrap(),
-        dir.path().join("inherited"),
-    );
-    let addr = tcp.local_addr().unwrap();
+/// A TCP socket on a free port, its address, and a unix socket, as a manager binds them.
+fn manager_sockets(directory: &Path) -> (TcpListener, String, UnixListener, PathBuf) {
+    let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = tcp.local_addr().unwrap().to_string();
+    let path = directory.join("inherited");
     let unix = UnixListener::bind(&path).unwrap();
-    // Somebody else's: neither bound nor removed.
-    let (other_path, taken) = (
-        dir.path().join("other"),
-        TcpListener::bind("127.0.0.1:0").unwrap(),
-    );
-    let other = UnixListener::bind(&other_path).unwrap();
-    let taken = taken.local_addr().unwrap().to_string();
-    let mut command = activated(
-        tcp.into(),
-        unix.into(),
-        &["--listen", &taken, "--listen", other_path.to_str().unwrap()],
-    );
+    (tcp, address, unix, path)
+}
+
+#[test]
+fn inherited_sockets_replace_the_default_listener() {
+    let dir = tempfile::tempdir().unwrap();
+    let (tcp, address, unix, path) = manager_sockets(dir.path());
+    let mut command = activated(tcp.into(), unix.into(), &[]);
     let mut server = Process::spawn(&mut command);
     drop(command);
     server.wait_for("the service manager's sockets");
-    assert_eq!(server.wait_for_address(), addr);
+    let addr = server.wait_for_address();
+    assert_eq!(addr.to_string(), address);
     for _ in 0..8 {
         // More connections than threads: each of them accepts.
         assert_eq!(Connection::tcp(addr).get("/nix-cache-info").status, 200);
@@ -224,9 +218,50 @@ fn inherited_sockets_are_served_instead_of_those_of_the_command_line() {
     }
     server.signal("TERM");
     assert_eq!(server.wait(), Some(0));
-    // Both belong to others: the manager's goes on to be the manager's.
-    assert!(path.exists() && other_path.exists());
-    drop(other);
+    // It still belongs to the manager.
+    assert!(path.exists());
+}
+
+#[test]
+fn inherited_sockets_that_listen_names_are_served() {
+    let dir = tempfile::tempdir().unwrap();
+    let (tcp, address, unix, path) = manager_sockets(dir.path());
+    let given = ["--listen", &address, "--listen", path.to_str().unwrap()];
+    let given = [&given[..], &["--listen", "127.0.0.1:1"]].concat();
+    let mut command = activated(tcp.into(), unix.into(), &given);
+    let mut server = Process::spawn(&mut command);
+    drop(command);
+    let addr = server.wait_for_address();
+    assert_eq!(Connection::tcp(addr).get("/nix-cache-info").status, 200);
+    assert_eq!(Connection::unix(&path).get("/nix-cache-info").status, 200);
+    assert_eq!(server.count("warning: not listening on 127.0.0.1:1"), 1);
+    server.signal("TERM");
+    assert_eq!(server.wait(), Some(0));
+}
+
+/// A socket on other addresses than those of `--listen` would leave open what was to be closed.
+#[test]
+fn inherited_sockets_that_listen_does_not_name_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let elsewhere = at(dir.path(), "elsewhere");
+    for given in [
+        &["--listen", "127.0.0.2:5000"][..],
+        &["--listen", &elsewhere],
+        &["--host", "127.0.0.2"],
+        &["--socket", &elsewhere],
+    ] {
+        let socket_dir = tempfile::tempdir().unwrap();
+        let (tcp, address, unix, _) = manager_sockets(socket_dir.path());
+        let mut server = Process::spawn(&mut activated(tcp.into(), unix.into(), given));
+        assert_eq!(server.wait(), Some(1), "{given:?}");
+        let expected =
+            format!("the service manager passed the socket {address}, but --listen names");
+        eventually("it says why", || server.count(&expected) == 1);
+        let named = given[1].trim_end_matches(":5000");
+        assert_eq!(server.count(named), 1, "{:?}", server.lines());
+        assert_eq!(server.lines().len(), 1, "{:?}", server.lines());
+        assert!(!Path::new(&elsewhere).exists());
+    }
 }
 
 /// The manager keeps the socket while the service restarts, so nobody is turned away.

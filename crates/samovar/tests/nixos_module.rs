@@ -75,7 +75,7 @@ fn systemd_understands_the_units_and_the_server_its_configuration() {
     }"#;
     let made = evaluate(&home, "module.nix", given).unwrap();
     assert_eq!(made["ports"], serde_json::json!([5007]));
-    assert_eq!(value(&made["socket"], "ListenStream"), "[::]:5007");
+    assert_eq!(value(&made["socket"], "ListenStream"), "127.0.0.1:5007");
     let load = value(&made["service"], "LoadCredential");
     assert_eq!(load, "key0:/etc/nix/cache.secret");
     let proxied = &made["nginx"]["virtualHosts"]["cache.example.org"]["locations"]["/"];
@@ -123,6 +123,7 @@ fn what_is_not_asked_for_is_not_there_and_what_is_wrong_is_refused() {
     let made = evaluate(&home, "module.nix", "{ enable = true; }").unwrap();
     assert_eq!(made["ports"], serde_json::json!([]));
     assert_eq!(made["nginx"], Value::Null);
+    assert_eq!(value(&made["socket"], "ListenStream"), "[::]:5000");
     assert!(!made["service"].as_str().unwrap().contains("LoadCredential"));
     for (given, message) in [
         (
@@ -132,6 +133,10 @@ fn what_is_not_asked_for_is_not_there_and_what_is_wrong_is_refused() {
         (
             "{ enable = true; prot = 1; }",
             "there is no services.samovar.prot",
+        ),
+        (
+            "{ enable = true; settings.listen = [ \"127.0.0.1:5000\" ]; }",
+            "set services.samovar.address and port",
         ),
     ] {
         let error = evaluate(&home, "module.nix", given).unwrap_err();

@@ -13,6 +13,8 @@ pub struct Options {
     /// What to listen on, in the order given, each once; never empty. `--listen` before `--socket`
     /// before `--host` and `--port`. Default: every address, port 5000.
     pub listeners: Vec<ListenSpec>,
+    /// Whether one of the options that make up `listeners` was given.
+    pub listen_given: bool,
     /// HTTPS, and on which of them. Default: none.
     pub tls: Option<Tls>,
     /// Connections that may wait to be accepted, for each listener. Default 1024; 0 stands for it.
@@ -121,6 +123,7 @@ impl Default for Options {
                 host: Host::Any,
                 port: PORT_DEFAULT,
             }],
+            listen_given: false,
             tls: None,
             backlog: 1024,
             workers: None,

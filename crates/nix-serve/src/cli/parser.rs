@@ -123,6 +123,9 @@ impl Draft {
     }
 
     fn choose_listeners(&mut self) {
+        let is_tcp_given = self.host.is_some() || self.port.is_some();
+        self.options.listen_given =
+            !self.listen.is_empty() || self.socket.is_some() || is_tcp_given;
         let by = match (self.listen.is_empty(), self.socket.take()) {
             (false, socket) => {
                 self.options.listeners = std::mem::take(&mut self.listen);

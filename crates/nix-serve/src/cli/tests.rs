@@ -101,6 +101,7 @@ fn real_extra_params_single_dash_pid() {
 fn real_extra_params_priority_and_workers_together() {
     let expected = Options {
         listeners: tcp(local(), 5000),
+        listen_given: true,
         priority: Some(40),
         workers: NonZeroU32::new(12),
         ..Options::default()
@@ -147,6 +148,7 @@ fn real_extra_params_plain_junk() {
 fn the_wrapper_and_the_module_of_nixos() {
     let expected = Options {
         listeners: tcp(local(), 5000),
+        listen_given: true,
         ..Options::default()
     };
     check(
@@ -199,10 +201,8 @@ fn hosts_of_warp() {
 
 #[test]
 fn zero_stands_for_the_default_where_perl_says_so() {
-    check(
-        &["--workers", "0", "--backlog", "0", "--port", "0"],
-        &Options::default(),
-    );
+    check(&["--workers", "0", "--backlog", "0"], &Options::default());
+    check_listeners(&["--port", "0"], &["*:5000"]);
     let unlimited = Options {
         read_timeout: TimeLimit::Unlimited,
         ..Options::default()

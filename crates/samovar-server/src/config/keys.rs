@@ -83,7 +83,8 @@ pub const KEYS: &[Key] = &[
         Start,
         "every address, port 5000",
         "What to listen on: HOST:PORT, [ADDRESS]:PORT, :PORT, or the path of a unix socket. \
-         Sockets of a service manager come first.",
+         Sockets that a service manager passes are used instead, and must be among \
+         these addresses if any are given.",
     ),
     key(
         "backlog",

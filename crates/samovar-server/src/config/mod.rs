@@ -41,6 +41,8 @@ pub struct Configuration {
     /// What to listen on, in the order given, each once; never empty. Default: every address, port
     /// 5000.
     pub listeners: Vec<ListenSpec>,
+    /// Whether `listeners` was configured: sockets of the service manager must then be within it.
+    pub listen_given: bool,
     /// HTTPS, and on which of them. Default: none.
     pub tls: Option<Tls>,
     /// Connections that may wait to be accepted, for each listener. Default 1024.
@@ -119,6 +121,7 @@ impl Default for Configuration {
                 host: Host::Any,
                 port: PORT_DEFAULT,
             }],
+            listen_given: false,
             tls: None,
             backlog: 1024,
             workers: None,

@@ -64,6 +64,7 @@ pub fn read(
     let state_directory = reader.path("state-directory")?;
     Ok(Configuration {
         listeners,
+        listen_given: settings.exactly("listen").is_some(),
         tls,
         backlog: reader
             .count("backlog", 1, u32::MAX.into())?

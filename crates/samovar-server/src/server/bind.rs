@@ -13,7 +13,7 @@ use crate::config::{Configuration, Names, Tls};
 use crate::listener::{Bind, InheritedListener, ListenSpec, TcpAddress, family_missing, inherited};
 use crate::log::ErrorLog;
 
-/// Binds everything, or takes what the service manager has bound instead.
+/// Binds the configured listeners, or uses the sockets that the service manager passed.
 pub(super) fn listeners(
     config: &Configuration,
     tls: Option<&Secure<'_>>,
@@ -21,7 +21,7 @@ pub(super) fn listeners(
 ) -> anyhow::Result<(Vec<Listener>, SocketFiles)> {
     let inherited = inherited()?;
     if !inherited.is_empty() {
-        errors.info("listening on the service manager's sockets, not on those of the command line");
+        check_inherited(config, &inherited, errors)?;
         let listeners: anyhow::Result<_> = inherited
             .into_iter()
             .map(|socket| from_manager(socket, tls))
@@ -48,6 +48,37 @@ pub(super) fn listeners(
         }
     }
     Ok((listeners, files))
+}
+
+/// Refuses inherited sockets that accept more than the configured listeners: what was to be
+/// reached from one address must not be open on all of them.
+fn check_inherited(
+    config: &Configuration,
+    inherited: &[InheritedListener],
+    errors: &ErrorLog,
+) -> anyhow::Result<()> {
+    if !config.listen_given {
+        errors.info("listening on the service manager's sockets");
+        return Ok(());
+    }
+    let (given, option) = (&config.listeners, config.names.address);
+    let is_named = |socket: &&InheritedListener| given.iter().any(|spec| socket.is_within(spec));
+    if let Some(other) = inherited.iter().find(|socket| !is_named(socket)) {
+        let named: Vec<String> = given.iter().map(ToString::to_string).collect();
+        bail!(
+            "the service manager passed the socket {other}, but {option} names {}: set \
+             ListenStream= in the socket unit to these addresses, or remove {option}",
+            named.join(", ")
+        );
+    }
+    let is_missing = |spec: &&ListenSpec| !inherited.iter().any(|one| one.is_within(spec));
+    for spec in given.iter().filter(is_missing) {
+        errors.warning(format_args!(
+            "not listening on {spec}, which {option} names: the service manager passed no socket \
+             for it; add it to ListenStream= in the socket unit"
+        ));
+    }
+    Ok(())
 }
 
 /// Binds what metrics and the status page are served on.
