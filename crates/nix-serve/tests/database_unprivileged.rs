@@ -130,7 +130,7 @@ fn a_commit_broke_off() {
         subject.suffers();
         // Nix would go on to change the journal mode.
         sqlite(&subject.database(), "select count(*) from ValidPaths");
-        subject.recovers("broke off and has to be undone; any Nix command");
+        subject.recovers("has to be rolled back; any Nix command");
     }
 }
 

@@ -1,4 +1,4 @@
-//! The closure of a path: all that it refers to, and all that those refer to, in order.
+//! The closure of a path: its references and theirs, in topological order.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
@@ -7,29 +7,28 @@ use samovar_nix::{HashPart, PathInfo, StorePath};
 
 use crate::error::StoreError;
 
-/// One path of a closure.
+/// A path of a closure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Member {
-    /// Its hash part.
+    /// The hash part of the path.
     pub hash_part: HashPart,
-    /// Which registration of the path it is: see
-    /// [`PathInfo::registration`](samovar_nix::PathInfo::registration).
+    /// Its registration: see [`PathInfo::registration`](samovar_nix::PathInfo::registration).
     pub registration: Option<i64>,
 }
 
-/// What is known of a path's closure.
+/// The closure of a path, if it can be listed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Closure {
-    /// All of it: each path after those it refers to, so the path asked about is last.
+    /// All paths, each after those it refers to: the path itself is last.
     Members(Vec<Member>),
-    /// It has more paths than the caller wants to know of.
+    /// The closure has more paths than the caller's limit.
     TooLarge,
-    /// It has a path that cannot be served: one of unknown NAR size, or one that was collected
-    /// while this was found out.
+    /// A path of the closure cannot be served: its NAR size is unknown, or it was collected
+    /// meanwhile.
     Incomplete,
 }
 
-/// The closure as one look-up after the other finds it.
+/// Finds a closure by single look-ups.
 pub(crate) fn by_lookups(
     hash_part: HashPart,
     count_max: usize,
@@ -64,11 +63,11 @@ pub(crate) fn by_lookups(
     }))
 }
 
-/// Puts all that can be reached from `start` in an order in which each stands behind what it
-/// refers to. `None` when there are more than `count_max`.
+/// Orders all nodes reachable from `start` topologically, references first. `None` if there are
+/// more than `count_max`.
 ///
-/// A reference that leads back is no edge: paths may refer to themselves, and nothing else can
-/// lead back, because a path's name depends on those it refers to. Depth costs no stack.
+/// Back references are ignored: a path may refer to itself, and longer cycles cannot exist because
+/// a path's name depends on its references. Iterative, so depth costs no stack.
 pub(crate) fn in_order<N: Copy + Eq + Hash>(
     start: N,
     count_max: usize,
@@ -79,7 +78,7 @@ pub(crate) fn in_order<N: Copy + Eq + Hash>(
     }
     let mut seen = HashSet::from([start]);
     let mut ordered = Vec::new();
-    // Each with its references that were not looked at yet, last first.
+    // Each node with its unvisited references, last first.
     let mut open = vec![(start, reversed(references(start)?))];
     while let Some((node, left)) = open.last_mut() {
         let Some(next) = left.pop() else {
@@ -117,7 +116,7 @@ mod tests {
         in_order(start, count_max, |node| Ok(graph[&node].clone())).unwrap()
     }
 
-    /// What can be reached, found in another way.
+    /// The reachable nodes, by another algorithm.
     fn reachable(graph: &HashMap<u16, Vec<u16>>, start: u16) -> BTreeSet<u16> {
         let mut found = BTreeSet::from([start]);
         loop {
@@ -131,7 +130,7 @@ mod tests {
     }
 
     proptest! {
-        /// Every node refers to some with lower numbers, and perhaps to itself.
+        /// Each node refers to some lower ones, and perhaps to itself.
         #[test]
         fn references_come_first_and_nothing_twice(
             edges in vec((btree_set(0..60_u16, 0..6), any::<bool>()), 1..60),
@@ -158,9 +157,9 @@ mod tests {
             prop_assert_eq!(order(&graph, start, expected.len() - 1), None);
         }
 
-        /// A database may be wrong; it must not cost more than its size.
+        /// A corrupt database may contain cycles; the work stays linear.
         #[test]
-        fn circles_end(edges in vec(btree_set(0..20_u16, 0..5), 20)) {
+        fn cycles_end(edges in vec(btree_set(0..20_u16, 0..5), 20)) {
             let graph: HashMap<u16, Vec<u16>> = (0..)
                 .zip(edges)
                 .map(|(node, references)| (node, references.into_iter().collect()))

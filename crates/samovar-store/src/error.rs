@@ -1,37 +1,37 @@
-//! What goes wrong while a store answers.
+//! Errors of a store.
 
 use std::fmt;
 use std::io;
 
-/// The store erred: it cannot say whether the path is there, or cannot hand out what it has.
+/// The store failed: it cannot tell whether the path exists, or cannot return its data.
 ///
-/// Absence is never an error: it is `Ok(None)`. A server answers any of these with a 5xx status
-/// and may be asked again; nothing here is the fault of the client. The type holds neither paths
-/// nor texts of the operating system, so that printing it to a peer gives nothing away.
+/// Absence is never an error: it is `Ok(None)`. A server answers each of these with a 5xx status;
+/// a retry may succeed. The type holds neither paths nor messages of the operating system, so it
+/// can be shown to clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// Another process holds the database, and went on holding it for the whole busy timeout.
+    /// Another process held the database's lock for the whole busy timeout.
     #[error("the database is locked by another process")]
     Busy,
-    /// The store cannot be asked at the moment.
-    #[error("the store cannot be asked: {0}")]
+    /// The store is unavailable at the moment.
+    #[error("the store is unavailable: {0}")]
     Unavailable(Unavailable),
-    /// The database or a row of it makes no sense.
+    /// The database or one of its rows is malformed.
     #[error("the database is damaged: {0}")]
     Corrupt(Corruption),
-    /// The daemon said something that the worker protocol does not allow. The connection is gone.
+    /// The daemon violated the worker protocol. The connection is closed.
     #[error("the daemon broke the worker protocol: {0}")]
     Protocol(Irregularity),
-    /// The daemon understood the question and answered with an error of its own.
+    /// The daemon answered the request with an error.
     #[error("the daemon refused the request")]
     Refused,
     /// The operating system refused an operation.
     #[error("{operation} failed: {kind}")]
     Io {
-        /// What was tried.
+        /// The operation that failed.
         operation: Operation,
-        /// How it failed.
+        /// The kind of failure.
         kind: io::ErrorKind,
     },
 }
@@ -46,7 +46,7 @@ impl StoreError {
         }
     }
 
-    /// Whether this is about one row of the database, and all others may be well.
+    /// Whether the error concerns one row of the database only.
     #[must_use]
     pub fn is_about_one_path(self) -> bool {
         use Corruption as Row;
@@ -58,7 +58,7 @@ impl StoreError {
         )
     }
 
-    /// What an operator can do about it, where there is anything.
+    /// What the operator can do about it, if anything.
     #[must_use]
     pub fn remedy(self) -> Option<&'static str> {
         Some(match self {
@@ -71,7 +71,7 @@ impl StoreError {
                 Unavailable::WalIndexMissing => {
                     "start nix-daemon, or let this user write to the database's directory"
                 }
-                Unavailable::HotJournal => "any Nix command of the store's owner undoes it",
+                Unavailable::HotJournal => "any Nix command of the store's owner rolls it back",
                 Unavailable::ForeignWal => "remove db.sqlite-wal and db.sqlite-shm",
                 Unavailable::Form(_) => "upgrade Samovar, or start nix-daemon",
                 Unavailable::FilesMissing => "mount the store's file system",
@@ -84,39 +84,38 @@ impl StoreError {
     }
 }
 
-/// Why a store cannot be asked at the moment.
+/// Why a store is unavailable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unavailable {
-    /// There is no database where it should be.
+    /// The database file does not exist.
     #[error("the database does not exist")]
     DatabaseMissing,
-    /// The database, or its directory, is not readable for this user.
+    /// This user may not read the database or its directory.
     #[error("the database is not readable for this user")]
     PermissionDenied,
-    /// The database is in WAL mode without its index, which this user may not create.
+    /// The database is in WAL mode without a WAL index (`-shm`), and this user may not create one.
     #[error("the database's WAL index is missing and may not be created")]
     WalIndexMissing,
-    /// A change of the database broke off, and this user may not undo what was written of it.
-    #[error("a change of the database broke off and has to be undone")]
+    /// A transaction was interrupted, and this user may not roll it back.
+    #[error("an interrupted transaction has to be rolled back")]
     HotJournal,
-    /// The WAL is that of a database whose place this one has taken: read together, they are
-    /// neither.
-    #[error("the database was replaced, and the WAL of the one before lies beside it still")]
+    /// The WAL belongs to a replaced database file: reading the two together would mix databases.
+    #[error("the database was replaced, and the WAL of the old one is still beside it")]
     ForeignWal,
-    /// Something that is read of the database is not there, or means something else.
-    #[error("the database is not of a form that is understood: {0}")]
+    /// A table or column that is needed is missing or has changed its meaning.
+    #[error("the database's schema is not supported: {0}")]
     Form(&'static str),
-    /// The database was replaced while it was being opened, or is being replaced right now.
+    /// The database was replaced while it was being opened, or is being replaced now.
     #[error("the database is being replaced")]
     BeingReplaced,
-    /// The directory of the store is empty or cannot be read: its file system is not mounted.
+    /// The store directory is empty or unreadable: its file system is not mounted.
     #[error("the store's directory is empty or cannot be read")]
     FilesMissing,
-    /// A question has had no answer for seconds: the disk does not answer.
+    /// A read has not returned for seconds.
     #[error("the database's disk does not answer")]
     Stalled,
-    /// Nobody answers at the daemon's socket.
+    /// No daemon accepts connections at its socket.
     #[error("the daemon cannot be reached")]
     DaemonUnreachable,
     /// The daemon did not answer in time.
@@ -124,64 +123,64 @@ pub enum Unavailable {
     DaemonTimeout,
 }
 
-/// What is wrong with the database.
+/// What is malformed in the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Corruption {
-    /// SQLite says that the file is malformed, truncated or no database.
-    #[error("SQLite finds it malformed")]
+    /// SQLite reports the file as malformed, truncated or not a database.
+    #[error("SQLite reports it as malformed")]
     Malformed,
-    /// A statement, or a value, does not fit: the tables are being changed.
-    #[error("a table or column is not what it was")]
+    /// A statement or a value does not match the schema: the tables are being changed.
+    #[error("a table or column has changed")]
     Schema,
-    /// A store path in a row has another form.
+    /// A row holds an ill-formed store path.
     #[error("a row holds an ill-formed store path")]
     StorePath,
-    /// A NAR hash in a row has another form.
+    /// A row holds an ill-formed NAR hash.
     #[error("a row holds an ill-formed NAR hash")]
     NarHash,
-    /// A NAR size in a row is negative or no number.
+    /// A row holds a negative or non-numeric NAR size.
     #[error("a row holds an ill-formed NAR size")]
     NarSize,
-    /// Something that is text in all rows is none in this one.
+    /// A row holds a value of another type than the column has.
     #[error("a row holds a value of another type")]
     Value,
-    /// A realisation in a row has another form.
+    /// A row holds an ill-formed realisation.
     #[error("a row holds an ill-formed realisation")]
     Realisation,
 }
 
-/// How a daemon broke the worker protocol.
+/// A violation of the worker protocol by the daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Irregularity {
-    /// The first bytes are not the protocol's magic number.
+    /// The first bytes differ from the protocol's magic number.
     #[error("the magic number is wrong")]
     Magic,
-    /// The protocol version is one this program does not speak.
+    /// The protocol version is not supported.
     #[error("the protocol version is not supported")]
     Version,
-    /// A string, list or message stream is longer than its limit.
-    #[error("something is longer than its limit")]
+    /// A string, list or message stream exceeds its limit.
+    #[error("a string, list or message stream exceeds its limit")]
     TooLong,
-    /// Padding of a string is not zero.
+    /// A string is padded with bytes other than zero.
     #[error("padding is not zero")]
     Padding,
-    /// A string that must be UTF-8 is not.
+    /// A string is not UTF-8.
     #[error("text is not UTF-8")]
     Text,
-    /// A message has a code that is not known.
-    #[error("an unknown message arrived")]
+    /// A message has an unknown code.
+    #[error("the type of a message is unknown")]
     Message,
-    /// A value is out of its range or has another form.
+    /// A value is out of range or ill-formed.
     #[error("a value is ill-formed")]
     Value,
-    /// The connection ended in the middle of an answer.
+    /// The connection ended inside an answer.
     #[error("the connection ended early")]
     EndedEarly,
 }
 
-/// An operation that the operating system can refuse.
+/// An operation that can fail with an error of the operating system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Operation {
@@ -193,7 +192,7 @@ pub enum Operation {
     OpenPath,
     /// Opening or reading a build log.
     ReadLog,
-    /// Speaking with the daemon.
+    /// Communicating with the daemon.
     TalkToDaemon,
     /// Starting a thread.
     StartThread,
@@ -206,7 +205,7 @@ impl fmt::Display for Operation {
             Self::ReadToken => "reading the freshness token",
             Self::OpenPath => "opening a store path",
             Self::ReadLog => "reading a build log",
-            Self::TalkToDaemon => "speaking with the daemon",
+            Self::TalkToDaemon => "communicating with the daemon",
             Self::StartThread => "starting a thread",
         })
     }

@@ -1,20 +1,20 @@
-//! What a binary cache asks of a Nix store, and who answers.
+//! Read access to a Nix store, for a binary cache.
 //!
 //! # Two types to know
 //!
-//! * [`Store`] is what a server asks: look-ups, files, logs. [`open()`] finds out which store a
-//!   machine has.
-//! * [`Catalog`] holds all hash parts in memory and knows, for the price of one system call,
-//!   whether that is still the truth.
+//! * [`Store`] is the interface a server uses: look-ups, files, logs. [`open()`] opens the store
+//!   that a URI and the environment name.
+//! * [`Catalog`] holds all hash parts in memory and checks, with one system call, whether they
+//!   are still up to date.
 //!
 //! # In scope
 //!
 //! Nix's database read by its schema, the files of a path as a NAR, build logs, realisations, and
-//! the client's side of the worker protocol where the database cannot be read.
+//! the client side of the worker protocol for stores whose database cannot be read.
 //!
 //! # Out of scope
 //!
-//! Writing: no store is ever changed. Remote stores and other binary caches. HTTP.
+//! Writing: a store is never changed. Remote stores and other binary caches. HTTP.
 
 #![forbid(unsafe_code)]
 

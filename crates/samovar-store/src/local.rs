@@ -1,4 +1,4 @@
-//! A store on this machine: database, files, logs.
+//! [`LocalStore`]: database, files and logs on this machine.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::realisation::{Realisation, RealisationId};
 use crate::store::{Looked, Store};
 use crate::tree::Tree;
 
-/// A store read without the help of a daemon, though it may have one.
+/// A store read directly, without a daemon.
 #[derive(Debug)]
 pub struct LocalStore {
     location: Location,
@@ -26,12 +26,12 @@ pub struct LocalStore {
 }
 
 impl LocalStore {
-    /// The store at a location. Nothing is opened: a database that cannot be read yet is an error
-    /// of each question, until it can.
+    /// Creates the store of a location without opening anything. While the database cannot be
+    /// read, every look-up returns the error.
     ///
     /// # Errors
     ///
-    /// [`StoreError::Io`] when no thread can be started.
+    /// [`StoreError::Io`] if a thread cannot be started.
     pub fn new(location: Location) -> Result<Self, StoreError> {
         let database = Arc::new(Database::new(&location));
         let catalog = Catalog::new(Arc::clone(&database), &location.store_dir)?;
@@ -44,17 +44,17 @@ impl LocalStore {
         })
     }
 
-    /// Where the store's parts are.
+    /// The directories of the store.
     #[must_use]
     pub fn location(&self) -> &Location {
         &self.location
     }
 
-    /// Whether a daemon may know what this process does not get to see.
+    /// Whether the daemon may answer although this process gets `error` from the database.
     ///
-    /// Not when a database is gone that was there before: Nix makes a new one where there is none,
-    /// and the daemon would say of each path, in good faith, that it does not exist. Nor when
-    /// somebody is putting another one there, which the daemon would read half finished.
+    /// Not if a database has disappeared: Nix creates an empty one in its place, from which the
+    /// daemon would report every path as absent. Not while the database is being replaced either:
+    /// the daemon would read it half written.
     pub(crate) fn leaves_to_daemon(&self, error: StoreError) -> bool {
         let StoreError::Unavailable(reason) = error else {
             return false;
@@ -66,13 +66,13 @@ impl LocalStore {
         }
     }
 
-    /// Whether the store directory is there and readable.
+    /// Whether the store directory exists and is readable.
     pub(crate) fn has_files(&self) -> bool {
         let needed = Access::READ_OK | Access::EXEC_OK;
         rustix::fs::access(&self.location.real_dir, needed).is_ok()
     }
 
-    /// The log of a path, whose deriver is looked up only when the path has no log of its own.
+    /// Opens the log of a path. Calls `deriver` only if the path has no log of its own.
     pub(crate) fn log_of(
         &self,
         path: &StorePath,

@@ -1,4 +1,4 @@
-//! Where the parts of one store are.
+//! [`Location`]: the directories of a store.
 
 use std::path::{Path, PathBuf};
 
@@ -16,24 +16,24 @@ use crate::uri::Parameters;
 /// explicit parameters win over the root.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Location {
-    /// What stands in store paths.
+    /// Logical store directory: the prefix of store paths.
     pub store_dir: StoreDir,
-    /// Where the files are.
+    /// Physical store directory: the parent of the files.
     pub real_dir: PathBuf,
-    /// Where the database is, in `db`.
+    /// Nix's state directory; the database is in `db` below it.
     pub state_dir: PathBuf,
-    /// Where build logs are, in `drvs`.
+    /// Log directory; build logs are in `drvs` below it.
     pub log_dir: PathBuf,
-    /// Where the daemon listens.
+    /// The daemon's socket.
     pub socket: PathBuf,
-    /// Whether nobody writes to this store.
+    /// Whether the store is never written to.
     pub read_only: bool,
-    /// Whether Nix was told not to use WAL mode, and so locks by a file of its own.
+    /// Whether Nix runs without WAL mode (`use-sqlite-wal = false`), and so with dot-file locks.
     pub dotfile_locks: bool,
 }
 
 impl Location {
-    /// The directories that follow from a URI's parameters and the settings.
+    /// Derives the directories from a URI's parameters and the settings.
     #[must_use]
     pub fn new(parameters: &Parameters, settings: &Settings) -> Self {
         let store_dir = parameters
@@ -73,15 +73,15 @@ impl Location {
         self.state_dir.join("db/db.sqlite")
     }
 
-    /// The file that holds the number of the database's schema.
+    /// The file that holds the database's schema version.
     #[must_use]
     pub fn schema(&self) -> PathBuf {
         self.state_dir.join("db/schema")
     }
 }
 
-/// Nix from 2.35 on looks below the store's own state directory, older ones always below the
-/// global one: take the former when something is there.
+/// Nix 2.35 and later listens below the store's own state directory, older versions always below
+/// the global one: prefer the former if it exists.
 fn socket(state_dir: &Path, settings: &Settings) -> PathBuf {
     if let Some(socket) = &settings.daemon_socket {
         return socket.clone();

@@ -1,17 +1,17 @@
 //! Build logs.
 //!
-//! # Where they are
+//! # Location
 //!
 //! `<log dir>/drvs/<first two characters of the base name>/<the rest>`, plain or with `.bz2`; in
-//! stores of long ago `<log dir>/drvs/<base name>`, likewise.
+//! very old stores `<log dir>/drvs/<base name>`, likewise.
 //!
 //! # Quirks
 //!
-//! A log exists whether or not its derivation is valid. It may be growing: then a `.bz2` ends in
-//! the middle of a block, and what decodes is all there is. Logs hold any bytes.
+//! A log exists whether or not its derivation is valid. It may still be growing: then a `.bz2` ends
+//! inside a block, and the text ends with the last complete one. Logs hold arbitrary bytes.
 //!
-//! A log is a regular file. Nix reads whatever lies in its place; here a link, which may lead
-//! anywhere, a device and a pipe are no logs. Directories on the way may be links.
+//! A log is a regular file. Unlike Nix, which opens any file of that name, this module ignores
+//! symbolic links, devices and pipes. Directories of the path may be symbolic links.
 //!
 //! # Source
 //!
@@ -30,7 +30,7 @@ use samovar_nix::StorePath;
 
 use crate::error::{Operation, StoreError};
 
-/// A build log, open for reading; [`Read`] gives its text.
+/// A build log, open for reading; [`Read`] yields its text.
 pub struct Log {
     text: Text,
     file_len: u64,
@@ -39,7 +39,7 @@ pub struct Log {
 }
 
 enum Text {
-    /// So much of the file as there was when it was opened.
+    /// Limited to the length at open, so that the length announced stays true.
     Plain(io::Take<File>),
     Bzip2(Box<MultiBzDecoder<File>>),
 }
@@ -59,7 +59,7 @@ impl Log {
         })
     }
 
-    /// The length of the text in bytes, where it is known without reading it.
+    /// The length of the text in bytes; `None` for a compressed log.
     #[must_use]
     pub fn text_len(&self) -> Option<u64> {
         match &self.text {
@@ -68,8 +68,8 @@ impl Log {
         }
     }
 
-    /// The file itself and its length, if it is compressed by bzip2: for clients that take it so.
-    /// Gives the log back if it is not, or if it was read from already.
+    /// Returns the compressed file and its length, for clients that accept bzip2. Returns the log
+    /// itself if it is not compressed or was partly read.
     ///
     /// # Errors
     ///
@@ -81,7 +81,7 @@ impl Log {
         }
     }
 
-    /// Whether the file is compressed by bzip2.
+    /// Whether the file is compressed with bzip2.
     #[must_use]
     pub fn is_bzip2(&self) -> bool {
         matches!(self.text, Text::Bzip2(_))
@@ -113,7 +113,7 @@ impl fmt::Debug for Log {
     }
 }
 
-/// Opens the log of a path, if it has one.
+/// Opens the log of a path, `None` if there is none.
 pub(crate) fn open(log_dir: &Path, path: &StorePath) -> Result<Option<Log>, StoreError> {
     let base_name = path.base_name();
     let (first, rest) = base_name.split_at(2);
@@ -130,7 +130,7 @@ pub(crate) fn open(log_dir: &Path, path: &StorePath) -> Result<Option<Log>, Stor
 }
 
 fn open_file(path: &Path, is_bzip2: bool) -> Result<Option<Log>, StoreError> {
-    // Without NONBLOCK a FIFO in this place would hold the thread for ever.
+    // Without NONBLOCK opening a FIFO would block for ever.
     let flags = OFlags::NONBLOCK | OFlags::NOFOLLOW;
     let flags = flags.bits().cast_signed();
     let opened = File::options().read(true).custom_flags(flags).open(path);
@@ -148,11 +148,11 @@ fn open_file(path: &Path, is_bzip2: bool) -> Result<Option<Log>, StoreError> {
     }
 }
 
-/// Whether there is nothing, or a link, a socket or a device without a driver.
+/// Whether the error means that there is no regular file at `path`.
 fn is_no_file(error: &io::Error, path: &Path) -> bool {
     match Errno::from_io_error(error) {
         Some(Errno::NOENT | Errno::NOTDIR | Errno::NXIO | Errno::NODEV) => true,
-        // Directories on the way that are links to each other are no absence.
+        // A symbolic link as the file itself; a loop among the directories is a failure.
         Some(Errno::LOOP) => path.symlink_metadata().is_ok(),
         _ => false,
     }

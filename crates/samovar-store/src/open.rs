@@ -1,4 +1,4 @@
-//! Opening the store that a URI and the settings name.
+//! Opens the store that a URI and the settings name.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ use crate::settings::{Settings, SettingsError, socket_below};
 use crate::store::Store;
 use crate::uri::{Parameters, StoreKind, StoreUri, UriError};
 
-/// Why no store could be opened: which file, what is wrong, how to mend it, in one line.
+/// Why no store could be opened: file, cause and fix, in one line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -28,42 +28,42 @@ pub enum OpenError {
         /// What is wrong with it.
         source: UriError,
     },
-    /// There is no database, and no daemon.
+    /// There is neither a database nor a daemon.
     #[error(
         "there is no Nix database at {database:?} and no daemon at {socket:?}: set NIX_STATE_DIR \
-         or the store to where Nix keeps its state, or start nix-daemon"
+         or the option `store` to Nix's state directory, or start nix-daemon"
     )]
     Missing {
-        /// Where the database should be.
+        /// The expected path of the database.
         database: PathBuf,
-        /// Where the daemon should listen.
+        /// The expected path of the daemon's socket.
         socket: PathBuf,
     },
-    /// The database is of a version that is not understood.
+    /// The database's schema is not supported.
     #[error(
-        "the Nix database {database:?} is not of a form that is understood: {what} (its schema is \
-         {found}, and 10 is known), and no daemon answers at {socket:?}: upgrade Samovar, or \
-         start nix-daemon"
+        "the schema of the Nix database {database:?} is not supported: {what} (schema {found}; \
+         supported is 10), and no daemon answers at {socket:?}: upgrade Samovar, or start \
+         nix-daemon"
     )]
     Schema {
         /// The database.
         database: PathBuf,
-        /// What is not as it should be.
+        /// The part of the schema that differs.
         what: &'static str,
-        /// What Nix calls the schema.
+        /// The schema version that Nix records.
         found: String,
-        /// Where the daemon should listen.
+        /// The expected path of the daemon's socket.
         socket: PathBuf,
     },
-    /// A change of the database broke off, and this user may not undo it.
+    /// A transaction was interrupted, and this user may not roll it back.
     #[error(
-        "a change of the Nix database {database:?} broke off and has to be undone, which any Nix \
-         command of the store's owner does, and no daemon answers at {socket:?}"
+        "the Nix database {database:?} holds an interrupted transaction, which any Nix command \
+         of the store's owner rolls back, and no daemon answers at {socket:?}"
     )]
     HotJournal {
         /// The database.
         database: PathBuf,
-        /// Where the daemon should listen.
+        /// The expected path of the daemon's socket.
         socket: PathBuf,
     },
     /// This user may not read the database.
@@ -74,35 +74,35 @@ pub enum OpenError {
     PermissionDenied {
         /// The database.
         database: PathBuf,
-        /// Where the daemon should listen.
+        /// The expected path of the daemon's socket.
         socket: PathBuf,
     },
-    /// The database is in WAL mode and idle, and this user may not open it first.
+    /// The database is in WAL mode without a WAL index, and this user may not create one.
     #[error(
         "the Nix database {database:?} is idle and this user may not create its WAL index, and no \
-         daemon answers at {socket:?}: start nix-daemon, or let this user write to the directory"
+         daemon answers at {socket:?}: start nix-daemon, or make the directory writable"
     )]
     WalIndexMissing {
         /// The database.
         database: PathBuf,
-        /// Where the daemon should listen.
+        /// The expected path of the daemon's socket.
         socket: PathBuf,
     },
-    /// Anything else about the database.
+    /// Any other failure of the database.
     #[error("the Nix database {database:?} cannot be used")]
     Database {
         /// The database.
         database: PathBuf,
-        /// What is wrong.
+        /// The cause.
         source: StoreError,
     },
-    /// There is a database, but nobody to hand out the files.
+    /// The database is readable, but neither the files nor a daemon are.
     #[error(
         "the store directory {directory:?} is missing or not readable for this user: set \
-         NIX_STORE_DIR, or root or real in the store's URI, to where the files are"
+         NIX_STORE_DIR, or `root` or `real` in the store's URI, to the directory of the files"
     )]
     NoFiles {
-        /// Where the files should be.
+        /// The expected store directory.
         directory: PathBuf,
     },
     /// A thread could not be started.
@@ -110,7 +110,7 @@ pub enum OpenError {
     Start(#[source] StoreError),
 }
 
-/// Opens a store by the text of its URI, or, when that is `None`, the one that the settings name.
+/// Opens the store of a URI, or the one that the settings name if `uri` is `None`.
 ///
 /// # Errors
 ///
@@ -126,9 +126,9 @@ pub fn open(uri: Option<&str>, settings: &Settings) -> Result<Box<dyn Store>, Op
 
 /// Opens the store of a parsed URI.
 ///
-/// While the database of a store cannot be read its daemon stands in if it answers, and so the
-/// store is opened all the same. For a store named `local`, or by its directory, that is the daemon
-/// below its state directory or the one that the environment names, and no other.
+/// Succeeds also if the database cannot be read but the store's daemon answers. For a store named
+/// `local`, or by its directory, that is the daemon below its own state directory or the one that
+/// the environment names.
 ///
 /// # Errors
 ///
@@ -137,7 +137,7 @@ pub fn open_uri(uri: &StoreUri, settings: &Settings) -> Result<Box<dyn Store>, O
     let mut location = Location::new(&uri.parameters, settings);
     let uses_daemon = match &uri.kind {
         StoreKind::Local => {
-            // Somebody named this very store: the machine's daemon has another one.
+            // An explicit local store is not the one of the machine's daemon.
             if settings.daemon_socket.is_none() {
                 location.socket = socket_below(&location.state_dir);
             }
@@ -170,7 +170,7 @@ pub fn open_uri(uri: &StoreUri, settings: &Settings) -> Result<Box<dyn Store>, O
         });
     }
     match probed {
-        // If somebody holds it at this moment, every question will try again.
+        // A lock is temporary: every look-up tries again.
         Ok(()) | Err(StoreError::Busy) => Ok(Box::new(DaemonStore::new(local, daemon))),
         Err(error) if local.leaves_to_daemon(error) && daemon.probe().is_ok() => {
             Ok(Box::new(DaemonStore::new(local, daemon)))

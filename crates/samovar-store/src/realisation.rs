@@ -1,16 +1,16 @@
-//! What a content-addressed derivation's output turned out to be.
+//! Realisations: the store paths of a content-addressed derivation's outputs.
 //!
-//! # Two generations
+//! # Generations
 //!
 //! | Nix | key | members of the document |
 //! | --- | --- | --- |
 //! | up to 2.34 | `sha256:<hex>!<output>` | `dependentRealisations`, `id`, `outPath`, `signatures` |
 //! | from 2.35 on | derivation and output | `outPath`, `signatures` as objects |
 //!
-//! The hash is that of the derivation modulo its inputs; the derivation stands by its base name.
+//! The hash is that of the derivation modulo its inputs; a derivation is given by its base name.
 //!
 //! Both documents have their members in alphabetical order and no white space, as Nix's JSON
-//! library writes them; signatures are stored ones, passed on.
+//! library writes them. Stored signatures are passed on unchanged.
 //!
 //! # Source
 //!
@@ -24,29 +24,29 @@ use serde_json::{Map, Value, json};
 
 use crate::error::{Corruption, StoreError};
 
-/// The longest name of an output, as of a store path.
+/// The longest output name, in bytes, as for the name in a store path.
 const OUTPUT_NAME_LEN_MAX: usize = 211;
 
-/// Which realisation is meant.
+/// The key of a realisation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RealisationId {
-    /// By the hash of a derivation modulo its inputs: Nix up to 2.34.
+    /// By the hash of a derivation modulo its inputs (Nix up to 2.34).
     Hash {
-        /// The hash.
+        /// The hash of the derivation.
         derivation: Hash,
         /// The name of the output.
         output: OutputName,
     },
-    /// By the derivation itself: Nix from 2.35 on.
+    /// By the derivation itself (Nix from 2.35 on).
     Derivation {
-        /// The derivation.
+        /// The path of the derivation.
         derivation: StorePath,
         /// The name of the output.
         output: OutputName,
     },
 }
 
-/// A realisation, as the document that says it.
+/// A realisation and its JSON document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Realisation {
     out_path: StorePath,
@@ -57,20 +57,20 @@ pub struct Realisation {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutputName(Box<str>);
 
-/// Why something names no realisation.
+/// Why a realisation id is ill-formed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RealisationIdError {
     /// There is no `!` between hash and output.
     #[error("the `!` is missing")]
     Separator,
-    /// The hash has another form, or is no SHA-256.
-    #[error("the hash is no SHA-256")]
+    /// The hash is ill-formed or not SHA-256.
+    #[error("the hash is not SHA-256")]
     Hash,
-    /// The derivation is no store path, or none that ends in `.drv`.
+    /// The derivation is not a store path that ends in `.drv`.
     #[error("the derivation is ill-formed")]
     Derivation,
-    /// The output's name is empty, too long or has other characters than a store path may have.
+    /// The output name is empty, too long or has characters that a store path may not have.
     #[error("the output name is ill-formed")]
     Output,
 }
@@ -80,7 +80,7 @@ impl RealisationId {
     ///
     /// # Errors
     ///
-    /// [`RealisationIdError`] unless that is the form.
+    /// [`RealisationIdError`] if the text has another form.
     ///
     /// # Examples
     ///
@@ -102,7 +102,7 @@ impl RealisationId {
         })
     }
 
-    /// A key made of a derivation's base name and an output.
+    /// Builds an id from a derivation's base name and an output name.
     ///
     /// # Errors
     ///
@@ -123,11 +123,11 @@ impl RealisationId {
 }
 
 impl Realisation {
-    /// What a document says.
+    /// Parses a document.
     ///
     /// # Errors
     ///
-    /// [`Corruption::Realisation`] if it says no path.
+    /// [`Corruption::Realisation`] if it has no valid `outPath`.
     pub(crate) fn new(document: String) -> Result<Self, StoreError> {
         let out_path = serde_json::from_str::<Value>(&document)
             .ok()
@@ -138,19 +138,19 @@ impl Realisation {
         Ok(Self { out_path, document })
     }
 
-    /// The path that it leads to.
+    /// The store path of the output.
     #[must_use]
     pub fn out_path(&self) -> &StorePath {
         &self.out_path
     }
 
-    /// The document, as the store has it.
+    /// The JSON document as the store has it.
     #[must_use]
     pub fn into_document(self) -> String {
         self.document
     }
 
-    /// The text that is signed.
+    /// The text that signatures cover.
     ///
     /// # Source
     ///
@@ -175,8 +175,8 @@ impl Realisation {
         }
     }
 
-    /// The document with these signatures, in the place of those that the store has, or beside them
-    /// (`keeps_stored`) but for those by the same names.
+    /// Returns the document with `signatures`: in place of the stored ones, or added to them
+    /// (`keeps_stored`), replacing those with the same key name.
     #[must_use]
     pub fn signed(
         self,
@@ -205,7 +205,7 @@ impl Realisation {
         let mut all: Vec<Value> = own
             .chain(stored.into_iter().filter(is_by_another))
             .collect();
-        // As the sets of Nix.
+        // Nix keeps signatures in a sorted set.
         all.sort_by_cached_key(Value::to_string);
         members.insert("signatures".to_owned(), Value::Array(all));
         Value::Object(members).to_string()
@@ -243,7 +243,7 @@ impl OutputName {
         }
     }
 
-    /// The name.
+    /// The name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -256,12 +256,12 @@ impl fmt::Display for OutputName {
     }
 }
 
-/// The text that stands in the database for the hash of a derivation.
+/// The form of a derivation's hash in the database.
 pub(crate) fn hash_key(hash: &Hash) -> String {
     format!("{}:{}", hash.algorithm().name(), hash.base16())
 }
 
-/// The document of the older generation.
+/// Writes the document of Nix up to 2.34.
 pub(crate) fn hash_document(
     id: &RealisationId,
     out_path: &StorePath,
@@ -284,7 +284,7 @@ pub(crate) fn hash_document(
     .to_string()
 }
 
-/// The document of the newer generation.
+/// Writes the document of Nix from 2.35 on.
 pub(crate) fn derivation_document(out_path: &StorePath, signatures: &[Signature]) -> String {
     let signatures: Vec<Value> = signatures.iter().filter_map(signature_member).collect();
     json!({ "outPath": out_path.base_name(), "signatures": signatures }).to_string()

@@ -1,4 +1,23 @@
-//! What a server asks of a store.
+//! The [`Store`] trait: the interface between a store and a server.
+//!
+//! # Adding a backend
+//!
+//! `Store` separates the two existing backends ([`LocalStore`](crate::LocalStore) and
+//! [`DaemonStore`](crate::DaemonStore)) from a server, but its return types are concrete. A
+//! backend that is neither a local database nor a daemon must also
+//!
+//! * return a [`Tree`], a closed enum of local files and a daemon's NAR: another source of NARs
+//!   needs a variant in `tree/mod.rs`, `tree/nar_reader.rs` and `tree/listing_reader.rs`;
+//! * return a [`Log`], which reads an open [`File`](std::fs::File);
+//! * return `None` from [`Store::catalog`], because a [`Catalog`] reads SQLite. A server then asks
+//!   the store about every hash part;
+//! * return `None` from [`Store::daemon`] unless a Nix daemon manages the store's GC roots;
+//! * map its failures to [`StoreError`], which is `Copy` and holds no text from outside;
+//! * be reachable by a URI: `uri/mod.rs` and `open.rs`.
+//!
+//! [`Store::lookup`], [`Store::tree`], [`Store::log`], [`Store::realisation`] and
+//! [`Store::probe`] are required; the defaults of the other methods are correct but slower, or
+//! report nothing.
 
 use samovar_nix::{HashPart, PathInfo, StoreDir, StorePath};
 
@@ -11,43 +30,42 @@ use crate::log::Log;
 use crate::realisation::{Realisation, RealisationId};
 use crate::tree::Tree;
 
-/// What is known of one path among many: its row, that there is none, or what is wrong with it.
+/// The result of one look-up in a batch: `Ok(None)` if the path is absent.
 pub type Looked = Result<Option<PathInfo>, StoreError>;
 
 /// A store that can be served.
 ///
-/// Every method may block for a disk, a lock or another process, but [`Store::store_dir`],
-/// [`Store::catalog`] and [`Store::daemon`]. An error says that the store erred; absence is
-/// `Ok(None)`.
+/// Every method may block on a disk, a lock or another process, except [`Store::store_dir`],
+/// [`Store::catalog`], [`Store::daemon`], [`Store::down`], [`Store::take_remark`] and
+/// [`Store::is_left_to_daemon`]. An error means that the store failed; absence is `Ok(None)`.
 pub trait Store: Send + Sync + std::fmt::Debug {
-    /// The logical store directory: what stands in store paths, wherever the files are.
+    /// The logical store directory: the prefix of store paths, wherever the files are.
     fn store_dir(&self) -> &StoreDir;
 
-    /// What the store knows of the valid path with this hash part: row, references and signatures
-    /// of one moment.
+    /// Looks up the valid path with this hash part. Row, references and signatures are read in one
+    /// transaction.
     ///
-    /// A path whose NAR size is unknown counts as absent, because it cannot be served: neither its
-    /// narinfo nor its NAR could be announced. Stored signatures that are malformed are left out.
+    /// A path of unknown NAR size counts as absent: neither its narinfo nor its NAR can be served.
+    /// Malformed stored signatures are left out.
     ///
     /// # Errors
     ///
     /// Any [`StoreError`].
     fn lookup(&self, hash_part: HashPart) -> Result<Option<PathInfo>, StoreError>;
 
-    /// [`lookup`](Self::lookup) of many, in the order asked, at less cost. Where the store can
-    /// tell, all answers are of one moment; a database keeps that moment while this runs, so ask
-    /// for some hundred at a time.
+    /// Looks up many hash parts, in order, at less cost than one [`lookup`](Self::lookup) each. A
+    /// database answers all of them in one read transaction, which delays WAL checkpoints: pass a
+    /// few hundred at a time.
     ///
     /// # Errors
     ///
-    /// Any [`StoreError`]: one for all, except that a row that makes no sense is the error of its
-    /// own path alone.
+    /// Any [`StoreError`]. A malformed row fails its own look-up only.
     fn lookup_many(&self, hash_parts: &[HashPart]) -> Result<Vec<Looked>, StoreError> {
         lookup_each(hash_parts, |hash_part| self.lookup(hash_part))
     }
 
-    /// The closure of a path, of one moment where the store can tell. `None` if the path is absent.
-    /// Past `count_max` paths the answer is [`Closure::TooLarge`].
+    /// The closure of a path, `None` if the path is absent. A database reads it in one transaction.
+    /// Above `count_max` paths the answer is [`Closure::TooLarge`].
     ///
     /// # Errors
     ///
@@ -60,9 +78,9 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         by_lookups(hash_part, count_max, |hash_part| self.lookup(hash_part))
     }
 
-    /// The paths registered last, the newest first: at most `count_max`, and only registrations
-    /// before `before` where that is given. Rows that cannot be served are left out. A store that
-    /// does not count its registrations says nothing.
+    /// The most recently registered paths, newest first: at most `count_max`, and only
+    /// registrations below `before` where given. Rows that cannot be served are left out. Empty
+    /// for a store without registration numbers.
     ///
     /// # Errors
     ///
@@ -72,8 +90,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         Ok(Vec::new())
     }
 
-    /// The files of a path that was valid a moment ago. Nothing is opened yet, and the path may
-    /// vanish at any time: see [`TreeError`](crate::TreeError).
+    /// The files of a path that was valid a moment ago. Opens nothing yet; the path may be
+    /// collected at any time, see [`TreeError`](crate::TreeError).
     ///
     /// # Errors
     ///
@@ -88,7 +106,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// Any [`StoreError`].
     fn log(&self, path: &StorePath) -> Result<Option<Log>, StoreError>;
 
-    /// The outputs of a derivation that is valid itself. A store that cannot tell says nothing.
+    /// The outputs of a valid derivation. Empty for a store that does not record them.
     ///
     /// # Errors
     ///
@@ -98,50 +116,50 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         Ok(Vec::new())
     }
 
-    /// A realisation, as Nix of that generation writes it.
+    /// A realisation, as JSON of the Nix generation that `id` belongs to.
     ///
     /// # Errors
     ///
     /// Any [`StoreError`].
     fn realisation(&self, id: &RealisationId) -> Result<Option<Realisation>, StoreError>;
 
-    /// The set of valid paths in memory. `None` where the database can never be read; where it
-    /// cannot be read for the moment, [`Catalog::check`] says no.
+    /// The in-memory set of valid hash parts. `None` if the backend has no database; while a
+    /// database is unreadable, [`Catalog::check`] reports the set as stale.
     fn catalog(&self) -> Option<&Catalog>;
 
-    /// Why a look-up would fail at once, as others just did. Never blocks. While that lasts some
-    /// are told `None`, to try again.
+    /// The error that a look-up would return at once because the store is known to be unavailable.
+    /// Never blocks. During an outage some calls return `None`, so that their callers retry.
     fn down(&self) -> Option<StoreError> {
         None
     }
 
-    /// What the operator should know of a store that is served all the same; each thing once.
-    /// Never blocks.
+    /// Takes a warning about a store that is served all the same; each is returned once. Never
+    /// blocks.
     fn take_remark(&self) -> Option<SchemaRemark> {
         None
     }
 
-    /// The daemon of this store, if it may have one: who keeps paths from being collected. Nothing
-    /// is connected by asking for it.
+    /// The daemon that can create temporary GC roots in this store. Returns a handle without
+    /// connecting.
     fn daemon(&self) -> Option<&Daemon> {
         None
     }
 
-    /// Whether the store would answer at this moment.
+    /// Checks that the store answers now.
     ///
     /// # Errors
     ///
-    /// The [`StoreError`] that a look-up would give.
+    /// The [`StoreError`] that a look-up would return.
     fn probe(&self) -> Result<(), StoreError>;
 
-    /// Whether the last [`probe`](Self::probe) found that the daemon answers, because the database
-    /// cannot be read. Never blocks.
+    /// Whether the last [`probe`](Self::probe) found the database unreadable and the daemon
+    /// answering in its place. Never blocks.
     fn is_left_to_daemon(&self) -> bool {
         false
     }
 }
 
-/// [`Store::lookup_many`] where there is no quicker way.
+/// [`Store::lookup_many`] as single look-ups.
 pub(crate) fn lookup_each(
     hash_parts: &[HashPart],
     lookup: impl Fn(HashPart) -> Looked,

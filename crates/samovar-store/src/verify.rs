@@ -1,4 +1,4 @@
-//! Whether the files of a path are what its row says.
+//! Compares the files of a path with its registration: [`verify`] hashes the whole NAR.
 
 use std::num::NonZeroU64;
 use std::ops::ControlFlow;
@@ -14,55 +14,56 @@ use crate::tree::{Identity, Tree, TreeError};
 /// Bytes hashed at once.
 const PIECE_LEN: usize = 256 * 1024;
 
-/// What was found out about a path.
+/// The result of [`verify`].
 #[derive(Debug)]
 pub enum Verdict {
-    /// Its files make the registered NAR. With the root they were read from, if they are on this
-    /// machine.
+    /// The files make the registered NAR. Holds the identity of the root that was read, for local
+    /// files.
     Right(Option<Identity>),
-    /// They do not, and the path was registered all the time.
+    /// The files do not make the registered NAR, and the registration did not change meanwhile.
     Damaged(Damage),
-    /// The path was collected, or registered anew, meanwhile.
+    /// The path was collected or registered anew meanwhile.
     Gone,
 }
 
-/// What is wrong with the files of a path.
+/// How the files of a path differ from its registration.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Damage {
-    /// The NAR has the right size and another hash.
+    /// The NAR has the registered size and another hash.
     #[error("NAR has another hash than the registered one")]
     Hash,
-    /// The NAR is shorter than it is registered.
+    /// The NAR is shorter than registered.
     #[error("NAR is shorter than its registered size")]
     Shorter,
-    /// The NAR is longer than it is registered.
+    /// The NAR is longer than registered.
     #[error("NAR is longer than its registered size")]
     Longer,
-    /// The files make no NAR.
+    /// The files cannot be written as a NAR.
     #[error("{0}")]
     Tree(TreeError),
 }
 
-/// Why nothing can be said about a path.
+/// Why a path could not be verified.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerifyError {
-    /// The store cannot be asked, or its files are not there at all.
+    /// The store is unavailable, or its files are.
     #[error("{0}")]
     Store(#[from] StoreError),
-    /// The files cannot be read, which says nothing about what is in them.
+    /// The files cannot be read, which says nothing about their contents.
     #[error("{0}")]
     Tree(TreeError),
-    /// The caller did not want to go on.
+    /// The caller cancelled the verification.
     #[error("stopped")]
     Stopped,
 }
 
-/// Reads the files of a path and compares the hash of their NAR with `info`, the row of a moment
-/// ago. Before it calls anything damaged it asks for the row again.
+/// Reads the files of a path and compares the hash of their NAR with `info`, a recent look-up.
+/// Looks the path up again before reporting damage.
 ///
-/// `go_on` is told of every piece how many bytes it has, may wait, and may end it.
+/// Calls `go_on` with the length of each piece read. It may sleep, and cancels with
+/// [`ControlFlow::Break`].
 ///
 /// # Errors
 ///
@@ -79,12 +80,12 @@ pub fn verify(
         Err(Failure::Other(error)) => return Err(error),
     };
     let now = store.lookup(info.path.hash_part())?;
-    let holds = now.is_some_and(|now| {
+    let is_unchanged = now.is_some_and(|now| {
         now.registration == info.registration
             && now.nar_hash == info.nar_hash
             && now.nar_size == info.nar_size
     });
-    if !holds {
+    if !is_unchanged {
         return Ok(Verdict::Gone);
     }
     if matches!(damage, Damage::Tree(TreeError::Vanished)) && !tree.has_neighbours() {
@@ -98,7 +99,7 @@ fn compare(
     info: &PathInfo,
     go_on: &mut dyn FnMut(u64) -> ControlFlow<()>,
 ) -> Result<Option<Identity>, Failure> {
-    // Before the files are read: what is put in their place meanwhile has another one.
+    // Taken before reading: files put there meanwhile have another identity.
     let root = tree.identity()?;
     let mut reader = tree.nar()?;
     let mut hash = Sha256::new();
@@ -138,24 +139,25 @@ impl From<Damage> for Failure {
 
 impl From<TreeError> for Failure {
     fn from(error: TreeError) -> Self {
-        // Without a plan, only somebody else's changes meanwhile are a change.
-        match error.is_damage() && !matches!(error, TreeError::Changed) {
-            true => Self::Damage(Damage::Tree(error)),
-            false => Self::Other(VerifyError::Tree(error)),
+        // `Changed` means a concurrent write, not damage: no plan is in use here.
+        if error.is_damage() && !matches!(error, TreeError::Changed) {
+            Self::Damage(Damage::Tree(error))
+        } else {
+            Self::Other(VerifyError::Tree(error))
         }
     }
 }
 
-/// Keeps reading down to so many bytes in a second.
+/// A rate limiter for reading.
 #[derive(Debug)]
 pub struct Pace {
     rate: Option<NonZeroU64>,
-    /// When what was read so far should have been read.
+    /// When the bytes counted so far are due at the configured rate.
     due: Instant,
 }
 
 impl Pace {
-    /// `rate` bytes in a second; `None`: as many as there are.
+    /// Creates a limiter of `rate` bytes per second; `None` is unlimited.
     #[must_use]
     pub fn new(rate: Option<NonZeroU64>) -> Self {
         Self {
@@ -164,8 +166,8 @@ impl Pace {
         }
     }
 
-    /// Counts `len` bytes as read, and says how long to wait before more are. Time that was lost
-    /// waiting for something else is not made up for.
+    /// Counts `len` bytes as read and returns how long to wait before the next read. Time spent
+    /// elsewhere earns no credit.
     pub fn pass(&mut self, len: u64) -> Duration {
         let Some(rate) = self.rate else {
             return Duration::ZERO;
@@ -174,7 +176,7 @@ impl Pace {
         let cost = Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX));
         let now = Instant::now();
         let from = self.due.max(now.checked_sub(cost).unwrap_or(now));
-        // Centuries are for ever.
+        // On overflow (centuries) do not wait.
         self.due = from.checked_add(cost).unwrap_or(from);
         self.due.saturating_duration_since(now)
     }

@@ -196,7 +196,7 @@ fn kinds_of_stores_that_cannot_be_served() {
         assert!(
             source
                 .to_string()
-                .contains("cannot be served: use auto, daemon, local")
+                .contains("is not supported: use auto, daemon, local")
         );
     }
 }

@@ -1,4 +1,4 @@
-//! The few lines of `nix.conf` that say where the store is.
+//! A reader of `nix.conf`, for the settings that locate the store.
 //!
 //! # Grammar
 //!
@@ -10,12 +10,12 @@
 //! | what | value | why |
 //! | --- | --- | --- |
 //! | nested includes | 16 | a file that includes itself must end |
-//! | file size | 1 MiB | nobody writes such a file by hand |
+//! | file size | 1 MiB | far above any file written by hand |
 //!
 //! # Source
 //!
-//! Nix 2.8.0, `src/libutil/config.cc`, `AbstractConfig::applyConfig`. What Nix refuses (a line
-//! without `=`) is skipped here: Nix itself tells its user about it.
+//! Nix 2.8.0, `src/libutil/config.cc`, `AbstractConfig::applyConfig`. Lines that Nix rejects (those
+//! without `=`) are skipped: Nix itself reports them to its user.
 
 use std::collections::HashMap;
 use std::io::Read;
@@ -31,7 +31,7 @@ pub struct Conf {
 }
 
 impl Conf {
-    /// Reads a file; what cannot be read counts as empty.
+    /// Reads a file; an unreadable one counts as empty.
     #[must_use]
     pub fn read(path: &Path) -> Self {
         let mut conf = Self::default();
@@ -44,7 +44,7 @@ impl Conf {
         self.add_lines(text, dir, 0);
     }
 
-    /// The value of a setting, absent when unset or empty.
+    /// The value of a setting, `None` if unset or empty.
     #[must_use]
     pub fn text(&self, name: &str) -> Option<&str> {
         self.values
@@ -53,7 +53,7 @@ impl Conf {
             .filter(|value| !value.is_empty())
     }
 
-    /// The value of a setting that is true or false.
+    /// The value of a boolean setting, `None` if unset or ill-formed.
     #[must_use]
     pub fn flag(&self, name: &str) -> Option<bool> {
         match self.text(name)? {

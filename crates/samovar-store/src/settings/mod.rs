@@ -1,4 +1,4 @@
-//! Where a store lies: the environment and `nix.conf`.
+//! Settings of a store from the environment and `nix.conf`.
 //!
 //! # Source
 //!
@@ -15,24 +15,24 @@ use samovar_nix::StoreDir;
 
 pub use conf::Conf;
 
-/// The directories and the store that the environment and `nix.conf` ask for.
+/// The directories and the store that the environment and `nix.conf` name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// The logical store directory: what stands in store paths.
+    /// Logical store directory: the prefix of store paths.
     pub store_dir: StoreDir,
-    /// Nix's state: the database, the daemon's socket.
+    /// Nix's state directory: the database, the daemon's socket.
     pub state_dir: PathBuf,
-    /// Build logs.
+    /// Log directory.
     pub log_dir: PathBuf,
-    /// Where `nix.conf` lies.
+    /// The directory of `nix.conf`.
     pub conf_dir: PathBuf,
-    /// The daemon's socket, when the environment names one.
+    /// The daemon's socket, if the environment names one.
     pub daemon_socket: Option<PathBuf>,
-    /// The store to use when the command line names none: `NIX_REMOTE`, else `store` in `nix.conf`.
+    /// The default store URI: `NIX_REMOTE`, else `store` in `nix.conf`.
     pub remote: Option<String>,
     /// Whether Nix keeps its database in WAL mode (`use-sqlite-wal`, default true).
     pub use_sqlite_wal: bool,
-    /// Where a user without a state directory keeps a store: `XDG_DATA_HOME`, else below `HOME`.
+    /// Parent of the store of a user without a state directory: `XDG_DATA_HOME`, else below `HOME`.
     pub data_home: Option<PathBuf>,
 }
 
@@ -40,20 +40,20 @@ pub struct Settings {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SettingsError {
-    /// A directory must be absolute.
-    #[error("{variable} must be an absolute path, but is {value:?}: set it to one or unset it")]
+    /// A directory is not absolute.
+    #[error("{variable} must be an absolute path, got {value:?}: set it to one or unset it")]
     NotAbsolute {
-        /// The variable.
+        /// The name of the variable.
         variable: &'static str,
-        /// What it holds.
+        /// Its value.
         value: String,
     },
-    /// A value that is no UTF-8.
-    #[error("{variable} must be text in UTF-8, but is {value:?}")]
+    /// A value is not UTF-8.
+    #[error("{variable} must be UTF-8 text, got {value:?}")]
     NotUtf8 {
-        /// The variable.
+        /// The name of the variable.
         variable: &'static str,
-        /// What it holds, replacement characters included.
+        /// Its value, with replacement characters.
         value: String,
     },
 }
@@ -61,19 +61,19 @@ pub enum SettingsError {
 impl Settings {
     /// Reads the settings from an environment given as a look-up, and from the `nix.conf` it names.
     ///
-    /// A `nix.conf` that cannot be read is as good as an empty one: Nix holds it so, and an
-    /// unprivileged server must start all the same.
+    /// An unreadable `nix.conf` counts as empty, as in Nix: an unprivileged server must start all
+    /// the same.
     ///
     /// # Errors
     ///
-    /// [`SettingsError`] when a directory is relative or a value is not text.
+    /// [`SettingsError`] if a directory is relative or a value is not UTF-8.
     ///
     /// # Examples
     ///
     /// ```
     /// # use samovar_store::Settings;
     /// let none = |_: &str| None;
-    /// let settings = Settings::from_environment(none).expect("the defaults hold");
+    /// let settings = Settings::from_environment(none).expect("the defaults are valid");
     /// assert_eq!(settings.store_dir.to_string(), "/nix/store");
     /// ```
     pub fn from_environment(
@@ -120,7 +120,7 @@ impl Settings {
     ///
     /// # Errors
     ///
-    /// As [`Settings::from_environment`].
+    /// See [`Settings::from_environment`].
     pub fn from_process() -> Result<Self, SettingsError> {
         Self::from_environment(|name| std::env::var_os(name))
     }
@@ -129,12 +129,12 @@ impl Settings {
     ///
     /// # Errors
     ///
-    /// As [`Settings::from_environment`].
+    /// See [`Settings::from_environment`].
     pub fn from_map(variables: &HashMap<String, String>) -> Result<Self, SettingsError> {
         Self::from_environment(|name| variables.get(name).map(OsString::from))
     }
 
-    /// The daemon's socket: the one the environment names, else the one below the state directory.
+    /// The daemon's socket: from the environment, else below the state directory.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.daemon_socket

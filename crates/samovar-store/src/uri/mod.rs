@@ -1,4 +1,4 @@
-//! Store URIs: what stands in `NIX_REMOTE`, `--store` and `store =`.
+//! Store URIs: the values of `NIX_REMOTE`, `--store` and `store =`.
 //!
 //! # Grammar
 //!
@@ -13,13 +13,13 @@
 //!
 //! | what | value | why |
 //! | --- | --- | --- |
-//! | length | 8,192 bytes | two paths of the longest kind, percent-encoded parts included |
+//! | length | 8,192 bytes | two paths of `PATH_MAX`, or fewer when percent-encoded |
 //!
 //! # Quirks
 //!
-//! nix-serve's wrapper sets `auto?path-info-cache-size=0`. That parameter and others that steer
-//! Nix's own library are accepted and have no meaning here; a parameter nobody knows is reported
-//! by [`StoreUri::unknown_parameters`] and otherwise ignored, as in Nix.
+//! nix-serve's wrapper sets `auto?path-info-cache-size=0`. That parameter and others that configure
+//! Nix's own library are accepted and ignored; unknown parameters are reported by
+//! [`StoreUri::unknown_parameters`] and otherwise ignored, as in Nix.
 //!
 //! # Source
 //!
@@ -34,8 +34,8 @@ use samovar_nix::StoreDir;
 
 const URI_LEN_MAX: usize = 8192;
 
-/// Parameters that mean something to Nix's library alone, or nothing for a reader.
-const WITHOUT_MEANING: [&str; 12] = [
+/// Parameters that configure Nix's library only, or have no effect on reading.
+const IGNORED: [&str; 12] = [
     "compression",
     "max-connection-age",
     "max-connections",
@@ -53,29 +53,29 @@ const WITHOUT_MEANING: [&str; 12] = [
 /// A parsed store URI.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StoreUri {
-    /// Which kind of store.
+    /// The kind of store.
     pub kind: StoreKind,
-    /// Where its parts are, as far as the URI says.
+    /// The directories that the URI names.
     pub parameters: Parameters,
     unknown: Vec<String>,
 }
 
-/// Which kind of store a URI names.
+/// The kind of store that a URI names.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum StoreKind {
-    /// Directly if the state directory can be written, else by the daemon if there is one.
+    /// Direct access if the state directory is writable, else the daemon if there is one.
     #[default]
     Auto,
-    /// The database and the files.
+    /// Direct access to the database and the files.
     Local,
-    /// The daemon, at the socket named here or at the usual one.
+    /// The daemon at this socket, or at the default one.
     Daemon(Option<PathBuf>),
 }
 
-/// Where the parts of a store are; what is absent follows from the settings.
+/// The directories that a URI names; the others follow from the settings.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Parameters {
-    /// The directory below which `nix/store`, `nix/var/nix` and `nix/var/log/nix` lie.
+    /// The directory that holds `nix/store`, `nix/var/nix` and `nix/var/log/nix`.
     pub root: Option<PathBuf>,
     /// The physical store directory.
     pub real: Option<PathBuf>,
@@ -85,7 +85,7 @@ pub struct Parameters {
     pub log: Option<PathBuf>,
     /// The logical store directory.
     pub store: Option<StoreDir>,
-    /// Whether nobody writes to this store: its database may be opened as immutable.
+    /// Whether the store is never written to: its database may be opened as immutable.
     pub read_only: bool,
 }
 
@@ -93,37 +93,37 @@ pub struct Parameters {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UriError {
-    /// The URI is absurdly long.
+    /// The URI exceeds the length limit.
     #[error("the store URI is longer than {URI_LEN_MAX} bytes")]
     TooLong,
-    /// A kind of store that cannot be served.
+    /// A kind of store that is not supported.
     #[error(
-        "stores of the kind {scheme:?} cannot be served: use auto, daemon, local, unix://SOCKET \
-         or the path of a directory that holds nix/store"
+        "store type {scheme:?} is not supported: use auto, daemon, local, unix://SOCKET or the \
+         path of a directory that holds nix/store"
     )]
     Unsupported {
-        /// What stands before `://`, or the whole text when there is no such thing.
+        /// The text before `://`, or the whole text without one.
         scheme: String,
     },
-    /// A parameter's percent encoding is broken.
-    #[error("the value of the store parameter {name:?} has a broken percent encoding")]
+    /// A parameter has an invalid percent-encoding.
+    #[error("the value of the store parameter {name:?} has an invalid percent-encoding")]
     Percent {
-        /// The parameter.
+        /// The name of the parameter.
         name: String,
     },
-    /// A directory is not absolute, or the store directory has another form.
+    /// A directory is not absolute.
     #[error("the store parameter {name:?} must be an absolute path")]
     NotAbsolute {
-        /// The parameter.
+        /// The name of the parameter.
         name: String,
     },
-    /// A parameter that is true or false is neither.
+    /// A boolean parameter is neither true nor false.
     #[error("the store parameter {name:?} must be true or false")]
     NotBoolean {
-        /// The parameter.
+        /// The name of the parameter.
         name: String,
     },
-    /// A relative path, and the working directory is unknown.
+    /// A relative path was given, and the working directory is unknown.
     #[error("the store path {path:?} is relative, and the working directory cannot be found")]
     NoWorkingDirectory {
         /// The path as given.
@@ -132,11 +132,11 @@ pub enum UriError {
 }
 
 impl StoreUri {
-    /// Parses a store URI. A relative path is taken from the working directory of the process.
+    /// Parses a store URI. A relative path is resolved against the working directory.
     ///
     /// # Errors
     ///
-    /// Any [`UriError`]. Unknown parameters are no error.
+    /// Any [`UriError`]. Unknown parameters are not errors.
     ///
     /// # Examples
     ///
@@ -164,7 +164,7 @@ impl StoreUri {
         Ok(uri)
     }
 
-    /// The names of parameters that mean nothing, for a warning.
+    /// The names of unknown parameters, for a warning.
     #[must_use]
     pub fn unknown_parameters(&self) -> &[String] {
         &self.unknown
@@ -203,7 +203,7 @@ impl StoreUri {
             _ => absolute(name, value).map(Some),
         };
         match name {
-            // An explicit path in front of the question mark wins over a parameter.
+            // An explicit path before the question mark takes precedence.
             "root" if self.parameters.root.is_none() => self.parameters.root = directory()?,
             "root" => {}
             "real" => self.parameters.real = directory()?,
@@ -226,7 +226,7 @@ impl StoreUri {
                     }
                 }
             }
-            _ if WITHOUT_MEANING.contains(&name) => {}
+            _ if IGNORED.contains(&name) => {}
             _ => self.unknown.push(name.to_owned()),
         }
         Ok(())
