@@ -161,7 +161,11 @@ fn another_schema() {
     let settings = NixStore::new().settings();
     let error = open(Some(&uri), &settings).unwrap_err();
     let is_schema = |error: &OpenError| matches!(error, OpenError::Schema { .. });
-    check_message(error, is_schema, &["db.sqlite", "ValidPaths.sigs", "is 11"]);
+    check_message(
+        error,
+        is_schema,
+        &["db.sqlite", "ValidPaths.sigs", "schema 11"],
+    );
 }
 
 #[test]

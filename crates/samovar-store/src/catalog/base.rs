@@ -1,4 +1,4 @@
-//! What was read of the database so far, and what is new in it.
+//! The loaded set of hash parts, and its incremental update from new rows.
 
 use std::sync::Arc;
 
@@ -11,83 +11,82 @@ use super::table::Key;
 use crate::database::{Database, Session, store_error};
 use crate::error::StoreError;
 
-/// Rows that are read again to see whether this is still the database of last time: the newest that
-/// were there.
+/// The newest known rows, re-read to recognise the database of the last update.
 const TAIL_COUNT: usize = 128;
 
-/// As many of these rows must be there still. A database restored from elsewhere gives its numbers
-/// out anew, and a few rows may have the same ones by chance.
+/// How many of these rows must still exist. A database restored from elsewhere assigns its row ids
+/// anew, and a few rows may match by chance.
 const KNOWN_COUNT_MIN: usize = 32;
 
-/// So many rows are read while somebody waits: it takes milliseconds.
+/// Rows read while a caller waits: milliseconds.
 const SMALL_COUNT: usize = 4096;
 
-/// Rows that one transaction of a large load reads. In rollback mode writers wait for it: 50 ms.
+/// Rows per transaction of a full load. In rollback mode it blocks writers for 50 ms.
 const CHUNK_COUNT: usize = 50_000;
 
-/// How often a large load waits for another process's lock before it gives up: ten seconds.
+/// Busy timeouts in a row before a full load gives up: ten seconds.
 const BUSY_COUNT_MAX: u32 = 20;
 
-/// The index on `path` alone answers this, without the rows themselves.
+/// Answered from the index on `path` alone, without reading rows.
 const AFTER: &str = "select path from ValidPaths where path > ?1 order by path limit ?2";
 
 const LAST: &str = "select id, path from ValidPaths order by id desc limit ?1";
 
 const SINCE: &str = "select id, path from ValidPaths where id >= ?1 order by id";
 
-/// A set that holds every path of the database as of the last time it was brought up to date, and
-/// perhaps some that were deleted.
+/// A superset of the paths in the database as of the last update: deleted paths may remain.
 #[derive(Debug)]
 pub(super) struct Base {
     pub(super) set: Set,
-    origin: Origin,
-    /// How many paths there were when everything was read.
+    history: History,
+    /// Paths at the last full load.
     loaded_count: usize,
-    /// The highest number of a row that was seen.
+    /// The highest row id seen.
     last_id: i64,
-    /// The newest rows at that time, by rising number.
+    /// The newest rows at that time, by rising id.
     tail: Vec<(i64, Key)>,
 }
 
-/// What all states of a database have in common that commits alone led to, one from the other.
-/// A backup that takes its place has rows that were deleted since, with the numbers they had.
+/// Identifies a history of commits: equal values mean that commits alone lead from one state of
+/// the database to the other. A restored backup starts another history, in which row ids repeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Origin {
-    lineage: u64,
-    /// SQLite raises it when it writes a backup over the database by itself.
+pub(super) struct History {
+    number: u64,
+    /// Raised by SQLite's backup API when it overwrites the database.
     schema_version: i64,
 }
 
-impl Origin {
-    /// The origin of what `connection` reads next.
+impl History {
+    /// The history of what `connection` reads next.
     pub(super) fn of(
         database: &Database,
         session: &Session,
         connection: &Connection,
     ) -> Result<Self, StoreError> {
-        // First: in a transaction this takes the lock, and in rollback mode nobody commits then.
+        // Must come first: in a transaction this takes the lock, which blocks commits in rollback
+        // mode.
         let schema_version = connection
             .query_row("pragma schema_version", [], |row| row.get(0))
             .map_err(|error| store_error(&error))?;
         Ok(Self {
-            lineage: database.lineage(session)?,
+            number: database.history(session)?,
             schema_version,
         })
     }
 }
 
-/// What [`Base::advance`] found.
+/// The result of [`Base::advance`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Advance {
-    /// The set holds all paths there are.
+    /// The set holds all paths of the database.
     Done,
-    /// Some new rows were added to the set, and there are more.
+    /// Some new rows were added; more remain.
     More,
-    /// This is another database, as far as one can tell: everything must be read.
+    /// The database is another one: a full load is needed.
     Foreign,
 }
 
-/// Reads hash parts out of rows.
+/// Reads hash parts from rows.
 #[derive(Debug, Clone)]
 pub(super) struct Reader {
     prefix: String,
@@ -100,10 +99,10 @@ impl Reader {
         }
     }
 
-    /// Everything, if it is little; in the transaction that `connection` is in.
+    /// Reads everything in the current transaction; `None` if there is too much.
     pub(super) fn read_small(
         &self,
-        origin: Origin,
+        history: History,
         connection: &Connection,
     ) -> Result<Option<Base>, StoreError> {
         let (tail, last_id) = self.tail(connection)?;
@@ -111,41 +110,41 @@ impl Reader {
         let rest = self.read_after(connection, &first(), SMALL_COUNT, &mut keys)?;
         Ok(rest
             .is_none()
-            .then(|| Base::new(origin, keys, tail, last_id)))
+            .then(|| Base::new(history, keys, tail, last_id)))
     }
 
-    /// Everything, with a transaction for each chunk. Nothing is lost between the chunks: what is
-    /// added meanwhile has numbers behind `last_id`, and [`Base::advance`] reads it afterwards.
+    /// Reads everything, with a transaction per chunk. Rows added meanwhile have ids above
+    /// `last_id`, and [`Base::advance`] reads them afterwards.
     ///
-    /// `None` when `is_cancelled` says so, or this is another database all at once.
-    pub(super) fn read_large(
+    /// `None` if cancelled, or if the database was replaced meanwhile.
+    pub(super) fn read_all(
         &self,
         database: &Database,
         session: &Arc<Session>,
         is_cancelled: impl Fn() -> bool,
     ) -> Result<Option<Base>, StoreError> {
-        let lease = session.lease()?;
-        let origin = patiently(|| Origin::of(database, session, &lease))?;
-        // Before the paths, so that rows added since are new.
-        let (tail, last_id) = patiently(|| self.tail(&lease))?;
+        let connection = session.connection()?;
+        let history = retry_busy(|| History::of(database, session, &connection))?;
+        // Read before the paths, so that rows added later count as new.
+        let (tail, last_id) = retry_busy(|| self.tail(&connection))?;
         let mut keys = Vec::new();
         let mut place = Some(first());
         while let Some(after) = place {
-            // A connection to a file that was written over stands in the way of everybody else's.
-            let now = patiently(|| Origin::of(database, session, &lease))?;
-            if is_cancelled() || now != origin {
+            // A connection to an overwritten file prevents opening the new one.
+            let now = retry_busy(|| History::of(database, session, &connection))?;
+            if is_cancelled() || now != history {
                 return Ok(None);
             }
             let count = keys.len();
-            place = patiently(|| {
+            place = retry_busy(|| {
                 keys.truncate(count);
-                self.read_after(&lease, &after, CHUNK_COUNT, &mut keys)
+                self.read_after(&connection, &after, CHUNK_COUNT, &mut keys)
             })?;
         }
-        Ok(Some(Base::new(origin, keys, tail, last_id)))
+        Ok(Some(Base::new(history, keys, tail, last_id)))
     }
 
-    /// Reads up to `count_max` paths behind `after`. Returns the last one if there may be more.
+    /// Reads up to `count_max` paths after `after`. Returns the last one if there may be more.
     fn read_after(
         &self,
         connection: &Connection,
@@ -171,7 +170,7 @@ impl Reader {
         Ok(None)
     }
 
-    /// The newest rows, and the highest number.
+    /// The newest rows, and the highest row id.
     fn tail(&self, connection: &Connection) -> Result<(Vec<(i64, Key)>, i64), StoreError> {
         let mut statement = connection
             .prepare_cached(LAST)
@@ -191,8 +190,8 @@ impl Reader {
         Ok((tail, last_id))
     }
 
-    /// The hash part of a path in a row. `None` for a row without one: no request can name it, and
-    /// it must not keep the others from being found.
+    /// The hash part of a row's path. `None` for an ill-formed path: no request can name it, and it
+    /// must not prevent other paths from being found.
     fn key(&self, row: &Row<'_>, column: usize) -> Result<Option<Key>, StoreError> {
         let ValueRef::Text(path) = row.get_ref(column).map_err(|error| store_error(&error))? else {
             return Ok(None);
@@ -206,9 +205,9 @@ impl Reader {
 }
 
 impl Base {
-    fn new(origin: Origin, keys: Vec<Key>, tail: Vec<(i64, Key)>, last_id: i64) -> Self {
+    fn new(history: History, keys: Vec<Key>, tail: Vec<(i64, Key)>, last_id: i64) -> Self {
         Self {
-            origin,
+            history,
             loaded_count: keys.len(),
             set: Set::build(keys),
             last_id,
@@ -216,15 +215,14 @@ impl Base {
         }
     }
 
-    /// Adds what is new, in the transaction that `connection` is in. After [`Advance::Foreign`] the
-    /// base is of no more use.
+    /// Adds new rows, in the current transaction. The base is invalid after [`Advance::Foreign`].
     pub(super) fn advance(
         &mut self,
         reader: &Reader,
-        origin: Origin,
+        history: History,
         connection: &Connection,
     ) -> Result<Advance, StoreError> {
-        if origin != self.origin {
+        if history != self.history {
             return Ok(Advance::Foreign);
         }
         let first_id = self.tail.first().map_or(self.last_id + 1, |&(id, _)| id);
@@ -261,7 +259,7 @@ impl Base {
         self.tail = if entries.len() >= TAIL_COUNT {
             entries.split_off(entries.len() - TAIL_COUNT)
         } else {
-            // Some of the newest rows were deleted: older ones take their place.
+            // Some of the newest rows were deleted: refill the tail with older ones.
             reader.tail(connection)?.0
         };
         self.last_id = last_id;
@@ -273,19 +271,19 @@ impl Base {
         })
     }
 
-    /// Whether so much of the set may have been deleted that reading everything anew is worth it.
-    pub(super) fn is_worn(&self) -> bool {
+    /// Whether deleted paths may dominate the set, so that a full load is worthwhile.
+    pub(super) fn is_mostly_deleted(&self) -> bool {
         self.set.key_count() > 2 * self.loaded_count + SMALL_COUNT
     }
 }
 
-/// Before all paths.
+/// The start of the iteration: sorts before all paths.
 fn first() -> Value {
     Value::Text(String::new())
 }
 
-/// Asks again while another process holds the database. SQLite itself waits in between.
-fn patiently<T>(mut ask: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
+/// Retries while another process holds the lock. SQLite waits in each attempt.
+fn retry_busy<T>(mut ask: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
     for _ in 0..BUSY_COUNT_MAX {
         match ask() {
             Err(StoreError::Busy) => {}

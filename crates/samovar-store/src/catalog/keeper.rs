@@ -1,4 +1,4 @@
-//! The thread that looks at the database's file for those who only read tokens.
+//! A thread that watches the database file, for callers that read tokens only.
 
 use std::sync::Weak;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -10,13 +10,13 @@ use crate::error::{Operation, StoreError};
 
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// SQLite's own frames are small.
+/// SQLite's stack frames are small.
 const STACK_LEN: usize = 512 * 1024;
 
-/// A running thread; dropping it ends the thread.
+/// Ends the thread when dropped.
 #[derive(Debug)]
 pub(super) struct Keeper {
-    /// Dropped first, which wakes the thread.
+    /// Dropped first: wakes the thread.
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -32,7 +32,7 @@ impl Keeper {
                     let Some(database) = database.upgrade() else {
                         return;
                     };
-                    database.inspect();
+                    database.recheck();
                 }
             })
             .map_err(|error| StoreError::io(Operation::StartThread, &error))?;
@@ -47,7 +47,7 @@ impl Drop for Keeper {
     fn drop(&mut self) {
         self.stop = None;
         if let Some(thread) = self.thread.take() {
-            // A thread that panicked has said so already.
+            // The panic was reported by the panic hook.
             let _ended = thread.join();
         }
     }

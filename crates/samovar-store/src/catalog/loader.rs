@@ -1,4 +1,4 @@
-//! Who reads hash parts from the database, and when: see the state machine in the parent module.
+//! Loads hash parts from the database: see the state machine in the parent module.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -7,54 +7,54 @@ use std::time::{Duration, Instant};
 use rusqlite::Connection;
 use samovar_nix::StoreDir;
 
-use super::base::{Advance, Base, Origin, Reader};
+use super::base::{Advance, Base, History, Reader};
 use super::set::Set;
 use super::{Shared, Snapshot};
 use crate::database::{Database, Session, Token, store_error};
 use crate::error::{Operation, StoreError, Unavailable};
 
-/// Attempts to read a database between two commits, in rollback mode, or two checkpoints.
+/// Attempts to read between two commits (rollback mode) or two checkpoints.
 const ATTEMPT_COUNT_MAX: u32 = 4;
 
-/// Large loads in a row, each of which found the database replaced under it.
+/// Full loads in a row that found the database replaced meanwhile.
 const LOAD_COUNT_MAX: u32 = 4;
 
-/// How long nothing large is loaded after an attempt that failed, perhaps after seconds of work.
+/// Delay before another full load after a failed one, which may have cost seconds.
 const FAILURE_LIFE: Duration = Duration::from_secs(1);
 
-/// SQLite's own frames are small; sorting and parsing need next to nothing.
+/// SQLite's stack frames are small; sorting and parsing need little.
 const STACK_LEN: usize = 512 * 1024;
 
-/// The state of reading, behind the catalog's lock.
+/// The loading state, guarded by the catalog's lock.
 #[derive(Debug)]
 pub(super) struct Loader {
     reader: Reader,
-    /// `None` until something was read, and when that turned out to be of another database.
+    /// `None` before the first load, and after the database was replaced.
     base: Option<Base>,
-    large: Large,
+    background: Background,
 }
 
-/// The thread that reads everything.
+/// The state of the background load.
 #[derive(Debug)]
-enum Large {
+enum Background {
     Idle,
     Running(JoinHandle<()>),
     Failed { error: StoreError, at: Instant },
 }
 
-/// What the thread begins with.
+/// What the background load has to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Extent {
     Everything,
-    /// What is new, in many small parts.
+    /// New rows, in many small transactions.
     New,
 }
 
-/// What bringing the base up to date has come to.
+/// The result of an update.
 enum Step<T> {
     Done(T),
-    /// There is more to read than somebody may wait for.
-    Left(Extent),
+    /// Too much to read while a caller waits.
+    TooMuch(Extent),
 }
 
 impl Loader {
@@ -62,11 +62,11 @@ impl Loader {
         Self {
             reader: Reader::new(store_dir),
             base: None,
-            large: Large::Idle,
+            background: Background::Idle,
         }
     }
 
-    /// Publishes what is new. `None` when that is much: then a thread is at it.
+    /// Publishes new rows. `None` if there are many: then a background load is running.
     pub(super) fn refresh(
         &mut self,
         shared: &Arc<Shared>,
@@ -74,7 +74,7 @@ impl Loader {
         let mut attempt = 1;
         loop {
             match self.refresh_once(shared) {
-                // Most often a checkpoint wrote to the file.
+                // Usually caused by a checkpoint.
                 Err(StoreError::Unavailable(Unavailable::BeingReplaced))
                     if attempt < ATTEMPT_COUNT_MAX =>
                 {
@@ -91,18 +91,18 @@ impl Loader {
         if current.is_truth_of(session.source()) {
             return Ok(Some(current));
         }
-        if self.base.is_none() && self.is_large_running() {
+        if self.base.is_none() && self.is_running() {
             return Ok(None);
         }
         match self.publish(shared, &session) {
             Ok(Step::Done(snapshot)) => {
-                if self.base.as_ref().is_some_and(Base::is_worn) {
-                    self.start_large(shared, Extent::Everything)?;
+                if self.base.as_ref().is_some_and(Base::is_mostly_deleted) {
+                    self.start(shared, Extent::Everything)?;
                 }
                 Ok(Some(snapshot))
             }
-            Ok(Step::Left(extent)) => {
-                self.start_large(shared, extent)?;
+            Ok(Step::TooMuch(extent)) => {
+                self.start(shared, extent)?;
                 Ok(None)
             }
             Err(error) => {
@@ -112,19 +112,19 @@ impl Loader {
         }
     }
 
-    /// Whether everything is being read, and why that failed if it did a moment ago.
-    pub(super) fn large(&self) -> Result<bool, StoreError> {
-        match &self.large {
-            Large::Failed { error, at } if at.elapsed() < FAILURE_LIFE => Err(*error),
-            _ => Ok(self.is_large_running()),
+    /// Whether a background load is running. Fails if the last one failed recently.
+    pub(super) fn is_loading(&self) -> Result<bool, StoreError> {
+        match &self.background {
+            Background::Failed { error, at } if at.elapsed() < FAILURE_LIFE => Err(*error),
+            _ => Ok(self.is_running()),
         }
     }
 
-    /// The thread that reads everything, to be waited for by somebody who does not hold the lock.
+    /// Takes the background thread, for joining without the lock.
     pub(super) fn take_thread(&mut self) -> Option<JoinHandle<()>> {
-        match std::mem::replace(&mut self.large, Large::Idle) {
-            Large::Running(thread) => Some(thread),
-            Large::Idle | Large::Failed { .. } => None,
+        match std::mem::replace(&mut self.background, Background::Idle) {
+            Background::Running(thread) => Some(thread),
+            Background::Idle | Background::Failed { .. } => None,
         }
     }
 
@@ -137,38 +137,38 @@ impl Loader {
         Ok(match self.step(&shared.database, session)? {
             Step::Done((token, set)) => {
                 if is_first {
-                    shared.took(started);
+                    shared.record_load_time(started);
                 }
                 Step::Done(shared.publish(session, token, set))
             }
-            Step::Left(extent) => Step::Left(extent),
+            Step::TooMuch(extent) => Step::TooMuch(extent),
         })
     }
 
-    /// The set as of now, with a token that is as old or older, if one could be had.
+    /// The current set, with a token read before it if one is available.
     fn step(
         &mut self,
         database: &Database,
         session: &Arc<Session>,
     ) -> Result<Step<(Option<Token>, Set)>, StoreError> {
-        let lease = session.lease()?;
+        let connection = session.connection()?;
         let source = session.source();
         let mut attempt = 1;
         loop {
             let token = source.read();
             // Also ends the transaction when an error returns early.
-            let transaction = lease
+            let transaction = connection
                 .unchecked_transaction()
                 .map_err(|error| store_error(&error))?;
-            let origin = Origin::of(database, session, &transaction)?;
-            let set = match self.advance(origin, &transaction)? {
+            let history = History::of(database, session, &transaction)?;
+            let set = match self.advance(history, &transaction)? {
                 Step::Done(set) => set,
-                Step::Left(extent) => return Ok(Step::Left(extent)),
+                Step::TooMuch(extent) => return Ok(Step::TooMuch(extent)),
             };
-            // Written over while it was read, it may be half of one and half of the other.
-            let is_whole = session.is_whole();
+            // Overwritten during the read: the set may mix both databases.
+            let is_intact = session.is_intact();
             transaction.finish().map_err(|error| store_error(&error))?;
-            if !is_whole {
+            if !is_intact {
                 return Err(StoreError::Unavailable(Unavailable::BeingReplaced));
             }
             if !source.needs_confirmation() || source.read() == token {
@@ -183,29 +183,29 @@ impl Loader {
 
     fn advance(
         &mut self,
-        origin: Origin,
+        history: History,
         connection: &Connection,
     ) -> Result<Step<Set>, StoreError> {
         if let Some(base) = &mut self.base {
-            match base.advance(&self.reader, origin, connection)? {
+            match base.advance(&self.reader, history, connection)? {
                 Advance::Done => return Ok(Step::Done(base.set.clone())),
-                Advance::More => return Ok(Step::Left(Extent::New)),
+                Advance::More => return Ok(Step::TooMuch(Extent::New)),
                 Advance::Foreign => self.base = None,
             }
         }
-        let Some(base) = self.reader.read_small(origin, connection)? else {
-            return Ok(Step::Left(Extent::Everything));
+        let Some(base) = self.reader.read_small(history, connection)? else {
+            return Ok(Step::TooMuch(Extent::Everything));
         };
         Ok(Step::Done(self.base.insert(base).set.clone()))
     }
 
-    fn is_large_running(&self) -> bool {
-        matches!(&self.large, Large::Running(thread) if !thread.is_finished())
+    fn is_running(&self) -> bool {
+        matches!(&self.background, Background::Running(thread) if !thread.is_finished())
     }
 
-    fn start_large(&mut self, shared: &Arc<Shared>, extent: Extent) -> Result<(), StoreError> {
-        // Its error is for whoever waits; the others ask the database.
-        if self.large() != Ok(false) {
+    fn start(&mut self, shared: &Arc<Shared>, extent: Extent) -> Result<(), StoreError> {
+        // A recent failure is reported to waiters; other callers query the database.
+        if self.is_loading() != Ok(false) {
             return Ok(());
         }
         let (shared, reader) = (Arc::clone(shared), self.reader.clone());
@@ -213,10 +213,10 @@ impl Loader {
             .name("store-loader".into())
             .stack_size(STACK_LEN)
             .spawn(move || {
-                let outcome = load_large(&shared, &reader, extent);
-                shared.loader().large = match outcome {
-                    Ok(()) => Large::Idle,
-                    Err(error) => Large::Failed {
+                let outcome = run(&shared, &reader, extent);
+                shared.loader().background = match outcome {
+                    Ok(()) => Background::Idle,
+                    Err(error) => Background::Failed {
                         error,
                         at: Instant::now(),
                     },
@@ -224,13 +224,13 @@ impl Loader {
                 shared.loaded.notify_all();
             })
             .map_err(|error| StoreError::io(Operation::StartThread, &error))?;
-        self.large = Large::Running(thread);
+        self.background = Background::Running(thread);
         Ok(())
     }
 }
 
-/// The thread's work: without the lock while everything is read, with it for each small part.
-fn load_large(shared: &Arc<Shared>, reader: &Reader, begin: Extent) -> Result<(), StoreError> {
+/// The background load: reads chunks without the lock, small updates with it.
+fn run(shared: &Arc<Shared>, reader: &Reader, begin: Extent) -> Result<(), StoreError> {
     let mut extent = begin;
     let mut load_count = 0;
     while !shared.is_dropped() {
@@ -243,15 +243,15 @@ fn load_large(shared: &Arc<Shared>, reader: &Reader, begin: Extent) -> Result<()
                 load_count += 1;
                 let started = Instant::now();
                 let is_cancelled = || shared.is_dropped();
-                let base = reader.read_large(&shared.database, &session, is_cancelled);
+                let base = reader.read_all(&shared.database, &session, is_cancelled);
                 match base {
                     Ok(Some(base)) => {
                         let mut loader = shared.loader();
                         loader.base = Some(base);
-                        shared.took(started);
+                        shared.record_load_time(started);
                         loader.publish(shared, &session)
                     }
-                    Ok(None) => Ok(Step::Left(Extent::Everything)),
+                    Ok(None) => Ok(Step::TooMuch(Extent::Everything)),
                     Err(error) => Err(error),
                 }
             }
@@ -259,7 +259,7 @@ fn load_large(shared: &Arc<Shared>, reader: &Reader, begin: Extent) -> Result<()
         };
         match outcome {
             Ok(Step::Done(_)) => return Ok(()),
-            Ok(Step::Left(left)) => extent = left,
+            Ok(Step::TooMuch(left)) => extent = left,
             Err(_) if load_count < LOAD_COUNT_MAX && !session.is_current() => {
                 session.source().retire();
                 extent = Extent::Everything;

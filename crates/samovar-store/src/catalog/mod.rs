@@ -1,50 +1,51 @@
-//! All hash parts of the store in memory, and whether that is still the truth.
+//! [`Catalog`]: all hash parts of the store in memory, with a check for freshness.
 //!
 //! # Theory of operation
 //!
-//! A [`Snapshot`] is a set of hash parts together with the freshness token that was read *before*
-//! the rows were: so its content is at least as new as its token says. [`Catalog::check`] reads the
-//! token of this moment, with one `pread`. When both are equal nobody has committed in between, and
-//! the set is exact in one direction: what is not in it is not in the store. What is in it may have
-//! been deleted since it was loaded; ask the store.
+//! A [`Snapshot`] is a set of hash parts together with the freshness token read *before* the rows,
+//! so the set is at least as new as the token. [`Catalog::check`] reads the current token with one
+//! `pread`. If both are equal, no commit has happened in between, and the set is exact in one
+//! direction: a hash part that is not in it is not in the store. A hash part in it may have been
+//! deleted since; ask the store.
 //!
-//! After a commit the tokens differ, `check` says so, and a worker thread calls
+//! After a commit the tokens differ, `check` returns `false`, and a worker thread calls
 //! [`Catalog::refresh`]. There are three cases:
 //!
+//! | state | action of `refresh` | time |
 //! | what was read before | what `refresh` does | time |
 //! | --- | --- | --- |
-//! | this database | adds the rows with an `id` above the last one seen | 0.1 ms |
-//! | nothing or another one, and this is small | reads everything | milliseconds |
-//! | nothing or another one, and this is large | has a thread read everything, returns `None` | – |
+//! | same database | adds the rows with an `id` above the last one seen | 0.1 ms |
+//! | nothing loaded or another database, small | reads everything | milliseconds |
+//! | nothing loaded or another database, large | starts a background load, returns `None` | – |
 //!
-//! (`id` is an autoincrement column: it is never used twice.) To tell the first case from the
-//! others the newest rows that were there last time are read again. When most of them are gone, or
-//! one has another path, this is not the database that was read before. Nor is it when a backup may
-//! have been written over it, which brings rows back that were deleted: by SQLite, which raises the
-//! schema version, or over the file. A checkpoint looks like the latter, and Nix makes one after
-//! 40,000 pages.
+//! (`id` is an autoincrement column: values are never reused.) The first case is recognised by
+//! reading the newest rows of the last update again. If most of them are gone, or one has another
+//! path, the database is another one. It also counts as another one if a backup may have been
+//! written over it, which restores deleted rows: by SQLite's backup API, which raises the schema
+//! version, or by copying over the file. A checkpoint cannot be distinguished from such a copy; Nix
+//! makes one every 40,000 pages.
 //!
-//! Nobody waits for the thread. While it reads, no snapshot is the truth, and everybody asks the
-//! database itself: slower, and just as right. It reads in chunks, each a short transaction, so
-//! that writers in rollback mode and checkpoints in WAL mode get their turn; what is committed
-//! meanwhile is found afterwards as any other new row. The same thread adds new rows when they are
-//! many, and reads everything anew, beside snapshots that go on being brought up to date, when much
-//! of the set may have been deleted.
+//! No request waits for a background load. Until it ends no snapshot is current, and every look-up
+//! queries the database: slower, and equally correct. The load reads in chunks, each a short
+//! transaction, so that writers in rollback mode and checkpoints in WAL mode can proceed; rows
+//! committed meanwhile are added afterwards. The same thread adds new rows when they are many, and
+//! reloads everything, while snapshots continue to be updated, when deleted paths may dominate the
+//! set.
 //!
-//! Another file under the same name has other tokens, which nobody reads: a second thread looks at
-//! the path ten times a second and retires the snapshots of a file that is gone. `refresh` and all
-//! look-ups look at the path themselves.
+//! A file that replaces the database has tokens of its own. A second thread checks the path ten
+//! times per second and retires the snapshots of a replaced file. `refresh` and all look-ups check
+//! the path themselves.
 //!
 //! # Limits
 //!
 //! | what | value | why |
 //! | --- | --- | --- |
-//! | memory for each path | 24 bytes | 20 are the hash part itself |
-//! | the same while everything is read | once more | the set before serves until then |
-//! | rows read while somebody waits | 4096 | milliseconds |
-//! | until `check` notices a replaced file | 100 ms | a look at it costs more than a `check` |
-//! | until a copy over the file is told from commits, in rollback mode | 100 ms | the same |
-//! | paths loaded and deleted | as many again as were loaded | then everything is read anew |
+//! | memory per path | 24 bytes | 20 of them are the hash part |
+//! | memory during a full load | twice that | the previous set serves until the end |
+//! | rows read while a caller waits | 4096 | milliseconds |
+//! | delay until `check` notices a replaced file | 100 ms | `stat` costs more than `check` |
+//! | delay until a copy over the file is noticed, in rollback mode | 100 ms | likewise |
+//! | loaded and deleted paths | as many as were loaded | then everything is reloaded |
 
 mod base;
 mod keeper;
@@ -65,46 +66,45 @@ use keeper::Keeper;
 use loader::Loader;
 use set::Set;
 
-/// How often somebody who waits for the thread makes sure that there still is one.
+/// How often a waiter checks that the background thread still runs.
 const WAIT: Duration = Duration::from_millis(100);
 
 /// The hash parts of a store, shared by all threads.
 #[derive(Debug)]
 pub struct Catalog {
     shared: Arc<Shared>,
-    /// Ends its thread when dropped.
+    /// Ends its thread on drop.
     _keeper: Keeper,
 }
 
-/// What the catalog and the thread that reads everything have in common.
+/// State shared by the catalog and its background load.
 #[derive(Debug)]
 struct Shared {
     database: Arc<Database>,
     current: RwLock<Arc<Snapshot>>,
-    /// Held while a few rows are read, never while everything is.
+    /// Held while a few rows are read, never during a full load.
     loader: Mutex<Loader>,
-    /// Notified when the thread that reads everything ends.
+    /// Notified when the background load ends.
     loaded: Condvar,
-    /// How long it took to read all hash parts when that was last done, in nanoseconds; 0: it was
-    /// not.
+    /// Duration of the last full load in nanoseconds; 0 before the first.
     load_ns: AtomicU64,
     is_dropped: AtomicBool,
 }
 
-/// The hash parts at one moment; never changes.
+/// An immutable set of hash parts.
 #[derive(Debug)]
 pub struct Snapshot {
-    /// Counts the states of the store that were loaded. Facts learned in one epoch hold as long as
-    /// [`Catalog::check`] says yes to a snapshot of that epoch.
+    /// Number of this state of the store. Facts learned in an epoch hold as long as
+    /// [`Catalog::check`] confirms a snapshot of that epoch.
     pub epoch: u64,
-    /// What the database looked like just before the rows were read. `None` when that could not be
-    /// told: then the snapshot was the truth at one moment, and no check will ever confirm it.
+    /// The token read just before the rows. `None` if none was available: then no check ever
+    /// confirms this snapshot.
     token: Option<(Arc<TokenSource>, Token)>,
     set: Set,
 }
 
 impl Catalog {
-    /// A catalog that is still empty: the first [`Catalog::check`] says no.
+    /// An empty catalog: the first [`Catalog::check`] returns `false`.
     pub(crate) fn new(database: Arc<Database>, store_dir: &StoreDir) -> Result<Self, StoreError> {
         let empty = Snapshot {
             epoch: 0,
@@ -124,24 +124,23 @@ impl Catalog {
         })
     }
 
-    /// The newest snapshot that somebody loaded, which may be out of date.
+    /// The last published snapshot, which may be out of date.
     #[must_use]
     pub fn current(&self) -> Arc<Snapshot> {
         self.shared.current()
     }
 
-    /// Says whether `local` is the truth at this moment, after putting the newest shared snapshot
-    /// in its place if it is not.
+    /// Whether `local` is current, after replacing it by the newest snapshot if it is not.
     ///
-    /// One system call when nothing has changed; never blocks, never runs SQL. After a no, have a
-    /// thread that may block call [`Catalog::refresh`].
+    /// One system call if nothing has changed; never blocks, never runs SQL. After `false`, call
+    /// [`Catalog::refresh`] on a thread that may block.
     #[must_use]
     pub fn check(&self, local: &mut Arc<Snapshot>) -> bool {
         self.check_with(local, TokenSource::read_at_once)
     }
 
-    /// The same for threads that may wait for a disk: where the database is on a network,
-    /// [`check`](Self::check) always says no.
+    /// Like [`check`](Self::check), for threads that may wait for a disk. For a database on a
+    /// network file system `check` always returns `false`.
     #[must_use]
     pub fn check_patiently(&self, local: &mut Arc<Snapshot>) -> bool {
         self.check_with(local, TokenSource::read)
@@ -166,15 +165,14 @@ impl Catalog {
         local.is_truth(&read)
     }
 
-    /// Brings the shared snapshot up to date and returns it. May block for SQL and for other
-    /// threads that do the same; milliseconds, unless the database is locked.
+    /// Updates the shared snapshot and returns it. May block on SQL and on other threads that do
+    /// the same; milliseconds, unless the database is locked.
     ///
-    /// `None` when there is too much to read for that: a thread is at it. Ask the store meanwhile.
-    ///
+    /// `None` if there is too much to read: then a background load is running, and the store
+    /// answers look-ups meanwhile.
     /// # Errors
     ///
-    /// [`StoreError`] when the database cannot be read. Snapshots handed out before are no longer
-    /// the truth then; ask again later.
+    /// [`StoreError`] if the database cannot be read. Earlier snapshots are then no longer current.
     pub fn refresh(&self) -> Result<Option<Arc<Snapshot>>, StoreError> {
         let database = &self.shared.database;
         let before = self.shared.current();
@@ -182,20 +180,21 @@ impl Catalog {
             Ok(mut loader) => loader.refresh(&self.shared),
             Err(_) => {
                 let mut loader = self.shared.loader();
-                // Who had it waited for a lock in vain: do not do it once more.
-                match database.is_busy() {
-                    true => Err(StoreError::Busy),
-                    false => loader.refresh(&self.shared),
+                // The previous holder timed out on a lock: do not wait for it again.
+                if database.is_busy() {
+                    Err(StoreError::Busy)
+                } else {
+                    loader.refresh(&self.shared)
                 }
             }
         };
-        database.unless_busy_or_known(refresh, |now| {
+        database.guard_unless(refresh, |now| {
             now.as_ref().is_some_and(|now| Arc::ptr_eq(now, &before))
         })
     }
 
-    /// Brings the shared snapshot up to date and returns it, however long that takes: seconds for a
-    /// store of millions. For those who have nothing to do without it.
+    /// Updates the shared snapshot and returns it, after a background load if necessary: seconds
+    /// for a store of millions. For callers that cannot proceed without it.
     ///
     /// # Errors
     ///
@@ -206,25 +205,24 @@ impl Catalog {
                 return Ok(snapshot);
             }
             let mut loader = self.shared.loader();
-            while loader.large()? {
-                // With a limit: a thread that panicked notifies nobody.
+            while loader.is_loading()? {
+                // The timeout covers a thread that panicked before notifying.
                 let waited = self.shared.loaded.wait_timeout(loader, WAIT);
                 (loader, _) = waited.unwrap_or_else(PoisonError::into_inner);
             }
         }
     }
 
-    /// How long it took to read all hash parts, when that was last done; `None` until it was.
+    /// Duration of the last full load; `None` before the first.
     #[must_use]
     pub fn load_time(&self) -> Option<Duration> {
         let ns = self.shared.load_ns.load(Ordering::Relaxed);
         (ns > 0).then(|| Duration::from_nanos(ns))
     }
 
-    /// Looks at the database's file at once, instead of waiting for the thread that does so ten
-    /// times a second.
+    /// Checks the database file now, instead of waiting for the periodic check.
     pub fn inspect(&self) {
-        self.shared.database.inspect();
+        self.shared.database.recheck();
     }
 }
 
@@ -233,7 +231,7 @@ impl Drop for Catalog {
         self.shared.is_dropped.store(true, Ordering::Relaxed);
         let thread = self.shared.loader().take_thread();
         if let Some(thread) = thread {
-            // A thread that panicked has said so already.
+            // The panic was reported by the panic hook.
             let _ended = thread.join();
         }
     }
@@ -248,8 +246,8 @@ impl Shared {
         self.loader.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All hash parts were read in the time since `started`.
-    fn took(&self, started: Instant) {
+    /// Records the duration of a full load.
+    fn record_load_time(&self, started: Instant) {
         let ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.load_ns.store(ns.max(1), Ordering::Relaxed);
     }
@@ -258,8 +256,8 @@ impl Shared {
         self.is_dropped.load(Ordering::Relaxed)
     }
 
-    /// Makes a set the shared snapshot. The caller holds the loader's lock, or older sets could
-    /// come after newer ones.
+    /// Publishes a set as the shared snapshot. The caller holds the loader's lock, so that sets are
+    /// published in order.
     fn publish(&self, session: &Arc<Session>, token: Option<Token>, set: Set) -> Arc<Snapshot> {
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
         let snapshot = Arc::new(Snapshot {
@@ -273,20 +271,20 @@ impl Shared {
 }
 
 impl Snapshot {
-    /// `false`: no path with this hash part is valid in this epoch. `true`: ask the store; the path
-    /// may have been deleted.
+    /// Whether a path with this hash part may be valid. `false` is certain for this epoch; after
+    /// `true` ask the store, as the path may have been deleted.
     #[must_use]
     pub fn may_contain(&self, hash_part: &HashPart) -> bool {
         self.set.contains(hash_part)
     }
 
-    /// How many hash parts there are, deleted ones included.
+    /// Number of hash parts, deleted ones included.
     #[must_use]
     pub fn path_count(&self) -> usize {
         self.set.key_count()
     }
 
-    /// How many bytes of memory the hash parts take.
+    /// Memory of the hash parts, in bytes.
     #[must_use]
     pub fn memory_len(&self) -> usize {
         self.set.memory_len()

@@ -1,10 +1,10 @@
-//! A number nobody outside the process knows.
+//! A secret random seed for placing hash parts in a table.
 
 use std::hash::{BuildHasher, RandomState};
 
 use super::table::Key;
 
-/// Scatters keys in a way that cannot be foreseen from outside.
+/// A secret hash function: clients cannot choose hash parts that collide.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Seed {
     whiten: u64,
@@ -12,7 +12,7 @@ pub(super) struct Seed {
 }
 
 impl Seed {
-    /// A seed from the operating system's randomness, by way of the standard hasher's keys.
+    /// Takes randomness from the standard library's hasher keys.
     pub(super) fn random() -> Self {
         let state = RandomState::new();
         Self {
@@ -21,13 +21,13 @@ impl Seed {
         }
     }
 
-    /// Maps a key to a number, spread evenly for keys that are themselves spread evenly.
+    /// Maps a key to a number; uniform if the keys are.
     pub(super) fn mix(self, key: &Key) -> u64 {
         let [a, b, c, d, e, f, g, h, ..] = *key;
         let product = u128::from(u64::from_le_bytes([a, b, c, d, e, f, g, h]) ^ self.whiten)
             * u128::from(self.multiply);
         let [low, high] = [product, product >> 64].map(|half| half & u128::from(u64::MAX));
-        // Both halves: the low one alone would leave the last bits of the key without effect.
+        // Using both halves lets the key's last bits affect the result.
         u64::try_from(low ^ high).unwrap_or_default()
     }
 }

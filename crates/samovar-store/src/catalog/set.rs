@@ -1,9 +1,9 @@
-//! A set of hash parts that grows by whole batches and is otherwise immutable.
+//! A persistent set of hash parts that grows by batches.
 //!
-//! Batches pile up as tables of falling size, each at least [`RATIO`] times the next: a batch that
-//! would break that order is merged with its neighbour. So a set of a million paths has a handful
-//! of tables, adding one path copies a handful of small ones, and the big one is rebuilt once in a
-//! hundred thousand additions. The tables themselves are shared between the sets before and after.
+//! A set is a list of tables of falling size, each at least [`RATIO`] times the next: a batch that
+//! would break that order is merged with its neighbour. A set of a million paths has about five
+//! tables; adding one path copies the small ones, and the largest is rebuilt once per hundred
+//! thousand additions. Successive sets share their tables.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use samovar_nix::HashPart;
 use super::seed::Seed;
 use super::table::{Key, Table};
 
-/// How much larger a table is than the next one.
+/// Minimum ratio between the sizes of neighbouring tables.
 const RATIO: usize = 8;
 
 /// A set of hash parts; cloning is cheap.
@@ -24,7 +24,7 @@ pub(super) struct Set {
 }
 
 impl Set {
-    /// The set without elements.
+    /// Creates an empty set.
     pub(super) fn empty() -> Self {
         Self {
             seed: Seed::random(),
@@ -32,7 +32,7 @@ impl Set {
         }
     }
 
-    /// A set of these keys.
+    /// Builds a set of keys.
     pub(super) fn build(keys: Vec<Key>) -> Self {
         let seed = Seed::random();
         Self {
@@ -41,7 +41,7 @@ impl Set {
         }
     }
 
-    /// The set with more keys.
+    /// Returns the set with more keys added.
     pub(super) fn with(&self, keys: Vec<Key>) -> Self {
         let mut set = self.clone();
         if keys.is_empty() {
@@ -58,17 +58,17 @@ impl Set {
         set
     }
 
-    /// Whether the hash part is in the set.
+    /// Whether the set holds the hash part.
     pub(super) fn contains(&self, hash_part: &HashPart) -> bool {
         self.tables.iter().any(|table| table.contains(hash_part))
     }
 
-    /// How many keys there are, those in two tables counted twice.
+    /// Number of keys; a key in two tables counts twice.
     pub(super) fn key_count(&self) -> usize {
         self.tables.iter().map(|table| table.key_count()).sum()
     }
 
-    /// How many bytes of memory the tables take.
+    /// Memory of the tables, in bytes.
     pub(super) fn memory_len(&self) -> usize {
         self.tables.iter().map(|table| table.memory_len()).sum()
     }

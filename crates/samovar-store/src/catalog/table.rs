@@ -3,15 +3,15 @@
 //! # Theory of operation
 //!
 //! The table is an array of 20-byte slots, filled to [`LOAD_PERCENT`]. A key's *home* slot follows
-//! from a seeded mix of its first eight bytes, scaled to the number of slots; the keys lie in the
-//! order of (mix, bytes), each at its home or as close behind it as order and collisions allow.
-//! Because homes rise with the mix, that order never contradicts the homes, and a search may stop
-//! at the first slot that is empty or holds a later key. So a miss looks at three or four slots on
-//! average, which usually share one cache line or two, although only one slot in seven is empty.
+//! from a seeded mix of its first eight bytes, scaled to the number of slots. Keys are ordered by
+//! (mix, bytes), each at its home or as close after it as order and collisions allow. Homes rise
+//! with the mix, so a search stops at the first slot that is empty or holds a later key. A miss
+//! reads three or four slots on average, usually in one or two cache lines, although only one slot
+//! in seven is empty.
 //!
 //! An empty slot is twenty zero bytes; the key of twenty zero bytes, a legal one, is a flag.
 //!
-//! The seed keeps somebody who can choose hash parts from choosing ones that pile up.
+//! The seed prevents clients from choosing hash parts that collide.
 
 use std::cmp::Ordering;
 
@@ -19,18 +19,18 @@ use samovar_nix::HashPart;
 
 use super::seed::Seed;
 
-/// How full a table is built.
+/// Fill level of a new table.
 const LOAD_PERCENT: usize = 85;
 
 const EMPTY: Key = [0; 20];
 
 pub(super) type Key = [u8; 20];
 
-/// A set of hash parts that never changes: about 24 bytes for each.
+/// An immutable set of hash parts: about 24 bytes per key.
 #[derive(Debug)]
 pub(super) struct Table {
     seed: Seed,
-    /// Slots that homes are scaled to; `slots` may be a few longer, for keys pushed past the end.
+    /// Number of slots that homes are scaled to; `slots` is longer if keys were pushed past the end.
     home_count: u64,
     slots: Box<[Key]>,
     key_count: usize,
@@ -38,8 +38,8 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Builds a table of keys in any order; repeated ones count once. The keys become the table
-    /// where they are: beside them it takes a byte for each.
+    /// Builds a table of keys in any order; duplicates count once. Reuses the memory of `keys` and
+    /// takes another byte per key.
     pub(super) fn build(seed: Seed, mut keys: Vec<Key>) -> Self {
         keys.sort_unstable_by(|left, right| {
             seed.mix(left)
@@ -91,7 +91,7 @@ impl Table {
         )
     }
 
-    /// Whether the key is in the table.
+    /// Whether the table holds the hash part.
     pub(super) fn contains(&self, hash_part: &HashPart) -> bool {
         let key = hash_part.as_bytes();
         if *key == EMPTY {
@@ -109,12 +109,12 @@ impl Table {
         false
     }
 
-    /// How many keys there are.
+    /// Number of keys.
     pub(super) fn key_count(&self) -> usize {
         self.key_count
     }
 
-    /// How many bytes of memory the slots take.
+    /// Memory of the slots, in bytes.
     pub(super) fn memory_len(&self) -> usize {
         size_of_val(&*self.slots)
     }
@@ -152,25 +152,25 @@ impl Table {
 
     fn keys(&self) -> impl Iterator<Item = Key> + '_ {
         let zero = self.holds_zero.then_some(EMPTY);
-        // The zero key comes first: any place will do, as it takes no slot.
+        // The zero key has no slot; it sorts first.
         zero.into_iter()
             .chain(self.slots.iter().copied().filter(|slot| *slot != EMPTY))
     }
 }
 
-/// Slots that the homes of so many keys are scaled to.
+/// Number of slots that the homes of `key_count` keys are scaled to.
 fn home_count(key_count: usize) -> u64 {
     let count = (key_count * 100).div_ceil(LOAD_PERCENT).max(1);
     u64::try_from(count).unwrap_or(u64::MAX)
 }
 
-/// Slots that so many keys take, as a rule: the last ones may be pushed past the last home.
+/// Estimated number of slots of `key_count` keys: the last may be pushed past the last home.
 fn slot_count(key_count: usize) -> usize {
     let homes = (key_count * 100).div_ceil(LOAD_PERCENT);
     homes + homes / 64 + 8
 }
 
-/// Two ordered sequences of keys as one, without repetitions.
+/// Merges two ordered sequences of keys without duplicates.
 fn merged(
     seed: Seed,
     left: impl Iterator<Item = Key>,
@@ -203,7 +203,7 @@ mod tests {
         table.contains(&HashPart::from_bytes(key))
     }
 
-    /// Keys that differ in a few places only, so that equal mixes and long runs happen.
+    /// Keys that differ in few bytes, for equal mixes and long runs.
     fn key() -> impl Strategy<Value = Key> {
         prop_oneof![
             any::<Key>(),

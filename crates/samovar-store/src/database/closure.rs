@@ -1,4 +1,4 @@
-//! The closure of a path, by the numbers of rows.
+//! The closure of a path, by row ids.
 
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension};
@@ -10,13 +10,13 @@ use super::row::{begin, path_info, prefix, store_path};
 use crate::closure::{Closure, Member, in_order};
 use crate::error::{Corruption, StoreError};
 
-/// The primary key answers this, without the rows themselves, and in an order that stays.
+/// Answered from the primary key alone, in a stable order.
 const REFERENCES: &str = "select reference from Refs where referrer = ?1 order by reference";
 
 const PATH: &str = "select path, coalesce(narSize, 0) <> 0 from ValidPaths where id = ?1";
 
 impl Database {
-    /// The closure of the path with this hash part, at one moment.
+    /// The closure of the path with this hash part, in one transaction.
     pub(crate) fn closure(
         &self,
         dir: &StoreDir,
@@ -29,7 +29,7 @@ impl Database {
             let Some(start) = path_info(&transaction, dir, &prefix)? else {
                 return Ok(None);
             };
-            // A row of the database always has a number.
+            // A row of the database always has an id.
             let Some(start) = start.registration else {
                 return Err(StoreError::Corrupt(Corruption::Schema));
             };
@@ -81,7 +81,7 @@ fn servable(
         })
         .optional()
         .map_err(|error| store_error(&error))?;
-    // SQLite keeps a reference to a row that is not there from being committed.
+    // A foreign key constraint guarantees that a referenced row exists.
     let (hash_part, has_size) = found
         .flatten()
         .ok_or(StoreError::Corrupt(Corruption::StorePath))?;

@@ -1,16 +1,16 @@
-//! Opening one connection to Nix's database, whatever this user may do there.
+//! Opens a read-only connection to Nix's database, with or without write permission.
 //!
-//! # Which way works
+//! # Cases
 //!
-//! | situation, for a user who cannot write to `db/` | `mode=ro` | what is done |
+//! | situation, without write permission for `db/` | `mode=ro` | action |
 //! | --- | --- | --- |
 //! | some process has the database open | works, sees new commits | – |
 //! | idle, `-wal` and `-shm` persist (Nix 2.22 and later) | works | – |
 //! | idle, `-wal` and `-shm` gone (Nix before 2.22) | fails | the caller retries or asks the daemon |
 //! | file system mounted read-only, WAL empty | fails | `immutable=1` |
 //!
-//! `immutable=1` on a live store would ignore the WAL: answers from the past, or torn ones. It is
-//! used only where nobody can write, or where the store's URI says `read-only=true`.
+//! `immutable=1` on a live store would ignore the WAL and return stale or torn data. It is used
+//! only on read-only file systems, or if the store's URI has `read-only=true`.
 //!
 //! # Source
 //!
@@ -25,58 +25,57 @@ use std::time::{Duration, Instant};
 use rusqlite::{Connection, ErrorCode, OpenFlags, ffi};
 use rustix::fs::{Access, StatVfsMountFlags};
 
-use super::session::Identity;
+use super::session::FileState;
 use crate::error::{Corruption, Operation, StoreError, Unavailable};
 
-/// How long a statement waits for another process's lock. Nix's own writers hold theirs for
-/// milliseconds, and a client that gets a 503 comes back.
+/// How long a statement waits for a lock of another process. Nix holds its write locks for
+/// milliseconds, and clients retry after a 503.
 const BUSY_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// How long it is until the lock is tried again. Without WAL, one writer after another leaves
-/// readers a tenth of a millisecond between two commits, however long those take. SQLite's own
-/// waiting looks every 100 ms in the end, and never finds it.
+/// Interval between attempts to lock. Without WAL, consecutive writers leave readers 0.1 ms between
+/// two commits. SQLite's own busy handler backs off to 100 ms and never hits that gap.
 const BUSY_PAUSE: Duration = Duration::from_micros(100);
 
-/// Pages of one connection, in KiB: the upper levels of the indexes of a million paths; the rest is
-/// the kernel's page cache. More makes no look-up cheaper: see decision 0013, with the figures.
+/// Page cache per connection, in KiB: the upper index levels of a million paths. The kernel caches
+/// the rest; more makes no look-up cheaper (measured in decision 0013).
 const PAGE_CACHE_KIB: u32 = 512;
 
 const STATEMENT_COUNT_MAX: usize = 16;
 
 /// How to open a database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Opening {
-    /// Nobody writes to it: skip locks and WAL.
+pub(super) struct OpenMode {
+    /// The database is never written to: skip locks and WAL.
     pub(super) immutable: bool,
-    /// Lock by a directory beside the database, as Nix does without WAL mode.
+    /// Lock by a dot file beside the database, as Nix does without WAL mode.
     pub(super) dotfile_locks: bool,
 }
 
-/// How often a file that changes all the time is opened before that is a failure.
+/// Attempts to open a file that changes while it is being opened.
 const UNSURE_COUNT_MAX: u32 = 20;
 
-/// Opens a connection to `file` (device and inode) that has read once, in a transaction that goes
-/// on: the lock of a busy database is not easily had again. [`settle`] ends it.
+/// Opens a connection to the file with id `file`, reads once, and leaves the transaction open: the
+/// lock of a busy database is hard to get again. [`settle`] commits.
 ///
 /// # Errors
 ///
-/// Also when the path leads to another file, of which nothing was read then: the first reading maps
-/// the WAL index, and whose that is has to be known before.
+/// [`Unavailable::BeingReplaced`] if the path leads to another file. Nothing of it has been read
+/// then: the first read maps the WAL index, which must belong to the same file.
 pub(super) fn open(
     path: &Path,
     file: (u64, u64),
-    opening: Opening,
+    mode: OpenMode,
 ) -> Result<Connection, StoreError> {
-    let explain = |error: rusqlite::Error| why(path, &error);
+    let explain = |error: rusqlite::Error| explain(path, &error);
     for _ in 0..UNSURE_COUNT_MAX {
-        let before = Identity::of(path)?;
-        let connection = handle(path, opening).map_err(explain)?;
-        let after = Identity::of(path)?;
+        let before = FileState::of(path)?;
+        let connection = handle(path, mode).map_err(explain)?;
+        let after = FileState::of(path)?;
         if before.file() != file || after.file() != file {
             break;
         }
-        // A file that went away and came back was renamed, and has another change time. Without a
-        // WAL a commit has the same effect.
+        // A file that was moved away and back has another change time. Without WAL a commit
+        // changes it too.
         if before == after {
             first_read(&connection).map_err(explain)?;
             return Ok(connection);
@@ -85,30 +84,30 @@ pub(super) fn open(
     Err(StoreError::Unavailable(Unavailable::BeingReplaced))
 }
 
-/// Ends the transaction that a connection was opened in.
+/// Commits the transaction that [`open`] left open.
 pub(super) fn settle(connection: &Connection) -> Result<(), StoreError> {
     connection
         .execute_batch("commit")
         .map_err(|error| store_error(&error))
 }
 
-/// The file is open, and nothing of it is read.
-fn handle(path: &Path, opening: Opening) -> rusqlite::Result<Connection> {
+/// Opens the file without reading it.
+fn handle(path: &Path, mode: OpenMode) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
         | OpenFlags::SQLITE_OPEN_URI
         | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let uri = uri(path, opening.immutable);
-    let mut connection = if opening.dotfile_locks && !opening.immutable {
+    let uri = uri(path, mode.immutable);
+    let mut connection = if mode.dotfile_locks && !mode.immutable {
         Connection::open_with_flags_and_vfs(uri, flags, "unix-dotfile")?
     } else {
         Connection::open_with_flags(uri, flags)?
     };
-    connection.busy_handler(Some(patience()))?;
+    connection.busy_handler(Some(busy_handler()))?;
     connection.set_prepared_statement_cache_capacity(STATEMENT_COUNT_MAX);
     Ok(connection)
 }
 
-/// Takes the shared lock that keeps `-wal` and `-shm` where they are.
+/// Takes the shared lock that keeps `-wal` and `-shm` in place.
 fn first_read(connection: &Connection) -> rusqlite::Result<()> {
     connection.execute_batch(&format!("pragma cache_size = -{PAGE_CACHE_KIB}"))?;
     connection.execute_batch("begin")?;
@@ -116,14 +115,13 @@ fn first_read(connection: &Connection) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Whether the file itself is no database, whatever the WAL beside it says. SQLite does not look at
-/// the first page of the file when the WAL has a newer one: it takes anything for the database of
-/// that WAL.
+/// Whether the main file is not a database, whatever its WAL contains. If the WAL has a newer
+/// version of the first page, SQLite does not read the one in the file and accepts any file.
 ///
-/// SQLite has to look, and not we: to close a descriptor of our own would drop all locks that this
-/// process has on the file.
-pub(super) fn is_none_beside_its_wal(path: &Path) -> bool {
-    let alone = Opening {
+/// The check goes through SQLite: closing a descriptor of our own would drop all locks that this
+/// process holds on the file.
+pub(super) fn is_not_a_database(path: &Path) -> bool {
+    let alone = OpenMode {
         immutable: true,
         dotfile_locks: false,
     };
@@ -132,8 +130,8 @@ pub(super) fn is_none_beside_its_wal(path: &Path) -> bool {
     !wal_is_empty(path) && code() == Some(ErrorCode::NotADatabase)
 }
 
-/// Waits a little each time it is called for a lock, and says `false` when it has been enough.
-fn patience() -> impl FnMut(i32) -> bool + Send + 'static {
+/// A busy handler: sleeps, and gives up after [`BUSY_TIMEOUT`].
+fn busy_handler() -> impl FnMut(i32) -> bool + Send + 'static {
     let mut since = Instant::now();
     move |count| {
         if count == 0 {
@@ -155,30 +153,30 @@ pub(super) fn is_wal(connection: &Connection) -> Result<bool, StoreError> {
     Ok(mode.eq_ignore_ascii_case("wal"))
 }
 
-/// Whether nobody can write to the database: its file system is mounted read-only, and there is no
-/// WAL whose frames `immutable=1` would overlook.
+/// Whether the database cannot change: its file system is read-only, and the WAL is empty, so
+/// `immutable=1` misses nothing.
 pub(super) fn is_frozen(path: &Path) -> bool {
     let read_only =
         rustix::fs::statvfs(path).is_ok_and(|stat| stat.f_flag.contains(StatVfsMountFlags::RDONLY));
     read_only && wal_is_empty(path)
 }
 
-/// Whether there is nothing in the WAL.
+/// Whether the WAL is empty or missing.
 pub(super) fn wal_is_empty(path: &Path) -> bool {
     std::fs::metadata(beside(path, "-wal")).map_or(true, |metadata| metadata.len() == 0)
 }
 
-/// The path with something appended to the file name.
+/// Appends a suffix to the file name.
 pub(super) fn beside(path: &Path, suffix: &str) -> std::path::PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
     name.into()
 }
 
-/// What a failing statement means to somebody who asks the store.
+/// Converts an error of SQLite.
 pub(crate) fn store_error(error: &rusqlite::Error) -> StoreError {
     let Some(code) = error.sqlite_error_code() else {
-        // A column of another type than it should be.
+        // A column has an unexpected type.
         return StoreError::Corrupt(Corruption::Schema);
     };
     match code {
@@ -207,8 +205,8 @@ fn extended_code(error: &rusqlite::Error) -> i32 {
     error.sqlite_error().map_or(0, |error| error.extended_code)
 }
 
-/// SQLite says "unable to open database file" for many things: look at the files themselves.
-fn why(path: &Path, error: &rusqlite::Error) -> StoreError {
+/// Explains a failure to open: SQLite reports "unable to open database file" for many causes.
+fn explain(path: &Path, error: &rusqlite::Error) -> StoreError {
     let access = |path: &Path| rustix::fs::access(path, Access::READ_OK);
     if access(path) == Err(rustix::io::Errno::NOENT) {
         return StoreError::Unavailable(Unavailable::DatabaseMissing);
@@ -256,7 +254,7 @@ mod tests {
         assert_eq!(uri, "file:/a%20b/c%3fd%23e%25f/db.sqlite?mode=ro");
     }
 
-    /// To map the WAL index for another file would truncate it under those who read in it.
+    /// Mapping the WAL index for another file would truncate it under its readers.
     #[test]
     fn another_file_is_left_alone() {
         let dir = tempfile::tempdir().unwrap();
@@ -265,17 +263,17 @@ mod tests {
         writer
             .execute_batch("pragma journal_mode = wal; create table one (x)")
             .unwrap();
-        let file = Identity::of(&path).unwrap().file();
-        let opening = Opening {
+        let file = FileState::of(&path).unwrap().file();
+        let mode = OpenMode {
             immutable: false,
             dotfile_locks: false,
         };
-        let reader = open(&path, file, opening).unwrap();
+        let reader = open(&path, file, mode).unwrap();
         let index = std::fs::metadata(beside(&path, "-shm")).unwrap();
         std::fs::write(&new, "no database ".repeat(1024)).unwrap();
         std::fs::rename(&new, &path).unwrap();
         let replaced = StoreError::Unavailable(Unavailable::BeingReplaced);
-        assert_eq!(open(&path, file, opening).map(drop), Err(replaced));
+        assert_eq!(open(&path, file, mode).map(drop), Err(replaced));
         let index_now = std::fs::metadata(beside(&path, "-shm")).unwrap();
         assert_eq!(index_now.len(), index.len());
         assert_eq!(index_now.modified().unwrap(), index.modified().unwrap());

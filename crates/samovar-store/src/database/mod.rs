@@ -1,24 +1,24 @@
 //! Nix's database, read-only.
 //!
-//! [`Database`] opens `db.sqlite`, notices when it is replaced, and opens it again. What it says
-//! always comes from one consistent snapshot of the file that the path leads to at that moment.
+//! [`Database`] opens `db.sqlite`, notices when the file is replaced, and opens the new one. Every
+//! answer comes from one consistent snapshot of the file that is current at that moment.
 //!
 //! # Source
 //!
 //! Nix 2.8.0 and 2.36, `src/libstore/schema.sql` and `local-store.cc`: schema 10, unchanged since
 //! Nix 2.0.
 
+mod circuit_breaker;
 mod closure;
 mod connection;
-mod held_file;
-mod lineage;
+mod history;
 mod realisation;
 mod row;
 mod schema;
 mod session;
+mod shared_file;
+mod stale_wal;
 mod token;
-mod wal_mark;
-mod watch;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,29 +30,29 @@ use samovar_nix::StoreDir;
 
 use crate::error::{Corruption, StoreError, Unavailable};
 use crate::location::Location;
-use lineage::Lineage;
+use history::History;
 use schema::Schema;
-use session::{Identity, Retired};
+use session::{FileState, RetiredSession};
 
+use circuit_breaker::CircuitBreaker;
 pub(crate) use connection::store_error;
 pub use schema::SchemaRemark;
 pub(crate) use schema::read_schema;
 pub(crate) use session::Session;
+use stale_wal::StaleWal;
 pub(crate) use token::{Token, TokenSource};
-use wal_mark::WalMark;
-use watch::Watch;
 
-/// How often a question is asked of a database that is written over or cannot be read.
+/// Attempts of a query on a database that is being replaced or unreadable.
 const ATTEMPT_COUNT_MAX: u32 = 3;
 
-/// How long a failure stands before the next attempt. Without this every question asked
-/// while the database is away would open it once more.
+/// How long a failure to open is cached: without this, every query during an outage would open the
+/// database again.
 const FAILURE_LIFE: Duration = Duration::from_millis(50);
 
-/// How often another file may be found than the one that was to be opened.
+/// Attempts to open a file that is replaced while it is being opened.
 const REPLACED_COUNT_MAX: u32 = 5;
 
-/// How long a new file is not opened because of questions that are under way on the old one.
+/// How long to wait for queries on the old file before opening the new one.
 const RETIRED_PATIENCE: Duration = Duration::from_millis(500);
 
 /// The database of one store.
@@ -62,75 +62,72 @@ pub(crate) struct Database {
     schema_path: PathBuf,
     read_only: bool,
     dotfile_locks: bool,
-    state: Mutex<State>,
-    /// Sessions that are not used for new questions any more, as long as a question is under way in
-    /// one.
-    retired: Mutex<Vec<Retired>>,
-    lineage: Mutex<Lineage>,
+    slot: Mutex<SessionSlot>,
+    /// Retired sessions with queries in progress.
+    retired: Mutex<Vec<RetiredSession>>,
+    history: Mutex<History>,
     store_dir: StoreDir,
-    form: Mutex<Form>,
-    /// Whether this process has ever read it.
+    schema_state: Mutex<SchemaState>,
+    /// Whether this process has ever read the database.
     was_read: AtomicBool,
-    watch: Mutex<Watch>,
+    breaker: Mutex<CircuitBreaker>,
     /// The WAL of a database that was replaced.
-    left_over: Mutex<Option<WalMark>>,
+    stale_wal: Mutex<Option<StaleWal>>,
 }
 
-/// What is known of the tables.
+/// Results of checking the schema.
 #[derive(Debug, Default)]
-struct Form {
-    /// The last one that was found to be good.
-    checked: Option<FormKey>,
-    said: Option<SchemaRemark>,
-    to_say: Option<SchemaRemark>,
+struct SchemaState {
+    /// The last schema that passed the check.
+    checked: Option<SchemaKey>,
+    reported: Option<SchemaRemark>,
+    pending: Option<SchemaRemark>,
 }
 
-/// The form is the same as long as all of these are: the file, how often SQLite changed its
-/// tables, what Nix calls it.
-type FormKey = ((u64, u64), i64, Schema);
+/// File id, SQLite's schema version and Nix's schema: equal keys mean equal tables.
+type SchemaKey = ((u64, u64), i64, Schema);
 
 #[derive(Debug)]
-enum State {
+enum SessionSlot {
     Closed,
     Open(Arc<Session>),
     Failed { error: StoreError, at: Instant },
 }
 
 impl Database {
-    /// The database of a store; nothing is opened yet.
+    /// Creates the database of a store without opening it.
     pub(crate) fn new(location: &Location) -> Self {
         Self {
             path: location.database(),
             schema_path: location.schema(),
             read_only: location.read_only,
             dotfile_locks: location.dotfile_locks,
-            state: Mutex::new(State::Closed),
+            slot: Mutex::new(SessionSlot::Closed),
             retired: Mutex::default(),
-            lineage: Mutex::new(Lineage::default()),
+            history: Mutex::new(History::default()),
             store_dir: location.store_dir.clone(),
-            form: Mutex::default(),
+            schema_state: Mutex::default(),
             was_read: AtomicBool::new(false),
-            watch: Mutex::default(),
-            left_over: Mutex::default(),
+            breaker: Mutex::default(),
+            stale_wal: Mutex::default(),
         }
     }
 
-    /// Asks one question. `ask` may be called again: on a session that turns out to be broken, or
-    /// after the file was written over under it.
+    /// Runs a query. `ask` may run several times: on a broken session, or after the file was
+    /// overwritten.
     pub(crate) fn ask<T>(
         &self,
         ask: impl Fn(&Connection) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        self.unless_busy(|| {
+        self.guard(|| {
             let mut attempt = 1;
             loop {
                 let session = self.session()?;
-                let result = session.lease().and_then(|lease| ask(&lease));
+                let result = session.connection().and_then(|lease| ask(&lease));
                 let error = match result {
                     Err(error) if is_fault_of_session(error) => error,
-                    // Somebody wrote over the file meanwhile: it may be half of one and half of
-                    // the other.
-                    Ok(_) if !session.is_whole() => {
+                    // Overwritten during the query: the answer may mix both databases.
+                    Ok(_) if !session.is_intact() => {
                         StoreError::Unavailable(Unavailable::BeingReplaced)
                     }
                     other => return other,
@@ -144,60 +141,60 @@ impl Database {
         })
     }
 
-    /// Asks, unless somebody has just waited for a lock in vain. Of those who come later one waits
-    /// at a time: a held lock must not cost every thread its timeout.
-    fn unless_busy<T>(&self, ask: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
-        self.unless_busy_or_known(ask, |_| false)
+    /// Runs a query through the circuit breaker.
+    fn guard<T>(&self, ask: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
+        self.guard_unless(ask, |_| false)
     }
 
-    /// The same for who may find the answer without asking: `is_known` tells.
-    pub(crate) fn unless_busy_or_known<T>(
+    /// Runs a query through the circuit breaker. If `is_known` holds for the result, the database
+    /// was not queried and the breaker learns nothing.
+    pub(crate) fn guard_unless<T>(
         &self,
         ask: impl FnOnce() -> Result<T, StoreError>,
         is_known: impl FnOnce(&T) -> bool,
     ) -> Result<T, StoreError> {
-        let number = self.watch().begin(Instant::now())?;
+        let number = self.breaker().begin(Instant::now())?;
         let result = ask();
-        let mut watch = self.watch();
+        let mut breaker = self.breaker();
         match &result {
-            Ok(answer) if is_known(answer) => watch.withdraw(number, Instant::now()),
-            _ => watch.end(number, result.as_ref().err().copied(), Instant::now()),
+            Ok(answer) if is_known(answer) => breaker.withdraw(number, Instant::now()),
+            _ => breaker.end(number, result.as_ref().err().copied(), Instant::now()),
         }
-        drop(watch);
+        drop(breaker);
         result
     }
 
-    /// Why a question would fail at once. Never blocks: if it is not certain, it says `None`. Of
-    /// those who ask while the database fails one at a time is told `None`, to try again.
+    /// The error that a query would return at once. Never blocks; `None` if uncertain. During an
+    /// outage some calls return `None`, so that their callers retry.
     pub(crate) fn down(&self) -> Option<StoreError> {
-        self.watch.try_lock().ok()?.down(Instant::now())
+        self.breaker.try_lock().ok()?.down(Instant::now())
     }
 
-    /// Whether somebody has just waited for a lock in vain.
+    /// Whether a query has just timed out on a lock.
     pub(crate) fn is_busy(&self) -> bool {
-        self.watch().is_busy(Instant::now())
+        self.breaker().is_busy(Instant::now())
     }
 
-    /// The session with the file that the path leads to now; opens it when necessary.
+    /// The session of the current file, opened if necessary.
     pub(crate) fn session(&self) -> Result<Arc<Session>, StoreError> {
-        let mut state = self.state();
-        match &*state {
-            State::Open(session) if session.is_current() => return Ok(Arc::clone(session)),
-            State::Open(session) => self.part_with(session),
-            State::Failed { error, at } if at.elapsed() < FAILURE_LIFE => return Err(*error),
-            State::Failed { .. } | State::Closed => {}
+        let mut slot = self.slot();
+        match &*slot {
+            SessionSlot::Open(session) if session.is_current() => return Ok(Arc::clone(session)),
+            SessionSlot::Open(session) => self.retire(session),
+            SessionSlot::Failed { error, at } if at.elapsed() < FAILURE_LIFE => return Err(*error),
+            SessionSlot::Failed { .. } | SessionSlot::Closed => {}
         }
-        self.open_into(&mut state)
+        self.open_into(&mut slot)
     }
 
-    fn open_into(&self, state: &mut State) -> Result<Arc<Session>, StoreError> {
-        // Connections to a file that somebody wrote over are closed before others are opened: as
-        // long as one is open SQLite believes the WAL index, which describes the file of before.
-        *state = State::Closed;
+    fn open_into(&self, slot: &mut SessionSlot) -> Result<Arc<Session>, StoreError> {
+        // Close connections to an overwritten file before opening others: as long as one is open,
+        // SQLite trusts the WAL index, which describes the old contents.
+        *slot = SessionSlot::Closed;
         let opened = self.open();
-        *state = match &opened {
-            Ok(session) => State::Open(Arc::clone(session)),
-            Err(error) => State::Failed {
+        *slot = match &opened {
+            Ok(session) => SessionSlot::Open(Arc::clone(session)),
+            Err(error) => SessionSlot::Failed {
                 error: *error,
                 at: Instant::now(),
             },
@@ -205,41 +202,41 @@ impl Database {
         opened
     }
 
-    /// Looks at the files, and opens them anew when they are not those of the session any more. For
-    /// a thread that does this every so often, on behalf of those who only read tokens.
-    pub(crate) fn inspect(&self) {
-        // Somebody who opens the database at this moment looks at the files himself.
-        let Ok(mut state) = self.state.try_lock() else {
+    /// Checks the files, and opens them again if they were replaced. Called periodically, on behalf
+    /// of callers that read tokens only.
+    pub(crate) fn recheck(&self) {
+        // A thread that is opening the database checks the files itself.
+        let Ok(mut slot) = self.slot.try_lock() else {
             return;
         };
-        if let State::Open(session) = &*state
-            && !(session.is_current_and_noted()
+        if let SessionSlot::Open(session) = &*slot
+            && !(session.check_current()
                 && session.has_its_wal_index()
-                && session.schema_file == Identity::of(&self.schema_path).ok())
+                && session.schema_file == FileState::of(&self.schema_path).ok())
         {
-            // While the count of commits still tells; a file that is gone tells nothing.
-            let _look = self.lineage(session);
-            self.part_with(session);
-            // Its connections are of no use any more, and keep the WAL index of a file that
-            // somebody wrote over alive, for writers too. At once: where nobody has it open, the
-            // next writer to leave takes the WAL along, and who may not write cannot begin anew.
-            let _shown_by_the_next_question = self.open_into(&mut state);
+            // Observe while the change counter is readable; failure means that the file is gone.
+            let _number = self.history(session);
+            self.retire(session);
+            // Open at once. Old connections are useless and keep the WAL index of an overwritten
+            // file alive, for writers too. And once no process has the database open, the next
+            // writer to exit removes the WAL, which a user without write permission cannot create.
+            let _reported_by_next_query = self.open_into(&mut slot);
         }
     }
 
-    /// The file that the path leads to now, when no questions are under way on another one.
+    /// Waits until no queries run on another file, then returns the state of the current one.
     ///
-    /// SQLite finds the WAL index by the database's path. Of two files that had this path it would
-    /// map the same index twice, and the second opening would not see the locks of the first, which
-    /// are this process's own: it takes itself for the first one there and truncates the index.
-    /// Whoever reads in it at that moment gets SIGBUS. Closing either drops the locks of both, and
-    /// then it is Nix that truncates.
-    fn wait_for_retired(&self) -> Result<Identity, StoreError> {
+    /// SQLite finds the WAL index by the database's path. Of two files at this path it would map
+    /// the same index twice, and the second opening would not see the locks of the first, which
+    /// belong to this process: it considers itself the first user and truncates the index. A
+    /// concurrent reader then gets SIGBUS. Closing either connection drops the locks of both, after
+    /// which Nix may truncate it.
+    fn wait_for_retired(&self) -> Result<FileState, StoreError> {
         let start = Instant::now();
         loop {
-            let identity = Identity::of(&self.path)?;
+            let identity = FileState::of(&self.path)?;
             let mut retired = self.retired();
-            retired.retain(|session| !session.is_gone());
+            retired.retain(|session| !session.is_closed());
             let is_clear = retired
                 .iter()
                 .all(|session| session.file == identity.file());
@@ -254,15 +251,15 @@ impl Database {
         }
     }
 
-    fn retired(&self) -> MutexGuard<'_, Vec<Retired>> {
+    fn retired(&self) -> MutexGuard<'_, Vec<RetiredSession>> {
         self.retired.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A number that stays the same as long as nothing but commits happens to the file.
-    pub(crate) fn lineage(&self, session: &Session) -> Result<u64, StoreError> {
-        let mut lineage = self.lineage.lock().unwrap_or_else(PoisonError::into_inner);
-        // With the lock held, so that looks come in the order of time.
-        Ok(lineage.look(session.look()?))
+    /// The number of the file's history: constant as long as only commits change the file.
+    pub(crate) fn history(&self, session: &Session) -> Result<u64, StoreError> {
+        let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
+        // Under the lock, so that observations are recorded in order.
+        Ok(history.observe(session.observe()?))
     }
 
     /// Whether this process has ever read the database.
@@ -270,21 +267,21 @@ impl Database {
         self.was_read.load(Ordering::Relaxed)
     }
 
-    /// What the operator should know of the schema, once.
+    /// Takes a warning about the schema; each is returned once.
     pub(crate) fn take_remark(&self) -> Option<SchemaRemark> {
-        self.form().to_say.take()
+        self.schema_state().pending.take()
     }
 
-    /// The file of this session is not what it was.
-    fn part_with(&self, session: &Arc<Session>) {
+    /// Retires a session whose file was replaced.
+    fn retire(&self, session: &Arc<Session>) {
         self.retired().push(session.retire());
-        if let Some(mark) = WalMark::of(session, &self.path) {
-            *self.left_over() = Some(mark);
+        if let Some(stale) = StaleWal::of(session, &self.path) {
+            *self.stale_wal() = Some(stale);
         }
     }
 
-    fn left_over(&self) -> MutexGuard<'_, Option<WalMark>> {
-        self.left_over
+    fn stale_wal(&self) -> MutexGuard<'_, Option<StaleWal>> {
+        self.stale_wal
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
@@ -301,27 +298,27 @@ impl Database {
         Err(replaced)
     }
 
-    fn open_file(&self, identity: Identity) -> Result<Arc<Session>, StoreError> {
-        if let Some(mark) = *self.left_over()
-            && mark.forbids(&self.path, identity.file())
+    fn open_file(&self, identity: FileState) -> Result<Arc<Session>, StoreError> {
+        if let Some(stale) = *self.stale_wal()
+            && stale.applies_to(&self.path, identity.file())
         {
             return Err(StoreError::Unavailable(Unavailable::ForeignWal));
         }
-        // Before its content: Nix changes the file after the tables.
-        let schema_file = Identity::of(&self.schema_path).ok();
+        // Read before the contents: Nix updates this file after the tables.
+        let schema_file = FileState::of(&self.schema_path).ok();
         let schema = read_schema(&self.schema_path)?;
         let mut session = Session::open(&self.path, identity, self.read_only, self.dotfile_locks)?;
         session.schema_file = schema_file;
         let session = Arc::new(session);
-        let connection = session.lease()?;
-        self.check_form(&session, &connection, schema)?;
+        let connection = session.connection()?;
+        self.check_schema(&session, &connection, schema)?;
         connection::settle(&connection)?;
         drop(connection);
         self.was_read.store(true, Ordering::Relaxed);
         Ok(session)
     }
 
-    fn check_form(
+    fn check_schema(
         &self,
         session: &Session,
         connection: &Connection,
@@ -331,34 +328,36 @@ impl Database {
             .query_row("pragma schema_version", [], |row| row.get(0))
             .map_err(|error| store_error(&error))?;
         let key = (session.file(), version, schema);
-        if self.form().checked == Some(key) {
+        if self.schema_state().checked == Some(key) {
             return Ok(());
         }
         schema.check(connection, &self.store_dir)?;
-        let mut form = self.form();
-        form.checked = Some(key);
+        let mut state = self.schema_state();
+        state.checked = Some(key);
         let remark = schema.remark();
-        if remark != form.said {
-            (form.said, form.to_say) = (remark, remark);
+        if remark != state.reported {
+            (state.reported, state.pending) = (remark, remark);
         }
         Ok(())
     }
 
-    fn form(&self) -> MutexGuard<'_, Form> {
-        self.form.lock().unwrap_or_else(PoisonError::into_inner)
+    fn schema_state(&self) -> MutexGuard<'_, SchemaState> {
+        self.schema_state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn watch(&self) -> MutexGuard<'_, Watch> {
-        self.watch.lock().unwrap_or_else(PoisonError::into_inner)
+    fn breaker(&self) -> MutexGuard<'_, CircuitBreaker> {
+        self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        // The state is whole at every moment: it is replaced by one assignment.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn slot(&self) -> MutexGuard<'_, SessionSlot> {
+        // The state is replaced by one assignment, so it is always consistent.
+        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Whether opening everything again may help.
+/// Whether opening the database again may help.
 fn is_fault_of_session(error: StoreError) -> bool {
     match error {
         StoreError::Corrupt(kind) => {

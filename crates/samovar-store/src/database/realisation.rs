@@ -1,5 +1,5 @@
-//! The tables of what derivations make: of outputs, and of content-addressed ones, where that
-//! experiment was ever enabled.
+//! Queries for the outputs of derivations, and for realisations where the experimental feature was
+//! ever enabled.
 //!
 //! # Source
 //!
@@ -34,7 +34,7 @@ const OUTPUTS: &str = "select Output.path from DerivationOutputs as Output \
     where Derivation.path = ?1";
 
 impl Database {
-    /// The outputs of a derivation that is valid.
+    /// The outputs of a valid derivation.
     pub(crate) fn outputs(
         &self,
         dir: &StoreDir,
@@ -58,7 +58,7 @@ impl Database {
         })
     }
 
-    /// The document of a realisation.
+    /// The JSON document of a realisation.
     pub(crate) fn realisation(
         &self,
         dir: &StoreDir,
@@ -111,7 +111,7 @@ fn dependencies(
     dir: &StoreDir,
     row_id: i64,
 ) -> Result<Vec<(String, samovar_nix::StorePath)>, StoreError> {
-    // The very first versions of the experiment had no such table.
+    // The first versions of the experimental feature had no such table.
     if !table_exists(connection, "RealisationsRefs")? {
         return Ok(Vec::new());
     }

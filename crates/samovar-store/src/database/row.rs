@@ -1,4 +1,4 @@
-//! Rows of `ValidPaths`, and the references of one.
+//! Queries of `ValidPaths` rows and their references.
 
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Row, Transaction};
@@ -9,7 +9,7 @@ use super::connection::store_error;
 use crate::error::{Corruption, StoreError};
 use crate::store::Looked;
 
-/// `limit 1` on the unique index of `path`: the prefix must be checked by the reader.
+/// Uses the unique index on `path`; the caller must check the prefix.
 const BY_PREFIX: &str = "select id, path, hash, registrationTime, deriver, narSize, ultimate, \
     sigs, ca from ValidPaths where path >= ?1 order by path limit 1";
 
@@ -20,11 +20,10 @@ const REFERENCES: &str =
     "select path from Refs join ValidPaths on reference = id where referrer = ?1";
 
 impl Database {
-    /// What the database knows of the path with this hash part.
+    /// Looks up the path with this hash part.
     ///
-    /// A row whose `narSize` is unknown (NULL or 0: such rows come from stores older than that
-    /// column) counts as absent: without the size no NAR can be announced, and a narinfo with
-    /// `NarSize: 0` is one that clients call corrupt.
+    /// A row whose `narSize` is unknown (NULL or 0, from stores older than that column) counts as
+    /// absent: its NAR cannot be announced, and clients reject a narinfo with `NarSize: 0`.
     pub(crate) fn path_info(
         &self,
         dir: &StoreDir,
@@ -34,7 +33,7 @@ impl Database {
         self.ask(|connection| path_info(connection, dir, &prefix))
     }
 
-    /// What the database knows of many paths at one moment.
+    /// Looks up many paths in one transaction.
     pub(crate) fn path_infos(
         &self,
         dir: &StoreDir,
@@ -53,7 +52,7 @@ impl Database {
         })
     }
 
-    /// The rows with the highest numbers, highest first, that can be served.
+    /// The servable rows with the highest ids, highest first.
     pub(crate) fn newest(
         &self,
         dir: &StoreDir,
@@ -83,7 +82,7 @@ impl Database {
     }
 }
 
-/// Statements from here on see one state of the database, until what is returned is dropped.
+/// Begins a read transaction: statements see one state of the database until it is dropped.
 pub(super) fn begin(connection: &Connection) -> Result<Transaction<'_>, StoreError> {
     connection
         .unchecked_transaction()
@@ -114,7 +113,7 @@ pub(super) fn path_info(
     let Some(row) = rows.next().map_err(|error| store_error(&error))? else {
         return Ok(None);
     };
-    // The row may be any other, and its path no text at all.
+    // This may be the row after the prefix, and its path may not be text.
     match column(row, 1)? {
         ValueRef::Text(path) if path.starts_with(prefix.as_bytes()) => {}
         _ => return Ok(None),
@@ -122,7 +121,7 @@ pub(super) fn path_info(
     read(connection, dir, row)
 }
 
-/// Reads the newest rows, to see whether that works.
+/// Reads the newest rows, to check that they can be read.
 pub(super) fn sample(
     connection: &Connection,
     dir: &StoreDir,
@@ -143,7 +142,7 @@ pub(super) fn sample(
     Ok(())
 }
 
-/// A row with the columns of [`BY_PREFIX`], and its references.
+/// Reads a row with the columns of [`BY_PREFIX`], and its references.
 fn read(
     connection: &Connection,
     dir: &StoreDir,
@@ -161,7 +160,7 @@ fn read(
         path: store_path(dir, path)?,
         nar_hash: nar_hash(text(row, 2)?)?,
         nar_size,
-        // The first statement is not finished yet, so this one reads the same snapshot.
+        // The first statement is still active, so this one reads the same snapshot.
         references: references(connection, dir, id)?,
         deriver: text(row, 4)?.and_then(|deriver| StorePath::parse(dir, deriver).ok()),
         signatures: text(row, 7)?.map(signatures).unwrap_or_default(),
@@ -191,8 +190,8 @@ fn references(
     Ok(references)
 }
 
-/// Signatures that parse; the others are dropped. One malformed `Sig` line makes Nix 2.34 and later
-/// refuse the whole narinfo.
+/// Parses signatures and drops malformed ones: Nix 2.34 and later rejects a narinfo with a
+/// malformed `Sig` line.
 pub(crate) fn signatures(text: &str) -> Vec<Signature> {
     let mut signatures: Vec<Signature> = text
         .split_ascii_whitespace()
@@ -229,7 +228,7 @@ fn integer(row: &Row<'_>, index: usize) -> Result<Option<i64>, StoreError> {
     }
 }
 
-/// The text of a column; `None` when it is NULL or empty.
+/// The text of a column; `None` if NULL or empty.
 pub(super) fn text<'row>(
     row: &'row Row<'_>,
     index: usize,

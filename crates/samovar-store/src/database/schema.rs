@@ -1,9 +1,9 @@
-//! Whether this is a database whose rows are understood.
+//! Checks that the database has a supported schema.
 //!
-//! Nix says in `db/schema` which schema it is, and raises that number for any change: for one that
-//! takes away what is read here, and for one that adds a table nobody asks for. So the number
-//! alone decides nothing: what is read is looked for. With the number 10 that is enough. With
-//! another one the newest rows must make sense as well, and the operator is told.
+//! Nix records the schema version in `db/schema` and raises it for every change, relevant or not.
+//! So the version alone does not decide: all tables and columns that are read must exist. For
+//! version 10 that is sufficient. For any other the newest rows must be readable as well, and the
+//! operator gets a warning.
 
 use std::fmt;
 use std::io::Read;
@@ -16,19 +16,19 @@ use super::connection::store_error;
 use super::row;
 use crate::error::{Operation, StoreError, Unavailable};
 
-/// The schema this program was made for: that of every Nix since 2.0.
+/// The supported schema version: that of every Nix since 2.0.
 const SCHEMA_KNOWN: u32 = 10;
 
-/// Rows that are read to see whether rows are what they were.
+/// Rows read to check an unknown schema version.
 const SAMPLE_COUNT: usize = 32;
 
-/// A table, its column, and what is said when it is missing.
+/// A table, its column, and the error if it is missing.
 macro_rules! column {
     ($table:literal, $column:literal) => {
         (
             $table,
             $column,
-            concat!("there is no column ", $table, ".", $column),
+            concat!("the column ", $table, ".", $column, " is missing"),
         )
     };
 }
@@ -49,28 +49,28 @@ const COLUMNS: [(&str, &str, &str); 11] = [
 
 const HAS_COLUMN: &str = "select 1 from pragma_table_info(?1) where name = ?2 collate nocase";
 
-/// New rows are found by their numbers, which must rise and never be used twice.
+/// New rows are found by their ids, which must rise and never be reused.
 const IS_COUNTED: &str = "select 1 from sqlite_master where type = 'table' and \
     name = 'ValidPaths' collate nocase and sql like '%autoincrement%'";
 
-/// One path has one row.
+/// A path must have one row.
 const IS_UNIQUE: &str = "select 1 from pragma_index_list('ValidPaths') as list where \
     list.\"unique\" and list.partial = 0 and \
     (select group_concat(name) from pragma_index_info(list.name)) = 'path' collate nocase";
 
-/// What `db/schema` says.
+/// The contents of `db/schema`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Schema {
-    /// A number.
+    /// A version number.
     Number(u32),
-    /// There is no such file. Nix writes it after the database, so a new store may lack it for a
-    /// moment, and so do copies of the database alone.
+    /// The file does not exist. Nix writes it after the database, so a new store may lack it for a
+    /// moment, and so may copies of the database.
     Absent,
-    /// Something that is no number, or cannot be read.
+    /// The contents are not a number, or cannot be read.
     Unreadable,
 }
 
-/// A database is served though its schema is not the one that is known.
+/// A warning: the database is served although its schema version is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SchemaRemark(Schema);
 
@@ -78,8 +78,8 @@ impl fmt::Display for SchemaRemark {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "the schema of the Nix database is {}, and {SCHEMA_KNOWN} is the one that is known: \
-             all that is read of it was found, so it is served; look for a newer Samovar",
+            "the schema of the Nix database is {}, but {SCHEMA_KNOWN} is supported: all tables and \
+             columns in use exist, so it is served; look for a newer Samovar",
             self.0
         )
     }
@@ -89,25 +89,25 @@ impl fmt::Display for Schema {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Number(number) => number.fmt(f),
-            Self::Absent => f.write_str("not named"),
-            Self::Unreadable => f.write_str("no number"),
+            Self::Absent => f.write_str("missing"),
+            Self::Unreadable => f.write_str("not a number"),
         }
     }
 }
 
 impl Schema {
-    /// What to tell the operator of a database that [`check`](Self::check) found to be good.
+    /// The warning about a database that passed [`check`](Self::check).
     pub(crate) fn remark(self) -> Option<SchemaRemark> {
         (!self.is_known()).then_some(SchemaRemark(self))
     }
 
-    /// Whether all that is read is there, and means what it means in schema 10.
-    /// The caller is in a transaction: a migration may come in between.
+    /// Checks that all tables and columns in use exist and mean the same as in schema 10. The
+    /// caller holds a transaction, so that a migration cannot interfere.
     pub(crate) fn check(self, connection: &Connection, dir: &StoreDir) -> Result<(), StoreError> {
         for (table, column, missing) in COLUMNS {
             require(connection, HAS_COLUMN, &[table, column], missing)?;
         }
-        let what = "ValidPaths.id is not counted by SQLite";
+        let what = "ValidPaths.id is not an autoincrement column";
         require(connection, IS_COUNTED, &[], what)?;
         let what = "ValidPaths.path is not unique";
         require(connection, IS_UNIQUE, &[], what)?;
@@ -115,7 +115,7 @@ impl Schema {
             return Ok(());
         }
         match row::sample(connection, dir, SAMPLE_COUNT) {
-            Err(StoreError::Corrupt(_)) => form("its newest rows make no sense"),
+            Err(StoreError::Corrupt(_)) => form("its newest rows are malformed"),
             other => other,
         }
     }

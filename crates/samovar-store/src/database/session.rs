@@ -1,4 +1,4 @@
-//! One opening of the database: its connections and its freshness token.
+//! A session: the connections to one database file, and its freshness token.
 
 use std::ops::Deref;
 use std::os::unix::fs::MetadataExt;
@@ -7,32 +7,31 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rusqlite::Connection;
 
-use super::connection::{self, Opening};
-use super::held_file::HeldFile;
-use super::lineage::Look;
+use super::connection::{self, OpenMode};
+use super::history::Observation;
+use super::shared_file::SharedFile;
+use super::stale_wal::Content;
 use super::token::{Progress, TokenSource};
-use super::wal_mark::Content;
 use crate::error::{Corruption, Operation, StoreError, Unavailable};
 
-/// Connections that wait for the next question, with half a MiB of pages each. More are opened when
-/// more threads ask at once, and closed when they come back.
+/// Idle connections kept, with 512 KiB of pages each. Concurrent queries open more, which are
+/// closed afterwards.
 const IDLE_COUNT_MAX: usize = 16;
 
-/// The length of the header that every database begins with. SQLite takes an empty file for a new
-/// database and removes the WAL beside it, even when told to read only. Such a file is one that
-/// somebody is writing at this moment, or was about to.
+/// Length of the header of a database. SQLite takes an empty file for a new database and removes
+/// the WAL beside it, even in read-only mode. Such a file is being written at this moment.
 const HEADER_LEN: u64 = 100;
 
-/// Which file a path led to, and what it looked like.
+/// Device, inode, size and change time of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Identity {
+pub(super) struct FileState {
     file: (u64, u64),
     size: u64,
-    /// Not the modification time, which whoever copies a file may set back.
+    /// Change time. The modification time can be set back by a copy.
     changed: (i64, i64),
 }
 
-impl Identity {
+impl FileState {
     pub(super) fn of(path: &Path) -> Result<Self, StoreError> {
         let metadata = std::fs::metadata(path).map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => StoreError::Unavailable(Unavailable::DatabaseMissing),
@@ -58,73 +57,72 @@ impl Identity {
     }
 }
 
-/// Connections to one file, all opened the same way.
+/// A pool of connections to one file, opened in the same way.
 #[derive(Debug)]
 pub(crate) struct Session {
     path: PathBuf,
-    opening: Opening,
-    identity: Identity,
-    /// As of the opening, like what follows.
-    opened: Look,
+    mode: OpenMode,
+    identity: FileState,
+    /// State when the session was opened.
+    opened: Observation,
     pub(super) content: Option<Content>,
-    /// As of the last look that found the file to be what it was.
+    /// Checkpoint progress when the file was last found unchanged.
     checkpoint: Mutex<Option<Progress>>,
-    /// What `db/schema` was when this was opened.
-    pub(super) schema_file: Option<Identity>,
-    /// Never empty while the session is in use: the last connection's lock is what keeps `-wal` and
-    /// `-shm` in place. Declared before `source`, whose descriptor must be closed last.
+    /// State of `db/schema` when the session was opened.
+    pub(super) schema_file: Option<FileState>,
+    /// Never empty while the session is in use: the last connection's lock keeps `-wal` and `-shm`
+    /// in place. Declared before `source`, whose descriptor must be closed last.
     idle: Mutex<Vec<Connection>>,
     source: Arc<TokenSource>,
-    /// Declared last: when it is gone all connections are closed, which cannot be said of the
-    /// session while it is being dropped.
+    /// Declared last: once its reference count is zero, all connections are closed.
     presence: Arc<()>,
 }
 
-/// A session that is used for no new questions.
+/// A session that accepts no new queries.
 #[derive(Debug)]
-pub(super) struct Retired {
+pub(super) struct RetiredSession {
     /// Device and inode.
     pub(super) file: (u64, u64),
     presence: Weak<()>,
 }
 
-impl Retired {
-    pub(super) fn is_gone(&self) -> bool {
+impl RetiredSession {
+    pub(super) fn is_closed(&self) -> bool {
         self.presence.strong_count() == 0
     }
 }
 
 impl Session {
-    /// Opens the database at `path`, which is to be `identity`.
+    /// Opens the database at `path`, which must have the state `identity`.
     pub(super) fn open(
         path: &Path,
-        identity: Identity,
+        identity: FileState,
         read_only: bool,
         dotfile_locks: bool,
     ) -> Result<Self, StoreError> {
         if identity.size < HEADER_LEN {
             return Err(StoreError::Corrupt(Corruption::Malformed));
         }
-        if connection::is_none_beside_its_wal(path) {
+        if connection::is_not_a_database(path) {
             return Err(StoreError::Corrupt(Corruption::Malformed));
         }
         let file = identity.file;
-        // Whoever closed the last descriptor of it in between would drop the connection's locks.
-        let _index = HeldFile::open(&connection::beside(path, "-shm"));
-        let mut opening = Opening {
+        // Closing the last descriptor in between would drop the connection's locks.
+        let _index = SharedFile::open(&connection::beside(path, "-shm"));
+        let mut mode = OpenMode {
             immutable: read_only && connection::wal_is_empty(path),
             dotfile_locks,
         };
-        let connection = match connection::open(path, file, opening) {
+        let connection = match connection::open(path, file, mode) {
             Err(StoreError::Unavailable(Unavailable::WalIndexMissing))
                 if connection::is_frozen(path) =>
             {
-                opening.immutable = true;
-                connection::open(path, file, opening)?
+                mode.immutable = true;
+                connection::open(path, file, mode)?
             }
             other => other?,
         };
-        let source = if opening.immutable {
+        let source = if mode.immutable {
             Ok(TokenSource::constant())
         } else if connection::is_wal(&connection)? {
             TokenSource::wal_index(&connection::beside(path, "-shm"))
@@ -132,26 +130,26 @@ impl Session {
             TokenSource::change_counter(path)
         };
         let source = source.map_err(|error| StoreError::io(Operation::ReadToken, &error))?;
-        // In this order: a checkpoint that starts in between is told from a copy.
+        // In this order, a checkpoint that starts in between is distinguished from a copy.
         let checkpoint = source.checkpoint();
         let content = Content::of(path);
-        // The connection has its lock: without a WAL nobody commits now, and it may have waited for
-        // a commit since the file was looked at.
+        // The connection holds its lock, so without WAL no commit can happen now; but it may have
+        // waited for one since `identity` was read.
         let identity = match source.commit_count() {
-            Some(_) => Identity::of(path)?,
+            Some(_) => FileState::of(path)?,
             None => identity,
         };
-        let opened = Look {
+        let opened = Observation {
             identity,
             commit_count: source.commit_count(),
         };
-        // What was found beside it is another file's.
-        if Identity::of(path)?.file != file || identity.file != file {
+        // The files beside it belong to another database.
+        if FileState::of(path)?.file != file || identity.file != file {
             return Err(StoreError::Unavailable(Unavailable::BeingReplaced));
         }
         Ok(Self {
             path: path.to_owned(),
-            opening,
+            mode,
             identity,
             opened,
             content,
@@ -168,41 +166,39 @@ impl Session {
         self.identity.file
     }
 
-    /// Ends its use for new questions.
-    pub(super) fn retire(&self) -> Retired {
+    /// Retires the session: it accepts no new queries.
+    pub(super) fn retire(&self) -> RetiredSession {
         self.source.retire();
-        Retired {
+        RetiredSession {
             file: self.file(),
             presence: Arc::downgrade(&self.presence),
         }
     }
 
-    /// Where freshness tokens come from.
+    /// The source of freshness tokens.
     pub(crate) fn source(&self) -> &Arc<TokenSource> {
         &self.source
     }
 
-    /// Whether the path still leads to this file, and nothing but commits to the WAL has happened
-    /// to it.
+    /// Whether the path still leads to this file and only commits to the WAL have happened.
     ///
-    /// A checkpoint, which copies pages into the file, looks the same as a backup copied over it,
-    /// after which every cached page is wrong; and so does every commit in rollback mode, where
-    /// SQLite's own count of them is no proof, because a copy sets it back. Both are rare enough to
-    /// open everything again.
+    /// A checkpoint, which copies pages into the file, cannot be distinguished from a backup copied
+    /// over it, which invalidates every cached page; nor can a commit in rollback mode, because a
+    /// copy sets the change counter back. Both are rare enough to open everything again.
     pub(crate) fn is_current(&self) -> bool {
         !self.source.is_retired()
-            && Identity::of(&self.path).is_ok_and(|identity| identity == self.identity)
+            && FileState::of(&self.path).is_ok_and(|identity| identity == self.identity)
     }
 
-    /// Whether nothing but commits has happened to the file since this was opened: what was read of
-    /// it is then of one piece.
-    pub(crate) fn is_whole(&self) -> bool {
-        self.look().is_ok_and(|look| look.continues(&self.opened))
+    /// Whether only commits have changed the file since the session was opened, so that data read
+    /// from it is consistent.
+    pub(crate) fn is_intact(&self) -> bool {
+        self.observe().is_ok_and(|now| now.continues(&self.opened))
     }
 
-    /// [`is_current`](Self::is_current), of which is kept how far checkpoints had come by then.
-    pub(super) fn is_current_and_noted(&self) -> bool {
-        // First: what comes after it is another look's.
+    /// [`is_current`](Self::is_current); if so, also records the checkpoint progress.
+    pub(super) fn check_current(&self) -> bool {
+        // Read before the check: later progress belongs to the next check.
         let progress = self.source.checkpoint();
         let is_current = self.is_current();
         if is_current {
@@ -211,36 +207,37 @@ impl Session {
         is_current
     }
 
-    /// How far checkpoints had come when the file was last found to be what it was.
+    /// Checkpoint progress when the file was last found unchanged.
     pub(super) fn checkpoint(&self) -> MutexGuard<'_, Option<Progress>> {
         self.checkpoint
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the file looks like now.
-    pub(super) fn look(&self) -> Result<Look, StoreError> {
-        Ok(Look {
-            identity: Identity::of(&self.path)?,
+    /// Observes the current state of the file.
+    pub(super) fn observe(&self) -> Result<Observation, StoreError> {
+        Ok(Observation {
+            identity: FileState::of(&self.path)?,
             commit_count: self.source.commit_count(),
         })
     }
 
-    /// Whether the file beside the database that holds the WAL index is still the one in use.
+    /// Whether the WAL index file beside the database is still the one in use.
     pub(super) fn has_its_wal_index(&self) -> bool {
         if !self.source.is_wal() {
             return true;
         }
-        let now = Identity::of(&connection::beside(&self.path, "-shm"));
+        let now = FileState::of(&connection::beside(&self.path, "-shm"));
         now.is_ok_and(|identity| Some(identity.file) == self.source.file_key())
     }
 
-    /// A connection for one question.
+    /// Takes a connection from the pool, or opens one.
     ///
     /// # Errors
     ///
-    /// Also when the session is not to be used any more: somebody may wait for its end.
-    pub(crate) fn lease(self: &Arc<Self>) -> Result<Lease, StoreError> {
+    /// [`Unavailable::BeingReplaced`] if the session is retired: another thread may wait for its
+    /// end.
+    pub(crate) fn connection(self: &Arc<Self>) -> Result<PooledConnection, StoreError> {
         if self.source.is_retired() {
             return Err(StoreError::Unavailable(Unavailable::BeingReplaced));
         }
@@ -248,8 +245,8 @@ impl Session {
         let connection = match idle {
             Some(connection) => connection,
             None => {
-                let connection = connection::open(&self.path, self.file(), self.opening)
-                    .inspect_err(|error| {
+                let connection =
+                    connection::open(&self.path, self.file(), self.mode).inspect_err(|error| {
                         if *error == StoreError::Unavailable(Unavailable::BeingReplaced) {
                             self.source.retire();
                         }
@@ -258,7 +255,7 @@ impl Session {
                 connection
             }
         };
-        Ok(Lease {
+        Ok(PooledConnection {
             connection: Some(connection),
             session: Arc::clone(self),
         })
@@ -269,15 +266,15 @@ impl Session {
     }
 }
 
-/// A connection that returns to its session when dropped.
+/// A connection that returns to its pool when dropped.
 #[derive(Debug)]
-pub(crate) struct Lease {
-    /// Present until the moment of dropping. Declared before `session`: see [`Session::idle`].
+pub(crate) struct PooledConnection {
+    /// `None` only during drop. Declared before `session`: see [`Session::idle`].
     connection: Option<Connection>,
     session: Arc<Session>,
 }
 
-impl Deref for Lease {
+impl Deref for PooledConnection {
     type Target = Connection;
 
     fn deref(&self) -> &Connection {
@@ -287,7 +284,7 @@ impl Deref for Lease {
     }
 }
 
-impl Drop for Lease {
+impl Drop for PooledConnection {
     fn drop(&mut self) {
         let Some(connection) = self.connection.take() else {
             return;

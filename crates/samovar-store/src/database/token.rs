@@ -1,38 +1,37 @@
-//! The freshness token: whether anybody committed, without SQL.
+//! Freshness tokens: detect commits without SQL.
 //!
 //! # Theory of operation
 //!
 //! **WAL mode.** The first 96 bytes of `db.sqlite-shm` are two copies of the WAL-index header. A
-//! writer changes them in the moment its commit becomes visible, and SQLite itself decides whether
-//! a connection's cached pages still hold by comparing exactly these bytes. While a connection of
-//! ours is open the file cannot be replaced, so one `pread` on a descriptor kept open answers the
-//! question. Two copies that differ mean a commit in progress or one that broke off: then there is
-//! no token, and the caller asks SQL.
+//! commit becomes visible when a writer changes them, and SQLite itself compares these bytes to
+//! decide whether a connection's cached pages are valid. While this process has a connection open
+//! the file cannot be replaced, so one `pread` of an open descriptor detects commits. Two copies
+//! that differ mean a commit in progress or an interrupted one: then there is no token, and the
+//! caller runs SQL.
 //!
 //! **Rollback mode.** Bytes 24 to 28 of the database are the file change counter, which every
-//! commit increments. A commit that broke off can take the counter back, so a reader takes
-//! the token before and after its read and believes it only when both agree. A backup copied over
-//! the file takes it back too, and after as many commits it is the same again: so the file's change
-//! time is part of the token.
+//! commit increments. Rolling back an interrupted commit can set the counter back, so a reader
+//! takes the token before and after its read and trusts it only if both are equal. A backup copied
+//! over the file sets it back too, and as many commits restore its value: so the file's change time
+//! is part of the token.
 //!
-//! **A file system without writers.** Nothing changes; the token is a constant.
+//! **Immutable database.** The token is a constant.
 //!
-//! **Waiting.** The WAL index is mapped into memory by every process that has the database open, so
-//! its first page is in the page cache, and reading it waits for no disk. A database in rollback
-//! mode is only there most of the time, and over a network both are as near as the other end.
-//! [`TokenSource::read_at_once`] asks the kernel not to wait (`RWF_NOWAIT`). Where it knows no such
-//! thing, the file system is in memory or an overlay; or it is a network's or another process's,
-//! and nothing of it is read at once.
+//! **Blocking.** Every process that has the database open maps the WAL index into memory, so its
+//! first page is in the page cache and reading it does not wait for a disk. A database in rollback
+//! mode is usually cached, and a network file system may always block.
+//! [`TokenSource::read_at_once`] uses `RWF_NOWAIT`. File systems without support for it are either
+//! in memory or overlays, which are read directly, or network and FUSE file systems, which are not
+//! read without permission to block.
 //!
 //! # Quirks
 //!
-//! A header whose salts are zero was made by an opener that found an empty WAL, and does not tell
-//! one such state from another. That matters only to a reader that could not lock the file against
-//! re-initialisation, one without write permission: it adds the file's change time to the token,
-//! which re-initialisation renews.
+//! A header whose salts are zero was written by a process that found an empty WAL, and two such
+//! states are indistinguishable. That matters only to a reader without write permission, which
+//! cannot lock the file against re-initialisation: it adds the file's change time to the token.
 //!
-//! Before Linux 6.13 change times move in steps of some milliseconds. A copy within the step of the
-//! last commit that was read, and as many commits, leave the token what it was.
+//! Before Linux 6.13 change times have a granularity of milliseconds. A copy within the same tick
+//! as the last commit read, followed by as many commits, leaves the token unchanged.
 //!
 //! # Source
 //!
@@ -47,7 +46,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::{Errno, ReadWriteFlags};
 
-use super::held_file::HeldFile;
+use super::shared_file::SharedFile;
 
 const HEADER_LEN: usize = 48;
 const TOKEN_LEN: usize = 2 * HEADER_LEN;
@@ -57,16 +56,16 @@ const CHANGE_COUNTER: u64 = 24;
 const BACKFILLED: u64 = 96;
 const BACKFILL_ATTEMPTED: u64 = 128;
 
-/// What the database looked like at one moment.
+/// A version of the database's contents: equal tokens mean no commit in between.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Token {
     bytes: [u8; TOKEN_LEN],
-    /// Change time of the file in nanoseconds, where the bytes alone do not tell enough.
+    /// Change time of the file in nanoseconds, where the bytes are not sufficient.
     changed_ns: i128,
 }
 
-/// How far checkpoints have come: frames of the WAL that are in the database, and that were to be,
-/// since the WAL began with these salts. Compared, never counted.
+/// Checkpoint progress: WAL frames copied to the database, and attempted, for a WAL with these
+/// salts. Compared only, never interpreted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Progress {
     salts: [u8; 8],
@@ -75,40 +74,40 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Whether none can be under way.
+    /// Whether no checkpoint can be in progress.
     pub(super) fn is_complete(&self) -> bool {
         self.done == self.wanted
     }
 }
 
-/// Where tokens of one opening of the database come from.
+/// The source of tokens of one session.
 #[derive(Debug)]
 pub(crate) struct TokenSource {
     kind: Kind,
-    nearness: Nearness,
+    nonblocking: Nonblocking,
     retired: AtomicBool,
 }
 
 #[derive(Debug)]
 enum Kind {
-    WalIndex { file: HeldFile, lockable: bool },
-    ChangeCounter { file: HeldFile },
+    WalIndex { file: SharedFile, lockable: bool },
+    ChangeCounter { file: SharedFile },
     Constant,
 }
 
-/// What reading the file may wait for.
+/// How [`TokenSource::read_at_once`] reads without blocking.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Nearness {
-    /// The kernel tells beforehand.
-    Told,
-    /// Next to nothing.
-    Near,
-    /// Another machine or process.
-    Far,
+enum Nonblocking {
+    /// With `RWF_NOWAIT`.
+    Nowait,
+    /// Directly: the file is in memory.
+    Direct,
+    /// Not at all: reading may wait for another machine or process.
+    Unsupported,
 }
 
-/// File systems whose files may be anywhere: FUSE (and virtiofs), NFS, SMB, CIFS, Ceph, 9p.
-const FAR: [u32; 7] = [
+/// Magic numbers of remote file systems: FUSE (and virtiofs), NFS, SMB, CIFS, SMB2, Ceph, 9p.
+const REMOTE_FILE_SYSTEMS: [u32; 7] = [
     0x6573_5546,
     0x6969,
     0x517b,
@@ -119,54 +118,53 @@ const FAR: [u32; 7] = [
 ];
 
 impl TokenSource {
-    /// Tokens of a database in WAL mode; a connection must be open and have read already.
+    /// Creates the source of a database in WAL mode; a connection must be open and have read.
     pub(crate) fn wal_index(path: &Path) -> io::Result<Self> {
-        let file = HeldFile::open(path)?;
+        let file = SharedFile::open(path)?;
         let lockable = rustix::fs::access(path, rustix::fs::Access::WRITE_OK).is_ok();
         Ok(Self::new(Kind::WalIndex { file, lockable }))
     }
 
-    /// Tokens of a database in one of the rollback modes.
+    /// Creates the source of a database in a rollback mode.
     pub(crate) fn change_counter(path: &Path) -> io::Result<Self> {
         Ok(Self::new(Kind::ChangeCounter {
-            file: HeldFile::open(path)?,
+            file: SharedFile::open(path)?,
         }))
     }
 
-    /// The one token of a database that nobody writes to.
+    /// Creates the source of an immutable database.
     pub(crate) fn constant() -> Self {
         Self::new(Kind::Constant)
     }
 
     fn new(kind: Kind) -> Self {
         Self {
-            nearness: match &kind {
+            nonblocking: match &kind {
                 Kind::WalIndex { file, .. } | Kind::ChangeCounter { file } => {
-                    file.get().map_or(Nearness::Far, nearness)
+                    file.get().map_or(Nonblocking::Unsupported, nonblocking)
                 }
-                Kind::Constant => Nearness::Near,
+                Kind::Constant => Nonblocking::Direct,
             },
             kind,
             retired: AtomicBool::new(false),
         }
     }
 
-    /// The token of this moment. `None` when only SQL can tell what the state is. May wait for a
-    /// disk.
+    /// The current token, `None` during a commit. May wait for a disk.
     pub(crate) fn read(&self) -> Option<Token> {
         self.read_with(|file, bytes, offset| file.read_exact_at(bytes, offset).ok())
     }
 
-    /// The same without waiting. `None` also when that cannot be.
+    /// The current token, without blocking; `None` also if reading would block.
     pub(crate) fn read_at_once(&self) -> Option<Token> {
-        match self.nearness {
-            Nearness::Told => self.read_with(|file, bytes, offset| {
+        match self.nonblocking {
+            Nonblocking::Nowait => self.read_with(|file, bytes, offset| {
                 let wanted = bytes.len();
                 let read = read_now(file, bytes, offset).ok()?;
                 (read == wanted).then_some(())
             }),
-            Nearness::Near => self.read(),
-            Nearness::Far => None,
+            Nonblocking::Direct => self.read(),
+            Nonblocking::Unsupported => None,
         }
     }
 
@@ -182,7 +180,7 @@ impl TokenSource {
         match &self.kind {
             Kind::WalIndex { file, lockable } => {
                 read(file.get()?, &mut token.bytes, 0)?;
-                if !is_settled(&token.bytes) {
+                if !is_consistent(&token.bytes) {
                     return None;
                 }
                 if !lockable && token.bytes[SALTS].iter().all(|byte| *byte == 0) {
@@ -198,7 +196,7 @@ impl TokenSource {
         Some(token)
     }
 
-    /// How many commits the file counts, in rollback mode.
+    /// The file's change counter, in rollback mode.
     pub(super) fn commit_count(&self) -> Option<u32> {
         let Kind::ChangeCounter { file } = &self.kind else {
             return None;
@@ -208,7 +206,7 @@ impl TokenSource {
         Some(u32::from_be_bytes(count))
     }
 
-    /// How far checkpoints have come, in WAL mode.
+    /// Checkpoint progress, in WAL mode.
     pub(super) fn checkpoint(&self) -> Option<Progress> {
         let Kind::WalIndex { file, .. } = &self.kind else {
             return None;
@@ -218,7 +216,7 @@ impl TokenSource {
         let read = |bytes: &mut [u8], offset| file.read_exact_at(bytes, offset).ok();
         read(&mut progress.done, BACKFILLED)?;
         read(&mut progress.wanted, BACKFILL_ATTEMPTED)?;
-        // Last: they change when the numbers begin anew.
+        // Read last: the salts change when the numbers start again.
         read(&mut progress.salts, u64::try_from(SALTS.start).ok()?)?;
         Some(progress)
     }
@@ -233,7 +231,7 @@ impl TokenSource {
         matches!(self.kind, Kind::WalIndex { .. })
     }
 
-    /// Device and inode of the file the tokens come from.
+    /// Device and inode of the file the tokens are read from.
     pub(crate) fn file_key(&self) -> Option<(u64, u64)> {
         match &self.kind {
             Kind::WalIndex { file, .. } | Kind::ChangeCounter { file } => Some(file.key()),
@@ -241,7 +239,7 @@ impl TokenSource {
         }
     }
 
-    /// No token of this source holds any more: the database was replaced or is in doubt.
+    /// Invalidates all tokens of this source: the database was replaced or may have been.
     pub(crate) fn retire(&self) {
         self.retired.store(true, Ordering::Release);
     }
@@ -252,32 +250,34 @@ impl TokenSource {
     }
 }
 
-fn nearness(file: &File) -> Nearness {
+fn nonblocking(file: &File) -> Nonblocking {
     match read_now(file, &mut [0], 0) {
-        Ok(_) | Err(Errno::AGAIN) => return Nearness::Told,
+        Ok(_) | Err(Errno::AGAIN) => return Nonblocking::Nowait,
         Err(_) => {}
     }
-    let is_far = rustix::fs::fstatfs(file).map_or(true, |stat| {
-        FAR.iter().any(|kind| i64::from(*kind) == stat.f_type)
+    let is_remote = rustix::fs::fstatfs(file).map_or(true, |stat| {
+        REMOTE_FILE_SYSTEMS
+            .iter()
+            .any(|kind| i64::from(*kind) == stat.f_type)
     });
-    match is_far {
-        true => Nearness::Far,
-        false => Nearness::Near,
+    match is_remote {
+        true => Nonblocking::Unsupported,
+        false => Nonblocking::Direct,
     }
 }
 
-/// Reads what is in the page cache.
+/// Reads from the page cache only.
 fn read_now(file: &File, bytes: &mut [u8], offset: u64) -> rustix::io::Result<usize> {
     let mut slices = [io::IoSliceMut::new(bytes)];
     rustix::io::preadv2(file, &mut slices, offset, ReadWriteFlags::NOWAIT)
 }
 
-fn is_settled(bytes: &[u8; TOKEN_LEN]) -> bool {
+fn is_consistent(bytes: &[u8; TOKEN_LEN]) -> bool {
     let (first, second) = bytes.split_at(HEADER_LEN);
     first == second && bytes[IS_INIT] != 0
 }
 
-fn changed_ns(file: &HeldFile) -> Option<i128> {
+fn changed_ns(file: &SharedFile) -> Option<i128> {
     let metadata = file.get()?.metadata().ok()?;
     Some(i128::from(metadata.ctime()) * 1_000_000_000 + i128::from(metadata.ctime_nsec()))
 }

@@ -1,8 +1,8 @@
-//! The directories on the way from the root of a tree to where its reader is.
+//! The open directories between the root of a tree and the current position.
 //!
-//! However deep that is, only the nearest [`OPEN_COUNT_MAX`] are open. When a directory is left
-//! whose parent was closed, the parent is opened again as `..` of the child, and must have the
-//! device and inode it had before.
+//! At any depth only the innermost [`OPEN_COUNT_MAX`] are open. When a walk returns to a directory
+//! that was closed, it is opened again as `..` of its child, and must have the same device and
+//! inode as before.
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
@@ -10,10 +10,10 @@ use rustix::path::Arg;
 
 use super::TreeError;
 
-/// Directories that are open at the same time.
+/// Maximum number of open directories.
 const OPEN_COUNT_MAX: usize = 16;
 
-/// The directories entered and not left. The last one is always open.
+/// The directories from the root to the current one. The innermost is always open.
 #[derive(Debug, Default)]
 pub(super) struct Descent {
     levels: Vec<Level>,
@@ -21,23 +21,23 @@ pub(super) struct Descent {
 
 #[derive(Debug)]
 struct Level {
-    /// `None` only above the innermost ones.
+    /// `None` only outside the innermost [`OPEN_COUNT_MAX`].
     directory: Option<OwnedFd>,
-    /// Device and inode, known once the descriptor was closed.
+    /// Device and inode, read before the descriptor is closed.
     identity: Option<(u64, u64)>,
 }
 
 impl Descent {
-    /// How many directories were entered and not left.
+    /// Number of directories from the root to the current one.
     pub(super) fn depth(&self) -> usize {
         self.levels.len()
     }
 
-    /// The directory entered last.
+    /// The current directory.
     ///
     /// # Errors
     ///
-    /// [`TreeError::Changed`] when there is none.
+    /// [`TreeError::Changed`] if there is none.
     pub(super) fn innermost(&self) -> Result<BorrowedFd<'_>, TreeError> {
         let directory = self
             .levels
@@ -46,7 +46,7 @@ impl Descent {
         directory.map(AsFd::as_fd).ok_or(TreeError::Changed)
     }
 
-    /// Goes into a child of the innermost directory, or into the root.
+    /// Enters a child of the current directory, or the root.
     pub(super) fn enter(&mut self, directory: OwnedFd) -> Result<(), TreeError> {
         self.levels.push(Level {
             directory: Some(directory),
@@ -58,7 +58,7 @@ impl Descent {
         Ok(())
     }
 
-    /// Goes back to the parent of the innermost directory.
+    /// Returns to the parent of the current directory.
     pub(super) fn leave(&mut self) -> Result<(), TreeError> {
         let child = self.levels.pop();
         if let (Some(child), Some(parent)) = (child, self.levels.last_mut()) {
@@ -91,7 +91,7 @@ impl Level {
     }
 }
 
-/// Opens a directory that is no symbolic link.
+/// Opens a directory; fails on a symbolic link.
 pub(super) fn open_directory(parent: BorrowedFd<'_>, name: impl Arg) -> Result<OwnedFd, TreeError> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Ok(rustix::fs::openat(parent, name, flags, Mode::empty())?)

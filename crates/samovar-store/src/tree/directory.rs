@@ -1,11 +1,11 @@
-//! One directory of a walk: its entries, sorted as a NAR has them.
+//! The sorted entries of one directory, within a memory budget shared by all walks.
 //!
 //! # Theory of operation
 //!
-//! A slow reader holds the entries of the directory it is in, and there may be many slow readers in
-//! large directories. What is above [`FREE_LEN`] for each is bounded in sum. A walk that gets no
-//! more goes on with less: it keeps the entries that come first, and reads the directory again for
-//! those behind them. That takes longer, but nobody waits and nobody is turned away.
+//! A slow reader holds the entries of its current directory, and many slow readers may be in large
+//! directories. Memory above [`FREE_LEN`] per directory is limited in sum. A walk that exceeds the
+//! budget keeps the entries that sort first, and reads the directory again for the others. That
+//! takes longer, but no walk waits or fails.
 
 use std::cmp::Ordering;
 use std::ffi::CStr;
@@ -17,59 +17,58 @@ use rustix::fs::{FileType, RawDir, SeekFrom, seek};
 use super::TreeError;
 use super::reservation::Reservation;
 
-/// Enough for a hundred entries at a time; directories of the store have seven on average.
+/// Buffer for `getdents`: a hundred entries at a time; store directories have seven on average.
 const DENTS_LEN: usize = 32 * 1024;
 
-/// Memory that the entries of each directory may take, in bytes: some two thousand.
+/// Memory per directory outside the budget, in bytes: some two thousand entries.
 const FREE_LEN: usize = 64 * 1024;
 
-/// Memory for what is above that, of all walks together, in bytes: two million entries.
+/// Budget of all walks together, in bytes: two million entries.
 const MEMORY_LEN_MAX: usize = 64 << 20;
 
-/// What of it is taken.
+/// Bytes of the budget in use.
 static MEMORY_LEN: AtomicUsize = AtomicUsize::new(0);
 
-/// Directories that were read in parts.
+/// Directories that were read in several passes.
 static IN_PARTS_COUNT: AtomicU64 = AtomicU64::new(0);
 
-/// Room that is made first, as counts of entries and of bytes of names: little, because a tree may
-/// be thousands of directories deep.
-const FIRST_ROOM: (usize, usize) = (8, 256);
+/// Initial capacity, as entries and bytes of names: small, because a tree may be thousands of
+/// directories deep.
+const FIRST_CAPACITY: (usize, usize) = (8, 256);
 
-/// How many directories were read in parts since the start of the process, because the memory for
-/// large ones was taken.
+/// Directories read in several passes since the start of the process, because the memory budget
+/// was exhausted.
 #[must_use]
 pub fn directories_read_in_parts() -> u64 {
     IN_PARTS_COUNT.load(Relaxed)
 }
 
-/// The entries of one directory, or some of them that follow each other. Reused from one directory
-/// to the next.
+/// The entries of one directory, or a consecutive part of them. Reused for the next directory.
 #[derive(Debug)]
 pub(super) struct Entries {
-    /// The names, each with a NUL behind it.
+    /// NUL-terminated names.
     names: Vec<u8>,
     entries: Vec<Entry>,
-    /// What the two take above [`FREE_LEN`].
+    /// Memory of names and entries above [`FREE_LEN`].
     memory: Reservation,
     memory_len_max: usize,
-    /// Entries of the whole directory.
+    /// Number of entries of the whole directory.
     count_in_all: u64,
-    /// Only as many as there was memory for are here: no name above this one.
+    /// The last name of this part, if the budget did not suffice for all.
     bound: Option<Box<[u8]>>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Entry {
-    /// The first eight bytes, as a number that sorts as they do: mostly no other ones are needed.
+    /// The first eight bytes as a big-endian number, which decides most comparisons.
     prefix: u64,
     start: u32,
-    /// Without the NUL.
+    /// Length without the NUL.
     len: u16,
     file_type: FileType,
 }
 
-/// Room for the kernel's directory entries.
+/// Buffer for `getdents`.
 #[derive(Debug, Default)]
 pub(super) struct Dents(Vec<u8>);
 
@@ -91,7 +90,7 @@ impl Entries {
         }
     }
 
-    /// Reads the entries of a directory that was not read before, in place of those held so far.
+    /// Reads a directory from its start, replacing the current entries.
     pub(super) fn read(
         &mut self,
         directory: BorrowedFd<'_>,
@@ -104,7 +103,7 @@ impl Entries {
         Ok(())
     }
 
-    /// The same with only those behind `after`; returns how many the directory has in all.
+    /// Reads only the entries after `after`; returns the number of entries in the directory.
     pub(super) fn read_after(
         &mut self,
         directory: BorrowedFd<'_>,
@@ -115,7 +114,7 @@ impl Entries {
         Ok(self.count_in_all)
     }
 
-    /// Reads those behind the ones held so far, in their place.
+    /// Reads the entries after the current part, replacing it.
     pub(super) fn read_on(
         &mut self,
         directory: BorrowedFd<'_>,
@@ -123,24 +122,24 @@ impl Entries {
     ) -> Result<(), TreeError> {
         let after = self.bound.take().ok_or(TreeError::Changed)?;
         seek(directory, SeekFrom::Start(0))?;
-        // Nothing of the store changes. What does gives no NAR, and is found out here mostly.
-        match self.scan(directory, dents, Some(&after))? == self.count_in_all {
-            true => Ok(()),
-            false => Err(TreeError::Changed),
+        // Store paths do not change. A change gives no valid NAR, and is usually detected here.
+        if self.scan(directory, dents, Some(&after))? != self.count_in_all {
+            return Err(TreeError::Changed);
         }
+        Ok(())
     }
 
-    /// Whether [`read_on`](Self::read_on) would find more.
+    /// Whether [`read_on`](Self::read_on) would find more entries.
     pub(super) fn has_more(&self) -> bool {
         self.bound.is_some()
     }
 
-    /// Whether nobody else needs the memory that they take.
+    /// Whether the entries use no memory of the budget.
     pub(super) fn is_small(&self) -> bool {
         self.memory.count() == 0
     }
 
-    /// Takes in what stands behind `after`, as far as there is memory, and counts everything.
+    /// Reads entries after `after` within the budget, and counts all entries.
     fn scan(
         &mut self,
         directory: BorrowedFd<'_>,
@@ -182,7 +181,7 @@ impl Entries {
             {
                 return Ok(());
             }
-            if self.has_room(with_nul.len()) {
+            if self.try_grow(with_nul.len()) {
                 break;
             }
             self.drop_last_half();
@@ -197,15 +196,15 @@ impl Entries {
         Ok(())
     }
 
-    /// Makes room for one more, if there is memory for that: twice as much as there is.
-    fn has_room(&mut self, name_len: usize) -> bool {
+    /// Doubles the buffers within the memory budget, if they are too small for one more entry.
+    fn try_grow(&mut self, name_len: usize) -> bool {
         let double = |capacity: usize, first: usize| capacity.saturating_mul(2).max(first);
         let (mut count, mut names_len) = (self.entries.capacity(), self.names.capacity());
         if self.entries.len() == count {
-            count = double(count, FIRST_ROOM.0);
+            count = double(count, FIRST_CAPACITY.0);
         }
         if name_len > names_len - self.names.len() {
-            names_len = double(names_len, FIRST_ROOM.1);
+            names_len = double(names_len, FIRST_CAPACITY.1);
         }
         if (count, names_len) == (self.entries.capacity(), self.names.capacity()) {
             return true;
@@ -221,7 +220,7 @@ impl Entries {
         true
     }
 
-    /// Makes room of what comes last, which is read later.
+    /// Drops the second half of the entries, to be read later.
     fn drop_last_half(&mut self) {
         self.sort();
         self.entries.truncate(self.entries.len() / 2);
@@ -229,14 +228,14 @@ impl Entries {
             .entries
             .last()
             .map(|last| name(&self.names, last).into());
-        // What is left of the names moves together, in the order in which it lies there.
+        // Compact the remaining names, in the order in which they are stored.
         self.entries.sort_unstable_by_key(|entry| entry.start);
         let mut end = 0;
         for entry in &mut self.entries {
             let start = entry.start as usize;
             let len = usize::from(entry.len) + 1;
             self.names.copy_within(start..start + len, end);
-            // No more than it was.
+            // Cannot fail: `end` never exceeds `start`.
             entry.start = u32::try_from(end).unwrap_or(entry.start);
             end += len;
         }
@@ -249,7 +248,7 @@ impl Entries {
             .sort_unstable_by(|left, right| compare(names, left, right));
     }
 
-    /// How many entries there are.
+    /// Number of entries.
     pub(super) fn count(&self) -> usize {
         self.entries.len()
     }
@@ -267,13 +266,13 @@ impl Entries {
             .map_err(|_error| TreeError::Changed)
     }
 
-    /// The type of an entry, as far as the directory says.
+    /// The type of an entry as given by `getdents`; may be unknown.
     pub(super) fn file_type(&self, index: usize) -> FileType {
         self.entries[index].file_type
     }
 }
 
-/// Bytes that room for so many entries and so many bytes of names takes.
+/// Bytes of buffers for `count` entries and `names_len` bytes of names.
 fn memory_len(count: usize, names_len: usize) -> usize {
     count
         .saturating_mul(size_of::<Entry>())
@@ -291,7 +290,8 @@ fn name<'a>(names: &'a [u8], entry: &Entry) -> &'a [u8] {
     &names[start..start + usize::from(entry.len)]
 }
 
-/// A name shorter than eight bytes sorts as if NULs followed, of which a name holds none.
+/// The sort prefix. A name shorter than eight bytes sorts as if padded with NUL, which no name
+/// contains.
 fn prefix(name_with_nul: &[u8]) -> u64 {
     let mut bytes = [0; 8];
     let len = name_with_nul.len().min(8);
@@ -308,11 +308,11 @@ mod tests {
     use super::*;
 
     fn directory(count: usize) -> (tempfile::TempDir, BTreeSet<Vec<u8>>) {
-        // In memory: making files on a busy disk takes milliseconds each.
+        // In memory: creating files on a busy disk takes milliseconds each.
         let dir = tempfile::tempdir_in("/dev/shm").unwrap();
         let mut names = BTreeSet::new();
         for number in 0..count {
-            // Many lengths, long ones first and last, and prefixes that do not decide.
+            // Various lengths, the longest first and last, and prefixes that are not unique.
             let scrambled = number * 7919 % count;
             let name = format!(
                 "{}-{scrambled}-{}",
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_room_is_read_in_parts_and_in_order() {
+    fn directories_above_the_budget_are_read_in_parts_and_in_order() {
         static TAKEN: AtomicUsize = AtomicUsize::new(0);
         const ROOM_LEN: usize = 4096 * 16 + (1 << 18);
         assert_eq!(size_of::<Entry>(), 16);
@@ -356,7 +356,7 @@ mod tests {
         for (len_max, parts_expected) in [
             (0, 4..20),
             (50_000, 3..12),
-            // 4,000 entries with 220 KB of names, and what is there is doubled.
+            // 4,000 entries with 220 KB of names; capacities are powers of two.
             (ROOM_LEN - FREE_LEN - 1, 2..4),
             (ROOM_LEN - FREE_LEN, 1..2),
         ] {
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn others_leave_room_or_do_not() {
+    fn other_walks_share_the_budget() {
         static TAKEN: AtomicUsize = AtomicUsize::new(0);
         const LEN_MAX: usize = 1 << 20;
         let (dir, names) = directory(4000);

@@ -1,4 +1,4 @@
-//! Why a tree could not be read to its end.
+//! [`TreeError`]: why a tree could not be read completely.
 
 use std::io;
 
@@ -7,53 +7,53 @@ use samovar_nix::nar::EncodeError;
 
 use crate::error::StoreError;
 
-/// The tree could not be read to its end. What was read so far is not a NAR.
+/// The tree could not be read completely. The bytes read so far are not a valid NAR.
 ///
-/// A server that has sent a part breaks the connection. Whether the path was collected or is
-/// damaged shows by asking the store again: after a collection it is absent.
+/// A server that has sent some of them resets the connection. To distinguish a collected path from
+/// a damaged one, look it up again: a collected path is absent.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TreeError {
-    /// A file, directory or link is gone: the path is being collected, most likely.
+    /// A file, directory or link is missing: most likely the path is being collected.
     #[error("a part of the tree has vanished")]
     Vanished,
-    /// A file ended before the size it had when it was opened.
+    /// A file ended before the size it had when opened.
     #[error("a file of {announced} bytes ended after {found}")]
     Short {
-        /// Its size when it was opened, which stands in the NAR already.
+        /// Its size in bytes when opened, which was already written to the NAR.
         announced: u64,
-        /// How many bytes there were.
+        /// Bytes found.
         found: u64,
     },
-    /// Something that is neither a regular file nor a directory nor a symbolic link.
-    #[error("a file has a type that no NAR can hold")]
+    /// An entry is neither a regular file nor a directory nor a symbolic link.
+    #[error("a file has a type that a NAR cannot hold")]
     UnsupportedType,
-    /// A directory or file was put in the place of another one during the walk.
+    /// A directory or file was replaced during the walk.
     #[error("the tree was changed while it was read")]
     Changed,
-    /// A name or target that no NAR can hold, or a NAR longer than any may be.
-    #[error("the tree makes no NAR")]
+    /// A name, target or size exceeds the limits of a NAR.
+    #[error("the tree cannot be written as a NAR")]
     Encode(#[from] EncodeError),
     /// The files are not on this machine.
     #[error("the files are not on this machine")]
     Remote,
-    /// The daemon did not send what it announced.
+    /// The daemon failed to send the NAR.
     #[error("the daemon failed to send the NAR")]
     Daemon(#[source] StoreError),
-    /// A skip to a place behind or beyond the end.
-    #[error("there is no such place ahead in the NAR")]
+    /// A skip to an offset before the current one or beyond the end.
+    #[error("the offset is not ahead in the NAR")]
     NoSuchOffset,
-    /// This process or the machine has run out of something. The tree may be whole.
+    /// The process or the machine is out of memory or descriptors. The tree may be intact.
     #[error("no descriptors or memory left")]
     Exhausted,
-    /// The operating system refused an operation: permissions, or a failing disk.
+    /// The operating system failed an operation: permissions, or a disk error.
     #[error("reading the tree failed: {}", .0.kind())]
     Io(#[source] io::Error),
 }
 
 impl TreeError {
-    /// Whether the tree itself is not what it should be. Otherwise reading it failed for another
-    /// reason, and says nothing about the tree.
+    /// Whether the tree itself is damaged. Otherwise reading failed for a reason that says nothing
+    /// about the tree.
     #[must_use]
     pub fn is_damage(&self) -> bool {
         match self {
@@ -73,7 +73,7 @@ impl From<Errno> for TreeError {
     fn from(errno: Errno) -> Self {
         match errno {
             Errno::NOENT | Errno::STALE => Self::Vanished,
-            // A link or a file where the directory entry said otherwise.
+            // A link or file where the directory entry had another type.
             Errno::LOOP | Errno::NOTDIR | Errno::INVAL => Self::Changed,
             // A socket, or a device without a driver.
             Errno::NXIO | Errno::NODEV => Self::UnsupportedType,

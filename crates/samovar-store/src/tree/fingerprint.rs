@@ -1,4 +1,4 @@
-//! What a tree looks like from outside: whether somebody has touched it.
+//! A hash of a tree's metadata, to detect changes without reading contents.
 
 use std::path::Path;
 
@@ -11,26 +11,25 @@ use super::TreeError;
 use super::descent::{Descent, open_directory};
 use super::directory::{Dents, Entries};
 
-/// Names, numbers, sizes and times of everything in a tree. Another one: something was changed, or
-/// put in the place of something else. Made without a look at contents, so what a disk has changed
-/// by itself leaves it as it is.
+/// A hash of the names, inode numbers, modes, sizes and times of all files of a tree. Any change
+/// through the file system changes it; corruption by the disk does not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fingerprint([u8; 16]);
 
 impl Fingerprint {
-    /// As it was written down.
+    /// Restores a fingerprint from its bytes.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
 
-    /// To be written down.
+    /// The bytes of the fingerprint, for storing it.
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; 16] {
         &self.0
     }
 
-    /// That of the tree at `root`; where nothing is there, too.
+    /// The fingerprint of the tree at `root`; also defined if nothing exists there.
     pub(super) fn of(root: &Path) -> Result<Self, TreeError> {
         let mut nodes = Nodes::default();
         match rustix::fs::statat(CWD, root, AtFlags::SYMLINK_NOFOLLOW) {
@@ -54,7 +53,7 @@ impl Fingerprint {
 struct Nodes {
     hash: Sha256,
     descent: Descent,
-    /// As many as the descent is deep, each with the number of its next entry.
+    /// As many as the descent is deep, each with the index of its next entry.
     levels: Vec<(Entries, usize)>,
     dents: Dents,
 }
@@ -68,7 +67,7 @@ impl Nodes {
         self.levels.push((entries, 0));
         while let Some((entries, next)) = self.levels.last_mut() {
             if *next == entries.count() && entries.has_more() {
-                // There was no memory for all of a large directory at once.
+                // The memory budget did not suffice for the whole directory.
                 entries.read_on(self.descent.innermost()?, &mut self.dents)?;
                 *next = 0;
             }
@@ -103,7 +102,7 @@ impl Nodes {
     }
 }
 
-/// Without the device, whose number changes from one start of the machine to the next.
+/// Adds a file. Leaves out the device number, which may change on reboot.
 fn note(hash: &mut Sha256, name: &[u8], stat: &Stat) {
     hash.update(name);
     hash.update(stat.st_mode.to_le_bytes());
@@ -123,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whatever_is_touched_shows() {
+    fn every_change_shows() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("root");
         let mut seen = vec![Fingerprint::of(&root).unwrap()];
@@ -139,7 +138,7 @@ mod tests {
         is_new("directories", &mut seen);
         fs::write(deep.join("file"), "1").unwrap();
         is_new("a file", &mut seen);
-        // Times are as fine as the kernel's clock for files.
+        // File times have the granularity of the kernel's tick.
         std::thread::sleep(std::time::Duration::from_millis(20));
         fs::write(deep.join("file"), "2").unwrap();
         is_new("contents of the same length", &mut seen);

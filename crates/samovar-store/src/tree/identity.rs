@@ -1,16 +1,16 @@
-//! What tells a file or directory from another one put in its place.
+//! [`Identity`]: distinguishes a file from another one put in its place.
 
 use rustix::fs::Stat;
 
-/// Which file, directory or link it is, and its state: another one has another identity, and so has
-/// this one once its mode, its links or, of a directory, its entries were changed.
+/// Device, inode and change time of a file, directory or link. Differs for a replaced file, and for
+/// one whose mode, links or (for a directory) entries were changed.
 ///
-/// Says nothing about what lies deeper in a directory.
+/// Does not cover the contents of subdirectories.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Identity {
     device: u64,
     inode: u64,
-    /// When the inode was last changed, in seconds and nanoseconds.
+    /// Change time of the inode, in seconds and nanoseconds.
     changed: (i64, u64),
 }
 
@@ -23,8 +23,7 @@ impl Identity {
         }
     }
 
-    /// What of it is worth writing down: not the device, whose number changes from one start of
-    /// the machine to the next.
+    /// Inode and change time, for storing. Leaves out the device number: it may change on reboot.
     #[must_use]
     pub fn lasting_bytes(&self) -> [u8; 24] {
         let mut bytes = [0; 24];

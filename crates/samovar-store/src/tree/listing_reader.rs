@@ -1,4 +1,4 @@
-//! The bytes of a listing, in order, into the caller's buffer.
+//! [`ListingReader`]: the bytes of a `.ls` listing, in order.
 
 use std::io;
 
@@ -9,18 +9,18 @@ use super::nar_plan::Replay;
 use super::walk::{Contents, Step, Walk};
 use crate::daemon::RemoteSteps;
 
-/// How much of the document is made at a time, in bytes: what it holds in memory, but for a
-/// directory entry or a piece of a remote NAR more.
+/// Length of the document generated at a time, in bytes. Bounds the memory in use, apart from one
+/// directory entry or one piece of a remote NAR.
 const PIECE_LEN: usize = 16 * 1024;
 
-/// Reads the `.ls` listing of a tree, version 1, with the offset of every file in the NAR.
+/// Reads the `.ls` listing of a tree, version 1, with the NAR offset of every file.
 #[derive(Debug)]
 pub struct ListingReader {
     source: Source,
     /// `None` at the end, and after an error.
     listing: Option<Listing>,
     has_ended: bool,
-    /// The last piece, of which the bytes before `start` are read.
+    /// The last piece; the bytes before `start` were read.
     piece: String,
     start: usize,
 }
@@ -55,12 +55,12 @@ impl ListingReader {
         }
     }
 
-    /// Fills the buffer with the next bytes and says how many there are: 0 at the end. Fewer than
-    /// the buffer has room for does not mean the end.
+    /// Fills the buffer with the next bytes and returns their number: 0 at the end. A partly filled
+    /// buffer does not mean the end.
     ///
     /// # Errors
     ///
-    /// Any [`TreeError`]. What was read until then is no listing, and every later call fails, too.
+    /// Any [`TreeError`]. The bytes read so far are not a valid listing, and later calls fail too.
     pub fn fill(&mut self, buffer: &mut [u8]) -> Result<usize, TreeError> {
         if self.start == self.piece.len() {
             self.start = 0;
@@ -98,7 +98,7 @@ impl io::Read for ListingReader {
 }
 
 impl Source {
-    /// Adds what comes next; `false` at the end.
+    /// Adds the next step to the listing; `false` at the end.
     fn add_to(&mut self, listing: &mut Listing) -> Result<bool, TreeError> {
         let step = match self {
             Self::Walk(walk) => walk.next(Contents::SizesOnly)?,

@@ -1,34 +1,40 @@
-//! The files of a store path, and the NAR they make.
+//! Reads the files of a store path as a NAR.
+//!
+//! # Modules
+//!
+//! * `walk`, `descent`, `directory`: traverse the files in NAR order.
+//! * `segments`, `nar_reader`, `listing_reader`: turn a traversal into bytes.
+//! * `nar_plan`: remembers a traversal in memory, so that a later reader can start at any offset.
+//! * `place`: one file or directory page, without traversing the tree.
+//! * `identity`, `fingerprint`: detect changes by metadata. Comparing contents with the registered
+//!   hash is [`verify`](crate::verify()).
 //!
 //! # Theory of operation
 //!
-//! [`Walk`] goes through a tree with a stack of its own, however deep it is, and holds a bounded
-//! number of descriptors. [`NarReader`] frames what the walk finds and reads contents straight into
-//! the caller's buffer: a small file costs `openat`, `fstat`, one read and `close`, nothing else.
-//!
-//! A [`NarPlan`] is what a walk found out. A reader that has one begins anywhere in the NAR.
+//! [`Walk`] traverses a tree with an explicit stack and a bounded number of descriptors.
+//! [`NarReader`] writes the framing and reads contents directly into the caller's buffer: a small
+//! file costs `openat`, `fstat`, one read and `close`.
 //!
 //! # Limits
 //!
 //! | what | value | why |
 //! | --- | --- | --- |
-//! | directories open at once | 16 | parents are found again by `..`, and checked |
-//! | files open at once | 64 | only while contents come from the disk; else 1 |
-//! | files all readers open ahead | a quarter of the descriptors | connections need them, too |
-//! | bytes asked of the disk ahead | 16 MiB | what one reader may put into the page cache |
-//! | memory of a directory's entries | 64 KiB | two thousand; below, nobody else has to ask |
-//! | what all directories take above that | 64 MiB | past it they are read in parts |
-//! | memory of all plans | 64 MiB | readers are many, and slow ones hold theirs |
+//! | open directories per walk | 16 | parents are opened again as `..`, and checked |
+//! | open files per reader | 64 | only during read-ahead; else 1 |
+//! | files open for read-ahead, in sum | a quarter of the descriptors | connections need them |
+//! | bytes of read-ahead | 16 MiB | what one reader may add to the page cache |
+//! | memory of a directory's entries | 64 KiB | two thousand entries, outside the budget below |
+//! | memory above that, all directories | 64 MiB | beyond it they are read in several passes |
+//! | memory of all plans | 64 MiB | slow readers hold theirs for long |
 //!
-//! Depth, the number of entries and sizes have no limits.
+//! Depth, number of entries and sizes are unlimited.
 //!
-//! # What can go wrong
+//! # Failures
 //!
-//! A path can be collected while it is read. Files are gone then, at any point; or one is shorter
-//! than it was when its size was written into the NAR. Nothing is ever padded or skipped: a NAR is
-//! whole or ends in a [`TreeError`], which says what to do with the connection.
+//! A path can be collected while it is read: files disappear, or are shorter than the size already
+//! written to the NAR. Nothing is ever padded or skipped: a NAR is complete or ends in a
+//! [`TreeError`], which tells what to do with the connection.
 
-mod ahead;
 mod descent;
 mod directory;
 mod error;
@@ -38,6 +44,7 @@ mod listing_reader;
 mod nar_plan;
 mod nar_reader;
 mod place;
+mod readahead;
 mod reservation;
 mod segments;
 mod steps;
@@ -64,73 +71,72 @@ use steps::Steps;
 
 use crate::daemon::RemoteNar;
 
-/// A valid path's files, or another source of its NAR.
+/// The NAR of a valid path: from local files, or from a daemon.
 #[derive(Debug)]
 pub struct Tree {
-    origin: Origin,
+    source: Source,
 }
 
 #[derive(Debug)]
-enum Origin {
+enum Source {
     Files(PathBuf),
     Daemon(RemoteNar),
 }
 
 impl Tree {
-    /// The tree at a path of this machine. Nothing is opened yet.
+    /// The tree at a local path. Opens nothing yet.
     #[must_use]
     pub fn of_files(path: PathBuf) -> Self {
         Self {
-            origin: Origin::Files(path),
+            source: Source::Files(path),
         }
     }
 
-    /// The tree that a daemon sends as a NAR.
+    /// A tree that a daemon sends as a NAR.
     pub(crate) fn of_daemon(nar: RemoteNar) -> Self {
         Self {
-            origin: Origin::Daemon(nar),
+            source: Source::Daemon(nar),
         }
     }
 
-    /// Where the files are, if they are on this machine.
+    /// The path of the files, if they are local.
     #[must_use]
     pub fn path(&self) -> Option<&std::path::Path> {
-        match &self.origin {
-            Origin::Files(path) => Some(path),
-            Origin::Daemon(_) => None,
+        match &self.source {
+            Source::Files(path) => Some(path),
+            Source::Daemon(_) => None,
         }
     }
 
-    /// Which root there is at this moment, if the files are on this machine.
+    /// The identity of the current root, if the files are local.
     ///
     /// # Errors
     ///
-    /// [`TreeError::Vanished`] when there is nothing; any other [`TreeError`].
+    /// [`TreeError::Vanished`] if the root does not exist; any other [`TreeError`].
     pub fn identity(&self) -> Result<Option<Identity>, TreeError> {
-        match &self.origin {
-            Origin::Files(path) => {
+        match &self.source {
+            Source::Files(path) => {
                 let stat = rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW)?;
                 Ok(Some(Identity::of(&stat)))
             }
-            Origin::Daemon(_) => Ok(None),
+            Source::Daemon(_) => Ok(None),
         }
     }
 
-    /// What its files look like from outside, if they are on this machine: that of nothing where
-    /// nothing is.
+    /// The fingerprint of the files, if they are local. Also defined if the root does not exist.
     ///
     /// # Errors
     ///
     /// Any [`TreeError`].
     pub fn fingerprint(&self) -> Result<Option<Fingerprint>, TreeError> {
-        match &self.origin {
-            Origin::Files(path) => Fingerprint::of(path).map(Some),
-            Origin::Daemon(_) => Ok(None),
+        match &self.source {
+            Source::Files(path) => Fingerprint::of(path).map(Some),
+            Source::Daemon(_) => Ok(None),
         }
     }
 
-    /// Whether the directory that holds it holds anything. An empty one is where the store's file
-    /// system should be and is not, and then what is missing says nothing about a path.
+    /// Whether the parent directory has any entries. If it is empty, the store's file system is not
+    /// mounted, and a missing file says nothing about the path.
     #[must_use]
     pub fn has_neighbours(&self) -> bool {
         let parent = self.path().and_then(std::path::Path::parent);
@@ -139,66 +145,65 @@ impl Tree {
         })
     }
 
-    /// Starts the NAR: opens the root.
+    /// Opens the root and starts reading the NAR.
     ///
     /// # Errors
     ///
-    /// [`TreeError::Vanished`] when there is nothing; any other [`TreeError`].
+    /// [`TreeError::Vanished`] if the root does not exist; any other [`TreeError`].
     pub fn nar(&self) -> Result<NarReader, TreeError> {
-        match &self.origin {
-            Origin::Files(path) => NarReader::of_steps(Steps::Walk(Walk::new(path)), None),
-            Origin::Daemon(nar) => NarReader::of_daemon(nar),
+        match &self.source {
+            Source::Files(path) => NarReader::of_steps(Steps::Walk(Walk::new(path)), None),
+            Source::Daemon(nar) => NarReader::of_daemon(nar),
         }
     }
 
-    /// Walks through the files.
+    /// Starts a walk through the files.
     ///
     /// # Errors
     ///
-    /// [`TreeError::Remote`] when the files are not on this machine.
+    /// [`TreeError::Remote`] if the files are not local.
     pub fn walk(&self) -> Result<Walk, TreeError> {
-        match &self.origin {
-            Origin::Files(path) => Ok(Walk::new(path)),
-            Origin::Daemon(_) => Err(TreeError::Remote),
+        match &self.source {
+            Source::Files(path) => Ok(Walk::new(path)),
+            Source::Daemon(_) => Err(TreeError::Remote),
         }
     }
 
-    /// What is at the place that `names` lead to, one directory below the other; the root where
-    /// there are none. Links are not followed. `None`: the tree has no such place.
+    /// Finds the file at a path of `names` below the root; the root itself if there are none. Does
+    /// not follow links. `None` if the path does not exist.
     ///
     /// # Errors
     ///
-    /// [`TreeError::Vanished`] when there is no tree; [`TreeError::Remote`] when the files are not
-    /// on this machine; any other [`TreeError`].
+    /// [`TreeError::Vanished`] if the root does not exist; [`TreeError::Remote`] if the files are
+    /// not local; any other [`TreeError`].
     pub fn place(
         &self,
         names: &[&[u8]],
         wanted: PageWanted<'_>,
     ) -> Result<Option<Place>, TreeError> {
-        match &self.origin {
-            Origin::Files(path) => place::find(path, names, wanted),
-            Origin::Daemon(_) => Err(TreeError::Remote),
+        match &self.source {
+            Source::Files(path) => place::find(path, names, wanted),
+            Source::Daemon(_) => Err(TreeError::Remote),
         }
     }
 
-    /// Finds out what the NAR is made of. Reads no contents where the files are on this machine;
-    /// else reads the whole NAR.
+    /// Makes a plan of the NAR. Reads no contents of local files; reads the whole NAR of a daemon.
     ///
     /// # Errors
     ///
-    /// [`PlanError::TooLarge`] when the plan would need more than `memory_len_max` bytes; any other
+    /// [`PlanError::TooLarge`] if the plan needs more than `memory_len_max` bytes; any other
     /// [`PlanError`].
     pub fn plan(&self, memory_len_max: usize) -> Result<NarPlan, PlanError> {
         let mut planner = Planner::new(memory_len_max)?;
-        let path = match &self.origin {
-            Origin::Files(path) => path,
-            Origin::Daemon(nar) => {
+        let path = match &self.source {
+            Source::Files(path) => path,
+            Source::Daemon(nar) => {
                 let mut steps = nar.steps()?;
                 while steps.next_piece(|step| planner.step(step))? {}
                 return planner.finish(None);
             }
         };
-        // Before the walk: if another root is put in its place, the plan is that of neither.
+        // Taken before the walk: if the root is replaced meanwhile, the plan matches neither.
         let root = self.identity()?;
         let mut walk = Walk::new(path);
         while let Some(step) = walk.next(Contents::SizesOnly)? {
@@ -207,48 +212,48 @@ impl Tree {
         planner.finish(root)
     }
 
-    /// Starts the NAR at `offset`. Where the files are on this machine, only the file there is
-    /// opened, and the tree is not walked: what follows comes from the plan.
+    /// Starts the NAR at `offset`. Opens only the local file at that offset; the plan replaces the
+    /// walk.
     ///
     /// # Errors
     ///
-    /// [`TreeError::Changed`] when the tree is not the one that was planned, as far as its root
-    /// shows; [`TreeError::NoSuchOffset`]; any other [`TreeError`].
+    /// [`TreeError::Changed`] if the root differs from the plan; [`TreeError::NoSuchOffset`]; any
+    /// other [`TreeError`].
     pub fn nar_at(&self, plan: &Arc<NarPlan>, offset: u64) -> Result<NarReader, TreeError> {
-        let mut reader = match &self.origin {
-            Origin::Files(path) => {
+        let mut reader = match &self.source {
+            Source::Files(path) => {
                 let (replay, bookmark) = Replay::seek(plan, offset)?;
                 let walk = PlannedWalk::new(replay, path)?;
                 NarReader::of_steps(Steps::Plan(walk), bookmark)?
             }
-            Origin::Daemon(nar) => NarReader::of_daemon(nar)?,
+            Source::Daemon(nar) => NarReader::of_daemon(nar)?,
         };
         reader.skip_to(offset)?;
         Ok(reader)
     }
 
-    /// The `.ls` listing, version 1, with the offset of every file in the NAR. Reads no contents
-    /// where the files are on this machine; else reads the whole NAR.
+    /// The `.ls` listing, version 1, with the NAR offset of every file. Reads no contents of local
+    /// files; reads the whole NAR of a daemon.
     ///
     /// # Errors
     ///
     /// Any [`TreeError`].
     pub fn listing(&self) -> Result<ListingReader, TreeError> {
-        Ok(match &self.origin {
-            Origin::Files(path) => ListingReader::of_walk(Walk::new(path)),
-            Origin::Daemon(nar) => ListingReader::of_daemon(nar.steps()?),
+        Ok(match &self.source {
+            Source::Files(path) => ListingReader::of_walk(Walk::new(path)),
+            Source::Daemon(nar) => ListingReader::of_daemon(nar.steps()?),
         })
     }
 
-    /// The length of the NAR, found without reading contents.
+    /// The length of the NAR in bytes. Reads no contents.
     ///
     /// # Errors
     ///
     /// Any [`TreeError`].
     pub fn nar_size(&self) -> Result<u64, TreeError> {
-        let path = match &self.origin {
-            Origin::Files(path) => path,
-            Origin::Daemon(nar) => return Ok(nar.nar_size()),
+        let path = match &self.source {
+            Source::Files(path) => path,
+            Source::Daemon(nar) => return Ok(nar.nar_size()),
         };
         let mut walk = Walk::new(path);
         let mut encoder = Encoder::new();

@@ -1,13 +1,13 @@
-//! The bytes of a NAR, in order, into the caller's buffer.
+//! [`NarReader`]: the bytes of a NAR, in order.
 //!
 //! # Theory of operation
 //!
-//! While contents are in the page cache, files are opened when their turn comes. Reads that say
-//! "this would wait for the disk" (`RWF_NOWAIT`), two of them close together, turn looking ahead
-//! on: from then on the next files, across directories, are opened and the kernel is asked to fetch
-//! them, so that the disk works on many at once. It stays on until [`COLD_FILE_COUNT`] files in a
-//! row came without waiting. On a cold tree that is several times as fast as one file after
-//! another; on a warm one it costs nothing, because it does not happen.
+//! While contents are in the page cache, each file is opened when it is due. Two reads close
+//! together that would wait for the disk (`RWF_NOWAIT`) turn read-ahead on: the next files, across
+//! directories, are opened and the kernel is asked to fetch them, so that the disk works on many at
+//! once. Read-ahead ends after [`COLD_FILE_COUNT`] files in a row that did not wait. On a cold tree
+//! it is several times as fast as reading file by file; on a warm tree it stays off and costs
+//! nothing.
 
 use std::fs::File;
 use std::io::{self, IoSliceMut};
@@ -18,49 +18,48 @@ use rustix::io::{Errno, ReadWriteFlags};
 use samovar_nix::nar::Encoder;
 
 use super::TreeError;
-use super::ahead;
+use super::readahead;
 use super::reservation::Reservation;
 use super::segments::{Segment, Segments};
 use super::steps::Steps;
 use crate::daemon::{RemoteNar, RemoteNarReader};
 
-/// Files opened ahead while contents come from the disk.
-const AHEAD_FILE_COUNT: usize = 64;
+/// Files opened for read-ahead.
+const READAHEAD_FILE_COUNT: usize = 64;
 
-/// Bytes asked of the disk ahead.
-const AHEAD_LEN_MAX: u64 = 16 << 20;
+/// Bytes of read-ahead.
+const READAHEAD_LEN_MAX: u64 = 16 << 20;
 
-/// Files in a row that must come without waiting before looking ahead ends. Many, because the ones
-/// that were fetched ahead come without waiting, too.
+/// Files in a row that must not wait before read-ahead ends. Many, because files that were fetched
+/// by read-ahead do not wait either.
 const COLD_FILE_COUNT: u32 = 256;
 
-/// How close two reads that would wait must be. A single one says little: the kernel has other
-/// reasons to say so, and in a warm tree that happens every few hundred files.
+/// Maximum distance in files between two waits that turn read-ahead on. A single wait says little:
+/// the kernel reports one every few hundred files in a warm tree too.
 const SUSPECT_FILE_COUNT: u32 = 8;
 
-/// A buffer is full when less than this of it is free and the next contents do not fit: two reads
-/// of one small file cost more than a slightly shorter buffer.
+/// A buffer with less free space than this is full if the next contents do not fit: two reads of a
+/// small file cost more than a slightly shorter buffer.
 const REST_LEN_MAX: usize = 16 * 1024;
 
-/// Where a NAR goes, piece by piece: memory, and ranges of files for whoever can send them without
-/// reading them.
+/// The destination of a NAR: memory, and file ranges for sinks that can send them without reading.
 pub trait NarSink {
-    /// Memory for the next bytes. Empty: that is enough for now.
+    /// Memory for the next bytes. Empty to stop.
     fn room(&mut self) -> &mut [u8];
 
-    /// Counts the first `len` bytes of [`room`](Self::room) as filled.
+    /// Marks the first `len` bytes of [`room`](Self::room) as filled.
     fn advance(&mut self, len: usize);
 
-    /// How many bytes of a file it would rather have as a range, if `left_len` bytes of it come
-    /// next. 0: they are read into the room.
+    /// How many of the next `left_len` bytes of a file the sink takes as a range. 0: read them into
+    /// memory.
     fn range_len(&self, left_len: u64) -> u64;
 
-    /// Takes the range that it wanted. A file can become shorter after this: whoever reads it must
-    /// not end the NAR well then.
+    /// Takes the range it asked for. The file can be truncated afterwards: a sink that cannot read
+    /// the whole range must fail the NAR.
     fn range(&mut self, file: Arc<File>, offset: u64, len: u64);
 }
 
-/// Memory alone.
+/// A sink that takes memory only.
 struct Slice<'a> {
     buffer: &'a mut [u8],
     filled: usize,
@@ -82,7 +81,7 @@ impl NarSink for Slice<'_> {
     fn range(&mut self, _: Arc<File>, _: u64, _: u64) {}
 }
 
-/// Reads a NAR.
+/// Reads the NAR of a tree.
 #[derive(Debug)]
 pub struct NarReader {
     source: Source,
@@ -100,25 +99,25 @@ enum Source {
 struct FileSource {
     segments: Segments,
     temperature: Temperature,
-    /// Present while the reader looks ahead.
+    /// Present while read-ahead is on.
     reservation: Option<Reservation>,
     /// Files whose contents were begun.
     file_count: u64,
 }
 
-/// Whether contents come from memory, as far as reads have told.
+/// Estimates whether contents are in the page cache.
 #[derive(Debug)]
 struct Temperature {
-    /// Files that must come without waiting before looking ahead ends; 0: it is off.
+    /// Files that must not wait before read-ahead ends; 0: it is off.
     cold_count: u32,
-    /// Files in which another read that would wait turns looking ahead on.
+    /// Files in which another wait turns read-ahead on.
     suspect_count: u32,
-    /// Whether the file system can say that a read would wait.
+    /// Whether the file system supports `RWF_NOWAIT`.
     can_ask: bool,
 }
 
 impl NarReader {
-    /// Reads the NAR of `steps`: of all of them, or of those from a bookmark on.
+    /// Reads the NAR of `steps`, from the start or from the state of a resumed encoder.
     pub(super) fn of_steps(steps: Steps, bookmark: Option<Encoder>) -> Result<Self, TreeError> {
         let position = bookmark.as_ref().map_or(0, Encoder::offset);
         let temperature = Temperature {
@@ -148,13 +147,13 @@ impl NarReader {
         })
     }
 
-    /// How many bytes were read or skipped.
+    /// Bytes read or skipped.
     #[must_use]
     pub fn position(&self) -> u64 {
         self.position
     }
 
-    /// How many files with contents were begun; 0 where a daemon sends them, which does not tell.
+    /// Files whose contents were begun; 0 for a daemon's NAR.
     #[must_use]
     pub fn file_count(&self) -> u64 {
         match &self.source {
@@ -163,30 +162,29 @@ impl NarReader {
         }
     }
 
-    /// Fills the buffer with the next bytes and says how many there are: 0 at the end of the NAR.
-    /// Fewer than the buffer has room for does not mean the end.
+    /// Fills the buffer with the next bytes and returns their number: 0 at the end of the NAR. A
+    /// partly filled buffer does not mean the end.
     ///
-    /// Blocks while the disk is read. Give it large buffers (256 KiB): contents are read straight
-    /// into them.
+    /// Blocks on the disk. Pass large buffers (256 KiB): contents are read directly into them.
     ///
     /// # Errors
     ///
-    /// Any [`TreeError`]; bytes of this call are lost, and every later call fails, too.
+    /// Any [`TreeError`]; bytes of this call are lost, and later calls fail too.
     pub fn fill(&mut self, buffer: &mut [u8]) -> Result<usize, TreeError> {
         let mut slice = Slice { buffer, filled: 0 };
         self.pull(&mut slice, u64::MAX)?;
         Ok(slice.filled)
     }
 
-    /// Gives the next bytes to a sink, `len_max` at most, until it has no room; says how many they
-    /// were: 0 at the end of the NAR. Fewer than the sink has room for does not mean the end.
+    /// Passes at most `len_max` bytes to a sink, until its memory is full. Returns their number: 0
+    /// at the end of the NAR. Stopping early does not mean the end.
     ///
     /// Blocks as [`fill`](Self::fill) does.
     ///
     /// # Errors
     ///
-    /// Any [`TreeError`]; what the sink has got in this call is part of the NAR, but not all there
-    /// was, and every later call fails, too.
+    /// Any [`TreeError`]; the sink may have got a part of the bytes of this call, and later calls
+    /// fail too.
     pub fn pull(&mut self, sink: &mut impl NarSink, len_max: u64) -> Result<u64, TreeError> {
         if self.failed {
             return Err(TreeError::Changed);
@@ -209,13 +207,12 @@ impl NarReader {
         result
     }
 
-    /// Goes on at `offset`, without reading what lies before it, where the files are on this
-    /// machine.
+    /// Continues at `offset`. Does not read the local files before it.
     ///
     /// # Errors
     ///
-    /// [`TreeError::NoSuchOffset`] when that lies behind, or beyond the end; any other
-    /// [`TreeError`].
+    /// [`TreeError::NoSuchOffset`] if the offset was passed already or is beyond the end; any
+    /// other [`TreeError`].
     pub fn skip_to(&mut self, offset: u64) -> Result<(), TreeError> {
         let Some(len) = offset.checked_sub(self.position) else {
             return Err(TreeError::NoSuchOffset);
@@ -245,7 +242,7 @@ impl FileSource {
     fn pull(&mut self, sink: &mut impl NarSink, len_max: u64) -> Result<u64, TreeError> {
         let mut pulled = 0;
         while pulled < len_max {
-            self.look_ahead()?;
+            self.read_ahead()?;
             let room = up_to(sink.room(), len_max - pulled);
             let room_len = room.len();
             if room_len == 0 {
@@ -293,7 +290,7 @@ impl FileSource {
                         len as u64
                     }
                 }
-                // Skipping ends at its goal, and only what lies before the goal is not opened.
+                // Segments are skipped only before the target of a skip.
                 Some(Segment::Skipped(_)) => return Err(TreeError::Changed),
             };
             self.segments.pass(len);
@@ -308,18 +305,18 @@ impl FileSource {
         Ok(())
     }
 
-    fn look_ahead(&mut self) -> Result<(), TreeError> {
+    fn read_ahead(&mut self) -> Result<(), TreeError> {
         if !self.temperature.is_cold() {
             self.reservation = None;
             return Ok(());
         }
         if self.reservation.is_none() {
-            self.reservation = ahead::reserve(AHEAD_FILE_COUNT);
+            self.reservation = readahead::reserve(READAHEAD_FILE_COUNT);
         }
         while self.reservation.is_some()
             && !self.segments.has_ended()
-            && self.segments.file_count() < AHEAD_FILE_COUNT
-            && self.segments.contents_len() < AHEAD_LEN_MAX
+            && self.segments.file_count() < READAHEAD_FILE_COUNT
+            && self.segments.contents_len() < READAHEAD_LEN_MAX
         {
             self.segments.extend(0, true)?;
         }
@@ -351,13 +348,13 @@ impl Temperature {
         self.cold_count > 0
     }
 
-    /// A file came without waiting.
+    /// Records a read that did not wait.
     fn note_warm(&mut self) {
         self.cold_count = self.cold_count.saturating_sub(1);
         self.suspect_count = self.suspect_count.saturating_sub(1);
     }
 
-    /// Finds out about a file that is not read here.
+    /// Probes a file that is not read here.
     fn probe(&mut self, file: impl AsFd) -> Result<(), TreeError> {
         if !self.can_ask {
             return Ok(());
@@ -374,7 +371,7 @@ impl Temperature {
         Ok(())
     }
 
-    /// A read would have waited.
+    /// Records a read that would have waited.
     fn note_wait(&mut self) {
         if self.suspect_count > 0 || self.is_cold() {
             self.cold_count = COLD_FILE_COUNT;
@@ -383,7 +380,7 @@ impl Temperature {
     }
 }
 
-/// The start of `room`, `len_max` bytes at most.
+/// The first `len_max` bytes of `room`.
 fn up_to(room: &mut [u8], len_max: u64) -> &mut [u8] {
     let len = usize::try_from(len_max)
         .unwrap_or(usize::MAX)
@@ -406,7 +403,7 @@ fn read(
                 }
                 return Ok(len);
             }
-            // Nothing at the end of a file that became shorter: the read below tells.
+            // End of file: the file was truncated, which the read below reports.
             Ok(_) | Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => temperature.note_wait(),
             Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => temperature.can_ask = false,

@@ -1,17 +1,16 @@
-//! One place in a tree: a file, a page of a directory, or a link, without reading the rest.
+//! Reads one file, directory page or link of a tree, without the rest.
 //!
 //! # Theory of operation
 //!
-//! From the root downwards each name is opened in the directory above it and never followed if it
-//! is a link, so whatever the names and the links of a tree are, nothing outside of it is opened.
-//! Where a link leads is for the caller to say, who then asks for that place.
+//! Each name is opened in the directory above it, and links are never followed: so nothing outside
+//! the tree is opened, whatever its links are. The caller resolves a link and asks for its target.
 //!
 //! # Limits
 //!
 //! | what | value | why |
 //! | --- | --- | --- |
-//! | descriptors | 2 | a parent is closed when its child is open |
-//! | entries of one page of a directory | as the caller says | each costs a system call |
+//! | open descriptors | 2 | a parent is closed when its child is open |
+//! | entries per directory page | `PageWanted::count_max` | each costs a system call |
 
 use std::fs::File;
 
@@ -25,55 +24,55 @@ use super::descent::open_directory;
 use super::directory::{Dents, Entries};
 use super::walk::{Node, OWNER_EXECUTE, file_type, open_file, read_link};
 
-/// What is at a place in a tree.
+/// A file, directory or link of a tree.
 #[derive(Debug)]
 pub enum Place {
     /// A regular file.
     File {
-        /// The file at its beginning.
+        /// The file, open at its beginning.
         file: File,
-        /// Its size in bytes when it was opened.
+        /// Its size in bytes when opened.
         size: u64,
         /// Whether the owner may execute it.
         executable: bool,
     },
-    /// A directory, or as much of it as was asked for.
+    /// A page of a directory.
     Directory(Page),
-    /// A symbolic link, at the end of the names or on the way.
+    /// A symbolic link, at the end of the path or on it.
     Symlink {
-        /// Where it points; any bytes.
+        /// Its target; arbitrary bytes.
         target: Vec<u8>,
-        /// How many of the names lead to it. If these are not all, the others were not looked at.
+        /// Number of names up to the link. If there are more, they were not resolved.
         depth: usize,
     },
 }
 
-/// A part of a directory, sorted by the bytes of the names.
+/// A part of a directory, sorted by name.
 #[derive(Debug)]
 pub struct Page {
-    /// The entries.
+    /// The entries of the page.
     pub entries: Vec<PageEntry>,
-    /// How many the whole directory has.
+    /// Number of entries of the whole directory.
     pub count_in_all: u64,
-    /// Whether there are more behind the last one.
+    /// Whether entries follow the last one.
     pub has_more: bool,
 }
 
-/// One entry of a directory.
+/// An entry of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PageEntry {
-    /// Its name: any bytes but `/` and NUL.
+    /// Name: any bytes except `/` and NUL.
     pub name: Vec<u8>,
-    /// What it is.
+    /// Type and details.
     pub kind: EntryKind,
 }
 
-/// What an entry of a directory is.
+/// The type of a directory entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EntryKind {
     /// A regular file.
     File {
-        /// Its size in bytes.
+        /// Size in bytes.
         size: u64,
         /// Whether the owner may execute it.
         executable: bool,
@@ -82,24 +81,23 @@ pub enum EntryKind {
     Directory,
     /// A symbolic link.
     Symlink {
-        /// Where it points.
+        /// Its target; arbitrary bytes.
         target: Vec<u8>,
     },
-    /// Something that no NAR can hold.
+    /// A file type that a NAR cannot hold.
     Other,
 }
 
-/// Which part of a directory is wanted.
+/// The page of a directory to read.
 #[derive(Debug, Clone, Copy)]
 pub struct PageWanted<'a> {
-    /// Only entries whose names come behind this one.
+    /// Only entries that sort after this name.
     pub after: Option<&'a [u8]>,
-    /// So many at most.
+    /// Maximum number of entries.
     pub count_max: usize,
 }
 
-/// Finds the place that `names` lead to from the root at `path`. `None`: there is no such place
-/// below the root.
+/// Finds the file at `names` below the root at `path`. `None` if it does not exist.
 pub(super) fn find(
     path: &std::path::Path,
     names: &[&[u8]],
@@ -132,9 +130,9 @@ pub(super) fn find(
     }
 }
 
-/// The type of an entry; `None` if there is none, or can be none of this name.
+/// The type of an entry; `None` if it does not exist or the name is invalid.
 fn kind_of(directory: BorrowedFd<'_>, name: &[u8]) -> Result<Option<FileType>, TreeError> {
-    // These would be an entry of no directory, and lead out of it.
+    // Not names of entries, and some lead out of the directory.
     if matches!(name, b"" | b"." | b"..") || name.contains(&b'/') || name.contains(&0) {
         return Ok(None);
     }
@@ -223,7 +221,7 @@ mod tests {
         count_max: usize::MAX,
     };
 
-    /// A tree, and beside it what nobody may see.
+    /// A tree, and a secret file beside it.
     fn tree() -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("secret"), "secret").unwrap();

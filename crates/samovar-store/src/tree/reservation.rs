@@ -1,8 +1,8 @@
-//! Shares of what all readers of the process have together.
+//! Shares of a process-wide budget.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A share of something that is limited for the whole process; returned when dropped.
+/// A share of a process-wide budget; returned on drop.
 #[derive(Debug)]
 pub(super) struct Reservation {
     reserved: &'static AtomicUsize,
@@ -10,18 +10,18 @@ pub(super) struct Reservation {
 }
 
 impl Reservation {
-    /// A share of nothing yet, in that of which `reserved` counts what is given away.
+    /// Creates an empty share of the budget whose use is counted in `reserved`.
     pub(super) fn empty(reserved: &'static AtomicUsize) -> Self {
         Self { reserved, count: 0 }
     }
 
-    /// How much this is.
+    /// The size of the share.
     pub(super) fn count(&self) -> usize {
         self.count
     }
 
-    /// Takes `count` more, unless all shares together would be more than `limit`; says whether it
-    /// did.
+    /// Adds `count` to the share unless the sum of all shares would exceed `limit`. Returns
+    /// whether it did.
     pub(super) fn try_grow(&mut self, count: usize, limit: usize) -> bool {
         let grow = |reserved: usize| reserved.checked_add(count).filter(|sum| *sum <= limit);
         let is_grown = self
@@ -34,7 +34,7 @@ impl Reservation {
         is_grown
     }
 
-    /// Returns what is above `count`.
+    /// Returns everything above `count` to the budget.
     pub(super) fn shrink_to(&mut self, count: usize) {
         let returned = self.count.saturating_sub(count);
         self.reserved.fetch_sub(returned, Ordering::Relaxed);

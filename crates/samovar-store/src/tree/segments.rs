@@ -1,4 +1,4 @@
-//! What comes next in a NAR: framing in memory, contents in open files.
+//! The next segments of a NAR: framing in memory, contents in open files.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -12,14 +12,13 @@ use super::TreeError;
 use super::steps::Steps;
 use super::walk::{Contents, Step};
 
-/// How much of one file is asked of the disk ahead; from there on the kernel's own read-ahead is
-/// under way.
+/// Read-ahead per file; beyond it the kernel's own read-ahead has started.
 const ADVISE_LEN_MAX: u64 = 2 << 20;
 
-/// A stretch of the NAR.
+/// A contiguous part of the NAR.
 #[derive(Debug)]
 pub(super) enum Segment {
-    /// So many bytes at the front of [`Segments::framing`].
+    /// Bytes at the front of [`Segments::framing`].
     Framing(usize),
     /// The contents of a file, from `start` to `size`.
     Contents {
@@ -27,20 +26,20 @@ pub(super) enum Segment {
         start: u64,
         size: u64,
     },
-    /// So many bytes that nobody will ask for.
+    /// Bytes before the target of a skip, which are not read.
     Skipped(u64),
 }
 
-/// A file that is read here, or by whoever holds the shared descriptor, too.
+/// A file owned by this reader, or shared with a sink.
 #[derive(Debug)]
 pub(super) enum OpenFile {
     Own(OwnedFd),
-    /// Most files are small and never get here, which saves them an allocation.
+    /// Small files never get here, which saves an allocation each.
     Shared(Arc<File>),
 }
 
 impl OpenFile {
-    /// The file, for somebody else to read from.
+    /// The file as a shared handle.
     fn share(self) -> Arc<File> {
         match self {
             Self::Own(file) => Arc::new(File::from(file)),
@@ -58,12 +57,12 @@ impl AsFd for OpenFile {
     }
 }
 
-/// The stretches of a NAR that are known and not yet read.
+/// The queue of segments not read yet.
 #[derive(Debug)]
 pub(super) struct Segments {
     steps: Steps,
     encoder: Encoder,
-    /// Framing bytes not read yet; those before `framing_start` are.
+    /// Framing bytes; those before `framing_start` were read.
     framing: Vec<u8>,
     framing_start: usize,
     queue: VecDeque<Segment>,
@@ -73,7 +72,7 @@ pub(super) struct Segments {
 }
 
 impl Segments {
-    /// Those from the first of all steps on, or from a bookmark on.
+    /// Starts at the beginning, or at the state of a resumed encoder.
     pub(super) fn new(steps: Steps, bookmark: Option<Encoder>) -> Result<Self, TreeError> {
         let is_beginning = bookmark.is_none();
         let mut new = Self {
@@ -89,38 +88,38 @@ impl Segments {
         if is_beginning {
             new.encoder.begin(&mut new.framing)?;
             new.note_framing(0);
-            // Opening the root now lets the caller find out before he promises anything.
+            // Open the root now, so that the caller learns of an error before it sends a response.
             new.extend(0, false)?;
         }
         Ok(new)
     }
 
-    /// The next stretch.
+    /// The next segment.
     pub(super) fn front(&self) -> Option<&Segment> {
         self.queue.front()
     }
 
-    /// Whether the walk has come to its end.
+    /// Whether the walk has ended.
     pub(super) fn has_ended(&self) -> bool {
         self.ended
     }
 
-    /// Open files.
+    /// Number of open files.
     pub(super) fn file_count(&self) -> usize {
         self.file_count
     }
 
-    /// Bytes of the files opened and not yet passed.
+    /// Bytes of the open files not read yet.
     pub(super) fn contents_len(&self) -> u64 {
         self.contents_len
     }
 
-    /// Takes one step of the walk. A file whose contents end at `needed_from` or before is not
-    /// opened; with `advise` the kernel is asked to fetch those that are.
+    /// Takes one step of the walk. Does not open files whose contents end at or before
+    /// `needed_from`; with `advise`, asks the kernel to fetch the others.
     pub(super) fn extend(&mut self, needed_from: u64, advise: bool) -> Result<(), TreeError> {
         let framed = self.framing.len();
         let end = self.encoder.offset();
-        // Every step adds framing, so nothing that ends before it can be needed.
+        // Every step adds framing, so a file that starts before this offset may not be needed.
         let contents = if end < needed_from {
             Contents::SizesOnly
         } else {
@@ -162,7 +161,7 @@ impl Segments {
         };
         if advise {
             let len = std::num::NonZeroU64::new(size.min(ADVISE_LEN_MAX));
-            // Advice that is not taken does no harm.
+            // Failed advice is harmless.
             let _advised = rustix::fs::fadvise(&file, 0, len, Advice::WillNeed);
         }
         self.queue.push_back(Segment::Contents {
@@ -175,13 +174,13 @@ impl Segments {
         Ok(())
     }
 
-    /// The framing at the front, at most `len` bytes of it.
+    /// The framing at the front, at most `len` bytes.
     pub(super) fn framing(&self, len: usize) -> &[u8] {
         let rest = &self.framing[self.framing_start..];
         &rest[..len.min(rest.len())]
     }
 
-    /// The file at the front, if contents are there, and where they go on in it.
+    /// The file at the front, if contents are next, and the offset in it.
     pub(super) fn shared_front(&mut self) -> Option<(Arc<File>, u64)> {
         match self.queue.pop_front()? {
             Segment::Contents { file, start, size } => {
@@ -198,7 +197,7 @@ impl Segments {
         }
     }
 
-    /// Passes `len` bytes of the stretch at the front, of which it has at least as many.
+    /// Consumes `len` bytes of the front segment, which has at least as many.
     pub(super) fn pass(&mut self, len: u64) {
         let Some(front) = self.queue.front_mut() else {
             return;
@@ -245,7 +244,7 @@ impl Segments {
     }
 }
 
-/// Frames one step.
+/// Writes the framing of a step.
 pub(super) fn encode<S: Sink + ?Sized>(
     encoder: &mut Encoder,
     out: &mut S,

@@ -1,4 +1,4 @@
-//! Where the steps of a NAR come from.
+//! [`Steps`]: a traversal of the files, or the replay of a plan.
 
 use rustix::fd::OwnedFd;
 
@@ -6,7 +6,7 @@ use super::TreeError;
 use super::nar_plan::PlannedWalk;
 use super::walk::{Contents, Step, Walk};
 
-/// The steps of a tree that is seen for the first time, or of one that is known.
+/// The source of a NAR's steps.
 #[derive(Debug)]
 pub(super) enum Steps {
     Walk(Walk),
@@ -14,7 +14,7 @@ pub(super) enum Steps {
 }
 
 impl Steps {
-    /// The next step, as [`Walk::next`].
+    /// The next step: see [`Walk::next`].
     pub(super) fn next(&mut self, contents: Contents) -> Result<Option<Step<'_>>, TreeError> {
         match self {
             Self::Walk(walk) => walk.next(contents),
@@ -22,7 +22,7 @@ impl Steps {
         }
     }
 
-    /// Opens the file that the last step was about, as [`Walk::open_last`].
+    /// Opens the file of the last step: see [`Walk::open_last`].
     pub(super) fn open_last(&mut self, size: u64) -> Result<OwnedFd, TreeError> {
         match self {
             Self::Walk(walk) => walk.open_last(size),

@@ -1,9 +1,9 @@
-//! Going through a tree in the order of its NAR.
+//! [`Walk`]: traverses the files of a tree in NAR order.
 //!
 //! # Theory of operation
 //!
-//! A stack of levels, one for each directory entered and not left: its entries, sorted, and how far
-//! the walk is. Their descriptors are kept by the [`Descent`].
+//! The stack has a level per directory: its sorted entries, and the index of the next one. The
+//! [`Descent`] keeps their descriptors.
 
 use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
@@ -16,49 +16,49 @@ use super::TreeError;
 use super::descent::{Descent, open_directory};
 use super::directory::{Dents, Entries};
 
-/// A target that fills this is longer than Linux makes them.
+/// Maximum length of a symbolic link's target on Linux.
 const TARGET_LEN_MAX: usize = 4096;
 
-/// The owner may execute: all that a NAR keeps of the mode.
+/// The mode bit that a NAR preserves.
 pub(super) const OWNER_EXECUTE: u32 = 0o100;
 
-/// What to do with regular files.
+/// How to treat regular files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Contents {
     /// Open them.
     Open,
-    /// Look at their sizes alone.
+    /// Read their sizes only.
     SizesOnly,
 }
 
-/// One step of a walk. A directory is `BeginDirectory`; for each child `Entry`, the child itself,
-/// `EndEntry`; and `EndDirectory`.
+/// A step of a walk. A directory yields `BeginDirectory`; for each child `Entry`, the child's steps
+/// and `EndEntry`; and `EndDirectory`.
 #[derive(Debug)]
 pub enum Step<'walk> {
     /// A regular file.
     File {
         /// Whether the owner may execute it.
         executable: bool,
-        /// Its size in bytes at this moment.
+        /// Its size in bytes.
         size: u64,
-        /// The file at its beginning; `None` with [`Contents::SizesOnly`].
+        /// The file, open at its beginning; `None` with [`Contents::SizesOnly`].
         file: Option<OwnedFd>,
     },
     /// A symbolic link.
     Symlink {
-        /// Where it points; never empty.
+        /// Its target; never empty.
         target: &'walk [u8],
     },
     /// A directory begins.
     BeginDirectory,
-    /// A child of the innermost directory follows.
+    /// A child of the current directory begins.
     Entry {
-        /// Its name.
+        /// The name of the child.
         name: &'walk [u8],
     },
     /// The child ends.
     EndEntry,
-    /// The innermost directory ends.
+    /// The current directory ends.
     EndDirectory,
 }
 
@@ -70,7 +70,7 @@ pub struct Walk {
     /// As many as the descent is deep.
     levels: Vec<Level>,
     descent: Descent,
-    /// Levels left, whose memory the next ones take over.
+    /// Entries of a directory that was left, whose buffers are reused.
     spare: Vec<Entries>,
     dents: Dents,
     target: Vec<u8>,
@@ -91,7 +91,7 @@ struct Level {
     next: usize,
 }
 
-/// What a node turned out to be.
+/// A file of the tree.
 pub(super) enum Node {
     File {
         executable: bool,
@@ -103,7 +103,7 @@ pub(super) enum Node {
 }
 
 impl Walk {
-    /// A walk through the file, link or directory at `root`. Nothing is opened yet.
+    /// Creates a walk through the file, link or directory at `root`. Opens nothing yet.
     #[must_use]
     pub fn new(root: &Path) -> Self {
         Self {
@@ -121,11 +121,11 @@ impl Walk {
     ///
     /// # Errors
     ///
-    /// Any [`TreeError`]. The walk cannot go on after one.
+    /// Any [`TreeError`]. The walk ends after one.
     pub fn next(&mut self, contents: Contents) -> Result<Option<Step<'_>>, TreeError> {
         match self.state {
             State::Root => {
-                // A walk that fails stays at its end.
+                // After an error the walk stays at its end.
                 self.state = State::Done;
                 let node = self.root_node(contents)?;
                 self.step(node, State::Done)
@@ -147,11 +147,11 @@ impl Walk {
         }
     }
 
-    /// Opens the file that the last step was about, after a step with [`Contents::SizesOnly`].
+    /// Opens the file of the last step, after a step with [`Contents::SizesOnly`].
     ///
     /// # Errors
     ///
-    /// Any [`TreeError`]; [`TreeError::Changed`] also when its size is another one now.
+    /// Any [`TreeError`]; [`TreeError::Changed`] also if the size has changed.
     pub(super) fn open_last(&self, size: u64) -> Result<OwnedFd, TreeError> {
         let node = match self.levels.last() {
             Some(level) => open_file(self.descent.innermost()?, level.entries.c_name(level.next)?)?,
@@ -172,7 +172,7 @@ impl Walk {
             && level.next == level.entries.count()
             && level.entries.has_more()
         {
-            // A walk that fails stays at its end.
+            // After an error the walk stays at its end.
             self.state = State::Done;
             let directory = self.descent.innermost()?;
             level.entries.read_on(directory, &mut self.dents)?;
@@ -263,7 +263,7 @@ impl Walk {
             return Ok(());
         };
         self.descent.leave()?;
-        // One is enough: levels are left and entered in turn.
+        // One is enough: levels are entered and left in turn.
         if self.spare.is_empty() && left.entries.is_small() {
             self.spare.push(left.entries);
         }
@@ -292,9 +292,9 @@ fn leaf(
     }
 }
 
-/// Opens a file that is no symbolic link.
+/// Opens a regular file; fails on a symbolic link.
 pub(super) fn open_file(parent: BorrowedFd<'_>, name: impl Arg) -> Result<Node, TreeError> {
-    // Without NONBLOCK a FIFO in the place of a file would hold the thread for ever.
+    // Without NONBLOCK opening a FIFO would block for ever.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let file = rustix::fs::openat(parent, name, flags, Mode::empty())?;
     let stat = rustix::fs::fstat(&file)?;

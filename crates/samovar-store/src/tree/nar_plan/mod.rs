@@ -1,23 +1,23 @@
-//! A tree that is known: what its NAR is made of, in a few bytes a node.
+//! [`NarPlan`]: the layout of a tree's NAR in a few bytes per file, for starting at any offset.
 //!
 //! # Theory of operation
 //!
-//! A plan is one string of [records](record), a node each, in the order of the NAR; and for every
-//! [`CHECKPOINT_DISTANCE`] of them a checkpoint: the offset in the NAR, the place among the records
-//! and the directory there. To begin at an offset is to find the last checkpoint before it, to go
-//! up from its directory to the root for the names on the way, and to go through the records from
-//! there on. The framing is not kept: the same encoder makes it again.
+//! A plan is a string of [records](record), one per file, in NAR order, with a checkpoint for every
+//! [`CHECKPOINT_DISTANCE`] of them: the offset in the NAR, the position among the records and the
+//! directory there. To start at an offset, a reader takes the last checkpoint before it, follows
+//! the directory's parents to the root for the names on the path, and reads the records from there
+//! on. Framing is not stored: the encoder writes it again.
 //!
-//! A plan never changes, and all readers share it. Whether it is still true they find out: of
-//! every file that is opened, type, size and mode must be the plan's. One that finds it otherwise
-//! says so in the plan, for whoever keeps it.
+//! A plan is immutable and shared by all readers. They verify it: type, size and mode of every file
+//! opened must match the plan. A reader that finds a difference marks the plan as failed, for the
+//! cache that holds it.
 //!
 //! # Limits
 //!
 //! | what | value | why |
 //! | --- | --- | --- |
-//! | one plan | said by the caller | beyond it, walking the tree again costs only time |
-//! | all plans | 64 MiB | a reader may hold one that nobody keeps any more |
+//! | one plan | set by the caller | beyond it, walking the tree again costs only time |
+//! | all plans | 64 MiB | a reader may hold a plan that was evicted from its cache |
 
 mod planned_walk;
 mod planner;
@@ -37,14 +37,13 @@ use super::identity::Identity;
 use super::listing_reader::ListingReader;
 use super::reservation::Reservation;
 
-/// Records between two checkpoints: a quarter of a byte a node, and some microseconds to go
-/// through.
+/// Records between two checkpoints: a quarter of a byte per file, and microseconds to read.
 const CHECKPOINT_DISTANCE: usize = 64;
 
-/// Bytes that all plans of the process may have together.
+/// Memory of all plans of the process, in bytes.
 const PLANS_LEN_MAX: usize = 64 << 20;
 
-/// What the NAR of a tree is made of; see [`Tree::plan`](super::Tree::plan).
+/// The layout of a tree's NAR: see [`Tree::plan`](super::Tree::plan).
 #[derive(Debug)]
 pub struct NarPlan {
     records: Box<[u8]>,
@@ -54,29 +53,29 @@ pub struct NarPlan {
     root: Option<Identity>,
     listing_len: OnceLock<u64>,
     has_failed: AtomicBool,
-    /// Its part of what all plans may have.
+    /// The plan's share of the memory of all plans.
     reservation: Reservation,
 }
 
-/// A place between two children of a directory, or behind the last one.
+/// A position before a child of a directory, or at its end.
 #[derive(Debug, Clone, Copy)]
 struct Checkpoint {
     nar_offset: u64,
-    /// Where the next record starts.
+    /// Position of the next record.
     at: u32,
-    /// Where the record of the directory starts.
+    /// Position of the directory's record.
     directory: u32,
 }
 
-/// Why there is no plan of a tree.
+/// Why a plan could not be made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
-    /// It would need more memory than it may have.
+    /// The plan would exceed its memory limit.
     #[error("the plan of the tree is too large")]
     TooLarge,
-    /// All plans together have the memory they may have.
-    #[error("there is no room for another plan")]
+    /// All plans together have reached their memory limit.
+    #[error("the memory for plans is exhausted")]
     NoRoom,
     /// The tree cannot be read.
     #[error("reading the tree failed")]
@@ -90,41 +89,41 @@ impl NarPlan {
         self.nar_size
     }
 
-    /// How many regular files there are.
+    /// Number of regular files.
     #[must_use]
     pub fn file_count(&self) -> u64 {
         self.file_count
     }
 
-    /// How many bytes of memory the plan holds.
+    /// Memory of the plan, in bytes.
     #[must_use]
     pub fn memory_len(&self) -> usize {
         self.reservation.count()
     }
 
-    /// The root that the tree had; `None` where the files are not on this machine.
+    /// The identity of the root when planned; `None` for a daemon's NAR.
     #[must_use]
     pub fn root(&self) -> Option<Identity> {
         self.root
     }
 
-    /// Whether a reader has found the tree otherwise than planned, or could not read it.
+    /// Whether a reader found the tree different from the plan, or could not read it.
     #[must_use]
     pub fn has_failed(&self) -> bool {
         self.has_failed.load(Ordering::Relaxed)
     }
 
-    /// The listing, as [`Tree::listing`](super::Tree::listing) gives it; touches no file.
+    /// The listing: see [`Tree::listing`](super::Tree::listing). Reads no files.
     #[must_use]
     pub fn listing(self: &Arc<Self>) -> ListingReader {
         ListingReader::of_plan(Replay::new(self))
     }
 
-    /// The length of the listing, in bytes. The first time it costs as much as the listing.
+    /// The length of the listing, in bytes. The first call generates the listing.
     ///
     /// # Errors
     ///
-    /// Any [`TreeError`], never in practice: steps that make no listing make no plan.
+    /// Any [`TreeError`], never in practice: a valid plan has a valid listing.
     pub fn listing_len(self: &Arc<Self>) -> Result<u64, TreeError> {
         if let Some(len) = self.listing_len.get() {
             return Ok(*len);
@@ -142,7 +141,7 @@ impl NarPlan {
         self.has_failed.store(true, Ordering::Relaxed);
     }
 
-    /// The last checkpoint that is not beyond an offset.
+    /// The last checkpoint at or before an offset.
     fn checkpoint(&self, nar_offset: u64) -> Option<Checkpoint> {
         let count = self
             .checkpoints

@@ -1,4 +1,4 @@
-//! Going through the files of a tree that is known.
+//! Traverses the files of a planned tree.
 
 use std::path::{Path, PathBuf};
 
@@ -11,23 +11,23 @@ use crate::tree::descent::{Descent, open_directory};
 use crate::tree::identity::Identity;
 use crate::tree::walk::{Contents, Node, Step, open_file};
 
-/// A walk that reads no directory, and opens one only for a file in it.
+/// A walk that takes its steps from a plan, and opens directories only to open files in them.
 #[derive(Debug)]
 pub(in crate::tree) struct PlannedWalk {
     replay: Replay,
     root: PathBuf,
-    /// The directories on the way to the present one, from the root to the last one that was
-    /// needed. If the root is no directory, there are none.
+    /// The open directories from the root towards the current one, as far as needed. Empty if the
+    /// root is not a directory.
     descent: Descent,
-    /// What the last step was about, if that was a file.
+    /// The last step, if it was a file.
     last: Option<Move>,
 }
 
 impl PlannedWalk {
-    /// Goes on with `replay` among the files at `root`. Opens the root, if that is a directory.
+    /// Applies `replay` to the files at `root`. Opens the root if it is a directory.
     ///
     /// # Errors
-    ///
+    /// Any [`TreeError`]; [`TreeError::Changed`] if the root differs from the plan.
     /// Any [`TreeError`]; [`TreeError::Changed`] when it is not the root of the plan.
     pub(in crate::tree) fn new(replay: Replay, root: &Path) -> Result<Self, TreeError> {
         let mut walk = Self {
@@ -41,7 +41,7 @@ impl PlannedWalk {
         Ok(walk)
     }
 
-    /// The next step, as [`Walk::next`](crate::tree::Walk::next).
+    /// The next step: see [`Walk::next`](crate::tree::Walk::next).
     pub(in crate::tree) fn next(
         &mut self,
         contents: Contents,
@@ -66,10 +66,10 @@ impl PlannedWalk {
         Ok(Some(self.replay.step(taken, file)))
     }
 
-    /// Opens the file that the last step was about.
+    /// Opens the file of the last step.
     ///
     /// # Errors
-    ///
+    /// Any [`TreeError`]; [`TreeError::Changed`] if its size or mode differs from the plan.
     /// Any [`TreeError`]; [`TreeError::Changed`] when its size or mode is not the plan's.
     pub(in crate::tree) fn open_last(&mut self) -> Result<OwnedFd, TreeError> {
         let opened = self.descend().and_then(|()| self.open_planned());
@@ -87,7 +87,7 @@ impl PlannedWalk {
         self.descent.enter(root)
     }
 
-    /// Opens the directories on the way to the present one.
+    /// Opens the directories down to the current one.
     fn descend(&mut self) -> Result<(), TreeError> {
         while self.descent.depth() < self.replay.depth() {
             let name = self.replay.level_name(self.descent.depth());
@@ -120,7 +120,7 @@ impl PlannedWalk {
         }
     }
 
-    /// Lets whoever keeps the plan know when it did not serve.
+    /// Marks the plan as failed on an error.
     fn note<T>(&self, result: Result<T, TreeError>) -> Result<T, TreeError> {
         result.inspect_err(|_error| self.replay.plan().note_failure())
     }

@@ -1,4 +1,4 @@
-//! Making a plan, step by step.
+//! Makes a plan from the steps of a walk.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
@@ -12,21 +12,21 @@ use crate::tree::reservation::Reservation;
 use crate::tree::segments::encode;
 use crate::tree::walk::Step;
 
-/// Memory is taken from what all plans may have in pieces of so many bytes.
+/// Granularity of reserving memory, in bytes.
 const RESERVED_LEN: usize = 16 * 1024;
 
-/// Bytes of all plans there are.
+/// Memory of all existing plans, in bytes.
 static PLANS_LEN: AtomicUsize = AtomicUsize::new(0);
 
-/// A plan in the making.
+/// A plan under construction.
 #[derive(Debug)]
 pub(in crate::tree) struct Planner {
     encoder: Encoder,
     records: Vec<u8>,
     checkpoints: Vec<Checkpoint>,
-    /// Where the records of the directories begin that have not ended.
+    /// Positions of the records of the open directories.
     levels: Vec<usize>,
-    /// Of the node to come.
+    /// Name of the next file.
     name: Vec<u8>,
     /// Records since the last checkpoint.
     record_count: usize,
@@ -36,7 +36,7 @@ pub(in crate::tree) struct Planner {
 }
 
 impl Planner {
-    /// A plan of at most `memory_len_max` bytes.
+    /// Starts a plan of at most `memory_len_max` bytes.
     pub(in crate::tree) fn new(memory_len_max: usize) -> Result<Self, PlanError> {
         let mut encoder = Encoder::new();
         encoder.begin(&mut Discard)?;
@@ -48,13 +48,13 @@ impl Planner {
             name: Vec::new(),
             record_count: 0,
             file_count: 0,
-            // Places in it have 32 bits.
+            // Positions have 32 bits.
             memory_len_max: memory_len_max.min(1 << 30),
             reservation: Reservation::empty(&PLANS_LEN),
         })
     }
 
-    /// Takes the next step.
+    /// Adds a step.
     pub(in crate::tree) fn step(&mut self, step: &Step<'_>) -> Result<(), PlanError> {
         if matches!(step, Step::Entry { .. } | Step::EndDirectory) {
             self.note_checkpoint();
@@ -91,7 +91,7 @@ impl Planner {
         self.check_memory()
     }
 
-    /// Ends the plan.
+    /// Completes the plan.
     pub(in crate::tree) fn finish(mut self, root: Option<Identity>) -> Result<NarPlan, PlanError> {
         let memory_len = self.memory_len();
         self.reservation.shrink_to(memory_len);

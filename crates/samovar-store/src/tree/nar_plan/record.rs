@@ -1,4 +1,4 @@
-//! What a plan holds of one node, and of the end of a directory.
+//! The binary records of a plan.
 //!
 //! # Encoding
 //!
@@ -8,10 +8,10 @@
 //! | file | `1`, name, size |
 //! | executable file | `2`, name, size |
 //! | symbolic link | `3`, name, length of the target, target |
-//! | directory | `4`, name, how many bytes before this record that of its parent starts |
+//! | directory | `4`, name, distance in bytes to the record of its parent |
 //!
-//! A name is one byte of length, which is enough for every name, and the bytes; the root's is
-//! empty. Numbers have seven bits a byte, the lowest first, and the highest bit where more follow.
+//! A name is a length byte and the bytes; the root's is empty. Numbers are little-endian base 128,
+//! with the highest bit set in all bytes but the last.
 
 use std::ops::Range;
 
@@ -25,7 +25,7 @@ const DIRECTORY: u8 = 4;
 
 const _: () = assert!(NAME_LEN_MAX <= u8::MAX as usize);
 
-/// A record; names and targets by their place among the records.
+/// A record; names and targets are ranges of the records.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Record {
     File {
@@ -39,39 +39,39 @@ pub(super) enum Record {
     },
     Directory {
         name: Range<usize>,
-        /// Where the record of its parent starts; its own place in the root.
+        /// Position of the parent's record; its own position for the root.
         parent: usize,
     },
     End,
 }
 
-/// Adds the record of a regular file.
+/// Appends the record of a regular file.
 pub(super) fn put_file(records: &mut Vec<u8>, name: &[u8], executable: bool, size: u64) {
     let kind = if executable { EXECUTABLE } else { FILE };
     put_name(records, kind, name);
     put_number(records, size);
 }
 
-/// Adds the record of a symbolic link.
+/// Appends the record of a symbolic link.
 pub(super) fn put_symlink(records: &mut Vec<u8>, name: &[u8], target: &[u8]) {
     put_name(records, SYMLINK, name);
     put_number(records, target.len() as u64);
     records.extend_from_slice(target);
 }
 
-/// Adds the record of a directory whose parent's starts at `parent`; of the root without one.
+/// Appends the record of a directory whose parent's record is at `parent`; `None` for the root.
 pub(super) fn put_directory(records: &mut Vec<u8>, name: &[u8], parent: Option<usize>) {
     let at = records.len();
     put_name(records, DIRECTORY, name);
     put_number(records, (at - parent.unwrap_or(at)) as u64);
 }
 
-/// Adds the end of a directory.
+/// Appends the end of a directory.
 pub(super) fn put_end(records: &mut Vec<u8>) {
     records.push(END);
 }
 
-/// The record that starts at `at`, and where the next one starts. `None`: none starts there.
+/// Reads the record at `at`; returns it with the position of the next one. `None` if malformed.
 pub(super) fn read(records: &[u8], at: usize) -> Option<(Record, usize)> {
     let mut cursor = Cursor { records, at };
     let kind = cursor.byte()?;
@@ -101,7 +101,7 @@ pub(super) fn read(records: &[u8], at: usize) -> Option<(Record, usize)> {
 }
 
 fn put_name(records: &mut Vec<u8>, kind: u8, name: &[u8]) {
-    // The encoder has refused longer ones.
+    // The encoder rejects longer names.
     let len = u8::try_from(name.len()).unwrap_or(u8::MAX);
     records.extend_from_slice(&[kind, len]);
     records.extend_from_slice(&name[..usize::from(len)]);
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_put_is_read() {
+    fn records_round_trip() {
         let mut records = Vec::new();
         put_directory(&mut records, b"", None);
         let name = [b'n'; NAME_LEN_MAX];
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn no_bytes_make_it_panic() {
+    fn malformed_records_do_not_panic() {
         let mut records = Vec::new();
         put_file(&mut records, b"name", false, 1 << 40);
         for len in 0..records.len() {

@@ -1,4 +1,4 @@
-//! The steps of a plan, from the beginning or from anywhere.
+//! [`Replay`]: the steps of a plan, from the start or from any offset.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use super::record::{self, Record};
 use crate::tree::TreeError;
 use crate::tree::walk::Step;
 
-/// Goes through a plan. Touches no file.
+/// Iterates over a plan without reading files.
 #[derive(Debug)]
 pub(in crate::tree) struct Replay {
     plan: Arc<NarPlan>,
-    /// Where the next record starts.
+    /// Position of the next record.
     at: usize,
     state: State,
-    /// Where the records of the directories start that were entered and not left.
+    /// Positions of the records of the open directories.
     levels: Vec<usize>,
 }
 
@@ -30,7 +30,7 @@ enum State {
     Done,
 }
 
-/// A [`Step`] that borrows nothing: names and targets by their place in the plan.
+/// A [`Step`] without borrows: names and targets are ranges of the plan.
 #[derive(Debug, Clone)]
 pub(super) enum Move {
     File {
@@ -50,7 +50,7 @@ pub(super) enum Move {
 }
 
 impl Replay {
-    /// All steps.
+    /// Starts with the first step.
     pub(in crate::tree) fn new(plan: &Arc<NarPlan>) -> Self {
         Self {
             plan: Arc::clone(plan),
@@ -60,8 +60,8 @@ impl Replay {
         }
     }
 
-    /// The steps from a place that lies at an offset of the NAR or closely before it, and the
-    /// encoder for them; without one, it is the beginning.
+    /// Starts at or shortly before an offset of the NAR. Returns the encoder for the steps; `None`
+    /// for the first step.
     pub(in crate::tree) fn seek(
         plan: &Arc<NarPlan>,
         nar_offset: u64,
@@ -93,7 +93,7 @@ impl Replay {
         Ok(next.map(|next| self.step(next, None)))
     }
 
-    /// Takes the next step.
+    /// The next step, without borrows.
     pub(super) fn advance(&mut self) -> Result<Option<Move>, TreeError> {
         Ok(Some(match self.state {
             State::Node => self.node()?,
@@ -106,7 +106,7 @@ impl Replay {
         }))
     }
 
-    /// Says what was taken, with the file if it was opened.
+    /// Converts a step, adding the file if it was opened.
     pub(super) fn step(&self, taken: Move, file: Option<OwnedFd>) -> Step<'_> {
         match taken {
             Move::File {
@@ -128,12 +128,12 @@ impl Replay {
         }
     }
 
-    /// How many directories were entered and not left.
+    /// Number of open directories.
     pub(super) fn depth(&self) -> usize {
         self.levels.len()
     }
 
-    /// The name of one of them, counted from the root, whose name is empty.
+    /// The name of an open directory, by depth; the root's is empty.
     pub(super) fn level_name(&self, index: usize) -> &[u8] {
         self.name(self.levels[index])
     }
@@ -195,7 +195,7 @@ impl Replay {
         };
     }
 
-    /// Where the records of a directory and of all above it start, the root's first.
+    /// Positions of the records of a directory and its parents, the root's first.
     fn levels_of(&self, mut directory: usize) -> Result<Vec<usize>, TreeError> {
         let mut levels = vec![directory];
         while let (Record::Directory { parent, .. }, _next) = self.record(directory)?

@@ -1,8 +1,8 @@
-//! How many files all readers of the process together may open ahead.
+//! Limits the files that all readers of the process open for read-ahead.
 //!
-//! A reader that looks ahead holds up to 64 descriptors. A hundred of them on a cold disk would use
-//! up what the process may have, and then every connection would suffer: so together they get a
-//! quarter of it, and the ones that come too late read one file after another.
+//! A reader holds up to 64 descriptors for read-ahead. A hundred readers on a cold disk would
+//! exhaust the process's descriptors, which connections need too: so all read-ahead together gets a
+//! quarter of the limit. Readers that get none read one file at a time.
 
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicUsize;
@@ -11,12 +11,12 @@ use rustix::process::Resource;
 
 use super::reservation::Reservation;
 
-/// Descriptors a process has when nothing limits it, for the purpose of dividing them.
+/// The assumed limit where the process has none.
 const UNLIMITED: u64 = 65_536;
 
 static RESERVED: AtomicUsize = AtomicUsize::new(0);
 
-/// The right to open `count` files ahead, unless too many are reserved already.
+/// Reserves `count` descriptors for read-ahead, if available.
 pub(super) fn reserve(count: usize) -> Option<Reservation> {
     let mut reservation = Reservation::empty(&RESERVED);
     reservation.try_grow(count, limit()).then_some(reservation)

@@ -1,15 +1,14 @@
-//! Whose WAL lies beside the database.
+//! Refuses a WAL that belongs to a replaced database.
 //!
-//! As long as anybody has the database open, and be it us alone, the WAL stays when the last
-//! writer leaves, with commits that are in no other file. Who restores a backup then, with Nix
-//! stopped and all due care, puts a database beside a WAL that goes on from another one. SQLite
-//! cannot tell, and reads both together: rows of before, rows of the backup, or pages that fit
-//! nowhere. So what the WAL belongs to is remembered when the database is found to be another one,
-//! and the two are not read together. Nix, when it is started, does; after that the WAL is a new
-//! one.
+//! While any process has the database open, this one included, the WAL stays when the last writer
+//! exits, with commits that are in no other file. An operator who then restores a backup, with Nix
+//! stopped, puts a database beside the WAL of another one. SQLite cannot tell and reads both
+//! together: old rows, rows of the backup, or inconsistent pages. So when a database is replaced,
+//! this module records which file its WAL belongs to, and the WAL is not read with another file.
+//! Nix reads both when it starts; after that the WAL is a new one.
 //!
-//! A database that was written over is told from one that a checkpoint has written to by the notes
-//! that a checkpoint leaves in the WAL index.
+//! An overwritten database is distinguished from one that a checkpoint has written to by the
+//! progress that a checkpoint records in the WAL index.
 //!
 //! # Source
 //!
@@ -23,28 +22,28 @@ use std::path::Path;
 use super::connection::beside;
 use super::session::Session;
 
-/// The WAL's header. A shorter one, or no longer one, has no commits.
+/// Length of the WAL's header. A file of at most this length has no commits.
 const HEADER_LEN: u64 = 32;
 
-/// Two numbers that are new each time the WAL begins anew.
+/// Offset of the salts, two numbers that are new each time the WAL is reset.
 const SALTS: u64 = 16;
 
-/// A WAL from one beginning to the next.
+/// A WAL between two resets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Wal {
     file: (u64, u64),
     salts: [u8; 8],
 }
 
-/// A WAL, and the database that it goes on from.
+/// A WAL and the database file that it belongs to.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct WalMark {
+pub(super) struct StaleWal {
     wal: Wal,
-    /// `None`: one that is no more, because it was written over.
+    /// Device and inode; `None` if that database was overwritten.
     database: Option<(u64, u64)>,
 }
 
-/// What a checkpoint changes, and a copy.
+/// Length and modification time: changed by a checkpoint and by a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Content {
     len: u64,
@@ -62,7 +61,7 @@ impl Content {
 }
 
 impl Wal {
-    /// The WAL beside a database, if it has commits.
+    /// The WAL beside a database, `None` if it has no commits.
     fn beside(database: &Path) -> Option<Self> {
         let file = File::open(beside(database, "-wal")).ok()?;
         let metadata = file.metadata().ok()?;
@@ -78,8 +77,8 @@ impl Wal {
     }
 }
 
-impl WalMark {
-    /// What the WAL of a session belongs to, when its file is not what it was.
+impl StaleWal {
+    /// The WAL of a session whose file has changed.
     pub(super) fn of(session: &Session, path: &Path) -> Option<Self> {
         if !session.source().is_wal() {
             return None;
@@ -89,17 +88,17 @@ impl WalMark {
         Some(Self { wal, database })
     }
 
-    /// Whether the WAL beside the database is this one, and the database is not the WAL's.
-    pub(super) fn forbids(&self, path: &Path, database: (u64, u64)) -> bool {
+    /// Whether the WAL beside the database is this one but belongs to another database.
+    pub(super) fn applies_to(&self, path: &Path, database: (u64, u64)) -> bool {
         self.database != Some(database) && Wal::beside(path) == Some(self.wal)
     }
 }
 
-/// Only where that is certain: a checkpoint says how far it wants to get before it writes anything.
+/// Whether the file was certainly overwritten: a checkpoint announces its target before it writes.
 fn is_written_over(session: &Session, path: &Path) -> bool {
     let is_same_file = std::fs::metadata(path)
         .is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == session.file());
-    // Before it is seen whether there was a checkpoint.
+    // Read before checking for a checkpoint.
     let has_other_content = Content::of(path) != session.content;
     let last = *session.checkpoint();
     is_same_file

@@ -1,11 +1,11 @@
-//! Descriptors of SQLite's files that must not be closed at the wrong moment.
+//! Process-wide shared descriptors of SQLite's files.
 //!
 //! POSIX record locks belong to the process: closing *any* descriptor of a file drops all locks
 //! that the process holds on it, those of SQLite's connections included. A connection without its
-//! lock reads on, while the last writer to leave removes the WAL under it; from then on it answers
-//! from the past. So descriptors of our own are counted for the whole process, one for each file,
-//! and must outlive every connection to that file: hold a [`HeldFile`] beside the connections and
-//! drop it after them.
+//! lock keeps reading while the last writer to exit removes the WAL under it; from then on it
+//! returns stale data. So this module keeps one descriptor per file for the whole process, which
+//! must outlive every connection to the file: store a [`SharedFile`] beside the connections and drop
+//! it after them.
 //!
 //! # Source
 //!
@@ -18,51 +18,51 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-static HELD: Mutex<BTreeMap<Key, Held>> = Mutex::new(BTreeMap::new());
+static FILES: Mutex<BTreeMap<Key, Entry>> = Mutex::new(BTreeMap::new());
 
 /// Device and inode.
 type Key = (u64, u64);
 
-struct Held {
+struct Entry {
     file: Arc<File>,
-    /// Descriptors of the same file that a race opened; closing them early would be the very harm.
+    /// Duplicates opened by a race; closing them early would drop the locks.
     others: Vec<File>,
-    holder_count: usize,
+    user_count: usize,
 }
 
-/// One holder of a descriptor that is shared in the whole process.
+/// A reference to the shared descriptor of a file.
 #[derive(Debug)]
-pub(crate) struct HeldFile {
+pub(crate) struct SharedFile {
     key: Key,
-    /// Present until the moment of dropping.
+    /// `None` only during drop.
     file: Option<Arc<File>>,
 }
 
-impl HeldFile {
-    /// Opens a file for reading, or joins those who have it open.
+impl SharedFile {
+    /// Opens a file for reading, or shares the descriptor that is open already.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        let mut held = held();
+        let mut files = files();
         let metadata = std::fs::metadata(path)?;
         let key = (metadata.dev(), metadata.ino());
-        if let Some(joined) = join(&mut held, key) {
+        if let Some(joined) = join(&mut files, key) {
             return Ok(joined);
         }
         let file = File::open(path)?;
         let metadata = file.metadata()?;
         let key = (metadata.dev(), metadata.ino());
-        if let Some(joined) = join(&mut held, key) {
-            if let Some(entry) = held.get_mut(&key) {
+        if let Some(joined) = join(&mut files, key) {
+            if let Some(entry) = files.get_mut(&key) {
                 entry.others.push(file);
             }
             return Ok(joined);
         }
         let file = Arc::new(file);
-        held.insert(
+        files.insert(
             key,
-            Held {
+            Entry {
                 file: Arc::clone(&file),
                 others: Vec::new(),
-                holder_count: 1,
+                user_count: 1,
             },
         );
         Ok(Self {
@@ -71,7 +71,7 @@ impl HeldFile {
         })
     }
 
-    /// The file.
+    /// The open file.
     pub(crate) fn get(&self) -> Option<&File> {
         self.file.as_deref()
     }
@@ -82,33 +82,33 @@ impl HeldFile {
     }
 }
 
-impl Drop for HeldFile {
+impl Drop for SharedFile {
     fn drop(&mut self) {
-        let mut held = held();
-        // Ours first, so that the entry's is the last one and is closed while the map is locked:
-        // nobody can open the file, and connections to it, between the decision and the close.
+        let mut files = files();
+        // Drop this reference first, so that the entry's is the last one and is closed under the
+        // lock: the file cannot be opened between the decision and the close.
         self.file = None;
-        if let Some(entry) = held.get_mut(&self.key) {
-            entry.holder_count -= 1;
-            if entry.holder_count == 0 {
-                held.remove(&self.key);
+        if let Some(entry) = files.get_mut(&self.key) {
+            entry.user_count -= 1;
+            if entry.user_count == 0 {
+                files.remove(&self.key);
             }
         }
     }
 }
 
-fn join(held: &mut BTreeMap<Key, Held>, key: Key) -> Option<HeldFile> {
-    let entry = held.get_mut(&key)?;
-    entry.holder_count += 1;
-    Some(HeldFile {
+fn join(files: &mut BTreeMap<Key, Entry>, key: Key) -> Option<SharedFile> {
+    let entry = files.get_mut(&key)?;
+    entry.user_count += 1;
+    Some(SharedFile {
         key,
         file: Some(Arc::clone(&entry.file)),
     })
 }
 
-fn held() -> MutexGuard<'static, BTreeMap<Key, Held>> {
-    // No holder panics with the map half changed.
-    HELD.lock().unwrap_or_else(PoisonError::into_inner)
+fn files() -> MutexGuard<'static, BTreeMap<Key, Entry>> {
+    // The map is consistent even if a holder panics.
+    FILES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -120,16 +120,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         std::fs::write(&path, "x").unwrap();
-        let first = HeldFile::open(&path).unwrap();
-        let second = HeldFile::open(&path).unwrap();
+        let first = SharedFile::open(&path).unwrap();
+        let second = SharedFile::open(&path).unwrap();
         assert!(Arc::ptr_eq(
             first.file.as_ref().unwrap(),
             second.file.as_ref().unwrap()
         ));
         let key = first.key();
         drop(first);
-        assert!(held().contains_key(&key));
+        assert!(files().contains_key(&key));
         drop(second);
-        assert!(!held().contains_key(&key));
+        assert!(!files().contains_key(&key));
     }
 }

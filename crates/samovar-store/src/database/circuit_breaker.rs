@@ -1,0 +1,178 @@
+//! A circuit breaker: answers queries with a known error instead of letting each one wait.
+//!
+//! | condition | effect |
+//! | --- | --- |
+//! | a query timed out on a lock | 100 ms of errors, then one probe at a time |
+//! | a query failed | [`CircuitBreaker::down`] reports the error, with one retry per 50 ms |
+//! | a query has not returned for five seconds | errors until it returns |
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use super::FAILURE_LIFE;
+use crate::error::{StoreError, Unavailable};
+
+/// How long a timeout on a lock counts for other queries.
+const BUSY_LIFE: Duration = Duration::from_millis(100);
+
+/// How long one probe may wait for the lock in place of other queries: the busy timeout and some
+/// margin.
+const BUSY_PROBE_LIFE: Duration = Duration::from_millis(600);
+
+/// A query that takes longer is waiting for a disk that does not answer.
+const STALL_TIME: Duration = Duration::from_secs(5);
+
+/// Queries in progress, and the result of the last one.
+#[derive(Debug, Default)]
+pub(super) struct CircuitBreaker {
+    /// Start times by rising number: the first is the oldest.
+    running: BTreeMap<u64, Instant>,
+    next_number: u64,
+    /// `None` if the last query that took the lock succeeded.
+    busy_until: Option<Instant>,
+    /// The query that probes the lock.
+    probe: u64,
+    /// When a query last got the lock.
+    passed_at: Option<Instant>,
+    failed: Option<(StoreError, Instant)>,
+}
+
+impl CircuitBreaker {
+    /// Admits a query, or returns the known error.
+    pub(super) fn begin(&mut self, now: Instant) -> Result<u64, StoreError> {
+        if self.is_stalled(now) {
+            return Err(StoreError::Unavailable(Unavailable::Stalled));
+        }
+        match self.busy_until {
+            Some(until) if now < until => return Err(StoreError::Busy),
+            Some(_) => {
+                self.busy_until = Some(now + BUSY_PROBE_LIFE);
+                self.probe = self.next_number + 1;
+            }
+            None => {}
+        }
+        self.next_number += 1;
+        self.running.insert(self.next_number, now);
+        Ok(self.next_number)
+    }
+
+    pub(super) fn end(&mut self, number: u64, error: Option<StoreError>, now: Instant) {
+        let began = self.running.remove(&number);
+        let is_busy = error == Some(StoreError::Busy);
+        if is_busy && began <= self.passed_at {
+            // Another query has got the lock since this one began.
+            return;
+        }
+        self.busy_until = is_busy.then(|| now + BUSY_LIFE);
+        if !is_busy {
+            self.passed_at = Some(now);
+        }
+        self.failed = error
+            .filter(|error| !error.is_about_one_path())
+            .map(|error| (error, now + FAILURE_LIFE));
+    }
+
+    /// Ends a query that did not reach the database.
+    pub(super) fn withdraw(&mut self, number: u64, now: Instant) {
+        self.running.remove(&number);
+        if self.probe == number && self.busy_until.is_some() {
+            self.busy_until = Some(now);
+        }
+    }
+
+    pub(super) fn down(&mut self, now: Instant) -> Option<StoreError> {
+        if self.is_stalled(now) {
+            return Some(StoreError::Unavailable(Unavailable::Stalled));
+        }
+        if let Some(until) = self.busy_until {
+            return (now < until).then_some(StoreError::Busy);
+        }
+        let (error, until) = self.failed.as_mut()?;
+        if now < *until {
+            return Some(*error);
+        }
+        *until = now + FAILURE_LIFE;
+        None
+    }
+
+    pub(super) fn is_busy(&self, now: Instant) -> bool {
+        self.busy_until.is_some_and(|until| now < until)
+    }
+
+    fn is_stalled(&self, now: Instant) -> bool {
+        self.running
+            .first_key_value()
+            .is_some_and(|(_, began)| now.saturating_duration_since(*began) > STALL_TIME)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_at_a_time_waits_for_a_lock() {
+        let (mut breaker, start) = (CircuitBreaker::default(), Instant::now());
+        let first = breaker.begin(start).unwrap();
+        let second = breaker.begin(start).unwrap();
+        breaker.end(first, Some(StoreError::Busy), start);
+        assert_eq!(breaker.down(start), Some(StoreError::Busy));
+        assert_eq!(breaker.begin(start), Err(StoreError::Busy));
+        let later = start + BUSY_LIFE;
+        assert_eq!(breaker.down(later), None);
+        let probe = breaker.begin(later).unwrap();
+        assert_eq!(breaker.down(later), Some(StoreError::Busy));
+        assert_eq!(breaker.begin(later), Err(StoreError::Busy));
+        breaker.withdraw(probe, later);
+        let probe = breaker.begin(later).unwrap();
+        assert_eq!(breaker.begin(later), Err(StoreError::Busy));
+        breaker.end(probe, None, later);
+        assert_eq!(breaker.down(later), None);
+        breaker.end(second, None, later);
+        assert!(breaker.running.is_empty());
+    }
+
+    /// A timeout reported late, after another query got the lock.
+    #[test]
+    fn an_outdated_timeout_is_ignored() {
+        let (mut breaker, start) = (CircuitBreaker::default(), Instant::now());
+        let late = breaker.begin(start).unwrap();
+        let answered = breaker.begin(start).unwrap();
+        breaker.end(answered, None, start);
+        breaker.end(late, Some(StoreError::Busy), start);
+        assert_eq!(breaker.down(start), None);
+        let later = start + Duration::from_nanos(1);
+        let new = breaker.begin(later).unwrap();
+        breaker.end(new, Some(StoreError::Busy), later);
+        assert_eq!(breaker.down(later), Some(StoreError::Busy));
+    }
+
+    #[test]
+    fn one_at_a_time_tries_again() {
+        let (mut breaker, start) = (CircuitBreaker::default(), Instant::now());
+        let error = StoreError::Unavailable(Unavailable::DatabaseMissing);
+        let number = breaker.begin(start).unwrap();
+        breaker.end(number, Some(error), start);
+        assert_eq!(breaker.down(start), Some(error));
+        let later = start + FAILURE_LIFE;
+        assert_eq!(breaker.down(later), None);
+        assert_eq!(breaker.down(later), Some(error));
+        let number = breaker.begin(later).unwrap();
+        breaker.end(number, None, later);
+        assert_eq!(breaker.down(later), None);
+    }
+
+    #[test]
+    fn the_oldest_question_tells() {
+        let (mut breaker, start) = (CircuitBreaker::default(), Instant::now());
+        let old = breaker.begin(start).unwrap();
+        let late = start + STALL_TIME + Duration::from_millis(1);
+        let stalled = StoreError::Unavailable(Unavailable::Stalled);
+        assert!(breaker.begin(start + STALL_TIME).is_ok());
+        assert_eq!(breaker.down(late), Some(stalled));
+        assert_eq!(breaker.begin(late), Err(stalled));
+        breaker.end(old, None, late);
+        assert_eq!(breaker.down(late), None);
+        assert!(breaker.begin(late).is_ok());
+    }
+}

@@ -1,0 +1,73 @@
+//! Detects that the database file was overwritten, as opposed to committed to.
+//!
+//! A backup written over the file restores deleted rows with their old ids. Conclusions from rising
+//! ids are then invalid.
+//!
+//! # Theory of operation
+//!
+//! **WAL mode.** Commits do not change the file. Checkpoints do, and count as an overwrite: they
+//! are rare.
+//!
+//! **Rollback mode.** Every commit changes the file and increments its change counter; a copy sets
+//! the counter back. That is missed only if the copy is followed by exactly as many commits before
+//! the next observation.
+
+use super::session::FileState;
+
+/// A file's state at one moment.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Observation {
+    pub(super) identity: FileState,
+    /// The change counter; `None` in WAL mode. Read after `identity`, so that a commit in between
+    /// is taken for a copy and never the other way round.
+    pub(super) commit_count: Option<u32>,
+}
+
+/// Numbers the histories of a file.
+#[derive(Debug, Default)]
+pub(super) struct History {
+    last: Option<Observation>,
+    number: u64,
+}
+
+impl History {
+    /// Records an observation. Returns another number if the file was overwritten.
+    pub(super) fn observe(&mut self, observation: Observation) -> u64 {
+        if !self.last.is_some_and(|last| observation.continues(&last)) {
+            self.number += 1;
+        }
+        self.last = Some(observation);
+        self.number
+    }
+}
+
+impl Observation {
+    /// Whether commits alone can lead from `last` to `self`.
+    pub(super) fn continues(&self, last: &Self) -> bool {
+        let has_more_commits = match (last.commit_count, self.commit_count) {
+            (Some(before), Some(now)) => is_more(now, before),
+            _ => false,
+        };
+        self.identity == last.identity
+            || (self.identity.is_same_file(&last.identity) && has_more_commits)
+    }
+}
+
+/// Compares wrapping counters.
+fn is_more(now: u32, before: u32) -> bool {
+    (1..1 << 31).contains(&now.wrapping_sub(before))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_more;
+
+    #[test]
+    fn counts_of_commits() {
+        assert!(is_more(8, 7));
+        assert!(!is_more(7, 7));
+        assert!(!is_more(6, 7));
+        assert!(is_more(0, u32::MAX));
+        assert!(!is_more(u32::MAX, 0));
+    }
+}
