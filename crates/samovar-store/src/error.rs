@@ -3,6 +3,11 @@
 use std::fmt;
 use std::io;
 
+use samovar_nix::PathInfo;
+
+/// The result of one look-up in a batch: `Ok(None)` if the path is absent.
+pub type LookupResult = Result<Option<PathInfo>, StoreError>;
+
 /// The store failed: it cannot tell whether the path exists, or cannot return its data.
 ///
 /// Absence is never an error: it is `Ok(None)`. A server answers each of these with a 5xx status;

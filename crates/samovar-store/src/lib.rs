@@ -30,6 +30,7 @@ mod open;
 mod realisation;
 mod settings;
 mod store;
+mod sync;
 mod tree;
 mod uri;
 mod verify;
@@ -40,14 +41,14 @@ pub use closure::{Closure, Member};
 pub use daemon::fuzzing;
 pub use daemon::{Daemon, DaemonStore, TempRoots};
 pub use database::SchemaRemark;
-pub use error::{Corruption, Irregularity, Operation, StoreError, Unavailable};
+pub use error::{Corruption, Irregularity, LookupResult, Operation, StoreError, Unavailable};
 pub use local::LocalStore;
 pub use location::Location;
 pub use log::Log;
 pub use open::{OpenError, open, open_uri};
 pub use realisation::{OutputName, Realisation, RealisationId, RealisationIdError};
 pub use settings::{Conf, Settings, SettingsError};
-pub use store::{Looked, Store};
+pub use store::Store;
 pub use tree::{
     Contents, EntryKind, Fingerprint, Identity, ListingReader, NarPlan, NarReader, NarSink, Page,
     PageEntry, PageWanted, Place, PlanError, Step, Tree, TreeError, Walk,

@@ -9,11 +9,11 @@ use crate::catalog::Catalog;
 use crate::closure::Closure;
 use crate::daemon::Daemon;
 use crate::database::{Database, SchemaRemark};
-use crate::error::{StoreError, Unavailable};
+use crate::error::{LookupResult, StoreError, Unavailable};
 use crate::location::Location;
 use crate::log::{self, Log};
 use crate::realisation::{Realisation, RealisationId};
-use crate::store::{Looked, Store};
+use crate::store::Store;
 use crate::tree::Tree;
 
 /// A store read directly, without a daemon.
@@ -100,7 +100,7 @@ impl Store for LocalStore {
         self.database.path_info(&self.location.store_dir, hash_part)
     }
 
-    fn lookup_many(&self, hash_parts: &[HashPart]) -> Result<Vec<Looked>, StoreError> {
+    fn lookup_many(&self, hash_parts: &[HashPart]) -> Result<Vec<LookupResult>, StoreError> {
         self.database
             .path_infos(&self.location.store_dir, hash_parts)
     }

@@ -25,13 +25,10 @@ use crate::catalog::Catalog;
 use crate::closure::{Closure, by_lookups};
 use crate::daemon::Daemon;
 use crate::database::SchemaRemark;
-use crate::error::StoreError;
+use crate::error::{LookupResult, StoreError};
 use crate::log::Log;
 use crate::realisation::{Realisation, RealisationId};
 use crate::tree::Tree;
-
-/// The result of one look-up in a batch: `Ok(None)` if the path is absent.
-pub type Looked = Result<Option<PathInfo>, StoreError>;
 
 /// A store that can be served.
 ///
@@ -60,7 +57,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     /// # Errors
     ///
     /// Any [`StoreError`]. A malformed row fails its own look-up only.
-    fn lookup_many(&self, hash_parts: &[HashPart]) -> Result<Vec<Looked>, StoreError> {
+    fn lookup_many(&self, hash_parts: &[HashPart]) -> Result<Vec<LookupResult>, StoreError> {
         lookup_each(hash_parts, |hash_part| self.lookup(hash_part))
     }
 
@@ -162,8 +159,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
 /// [`Store::lookup_many`] as single look-ups.
 pub(crate) fn lookup_each(
     hash_parts: &[HashPart],
-    lookup: impl Fn(HashPart) -> Looked,
-) -> Result<Vec<Looked>, StoreError> {
+    lookup: impl Fn(HashPart) -> LookupResult,
+) -> Result<Vec<LookupResult>, StoreError> {
     hash_parts
         .iter()
         .map(|hash_part| match lookup(*hash_part) {

@@ -8,7 +8,7 @@ use samovar_nix::{HashPart, StoreDir};
 
 use super::set::Set;
 use super::table::Key;
-use crate::database::{Database, Session, store_error};
+use crate::database::{Database, Session};
 use crate::error::StoreError;
 
 /// The newest known rows, re-read to recognise the database of the last update.
@@ -65,9 +65,7 @@ impl History {
     ) -> Result<Self, StoreError> {
         // Must come first: in a transaction this takes the lock, which blocks commits in rollback
         // mode.
-        let schema_version = connection
-            .query_row("pragma schema_version", [], |row| row.get(0))
-            .map_err(|error| store_error(&error))?;
+        let schema_version = connection.query_row("pragma schema_version", [], |row| row.get(0))?;
         Ok(Self {
             number: database.history(session)?,
             schema_version,
@@ -152,19 +150,15 @@ impl Reader {
         count_max: usize,
         keys: &mut Vec<Key>,
     ) -> Result<Option<Value>, StoreError> {
-        let mut statement = connection
-            .prepare_cached(AFTER)
-            .map_err(|error| store_error(&error))?;
+        let mut statement = connection.prepare_cached(AFTER)?;
         let limit = i64::try_from(count_max).unwrap_or(i64::MAX);
-        let mut rows = statement
-            .query((after, limit))
-            .map_err(|error| store_error(&error))?;
+        let mut rows = statement.query((after, limit))?;
         let mut count = 0;
-        while let Some(row) = rows.next().map_err(|error| store_error(&error))? {
+        while let Some(row) = rows.next()? {
             keys.extend(self.key(row, 0)?);
             count += 1;
             if count == count_max {
-                return row.get(0).map(Some).map_err(|error| store_error(&error));
+                return Ok(Some(row.get(0)?));
             }
         }
         Ok(None)
@@ -172,17 +166,13 @@ impl Reader {
 
     /// The newest rows, and the highest row id.
     fn tail(&self, connection: &Connection) -> Result<(Vec<(i64, Key)>, i64), StoreError> {
-        let mut statement = connection
-            .prepare_cached(LAST)
-            .map_err(|error| store_error(&error))?;
+        let mut statement = connection.prepare_cached(LAST)?;
         let limit = i64::try_from(TAIL_COUNT).unwrap_or(i64::MAX);
-        let mut rows = statement
-            .query([limit])
-            .map_err(|error| store_error(&error))?;
+        let mut rows = statement.query([limit])?;
         let mut tail = Vec::new();
         let mut last_id = 0;
-        while let Some(row) = rows.next().map_err(|error| store_error(&error))? {
-            let id = row.get(0).map_err(|error| store_error(&error))?;
+        while let Some(row) = rows.next()? {
+            let id = row.get(0)?;
             last_id = last_id.max(id);
             tail.extend(self.key(row, 1)?.map(|key| (id, key)));
         }
@@ -193,7 +183,7 @@ impl Reader {
     /// The hash part of a row's path. `None` for an ill-formed path: no request can name it, and it
     /// must not prevent other paths from being found.
     fn key(&self, row: &Row<'_>, column: usize) -> Result<Option<Key>, StoreError> {
-        let ValueRef::Text(path) = row.get_ref(column).map_err(|error| store_error(&error))? else {
+        let ValueRef::Text(path) = row.get_ref(column)? else {
             return Ok(None);
         };
         Ok(path
@@ -226,19 +216,15 @@ impl Base {
             return Ok(Advance::Foreign);
         }
         let first_id = self.tail.first().map_or(self.last_id + 1, |&(id, _)| id);
-        let mut statement = connection
-            .prepare_cached(SINCE)
-            .map_err(|error| store_error(&error))?;
-        let mut rows = statement
-            .query([first_id])
-            .map_err(|error| store_error(&error))?;
+        let mut statement = connection.prepare_cached(SINCE)?;
+        let mut rows = statement.query([first_id])?;
         let (mut known_count, mut new_count) = (0, 0);
         let mut last_id = self.last_id;
         let mut entries = Vec::new();
         while new_count < SMALL_COUNT
-            && let Some(row) = rows.next().map_err(|error| store_error(&error))?
+            && let Some(row) = rows.next()?
         {
-            let id = row.get(0).map_err(|error| store_error(&error))?;
+            let id = row.get(0)?;
             let entry = reader.key(row, 1)?.map(|key| (id, key));
             if id > self.last_id {
                 new_count += 1;

@@ -10,8 +10,9 @@ use samovar_nix::StoreDir;
 use super::base::{Advance, Base, History, Reader};
 use super::set::Set;
 use super::{Shared, Snapshot};
-use crate::database::{Database, Session, Token, store_error};
+use crate::database::{Database, Session, Token};
 use crate::error::{Operation, StoreError, Unavailable};
+use crate::sync::Locked;
 
 /// Attempts to read between two commits (rollback mode) or two checkpoints.
 const ATTEMPT_COUNT_MAX: u32 = 4;
@@ -157,9 +158,7 @@ impl Loader {
         loop {
             let token = source.read();
             // Also ends the transaction when an error returns early.
-            let transaction = connection
-                .unchecked_transaction()
-                .map_err(|error| store_error(&error))?;
+            let transaction = connection.unchecked_transaction()?;
             let history = History::of(database, session, &transaction)?;
             let set = match self.advance(history, &transaction)? {
                 Step::Done(set) => set,
@@ -167,7 +166,7 @@ impl Loader {
             };
             // Overwritten during the read: the set may mix both databases.
             let is_intact = session.is_intact();
-            transaction.finish().map_err(|error| store_error(&error))?;
+            transaction.finish()?;
             if !is_intact {
                 return Err(StoreError::Unavailable(Unavailable::BeingReplaced));
             }
@@ -214,7 +213,7 @@ impl Loader {
             .stack_size(STACK_LEN)
             .spawn(move || {
                 let outcome = run(&shared, &reader, extent);
-                shared.loader().background = match outcome {
+                shared.loader.locked().background = match outcome {
                     Ok(()) => Background::Idle,
                     Err(error) => Background::Failed {
                         error,
@@ -246,7 +245,7 @@ fn run(shared: &Arc<Shared>, reader: &Reader, begin: Extent) -> Result<(), Store
                 let base = reader.read_all(&shared.database, &session, is_cancelled);
                 match base {
                     Ok(Some(base)) => {
-                        let mut loader = shared.loader();
+                        let mut loader = shared.loader.locked();
                         loader.base = Some(base);
                         shared.record_load_time(started);
                         loader.publish(shared, &session)
@@ -255,7 +254,7 @@ fn run(shared: &Arc<Shared>, reader: &Reader, begin: Extent) -> Result<(), Store
                     Err(error) => Err(error),
                 }
             }
-            Extent::New => shared.loader().publish(shared, &session),
+            Extent::New => shared.loader.locked().publish(shared, &session),
         };
         match outcome {
             Ok(Step::Done(_)) => return Ok(()),

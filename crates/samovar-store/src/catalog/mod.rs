@@ -55,13 +55,14 @@ mod set;
 mod table;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use samovar_nix::{HashPart, StoreDir};
 
 use crate::database::{Database, Session, Token, TokenSource};
 use crate::error::StoreError;
+use crate::sync::Locked;
 use keeper::Keeper;
 use loader::Loader;
 use set::Set;
@@ -179,7 +180,7 @@ impl Catalog {
         let refresh = || match self.shared.loader.try_lock() {
             Ok(mut loader) => loader.refresh(&self.shared),
             Err(_) => {
-                let mut loader = self.shared.loader();
+                let mut loader = self.shared.loader.locked();
                 // The previous holder timed out on a lock: do not wait for it again.
                 if database.is_busy() {
                     Err(StoreError::Busy)
@@ -204,7 +205,7 @@ impl Catalog {
             if let Some(snapshot) = self.refresh()? {
                 return Ok(snapshot);
             }
-            let mut loader = self.shared.loader();
+            let mut loader = self.shared.loader.locked();
             while loader.is_loading()? {
                 // The timeout covers a thread that panicked before notifying.
                 let waited = self.shared.loaded.wait_timeout(loader, WAIT);
@@ -229,7 +230,7 @@ impl Catalog {
 impl Drop for Catalog {
     fn drop(&mut self) {
         self.shared.is_dropped.store(true, Ordering::Relaxed);
-        let thread = self.shared.loader().take_thread();
+        let thread = self.shared.loader.locked().take_thread();
         if let Some(thread) = thread {
             // The panic was reported by the panic hook.
             let _ended = thread.join();
@@ -240,10 +241,6 @@ impl Drop for Catalog {
 impl Shared {
     fn current(&self) -> Arc<Snapshot> {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    fn loader(&self) -> MutexGuard<'_, Loader> {
-        self.loader.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Records the duration of a full load.

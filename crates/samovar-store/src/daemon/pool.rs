@@ -1,7 +1,7 @@
 //! Connections to one daemon, opened as needed and kept.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use samovar_nix::{HashPart, PathInfo, StoreDir, StorePath};
@@ -10,6 +10,7 @@ use super::connection::Connection;
 use super::roots::TempRoots;
 use crate::error::{Irregularity, StoreError, Unavailable};
 use crate::realisation::RealisationId;
+use crate::sync::Locked;
 
 /// Idle connections that are kept: each is a process on the daemon's side.
 const IDLE_COUNT_MAX: usize = 4;
@@ -132,7 +133,7 @@ impl Daemon {
     ///
     /// Any [`StoreError`].
     pub fn realisation(&self, id: &RealisationId) -> Result<Option<String>, StoreError> {
-        let verdict = *self.verdict();
+        let verdict = *self.shared.realisations.locked();
         if let Some(verdict) = verdict.filter(|verdict| verdict.at.elapsed() < VERDICT_LIFE) {
             return verdict.error.map_or(Ok(None), Err);
         }
@@ -143,7 +144,7 @@ impl Daemon {
             Err(error @ StoreError::Unavailable(Unavailable::DaemonTimeout)) => Some(error),
             Err(error) => return Err(error),
         };
-        *self.verdict() = Some(Verdict {
+        *self.shared.realisations.locked() = Some(Verdict {
             error,
             at: Instant::now(),
         });
@@ -198,7 +199,7 @@ impl Daemon {
 
     /// Keeps the connection for the next question, if it can be used for one.
     pub(super) fn put_back(&self, connection: Connection) {
-        let mut idle = self.idle();
+        let mut idle = self.shared.idle.locked();
         if connection.is_in_step() && idle.len() < IDLE_COUNT_MAX {
             idle.push(connection);
         }
@@ -212,7 +213,7 @@ impl Daemon {
         &self,
         ask: impl Fn(&mut Connection) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let idle = self.idle().pop();
+        let idle = self.shared.idle.locked().pop();
         if let Some(mut connection) = idle {
             let result = ask(&mut connection);
             if matches!(result, Ok(_) | Err(StoreError::Refused)) {
@@ -220,7 +221,7 @@ impl Daemon {
                 return result;
             }
             // The daemon may have been restarted since. All questions can be asked twice.
-            self.idle().clear();
+            self.shared.idle.locked().clear();
         }
         let mut connection = self.connect()?;
         let result = ask(&mut connection);
@@ -233,21 +234,7 @@ impl Daemon {
     }
 
     fn connection(&self) -> Result<Connection, StoreError> {
-        let idle = self.idle().pop();
+        let idle = self.shared.idle.locked().pop();
         idle.map_or_else(|| self.connect(), Ok)
-    }
-
-    fn verdict(&self) -> MutexGuard<'_, Option<Verdict>> {
-        self.shared
-            .realisations
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn idle(&self) -> MutexGuard<'_, Vec<Connection>> {
-        self.shared
-            .idle
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -9,11 +9,11 @@ use super::pool::Daemon;
 use crate::catalog::Catalog;
 use crate::closure::{Closure, by_lookups};
 use crate::database::SchemaRemark;
-use crate::error::{Operation, StoreError, Unavailable};
+use crate::error::{LookupResult, Operation, StoreError, Unavailable};
 use crate::local::LocalStore;
 use crate::log::Log;
 use crate::realisation::{Realisation, RealisationId};
-use crate::store::{Looked, Store, lookup_each};
+use crate::store::{Store, lookup_each};
 use crate::tree::Tree;
 
 /// A store behind a daemon, of which this process reads what it can by itself.
@@ -69,7 +69,7 @@ impl Store for DaemonStore {
         )
     }
 
-    fn lookup_many(&self, hash_parts: &[HashPart]) -> Result<Vec<Looked>, StoreError> {
+    fn lookup_many(&self, hash_parts: &[HashPart]) -> Result<Vec<LookupResult>, StoreError> {
         self.either(
             || self.local.lookup_many(hash_parts),
             || lookup_each(hash_parts, |hash_part| self.daemon.lookup(hash_part)),

@@ -9,8 +9,11 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use super::FAILURE_LIFE;
 use crate::error::{StoreError, Unavailable};
+
+/// How long a failure to open is cached: without this, every query during an outage would open the
+/// database again.
+pub(super) const FAILURE_LIFE: Duration = Duration::from_millis(50);
 
 /// How long a timeout on a lock counts for other queries.
 const BUSY_LIFE: Duration = Duration::from_millis(100);

@@ -4,8 +4,6 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension};
 use samovar_nix::{HashPart, StoreDir};
 
-use super::Database;
-use super::connection::store_error;
 use super::row::{begin, path_info, prefix, store_path};
 use crate::closure::{Closure, Member, in_order};
 use crate::error::{Corruption, StoreError};
@@ -15,50 +13,43 @@ const REFERENCES: &str = "select reference from Refs where referrer = ?1 order b
 
 const PATH: &str = "select path, coalesce(narSize, 0) <> 0 from ValidPaths where id = ?1";
 
-impl Database {
-    /// The closure of the path with this hash part, in one transaction.
-    pub(crate) fn closure(
-        &self,
-        dir: &StoreDir,
-        hash_part: HashPart,
-        count_max: usize,
-    ) -> Result<Option<Closure>, StoreError> {
-        let prefix = prefix(dir, hash_part);
-        self.ask(|connection| {
-            let transaction = begin(connection)?;
-            let Some(start) = path_info(&transaction, dir, &prefix)? else {
-                return Ok(None);
-            };
-            // A row of the database always has an id.
-            let Some(start) = start.registration else {
-                return Err(StoreError::Corrupt(Corruption::Schema));
-            };
-            let Some(ids) = in_order(start, count_max, |id| references(&transaction, id))? else {
-                return Ok(Some(Closure::TooLarge));
-            };
-            let mut members = Vec::with_capacity(ids.len());
-            for id in ids {
-                let Some(hash_part) = servable(&transaction, dir, id)? else {
-                    return Ok(Some(Closure::Incomplete));
-                };
-                members.push(Member {
-                    hash_part,
-                    registration: Some(id),
-                });
-            }
-            Ok(Some(Closure::Members(members)))
-        })
+/// Finds the closure of the path with this hash part, in one transaction.
+pub(super) fn closure(
+    connection: &Connection,
+    dir: &StoreDir,
+    hash_part: HashPart,
+    count_max: usize,
+) -> Result<Option<Closure>, StoreError> {
+    let transaction = begin(connection)?;
+    let Some(start) = path_info(&transaction, dir, &prefix(dir, hash_part))? else {
+        return Ok(None);
+    };
+    // A row of the database always has an id.
+    let Some(start) = start.registration else {
+        return Err(StoreError::Corrupt(Corruption::Schema));
+    };
+    let Some(ids) = in_order(start, count_max, |id| references(&transaction, id))? else {
+        return Ok(Some(Closure::TooLarge));
+    };
+    let mut members = Vec::with_capacity(ids.len());
+    for id in ids {
+        let Some(hash_part) = servable(&transaction, dir, id)? else {
+            return Ok(Some(Closure::Incomplete));
+        };
+        members.push(Member {
+            hash_part,
+            registration: Some(id),
+        });
     }
+    Ok(Some(Closure::Members(members)))
 }
 
 fn references(connection: &Connection, id: i64) -> Result<Vec<i64>, StoreError> {
-    let mut statement = connection
-        .prepare_cached(REFERENCES)
-        .map_err(|error| store_error(&error))?;
+    let mut statement = connection.prepare_cached(REFERENCES)?;
     let ids = statement
         .query_map([id], |row| row.get(0))
         .and_then(Iterator::collect);
-    ids.map_err(|error| store_error(&error))
+    Ok(ids?)
 }
 
 /// The hash part of a row. `None` if its NAR size is unknown.
@@ -67,9 +58,7 @@ fn servable(
     dir: &StoreDir,
     id: i64,
 ) -> Result<Option<HashPart>, StoreError> {
-    let mut statement = connection
-        .prepare_cached(PATH)
-        .map_err(|error| store_error(&error))?;
+    let mut statement = connection.prepare_cached(PATH)?;
     let found = statement
         .query_row([id], |row| {
             let path = match row.get_ref(0)? {
@@ -79,13 +68,10 @@ fn servable(
             let path = path.and_then(|path| store_path(dir, path).ok());
             Ok(path.map(|path| (path.hash_part(), row.get::<_, bool>(1))))
         })
-        .optional()
-        .map_err(|error| store_error(&error))?;
+        .optional()?;
     // A foreign key constraint guarantees that a referenced row exists.
     let (hash_part, has_size) = found
         .flatten()
         .ok_or(StoreError::Corrupt(Corruption::StorePath))?;
-    Ok(has_size
-        .map_err(|error| store_error(&error))?
-        .then_some(hash_part))
+    Ok(has_size?.then_some(hash_part))
 }

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use rusqlite::{Connection, ErrorCode, OpenFlags, ffi};
 use rustix::fs::{Access, StatVfsMountFlags};
 
-use super::session::FileState;
+use super::file_state::FileState;
 use crate::error::{Corruption, Operation, StoreError, Unavailable};
 
 /// How long a statement waits for a lock of another process. Nix holds its write locks for
@@ -66,12 +66,12 @@ pub(super) fn open(
     file: (u64, u64),
     mode: OpenMode,
 ) -> Result<Connection, StoreError> {
-    let explain = |error: rusqlite::Error| explain(path, &error);
+    let explain = |error: rusqlite::Error| explain(path, error);
     for _ in 0..UNSURE_COUNT_MAX {
         let before = FileState::of(path)?;
         let connection = handle(path, mode).map_err(explain)?;
         let after = FileState::of(path)?;
-        if before.file() != file || after.file() != file {
+        if before.file != file || after.file != file {
             break;
         }
         // A file that was moved away and back has another change time. Without WAL a commit
@@ -86,9 +86,7 @@ pub(super) fn open(
 
 /// Commits the transaction that [`open`] left open.
 pub(super) fn settle(connection: &Connection) -> Result<(), StoreError> {
-    connection
-        .execute_batch("commit")
-        .map_err(|error| store_error(&error))
+    Ok(connection.execute_batch("commit")?)
 }
 
 /// Opens the file without reading it.
@@ -147,9 +145,7 @@ fn busy_handler() -> impl FnMut(i32) -> bool + Send + 'static {
 
 /// Whether the database is in WAL mode.
 pub(super) fn is_wal(connection: &Connection) -> Result<bool, StoreError> {
-    let mode = connection
-        .query_row("pragma journal_mode", [], |row| row.get::<_, String>(0))
-        .map_err(|error| store_error(&error))?;
+    let mode = connection.query_row("pragma journal_mode", [], |row| row.get::<_, String>(0))?;
     Ok(mode.eq_ignore_ascii_case("wal"))
 }
 
@@ -173,31 +169,32 @@ pub(super) fn beside(path: &Path, suffix: &str) -> std::path::PathBuf {
     name.into()
 }
 
-/// Converts an error of SQLite.
-pub(crate) fn store_error(error: &rusqlite::Error) -> StoreError {
-    let Some(code) = error.sqlite_error_code() else {
-        // A column has an unexpected type.
-        return StoreError::Corrupt(Corruption::Schema);
-    };
-    match code {
-        ErrorCode::DatabaseBusy
-        | ErrorCode::DatabaseLocked
-        | ErrorCode::FileLockingProtocolFailed => StoreError::Busy,
-        ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase => {
-            StoreError::Corrupt(Corruption::Malformed)
+impl From<rusqlite::Error> for StoreError {
+    fn from(error: rusqlite::Error) -> Self {
+        let Some(code) = error.sqlite_error_code() else {
+            // A column has an unexpected type.
+            return StoreError::Corrupt(Corruption::Schema);
+        };
+        match code {
+            ErrorCode::DatabaseBusy
+            | ErrorCode::DatabaseLocked
+            | ErrorCode::FileLockingProtocolFailed => StoreError::Busy,
+            ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase => {
+                StoreError::Corrupt(Corruption::Malformed)
+            }
+            ErrorCode::PermissionDenied => StoreError::Unavailable(Unavailable::PermissionDenied),
+            ErrorCode::ReadOnly if extended_code(&error) == ffi::SQLITE_READONLY_ROLLBACK => {
+                StoreError::Unavailable(Unavailable::HotJournal)
+            }
+            ErrorCode::ReadOnly | ErrorCode::CannotOpen => {
+                StoreError::Unavailable(Unavailable::WalIndexMissing)
+            }
+            ErrorCode::Unknown => StoreError::Corrupt(Corruption::Schema),
+            _ => StoreError::Io {
+                operation: Operation::ReadDatabase,
+                kind: std::io::ErrorKind::Other,
+            },
         }
-        ErrorCode::PermissionDenied => StoreError::Unavailable(Unavailable::PermissionDenied),
-        ErrorCode::ReadOnly if extended_code(error) == ffi::SQLITE_READONLY_ROLLBACK => {
-            StoreError::Unavailable(Unavailable::HotJournal)
-        }
-        ErrorCode::ReadOnly | ErrorCode::CannotOpen => {
-            StoreError::Unavailable(Unavailable::WalIndexMissing)
-        }
-        ErrorCode::Unknown => StoreError::Corrupt(Corruption::Schema),
-        _ => StoreError::Io {
-            operation: Operation::ReadDatabase,
-            kind: std::io::ErrorKind::Other,
-        },
     }
 }
 
@@ -206,7 +203,7 @@ fn extended_code(error: &rusqlite::Error) -> i32 {
 }
 
 /// Explains a failure to open: SQLite reports "unable to open database file" for many causes.
-fn explain(path: &Path, error: &rusqlite::Error) -> StoreError {
+fn explain(path: &Path, error: rusqlite::Error) -> StoreError {
     let access = |path: &Path| rustix::fs::access(path, Access::READ_OK);
     if access(path) == Err(rustix::io::Errno::NOENT) {
         return StoreError::Unavailable(Unavailable::DatabaseMissing);
@@ -220,7 +217,7 @@ fn explain(path: &Path, error: &rusqlite::Error) -> StoreError {
     {
         return StoreError::Unavailable(Unavailable::PermissionDenied);
     }
-    store_error(error)
+    error.into()
 }
 
 fn uri(path: &Path, immutable: bool) -> String {
@@ -263,7 +260,7 @@ mod tests {
         writer
             .execute_batch("pragma journal_mode = wal; create table one (x)")
             .unwrap();
-        let file = FileState::of(&path).unwrap().file();
+        let file = FileState::of(&path).unwrap().file;
         let mode = OpenMode {
             immutable: false,
             dotfile_locks: false,

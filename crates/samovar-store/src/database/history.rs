@@ -12,7 +12,7 @@
 //! the counter back. That is missed only if the copy is followed by exactly as many commits before
 //! the next observation.
 
-use super::session::FileState;
+use super::file_state::FileState;
 
 /// A file's state at one moment.
 #[derive(Debug, Clone, Copy)]
@@ -49,7 +49,7 @@ impl Observation {
             _ => false,
         };
         self.identity == last.identity
-            || (self.identity.is_same_file(&last.identity) && has_more_commits)
+            || (self.identity.file == last.identity.file && has_more_commits)
     }
 }
 

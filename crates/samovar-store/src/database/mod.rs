@@ -11,7 +11,9 @@
 mod circuit_breaker;
 mod closure;
 mod connection;
+mod file_state;
 mod history;
+mod queries;
 mod realisation;
 mod row;
 mod schema;
@@ -22,7 +24,7 @@ mod token;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
@@ -30,12 +32,13 @@ use samovar_nix::StoreDir;
 
 use crate::error::{Corruption, StoreError, Unavailable};
 use crate::location::Location;
+use crate::sync::Locked;
+use file_state::FileState;
 use history::History;
 use schema::Schema;
-use session::{FileState, RetiredSession};
+use session::RetiredSession;
 
-use circuit_breaker::CircuitBreaker;
-pub(crate) use connection::store_error;
+use circuit_breaker::{CircuitBreaker, FAILURE_LIFE};
 pub use schema::SchemaRemark;
 pub(crate) use schema::read_schema;
 pub(crate) use session::Session;
@@ -44,10 +47,6 @@ pub(crate) use token::{Token, TokenSource};
 
 /// Attempts of a query on a database that is being replaced or unreadable.
 const ATTEMPT_COUNT_MAX: u32 = 3;
-
-/// How long a failure to open is cached: without this, every query during an outage would open the
-/// database again.
-const FAILURE_LIFE: Duration = Duration::from_millis(50);
 
 /// Attempts to open a file that is replaced while it is being opened.
 const REPLACED_COUNT_MAX: u32 = 5;
@@ -153,9 +152,9 @@ impl Database {
         ask: impl FnOnce() -> Result<T, StoreError>,
         is_known: impl FnOnce(&T) -> bool,
     ) -> Result<T, StoreError> {
-        let number = self.breaker().begin(Instant::now())?;
+        let number = self.breaker.locked().begin(Instant::now())?;
         let result = ask();
-        let mut breaker = self.breaker();
+        let mut breaker = self.breaker.locked();
         match &result {
             Ok(answer) if is_known(answer) => breaker.withdraw(number, Instant::now()),
             _ => breaker.end(number, result.as_ref().err().copied(), Instant::now()),
@@ -172,12 +171,12 @@ impl Database {
 
     /// Whether a query has just timed out on a lock.
     pub(crate) fn is_busy(&self) -> bool {
-        self.breaker().is_busy(Instant::now())
+        self.breaker.locked().is_busy(Instant::now())
     }
 
     /// The session of the current file, opened if necessary.
     pub(crate) fn session(&self) -> Result<Arc<Session>, StoreError> {
-        let mut slot = self.slot();
+        let mut slot = self.slot.locked();
         match &*slot {
             SessionSlot::Open(session) if session.is_current() => return Ok(Arc::clone(session)),
             SessionSlot::Open(session) => self.retire(session),
@@ -235,11 +234,9 @@ impl Database {
         let start = Instant::now();
         loop {
             let identity = FileState::of(&self.path)?;
-            let mut retired = self.retired();
+            let mut retired = self.retired.locked();
             retired.retain(|session| !session.is_closed());
-            let is_clear = retired
-                .iter()
-                .all(|session| session.file == identity.file());
+            let is_clear = retired.iter().all(|session| session.file == identity.file);
             drop(retired);
             if is_clear {
                 return Ok(identity);
@@ -251,13 +248,9 @@ impl Database {
         }
     }
 
-    fn retired(&self) -> MutexGuard<'_, Vec<RetiredSession>> {
-        self.retired.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The number of the file's history: constant as long as only commits change the file.
     pub(crate) fn history(&self, session: &Session) -> Result<u64, StoreError> {
-        let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut history = self.history.locked();
         // Under the lock, so that observations are recorded in order.
         Ok(history.observe(session.observe()?))
     }
@@ -269,21 +262,15 @@ impl Database {
 
     /// Takes a warning about the schema; each is returned once.
     pub(crate) fn take_remark(&self) -> Option<SchemaRemark> {
-        self.schema_state().pending.take()
+        self.schema_state.locked().pending.take()
     }
 
     /// Retires a session whose file was replaced.
     fn retire(&self, session: &Arc<Session>) {
-        self.retired().push(session.retire());
+        self.retired.locked().push(session.retire());
         if let Some(stale) = StaleWal::of(session, &self.path) {
-            *self.stale_wal() = Some(stale);
+            *self.stale_wal.locked() = Some(stale);
         }
-    }
-
-    fn stale_wal(&self) -> MutexGuard<'_, Option<StaleWal>> {
-        self.stale_wal
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn open(&self) -> Result<Arc<Session>, StoreError> {
@@ -299,8 +286,8 @@ impl Database {
     }
 
     fn open_file(&self, identity: FileState) -> Result<Arc<Session>, StoreError> {
-        if let Some(stale) = *self.stale_wal()
-            && stale.applies_to(&self.path, identity.file())
+        if let Some(stale) = *self.stale_wal.locked()
+            && stale.applies_to(&self.path, identity.file)
         {
             return Err(StoreError::Unavailable(Unavailable::ForeignWal));
         }
@@ -324,36 +311,19 @@ impl Database {
         connection: &Connection,
         schema: Schema,
     ) -> Result<(), StoreError> {
-        let version = connection
-            .query_row("pragma schema_version", [], |row| row.get(0))
-            .map_err(|error| store_error(&error))?;
+        let version = connection.query_row("pragma schema_version", [], |row| row.get(0))?;
         let key = (session.file(), version, schema);
-        if self.schema_state().checked == Some(key) {
+        if self.schema_state.locked().checked == Some(key) {
             return Ok(());
         }
         schema.check(connection, &self.store_dir)?;
-        let mut state = self.schema_state();
+        let mut state = self.schema_state.locked();
         state.checked = Some(key);
         let remark = schema.remark();
         if remark != state.reported {
             (state.reported, state.pending) = (remark, remark);
         }
         Ok(())
-    }
-
-    fn schema_state(&self) -> MutexGuard<'_, SchemaState> {
-        self.schema_state
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn breaker(&self) -> MutexGuard<'_, CircuitBreaker> {
-        self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn slot(&self) -> MutexGuard<'_, SessionSlot> {
-        // The state is replaced by one assignment, so it is always consistent.
-        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -9,8 +9,6 @@
 use rusqlite::{Connection, OptionalExtension, Row};
 use samovar_nix::{StoreDir, StorePath};
 
-use super::Database;
-use super::connection::store_error;
 use super::row::{signatures, store_path, text};
 use crate::error::{Corruption, StoreError};
 use crate::realisation::{RealisationId, derivation_document, hash_document, hash_key};
@@ -33,45 +31,37 @@ const OUTPUTS: &str = "select Output.path from DerivationOutputs as Output \
     inner join ValidPaths as Derivation on Derivation.id = Output.drv \
     where Derivation.path = ?1";
 
-impl Database {
-    /// The outputs of a valid derivation.
-    pub(crate) fn outputs(
-        &self,
-        dir: &StoreDir,
-        derivation: &StorePath,
-    ) -> Result<Vec<StorePath>, StoreError> {
-        self.ask(|connection| {
-            if !table_exists(connection, "DerivationOutputs")? {
-                return Ok(Vec::new());
-            }
-            let mut statement = connection
-                .prepare_cached(OUTPUTS)
-                .map_err(|error| store_error(&error))?;
-            let mut rows = statement
-                .query([derivation.full(dir)])
-                .map_err(|error| store_error(&error))?;
-            let mut outputs = Vec::new();
-            while let Some(row) = rows.next().map_err(|error| store_error(&error))? {
-                outputs.push(store_path(dir, required(row, 0)?)?);
-            }
-            Ok(outputs)
-        })
+/// The outputs of a valid derivation.
+pub(super) fn outputs(
+    connection: &Connection,
+    dir: &StoreDir,
+    derivation: &StorePath,
+) -> Result<Vec<StorePath>, StoreError> {
+    if !table_exists(connection, "DerivationOutputs")? {
+        return Ok(Vec::new());
     }
+    let mut statement = connection.prepare_cached(OUTPUTS)?;
+    let mut rows = statement.query([derivation.full(dir)])?;
+    let mut outputs = Vec::new();
+    while let Some(row) = rows.next()? {
+        outputs.push(store_path(dir, required(row, 0)?)?);
+    }
+    Ok(outputs)
+}
 
-    /// The JSON document of a realisation.
-    pub(crate) fn realisation(
-        &self,
-        dir: &StoreDir,
-        id: &RealisationId,
-    ) -> Result<Option<String>, StoreError> {
-        self.ask(|connection| match id {
-            RealisationId::Hash { derivation, output } => {
-                by_hash(connection, dir, id, &hash_key(derivation), output.as_str())
-            }
-            RealisationId::Derivation { derivation, output } => {
-                by_derivation(connection, dir, derivation.base_name(), output.as_str())
-            }
-        })
+/// The JSON document of a realisation.
+pub(super) fn realisation(
+    connection: &Connection,
+    dir: &StoreDir,
+    id: &RealisationId,
+) -> Result<Option<String>, StoreError> {
+    match id {
+        RealisationId::Hash { derivation, output } => {
+            by_hash(connection, dir, id, &hash_key(derivation), output.as_str())
+        }
+        RealisationId::Derivation { derivation, output } => {
+            by_derivation(connection, dir, derivation.base_name(), output.as_str())
+        }
     }
 }
 
@@ -85,16 +75,12 @@ fn by_hash(
     if !table_exists(connection, "Realisations")? {
         return Ok(None);
     }
-    let mut statement = connection
-        .prepare_cached(BY_HASH)
-        .map_err(|error| store_error(&error))?;
-    let mut rows = statement
-        .query([key, output])
-        .map_err(|error| store_error(&error))?;
-    let Some(row) = rows.next().map_err(|error| store_error(&error))? else {
+    let mut statement = connection.prepare_cached(BY_HASH)?;
+    let mut rows = statement.query([key, output])?;
+    let Some(row) = rows.next()? else {
         return Ok(None);
     };
-    let row_id: i64 = row.get(0).map_err(|error| store_error(&error))?;
+    let row_id: i64 = row.get(0)?;
     let out_path = store_path(dir, required(row, 1)?)?;
     let signatures = text(row, 2)?.unwrap_or_default();
     let dependencies = dependencies(connection, dir, row_id)?;
@@ -110,19 +96,15 @@ fn dependencies(
     connection: &Connection,
     dir: &StoreDir,
     row_id: i64,
-) -> Result<Vec<(String, samovar_nix::StorePath)>, StoreError> {
+) -> Result<Vec<(String, StorePath)>, StoreError> {
     // The first versions of the experimental feature had no such table.
     if !table_exists(connection, "RealisationsRefs")? {
         return Ok(Vec::new());
     }
-    let mut statement = connection
-        .prepare_cached(DEPENDENCIES)
-        .map_err(|error| store_error(&error))?;
-    let mut rows = statement
-        .query([row_id])
-        .map_err(|error| store_error(&error))?;
+    let mut statement = connection.prepare_cached(DEPENDENCIES)?;
+    let mut rows = statement.query([row_id])?;
     let mut dependencies = Vec::new();
-    while let Some(row) = rows.next().map_err(|error| store_error(&error))? {
+    while let Some(row) = rows.next()? {
         let id = format!("{}!{}", required(row, 0)?, required(row, 1)?);
         dependencies.push((id, store_path(dir, required(row, 2)?)?));
     }
@@ -138,13 +120,9 @@ fn by_derivation(
     if !table_exists(connection, "BuildTraceV3")? {
         return Ok(None);
     }
-    let mut statement = connection
-        .prepare_cached(BY_DERIVATION)
-        .map_err(|error| store_error(&error))?;
-    let mut rows = statement
-        .query([derivation, output])
-        .map_err(|error| store_error(&error))?;
-    let Some(row) = rows.next().map_err(|error| store_error(&error))? else {
+    let mut statement = connection.prepare_cached(BY_DERIVATION)?;
+    let mut rows = statement.query([derivation, output])?;
+    let Some(row) = rows.next()? else {
         return Ok(None);
     };
     let out_path = store_path(dir, required(row, 0)?)?;
@@ -153,13 +131,9 @@ fn by_derivation(
 }
 
 fn table_exists(connection: &Connection, name: &str) -> Result<bool, StoreError> {
-    let mut statement = connection
-        .prepare_cached(TABLE_EXISTS)
-        .map_err(|error| store_error(&error))?;
+    let mut statement = connection.prepare_cached(TABLE_EXISTS)?;
     let found = statement.query_row([name], |_row| Ok(())).optional();
-    found
-        .map(|found| found.is_some())
-        .map_err(|error| store_error(&error))
+    Ok(found?.is_some())
 }
 
 fn required<'row>(row: &'row Row<'_>, index: usize) -> Result<&'row str, StoreError> {

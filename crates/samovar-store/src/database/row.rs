@@ -4,10 +4,7 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Row, Transaction};
 use samovar_nix::{ContentAddress, HashPart, NarHash, PathInfo, Signature, StoreDir, StorePath};
 
-use super::Database;
-use super::connection::store_error;
 use crate::error::{Corruption, StoreError};
-use crate::store::Looked;
 
 /// Uses the unique index on `path`; the caller must check the prefix.
 const BY_PREFIX: &str = "select id, path, hash, registrationTime, deriver, narSize, ultimate, \
@@ -19,74 +16,32 @@ const NEWEST: &str = "select id, path, hash, registrationTime, deriver, narSize,
 const REFERENCES: &str =
     "select path from Refs join ValidPaths on reference = id where referrer = ?1";
 
-impl Database {
-    /// Looks up the path with this hash part.
-    ///
-    /// A row whose `narSize` is unknown (NULL or 0, from stores older than that column) counts as
-    /// absent: its NAR cannot be announced, and clients reject a narinfo with `NarSize: 0`.
-    pub(crate) fn path_info(
-        &self,
-        dir: &StoreDir,
-        hash_part: HashPart,
-    ) -> Result<Option<PathInfo>, StoreError> {
-        let prefix = prefix(dir, hash_part);
-        self.ask(|connection| path_info(connection, dir, &prefix))
+/// The servable rows with the highest ids, highest first.
+pub(super) fn newest(
+    connection: &Connection,
+    dir: &StoreDir,
+    before: Option<i64>,
+    count_max: usize,
+) -> Result<Vec<PathInfo>, StoreError> {
+    let transaction = begin(connection)?;
+    let mut statement = transaction.prepare_cached(NEWEST)?;
+    let mut rows = statement.query([before.unwrap_or(i64::MAX)])?;
+    let mut infos = Vec::new();
+    while infos.len() < count_max
+        && let Some(row) = rows.next()?
+    {
+        match read(&transaction, dir, row) {
+            Ok(info) => infos.extend(info),
+            Err(error) if error.is_about_one_path() => {}
+            Err(error) => return Err(error),
+        }
     }
-
-    /// Looks up many paths in one transaction.
-    pub(crate) fn path_infos(
-        &self,
-        dir: &StoreDir,
-        hash_parts: &[HashPart],
-    ) -> Result<Vec<Looked>, StoreError> {
-        self.ask(|connection| {
-            let transaction = begin(connection)?;
-            let mut looked = Vec::with_capacity(hash_parts.len());
-            for hash_part in hash_parts {
-                match path_info(&transaction, dir, &prefix(dir, *hash_part)) {
-                    Err(error) if !error.is_about_one_path() => return Err(error),
-                    other => looked.push(other),
-                }
-            }
-            Ok(looked)
-        })
-    }
-
-    /// The servable rows with the highest ids, highest first.
-    pub(crate) fn newest(
-        &self,
-        dir: &StoreDir,
-        before: Option<i64>,
-        count_max: usize,
-    ) -> Result<Vec<PathInfo>, StoreError> {
-        self.ask(|connection| {
-            let transaction = begin(connection)?;
-            let mut statement = transaction
-                .prepare_cached(NEWEST)
-                .map_err(|error| store_error(&error))?;
-            let mut rows = statement
-                .query([before.unwrap_or(i64::MAX)])
-                .map_err(|error| store_error(&error))?;
-            let mut infos = Vec::new();
-            while infos.len() < count_max
-                && let Some(row) = rows.next().map_err(|error| store_error(&error))?
-            {
-                match read(&transaction, dir, row) {
-                    Ok(info) => infos.extend(info),
-                    Err(error) if error.is_about_one_path() => {}
-                    Err(error) => return Err(error),
-                }
-            }
-            Ok(infos)
-        })
-    }
+    Ok(infos)
 }
 
 /// Begins a read transaction: statements see one state of the database until it is dropped.
 pub(super) fn begin(connection: &Connection) -> Result<Transaction<'_>, StoreError> {
-    connection
-        .unchecked_transaction()
-        .map_err(|error| store_error(&error))
+    Ok(connection.unchecked_transaction()?)
 }
 
 /// `<store dir>/<hash part>-`.
@@ -104,13 +59,9 @@ pub(super) fn path_info(
     dir: &StoreDir,
     prefix: &str,
 ) -> Result<Option<PathInfo>, StoreError> {
-    let mut statement = connection
-        .prepare_cached(BY_PREFIX)
-        .map_err(|error| store_error(&error))?;
-    let mut rows = statement
-        .query([prefix])
-        .map_err(|error| store_error(&error))?;
-    let Some(row) = rows.next().map_err(|error| store_error(&error))? else {
+    let mut statement = connection.prepare_cached(BY_PREFIX)?;
+    let mut rows = statement.query([prefix])?;
+    let Some(row) = rows.next()? else {
         return Ok(None);
     };
     // This may be the row after the prefix, and its path may not be text.
@@ -127,14 +78,10 @@ pub(super) fn sample(
     dir: &StoreDir,
     count: usize,
 ) -> Result<(), StoreError> {
-    let mut statement = connection
-        .prepare(NEWEST)
-        .map_err(|error| store_error(&error))?;
-    let mut rows = statement
-        .query([i64::MAX])
-        .map_err(|error| store_error(&error))?;
+    let mut statement = connection.prepare(NEWEST)?;
+    let mut rows = statement.query([i64::MAX])?;
     for _ in 0..count {
-        let Some(row) = rows.next().map_err(|error| store_error(&error))? else {
+        let Some(row) = rows.next()? else {
             break;
         };
         read(connection, dir, row)?;
@@ -176,12 +123,10 @@ fn references(
     dir: &StoreDir,
     id: i64,
 ) -> Result<Vec<StorePath>, StoreError> {
-    let mut statement = connection
-        .prepare_cached(REFERENCES)
-        .map_err(|error| store_error(&error))?;
-    let mut rows = statement.query([id]).map_err(|error| store_error(&error))?;
+    let mut statement = connection.prepare_cached(REFERENCES)?;
+    let mut rows = statement.query([id])?;
     let mut references = Vec::new();
-    while let Some(row) = rows.next().map_err(|error| store_error(&error))? {
+    while let Some(row) = rows.next()? {
         let path = text(row, 0)?.ok_or(StoreError::Corrupt(Corruption::StorePath))?;
         references.push(store_path(dir, path)?);
     }
@@ -243,5 +188,5 @@ pub(super) fn text<'row>(
 }
 
 fn column<'row>(row: &'row Row<'_>, index: usize) -> Result<ValueRef<'row>, StoreError> {
-    row.get_ref(index).map_err(|error| store_error(&error))
+    Ok(row.get_ref(index)?)
 }

@@ -12,7 +12,6 @@ use std::path::Path;
 use rusqlite::{Connection, OptionalExtension};
 use samovar_nix::StoreDir;
 
-use super::connection::store_error;
 use super::row;
 use crate::error::{Operation, StoreError, Unavailable};
 
@@ -133,8 +132,7 @@ fn require(
 ) -> Result<(), StoreError> {
     let found = connection
         .query_row(question, rusqlite::params_from_iter(values), |_row| Ok(()))
-        .optional()
-        .map_err(|error| store_error(&error))?;
+        .optional()?;
     found.map_or_else(|| form(what), Ok)
 }
 

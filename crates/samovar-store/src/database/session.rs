@@ -1,18 +1,18 @@
 //! A session: the connections to one database file, and its freshness token.
 
 use std::ops::Deref;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use rusqlite::Connection;
 
 use super::connection::{self, OpenMode};
+use super::file_state::{Content, FileState};
 use super::history::Observation;
 use super::shared_file::SharedFile;
-use super::stale_wal::Content;
 use super::token::{Progress, TokenSource};
 use crate::error::{Corruption, Operation, StoreError, Unavailable};
+use crate::sync::Locked;
 
 /// Idle connections kept, with 512 KiB of pages each. Concurrent queries open more, which are
 /// closed afterwards.
@@ -21,41 +21,6 @@ const IDLE_COUNT_MAX: usize = 16;
 /// Length of the header of a database. SQLite takes an empty file for a new database and removes
 /// the WAL beside it, even in read-only mode. Such a file is being written at this moment.
 const HEADER_LEN: u64 = 100;
-
-/// Device, inode, size and change time of a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct FileState {
-    file: (u64, u64),
-    size: u64,
-    /// Change time. The modification time can be set back by a copy.
-    changed: (i64, i64),
-}
-
-impl FileState {
-    pub(super) fn of(path: &Path) -> Result<Self, StoreError> {
-        let metadata = std::fs::metadata(path).map_err(|error| match error.kind() {
-            std::io::ErrorKind::NotFound => StoreError::Unavailable(Unavailable::DatabaseMissing),
-            std::io::ErrorKind::PermissionDenied => {
-                StoreError::Unavailable(Unavailable::PermissionDenied)
-            }
-            _ => StoreError::io(Operation::ReadDatabase, &error),
-        })?;
-        Ok(Self {
-            file: (metadata.dev(), metadata.ino()),
-            size: metadata.size(),
-            changed: (metadata.ctime(), metadata.ctime_nsec()),
-        })
-    }
-
-    /// Device and inode.
-    pub(super) fn file(&self) -> (u64, u64) {
-        self.file
-    }
-
-    pub(super) fn is_same_file(&self, other: &Self) -> bool {
-        self.file == other.file
-    }
-}
 
 /// A pool of connections to one file, opened in the same way.
 #[derive(Debug)]
@@ -67,7 +32,7 @@ pub(crate) struct Session {
     opened: Observation,
     pub(super) content: Option<Content>,
     /// Checkpoint progress when the file was last found unchanged.
-    checkpoint: Mutex<Option<Progress>>,
+    pub(super) checkpoint: Mutex<Option<Progress>>,
     /// State of `db/schema` when the session was opened.
     pub(super) schema_file: Option<FileState>,
     /// Never empty while the session is in use: the last connection's lock keeps `-wal` and `-shm`
@@ -202,16 +167,9 @@ impl Session {
         let progress = self.source.checkpoint();
         let is_current = self.is_current();
         if is_current {
-            *self.checkpoint() = progress;
+            *self.checkpoint.locked() = progress;
         }
         is_current
-    }
-
-    /// Checkpoint progress when the file was last found unchanged.
-    pub(super) fn checkpoint(&self) -> MutexGuard<'_, Option<Progress>> {
-        self.checkpoint
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Observes the current state of the file.
@@ -241,7 +199,7 @@ impl Session {
         if self.source.is_retired() {
             return Err(StoreError::Unavailable(Unavailable::BeingReplaced));
         }
-        let idle = self.idle().pop();
+        let idle = self.idle.locked().pop();
         let connection = match idle {
             Some(connection) => connection,
             None => {
@@ -259,10 +217,6 @@ impl Session {
             connection: Some(connection),
             session: Arc::clone(self),
         })
-    }
-
-    fn idle(&self) -> MutexGuard<'_, Vec<Connection>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -289,7 +243,7 @@ impl Drop for PooledConnection {
         let Some(connection) = self.connection.take() else {
             return;
         };
-        let mut idle = self.session.idle();
+        let mut idle = self.session.idle.locked();
         if idle.len() < IDLE_COUNT_MAX && !self.session.source.is_retired() {
             idle.push(connection);
         }

@@ -16,7 +16,9 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
+
+use crate::sync::Locked;
 
 static FILES: Mutex<BTreeMap<Key, Entry>> = Mutex::new(BTreeMap::new());
 
@@ -41,7 +43,7 @@ pub(crate) struct SharedFile {
 impl SharedFile {
     /// Opens a file for reading, or shares the descriptor that is open already.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        let mut files = files();
+        let mut files = FILES.locked();
         let metadata = std::fs::metadata(path)?;
         let key = (metadata.dev(), metadata.ino());
         if let Some(joined) = join(&mut files, key) {
@@ -84,7 +86,7 @@ impl SharedFile {
 
 impl Drop for SharedFile {
     fn drop(&mut self) {
-        let mut files = files();
+        let mut files = FILES.locked();
         // Drop this reference first, so that the entry's is the last one and is closed under the
         // lock: the file cannot be opened between the decision and the close.
         self.file = None;
@@ -106,11 +108,6 @@ fn join(files: &mut BTreeMap<Key, Entry>, key: Key) -> Option<SharedFile> {
     })
 }
 
-fn files() -> MutexGuard<'static, BTreeMap<Key, Entry>> {
-    // The map is consistent even if a holder panics.
-    FILES.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -128,8 +125,8 @@ mod tests {
         ));
         let key = first.key();
         drop(first);
-        assert!(files().contains_key(&key));
+        assert!(FILES.locked().contains_key(&key));
         drop(second);
-        assert!(!files().contains_key(&key));
+        assert!(!FILES.locked().contains_key(&key));
     }
 }

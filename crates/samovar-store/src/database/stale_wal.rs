@@ -20,7 +20,9 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 use super::connection::beside;
+use super::file_state::Content;
 use super::session::Session;
+use crate::sync::Locked;
 
 /// Length of the WAL's header. A file of at most this length has no commits.
 const HEADER_LEN: u64 = 32;
@@ -41,23 +43,6 @@ pub(super) struct StaleWal {
     wal: Wal,
     /// Device and inode; `None` if that database was overwritten.
     database: Option<(u64, u64)>,
-}
-
-/// Length and modification time: changed by a checkpoint and by a copy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Content {
-    len: u64,
-    modified: (i64, i64),
-}
-
-impl Content {
-    pub(super) fn of(path: &Path) -> Option<Self> {
-        let metadata = std::fs::metadata(path).ok()?;
-        Some(Self {
-            len: metadata.size(),
-            modified: (metadata.mtime(), metadata.mtime_nsec()),
-        })
-    }
 }
 
 impl Wal {
@@ -100,7 +85,7 @@ fn is_written_over(session: &Session, path: &Path) -> bool {
         .is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == session.file());
     // Read before checking for a checkpoint.
     let has_other_content = Content::of(path) != session.content;
-    let last = *session.checkpoint();
+    let last = *session.checkpoint.locked();
     is_same_file
         && has_other_content
         && last.is_some_and(|last| last.is_complete())

@@ -260,9 +260,10 @@ fn nonblocking(file: &File) -> Nonblocking {
             .iter()
             .any(|kind| i64::from(*kind) == stat.f_type)
     });
-    match is_remote {
-        true => Nonblocking::Unsupported,
-        false => Nonblocking::Direct,
+    if is_remote {
+        Nonblocking::Unsupported
+    } else {
+        Nonblocking::Direct
     }
 }
 

@@ -1,0 +1,50 @@
+//! Metadata by which a replaced or modified database file is recognised.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use crate::error::{Operation, StoreError, Unavailable};
+
+/// Device, inode, size and change time of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct FileState {
+    /// Device and inode.
+    pub(super) file: (u64, u64),
+    pub(super) size: u64,
+    /// Change time. The modification time can be set back by a copy.
+    changed: (i64, i64),
+}
+
+impl FileState {
+    pub(super) fn of(path: &Path) -> Result<Self, StoreError> {
+        let metadata = std::fs::metadata(path).map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => StoreError::Unavailable(Unavailable::DatabaseMissing),
+            std::io::ErrorKind::PermissionDenied => {
+                StoreError::Unavailable(Unavailable::PermissionDenied)
+            }
+            _ => StoreError::io(Operation::ReadDatabase, &error),
+        })?;
+        Ok(Self {
+            file: (metadata.dev(), metadata.ino()),
+            size: metadata.size(),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        })
+    }
+}
+
+/// Length and modification time: changed by a checkpoint and by a copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Content {
+    len: u64,
+    modified: (i64, i64),
+}
+
+impl Content {
+    pub(super) fn of(path: &Path) -> Option<Self> {
+        let metadata = std::fs::metadata(path).ok()?;
+        Some(Self {
+            len: metadata.size(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+        })
+    }
+}
