@@ -1,9 +1,9 @@
-//! One connection to a daemon: handshake and operations.
+//! A connection to a daemon: handshake and operations.
 //!
 //! # Versions
 //!
-//! We announce 1.38 and speak what both sides know, from 1.20 (Nix 2.0) on. Lix refuses clients
-//! below 1.35, Nix 2.32 and later those below 1.18.
+//! The client announces 1.38 and uses the lower of both versions, from 1.20 (Nix 2.0) on. Lix
+//! rejects clients below 1.35, Nix 2.32 and later those below 1.18.
 //!
 //! # Source
 //!
@@ -32,7 +32,7 @@ const MAJOR: u64 = 0x100;
 const MINOR_MAX: u64 = 38;
 const MINOR_MIN: u64 = 20;
 
-/// Realisations are asked for by derivation and output.
+/// The protocol feature of realisations by derivation and output.
 const FEATURE_BUILD_TRACE: &str = "realisation-with-path-not-hash";
 
 const IS_VALID_PATH: u64 = 1;
@@ -48,12 +48,12 @@ pub(super) struct Connection {
     stream: BufReader<UnixStream>,
     minor: u64,
     has_build_trace: bool,
-    /// Whether the peer's next byte is the first of an answer; not so after an irregularity.
+    /// Whether the next byte from the peer is the start of an answer; false after a protocol error.
     in_step: bool,
 }
 
 impl Connection {
-    /// Connects and shakes hands.
+    /// Connects and performs the handshake.
     pub(super) fn open(path: &Path, silence_max: Duration) -> Result<Self, StoreError> {
         let stream = socket::connect(path, silence_max)?;
         Self::handshake(stream)
@@ -101,14 +101,14 @@ impl Connection {
             answer.bytes()?; // the daemon's Nix version
         }
         if self.minor >= 35 {
-            answer.integer()?; // whether it trusts us
+            answer.integer()?; // whether the daemon trusts this user
         }
         read_messages(&mut answer, self.minor)
     }
 
     /// Whether the connection can be used for another operation.
     pub(super) fn is_in_step(&self) -> bool {
-        // Bytes that nobody asked for would be taken for the next answer.
+        // Unrequested bytes would be taken for the next answer.
         self.in_step && self.stream.buffer().is_empty()
     }
 
@@ -125,8 +125,8 @@ impl Connection {
         )
     }
 
-    /// Asks that these paths be kept from being collected until the connection closes. Each gets
-    /// an answer, in this order: [`Connection::temp_root_answer`].
+    /// Requests temporary GC roots until the connection closes. Each path gets an answer, in order:
+    /// [`Connection::temp_root_answer`].
     pub(super) fn ask_for_temp_roots<'a>(
         &mut self,
         dir: &StoreDir,
@@ -148,7 +148,7 @@ impl Connection {
         result
     }
 
-    /// Whether some of the next answer was read from the socket already.
+    /// Whether a part of the next answer has been read from the socket.
     pub(super) fn has_buffered(&self) -> bool {
         !self.stream.buffer().is_empty()
     }
@@ -192,7 +192,7 @@ impl Connection {
     ) -> Result<Option<String>, StoreError> {
         let request = Request::new().integer(QUERY_REALISATION);
         match id {
-            // Daemons of this generation answer with the document itself.
+            // Daemons of this generation answer with the JSON document itself.
             RealisationId::Hash { .. } if self.minor >= 31 && !self.has_build_trace => self
                 .ask(&request.string(&id.to_string()), |answer, _| {
                     Ok(answer.strings()?.into_iter().next())
@@ -207,7 +207,7 @@ impl Connection {
         }
     }
 
-    /// Asks for a NAR, whose bytes follow. The connection can be used again only after
+    /// Requests a NAR, whose bytes follow. The connection can be reused only after
     /// [`Connection::nar_ended`].
     pub(super) fn begin_nar(&mut self, dir: &StoreDir, path: &StorePath) -> Result<(), StoreError> {
         let request = Request::new()
@@ -218,7 +218,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The bytes of a NAR, and whatever follows them: the caller counts.
+    /// Reads bytes of the NAR. The caller counts: bytes of the next answer may follow.
     pub(super) fn nar_bytes(&mut self, buffer: &mut [u8]) -> Result<usize, StoreError> {
         loop {
             match self.stream.read(buffer) {
@@ -230,7 +230,7 @@ impl Connection {
         }
     }
 
-    /// All bytes of the NAR were read.
+    /// Marks the connection as reusable, after all bytes of the NAR were read.
     pub(super) fn nar_ended(&mut self) {
         self.in_step = true;
     }
@@ -240,7 +240,7 @@ impl Connection {
         request: &Request,
         read: impl FnOnce(&mut Answer<&mut BufReader<UnixStream>>, u64) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        // Until the answer was read to its end the next byte may be anything.
+        // Out of step until the whole answer has been read.
         self.in_step = false;
         self.send(request)?;
         let minor = self.minor;
@@ -321,7 +321,7 @@ fn read_build_trace<R: Read>(
     Ok(Some(derivation_document(&out_path, &signatures)))
 }
 
-/// The protocol has bare base-16; a prefix does no harm.
+/// Parses a hash. The protocol uses base-16 without a prefix; a prefix is accepted.
 fn nar_hash(text: &str) -> Result<NarHash, StoreError> {
     NarHash::parse(text)
         .ok()

@@ -1,4 +1,4 @@
-//! Parsers that are nobody else's business, for the targets in `fuzz/` alone.
+//! Private parsers, exposed for the targets in `fuzz/`.
 #![allow(
     missing_docs,
     clippy::allow_attributes,
@@ -15,11 +15,11 @@ use super::connection::Connection;
 use crate::error::StoreError;
 use crate::realisation::RealisationId;
 
-/// What a client makes of all that a daemon says, one operation after the other; `None` if it fits
-/// into no socket.
+/// Runs client operations in turn against the bytes a daemon sends. `None` if they exceed the
+/// socket's buffer.
 pub fn daemon(bytes: &[u8], path: &StorePath, id: &RealisationId) -> Option<Asked> {
     let (ours, mut theirs) = UnixStream::pair().ok()?;
-    // It has to be there before it is asked for: one thread is both sides.
+    // Written in advance: one thread plays both sides.
     theirs.set_nonblocking(true).ok()?;
     theirs.write_all(bytes).ok()?;
     theirs.shutdown(Shutdown::Write).ok()?;

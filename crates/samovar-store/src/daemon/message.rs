@@ -1,4 +1,4 @@
-//! What a daemon says before a result: log lines, activities, an error.
+//! Messages of the daemon before a result: log lines, activities, errors.
 //!
 //! # Source
 //!
@@ -16,15 +16,15 @@ const START_ACTIVITY: u64 = 0x5354_5254;
 const STOP_ACTIVITY: u64 = 0x5354_4f50;
 const RESULT: u64 = 0x5253_4c54;
 
-/// Reads messages up to the point where the result begins.
+/// Reads messages up to the start of the result.
 ///
 /// # Errors
 ///
-/// [`StoreError::Refused`] when the daemon reports an error: the connection stays usable. Any other
-/// error: it does not.
+/// [`StoreError::Refused`] if the daemon reports an error: the connection stays usable. After any
+/// other error it is not.
 pub(super) fn read_messages<R: Read>(answer: &mut Answer<R>, minor: u64) -> Result<(), StoreError> {
     loop {
-        // The limit of one answer ends a stream of messages that has no end.
+        // The size limit of an answer ends an endless stream of messages.
         match answer.integer()? {
             LAST => return Ok(()),
             ERROR => {
@@ -70,7 +70,7 @@ fn read_error<R: Read>(answer: &mut Answer<R>, minor: u64) -> Result<(), StoreEr
     Ok(())
 }
 
-/// No Nix ever sent a position; the number is always zero.
+/// Reads a source position. All versions of Nix send zero, which means none.
 fn read_position<R: Read>(answer: &mut Answer<R>) -> Result<(), StoreError> {
     match answer.integer()? {
         0 => Ok(()),
@@ -100,7 +100,7 @@ mod tests {
         let mut answer = Answer::new(request.as_bytes());
         assert_eq!(read_messages(&mut answer, minor), expected);
         if expected != Err(StoreError::Protocol(Irregularity::Message)) {
-            assert!(answer.integer().is_err(), "something was left unread");
+            assert!(answer.integer().is_err(), "unread bytes");
         }
     }
 

@@ -1,8 +1,8 @@
-//! The Nix daemon, asked by the worker protocol.
+//! A client of the Nix daemon (worker protocol).
 //!
-//! A daemon forks for each connection and answers from the database at that moment: nothing is
-//! cached on either side, and a connection may be kept as long as one likes. After any irregularity
-//! it is dropped; an error that the daemon reports is no irregularity.
+//! A daemon forks for each connection and answers from the current database: neither side caches,
+//! and a connection may be kept for any time. It is closed after a protocol error; an error that
+//! the daemon reports is not one.
 
 mod connection;
 #[cfg(fuzzing)]

@@ -1,9 +1,8 @@
 //! A NAR sent by the daemon.
 //!
-//! A daemon promises the NAR before it reads the files. When one is gone, an error message stands
-//! in the middle of the bytes, or the connection ends. So the bytes are counted, parsed as they
-//! come, and hashed: the last ones are handed out only when all of them have the hash that the
-//! store announces.
+//! A daemon starts to send a NAR before it has read the files. If one is missing, it sends an error
+//! message in the middle of the bytes, or closes the connection. So the bytes are counted, parsed
+//! and hashed, and the last ones are returned only if the hash matches the registration.
 
 use samovar_nix::nar::{Decoder, Event};
 use samovar_nix::{NarHash, PathInfo, StorePath};
@@ -16,7 +15,7 @@ use crate::tree::{Step, TreeError};
 
 const BUFFER_LEN: usize = 64 * 1024;
 
-/// A NAR that the daemon will send.
+/// A NAR that can be requested from the daemon.
 #[derive(Debug)]
 pub(crate) struct RemoteNar {
     daemon: Daemon,
@@ -45,12 +44,12 @@ impl RemoteNar {
         self.nar_size
     }
 
-    /// Asks for the NAR.
+    /// Requests the NAR.
     pub(crate) fn open(&self) -> Result<RemoteNarReader, StoreError> {
         Ok(RemoteNarReader {
             connection: Some(self.daemon.begin_nar(&self.path)?),
             daemon: self.daemon.clone(),
-            // The store holds what it holds: depth is for clients to judge.
+            // The limit of depth is for clients to enforce.
             decoder: Decoder::with_depth_max(usize::MAX),
             hasher: Sha256::new(),
             nar_hash: self.nar_hash,
@@ -58,7 +57,7 @@ impl RemoteNar {
         })
     }
 
-    /// Asks for the NAR, to know what it is made of.
+    /// Requests the NAR as a sequence of steps.
     pub(crate) fn steps(&self) -> Result<RemoteSteps, TreeError> {
         Ok(RemoteSteps {
             reader: self.open().map_err(TreeError::Daemon)?,
@@ -68,7 +67,7 @@ impl RemoteNar {
     }
 }
 
-/// What one NAR is made of.
+/// The steps of a daemon's NAR.
 #[derive(Debug)]
 pub(crate) struct RemoteSteps {
     reader: RemoteNarReader,
@@ -77,7 +76,7 @@ pub(crate) struct RemoteSteps {
 }
 
 impl RemoteSteps {
-    /// Reads a piece of the NAR and tells `take` what is in it; `false` at the end.
+    /// Reads a piece of the NAR and passes its steps to `take`; `false` at the end.
     pub(crate) fn next_piece<E: From<TreeError>>(
         &mut self,
         mut take: impl FnMut(&Step<'_>) -> Result<(), E>,
@@ -85,7 +84,7 @@ impl RemoteSteps {
         let len = self.reader.fill(&mut self.buffer);
         let len = len.map_err(TreeError::Daemon)?;
         let mut input = &self.buffer[..len];
-        // The reader has parsed these bytes before, so they parse.
+        // Cannot fail: the reader has parsed these bytes before.
         while let Some(event) = self
             .decoder
             .decode(&mut input)
@@ -117,10 +116,10 @@ fn step<'event>(event: &Event<'event>) -> Option<Step<'event>> {
     })
 }
 
-/// The bytes of one NAR.
+/// The bytes of a daemon's NAR.
 #[derive(Debug)]
 pub(crate) struct RemoteNarReader {
-    /// Present until the end.
+    /// `None` at the end.
     connection: Option<Connection>,
     daemon: Daemon,
     decoder: Decoder,

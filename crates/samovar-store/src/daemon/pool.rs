@@ -1,4 +1,4 @@
-//! Connections to one daemon, opened as needed and kept.
+//! [`Daemon`]: a pool of connections to one daemon.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -12,17 +12,17 @@ use crate::error::{Irregularity, StoreError, Unavailable};
 use crate::realisation::RealisationId;
 use crate::sync::Locked;
 
-/// Idle connections that are kept: each is a process on the daemon's side.
+/// Idle connections kept: each occupies a process of the daemon.
 const IDLE_COUNT_MAX: usize = 4;
 
-/// How long the daemon may be silent. It may wait for a lock of the database itself.
+/// Timeout of each read and write. The daemon may itself wait for a lock of the database.
 const SILENCE_MAX: Duration = Duration::from_secs(15);
 
-/// How long a daemon is not asked for realisations after that came to nothing. Asking costs it a
-/// process, and us the time of its silence.
+/// How long a failure to query realisations is cached. Each attempt costs a process of the daemon,
+/// or the full timeout.
 const VERDICT_LIFE: Duration = Duration::from_secs(60);
 
-/// A daemon, asked over as many connections as there are questions at once. Clones share them.
+/// A daemon and its connections, one per concurrent query. Clones share the connections.
 #[derive(Debug, Clone)]
 pub struct Daemon {
     shared: Arc<Shared>,
@@ -34,34 +34,32 @@ struct Shared {
     store_dir: StoreDir,
     silence_max: Duration,
     idle: Mutex<Vec<Connection>>,
-    /// Set when questions for realisations have come to nothing: the answer to all of them for some
-    /// time.
+    /// The result of all queries for realisations while a failure is cached.
     realisations: Mutex<Option<Verdict>>,
 }
 
-/// What became of the last question for a realisation.
+/// The result of a failed query for a realisation.
 #[derive(Debug, Clone, Copy)]
 struct Verdict {
-    /// `None`: the daemon has no realisations.
+    /// `None`: the daemon does not support realisations.
     error: Option<StoreError>,
     at: Instant,
 }
 
 enum Asked {
     Answer(Option<String>),
-    /// Twice in a row.
+    /// The daemon closed two connections in a row.
     Broke,
 }
 
 impl Daemon {
-    /// A daemon that listens at `socket`, and may be silent for 15 seconds. Nothing is connected
-    /// yet.
+    /// Creates a client of the daemon at `socket`, with a timeout of 15 seconds. Does not connect.
     #[must_use]
     pub fn new(socket: PathBuf, store_dir: StoreDir) -> Self {
         Self::with_silence_max(socket, store_dir, SILENCE_MAX)
     }
 
-    /// A daemon that may be silent for `silence_max` in the middle of an answer.
+    /// Creates a client whose reads and writes time out after `silence_max`.
     #[must_use]
     pub fn with_silence_max(socket: PathBuf, store_dir: StoreDir, silence_max: Duration) -> Self {
         Self {
@@ -75,19 +73,19 @@ impl Daemon {
         }
     }
 
-    /// Whether the daemon answers: connects if no connection is there.
+    /// Checks that the daemon answers: connects unless a connection is open.
     ///
     /// # Errors
     ///
-    /// Any [`StoreError`] that keeps it from answering.
+    /// Any [`StoreError`] that prevents an answer.
     pub fn probe(&self) -> Result<(), StoreError> {
         let connection = self.connection()?;
         self.put_back(connection);
         Ok(())
     }
 
-    /// What the daemon knows of the path with this hash part. A path of unknown NAR size counts as
-    /// absent, as in [`Store::lookup`](crate::Store::lookup).
+    /// Looks up the path with this hash part. A path of unknown NAR size counts as absent, as in
+    /// [`Store::lookup`](crate::Store::lookup).
     ///
     /// # Errors
     ///
@@ -104,7 +102,7 @@ impl Daemon {
         Ok(info.filter(|info| info.nar_size > 0))
     }
 
-    /// What the daemon knows of a path.
+    /// Looks up a path.
     ///
     /// # Errors
     ///
@@ -122,12 +120,12 @@ impl Daemon {
         self.ask(|connection| connection.is_valid(self.store_dir(), path))
     }
 
-    /// The document of a realisation.
+    /// Looks up a realisation; returns its JSON document.
     ///
-    /// A daemon of Nix 2.8 whose administrator did not enable the experiment does not say so: its
-    /// process for the connection ends in a failed assertion. When that happens on two connections
-    /// in a row, the daemon counts as one without realisations for a minute. A single break is that
-    /// of a daemon being restarted, and silence tells nothing: it is an error, for a minute, too.
+    /// A daemon of Nix 2.8 without the experimental feature does not return an error: its process
+    /// fails an assertion and closes the connection. If that happens on two connections in a row,
+    /// the daemon counts as one without realisations for a minute. A single closed connection may
+    /// mean a restart. A timeout is an error, which is also cached for a minute.
     ///
     /// # Errors
     ///
@@ -153,14 +151,14 @@ impl Daemon {
 
     fn ask_for_realisation(&self, id: &RealisationId) -> Result<Asked, StoreError> {
         for _ in 0..2 {
-            // On a connection of its own, so that a break is not taken for that of an idle one.
+            // On a new connection: an idle one may be closed for other reasons.
             let mut connection = self.connect()?;
             match connection.realisation(self.store_dir(), id) {
                 Ok(document) => {
                     self.put_back(connection);
                     return Ok(Asked::Answer(document));
                 }
-                // Newer daemons without the experiment say so.
+                // Newer daemons without the experimental feature.
                 Err(StoreError::Refused) => return Ok(Asked::Answer(None)),
                 Err(StoreError::Protocol(Irregularity::EndedEarly)) => {}
                 Err(error) => return Err(error),
@@ -169,8 +167,7 @@ impl Daemon {
         Ok(Asked::Broke)
     }
 
-    /// A connection of its own, and so a process of the daemon, on which paths are kept from being
-    /// collected.
+    /// Opens a connection of its own, and so a process of the daemon, for temporary GC roots.
     ///
     /// # Errors
     ///
@@ -179,7 +176,7 @@ impl Daemon {
         Ok(TempRoots::new(self.connect()?, self.store_dir().clone()))
     }
 
-    /// A connection on which the bytes of the path's NAR follow.
+    /// Returns a connection on which the bytes of the path's NAR follow.
     pub(super) fn begin_nar(&self, path: &StorePath) -> Result<Connection, StoreError> {
         let mut connection = self.connection()?;
         match connection.begin_nar(self.store_dir(), path) {
@@ -188,7 +185,7 @@ impl Daemon {
                 self.put_back(connection);
                 Err(StoreError::Refused)
             }
-            // The connection may have been dead since its last use.
+            // The idle connection may have been closed by the daemon.
             Err(_) => {
                 let mut connection = self.connect()?;
                 connection.begin_nar(self.store_dir(), path)?;
@@ -197,7 +194,7 @@ impl Daemon {
         }
     }
 
-    /// Keeps the connection for the next question, if it can be used for one.
+    /// Returns a connection to the pool, if it is reusable.
     pub(super) fn put_back(&self, connection: Connection) {
         let mut idle = self.shared.idle.locked();
         if connection.is_in_step() && idle.len() < IDLE_COUNT_MAX {

@@ -1,4 +1,4 @@
-//! Paths kept from being collected.
+//! [`TempRoots`]: temporary GC roots.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -7,12 +7,12 @@ use samovar_nix::{StoreDir, StorePath};
 use super::connection::Connection;
 use crate::error::StoreError;
 
-/// Keeps paths, and all that they need, from being collected as long as it lives.
+/// Protects paths and their closures from garbage collection until dropped.
 ///
-/// A path may be invalid by the time the daemon keeps it: look after the answer. While garbage is
-/// being collected an answer may take as long as the collector deletes one path; daemons of Nix 2.3
-/// answer when the collector is done. So asking and answering are apart, and whoever waits can do
-/// so by [`AsFd`].
+/// A path may be collected before the daemon protects it: check [`is_valid`](Self::is_valid) after
+/// the answer. During a collection an answer may take as long as deleting one path; daemons of Nix
+/// 2.3 answer after the collection. So requests and answers are separate, and callers can poll for
+/// an answer by [`AsFd`].
 ///
 /// # Source
 ///
@@ -31,12 +31,11 @@ impl TempRoots {
         }
     }
 
-    /// Asks for some paths, and waits for nothing. Some hundred questions without an answer are as
-    /// many as the socket takes.
+    /// Requests roots without waiting. The socket's buffer holds a few hundred unanswered requests.
     ///
     /// # Errors
     ///
-    /// Any [`StoreError`]: the connection can no longer be used.
+    /// Any [`StoreError`]: the connection is no longer usable.
     pub fn ask<'a>(
         &mut self,
         paths: impl Iterator<Item = &'a StorePath>,
@@ -44,11 +43,11 @@ impl TempRoots {
         self.connection.ask_for_temp_roots(&self.store_dir, paths)
     }
 
-    /// Waits for the answer to the first question that has none: whether that path is kept.
+    /// Waits for the next answer: whether that path is protected.
     ///
     /// # Errors
     ///
-    /// Any [`StoreError`]: the connection can no longer be used.
+    /// Any [`StoreError`]: the connection is no longer usable.
     pub fn answer(&mut self) -> Result<bool, StoreError> {
         match self.connection.temp_root_answer() {
             Ok(()) => Ok(true),
@@ -57,14 +56,13 @@ impl TempRoots {
         }
     }
 
-    /// Whether an answer has begun to arrive. If not, the socket tells when one does.
+    /// Whether a part of an answer is buffered. If not, poll the socket.
     #[must_use]
     pub fn has_answer(&self) -> bool {
         self.connection.has_buffered()
     }
 
-    /// Whether the path is valid, in the eyes of this daemon. For when there is no question without
-    /// an answer.
+    /// Whether the path is valid according to this daemon. Call only without unanswered requests.
     ///
     /// # Errors
     ///

@@ -11,13 +11,13 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::error::{Operation, StoreError, Unavailable};
 
-/// Connects; reading, writing and connecting each end after `silence_max` without progress.
+/// Connects; connect, read and write each time out after `silence_max`.
 pub(super) fn connect(path: &Path, silence_max: Duration) -> Result<UnixStream, StoreError> {
     try_connect(path, silence_max).map_err(|errno| match errno {
         Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR | Errno::NOTSOCK | Errno::ACCESS => {
             StoreError::Unavailable(Unavailable::DaemonUnreachable)
         }
-        // The queue of connections is full, and stayed full.
+        // The accept queue stayed full.
         Errno::AGAIN => StoreError::Unavailable(Unavailable::DaemonTimeout),
         other => StoreError::io(Operation::TalkToDaemon, &other.into()),
     })
@@ -30,7 +30,7 @@ fn try_connect(path: &Path, silence_max: Duration) -> Result<UnixStream, Errno> 
         SocketFlags::CLOEXEC,
         None,
     )?;
-    // For Unix sockets the timeout for sending holds for connecting, too.
+    // For Unix sockets the send timeout also applies to connect.
     set_socket_timeout(&socket, Timeout::Send, Some(silence_max))?;
     set_socket_timeout(&socket, Timeout::Recv, Some(silence_max))?;
     match SocketAddrUnix::new(path) {
@@ -41,7 +41,7 @@ fn try_connect(path: &Path, silence_max: Duration) -> Result<UnixStream, Errno> 
     Ok(UnixStream::from(socket))
 }
 
-/// An address has room for 108 bytes. A longer path is shortened through its directory.
+/// Connects to a path longer than the 108 bytes of an address, through its directory.
 fn connect_by_directory(socket: &rustix::fd::OwnedFd, path: &Path) -> Result<(), Errno> {
     use std::os::fd::AsRawFd;
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {

@@ -1,4 +1,4 @@
-//! A store behind a daemon.
+//! [`DaemonStore`]: a local store with a daemon as fallback.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -16,21 +16,21 @@ use crate::realisation::{Realisation, RealisationId};
 use crate::store::{Store, lookup_each};
 use crate::tree::Tree;
 
-/// A store behind a daemon, of which this process reads what it can by itself.
+/// A store that reads database and files directly where possible, and uses the daemon otherwise.
 ///
-/// The database answers as long as it can be read, because that costs a hundredth; the daemon does
-/// while it cannot. NARs are made from the files where the store directory is on this machine and
-/// readable, else the daemon sends them.
+/// While the database is readable it answers, at a hundredth of the cost; otherwise the daemon
+/// does. NARs are made from the files if the store directory is readable, else the daemon sends
+/// them.
 #[derive(Debug)]
 pub struct DaemonStore {
     local: LocalStore,
     daemon: Daemon,
-    /// Whether it was the daemon that answered the last [`probe`](Store::probe).
+    /// Whether the daemon answered the last [`probe`](Store::probe).
     is_left_to_daemon: AtomicBool,
 }
 
 impl DaemonStore {
-    /// A store whose files and database, if they can be read, are those of `local`.
+    /// Creates a store from a local one and its daemon.
     #[must_use]
     pub fn new(local: LocalStore, daemon: Daemon) -> Self {
         Self {
@@ -40,7 +40,7 @@ impl DaemonStore {
         }
     }
 
-    /// The answer of the database, or of the daemon when the database cannot be opened.
+    /// The answer of the database, or of the daemon if the database cannot be opened.
     fn either<T>(
         &self,
         database: impl FnOnce() -> Result<T, StoreError>,
@@ -48,7 +48,7 @@ impl DaemonStore {
     ) -> Result<T, StoreError> {
         match database() {
             Err(error) if self.local.leaves_to_daemon(error) => match daemon() {
-                // The database's trouble is the one to mend.
+                // The database's error is the one that the operator can fix.
                 Err(StoreError::Unavailable(Unavailable::DaemonUnreachable)) => Err(error),
                 other => other,
             },
@@ -92,7 +92,7 @@ impl Store for DaemonStore {
     }
 
     fn newest(&self, before: Option<i64>, count_max: usize) -> Result<Vec<PathInfo>, StoreError> {
-        // The daemon does not count registrations.
+        // The daemon has no registration numbers.
         self.local.newest(before, count_max)
     }
 
@@ -122,7 +122,7 @@ impl Store for DaemonStore {
     }
 
     fn outputs(&self, derivation: &StorePath) -> Result<Vec<StorePath>, StoreError> {
-        // The daemon is not asked.
+        // The daemon is not queried for outputs.
         self.local.outputs(derivation)
     }
 

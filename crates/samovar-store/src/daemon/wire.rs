@@ -1,4 +1,4 @@
-//! Integers, strings and lists as the worker protocol writes them.
+//! Encoding of integers, strings and lists in the worker protocol.
 //!
 //! # Encoding
 //!
@@ -9,11 +9,10 @@
 //!
 //! | what | value | why |
 //! | --- | --- | --- |
-//! | one string | 1 MiB | an error message with its traces; paths are far shorter |
-//! | one answer | 32 MiB | 100,000 references of the greatest length, twice |
+//! | one string | 1 MiB | an error message with traces; paths are far shorter |
+//! | one answer | 32 MiB | twice 100,000 references of maximum length |
 //!
-//! A length is compared with these before anything is allocated for it, and memory grows only as
-//! bytes arrive.
+//! Lengths are checked before allocating, and memory grows only as bytes arrive.
 //!
 //! # Source
 //!
@@ -26,7 +25,7 @@ use crate::error::{Irregularity, Operation, StoreError, Unavailable};
 const STRING_LEN_MAX: u64 = 1 << 20;
 const ANSWER_LEN_MAX: u64 = 32 << 20;
 
-/// Composes a request.
+/// A request under construction.
 #[derive(Debug, Default)]
 pub(super) struct Request(Vec<u8>);
 
@@ -59,7 +58,7 @@ impl Request {
     }
 }
 
-/// Reads what a daemon says, within the limits of one answer.
+/// Reads an answer within its size limit.
 #[derive(Debug)]
 pub(super) struct Answer<R> {
     input: R,
@@ -83,7 +82,7 @@ impl<R: Read> Answer<R> {
     pub(super) fn boolean(&mut self) -> Result<bool, StoreError> {
         match self.integer()? {
             0 => Ok(false),
-            // In Nix any other number is true.
+            // Nix treats any other number as true.
             _ => Ok(true),
         }
     }
@@ -114,7 +113,7 @@ impl<R: Read> Answer<R> {
 
     pub(super) fn strings(&mut self) -> Result<Vec<String>, StoreError> {
         let count = self.integer()?;
-        // Each takes eight bytes at least, so the answer's limit bounds the count.
+        // Each string takes at least eight bytes, so the answer's limit bounds the count.
         (0..count).map(|_| self.string()).collect()
     }
 
@@ -129,7 +128,7 @@ impl<R: Read> Answer<R> {
     }
 }
 
-/// What a failing read or write on the socket means.
+/// Converts an error of the socket.
 pub(super) fn io_error(error: &io::Error) -> StoreError {
     match error.kind() {
         io::ErrorKind::UnexpectedEof => StoreError::Protocol(Irregularity::EndedEarly),

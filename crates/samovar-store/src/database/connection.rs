@@ -173,24 +173,24 @@ impl From<rusqlite::Error> for StoreError {
     fn from(error: rusqlite::Error) -> Self {
         let Some(code) = error.sqlite_error_code() else {
             // A column has an unexpected type.
-            return StoreError::Corrupt(Corruption::Schema);
+            return Self::Corrupt(Corruption::Schema);
         };
         match code {
             ErrorCode::DatabaseBusy
             | ErrorCode::DatabaseLocked
-            | ErrorCode::FileLockingProtocolFailed => StoreError::Busy,
+            | ErrorCode::FileLockingProtocolFailed => Self::Busy,
             ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase => {
-                StoreError::Corrupt(Corruption::Malformed)
+                Self::Corrupt(Corruption::Malformed)
             }
-            ErrorCode::PermissionDenied => StoreError::Unavailable(Unavailable::PermissionDenied),
+            ErrorCode::PermissionDenied => Self::Unavailable(Unavailable::PermissionDenied),
             ErrorCode::ReadOnly if extended_code(&error) == ffi::SQLITE_READONLY_ROLLBACK => {
-                StoreError::Unavailable(Unavailable::HotJournal)
+                Self::Unavailable(Unavailable::HotJournal)
             }
             ErrorCode::ReadOnly | ErrorCode::CannotOpen => {
-                StoreError::Unavailable(Unavailable::WalIndexMissing)
+                Self::Unavailable(Unavailable::WalIndexMissing)
             }
-            ErrorCode::Unknown => StoreError::Corrupt(Corruption::Schema),
-            _ => StoreError::Io {
+            ErrorCode::Unknown => Self::Corrupt(Corruption::Schema),
+            _ => Self::Io {
                 operation: Operation::ReadDatabase,
                 kind: std::io::ErrorKind::Other,
             },
