@@ -94,7 +94,7 @@ fn of_another_schema() {
     });
     subject.suffers();
     fs::rename(&aside, &database).unwrap();
-    subject.recovers("there is no column ValidPaths.id");
+    subject.recovers("the column ValidPaths.id is missing");
     subject.goes_on();
 }
 

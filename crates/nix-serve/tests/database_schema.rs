@@ -14,7 +14,7 @@ use support::{hash_part, local, nix_serve};
 use support_database::{Daemon, Subject, nar};
 use support_process::{Process, public_store, refuses_to_start, sqlite};
 
-const REMARK: &str = "and 10 is the one that is known";
+const REMARK: &str = "but 10 is supported";
 
 /// What a newer Nix might add.
 const ADDITIONS: &str = "alter table ValidPaths add column provenance text; \
@@ -95,7 +95,7 @@ fn a_migration_while_it_runs() {
     let absent = format!("/{}.narinfo", "z".repeat(32));
     assert_eq!(status(&absent), 503);
     rename("size", "narSize");
-    subject.recovers("there is no column ValidPaths.narSize; upgrade Samovar");
+    subject.recovers("the column ValidPaths.narSize is missing; upgrade Samovar");
     assert_eq!(subject.server.count(REMARK), 1);
 }
 
@@ -114,8 +114,8 @@ fn without_what_is_read_it_does_not_start() {
         &mut command,
         &[
             name.to_str().unwrap(),
-            "there is no column ValidPaths.narSize",
-            "its schema is 11",
+            "the column ValidPaths.narSize is missing",
+            "schema 11",
             "upgrade Samovar, or start nix-daemon",
         ],
     );
@@ -134,7 +134,10 @@ fn the_daemon_answers_instead() {
         command.args(["--listen", "127.0.0.1:0", "--store", &local(store.root())]);
         command
     };
-    refuses_to_start(&mut start(), &["ValidPaths.id is not counted by SQLite"]);
+    refuses_to_start(
+        &mut start(),
+        &["ValidPaths.id is not an autoincrement column"],
+    );
     let _daemon = Daemon::start(&store);
     let (server, addr) = Process::serving(&mut start());
     let absent = format!("/{}.narinfo", "z".repeat(32));

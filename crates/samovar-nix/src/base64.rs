@@ -1,4 +1,4 @@
-//! Base-64 as Nix reads and writes it.
+//! Base-64 in Nix's lenient form.
 //!
 //! # Encoding
 //!
@@ -6,10 +6,10 @@
 //!
 //! # Quirks
 //!
-//! Nix's decoder skips line feeds, stops at the first `=`, and cares neither for missing padding
-//! nor for what follows it, nor for left-over bits. Everything else outside the alphabet, spaces
-//! and carriage returns included, is an error. Hashes and keys in the wild have passed that
-//! decoder, so it is repeated here: a general base-64 library refuses some of them.
+//! Nix's decoder skips line feeds, stops at the first `=`, and ignores missing padding, anything
+//! after it, and left-over bits. All other characters outside the alphabet, spaces and carriage
+//! returns included, are errors. Hashes and keys in the wild were accepted by that decoder, so it
+//! is reproduced here: a general base-64 library rejects some of them.
 //!
 //! # Source
 //!
@@ -17,19 +17,19 @@
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// Why a text is not base-64 of the wanted length.
+/// Why a text is not base-64 of the expected length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Base64Error {
     /// A character outside the alphabet.
     #[error("not a base-64 character")]
     Character,
-    /// The text stands for fewer or more bytes than are wanted.
+    /// The text decodes to fewer or more bytes than expected.
     #[error("base-64 text of the wrong length")]
     Length,
 }
 
-/// How many characters `byte_len` bytes take, with padding.
+/// Number of characters of `byte_len` bytes, with padding.
 pub(crate) const fn encoded_len(byte_len: usize) -> usize {
     byte_len.div_ceil(3).saturating_mul(4)
 }
@@ -41,7 +41,7 @@ pub(crate) fn encode_into(bytes: &[u8], text: &mut [u8]) {
             (number << 8) | u32::from(group.get(index).copied().unwrap_or(0))
         });
         for (index, (character, shift)) in characters.iter_mut().zip([18, 12, 6, 0]).enumerate() {
-            // A group of n bytes has n + 1 characters that mean something.
+            // A group of n bytes has n + 1 significant characters.
             *character = if index <= group.len() {
                 character_of(number >> shift)
             } else {
@@ -66,11 +66,11 @@ fn character_of(number: u32) -> u8 {
     ALPHABET[(number & 63) as usize]
 }
 
-/// Decodes into `bytes`, which must have exactly the length that the text stands for.
+/// Decodes into `bytes`, which must have exactly the decoded length.
 ///
 /// # Errors
 ///
-/// Any [`Base64Error`]; `bytes` then holds nothing of use.
+/// Any [`Base64Error`]; the contents of `bytes` are then unspecified.
 pub(crate) fn decode_into(text: &[u8], bytes: &mut [u8]) -> Result<(), Base64Error> {
     let mut places = bytes.iter_mut();
     let mut number = 0_u32;

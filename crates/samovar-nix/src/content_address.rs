@@ -1,4 +1,4 @@
-//! Content addresses, the `CA` field and the database's `ca` column.
+//! Content addresses: the `CA` field and the database's `ca` column.
 //!
 //! # Grammar
 //!
@@ -11,8 +11,8 @@
 //!
 //! # Quirks
 //!
-//! The digest is read in base-16, base-32 or base-64 and always written in base-32; SRI is not
-//! read. An empty text means "none" and is for the caller to notice.
+//! The digest is accepted in base-16, base-32 or base-64 and always written in base-32; SRI is not
+//! accepted. An empty text means "none"; the caller must handle it.
 //!
 //! # Source
 //!
@@ -22,7 +22,7 @@ use std::fmt;
 
 use crate::{Algorithm, Hash, HashError};
 
-/// From what the hash of a [`ContentAddress`] was made.
+/// The input of a [`ContentAddress`]'s hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Method {
@@ -36,7 +36,18 @@ pub enum Method {
     Git,
 }
 
-/// What a path's name was computed from, so that it needs no signature.
+/// The hash from which a path's name was computed, so that it needs no signature.
+///
+/// # Examples
+///
+/// ```
+/// # use samovar_nix::{ContentAddress, Method};
+/// let text = "fixed:r:sha256:1xga7qa3wjdkhc71mbz9wm36q1nl7z2c95sl9529vindmjnrdn0z";
+/// let address = ContentAddress::parse(text)?;
+/// assert_eq!(address.method(), Method::Nar);
+/// assert_eq!(address.to_string(), text);
+/// # Ok::<(), samovar_nix::ContentAddressError>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ContentAddress {
     method: Method,
@@ -48,19 +59,19 @@ pub struct ContentAddress {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ContentAddressError {
-    /// It starts with neither `text:` nor `fixed:`.
+    /// The text starts with neither `text:` nor `fixed:`.
     #[error("neither text: nor fixed:")]
     Prefix,
-    /// The algorithm or the digest is wrong.
+    /// The algorithm or the digest is invalid.
     #[error("bad hash")]
     Hash(#[source] HashError),
-    /// A text is hashed with SHA-256 only.
+    /// The method is `text`, and the hash is not SHA-256.
     #[error("a text is hashed with SHA-256")]
     TextNotSha256,
 }
 
 impl ContentAddress {
-    /// Puts method and hash together.
+    /// Creates a content address.
     ///
     /// # Errors
     ///
@@ -72,7 +83,7 @@ impl ContentAddress {
         Ok(Self { method, hash })
     }
 
-    /// Reads the text of a `CA` field.
+    /// Parses the text of a `CA` field.
     ///
     /// # Errors
     ///
@@ -93,7 +104,7 @@ impl ContentAddress {
         Self::new(method, hash.map_err(ContentAddressError::Hash)?)
     }
 
-    /// From what the hash was made.
+    /// The input of the hash.
     #[must_use]
     pub const fn method(&self) -> Method {
         self.method

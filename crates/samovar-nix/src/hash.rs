@@ -11,14 +11,13 @@
 //!
 //! # Grammar
 //!
-//! The algorithm stands before the first `:`, or, without one, before the first `-`; then the form
-//! is SRI. After a `:` the form follows from the length alone: for each algorithm the three
-//! lengths differ.
+//! The algorithm precedes the first `:`, or, without one, the first `-`; then the form is SRI.
+//! After a `:` the length alone determines the form: for each algorithm the three lengths differ.
 //!
 //! # Quirks
 //!
-//! Hexadecimal may be upper case; base-32 may not. Base-64 is read by Nix's own lenient decoder,
-//! so an SRI hash may lack its padding; after a `:` it may not, as its length would be another.
+//! Hexadecimal may be upper case; base-32 may not. Base-64 is decoded leniently, so an SRI hash may
+//! lack its padding; after a `:` it may not, because the length would differ.
 //!
 //! # Source
 //!
@@ -28,7 +27,7 @@ use std::fmt;
 
 use crate::{base64, nixbase32};
 
-/// The hash functions Nix knows.
+/// The hash functions of Nix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Algorithm {
@@ -53,7 +52,7 @@ impl Algorithm {
         Self::Blake3,
     ];
 
-    /// The name as it stands before the hash.
+    /// The name that precedes the hash.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -76,7 +75,7 @@ impl Algorithm {
         }
     }
 
-    /// Reads a name, which must be in lower case.
+    /// Parses a name, which must be in lower case.
     ///
     /// # Errors
     ///
@@ -103,56 +102,57 @@ pub struct Hash {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HashError {
-    /// Neither `:` nor `-`: nothing says which algorithm it is.
+    /// The text has neither `:` nor `-`, so no algorithm.
     #[error("hash without an algorithm")]
     NoAlgorithm,
-    /// The algorithm is not one that Nix knows.
+    /// The algorithm is unknown to Nix.
     #[error("unknown hash algorithm")]
     Algorithm,
-    /// The digest has the length of no form of this algorithm.
+    /// The length of the digest fits no form of this algorithm.
     #[error("digest of the wrong length")]
     Length,
-    /// Not hexadecimal, though as long.
+    /// The digest has the length of base-16 but is not hexadecimal.
     #[error("not a hexadecimal digit")]
     Base16,
-    /// Not base-32, though as long.
+    /// The digest has the length of base-32 but is not base-32.
     #[error("digest is not base-32")]
     Base32(#[source] nixbase32::DecodeError),
-    /// Not base-64, though as long or in SRI form.
+    /// The digest has the length of base-64 or SRI form but is not base-64.
     #[error("digest is not base-64")]
     Base64(#[source] base64::Base64Error),
 }
 
 impl Hash {
-    /// Takes a digest as it is.
+    /// Creates a hash from a digest.
     ///
     /// # Errors
     ///
-    /// [`HashError::Length`] when it is not as long as the algorithm makes it.
+    /// [`HashError::Length`] if the digest does not have the algorithm's length.
     pub fn new(algorithm: Algorithm, digest: &[u8]) -> Result<Self, HashError> {
         if digest.len() != algorithm.digest_len() {
             return Err(HashError::Length);
         }
-        let mut hash = Self {
-            algorithm,
-            bytes: [0; DIGEST_LEN_MAX],
-        };
+        let mut hash = Self::zeroed(algorithm);
         hash.digest_mut().copy_from_slice(digest);
         Ok(hash)
     }
 
-    /// Takes a SHA-256 digest as it is.
+    /// Creates a SHA-256 hash from its digest.
     #[must_use]
     pub fn sha256(digest: &[u8; 32]) -> Self {
-        let mut hash = Self {
-            algorithm: Algorithm::Sha256,
-            bytes: [0; DIGEST_LEN_MAX],
-        };
+        let mut hash = Self::zeroed(Algorithm::Sha256);
         hash.digest_mut().copy_from_slice(digest);
         hash
     }
 
-    /// Reads any form with its algorithm before it.
+    fn zeroed(algorithm: Algorithm) -> Self {
+        Self {
+            algorithm,
+            bytes: [0; DIGEST_LEN_MAX],
+        }
+    }
+
+    /// Parses any form with its algorithm.
     ///
     /// # Errors
     ///
@@ -177,8 +177,7 @@ impl Hash {
         Self::parse_base64(Algorithm::parse(name)?, digest)
     }
 
-    /// Reads a digest whose algorithm is known from elsewhere; base-16, base-32 or base-64 by its
-    /// length.
+    /// Parses a digest of a known algorithm: base-16, base-32 or base-64, by its length.
     ///
     /// # Errors
     ///
@@ -198,10 +197,7 @@ impl Hash {
     }
 
     fn parse_base16(algorithm: Algorithm, digest: &str) -> Result<Self, HashError> {
-        let mut hash = Self {
-            algorithm,
-            bytes: [0; DIGEST_LEN_MAX],
-        };
+        let mut hash = Self::zeroed(algorithm);
         let pairs = digest.as_bytes().chunks_exact(2);
         for (byte, pair) in hash.digest_mut().iter_mut().zip(pairs) {
             for &digit in pair {
@@ -213,30 +209,24 @@ impl Hash {
     }
 
     fn parse_base32(algorithm: Algorithm, digest: &str) -> Result<Self, HashError> {
-        let mut hash = Self {
-            algorithm,
-            bytes: [0; DIGEST_LEN_MAX],
-        };
+        let mut hash = Self::zeroed(algorithm);
         nixbase32::decode_into(digest.as_bytes(), hash.digest_mut()).map_err(HashError::Base32)?;
         Ok(hash)
     }
 
     fn parse_base64(algorithm: Algorithm, digest: &str) -> Result<Self, HashError> {
-        let mut hash = Self {
-            algorithm,
-            bytes: [0; DIGEST_LEN_MAX],
-        };
+        let mut hash = Self::zeroed(algorithm);
         base64::decode_into(digest.as_bytes(), hash.digest_mut()).map_err(HashError::Base64)?;
         Ok(hash)
     }
 
-    /// Which function made it.
+    /// The algorithm of the hash.
     #[must_use]
     pub const fn algorithm(&self) -> Algorithm {
         self.algorithm
     }
 
-    /// The bytes, as many as the algorithm makes.
+    /// The digest; its length is that of the algorithm.
     #[must_use]
     pub fn digest(&self) -> &[u8] {
         self.bytes

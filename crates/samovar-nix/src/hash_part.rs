@@ -1,4 +1,4 @@
-//! The hash part of a store path: the 32 characters by which a cache is asked.
+//! The hash part of a store path: the 32 characters that identify it in a cache's URLs.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use crate::nixbase32;
 /// Length of a hash part as text, in bytes.
 pub(crate) const TEXT_LEN: usize = 32;
 
-/// The 160 bits that stand before the name in a store path.
+/// The 160-bit digest before the name in a store path.
 ///
 /// The order is that of the bytes, not that of the text.
 ///
@@ -35,7 +35,7 @@ pub enum HashPartError {
 }
 
 impl HashPart {
-    /// Reads exactly 32 base-32 characters.
+    /// Parses exactly 32 base-32 characters.
     ///
     /// # Errors
     ///
@@ -45,20 +45,20 @@ impl HashPart {
         let Ok(text) = <&[u8; TEXT_LEN]>::try_from(text) else {
             return Err(HashPartError::Length);
         };
-        // The length fits, and 160 bits fill 32 digits: only a wrong digit is left.
+        // 160 bits fill 32 digits, so only an invalid digit is possible.
         match nixbase32::decode_array(text) {
             Ok(bytes) => Ok(Self(bytes)),
             Err(_) => Err(HashPartError::Digit),
         }
     }
 
-    /// Takes the bytes as they are: any 20 are a hash part.
+    /// Creates a hash part from its bytes; any 20 are valid.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; 20]) -> Self {
         Self(bytes)
     }
 
-    /// The 20 bytes, as the text decodes to.
+    /// The 20 decoded bytes.
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; 20] {
         &self.0

@@ -7,16 +7,15 @@
 //!
 //! # Limits and quirks
 //!
-//! * White space around the text is dropped: `nix-store --generate-binary-cache-key` writes no line
-//!   end, but files in the wild have one, and nix-serve drops it.
-//! * Nix only asks that the name be not empty. Here it must also be free of white space and
-//!   control characters: clients split their list of trusted keys at white space, so a name with
-//!   a space can be trusted by nobody, and one with a line feed would break the narinfo.
-//! * Base-64 is read by Nix's lenient decoder.
-//! * Nobody checks that the halves of a secret key belong together. Nix signs with the seed and
-//!   mixes in the stored public half; if that is wrong, its signatures verify with neither key.
-//!   Here the public key is always computed from the seed; [`SecretKey::halves_agree`] tells of
-//!   the mistake.
+//! * White space around the text is ignored: `nix-store --generate-binary-cache-key` writes no line
+//!   end, but files in the wild have one, and nix-serve removes it.
+//! * Nix only requires a non-empty name. Here it must also be free of white space and control
+//!   characters: clients split their list of trusted keys at white space, so a name with a space
+//!   cannot be trusted, and one with a line feed would break the narinfo.
+//! * Base-64 is decoded leniently, as by Nix.
+//! * Nix does not check that the halves of a secret key match. It signs with the seed and mixes in
+//!   the stored public half; if that is wrong, its signatures verify with neither key. Here the
+//!   public key is always computed from the seed; [`SecretKey::halves_agree`] reports a mismatch.
 //!
 //! # Source
 //!
@@ -33,7 +32,29 @@ use crate::signature::{Signature, is_key_name};
 const SECRET_LEN: usize = 64;
 const PUBLIC_LEN: usize = 32;
 
-/// A key that signs. It is wiped from memory when dropped and never printed.
+/// A secret key. It is wiped from memory on drop and never printed.
+///
+/// # Examples
+///
+/// ```
+/// # use samovar_nix::{PublicKey, SecretKey};
+/// # let seed = [7; 32];
+/// # let secret_text = {
+/// #     use ed25519_dalek::SigningKey;
+/// #     let key = SigningKey::from_bytes(&seed);
+/// #     let digest = [seed, key.verifying_key().to_bytes()].concat();
+/// #     let hash = samovar_nix::Hash::new(samovar_nix::Algorithm::Sha512, &digest)?;
+/// #     format!("cache.example.org-1:{}", hash.base64())
+/// # };
+/// let secret = SecretKey::parse(&secret_text)?;
+/// let signature = secret.sign(b"message");
+/// assert_eq!(signature.key_name(), "cache.example.org-1");
+///
+/// let public = PublicKey::parse(&secret.public().to_string())?;
+/// assert!(public.verify(b"message", &signature));
+/// assert!(!public.verify(b"another message", &signature));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct SecretKey {
     name: Box<str>,
@@ -41,14 +62,14 @@ pub struct SecretKey {
     halves_agree: bool,
 }
 
-/// A key that verifies. [`Display`](fmt::Display) writes the form that clients are given.
+/// A public key. [`Display`](fmt::Display) writes the form used in `trusted-public-keys`.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct PublicKey {
     name: Box<str>,
     bytes: [u8; PUBLIC_LEN],
 }
 
-/// Why a text is not a key. No variant holds any of the text.
+/// Why a text is not a key. No variant holds any part of the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
@@ -58,13 +79,13 @@ pub enum KeyError {
     /// The name is empty, or holds white space or a control character.
     #[error("bad key name")]
     Name,
-    /// The rest is not the base-64 of 64 bytes for a secret and 32 for a public key.
+    /// The rest is not base-64 of 64 bytes (secret key) or 32 bytes (public key).
     #[error("bad base-64")]
     Base64(#[source] Base64Error),
 }
 
 impl SecretKey {
-    /// Reads the text of a secret key file.
+    /// Parses the text of a secret key file.
     ///
     /// The caller owns the text and should wipe it.
     ///
@@ -86,20 +107,20 @@ impl SecretKey {
         })
     }
 
-    /// The name, as it stands before the signatures.
+    /// The key name, which precedes signatures.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether the public half of the file belongs to its seed. If not, warn: what this key signs
-    /// will not verify with the public key that was handed out with it.
+    /// Whether the public half of the file matches its seed. If not, warn: signatures will not
+    /// verify with the public key that was published with it.
     #[must_use]
     pub const fn halves_agree(&self) -> bool {
         self.halves_agree
     }
 
-    /// The key that verifies what this one signs.
+    /// The public key that verifies signatures of this key.
     #[must_use]
     pub fn public(&self) -> PublicKey {
         PublicKey {
@@ -108,9 +129,9 @@ impl SecretKey {
         }
     }
 
-    /// Signs a message, for a path its [fingerprint](crate::PathInfo::fingerprint).
+    /// Signs a message; for a path this is its [fingerprint](crate::PathInfo::fingerprint).
     ///
-    /// The same key and message always give the same signature.
+    /// Deterministic: the same key and message give the same signature.
     #[must_use]
     pub fn sign(&self, message: &[u8]) -> Signature {
         Signature::from_key(&self.name, self.signing.sign(message).to_bytes())
@@ -124,7 +145,7 @@ impl fmt::Debug for SecretKey {
 }
 
 impl PublicKey {
-    /// Reads the text of a public key.
+    /// Parses the text of a public key.
     ///
     /// # Errors
     ///
@@ -138,7 +159,7 @@ impl PublicKey {
         })
     }
 
-    /// The name; clients look for a signature with the same one.
+    /// The key name; clients look for a signature of the same name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
@@ -150,9 +171,9 @@ impl PublicKey {
         &self.bytes
     }
 
-    /// Whether `signature` is by this key and name and for this message.
+    /// Whether `signature` is a signature of `message` by this key, with its name.
     ///
-    /// Weak keys and signatures that are not in canonical form verify nothing, as in libsodium.
+    /// Weak keys and non-canonical signatures are rejected, as in libsodium.
     #[must_use]
     pub fn verify(&self, message: &[u8], signature: &Signature) -> bool {
         let bytes = ed25519_dalek::Signature::from_bytes(signature.as_bytes());

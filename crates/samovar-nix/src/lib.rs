@@ -1,10 +1,10 @@
-//! The formats of Nix, as a binary cache needs them: bytes in, values out, and back.
+//! Parsers and writers of Nix's formats, for binary caches.
 //!
 //! # Two types to know
 //!
-//! * [`PathInfo`] is what a store knows of one path; [`narinfo::write_for`] turns it into the
-//!   document a client asks for, and [`PathInfo::fingerprint`] into the text that is signed.
-//! * [`nar::Encoder`] frames the files of a tree as a NAR, one call for each step of a walk.
+//! * [`PathInfo`] holds the metadata of a store path; [`narinfo::write_for`] writes it as the
+//!   document that clients request, and [`PathInfo::fingerprint`] as the text that is signed.
+//! * [`nar::Encoder`] writes the framing of a NAR, one call per step of a walk through the files.
 //!
 //! # In scope
 //!
@@ -13,11 +13,11 @@
 //!
 //! # Out of scope
 //!
-//! Files, sockets, clocks, threads, databases, HTTP, compression. Nothing here blocks, and nothing
-//! here trusts its input: every parser may be handed an attacker's bytes.
+//! Files, sockets, clocks, threads, databases, HTTP, compression. Nothing here blocks or trusts its
+//! input: every parser is safe for an attacker's bytes.
 
 #![forbid(unsafe_code)]
-// Tests may index, slice and add: a panic there is a failed test, which is what is wanted.
+// Tests may index, slice and add: a panic there fails the test, as intended.
 #![cfg_attr(
     not(test),
     warn(

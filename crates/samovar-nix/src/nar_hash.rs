@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::{Algorithm, Hash, HashError, nixbase32};
 
-/// SHA-256 of the NAR of a store path, which is the only algorithm Nix allows for it.
+/// The SHA-256 hash of a store path's NAR; Nix allows no other algorithm for it.
 ///
 /// [`Display`](fmt::Display) writes `sha256:` and the base-32 text, as narinfo and fingerprint do.
 #[derive(Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -14,16 +14,16 @@ pub struct NarHash([u8; 32]);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NarHashError {
-    /// Not a hash at all.
+    /// The text is not a hash.
     #[error("not a hash")]
     Hash(#[from] HashError),
-    /// A hash of another algorithm.
+    /// The hash has another algorithm.
     #[error("a NAR hash is SHA-256")]
     NotSha256,
 }
 
 impl NarHash {
-    /// Reads any text form with its algorithm: base-16, base-32, base-64 or SRI.
+    /// Parses any text form with its algorithm: base-16, base-32, base-64 or SRI.
     ///
     /// # Errors
     ///
@@ -32,7 +32,7 @@ impl NarHash {
         Self::from_hash(&Hash::parse(text)?)
     }
 
-    /// Reads 52 digits of base-32 alone, as they stand in the URL of a NAR.
+    /// Parses 52 digits of base-32 without the algorithm, as in the URL of a NAR.
     ///
     /// # Errors
     ///
@@ -41,7 +41,7 @@ impl NarHash {
         nixbase32::decode_array(text).map(Self)
     }
 
-    /// Takes the digest of a [`Hash`](struct@Hash).
+    /// Converts a [`Hash`](struct@Hash).
     ///
     /// # Errors
     ///
@@ -53,7 +53,7 @@ impl NarHash {
         }
     }
 
-    /// Takes the digest as it is.
+    /// Creates a NAR hash from its digest.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
@@ -71,7 +71,7 @@ impl NarHash {
         nixbase32::encode_array(&self.0)
     }
 
-    /// The same as a [`Hash`](struct@Hash), which has the other text forms.
+    /// Converts to a [`Hash`](struct@Hash), which has the other text forms.
     #[must_use]
     pub fn to_hash(&self) -> Hash {
         Hash::sha256(&self.0)

@@ -2,19 +2,19 @@
 //!
 //! # Encoding
 //!
-//! The bytes are one little-endian number; the text has its most significant digit first. The
-//! alphabet leaves out `e`, `o`, `t` and `u` and has no upper case. So five bytes are eight digits,
-//! and whole groups are cut from the *front* of the bytes and from the *end* of the text.
+//! The bytes are a little-endian number, written with its most significant digit first. The
+//! alphabet omits `e`, `o`, `t` and `u` and has no upper case. Five bytes are eight digits; whole
+//! groups are cut from the *front* of the bytes and from the *end* of the text.
 //!
 //! # Grammar and limits
 //!
-//! `n` bytes are `ceil(8n / 5)` digits. Where `8n` is no multiple of five, the first digit has bits
-//! to spare; they must be zero, so that one value has one text. For 32 bytes the first digit can
-//! only be `0` or `1`.
+//! `n` bytes are `ceil(8n / 5)` digits. If `8n` is not a multiple of five, the spare bits of the
+//! first digit must be zero, so that each value has one text. For 32 bytes the first digit is `0`
+//! or `1`.
 //!
 //! # Quirks
 //!
-//! Sorting the texts does not sort the bytes.
+//! The order of the texts differs from the order of the bytes.
 //!
 //! # Source
 //!
@@ -23,7 +23,7 @@
 /// The digits, each at the index of its value.
 pub const ALPHABET: &[u8; 32] = b"0123456789abcdfghijklmnpqrsvwxyz";
 
-/// Marks a byte that is no digit. Its top bit is set, which no digit's value has.
+/// Marks a byte that is not a digit. Its top bit is set, unlike that of any digit's value.
 const INVALID: u8 = 0xff;
 
 /// The value of each byte as a digit, or [`INVALID`].
@@ -33,7 +33,7 @@ const VALUES: [u8; 256] = values();
     clippy::indexing_slicing,
     clippy::arithmetic_side_effects,
     clippy::cast_possible_truncation,
-    reason = "evaluated by the compiler, which refuses a wrong index or an overflow"
+    reason = "evaluated by the compiler, which rejects a wrong index or an overflow"
 )]
 const fn values() -> [u8; 256] {
     let mut values = [INVALID; 256];
@@ -45,11 +45,11 @@ const fn values() -> [u8; 256] {
     values
 }
 
-/// Why a text is not base-32 of the wanted length.
+/// Why a text is not base-32 of the expected length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
-    /// No number of bytes, or not the wanted one, has a text of this length.
+    /// No byte string, or none of the expected length, is encoded in this many digits.
     #[error("a base-32 text cannot be {text_len} digits long here")]
     Length {
         /// Length of the text, in bytes.
@@ -63,13 +63,13 @@ pub enum DecodeError {
     Overflow,
 }
 
-/// How many digits `byte_len` bytes take; saturates near the end of `usize`.
+/// Number of digits of `byte_len` bytes; saturates near the end of `usize`.
 #[must_use]
 pub const fn encoded_len(byte_len: usize) -> usize {
     byte_len.saturating_mul(8).div_ceil(5)
 }
 
-/// Encodes bytes of any number.
+/// Encodes bytes of any length.
 #[must_use]
 pub fn encode(bytes: &[u8]) -> String {
     let mut text = vec![0; encoded_len(bytes.len())];
@@ -119,8 +119,8 @@ pub fn decode(text: &[u8]) -> Result<Vec<u8>, DecodeError> {
 ///
 /// # Errors
 ///
-/// Any [`DecodeError`]; [`DecodeError::Length`] also when the text has another length than
-/// `BYTE_LEN` bytes need.
+/// Any [`DecodeError`]; [`DecodeError::Length`] also if the text does not have the length of
+/// `BYTE_LEN` encoded bytes.
 ///
 /// # Examples
 ///
@@ -136,19 +136,18 @@ pub fn decode_array<const BYTE_LEN: usize>(text: &[u8]) -> Result<[u8; BYTE_LEN]
     Ok(bytes)
 }
 
-/// Decodes into `bytes`, which must have exactly the length that the text stands for.
+/// Decodes into `bytes`, which must have exactly the decoded length.
 ///
 /// # Errors
 ///
-/// Any [`DecodeError`]; `bytes` then holds nothing of use.
+/// Any [`DecodeError`]; the contents of `bytes` are then unspecified.
 pub fn decode_into(text: &[u8], bytes: &mut [u8]) -> Result<(), DecodeError> {
     if text.len() != encoded_len(bytes.len()) {
         return Err(DecodeError::Length {
             text_len: text.len(),
         });
     }
-    // Of groups whose length the compiler knows it makes straight code. Every narinfo request comes
-    // by here.
+    // Fixed-size chunks let the compiler unroll the loops. Every narinfo request is parsed here.
     let (first_digits, groups) = text.as_rchunks::<8>();
     let (whole_bytes, last_bytes) = bytes.as_chunks_mut::<5>();
     let (mut number, mut seen) = number_of(first_digits);
@@ -159,7 +158,7 @@ pub fn decode_into(text: &[u8], bytes: &mut [u8]) -> Result<(), DecodeError> {
     let spare = number;
     for (bytes, digits) in whole_bytes.iter_mut().zip(groups.iter().rev()) {
         let (number, values) = number_of(digits);
-        // One check at the end costs less than a branch for each digit.
+        // One check at the end costs less than a branch per digit.
         seen |= values;
         let [a, b, c, d, e, ..] = number.to_le_bytes();
         *bytes = [a, b, c, d, e];
@@ -173,8 +172,8 @@ pub fn decode_into(text: &[u8], bytes: &mut [u8]) -> Result<(), DecodeError> {
     Ok(())
 }
 
-/// The number that up to eight digits stand for, and all their values or-ed together: the top bit
-/// is set if one is no digit.
+/// The number encoded by up to eight digits, and the bitwise OR of their values: its top bit is set
+/// if any byte is not a digit.
 #[inline]
 fn number_of(digits: &[u8]) -> (u64, u8) {
     digits.iter().fold((0, 0), |(number, seen), &digit| {
@@ -197,7 +196,7 @@ fn value_of(byte: u8) -> u8 {
     VALUES[usize::from(byte)]
 }
 
-/// Writes the digits; the caller has made `text` exactly as long as needed.
+/// Writes the digits; `text` must have exactly the encoded length.
 fn fill(bytes: &[u8], text: &mut [u8]) {
     for (group, digits) in bytes.chunks(5).zip(text.rchunks_mut(8)) {
         let mut number = group

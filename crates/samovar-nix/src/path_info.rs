@@ -1,39 +1,67 @@
-//! What a store knows of one path.
+//! Metadata of a store path.
 
 use std::borrow::Cow;
 
 use crate::{ContentAddress, NarHash, Signature, StoreDir, StorePath};
 
-/// What a store knows of one valid path.
+/// Metadata of a valid store path, as registered in the store.
+///
+/// # Examples
+///
+/// The text that a cache signs:
+///
+/// ```
+/// # use samovar_nix::{NarHash, PathInfo, StoreDir, StorePath};
+/// let path = StorePath::from_base_name("vdszx2k8vwaxcpdpwhbwsgib5c6sf53k-app-2.0")?;
+/// let info = PathInfo {
+///     references: vec![path.clone()],
+///     path,
+///     nar_hash: NarHash::from_bytes([0; 32]),
+///     nar_size: 120,
+///     deriver: None,
+///     signatures: Vec::new(),
+///     content_address: None,
+///     registration_time: 0,
+///     ultimate: false,
+///     registration: None,
+/// };
+/// assert_eq!(
+///     info.fingerprint(&StoreDir::default()),
+///     "1;/nix/store/vdszx2k8vwaxcpdpwhbwsgib5c6sf53k-app-2.0;\
+///      sha256:0000000000000000000000000000000000000000000000000000;120;\
+///      /nix/store/vdszx2k8vwaxcpdpwhbwsgib5c6sf53k-app-2.0",
+/// );
+/// # Ok::<(), samovar_nix::StorePathError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PathInfo {
-    /// The path itself.
+    /// The path.
     pub path: StorePath,
     /// SHA-256 of its NAR.
     pub nar_hash: NarHash,
-    /// Length of its NAR, in bytes. Zero means unknown: clients refuse a narinfo with it.
+    /// Length of its NAR in bytes. Zero means unknown: clients reject a narinfo with it.
     pub nar_size: u64,
-    /// The paths it refers to, itself included where it does. Sorted and unique; where it is not,
-    /// what is written from it is.
+    /// The paths it refers to, possibly including itself. Sorted and unique by convention;
+    /// functions that write them sort them if necessary.
     pub references: Vec<StorePath>,
     /// The derivation that built it, if known.
     pub deriver: Option<StorePath>,
-    /// The signatures stored with it.
+    /// The stored signatures.
     pub signatures: Vec<Signature>,
-    /// What its name was computed from, if it is content-addressed.
+    /// The content address, for content-addressed paths.
     pub content_address: Option<ContentAddress>,
-    /// When it was registered, in seconds since 1970.
+    /// Registration time, in seconds since 1970.
     pub registration_time: i64,
     /// Whether it was built on this machine, and so is trusted by its store without signatures.
     pub ultimate: bool,
-    /// Which registration this is, as the store's database counts them; it uses no number twice.
-    /// Twice the same number: the path was valid all the time in between, unless another database
-    /// was put in place of this one. `None` where the store does not say.
+    /// The row id of the registration. Ids are never reused: the same id at two times means that
+    /// the path was valid all the time in between, unless the database was replaced. `None` if the
+    /// store has no row ids.
     pub registration: Option<i64>,
 }
 
 impl PathInfo {
-    /// The text that is signed.
+    /// The text that signatures cover.
     ///
     /// # Source
     ///
@@ -52,7 +80,7 @@ impl PathInfo {
     }
 }
 
-/// The text that is signed: see [`PathInfo::fingerprint`].
+/// The text that signatures cover: see [`PathInfo::fingerprint`].
 pub(crate) fn fingerprint(
     dir: &StoreDir,
     path: &StorePath,
@@ -83,9 +111,9 @@ fn push_full(text: &mut String, dir: &StoreDir, path: &StorePath) {
     text.push_str(path.base_name());
 }
 
-/// The references as they are written: sorted by the bytes of the base name, each once.
+/// References in output order: sorted by the bytes of the base name, without duplicates.
 ///
-/// Signature and narinfo depend on the order, so it is not left to the caller's care.
+/// Signature and narinfo depend on the order, so it is enforced here.
 pub(crate) fn in_order(references: &[StorePath]) -> Cow<'_, [StorePath]> {
     if references.is_sorted_by(|a, b| a < b) {
         return Cow::Borrowed(references);

@@ -1,4 +1,4 @@
-//! Signatures of paths, the `Sig` field and the database's `sigs` column.
+//! Signatures of paths: the `Sig` field and the database's `sigs` column.
 //!
 //! # Grammar
 //!
@@ -7,10 +7,9 @@
 //!
 //! # Quirks
 //!
-//! Nix before 2.34 kept any text as a signature. From 2.34 on, one malformed `Sig` line makes the
-//! client refuse the whole narinfo, so a server must drop what does not parse here. Parsing is
-//! strict for that reason: what it accepts, every client accepts, and it is written back to the
-//! byte.
+//! Nix before 2.34 accepted any text as a signature. Later versions reject a narinfo with a
+//! malformed `Sig` line, so a server must drop signatures that do not parse here. Parsing is
+//! strict for that reason: every client accepts what it accepts, and it is written back unchanged.
 //!
 //! # Source
 //!
@@ -48,7 +47,7 @@ pub enum SignatureError {
 }
 
 impl Signature {
-    /// Puts key name and signature together.
+    /// Creates a signature from a key name and its bytes.
     ///
     /// # Errors
     ///
@@ -63,7 +62,7 @@ impl Signature {
         })
     }
 
-    /// As [`new`](Self::new), for a key that has passed the same check of its name.
+    /// Like [`new`](Self::new), for a key whose name has been checked.
     pub(crate) fn from_key(key_name: &str, bytes: [u8; BYTES_LEN]) -> Self {
         Self {
             key_name: key_name.into(),
@@ -71,7 +70,7 @@ impl Signature {
         }
     }
 
-    /// Reads the text of a `Sig` field, strictly.
+    /// Parses the text of a `Sig` field strictly.
     ///
     /// # Errors
     ///
@@ -81,14 +80,14 @@ impl Signature {
         let mut bytes = [0; BYTES_LEN];
         base64::decode_into(encoded.as_bytes(), &mut bytes).map_err(SignatureError::Base64)?;
         let signature = Self::new(key_name, bytes)?;
-        // The decoder is lenient; whatever it let pass shows as a difference.
+        // The decoder is lenient: re-encoding shows any deviation.
         if signature.base64() != encoded.as_bytes() {
             return Err(SignatureError::Base64(Base64Error::Length));
         }
         Ok(signature)
     }
 
-    /// The name of the key, as clients list it among their trusted keys.
+    /// The key name, as in clients' lists of trusted keys.
     #[must_use]
     pub fn key_name(&self) -> &str {
         &self.key_name

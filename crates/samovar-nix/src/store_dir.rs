@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-/// The directory that store paths start with: absolute, in normal form, no trailing slash.
+/// The directory prefix of store paths: absolute, normalized, without a trailing slash.
 ///
-/// It is the *logical* directory, part of every name and signature. Where the files lie may differ.
+/// It is the *logical* directory, part of every path and signature. The files may be elsewhere.
 ///
 /// # Examples
 ///
@@ -21,19 +21,19 @@ pub struct StoreDir(String);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreDirError {
-    /// It does not start with a slash.
+    /// The directory does not start with a slash.
     #[error("the store directory must be absolute")]
     NotAbsolute,
-    /// It is `/` itself, or has an empty component, `.` or `..`.
+    /// The directory is `/`, or has an empty component, `.` or `..`.
     #[error("the store directory must be in normal form")]
     NotNormal,
-    /// A control character: it would end a line of every narinfo.
+    /// The directory holds a control character, which could end a line of a narinfo.
     #[error("the store directory holds a control character")]
     Control,
 }
 
 impl StoreDir {
-    /// Checks a directory; slashes at its end are dropped.
+    /// Checks a directory; trailing slashes are removed.
     ///
     /// # Errors
     ///

@@ -11,11 +11,10 @@
 //!
 //! # Quirks
 //!
-//! The rule for dots at the start of a name changed with the version of Nix: 2.3 and 2.16.3
-//! refuse every leading dot, 2.8 looks at none, 2.18.9 and later refuse `.`, `..` and names that
-//! start with `.-` or `..-`. A database may hold names from any of them, so
-//! [`StorePath::from_base_name`] does not look at dots; [`StorePath::from_base_name_strict`] has
-//! the newest rule.
+//! The rule for dots at the start of a name depends on the version of Nix: 2.3 and 2.16.3 reject
+//! every leading dot, 2.8 none, 2.18.9 and later `.`, `..` and names that start with `.-` or
+//! `..-`. A database may hold names of any version, so [`StorePath::from_base_name`] accepts all
+//! dots; [`StorePath::from_base_name_strict`] applies the newest rule.
 //!
 //! # Source
 //!
@@ -55,31 +54,31 @@ pub struct StorePath {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StorePathError {
-    /// It does not lie directly in the store directory.
+    /// The path is not directly in the store directory.
     #[error("not directly in the store directory")]
     NotInStore,
-    /// It has fewer than 33 bytes, or no dash after the hash part.
+    /// The base name is shorter than 33 bytes, or has no dash after the hash part.
     #[error("no hash part and dash at the start")]
     NoHashPart,
     /// The hash part is not base-32.
     #[error("bad hash part")]
     HashPart(#[source] HashPartError),
-    /// Nothing follows the dash.
+    /// The name is empty.
     #[error("empty name")]
     NameEmpty,
     /// The name is longer than [`NAME_LEN_MAX`].
     #[error("name longer than {NAME_LEN_MAX} bytes")]
     NameTooLong,
-    /// The name holds a character that names may not have.
+    /// The name holds a character that is not allowed.
     #[error("character that is not allowed in a name")]
     NameCharacter,
-    /// The name's first part, up to a dash, is `.` or `..`. Only by the strict rule.
+    /// The name, up to its first dash, is `.` or `..` (strict rule only).
     #[error("name that starts with a component of dots")]
     NameDots,
 }
 
 impl StorePath {
-    /// Reads `<hash part>-<name>`, with any name that a database may hold.
+    /// Parses `<hash part>-<name>`, with any name that a database may hold.
     ///
     /// # Errors
     ///
@@ -99,7 +98,7 @@ impl StorePath {
         })
     }
 
-    /// Reads `<hash part>-<name>` by the rule of Nix 2.18.9 and later.
+    /// Parses `<hash part>-<name>` by the rule of Nix 2.18.9 and later.
     ///
     /// # Errors
     ///
@@ -112,7 +111,7 @@ impl StorePath {
         }
     }
 
-    /// Reads a full path that must lie directly in `dir`.
+    /// Parses a full path directly in `dir`.
     ///
     /// # Errors
     ///
@@ -127,19 +126,19 @@ impl StorePath {
         }
     }
 
-    /// The hash part, by which caches are asked.
+    /// The hash part, which identifies the path in a cache's URLs.
     #[must_use]
     pub const fn hash_part(&self) -> HashPart {
         self.hash_part
     }
 
-    /// What follows the hash part and its dash.
+    /// The part after the hash part and its dash.
     #[must_use]
     pub fn name(&self) -> &str {
         self.base_name.split_once('-').map_or("", |(_, name)| name)
     }
 
-    /// Everything after the store directory and its slash.
+    /// The part after the store directory and its slash.
     #[must_use]
     pub const fn base_name(&self) -> &str {
         &self.base_name
@@ -151,13 +150,13 @@ impl StorePath {
         self.base_name.ends_with(".drv")
     }
 
-    /// The full path, as new text.
+    /// The full path as a new string.
     #[must_use]
     pub fn full(&self, dir: &StoreDir) -> String {
         [dir.as_str(), "/", &self.base_name].concat()
     }
 
-    /// The full path, written without new text.
+    /// Displays the full path, without allocation.
     #[must_use]
     pub fn display<'a>(&'a self, dir: &'a StoreDir) -> impl fmt::Display + 'a {
         fmt::from_fn(move |f| write!(f, "{}/{}", dir.as_str(), self.base_name))
@@ -193,7 +192,7 @@ impl PartialOrd for StorePath {
     }
 }
 
-/// The base name.
+/// Writes the base name.
 impl fmt::Display for StorePath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&self.base_name)

@@ -272,13 +272,13 @@ fn forms_that_are_not_understood() {
     .chain(["sigs", "ca"])
     .map(|column| {
         let sql = format!("alter table ValidPaths rename column {column} to other");
-        (sql, format!("there is no column ValidPaths.{column}"))
+        (sql, format!("the column ValidPaths.{column} is missing"))
     });
     let others = [
-        (recreated, "ValidPaths.id is not counted by SQLite"),
+        (recreated, "ValidPaths.id is not an autoincrement column"),
         (
             "alter table Refs rename to Other",
-            "there is no column Refs.referrer",
+            "the column Refs.referrer is missing",
         ),
         (
             "alter table ValidPaths rename to Other; create table ValidPaths (\

@@ -1,14 +1,14 @@
-//! Why an input is no NAR.
+//! Why an input is not a NAR.
 
 use super::{CONTENTS_END_MAX, NameError, TargetError};
 
-/// Why the input is no NAR. Final: no event follows.
+/// Why an input is not a NAR. Final: no event follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("at byte {offset}: {kind}")]
 pub struct DecodeError {
-    /// Where the string begins that was wrong, counted from the first byte of the NAR.
+    /// Offset in the NAR of the string that was wrong.
     pub offset: u64,
-    /// What was wrong with it.
+    /// The rule that it broke.
     pub kind: DecodeErrorKind,
 }
 
@@ -16,22 +16,22 @@ pub struct DecodeError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeErrorKind {
-    /// Not the string that the grammar has here.
+    /// A string differs from what the grammar requires.
     #[error("expected {expected}")]
     Token {
-        /// What the grammar has here.
+        /// The required string.
         expected: &'static str,
     },
-    /// The executable marker is followed by something.
+    /// The executable marker is followed by a non-empty string.
     #[error("executable marker with a value")]
     ExecutableMarker,
-    /// Padding that is not zero: if any value passed, one content would have many hashes.
+    /// Padding is not zero: with arbitrary padding one tree would have many hashes.
     #[error("padding is not zero")]
     Padding,
-    /// A bad name, or one out of order.
+    /// A name is invalid or out of order.
     #[error("{0}")]
     Name(NameError),
-    /// A bad target.
+    /// A target is invalid.
     #[error("{0}")]
     Target(TargetError),
     /// A path has more components than the reader allows.

@@ -1,12 +1,11 @@
-//! Reads a NAR that arrives in pieces of any size.
+//! Decodes a NAR that arrives in pieces of any size.
 //!
 //! # Theory of operation
 //!
-//! The grammar needs one string of look-ahead and no more, so a [`State`] names the string that
-//! comes next. A string is collected in a buffer until it is whole, padding included; its length
-//! is judged as soon as the eight bytes of it are there, before any memory is set aside, by how
-//! long a string the state can take at most. Only the contents of files may be long, and they
-//! never pass through the buffer: the caller gets them as slices of what it handed in.
+//! The grammar needs a look-ahead of one string, so a [`State`] names the next string. A string is
+//! collected in a buffer until it is complete with its padding. Its length is checked against the
+//! state's limit as soon as its eight bytes are known, before memory is allocated. Only contents
+//! of files may be long, and they bypass the buffer: the caller gets them as slices of its input.
 
 use super::name::{Names, check_target};
 use super::{
@@ -14,7 +13,7 @@ use super::{
     TARGET_LEN_MAX, TargetError, token,
 };
 
-/// Which string comes next.
+/// The next string.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Magic,
@@ -34,7 +33,7 @@ enum State {
     Size {
         executable: bool,
     },
-    /// So many bytes of the contents are still to come, and of the padding after them.
+    /// Contents and padding still to come, in bytes.
     Data {
         left: u64,
         padding_len: usize,
@@ -67,11 +66,11 @@ enum State {
     Failed(DecodeError),
 }
 
-/// What one string, or one piece of contents, led to.
+/// The result of a string, or of a piece of contents.
 enum Step<'a> {
-    /// The input is used up, or the NAR complete.
+    /// The input is consumed, or the NAR complete.
     Pause,
-    /// Nothing to report: go on.
+    /// No event.
     Silent,
     Report(Event<'a>),
     /// An entry, whose name is in the buffer.
@@ -105,20 +104,20 @@ enum Step<'a> {
 #[derive(Debug, Clone)]
 pub struct Decoder {
     state: State,
-    /// The string being collected: length, bytes, padding. Never longer than the longest target
-    /// with its frame.
+    /// The string being collected: length, bytes, padding. Bounded by the longest target with its
+    /// framing.
     buffer: Vec<u8>,
-    /// Length of the string in `buffer` once it is whole; the next call drops it.
+    /// Length of a complete string in `buffer`, which the next call removes.
     text_len: Option<usize>,
     names: Names,
-    /// How many bytes have been taken.
+    /// Number of bytes consumed.
     offset: u64,
-    /// Where the string being collected begins.
+    /// Offset of the string being collected.
     string_offset: u64,
     depth_max: usize,
 }
 
-/// Length of the length before each string, in bytes.
+/// Size of the length field of a string, in bytes.
 const LEN_LEN: usize = 8;
 
 impl Default for Decoder {
@@ -128,15 +127,15 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// Starts before the first byte, with the limit [`DEPTH_MAX`].
+    /// Creates a decoder with the depth limit [`DEPTH_MAX`].
     #[must_use]
     pub fn new() -> Self {
         Self::with_depth_max(DEPTH_MAX)
     }
 
-    /// Starts with another limit: paths of `depth_max` components below the root are refused.
+    /// Creates a decoder that rejects paths of `depth_max` components below the root.
     ///
-    /// Memory grows by up to 300 bytes for each level; the stack does not.
+    /// Each level takes up to 300 bytes of memory and no stack.
     #[must_use]
     pub fn with_depth_max(depth_max: usize) -> Self {
         Self {
@@ -150,10 +149,10 @@ impl Decoder {
         }
     }
 
-    /// Takes bytes from the front of `input` up to the next event.
+    /// Consumes bytes from the front of `input` up to the next event.
     ///
-    /// `None` means that the input is used up, or the NAR [complete](Self::is_done); then the
-    /// rest of the input is left alone.
+    /// `None` means that the input is consumed, or that the NAR is [complete](Self::is_done); then
+    /// the rest of the input is not consumed.
     ///
     /// # Errors
     ///
@@ -188,13 +187,13 @@ impl Decoder {
         }
     }
 
-    /// How many bytes have been taken from the inputs so far.
+    /// Number of bytes consumed so far.
     #[must_use]
     pub const fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Whether the last `)` has been read.
+    /// Whether the NAR is complete: the last `)` has been read.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.state == State::Done
@@ -204,7 +203,7 @@ impl Decoder {
     ///
     /// # Errors
     ///
-    /// The error that [`decode`](Self::decode) gave, or [`DecodeErrorKind::Truncated`].
+    /// The error of [`decode`](Self::decode), or [`DecodeErrorKind::Truncated`].
     pub fn finish(self) -> Result<u64, DecodeError> {
         if self.is_done() {
             return Ok(self.offset);
@@ -250,7 +249,7 @@ impl Decoder {
         }
     }
 
-    /// Judges a whole string by the grammar, and moves on.
+    /// Checks a complete string against the grammar and advances the state.
     fn string<'a>(&mut self) -> Result<Step<'a>, DecodeErrorKind> {
         let state = self.state;
         let text = text_of(&self.buffer, self.text_len);
@@ -278,7 +277,7 @@ impl Decoder {
             }
             (State::SymlinkClose, b")") => (self.after_node(), Step::Silent),
             (State::EntryOrClose, b"entry") => {
-                // The open directories are the components that the child's path has.
+                // The number of open directories is that of the child's path components.
                 if self.names.depth() >= self.depth_max {
                     return Err(DecodeErrorKind::Depth);
                 }
@@ -336,7 +335,7 @@ impl Decoder {
         }))
     }
 
-    /// Passes on a piece of a file's contents.
+    /// Reports a piece of a file's contents.
     fn data<'a>(&mut self, input: &mut &'a [u8], left: u64, padding_len: usize) -> Step<'a> {
         if left == 0 {
             self.string_offset = self.offset;
@@ -357,7 +356,7 @@ impl Decoder {
         Step::Report(Event::Contents(data))
     }
 
-    /// Reads the zeros after a file's contents.
+    /// Reads the padding after a file's contents.
     fn padding<'a>(
         &mut self,
         input: &mut &'a [u8],
@@ -375,7 +374,7 @@ impl Decoder {
         Ok(Step::Silent)
     }
 
-    /// Collects the next string; says whether it is whole.
+    /// Collects the next string; returns whether it is complete.
     fn collect(&mut self, input: &mut &[u8]) -> Result<bool, DecodeErrorKind> {
         self.drop_string();
         if !self.fill(input, LEN_LEN) {
@@ -385,7 +384,7 @@ impl Decoder {
             Ok(len) if len <= self.state.len_max() => len,
             _ => return Err(self.state.unexpected()),
         };
-        // The limit of the state keeps these sums far from overflow.
+        // The limit of the state prevents overflow.
         let text_end = LEN_LEN.saturating_add(len);
         if !self.fill(input, text_end.next_multiple_of(8)) {
             return Ok(false);
@@ -397,7 +396,7 @@ impl Decoder {
         Ok(true)
     }
 
-    /// Forgets the last string, if it was whole.
+    /// Removes the last string, if it was complete.
     fn drop_string(&mut self) {
         if self.text_len.take().is_some() {
             self.buffer.clear();
@@ -405,7 +404,7 @@ impl Decoder {
         }
     }
 
-    /// Moves bytes from `input` into the buffer; says whether it holds `want` of them.
+    /// Moves bytes from `input` into the buffer; returns whether it holds `want` bytes.
     fn fill(&mut self, input: &mut &[u8], want: usize) -> bool {
         let missing = want.saturating_sub(self.buffer.len());
         let (taken, rest) = input.split_at(missing.min(input.len()));
@@ -415,7 +414,7 @@ impl Decoder {
         taken.len() == missing
     }
 
-    /// The length at the start of the buffer, which holds at least its eight bytes.
+    /// The length at the start of the buffer, which has at least eight bytes.
     fn len(&self) -> u64 {
         self.buffer
             .first_chunk()
@@ -427,17 +426,17 @@ impl Decoder {
     }
 }
 
-/// The bytes of the string in the buffer. Free of `Decoder`, so that the rest of it stays usable.
+/// The string in the buffer. Not a method, so that other fields of `Decoder` can be borrowed.
 fn text_of(buffer: &[u8], text_len: Option<usize>) -> &[u8] {
     let text = buffer.get(LEN_LEN..).unwrap_or_default();
     text.get(..text_len.unwrap_or(0)).unwrap_or_default()
 }
 
 impl State {
-    /// The longest string that can be right here, in bytes.
+    /// Maximum length of the next string, in bytes.
     #[expect(
         clippy::wildcard_enum_match_arm,
-        reason = "the other strings are words of the grammar"
+        reason = "all other strings are keywords of the grammar"
     )]
     const fn len_max(self) -> usize {
         match self {
@@ -448,7 +447,7 @@ impl State {
         }
     }
 
-    /// The error for a string that is longer than that, or another than the grammar has here.
+    /// The error for a string that is too long or not the required one.
     const fn unexpected(self) -> DecodeErrorKind {
         let expected = match self {
             Self::Name => return DecodeErrorKind::Name(NameError::TooLong),

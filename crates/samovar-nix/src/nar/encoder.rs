@@ -1,11 +1,11 @@
-//! Writes the framing of a NAR around contents that the caller sends.
+//! Encodes the framing of a NAR around contents that the caller sends.
 
 use super::name::{Names, check_target};
 use super::{CONTENTS_END_MAX, NameError, TargetError, token};
 
-/// Where an [`Encoder`] puts the framing.
+/// The destination of an [`Encoder`]'s framing.
 pub trait Sink {
-    /// Takes the next bytes.
+    /// Appends bytes.
     fn put(&mut self, bytes: &[u8]);
 }
 
@@ -16,7 +16,7 @@ impl Sink for Vec<u8> {
     }
 }
 
-/// A [`Sink`] that keeps nothing: with it an [`Encoder`] computes offsets and sizes alone.
+/// A [`Sink`] that discards all bytes, for computing offsets and sizes.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Discard;
 
@@ -25,7 +25,7 @@ impl Sink for Discard {
     fn put(&mut self, _bytes: &[u8]) {}
 }
 
-/// The framing of a NAR, one call for each step of a walk through the tree.
+/// Writes the framing of a NAR, one call per step of a walk.
 ///
 /// The calls follow the grammar: [`begin`](Self::begin), then one node. A node is
 /// [`file`](Self::file), the contents sent by the caller, [`end_file`](Self::end_file); or
@@ -34,7 +34,7 @@ impl Sink for Discard {
 /// [`end_directory`](Self::end_directory). Then [`finish`](Self::finish).
 ///
 /// A call that returns an error has written nothing and changed nothing. A clone is a bookmark: it
-/// goes on from the same offset.
+/// continues from the same offset.
 ///
 /// # Examples
 ///
@@ -57,7 +57,7 @@ pub struct Encoder {
     names: Names,
 }
 
-/// Which call comes next.
+/// The next call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum State {
     /// `begin`.
@@ -75,17 +75,17 @@ enum State {
     Done,
 }
 
-/// Why a step cannot be written. All are faults of the caller or of the tree it walks.
+/// Why a step cannot be written. The cause is the caller or the tree it walks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EncodeError {
-    /// The call does not fit the grammar here.
+    /// The call is not allowed by the grammar here.
     #[error("step out of order")]
     Step,
-    /// The name cannot stand in a NAR, or not after the one before it.
+    /// The name is invalid or out of order.
     #[error("bad name")]
     Name(#[from] NameError),
-    /// The target cannot stand in a NAR.
+    /// The target is invalid.
     #[error("bad symlink target")]
     Target(#[from] TargetError),
     /// The contents would end after [`CONTENTS_END_MAX`].
@@ -100,7 +100,7 @@ impl Encoder {
         Self::default()
     }
 
-    /// As after [`begin`](Self::begin) into a sink that keeps nothing.
+    /// The state after [`begin`](Self::begin), with the bytes discarded.
     pub(super) fn begun() -> Self {
         let mut encoder = Self {
             state: State::Node,
@@ -110,11 +110,11 @@ impl Encoder {
         encoder
     }
 
-    /// Goes on inside a NAR: at `offset`, in the directory that `path` leads to from the root,
-    /// before one of its children or its end.
+    /// Continues inside a NAR: at `offset`, in the directory at `path` below the root, before one
+    /// of its children or its end.
     ///
-    /// The offset is the caller's word. Names are checked, those of `path` and those to come; which
-    /// child came last is not known, so the first one to come may have any name.
+    /// The offset is not checked. Names are checked, those of `path` and later ones; the first name
+    /// in a directory of `path` may be any, because its predecessor is unknown.
     ///
     /// # Errors
     ///
@@ -150,7 +150,7 @@ impl Encoder {
         })
     }
 
-    /// Writes what every NAR starts with.
+    /// Writes the start of a NAR.
     ///
     /// # Errors
     ///
@@ -164,8 +164,8 @@ impl Encoder {
     /// Writes everything of a regular file that comes before its contents, and returns the offset
     /// of the first content byte.
     ///
-    /// Then the caller sends exactly `size` bytes, which [`offset`](Self::offset) counts at once.
-    /// A caller that cannot must give up the whole NAR: the size has been said.
+    /// The caller must then send exactly `size` bytes, which [`offset`](Self::offset) counts at
+    /// once. A caller that cannot must abandon the NAR: the size has been written.
     ///
     /// # Errors
     ///
@@ -244,8 +244,8 @@ impl Encoder {
     ///
     /// # Errors
     ///
-    /// [`EncodeError::Step`]; [`EncodeError::Name`] also when the name does not come after the one
-    /// before it in this directory.
+    /// [`EncodeError::Step`]; [`EncodeError::Name`] also if the name is not greater than its
+    /// predecessor in this directory.
     #[inline]
     pub fn entry<S: Sink + ?Sized>(&mut self, out: &mut S, name: &[u8]) -> Result<(), EncodeError> {
         if self.state != State::Directory {
@@ -271,7 +271,7 @@ impl Encoder {
         Ok(())
     }
 
-    /// Closes the directory opened last.
+    /// Closes the innermost directory.
     ///
     /// # Errors
     ///
@@ -283,7 +283,7 @@ impl Encoder {
         Ok(())
     }
 
-    /// How many bytes have been written or announced.
+    /// Number of bytes written or announced.
     #[must_use]
     pub const fn offset(&self) -> u64 {
         self.offset
@@ -299,7 +299,7 @@ impl Encoder {
     ///
     /// # Errors
     ///
-    /// [`EncodeError::Step`] when it is not complete.
+    /// [`EncodeError::Step`] if it is not complete.
     pub fn finish(self) -> Result<u64, EncodeError> {
         if self.is_done() {
             Ok(self.offset)
@@ -325,7 +325,7 @@ impl Encoder {
         };
     }
 
-    /// Writes a string that is known to be short.
+    /// Writes a short string.
     fn put_string<S: Sink + ?Sized>(&mut self, out: &mut S, string: &[u8]) {
         let len = string.len() as u64;
         self.put(out, &len.to_le_bytes());
@@ -336,7 +336,7 @@ impl Encoder {
     #[inline]
     fn put<S: Sink + ?Sized>(&mut self, out: &mut S, bytes: &[u8]) {
         out.put(bytes);
-        // Framing alone cannot fill what CONTENTS_END_MAX leaves of u64.
+        // Framing alone cannot overflow: CONTENTS_END_MAX leaves room for it in u64.
         self.offset = self.offset.saturating_add(bytes.len() as u64);
     }
 }

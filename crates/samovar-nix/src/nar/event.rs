@@ -1,14 +1,14 @@
-//! What a NAR is made of, as a reader meets it.
+//! [`Event`]: the elements of a NAR in the order of reading.
 
-/// What a [`Decoder`](super::Decoder) has found. The same NAR gives the same events however it is
-/// cut, but that [`Contents`](Self::Contents) may come in more pieces.
+/// An element of a NAR. The events of a NAR do not depend on how the input is split, except that
+/// [`Contents`](Self::Contents) may be split further.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event<'a> {
     /// A directory starts.
     DirectoryBegin,
     /// The next child of the directory; its node follows.
     Entry {
-        /// Its name: valid, and after the one before it.
+        /// The name: valid, and greater than the previous one.
         name: &'a [u8],
     },
     /// The child is complete.
@@ -24,9 +24,9 @@ pub enum Event<'a> {
         /// Offset of its first content byte in the NAR.
         offset: u64,
     },
-    /// The next bytes of the file, never empty.
+    /// The next contents of the file, never empty.
     Contents(&'a [u8]),
-    /// The file is complete: all its bytes have been reported.
+    /// The file is complete.
     FileEnd,
     /// A symbolic link.
     Symlink {

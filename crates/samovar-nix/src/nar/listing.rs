@@ -15,12 +15,12 @@
 //!
 //! # Quirks
 //!
-//! * The order of members is that of Nix up to 2.8; later ones sort them, and from 2.35 on
-//!   `executable` also stands when false. Readers do not care.
-//! * JSON is Unicode, names in a NAR are bytes. Nix 2.8 writes them raw, and then the whole
-//!   document is no JSON; from 2.26 on it writes no listing at all. Here each invalid sequence
-//!   becomes U+FFFD: the other files keep their listing, and a reader that wants the odd one has
-//!   its offset. Two names may become the same; most readers then keep the later one.
+//! * The order of members is that of Nix up to 2.8; later versions sort them, and from 2.35 on
+//!   `executable` is also written when false. Readers accept both.
+//! * JSON is Unicode, names in a NAR are bytes. Nix 2.8 writes them raw, which is invalid JSON;
+//!   from 2.26 on it writes no listing at all. Here each invalid sequence becomes U+FFFD: other
+//!   files keep their entries, and the offset of the odd one is still available. Two names may
+//!   become equal; most readers then keep the later one.
 //! * Control characters are escaped as Nix 2.8 does: `\n`, `\r`, `\t`, else `\u00xx`.
 //!
 //! # Source
@@ -31,8 +31,8 @@ use super::{Discard, EncodeError, Encoder, Event};
 
 /// Builds a listing from the same steps as an [`Encoder`], without recursion.
 ///
-/// The steps are checked in the same way, and offsets come from the same place: a listing cannot
-/// disagree with the NAR of those steps.
+/// The steps are checked in the same way, and the offsets come from an `Encoder`, so a listing
+/// always agrees with the NAR of the same steps.
 ///
 /// # Examples
 ///
@@ -49,9 +49,9 @@ use super::{Discard, EncodeError, Encoder, Event};
 #[derive(Debug, Clone)]
 pub struct Listing {
     nar: Encoder,
-    /// The document, less what was taken.
+    /// The document, without the part already taken.
     json: String,
-    /// Whether the next child would be the first of its directory.
+    /// Whether the next child is the first of its directory.
     is_first: bool,
 }
 
@@ -62,7 +62,7 @@ impl Default for Listing {
 }
 
 impl Listing {
-    /// Starts with the root node to come.
+    /// Starts before the root node.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -141,7 +141,7 @@ impl Listing {
         self.nar.end_entry(&mut Discard)
     }
 
-    /// Closes the directory opened last.
+    /// Closes the innermost directory.
     ///
     /// # Errors
     ///
@@ -153,11 +153,11 @@ impl Listing {
         Ok(())
     }
 
-    /// Adds what a [`Decoder`](super::Decoder) reports; contents are passed over.
+    /// Adds an event of a [`Decoder`](super::Decoder); contents are ignored.
     ///
     /// # Errors
     ///
-    /// Any [`EncodeError`], if events were left out.
+    /// Any [`EncodeError`] if events are missing.
     pub fn event(&mut self, event: &Event<'_>) -> Result<(), EncodeError> {
         match *event {
             Event::File {
@@ -172,24 +172,24 @@ impl Listing {
         }
     }
 
-    /// How many bytes of the document [`take`](Self::take) would return.
+    /// Length of the document not yet taken, in bytes.
     #[must_use]
     pub fn pending_len(&self) -> usize {
         self.json.len()
     }
 
-    /// Takes what is there of the document since the last time, so that a long one need not be in
-    /// memory whole.
+    /// Takes the part of the document written since the last call, so that a long document need not
+    /// be in memory as a whole.
     #[must_use]
     pub fn take(&mut self) -> String {
         std::mem::take(&mut self.json)
     }
 
-    /// Ends the listing and returns the document, or what was not taken of it.
+    /// Ends the listing and returns the rest of the document.
     ///
     /// # Errors
     ///
-    /// [`EncodeError::Step`] when the root node is not complete.
+    /// [`EncodeError::Step`] if the root node is not complete.
     pub fn finish(mut self) -> Result<String, EncodeError> {
         self.nar.finish()?;
         self.json.push('}');

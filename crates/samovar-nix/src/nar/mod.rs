@@ -28,12 +28,12 @@
 //!
 //! # Quirks
 //!
-//! * `executable` stands exactly when the *owner* may execute; nothing else of the mode, no times,
+//! * `executable` is present exactly if the *owner* may execute; no other mode bits, times, owners
 //!   owners or hard links.
 //! * Names and targets are bytes, not text. Line feeds and invalid UTF-8 occur.
 //! * Clients ignore what follows the last `)`; so [`Decoder`] leaves it to the caller.
-//! * Nix reads a target with a NUL inside and then makes a shorter link; here it is refused, as it
-//!   could not have come from a file system.
+//! * Nix accepts a target with a NUL inside and then creates a shorter link; here it is rejected,
+//!   as it cannot come from a file system.
 //!
 //! # Source
 //!
@@ -60,7 +60,7 @@ pub const NAME_LEN_MAX: usize = 255;
 /// Longest target of a symbolic link, in bytes.
 pub const TARGET_LEN_MAX: usize = 4095;
 
-/// How many components a path may have before a [`Decoder`] refuses it, less one.
+/// Maximum depth: a [`Decoder`] rejects paths of this many components.
 pub const DEPTH_MAX: usize = 64;
 
 /// The greatest offset at which the contents of a file may end, in bytes.

@@ -1,42 +1,42 @@
-//! What names and targets a NAR may hold, and in which order the names come.
+//! Rules for names, their order, and link targets in a NAR.
 
 use super::{NAME_LEN_MAX, TARGET_LEN_MAX};
 
-/// Why a name cannot stand in a NAR, or not in this place.
+/// Why a name is not allowed in a NAR, or not at this position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NameError {
-    /// It is empty.
+    /// The name is empty.
     #[error("empty name")]
     Empty,
-    /// It is longer than [`NAME_LEN_MAX`].
+    /// The name is longer than [`NAME_LEN_MAX`].
     #[error("name longer than {NAME_LEN_MAX} bytes")]
     TooLong,
-    /// It is `.` or `..`: unpacking it would write elsewhere.
+    /// The name is `.` or `..`, which would unpack outside the directory.
     #[error("name is . or ..")]
     Dots,
-    /// It holds a slash: unpacking it would write elsewhere.
+    /// The name holds a slash, which would unpack outside the directory.
     #[error("name holds a slash")]
     Slash,
-    /// It holds a NUL, where the name would end for the system.
+    /// The name holds a NUL, which would truncate it in system calls.
     #[error("name holds a NUL")]
     Nul,
-    /// It is the same as the name before it, or comes before it.
+    /// The name is not greater than its predecessor.
     #[error("name not after the one before it")]
     Order,
 }
 
-/// Why the target of a symbolic link cannot stand in a NAR.
+/// Why a symbolic link's target is not allowed in a NAR.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TargetError {
-    /// It is empty.
+    /// The target is empty.
     #[error("empty target")]
     Empty,
-    /// It is longer than [`TARGET_LEN_MAX`].
+    /// The target is longer than [`TARGET_LEN_MAX`].
     #[error("target longer than {TARGET_LEN_MAX} bytes")]
     TooLong,
-    /// It holds a NUL, where the target would end for the system.
+    /// The target holds a NUL, which would truncate it in system calls.
     #[error("target holds a NUL")]
     Nul,
 }
@@ -75,18 +75,18 @@ fn check_name(name: &[u8]) -> Result<(), NameError> {
 
 /// The open directories, each with the last name seen in it.
 ///
-/// One buffer for all of them: a directory costs no allocation, and depth costs no stack.
+/// All share one buffer, so a directory costs no allocation and depth no stack.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Names {
     /// The last name of each open directory, one after another.
     bytes: Vec<u8>,
-    /// Where the name of each open directory starts in `bytes`. No name yet is an empty name,
-    /// which comes before every other.
+    /// Start of each open directory's name in `bytes`. An empty name, less than any other, means
+    /// that no name was seen.
     starts: Vec<usize>,
 }
 
 impl Names {
-    /// How many directories are open.
+    /// Number of open directories.
     pub(super) const fn depth(&self) -> usize {
         self.starts.len()
     }
@@ -103,7 +103,7 @@ impl Names {
         }
     }
 
-    /// Takes the next name of the innermost directory.
+    /// Checks and records the next name of the innermost directory.
     pub(super) fn next(&mut self, name: &[u8]) -> Result<(), NameError> {
         check_name(name)?;
         let start = self.starts.last().copied().unwrap_or(0);

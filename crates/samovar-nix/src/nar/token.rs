@@ -1,6 +1,6 @@
-//! The strings of a NAR that never change, framed beforehand.
+//! The constant strings of a NAR, with their framing.
 
-/// Appends one framed string after another; see the grammar of [`nar`](crate::nar).
+/// Concatenates framed strings; see the grammar of [`nar`](crate::nar).
 macro_rules! framed {
     ($($token:ident)*) => {
         concat!($(framed!(@ $token)),*).as_bytes()
@@ -30,7 +30,7 @@ pub(super) const ENTRY: &[u8] = framed!(entry open name);
 pub(super) const NODE: &[u8] = framed!(node);
 pub(super) const CLOSE: &[u8] = framed!(close);
 
-/// The zeros that follow `len` bytes.
+/// The padding after `len` bytes.
 pub(super) const fn padding(len: u64) -> &'static [u8] {
     match len % 8 {
         1 => &[0; 7],
@@ -46,6 +46,8 @@ pub(super) const fn padding(len: u64) -> &'static [u8] {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[track_caller]
@@ -73,6 +75,36 @@ mod tests {
         check(ENTRY, &["entry", "(", "name"]);
         check(NODE, &["node"]);
         check(CLOSE, &[")"]);
+    }
+
+    /// The grammar in the documentation of `nar` has exactly the strings that are written.
+    #[test]
+    fn documented_grammar_has_the_same_strings() {
+        let grammar = include_str!("mod.rs").split("```").nth(1).unwrap();
+        let documented: BTreeSet<&str> = grammar
+            .split("str(\"")
+            .skip(1)
+            .map(|rest| rest.split('"').next().unwrap())
+            .collect();
+        let mut written = BTreeSet::new();
+        for token in [
+            MAGIC,
+            FILE,
+            EXECUTABLE_FILE,
+            SYMLINK,
+            DIRECTORY,
+            ENTRY,
+            NODE,
+            CLOSE,
+        ] {
+            let mut rest = token;
+            while let Some((len, after)) = rest.split_first_chunk() {
+                let len = usize::try_from(u64::from_le_bytes(*len)).unwrap();
+                written.insert(std::str::from_utf8(&after[..len]).unwrap());
+                rest = &after[len.next_multiple_of(8)..];
+            }
+        }
+        assert_eq!(documented, written);
     }
 
     #[test]

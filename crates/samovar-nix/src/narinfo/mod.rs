@@ -1,8 +1,8 @@
-//! The narinfo, what a cache says of one path.
+//! Narinfo: a cache's metadata of one store path.
 //!
 //! # Encoding
 //!
-//! Lines of `Key: value`, each with a line feed at its end.
+//! Lines of `Key: value`, each terminated by a line feed.
 //!
 //! | key | value | |
 //! | --- | --- | --- |
@@ -15,23 +15,23 @@
 //! | `References` | base names, separated by spaces | |
 //! | `Deriver` | base name; `unknown-deriver` means none | |
 //! | `System` | platform; written by Nix up to 2.8, read by none | |
-//! | `Sig` | a signature, on as many lines as there are | |
+//! | `Sig` | a signature; may be repeated | |
 //! | `CA` | a content address | |
 //!
 //! # Quirks
 //!
-//! Clients do not read lines. From where they stand they look for a colon, pass over the colon and
-//! *one* more byte whatever it is, and take everything up to the next line feed. [`NarInfo::parse`]
-//! does the same, and so it has the same surprises:
+//! Clients do not read lines. From the current position they search for a colon, skip the colon and
+//! *one* more byte whatever it is, and take everything up to the next line feed.
+//! [`NarInfo::parse`] does the same, with the same effects:
 //!
 //! * `References:` without a space swallows the next line; `References: ` with one is fine.
 //! * A blank line or a comment becomes a part of the next key, which is then unknown and ignored.
 //! * A missing line feed at the end is an error; a carriage return becomes part of the value.
 //!
-//! Where versions differ, the strictest is followed, so what is read here every client accepts:
-//! from Nix 2.34 on a malformed `Sig`, and from 2.35 on an unknown `Compression`, refuse the whole
-//! document. Only dots at the start of a
-//! name are left to [`StorePath::from_base_name`]'s wide rule.
+//! Where versions differ, the strictest is followed, so that every client accepts what is accepted
+//! here: Nix 2.34 and later rejects a narinfo with a malformed `Sig`, 2.35 and later one with an
+//! unknown `Compression`. Only for dots at the start of a name the lenient rule of
+//! [`StorePath::from_base_name`] applies.
 //!
 //! # Source
 //!
@@ -49,11 +49,11 @@ pub use write::{WriteError, write_for};
 /// All fields of a narinfo.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NarInfo {
-    /// The path it is about.
+    /// The store path.
     pub store_path: StorePath,
-    /// Where the NAR is, relative to the cache.
+    /// URL of the NAR, relative to the cache.
     pub url: String,
-    /// How the NAR is compressed.
+    /// Compression of the NAR.
     pub compression: Compression,
     /// Hash of the compressed file.
     pub file_hash: Option<Hash>,
@@ -71,12 +71,12 @@ pub struct NarInfo {
     pub system: Option<String>,
     /// The signatures; sorted and unique after parsing.
     pub signatures: Vec<Signature>,
-    /// What its name was computed from.
+    /// The content address, for content-addressed paths.
     pub content_address: Option<ContentAddress>,
 }
 
 impl NarInfo {
-    /// The text that its signatures are of: see
+    /// The text that signatures cover: see
     /// [`PathInfo::fingerprint`](crate::PathInfo::fingerprint).
     #[must_use]
     pub fn fingerprint(&self, dir: &StoreDir) -> String {
@@ -128,7 +128,7 @@ impl Compression {
         (Self::Zstd, "zstd"),
     ];
 
-    /// The compression of this name, if Nix knows it.
+    /// The compression of this name, if Nix has it.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::NAMES
@@ -137,7 +137,7 @@ impl Compression {
             .map(|(compression, _)| compression)
     }
 
-    /// The name as it stands in a narinfo.
+    /// The name used in a narinfo.
     #[must_use]
     pub fn name(self) -> &'static str {
         Self::NAMES

@@ -1,4 +1,4 @@
-//! Reads a narinfo as clients do.
+//! Parses a narinfo as clients do.
 
 use super::{Compression, NarInfo};
 use crate::{
@@ -6,14 +6,13 @@ use crate::{
     SignatureError, StoreDir, StorePath, StorePathError,
 };
 
-/// Why a narinfo was refused.
+/// Why a narinfo was rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {kind}")]
 pub struct NarInfoError {
-    /// Line on which the field starts, counted from one; for a missing field the line after the
-    /// last.
+    /// Line on which the field starts, from 1; for a missing field the line after the last.
     pub line: u64,
-    /// What was wrong with it.
+    /// The rule that it broke.
     pub kind: NarInfoErrorKind,
 }
 
@@ -30,52 +29,52 @@ pub enum NarInfoErrorKind {
     /// The value of a known field is not UTF-8.
     #[error("value is not UTF-8")]
     NotUtf8,
-    /// `StorePath` is no path in the store directory.
+    /// `StorePath` is not a path in the store directory.
     #[error("bad StorePath: {0}")]
     StorePath(StorePathError),
-    /// `Compression` is one that Nix does not know.
+    /// `Compression` is unknown to Nix.
     #[error("unknown Compression")]
     Compression,
-    /// `FileHash` is no hash.
+    /// `FileHash` is not a hash.
     #[error("bad FileHash: {0}")]
     FileHash(HashError),
-    /// `FileSize` is no number.
+    /// `FileSize` is not a number.
     #[error("bad FileSize")]
     FileSize,
-    /// `NarHash` is no SHA-256.
+    /// `NarHash` is not SHA-256.
     #[error("bad NarHash: {0}")]
     NarHash(NarHashError),
-    /// `NarSize` is no number.
+    /// `NarSize` is not a number.
     #[error("bad NarSize")]
     NarSize,
-    /// A reference is no base name.
+    /// A reference is not a base name.
     #[error("bad reference: {0}")]
     Reference(StorePathError),
-    /// `References` a second time, after some were given.
+    /// `References` is repeated.
     #[error("References twice")]
     ExtraReferences,
-    /// `Deriver` is no base name.
+    /// `Deriver` is not a base name.
     #[error("bad Deriver: {0}")]
     Deriver(StorePathError),
-    /// `Sig` is no signature.
+    /// `Sig` is not a signature.
     #[error("bad Sig: {0}")]
     Signature(SignatureError),
-    /// `CA` is no content address.
+    /// `CA` is not a content address.
     #[error("bad CA: {0}")]
     ContentAddress(ContentAddressError),
-    /// `CA` a second time, after one was given.
+    /// `CA` is repeated.
     #[error("CA twice")]
     ExtraContentAddress,
-    /// No `StorePath`.
+    /// `StorePath` is missing.
     #[error("no StorePath")]
     StorePathMissing,
-    /// No `NarHash`.
+    /// `NarHash` is missing.
     #[error("no NarHash")]
     NarHashMissing,
-    /// No `URL`, or an empty one.
+    /// `URL` is missing or empty.
     #[error("no URL")]
     UrlMissing,
-    /// No `NarSize`, or zero.
+    /// `NarSize` is missing or zero.
     #[error("no NarSize")]
     NarSizeMissing,
 }
@@ -98,7 +97,7 @@ struct Fields {
 }
 
 impl NarInfo {
-    /// Reads a narinfo of a cache for `dir`, with the surprises of [the format](super).
+    /// Parses a narinfo of a cache for `dir`, with the [quirks](super#quirks) of clients.
     ///
     /// # Errors
     ///
@@ -131,19 +130,19 @@ impl NarInfo {
     }
 }
 
-/// One field as clients see it, which need not be one line.
+/// A field as clients delimit it, which may span several lines.
 struct Field<'a> {
     key: &'a [u8],
     value: &'a [u8],
-    /// How many line feeds it holds, the last one included.
+    /// Number of line feeds, including the last.
     line_count: u64,
 }
 
 impl<'a> Field<'a> {
-    /// Takes the first field off the front of `text`.
+    /// Splits the first field off `text`.
     fn split_from(text: &mut &'a [u8]) -> Result<Self, NarInfoErrorKind> {
         let (key, after_colon) = split_at_byte(text, b':').ok_or(NarInfoErrorKind::NoColon)?;
-        // One byte is passed over unseen: a space as a rule, but it may be the line feed itself.
+        // One byte is skipped unchecked: usually a space, but possibly the line feed.
         let (unseen, value) = after_colon
             .split_first()
             .ok_or(NarInfoErrorKind::NoLineEnd)?;
@@ -259,26 +258,29 @@ impl Fields {
     }
 }
 
-/// Whether the value of this field matters; any other may hold whatever it likes.
-fn is_known(key: &[u8]) -> bool {
-    matches!(
-        key,
-        b"StorePath"
-            | b"URL"
-            | b"Compression"
-            | b"FileHash"
-            | b"FileSize"
-            | b"NarHash"
-            | b"NarSize"
-            | b"References"
-            | b"Deriver"
-            | b"System"
-            | b"Sig"
-            | b"CA"
-    )
+/// The fields whose values are parsed; others may hold anything.
+const KNOWN: [&[u8]; FIELD_COUNT] = [
+    b"StorePath",
+    b"URL",
+    b"Compression",
+    b"FileHash",
+    b"FileSize",
+    b"NarHash",
+    b"NarSize",
+    b"References",
+    b"Deriver",
+    b"System",
+    b"Sig",
+    b"CA",
+];
+
+pub(super) const FIELD_COUNT: usize = 12;
+
+pub(super) fn is_known(key: &[u8]) -> bool {
+    KNOWN.contains(&key)
 }
 
-/// `None` for an empty value, which is as good as no field.
+/// Parses `Compression`. An empty value counts as a missing field.
 fn compression(value: &str) -> Result<Option<Compression>, NarInfoErrorKind> {
     if value.is_empty() {
         return Ok(None);
@@ -288,7 +290,7 @@ fn compression(value: &str) -> Result<Option<Compression>, NarInfoErrorKind> {
         .ok_or(NarInfoErrorKind::Compression)
 }
 
-/// A decimal number; a plus sign and leading zeros are allowed, as in Nix.
+/// Parses a decimal number; a plus sign and leading zeros are allowed, as in Nix.
 fn number(value: &str) -> Option<u64> {
     value.parse().ok()
 }

@@ -451,3 +451,16 @@ fn nothing_is_written_that_would_start_a_field_of_its_own() {
         Err(WriteError::NarSize)
     );
 }
+
+/// The table in the documentation lists exactly the fields that are parsed.
+#[test]
+fn documented_fields_are_parsed() {
+    let documented: Vec<&str> = include_str!("mod.rs")
+        .lines()
+        .filter_map(|line| line.strip_prefix("//! | `"))
+        .flat_map(|row| row.split('|').next().unwrap().split(['`', ',', ' ']))
+        .filter(|key| !key.is_empty())
+        .collect();
+    assert!(documented.iter().all(|key| parse::is_known(key.as_bytes())));
+    assert_eq!(documented.len(), parse::FIELD_COUNT);
+}

@@ -1,4 +1,4 @@
-//! Writes a narinfo, as nix-serve or as Nix does.
+//! Writes narinfos in the forms of nix-serve and Nix.
 
 use super::NarInfo;
 use crate::path_info::in_order;
@@ -9,21 +9,21 @@ use crate::{PathInfo, Signature, StoreDir, StorePath};
 #[non_exhaustive]
 pub enum WriteError {
     /// The URL is empty, or holds white space or a control character.
-    #[error("URL that a narinfo cannot hold")]
+    #[error("URL is not allowed in a narinfo")]
     Url,
     /// The system is empty, or holds a control character.
-    #[error("system that a narinfo cannot hold")]
+    #[error("system is not allowed in a narinfo")]
     System,
-    /// The NAR size is zero, which clients refuse.
+    /// The NAR size is zero, which clients reject.
     #[error("NAR size is zero")]
     NarSize,
 }
 
 /// Appends the narinfo that nix-serve would serve for a path, byte for byte.
 ///
-/// The URL is `nar/<hash part>-<NAR hash>.nar`. The signatures are those to be sent, in order:
+/// The URL is `nar/<hash part>-<NAR hash>.nar`. The signatures are written in the order given:
 /// nix-serve sends its own *instead of* the stored ones, or, without a key, the stored ones sorted.
-/// The document is only of use if the NAR size is known, that is, not zero.
+/// The NAR size must be known (not zero).
 ///
 /// # Source
 ///
@@ -38,9 +38,9 @@ pub fn write_for(info: &PathInfo, dir: &StoreDir, signatures: &[Signature], out:
     out.extend_from_slice(b".nar\nCompression: none\nNarHash: sha256:");
     out.extend_from_slice(&nar_hash);
     push_number(b"\nNarSize: ", info.nar_size, out);
-    // nix-serve drops the whole line when there are no references, and so do we. Keep the space if
-    // you ever write an empty one: clients look for the line feed two bytes after the colon, so
-    // "References:\n" would swallow the next field.
+    // Like nix-serve, omit the line if there are no references. An empty line would need the
+    // space: clients look for the line feed two bytes after the colon, so "References:\n" would
+    // swallow the next field.
     if !info.references.is_empty() {
         push_references(&info.references, out);
     }
@@ -84,7 +84,7 @@ impl NarInfo {
         Ok(())
     }
 
-    /// A line feed in one of the free texts would start a field of its own.
+    /// Checks the free texts: a line feed in one would start another field.
     fn check(&self) -> Result<(), WriteError> {
         if self.url.is_empty()
             || self
@@ -116,7 +116,7 @@ fn push_store_path(dir: &StoreDir, path: &StorePath, out: &mut Vec<u8>) {
     push_field(b"/", path.base_name().as_bytes(), out);
 }
 
-/// As the base names in order, separated by single spaces.
+/// Writes the base names in order, separated by single spaces.
 fn push_references(references: &[StorePath], out: &mut Vec<u8>) {
     out.extend_from_slice(b"References:");
     for reference in in_order(references).iter() {
@@ -143,10 +143,10 @@ fn push_signatures(signatures: &[Signature], out: &mut Vec<u8>) {
     }
 }
 
-/// As decimal digits, without the formatting machinery: this is the hot path of a cache.
+/// Writes decimal digits without `fmt`: this is the hot path of a cache.
 fn push_number(key: &[u8], number: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(key);
-    // 20 digits are enough for the greatest number.
+    // u64::MAX has 20 digits.
     let mut digits = [b'0'; 20];
     let mut rest = number;
     let mut count = 0_usize;

@@ -30,7 +30,7 @@ pub(super) type Key = [u8; 20];
 #[derive(Debug)]
 pub(super) struct Table {
     seed: Seed,
-    /// Number of slots that homes are scaled to; `slots` is longer if keys were pushed past the end.
+    /// Number of slots that homes are scaled to; keys pushed past the end make `slots` longer.
     home_count: u64,
     slots: Box<[Key]>,
     key_count: usize,

@@ -4,8 +4,8 @@
 //! that the process holds on it, those of SQLite's connections included. A connection without its
 //! lock keeps reading while the last writer to exit removes the WAL under it; from then on it
 //! returns stale data. So this module keeps one descriptor per file for the whole process, which
-//! must outlive every connection to the file: store a [`SharedFile`] beside the connections and drop
-//! it after them.
+//! must outlive every connection to the file: store a [`SharedFile`] beside the connections and
+//! drop it after them.
 //!
 //! # Source
 //!
