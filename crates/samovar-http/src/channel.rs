@@ -96,7 +96,9 @@ impl Sender {
         self.put(state, bytes.into())
     }
 
-    /// Whether the peer is gone. It may be for some time before this is known.
+    /// Whether the client has left: it closed the connection, or its sending side (see
+    /// [`Limits::half_close`](crate::Limits::half_close)) while nothing was left to send. A client
+    /// whose machine or network fails is noticed only by sending.
     pub fn is_gone(&self) -> bool {
         self.0.lock().is_reader_gone
     }

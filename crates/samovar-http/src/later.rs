@@ -84,7 +84,9 @@ impl Responder {
         }
     }
 
-    /// Whether the peer is gone, so that the work for an answer may be saved.
+    /// Whether the client has left, so that the work for an answer may be saved: it closed the
+    /// connection, or its sending side (see [`Limits::half_close`](crate::Limits::half_close)). A
+    /// client whose machine or network fails is not noticed.
     pub fn is_abandoned(&self) -> bool {
         self.later
             .as_ref()

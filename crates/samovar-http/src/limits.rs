@@ -40,6 +40,14 @@ pub struct Limits {
     /// Bytes a peer has to send of a body, or read of an answer, within one `stall_time`; below,
     /// the connection is closed. Default: 4096.
     pub stall_len_min: u64,
+    /// Whether a client that shuts down its sending side may still wait for an answer that the
+    /// application gives [later](crate::Response::later) or writes to a
+    /// [channel](crate::Body::channel). Default: no: such an answer ends as
+    /// [`Left`](crate::End::Left), as most clients that close cannot be told from it, and a
+    /// connection whose client is gone would stay open for as long as the application is silent.
+    /// Requests of that connection that are not read yet delay this, by one `stall_time` at most.
+    /// Other answers are sent whole either way.
+    pub half_close: bool,
     /// How long a closing connection is read so that the peer can see the last answer.
     /// Default: 2 s.
     pub linger_time: Duration,
@@ -70,6 +78,7 @@ impl Default for Limits {
             idle_time: Duration::from_secs(60),
             stall_time: Duration::from_secs(30),
             stall_len_min: 4096,
+            half_close: false,
             linger_time: Duration::from_secs(2),
             body_memory_max: 64 << 20,
             request_memory_max: 64 << 20,

@@ -61,6 +61,8 @@ pub(crate) struct Core {
     pub(crate) buffers: Arc<BufferPool>,
     pub(crate) connection_count: AtomicUsize,
     pub(crate) accepted_count: AtomicU64,
+    /// Set when a drain begins: answers say `Connection: close`.
+    pub(crate) is_draining: AtomicBool,
     /// Set when time is up or the I/O threads are gone: answers under way are given up.
     pub(crate) is_cut_off: AtomicBool,
     /// TLS handshakes under way.
@@ -220,6 +222,7 @@ impl<S: Service> Builder<S> {
                 inboxes,
                 connection_count: AtomicUsize::new(0),
                 accepted_count: AtomicU64::new(0),
+                is_draining: AtomicBool::new(false),
                 is_cut_off: AtomicBool::new(false),
                 #[cfg(feature = "tls")]
                 handshake_count: AtomicUsize::new(0),
@@ -418,6 +421,7 @@ impl<S: Service> Server<S> {
     pub fn drain(&self, timeout: Duration) {
         let deadline = deadline(timeout);
         lock(&self.listening).clear();
+        self.shared.is_draining.store(true, Ordering::Relaxed);
         for inbox in &self.shared.inboxes {
             // A thread that is gone has drained.
             drop(inbox.push(Message::Drain(deadline)));

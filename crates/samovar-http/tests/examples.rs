@@ -27,6 +27,11 @@ impl Drop for Example {
 
 impl Example {
     fn start(name: &str, arguments: &[&str]) -> Self {
+        Self::start_within(None, name, arguments)
+    }
+
+    /// `descriptors_max`: how many the process may have open.
+    fn start_within(descriptors_max: Option<u32>, name: &str, arguments: &[&str]) -> Self {
         let own = std::env::current_exe().unwrap();
         let program = own.ancestors().nth(2).unwrap().join("examples").join(name);
         assert!(
@@ -34,7 +39,16 @@ impl Example {
             "{}: build it with `cargo build --examples`",
             program.display()
         );
-        let mut child = Command::new(program)
+        let mut command = match descriptors_max {
+            None => Command::new(program),
+            Some(max) => {
+                let mut shell = Command::new("sh");
+                shell.args(["-c", &format!("ulimit -n {max} && exec \"$0\" \"$@\"")]);
+                shell.arg(program);
+                shell
+            }
+        };
+        let mut child = command
             .arg("127.0.0.1:0")
             .args(arguments)
             .stdin(Stdio::piped())
@@ -307,6 +321,37 @@ fn sse() {
     assert_eq!(example.ask("POST /say", "", "Tea is\nready").status, 204);
     assert!(lines.any(|line| line == "data: Tea is"));
     assert!(lines.any(|line| line == "data: ready"));
+}
+
+#[test]
+fn visitors_of_sse_that_close_leave_nothing_behind() {
+    // That allows 300 connections, as many as there are visits.
+    let example = Example::start_within(Some(600), "sse", &[]);
+    for _ in 0..4 {
+        let visits: Vec<_> = (0..75)
+            .map(|_| {
+                let mut reader = Reader::new(connect(example.addr));
+                reader.send("GET /events HTTP/1.1\r\nHost: a\r\n\r\n");
+                let mut lines = BufReader::new(&reader.stream).lines().map(Result::unwrap);
+                assert!(lines.any(|line| line == ": welcome"));
+                // The end of the event and of its chunk: unread bytes would make the close a reset.
+                assert!(lines.any(|line| line.is_empty()) && lines.any(|line| line.is_empty()));
+                reader
+            })
+            .collect();
+        drop(visits);
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while descriptors(example.child.id()) > 70 {
+            assert!(Instant::now() < deadline, "connections are left");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+    assert_eq!(example.ask("POST /say", "", "Tea").status, 204);
+}
+
+fn descriptors(process: u32) -> usize {
+    let open = std::fs::read_dir(format!("/proc/{process}/fd")).unwrap();
+    open.count()
 }
 
 #[test]

@@ -205,6 +205,8 @@ fn answer<S: Service>(
 ) {
     let (producer, lane) = (response.producer.take(), conn.answer.lane);
     let (response, body_len) = negotiated(&shared.core, &conn.answer, response, body_len);
+    // RFC 9112, 9.6: a client must not send its next request on a connection that is about to end.
+    conn.answer.keep &= !shared.is_draining.load(Ordering::Relaxed);
     render(&mut conn, response, body_len);
     pump(shared, conn);
     if let Some(producer) = producer {
@@ -261,7 +263,6 @@ pub(crate) fn make_promised(core: &Core, conn: &mut Conn, now: Instant) -> bool 
     if core.compression.is_some() {
         return false;
     }
-    let _unused = core;
     let fits = |response: &Response| {
         let is_small = |len| len <= INLINE_BODY_LEN as u64;
         response.is_in_memory()
@@ -273,6 +274,7 @@ pub(crate) fn make_promised(core: &Core, conn: &mut Conn, now: Instant) -> bool 
         return false;
     };
     conn.later = None;
+    conn.answer.keep &= !core.is_draining.load(Ordering::Relaxed);
     conn.restart_clock(now);
     let body_len = response.body.len();
     render(conn, response, body_len);

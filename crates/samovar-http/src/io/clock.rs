@@ -25,6 +25,8 @@ enum Overdue {
     Head,
     Window,
     Linger,
+    /// Closed its sending side behind unread requests, while its answer waits.
+    Left,
 }
 
 impl<S: Service> IoThread<S> {
@@ -84,8 +86,11 @@ impl<S: Service> IoThread<S> {
             return (waited >= limits.linger_time).then_some(Overdue::Linger);
         }
         if conn.is_waiting {
-            // For how long is up to the application.
-            return None;
+            // The application decides how long, as long as the peer is there. One that has closed
+            // its sending side behind further requests is taken to have left after a while, or
+            // connections that nobody reads could pile up without end.
+            let has_ended = conn.peer_ended && !limits.half_close;
+            return (has_ended && waited >= limits.stall_time).then_some(Overdue::Left);
         }
         let phase = conn.proto.phase();
         if conn.is_sending() || phase == Phase::Body {
@@ -111,6 +116,7 @@ impl<S: Service> IoThread<S> {
     fn on_overdue(&mut self, conn: &mut Conn, overdue: Overdue) -> Next {
         match overdue {
             Overdue::Linger | Overdue::Shaking => Next::Close,
+            Overdue::Left => self.fail(conn, End::Left),
             Overdue::Idle => {
                 // The next request may have arrived without its event having been looked at.
                 conn.readable = true;

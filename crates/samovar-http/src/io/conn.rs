@@ -169,6 +169,31 @@ impl Conn {
         Ok(len)
     }
 
+    /// Whether the peer has closed its sending side and everything it sent has been read. Bytes
+    /// of a plain connection stay in the kernel. Records of TLS have to be read to tell data from
+    /// `close_notify`; data read that way goes to `input`, after which nothing more is read.
+    pub(crate) fn is_at_end(&mut self) -> bool {
+        const READ_LEN: usize = 1024;
+        if !self.input.is_empty() {
+            return false;
+        }
+        if let Some(socket) = self.transport.plain() {
+            return self.peer_ended && sys::is_at_end(socket).unwrap_or(true);
+        }
+        if !(self.peer_ended || self.readable) {
+            return false;
+        }
+        let mut buffer = [0; READ_LEN];
+        match self.read(&mut buffer) {
+            Ok(None) => false,
+            Ok(Some(0)) | Err(_) => true,
+            Ok(Some(len)) => {
+                self.input.extend_from_slice(&buffer[..len]);
+                false
+            }
+        }
+    }
+
     /// Whether it is not a connection yet.
     pub(crate) fn is_shaking(&self) -> bool {
         #[cfg(feature = "tls")]

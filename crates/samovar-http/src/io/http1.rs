@@ -85,8 +85,14 @@ impl<S: Service> IoThread<S> {
 
     /// What goes on with an answer that has nothing to send for now.
     fn wait_on(&mut self, conn: &mut Conn, edges: Edges) -> Next {
-        if edges.hung_up {
+        // Sticky: the FIN may have come before the wait began.
+        let has_left = !self.shared.limits.half_close && conn.is_at_end();
+        if edges.hung_up || has_left {
             return self.fail(conn, End::Left);
+        }
+        if edges.ended {
+            // Unread requests delay the departure by one `stall_time`; see `overdue`.
+            conn.restart_clock(self.now);
         }
         if edges.writable && conn.flush().is_err() {
             return self.fail(conn, End::Left);

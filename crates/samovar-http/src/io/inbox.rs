@@ -85,6 +85,7 @@ impl Mail {
                     // What waits for more of its body may have been woken by now.
                     Verdict::Waiting => {
                         conn.later.is_some()
+                            && !conn.peer_ended
                             && conn.output.is_empty()
                             && !conn.transport.has_pending()
                     }

@@ -171,6 +171,17 @@ pub(crate) fn recv(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Option<us
     }
 }
 
+/// Whether the peer has closed its sending side and everything it sent has been read.
+pub(crate) fn is_at_end(socket: impl AsFd) -> io::Result<bool> {
+    let mut byte = [0];
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    match rustix::net::recv(socket, &mut byte, flags) {
+        Ok((len, _)) => Ok(len == 0),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// What to wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Direction {

@@ -211,13 +211,20 @@ impl<S: Service> IoThread<S> {
         }
     }
 
-    /// Gives up the answers that the peer's windows hold back: it cannot open them any more. Only
-    /// once all that they let go has been sent.
+    /// Gives up the answers that wait for the application, which the peer is taken to have left
+    /// (see `Limits::half_close`), and those that the peer's windows hold back: it cannot open them
+    /// any more. Only once everything they allow has been sent.
     fn drop_blocked(&mut self, conn: &mut H2Conn) -> bool {
+        let may_wait = self.shared.limits.half_close;
+        let is_blocked = |stream: &Stream| match stream.state {
+            StreamState::Sending => true,
+            StreamState::Waiting => !may_wait,
+            StreamState::Receiving | StreamState::Away => false,
+        };
         let blocked: Vec<_> = conn
             .session
             .streams()
-            .filter(|(_, stream)| stream.state == StreamState::Sending)
+            .filter(|(_, stream)| is_blocked(stream))
             .map(|(id, _)| id)
             .collect();
         for id in &blocked {

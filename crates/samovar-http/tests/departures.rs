@@ -1,0 +1,313 @@
+//! A client that closes its connection in the ordinary way (FIN, nothing unread) while its answer
+//! waits for the application is noticed at once. Ordinary answers go whole to clients that only
+//! shut down their sending side.
+#![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+mod support;
+#[cfg(feature = "tls")]
+mod support_tls;
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr};
+use std::sync::mpsc::{Receiver, Sender as Queue, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use samovar_http::http::Status;
+use samovar_http::{
+    Body, Builder, End, Exchange, Limits, Observer, Request, Responder, Response, Sender, Server,
+    Service,
+};
+use support::{Reader, connect, eventually, serve};
+
+/// What a handler leaves for the test.
+enum Waiting {
+    Later(Responder),
+    Channel(Sender),
+}
+
+impl Waiting {
+    fn is_gone(&self) -> bool {
+        match self {
+            Self::Later(responder) => responder.is_abandoned(),
+            Self::Channel(sender) => sender.is_gone(),
+        }
+    }
+
+    /// Answers `done`.
+    fn answer(self) {
+        match self {
+            Self::Later(responder) => responder.respond(Response::text(Status::OK, "done")),
+            Self::Channel(sender) => {
+                sender.send("done").unwrap();
+                sender.finish();
+            }
+        }
+    }
+}
+
+struct App {
+    waiting: Mutex<Queue<Waiting>>,
+    ends: Mutex<Queue<End>>,
+}
+
+impl Service for App {
+    type Local = ();
+
+    fn local(&self) {}
+
+    fn handle(&self, request: &mut Request) -> Response {
+        let (waiting, response) = match request.head().path() {
+            b"/later" => {
+                let (responder, response) = Response::later();
+                (Waiting::Later(responder), response)
+            }
+            b"/channel" => {
+                let (sender, body) = Body::channel();
+                sender.send("begun ").unwrap();
+                (Waiting::Channel(sender), Response::new(Status::OK, body))
+            }
+            b"/silent" => {
+                let (sender, body) = Body::channel();
+                (Waiting::Channel(sender), Response::new(Status::OK, body))
+            }
+            b"/slow" => {
+                std::thread::sleep(Duration::from_millis(100));
+                return Response::text(Status::OK, "slow");
+            }
+            _ => return Response::text(Status::OK, "x".repeat(8_000_000)),
+        };
+        self.waiting.lock().unwrap().send(waiting).unwrap();
+        response
+    }
+
+    fn observer(&self) -> &dyn Observer {
+        self
+    }
+}
+
+impl Observer for App {
+    fn observes(&self) -> bool {
+        true
+    }
+
+    fn exchanged(&self, exchange: &Exchange<'_>) {
+        self.ends.lock().unwrap().send(exchange.end).unwrap();
+    }
+}
+
+struct Fixture {
+    server: Arc<Server<App>>,
+    addr: SocketAddr,
+    waiting: Receiver<Waiting>,
+    ends: Receiver<End>,
+}
+
+fn start(configure: impl FnOnce(Builder<App>) -> Builder<App>) -> Fixture {
+    let (waiting_in, waiting) = channel();
+    let (ends_in, ends) = channel();
+    let app = App {
+        waiting: Mutex::new(waiting_in),
+        ends: Mutex::new(ends_in),
+    };
+    let (server, addr) = serve(app, configure);
+    Fixture {
+        server: Arc::new(server),
+        addr,
+        waiting,
+        ends,
+    }
+}
+
+fn with_limits(limits: Limits) -> Fixture {
+    start(|builder| builder.limits(limits).io_threads(1))
+}
+
+fn get(path: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n")
+}
+
+const WAITING: [&str; 3] = ["/later", "/channel", "/silent"];
+
+impl Fixture {
+    /// Sends a request, and reads what of its answer comes by itself.
+    fn ask(&self, path: &str) -> (Reader, Waiting) {
+        let mut client = Reader::new(connect(self.addr));
+        client.send(get(path));
+        let waiting = self.waiting.recv().unwrap();
+        read_beginning(&mut client.stream, path);
+        (client, waiting)
+    }
+}
+
+/// Leaves nothing unread, so that the close is no reset.
+fn read_beginning(stream: &mut impl Read, path: &str) {
+    let mut read = Vec::new();
+    let end: &[u8] = match path {
+        "/channel" => b"begun \r\n",
+        "/silent" => b"\r\n\r\n",
+        _ => return,
+    };
+    while !read.ends_with(end) {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        read.extend(byte);
+    }
+}
+
+#[test]
+fn a_client_that_closes_is_noticed() {
+    let fixture = start(|builder| builder);
+    for path in WAITING {
+        let (client, waiting) = fixture.ask(path);
+        assert!(!waiting.is_gone());
+        drop(client);
+        eventually(path, || waiting.is_gone());
+        eventually("closed", || fixture.server.connection_count() == 0);
+        assert_eq!(fixture.ends.recv().unwrap(), End::Left, "{path}");
+        if let Waiting::Channel(sender) = &waiting {
+            sender.send("more").unwrap_err();
+        }
+    }
+}
+
+#[test]
+fn a_client_that_has_closed_before_the_wait_begins_is_noticed() {
+    let fixture = start(|builder| builder);
+    for path in ["/later", "/silent"] {
+        let mut client = connect(fixture.addr);
+        client.write_all(get(path).as_bytes()).unwrap();
+        client.shutdown(Shutdown::Write).unwrap();
+        let waiting = fixture.waiting.recv().unwrap();
+        eventually(path, || waiting.is_gone());
+        assert_eq!(fixture.ends.recv().unwrap(), End::Left, "{path}");
+    }
+}
+
+#[test]
+fn a_drain_does_not_wait_for_clients_that_have_left() {
+    let fixture = start(|builder| builder);
+    let _kept: Vec<_> = WAITING.map(|path| fixture.ask(path).1).into();
+    let start = Instant::now();
+    fixture.server.drain(Duration::from_secs(30));
+    assert!(start.elapsed() < Duration::from_secs(15));
+}
+
+#[test]
+fn an_answer_that_ends_after_its_client_left_is_not_complete() {
+    let fixture = start(|builder| builder);
+    let (client, waiting) = fixture.ask("/channel");
+    drop(client);
+    eventually("it is known", || waiting.is_gone());
+    if let Waiting::Channel(sender) = waiting {
+        sender.finish();
+    }
+    assert_eq!(fixture.ends.recv().unwrap(), End::Left);
+}
+
+#[test]
+fn with_half_close_a_waiting_answer_goes_to_a_client_that_only_reads() {
+    let fixture = with_limits(Limits {
+        half_close: true,
+        stall_time: Duration::from_millis(100),
+        ..Limits::default()
+    });
+    for path in WAITING {
+        let (mut client, waiting) = fixture.ask(path);
+        client.stream.shutdown(Shutdown::Write).unwrap();
+        // Longer than the clocks take to be checked.
+        std::thread::sleep(Duration::from_millis(600));
+        assert!(!waiting.is_gone());
+        waiting.answer();
+        let mut rest = String::new();
+        client.stream.read_to_string(&mut rest).unwrap();
+        assert!(rest.contains("done"), "{path}: {rest}");
+        assert_eq!(fixture.ends.recv().unwrap(), End::Complete, "{path}");
+    }
+}
+
+#[test]
+fn ordinary_answers_go_whole_to_clients_that_only_read() {
+    let fixture = start(|builder| builder);
+    for (path, expected_len) in [("/slow", 4), ("/large", 8_000_000)] {
+        let mut client = Reader::new(connect(fixture.addr));
+        client.send(get(path));
+        client.stream.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(client.next(false).unwrap().body.len(), expected_len);
+        client.expect_end();
+        assert_eq!(fixture.ends.recv().unwrap(), End::Complete, "{path}");
+    }
+}
+
+#[test]
+fn unread_requests_delay_a_departure_until_they_are_read() {
+    let fixture = start(|builder| builder);
+    let (mut client, waiting) = fixture.ask("/later");
+    client.send(get("/slow"));
+    client.stream.shutdown(Shutdown::Write).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(!waiting.is_gone());
+    waiting.answer();
+    assert_eq!(client.next(false).unwrap().body, b"done");
+    assert_eq!(client.next(false).unwrap().body, b"slow");
+    client.expect_end();
+}
+
+#[test]
+fn unread_requests_do_not_delay_a_departure_for_ever() {
+    let fixture = with_limits(Limits {
+        stall_time: Duration::from_millis(300),
+        ..Limits::default()
+    });
+    for path in WAITING {
+        let (mut client, waiting) = fixture.ask(path);
+        client.send(get("/slow"));
+        drop(client);
+        eventually(path, || waiting.is_gone());
+        eventually("closed", || fixture.server.connection_count() == 0);
+        assert_eq!(fixture.ends.recv().unwrap(), End::Left, "{path}");
+    }
+}
+
+#[test]
+fn an_answer_given_while_the_server_drains_says_that_the_connection_ends() {
+    let fixture = start(|builder| builder);
+    let (mut client, waiting) = fixture.ask("/later");
+    let server = Arc::clone(&fixture.server);
+    let drain = std::thread::spawn(move || server.drain(Duration::from_secs(20)));
+    eventually("it drains", || fixture.server.is_draining());
+    std::thread::sleep(Duration::from_millis(50));
+    waiting.answer();
+    let answer = client.next(false).unwrap();
+    assert_eq!(answer.header("connection"), Some("close"));
+    client.expect_end();
+    drain.join().unwrap();
+}
+
+#[cfg(feature = "tls")]
+#[test]
+fn a_tls_client_that_closes_is_noticed() {
+    let authority = support_tls::Authority::new("departures");
+    let config = authority.sign(&["a.test"]).builder().build().unwrap();
+    let listener = samovar_http::Listener::tcp("127.0.0.1:0".parse().unwrap(), 128).unwrap();
+    let fixture = start(|builder| builder.listen(listener.tls(config)));
+    let addr = fixture.server.local_addrs()[1];
+    for says_goodbye in [true, false] {
+        for path in WAITING {
+            let mut client = authority.client().connect(addr).unwrap();
+            client.write_all(get(path).as_bytes()).unwrap();
+            let waiting = fixture.waiting.recv().unwrap();
+            read_beginning(&mut client, path);
+            assert!(!waiting.is_gone());
+            if says_goodbye {
+                client.conn.send_close_notify();
+                client.flush().unwrap();
+            }
+            client.sock.shutdown(Shutdown::Both).unwrap();
+            drop(client);
+            eventually(path, || waiting.is_gone());
+            eventually("closed", || fixture.server.connection_count() == 0);
+            assert_eq!(fixture.ends.recv().unwrap(), End::Left, "{path}");
+        }
+    }
+}
