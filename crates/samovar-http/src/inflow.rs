@@ -12,7 +12,7 @@ use std::time::Instant;
 use bytes::{Buf, Bytes, BytesMut};
 
 use crate::http::Status;
-use crate::io::stream::{Place, StreamNews};
+use crate::io::stream::{StreamNews, StreamRef};
 use crate::patience::{GLANCE_TIME, Patience};
 use crate::server::Core;
 use crate::upload::BodyError;
@@ -83,7 +83,7 @@ impl Inflow {
 /// A stream of an HTTP/2 connection, while a handler has its request.
 #[derive(Debug)]
 pub(crate) struct StreamLink {
-    place: Place,
+    stream: StreamRef,
     core: Arc<Core>,
     /// The body, where it is streamed.
     pub(crate) inflow: Option<Arc<Inflow>>,
@@ -95,13 +95,13 @@ pub(crate) struct StreamLink {
 
 impl StreamLink {
     pub(crate) fn new(
-        place: Place,
+        stream: StreamRef,
         core: &Arc<Core>,
         inflow: Option<Arc<Inflow>>,
         expects_continue: bool,
     ) -> Self {
         Self {
-            place,
+            stream,
             core: Arc::clone(core),
             inflow,
             expects_continue,
@@ -112,7 +112,7 @@ impl StreamLink {
 
     /// Sends an interim response.
     pub(crate) fn inform(&self, status: Status, fields: Vec<u8>) {
-        self.place
+        self.stream
             .send(&self.core, StreamNews::Inform(status, fields));
     }
 
@@ -149,7 +149,7 @@ impl StreamLink {
         self.unreleased_len += len;
         if is_empty || self.unreleased_len >= RELEASE_LEN {
             let len = std::mem::take(&mut self.unreleased_len);
-            self.place.send(&self.core, StreamNews::Release(len));
+            self.stream.send(&self.core, StreamNews::Release(len));
         }
     }
 
@@ -165,7 +165,7 @@ impl StreamLink {
             self.inform(Status::CONTINUE, Vec::new());
         }
         // Where too many wait already it keeps its place: for one stall time at most.
-        let _place = self.core.queue.give_place(self.place.lane);
+        let _place = self.core.queue.give_place(self.stream.lane);
         let mut state = inflow.lock();
         while state.is_empty() && state.end.is_none() {
             if self.core.is_cut_off.load(Ordering::Acquire) {

@@ -22,15 +22,6 @@ struct State {
 }
 
 impl Later {
-    /// The answer if it is there. If not, `waker` is called when it is.
-    #[cfg(feature = "http2")]
-    pub(crate) fn take(&self, waker: &Waker) -> Option<Response> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let response = state.response.take();
-        state.waker = response.is_none().then(|| waker.clone());
-        response
-    }
-
     /// The answer if it is there and `fits`.
     pub(crate) fn take_if(&self, fits: impl FnOnce(&Response) -> bool) -> Option<Response> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);

@@ -3,7 +3,8 @@
 use std::io;
 use std::sync::Arc;
 
-use super::worker::{give_back, is_peers_doing};
+use super::exchange::is_peers_doing;
+use super::http1::give_back;
 use crate::head::Session;
 use crate::io::conn::Conn;
 use crate::io::inbox::Verdict;

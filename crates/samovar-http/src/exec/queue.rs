@@ -75,7 +75,7 @@ impl Job {
             Self::Events(_) => Lane::Prompt,
             Self::Discard(_) => Lane::Slow,
             #[cfg(feature = "http2")]
-            Self::Stream(job) => job.place.lane,
+            Self::Stream(job) => job.stream.lane,
         }
     }
 

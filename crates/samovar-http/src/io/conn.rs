@@ -11,11 +11,9 @@ use super::sys::{self, Edges};
 use super::transport::Transport;
 use super::wake::Waker;
 use crate::body::{Outcome, Transfer};
-use crate::exec::Lane;
+use crate::exec::{Lane, Preferences};
 use crate::head::{Peer, Session};
-#[cfg(feature = "compression")]
-use crate::http::accept_encoding::Coding;
-use crate::http::{Status, Version};
+use crate::http::Status;
 use crate::later::Later;
 use crate::proto;
 use crate::request::Request;
@@ -82,24 +80,32 @@ pub(crate) struct Conn {
     pub(crate) answered_count: u64,
 }
 
-/// The answer under way.
+/// The answer in progress.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Answer {
-    /// Where it is made.
+    /// The lane in which workers make it.
     pub(crate) lane: Lane,
+    pub(crate) preferences: Preferences,
     pub(crate) status: Status,
-    pub(crate) version: Version,
-    pub(crate) is_head: bool,
-    /// Whether the peer wants fields behind the body.
-    pub(crate) takes_trailers: bool,
-    /// How the peer wants it compressed, if the server does that.
-    #[cfg(feature = "compression")]
-    pub(crate) coding: Option<Coding>,
-    /// Whether the connection may stay open after it; while it is made, as far as that is up to us.
+    /// Whether the connection may stay open afterwards; until the head is rendered, as far as the
+    /// server decides that.
     pub(crate) keep: bool,
     pub(crate) started: Instant,
-    /// Length of a body that is in `output`.
+    /// Length of a body in `output`, in bytes.
     pub(crate) memory_len: u64,
+}
+
+impl Answer {
+    pub(crate) fn new(lane: Lane, keep: bool, started: Instant) -> Self {
+        Self {
+            lane,
+            preferences: Preferences::default(),
+            status: Status::OK,
+            keep,
+            started,
+            memory_len: 0,
+        }
+    }
 }
 
 impl Conn {
@@ -124,18 +130,7 @@ impl Conn {
             later: None,
             upgrade: None,
             is_waiting: false,
-            answer: Answer {
-                lane: Lane::Prompt,
-                status: Status::OK,
-                version: Version::Http11,
-                is_head: false,
-                takes_trailers: false,
-                #[cfg(feature = "compression")]
-                coding: None,
-                keep: false,
-                started: now,
-                memory_len: 0,
-            },
+            answer: Answer::new(Lane::Prompt, false, now),
             is_answering: false,
             session: None,
             #[cfg(feature = "tls")]

@@ -100,7 +100,7 @@ impl<S: Service> IoThread<S> {
         if edges.woken {
             conn.is_waiting = false;
             // No worker has to be woken for what is in memory.
-            if exec::make_promised(&self.shared.core, conn, self.now) {
+            if exec::render_deferred(&self.shared.core, conn, self.now) {
                 return self.send_more(conn);
             }
             return Next::Pump;

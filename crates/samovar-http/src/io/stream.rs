@@ -9,19 +9,16 @@ use super::inbox::Message;
 use super::slab::Key;
 use super::wake::Waker;
 use crate::body::Outflow;
-use crate::exec::Lane;
+use crate::exec::{Lane, Preferences};
 use crate::h2::ResponseHead;
-use crate::head::Head;
-#[cfg(feature = "compression")]
-use crate::http::accept_encoding::Coding;
-use crate::http::{Method, Status};
+use crate::http::Status;
 use crate::later::Later;
 use crate::request::Request;
 use crate::server::Core;
 
 /// Where a stream is, and how much of it may be in memory.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct StreamRef {
     /// Index of its I/O thread.
     pub(crate) home: usize,
     pub(crate) key: Key,
@@ -32,7 +29,7 @@ pub(crate) struct Place {
     pub(crate) piece_len: usize,
 }
 
-impl Place {
+impl StreamRef {
     /// Tells the I/O thread. If that is gone, so is the stream.
     pub(crate) fn send(self, core: &Core, news: StreamNews) {
         let message = Message::Stream(self.key, self.stream, news);
@@ -61,7 +58,7 @@ impl Cancel {
 /// Something that a worker does for a stream. The connection stays where it is.
 #[derive(Debug)]
 pub(crate) struct StreamJob {
-    pub(crate) place: Place,
+    pub(crate) stream: StreamRef,
     pub(crate) cancel: Cancel,
     pub(crate) work: StreamWork,
 }
@@ -71,35 +68,9 @@ pub(crate) enum StreamWork {
     /// Answer the request.
     Handle(Box<Request>),
     /// Give the answer that was promised.
-    Fulfil(Arc<Later>, Asked),
+    Fulfil(Arc<Later>, Preferences),
     /// Make the next piece of a body.
     Pull(Box<Outflow>),
-}
-
-/// What a request says about the form of its answer.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Asked {
-    pub(crate) is_head: bool,
-    /// Whether the peer wants fields behind the body.
-    pub(crate) takes_trailers: bool,
-    /// How the peer wants the body compressed.
-    #[cfg(feature = "compression")]
-    pub(crate) coding: Option<Coding>,
-}
-
-impl Asked {
-    pub(crate) fn of(head: Head<'_>, core: &Core) -> Self {
-        #[cfg(feature = "compression")]
-        let negotiator = core.compression.as_ref();
-        #[cfg(not(feature = "compression"))]
-        let _unused = core;
-        Self {
-            is_head: head.method() == Method::Head,
-            takes_trailers: head.takes_trailers(),
-            #[cfg(feature = "compression")]
-            coding: negotiator.and_then(|negotiator| negotiator.coding(head)),
-        }
-    }
 }
 
 /// What has become of a stream's work.
@@ -110,7 +81,7 @@ pub(crate) enum StreamNews {
     /// The handler has read so many bytes of the request.
     Release(usize),
     /// The handler is done, and the answer is promised.
-    Promised(Arc<Later>, Asked, Option<Box<Request>>),
+    Deferred(Arc<Later>, Preferences, Option<Box<Request>>),
     /// The answer begins. The request comes back where somebody wants to hear of it.
     Answer(Box<StreamAnswer>, Option<Box<Request>>),
     /// The answer goes on.
@@ -124,7 +95,7 @@ pub(crate) enum StreamNews {
 #[derive(Debug)]
 pub(crate) struct StreamAnswer {
     /// The handler was done before.
-    pub(crate) was_promised: bool,
+    pub(crate) was_deferred: bool,
     pub(crate) status: Status,
     pub(crate) head: ResponseHead,
     pub(crate) bytes: Bytes,

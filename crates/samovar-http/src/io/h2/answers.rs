@@ -82,19 +82,19 @@ impl<S: Service> IoThread<S> {
                 conn.session.inform(stream, status.code(), &fields);
             }
             StreamNews::Release(len) => conn.session.release(stream, len),
-            StreamNews::Promised(later, asked, request) => {
+            StreamNews::Deferred(later, preferences, request) => {
                 conn.handler_count = conn.handler_count.saturating_sub(1);
                 match conn.session.data(stream) {
                     Some(entry) => {
                         entry.request = request;
-                        entry.later = Some((later, asked));
+                        entry.later = Some((later, preferences));
                         self.wait_for_wake(conn, stream);
                     }
                     None => later.abandon(),
                 }
             }
             StreamNews::Answer(answer, request) => {
-                if !answer.was_promised {
+                if !answer.was_deferred {
                     conn.handler_count = conn.handler_count.saturating_sub(1);
                 }
                 self.on_answer(conn, stream, *answer, request);
@@ -221,13 +221,13 @@ impl<S: Service> IoThread<S> {
 
     /// A worker goes on with an answer.
     fn resume(&mut self, conn: &mut H2Conn, stream: u32) {
-        let mut place = self.place(conn, stream);
+        let mut reference = self.stream_ref(conn, stream);
         let Some(entry) = conn.session.data(stream) else {
             return;
         };
-        place.lane = entry.lane.of_body();
-        let work = if let Some((later, asked)) = entry.later.take() {
-            StreamWork::Fulfil(later, asked)
+        reference.lane = entry.lane.of_body();
+        let work = if let Some((later, preferences)) = entry.later.take() {
+            StreamWork::Fulfil(later, preferences)
         } else if let Some(outflow) = entry.outflow.take() {
             StreamWork::Pull(outflow)
         } else {
@@ -236,7 +236,7 @@ impl<S: Service> IoThread<S> {
         entry.state = StreamState::Away;
         let cancel = entry.cancel.clone();
         let job = StreamJob {
-            place,
+            stream: reference,
             cancel,
             work,
         };

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::body::Outflow;
-use crate::exec::Lane;
+use crate::exec::{Lane, Preferences};
 use crate::h2::Session;
 use crate::head::{Peer, Session as Secure};
 use crate::http::Status;
 use crate::inflow::Inflow;
 use crate::io::slab::Key;
-use crate::io::stream::{Asked, Cancel};
+use crate::io::stream::Cancel;
 use crate::io::sys::{self, Edges};
 use crate::io::transport::Transport;
 use crate::later::Later;
@@ -74,7 +74,7 @@ pub(crate) struct Stream {
     pub(crate) outflow: Option<Box<Outflow>>,
     /// It goes on when it wakes.
     pub(crate) is_dry: bool,
-    pub(crate) later: Option<(Arc<Later>, Asked)>,
+    pub(crate) later: Option<(Arc<Later>, Preferences)>,
     pub(crate) state: StreamState,
     /// It was woken while there was nothing to wake.
     pub(crate) is_woken: bool,

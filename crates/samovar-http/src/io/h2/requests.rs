@@ -12,7 +12,7 @@ use crate::head::Head;
 use crate::http::{Method, Status, Version};
 use crate::inflow::{Inflow, StreamLink};
 use crate::io::answer::{Form, OVERLOADED};
-use crate::io::stream::{Cancel, Place, StreamJob, StreamWork};
+use crate::io::stream::{Cancel, StreamJob, StreamRef, StreamWork};
 use crate::io::thread::IoThread;
 use crate::observer::{End, Exchange, Incident};
 use crate::proto::Refusal;
@@ -181,12 +181,17 @@ impl<S: Service> IoThread<S> {
             return;
         }
         let lane = request.lane;
-        let place = Place {
+        let reference = StreamRef {
             lane,
-            ..self.place(conn, stream)
+            ..self.stream_ref(conn, stream)
         };
         let (now, cancel) = (self.now, Cancel::default());
-        let link = StreamLink::new(place, &self.shared.core, inflow.clone(), expects_continue);
+        let link = StreamLink::new(
+            reference,
+            &self.shared.core,
+            inflow.clone(),
+            expects_continue,
+        );
         request.link = RequestLink::Http2(Box::new(link));
         if let Some(entry) = conn.session.data(stream) {
             entry.state = StreamState::Away;
@@ -197,7 +202,7 @@ impl<S: Service> IoThread<S> {
         }
         let is_head = request.head().method() == Method::Head;
         let job = StreamJob {
-            place,
+            stream: reference,
             cancel,
             work: StreamWork::Handle(request),
         };
@@ -212,9 +217,9 @@ impl<S: Service> IoThread<S> {
         self.send_scratch(conn, stream, status);
     }
 
-    pub(super) fn place(&self, conn: &H2Conn, stream: u32) -> Place {
+    pub(super) fn stream_ref(&self, conn: &H2Conn, stream: u32) -> StreamRef {
         let streams = conn.session.stream_count().max(1);
-        Place {
+        StreamRef {
             home: self.home,
             key: conn.key,
             stream,

@@ -1,0 +1,287 @@
+//! One exchange as a worker sees it: a request, its handler, and the beginning of its answer.
+//!
+//! The steps are the same for HTTP/1 and HTTP/2 and written once, over a [`Carrier`]: the handler is
+//! called; it may ask to be requeued, or defer its response; the response is compressed if the
+//! client accepts that, and handed to the carrier, which renders and sends it.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use super::lane::Lane;
+use super::queue::Job;
+use crate::channel::Producer;
+#[cfg(feature = "compression")]
+use crate::compress;
+use crate::head::Head;
+#[cfg(feature = "compression")]
+use crate::http::accept_encoding::Coding;
+use crate::http::{Method, Status, Version};
+use crate::io::answer::{http_date, refusal};
+use crate::later::Later;
+use crate::observer::Incident;
+use crate::proto::encode::{self, Delimiter};
+use crate::request::Request;
+use crate::response::{Body, Response};
+use crate::server::{Core, Shared};
+use crate::service::Service;
+
+/// The form in which a client accepts the answer to a request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Preferences {
+    pub(crate) version: Version,
+    pub(crate) is_head: bool,
+    /// Whether trailer fields may follow the body.
+    pub(crate) takes_trailers: bool,
+    /// Content coding for the body, if the server compresses.
+    #[cfg(feature = "compression")]
+    pub(crate) coding: Option<Coding>,
+}
+
+impl Default for Preferences {
+    fn default() -> Self {
+        Self {
+            version: Version::Http11,
+            is_head: false,
+            takes_trailers: false,
+            #[cfg(feature = "compression")]
+            coding: None,
+        }
+    }
+}
+
+impl Preferences {
+    fn of(head: Head<'_>, core: &Core) -> Self {
+        #[cfg(feature = "compression")]
+        let negotiator = core.compression.as_ref();
+        #[cfg(not(feature = "compression"))]
+        let _unused = core;
+        Self {
+            version: head.version(),
+            is_head: head.method() == Method::Head,
+            takes_trailers: head.takes_trailers(),
+            #[cfg(feature = "compression")]
+            coding: negotiator.and_then(|negotiator| negotiator.coding(head)),
+        }
+    }
+}
+
+/// What carries an exchange: an HTTP/1 connection, or a stream of an HTTP/2 connection.
+pub(crate) trait Carrier: Sized {
+    /// What stays with the worker while the handler has the request.
+    type Receipt;
+
+    /// Lends itself to the request, so that the handler can read the body.
+    fn lend<S: Service>(self, shared: &Shared<S>, request: &mut Request) -> Self::Receipt;
+
+    /// Comes back after the handler; `None` if the request no longer has it, in which case the
+    /// client is disconnected.
+    fn take_back<S: Service>(
+        shared: &Shared<S>,
+        receipt: Self::Receipt,
+        request: &mut Request,
+    ) -> Option<Self>;
+
+    /// The job that calls the handler again, in the lane of the request.
+    fn requeue(self, request: Box<Request>) -> Job;
+
+    /// Undoes [`requeue`](Self::requeue) for a job that the queue has refused.
+    fn refused(job: Job) -> Option<(Self, Box<Request>)>;
+
+    /// The handler has returned. `request` is kept for the report on the exchange; `None` if
+    /// nothing is reported.
+    fn begin(&mut self, preferences: Preferences, request: Option<Box<Request>>);
+
+    fn preferences(&self) -> Preferences;
+
+    fn lane(&self) -> Lane;
+
+    /// Renders the answer and sends what can be sent now.
+    fn answer<S: Service>(self, shared: &Shared<S>, response: Response, body_len: Option<u64>);
+
+    /// Waits for a deferred response, without a thread.
+    fn park<S: Service>(self, shared: &Shared<S>, later: Arc<Later>);
+}
+
+/// Calls the handler and begins the answer.
+pub(crate) fn handle<S: Service, C: Carrier>(
+    shared: &Shared<S>,
+    carrier: C,
+    mut request: Box<Request>,
+) {
+    let receipt = carrier.lend(shared, &mut request);
+    let handled = catch_unwind(AssertUnwindSafe(|| {
+        let response = shared.service.handle(&mut request);
+        let body_len = response.body.len();
+        (response, body_len)
+    }));
+    let Some(mut carrier) = C::take_back(shared, receipt, &mut request) else {
+        return;
+    };
+    let (mut response, body_len) = match handled {
+        Ok((response, body_len)) => match response.again {
+            None => (response, body_len),
+            Some(lane) => match requeue(shared, carrier, request, lane) {
+                None => return,
+                Some(refused) => {
+                    (carrier, request) = refused;
+                    with_len(overload(&shared.service))
+                }
+            },
+        },
+        Err(_panic) => with_len(panicked(shared, request.head())),
+    };
+    let preferences = Preferences::of(request.head(), &shared.core);
+    let observes = shared.service.observer().observes();
+    carrier.begin(preferences, observes.then_some(request));
+    match response.later.take() {
+        Some(later) => fulfil(shared, carrier, later),
+        None => answer(shared, carrier, response, body_len),
+    }
+}
+
+/// Leaves the request to another lane; gives it back if that is full.
+fn requeue<S: Service, C: Carrier>(
+    shared: &Shared<S>,
+    carrier: C,
+    mut request: Box<Request>,
+    lane: Lane,
+) -> Option<(C, Box<Request>)> {
+    request.lane = lane;
+    match shared.queue.push(carrier.requeue(request)) {
+        Ok(()) => {
+            shared.queue.wake();
+            None
+        }
+        Err(job) => {
+            shared.service.observer().incident(&Incident::WorkersFull);
+            C::refused(job)
+        }
+    }
+}
+
+/// Sends a deferred response, or waits on if the application has not given it yet.
+pub(super) fn fulfil<S: Service, C: Carrier>(shared: &Shared<S>, carrier: C, later: Arc<Later>) {
+    match later.take_if(|_| true) {
+        Some(mut response) => {
+            // A deferred response cannot be deferred again.
+            response.later = None;
+            let body_len = response.body.len();
+            answer(shared, carrier, response, body_len);
+        }
+        None => carrier.park(shared, later),
+    }
+}
+
+fn answer<S: Service, C: Carrier>(
+    shared: &Shared<S>,
+    carrier: C,
+    mut response: Response,
+    body_len: Option<u64>,
+) {
+    let (producer, lane) = (response.producer.take(), carrier.lane());
+    let preferences = carrier.preferences();
+    let (response, body_len) = negotiated(&shared.core, preferences, response, body_len);
+    carrier.answer(shared, response, body_len);
+    if let Some(producer) = producer {
+        produce(shared, producer, lane);
+    }
+}
+
+/// Compresses the response if the client accepts that.
+fn negotiated(
+    core: &Core,
+    preferences: Preferences,
+    response: Response,
+    body_len: Option<u64>,
+) -> (Response, Option<u64>) {
+    #[cfg(feature = "compression")]
+    if let Some(negotiator) = &core.compression {
+        let (coding, version) = (preferences.coding, preferences.version);
+        return compress::negotiate(negotiator, coding, version, response, body_len);
+    }
+    let _unused = (core, preferences);
+    (response, body_len)
+}
+
+/// Runs the function that writes the body, once the answer has begun. A panic leaves the body
+/// unfinished, which resets the connection or stream.
+fn produce<S: Service>(shared: &Shared<S>, producer: Producer, lane: Lane) {
+    drop(catch_unwind(AssertUnwindSafe(|| {
+        producer.run(&shared.core.queue, lane);
+    })));
+}
+
+/// Ends the head of an answer: the field that delimits the body, `Date`, `Connection`.
+pub(super) fn finish_head(
+    out: &mut Vec<u8>,
+    status: Status,
+    delimiter: Delimiter,
+    version: Version,
+    keep: bool,
+) {
+    if status.allows_body() {
+        encode::delimiter(out, delimiter);
+    }
+    let date = http_date(SystemTime::now());
+    encode::finish(out, version, keep, date.as_bytes());
+}
+
+/// The answer to a request that a full lane refuses.
+fn overload(service: &impl Service) -> Response {
+    let text = "temporarily unavailable, try again";
+    refusal(service, Status::SERVICE_UNAVAILABLE, text.into())
+}
+
+/// The answer in place of one whose body failed before any of it was sent.
+pub(super) fn unavailable() -> Response {
+    let text = "temporarily unavailable, try again\n";
+    Response::text(Status::SERVICE_UNAVAILABLE, text).header("Retry-After", "1")
+}
+
+fn panicked<S: Service>(shared: &Shared<S>, head: Head<'_>) -> Response {
+    let incident = Incident::HandlerPanicked { head };
+    shared.service.observer().incident(&incident);
+    let status = Status::INTERNAL_SERVER_ERROR;
+    refusal(&shared.service, status, status.reason().into())
+}
+
+/// A response whose body is in memory, with its length.
+pub(super) fn with_len(response: Response) -> (Response, Option<u64>) {
+    let body_len = response.body.len();
+    (response, body_len)
+}
+
+/// Removes the body of a 205, which means that nothing follows (RFC 9110, 15.3.6).
+pub(super) fn without_reset_content(
+    mut response: Response,
+    body_len: Option<u64>,
+) -> (Response, Option<u64>) {
+    if response.status != Status::RESET_CONTENT {
+        return (response, body_len);
+    }
+    response.body = Body::Empty;
+    response.has_trailers = false;
+    (response, Some(0))
+}
+
+/// Reports a body that failed, unless the client caused it by leaving.
+pub(super) fn report_failure<S: Service>(
+    shared: &Shared<S>,
+    error: &std::io::Error,
+    is_cut_off: bool,
+) {
+    if !is_peers_doing(error) {
+        let observer = shared.service.observer();
+        observer.incident(&Incident::BodyFailed { error, is_cut_off });
+    }
+}
+
+/// Whether an error means that the client has left.
+pub(super) fn is_peers_doing(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind as Kind;
+    matches!(
+        error.kind(),
+        Kind::BrokenPipe | Kind::ConnectionReset | Kind::ConnectionAborted
+    )
+}

@@ -1,0 +1,322 @@
+//! HTTP/1 connections as carriers of exchanges.
+//!
+//! A worker writes the answer to the socket itself and continues with the body until the socket is
+//! full. Then the connection returns to its I/O thread, which sends it back here when the socket is
+//! writable.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use super::exchange::{
+    Carrier, Preferences, finish_head, is_peers_doing, report_failure, unavailable,
+    without_reset_content,
+};
+use super::lane::Lane;
+use super::queue::Job;
+use super::worker::lose;
+use crate::body::{Batch, Framing, Outcome, Progress, Source, Transfer};
+use crate::http::Version;
+use crate::io::conn::{Answer, Conn};
+use crate::io::inbox::{Message, Verdict};
+use crate::io::slab::Key;
+use crate::io::wake::Waker;
+use crate::later::Later;
+use crate::observer::{End, Exchange};
+use crate::proto::encode::{self, Delimiter};
+use crate::request::{Link, Request};
+use crate::response::{Body, Response};
+use crate::server::{Core, Shared};
+use crate::service::Service;
+use crate::upload::Upload;
+
+/// Bodies up to this length, in bytes, are copied behind their head and leave in the same write.
+const INLINE_BODY_LEN: usize = 64 * 1024;
+
+impl Carrier for Box<Conn> {
+    type Receipt = (usize, Key);
+
+    fn lend<S: Service>(self, shared: &Shared<S>, request: &mut Request) -> Self::Receipt {
+        let receipt = (self.home, self.key);
+        request.link = Link::Http1(Box::new(Upload::new(self, &shared.core)));
+        receipt
+    }
+
+    fn take_back<S: Service>(
+        shared: &Shared<S>,
+        receipt: Self::Receipt,
+        request: &mut Request,
+    ) -> Option<Self> {
+        let conn = request.take_conn();
+        if conn.is_none() {
+            // The handler has swapped its request for another one.
+            lose(shared, receipt);
+        }
+        conn
+    }
+
+    fn requeue(mut self, request: Box<Request>) -> Job {
+        self.answer.lane = request.lane;
+        Job::Handle(self, request)
+    }
+
+    fn refused(job: Job) -> Option<(Self, Box<Request>)> {
+        match job {
+            Job::Handle(conn, request) => Some((conn, request)),
+            _ => None,
+        }
+    }
+
+    fn begin(&mut self, preferences: Preferences, request: Option<Box<Request>>) {
+        self.answer.preferences = preferences;
+        self.request = request;
+    }
+
+    fn preferences(&self) -> Preferences {
+        self.answer.preferences
+    }
+
+    fn lane(&self) -> Lane {
+        self.answer.lane
+    }
+
+    fn answer<S: Service>(mut self, shared: &Shared<S>, response: Response, body_len: Option<u64>) {
+        self.restart_clock(Instant::now());
+        render(&shared.core, &mut self, response, body_len);
+        pump(shared, self);
+    }
+
+    fn park<S: Service>(mut self, shared: &Shared<S>, later: Arc<Later>) {
+        let waker = Waker::new(&shared.core, self.home, self.key);
+        self.restart_clock(Instant::now());
+        self.later = Some(Arc::clone(&later));
+        // Interim responses leave before the wait. An error will show again.
+        drop(self.flush());
+        give_back(shared, self, Verdict::Waiting);
+        // The connection returns before the waker can be called, so one wake-up serves both.
+        later.watch(waker);
+    }
+}
+
+/// Renders a deferred response that is small and in memory, which an I/O thread can send without a
+/// worker. `false` if the response is otherwise, or not there yet.
+pub(crate) fn render_deferred(core: &Core, conn: &mut Conn, now: Instant) -> bool {
+    #[cfg(feature = "compression")]
+    if core.compression.is_some() {
+        return false;
+    }
+    let fits = |response: &Response| {
+        let is_small = |len| len <= INLINE_BODY_LEN as u64;
+        response.is_in_memory()
+            && response.body.len().is_some_and(is_small)
+            && response.producer.is_none()
+            && !response.has_trailers
+    };
+    let Some(response) = conn.later.as_ref().and_then(|later| later.take_if(fits)) else {
+        return false;
+    };
+    conn.later = None;
+    conn.restart_clock(now);
+    let body_len = response.body.len();
+    render(core, conn, response, body_len);
+    true
+}
+
+/// Renders the answer: its head into `output`, its body there too or into a transfer.
+fn render(core: &Core, conn: &mut Conn, response: Response, body_len: Option<u64>) {
+    let (response, body_len) = without_reset_content(response, body_len);
+    let Response {
+        status,
+        fields,
+        body,
+        has_trailers,
+        upgrade,
+        ..
+    } = response;
+    let Preferences {
+        version,
+        is_head,
+        takes_trailers,
+        ..
+    } = conn.answer.preferences;
+    let has_trailers = has_trailers && takes_trailers;
+    let (delimiter, framing) = match (body_len, version) {
+        (Some(len), _) if !has_trailers => (Delimiter::Length(len), Framing::Length(len)),
+        (_, Version::Http11 | Version::Http2) => {
+            (Delimiter::Chunked, Framing::Chunked { has_trailers })
+        }
+        (_, Version::Http10) => (Delimiter::Close, Framing::Close),
+    };
+    // The handler may have read the rest of the request. And a client must not send its next
+    // request on a connection that a drain is about to end (RFC 9112, 9.6).
+    conn.answer.keep &= conn.proto.may_keep()
+        && delimiter != Delimiter::Close
+        && !core.is_draining.load(Ordering::Relaxed);
+    // What follows 101 is no HTTP, so nothing is said about its end.
+    conn.answer.keep |= upgrade.is_some();
+    conn.upgrade = upgrade;
+    conn.answer.status = status;
+    let out = &mut conn.output;
+    let before_len = out.len();
+    encode::status_line(out, status);
+    out.extend_from_slice(&fields);
+    finish_head(out, status, delimiter, version, conn.answer.keep);
+    if is_head || !status.allows_body() {
+        return;
+    }
+    let is_plain = matches!(framing, Framing::Length(_));
+    let source: Box<dyn Source> = match body {
+        Body::Empty if is_plain => return,
+        Body::Bytes(bytes) if is_plain && bytes.len() <= INLINE_BODY_LEN => {
+            return append(conn, &bytes);
+        }
+        Body::Shared(bytes) if is_plain && bytes.len() <= INLINE_BODY_LEN => {
+            return append(conn, &bytes);
+        }
+        Body::Empty => Box::new(Memory { bytes: [], at: 0 }),
+        Body::Bytes(bytes) => Box::new(Memory { bytes, at: 0 }),
+        Body::Shared(bytes) => Box::new(Memory { bytes, at: 0 }),
+        Body::Source(_) if is_plain && body_len == Some(0) => return,
+        Body::Source(source) => source,
+    };
+    conn.transfer = Some(Box::new(Transfer::new(source, framing, before_len)));
+}
+
+fn append(conn: &mut Conn, bytes: &[u8]) {
+    conn.output.extend_from_slice(bytes);
+    conn.answer.memory_len = bytes.len() as u64;
+}
+
+/// Replaces an answer whose body failed before any of it was sent by a 503; `false` if part of it
+/// was sent.
+fn replace_failed(core: &Core, conn: &mut Conn) -> bool {
+    let Some(transfer) = &conn.transfer else {
+        return false;
+    };
+    if !transfer.recall(&mut conn.output) {
+        return false;
+    }
+    conn.transfer = None;
+    let response = unavailable();
+    let body_len = response.body.len();
+    render(core, conn, response, body_len);
+    true
+}
+
+/// Sends as much of the answer as the socket takes, and returns the connection to its I/O thread.
+pub(super) fn pump<S: Service>(shared: &Shared<S>, mut conn: Box<Conn>) {
+    if shared.is_cut_off.load(Ordering::Acquire) {
+        return cut_off(shared, conn);
+    }
+    let outcome = catch_unwind(AssertUnwindSafe(|| conn.pump(&shared.core)))
+        .unwrap_or_else(|_panic| Err(std::io::Error::other("body source panicked")));
+    let verdict = match outcome {
+        Ok(Outcome::Done) => {
+            report(shared, &mut conn, End::Complete);
+            conn.transfer = None;
+            Verdict::Answered {
+                keep: conn.answer.keep,
+            }
+        }
+        Ok(Outcome::Blocked) => Verdict::Blocked,
+        Ok(Outcome::Waiting) => Verdict::Waiting,
+        Ok(Outcome::Yield) => {
+            // Unreachable error: the queue accepts every `Job::Pump`.
+            drop(shared.queue.push(Job::Pump(conn)));
+            return shared.queue.wake();
+        }
+        Err(error) => {
+            let is_cut_off = !replace_failed(&shared.core, &mut conn);
+            report_failure(shared, &error, is_cut_off);
+            if !is_cut_off {
+                // Without a transfer, this branch is not reached again.
+                return pump(shared, conn);
+            }
+            let end = if is_peers_doing(&error) {
+                End::Left
+            } else {
+                End::Cut
+            };
+            drop(fail(shared, &mut conn, end));
+            Verdict::Reset
+        }
+    };
+    give_back(shared, conn, verdict);
+}
+
+/// Returns a connection to its I/O thread.
+pub(super) fn give_back<S: Service>(shared: &Shared<S>, conn: Box<Conn>, verdict: Verdict) {
+    let home = conn.home;
+    if let Err(Message::Returned(conn, _)) =
+        shared.send_home(home, Message::Returned(conn, verdict))
+    {
+        cut_off(shared, conn);
+    }
+}
+
+/// Closes a connection whose I/O thread is gone.
+pub(crate) fn cut_off<S: Service>(shared: &Shared<S>, mut conn: Box<Conn>) {
+    // First: a report may panic.
+    shared.connection_count.fetch_sub(1, Ordering::Relaxed);
+    conn.reset_on_close();
+    drop(fail(shared, &mut conn, End::Cut));
+}
+
+/// Gives up the answer in progress. Returns the rest of its body, because dropping it may block.
+pub(crate) fn fail<S: Service>(
+    shared: &Shared<S>,
+    conn: &mut Conn,
+    end: End,
+) -> Option<Box<Transfer>> {
+    if let Some(later) = conn.later.take() {
+        later.abandon();
+    }
+    report(shared, conn, end);
+    conn.transfer.take()
+}
+
+/// Reports the end of an exchange to the observer.
+pub(crate) fn report<S: Service>(shared: &Shared<S>, conn: &mut Conn, end: End) {
+    let Some(request) = conn.request.take() else {
+        return;
+    };
+    shared.service.observer().exchanged(&Exchange {
+        head: request.head(),
+        status: conn.answer.status,
+        body_len: conn.sent_body_len(),
+        end,
+        is_inline: request.is_inline,
+        duration: conn.answer.started.elapsed(),
+    });
+}
+
+/// Notes that a worker is about to answer a request.
+pub(crate) fn begin(conn: &mut Conn, lane: Lane, keep: bool, now: Instant) {
+    conn.is_answering = true;
+    conn.answer = Answer::new(lane, keep, now);
+}
+
+/// Bytes too many to copy behind a head at once.
+struct Memory<B> {
+    bytes: B,
+    at: usize,
+}
+
+impl<B: AsRef<[u8]> + Send> Source for Memory<B> {
+    fn len(&self) -> Option<u64> {
+        Some(self.bytes.as_ref().len() as u64)
+    }
+
+    fn pull(&mut self, batch: &mut Batch) -> std::io::Result<Progress> {
+        // `put` takes no more than it is given, so `at` stays within the bytes.
+        let rest = &self.bytes.as_ref()[self.at..];
+        let taken = batch.put(rest);
+        self.at += taken;
+        Ok(if taken == rest.len() {
+            Progress::End
+        } else {
+            Progress::More
+        })
+    }
+}

@@ -1,0 +1,214 @@
+//! HTTP/2 streams as carriers of exchanges.
+//!
+//! The connection stays with its I/O thread, which sends what a worker hands it as the client's
+//! windows allow, and asks for the next piece of the body when the last one is sent.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::exchange::{
+    Carrier, Preferences, finish_head, fulfil, handle, report_failure, unavailable, with_len,
+    without_reset_content,
+};
+use super::lane::Lane;
+use super::queue::Job;
+use crate::body::{Outflow, Piece, Progress};
+use crate::h2::ResponseHead;
+use crate::http::Version;
+use crate::io::stream::{Cancel, Rest, StreamAnswer, StreamJob, StreamNews, StreamRef, StreamWork};
+use crate::later::Later;
+use crate::proto::encode::Delimiter;
+use crate::request::{Link, Request};
+use crate::response::{Body, Response};
+use crate::server::Shared;
+use crate::service::Service;
+
+pub(super) fn work<S: Service>(shared: &Shared<S>, job: StreamJob) {
+    let StreamJob {
+        stream,
+        cancel,
+        work,
+    } = job;
+    let mut carrier = Stream {
+        stream,
+        cancel,
+        preferences: Preferences::default(),
+        request: None,
+        was_deferred: false,
+    };
+    match work {
+        StreamWork::Handle(_) if carrier.cancel.is_set() => {
+            stream.send(&shared.core, StreamNews::HandlerLost);
+        }
+        StreamWork::Handle(request) => handle(shared, carrier, request),
+        StreamWork::Fulfil(later, preferences) => {
+            carrier.preferences = preferences;
+            carrier.was_deferred = true;
+            fulfil(shared, carrier, later);
+        }
+        StreamWork::Pull(outflow) => {
+            let news = match pull(shared, stream, outflow) {
+                Ok((bytes, rest)) => StreamNews::Piece(bytes, rest),
+                Err(error) => {
+                    report_failure(shared, &error, true);
+                    StreamNews::BodyFailed
+                }
+            };
+            stream.send(&shared.core, news);
+        }
+    }
+}
+
+struct Stream {
+    stream: StreamRef,
+    cancel: Cancel,
+    preferences: Preferences,
+    /// For the report on the exchange.
+    request: Option<Box<Request>>,
+    was_deferred: bool,
+}
+
+impl Carrier for Stream {
+    type Receipt = Self;
+
+    fn lend<S: Service>(self, _: &Shared<S>, _: &mut Request) -> Self {
+        // The request has had its link since it was dispatched.
+        self
+    }
+
+    fn take_back<S: Service>(
+        _: &Shared<S>,
+        receipt: Self::Receipt,
+        _: &mut Request,
+    ) -> Option<Self> {
+        Some(receipt)
+    }
+
+    fn requeue(mut self, request: Box<Request>) -> Job {
+        self.stream.lane = request.lane;
+        Job::Stream(Box::new(StreamJob {
+            stream: self.stream,
+            cancel: self.cancel,
+            work: StreamWork::Handle(request),
+        }))
+    }
+
+    fn refused(job: Job) -> Option<(Self, Box<Request>)> {
+        let Job::Stream(job) = job else {
+            return None;
+        };
+        let StreamWork::Handle(request) = job.work else {
+            return None;
+        };
+        let carrier = Self {
+            stream: job.stream,
+            cancel: job.cancel,
+            preferences: Preferences::default(),
+            request: None,
+            was_deferred: false,
+        };
+        Some((carrier, request))
+    }
+
+    fn begin(&mut self, preferences: Preferences, request: Option<Box<Request>>) {
+        self.preferences = preferences;
+        self.request = request;
+        if let Some(request) = &mut self.request {
+            // The rest of the request body is not wanted.
+            request.link = Link::None;
+        }
+    }
+
+    fn preferences(&self) -> Preferences {
+        self.preferences
+    }
+
+    fn lane(&self) -> Lane {
+        self.stream.lane
+    }
+
+    fn answer<S: Service>(self, shared: &Shared<S>, response: Response, body_len: Option<u64>) {
+        let mut answer = render(shared, self.stream, self.preferences, response, body_len);
+        answer.was_deferred = self.was_deferred;
+        let news = StreamNews::Answer(Box::new(answer), self.request);
+        self.stream.send(&shared.core, news);
+    }
+
+    fn park<S: Service>(self, shared: &Shared<S>, later: Arc<Later>) {
+        let news = StreamNews::Deferred(Arc::clone(&later), self.preferences, self.request);
+        self.stream.send(&shared.core, news);
+        later.watch(self.stream.waker(&shared.core));
+    }
+}
+
+/// Renders the head and the first piece of the body.
+fn render<S: Service>(
+    shared: &Shared<S>,
+    stream: StreamRef,
+    preferences: Preferences,
+    response: Response,
+    body_len: Option<u64>,
+) -> StreamAnswer {
+    let (response, body_len) = without_reset_content(response, body_len);
+    let Response {
+        status,
+        fields: mut text,
+        body,
+        has_trailers,
+        ..
+    } = response;
+    let has_trailers = has_trailers && preferences.takes_trailers;
+    let delimiter = body_len.map_or(Delimiter::None, Delimiter::Length);
+    finish_head(&mut text, status, delimiter, Version::Http2, true);
+    let (bytes, rest) = match body {
+        _ if preferences.is_head || !status.allows_body() => (Bytes::new(), Rest::End(Vec::new())),
+        Body::Empty => (Bytes::new(), Rest::End(Vec::new())),
+        Body::Bytes(bytes) => (Bytes::from_owner(bytes), Rest::End(Vec::new())),
+        Body::Shared(bytes) => (Bytes::from_owner(bytes), Rest::End(Vec::new())),
+        Body::Source(source) => {
+            let outflow = Box::new(Outflow::new(source, body_len, has_trailers));
+            match pull(shared, stream, outflow) {
+                Ok(first) => first,
+                Err(error) => {
+                    report_failure(shared, &error, false);
+                    let (response, body_len) = with_len(unavailable());
+                    return render(shared, stream, preferences, response, body_len);
+                }
+            }
+        }
+    };
+    StreamAnswer {
+        was_deferred: false,
+        status,
+        head: ResponseHead::read(status, &text),
+        bytes,
+        rest,
+    }
+}
+
+/// Pulls the next piece of a body.
+fn pull<S: Service>(
+    shared: &Shared<S>,
+    stream: StreamRef,
+    mut outflow: Box<Outflow>,
+) -> io::Result<(Bytes, Rest)> {
+    let waker = stream.waker(&shared.core);
+    let pulled = catch_unwind(AssertUnwindSafe(|| {
+        let Piece { block, progress } = outflow.pull(&waker, stream.piece_len)?;
+        let bytes = match block {
+            // Many small pieces must not hold large blocks.
+            block if block.is_sparse() => Bytes::copy_from_slice(block.as_ref()),
+            block => Bytes::from_owner(block),
+        };
+        let rest = match progress {
+            Progress::More => Rest::More(outflow),
+            Progress::Wait => Rest::Wait(outflow),
+            Progress::End => Rest::End(outflow.trailers()),
+        };
+        Ok((bytes, rest))
+    }));
+    pulled.unwrap_or_else(|_panic| Err(io::Error::other("body source panicked")))
+}
