@@ -18,7 +18,7 @@ use crate::observer::{Event, Observer};
 use crate::origin::Origin;
 use crate::pages::{self, PagesConfig};
 use crate::policy::PolicyConfig;
-use crate::prepared_body::{PreparedBody, may_go_inline};
+use crate::prepared::may_go_inline;
 use crate::refusal::{Fixed, Refusal, TEXT};
 use crate::registration::Registration;
 use crate::route::{Route, route};
@@ -232,9 +232,10 @@ impl Cache {
         }
         match self.narinfos.find(snapshot, &hash_part) {
             Some(rendered)
-                if may_go_inline(&rendered.prepared) && self.narinfos.is_held(&rendered) =>
+                if may_go_inline(&rendered.narinfo.prepared)
+                    && self.narinfos.is_held(&rendered) =>
             {
-                reply.prepared(&rendered.prepared)
+                reply.prepared(&rendered.narinfo.prepared)
             }
             // Its directories may have to be looked at.
             _ if origin.health.is_marked(&hash_part) => reply.dispatch_slow(),
@@ -370,14 +371,7 @@ impl Cache {
     }
 
     fn narinfo(&self, hash_part: HashPart) -> Result<Response, Refusal> {
-        let prepared = self.narinfos.one(hash_part)?.prepared;
-        // A short one is copied for less than it costs to pull it.
-        let body = match may_go_inline(&prepared) {
-            true => Body::Bytes(prepared.body().to_vec().into()),
-            false => PreparedBody::whole(prepared),
-        };
-        let response = Response::new(Status::OK, body);
-        Ok(response.header("Content-Type", "text/x-nix-narinfo"))
+        Ok(self.narinfos.one(hash_part)?.narinfo.response())
     }
 
     fn realisation(&self, id: &RealisationId) -> Result<Response, Refusal> {

@@ -46,7 +46,7 @@ mod origin;
 mod pages;
 mod plans;
 mod policy;
-mod prepared_body;
+mod prepared;
 mod recent;
 mod reconfigure;
 mod records;

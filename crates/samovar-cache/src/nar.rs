@@ -12,16 +12,10 @@ use crate::cache::Cache;
 use crate::kept::KeptBody;
 use crate::nar_body::{Check, NarBody, wrong_contents};
 use crate::origin::Origin;
-use crate::prepared_body::PreparedBody;
+use crate::prepared::{AnswerHead, PreparedBody};
 use crate::refusal::Refusal;
 use crate::registration::Registration;
 use crate::small_nars::{self, SmallNar};
-
-/// What Nix says when it uploads a NAR. Not `text/plain`, as nix-serve: proxies compress texts on
-/// their way, and a compressed download cannot be resumed.
-pub(crate) const NAR_TYPE: (&str, &str) = ("Content-Type", "application/x-nix-nar");
-
-pub(crate) const ACCEPT_RANGES: (&str, &str) = ("Accept-Ranges", "bytes");
 
 impl Cache {
     pub(crate) fn nar(
@@ -90,14 +84,15 @@ impl Cache {
             Some((transfers, path)) => transfers.watch(body, path, head.peer()),
             None => body,
         };
-        let response = Response::new(status, body)
-            .header(NAR_TYPE.0, NAR_TYPE.1)
-            .header(ACCEPT_RANGES.0, ACCEPT_RANGES.1);
-        Ok(match status {
-            Status::PARTIAL_CONTENT => {
-                response.header("Content-Range", format!("bytes {start}-{}/{size}", end - 1))
-            }
-            _ => response,
+        let head = AnswerHead {
+            status,
+            ..small_nars::HEAD
+        };
+        let response = head.response(body);
+        Ok(if status == Status::PARTIAL_CONTENT {
+            response.header("Content-Range", format!("bytes {start}-{}/{size}", end - 1))
+        } else {
+            response
         })
     }
 }

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use samovar_http::Prepared;
 use samovar_nix::{HashPart, PathInfo, StorePath};
 use samovar_store::{Snapshot, Store, StoreError};
 
@@ -123,8 +122,8 @@ impl Narinfos {
         if is_done {
             return Ok(rendered);
         }
-        let path = self.path_of(&rendered.prepared);
-        let asked = self.origin.holds.announce(path.as_slice());
+        let path = &rendered.narinfo.path;
+        let asked = self.origin.holds.announce(std::slice::from_ref(path));
         self.rendered.note_held(&hash_part, asked.generation);
         if asked.has_waited && !self.is_current(snapshot.as_deref()) {
             return self.find_one(self.origin.refresh().as_deref(), hash_part);
@@ -223,8 +222,7 @@ impl Narinfos {
             return Ok(answers);
         }
         let found = answers.iter().flatten();
-        let found = found.filter_map(|rendered| self.path_of(&rendered.prepared));
-        let paths: Vec<StorePath> = found.collect();
+        let paths: Vec<StorePath> = found.map(|found| found.narinfo.path.clone()).collect();
         let asked = self.origin.holds.announce(&paths);
         for path in &paths {
             self.rendered.note_held(&path.hash_part(), asked.generation);
@@ -280,7 +278,7 @@ impl Narinfos {
 
     /// The path with this hash part, if its narinfo is in memory.
     pub(crate) fn name_of(&self, hash_part: &HashPart) -> Option<StorePath> {
-        self.path_of(&self.rendered.peek(hash_part)?.prepared)
+        Some(self.rendered.peek(hash_part)?.narinfo.path.clone())
     }
 
     /// Whether nothing has to be done to hold the path of this narinfo. Never blocks.
@@ -293,17 +291,6 @@ impl Narinfos {
     fn is_current(&self, snapshot: Option<&Snapshot>) -> bool {
         let now = self.origin.fresh();
         now.is_some_and(|now| snapshot.is_some_and(|snapshot| snapshot.epoch == now.epoch))
-    }
-
-    /// The path that a narinfo is about: its first line says it.
-    fn path_of(&self, prepared: &Prepared) -> Option<StorePath> {
-        let line = prepared.body().split(|byte| *byte == b'\n').next()?;
-        let path = line.strip_prefix(b"StorePath: ")?;
-        StorePath::parse(
-            self.origin.store.store_dir(),
-            std::str::from_utf8(path).ok()?,
-        )
-        .ok()
     }
 
     /// Makes true again, or for the first time, what `wishes` names, and wishes for what those
@@ -375,10 +362,14 @@ impl Narinfos {
             generation: permit.generation,
         });
         let dir = self.origin.store.store_dir();
+        let narinfo = before.as_ref().map(|before| &before.narinfo);
         Rendered {
             stamp,
             until: permit.until,
-            ..self.signer.render(info, dir, before.as_ref())
+            // A path is leased by its name, whichever registration it has.
+            held: before.as_ref().map_or(0, |before| before.held),
+            was_wished_for: false,
+            narinfo: self.signer.render(info, dir, narinfo),
         }
     }
 

@@ -25,11 +25,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use samovar_http::http::Status;
-use samovar_http::{Batch, Body, Prepared, Progress, Response, Source};
+use samovar_http::{Batch, Body, Progress, Response, Source};
 use samovar_nix::HashPart;
 use samovar_store::Member;
 
 use crate::narinfos::{Answer, Narinfos};
+use crate::rendered::Narinfo;
 use crate::under_way::{GaveWay, Share};
 
 /// Records looked up at once, and kept while they are sent.
@@ -66,7 +67,7 @@ struct Records {
     /// A line on its way, from `text_at` on, and the narinfo behind it.
     text: Vec<u8>,
     text_at: usize,
-    narinfo: Option<(Arc<Prepared>, usize)>,
+    narinfo: Option<(Arc<Narinfo>, usize)>,
     /// How many were found, absent, and failed.
     said: [u64; 3],
     is_ended: bool,
@@ -79,10 +80,10 @@ impl Records {
         if self.text_at < self.text.len() {
             return false;
         }
-        if let Some((prepared, at)) = &mut self.narinfo {
-            let body = prepared.body();
-            *at += batch.put(body.get(*at..).unwrap_or_default());
-            if *at < body.len() {
+        if let Some((narinfo, at)) = &mut self.narinfo {
+            let text = narinfo.text();
+            *at += batch.put(text.get(*at..).unwrap_or_default());
+            if *at < text.len() {
                 return false;
             }
             self.narinfo = None;
@@ -108,9 +109,9 @@ impl Records {
         };
         let kind = match answer {
             Ok(rendered) => {
-                let prepared = rendered.prepared;
-                writeln!(self.text, "path {hash_part} {}", prepared.body().len())?;
-                self.narinfo = Some((prepared, 0));
+                let narinfo = rendered.narinfo;
+                writeln!(self.text, "path {hash_part} {}", narinfo.text().len())?;
+                self.narinfo = Some((narinfo, 0));
                 0
             }
             Err(refusal) if refusal.is_absence() => {
@@ -165,7 +166,7 @@ impl Records {
 /// Whether the answer is about this registration. One whose row makes no sense may be.
 fn is_of(answer: &Answer, member: &Member) -> bool {
     match answer {
-        Ok(rendered) => rendered.registration == member.registration,
+        Ok(rendered) => rendered.narinfo.registration == member.registration,
         Err(refusal) => !refusal.is_absence(),
     }
 }

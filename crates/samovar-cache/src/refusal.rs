@@ -6,10 +6,10 @@
 //! the [`Prepared`] that was made of the same row at start.
 
 use samovar_http::http::Status;
-use samovar_http::{Prepared, Response};
+use samovar_http::{Body, Prepared, Response};
 use samovar_store::StoreError;
 
-pub(crate) const TEXT: (&str, &str) = ("Content-Type", "text/plain");
+use crate::prepared::{AnswerHead, Field};
 
 /// Why nothing is served of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,7 +57,7 @@ impl Refusal {
 
     /// Whether the client is told that there is no such path, rather than to try again.
     pub(crate) fn is_absence(self) -> bool {
-        self.answer().status() == Status::NOT_FOUND
+        self.answer().head().status == Status::NOT_FOUND
     }
 }
 
@@ -75,7 +75,7 @@ pub(crate) enum Fixed {
     Unavailable,
 }
 
-type Field = (&'static str, &'static str);
+pub(crate) const TEXT: Field = ("Content-Type", "text/plain");
 
 const RETRY_AFTER: Field = ("Retry-After", "1");
 
@@ -93,73 +93,45 @@ impl Fixed {
         Self::Unavailable,
     ];
 
-    /// Status, body, and the header field besides the type. The first three bodies are
-    /// nix-serve's.
-    const fn parts(self) -> (Status, &'static str, Option<Field>) {
-        match self {
-            Self::NoPath => (Status::NOT_FOUND, "No such path.\n", None),
-            Self::NotFound => (Status::NOT_FOUND, "File not found.\n", None),
-            Self::WrongHash => (
-                Status::NOT_FOUND,
-                "Incorrect NAR hash. Maybe the path has been recreated.\n",
-                None,
-            ),
-            Self::Quarantined => (
-                Status::NOT_FOUND,
-                "The files of this path are damaged here. It is served again once they are \
-                 repaired.\n",
-                None,
-            ),
-            Self::Incomplete => (
-                Status::UNPROCESSABLE_CONTENT,
-                "The closure has a path that cannot be served.\n",
-                None,
-            ),
-            Self::NotAllowed => (
-                Status::METHOD_NOT_ALLOWED,
-                "This cache can only be read: GET and HEAD are understood.\n",
-                Some(("Allow", "GET, HEAD")),
-            ),
-            Self::OnlyPost => (
-                Status::METHOD_NOT_ALLOWED,
-                "This URL understands POST alone.\n",
-                Some(("Allow", "POST")),
-            ),
-            Self::Busy => (
-                Status::SERVICE_UNAVAILABLE,
-                "Too many such answers are under way. Try again.\n",
-                Some(RETRY_AFTER),
-            ),
-            Self::Unavailable => (
-                Status::SERVICE_UNAVAILABLE,
-                "The store cannot be read at the moment. Try again.\n",
-                Some(RETRY_AFTER),
-            ),
-        }
+    const fn head(self) -> AnswerHead {
+        let (status, fields): (_, &'static [Field]) = match self {
+            Self::NoPath | Self::NotFound | Self::WrongHash | Self::Quarantined => {
+                (Status::NOT_FOUND, &[TEXT])
+            }
+            Self::Incomplete => (Status::UNPROCESSABLE_CONTENT, &[TEXT]),
+            Self::NotAllowed => (Status::METHOD_NOT_ALLOWED, &[TEXT, ("Allow", "GET, HEAD")]),
+            Self::OnlyPost => (Status::METHOD_NOT_ALLOWED, &[TEXT, ("Allow", "POST")]),
+            Self::Busy | Self::Unavailable => (Status::SERVICE_UNAVAILABLE, &[TEXT, RETRY_AFTER]),
+        };
+        AnswerHead { status, fields }
     }
 
-    pub(crate) const fn status(self) -> Status {
-        self.parts().0
-    }
-
+    /// The first three are nix-serve's.
     pub(crate) const fn body(self) -> &'static str {
-        self.parts().1
+        match self {
+            Self::NoPath => "No such path.\n",
+            Self::NotFound => "File not found.\n",
+            Self::WrongHash => "Incorrect NAR hash. Maybe the path has been recreated.\n",
+            Self::Quarantined => {
+                "The files of this path are damaged here. It is served again once they are \
+                 repaired.\n"
+            }
+            Self::Incomplete => "The closure has a path that cannot be served.\n",
+            Self::NotAllowed => "This cache can only be read: GET and HEAD are understood.\n",
+            Self::OnlyPost => "This URL understands POST alone.\n",
+            Self::Busy => "Too many such answers are under way. Try again.\n",
+            Self::Unavailable => "The store cannot be read at the moment. Try again.\n",
+        }
     }
 
     /// As a worker sends it.
     pub(crate) fn response(self) -> Response {
-        let (status, body, field) = self.parts();
-        let response = Response::text(status, body);
-        match field {
-            Some((name, value)) => response.header(name, value),
-            None => response,
-        }
+        let body = Body::Bytes(self.body().as_bytes().into());
+        self.head().response(body)
     }
 
     fn prepared(self) -> Prepared {
-        let (status, body, field) = self.parts();
-        let fields: Vec<Field> = std::iter::once(TEXT).chain(field).collect();
-        Prepared::new(status, &fields, body.as_bytes())
+        self.head().prepared(self.body().as_bytes())
     }
 }
 

@@ -3,12 +3,15 @@
 //! Shards keep threads out of each other's way: an I/O thread holds a shard's lock for one look-up
 //! in a hash table.
 
+use std::borrow::Borrow;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use samovar_http::Prepared;
-use samovar_nix::HashPart;
+use samovar_http::http::Status;
+use samovar_http::{Body, Prepared, Response};
+use samovar_nix::{HashPart, PathInfo, StorePath};
 
+use crate::prepared::{AnswerHead, PreparedBody, may_go_inline};
 use crate::recent::{Fill, MemoryLen, Recent};
 
 const SHARD_COUNT: usize = 64;
@@ -22,7 +25,56 @@ pub(crate) struct Stamp {
     pub(crate) generation: u64,
 }
 
-/// A rendered narinfo.
+/// The head of a narinfo's answer.
+const HEAD: AnswerHead = AnswerHead {
+    status: Status::OK,
+    fields: &[("Content-Type", "text/x-nix-narinfo")],
+};
+
+/// A narinfo with its signatures, as it is sent.
+#[derive(Debug)]
+pub(crate) struct Narinfo {
+    pub(crate) path: StorePath,
+    /// The registration that it describes.
+    pub(crate) registration: Option<i64>,
+    /// Length of the text before the signatures.
+    pub(crate) unsigned_len: usize,
+    pub(crate) prepared: Prepared,
+}
+
+impl Narinfo {
+    pub(crate) fn new(info: &PathInfo, text: &[u8], unsigned_len: usize) -> Self {
+        Self {
+            path: info.path.clone(),
+            registration: info.registration,
+            unsigned_len,
+            prepared: HEAD.prepared(text),
+        }
+    }
+
+    /// As a worker sends it.
+    pub(crate) fn response(self: Arc<Self>) -> Response {
+        // Copying a short text costs less than pulling it.
+        let body = if may_go_inline(&self.prepared) {
+            Body::Bytes(self.text().to_vec().into())
+        } else {
+            PreparedBody::whole(self)
+        };
+        HEAD.response(body)
+    }
+
+    pub(crate) fn text(&self) -> &[u8] {
+        self.prepared.body()
+    }
+}
+
+impl Borrow<Prepared> for Narinfo {
+    fn borrow(&self) -> &Prepared {
+        &self.prepared
+    }
+}
+
+/// A narinfo in memory, and how long it holds.
 #[derive(Debug, Clone)]
 pub(crate) struct Rendered {
     /// The state in which it was last known to be true; `None`: it was true once, which is worth
@@ -30,15 +82,11 @@ pub(crate) struct Rendered {
     pub(crate) stamp: Option<Stamp>,
     /// The second since 1970 from which on it may not be read any more.
     pub(crate) until: i64,
-    /// Which registration of its path it is about.
-    pub(crate) registration: Option<i64>,
     /// The generation in which its path was last held against garbage collection; zero for none.
     pub(crate) held: u32,
     /// Whether it was made for a wish, and nobody has asked for it yet.
     pub(crate) was_wished_for: bool,
-    /// Length of the text before the signatures.
-    pub(crate) unsigned_len: usize,
-    pub(crate) prepared: Arc<Prepared>,
+    pub(crate) narinfo: Arc<Narinfo>,
 }
 
 /// The cache.
@@ -160,7 +208,11 @@ impl RenderedCache {
 
 impl MemoryLen for Rendered {
     fn memory_len(&self) -> usize {
-        2 * (size_of::<HashPart>() + size_of::<Self>()) + self.prepared.memory_len()
+        let narinfo = &self.narinfo;
+        2 * (size_of::<HashPart>() + size_of::<Self>())
+            + size_of::<Narinfo>()
+            + narinfo.path.base_name().len()
+            + narinfo.prepared.memory_len()
     }
 }
 
@@ -187,20 +239,22 @@ impl Hasher for HashPartHasher {
 
 #[cfg(test)]
 mod tests {
-    use samovar_http::http::Status;
-
     use super::*;
 
     fn rendered(len: usize) -> Rendered {
-        let prepared = Arc::new(Prepared::new(Status::OK, &[], &vec![b'x'; len]));
+        let path = StorePath::from_base_name("zs83x50c7jbs0hj70ivx7ykckxh2zzl5-x").unwrap();
+        let narinfo = Narinfo {
+            path,
+            registration: None,
+            unsigned_len: len,
+            prepared: HEAD.prepared(&vec![b'x'; len]),
+        };
         Rendered {
             stamp: None,
-            until: crate::policy::FOREVER,
-            registration: None,
+            until: i64::MAX,
             held: 0,
             was_wished_for: false,
-            unsigned_len: len,
-            prepared,
+            narinfo: Arc::new(narinfo),
         }
     }
 

@@ -1,14 +1,12 @@
-//! Who signs what, and the answer to a narinfo request that comes of it.
+//! Signing: which paths, with which keys, and which stored signatures are sent.
 
 use std::sync::Arc;
 
-use samovar_http::Prepared;
-use samovar_http::http::Status;
 use samovar_nix::{PathInfo, PublicKey, SecretKey, Signature, StoreDir, narinfo};
 use samovar_store::{Realisation, RealisationId};
 
-use crate::policy::{FOREVER, is_signed_by};
-use crate::rendered::Rendered;
+use crate::policy::is_signed_by;
+use crate::rendered::Narinfo;
 
 /// How a cache signs. The default: nix-serve's way, without a key.
 #[derive(Debug, Clone, Default)]
@@ -129,36 +127,27 @@ impl Signer {
         names.collect()
     }
 
-    /// Renders a narinfo. `before`: what was rendered for this path earlier; its signatures are
-    /// used again if all that they vouch for is the same.
+    /// Renders and signs a narinfo. `before` is the path's earlier narinfo; it is returned if a new
+    /// one would be the same, which saves signing.
     pub(crate) fn render(
         &self,
         info: &PathInfo,
         dir: &StoreDir,
-        before: Option<&Rendered>,
-    ) -> Rendered {
+        before: Option<&Arc<Narinfo>>,
+    ) -> Arc<Narinfo> {
         let signing = &self.0;
         let mut text = Vec::with_capacity(1024);
         narinfo::write_for(info, dir, &[], &mut text);
         let unsigned_len = text.len();
         let address = info.content_address.as_ref().filter(|_| signing.emit_ca);
-        let rendered = |prepared| Rendered {
-            stamp: None,
-            until: FOREVER,
-            registration: info.registration,
-            // A path is held by its name.
-            held: before.map_or(0, |before| before.held),
-            was_wished_for: false,
-            unsigned_len,
-            prepared,
-        };
-        let known = before.filter(|before| {
+        let same = before.filter(|before| {
             signing.is_own_alone()
                 && !signing.emit_ca
-                && before.prepared.body().get(..before.unsigned_len) == Some(&*text)
+                && before.registration == info.registration
+                && before.text().get(..before.unsigned_len) == Some(&*text)
         });
-        if let Some(known) = known {
-            return rendered(Arc::clone(&known.prepared));
+        if let Some(same) = same {
+            return Arc::clone(same);
         }
         text.clear();
         let signs = signing.sign.covers(info, dir);
@@ -169,8 +158,7 @@ impl Signer {
         if let Some(address) = address {
             text.extend_from_slice(format!("CA: {address}\n").as_bytes());
         }
-        let fields = [("Content-Type", "text/x-nix-narinfo")];
-        rendered(Arc::new(Prepared::new(Status::OK, &fields, &text)))
+        Arc::new(Narinfo::new(info, &text, unsigned_len))
     }
 
     /// Whether it has to be known what the path of a realisation is like.

@@ -25,9 +25,21 @@ use samovar_nix::{HashPart, NarHash, PathInfo};
 use samovar_store::NarReader;
 use sha2::{Digest, Sha256};
 
-use crate::nar::{ACCEPT_RANGES, NAR_TYPE};
+use crate::prepared::{AnswerHead, Field};
 use crate::recent::{Fill, MemoryLen, Recent};
 use crate::rendered::HashPartHasher;
+
+/// The type with which Nix uploads a NAR. Not `text/plain` as from nix-serve: proxies compress
+/// texts, and a compressed download cannot be resumed.
+const NAR_TYPE: Field = ("Content-Type", "application/x-nix-nar");
+
+pub(crate) const ACCEPT_RANGES: Field = ("Accept-Ranges", "bytes");
+
+/// The head of the answer with a whole NAR.
+pub(crate) const HEAD: AnswerHead = AnswerHead {
+    status: Status::OK,
+    fields: &[NAR_TYPE, ACCEPT_RANGES],
+};
 
 /// Bytes of the longest NAR that is kept.
 pub(crate) const LEN_MAX: u64 = 64 * 1024;
@@ -51,7 +63,7 @@ impl SmallNar {
         is_right.then(|| Self {
             nar_hash,
             epoch,
-            prepared: Arc::new(Prepared::new(Status::OK, &[NAR_TYPE, ACCEPT_RANGES], nar)),
+            prepared: Arc::new(HEAD.prepared(nar)),
         })
     }
 
