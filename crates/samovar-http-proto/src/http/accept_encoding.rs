@@ -127,6 +127,26 @@ impl AcceptEncoding {
     }
 }
 
+/// Whether a client names a coding that is none of [`Coding`], with a weight above 0. `*` does not
+/// name it.
+///
+/// # Examples
+///
+/// ```
+/// use samovar_http_proto::http::accept_encoding::names_coding;
+///
+/// assert!(names_coding([b"gzip, bzip2;q=0.5".as_slice()], "bzip2"));
+/// assert!(!names_coding([b"bzip2;q=0, *".as_slice()], "bzip2"));
+/// ```
+pub fn names_coding<'a>(values: impl IntoIterator<Item = &'a [u8]>, coding: &str) -> bool {
+    let members = values
+        .into_iter()
+        .flat_map(|value| value.split(|&byte| byte == b','));
+    members
+        .filter_map(member_of)
+        .any(|(name, weight)| weight > 0 && name.eq_ignore_ascii_case(coding.as_bytes()))
+}
+
 /// `codings [ weight ]`, with white space where a list allows it.
 fn member_of(member: &[u8]) -> Option<(&[u8], Weight)> {
     let mut parts = member.splitn(2, |&byte| byte == b';');
