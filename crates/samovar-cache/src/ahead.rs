@@ -21,35 +21,15 @@
 //! stamped with. A state of the store that nobody has loaded is loaded here only after a quarter of
 //! a second of quiet: a thread of low priority should not be the one that others wait for.
 
-use std::collections::VecDeque;
 use std::io;
-use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use samovar_nix::HashPart;
 use samovar_store::StoreError;
 
 use crate::narinfos::Narinfos;
-
-/// Wishes that wait; more are forgotten. 24 bytes each.
-const WISH_COUNT_MAX: usize = 16 * 1024;
-
-/// What a narinfo made for a wish costs.
-const COST: i64 = 8;
-
-/// What one earns that is asked for: one in four is enough.
-const EARNED: i64 = 4 * COST;
-
-/// What a cold narinfo earns: one in eight finds out whether wishes have become worth it.
-const EARNED_COLD: i64 = 1;
-
-/// The most that can be saved, and what there is at the start: 1024 narinfos.
-const CREDIT_MAX: i64 = 1024 * COST;
-
-/// Paths looked up at once: less than a millisecond with the connection.
-const STEP_COUNT: usize = 32;
+use crate::wishes::{STEP_COUNT, Task};
 
 /// How often it looks for commits when nobody wishes for anything.
 const INTERVAL: Duration = Duration::from_millis(250);
@@ -64,122 +44,6 @@ const REST_FACTOR: u32 = 3;
 /// Added to the priority's number, where 0 is usual and 19 the lowest priority.
 const NICENESS: i32 = 10;
 
-/// What is to be made ready next; shared with those who wish.
-#[derive(Debug)]
-pub(crate) struct Wishes {
-    state: Mutex<State>,
-    changed: Condvar,
-    credit: AtomicI64,
-}
-
-impl Default for Wishes {
-    fn default() -> Self {
-        Self {
-            state: Mutex::default(),
-            changed: Condvar::default(),
-            credit: AtomicI64::new(CREDIT_MAX),
-        }
-    }
-}
-
-#[derive(Debug, Default)]
-struct State {
-    /// With how far to go from each.
-    queue: VecDeque<(HashPart, u8)>,
-    /// Whether there is a thread.
-    is_served: bool,
-    starts_anew: bool,
-    is_stopped: bool,
-}
-
-/// What to do next.
-enum Task {
-    Wishes(Vec<(HashPart, u8)>),
-    Anew,
-    Idle,
-    Stop,
-}
-
-impl Wishes {
-    /// Wishes for these paths, and for what is `depth - 1` references away from them; unless wishes
-    /// have proved to be in vain.
-    pub(crate) fn add(&self, hash_parts: impl Iterator<Item = HashPart>, depth: u8) {
-        if depth == 0 || self.credit.load(Ordering::Relaxed) < COST {
-            return;
-        }
-        let mut state = self.state();
-        if !state.is_served {
-            return;
-        }
-        let was_empty = state.queue.is_empty();
-        let room = WISH_COUNT_MAX.saturating_sub(state.queue.len());
-        state
-            .queue
-            .extend(hash_parts.take(room).map(|one| (one, depth)));
-        let is_news = was_empty && !state.queue.is_empty();
-        drop(state);
-        if is_news {
-            self.changed.notify_one();
-        }
-    }
-
-    /// A narinfo had to be made while somebody waited.
-    pub(crate) fn note_cold(&self) {
-        self.earn(EARNED_COLD);
-    }
-
-    /// A narinfo that was wished for was asked for.
-    pub(crate) fn note_useful(&self) {
-        self.earn(EARNED);
-    }
-
-    /// Pays for so many narinfos.
-    pub(crate) fn pay(&self, count: usize) {
-        let count = i64::try_from(count).unwrap_or(i64::MAX);
-        self.credit
-            .fetch_sub(count.saturating_mul(COST), Ordering::Relaxed);
-    }
-
-    fn earn(&self, sum: i64) {
-        // Two at once may miss the limit by a little.
-        if self.credit.load(Ordering::Relaxed) < CREDIT_MAX {
-            self.credit.fetch_add(sum, Ordering::Relaxed);
-        }
-    }
-
-    /// All that was made ready is out of date.
-    pub(crate) fn start_anew(&self) {
-        self.state().starts_anew = true;
-        self.changed.notify_one();
-    }
-
-    /// Waits for something to do, for `patience` at most.
-    fn next(&self, patience: Duration) -> Task {
-        let state = self.state();
-        let (mut state, _) = self
-            .changed
-            .wait_timeout_while(state, patience, |state| {
-                state.queue.is_empty() && !state.starts_anew && !state.is_stopped
-            })
-            .unwrap_or_else(PoisonError::into_inner);
-        if state.is_stopped {
-            return Task::Stop;
-        }
-        if std::mem::take(&mut state.starts_anew) {
-            return Task::Anew;
-        }
-        if state.queue.is_empty() {
-            return Task::Idle;
-        }
-        let count = state.queue.len().min(STEP_COUNT);
-        Task::Wishes(state.queue.drain(..count).collect())
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// The running thread; dropping it ends the thread.
 #[derive(Debug)]
 pub(crate) struct Ahead {
@@ -190,7 +54,7 @@ pub(crate) struct Ahead {
 impl Ahead {
     /// `cache_count`: how many such threads there are.
     pub(crate) fn start(narinfos: Arc<Narinfos>, cache_count: u32) -> io::Result<Self> {
-        narinfos.wishes.state().is_served = true;
+        narinfos.wishes.serve();
         let shared = Arc::clone(&narinfos);
         let thread = std::thread::Builder::new()
             .name("narinfos-ahead".into())
@@ -217,8 +81,7 @@ impl Ahead {
 
 impl Drop for Ahead {
     fn drop(&mut self) {
-        self.narinfos.wishes.state().is_stopped = true;
-        self.narinfos.wishes.changed.notify_one();
+        self.narinfos.wishes.stop();
         if let Some(thread) = self.thread.take() {
             // A thread that panicked has said so already.
             let _ended = thread.join();
@@ -241,6 +104,8 @@ struct Walk<'a> {
     below: Option<i64>,
     /// Whether that walk is over.
     is_done: bool,
+    /// The generation of the policy in which the walk began.
+    generation: u64,
 }
 
 impl<'a> Walk<'a> {
@@ -253,6 +118,7 @@ impl<'a> Walk<'a> {
             newest: 0,
             below: None,
             is_done: false,
+            generation: narinfos.reader.policy.generation(),
         }
     }
 
@@ -265,7 +131,6 @@ impl<'a> Walk<'a> {
                 Task::Stop => return,
                 // What cannot be read now is read, and reported, when it is asked for.
                 Task::Wishes(wishes) => drop(self.narinfos.prepare(&wishes)),
-                Task::Anew => (self.below, self.is_done) = (None, false),
                 Task::Idle => {
                     let started = Instant::now();
                     let rest = match self.step() {
@@ -283,10 +148,16 @@ impl<'a> Walk<'a> {
 
     /// A little of what nobody has wished for. `false` when there is nothing to do.
     fn step(&mut self) -> Result<bool, StoreError> {
-        let Some(catalog) = self.narinfos.store().catalog() else {
+        let reader = &self.narinfos.reader;
+        // What was rendered under another generation of the policy is not sent any more.
+        let generation = reader.policy.generation();
+        if std::mem::replace(&mut self.generation, generation) != generation {
+            (self.below, self.is_done) = (None, false);
+        }
+        let Some(catalog) = reader.store().catalog() else {
             return Ok(false);
         };
-        let snapshot = match self.narinfos.origin.fresh() {
+        let snapshot = match reader.origin.fresh() {
             Some(snapshot) => snapshot,
             None => {
                 let loaded = match std::mem::replace(&mut self.was_stale, true) {
@@ -300,7 +171,7 @@ impl<'a> Walk<'a> {
             }
         };
         self.was_stale = false;
-        let store = self.narinfos.store();
+        let store = reader.store();
         if self.epoch.is_some_and(|epoch| epoch != snapshot.epoch) {
             // One step of the new ones: after many at once the rest is made when asked for.
             let infos = store.newest(None, STEP_COUNT)?;

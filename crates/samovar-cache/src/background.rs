@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::ahead::Ahead;
 use crate::current::Caches;
 use crate::narinfos::Narinfos;
-use crate::policy::{FirstLookError, Look, RootsWatch, first_looks};
+use crate::policy::{FirstLookError, Look, Policy, RootsWatch, first_looks};
 
 /// The threads. They end when it is dropped.
 #[derive(Debug, Default)]
@@ -37,8 +37,7 @@ pub(crate) enum BackgroundError {
 
 impl Background {
     pub(crate) fn start(caches: &Caches) -> Self {
-        let policed = caches.narinfos().filter(|one| one.policy.has_roots());
-        let looks: Vec<_> = policed.cloned().map(Look::new).collect();
+        let looks: Vec<_> = policed(caches.narinfos()).map(look_of).collect();
         // Without a thread nothing is known of roots, and nothing served under them.
         let roots = match looks.is_empty() {
             true => None,
@@ -66,15 +65,17 @@ impl Background {
             |one: &&Arc<Narinfos>| before.narinfos().all(|before| !Arc::ptr_eq(one, before));
         let new: Vec<_> = caches.narinfos().filter(is_new).collect();
         // A request that finds nothing known would fail, unless it does so already.
-        let fails = |one: &Narinfos| {
-            let mut policies = before.narinfos().map(|before| &before.policy);
-            policies.any(|policy| policy.is_unknown() && policy.is_same(&one.policy))
+        let fails = |new: &Policy| {
+            let mut policies = before.narinfos().map(|before| &before.reader.policy);
+            policies.any(|policy| policy.is_unknown() && policy.is_same(new))
         };
-        let policed = new.iter().filter(|one| one.policy.has_roots());
-        let (first, mut looks): (Vec<_>, Vec<_>) = policed
-            .map(|one| Look::new(Arc::clone(one)))
-            .partition(|look| look.is_first() && !fails(look.narinfos()));
-        looks.extend(first_looks(first)?);
+        let is_first = |one: &&Arc<Narinfos>| {
+            let policy = &one.reader.policy;
+            policy.is_unknown() && !fails(policy)
+        };
+        let (first, rest): (Vec<_>, Vec<_>) = policed(new.iter().copied()).partition(is_first);
+        let mut looks: Vec<_> = rest.into_iter().map(look_of).collect();
+        looks.extend(first_looks(first.into_iter().map(look_of).collect())?);
         let roots = match self.roots.is_none() && !looks.is_empty() {
             true => Some(RootsWatch::start(std::mem::take(&mut looks))?),
             false => None,
@@ -100,10 +101,28 @@ impl Background {
             self.ahead = Some(kept.into_iter().chain(new).collect());
         }
         match &self.roots {
-            Some(watch) => watch.change(caches.narinfos().cloned().collect(), prepared.looks),
+            Some(watch) => {
+                let served = caches.narinfos().map(|one| one.reader.policy.roots());
+                watch.change(served.cloned().collect(), prepared.looks);
+            }
             None => self.roots = prepared.roots,
         }
     }
+}
+
+/// Those whose policies have roots.
+fn policed<'a>(
+    narinfos: impl Iterator<Item = &'a Arc<Narinfos>>,
+) -> impl Iterator<Item = &'a Arc<Narinfos>> {
+    narinfos.filter(|one| one.reader.policy.has_roots())
+}
+
+fn look_of(narinfos: &Arc<Narinfos>) -> Look {
+    let reader = &narinfos.reader;
+    Look::new(
+        Arc::clone(&reader.origin),
+        Arc::clone(reader.policy.roots()),
+    )
 }
 
 fn start_ahead(narinfos: &[&Arc<Narinfos>], cache_count: usize) -> io::Result<Vec<Ahead>> {

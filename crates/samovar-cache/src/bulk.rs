@@ -15,13 +15,14 @@
 //! | body | 16 MiB | so many full paths of usual length |
 
 use std::io::Read as _;
+use std::sync::Arc;
 use std::time::Instant;
 
 use samovar_http::http::Status;
 use samovar_http::{BodyError, Request, Response};
 use samovar_nix::{HashPart, StoreDir, StorePath};
 
-use crate::cache::Cache;
+use crate::narinfos::Narinfos;
 use crate::observer::Event;
 use crate::records;
 use crate::refusal::Fixed;
@@ -47,52 +48,52 @@ pub(crate) enum ListError {
     TooMany,
 }
 
-impl Cache {
-    pub(crate) fn bulk(&self, request: &mut Request) -> Response {
-        let coding = request.head().header("Content-Encoding");
-        if coding.is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity")) {
-            // RFC 9110, 15.5.16: what would be understood is said.
-            let text = "The body may not be compressed.\n";
-            return Response::text(Status::UNSUPPORTED_MEDIA_TYPE, text)
-                .header("Accept-Encoding", "identity");
-        }
-        // What came from somebody who had to be verified first was not taken in.
-        let mut streamed = Vec::new();
-        if request.body().is_empty()
-            && let Err(error) = request.reader().read_to_end(&mut streamed)
-        {
-            let status = BodyError::of(&error).map_or(Status::BAD_REQUEST, BodyError::status);
+/// The answer of `POST /narinfos`.
+pub(crate) fn respond(narinfos: &Arc<Narinfos>, request: &mut Request) -> Response {
+    let coding = request.head().header("Content-Encoding");
+    if coding.is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity")) {
+        // RFC 9110, 15.5.16: what would be understood is said.
+        let text = "The body may not be compressed.\n";
+        return Response::text(Status::UNSUPPORTED_MEDIA_TYPE, text)
+            .header("Accept-Encoding", "identity");
+    }
+    // What came from somebody who had to be verified first was not taken in.
+    let mut streamed = Vec::new();
+    if request.body().is_empty()
+        && let Err(error) = request.reader().read_to_end(&mut streamed)
+    {
+        let status = BodyError::of(&error).map_or(Status::BAD_REQUEST, BodyError::status);
+        return Response::text(status, format!("{error}\n"));
+    }
+    let body = match &*streamed {
+        [] => request.body(),
+        streamed => streamed,
+    };
+    let hash_parts = match parse(body, narinfos.reader.store().store_dir(), COUNT_MAX) {
+        Ok(hash_parts) => hash_parts,
+        Err(error) => {
+            let status = match error {
+                ListError::Line { .. } => Status::BAD_REQUEST,
+                ListError::TooMany => Status::CONTENT_TOO_LARGE,
+            };
             return Response::text(status, format!("{error}\n"));
         }
-        let body = match &*streamed {
-            [] => request.body(),
-            streamed => streamed,
-        };
-        let hash_parts = match parse(body, self.origin.store.store_dir(), COUNT_MAX) {
-            Ok(hash_parts) => hash_parts,
-            Err(error) => {
-                let status = match error {
-                    ListError::Line { .. } => Status::BAD_REQUEST,
-                    ListError::TooMany => Status::CONTENT_TOO_LARGE,
-                };
-                return Response::text(status, format!("{error}\n"));
-            }
-        };
-        self.many(Wanted::Paths(hash_parts))
-    }
+    };
+    many(narinfos, Wanted::Paths(hash_parts))
+}
 
-    /// The answer that says these, if there is room for the list.
-    pub(crate) fn many(&self, wanted: Wanted) -> Response {
-        let (share, gave_way_count) = self.origin.under_way.share(wanted, Instant::now());
-        for _ in 0..gave_way_count {
-            self.origin.observer.event(&Event::BulkEvicted);
-        }
-        match share {
-            Some(share) => records::respond(&self.narinfos, share),
-            None => {
-                self.origin.observer.event(&Event::BulkLimitReached);
-                Fixed::Busy.response()
-            }
+/// The answer with these narinfos, if there is capacity for the list.
+pub(crate) fn many(narinfos: &Arc<Narinfos>, wanted: Wanted) -> Response {
+    let origin = &narinfos.reader.origin;
+    let (share, gave_way_count) = origin.under_way.share(wanted, Instant::now());
+    for _ in 0..gave_way_count {
+        origin.observer.event(&Event::BulkEvicted);
+    }
+    match share {
+        Some(share) => records::respond(narinfos, share),
+        None => {
+            origin.observer.event(&Event::BulkLimitReached);
+            Fixed::Busy.response()
         }
     }
 }

@@ -8,22 +8,27 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use samovar_http::http::{Method, Status};
-use samovar_http::{Body, Head, Inline, Prepared, Reply, Request, Response, Turn};
-use samovar_nix::{HashPart, StorePath};
-use samovar_store::RealisationId;
+use samovar_http::{Head, Inline, Prepared, Reply, Request, Response, Turn};
+use samovar_nix::StorePath;
 
 use crate::access::{self, Access, Verdict};
+use crate::bulk;
+use crate::closure;
+use crate::fresh::Fresh;
+use crate::listings;
+use crate::log;
+use crate::nar;
 use crate::narinfos::Narinfos;
 use crate::observer::{Event, Observer};
 use crate::origin::Origin;
-use crate::pages::{self, PagesConfig};
+use crate::pages::{self, PagedCache, PagesConfig};
 use crate::policy::PolicyConfig;
 use crate::prepared::may_go_inline;
+use crate::reader::Reader;
+use crate::realisation;
 use crate::refusal::{Fixed, Refusal, TEXT};
-use crate::registration::Registration;
 use crate::route::{Route, route};
 use crate::signing::Signing;
-use crate::site::State;
 
 /// What a cache is made of.
 #[derive(Debug)]
@@ -59,7 +64,7 @@ impl Default for CacheConfig {
 /// A binary cache of a store.
 #[derive(Debug)]
 pub(crate) struct Cache {
-    pub(crate) origin: Arc<Origin>,
+    origin: Arc<Origin>,
     path_prefix: Box<[u8]>,
     pub(crate) narinfos: Arc<Narinfos>,
     access: Option<Access>,
@@ -83,16 +88,14 @@ impl Cache {
         memory_len: usize,
         before: Option<&Self>,
     ) -> Self {
-        let before = before.map(|before| &before.narinfos);
-        let is_same = |before: &&Arc<Narinfos>| {
-            before.are_made_of(&config.signing, &config.policy, memory_len)
-        };
-        let narinfos = match before.filter(is_same) {
-            Some(same) => Arc::clone(same),
-            None => {
+        let narinfos = match before.map(|before| &before.narinfos) {
+            Some(same) if same.are_made_of(&config.signing, &config.policy, memory_len) => {
+                Arc::clone(same)
+            }
+            before => {
                 let new = Narinfos::new(origin, config.signing, config.policy, memory_len);
                 if let Some(before) = before {
-                    new.policy.inherit(&before.policy);
+                    new.reader.policy.inherit(&before.reader.policy);
                 }
                 Arc::new(new)
             }
@@ -117,13 +120,8 @@ impl Cache {
         &self.path_prefix
     }
 
-    pub(crate) fn priority(&self) -> u32 {
-        self.priority
-    }
-
-    /// The texts of the keys that clients have to trust.
-    pub(crate) fn public_keys(&self) -> Vec<String> {
-        self.narinfos.signer().public_keys()
+    pub(crate) fn reader(&self) -> &Reader {
+        &self.narinfos.reader
     }
 
     /// Who may read it.
@@ -142,9 +140,18 @@ impl Cache {
         matches!(verdict, Some(Verdict::Ask))
     }
 
-    /// What its pages say of it, if it has some.
-    pub(crate) fn pages(&self) -> Option<&PagesConfig> {
-        self.pages.as_ref()
+    pub(crate) fn has_pages(&self) -> bool {
+        self.pages.is_some()
+    }
+
+    /// The cache as its pages show it, if it has any.
+    pub(crate) fn paged(&self) -> Option<PagedCache<'_>> {
+        Some(PagedCache {
+            narinfos: &self.narinfos,
+            config: self.pages.as_ref()?,
+            path_prefix: &self.path_prefix,
+            priority: self.priority,
+        })
     }
 
     /// The store path that a request is about, if it is known without asking the store. `path`:
@@ -167,7 +174,7 @@ impl Cache {
     /// Answers on the I/O thread, or declines. `path`: without the prefix.
     pub(crate) fn inline(
         &self,
-        state: &mut State,
+        fresh: &mut Fresh,
         turn: Turn,
         head: Head<'_>,
         path: &[u8],
@@ -205,10 +212,10 @@ impl Cache {
             Route::Narinfos => return reply.prepared(fixed.get(Fixed::OnlyPost)),
             _ => return self.pass_on(&route, reply),
         };
-        let Some(snapshot) = state.fresh(&*origin.store, turn) else {
+        let Some(snapshot) = fresh.snapshot(&*origin.store, turn) else {
             return self.pass_on(&route, reply);
         };
-        let policy = &self.narinfos.policy;
+        let policy = &self.reader().policy;
         if policy.is_open() {
             if !snapshot.may_contain(&hash_part) {
                 return reply.prepared(fixed.get(Fixed::NoPath));
@@ -274,7 +281,7 @@ impl Cache {
         let is_read = matches!(head.method(), Method::Get | Method::Head);
         if !is_read {
             return match route {
-                Route::Narinfos => self.bulk(request),
+                Route::Narinfos => bulk::respond(&self.narinfos, request),
                 // As on the I/O thread, which did not know yet who asks.
                 _ => Fixed::NotAllowed.response(),
             };
@@ -285,35 +292,38 @@ impl Cache {
             Route::CacheInfo => Ok(Response::text(Status::OK, self.cache_info_text())),
             Route::NoPath => Ok(Fixed::NoPath.response()),
             Route::Unknown => Ok(self.page(head, path)),
-            Route::Narinfo(hash_part) => self.narinfo(hash_part),
+            Route::Narinfo(hash_part) => {
+                let rendered = self.narinfos.one(hash_part);
+                rendered.map(|rendered| rendered.narinfo.response())
+            }
             Route::Nar {
                 hash_part,
                 nar_hash,
-            } => self.nar(head, hash_part, nar_hash),
-            Route::NarOfNoHash(hash_part) => self.readable(hash_part).and(Err(Refusal::WrongHash)),
-            Route::Listing(hash_part) => self.listing(hash_part),
-            Route::Log(path) => self.log(head, &path),
-            Route::Realisation(id) => self.realisation(&id),
-            Route::Closure(hash_part) => self.closure(hash_part),
+            } => nar::respond(self.reader(), head, hash_part, nar_hash),
+            Route::NarOfNoHash(hash_part) => {
+                let readable = self.reader().readable(hash_part);
+                readable.and(Err(Refusal::WrongHash))
+            }
+            Route::Listing(hash_part) => listings::respond(self.reader(), hash_part),
+            Route::Log(path) => log::respond(self.reader(), head, &path),
+            Route::Realisation(id) => {
+                realisation::respond(self.reader(), self.narinfos.signer(), &id)
+            }
+            Route::Closure(hash_part) => closure::respond(&self.narinfos, hash_part),
         };
         outcome.unwrap_or_else(|refusal| {
-            self.report(head, refusal);
+            self.origin.report(&format_args!("{head:?}"), refusal);
             refusal.answer().response()
         })
     }
 
     /// The answer to what is no URL of a cache.
     fn page(&self, head: Head<'_>, path: &[u8]) -> Response {
-        match &self.pages {
-            // Whoever is asked for a password first comes here for more than pages.
-            Some(pages) if pages::is_answered(head, path) => pages::answer(self, pages, head, path),
+        match self.paged() {
+            // With passwords, workers get requests that are not for pages as well.
+            Some(cache) if pages::is_answered(head, path) => pages::answer(cache, head, path),
             _ => Fixed::NotFound.response(),
         }
-    }
-
-    /// Reports a refused request to the operator.
-    pub(crate) fn report(&self, head: Head<'_>, refusal: Refusal) {
-        self.origin.report(&format_args!("{head:?}"), refusal);
     }
 
     /// Whether a request may have an answer, on a worker; `None` if it may, and this is where to
@@ -345,53 +355,6 @@ impl Cache {
 
     fn cache_info_text(&self) -> String {
         String::from_utf8_lossy(self.cache_info.body()).into_owned()
-    }
-
-    /// The registration of a path that may be read here.
-    pub(crate) fn readable(&self, hash_part: HashPart) -> Result<Registration, Refusal> {
-        self.narinfos.policy.admit(&hash_part)?;
-        let registration = self.origin.registration(hash_part);
-        let registration = registration
-            .map_err(|error| self.narinfos.hide(&hash_part, error))?
-            .ok_or(Refusal::Absent)?;
-        self.narinfos.permit(&registration.info)?;
-        if self.origin.observer.names_paths() {
-            self.origin.names.note(&registration.info.path);
-        }
-        Ok(registration)
-    }
-
-    /// Whether exactly this path may be read here. A refusal means that it cannot be decided now.
-    pub(crate) fn may_read(&self, path: &StorePath) -> Result<bool, Refusal> {
-        match self.readable(path.hash_part()) {
-            Ok(registration) => Ok(registration.info.path == *path),
-            Err(refusal) if refusal.is_absence() => Ok(false),
-            Err(refusal) => Err(refusal),
-        }
-    }
-
-    fn narinfo(&self, hash_part: HashPart) -> Result<Response, Refusal> {
-        Ok(self.narinfos.one(hash_part)?.narinfo.response())
-    }
-
-    fn realisation(&self, id: &RealisationId) -> Result<Response, Refusal> {
-        let Some(realisation) = self.origin.store.realisation(id)? else {
-            return Ok(Fixed::NotFound.response());
-        };
-        let out_path = realisation.out_path();
-        if !self.narinfos.policy.is_open() && !self.may_read(out_path)? {
-            return Ok(Fixed::NotFound.response());
-        }
-        let signer = self.narinfos.signer();
-        let info = match signer.asks_of_realisations() {
-            true => self.origin.lookup(out_path.hash_part())?,
-            false => None,
-        };
-        let info = info.filter(|info| info.path == *out_path);
-        let dir = self.origin.store.store_dir();
-        let json = signer.realisation(id, realisation, info.as_ref(), dir);
-        let response = Response::new(Status::OK, Body::Bytes(json.into_bytes().into()));
-        Ok(response.header("Content-Type", "application/json"))
     }
 }
 

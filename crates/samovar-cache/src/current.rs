@@ -11,9 +11,12 @@ use std::time::Instant;
 use samovar_http::Head;
 
 use crate::access::Client;
-use crate::cache::Cache;
+use crate::cache::{Cache, CacheConfig};
 use crate::front::Front;
+use crate::health::PathCache;
 use crate::narinfos::Narinfos;
+use crate::origin::Origin;
+use crate::rendered::RenderedCache;
 
 /// Caches beside each other.
 #[derive(Debug)]
@@ -27,11 +30,26 @@ pub(crate) struct Caches {
 impl Caches {
     pub(crate) fn new(mut caches: Vec<Cache>) -> Self {
         caches.sort_by_key(|cache| std::cmp::Reverse(cache.path_prefix().len()));
-        let has_pages = caches.iter().any(|cache| cache.pages().is_some());
+        let has_pages = caches.iter().any(Cache::has_pages);
         Self {
             caches: caches.into(),
             front: has_pages.then(Front::new),
         }
+    }
+
+    /// The caches of one store. `before`: the caches that these replace.
+    pub(crate) fn build(
+        origin: &Arc<Origin>,
+        configs: Vec<CacheConfig>,
+        rendered_memory_len: usize,
+        before: Option<&Self>,
+    ) -> Self {
+        let share = rendered_memory_len / configs.len().max(1);
+        let cache = |config: CacheConfig| {
+            let before = before.and_then(|before| before.at(&config.path_prefix));
+            Cache::new(origin, config, share, before)
+        };
+        Self::new(configs.into_iter().map(cache).collect())
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -49,6 +67,14 @@ impl Caches {
 
     pub(crate) fn narinfos(&self) -> impl Iterator<Item = &Arc<Narinfos>> + Clone {
         self.iter().map(|cache| &cache.narinfos)
+    }
+
+    /// The narinfos in memory of all caches.
+    pub(crate) fn rendered(&self) -> impl Iterator<Item = Arc<dyn PathCache>> {
+        let rendered = |narinfos: &Arc<Narinfos>| -> Arc<dyn PathCache> {
+            Arc::<RenderedCache>::clone(narinfos.rendered())
+        };
+        self.narinfos().map(rendered)
     }
 
     /// The cache with exactly this prefix.
@@ -140,6 +166,6 @@ impl Visitors {
         let caches = self.0.upgrade()?.get();
         let (cache, rest) = caches.cache_of(head.path())?;
         let path = cache.name_of(rest, head.query())?;
-        Some(path.display(cache.origin.store.store_dir()).to_string())
+        Some(path.display(cache.reader().store().store_dir()).to_string())
     }
 }

@@ -18,26 +18,9 @@ use samovar_http::{Head, Inline, Prepared, Reply, Request, Response};
 use crate::access::Verdict;
 use crate::cache::Cache;
 use crate::current::Caches;
-use crate::metrics;
 use crate::pages::{self, PageRoute};
 use crate::refusal::{Fixed, TEXT};
 use crate::site::Site;
-
-/// A program that serves.
-#[derive(Debug, Clone, Default)]
-pub struct Program {
-    /// Its name.
-    pub name: String,
-    /// Its version.
-    pub version: String,
-}
-
-impl Program {
-    /// What is said of it to whoever asks.
-    pub(crate) fn response(&self) -> Response {
-        metrics::version(&self.name, &self.version)
-    }
-}
 
 /// What is the same for all caches of a site with pages.
 #[derive(Debug)]
@@ -122,11 +105,9 @@ fn overview(caches: &Caches, head: Head<'_>) -> Option<Response> {
             matches!(verdict, Verdict::Granted(_))
         })
     };
-    let mut caches: Vec<&Cache> = caches
-        .iter()
-        .filter(|cache| cache.pages().is_some())
-        .filter(may_read)
-        .collect();
-    caches.sort_by_key(|cache| cache.path_prefix());
+    let with_pages = caches.iter().filter(|cache| cache.has_pages());
+    let readable = with_pages.filter(may_read);
+    let mut caches: Vec<_> = readable.filter_map(Cache::paged).collect();
+    caches.sort_by_key(|cache| cache.path_prefix);
     (!caches.is_empty()).then(|| pages::overview(&caches))
 }

@@ -27,6 +27,7 @@ mod cache;
 mod closure;
 mod current;
 mod figures;
+mod fresh;
 mod front;
 #[cfg(fuzzing)]
 pub mod fuzzing;
@@ -47,6 +48,9 @@ mod pages;
 mod plans;
 mod policy;
 mod prepared;
+mod program;
+mod reader;
+mod realisation;
 mod recent;
 mod reconfigure;
 mod records;
@@ -59,10 +63,10 @@ mod site;
 mod small_nars;
 mod trouble;
 mod under_way;
+mod wishes;
 
 pub use cache::CacheConfig;
 pub use current::Visitors;
-pub use front::Program;
 pub use health::Trust;
 pub use hold::Hold;
 pub use kept::KeptSpace;
@@ -70,6 +74,7 @@ pub use key_file::{KeyFileError, LoadedKey, load_key};
 pub use observer::{Event, Observer, Unleased};
 pub use pages::PagesConfig;
 pub use policy::{PolicyConfig, Rule};
+pub use program::Program;
 pub use reconfigure::ReconfigureError;
 /// The keys that a cache signs with, and those that clients and policies trust.
 pub use samovar_nix::{PublicKey, SecretKey};

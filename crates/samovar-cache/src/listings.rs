@@ -8,39 +8,38 @@ use samovar_http::{Batch, Body, Progress, Response, Source};
 use samovar_nix::HashPart;
 use samovar_store::{ListingReader, Tree};
 
-use crate::cache::Cache;
+use crate::plans::Plans;
+use crate::reader::Reader;
 use crate::refusal::Refusal;
 use crate::registration::{Collected, Registration};
 
-impl Cache {
-    pub(crate) fn listing(&self, hash_part: HashPart) -> Result<Response, Refusal> {
-        let registration = self.readable(hash_part)?;
-        registration.admit()?;
-        let tree = self.origin.store.tree(&registration.info.path)?;
-        let (reader, len) = self
-            .listing_body(&registration, &tree)
-            .map_err(|error| self.origin.unreadable(&registration, &error))?;
-        let body = ListingBody {
-            reader,
-            len,
-            left: len,
-            registration,
-        };
-        let response = Response::new(Status::OK, Body::Source(Box::new(body)));
-        Ok(response.header("Content-Type", "application/json"))
-    }
+/// The answer of `/<hash part>.ls`.
+pub(crate) fn respond(reader: &Reader, hash_part: HashPart) -> Result<Response, Refusal> {
+    let registration = reader.servable(hash_part)?;
+    let tree = reader.store().tree(&registration.info.path)?;
+    let origin = &reader.origin;
+    let (listing, len) = listing_of(&origin.plans, &registration, &tree)
+        .map_err(|error| origin.unreadable(&registration, &error))?;
+    let body = ListingBody {
+        reader: listing,
+        len,
+        left: len,
+        registration,
+    };
+    let response = Response::new(Status::OK, Body::Source(Box::new(body)));
+    Ok(response.header("Content-Type", "application/json"))
+}
 
-    /// The listing and, where it comes from a plan, its length.
-    fn listing_body(
-        &self,
-        registration: &Registration,
-        tree: &Tree,
-    ) -> io::Result<(ListingReader, Option<u64>)> {
-        Ok(match self.origin.plan(registration, tree)? {
-            Some(plan) => (plan.listing(), Some(plan.listing_len()?)),
-            None => (tree.listing()?, None),
-        })
-    }
+/// The listing and, where it comes from a plan, its length.
+fn listing_of(
+    plans: &Plans,
+    registration: &Registration,
+    tree: &Tree,
+) -> io::Result<(ListingReader, Option<u64>)> {
+    Ok(match plans.plan(registration, tree)? {
+        Some(plan) => (plan.listing(), Some(plan.listing_len()?)),
+        None => (tree.listing()?, None),
+    })
 }
 
 /// A listing on its way.

@@ -4,13 +4,13 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::sync::Arc;
 
-use samovar_http::http::Status;
+use samovar_http::http::{Status, accept_encoding};
 use samovar_http::{Batch, Body, Head, Progress, Response, Source};
 use samovar_nix::StorePath;
 use samovar_store::Log;
 
-use crate::cache::Cache;
 use crate::policy::Decision;
+use crate::reader::Reader;
 use crate::refusal::Refusal;
 
 /// The text of a log. Its length is not known, because most are compressed.
@@ -53,92 +53,76 @@ impl Source for LogFile {
     }
 }
 
-impl Cache {
-    pub(crate) fn log(&self, head: Head<'_>, path: &StorePath) -> Result<Response, Refusal> {
-        self.admit_log(path)?;
-        let log = self.origin.store.log(path)?.ok_or(Refusal::Absent)?;
-        let respond = |body| {
-            Response::new(Status::OK, body)
-                .header("Content-Type", "text/plain")
-                .header("Vary", "Accept-Encoding")
-        };
-        let log = if log.is_bzip2() && accepts_bzip2(head) {
-            match log.into_bzip2() {
-                Ok((file, len)) => {
-                    let body = LogFile {
-                        file: Arc::new(file),
-                        len,
-                    };
-                    return Ok(
-                        respond(Body::Source(Box::new(body))).header("Content-Encoding", "bzip2")
-                    );
-                }
-                Err(log) => log,
-            }
-        } else {
-            log
-        };
-        Ok(respond(Body::Source(Box::new(LogText(log)))))
+/// The answer of `/log/<base name>`.
+pub(crate) fn respond(
+    reader: &Reader,
+    head: Head<'_>,
+    path: &StorePath,
+) -> Result<Response, Refusal> {
+    admit(reader, path)?;
+    let log = reader.store().log(path)?.ok_or(Refusal::Absent)?;
+    let respond = |body| {
+        Response::new(Status::OK, body)
+            .header("Content-Type", "text/plain")
+            .header("Vary", "Accept-Encoding")
+    };
+    if !log.is_bzip2() || !accepts_bzip2(head) {
+        return Ok(respond(Body::Source(Box::new(LogText(log)))));
     }
-
-    /// Refuses a build log that may not be read.
-    ///
-    /// A log tells about the derivation and all its outputs: it may be read if one of them may be,
-    /// and none of them is denied. Requested by an output, that output must be readable.
-    pub(crate) fn admit_log(&self, path: &StorePath) -> Result<(), Refusal> {
-        if self.narinfos.policy.is_open() {
-            return Ok(());
+    Ok(match log.into_bzip2() {
+        Ok((file, len)) => {
+            let file = Arc::new(file);
+            let body = Body::Source(Box::new(LogFile { file, len }));
+            respond(body).header("Content-Encoding", "bzip2")
         }
-        if self.narinfos.policy.is_unknown() {
-            return Err(Refusal::Undecided);
-        }
-        let mut paths = vec![path.clone()];
-        let mut may_be_read = false;
-        if !path.is_derivation() {
-            let registration = self.readable(path.hash_part())?;
-            if registration.info.path != *path {
-                return Err(Refusal::Absent);
-            }
-            may_be_read = true;
-            paths = registration.info.deriver.into_iter().collect();
-        }
-        if let Some(derivation) = paths.first() {
-            paths.extend(self.origin.store.outputs(derivation)?);
-        }
-        let hash_parts: Vec<_> = paths.iter().map(StorePath::hash_part).collect();
-        for (path, looked) in paths
-            .iter()
-            .zip(self.origin.store.lookup_many(&hash_parts)?)
-        {
-            match looked {
-                Ok(Some(info)) if info.path == *path => match self.narinfos.decide(&info) {
-                    Decision::Allowed { .. } => may_be_read = true,
-                    Decision::NotAllowed => {}
-                    Decision::Denied => return Err(Refusal::NotReadable),
-                    Decision::Unknown => return Err(Refusal::Undecided),
-                },
-                // A row that cannot be read may be of a denied path.
-                Err(_) => return Err(Refusal::NotReadable),
-                Ok(_) => {}
-            }
-        }
-        may_be_read.then_some(()).ok_or(Refusal::NotReadable)
-    }
+        Err(log) => respond(Body::Source(Box::new(LogText(log)))),
+    })
 }
 
-/// Whether the client lists `bzip2` and does not give it weight 0 (RFC 9110, 12.5.3).
+/// Refuses a build log that may not be read.
+///
+/// A log tells about the derivation and all its outputs: it may be read if one of them may be,
+/// and none of them is denied. Requested by an output, that output must be readable.
+pub(crate) fn admit(reader: &Reader, path: &StorePath) -> Result<(), Refusal> {
+    if reader.policy.is_open() {
+        return Ok(());
+    }
+    if reader.policy.is_unknown() {
+        return Err(Refusal::Undecided);
+    }
+    let mut paths = vec![path.clone()];
+    let mut may_be_read = false;
+    if !path.is_derivation() {
+        let registration = reader.readable(path.hash_part())?;
+        if registration.info.path != *path {
+            return Err(Refusal::Absent);
+        }
+        may_be_read = true;
+        paths = registration.info.deriver.into_iter().collect();
+    }
+    if let Some(derivation) = paths.first() {
+        paths.extend(reader.store().outputs(derivation)?);
+    }
+    let hash_parts: Vec<_> = paths.iter().map(StorePath::hash_part).collect();
+    for (path, looked) in paths.iter().zip(reader.store().lookup_many(&hash_parts)?) {
+        match looked {
+            Ok(Some(info)) if info.path == *path => match reader.decide(&info) {
+                Decision::Allowed { .. } => may_be_read = true,
+                Decision::NotAllowed => {}
+                Decision::Denied => return Err(Refusal::NotReadable),
+                Decision::Unknown => return Err(Refusal::Undecided),
+            },
+            // A row that cannot be read may be of a denied path.
+            Err(_) => return Err(Refusal::NotReadable),
+            Ok(_) => {}
+        }
+    }
+    may_be_read.then_some(()).ok_or(Refusal::NotReadable)
+}
+
+/// Whether the client names `bzip2` and wants it.
 fn accepts_bzip2(head: Head<'_>) -> bool {
-    head.headers()
-        .filter(|(name, _)| name.eq_ignore_ascii_case(b"accept-encoding"))
-        .any(|(_, value)| {
-            let value = String::from_utf8_lossy(value);
-            value.split(',').any(|item| {
-                let (coding, weight) = item.split_once(';').unwrap_or((item, ""));
-                let weight = weight.trim().trim_start_matches(['q', 'Q']).trim_start();
-                let is_zero = weight
-                    .strip_prefix('=')
-                    .is_some_and(|number| number.trim().bytes().all(|b| matches!(b, b'0' | b'.')));
-                coding.trim().eq_ignore_ascii_case("bzip2") && !is_zero
-            })
-        })
+    let fields = head.headers();
+    let fields = fields.filter(|(name, _)| name.eq_ignore_ascii_case(b"accept-encoding"));
+    accept_encoding::names_coding(fields.map(|(_, value)| value), "bzip2")
 }

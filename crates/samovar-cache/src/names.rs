@@ -6,8 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use samovar_nix::{HashPart, StorePath};
 
-use crate::recent::{MemoryLen, Recent};
-use crate::rendered::HashPartHasher;
+use crate::recent::{HashPartHasher, MemoryLen, Recent};
 
 /// Bytes of all of them: some thousands.
 const MEMORY_LEN: usize = 1 << 20;

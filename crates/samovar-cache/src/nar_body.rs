@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 
 use crate::hold::UnderWay;
 use crate::kept::Recording;
-use crate::registration::{Collected, Registration};
+use crate::registration::{Collected, Registration, wrong_contents, wrong_size};
 
 /// Contents from this length on go from the page cache to the socket. Shorter ones cost less when
 /// they are read, because they share a write with others; the costs meet at 64 KiB.
@@ -199,22 +199,6 @@ impl NarSink for BatchSink<'_> {
         self.range_left = self.range_left.saturating_sub(len);
         self.batch.file(file, offset, len);
     }
-}
-
-/// What a tree is that is not as long as it is registered.
-pub(crate) fn wrong_size(how: &str) -> io::Error {
-    io::Error::new(
-        io::ErrorKind::InvalidData,
-        format!("NAR is {how} than its registered size"),
-    )
-}
-
-/// What is said of files that make another NAR than the registered one.
-pub(crate) fn wrong_contents() -> io::Error {
-    io::Error::new(
-        io::ErrorKind::InvalidData,
-        "NAR has another hash than the registered one",
-    )
 }
 
 impl Source for NarBody {

@@ -1,41 +1,28 @@
 //! The narinfos of a store: found, rendered, signed, and kept while they are true.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use samovar_nix::{HashPart, PathInfo, StorePath};
-use samovar_store::{Snapshot, Store, StoreError};
+use samovar_store::{Member, Snapshot, StoreError};
 
-use crate::ahead::Wishes;
 use crate::origin::Origin;
-use crate::policy::{Decision, FOREVER, Policy, PolicyConfig};
+use crate::policy::{FOREVER, PolicyConfig};
+use crate::reader::{Permit, Reader};
 use crate::recent::Fill;
 use crate::refusal::Refusal;
 use crate::rendered::{Rendered, RenderedCache, Stamp};
 use crate::signing::{Signer, Signing};
+use crate::wishes::Wishes;
 
 /// The narinfo of one path.
 pub(crate) type Answer = Result<Rendered, Refusal>;
 
-/// Leave to say something of a path.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Permit {
-    /// The generation in which it was given.
-    generation: u64,
-    /// The second since 1970 from which on it may not hold.
-    until: i64,
-}
-
 /// All that answers for the narinfos of one cache, on whatever thread.
 #[derive(Debug)]
 pub(crate) struct Narinfos {
-    pub(crate) origin: Arc<Origin>,
+    pub(crate) reader: Reader,
     signer: Signer,
-    pub(crate) policy: Policy,
-    /// Counts changes of where roots lead that the policy asks for.
-    generation: AtomicU64,
-    pub(crate) rendered: Arc<RenderedCache>,
-    /// What may be asked for next.
+    rendered: Arc<RenderedCache>,
     pub(crate) wishes: Wishes,
 }
 
@@ -47,17 +34,11 @@ impl Narinfos {
         memory_len: usize,
     ) -> Self {
         Self {
-            origin: Arc::clone(origin),
+            reader: Reader::new(origin, policy),
             signer: Signer::new(signing),
-            policy: Policy::new(policy),
-            generation: AtomicU64::new(0),
             rendered: Arc::new(RenderedCache::new(memory_len)),
             wishes: Wishes::default(),
         }
-    }
-
-    pub(crate) fn store(&self) -> &dyn Store {
-        &*self.origin.store
     }
 
     /// Whether others made of this would say the same.
@@ -68,14 +49,8 @@ impl Narinfos {
         memory_len: usize,
     ) -> bool {
         self.signer.is_made_of(signing)
-            && self.policy.is_made_of(policy)
+            && self.reader.policy.is_made_of(policy)
             && self.rendered.is_made_for(memory_len)
-    }
-
-    /// What was rendered is not sent again: where roots lead has changed.
-    pub(crate) fn start_anew(&self) {
-        self.generation.fetch_add(1, Ordering::AcqRel);
-        self.wishes.start_anew();
     }
 
     /// Nobody asks any more. What is in memory goes: threads that have nothing to do hold on to
@@ -84,7 +59,11 @@ impl Narinfos {
         self.rendered.clear();
     }
 
-    /// What is rendered.
+    /// The rendered narinfos.
+    pub(crate) fn rendered(&self) -> &Arc<RenderedCache> {
+        &self.rendered
+    }
+
     pub(crate) fn fill(&self) -> Fill {
         self.rendered.fill()
     }
@@ -107,26 +86,30 @@ impl Narinfos {
             self.wishes.note_useful();
         }
         let is_true = rendered.stamp == Some(now)
-            && (rendered.until == FOREVER || self.policy.now() < rendered.until);
+            && (rendered.until == FOREVER || self.reader.policy.now() < rendered.until);
         is_true.then_some(rendered)
     }
 
     /// What is said of one path, which is held from now on if that can be.
     pub(crate) fn one(&self, hash_part: HashPart) -> Answer {
-        let snapshot = self.origin.refresh();
+        let snapshot = self.reader.origin.refresh();
         let rendered = self.find_one(snapshot.as_deref(), hash_part)?;
-        let is_done = match self.origin.holds.generation() {
-            0 => !self.origin.holds.is_on(),
+        let is_done = match self.reader.origin.holds.generation() {
+            0 => !self.reader.origin.holds.is_on(),
             generation => rendered.held == generation,
         };
         if is_done {
             return Ok(rendered);
         }
         let path = &rendered.narinfo.path;
-        let asked = self.origin.holds.announce(std::slice::from_ref(path));
+        let asked = self
+            .reader
+            .origin
+            .holds
+            .announce(std::slice::from_ref(path));
         self.rendered.note_held(&hash_part, asked.generation);
         if asked.has_waited && !self.is_current(snapshot.as_deref()) {
-            return self.find_one(self.origin.refresh().as_deref(), hash_part);
+            return self.find_one(self.reader.origin.refresh().as_deref(), hash_part);
         }
         Ok(rendered)
     }
@@ -134,16 +117,16 @@ impl Narinfos {
     fn find_one(&self, snapshot: Option<&Snapshot>, hash_part: HashPart) -> Answer {
         if let Some(snapshot) = snapshot {
             // Under a policy the database is asked either way: it takes as long.
-            if self.policy.is_open() && !snapshot.may_contain(&hash_part) {
-                self.origin.recovered();
+            if self.reader.policy.is_open() && !snapshot.may_contain(&hash_part) {
+                self.reader.origin.recovered();
                 return Err(Refusal::Absent);
             }
             if let Some(rendered) = self.find(snapshot, &hash_part) {
                 return Ok(rendered);
             }
         }
-        self.policy.admit(&hash_part)?;
-        let info = self.lookup(hash_part).inspect_err(|refusal| {
+        self.reader.policy.admit(&hash_part)?;
+        let info = self.reader.lookup(hash_part).inspect_err(|refusal| {
             if refusal.is_absence() {
                 self.rendered.remove(&hash_part);
             }
@@ -155,46 +138,11 @@ impl Narinfos {
         Ok(rendered)
     }
 
-    /// The row of a path.
-    fn lookup(&self, hash_part: HashPart) -> Result<PathInfo, Refusal> {
-        let looked = self.origin.lookup(hash_part);
-        looked
-            .map_err(|error| self.hide(&hash_part, error))?
-            .ok_or(Refusal::Absent)
-    }
-
-    /// Permits reading a path that has this row.
-    pub(crate) fn permit(&self, info: &PathInfo) -> Result<Permit, Refusal> {
-        // Before it is asked for what it counts.
-        let generation = self.generation();
-        match self.decide(info) {
-            Decision::Allowed { until } => Ok(Permit { generation, until }),
-            Decision::NotAllowed | Decision::Denied => Err(Refusal::NotReadable),
-            Decision::Unknown => Err(Refusal::Undecided),
-        }
-    }
-
-    /// What the policy says of a path that has this row.
-    pub(crate) fn decide(&self, info: &PathInfo) -> Decision {
-        let dir = self.origin.store.store_dir();
-        self.policy.decide(info, dir, self.policy.now())
-    }
-
-    /// The refusal for a row that cannot be read. Under a policy the path may be one to hide, so
-    /// the error is reported to the operator alone.
-    pub(crate) fn hide(&self, hash_part: &HashPart, error: StoreError) -> Refusal {
-        if !error.is_about_one_path() || self.policy.is_open() {
-            return Refusal::Store(error);
-        }
-        self.origin.report(hash_part, Refusal::Store(error));
-        Refusal::NotReadable
-    }
-
     /// Renders the narinfo of a path with this row, unless the path is not to be served.
     fn admit(&self, info: &PathInfo, snapshot: Option<&Snapshot>) -> Answer {
-        let permit = self.permit(info)?;
+        let permit = self.reader.permit(info)?;
         let epoch = snapshot.map(|snapshot| snapshot.epoch);
-        self.origin.damaged.admit(info, epoch)?;
+        self.reader.origin.health.admit(info, epoch)?;
         let rendered = self.render(info, snapshot, permit);
         let hash_part = info.path.hash_part();
         self.rendered.insert(hash_part, rendered.clone());
@@ -204,7 +152,7 @@ impl Narinfos {
 
     /// Drops what was rendered of a path just now, if the path was found damaged meanwhile.
     fn keep_out(&self, hash_part: &HashPart) {
-        if self.origin.damaged.contains(hash_part) {
+        if self.reader.origin.health.is_marked(hash_part) {
             self.rendered.remove(hash_part);
         }
     }
@@ -216,19 +164,19 @@ impl Narinfos {
         hash_parts: &[HashPart],
         holds: bool,
     ) -> Result<Vec<Answer>, StoreError> {
-        let snapshot = self.origin.refresh();
+        let snapshot = self.reader.origin.refresh();
         let answers = self.find_many(snapshot.as_deref(), hash_parts)?;
-        if !holds || !self.origin.holds.is_on() {
+        if !holds || !self.reader.origin.holds.is_on() {
             return Ok(answers);
         }
         let found = answers.iter().flatten();
         let paths: Vec<StorePath> = found.map(|found| found.narinfo.path.clone()).collect();
-        let asked = self.origin.holds.announce(&paths);
+        let asked = self.reader.origin.holds.announce(&paths);
         for path in &paths {
             self.rendered.note_held(&path.hash_part(), asked.generation);
         }
         if asked.has_waited && !self.is_current(snapshot.as_deref()) {
-            return self.find_many(self.origin.refresh().as_deref(), hash_parts);
+            return self.find_many(self.reader.origin.refresh().as_deref(), hash_parts);
         }
         Ok(answers)
     }
@@ -238,7 +186,7 @@ impl Narinfos {
         snapshot: Option<&Snapshot>,
         hash_parts: &[HashPart],
     ) -> Result<Vec<Answer>, StoreError> {
-        if self.policy.is_unknown() {
+        if self.reader.policy.is_unknown() {
             return Ok(vec![Err(Refusal::Undecided); hash_parts.len()]);
         }
         let mut answers: Vec<_> = hash_parts
@@ -253,9 +201,9 @@ impl Narinfos {
         let mut looked = if unknown.is_empty() {
             Vec::new().into_iter()
         } else {
-            self.origin.store.lookup_many(&unknown)?.into_iter()
+            self.reader.origin.store.lookup_many(&unknown)?.into_iter()
         };
-        self.origin.recovered();
+        self.reader.origin.recovered();
         for (hash_part, answer) in hash_parts.iter().zip(&mut answers) {
             if answer.is_some() {
                 continue;
@@ -263,8 +211,8 @@ impl Narinfos {
             *answer = Some(match looked.next() {
                 Some(Ok(Some(info))) => self.admit(&info, snapshot),
                 Some(Err(error)) => {
-                    let refusal = self.hide(hash_part, error);
-                    self.origin.report(hash_part, refusal);
+                    let refusal = self.reader.hide(hash_part, error);
+                    self.reader.origin.report(hash_part, refusal);
                     Err(refusal)
                 }
                 Some(Ok(None)) | None => {
@@ -283,20 +231,20 @@ impl Narinfos {
 
     /// Whether nothing has to be done to hold the path of this narinfo. Never blocks.
     pub(crate) fn is_held(&self, rendered: &Rendered) -> bool {
-        let generation = self.origin.holds.generation();
+        let generation = self.reader.origin.holds.generation();
         generation == 0 || rendered.held == generation
     }
 
     /// Whether the store is still in this state.
     fn is_current(&self, snapshot: Option<&Snapshot>) -> bool {
-        let now = self.origin.fresh();
+        let now = self.reader.origin.fresh();
         now.is_some_and(|now| snapshot.is_some_and(|snapshot| snapshot.epoch == now.epoch))
     }
 
     /// Makes true again, or for the first time, what `wishes` names, and wishes for what those
     /// refer to. Does nothing while nobody knows the state of the store.
     pub(crate) fn prepare(&self, wishes: &[(HashPart, u8)]) -> Result<(), StoreError> {
-        let Some(snapshot) = self.origin.fresh() else {
+        let Some(snapshot) = self.reader.origin.fresh() else {
             return Ok(());
         };
         let wanted: Vec<(HashPart, u8)> = wishes
@@ -305,13 +253,13 @@ impl Narinfos {
             .copied()
             .collect();
         let hash_parts: Vec<HashPart> = wanted.iter().map(|(hash_part, _)| *hash_part).collect();
-        let looked = self.origin.store.lookup_many(&hash_parts)?;
+        let looked = self.reader.origin.store.lookup_many(&hash_parts)?;
         self.wishes.pay(hash_parts.len());
         for ((hash_part, depth), looked) in wanted.into_iter().zip(looked) {
             // A row that makes no sense is reported to who asks for it.
             if let Ok(Some(info)) = looked
-                && !self.origin.damaged.contains(&hash_part)
-                && let Ok(permit) = self.permit(&info)
+                && !self.reader.origin.health.is_marked(&hash_part)
+                && let Ok(permit) = self.reader.permit(&info)
             {
                 let mut rendered = self.render(&info, Some(&snapshot), permit);
                 rendered.was_wished_for = true;
@@ -330,9 +278,9 @@ impl Narinfos {
             .iter()
             .filter(|info| {
                 let hash_part = info.path.hash_part();
-                let is_kept = !self.origin.damaged.contains(&hash_part)
+                let is_kept = !self.reader.origin.health.is_marked(&hash_part)
                     && self.rendered.has_room(&hash_part)
-                    && match self.permit(info) {
+                    && match self.reader.permit(info) {
                         Ok(permit) => {
                             let rendered = self.render(info, Some(snapshot), permit);
                             self.rendered.offer(hash_part, rendered)
@@ -346,10 +294,21 @@ impl Narinfos {
             .count()
     }
 
+    /// Whether all these may be read; a path whose row cannot be read may not.
+    pub(crate) fn are_readable(&self, members: &[Member]) -> Result<bool, StoreError> {
+        for some in members.chunks(STEP_COUNT) {
+            let hash_parts: Vec<HashPart> = some.iter().map(|member| member.hash_part).collect();
+            if !self.many(&hash_parts, false)?.iter().all(Result::is_ok) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// What is known without asking the store.
     fn known(&self, snapshot: Option<&Snapshot>, hash_part: &HashPart) -> Option<Answer> {
         let snapshot = snapshot?;
-        if !snapshot.may_contain(hash_part) || self.policy.rules_out(hash_part) {
+        if !snapshot.may_contain(hash_part) || self.reader.policy.rules_out(hash_part) {
             return Some(Err(Refusal::Absent));
         }
         self.find(snapshot, hash_part).map(Ok)
@@ -361,7 +320,7 @@ impl Narinfos {
             epoch: snapshot.epoch,
             generation: permit.generation,
         });
-        let dir = self.origin.store.store_dir();
+        let dir = self.reader.origin.store.store_dir();
         let narinfo = before.as_ref().map(|before| &before.narinfo);
         Rendered {
             stamp,
@@ -373,17 +332,16 @@ impl Narinfos {
         }
     }
 
-    fn generation(&self) -> u64 {
-        self.generation.load(Ordering::Acquire)
-    }
-
     fn stamp(&self, snapshot: &Snapshot) -> Stamp {
         Stamp {
             epoch: snapshot.epoch,
-            generation: self.generation(),
+            generation: self.reader.policy.generation(),
         }
     }
 }
+
+/// Members of a closure that are decided about together.
+const STEP_COUNT: usize = 256;
 
 /// How far from a path that was asked for others are made ready: its references and theirs. All
 /// of a closure would be work for nothing where a client has most of it; a client that goes further

@@ -5,25 +5,36 @@
 //! [`Cache`](crate::cache::Cache) asks before.
 
 use std::fmt;
+use std::io;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use samovar_nix::{HashPart, PathInfo};
 use samovar_store::{Catalog, Snapshot, Store, StoreError};
 
-use crate::closure::Closures;
-use crate::front::Program;
-use crate::health::{Damaged, Health, Watch};
-use crate::hold::Holds;
-use crate::kept::KeptNars;
+use crate::health::{Health, Trust, Watch};
+use crate::hold::{Hold, Holds};
+use crate::kept::{KeptNars, KeptSpace};
 use crate::names::Names;
 use crate::observer::{Event, Observer};
 use crate::plans::Plans;
+use crate::program::Program;
 use crate::refusal::{PreparedAnswers, Refusal};
-use crate::site::SiteConfig;
+use crate::registration::Registration;
 use crate::small_nars::SmallNars;
 use crate::trouble::Trouble;
-use crate::under_way::UnderWay;
+use crate::under_way::{Closures, UnderWay};
+
+/// The settings of what the caches of a store share.
+#[derive(Debug)]
+pub(crate) struct OriginConfig {
+    /// Memory for small NARs, in bytes.
+    pub(crate) small_nar_memory_len: usize,
+    pub(crate) kept_space: Option<KeptSpace>,
+    pub(crate) hold: Option<Hold>,
+    pub(crate) trust: Trust,
+    pub(crate) program: Program,
+}
 
 /// A store, and what is known of it.
 #[derive(Debug)]
@@ -32,8 +43,6 @@ pub(crate) struct Origin {
     pub(crate) observer: Arc<dyn Observer>,
     trouble: Trouble,
     pub(crate) holds: Holds,
-    /// Of these nothing is served.
-    pub(crate) damaged: Arc<Damaged>,
     pub(crate) health: Arc<Health>,
     /// Ends its threads when dropped.
     pub(crate) watch: OnceLock<Watch>,
@@ -51,7 +60,7 @@ pub(crate) struct Origin {
 impl Origin {
     pub(crate) fn new(
         store: Box<dyn Store>,
-        config: &mut SiteConfig,
+        config: OriginConfig,
         observer: Arc<dyn Observer>,
     ) -> Self {
         let store: Arc<dyn Store> = store.into();
@@ -60,31 +69,27 @@ impl Origin {
             .hold
             .and_then(|hold| Holds::start(hold, Arc::clone(&store), Arc::clone(&observer)).ok());
         let small_nars = Arc::new(SmallNars::new(config.small_nar_memory_len));
-        let damaged = Arc::new(Damaged::new(Arc::clone(&store), Arc::clone(&observer)));
         let health = Health::new(
             Arc::clone(&store),
             Arc::clone(&observer),
-            config.trust.clone(),
-            Arc::clone(&damaged),
+            config.trust,
             Arc::clone(&small_nars),
         );
         Self {
             trouble: Trouble::default(),
             holds: holds.unwrap_or_default(),
-            damaged,
             health: Arc::new(health),
             watch: OnceLock::new(),
             plans: Plans::default(),
             small_nars,
             kept_nars: config
                 .kept_space
-                .take()
                 .map(|space| KeptNars::new(space, Arc::clone(&observer))),
             closures: Closures::default(),
             under_way: Arc::default(),
             names: Names::default(),
             fixed: PreparedAnswers::new(),
-            program: std::mem::take(&mut config.program),
+            program: config.program,
             store,
             observer,
         }
@@ -94,6 +99,41 @@ impl Origin {
         let info = self.store.lookup(hash_part)?;
         self.recovered();
         Ok(info)
+    }
+
+    /// The registration of a path, in a form that can tell later whether it still holds.
+    pub(crate) fn registration(
+        &self,
+        hash_part: HashPart,
+    ) -> Result<Option<Registration>, StoreError> {
+        // While the catalog is being loaded the store may still answer; that is checked later.
+        let snapshot = self.store.catalog().map(|catalog| {
+            let refreshed = catalog.refresh().ok().flatten();
+            refreshed.unwrap_or_else(|| catalog.current())
+        });
+        let info = self.lookup(hash_part)?;
+        Ok(info.map(|info| Registration {
+            info,
+            snapshot,
+            store: Arc::clone(&self.store),
+            observer: Arc::clone(&self.observer),
+            health: Arc::clone(&self.health),
+        }))
+    }
+
+    /// The refusal where the files of a path cannot be read and nothing was sent yet. If the path
+    /// is gone or damaged, that is the answer; otherwise the failure may be temporary.
+    pub(crate) fn unreadable(&self, registration: &Registration, error: &io::Error) -> Refusal {
+        let was = &registration.info;
+        match self.lookup(was.path.hash_part()) {
+            Ok(Some(now)) if now.nar_hash == was.nar_hash => {
+                registration.report(error);
+                registration.admit().err().unwrap_or(Refusal::Unreadable)
+            }
+            Ok(Some(_)) => Refusal::WrongHash,
+            Ok(None) => Refusal::Absent,
+            Err(error) => Refusal::Store(error),
+        }
     }
 
     /// The snapshot of this moment, if somebody has loaded it.

@@ -23,10 +23,8 @@ use samovar_nix::{HashPart, NarHash, PathInfo};
 use samovar_store::{Identity, NarPlan, NarReader, PlanError, Tree, TreeError};
 
 use crate::metrics::CacheFigures;
-use crate::nar_body::wrong_size;
-use crate::origin::Origin;
 use crate::recent::{MemoryLen, Recent};
-use crate::registration::Registration;
+use crate::registration::{Registration, wrong_size};
 
 /// Memory for all of them, in bytes.
 const MEMORY_LEN_MAX: usize = 16 << 20;
@@ -135,7 +133,7 @@ impl MemoryLen for Entry {
     }
 }
 
-impl Origin {
+impl Plans {
     /// The NAR from `start` on. With a plan that is there already it is also read faster: no
     /// directory is listed and sorted.
     pub(crate) fn nar_from(
@@ -163,7 +161,7 @@ impl Origin {
         registration: &Registration,
         tree: &Tree,
     ) -> io::Result<Option<Arc<NarPlan>>> {
-        match self.plans.find(&registration.info, tree.identity()?) {
+        match self.find(&registration.info, tree.identity()?) {
             Some(Known::Plan(plan)) => Ok(Some(plan)),
             Some(Known::TooLarge) => Ok(None),
             None => self.make_plan(registration, tree),
@@ -183,7 +181,7 @@ impl Origin {
         if start >= PLANNED_FROM {
             return self.plan(registration, tree);
         }
-        let known = self.plans.find(&registration.info, tree.identity()?);
+        let known = self.find(&registration.info, tree.identity()?);
         Ok(known.and_then(|known| match known {
             Known::Plan(plan) => Some(plan),
             Known::TooLarge => None,
@@ -200,7 +198,7 @@ impl Origin {
             Ok(plan) => Arc::new(plan),
             Err(PlanError::Tree(error)) => return Err(error.into()),
             Err(PlanError::TooLarge) => {
-                self.plans.insert(info, tree.identity()?, None);
+                self.insert(info, tree.identity()?, None);
                 return Ok(None);
             }
             Err(_) => return Ok(None),
@@ -214,7 +212,7 @@ impl Origin {
         if registration.holds() != Ok(true) {
             return Ok(None);
         }
-        self.plans.insert(info, plan.root(), Some(&plan));
+        self.insert(info, plan.root(), Some(&plan));
         Ok(Some(plan))
     }
 }

@@ -4,7 +4,7 @@
 //! is dropped and the young one becomes old. What is asked for stays, at no cost of bookkeeping.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, Hash};
+use std::hash::{BuildHasher, Hash, Hasher};
 
 /// The table. `S` hashes its keys.
 #[derive(Debug)]
@@ -54,6 +54,27 @@ impl Fill {
 /// How many bytes of memory an entry holds, its share of the table included.
 pub(crate) trait MemoryLen {
     fn memory_len(&self) -> usize;
+}
+
+/// Hash parts are hashes already.
+#[derive(Debug, Default)]
+pub(crate) struct HashPartHasher(u64);
+
+impl Hasher for HashPartHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        // The first byte chose the shard.
+        for byte in bytes.iter().skip(1).take(8) {
+            self.0 = self.0 << 8 | u64::from(*byte);
+        }
+    }
+
+    fn write_usize(&mut self, _: usize) {
+        // The length that comes before an array's bytes says nothing.
+    }
 }
 
 impl<K, V, S> Recent<K, V, S>

@@ -6,7 +6,6 @@ use crate::access::{Access, AccessConfig, AccessError};
 use crate::background::BackgroundError;
 use crate::cache::{Cache, CacheConfig};
 use crate::current::Caches;
-use crate::origin::Origin;
 use crate::site::Site;
 
 /// Why the caches stay as they are.
@@ -27,19 +26,19 @@ impl Site {
         let mut background = self.background();
         let before = self.caches();
         let len = self.rendered_memory_len;
-        let caches = Arc::new(caches_of(&self.origin, configs, len, Some(&before)));
+        let caches = Arc::new(Caches::build(&self.origin, configs, len, Some(&before)));
         let health = &self.origin.health;
-        health.watch(before.narinfos().chain(caches.narinfos()));
+        health.watch(before.rendered().chain(caches.rendered()).collect());
         let prepared = match background.prepare(&before, &caches) {
             Ok(prepared) => prepared,
             Err(error) => {
-                health.watch(before.narinfos());
+                health.watch(before.rendered().collect());
                 return Err(ReconfigureError(error));
             }
         };
         self.current.put(Arc::clone(&caches));
         background.change(&caches, prepared);
-        health.watch(caches.narinfos());
+        health.watch(caches.rendered().collect());
         for gone in before.narinfos() {
             if caches.narinfos().all(|now| !Arc::ptr_eq(gone, now)) {
                 gone.retire();
@@ -65,19 +64,4 @@ impl Site {
             None => Access::new(config),
         }
     }
-}
-
-/// Caches of one store. `before`: those in whose place they are to come.
-pub(crate) fn caches_of(
-    origin: &Arc<Origin>,
-    configs: Vec<CacheConfig>,
-    rendered_memory_len: usize,
-    before: Option<&Caches>,
-) -> Caches {
-    let share = rendered_memory_len / configs.len().max(1);
-    let cache = |config: CacheConfig| {
-        let before = before.and_then(|before| before.at(&config.path_prefix));
-        Cache::new(origin, config, share, before)
-    };
-    Caches::new(configs.into_iter().map(cache).collect())
 }

@@ -4,12 +4,11 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use samovar_nix::{HashPart, PathInfo};
+use samovar_nix::PathInfo;
 use samovar_store::{Snapshot, Store, StoreError, TreeError};
 
 use crate::health::Health;
 use crate::observer::{Event, Observer};
-use crate::origin::Origin;
 use crate::refusal::Refusal;
 
 /// A path as it was registered when its answer began.
@@ -125,32 +124,26 @@ fn finding(error: &io::Error) -> Finding {
     }
 }
 
+/// The error for a NAR that is shorter or longer than its registered size.
+pub(crate) fn wrong_size(how: &str) -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        format!("NAR is {how} than its registered size"),
+    )
+}
+
+/// The error for files that make another NAR than the registered one.
+pub(crate) fn wrong_contents() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        "NAR has another hash than the registered one",
+    )
+}
+
 impl fmt::Debug for Registration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Registration")
             .field("path", &self.info.path)
             .finish_non_exhaustive()
-    }
-}
-
-impl Origin {
-    /// What is known of a path, in a form that can tell later whether it still holds.
-    pub(crate) fn registration(
-        &self,
-        hash_part: HashPart,
-    ) -> Result<Option<Registration>, StoreError> {
-        // While it is loaded or busy, the store may still answer, and that can be checked later.
-        let snapshot = self.store.catalog().map(|catalog| {
-            let refreshed = catalog.refresh().ok().flatten();
-            refreshed.unwrap_or_else(|| catalog.current())
-        });
-        let info = self.lookup(hash_part)?;
-        Ok(info.map(|info| Registration {
-            info,
-            snapshot,
-            store: Arc::clone(&self.store),
-            observer: Arc::clone(&self.observer),
-            health: Arc::clone(&self.health),
-        }))
     }
 }

@@ -4,15 +4,16 @@
 //! in a hash table.
 
 use std::borrow::Borrow;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::BuildHasherDefault;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use samovar_http::http::Status;
 use samovar_http::{Body, Prepared, Response};
 use samovar_nix::{HashPart, PathInfo, StorePath};
 
+use crate::health::PathCache;
 use crate::prepared::{AnswerHead, PreparedBody, may_go_inline};
-use crate::recent::{Fill, MemoryLen, Recent};
+use crate::recent::{Fill, HashPartHasher, MemoryLen, Recent};
 
 const SHARD_COUNT: usize = 64;
 
@@ -206,6 +207,12 @@ impl RenderedCache {
     }
 }
 
+impl PathCache for RenderedCache {
+    fn drop_path(&self, hash_part: &HashPart) {
+        self.remove(hash_part);
+    }
+}
+
 impl MemoryLen for Rendered {
     fn memory_len(&self) -> usize {
         let narinfo = &self.narinfo;
@@ -213,27 +220,6 @@ impl MemoryLen for Rendered {
             + size_of::<Narinfo>()
             + narinfo.path.base_name().len()
             + narinfo.prepared.memory_len()
-    }
-}
-
-/// Hash parts are hashes already.
-#[derive(Debug, Default)]
-pub(crate) struct HashPartHasher(u64);
-
-impl Hasher for HashPartHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        // The first byte chose the shard.
-        for byte in bytes.iter().skip(1).take(8) {
-            self.0 = self.0 << 8 | u64::from(*byte);
-        }
-    }
-
-    fn write_usize(&mut self, _: usize) {
-        // The length that comes before an array's bytes says nothing.
     }
 }
 

@@ -21,19 +21,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use samovar_http::http::Method;
 use samovar_http::{Head, Inline, Intake, Reply, Request, Response, Service, Turn};
-use samovar_store::{Snapshot, Store};
+use samovar_store::Store;
 
 use crate::background::Background;
 use crate::bulk;
 use crate::cache::CacheConfig;
 use crate::current::{Caches, Current, InHand, Visitors};
-use crate::front::Program;
+use crate::fresh::Fresh;
 use crate::health::{Trust, Watch};
 use crate::hold::Hold;
 use crate::kept::KeptSpace;
 use crate::observer::Observer;
-use crate::origin::Origin;
-use crate::reconfigure::caches_of;
+use crate::origin::{Origin, OriginConfig};
+use crate::program::Program;
 
 /// What a site is made of.
 #[derive(Debug)]
@@ -82,38 +82,23 @@ pub struct Site {
 #[derive(Debug)]
 pub struct Local {
     in_hand: InHand,
-    state: State,
-}
-
-/// What an I/O thread knows of the store.
-#[derive(Debug)]
-pub(crate) struct State {
-    snapshot: Option<Arc<Snapshot>>,
-    /// The turn in which the snapshot was last looked at, and whether it was the truth.
-    checked: Option<(Turn, bool)>,
-}
-
-impl State {
-    /// The state of the store, if the snapshot of this thread is the truth.
-    pub(crate) fn fresh(&mut self, store: &dyn Store, turn: Turn) -> Option<&Snapshot> {
-        let (catalog, snapshot) = (store.catalog()?, self.snapshot.as_mut()?);
-        let is_fresh = match self.checked {
-            Some((checked, is_fresh)) if checked == turn => is_fresh,
-            _ => catalog.check(snapshot),
-        };
-        self.checked = Some((turn, is_fresh));
-        is_fresh.then_some(snapshot)
-    }
+    fresh: Fresh,
 }
 
 impl Site {
     /// The caches of `store`.
-    pub fn new(store: Box<dyn Store>, mut config: SiteConfig, observer: Arc<dyn Observer>) -> Self {
-        let configs = std::mem::take(&mut config.caches);
-        let origin = Arc::new(Origin::new(store, &mut config, observer));
+    pub fn new(store: Box<dyn Store>, config: SiteConfig, observer: Arc<dyn Observer>) -> Self {
         let rendered_memory_len = config.rendered_memory_len;
-        let caches = caches_of(&origin, configs, rendered_memory_len, None);
-        origin.health.watch(caches.narinfos());
+        let shared = OriginConfig {
+            small_nar_memory_len: config.small_nar_memory_len,
+            kept_space: config.kept_space,
+            hold: config.hold,
+            trust: config.trust,
+            program: config.program,
+        };
+        let origin = Arc::new(Origin::new(store, shared, observer));
+        let caches = Caches::build(&origin, config.caches, rendered_memory_len, None);
+        origin.health.watch(caches.rendered().collect());
         let background = Background::start(&caches);
         Self {
             origin,
@@ -136,7 +121,7 @@ impl Site {
     /// roots answer with 503.
     pub fn knows_policies(&self) -> bool {
         let caches = self.caches();
-        let mut policies = caches.narinfos().map(|narinfos| &narinfos.policy);
+        let mut policies = caches.narinfos().map(|narinfos| &narinfos.reader.policy);
         policies.all(|policy| !policy.is_unknown())
     }
 
@@ -197,22 +182,14 @@ impl Service for Site {
     type Local = Local;
 
     fn local(&self) -> Local {
-        let snapshot = self
-            .origin
-            .store
-            .catalog()
-            .map(samovar_store::Catalog::current);
         Local {
             in_hand: InHand::of(&self.current),
-            state: State {
-                snapshot,
-                checked: None,
-            },
+            fresh: Fresh::new(&*self.origin.store),
         }
     }
 
     fn inline(&self, local: &mut Local, turn: Turn, head: Head<'_>, reply: Reply<'_>) -> Inline {
-        let Local { in_hand, state } = local;
+        let Local { in_hand, fresh } = local;
         let caches = in_hand.now(&self.current);
         let reply = match caches.front() {
             None => reply,
@@ -222,7 +199,7 @@ impl Service for Site {
             },
         };
         match caches.cache_of(head.path()) {
-            Some((cache, path)) => cache.inline(state, turn, head, path, reply),
+            Some((cache, path)) => cache.inline(fresh, turn, head, path, reply),
             None => self.no_cache(caches, head, reply),
         }
     }

@@ -26,8 +26,7 @@ use samovar_store::NarReader;
 use sha2::{Digest, Sha256};
 
 use crate::prepared::{AnswerHead, Field};
-use crate::recent::{Fill, MemoryLen, Recent};
-use crate::rendered::HashPartHasher;
+use crate::recent::{Fill, HashPartHasher, MemoryLen, Recent};
 
 /// The type with which Nix uploads a NAR. Not `text/plain` as from nix-serve: proxies compress
 /// texts, and a compressed download cannot be resumed.

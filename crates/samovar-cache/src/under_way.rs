@@ -216,6 +216,32 @@ impl Drop for Share {
     }
 }
 
+/// Larger closures that are computed at once.
+const CLOSURES_AT_ONCE_MAX: usize = 4;
+
+/// How many large closures are being worked out.
+#[derive(Debug, Default)]
+pub(crate) struct Closures {
+    count: AtomicUsize,
+}
+
+pub(crate) struct Place<'a>(&'a Closures);
+
+impl Closures {
+    pub(crate) fn place(&self) -> Option<Place<'_>> {
+        let before = self.count.fetch_add(1, Ordering::AcqRel);
+        // Counted, so given back by dropping.
+        let place = Place(self);
+        (before < CLOSURES_AT_ONCE_MAX).then_some(place)
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.count.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -277,5 +303,18 @@ mod tests {
         drop(newcomer);
         assert_eq!(under_way.state().count, 0);
         assert!(under_way.state().lists.is_empty());
+    }
+
+    #[test]
+    fn places_are_bounded_and_given_back() {
+        let closures = Closures::default();
+        for _ in 0..2 {
+            let places: Vec<_> = (0..CLOSURES_AT_ONCE_MAX)
+                .filter_map(|_| closures.place())
+                .collect();
+            assert_eq!(places.len(), CLOSURES_AT_ONCE_MAX);
+            assert!(closures.place().is_none());
+            assert!(closures.place().is_none());
+        }
     }
 }

@@ -43,7 +43,7 @@ const REST_FACTOR: u32 = 9;
 
 /// The marks.
 #[derive(Debug)]
-pub(crate) struct Damaged {
+pub(super) struct Damaged {
     store: Arc<dyn Store>,
     observer: Arc<dyn Observer>,
     marks: Mutex<HashMap<HashPart, Mark>>,
@@ -71,7 +71,7 @@ struct Mark {
 }
 
 impl Damaged {
-    pub(crate) fn new(store: Arc<dyn Store>, observer: Arc<dyn Observer>) -> Self {
+    pub(super) fn new(store: Arc<dyn Store>, observer: Arc<dyn Observer>) -> Self {
         Self {
             store,
             observer,
@@ -80,18 +80,18 @@ impl Damaged {
         }
     }
 
-    pub(crate) fn count(&self) -> u64 {
+    pub(super) fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed) as u64
     }
 
     /// Whether there is a mark, true or not.
-    pub(crate) fn contains(&self, hash_part: &HashPart) -> bool {
+    pub(super) fn contains(&self, hash_part: &HashPart) -> bool {
         self.count.load(Ordering::Relaxed) > 0 && self.marks().contains_key(hash_part)
     }
 
     /// Refuses a path that is quarantined or suspect. `info` is its row in the epoch. May read
     /// directories.
-    pub(crate) fn admit(&self, info: &PathInfo, epoch: Option<u64>) -> Result<(), Refusal> {
+    pub(super) fn admit(&self, info: &PathInfo, epoch: Option<u64>) -> Result<(), Refusal> {
         if self.count.load(Ordering::Relaxed) == 0 {
             return Ok(());
         }

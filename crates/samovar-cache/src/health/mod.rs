@@ -31,12 +31,10 @@ use samovar_nix::{HashPart, PathInfo};
 use samovar_store::{Damage, Fingerprint, Identity, Snapshot, Store};
 
 use crate::metrics::ScrubStatus;
-use crate::narinfos::Narinfos;
 use crate::observer::{Event, Observer};
 use crate::refusal::Refusal;
-use crate::rendered::RenderedCache;
 use crate::small_nars::SmallNars;
-pub(crate) use damaged::Damaged;
+use damaged::Damaged;
 pub(crate) use keeper::Watch;
 use keeper::Wishes;
 use stamp::Stamp;
@@ -64,6 +62,12 @@ impl Default for Trust {
     }
 }
 
+/// Answers in memory, by path.
+pub(crate) trait PathCache: fmt::Debug + Send + Sync {
+    /// Drops the answer of a path.
+    fn drop_path(&self, hash_part: &HashPart);
+}
+
 /// What is known, and who acts on it.
 #[derive(Debug)]
 pub(crate) struct Health {
@@ -71,9 +75,9 @@ pub(crate) struct Health {
     observer: Arc<dyn Observer>,
     trust: Trust,
     verified: Verified,
-    damaged: Arc<Damaged>,
+    damaged: Damaged,
     /// The narinfos of all caches.
-    rendered: RwLock<Vec<Arc<RenderedCache>>>,
+    rendered: RwLock<Vec<Arc<dyn PathCache>>>,
     small_nars: Arc<SmallNars>,
     wishes: Wishes,
     scrub: scrub::Told,
@@ -85,11 +89,10 @@ impl Health {
         store: Arc<dyn Store>,
         observer: Arc<dyn Observer>,
         trust: Trust,
-        damaged: Arc<Damaged>,
         small_nars: Arc<SmallNars>,
     ) -> Self {
         let health = Self {
-            damaged,
+            damaged: Damaged::new(Arc::clone(&store), Arc::clone(&observer)),
             store,
             observer,
             trust,
@@ -103,15 +106,10 @@ impl Health {
         health
     }
 
-    /// From now on damaged paths are dropped from these: nothing is in them yet, or they were here
-    /// before.
-    pub(crate) fn watch<'a>(&self, caches: impl Iterator<Item = &'a Arc<Narinfos>>) {
-        let of_all = caches.map(|narinfos| Arc::clone(&narinfos.rendered));
-        let mut all = self
-            .rendered
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
-        *all = of_all.collect();
+    /// Drops damaged paths from these caches from now on. They are empty, or were watched before.
+    pub(crate) fn watch(&self, caches: Vec<Arc<dyn PathCache>>) {
+        let rendered = self.rendered.write();
+        *rendered.unwrap_or_else(PoisonError::into_inner) = caches;
     }
 
     /// Refuses a path that is quarantined or suspect. `info` is its row in the epoch.
@@ -223,7 +221,7 @@ impl Health {
     fn drop_rendered(&self, hash_part: &HashPart) {
         let all = self.rendered.read().unwrap_or_else(PoisonError::into_inner);
         for rendered in &*all {
-            rendered.remove(hash_part);
+            rendered.drop_path(hash_part);
         }
         drop(all);
         self.small_nars.remove(hash_part);

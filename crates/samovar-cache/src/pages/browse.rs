@@ -47,7 +47,7 @@ impl View<'_> {
     pub(crate) fn serve(&self, head: Head<'_>, wanted: Wanted<'_>) -> Result<Response, Refusal> {
         let registration = self.shown_path(wanted.hash_part)?;
         let info = &registration.info;
-        let tree = self.cache.origin.store.tree(&info.path)?;
+        let tree = self.reader().store().tree(&info.path)?;
         let after = raw_parameter(head.query(), "after");
         let asked = PageWanted {
             after: after.as_deref(),
@@ -132,7 +132,7 @@ impl View<'_> {
     ) -> Result<Response, Refusal> {
         let (above, rest) = wanted.names.split_at(depth);
         let above = above.split_last().map_or(&[][..], |(_, above)| above);
-        let dir = self.cache.origin.store.store_dir();
+        let dir = self.reader().store().store_dir();
         let found = destination(dir, &info.path, above, target);
         let place = match found {
             Some(found) if self.is_shown(&found.path, info)? => found,
@@ -245,7 +245,7 @@ impl View<'_> {
                 a href={ (url(true)) "?list" } { (Name(&entry.name)) "/" }
             },
             EntryKind::Symlink { target } => {
-                let dir = self.cache.origin.store.store_dir();
+                let dir = self.reader().store().store_dir();
                 let found = destination(dir, &listing.info.path, wanted.names, target);
                 let is_shown = match found.map(|found| found.path) {
                     Some(path) if path == listing.info.path => true,

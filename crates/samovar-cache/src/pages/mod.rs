@@ -28,7 +28,8 @@ use samovar_http::http::Status;
 use samovar_http::{Head, Response};
 use samovar_nix::{HashPart, PathInfo, StorePath};
 
-use crate::cache::Cache;
+use crate::narinfos::Narinfos;
+use crate::reader::Reader;
 use crate::refusal::Refusal;
 use crate::registration::Registration;
 use browse::Wanted;
@@ -58,9 +59,17 @@ pub struct PagesConfig {
 /// The pages of one cache, for one request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct View<'a> {
-    pub(crate) cache: &'a Cache,
-    pub(crate) config: &'a PagesConfig,
+    pub(crate) cache: PagedCache<'a>,
     pub(crate) base: Base,
+}
+
+/// A cache that has pages.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PagedCache<'a> {
+    pub(crate) narinfos: &'a Narinfos,
+    pub(crate) config: &'a PagesConfig,
+    pub(crate) path_prefix: &'a [u8],
+    pub(crate) priority: u32,
 }
 
 /// Whether a request that is none of a client's is answered with a page. `path`: without the
@@ -70,15 +79,13 @@ pub(crate) fn is_answered(head: Head<'_>, path: &[u8]) -> bool {
 }
 
 /// The answer to such a request.
-pub(crate) fn answer(cache: &Cache, config: &PagesConfig, head: Head<'_>, path: &[u8]) -> Response {
-    let view = View {
-        cache,
-        config,
-        base: Base::of(path),
-    };
+pub(crate) fn answer(cache: PagedCache<'_>, head: Head<'_>, path: &[u8]) -> Response {
+    let base = Base::of(path);
+    let view = View { cache, base };
     view.answer(head, path).unwrap_or_else(|refusal| {
         if let Refusal::Store(_) = refusal {
-            cache.report(head, refusal);
+            let origin = &cache.narinfos.reader.origin;
+            origin.report(&format_args!("{head:?}"), refusal);
         }
         view.refused(refusal)
     })
@@ -96,7 +103,7 @@ impl View<'_> {
             // A relative reference from here would lose the last part of the prefix.
             Some(PageRoute::Prefix) => Ok(redirect(&self.below_prefix(head))),
             Some(PageRoute::Landing) => Ok(self.landing()),
-            Some(PageRoute::Version) => Ok(self.cache.origin.program.response()),
+            Some(PageRoute::Version) => Ok(self.reader().origin.program.response()),
             Some(PageRoute::Search) => self.search(head),
             Some(PageRoute::Path(hash_part)) => self.path(hash_part),
             Some(PageRoute::Serve {
@@ -131,8 +138,12 @@ impl View<'_> {
         }
     }
 
+    fn reader(&self) -> &Reader {
+        &self.cache.narinfos.reader
+    }
+
     fn name(&self) -> &str {
-        match &*self.config.title {
+        match &*self.cache.config.title {
             "" => "Samovar",
             name => name,
         }
@@ -145,19 +156,19 @@ impl View<'_> {
     }
 
     fn landing(&self) -> Response {
-        let store = &self.cache.origin.store;
+        let store = self.reader().store();
         let count = store
             .catalog()
             .map(|catalog| catalog.current().path_count() as u64);
         let landing = Landing {
             name: self.name(),
-            description: &self.config.description,
-            public_url: self.config.public_url.as_deref(),
-            keys: &self.cache.public_keys(),
+            description: &self.cache.config.description,
+            public_url: self.cache.config.public_url.as_deref(),
+            keys: &self.cache.narinfos.signer().public_keys(),
             store_dir: store.store_dir().as_str(),
-            priority: self.cache.priority(),
-            path_count: count.filter(|_| self.cache.narinfos.policy.is_open()),
-            has_passwords: self.config.has_passwords,
+            priority: self.cache.priority,
+            path_count: count.filter(|_| self.reader().policy.is_open()),
+            has_passwords: self.cache.config.has_passwords,
         };
         self.page("", "landing", landing.render())
             .response(Status::OK)
@@ -171,7 +182,7 @@ impl View<'_> {
                 h1 { "Nothing to look for" }
                 p {
                     "Paths are found by their hash: the 32 letters and digits after "
-                    code { (self.cache.origin.store.store_dir()) "/" }
+                    code { (self.reader().store().store_dir()) "/" }
                     ". Paste a store path, a part of it, or the URL of a narinfo."
                 }
             };
@@ -185,9 +196,7 @@ impl View<'_> {
 
     /// A path that may be shown.
     fn shown_path(&self, hash_part: HashPart) -> Result<Registration, Refusal> {
-        let registration = self.cache.readable(hash_part)?;
-        registration.admit()?;
-        Ok(registration)
+        self.reader().servable(hash_part)
     }
 
     /// The page for a refused request. An excluded path and an absent one give the same page.
@@ -206,13 +215,13 @@ impl View<'_> {
 
     /// Names of the keys that a client sees signatures of.
     fn signature_names(&self, info: &PathInfo) -> Vec<String> {
-        let dir = self.cache.origin.store.store_dir();
+        let dir = self.reader().store().store_dir();
         self.cache.narinfos.signer().names(info, dir)
     }
 
     /// Whether this very path may be shown.
     fn is_there(&self, path: &StorePath) -> Result<bool, Refusal> {
-        match self.cache.may_read(path) {
+        match self.reader().may_read(path) {
             Err(refusal @ Refusal::Store(_)) => Err(refusal),
             may_read => Ok(may_read.unwrap_or(false)),
         }

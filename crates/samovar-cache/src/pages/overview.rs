@@ -4,13 +4,13 @@ use maud::{Markup, PreEscaped, html};
 use samovar_http::Response;
 use samovar_http::http::Status;
 
+use super::PagedCache;
 use super::assets::MARK;
 use super::frame::Page;
 use super::url::Base;
-use crate::cache::Cache;
 
 /// The page with these caches.
-pub(crate) fn page(caches: &[&Cache]) -> Response {
+pub(crate) fn page(caches: &[PagedCache<'_>]) -> Response {
     let main = html! {
         div.hero {
             (PreEscaped(MARK))
@@ -34,11 +34,9 @@ pub(crate) fn page(caches: &[&Cache]) -> Response {
     .header("Vary", "Authorization")
 }
 
-fn entry(cache: &Cache) -> Markup {
-    let prefix = String::from_utf8_lossy(cache.path_prefix());
-    let pages = cache.pages();
-    let title = pages.map_or("", |pages| &pages.title);
-    let description = pages.map_or("", |pages| &pages.description);
+fn entry(cache: &PagedCache<'_>) -> Markup {
+    let prefix = String::from_utf8_lossy(cache.path_prefix);
+    let (title, description) = (&cache.config.title, &cache.config.description);
     html! {
         li {
             // A prefix is an encoded path that begins with a slash.

@@ -16,6 +16,7 @@ use samovar_store::Closure;
 use super::View;
 use super::landing::snippet;
 use super::text::{Count, Date, Size};
+use crate::log as build_log;
 use crate::refusal::Refusal;
 
 const CLOSURE_COUNT_MAX: usize = 2000;
@@ -54,7 +55,7 @@ impl View<'_> {
         let main = html! {
             p.crumbs { "Store path" }
             h1 { (info.path.name()) }
-            (snippet("Store path", &html! { (info.path.full(self.cache.origin.store.store_dir())) }))
+            (snippet("Store path", &html! { (info.path.full(self.reader().store().store_dir())) }))
             (self.actions(info)?)
             (self.facts(info)?)
             (self.references(&references))
@@ -68,8 +69,8 @@ impl View<'_> {
         let hash_part = info.path.hash_part();
         let text = super::url::text_of(hash_part);
         let nar = format!("nar/{text}-{}.nar", nar_hash_text(info));
-        let log = match self.cache.admit_log(&info.path) {
-            Ok(()) => self.cache.origin.store.log(&info.path)?,
+        let log = match build_log::admit(self.reader(), &info.path) {
+            Ok(()) => self.reader().store().log(&info.path)?,
             Err(refusal @ Refusal::Store(_)) => return Err(refusal),
             Err(_) => None,
         };
@@ -160,14 +161,14 @@ impl View<'_> {
     }
 
     fn closure_size(&self, info: &PathInfo) -> Result<ClosureSize, Refusal> {
-        let store = &self.cache.origin.store;
+        let store = self.reader().store();
         let members = match store.closure(info.path.hash_part(), CLOSURE_COUNT_MAX)? {
             Some(Closure::Members(members)) => members,
             Some(Closure::TooLarge) => return Ok(ClosureSize::Large),
             Some(Closure::Incomplete) | None => return Ok(ClosureSize::Incomplete),
         };
-        let is_open = self.cache.narinfos.policy.is_open();
-        if !is_open && !self.cache.may_read_all(&members)? {
+        let is_open = self.reader().policy.is_open();
+        if !is_open && !self.cache.narinfos.are_readable(&members)? {
             return Ok(ClosureSize::Incomplete);
         }
         let hash_parts: Vec<HashPart> = members.iter().map(|member| member.hash_part).collect();

@@ -19,6 +19,7 @@ mod roots;
 mod tests;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use samovar_nix::{HashPart, PathInfo, PublicKey, StoreDir};
@@ -64,7 +65,7 @@ pub(crate) struct Policy {
     config: PolicyConfig,
     allow: Box<[Ready]>,
     deny: Box<[Ready]>,
-    roots: Roots,
+    roots: Arc<Roots>,
     has_ages: bool,
 }
 
@@ -114,7 +115,7 @@ impl Policy {
             config,
             allow,
             deny,
-            roots: Roots::new(roots),
+            roots: Arc::new(Roots::new(roots)),
             has_ages,
         }
     }
@@ -216,8 +217,13 @@ impl Policy {
         self.roots.is_used()
     }
 
-    pub(crate) fn roots(&self) -> &Roots {
+    pub(crate) fn roots(&self) -> &Arc<Roots> {
         &self.roots
+    }
+
+    /// The number of changes of where the roots lead. A decision holds for one generation.
+    pub(crate) fn generation(&self) -> u64 {
+        self.roots.generation()
     }
 }
 

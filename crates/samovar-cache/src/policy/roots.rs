@@ -26,6 +26,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::JoinHandle;
@@ -34,8 +35,8 @@ use std::time::Duration;
 use samovar_nix::{HashPart, NarHash, StoreDir, StorePath};
 use samovar_store::{Store, StoreError};
 
-use crate::narinfos::Narinfos;
 use crate::observer::Event;
+use crate::origin::Origin;
 
 /// How often it is looked where roots lead: what they lead to is served within a second.
 const INTERVAL: Duration = Duration::from_millis(400);
@@ -69,6 +70,8 @@ pub(super) struct Wanted {
 pub(crate) struct Roots {
     wanted: Vec<Wanted>,
     sets: RwLock<Option<Arc<Sets>>>,
+    /// Counts changes of the sets.
+    generation: AtomicU64,
 }
 
 /// The closures of the roots of each rule.
@@ -101,6 +104,7 @@ impl Roots {
         Self {
             wanted,
             sets: RwLock::new(known),
+            generation: AtomicU64::new(0),
         }
     }
 
@@ -125,14 +129,18 @@ impl Roots {
         self.publish(sets.map(|sets| Arc::new(Sets(sets))));
     }
 
-    /// `true` if that is something else than before.
-    fn publish(&self, sets: Option<Arc<Sets>>) -> bool {
+    /// Counted after a change, and read before a decision.
+    pub(super) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    fn publish(&self, sets: Option<Arc<Sets>>) {
         let mut current = self.sets.write().unwrap_or_else(PoisonError::into_inner);
-        let is_news = *current != sets;
-        if is_news {
+        if *current != sets {
             *current = sets;
+            drop(current);
+            self.generation.fetch_add(1, Ordering::AcqRel);
         }
-        is_news
     }
 }
 
@@ -154,7 +162,7 @@ struct Orders {
 struct State {
     is_stopped: bool,
     /// The caches that are served from now on, and what is new to look at.
-    change: Option<(Vec<Arc<Narinfos>>, Vec<Look>)>,
+    change: Option<(Vec<Arc<Roots>>, Vec<Look>)>,
 }
 
 impl Orders {
@@ -167,7 +175,7 @@ impl Orders {
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         if let Some((served, new)) = state.change.take() {
             looks.extend(new);
-            looks.retain(|look| served.iter().any(|one| Arc::ptr_eq(one, &look.narinfos)));
+            looks.retain(|look| served.iter().any(|one| Arc::ptr_eq(one, &look.roots)));
         }
         !state.is_stopped
     }
@@ -201,7 +209,7 @@ impl RootsWatch {
     }
 
     /// Watches these from now on, too, and no cache any more that is not served.
-    pub(crate) fn change(&self, served: Vec<Arc<Narinfos>>, mut new: Vec<Look>) {
+    pub(crate) fn change(&self, served: Vec<Arc<Roots>>, mut new: Vec<Look>) {
         let mut state = self.orders.state();
         // What the thread has not seen yet is not lost.
         if let Some((_, earlier)) = state.change.take() {
@@ -227,7 +235,8 @@ impl Drop for RootsWatch {
 /// What was seen of the roots of one cache.
 #[derive(Debug)]
 pub(crate) struct Look {
-    narinfos: Arc<Narinfos>,
+    origin: Arc<Origin>,
+    roots: Arc<Roots>,
     /// Of each rule.
     closures: Vec<Closure>,
     /// In which state of the store they were made.
@@ -290,36 +299,26 @@ pub(crate) fn first_looks(mut looks: Vec<Look>) -> Result<Vec<Look>, FirstLookEr
 }
 
 impl Look {
-    pub(crate) fn new(narinfos: Arc<Narinfos>) -> Self {
-        let count = narinfos.policy.roots().wanted.len();
+    pub(crate) fn new(origin: Arc<Origin>, roots: Arc<Roots>) -> Self {
+        let count = roots.wanted.len();
         Self {
-            narinfos,
+            origin,
+            roots,
             closures: vec![Closure::default(); count],
             epoch: None,
             has_failed: false,
         }
     }
 
-    pub(crate) fn narinfos(&self) -> &Narinfos {
-        &self.narinfos
-    }
-
-    /// Whether nothing is known yet.
-    pub(crate) fn is_first(&self) -> bool {
-        self.narinfos.policy.is_unknown()
-    }
-
     fn look(&mut self) {
         let outcome = self.try_look();
-        let origin = &self.narinfos.origin;
+        let origin = &self.origin;
         match outcome {
             Err(LookError::Roots(error)) => {
                 if !std::mem::replace(&mut self.has_failed, true) {
                     origin.observer.event(&Event::RootsFailed(&error));
                 }
-                if self.narinfos.policy.roots().publish(None) {
-                    self.narinfos.start_anew();
-                }
+                self.roots.publish(None);
             }
             outcome => {
                 if std::mem::take(&mut self.has_failed) {
@@ -333,8 +332,7 @@ impl Look {
     }
 
     fn try_look(&mut self) -> Result<(), LookError> {
-        let narinfos = Arc::clone(&self.narinfos);
-        let (roots, origin) = (narinfos.policy.roots(), &narinfos.origin);
+        let (origin, roots) = (Arc::clone(&self.origin), Arc::clone(&self.roots));
         let led = roots
             .wanted
             .iter()
@@ -361,9 +359,7 @@ impl Look {
         origin.recovered();
         self.epoch = epoch;
         let sets = self.closures.iter().map(Closure::sorted).collect();
-        if roots.publish(Some(Arc::new(Sets(sets)))) {
-            narinfos.start_anew();
-        }
+        roots.publish(Some(Arc::new(Sets(sets))));
         Ok(())
     }
 }

@@ -1,0 +1,35 @@
+//! The state of the store as one I/O thread knows it.
+
+use std::sync::Arc;
+
+use samovar_http::Turn;
+use samovar_store::{Catalog, Snapshot, Store};
+
+/// A thread's snapshot of the catalog, checked once a turn.
+#[derive(Debug)]
+pub(crate) struct Fresh {
+    snapshot: Option<Arc<Snapshot>>,
+    /// The turn of the last check, and its outcome.
+    checked: Option<(Turn, bool)>,
+}
+
+impl Fresh {
+    pub(crate) fn new(store: &dyn Store) -> Self {
+        Self {
+            snapshot: store.catalog().map(Catalog::current),
+            checked: None,
+        }
+    }
+
+    /// The snapshot, if it is the present state of the store. All requests of a turn were sent
+    /// before it began, so one check is enough for them.
+    pub(crate) fn snapshot(&mut self, store: &dyn Store, turn: Turn) -> Option<&Snapshot> {
+        let (catalog, snapshot) = (store.catalog()?, self.snapshot.as_mut()?);
+        let is_fresh = match self.checked {
+            Some((checked, is_fresh)) if checked == turn => is_fresh,
+            _ => catalog.check(snapshot),
+        };
+        self.checked = Some((turn, is_fresh));
+        is_fresh.then_some(snapshot)
+    }
+}
