@@ -12,7 +12,6 @@ use samovar_http::Head;
 
 use crate::access::Client;
 use crate::cache::{Cache, CacheConfig};
-use crate::front::Front;
 use crate::health::PathCache;
 use crate::narinfos::Narinfos;
 use crate::origin::Origin;
@@ -23,17 +22,15 @@ use crate::rendered::RenderedCache;
 pub(crate) struct Caches {
     /// The longest prefix first.
     caches: Box<[Cache]>,
-    /// Where a cache has pages.
-    front: Option<Front>,
+    have_pages: bool,
 }
 
 impl Caches {
     pub(crate) fn new(mut caches: Vec<Cache>) -> Self {
         caches.sort_by_key(|cache| std::cmp::Reverse(cache.path_prefix().len()));
-        let has_pages = caches.iter().any(Cache::has_pages);
         Self {
+            have_pages: caches.iter().any(Cache::has_pages),
             caches: caches.into(),
-            front: has_pages.then(Front::new),
         }
     }
 
@@ -56,9 +53,15 @@ impl Caches {
         self.caches.len()
     }
 
-    /// What is said beside the caches, where one has pages.
-    pub(crate) fn front(&self) -> Option<&Front> {
-        self.front.as_ref()
+    /// Whether one of them has pages.
+    pub(crate) fn have_pages(&self) -> bool {
+        self.have_pages
+    }
+
+    /// Whether it is known of all what may be read.
+    pub(crate) fn know_policies(&self) -> bool {
+        let mut policies = self.narinfos().map(|narinfos| &narinfos.reader.policy);
+        policies.all(|policy| !policy.is_unknown())
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Cache> + Clone {

@@ -13,88 +13,79 @@
 use std::time::Instant;
 
 use samovar_http::http::{Method, Status};
-use samovar_http::{Head, Inline, Prepared, Reply, Request, Response};
+use samovar_http::{Head, Inline, Reply, Request, Response};
 
 use crate::access::Verdict;
 use crate::cache::Cache;
 use crate::current::Caches;
+use crate::origin::Origin;
 use crate::pages::{self, PageRoute};
-use crate::refusal::{Fixed, TEXT};
-use crate::site::Site;
+use crate::refusal::Fixed;
 
-/// What is the same for all caches of a site with pages.
-#[derive(Debug)]
-pub(crate) struct Front {
-    well: Prepared,
-}
+/// Whether the server can answer about the store.
+pub(crate) const READYZ: &[u8] = b"/readyz";
 
-impl Front {
-    pub(crate) fn new() -> Self {
-        let fields = [TEXT, ("Cache-Control", "no-store")];
-        Self {
-            well: Prepared::new(Status::OK, &fields, b"ok\n"),
-        }
-    }
-
-    /// Answers what is asked of the server and not of a cache; gives back what is not.
-    pub(crate) fn inline<'r>(&self, head: Head<'_>, reply: Reply<'r>) -> Result<Inline, Reply<'r>> {
-        match head.path() {
-            _ if !matches!(head.method(), Method::Get | Method::Head) => Err(reply),
-            b"/healthz" => Ok(reply.prepared(&self.well)),
-            b"/readyz" => Ok(reply.dispatch_slow()),
-            _ => Err(reply),
-        }
+/// Answers a request for the server rather than a cache on an I/O thread; gives back any other.
+pub(crate) fn server_inline<'r>(
+    origin: &Origin,
+    head: Head<'_>,
+    reply: Reply<'r>,
+) -> Result<Inline, Reply<'r>> {
+    match head.path() {
+        _ if !matches!(head.method(), Method::Get | Method::Head) => Err(reply),
+        b"/healthz" => Ok(reply.prepared(origin.fixed.get(Fixed::Healthy))),
+        READYZ => Ok(reply.dispatch_slow()),
+        _ => Err(reply),
     }
 }
 
-impl Site {
-    /// Answers on an I/O thread what no cache does.
-    pub(crate) fn no_cache(&self, caches: &Caches, head: Head<'_>, reply: Reply<'_>) -> Inline {
-        let fixed = &self.origin.fixed;
-        if !matches!(head.method(), Method::Get | Method::Head) {
-            return reply.prepared(fixed.get(Fixed::NotAllowed));
-        }
-        let is_page = matches!(
-            PageRoute::of(head.path()),
-            Some(PageRoute::Landing | PageRoute::Version | PageRoute::Asset(_))
-        );
-        if caches.front().is_none() || !is_page {
-            return reply.prepared(fixed.get(Fixed::NotFound));
-        }
-        // A password that is not known yet has to be verified.
-        let asks = |cache: &Cache| cache.may_still_refuse(head);
-        match head.path() == b"/" && caches.iter().any(asks) {
-            true => reply.dispatch_costly(),
-            false => reply.dispatch(),
-        }
+/// Answers a request that belongs to no cache on an I/O thread.
+pub(crate) fn inline(origin: &Origin, caches: &Caches, head: Head<'_>, reply: Reply<'_>) -> Inline {
+    let fixed = &origin.fixed;
+    if !matches!(head.method(), Method::Get | Method::Head) {
+        return reply.prepared(fixed.get(Fixed::NotAllowed));
     }
+    let is_page = matches!(
+        PageRoute::of(head.path()),
+        Some(PageRoute::Landing | PageRoute::Version | PageRoute::Asset(_))
+    );
+    if !caches.have_pages() || !is_page {
+        return reply.prepared(fixed.get(Fixed::NotFound));
+    }
+    // A password that is not known yet has to be verified.
+    let asks = |cache: &Cache| cache.may_still_refuse(head);
+    if head.path() == b"/" && caches.iter().any(asks) {
+        reply.dispatch_costly()
+    } else {
+        reply.dispatch()
+    }
+}
 
-    /// The same on a worker.
-    pub(crate) fn handle_no_cache(&self, caches: &Caches, request: &Request) -> Response {
-        let head = request.head();
-        let page = match PageRoute::of(head.path()) {
-            // One alone may be mounted so that a proxy passes on what is below, and no more.
-            Some(PageRoute::Landing) if caches.len() < 2 => None,
-            Some(PageRoute::Landing) => overview(caches, head),
-            Some(PageRoute::Version) => Some(self.origin.program.response()),
-            Some(PageRoute::Asset(name)) => pages::asset(&name),
-            _ => None,
-        };
-        page.unwrap_or_else(|| Fixed::NotFound.response())
-    }
+/// Answers a request that belongs to no cache on a worker.
+pub(crate) fn handle(origin: &Origin, caches: &Caches, request: &Request) -> Response {
+    let head = request.head();
+    let page = match PageRoute::of(head.path()) {
+        // One cache alone may be mounted so that a proxy passes on its prefix and no more.
+        Some(PageRoute::Landing) if caches.len() < 2 => None,
+        Some(PageRoute::Landing) => overview(caches, head),
+        Some(PageRoute::Version) => Some(origin.program.response()),
+        Some(PageRoute::Asset(name)) => pages::asset(&name),
+        _ => None,
+    };
+    page.unwrap_or_else(|| Fixed::NotFound.response())
+}
 
-    /// Whether it would answer well now. May block, for as long as a disk may.
-    pub(crate) fn readyz(&self) -> Response {
-        let (status, text) = match self.origin.store.probe() {
-            Ok(()) if self.knows_policies() => (Status::OK, "ready\n"),
-            Ok(()) => (
-                Status::SERVICE_UNAVAILABLE,
-                "it is not known what may be read\n",
-            ),
-            Err(_) => (Status::SERVICE_UNAVAILABLE, "the store cannot be read\n"),
-        };
-        Response::text(status, text).header("Cache-Control", "no-store")
-    }
+/// Whether the server could answer now. May block as long as a disk does.
+pub(crate) fn readyz(origin: &Origin, caches: &Caches) -> Response {
+    let (status, text) = match origin.store.probe() {
+        Ok(()) if caches.know_policies() => (Status::OK, "ready\n"),
+        Ok(()) => (
+            Status::SERVICE_UNAVAILABLE,
+            "it is not known what may be read\n",
+        ),
+        Err(_) => (Status::SERVICE_UNAVAILABLE, "the store cannot be read\n"),
+    };
+    Response::text(status, text).header("Cache-Control", "no-store")
 }
 
 /// The caches with pages that whoever asks may read.

@@ -64,6 +64,7 @@ impl Refusal {
 /// Answers with fixed words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fixed {
+    Healthy,
     NoPath,
     NotFound,
     WrongHash,
@@ -81,7 +82,8 @@ const RETRY_AFTER: Field = ("Retry-After", "1");
 
 impl Fixed {
     /// In the order of their declaration, which [`PreparedAnswers`] counts on.
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
+        Self::Healthy,
         Self::NoPath,
         Self::NotFound,
         Self::WrongHash,
@@ -95,6 +97,7 @@ impl Fixed {
 
     const fn head(self) -> AnswerHead {
         let (status, fields): (_, &'static [Field]) = match self {
+            Self::Healthy => (Status::OK, &[TEXT, ("Cache-Control", "no-store")]),
             Self::NoPath | Self::NotFound | Self::WrongHash | Self::Quarantined => {
                 (Status::NOT_FOUND, &[TEXT])
             }
@@ -106,9 +109,10 @@ impl Fixed {
         AnswerHead { status, fields }
     }
 
-    /// The first three are nix-serve's.
+    /// Those of the first three 404s are nix-serve's.
     pub(crate) const fn body(self) -> &'static str {
         match self {
+            Self::Healthy => "ok\n",
             Self::NoPath => "No such path.\n",
             Self::NotFound => "File not found.\n",
             Self::WrongHash => "Incorrect NAR hash. Maybe the path has been recreated.\n",

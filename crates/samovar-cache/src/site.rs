@@ -28,6 +28,7 @@ use crate::bulk;
 use crate::cache::CacheConfig;
 use crate::current::{Caches, Current, InHand, Visitors};
 use crate::fresh::Fresh;
+use crate::front;
 use crate::health::{Trust, Watch};
 use crate::hold::Hold;
 use crate::kept::KeptSpace;
@@ -120,9 +121,7 @@ impl Site {
     /// Whether it is known what may be read, in all caches: until then those whose policies have
     /// roots answer with 503.
     pub fn knows_policies(&self) -> bool {
-        let caches = self.caches();
-        let mut policies = caches.narinfos().map(|narinfos| &narinfos.reader.policy);
-        policies.all(|policy| !policy.is_unknown())
+        self.caches().know_policies()
     }
 
     /// Renders and signs ahead of need from now on, for each cache on a thread of low priority that
@@ -191,28 +190,28 @@ impl Service for Site {
     fn inline(&self, local: &mut Local, turn: Turn, head: Head<'_>, reply: Reply<'_>) -> Inline {
         let Local { in_hand, fresh } = local;
         let caches = in_hand.now(&self.current);
-        let reply = match caches.front() {
-            None => reply,
-            Some(front) => match front.inline(head, reply) {
+        let mut reply = reply;
+        if caches.have_pages() {
+            match front::server_inline(&self.origin, head, reply) {
                 Ok(inline) => return inline,
-                Err(reply) => reply,
-            },
-        };
+                Err(unused) => reply = unused,
+            }
+        }
         match caches.cache_of(head.path()) {
             Some((cache, path)) => cache.inline(fresh, turn, head, path, reply),
-            None => self.no_cache(caches, head, reply),
+            None => front::inline(&self.origin, caches, head, reply),
         }
     }
 
     fn handle(&self, request: &mut Request) -> Response {
         let caches = self.caches();
         let path = request.head().path();
-        if caches.front().is_some() && path == b"/readyz" {
-            return self.readyz();
+        if caches.have_pages() && path == front::READYZ {
+            return front::readyz(&self.origin, &caches);
         }
         match caches.cache_of(path) {
             Some((cache, _)) => cache.handle(request),
-            None => self.handle_no_cache(&caches, request),
+            None => front::handle(&self.origin, &caches, request),
         }
     }
 
