@@ -20,10 +20,10 @@ use std::time::Instant;
 
 use samovar_http::http::Status;
 use samovar_http::{BodyError, Request, Response};
+use samovar_metrics::Event;
 use samovar_nix::{HashPart, StoreDir, StorePath};
 
 use crate::narinfos::Narinfos;
-use crate::observer::Event;
 use crate::records;
 use crate::refusal::Fixed;
 use crate::under_way::Wanted;

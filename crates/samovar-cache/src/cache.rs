@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use samovar_http::http::{Method, Status};
 use samovar_http::{Head, Inline, Prepared, Reply, Request, Response, Turn};
+use samovar_metrics::Event;
 use samovar_nix::StorePath;
 
 use crate::access::{self, Access, Verdict};
@@ -19,7 +20,6 @@ use crate::listings;
 use crate::log;
 use crate::nar;
 use crate::narinfos::Narinfos;
-use crate::observer::{Event, Observer};
 use crate::origin::Origin;
 use crate::pages::{self, PagedCache, PagesConfig};
 use crate::policy::PolicyConfig;
@@ -71,12 +71,6 @@ pub(crate) struct Cache {
     cache_info: Prepared,
     priority: u32,
     pages: Option<PagesConfig>,
-}
-
-impl std::fmt::Debug for dyn Observer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Observer")
-    }
 }
 
 impl Cache {
@@ -186,7 +180,7 @@ impl Cache {
                 Verdict::Granted(_) => {}
                 Verdict::Ask => return reply.dispatch_costly(),
                 Verdict::Refused(refusal) => {
-                    origin.observer.event(&Event::AccessRefused(refusal));
+                    origin.observer.event(&refusal.event());
                     return access.refuse(refusal, reply);
                 }
             }
@@ -345,7 +339,7 @@ impl Cache {
                 }
             }
             Verdict::Refused(refusal) => {
-                observer.event(&Event::AccessRefused(refusal));
+                observer.event(&refusal.event());
                 access.refused(refusal)
             }
             // Unreachable: `ask` never answers `Ask`.

@@ -12,12 +12,12 @@ use std::sync::Arc;
 
 use samovar_http::Response;
 use samovar_http::http::Status;
+use samovar_metrics::Event;
 use samovar_nix::HashPart;
 use samovar_store::Closure;
 
 use crate::bulk;
 use crate::narinfos::Narinfos;
-use crate::observer::Event;
 use crate::refusal::{Fixed, Refusal};
 use crate::under_way::Wanted;
 

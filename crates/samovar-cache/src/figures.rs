@@ -1,14 +1,14 @@
 //! What a site knows of itself, for metrics and status pages.
 
+use samovar_metrics::{CacheFigures, Figures, Monitored, StoreStatus};
+use samovar_nix::HashPart;
 use samovar_store::{Catalog, StoreError};
 
-use crate::metrics::{CacheFigures, Figures, StoreStatus};
 use crate::recent::Fill;
 use crate::site::Site;
 
-impl Site {
-    /// Figures of this moment. Asks no disk.
-    pub fn figures(&self) -> Figures {
+impl Monitored for Site {
+    fn figures(&self) -> Figures {
         let origin = &self.origin;
         let snapshot = origin.store.catalog().map(Catalog::current);
         let snapshot = snapshot.as_deref();
@@ -56,13 +56,13 @@ impl Site {
         }
     }
 
-    /// Asks the store something. May block, for as long as a disk may.
-    ///
-    /// # Errors
-    ///
-    /// If the store cannot be read.
-    pub fn ask_store(&self) -> Result<(), StoreError> {
+    fn probe_store(&self) -> Result<(), StoreError> {
         self.origin.store.probe()
+    }
+
+    fn name_of(&self, hash_part: HashPart) -> Option<String> {
+        let info = self.store().lookup(hash_part).ok()??;
+        Some(info.path.name().to_owned())
     }
 }
 

@@ -6,7 +6,7 @@
 //! # Two types to know
 //!
 //! * [`Site`] is the service to give to a server.
-//! * [`Observer`] is told what happened, for logs.
+//! * [`samovar_metrics::Observer`] receives its events, for logs and metrics.
 //!
 //! # In scope
 //!
@@ -37,12 +37,10 @@ mod kept;
 mod key_file;
 mod listings;
 mod log;
-pub mod metrics;
 mod names;
 mod nar;
 mod nar_body;
 mod narinfos;
-mod observer;
 mod origin;
 mod pages;
 mod plans;
@@ -71,8 +69,7 @@ pub use health::Trust;
 pub use hold::Hold;
 pub use kept::KeptSpace;
 pub use key_file::{KeyFileError, LoadedKey, load_key};
-pub use observer::{Event, Observer, Unleased};
-pub use pages::PagesConfig;
+pub use pages::{PagesConfig, admin};
 pub use policy::{PolicyConfig, Rule};
 pub use program::Program;
 pub use reconfigure::ReconfigureError;

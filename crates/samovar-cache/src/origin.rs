@@ -9,6 +9,7 @@ use std::io;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
+use samovar_metrics::{Event, Observer};
 use samovar_nix::{HashPart, PathInfo};
 use samovar_store::{Catalog, Snapshot, Store, StoreError};
 
@@ -16,7 +17,6 @@ use crate::health::{Health, Trust, Watch};
 use crate::hold::{Hold, Holds};
 use crate::kept::{KeptNars, KeptSpace};
 use crate::names::Names;
-use crate::observer::{Event, Observer};
 use crate::plans::Plans;
 use crate::program::Program;
 use crate::refusal::{PreparedAnswers, Refusal};

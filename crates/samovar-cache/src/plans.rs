@@ -19,10 +19,10 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use samovar_metrics::CacheFigures;
 use samovar_nix::{HashPart, NarHash, PathInfo};
 use samovar_store::{Identity, NarPlan, NarReader, PlanError, Tree, TreeError};
 
-use crate::metrics::CacheFigures;
 use crate::recent::{MemoryLen, Recent};
 use crate::registration::{Registration, wrong_size};
 

@@ -2,8 +2,6 @@
 
 use samovar_http::Response;
 
-use crate::metrics;
-
 /// Name and version of the serving program.
 #[derive(Debug, Clone, Default)]
 pub struct Program {
@@ -16,6 +14,11 @@ pub struct Program {
 impl Program {
     /// The answer of `/version`.
     pub(crate) fn response(&self) -> Response {
-        metrics::version(&self.name, &self.version)
+        samovar_metrics::json(&serde_json::json!({
+            "name": self.name,
+            "version": self.version,
+            "status": samovar_metrics::VERSION,
+            "features": ["closure", "narinfos", "ranges", "listings", "logs", "realisations"],
+        }))
     }
 }

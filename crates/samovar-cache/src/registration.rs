@@ -4,11 +4,11 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
+use samovar_metrics::{Event, Observer};
 use samovar_nix::PathInfo;
 use samovar_store::{Snapshot, Store, StoreError, TreeError};
 
 use crate::health::Health;
-use crate::observer::{Event, Observer};
 use crate::refusal::Refusal;
 
 /// A path as it was registered when its answer began.

@@ -21,6 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use samovar_http::http::Method;
 use samovar_http::{Head, Inline, Intake, Reply, Request, Response, Service, Turn};
+use samovar_metrics::Observer;
 use samovar_store::Store;
 
 use crate::background::Background;
@@ -32,7 +33,6 @@ use crate::front;
 use crate::health::{Trust, Watch};
 use crate::hold::Hold;
 use crate::kept::KeptSpace;
-use crate::observer::Observer;
 use crate::origin::{Origin, OriginConfig};
 use crate::program::Program;
 

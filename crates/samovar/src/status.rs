@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use clap::ArgMatches;
-use samovar_cache::metrics::{Status, TopPath, VERSION};
+use samovar_metrics::{Status, TopPath, VERSION};
 use ureq::Body;
 use ureq::http::Response;
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use samovar_http::http::Status;
 use samovar_http::{Inline, Prepared, Reply, Response};
+use samovar_metrics::Event;
 
 use super::AccessError;
 use super::config::{AccessConfig, RefuseWith};
@@ -18,6 +19,15 @@ pub enum Refusal {
     /// Its client has asked too often, or with too many wrong passwords, and may ask again after
     /// this time.
     TooMany(Duration),
+}
+
+impl Refusal {
+    pub(crate) fn event(self) -> Event<'static> {
+        match self {
+            Self::Denied => Event::AccessDenied,
+            Self::TooMany(_) => Event::AccessLimited,
+        }
+    }
 }
 
 /// How the answers read.

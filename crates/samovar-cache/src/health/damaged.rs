@@ -25,11 +25,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use samovar_metrics::{Event, Observer};
 use samovar_nix::{HashPart, PathInfo};
 use samovar_store::{Fingerprint, Snapshot, Store};
 
 use super::stamp::Stamp;
-use crate::observer::{Event, Observer};
 use crate::refusal::Refusal;
 
 /// Marks that are remembered.

@@ -7,11 +7,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use samovar_metrics::Event;
 use samovar_nix::HashPart;
 use samovar_store::{Verdict, verify};
 
 use super::{Health, scrub};
-use crate::observer::Event;
 
 /// Paths that wait for a second look; more are left as they are.
 const WISH_COUNT_MAX: usize = 1024;

@@ -27,11 +27,10 @@ use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use samovar_metrics::{Event, Observer, ScrubStatus};
 use samovar_nix::{HashPart, PathInfo};
 use samovar_store::{Damage, Fingerprint, Identity, Snapshot, Store};
 
-use crate::metrics::ScrubStatus;
-use crate::observer::{Event, Observer};
 use crate::refusal::Refusal;
 use crate::small_nars::SmallNars;
 use damaged::Damaged;

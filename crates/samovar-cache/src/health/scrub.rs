@@ -19,13 +19,13 @@ use std::ops::ControlFlow;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use samovar_metrics::Event;
 use samovar_nix::HashPart;
 use samovar_store::{Pace, Verdict, VerifyError, verify};
 
 use super::Health;
 use super::verified::minute_now;
-use crate::metrics::ScrubStatus;
-use crate::observer::Event;
+use samovar_metrics::ScrubStatus;
 
 /// How often it is said where a round stands.
 const SAY_INTERVAL: Duration = Duration::from_secs(60);

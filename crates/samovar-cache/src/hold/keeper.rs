@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use samovar_metrics::Event;
 use samovar_nix::StorePath;
 use samovar_store::{Store, StoreError, TempRoots, Unavailable};
 
 use super::table::{Status, Table, Wanted};
 use super::{Hold, Shared};
-use crate::observer::Event;
 
 /// Questions that wait for an answer: some 15 KB, which a socket takes whatever the daemon does.
 const UNANSWERED_COUNT_MAX: usize = 128;

@@ -48,8 +48,8 @@ use rustix::fd::OwnedFd;
 use samovar_nix::StorePath;
 use samovar_store::Store;
 
-use crate::observer::{Event, Observer, Unleased};
 use keeper::Keeper;
+use samovar_metrics::{Event, Observer, Unleased};
 use table::{Found, Status, Table};
 
 /// The longest that a request waits for the daemon.

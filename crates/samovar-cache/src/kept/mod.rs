@@ -36,9 +36,9 @@ use rustix::io::Errno;
 use samovar_http::{Batch, Progress, Source};
 use samovar_nix::NarHash;
 
-use crate::metrics::CacheFigures;
-use crate::observer::Observer;
 pub(crate) use recording::Recording;
+use samovar_metrics::CacheFigures;
+use samovar_metrics::Observer;
 use table::{Kept, Table};
 
 /// Bytes added to a batch at once.

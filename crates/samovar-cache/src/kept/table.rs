@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, getrlimit};
+use samovar_metrics::CacheFigures;
 use samovar_nix::NarHash;
 
 use super::{KeptSpace, allocate};
-use crate::metrics::CacheFigures;
-use crate::observer::{Event, Observer};
+use samovar_metrics::{Event, Observer};
 
 /// A shorter NAR is one buffer: not worth a file.
 const NAR_LEN_MIN: u64 = 256 * 1024;

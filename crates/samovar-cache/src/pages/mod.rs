@@ -11,6 +11,7 @@
 //! What a page says of paths is what a narinfo would say: a path that may not be read, or is not
 //! there, is the same page in both cases.
 
+mod admin;
 mod assets;
 mod browse;
 mod file;
@@ -38,9 +39,9 @@ use landing::Landing;
 pub(crate) use url::PageRoute;
 use url::{Base, parameter};
 
+pub use admin::admin;
 pub(crate) use assets::answer as asset;
 pub(crate) use overview::page as overview;
-pub(crate) use status::page as status_page;
 
 /// What the pages of a cache say of it.
 #[derive(Debug, Clone, Default)]

@@ -6,11 +6,11 @@
 use maud::{Markup, html};
 use samovar_http::Response;
 use samovar_http::http::Status as HttpStatus;
+use samovar_metrics::{CacheFigures, Moment, Status, TopPath, TransferStatus};
 
 use super::frame::Page;
 use super::text::{Count, Date, Size};
 use super::url::Base;
-use crate::metrics::{CacheFigures, Moment, Status, TopPath, TransferStatus};
 
 /// What a chart is drawn on.
 const CHART: (f64, f64) = (240.0, 48.0);
@@ -382,7 +382,7 @@ mod tests {
         let hostile = "<script>alert(1)</script>\"".to_owned();
         let mut status = Status::default();
         status.warnings.push(hostile.clone());
-        status.recent_errors.push(crate::metrics::RecentError {
+        status.recent_errors.push(samovar_metrics::RecentError {
             text: hostile.clone(),
             ..Default::default()
         });

@@ -32,10 +32,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use samovar_metrics::Event;
 use samovar_nix::{HashPart, NarHash, StoreDir, StorePath};
 use samovar_store::{Store, StoreError};
 
-use crate::observer::Event;
 use crate::origin::Origin;
 
 /// How often it is looked where roots lead: what they lead to is served within a second.

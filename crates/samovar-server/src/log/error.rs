@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use samovar_cache::metrics::RecentError;
+use samovar_metrics::RecentError;
 
 use super::escape::escape;
 use super::line_writer::{LineWriter, Sink, Trouble};

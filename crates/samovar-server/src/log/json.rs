@@ -22,7 +22,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use samovar_cache::metrics::kind_of;
+use samovar_metrics::kind_of;
 use serde::Serialize;
 
 use super::access::Entry;

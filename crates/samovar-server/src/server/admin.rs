@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use samovar_cache::Site;
-use samovar_cache::metrics::{Metrics, MetricsConfig, Sampler, admin};
+use samovar_cache::{Site, admin};
 use samovar_http::{Limits, Listener, Router, Server};
+use samovar_metrics::{Metrics, MetricsConfig, Sampler};
 
 use super::bind::{self, SocketFiles};
 use crate::config::Configuration;

@@ -31,10 +31,10 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 use rustix::process::{Resource, getrlimit, setrlimit};
-use samovar_cache::metrics::Metrics;
-use samovar_cache::{Hold, Observer, Program, Site, SiteConfig, Trust};
+use samovar_cache::{Hold, Program, Site, SiteConfig, Trust};
 use samovar_http::tls::{ClientCertificates, TlsConfig};
 use samovar_http::{Limits, Server};
+use samovar_metrics::{Metrics, Observer};
 use samovar_store::{Settings, StoreUri};
 
 use crate::config::{CacheSettings, Configuration, HoldTime, Names, Tls, Verify};

@@ -5,10 +5,10 @@ use std::net::IpAddr;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime};
 
-use samovar_cache::access::{Client, Refusal};
-use samovar_cache::metrics::RecentError;
-use samovar_cache::{Event, Observer, Unleased, Visitors};
+use samovar_cache::Visitors;
+use samovar_cache::access::Client;
 use samovar_http::{End, Exchange, Head, Incident, Peer};
+use samovar_metrics::{Event, Observer, RecentError, Unleased};
 
 use super::counts::{Count, Counts};
 use super::throttle::Throttle;
@@ -155,8 +155,8 @@ impl Logs {
             Event::PathLeased => (Some(Count::Held), Line::None),
             Event::Unleased(Unleased::Narinfo) => (Some(Count::AnnouncedUnheld), Line::None),
             Event::Unleased(Unleased::Nar) => (Some(Count::SentUnheld), Line::None),
-            Event::AccessRefused(Refusal::TooMany(_)) => (Some(Count::AccessLimited), Line::None),
-            Event::AccessRefused(_) => (Some(Count::AccessDenied), Line::None),
+            Event::AccessLimited => (Some(Count::AccessLimited), Line::None),
+            Event::AccessDenied => (Some(Count::AccessDenied), Line::None),
             Event::PasswordVerified => (Some(Count::PasswordVerified), Line::None),
         }
     }

@@ -24,20 +24,20 @@ use std::sync::{Mutex, PoisonError};
 
 use samovar_http::{End, Exchange, Peer};
 
-use super::buckets::{self, BUCKET_COUNT, Histogram};
-use super::class::{Class, MethodClass, Protocol, RawHashPart, StatusClass};
+use crate::buckets::{self, BUCKET_COUNT, Histogram};
+use crate::class::{Class, MethodClass, Protocol, RawHashPart, StatusClass};
 
 const CLASS_COUNT: usize = Class::ALL.len();
 const METHOD_COUNT: usize = MethodClass::ALL.len();
 const STATUS_COUNT: usize = StatusClass::ALL.len();
-pub(super) const PROTOCOL_COUNT: usize = Protocol::ALL.len();
+pub(crate) const PROTOCOL_COUNT: usize = Protocol::ALL.len();
 
 /// Requests of a shard and second that are written down.
 const ASKED_COUNT_MAX: usize = 2048;
 
 /// All shards.
 #[derive(Debug)]
-pub(super) struct Meter {
+pub(crate) struct Meter {
     shards: Box<[Shard]>,
 }
 
@@ -68,20 +68,20 @@ struct ClassShard {
 
 /// A path that was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Asked {
-    pub(super) what: What,
-    pub(super) hash_part: RawHashPart,
+pub(crate) struct Asked {
+    pub(crate) what: What,
+    pub(crate) hash_part: RawHashPart,
     /// How many requests this one stands for.
-    pub(super) count: u64,
+    pub(crate) count: u64,
     /// Bytes of the body.
-    pub(super) len: u64,
+    pub(crate) len: u64,
     /// A number from 0 to 63 that depends on the client's address.
-    pub(super) client: u8,
+    pub(crate) client: u8,
 }
 
 /// What was asked, and what came of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum What {
+pub(crate) enum What {
     Served,
     Missing,
     Nar,
@@ -101,28 +101,28 @@ struct AskedShard {
 
 /// Sums over all shards, at one moment or nearly.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Sums {
-    pub(super) classes: [ClassSums; CLASS_COUNT],
-    pub(super) protocols: [[u64; 2]; PROTOCOL_COUNT],
+pub(crate) struct Sums {
+    pub(crate) classes: [ClassSums; CLASS_COUNT],
+    pub(crate) protocols: [[u64; 2]; PROTOCOL_COUNT],
 }
 
 /// Those of one class.
 #[derive(Debug, Clone, Default)]
-pub(super) struct ClassSums {
-    pub(super) requests: [[u64; STATUS_COUNT]; METHOD_COUNT],
-    pub(super) durations: Histogram,
-    pub(super) inline: u64,
-    pub(super) whole_len: u64,
+pub(crate) struct ClassSums {
+    pub(crate) requests: [[u64; STATUS_COUNT]; METHOD_COUNT],
+    pub(crate) durations: Histogram,
+    pub(crate) inline: u64,
+    pub(crate) whole_len: u64,
     /// Of answers that their client left.
-    pub(super) left_len: u64,
-    pub(super) left: u64,
+    pub(crate) left_len: u64,
+    pub(crate) left: u64,
     /// Of those that we broke off.
-    pub(super) cut_len: u64,
-    pub(super) cut: u64,
+    pub(crate) cut_len: u64,
+    pub(crate) cut: u64,
 }
 
 impl Meter {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let count = (4 * cores).next_power_of_two().clamp(8, 64);
         let shard = |number: usize| Shard {
@@ -135,7 +135,7 @@ impl Meter {
         }
     }
 
-    pub(super) fn record(&self, exchange: &Exchange<'_>) {
+    pub(crate) fn record(&self, exchange: &Exchange<'_>) {
         let Some(shard) = self.shards.get(thread_number() & (self.shards.len() - 1)) else {
             return;
         };
@@ -168,7 +168,7 @@ impl Meter {
         }
     }
 
-    pub(super) fn sums(&self) -> Sums {
+    pub(crate) fn sums(&self) -> Sums {
         let mut sums = Sums::default();
         for shard in &self.shards {
             for (sum, counts) in sums.classes.iter_mut().zip(&shard.classes) {
@@ -183,7 +183,7 @@ impl Meter {
     }
 
     /// What was asked for since it was last taken. The emptied `list` serves the next shard.
-    pub(super) fn take_asked(&self, list: &mut Vec<Asked>, mut each: impl FnMut(Asked)) {
+    pub(crate) fn take_asked(&self, list: &mut Vec<Asked>, mut each: impl FnMut(Asked)) {
         for shard in &self.shards {
             list.clear();
             let mut asked = shard.asked.lock().unwrap_or_else(PoisonError::into_inner);
@@ -346,23 +346,23 @@ fn mark_of(peer: Peer) -> u8 {
 
 impl ClassSums {
     /// Answers of a status.
-    pub(super) fn of_status(&self, status: StatusClass) -> u64 {
+    pub(crate) fn of_status(&self, status: StatusClass) -> u64 {
         let rows = self.requests.iter();
         rows.filter_map(|row| row.get(status as usize)).sum()
     }
 
     /// Bytes of bodies.
-    pub(super) fn body_len(&self) -> u64 {
+    pub(crate) fn body_len(&self) -> u64 {
         self.whole_len + self.left_len + self.cut_len
     }
 
-    pub(super) fn request_count(&self) -> u64 {
+    pub(crate) fn request_count(&self) -> u64 {
         self.requests.iter().flatten().sum()
     }
 }
 
 impl Sums {
-    pub(super) fn of(&self, class: Class) -> Option<&ClassSums> {
+    pub(crate) fn of(&self, class: Class) -> Option<&ClassSums> {
         self.classes.get(class as usize)
     }
 }

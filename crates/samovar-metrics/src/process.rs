@@ -7,38 +7,38 @@ use rustix::process::{Resource, getrlimit};
 
 /// What is known of this process; what cannot be read is zero.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Process {
+pub(crate) struct Process {
     /// Processor time, in seconds.
-    pub(super) cpu_s: f64,
-    pub(super) resident_len: u64,
-    pub(super) virtual_len: u64,
-    pub(super) open_fds: u64,
+    pub(crate) cpu_s: f64,
+    pub(crate) resident_len: u64,
+    pub(crate) virtual_len: u64,
+    pub(crate) open_fds: u64,
     /// `None`: there is no limit.
-    pub(super) max_fds: Option<u64>,
-    pub(super) thread_count: u64,
+    pub(crate) max_fds: Option<u64>,
+    pub(crate) thread_count: u64,
     /// When it started, in seconds since 1970.
-    pub(super) started_s: f64,
+    pub(crate) started_s: f64,
 }
 
 /// The processor time of threads of one kind.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct ThreadTime {
+pub(crate) struct ThreadTime {
     /// `io-0` and so on, `worker`, `other`.
-    pub(super) name: String,
+    pub(crate) name: String,
     /// Time that they computed, in seconds.
-    pub(super) busy_s: f64,
+    pub(crate) busy_s: f64,
     /// Time that they could have and had no processor.
-    pub(super) waited_s: f64,
+    pub(crate) waited_s: f64,
 }
 
 impl ThreadTime {
-    pub(super) fn is_io(&self) -> bool {
+    pub(crate) fn is_io(&self) -> bool {
         self.name.starts_with("io-")
     }
 }
 
 impl Process {
-    pub(super) fn now() -> Self {
+    pub(crate) fn now() -> Self {
         let stat = read("/proc/self/stat");
         // The name before may have anything in it.
         let fields: Vec<&str> = match stat.rsplit_once(") ") {
@@ -69,7 +69,7 @@ impl Process {
 }
 
 /// Processor times of all threads, those of the same name in one.
-pub(super) fn thread_times() -> Vec<ThreadTime> {
+pub(crate) fn thread_times() -> Vec<ThreadTime> {
     let mut times: Vec<ThreadTime> = Vec::new();
     let Ok(list) = fs::read_dir("/proc/self/task") else {
         return times;

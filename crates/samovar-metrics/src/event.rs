@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use samovar_store::{SchemaRemark, StoreError};
 
-use crate::access::Refusal;
-use crate::metrics::{RecentError, Transfers};
+use crate::status::RecentError;
+use crate::transfers::Transfers;
 
 /// Receives the events of all caches of a server. No method may block: some run on I/O threads.
 pub trait Observer: samovar_http::Observer + 'static {
@@ -31,6 +31,12 @@ pub trait Observer: samovar_http::Observer + 'static {
     /// Recent errors and warnings, newest first, if this observer remembers them.
     fn recent_errors(&self) -> Vec<RecentError> {
         Vec::new()
+    }
+}
+
+impl fmt::Debug for dyn Observer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Observer")
     }
 }
 
@@ -100,8 +106,10 @@ pub enum Event<'a> {
     PathLeased,
     /// A response was sent whose paths could not be leased, or not in time.
     Unleased(Unleased),
-    /// A request was refused access.
-    AccessRefused(Refusal),
+    /// A request was refused: its client may not read, or did not authenticate.
+    AccessDenied,
+    /// A request was refused: its client sends too many requests or wrong passwords.
+    AccessLimited,
     /// A password was hashed and matches. The result is remembered for a while.
     PasswordVerified,
 }
@@ -188,7 +196,8 @@ impl fmt::Display for Event<'_> {
             Self::PathLeased => f.write_str("a path was leased"),
             Self::Unleased(Unleased::Narinfo) => f.write_str("a narinfo was sent without a lease"),
             Self::Unleased(Unleased::Nar) => f.write_str("a NAR was sent without a lease"),
-            Self::AccessRefused(refusal) => write!(f, "a request was refused: {refusal:?}"),
+            Self::AccessDenied => f.write_str("a request was denied access"),
+            Self::AccessLimited => f.write_str("a request exceeded a rate limit"),
             Self::PasswordVerified => f.write_str("a password was verified"),
         }
     }

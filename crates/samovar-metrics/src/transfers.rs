@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use samovar_http::{Batch, Body, Peer, Progress, Source};
 
-use super::status::TransferStatus;
+use crate::status::TransferStatus;
 
 /// Those on their way.
 #[derive(Debug, Default)]
@@ -67,7 +67,7 @@ impl Transfers {
     }
 
     /// The oldest of them, and how many there are.
-    pub(super) fn list(&self, count_max: usize) -> (Vec<TransferStatus>, usize) {
+    pub(crate) fn list(&self, count_max: usize) -> (Vec<TransferStatus>, usize) {
         let state = self.state();
         let oldest = state.list.iter().take(count_max);
         let list: Vec<_> = oldest
@@ -86,7 +86,7 @@ impl Transfers {
         (list.into_iter().map(status).collect(), count)
     }
 
-    pub(super) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.state().list.len()
     }
 

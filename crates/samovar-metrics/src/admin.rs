@@ -1,17 +1,15 @@
-//! What an operator, a monitor and a manager of services ask.
+//! Endpoints for operators, monitoring and service managers.
 //!
-//! A [`Router`] for a server of its own, on listeners of its own: it answers when the server it is
-//! about has no thread left, and nobody else reaches it.
+//! The [`Router`] belongs to a server of its own with its own listeners, so that it answers when
+//! the server it describes has no thread left.
 //!
 //! | path | answer |
 //! | --- | --- |
-//! | `/metrics` | all figures, for Prometheus |
-//! | `/healthz` | 200: the server's I/O threads answer; 503 if not |
-//! | `/readyz` | 200: it would answer well; 503 and why not |
-//! | `/version` | what this is, as JSON |
-//! | `/status` | the same as a page, which is live where there is a script |
-//! | `/status.json` | a [`Status`](super::Status) |
-//! | `/status/live` | the same every second, as WebSocket messages |
+//! | `/metrics` | all metrics in Prometheus text format |
+//! | `/healthz` | 200 if the I/O threads of the server answer, else 503 |
+//! | `/readyz` | 200 if the server can answer requests, else 503 with the reasons |
+//! | `/status.json` | a [`Status`](crate::Status) |
+//! | `/status/live` | a [`Status`](crate::Status) per second, as WebSocket messages |
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -21,12 +19,11 @@ use samovar_http::http::Status;
 use samovar_http::ws::{Closed, Handler, Message, Socket, Upgrade};
 use samovar_http::{Next, Request, Response, Route, Router};
 
-use super::registry::Metrics;
-use super::sampler::{Sampler, Shared};
-use super::text::CONTENT_TYPE;
-use crate::pages;
+use crate::registry::Metrics;
+use crate::sampler::{Sampler, Shared};
+use crate::text::CONTENT_TYPE;
 
-/// Serves the figures of `metrics`, whom `sampler` looks after.
+/// Serves `metrics`, which `sampler` samples.
 #[must_use]
 pub fn admin(metrics: &Arc<Metrics>, sampler: &Sampler) -> Router {
     let of = |answer: fn(&Metrics) -> Response| {
@@ -53,17 +50,8 @@ pub fn admin(metrics: &Arc<Metrics>, sampler: &Sampler) -> Router {
         )
         .get("/healthz", of(healthz))
         .get("/readyz", of(readyz))
-        .get("/version", of(version_of))
         .route(Route::get("/status.json", of(status)).wrap(only_by_own_names))
         .route(Route::get("/status/live", live).wrap(only_by_own_names))
-        .route(Route::get("/status", of(page)).wrap(only_by_own_names))
-        .get("/", |_: &mut Request| {
-            Response::redirect(Status::FOUND, "./status")
-        })
-        .get("/-/assets/{name}", |request: &mut Request| {
-            let asset = request.param("name").and_then(pages::asset);
-            asset.unwrap_or_else(|| text(Status::NOT_FOUND, "no such file\n"))
-        })
 }
 
 /// Whether the I/O threads of the server answer.
@@ -89,31 +77,12 @@ fn readyz(metrics: &Metrics) -> Response {
     }
 }
 
-fn version_of(metrics: &Metrics) -> Response {
-    let config = metrics.config.get();
-    let (name, version_text) = config.map_or(("", ""), |config| (&config.name, &config.version));
-    version(name, version_text)
-}
-
-/// What this is.
-pub(crate) fn version(name: &str, version: &str) -> Response {
-    json(&serde_json::json!({
-        "name": name,
-        "version": version,
-        "status": super::VERSION,
-        "features": ["closure", "narinfos", "ranges", "listings", "logs", "realisations"],
-    }))
-}
-
 fn status(metrics: &Metrics) -> Response {
     json(&metrics.status())
 }
 
-fn page(metrics: &Metrics) -> Response {
-    pages::status_page(&metrics.status())
-}
-
-fn json(value: &impl serde::Serialize) -> Response {
+/// A JSON response that must not be cached.
+pub fn json(value: &impl serde::Serialize) -> Response {
     match serde_json::to_string(value) {
         Ok(json) => plain("application/json", json),
         Err(_) => text(Status::INTERNAL_SERVER_ERROR, "no figures\n"),
@@ -134,9 +103,10 @@ fn text(status: Status, body: &str) -> Response {
     Response::text(status, body.to_owned()).header("Cache-Control", "no-store")
 }
 
-/// Refuses requests by a name that is not that of this machine's own: a page from elsewhere whose
-/// name was made to lead here must not read these figures. Addresses cannot be made to.
-fn only_by_own_names(request: &mut Request, next: Next<'_>) -> Response {
+/// Refuses requests whose `Host` is not a name of this machine, as a defence against DNS rebinding:
+/// a foreign web page whose name resolves to this machine must not read the status. IP addresses
+/// are allowed.
+pub fn only_by_own_names(request: &mut Request, next: Next<'_>) -> Response {
     let host = request.head().header_text("Host").unwrap_or("");
     let read = |path| std::fs::read_to_string(path).unwrap_or_default();
     let own = own_names(

@@ -2,21 +2,21 @@
 
 use std::time::Instant;
 
-use super::buckets::EXPOSED;
-use super::class::{Class, MethodClass, Protocol, StatusClass};
-use super::meter::{ClassSums, Sums};
-use super::overview::with_hits;
-use super::process::{Process, thread_times};
-use super::registry::{Metrics, MetricsConfig};
-use super::status::{CacheFigures, ScrubStatus, TopPath};
-use super::text::Text;
+use crate::buckets::EXPOSED;
+use crate::class::{Class, MethodClass, Protocol, StatusClass};
+use crate::meter::{ClassSums, Sums};
+use crate::overview::with_hits;
+use crate::process::{Process, thread_times};
+use crate::registry::{Metrics, MetricsConfig};
+use crate::status::{CacheFigures, ScrubStatus, TopPath};
+use crate::text::Text;
 
 #[expect(clippy::cast_precision_loss, reason = "a sum of times")]
 fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
-pub(super) fn exposition(metrics: &Metrics) -> String {
+pub(crate) fn exposition(metrics: &Metrics) -> String {
     let mut text = Text::default();
     let sums = metrics.meter.sums();
     let default = MetricsConfig::default();

@@ -13,17 +13,17 @@ use std::time::{Duration, Instant};
 
 use samovar_nix::HashPart;
 
-use super::buckets::Histogram;
-use super::class::{Class, StatusClass};
-use super::meter::{Asked, Sums, What};
-use super::process::{ThreadTime, thread_times};
-use super::sketch::{Counter, Sketch};
-use super::status::{Latency, Moment, Rates, TopPath};
+use crate::buckets::Histogram;
+use crate::class::{Class, StatusClass};
+use crate::meter::{Asked, Sums, What};
+use crate::process::{ThreadTime, thread_times};
+use crate::sketch::{Counter, Sketch};
+use crate::status::{Latency, Moment, Rates, TopPath};
 
 /// Counters of a sketch.
 const SKETCH_LEN: usize = 1024;
 /// Paths of a list of the top.
-pub(super) const TOP_COUNT: usize = 20;
+pub(crate) const TOP_COUNT: usize = 20;
 /// Seconds of history.
 const HISTORY_LEN: usize = 120;
 /// What percentiles are over, and how often a state is kept for that.
@@ -34,10 +34,10 @@ const WINDOWS: [(Duration, Duration); 2] = [
 
 /// What is known from looking once a second.
 #[derive(Debug)]
-pub(super) struct Sampled {
-    pub(super) served: Sketch<HashPart>,
-    pub(super) bytes: Sketch<HashPart>,
-    pub(super) missing: Sketch<HashPart>,
+pub(crate) struct Sampled {
+    pub(crate) served: Sketch<HashPart>,
+    pub(crate) bytes: Sketch<HashPart>,
+    pub(crate) missing: Sketch<HashPart>,
     /// Names of those at the top.
     names: HashMap<HashPart, Option<String>>,
     last: Option<Tally>,
@@ -46,16 +46,16 @@ pub(super) struct Sampled {
     states: [VecDeque<State>; WINDOWS.len()],
     threads: Vec<ThreadTime>,
     /// The share of the last second that each I/O thread computed.
-    pub(super) io_threads: Vec<f64>,
+    pub(crate) io_threads: Vec<f64>,
     threads_at: Option<Instant>,
     /// When all I/O threads of the server last answered, and how long it took.
-    pub(super) answered: Option<(Instant, Duration)>,
+    pub(crate) answered: Option<(Instant, Duration)>,
     /// The epoch that was seen last, and when it was first.
     epoch: Option<(u64, Instant)>,
     /// Loads of the catalog that were seen.
-    pub(super) epoch_count: u64,
+    pub(crate) epoch_count: u64,
     /// What the store last said to whom asked it, and when.
-    pub(super) store: Option<(Instant, Result<(), String>)>,
+    pub(crate) store: Option<(Instant, Result<(), String>)>,
     list: Vec<Asked>,
 }
 
@@ -77,15 +77,15 @@ struct Durations {
 
 /// Counts since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Tally {
-    pub(super) request_count: u64,
-    pub(super) body_len: u64,
-    pub(super) hit_count: u64,
-    pub(super) miss_count: u64,
-    pub(super) error_count: u64,
+pub(crate) struct Tally {
+    pub(crate) request_count: u64,
+    pub(crate) body_len: u64,
+    pub(crate) hit_count: u64,
+    pub(crate) miss_count: u64,
+    pub(crate) error_count: u64,
     /// Those that we broke off.
-    pub(super) cut_count: u64,
-    pub(super) left_count: u64,
+    pub(crate) cut_count: u64,
+    pub(crate) left_count: u64,
 }
 
 impl Default for Sampled {
@@ -111,7 +111,7 @@ impl Default for Sampled {
 }
 
 impl Tally {
-    pub(super) fn of(sums: &Sums) -> Self {
+    pub(crate) fn of(sums: &Sums) -> Self {
         let all = || sums.classes.iter();
         let narinfos = sums.of(Class::Narinfo);
         let of = |status| narinfos.map_or(0, |class| class.of_status(status));
@@ -166,7 +166,7 @@ impl Durations {
 
 impl Sampled {
     /// A look at the sums at a moment, about a second after the last one.
-    pub(super) fn look(&mut self, sums: &Sums, now: Instant, time_ms: u64) {
+    pub(crate) fn look(&mut self, sums: &Sums, now: Instant, time_ms: u64) {
         let tally = Tally::of(sums);
         if let Some(last) = self.last.replace(tally) {
             let since = tally.since(last);
@@ -221,7 +221,7 @@ impl Sampled {
     }
 
     /// Counts what was asked for.
-    pub(super) fn count_asked(
+    pub(crate) fn count_asked(
         &mut self,
         take: impl FnOnce(&mut Vec<Asked>, &mut dyn FnMut(Asked)),
     ) {
@@ -242,21 +242,21 @@ impl Sampled {
     }
 
     /// Those at the top of what there is whose names nobody has asked for yet.
-    pub(super) fn nameless(&self) -> Vec<HashPart> {
+    pub(crate) fn nameless(&self) -> Vec<HashPart> {
         let top = top_of(&self.served).chain(top_of(&self.bytes));
         let is_new = |hash_part: &HashPart| !self.names.contains_key(hash_part);
         top.map(|(hash_part, _)| hash_part).filter(is_new).collect()
     }
 
     /// Remembers names of those at the top, and of nobody else.
-    pub(super) fn name(&mut self, names: Vec<(HashPart, Option<String>)>) {
+    pub(crate) fn name(&mut self, names: Vec<(HashPart, Option<String>)>) {
         self.names.extend(names);
         let top = top_of(&self.served).chain(top_of(&self.bytes));
         let top: Vec<HashPart> = top.map(|(hash_part, _)| hash_part).collect();
         self.names.retain(|hash_part, _| top.contains(hash_part));
     }
 
-    pub(super) fn top(&self, sketch: &Sketch<HashPart>) -> Vec<TopPath> {
+    pub(crate) fn top(&self, sketch: &Sketch<HashPart>) -> Vec<TopPath> {
         let path = |(hash_part, counter): (HashPart, Counter)| TopPath {
             hash_part: hash_part.to_string(),
             name: self.names.get(&hash_part).cloned().flatten(),
@@ -268,7 +268,7 @@ impl Sampled {
     }
 
     /// Remembers which state of the store is seen.
-    pub(super) fn see_epoch(&mut self, epoch: u64, now: Instant) {
+    pub(crate) fn see_epoch(&mut self, epoch: u64, now: Instant) {
         match self.epoch {
             Some((seen, _)) if seen == epoch => {}
             before => {
@@ -279,17 +279,17 @@ impl Sampled {
         }
     }
 
-    pub(super) fn epoch_age(&self, now: Instant) -> Duration {
+    pub(crate) fn epoch_age(&self, now: Instant) -> Duration {
         self.epoch.map_or(Duration::ZERO, |(_, since)| {
             now.saturating_duration_since(since)
         })
     }
 
-    pub(super) fn history(&self) -> Vec<Moment> {
+    pub(crate) fn history(&self) -> Vec<Moment> {
         self.history.iter().copied().collect()
     }
 
-    pub(super) fn rates(&self, sums: &Sums, now: Instant) -> Rates {
+    pub(crate) fn rates(&self, sums: &Sums, now: Instant) -> Rates {
         let Some(from) = self.states.first().and_then(|states| states.front()) else {
             return Rates::default();
         };
@@ -309,7 +309,7 @@ impl Sampled {
         }
     }
 
-    pub(super) fn latencies(&self, sums: &Sums) -> Vec<Latency> {
+    pub(crate) fn latencies(&self, sums: &Sums) -> Vec<Latency> {
         let now = Durations::of(sums);
         let nothing = Durations::default();
         let mut latencies = Vec::new();
@@ -356,7 +356,7 @@ mod tests {
         let class = &mut sums.classes[Class::Narinfo as usize];
         class.requests[0][StatusClass::Success as usize] = count / 4;
         class.requests[0][StatusClass::Absent as usize] = count - count / 4;
-        class.durations.counts[super::super::buckets::index_of(ns)] = count;
+        class.durations.counts[crate::buckets::index_of(ns)] = count;
         class.whole_len = count * 100;
         sums
     }

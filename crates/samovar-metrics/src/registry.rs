@@ -2,18 +2,18 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Instant, SystemTime};
 
-use samovar_http::{Exchange, Incident};
+use samovar_http::{Exchange, Incident, Server};
 use samovar_store::StoreError;
 
-use super::meter::Meter;
-use super::probe::Probe;
-use super::sampled::Sampled;
-use super::status::{RecentError, Status};
-use super::transfers::Transfers;
-use crate::observer::{Event, Observer};
+use crate::event::{Event, Observer};
+use crate::meter::Meter;
+use crate::probe::{Monitored, Probe};
+use crate::sampled::Sampled;
+use crate::status::{RecentError, Status};
+use crate::transfers::Transfers;
 
 /// What is said of a server beside its figures.
 #[derive(Debug, Clone, Default)]
@@ -33,20 +33,20 @@ pub struct MetricsConfig {
 
 /// Counts what happens, and hands it on to the observer of a server.
 pub struct Metrics {
-    pub(super) config: OnceLock<MetricsConfig>,
+    pub(crate) config: OnceLock<MetricsConfig>,
     inner: Arc<dyn Observer>,
-    pub(super) meter: Meter,
-    pub(super) transfers: Arc<Transfers>,
-    pub(super) store_errors: StoreErrors,
-    pub(super) probe: OnceLock<Box<dyn Probe>>,
-    pub(super) sampled: Mutex<Sampled>,
-    pub(super) started: Instant,
-    pub(super) started_at: SystemTime,
+    pub(crate) meter: Meter,
+    pub(crate) transfers: Arc<Transfers>,
+    pub(crate) store_errors: StoreErrors,
+    pub(crate) probe: OnceLock<Box<dyn Probe>>,
+    pub(crate) sampled: Mutex<Sampled>,
+    pub(crate) started: Instant,
+    pub(crate) started_at: SystemTime,
 }
 
 /// How often the store began to fail, by why.
 #[derive(Debug, Default)]
-pub(super) struct StoreErrors([AtomicU64; STORE_ERROR_KINDS.len()]);
+pub(crate) struct StoreErrors([AtomicU64; STORE_ERROR_KINDS.len()]);
 
 /// Their names.
 const STORE_ERROR_KINDS: [&str; 7] = [
@@ -75,7 +75,7 @@ impl StoreErrors {
         }
     }
 
-    pub(super) fn counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
+    pub(crate) fn counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let counts = self.0.iter().map(|count| count.load(Ordering::Relaxed));
         STORE_ERROR_KINDS.into_iter().zip(counts)
     }
@@ -98,38 +98,45 @@ impl Metrics {
     }
 
     /// Says whose figures these are, once the server is there. Said once.
-    pub fn watch(&self, config: MetricsConfig, probe: impl Probe) {
+    pub fn watch(&self, config: MetricsConfig, server: Weak<Server<impl Monitored>>) {
         drop(self.config.set(config));
-        drop(self.probe.set(Box::new(probe)));
+        drop(self.probe.set(Box::new(server)));
+    }
+
+    /// Name and version of the program; empty before [`watch`](Self::watch).
+    #[must_use]
+    pub fn program(&self) -> (&str, &str) {
+        let config = self.config.get();
+        config.map_or(("", ""), |config| (&config.name, &config.version))
     }
 
     /// How often what was told of has happened, by name.
-    pub(super) fn events(&self) -> Vec<(&'static str, u64)> {
+    pub(crate) fn events(&self) -> Vec<(&'static str, u64)> {
         self.inner.counts()
     }
 
-    pub(super) fn recent_errors(&self) -> Vec<RecentError> {
+    pub(crate) fn recent_errors(&self) -> Vec<RecentError> {
         self.inner.recent_errors()
     }
 
-    pub(super) fn probe(&self) -> Option<&dyn Probe> {
+    pub(crate) fn probe(&self) -> Option<&dyn Probe> {
         self.probe.get().map(|probe| &**probe)
     }
 
-    pub(super) fn sampled(&self) -> MutexGuard<'_, Sampled> {
+    pub(crate) fn sampled(&self) -> MutexGuard<'_, Sampled> {
         self.sampled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// All figures of this moment.
     #[must_use]
     pub fn status(&self) -> Status {
-        super::overview::status(self)
+        crate::overview::status(self)
     }
 
     /// All figures in Prometheus' text format.
     #[must_use]
     pub fn exposition(&self) -> String {
-        super::exposition::exposition(self)
+        crate::exposition::exposition(self)
     }
 }
 

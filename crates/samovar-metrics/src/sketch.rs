@@ -18,7 +18,7 @@ use std::hash::Hash;
 
 /// The counters.
 #[derive(Debug)]
-pub(super) struct Sketch<K> {
+pub(crate) struct Sketch<K> {
     capacity: usize,
     counters: HashMap<K, Counter>,
     /// The same, the least first.
@@ -27,18 +27,18 @@ pub(super) struct Sketch<K> {
 
 /// How often something occurred.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Counter {
+pub(crate) struct Counter {
     /// Not too low.
-    pub(super) count: u64,
+    pub(crate) count: u64,
     /// By how much it may be too high.
-    pub(super) error: u64,
+    pub(crate) error: u64,
     /// Which of 64 marks came with it.
-    pub(super) marks: u64,
+    pub(crate) marks: u64,
 }
 
 impl<K: Copy + Ord + Hash> Sketch<K> {
     /// One of so many counters, at least one.
-    pub(super) fn new(capacity: usize) -> Self {
+    pub(crate) fn new(capacity: usize) -> Self {
         Self {
             capacity: capacity.max(1),
             counters: HashMap::new(),
@@ -47,7 +47,7 @@ impl<K: Copy + Ord + Hash> Sketch<K> {
     }
 
     /// `key` occurred: so often, by the one with this mark.
-    pub(super) fn add(&mut self, key: K, weight: u64, mark: u64) {
+    pub(crate) fn add(&mut self, key: K, weight: u64, mark: u64) {
         let before = match self.counters.get(&key) {
             Some(counter) => {
                 self.order.remove(&(counter.count, key));
@@ -82,7 +82,7 @@ impl<K: Copy + Ord + Hash> Sketch<K> {
     }
 
     /// Those that occurred most often, the first of them first.
-    pub(super) fn top(&self, count_max: usize) -> impl Iterator<Item = (K, Counter)> {
+    pub(crate) fn top(&self, count_max: usize) -> impl Iterator<Item = (K, Counter)> {
         let keys = self.order.iter().rev().take(count_max);
         keys.filter_map(|(_, key)| Some((*key, *self.counters.get(key)?)))
     }
@@ -96,7 +96,7 @@ impl Counter {
         clippy::cast_sign_loss,
         reason = "between 0 and 267"
     )]
-    pub(super) fn mark_count(&self) -> u64 {
+    pub(crate) fn mark_count(&self) -> u64 {
         let unseen = f64::from(self.marks.count_zeros()).max(0.99);
         (64.0 * (64.0 / unseen).ln()).round() as u64
     }

@@ -5,15 +5,15 @@
 //! are exact.
 
 /// Upper bounds in nanoseconds, inclusive; what is longer than the last has a bucket of its own.
-pub(super) static BOUNDS_NS: [u64; BOUND_COUNT] = bounds();
+pub(crate) static BOUNDS_NS: [u64; BOUND_COUNT] = bounds();
 
 const BOUND_COUNT: usize = 79;
 
 /// Buckets, that of everything longer than a minute included.
-pub(super) const BUCKET_COUNT: usize = BOUND_COUNT + 1;
+pub(crate) const BUCKET_COUNT: usize = BOUND_COUNT + 1;
 
 /// What [`BOUNDS_NS`] are exposed, as they are written, in seconds.
-pub(super) const EXPOSED: [(u64, &str); 21] = [
+pub(crate) const EXPOSED: [(u64, &str); 21] = [
     (10_000, "1e-05"),
     (25_000, "2.5e-05"),
     (50_000, "5e-05"),
@@ -52,15 +52,15 @@ const fn bounds() -> [u64; BOUND_COUNT] {
 }
 
 /// The bucket of a duration.
-pub(super) fn index_of(ns: u64) -> usize {
+pub(crate) fn index_of(ns: u64) -> usize {
     BOUNDS_NS.partition_point(|bound| *bound < ns)
 }
 
 /// How many took how long.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Histogram {
-    pub(super) counts: [u64; BUCKET_COUNT],
-    pub(super) sum_ns: u64,
+pub(crate) struct Histogram {
+    pub(crate) counts: [u64; BUCKET_COUNT],
+    pub(crate) sum_ns: u64,
 }
 
 impl Default for Histogram {
@@ -73,12 +73,12 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    pub(super) fn count(&self) -> u64 {
+    pub(crate) fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
     /// What has come since `earlier`.
-    pub(super) fn since(&self, earlier: &Self) -> Self {
+    pub(crate) fn since(&self, earlier: &Self) -> Self {
         let mut counts = self.counts;
         for (count, earlier) in counts.iter_mut().zip(earlier.counts) {
             *count = count.saturating_sub(earlier);
@@ -87,7 +87,7 @@ impl Histogram {
         Self { counts, sum_ns }
     }
 
-    pub(super) fn add(&mut self, other: &Self) {
+    pub(crate) fn add(&mut self, other: &Self) {
         for (count, other) in self.counts.iter_mut().zip(other.counts) {
             *count += other;
         }
@@ -95,7 +95,7 @@ impl Histogram {
     }
 
     /// How many took no longer than a bound, which is one of [`BOUNDS_NS`].
-    pub(super) fn count_up_to(&self, bound_ns: u64) -> u64 {
+    pub(crate) fn count_up_to(&self, bound_ns: u64) -> u64 {
         let end = index_of(bound_ns) + 1;
         self.counts.iter().take(end).sum()
     }
@@ -103,7 +103,7 @@ impl Histogram {
     /// How long so large a share of them took at most, in seconds; zero if there are none. Within
     /// a bucket they are taken to be spread evenly.
     #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-    pub(super) fn quantile_s(&self, share: f64) -> f64 {
+    pub(crate) fn quantile_s(&self, share: f64) -> f64 {
         let rank = (self.count() as f64 * share).ceil();
         let (mut below, mut low_ns) = (0.0, 0);
         for (index, count) in self.counts.iter().enumerate() {

@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use super::class::{Class, StatusClass};
-use super::meter::Sums;
-use super::process::Process;
-use super::registry::{Metrics, MetricsConfig};
-use super::sampled::{Sampled, Tally};
-use super::status::{
+use crate::class::{Class, StatusClass};
+use crate::meter::Sums;
+use crate::process::Process;
+use crate::registry::{Metrics, MetricsConfig};
+use crate::sampled::{Sampled, Tally};
+use crate::status::{
     CacheFigures, EventCount, LoadStatus, ProcessStatus, ServerStatus, Status, StoreStatus, Totals,
     VERSION,
 };
@@ -15,19 +15,19 @@ use super::status::{
 /// Transfers that are shown.
 const TRANSFER_COUNT_MAX: usize = 50;
 /// Lines of the error log that are shown.
-pub(super) const ERROR_COUNT_MAX: usize = 50;
+pub(crate) const ERROR_COUNT_MAX: usize = 50;
 /// A server whose I/O threads have not answered for so long does not live.
-pub(super) const ANSWER_TIME: Duration = Duration::from_secs(5);
+pub(crate) const ANSWER_TIME: Duration = Duration::from_secs(5);
 /// A store that has not answered for so long cannot be read.
 const STORE_TIME: Duration = Duration::from_secs(5);
 
 /// Milliseconds since 1970.
-pub(super) fn time_ms(time: SystemTime) -> u64 {
+pub(crate) fn time_ms(time: SystemTime) -> u64 {
     let since = time.duration_since(SystemTime::UNIX_EPOCH);
     u64::try_from(since.unwrap_or_default().as_millis()).unwrap_or(u64::MAX)
 }
 
-pub(super) fn status(metrics: &Metrics) -> Status {
+pub(crate) fn status(metrics: &Metrics) -> Status {
     let now = Instant::now();
     let sums = metrics.meter.sums();
     let tally = Tally::of(&sums);
@@ -93,7 +93,7 @@ pub(super) fn status(metrics: &Metrics) -> Status {
 }
 
 /// What an I/O thread answers is a hit; to count that in the cache would cost more.
-pub(super) fn with_hits(cache: CacheFigures, sums: &Sums) -> CacheFigures {
+pub(crate) fn with_hits(cache: CacheFigures, sums: &Sums) -> CacheFigures {
     let of = |class| sums.of(class).map(|sums| (sums.inline, sums));
     match &*cache.name {
         "narinfos" => of(Class::Narinfo).map(|(hit_count, sums)| CacheFigures {

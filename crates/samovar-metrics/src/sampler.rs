@@ -11,8 +11,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use samovar_http::ws::{Frame, Socket};
 
-use super::overview::time_ms;
-use super::registry::Metrics;
+use crate::overview::time_ms;
+use crate::registry::Metrics;
 
 /// How often.
 const STEP: Duration = Duration::from_secs(1);
@@ -29,7 +29,7 @@ pub struct Sampler {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Shared {
+pub(crate) struct Shared {
     is_over: Mutex<bool>,
     over: Condvar,
     /// Who watches live, by number.
@@ -56,7 +56,7 @@ impl Sampler {
         Ok(sampler)
     }
 
-    pub(super) fn shared(&self) -> Arc<Shared> {
+    pub(crate) fn shared(&self) -> Arc<Shared> {
         Arc::clone(&self.shared)
     }
 }
@@ -71,11 +71,11 @@ impl Drop for Sampler {
 
 impl Shared {
     /// Sends every status to `socket` from now on.
-    pub(super) fn add(&self, socket: Socket) {
+    pub(crate) fn add(&self, socket: Socket) {
         self.sockets().insert(socket.id(), socket);
     }
 
-    pub(super) fn remove(&self, id: u64) {
+    pub(crate) fn remove(&self, id: u64) {
         self.sockets().remove(&id);
     }
 
@@ -142,7 +142,7 @@ fn ask_store(metrics: &Metrics, _: &Shared) {
     let Some(probe) = metrics.probe() else {
         return;
     };
-    let answer = probe.ask_store().map_err(|error| error.to_string());
+    let answer = probe.probe_store().map_err(|error| error.to_string());
     let is_well = answer.is_ok();
     let mut sampled = metrics.sampled();
     sampled.store = Some((Instant::now(), answer));

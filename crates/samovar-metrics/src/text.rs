@@ -3,30 +3,30 @@
 use std::fmt::{self, Write as _};
 
 /// What the text is sent as.
-pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// A text that families of samples are added to.
 #[derive(Debug, Default)]
-pub(super) struct Text(String);
+pub(crate) struct Text(String);
 
 /// The samples of one family.
 #[derive(Debug)]
-pub(super) struct Family<'a> {
+pub(crate) struct Family<'a> {
     text: &'a mut String,
     name: &'static str,
 }
 
 impl Text {
-    pub(super) fn counter(&mut self, name: &'static str, help: &str) -> Family<'_> {
+    pub(crate) fn counter(&mut self, name: &'static str, help: &str) -> Family<'_> {
         debug_assert!(name.ends_with("_total"), "{name}");
         self.family(name, "counter", help)
     }
 
-    pub(super) fn gauge(&mut self, name: &'static str, help: &str) -> Family<'_> {
+    pub(crate) fn gauge(&mut self, name: &'static str, help: &str) -> Family<'_> {
         self.family(name, "gauge", help)
     }
 
-    pub(super) fn histogram(&mut self, name: &'static str, help: &str) -> Family<'_> {
+    pub(crate) fn histogram(&mut self, name: &'static str, help: &str) -> Family<'_> {
         self.family(name, "histogram", help)
     }
 
@@ -39,19 +39,19 @@ impl Text {
         Family { text, name }
     }
 
-    pub(super) fn into_string(self) -> String {
+    pub(crate) fn into_string(self) -> String {
         self.0
     }
 }
 
 impl Family<'_> {
     /// A sample.
-    pub(super) fn put(&mut self, labels: &[(&str, &str)], value: impl fmt::Display) -> &mut Self {
+    pub(crate) fn put(&mut self, labels: &[(&str, &str)], value: impl fmt::Display) -> &mut Self {
         self.put_as("", labels, value)
     }
 
     /// A sample with a suffix to its name.
-    pub(super) fn put_as(
+    pub(crate) fn put_as(
         &mut self,
         suffix: &str,
         labels: &[(&str, &str)],

@@ -7,16 +7,16 @@ use samovar_http::http::{Method, Version};
 use samovar_nix::HashPart;
 
 /// Characters of a hash part.
-pub(super) const HASH_PART_LEN: usize = 32;
+pub(crate) const HASH_PART_LEN: usize = 32;
 /// Characters of a NAR hash in a URL.
 const NAR_HASH_LEN: usize = 52;
 
 /// A hash part as it was sent; it may be none.
-pub(super) type RawHashPart = [u8; HASH_PART_LEN];
+pub(crate) type RawHashPart = [u8; HASH_PART_LEN];
 
 /// What a request was about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Class {
+pub(crate) enum Class {
     CacheInfo,
     Narinfo,
     Nar,
@@ -30,7 +30,7 @@ pub(super) enum Class {
 }
 
 impl Class {
-    pub(super) const ALL: [(Self, &'static str); 10] = [
+    pub(crate) const ALL: [(Self, &'static str); 10] = [
         (Self::CacheInfo, "cache_info"),
         (Self::Narinfo, "narinfo"),
         (Self::Nar, "nar"),
@@ -44,7 +44,7 @@ impl Class {
     ];
 
     /// The class of a path, and the hash part that stands in it.
-    pub(super) fn of(path: &[u8]) -> (Self, Option<&RawHashPart>) {
+    pub(crate) fn of(path: &[u8]) -> (Self, Option<&RawHashPart>) {
         if let Some(name) = path.strip_suffix(b".narinfo") {
             return (Self::Narinfo, name.last_chunk());
         }
@@ -103,7 +103,7 @@ pub fn kind_of(path: &[u8]) -> (&'static str, Option<&str>) {
 
 /// A method, as far as it is told from others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum MethodClass {
+pub(crate) enum MethodClass {
     Get,
     Head,
     Post,
@@ -111,14 +111,14 @@ pub(super) enum MethodClass {
 }
 
 impl MethodClass {
-    pub(super) const ALL: [(Self, &'static str); 4] = [
+    pub(crate) const ALL: [(Self, &'static str); 4] = [
         (Self::Get, "GET"),
         (Self::Head, "HEAD"),
         (Self::Post, "POST"),
         (Self::Other, "other"),
     ];
 
-    pub(super) fn of(method: Method) -> Self {
+    pub(crate) fn of(method: Method) -> Self {
         match method {
             Method::Get => Self::Get,
             Method::Head => Self::Head,
@@ -130,20 +130,20 @@ impl MethodClass {
 
 /// A protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Protocol {
+pub(crate) enum Protocol {
     Http10,
     Http11,
     Http2,
 }
 
 impl Protocol {
-    pub(super) const ALL: [(Self, &'static str); 3] = [
+    pub(crate) const ALL: [(Self, &'static str); 3] = [
         (Self::Http10, "http/1.0"),
         (Self::Http11, "http/1.1"),
         (Self::Http2, "http/2"),
     ];
 
-    pub(super) fn of(version: Version) -> Self {
+    pub(crate) fn of(version: Version) -> Self {
         match version {
             Version::Http10 => Self::Http10,
             Version::Http2 => Self::Http2,
@@ -154,7 +154,7 @@ impl Protocol {
 
 /// A status, as far as it is told from others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum StatusClass {
+pub(crate) enum StatusClass {
     Success,
     Redirect,
     /// 404: what is asked for most.
@@ -164,7 +164,7 @@ pub(super) enum StatusClass {
 }
 
 impl StatusClass {
-    pub(super) const ALL: [(Self, &'static str); 5] = [
+    pub(crate) const ALL: [(Self, &'static str); 5] = [
         (Self::Success, "2xx"),
         (Self::Redirect, "3xx"),
         (Self::Absent, "404"),
@@ -172,7 +172,7 @@ impl StatusClass {
         (Self::ServerError, "5xx"),
     ];
 
-    pub(super) fn of(code: u16) -> Self {
+    pub(crate) fn of(code: u16) -> Self {
         match code {
             404 => Self::Absent,
             ..300 => Self::Success,

@@ -1,0 +1,76 @@
+//! Access to the server that is monitored.
+
+use std::sync::Weak;
+use std::time::Duration;
+
+use samovar_http::{Load, Server, Service};
+use samovar_nix::HashPart;
+use samovar_store::StoreError;
+
+use crate::status::{CacheFigures, StoreStatus};
+
+/// An application whose status is monitored.
+pub trait Monitored: Service {
+    /// Reports the store and the caches. Never blocks.
+    fn figures(&self) -> Figures;
+
+    /// Checks that the store can be read. May block for as long as a disk does.
+    ///
+    /// # Errors
+    ///
+    /// If the store cannot be read.
+    fn probe_store(&self) -> Result<(), StoreError>;
+
+    /// Looks up the name of a path. May block.
+    fn name_of(&self, hash_part: HashPart) -> Option<String>;
+}
+
+/// The status of a store and the caches in front of it.
+#[derive(Debug, Clone, Default)]
+pub struct Figures {
+    /// The store, without its age and errors: the sampler knows those.
+    pub store: StoreStatus,
+    /// The caches, without the hits that are counted per request.
+    pub caches: Vec<CacheFigures>,
+}
+
+/// A server that is monitored, as an object; it may have ended.
+pub(crate) trait Probe: Send + Sync {
+    /// `None` if the server has ended.
+    fn load(&self) -> Option<Load>;
+    fn answers_within(&self, timeout: Duration) -> bool;
+    fn is_draining(&self) -> bool;
+    fn figures(&self) -> Figures;
+    fn probe_store(&self) -> Result<(), StoreError>;
+    fn name_of(&self, hash_part: HashPart) -> Option<String>;
+}
+
+impl<S: Monitored> Probe for Weak<Server<S>> {
+    fn load(&self) -> Option<Load> {
+        self.upgrade().map(|server| server.load())
+    }
+
+    fn answers_within(&self, timeout: Duration) -> bool {
+        self.upgrade()
+            .is_some_and(|server| server.answers_within(timeout))
+    }
+
+    fn is_draining(&self) -> bool {
+        self.upgrade().is_none_or(|server| server.is_draining())
+    }
+
+    fn figures(&self) -> Figures {
+        self.upgrade()
+            .map(|server| server.service().figures())
+            .unwrap_or_default()
+    }
+
+    fn probe_store(&self) -> Result<(), StoreError> {
+        self.upgrade()
+            .map_or(Ok(()), |server| server.service().probe_store())
+    }
+
+    fn name_of(&self, hash_part: HashPart) -> Option<String> {
+        self.upgrade()?.service().name_of(hash_part)
+    }
+}
