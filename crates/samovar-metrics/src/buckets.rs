@@ -100,11 +100,12 @@ impl Histogram {
         self.counts.iter().take(end).sum()
     }
 
-    /// How long so large a share of them took at most, in seconds; zero if there are none. Within
-    /// a bucket they are taken to be spread evenly.
+    /// Estimates a percentile in seconds; zero if nothing was counted. Assumes that durations are
+    /// spread evenly within a bucket.
     #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-    pub(crate) fn quantile_s(&self, share: f64) -> f64 {
-        let rank = (self.count() as f64 * share).ceil();
+    pub(crate) fn percentile_s(&self, percent: u64) -> f64 {
+        // In integers: 75 * 0.28 is a little more than 21, and would be rounded up to 22.
+        let rank = (self.count() * percent).div_ceil(100) as f64;
         let (mut below, mut low_ns) = (0.0, 0);
         for (index, count) in self.counts.iter().enumerate() {
             let count = *count as f64;
@@ -150,7 +151,7 @@ mod tests {
             list.sort_unstable();
             let rank = (list.len() * percent).div_ceil(100);
             let exact = list[rank - 1] as f64 / 1e9;
-            let estimate = histogram.quantile_s(percent as f64 / 100.0);
+            let estimate = histogram.percentile_s(percent as u64);
             prop_assert!(estimate <= exact * 1.34 && estimate >= exact / 1.34,
                 "{estimate} for {exact}");
             let up_to = |bound_ns| list.iter().filter(|ns| **ns <= bound_ns).count() as u64;
@@ -162,6 +163,6 @@ mod tests {
 
     #[test]
     fn of_nothing_there_is_no_quantile() {
-        assert_eq!(Histogram::default().quantile_s(0.99), 0.0);
+        assert_eq!(Histogram::default().percentile_s(99), 0.0);
     }
 }

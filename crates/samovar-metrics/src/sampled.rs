@@ -321,9 +321,9 @@ impl Sampled {
                     route: route.to_owned(),
                     window_s: window.as_secs_f64(),
                     count: since.count(),
-                    p50_s: since.quantile_s(0.5),
-                    p90_s: since.quantile_s(0.9),
-                    p99_s: since.quantile_s(0.99),
+                    p50_s: since.percentile_s(50),
+                    p90_s: since.percentile_s(90),
+                    p99_s: since.percentile_s(99),
                 });
             }
         }
