@@ -288,7 +288,8 @@ impl Client {
 
 /// The connection preface.
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// Header block of a GET request: `:method: GET`, `:scheme: http`, `:path: /`, `:authority: a` (RFC 7541, appendix A).
+/// Header block of a GET request: `:method: GET`, `:scheme: http`, `:path: /`, `:authority: a`
+/// (RFC 7541, appendix A).
 pub const GET: &[u8] = b"\x82\x86\x84\x41\x01a";
 /// The same of a POST request.
 pub const POST: &[u8] = b"\x83\x86\x84\x41\x01a";

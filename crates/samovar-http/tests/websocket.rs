@@ -21,6 +21,7 @@ fn messages_come_back_and_events_are_in_order() {
         let mut client = Client::open(fixture.addr, path);
         assert!(
             client
+                .response
                 .head
                 .contains("Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n")
         );
@@ -47,7 +48,7 @@ fn frames_may_come_with_the_request_and_in_any_pieces() {
     let fixture = record(Duration::ZERO, plain);
     let mut bytes = handshake("/", "").into_bytes();
     bytes.extend(frame(TEXT, b"early"));
-    let mut client = Client::ask(fixture.addr, &bytes);
+    let mut client = Client::with(fixture.addr, &bytes);
     client.expect_text("early");
     for byte in [
         frame(0x01, b"in "),
@@ -70,7 +71,7 @@ fn one_socket_is_handled_in_order_and_one_at_a_time() {
         let many: Vec<u8> = (0..5000)
             .flat_map(|n| frame(TEXT, n.to_string().as_bytes()))
             .collect();
-        let mut writer = client.stream.try_clone().unwrap();
+        let mut writer = client.connection.stream.try_clone().unwrap();
         let writing = std::thread::spawn(move || writer.write_all(&many).unwrap());
         for n in 0..5000 {
             client.expect_text(&n.to_string());
@@ -120,7 +121,7 @@ fn what_is_sent_before_the_handshake_is_out_follows_it() {
     client.expect_text("second");
     client.expect(CLOSE, 1000_u16.to_be_bytes());
     client.send(close(1000, ""));
-    assert_eq!(client.next(), None);
+    assert_eq!(client.next_frame(), None);
 }
 
 #[test]
@@ -159,7 +160,7 @@ fn any_thread_sends_pings_and_closes() {
         .collect();
     let mut next = [0; 4];
     for _ in 0..400 {
-        let (_, text) = client.next().unwrap();
+        let (_, text) = client.next_frame().unwrap();
         let text = String::from_utf8(text).unwrap();
         let (thread, n) = text.split_once(' ').unwrap();
         let thread: usize = thread.parse().unwrap();
@@ -179,7 +180,7 @@ fn any_thread_sends_pings_and_closes() {
     client.send(frame(TEXT, b"was on its way"));
     fixture.expect("was on its way");
     client.send(close(3000, ""));
-    assert_eq!(client.next(), None);
+    assert_eq!(client.next_frame(), None);
     fixture.expect("close 3000 true");
     // A handle that is stale does nothing.
     socket.send("x");
@@ -202,7 +203,7 @@ fn a_broadcast_reaches_everybody_in_order() {
     let (_server, addr) = serve(App(app), |builder| builder);
     let mut clients: Vec<_> = (0..20).map(|_| Client::open(addr, "/")).collect();
     let offer = handshake("/", "Sec-WebSocket-Extensions: permessage-deflate\r\n");
-    let mut compressing = Client::ask(addr, offer);
+    let mut compressing = Client::with(addr, offer);
     for n in 0..50 {
         let frame = Frame::new(&format!("{n} {}", "and again ".repeat(100)));
         for socket in sockets.lock().unwrap().iter() {
@@ -215,7 +216,7 @@ fn a_broadcast_reaches_everybody_in_order() {
         }
     }
     for _ in 0..50 {
-        let (first, payload) = compressing.next().unwrap();
+        let (first, payload) = compressing.next_frame().unwrap();
         assert_eq!(first, 0xc1);
         assert!(payload.len() < 100, "compressed to {}", payload.len());
     }
@@ -248,16 +249,17 @@ fn the_clients_favourite_subprotocol_is_chosen() {
         upgrade.protocol("chat").protocol("superchat")
     });
     let fields = "Sec-WebSocket-Protocol: x, superchat, chat\r\n";
-    let client = Client::ask(fixture.addr, handshake("/", fields));
+    let client = Client::with(fixture.addr, handshake("/", fields));
     assert!(
         client
+            .response
             .head
             .contains("Sec-WebSocket-Protocol: superchat\r\n")
     );
     assert_eq!(fixture.socket().protocol(), Some("superchat"));
-    let client = Client::ask(
+    let client = Client::with(
         fixture.addr,
         handshake("/", "Sec-WebSocket-Protocol: x\r\n"),
     );
-    assert!(!client.head.contains("Sec-WebSocket-Protocol"));
+    assert!(!client.response.head.contains("Sec-WebSocket-Protocol"));
 }

@@ -43,7 +43,7 @@ fn a_panic_closes_its_socket_alone() {
         client.text("panic");
         client.expect(CLOSE, 1011_u16.to_be_bytes());
         client.send(close(1011, ""));
-        assert_eq!(client.next(), None);
+        assert_eq!(client.next_frame(), None);
         fixture.expect("close 1011 true");
         other.text("still here");
         other.expect_text("still here");
@@ -60,14 +60,14 @@ fn limits_hold_at_the_limit_and_one_past_it() {
         })
     });
     let mut client = Client::open(fixture.addr, "/");
-    client.send(frame(TEXT, &[b'x'; 100]));
+    client.send(frame(TEXT, [b'x'; 100]));
     client.expect_text(&"x".repeat(100));
-    client.send([frame(0x01, &[b'x'; 100]), frame(0x80, &[b'x'; 50])].concat());
+    client.send([frame(0x01, [b'x'; 100]), frame(0x80, [b'x'; 50])].concat());
     client.expect_text(&"x".repeat(150));
-    client.send([frame(0x01, &[b'x'; 100]), frame(0x80, &[b'x'; 51])].concat());
+    client.send([frame(0x01, [b'x'; 100]), frame(0x80, [b'x'; 51])].concat());
     client.expect_close(1009);
     let mut client = Client::open(fixture.addr, "/");
-    client.send(frame(TEXT, &[b'x'; 101]));
+    client.send(frame(TEXT, [b'x'; 101]));
     client.expect_close(1009);
 }
 
@@ -97,7 +97,7 @@ fn a_peer_that_does_not_read_is_refused_and_then_closed() {
     while socket.try_send(&message).is_ok() {}
     socket.send(&message);
     assert!(!socket.is_open());
-    let last = std::iter::from_fn(|| client.next()).find(|(first, _)| *first == CLOSE);
+    let last = std::iter::from_fn(|| client.next_frame()).find(|(first, _)| *first == CLOSE);
     assert_eq!(last, Some((CLOSE, b"\x03\xf5too slow".to_vec())));
 }
 
@@ -118,7 +118,7 @@ fn a_pong_waits_for_the_frame_under_way_and_the_last_one_counts() {
     fixture.expect("pong seen");
     let mut pongs = Vec::new();
     while sent > 0 || pongs.is_empty() {
-        match client.next().unwrap() {
+        match client.next_frame().unwrap() {
             (PONG, payload) => pongs.push(payload),
             (first, payload) => {
                 assert_eq!((first, payload.len()), (TEXT, message.len()));
@@ -156,10 +156,10 @@ fn a_handler_that_is_behind_stops_the_reading() {
         })
     });
     let mut client = Client::open(fixture.addr, "/");
-    let mut writer = client.stream.try_clone().unwrap();
+    let mut writer = client.connection.stream.try_clone().unwrap();
     let writing = std::thread::spawn(move || {
         for _ in 0..MESSAGES {
-            writer.write_all(&frame(TEXT, &[b'x'; 1000])).unwrap();
+            writer.write_all(&frame(TEXT, [b'x'; 1000])).unwrap();
         }
     });
     for _ in 0..MESSAGES {
@@ -181,13 +181,13 @@ fn a_silent_peer_is_asked_and_then_cut_off() {
     fixture.expect("open");
     // While it answers it stays, and the engine's pings are no events.
     for _ in 0..2 {
-        let (first, payload) = client.next().unwrap();
+        let (first, payload) = client.next_frame().unwrap();
         assert_eq!(first, PING);
         client.send(frame(PONG, &payload));
     }
     client.text("here");
     loop {
-        match client.next().unwrap() {
+        match client.next_frame().unwrap() {
             (PING, payload) => client.send(frame(PONG, &payload)),
             got => break assert_eq!(got, (TEXT, b"here".to_vec())),
         }
@@ -207,7 +207,7 @@ fn a_peer_that_does_not_answer_a_close_is_cut_off() {
     let mut client = Client::open(fixture.addr, "/");
     client.text("bye");
     client.expect(CLOSE, b"\x03\xe8as asked");
-    assert_eq!(client.next(), None);
+    assert_eq!(client.next_frame(), None);
     fixture.expect("open");
     fixture.expect("bye");
     fixture.expect("close 1006 false");
@@ -224,7 +224,7 @@ fn an_incomplete_message_has_a_least_throughput() {
     });
     let mut client = Client::open(addr, "/");
     client.send(frame(0x01, b"half a message"));
-    assert_eq!(client.next(), None);
+    assert_eq!(client.next_frame(), None);
 }
 
 #[test]
@@ -235,9 +235,9 @@ fn both_sides_may_close_at_once() {
     fixture.expect("open");
     client.send(close(1001, ""));
     socket.close(CloseCode::NORMAL, "");
-    let (first, _) = client.next().unwrap();
+    let (first, _) = client.next_frame().unwrap();
     assert_eq!(first, CLOSE);
-    assert_eq!(client.next(), None, "one close frame, and the end");
+    assert_eq!(client.next_frame(), None, "one close frame, and the end");
     fixture.expect("close 1001 true");
 }
 
@@ -264,10 +264,10 @@ fn a_drain_says_goodbye() {
         server.drain(Duration::from_secs(1));
         start.elapsed()
     });
-    let (first, payload) = polite.next().unwrap();
+    let (first, payload) = polite.next_frame().unwrap();
     assert_eq!((first, &payload[..2]), (CLOSE, &1001_u16.to_be_bytes()[..]));
     polite.send(close(1001, ""));
-    assert_eq!(polite.next(), None);
+    assert_eq!(polite.next_frame(), None);
     assert_eq!(closed.recv_timeout(PATIENCE), Ok(1001));
     // The other one does not answer, and the drain has its bound.
     assert!(draining.join().unwrap() < Duration::from_secs(10));
@@ -280,7 +280,7 @@ fn a_half_closed_peer_is_gone() {
     let fixture = record(Duration::ZERO, plain);
     let mut client = Client::open(fixture.addr, "/");
     client.text("last words");
-    client.stream.shutdown(Shutdown::Write).unwrap();
+    client.connection.stream.shutdown(Shutdown::Write).unwrap();
     fixture.expect("open");
     fixture.expect("last words");
     fixture.expect("close 1006 false");

@@ -35,17 +35,17 @@ fn an_idle_websocket_costs_less_than_a_kilobyte() {
     let use_once = |count: usize, streams: &mut Vec<std::net::TcpStream>| {
         for n in 0..count {
             let path = if n % 2 == 0 { "/worker" } else { "/inline" };
-            let mut client = Client::ask(addr, handshake(path, OFFER));
+            let mut client = Client::with(addr, handshake(path, OFFER));
             // In fragments, so that the socket has kept half a message for a while.
             let (a, b) = message.as_bytes().split_at(20_000);
             client.send(frame(0x01, a));
             client.send(frame(0x80, b));
-            let (first, _) = client.next().expect("an echo");
+            let (first, _) = client.next_frame().expect("an echo");
             assert_eq!(first, 0xc1);
             // "Hello", compressed (RFC 7692, 7.2.3.1).
             client.send(frame(0xc1, b"\xf2\x48\xcd\xc9\xc9\x07\x00"));
             client.expect_text("Hello");
-            streams.push(client.stream);
+            streams.push(client.connection.stream);
         }
     };
     let mut streams = Vec::with_capacity(SOCKETS + 200);

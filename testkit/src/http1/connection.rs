@@ -302,8 +302,8 @@ impl<S: Read + Write> Connection<S> {
         self.try_send(bytes).unwrap();
     }
 
-    /// Sends a request without content and does not wait for the response. `fields` are header lines
-    /// without line ends.
+    /// Sends a request without content and does not wait for the response. `fields` are header
+    /// lines without line ends.
     #[track_caller]
     pub fn send_request(&mut self, method: &str, target: &str, fields: &[&str]) {
         self.send(request(method, target, fields));

@@ -5,7 +5,7 @@ use httparse::Status;
 /// Longest head that is read.
 const HEAD_LEN_MAX: usize = 1 << 20;
 /// Most header lines in a head.
-const HEADERS_MAX: usize = 100;
+const HEADERS_MAX: usize = 64;
 /// Longest line between chunks: a size with extensions, or a trailer.
 const LINE_LEN_MAX: usize = 64 << 10;
 
