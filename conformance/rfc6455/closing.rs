@@ -1,6 +1,6 @@
 //! RFC 6455, section 5.5.1 and 7: the end.
 
-use crate::client::{Client, Sent, close, frame};
+use crate::client::{Client, close, frame};
 
 // RFC 6455, 5.5.1: "the endpoint MUST send a Close frame in response", "an endpoint considers the
 // WebSocket connection closed and MUST close the underlying TCP connection", "The server MUST close
@@ -13,16 +13,16 @@ fn a_close_is_answered_with_its_code_and_the_end() {
     ] {
         let mut client = Client::open();
         client.send(close(code, b"reason"));
-        match client.next() {
-            Sent::Frame(0x88, payload) => assert_eq!(payload[..2], code.to_be_bytes()),
+        match client.next_frame() {
+            Some((0x88, payload)) => assert_eq!(payload[..2], code.to_be_bytes()),
             other => panic!("{other:?}"),
         }
-        assert_eq!(client.next(), Sent::End);
+        assert_eq!(client.next_frame(), None);
     }
     let mut client = Client::open();
     client.send(frame(0x88, ""));
     client.expect(0x88, "");
-    assert_eq!(client.next(), Sent::End);
+    assert_eq!(client.next_frame(), None);
 }
 
 // RFC 6455, 5.5.1: "the first two bytes of the body MUST be a 2-byte unsigned integer". 7.4.1:
@@ -48,10 +48,10 @@ fn a_close_is_read_to_the_letter() {
     ));
     client.expect_failure(1007);
     let mut client = Client::open();
-    client.send(close(1000, &[b'x'; 123]));
+    client.send(close(1000, [b'x'; 123]));
     assert_eq!(
-        client.next(),
-        Sent::Frame(0x88, 1000_u16.to_be_bytes().to_vec())
+        client.next_frame(),
+        Some((0x88, 1000_u16.to_be_bytes().to_vec()))
     );
 }
 
@@ -72,9 +72,9 @@ fn nothing_follows_a_close() {
     );
     let mut sent = Vec::new();
     loop {
-        match client.next() {
-            Sent::End => break,
-            Sent::Frame(first, _) => sent.push(first),
+        match client.next_frame() {
+            None => break,
+            Some((first, _)) => sent.push(first),
         }
     }
     // The answer to "before" may come too late to be sent.

@@ -1,6 +1,6 @@
 //! RFC 6455, section 9, and RFC 7692: extensions.
 
-use crate::client::{Client, FIELDS, Sent, close, frame};
+use crate::client::{Client, FIELDS, close, frame};
 
 fn offer(extensions: &str) -> Client {
     Client::with(&format!("Sec-WebSocket-Extensions: {extensions}\r\n"), b"")
@@ -56,7 +56,7 @@ fn a_malformed_list_ends_the_handshake() {
         assert!(
             (400..500).contains(&client.status()),
             "{value}: {}",
-            client.head
+            client.response.head
         );
     }
 }
@@ -99,9 +99,9 @@ fn offers_that_cannot_be_met_are_declined() {
 fn a_clients_window_is_its_own_unless_it_says_so() {
     let client = offer("permessage-deflate");
     assert!(
-        !client.head.contains("client_max_window_bits"),
+        !client.response.head.contains("client_max_window_bits"),
         "{}",
-        client.head
+        client.response.head
     );
     let client = offer("permessage-deflate; server_max_window_bits=10");
     if let [accepted] = client.values("Sec-WebSocket-Extensions")[..] {
@@ -150,10 +150,10 @@ fn compressed_messages_are_understood() {
 fn long_answers_are_compressed() {
     let mut client = offer("permessage-deflate");
     client.send(frame(0x81, "again and ".repeat(1000)));
-    match client.next() {
+    match client.next_frame() {
         // RFC 7692, 6: "An endpoint MUST NOT set the "Per-Message Compressed" bit of control frames
         // and non-first fragments of a data message."
-        Sent::Frame(0xc1, payload) => assert!(payload.len() < 1000, "{}", payload.len()),
+        Some((0xc1, payload)) => assert!(payload.len() < 1000, "{}", payload.len()),
         other => panic!("{other:?}"),
     }
     client.send(frame(0x89, "x".repeat(125)));

@@ -1,6 +1,6 @@
 //! RFC 6455, sections 5, 6 and 8: frames and messages.
 
-use crate::client::{Client, Sent, close, frame};
+use crate::client::{Client, close, frame};
 
 // RFC 6455, 5.4: "Clients and servers MUST support receiving both fragmented and unfragmented
 // messages.", "Message fragments MUST be delivered to the recipient in the order sent by the
@@ -201,9 +201,9 @@ fn what_is_too_long_is_refused_with_its_header() {
     for n in 0..100 {
         client.send(frame(if n == 0 { 0x02 } else { 0x00 }, vec![0; 50_000]));
     }
-    match client.next() {
-        Sent::Frame(0x88, payload) => assert_eq!(payload[..2], 1009_u16.to_be_bytes()),
-        other => assert_eq!(other, Sent::End),
+    match client.next_frame() {
+        Some((0x88, payload)) => assert_eq!(payload[..2], 1009_u16.to_be_bytes()),
+        other => assert_eq!(other, None),
     }
     let mut client = Client::open();
     client.send(close(1000, b""));

@@ -1,6 +1,6 @@
 //! RFC 6455, section 4: the opening handshake.
 
-use crate::client::{Client, FIELDS, Sent, frame};
+use crate::client::{Client, FIELDS, frame};
 
 /// The handshake with one line replaced.
 fn status(line: &str, by: &str) -> Client {
@@ -51,7 +51,7 @@ fn a_handshake_that_does_not_match_is_refused() {
         assert!(
             (400..500).contains(&client.status()),
             "{by:?}: {}",
-            client.head
+            client.response.head
         );
     }
     let body = format!("GET /ws HTTP/1.1\r\n{FIELDS}Content-Length: 4\r\n\r\n");
@@ -61,7 +61,7 @@ fn a_handshake_that_does_not_match_is_refused() {
         assert!(
             (400..500).contains(&client.status()),
             "{line}: {}",
-            client.head
+            client.response.head
         );
     }
     // Not a WebSocket at all: whatever it is, it is no 101.
@@ -100,7 +100,7 @@ fn another_version_is_told_which_ones_there_are() {
         assert!(
             (400..500).contains(&client.status()),
             "{version}: {}",
-            client.head
+            client.response.head
         );
         assert_eq!(client.values("Sec-WebSocket-Version"), ["13"], "{version}");
     }
@@ -158,5 +158,5 @@ fn frames_may_follow_the_request_at_once() {
     client.send(&bytes[5..]);
     client.expect(0x81, "in two parts");
     client.send(frame(0x88, ""));
-    assert_eq!(client.next(), Sent::Frame(0x88, Vec::new()));
+    assert_eq!(client.next_frame(), Some((0x88, Vec::new())));
 }

@@ -9,6 +9,8 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
+use testkit::http1::{Decoder, Event};
+
 /// How long a server may be silent. Only a failing test waits for this.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
 
@@ -75,17 +77,8 @@ impl Outcome {
 /// come. `is_head`: answers have no content.
 pub fn send(addr: SocketAddr, bytes: &[u8], half_close: bool, is_head: bool) -> Outcome {
     let (received, end) = exchange(addr, bytes, half_close).unwrap_or((Vec::new(), End::Reset));
-    let (mut answers, mut rest) = (Vec::new(), &received[..]);
-    while !rest.is_empty() {
-        let Some((answer, len)) = parse(rest, is_head) else {
-            return Outcome {
-                answers,
-                end: End::Broken,
-            };
-        };
-        answers.push(answer);
-        rest = rest.get(len..).unwrap_or_default();
-    }
+    let (answers, is_whole) = decode(&received, is_head);
+    let end = if is_whole { end } else { End::Broken };
     Outcome { answers, end }
 }
 
@@ -111,48 +104,30 @@ fn exchange(addr: SocketAddr, bytes: &[u8], half_close: bool) -> std::io::Result
     }
 }
 
-/// The answer at the start of `bytes` and its length on the wire.
-fn parse(bytes: &[u8], is_head: bool) -> Option<(Answer, usize)> {
-    let head_len = bytes.windows(4).position(|part| part == b"\r\n\r\n")? + 4;
-    let (head, rest) = bytes.split_at(head_len);
-    let line = std::str::from_utf8(head).ok()?.lines().next()?;
-    let status = line.strip_prefix("HTTP/1.")?.get(2..5)?.parse().ok()?;
-    let mut answer = Answer {
-        status,
-        head: head.to_vec(),
-        body: Vec::new(),
-    };
-    let has_body = !is_head && status >= 200 && status != 204 && status != 304;
-    let body_len = if !has_body {
-        0
-    } else if answer.header("transfer-encoding").as_deref() == Some("chunked") {
-        chunks(rest, &mut answer.body)?
-    } else {
-        let len = match answer.header("content-length") {
-            Some(len) => len.parse().ok()?,
-            None => rest.len(),
-        };
-        answer.body = rest.get(..len)?.to_vec();
-        len
-    };
-    Some((answer, head_len + body_len))
-}
-
-/// Takes chunks apart; the length of all of them.
-fn chunks(bytes: &[u8], body: &mut Vec<u8>) -> Option<usize> {
-    let mut at = 0;
+/// Decodes all responses; the flag tells whether the last one is whole.
+fn decode(mut bytes: &[u8], is_head: bool) -> (Vec<Answer>, bool) {
+    let (mut decoder, mut answers, mut body) = (Decoder::default(), Vec::new(), Vec::new());
+    decoder.set_to_head(is_head);
     loop {
-        let rest = bytes.get(at..)?;
-        let line_len = rest.windows(2).position(|pair| pair == b"\r\n")?;
-        let digits = std::str::from_utf8(rest.get(..line_len)?).ok()?;
-        let len = usize::from_str_radix(digits, 16).ok()?;
-        let data = rest.get(line_len + 2..line_len + 2 + len)?;
-        body.extend_from_slice(data);
-        if len == 0 {
-            // The trailers, and the empty line behind them.
-            let end = rest.windows(4).position(|part| part == b"\r\n\r\n")?;
-            return Some(at + end + 4);
+        let is_over = match decoder.next(&mut bytes) {
+            Ok(Some(Event::Head)) => continue,
+            Ok(Some(Event::Content(content))) => {
+                body.extend_from_slice(content);
+                continue;
+            }
+            Ok(Some(Event::End)) => None,
+            Ok(None) => Some(decoder.finish()),
+            Err(malformed) => Some(Err(malformed)),
+        };
+        if matches!(is_over, None | Some(Ok(true))) {
+            answers.push(Answer {
+                status: decoder.head().status,
+                head: decoder.head().bytes.clone(),
+                body: std::mem::take(&mut body),
+            });
         }
-        at += line_len + len + 4;
+        if let Some(end) = is_over {
+            return (answers, end.is_ok());
+        }
     }
 }
