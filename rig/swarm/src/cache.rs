@@ -6,8 +6,9 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
+use testkit::random::{SplitMix64, mix};
+
 use crate::fleet::{Answer, Ask, Fleet, Verdict, verdict_of};
-use crate::random::{Random, mixed};
 
 const OPERATIONS: &[&str] = &["cache-info", "narinfo", "absent", "closure", "nar"];
 const CACHE_INFO: usize = 0;
@@ -112,7 +113,7 @@ pub struct Clients {
     asked: HashMap<u64, Want>,
     tokens: u64,
     downloads: HashMap<u64, Download>,
-    random: Random,
+    random: SplitMix64,
     host: String,
 }
 
@@ -128,7 +129,7 @@ impl Clients {
         period: Duration,
         seed: u64,
     ) -> Self {
-        let mut random = Random::new(mixed(seed));
+        let mut random = SplitMix64::new(mix(seed));
         let period_us = u64::try_from(period.as_micros()).unwrap_or(u64::MAX);
         let mut phases: Vec<_> = (0..count)
             .map(|_| Duration::from_micros(random.below(period_us)))

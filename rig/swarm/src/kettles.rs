@@ -3,8 +3,10 @@
 use std::io::Write;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use testkit::random::{SplitMix64, mix};
+
 use crate::fleet::{Answer, Ask, Fleet, Verdict, verdict_of};
-use crate::random::{Random, mixed};
+
 use crate::time;
 
 const OPERATIONS: &[&str] = &["command", "measurement", "login"];
@@ -59,7 +61,7 @@ impl Kettles {
         within: Duration,
         seed: u64,
     ) -> Self {
-        let mut random = Random::new(seed ^ mixed(first));
+        let mut random = SplitMix64::new(seed ^ mix(first));
         let within_us = u64::try_from(within.as_micros()).unwrap_or(u64::MAX);
         let mut phases: Vec<_> = (0..count)
             .map(|_| Duration::from_micros(random.below(within_us)))
@@ -288,9 +290,9 @@ struct Uuid(u64, u64);
 
 impl std::fmt::Display for Uuid {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let high = mixed(mixed(self.0) ^ self.1);
-        // Told apart by this half: `mixed` is one to one, and no fleet has 2^48 kettles.
-        let low = mixed(self.1);
+        let high = mix(mix(self.0) ^ self.1);
+        // Told apart by this half: `mix` is one to one, and no fleet has 2^48 kettles.
+        let low = mix(self.1);
         write!(
             f,
             "{:08x}-{:04x}-4{:03x}-{:x}{:03x}-{:012x}",
@@ -320,9 +322,9 @@ struct State {
 impl State {
     /// Boiled now and then, cooling in between; the battery runs down and is charged again.
     fn of(seed: u64, kettle: u64, at: Duration) -> Self {
-        let mut random = Random::new(seed ^ mixed(kettle));
+        let mut random = SplitMix64::new(seed ^ mix(kettle));
         let seconds = at.as_secs();
-        let of_period = |random: &mut Random, period_s: u64| {
+        let of_period = |random: &mut SplitMix64, period_s: u64| {
             let phase = random.below(period_s);
             (seconds + phase) % period_s
         };

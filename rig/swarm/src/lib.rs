@@ -15,7 +15,6 @@ mod connection;
 mod fleet;
 mod kettles;
 mod plan;
-mod random;
 mod response;
 mod sockets;
 mod talk;

@@ -8,6 +8,8 @@ use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use testkit::websocket::{Frame, PING, PONG, TEXT, parse_frame, write_frame};
+
 use crate::kettles::Kettles;
 use crate::plan::Plan;
 use crate::sockets::{Poller, connect, takes_sources};
@@ -15,7 +17,7 @@ use crate::tally::{Tally, record};
 use crate::thread::{OPENING_MAX, RETRY, TICK};
 
 const OPERATIONS: &[&str] = &["measurement"];
-/// What a kettle is told is short.
+/// Longest incomplete frame; receipts and commands are short.
 const FRAME_LEN_MAX: usize = 4096;
 
 /// Sends what `kettles` measure over a socket for each of them; as [`run`](crate::run) otherwise.
@@ -196,7 +198,8 @@ impl Talk<'_> {
                 self.seen.failures.unsent += 1;
                 continue;
             }
-            frame(&mut talker.output, &body);
+            // The key changes nothing: no proxy is in between that the bytes must be hidden from.
+            write_frame(&mut talker.output, TEXT, [0; 4], &body);
             talker.waiting.push_back(due);
             self.waiting += 1;
             record(
@@ -275,8 +278,13 @@ impl Talk<'_> {
     fn hear(&mut self, index: usize) -> io::Result<()> {
         let now = self.now();
         let talker = &mut self.talkers[index];
-        while let Some((kind, payload, len)) = first_frame(&talker.input)? {
-            match kind {
+        while let Some(Frame {
+            first,
+            payload,
+            len,
+        }) = parse_frame(&talker.input)?
+        {
+            match first {
                 TEXT if payload.starts_with(b"{\"command\"") => {}
                 TEXT => {
                     let Some(due) = talker.waiting.pop_front() else {
@@ -297,13 +305,14 @@ impl Talk<'_> {
                     }
                 }
                 PING => {
-                    talker.output.extend([0x80 | PONG, 0x80]);
-                    // A ping of ours says nothing, and its answer neither.
-                    talker.output.extend([0; 4]);
+                    write_frame(&mut talker.output, PONG, [0; 4], b"");
                 }
                 _ => return Err(ErrorKind::ConnectionAborted.into()),
             }
             talker.input.drain(..len);
+        }
+        if talker.input.len() > FRAME_LEN_MAX {
+            return Err(ErrorKind::InvalidData.into());
         }
         Ok(())
     }
@@ -346,43 +355,4 @@ impl Talk<'_> {
             self.lost(index);
         }
     }
-}
-
-const TEXT: u8 = 1;
-const PING: u8 = 9;
-const PONG: u8 = 10;
-
-/// Appends a text as a client sends it: masked, with a key that changes nothing, since there is no
-/// proxy in between that it would have to be hidden from.
-fn frame(output: &mut Vec<u8>, text: &[u8]) {
-    output.push(0x80 | TEXT);
-    match u8::try_from(text.len()) {
-        Ok(len @ 0..126) => output.push(0x80 | len),
-        _ => {
-            output.push(0x80 | 126);
-            let len = u16::try_from(text.len()).expect("a measurement is short");
-            output.extend(len.to_be_bytes());
-        }
-    }
-    output.extend([0; 4]);
-    output.extend_from_slice(text);
-}
-
-/// Kind, payload and whole length of the first frame, once it is complete.
-fn first_frame(input: &[u8]) -> io::Result<Option<(u8, &[u8], usize)>> {
-    let [first, second, rest @ ..] = input else {
-        return Ok(None);
-    };
-    let (start, len) = match (second & 0x7f, rest) {
-        (len @ 0..126, _) => (2, usize::from(len)),
-        (126, [high, low, ..]) => (4, usize::from(u16::from_be_bytes([*high, *low]))),
-        (126, _) => return Ok(None),
-        _ => return Err(ErrorKind::InvalidData.into()),
-    };
-    // In one piece, and not masked: so servers say what is short.
-    if first & 0xf0 != 0x80 || second & 0x80 != 0 || len > FRAME_LEN_MAX {
-        return Err(ErrorKind::InvalidData.into());
-    }
-    let payload = input.get(start..start + len);
-    Ok(payload.map(|payload| (first & 0x0f, payload, start + len)))
 }
