@@ -1,61 +1,50 @@
-//! A client for one connection: enough of HTTP/1.1 for GET, and no more work than it must do.
+//! The measuring client: GET on one connection that is kept alive.
 
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// As much as a fast client asks for at once. Small reads would be measured with the server.
+use testkit::http1::Connection;
+
+/// Most bytes read at once, as fast clients do; small reads would be measured with the server.
 const BUFFER_LEN: usize = 256 * 1024;
 
-/// Longer than any answer takes; a server that hangs must not hang the run.
+/// Longer than any response takes; a server that hangs must not hang the run.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A keep-alive connection, made anew when the server has closed it.
+/// A connection that is opened with the first request, and again after the server has closed it.
 #[derive(Debug)]
 pub(crate) struct Client {
     address: SocketAddr,
-    /// Lines of every request behind the host's.
+    /// Header lines of every request behind `Host`.
     fields: &'static str,
-    stream: Option<TcpStream>,
-    buffer: Box<[u8]>,
-    /// Invariant: `start <= end <= buffer.len()`; between them is what was read and not used.
-    start: usize,
-    end: usize,
+    /// Kept for its buffer while it is closed.
+    connection: Option<Connection>,
+    is_open: bool,
 }
 
-/// An answer whose body has been handed on.
+/// A response whose body has been handed on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
     /// Bytes of the body, without the framing of chunks.
     pub(crate) body_len: u64,
-    /// Whether the body is in zstd.
+    /// Whether the body is compressed with zstd.
     pub(crate) is_zstd: bool,
 }
 
-/// Where a body ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum BodyEnd {
-    After(u64),
-    Chunked,
-    WithConnection,
-}
-
 impl Client {
-    /// A client that connects with its first request.
+    /// Makes a client that accepts no compression.
     pub(crate) fn new(address: SocketAddr) -> Self {
-        let buffer = vec![0; BUFFER_LEN].into_boxed_slice();
         Self {
             address,
             fields: "",
-            stream: None,
-            buffer,
-            start: 0,
-            end: 0,
+            connection: None,
+            is_open: false,
         }
     }
 
-    /// A client that says it takes zstd, as Nix does today.
+    /// Makes a client that accepts zstd, as Nix does.
     pub(crate) fn taking_zstd(address: SocketAddr) -> Self {
         Self {
             fields: "Accept-Encoding: zstd\r\n",
@@ -63,245 +52,99 @@ impl Client {
         }
     }
 
-    /// Asks for `path` and hands the body to `take` piece by piece.
+    /// Requests `path` and hands the body to `take` in pieces.
     ///
     /// # Errors
     ///
-    /// If the connection fails, or the answer is not HTTP or ends early.
+    /// If the connection fails, or the response is malformed or ends early.
     pub(crate) fn get(&mut self, path: &str, take: impl FnMut(&[u8])) -> io::Result<Answer> {
-        let reused = self.stream.is_some();
-        match self.send(path).and_then(|()| self.fill()) {
-            // The server may have closed the connection while nobody looked: that is no error.
+        let reused = self.is_open;
+        let (answer, keeps_alive) = match self.send(path).and_then(|()| self.head()) {
+            // The server may have closed an idle connection; that is no error.
             Err(_) if reused => {
-                self.stream = None;
+                self.is_open = false;
                 self.send(path)?;
+                self.head()?
             }
-            asked => asked?,
-        }
-        self.receive(take)
+            head => head?,
+        };
+        self.body(answer, keeps_alive, take)
     }
 
-    /// Sends a request and does not wait for its answer, which is [`Client::receive`]d later.
+    /// Sends a request; its response is [`Client::receive`]d later.
     ///
     /// # Errors
     ///
     /// If the connection fails.
     pub(crate) fn send(&mut self, path: &str) -> io::Result<()> {
-        if self.stream.is_none() {
+        if !self.is_open {
             let stream = TcpStream::connect(self.address)?;
             stream.set_nodelay(true)?;
             stream.set_read_timeout(Some(READ_TIMEOUT))?;
-            self.stream = Some(stream);
-            (self.start, self.end) = (0, 0);
+            match &mut self.connection {
+                Some(connection) => drop(connection.replace_stream(stream)),
+                None => self.connection = Some(Connection::with_buffer(stream, BUFFER_LEN)),
+            }
+            self.is_open = true;
         }
         let request = format!(
             "GET {path} HTTP/1.1\r\nHost: {}\r\n{}\r\n",
             self.address, self.fields
         );
-        self.stream()?.write_all(request.as_bytes())
+        self.connection()?.try_send(request)
     }
 
-    /// Receives the answer to the request that was sent last.
+    /// Receives the response to the request that was sent last.
     ///
     /// # Errors
     ///
-    /// If the connection fails, or the answer is not HTTP or ends early.
+    /// If the connection fails, or the response is malformed or ends early.
     pub(crate) fn receive(&mut self, take: impl FnMut(&[u8])) -> io::Result<Answer> {
-        let answer = self.answer(take);
-        if answer.is_err() {
-            self.stream = None;
-        }
-        answer
-    }
-
-    fn stream(&mut self) -> io::Result<&mut TcpStream> {
-        self.stream
-            .as_mut()
-            .ok_or_else(|| ErrorKind::NotConnected.into())
-    }
-
-    fn answer(&mut self, mut take: impl FnMut(&[u8])) -> io::Result<Answer> {
-        let head = self.head()?;
-        let Head {
-            status,
-            end,
-            keep_alive,
-            is_zstd,
-        } = parse_head(&head).ok_or(ErrorKind::InvalidData)?;
-        let body_len = match end {
-            BodyEnd::After(len) => {
-                self.pass(len, &mut take)?;
-                len
+        match self.head() {
+            Ok((answer, keeps_alive)) => self.body(answer, keeps_alive, take),
+            Err(error) => {
+                self.is_open = false;
+                Err(error)
             }
-            BodyEnd::Chunked => self.chunks(&mut take)?,
-            BodyEnd::WithConnection => self.rest(&mut take)?,
+        }
+    }
+
+    fn connection(&mut self) -> io::Result<&mut Connection> {
+        let connection = self.connection.as_mut().filter(|_| self.is_open);
+        connection.ok_or_else(|| ErrorKind::NotConnected.into())
+    }
+
+    /// Reads a head; returns also whether the connection stays open after the response.
+    fn head(&mut self) -> io::Result<(Answer, bool)> {
+        let head = self.connection()?.try_head(false)?;
+        let head = head.ok_or(ErrorKind::UnexpectedEof)?;
+        let coding = head.header("content-encoding");
+        let answer = Answer {
+            status: head.status,
+            body_len: 0,
+            is_zstd: coding.is_some_and(|coding| coding.eq_ignore_ascii_case("zstd")),
         };
-        if !keep_alive || end == BodyEnd::WithConnection {
-            self.stream = None;
-        }
-        Ok(Answer {
-            status,
-            body_len,
-            is_zstd,
-        })
+        Ok((answer, head.keeps_alive))
     }
 
-    /// The head, up to and with the empty line.
-    fn head(&mut self) -> io::Result<Vec<u8>> {
-        loop {
-            let read = self.buffer.get(self.start..self.end).unwrap_or_default();
-            if let Some(at) = read.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
-                let head = read.get(..at + 4).unwrap_or_default().to_vec();
-                self.start += head.len();
-                return Ok(head);
-            }
-            self.fill()?;
-        }
+    fn body(
+        &mut self,
+        mut answer: Answer,
+        keeps_alive: bool,
+        mut take: impl FnMut(&[u8]),
+    ) -> io::Result<Answer> {
+        let body = self.connection()?.body(|piece| {
+            answer.body_len += piece.len() as u64;
+            take(piece);
+        });
+        self.is_open &= keeps_alive && body.is_ok();
+        body.map(|()| answer)
     }
-
-    /// A line without its end.
-    fn line(&mut self) -> io::Result<Vec<u8>> {
-        loop {
-            let read = self.buffer.get(self.start..self.end).unwrap_or_default();
-            if let Some(at) = read.windows(2).position(|bytes| bytes == b"\r\n") {
-                let line = read.get(..at).unwrap_or_default().to_vec();
-                self.start += at + 2;
-                return Ok(line);
-            }
-            self.fill()?;
-        }
-    }
-
-    /// Hands on the next `len` bytes.
-    fn pass(&mut self, len: u64, take: &mut impl FnMut(&[u8])) -> io::Result<()> {
-        let mut left = len;
-        while left > 0 {
-            if self.start == self.end {
-                self.fill()?;
-            }
-            let there = self.end - self.start;
-            let part = usize::try_from(left).map_or(there, |left| left.min(there));
-            take(
-                self.buffer
-                    .get(self.start..self.start + part)
-                    .unwrap_or_default(),
-            );
-            self.start += part;
-            left -= part as u64;
-        }
-        Ok(())
-    }
-
-    fn chunks(&mut self, take: &mut impl FnMut(&[u8])) -> io::Result<u64> {
-        let mut body_len = 0;
-        loop {
-            let line = self.line()?;
-            let size = std::str::from_utf8(&line)
-                .ok()
-                .and_then(|line| line.split(';').next());
-            let size = size.and_then(|size| u64::from_str_radix(size.trim(), 16).ok());
-            let size = size.ok_or(ErrorKind::InvalidData)?;
-            if size == 0 {
-                while !self.line()?.is_empty() {}
-                return Ok(body_len);
-            }
-            self.pass(size, take)?;
-            self.line()?;
-            body_len += size;
-        }
-    }
-
-    fn rest(&mut self, take: &mut impl FnMut(&[u8])) -> io::Result<u64> {
-        let mut body_len = 0;
-        loop {
-            let there = (self.end - self.start) as u64;
-            self.pass(there, take)?;
-            body_len += there;
-            match self.fill() {
-                Ok(()) => {}
-                Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(body_len),
-                Err(error) => return Err(error),
-            }
-        }
-    }
-
-    /// Reads at least one byte more behind what is there.
-    fn fill(&mut self) -> io::Result<()> {
-        if self.start == self.end {
-            (self.start, self.end) = (0, 0);
-        } else if self.end == self.buffer.len() {
-            self.buffer.copy_within(self.start..self.end, 0);
-            (self.start, self.end) = (0, self.end - self.start);
-        }
-        let Self {
-            stream: Some(stream),
-            buffer,
-            end,
-            ..
-        } = self
-        else {
-            return Err(ErrorKind::NotConnected.into());
-        };
-        let space = buffer.get_mut(*end..).unwrap_or_default();
-        if space.is_empty() {
-            return Err(ErrorKind::InvalidData.into());
-        }
-        match stream.read(space)? {
-            0 => Err(ErrorKind::UnexpectedEof.into()),
-            len => {
-                *end += len;
-                Ok(())
-            }
-        }
-    }
-}
-
-/// What a head says.
-#[derive(Debug, Clone, Copy)]
-struct Head {
-    status: u16,
-    end: BodyEnd,
-    keep_alive: bool,
-    is_zstd: bool,
-}
-
-fn parse_head(head: &[u8]) -> Option<Head> {
-    let head = std::str::from_utf8(head).ok()?;
-    let mut lines = head.split("\r\n");
-    let status: u16 = lines
-        .next()?
-        .strip_prefix("HTTP/1.")?
-        .get(2..5)?
-        .parse()
-        .ok()?;
-    let mut end = if status == 204 || status == 304 {
-        BodyEnd::After(0)
-    } else {
-        BodyEnd::WithConnection
-    };
-    let (mut keep_alive, mut is_zstd) = (true, false);
-    for (name, value) in lines.filter_map(|line| line.split_once(':')) {
-        let value = value.trim();
-        if name.eq_ignore_ascii_case("content-length") {
-            end = BodyEnd::After(value.parse().ok()?);
-        } else if name.eq_ignore_ascii_case("transfer-encoding") {
-            end = BodyEnd::Chunked;
-        } else if name.eq_ignore_ascii_case("connection") {
-            keep_alive = !value.eq_ignore_ascii_case("close");
-        } else if name.eq_ignore_ascii_case("content-encoding") {
-            is_zstd = value.eq_ignore_ascii_case("zstd");
-        }
-    }
-    Some(Head {
-        status,
-        end,
-        keep_alive,
-        is_zstd,
-    })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
     use std::net::TcpListener;
 
     use super::*;

@@ -1,6 +1,5 @@
 //! Servers under test: starting and ending them, and the CPU time they take.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read as _;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -11,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process_group};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use testkit::procfs;
 
 use crate::figures::{Quantity, Values, to_f64};
 use crate::http::Client;
@@ -106,12 +106,12 @@ impl Server {
         let mut sums = Values::new();
         for process in self.processes() {
             for (file, field, quantity) in [
-                ("smaps_rollup", "Pss:", Quantity::PssMib),
-                ("status", "VmRSS:", Quantity::RssMib),
-                ("status", "VmHWM:", Quantity::PeakMib),
+                ("smaps_rollup", "Pss", Quantity::PssMib),
+                ("status", "VmRSS", Quantity::RssMib),
+                ("status", "VmHWM", Quantity::PeakMib),
             ] {
-                let kib = kib_of(process, file, field).unwrap_or_default();
-                *sums.entry(quantity).or_default() += to_f64(kib) / 1024.0;
+                let len = procfs::memory(process, file, field).unwrap_or_default();
+                *sums.entry(quantity).or_default() += to_f64(len) / f64::from(1 << 20);
             }
         }
         sums
@@ -125,42 +125,28 @@ impl Server {
     /// Lets all its threads run on core 0 only, or again on all of `cores`.
     pub(crate) fn pin(&self, cores: &CpuSet) {
         for process in self.processes() {
-            for thread in numbers(&format!("/proc/{process}/task")) {
+            for thread in procfs::threads(process) {
                 // A thread that has just ended need not be pinned.
                 sched_setaffinity(pid(thread), cores).ok();
             }
         }
     }
 
-    /// Memory of all its processes that no file stands behind, in bytes.
+    /// Returns the memory of all processes that no file backs, in bytes.
     pub(crate) fn anonymous_len(&self) -> u64 {
-        let of_process =
-            |process: u32| -> Option<u64> { Some(1024 * kib_of(process, "status", "RssAnon:")?) };
+        let of_process = |pid| procfs::memory(pid, "status", "RssAnon");
         self.processes().into_iter().filter_map(of_process).sum()
     }
 
-    /// Descriptors that all its processes have open.
+    /// Returns how many descriptors all processes have open.
     pub(crate) fn descriptor_count(&self) -> usize {
-        let of_process = |process: u32| numbers(&format!("/proc/{process}/fd")).len();
-        self.processes().into_iter().map(of_process).sum()
+        let pids = self.processes().into_iter();
+        pids.filter_map(procfs::descriptor_count).sum()
     }
 
-    /// Its processes: the one started and all below it.
+    /// Returns the PIDs of the process that was started and of its descendants.
     pub(crate) fn processes(&self) -> Vec<u32> {
-        let mut children: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
-        for process in numbers("/proc") {
-            if let Some(parent) = stat_fields(process).and_then(|f| f.get(1)?.parse().ok()) {
-                children.entry(parent).or_default().push(process);
-            }
-        }
-        let mut found = vec![self.child.id()];
-        let mut next = 0;
-        while let Some(process) = found.get(next) {
-            let below = children.get(process).cloned().unwrap_or_default();
-            found.extend(below);
-            next += 1;
-        }
-        found
+        procfs::family(self.child.id())
     }
 }
 
@@ -188,26 +174,17 @@ pub(crate) fn own_cpu() -> Duration {
 
 /// Whether another process watches all threads of this one.
 pub(crate) fn is_traced(process: u32) -> bool {
-    numbers(&format!("/proc/{process}/task"))
-        .into_iter()
-        .all(|thread| {
-            let path = format!("/proc/{process}/task/{thread}/status");
-            // A thread that has just ended makes no calls.
-            let status = fs::read_to_string(path).unwrap_or_default();
-            !status.lines().any(|line| line == "TracerPid:\t0")
-        })
+    procfs::threads(process).into_iter().all(|thread| {
+        let path = format!("/proc/{process}/task/{thread}/status");
+        // A thread that has just ended makes no calls.
+        let status = fs::read_to_string(path).unwrap_or_default();
+        !status.lines().any(|line| line == "TracerPid:\t0")
+    })
 }
 
-/// CPU time so far of programs that this one has started and waited for, in steps of 10 ms.
+/// Returns the CPU time of child processes that have ended and been waited for, in steps of 10 ms.
 pub(crate) fn ended_children_cpu() -> Duration {
-    let fields = stat_fields(std::process::id()).unwrap_or_default();
-    let ticks = |at: usize| -> u64 {
-        fields
-            .get(at)
-            .and_then(|text| text.parse().ok())
-            .unwrap_or(0)
-    };
-    Duration::from_millis(10 * (ticks(13) + ticks(14)))
+    procfs::children_cpu_time(std::process::id()).unwrap_or_default()
 }
 
 /// Lets this thread, and those it starts, run on these cores only.
@@ -227,47 +204,12 @@ pub(crate) fn cores() -> Result<(CpuSet, CpuSet)> {
     Ok((all, first))
 }
 
-/// CPU time of one process. The scheduler counts living threads in nanoseconds; those that have
-/// ended are in the other count, which has steps of 10 ms. So: whichever is more.
-fn cpu_of(process: u32) -> Duration {
-    let threads = numbers(&format!("/proc/{process}/task"));
-    let of_thread = |thread: u32| -> Option<u64> {
-        let text = fs::read_to_string(format!("/proc/{process}/task/{thread}/schedstat")).ok()?;
-        text.split(' ').next()?.parse().ok()
-    };
-    let living = Duration::from_nanos(threads.into_iter().filter_map(of_thread).sum());
-    // USER_HZ, which Linux promises to programs whatever the kernel's own tick is.
-    let ticks = |at: usize| -> Duration {
-        let fields = stat_fields(process).unwrap_or_default();
-        let ticks = fields
-            .get(at)
-            .and_then(|ticks| ticks.parse().ok())
-            .unwrap_or(0);
-        Duration::from_millis(10 * ticks)
-    };
-    living.max(ticks(11) + ticks(12)) + ticks(13) + ticks(14)
-}
-
-/// A field in KiB of a file in a process's folder.
-fn kib_of(process: u32, file: &str, field: &str) -> Option<u64> {
-    let text = fs::read_to_string(format!("/proc/{process}/{file}")).ok()?;
-    let line = text.lines().find(|line| line.starts_with(field))?;
-    line.split_whitespace().nth(1)?.parse().ok()
-}
-
-/// The fields of `/proc/PID/stat` behind the name, which may itself hold spaces: state, parent, …
-fn stat_fields(process: u32) -> Option<Vec<String>> {
-    let text = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    let (_, fields) = text.rsplit_once(") ")?;
-    Some(fields.split(' ').map(str::to_owned).collect())
-}
-
-/// The entries of a folder that are numbers.
-fn numbers(folder: &str) -> Vec<u32> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    entries
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .collect()
+/// Returns the CPU time of one process with that of its ended children. The scheduler counts living
+/// threads in nanoseconds; the count with ended threads has steps of 10 ms. The larger one is right.
+fn cpu_of(pid: u32) -> Duration {
+    let all = procfs::cpu_time(pid).unwrap_or_default();
+    let children = procfs::children_cpu_time(pid).unwrap_or_default();
+    procfs::living_threads_cpu_time(pid).max(all) + children
 }
 
 /// A number as the id of a process.

@@ -1,8 +1,10 @@
 //! Large request bodies.
 
-use std::io::{self, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::time::{Duration, Instant};
+use std::io;
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use testkit::http1::Connection;
 
 use super::Seen;
 
@@ -37,10 +39,7 @@ pub(crate) fn run(
 }
 
 fn one(address: SocketAddr, body_len: usize, started: Instant, seconds: f64) -> io::Result<u64> {
-    let mut stream = TcpStream::connect(address)?;
-    stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(Duration::from_secs(30)))?;
-    stream.set_write_timeout(Some(Duration::from_secs(30)))?;
+    let mut connection = Connection::try_connect(address)?;
     let piece = vec![b'x'; PIECE_LEN];
     let head = format!(
         "POST /upload HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/octet-stream\r\n\
@@ -49,38 +48,21 @@ fn one(address: SocketAddr, body_len: usize, started: Instant, seconds: f64) -> 
     let mut count = 0;
     // Twice at least: the first one grows the windows.
     while count < 2 || started.elapsed().as_secs_f64() < seconds {
-        stream.write_all(head.as_bytes())?;
+        connection.try_send(&head)?;
         let mut left = body_len;
         while left > 0 {
             let piece = piece.get(..left.min(PIECE_LEN)).unwrap_or_default();
-            stream.write_all(piece)?;
+            connection.try_send(piece)?;
             left -= piece.len();
         }
-        answer(&mut stream)?;
+        let response = connection.try_next(false)?;
+        if response
+            .as_ref()
+            .is_none_or(|response| response.status != 200)
+        {
+            return Err(io::Error::other(format!("{response:?}")));
+        }
         count += 1;
     }
     Ok(count)
-}
-
-/// Reads an answer: a head, and a few bytes that say how much came.
-fn answer(stream: &mut TcpStream) -> io::Result<()> {
-    let mut received = Vec::new();
-    let mut piece = [0; 4096];
-    loop {
-        let len = stream.read(&mut piece)?;
-        received.extend_from_slice(piece.get(..len).unwrap_or_default());
-        let text = String::from_utf8_lossy(&received);
-        if len == 0 || !"HTTP/1.1 200".starts_with(text.get(..12).unwrap_or(&text)) {
-            return Err(io::Error::new(ErrorKind::InvalidData, text.into_owned()));
-        }
-        let Some((head, body)) = text.split_once("\r\n\r\n") else {
-            continue;
-        };
-        let head = head.to_ascii_lowercase();
-        let announced = head.split_once("content-length: ");
-        let announced = announced.and_then(|(_, rest)| rest.lines().next()?.parse().ok());
-        if announced.is_none_or(|len: usize| body.len() >= len) {
-            return Ok(());
-        }
-    }
 }
