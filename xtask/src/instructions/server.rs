@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
-use std::net::TcpStream;
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use testkit::http1::Connection;
 
 use crate::command::{find, output, progress};
 use crate::repository;
@@ -91,9 +91,7 @@ impl Server {
     }
 
     pub(super) fn connect(&self) -> Result<Client> {
-        let stream = TcpStream::connect(&self.address)?;
-        stream.set_nodelay(true)?;
-        Ok(Client(BufReader::new(stream)))
+        Ok(Client(Connection::try_connect(&self.address)?))
     }
 
     /// Waits until no thread has anything left to do.
@@ -229,34 +227,19 @@ fn first_core() -> Result<String> {
 
 /// One connection.
 #[derive(Debug)]
-pub(super) struct Client(BufReader<TcpStream>);
+pub(super) struct Client(Connection);
 
 impl Client {
-    /// Asks and returns the body of an answer that starts with `status_line`.
+    /// Sends a GET request and returns the body of a response that starts with `status_line`.
     pub(super) fn ask(&mut self, target: &str, status_line: &str) -> Result<String> {
         let request = format!("GET {target} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n");
-        self.0.get_mut().write_all(request.as_bytes())?;
-        let mut body_len = 0;
-        let mut head = String::new();
-        loop {
-            let start = head.len();
-            if self.0.read_line(&mut head)? == 0 {
-                bail!("the server has closed the connection");
-            }
-            let line = head.get(start..).unwrap_or_default();
-            if let Some(len) = line.strip_prefix("Content-Length: ") {
-                body_len = len.trim().parse()?;
-            }
-            if line == "\r\n" {
-                break;
-            }
+        self.0.try_send(request)?;
+        let response = self.0.try_next(false)?;
+        let response = response.context("the server has closed the connection")?;
+        if !response.head.starts_with(status_line) {
+            bail!("{target}: {:?}, not {status_line:?}", response.head);
         }
-        if !head.starts_with(status_line) {
-            bail!("{target}: {head:?}, not {status_line:?}");
-        }
-        let mut body = vec![0; body_len];
-        self.0.read_exact(&mut body)?;
-        Ok(String::from_utf8_lossy(&body).into_owned())
+        Ok(response.text())
     }
 }
 
