@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::random::Random;
 use crate::timeline::Moment;
 use crate::world::Facts;
+use testkit::random::SplitMix64;
 
 /// A thing with a URL.
 #[derive(Debug, Clone)]
@@ -77,7 +77,7 @@ impl Ask {
     }
 
     /// A variation that the thing allows.
-    pub(crate) fn random(what: What, random: &mut Random) -> Self {
+    pub(crate) fn random(what: What, random: &mut SplitMix64) -> Self {
         const IDLE: [&str; 5] = [
             "If-None-Match: \"x\"",
             "If-Modified-Since: Sun, 06 Nov 1994 08:49:37 GMT",
@@ -98,7 +98,7 @@ impl Ask {
             let end = from + 1 + random.between(0, len);
             ask.range = Some((from, random.percent(60).then_some(end)));
         } else if random.percent(10) {
-            ask.idle_field = Some(IDLE[random.below(4)]);
+            ask.idle_field = Some(IDLE[random.index(4)]);
         }
         ask
     }

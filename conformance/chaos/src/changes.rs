@@ -5,9 +5,9 @@ use std::sync::{Arc, PoisonError};
 use anyhow::{Context, Result, bail};
 
 use crate::content::{Node, Shape, Version, added_path};
-use crate::random::Random;
 use crate::store::Store;
 use crate::world::{Facts, World, lock};
+use testkit::random::SplitMix64;
 
 /// What is in the store, or may be.
 #[derive(Debug)]
@@ -44,8 +44,8 @@ const SHAPES: [Shape; 5] = [
 impl Stock {
     /// Makes a store's content, and registers what is there from the beginning.
     pub(crate) fn make(world: &World, store: &Store) -> Result<Self> {
-        let mut random = Random::of(world.seed, "stock");
-        let path = |random: &mut Random, name: &str| {
+        let mut random = SplitMix64::for_actor(world.seed, "stock");
+        let path = |random: &mut SplitMix64, name: &str| {
             let hash = crate::content::base32(&random.bytes(20));
             format!("/nix/store/{hash}-{name}")
         };
@@ -53,8 +53,8 @@ impl Stock {
         let mut graph: Vec<Arc<Facts>> = Vec::new();
         for number in 0..GRAPH_COUNT {
             let facts = Facts::new(path(&mut random, &format!("graph-{number}")));
-            let mut references: Vec<String> = (0..random.below(4).min(number))
-                .map(|_| graph[random.below(number)].store_path.clone())
+            let mut references: Vec<String> = (0..random.index(4).min(number))
+                .map(|_| graph[random.index(number)].store_path.clone())
                 .collect();
             if number + 1 == GRAPH_COUNT {
                 references = graph.iter().map(|facts| facts.store_path.clone()).collect();
@@ -130,7 +130,7 @@ impl Stock {
 }
 
 /// Large enough that a slow reader is still at it when it changes, on each way of a NAR.
-fn twin(random: &mut Random, number: usize) -> Node {
+fn twin(random: &mut SplitMix64, number: usize) -> Node {
     let mut file = |len: usize| Node::File {
         is_executable: false,
         bytes: random.bytes(len),
@@ -148,7 +148,7 @@ fn twin(random: &mut Random, number: usize) -> Node {
 
 /// Adds, deletes, collects and optimises, until it ends.
 pub(crate) fn run(world: &World, store: &Store, stock: &Stock) -> Result<()> {
-    let mut random = Random::of(world.seed, "changes");
+    let mut random = SplitMix64::for_actor(world.seed, "changes");
     // Elsewhere, for what is imported.
     let other = tempfile::tempdir()?;
     let other = Store::new(other.path().join("store"), true)?;
@@ -174,7 +174,7 @@ pub(crate) fn run(world: &World, store: &Store, stock: &Stock) -> Result<()> {
 
 fn some<'a>(
     stock: &'a Stock,
-    random: &mut Random,
+    random: &mut SplitMix64,
     are_there: bool,
 ) -> Vec<&'a (Arc<Facts>, Arc<Version>, String)> {
     let mut found: Vec<_> = stock
@@ -182,14 +182,14 @@ fn some<'a>(
         .iter()
         .filter(|(facts, ..)| facts.latest().is_some() == are_there)
         .collect();
-    let count = 1 + random.below(4);
+    let count = 1 + random.index(4);
     while found.len() > count {
-        found.swap_remove(random.below(found.len()));
+        found.swap_remove(random.index(found.len()));
     }
     found
 }
 
-fn add(world: &World, store: &Store, stock: &Stock, random: &mut Random) -> Result<()> {
+fn add(world: &World, store: &Store, stock: &Stock, random: &mut SplitMix64) -> Result<()> {
     let chosen = some(stock, random, false);
     if chosen.is_empty() {
         return Ok(());
@@ -212,7 +212,7 @@ fn add(world: &World, store: &Store, stock: &Stock, random: &mut Random) -> Resu
     Ok(())
 }
 
-fn delete(world: &World, store: &Store, stock: &Stock, random: &mut Random) -> Result<()> {
+fn delete(world: &World, store: &Store, stock: &Stock, random: &mut SplitMix64) -> Result<()> {
     let chosen = some(stock, random, true);
     let facts: Vec<Arc<Facts>> = chosen.iter().map(|(facts, ..)| Arc::clone(facts)).collect();
     if facts.is_empty() {
@@ -278,7 +278,7 @@ fn import(
     world: &World,
     store: &Store,
     stock: &Stock,
-    random: &mut Random,
+    random: &mut SplitMix64,
     other: &Store,
 ) -> Result<()> {
     let chosen = some(stock, random, false);
@@ -299,10 +299,10 @@ fn import(
 
 /// Deletes paths and makes them anew with the other content, until it ends.
 pub(crate) fn run_twins(world: &World, store: &Store, stock: &Stock) -> Result<()> {
-    let mut random = Random::of(world.seed, "twins");
+    let mut random = SplitMix64::for_actor(world.seed, "twins");
     while world.goes_on() {
         // Most often the first, which is the longest.
-        let number = random.below(stock.twins.len() + 2);
+        let number = random.index(stock.twins.len() + 2);
         let (facts, versions) = stock.twins.get(number).unwrap_or(&stock.twins[0]);
         let gate = world.gate.read().unwrap_or_else(PoisonError::into_inner);
         let before = facts.latest();

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use crate::random::Random;
+use testkit::random::SplitMix64;
 
 /// A file, a directory or a symlink.
 #[derive(Debug, Clone)]
@@ -75,7 +75,7 @@ impl PartialEq for Version {
 }
 
 impl Node {
-    pub(crate) fn random(random: &mut Random, shape: Shape) -> Self {
+    pub(crate) fn random(random: &mut SplitMix64, shape: Shape) -> Self {
         let mut file = |len: u64| Self::File {
             is_executable: random.percent(20),
             bytes: random.bytes(len as usize),
@@ -113,7 +113,7 @@ impl Node {
     }
 
     /// The same tree, with other bytes in files of the same length.
-    pub(crate) fn twin(&self, random: &mut Random) -> Self {
+    pub(crate) fn twin(&self, random: &mut SplitMix64) -> Self {
         match self {
             Self::File {
                 is_executable,

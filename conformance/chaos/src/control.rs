@@ -8,10 +8,10 @@ use anyhow::{Context, Result};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustix::process::Signal;
 
-use crate::random::Random;
 use crate::server::{Setup, Shared, put};
 use crate::store::{nix, output};
 use crate::world::{Cause, Key, World, lock};
+use testkit::random::SplitMix64;
 
 /// What the server says after all that HUP makes it do.
 const RELOADED: &str = "the certificate was read again";
@@ -88,7 +88,7 @@ pub(crate) fn run(
     keys: &[Pair],
     authority: &Authority,
 ) -> Result<()> {
-    let mut random = Random::of(world.seed, "control");
+    let mut random = SplitMix64::for_actor(world.seed, "control");
     let mut serial = 1;
     while world.goes_on() {
         world.pause(random.between(300, 2000));
@@ -113,7 +113,7 @@ pub(crate) fn run(
                 world.count("HUP");
             }
             1 => {
-                let pair = &keys[random.below(keys.len())];
+                let pair = &keys[random.index(keys.len())];
                 rotate(world, server, pair, random.percent(25))?;
             }
             2 => {

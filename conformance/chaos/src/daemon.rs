@@ -19,10 +19,10 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use crate::ask::{Ask, End, Outcome, What};
 use crate::client::connection::{Connection, Manner, NARROW, narrow, silent};
 use crate::oracle::check;
-use crate::random::Random;
 use crate::store::Store;
 use crate::timeline::Moment;
 use crate::world::{Cause, Facts, World, lock, seconds};
+use testkit::random::SplitMix64;
 
 /// The least time that the server is told to hold what it has announced.
 pub(crate) const HOLD_SECONDS: &str = "1";
@@ -123,7 +123,7 @@ impl Drop for Daemon<'_> {
 
 /// Starts a daemon, does harm to it and ends it, until it ends.
 pub(crate) fn run(world: &World, store: &Store, present: &Present) -> Result<()> {
-    let mut random = Random::of(world.seed, "daemon");
+    let mut random = SplitMix64::for_actor(world.seed, "daemon");
     world.begin(Cause::NoDaemon);
     while world.goes_on() {
         // As long as there is one, the database's bad days wait.
@@ -143,7 +143,7 @@ pub(crate) fn run(world: &World, store: &Store, present: &Present) -> Result<()>
     Ok(())
 }
 
-fn harm(world: &World, present: &Present, random: &mut Random) {
+fn harm(world: &World, present: &Present, random: &mut SplitMix64) {
     match random.weighted(&[(15, 0), (40, 1), (45, 2)]) {
         0 => {
             world.cause(Cause::NoDaemon, || present.signal_children(Signal::KILL));
@@ -173,11 +173,11 @@ pub(crate) fn run_client(
     name: &str,
     twins: &[Arc<Facts>],
 ) -> Result<()> {
-    let mut random = Random::of(world.seed, name);
+    let mut random = SplitMix64::for_actor(world.seed, name);
     while world.goes_on() {
         world.pause(random.between(10, 100));
         // Most often the first, which is the longest.
-        let number = random.below(2 * twins.len());
+        let number = random.index(2 * twins.len());
         let facts = twins.get(number).unwrap_or(&twins[0]);
         let Some(address) = lock(&world.addresses).plain else {
             continue;
@@ -194,7 +194,7 @@ fn rely(
     world: &World,
     store: &Store,
     present: &Present,
-    random: &mut Random,
+    random: &mut SplitMix64,
     (stream, facts): (TcpStream, &Arc<Facts>),
 ) -> io::Result<()> {
     let mut connection = Connection::over(stream, NARROW)?;

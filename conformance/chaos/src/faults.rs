@@ -12,14 +12,14 @@ use rustix::process::{Resource, Rlimit, getrlimit, prlimit};
 
 use crate::changes::{Stock, forget};
 use crate::content::{Node, Shape, Version};
-use crate::random::Random;
 use crate::server::{Shared, holdings};
 use crate::store::{Store, any_file, output, remove};
 use crate::world::{Cause, SLACK, World, lock};
+use testkit::random::SplitMix64;
 
 /// Locks the database, takes it away, puts others in its place, until it ends.
 pub(crate) fn run_database(world: &World, store: &Store) -> Result<()> {
-    let mut random = Random::of(world.seed, "database");
+    let mut random = SplitMix64::for_actor(world.seed, "database");
     while world.goes_on() {
         world.pause(random.between(300, 2500));
         let time = random.between(50, 700);
@@ -118,10 +118,10 @@ fn replaced(world: &World, store: &Store) -> Result<()> {
 
 /// Damages files and mends them, until it ends.
 pub(crate) fn run_files(world: &World, store: &Store, stock: &Stock) -> Result<()> {
-    let mut random = Random::of(world.seed, "files");
+    let mut random = SplitMix64::for_actor(world.seed, "files");
     while world.goes_on() {
         world.pause(random.between(100, 800));
-        let (facts, version) = &stock.victims[random.below(stock.victims.len())];
+        let (facts, version) = &stock.victims[random.index(stock.victims.len())];
         let real = store.real(&facts.store_path);
         // While files are damaged nobody makes links to them: of a file that was changed while Nix
         // looks at it, it keeps the old bytes' name for the new ones.
@@ -156,16 +156,16 @@ fn damage(
     world: &World,
     version: &Version,
     real: &Path,
-    random: &mut Random,
+    random: &mut SplitMix64,
 ) -> Result<(&'static str, bool)> {
     let Some((path, bytes)) = any_file(&version.node, real, random) else {
         remove(real)?;
         return Ok(("removed a path", false));
     };
     let len = bytes.len() as u64;
-    let (what, new_len) = match random.below(4) {
+    let (what, new_len) = match random.index(4) {
         0 => {
-            let new_len = random.below(bytes.len()) as u64;
+            let new_len = random.index(bytes.len()) as u64;
             let file = fs::File::options().write(true).open(&path)?;
             file.set_len(new_len)?;
             ("truncated a file", Some(new_len))
@@ -191,8 +191,8 @@ fn damage(
     Ok((what, is_hidden))
 }
 
-fn change_byte(path: &Path, bytes: &[u8], random: &mut Random) -> Result<()> {
-    let at = random.below(bytes.len());
+fn change_byte(path: &Path, bytes: &[u8], random: &mut SplitMix64) -> Result<()> {
+    let at = random.index(bytes.len());
     let file = fs::File::options().write(true).open(path)?;
     Ok(file.write_all_at(&[bytes[at] ^ 0x20], at as u64)?)
 }
@@ -201,9 +201,9 @@ fn change_byte(path: &Path, bytes: &[u8], random: &mut Random) -> Result<()> {
 /// anew with other contents, until it ends: nobody has read them before.
 pub(crate) fn run_newborn(world: &World, store: &Store, stock: &Stock) -> Result<()> {
     const SHAPES: [Shape; 4] = [Shape::Small, Shape::Tree, Shape::Mixed, Shape::Small];
-    let mut random = Random::of(world.seed, "newborn");
+    let mut random = SplitMix64::for_actor(world.seed, "newborn");
     while world.goes_on() {
-        let index = random.below(stock.newborn.len());
+        let index = random.index(stock.newborn.len());
         let facts = &stock.newborn[index];
         let links = world.links.read().unwrap_or_else(PoisonError::into_inner);
         let gate = world.gate.read().unwrap_or_else(PoisonError::into_inner);
@@ -284,7 +284,7 @@ fn mend(node: &Node, real: &Path) -> Result<()> {
 
 /// Takes descriptors away and gives them back, and fills the disk of kept NARs, until it ends.
 pub(crate) fn run_limits(world: &World, server: &Arc<Shared>) -> Result<()> {
-    let mut random = Random::of(world.seed, "limits");
+    let mut random = SplitMix64::for_actor(world.seed, "limits");
     while world.goes_on() {
         world.pause(random.between(1500, 4000));
         let time = random.between(100, 600);

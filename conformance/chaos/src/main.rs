@@ -34,7 +34,6 @@ mod ending;
 mod faults;
 mod leaks;
 mod oracle;
-mod random;
 mod server;
 mod soak;
 mod store;
@@ -53,9 +52,9 @@ use anyhow::{Context, Result, bail};
 use changes::Stock;
 use client::connection::tls_config;
 use control::{Authority, Pair};
-use random::Random;
 use server::{Setup, Shared};
 use store::Store;
+use testkit::random::SplitMix64;
 use world::{Cause, World};
 
 const USAGE: &str = "usage: samovar-chaos --server PROGRAM [--seconds N | --requests N | \
@@ -142,7 +141,8 @@ struct Scene {
 impl Scene {
     fn make(arguments: &Arguments) -> Result<Self> {
         let seed = arguments.seed;
-        let has_wal = Random::of(seed, "run").percent(70) || arguments.kind != Kind::Chaos;
+        let has_wal =
+            SplitMix64::for_actor(seed, "run").percent(70) || arguments.kind != Kind::Chaos;
         let scratch = tempfile::tempdir()?;
         let setup = Setup {
             program: arguments.server.clone(),

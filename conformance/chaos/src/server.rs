@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use testkit::procfs;
 
 use crate::daemon::HOLD_SECONDS;
 use crate::world::{Cause, World, lock};
@@ -272,25 +273,22 @@ fn ending(pid: Pid) -> Result<Option<ExitStatus>> {
     Ok(raw.map(ExitStatus::from_raw))
 }
 
-/// What the kernel says of a process, from its state on.
+/// Returns the fields of `/proc/PID/stat` from the state on.
 fn stat(pid: Pid) -> Result<Vec<String>> {
-    let text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    let (_, fields) = text.trim().rsplit_once(") ").context("no name")?;
-    Ok(fields.split(' ').map(str::to_owned).collect())
+    procfs::stat_fields(number(pid)).with_context(|| format!("no process {pid}"))
+}
+
+fn number(pid: Pid) -> u32 {
+    pid.as_raw_nonzero().get().unsigned_abs()
 }
 
 pub(crate) fn holdings(pid: Pid) -> Result<Holdings> {
-    let folder = PathBuf::from(format!("/proc/{pid}"));
-    let count = |name: &str| -> Result<usize> { Ok(fs::read_dir(folder.join(name))?.count()) };
-    let status = fs::read_to_string(folder.join("status"))?;
-    let anonymous = status
-        .lines()
-        .find_map(|line| line.strip_prefix("RssAnon:"))
-        .context("no RssAnon")?;
+    let id = number(pid);
+    let anonymous = procfs::memory(id, "status", "RssAnon").context("no RssAnon")?;
     Ok(Holdings {
-        descriptors: count("fd")?,
-        threads: count("task")?,
-        anonymous_kib: anonymous.trim().trim_end_matches(" kB").parse()?,
+        descriptors: procfs::descriptor_count(id).context("no descriptors")?,
+        threads: procfs::threads(id).len(),
+        anonymous_kib: anonymous / 1024,
     })
 }
 

@@ -22,9 +22,9 @@ use crate::chart;
 use crate::client::connection::{Connection, Manner};
 use crate::content::Version;
 use crate::oracle::check;
-use crate::random::Random;
 use crate::server::{Holdings, Shared};
 use crate::world::{Facts, World, lock};
+use testkit::random::SplitMix64;
 
 /// What the line through the second half may rise by from its beginning to its end. Memory: what
 /// the allocator's arenas may still settle in. Threads: a worker is
@@ -72,7 +72,7 @@ pub(crate) fn client(
     progress: &Progress,
     tls: Option<&Arc<ClientConfig>>,
 ) -> Result<()> {
-    let mut random = Random::of(world.seed, name);
+    let mut random = SplitMix64::for_actor(world.seed, name);
     let small: Vec<Arc<Facts>> = of_size(world, stock, 0, 60_000);
     let large: Vec<Arc<Facts>> = of_size(world, stock, 60_000, usize::MAX);
     while world.goes_on() && !progress.is_over() {
@@ -88,7 +88,7 @@ pub(crate) fn client(
                 Connection::tls(world, stream, began, config)?
             }
         };
-        for _ in 0..1 + random.below(60) {
+        for _ in 0..1 + random.index(60) {
             let asks: Vec<Ask> = (0..BATCH)
                 .map(|_| ask(&mut random, stock, &small, &large))
                 .collect();
@@ -116,8 +116,8 @@ fn of_size(world: &World, stock: &Stock, least: usize, most: usize) -> Vec<Arc<F
     found
 }
 
-fn ask(random: &mut Random, stock: &Stock, small: &[Arc<Facts>], large: &[Arc<Facts>]) -> Ask {
-    let one = |random: &mut Random, of: &[Arc<Facts>]| Arc::clone(&of[random.below(of.len())]);
+fn ask(random: &mut SplitMix64, stock: &Stock, small: &[Arc<Facts>], large: &[Arc<Facts>]) -> Ask {
+    let one = |random: &mut SplitMix64, of: &[Arc<Facts>]| Arc::clone(&of[random.index(of.len())]);
     let mut ask = Ask::of(match random.next() % 2000 {
         0..=1199 => What::Narinfo(one(random, small)),
         1200..=1699 => {
@@ -143,7 +143,12 @@ fn ask(random: &mut Random, stock: &Stock, small: &[Arc<Facts>], large: &[Arc<Fa
 }
 
 /// Whether the connection can go on.
-fn batch(world: &World, random: &mut Random, connection: &mut Connection, asks: &[Ask]) -> bool {
+fn batch(
+    world: &World,
+    random: &mut SplitMix64,
+    connection: &mut Connection,
+    asks: &[Ask],
+) -> bool {
     let bytes: Vec<u8> = asks.iter().flat_map(Ask::bytes).collect();
     let sent = world.now();
     if let Err(error) = connection.send(&bytes) {
@@ -151,7 +156,7 @@ fn batch(world: &World, random: &mut Random, connection: &mut Connection, asks: 
         return false;
     }
     // Sometimes it leaves with answers under way.
-    let leaves_at = random.percent(1).then(|| random.below(asks.len()));
+    let leaves_at = random.percent(1).then(|| random.index(asks.len()));
     for (index, ask) in asks.iter().enumerate() {
         if leaves_at == Some(index) {
             return false;

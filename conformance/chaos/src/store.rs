@@ -23,20 +23,8 @@ pub(crate) struct Store {
 
 /// One of Nix's programs, with nothing of this machine's configuration and caches.
 pub(crate) fn nix(program: &str, home: &Path) -> Command {
-    let mut command = Command::new(program);
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("NIX_") {
-            command.env_remove(name);
-        }
-    }
-    command
-        .env("HOME", home)
-        .env("XDG_CACHE_HOME", home.join("cache"))
-        .env("XDG_CONFIG_HOME", home.join("config"))
-        .env("XDG_DATA_HOME", home.join("data"))
-        .env("NIX_CONF_DIR", home.join("no-conf"))
-        .env("NIX_CONFIG", config(true))
-        .stdin(Stdio::null());
+    let mut command = testkit::nix::nix(program, home);
+    command.env("NIX_CONFIG", config(true));
     command
 }
 
@@ -216,13 +204,13 @@ pub(crate) fn remove(path: &Path) -> Result<()> {
 pub(crate) fn any_file<'a>(
     node: &'a Node,
     path: &Path,
-    random: &mut crate::random::Random,
+    random: &mut testkit::random::SplitMix64,
 ) -> Option<(PathBuf, &'a [u8])> {
     match node {
         Node::File { bytes, .. } => (!bytes.is_empty()).then(|| (path.to_owned(), &**bytes)),
         Node::Symlink(_) => None,
         Node::Directory(entries) => {
-            let start = random.below(entries.len());
+            let start = random.index(entries.len());
             let mut entries = entries.iter().cycle().skip(start).take(entries.len());
             entries.find_map(|(name, node)| any_file(node, &path.join(name), random))
         }

@@ -1,6 +1,6 @@
 //! A connection of HTTP/1.1 as its client reads it.
 
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
+use testkit::http1::{self, Framing, Stream};
 
 use crate::ask::{Ask, End, Outcome};
 use crate::timeline::Moment;
@@ -17,14 +18,9 @@ use crate::world::{World, lock};
 /// How long a client waits for the next byte: longer than an answer may take.
 const PATIENCE: Duration = Duration::from_secs(25);
 
-trait Wire: Read + Write + Send {}
-impl<T: Read + Write + Send> Wire for T {}
-
-/// Connected, and used for one request after the other.
+/// A connection for one request after the other.
 pub(crate) struct Connection {
-    wire: Box<dyn Wire>,
-    /// Received and not used yet.
-    bytes: Vec<u8>,
+    connection: http1::Connection<Box<dyn Stream>>,
     via: &'static str,
 }
 
@@ -56,8 +52,7 @@ impl Connection {
         stream.set_write_timeout(Some(PATIENCE))?;
         stream.set_nodelay(true)?;
         Ok(Self {
-            wire: Box::new(stream),
-            bytes: Vec::new(),
+            connection: http1::Connection::new(Box::new(stream)),
             via,
         })
     }
@@ -74,15 +69,13 @@ impl Connection {
         stream.set_nodelay(true)?;
         let wire = handshake(world, stream, began, config)?;
         Ok(Self {
-            wire: Box::new(wire),
-            bytes: Vec::new(),
+            connection: http1::Connection::new(Box::new(wire)),
             via: "TLS",
         })
     }
 
     pub(crate) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.wire.write_all(bytes)?;
-        self.wire.flush()
+        self.connection.try_send(bytes)
     }
 
     /// Reads an answer; whether the connection can go on stands in the other.
@@ -95,10 +88,10 @@ impl Connection {
     ) -> (Outcome, bool) {
         let mut outcome = self.nothing(world, sent);
         outcome.is_slow = manner.pace.is_some();
-        let goes_on = match self.head(&mut outcome) {
-            Ok(()) => {
+        let goes_on = match self.head(ask, &mut outcome) {
+            Ok(framing) => {
                 outcome.head_at = world.now();
-                let read = self.body(world, ask, &mut outcome, manner);
+                let read = self.body(world, framing, &mut outcome, manner);
                 outcome.end = match read {
                     Ok(true) => End::Whole,
                     Ok(false) => End::Left,
@@ -124,127 +117,63 @@ impl Connection {
         outcome
     }
 
-    fn head(&mut self, outcome: &mut Outcome) -> io::Result<()> {
-        let len = loop {
-            let end = self.bytes.windows(4).position(|part| part == b"\r\n\r\n");
-            match end {
-                Some(at) => break at + 4,
-                None => self.more()?,
-            }
-        };
-        let rest = self.bytes.split_off(len);
-        let head = std::mem::replace(&mut self.bytes, rest);
-        let head = String::from_utf8_lossy(&head).into_owned();
-        let mut lines = head.split("\r\n");
-        let status = lines.next().and_then(|line| {
-            let rest = line.strip_prefix("HTTP/1.1 ")?;
-            rest.split(' ').next()?.parse().ok()
-        });
-        outcome.status = status.ok_or_else(|| io::Error::other(format!("head {head:?}")))?;
-        let fields = lines.filter_map(|line| line.split_once(": "));
+    fn head(&mut self, ask: &Ask, outcome: &mut Outcome) -> io::Result<Framing> {
+        let head = self.connection.try_head(ask.is_head)?;
+        let head = head.ok_or(ErrorKind::UnexpectedEof)?;
+        if !head.bytes.starts_with(b"HTTP/1.1 ") {
+            return Err(io::Error::other(format!("{head:?}")));
+        }
+        outcome.status = head.status;
+        let fields = head.headers();
         outcome.fields = fields
             .map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned()))
             .collect();
-        Ok(())
+        Ok(head.framing)
     }
 
-    /// `false`: the client left.
+    /// Reads the body; `false` if the client left.
     fn body(
         &mut self,
         world: &World,
-        ask: &Ask,
+        framing: Framing,
         outcome: &mut Outcome,
         manner: Manner,
     ) -> io::Result<bool> {
-        if ask.is_head {
-            return Ok(true);
-        }
-        if outcome.field("transfer-encoding") == Some("chunked") {
-            return self.chunks(outcome, manner);
-        }
-        let len = outcome.field("content-length").map(str::parse);
-        let Some(Ok(len)) = len else {
-            return Err(io::Error::other("neither a length nor chunks"));
+        // The middle is noted where the length is known.
+        let half = match framing {
+            Framing::Length(len) => usize::try_from(len / 2).ok(),
+            Framing::Chunked => None,
+            Framing::Close => return Err(io::Error::other("neither a length nor chunks")),
         };
-        if !self.take(len / 2, &mut outcome.body, manner)? {
-            return Ok(false);
-        }
-        outcome.half_at = Some(world.now());
-        let rest = Manner {
-            pace: manner.pace.filter(|_| !manner.is_quick_at_last),
-            ..manner
-        };
-        self.take(len, &mut outcome.body, rest)
-    }
-
-    fn chunks(&mut self, outcome: &mut Outcome, manner: Manner) -> io::Result<bool> {
+        let mut pace = manner.pace;
         loop {
-            let end = loop {
-                let end = self.bytes.windows(2).position(|part| part == b"\r\n");
-                match end {
-                    Some(at) => break at,
-                    None => self.more()?,
+            let mut max = usize::MAX;
+            if let Some(half) = half {
+                if outcome.body.len() < half {
+                    max = half - outcome.body.len();
+                } else if outcome.half_at.is_none() {
+                    outcome.half_at = Some(world.now());
+                    pace = pace.filter(|_| !manner.is_quick_at_last);
                 }
-            };
-            let line = String::from_utf8_lossy(&self.bytes[..end]).into_owned();
-            self.bytes.drain(..end + 2);
-            let len = usize::from_str_radix(&line, 16)
-                .map_err(|_error| io::Error::other(format!("chunk size {line:?}")))?;
-            let until = outcome.body.len() + len;
-            if !self.take(until, &mut outcome.body, manner)? {
-                return Ok(false);
             }
-            let mut end = Vec::new();
-            self.take(2, &mut end, Manner::default())?;
-            if end != b"\r\n" {
-                return Err(io::Error::other("a chunk does not end where it should"));
-            }
-            if len == 0 {
-                return Ok(true);
-            }
-        }
-    }
-
-    /// Fills `body` up to `len` bytes.
-    fn take(&mut self, len: usize, body: &mut Vec<u8>, manner: Manner) -> io::Result<bool> {
-        while body.len() < len {
-            if self.bytes.is_empty() {
-                self.more()?;
-            }
-            let mut count = self.bytes.len().min(len - body.len());
-            if let Some((piece, time)) = manner.pace {
-                count = count.min(piece);
+            if let Some((piece, time)) = pace {
+                max = max.min(piece);
                 std::thread::sleep(time);
             }
-            body.extend(self.bytes.drain(..count));
-            if manner
-                .leave_at
-                .is_some_and(|leave_at| body.len() >= leave_at)
-            {
+            let Some(piece) = self.connection.try_piece(max)? else {
+                return Ok(true);
+            };
+            outcome.body.extend_from_slice(piece);
+            let len = outcome.body.len();
+            if manner.leave_at.is_some_and(|leave_at| len >= leave_at) {
                 return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
-    fn more(&mut self) -> io::Result<()> {
-        let mut buffer = [0; 16 * 1024];
-        loop {
-            match self.wire.read(&mut buffer) {
-                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-                Ok(len) => {
-                    self.bytes.extend_from_slice(&buffer[..len]);
-                    return Ok(());
-                }
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
             }
         }
     }
 
     /// Whether something came that nobody asked for.
     pub(crate) fn has_left_over(&self) -> bool {
-        !self.bytes.is_empty()
+        !self.connection.unused().is_empty()
     }
 }
 

@@ -1,70 +1,27 @@
 //! A client of HTTP/2 over TLS, and of HTTP/2 without: several streams at once, some of them reset.
 
 use std::future::Future;
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind};
 use std::net::TcpStream;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Result;
 use bytes::Bytes;
-use h2::client::{Connection, ResponseFuture, SendRequest};
+use h2::client::{Builder, Connection, ResponseFuture, SendRequest};
 use h2::{Reason, RecvStream};
 use rustls::ClientConfig;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use testkit::http2::{Socket, handshake as handshake_h2};
 
 use super::anything;
 use super::connection::{handshake, silent};
 use crate::ask::{Ask, End, Outcome, What};
 use crate::oracle::check;
-use crate::random::Random;
 use crate::timeline::Moment;
 use crate::world::{ANSWER_TIME, World, lock};
-
-trait Wire: Read + Write + Send {}
-impl<T: Read + Write + Send> Wire for T {}
-
-/// A socket that says "not now" instead of blocking.
-struct Socket(Box<dyn Wire>);
-
-fn not_now<T>(result: io::Result<T>) -> Poll<io::Result<T>> {
-    match result {
-        Err(error) if error.kind() == ErrorKind::WouldBlock => Poll::Pending,
-        other => Poll::Ready(other),
-    }
-}
-
-impl AsyncRead for Socket {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-        room: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let mut bytes = [0; 16 * 1024];
-        let len = room.remaining().min(bytes.len());
-        not_now(self.0.read(&mut bytes[..len])).map_ok(|len| room.put_slice(&bytes[..len]))
-    }
-}
-
-impl AsyncWrite for Socket {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        not_now(self.0.write(bytes))
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        not_now(self.0.flush())
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-}
+use testkit::random::SplitMix64;
 
 /// A stream, and what came on it so far.
 struct Stream {
@@ -79,7 +36,7 @@ struct Stream {
 
 /// Asks for anything, several things at once, until it ends.
 pub(crate) fn run(world: &World, name: &str, tls: Option<&Arc<ClientConfig>>) -> Result<()> {
-    let mut random = Random::of(world.seed, name);
+    let mut random = SplitMix64::for_actor(world.seed, name);
     let via = if tls.is_some() {
         "HTTP/2, TLS"
     } else {
@@ -111,7 +68,7 @@ fn connect(world: &World, tls: Option<&Arc<ClientConfig>>) -> io::Result<Connect
         None => {
             let stream = TcpStream::connect(addresses.plain.ok_or_else(none)?)?;
             stream.set_nonblocking(true)?;
-            Socket(Box::new(stream))
+            Socket::new(stream)
         }
         Some(config) => {
             let began = world.now();
@@ -119,33 +76,22 @@ fn connect(world: &World, tls: Option<&Arc<ClientConfig>>) -> io::Result<Connect
             stream.set_read_timeout(Some(ANSWER_TIME * 2))?;
             let stream = handshake(world, stream, began, config)?;
             stream.sock.set_nonblocking(true)?;
-            Socket(Box::new(stream))
+            Socket::new(stream)
         }
     };
-    let mut context = Context::from_waker(Waker::noop());
-    let mut shaking = Box::pin(h2::client::handshake(socket));
-    let started = Instant::now();
-    loop {
-        if let Poll::Ready(shaken) = shaking.as_mut().poll(&mut context) {
-            return shaken.map_err(io::Error::other);
-        }
-        if started.elapsed() > ANSWER_TIME {
-            return Err(ErrorKind::TimedOut.into());
-        }
-        std::thread::sleep(Duration::from_micros(200));
-    }
+    handshake_h2(socket, &Builder::new(), ANSWER_TIME)
 }
 
 fn talk(
     world: &World,
-    random: &mut Random,
+    random: &mut SplitMix64,
     via: &'static str,
     mut send: SendRequest<Bytes>,
     mut connection: Connection<Socket, Bytes>,
 ) {
     let mut context = Context::from_waker(Waker::noop());
     let mut streams: Vec<Stream> = Vec::new();
-    let mut left = 1 + random.below(80);
+    let mut left = 1 + random.index(80);
     let mut ended: Option<String> = None;
     while ended.is_none() && (left > 0 || !streams.is_empty()) {
         if let Poll::Ready(end) = Pin::new(&mut connection).poll(&mut context) {
@@ -185,7 +131,7 @@ fn talk(
 
 fn start(
     world: &World,
-    random: &mut Random,
+    random: &mut SplitMix64,
     via: &'static str,
     send: &mut SendRequest<Bytes>,
 ) -> Result<Stream, h2::Error> {
@@ -210,7 +156,7 @@ fn start(
         outcome,
         head,
         body: None,
-        leave_at: random.percent(10).then(|| random.below(200_000)),
+        leave_at: random.percent(10).then(|| random.index(200_000)),
         is_done: false,
     })
 }

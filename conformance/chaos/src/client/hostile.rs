@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use crate::random::Random;
 use crate::world::{Cause, World, lock};
+use testkit::random::SplitMix64;
 
 /// Heads that RFC 9112 or a limit forbids.
 const HEADS: [&str; 12] = [
@@ -27,7 +27,7 @@ const HEADS: [&str; 12] = [
 
 /// Until it ends.
 pub(crate) fn run(world: &World, name: &str) -> Result<()> {
-    let mut random = Random::of(world.seed, name);
+    let mut random = SplitMix64::for_actor(world.seed, name);
     while world.goes_on() {
         let began = world.now();
         let Some(address) = lock(&world.addresses).plain else {
@@ -52,10 +52,10 @@ pub(crate) fn run(world: &World, name: &str) -> Result<()> {
 }
 
 /// What came back, if it was to be an answer.
-fn attack(world: &World, random: &mut Random, mut stream: TcpStream) -> io::Result<Vec<u8>> {
+fn attack(world: &World, random: &mut SplitMix64, mut stream: TcpStream) -> io::Result<Vec<u8>> {
     stream.set_read_timeout(Some(Duration::from_secs(20)))?;
-    match random.below(6) {
-        0 | 1 => stream.write_all(HEADS[random.below(HEADS.len())].as_bytes())?,
+    match random.index(6) {
+        0 | 1 => stream.write_all(HEADS[random.index(HEADS.len())].as_bytes())?,
         2 => {
             // A head of one field past every limit.
             stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nX: ")?;
@@ -72,7 +72,7 @@ fn attack(world: &World, random: &mut Random, mut stream: TcpStream) -> io::Resu
         }
         _ => {
             // Connections that say nothing, or the half of something.
-            let len = random.below(20);
+            let len = random.index(20);
             stream.write_all(&b"GET /nix-cache-info HTTP/1.1"[..len])?;
             world.pause(50);
             return Ok(Vec::new());

@@ -12,8 +12,8 @@ use super::anything;
 use super::connection::{Connection, Manner, NARROW, narrow, silent};
 use crate::ask::{Ask, End, What};
 use crate::oracle::check;
-use crate::random::Random;
 use crate::world::{Facts, World, lock};
+use testkit::random::SplitMix64;
 
 /// How a client behaves on one connection.
 #[derive(Debug, Clone, Copy)]
@@ -34,7 +34,7 @@ enum Habit {
 
 /// Asks for anything in every way, until it ends.
 pub(crate) fn run(world: &World, name: &str, tls: Option<&Arc<ClientConfig>>) -> Result<()> {
-    let mut random = Random::of(world.seed, name);
+    let mut random = SplitMix64::for_actor(world.seed, name);
     while world.goes_on() {
         let habit = random.weighted(&[
             (50, Habit::Polite),
@@ -72,10 +72,10 @@ fn connect(world: &World, tls: Option<&Arc<ClientConfig>>) -> io::Result<Connect
     }
 }
 
-fn with_habit(world: &World, random: &mut Random, mut connection: Connection, habit: Habit) {
+fn with_habit(world: &World, random: &mut SplitMix64, mut connection: Connection, habit: Habit) {
     match habit {
         Habit::Polite => {
-            let count = 1 + random.below(60);
+            let count = 1 + random.index(60);
             for _ in 0..count {
                 let ask = anything(world, random);
                 if !world.goes_on() || !one(world, &mut connection, &ask, Manner::default()) {
@@ -84,7 +84,7 @@ fn with_habit(world: &World, random: &mut Random, mut connection: Connection, ha
             }
         }
         Habit::Pipelined => {
-            let asks: Vec<Ask> = (0..2 + random.below(30))
+            let asks: Vec<Ask> = (0..2 + random.index(30))
                 .map(|_| anything(world, random))
                 .collect();
             pipelined(world, &mut connection, &asks);
@@ -133,7 +133,7 @@ fn pipelined(world: &World, connection: &mut Connection, asks: &[Ask]) {
     }
 }
 
-fn dripping(world: &World, random: &mut Random, connection: &mut Connection) {
+fn dripping(world: &World, random: &mut SplitMix64, connection: &mut Connection) {
     let ask = anything(world, random);
     let bytes = ask.bytes();
     // The rest of a long one at once: it would take a minute.
@@ -153,17 +153,17 @@ fn dripping(world: &World, random: &mut Random, connection: &mut Connection) {
     check(world, &ask, &outcome);
 }
 
-fn leaving(world: &World, random: &mut Random, connection: &mut Connection) {
+fn leaving(world: &World, random: &mut SplitMix64, connection: &mut Connection) {
     let ask = anything(world, random);
     let bytes = ask.bytes();
     if random.percent(40) {
-        let len = random.below(bytes.len());
+        let len = random.index(bytes.len());
         // Nothing can be expected of this.
         drop(connection.send(&bytes[..len]));
         world.count("left in a request");
         return;
     }
-    let leave_at = 1 + random.below(1_000_000);
+    let leave_at = 1 + random.index(1_000_000);
     let manner = Manner {
         leave_at: Some(leave_at),
         ..Manner::default()
@@ -172,9 +172,9 @@ fn leaving(world: &World, random: &mut Random, connection: &mut Connection) {
 }
 
 /// A download that breaks off, and the rest of it by ranges.
-fn resuming(world: &World, random: &mut Random, mut connection: Connection) {
+fn resuming(world: &World, random: &mut SplitMix64, mut connection: Connection) {
     let paths = world.all();
-    let facts = Arc::clone(&paths[random.below(paths.len())]);
+    let facts = Arc::clone(&paths[random.index(paths.len())]);
     let Some(version) = facts.latest() else {
         return;
     };
@@ -185,7 +185,7 @@ fn resuming(world: &World, random: &mut Random, mut connection: Connection) {
         let manner = Manner {
             leave_at: random
                 .percent(70)
-                .then(|| 1 + random.below(version.nar.len())),
+                .then(|| 1 + random.index(version.nar.len())),
             ..Manner::default()
         };
         let sent = world.now();
@@ -213,10 +213,10 @@ fn resuming(world: &World, random: &mut Random, mut connection: Connection) {
 
 /// Reads what changes under it so slowly that it does change.
 pub(crate) fn run_slow(world: &World, name: &str, twins: &[Arc<Facts>]) -> Result<()> {
-    let mut random = Random::of(world.seed, name);
+    let mut random = SplitMix64::for_actor(world.seed, name);
     while world.goes_on() {
         // Most often the first, which is the longest.
-        let number = random.below(2 * twins.len());
+        let number = random.index(2 * twins.len());
         let facts = Arc::clone(twins.get(number).unwrap_or(&twins[0]));
         let mut ask = Ask::of(What::Nar(facts, None));
         if random.percent(10) {

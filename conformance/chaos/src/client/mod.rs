@@ -9,13 +9,14 @@ pub(crate) mod nix;
 use std::sync::Arc;
 
 use crate::ask::{Ask, What};
-use crate::random::Random;
 use crate::world::{Facts, World};
+use testkit::random::SplitMix64;
 
 /// Something to ask for.
-pub(crate) fn anything(world: &World, random: &mut Random) -> Ask {
+pub(crate) fn anything(world: &World, random: &mut SplitMix64) -> Ask {
     let paths = world.all();
-    let one = |random: &mut Random| -> Arc<Facts> { Arc::clone(&paths[random.below(paths.len())]) };
+    let one =
+        |random: &mut SplitMix64| -> Arc<Facts> { Arc::clone(&paths[random.index(paths.len())]) };
     let facts = one(random);
     let kinds = [
         (40, 0),
@@ -39,7 +40,7 @@ pub(crate) fn anything(world: &World, random: &mut Random) -> Ask {
         2 => What::Listing(facts),
         3 => What::Closure(facts),
         4 => {
-            let count = random.below(40);
+            let count = random.index(40);
             What::Narinfos((0..count).map(|_| one(random)).collect())
         }
         5 => What::Info,

@@ -6,16 +6,16 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 
-use crate::random::Random;
 use crate::store::nix;
 use crate::world::{Cause, Facts, World, lock};
+use testkit::random::SplitMix64;
 
 /// Copies and substitutes, until it ends. `authority`: the file that Nix trusts for TLS.
 pub(crate) fn run(world: &World, name: &str, keys: &str, authority: &Path) -> Result<()> {
-    let mut random = Random::of(world.seed, name);
+    let mut random = SplitMix64::for_actor(world.seed, name);
     while world.goes_on() {
         let paths = world.all();
-        let facts = Arc::clone(&paths[random.below(paths.len())]);
+        let facts = Arc::clone(&paths[random.index(paths.len())]);
         let addresses = *lock(&world.addresses);
         let url = match (addresses.plain, addresses.tls) {
             (_, Some(tls)) if random.percent(40) => format!("https://localhost:{}", tls.port()),
@@ -30,7 +30,7 @@ pub(crate) fn run(world: &World, name: &str, keys: &str, authority: &Path) -> Re
 
 fn copy(
     world: &World,
-    random: &mut Random,
+    random: &mut SplitMix64,
     facts: &Facts,
     url: &str,
     keys: &str,
