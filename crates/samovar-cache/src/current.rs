@@ -12,10 +12,10 @@ use samovar_http::Head;
 
 use crate::access::Client;
 use crate::cache::{Cache, CacheConfig};
-use crate::health::PathCache;
 use crate::narinfos::Narinfos;
 use crate::origin::Origin;
 use crate::rendered::RenderedCache;
+use crate::sharded::PathCache;
 
 /// Caches beside each other.
 #[derive(Debug)]

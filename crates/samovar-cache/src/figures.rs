@@ -20,15 +20,15 @@ impl Monitored for Site {
                 "narinfos",
                 narinfos
                     .clone()
-                    .map(|narinfos| narinfos.fill())
+                    .map(|narinfos| narinfos.rendered().fill())
                     .fold(Fill::default(), Fill::and),
-                narinfos.map(|narinfos| narinfos.len_max()).sum(),
+                narinfos.map(|narinfos| narinfos.rendered().len_max()).sum(),
                 0,
             ),
             in_memory(
                 "small_nars",
-                origin.small_nars.fill(),
-                origin.small_nars.len_max(),
+                origin.small_nars.entries.fill(),
+                origin.small_nars.entries.len_max(),
                 origin.small_nars.miss_count(),
             ),
             origin.plans.figures(),

@@ -56,6 +56,7 @@ mod refusal;
 mod registration;
 mod rendered;
 mod route;
+mod sharded;
 mod signing;
 mod site;
 mod small_nars;

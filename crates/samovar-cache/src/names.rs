@@ -6,7 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use samovar_nix::{HashPart, StorePath};
 
-use crate::recent::{HashPartHasher, MemoryLen, Recent};
+use crate::recent::{MemoryLen, Recent};
+use crate::sharded::HashPartHasher;
 
 /// Bytes of all of them: some thousands.
 const MEMORY_LEN: usize = 1 << 20;

@@ -143,7 +143,7 @@ fn small_nar(origin: &Origin, registration: &Registration) -> Result<Arc<Prepare
     origin.small_nars.insert(hash_part, nar);
     // A suspect path leaves nothing in memory, even if it was found so just now.
     if origin.health.is_marked(&hash_part) {
-        origin.small_nars.remove(&hash_part);
+        origin.small_nars.entries.remove(&hash_part);
     }
     Ok(prepared)
 }

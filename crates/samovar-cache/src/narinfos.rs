@@ -8,9 +8,8 @@ use samovar_store::{Member, Snapshot, StoreError};
 use crate::origin::Origin;
 use crate::policy::{FOREVER, PolicyConfig};
 use crate::reader::{Permit, Reader};
-use crate::recent::Fill;
 use crate::refusal::Refusal;
-use crate::rendered::{Rendered, RenderedCache, Stamp};
+use crate::rendered::{Rendered, RenderedCache, SHARD_COUNT, Stamp};
 use crate::signing::{Signer, Signing};
 use crate::wishes::Wishes;
 
@@ -36,7 +35,7 @@ impl Narinfos {
         Self {
             reader: Reader::new(origin, policy),
             signer: Signer::new(signing),
-            rendered: Arc::new(RenderedCache::new(memory_len)),
+            rendered: Arc::new(RenderedCache::new(SHARD_COUNT, memory_len)),
             wishes: Wishes::default(),
         }
     }
@@ -50,7 +49,7 @@ impl Narinfos {
     ) -> bool {
         self.signer.is_made_of(signing)
             && self.reader.policy.is_made_of(policy)
-            && self.rendered.is_made_for(memory_len)
+            && self.rendered.has_memory_len(memory_len)
     }
 
     /// Nobody asks any more. What is in memory goes: threads that have nothing to do hold on to
@@ -64,15 +63,6 @@ impl Narinfos {
         &self.rendered
     }
 
-    pub(crate) fn fill(&self) -> Fill {
-        self.rendered.fill()
-    }
-
-    /// Bytes that may take.
-    pub(crate) fn len_max(&self) -> u64 {
-        self.rendered.len_max()
-    }
-
     pub(crate) fn signer(&self) -> &Signer {
         &self.signer
     }
@@ -82,7 +72,9 @@ impl Narinfos {
     pub(crate) fn find(&self, snapshot: &Snapshot, hash_part: &HashPart) -> Option<Rendered> {
         let now = self.stamp(snapshot);
         let rendered = self.rendered.find(hash_part)?;
-        if rendered.was_wished_for {
+        if rendered.is_prefetched {
+            self.rendered
+                .update(hash_part, |rendered| rendered.is_prefetched = false);
             self.wishes.note_useful();
         }
         let is_true = rendered.stamp == Some(now)
@@ -96,7 +88,7 @@ impl Narinfos {
         let rendered = self.find_one(snapshot.as_deref(), hash_part)?;
         let is_done = match self.reader.origin.holds.generation() {
             0 => !self.reader.origin.holds.is_on(),
-            generation => rendered.held == generation,
+            generation => rendered.leased == generation,
         };
         if is_done {
             return Ok(rendered);
@@ -107,7 +99,7 @@ impl Narinfos {
             .origin
             .holds
             .announce(std::slice::from_ref(path));
-        self.rendered.note_held(&hash_part, asked.generation);
+        self.note_leased(&hash_part, asked.generation);
         if asked.has_waited && !self.is_current(snapshot.as_deref()) {
             return self.find_one(self.reader.origin.refresh().as_deref(), hash_part);
         }
@@ -173,7 +165,7 @@ impl Narinfos {
         let paths: Vec<StorePath> = found.map(|found| found.narinfo.path.clone()).collect();
         let asked = self.reader.origin.holds.announce(&paths);
         for path in &paths {
-            self.rendered.note_held(&path.hash_part(), asked.generation);
+            self.note_leased(&path.hash_part(), asked.generation);
         }
         if asked.has_waited && !self.is_current(snapshot.as_deref()) {
             return self.find_many(self.reader.origin.refresh().as_deref(), hash_parts);
@@ -232,7 +224,12 @@ impl Narinfos {
     /// Whether nothing has to be done to hold the path of this narinfo. Never blocks.
     pub(crate) fn is_held(&self, rendered: &Rendered) -> bool {
         let generation = self.reader.origin.holds.generation();
-        generation == 0 || rendered.held == generation
+        generation == 0 || rendered.leased == generation
+    }
+
+    fn note_leased(&self, hash_part: &HashPart, generation: u32) {
+        self.rendered
+            .update(hash_part, |rendered| rendered.leased = generation);
     }
 
     /// Whether the store is still in this state.
@@ -262,7 +259,7 @@ impl Narinfos {
                 && let Ok(permit) = self.reader.permit(&info)
             {
                 let mut rendered = self.render(&info, Some(&snapshot), permit);
-                rendered.was_wished_for = true;
+                rendered.is_prefetched = true;
                 self.rendered.insert(hash_part, rendered);
                 self.keep_out(&hash_part);
                 self.wishes.add(references(&info), depth.saturating_sub(1));
@@ -279,7 +276,7 @@ impl Narinfos {
             .filter(|info| {
                 let hash_part = info.path.hash_part();
                 let is_kept = !self.reader.origin.health.is_marked(&hash_part)
-                    && self.rendered.has_room(&hash_part)
+                    && self.rendered.has_capacity(&hash_part)
                     && match self.reader.permit(info) {
                         Ok(permit) => {
                             let rendered = self.render(info, Some(snapshot), permit);
@@ -326,8 +323,8 @@ impl Narinfos {
             stamp,
             until: permit.until,
             // A path is leased by its name, whichever registration it has.
-            held: before.as_ref().map_or(0, |before| before.held),
-            was_wished_for: false,
+            leased: before.as_ref().map_or(0, |before| before.leased),
+            is_prefetched: false,
             narinfo: self.signer.render(info, dir, narinfo),
         }
     }

@@ -21,7 +21,8 @@ use crate::plans::Plans;
 use crate::program::Program;
 use crate::refusal::{PreparedAnswers, Refusal};
 use crate::registration::Registration;
-use crate::small_nars::SmallNars;
+use crate::sharded::Sharded;
+use crate::small_nars::{SmallNar, SmallNars};
 use crate::trouble::Trouble;
 use crate::under_way::{Closures, UnderWay};
 
@@ -47,7 +48,7 @@ pub(crate) struct Origin {
     /// Ends its threads when dropped.
     pub(crate) watch: OnceLock<Watch>,
     pub(crate) plans: Plans,
-    pub(crate) small_nars: Arc<SmallNars>,
+    pub(crate) small_nars: SmallNars,
     pub(crate) kept_nars: Option<KeptNars>,
     pub(crate) closures: Closures,
     pub(crate) under_way: Arc<UnderWay>,
@@ -68,12 +69,12 @@ impl Origin {
         let holds = config
             .hold
             .and_then(|hold| Holds::start(hold, Arc::clone(&store), Arc::clone(&observer)).ok());
-        let small_nars = Arc::new(SmallNars::new(config.small_nar_memory_len));
+        let small_nars = SmallNars::new(config.small_nar_memory_len);
         let health = Health::new(
             Arc::clone(&store),
             Arc::clone(&observer),
             config.trust,
-            Arc::clone(&small_nars),
+            Arc::<Sharded<SmallNar>>::clone(&small_nars.entries),
         );
         Self {
             trouble: Trouble::default(),

@@ -1,12 +1,12 @@
-//! A table bounded in memory that keeps what is asked for.
+//! A cache bounded in memory that evicts entries not used recently.
 //!
-//! There are two tables: new entries and hits go into the young one; when that is full, the old one
-//! is dropped and the young one becomes old. What is asked for stays, at no cost of bookkeeping.
+//! It has two tables. New entries and hits go into the young one; when that is full, the old one is
+//! dropped and the young one becomes old. Used entries stay, without bookkeeping for each use.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, Hash, Hasher};
+use std::hash::{BuildHasher, Hash};
 
-/// The table. `S` hashes its keys.
+/// The cache. `S` hashes its keys.
 #[derive(Debug)]
 pub(crate) struct Recent<K, V, S> {
     young: HashMap<K, V, S>,
@@ -15,11 +15,11 @@ pub(crate) struct Recent<K, V, S> {
     old: HashMap<K, V, S>,
     /// Bytes of `old`.
     old_len: usize,
-    /// How many were dropped for others.
+    /// Entries dropped in favour of others.
     eviction_count: u64,
 }
 
-// Derived, it would ask for defaults of keys and values.
+// A derived one would require defaults of keys and values.
 impl<K, V, S: Default> Default for Recent<K, V, S> {
     fn default() -> Self {
         Self {
@@ -32,12 +32,13 @@ impl<K, V, S: Default> Default for Recent<K, V, S> {
     }
 }
 
-/// How full something is.
+/// The contents of a cache in numbers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Fill {
     pub(crate) entry_count: u64,
+    /// Memory, in bytes.
     pub(crate) len: u64,
-    /// Dropped for others since the start.
+    /// Since the start.
     pub(crate) eviction_count: u64,
 }
 
@@ -51,30 +52,10 @@ impl Fill {
     }
 }
 
-/// How many bytes of memory an entry holds, its share of the table included.
+/// The memory of an entry.
 pub(crate) trait MemoryLen {
+    /// In bytes, its share of the table included.
     fn memory_len(&self) -> usize;
-}
-
-/// Hash parts are hashes already.
-#[derive(Debug, Default)]
-pub(crate) struct HashPartHasher(u64);
-
-impl Hasher for HashPartHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        // The first byte chose the shard.
-        for byte in bytes.iter().skip(1).take(8) {
-            self.0 = self.0 << 8 | u64::from(*byte);
-        }
-    }
-
-    fn write_usize(&mut self, _: usize) {
-        // The length that comes before an array's bytes says nothing.
-    }
 }
 
 impl<K, V, S> Recent<K, V, S>
@@ -83,7 +64,8 @@ where
     V: Clone + MemoryLen,
     S: BuildHasher + Default,
 {
-    /// The entry of `key`. `memory_len_max`: what both tables may hold, in bytes.
+    /// The entry of `key`, which counts as a use. `memory_len_max`: the capacity of both tables,
+    /// in bytes.
     pub(crate) fn find(&mut self, key: &K, memory_len_max: usize) -> Option<V> {
         if let Some(value) = self.young.get(key) {
             return Some(value.clone());
@@ -93,19 +75,19 @@ where
         Some(value)
     }
 
-    /// The entry of `key`, which is not asked for: it stays where it is.
+    /// The entry of `key`, without counting a use.
     pub(crate) fn peek(&self, key: &K) -> Option<V> {
         self.young.get(key).or_else(|| self.old.get(key)).cloned()
     }
 
-    /// The same, to be changed in what does not change its length.
+    /// As [`peek`](Self::peek). The length of the entry must not change.
     pub(crate) fn peek_mut(&mut self, key: &K) -> Option<&mut V> {
         let young = self.young.get_mut(key);
         young.or_else(|| self.old.get_mut(key))
     }
 
-    /// Adds an entry, in place of another with this key. Larger ones than half of `memory_len_max`
-    /// are for the caller to refuse: all others together never hold more than it says.
+    /// Adds or replaces an entry. The caller refuses entries longer than half of `memory_len_max`,
+    /// which makes it the limit of all together.
     pub(crate) fn insert(&mut self, key: K, value: V, memory_len_max: usize) {
         self.remove(&key);
         let len = value.memory_len();
@@ -118,13 +100,13 @@ where
         self.young.insert(key, value);
     }
 
-    /// Whether [`offer`](Self::offer) would take an entry of this key, if it were small.
-    pub(crate) fn has_room(&self, key: &K, memory_len_max: usize) -> bool {
+    /// Whether [`offer`](Self::offer) would take a small entry of this key.
+    pub(crate) fn has_capacity(&self, key: &K, memory_len_max: usize) -> bool {
         self.old_len < memory_len_max / 2 || self.young.contains_key(key)
     }
 
-    /// Adds an entry that nobody has asked for, or renews the one with this key where it is.
-    /// `false` if it had to take the place of others: then nothing is added.
+    /// Adds an entry without counting a use, or replaces it where it is. Returns `false`, and adds
+    /// nothing, if others would be evicted for it.
     pub(crate) fn offer(&mut self, key: K, value: V, memory_len_max: usize) -> bool {
         let value_len = value.memory_len();
         if let Some(known) = self.young.get_mut(&key) {
@@ -133,12 +115,12 @@ where
             return true;
         }
         self.remove_old(&key);
-        let has_room = self.old_len + value_len <= memory_len_max / 2;
-        if has_room {
+        let has_capacity = self.old_len + value_len <= memory_len_max / 2;
+        if has_capacity {
             self.old_len += value_len;
             self.old.insert(key, value);
         }
-        has_room
+        has_capacity
     }
 
     /// Drops the entry of `key`.
@@ -176,7 +158,7 @@ mod tests {
 
     use super::*;
 
-    /// As long as the number says.
+    /// The number is the length.
     impl MemoryLen for usize {
         fn memory_len(&self) -> usize {
             *self
@@ -188,23 +170,23 @@ mod tests {
     const MAX: usize = 100;
 
     #[test]
-    fn an_offer_takes_free_room_alone() {
+    fn an_offer_takes_only_free_capacity() {
         let mut table = Table::default();
         for key in 0..5 {
-            assert!(table.has_room(&key, MAX));
+            assert!(table.has_capacity(&key, MAX));
             assert!(table.offer(key, 10, MAX));
         }
-        assert!(!table.has_room(&5, MAX));
+        assert!(!table.has_capacity(&5, MAX));
         assert!(!table.offer(5, 1, MAX));
         assert_eq!(table.peek(&5), None);
-        // What is asked for moves on, and leaves room.
+        // A use moves the entry to the young table, and frees capacity in the old one.
         assert_eq!(table.find(&0, MAX), Some(10));
         assert!(table.offer(5, 10, MAX));
         assert_eq!(table.values().sum::<usize>(), 60);
     }
 
     #[test]
-    fn an_offer_renews_what_is_there_where_it_is() {
+    fn an_offer_replaces_an_entry_in_place() {
         let mut table = Table::default();
         table.insert(1, 50, MAX);
         assert!(table.offer(2, 50, MAX));
@@ -217,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_asked_for_is_never_dropped_for_an_offer() {
+    fn a_used_entry_is_never_evicted_for_an_offer() {
         let mut table = Table::default();
         for key in 0..5 {
             table.insert(key, 10, MAX);

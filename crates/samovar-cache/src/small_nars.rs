@@ -1,23 +1,22 @@
-//! Small NARs in memory.
+//! The small-NAR cache: short NARs in memory.
 //!
 //! # Theory of operation
 //!
-//! A NAR gets here when it was asked for, whole, and only after its hash was compared with the
-//! registered one. So nothing that happens to the files later can make it wrong: it is the NAR of
-//! that hash for ever. What can change is whether the path has that hash, and for that an entry
-//! carries the epoch in which its row was last read, as a narinfo does.
+//! A NAR is added when it was requested and its hash matched the registered one. Later changes of
+//! the files cannot make the entry wrong: it is the NAR of that hash. Whether the path still has
+//! that hash can change, so an entry carries the epoch in which its row was last read, as a narinfo
+//! does.
 //!
 //! # Limits
 //!
 //! | what | value | why |
 //! | --- | --- | --- |
 //! | a NAR in memory | 64 KiB | above, the files cost no more than the rest of the answer |
-//! | all of them | 32 MiB | `SiteConfig::small_nar_memory_len` |
+//! | all NARs | 32 MiB | `SiteConfig::small_nar_memory_len` |
 
-use std::hash::BuildHasherDefault;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use samovar_http::Prepared;
 use samovar_http::http::Status;
@@ -26,7 +25,8 @@ use samovar_store::NarReader;
 use sha2::{Digest, Sha256};
 
 use crate::prepared::{AnswerHead, Field};
-use crate::recent::{Fill, HashPartHasher, MemoryLen, Recent};
+use crate::recent::MemoryLen;
+use crate::sharded::Sharded;
 
 /// The type with which Nix uploads a NAR. Not `text/plain` as from nix-serve: proxies compress
 /// texts, and a compressed download cannot be resumed.
@@ -40,10 +40,10 @@ pub(crate) const HEAD: AnswerHead = AnswerHead {
     fields: &[NAR_TYPE, ACCEPT_RANGES],
 };
 
-/// Bytes of the longest NAR that is kept.
+/// The longest NAR that is kept, in bytes.
 pub(crate) const LEN_MAX: u64 = 64 * 1024;
 
-/// Few, because each has to have room for some of the longest.
+/// Few, because each needs capacity for several of the longest NARs.
 const SHARD_COUNT: usize = 16;
 
 /// A NAR in memory.
@@ -56,7 +56,7 @@ pub(crate) struct SmallNar {
 }
 
 impl SmallNar {
-    /// Takes a NAR, unless its hash is another one.
+    /// An entry, unless the NAR has another hash.
     pub(crate) fn new(nar_hash: NarHash, epoch: Option<u64>, nar: &[u8]) -> Option<Self> {
         let is_right = Sha256::digest(nar).as_slice() == nar_hash.as_bytes();
         is_right.then(|| Self {
@@ -66,77 +66,43 @@ impl SmallNar {
         })
     }
 
-    /// Whether it is what the row says, size included: a row that is wrong about that is damage,
-    /// and not to be hidden by what was read under another one.
+    /// Whether hash and size are those of the row. A row with a wrong size is damage, which an entry
+    /// of an earlier row must not hide.
     pub(crate) fn is_of(&self, info: &PathInfo) -> bool {
         self.nar_hash == info.nar_hash && self.prepared.body().len() as u64 == info.nar_size
     }
 }
 
-/// Those that were asked for lately.
+/// The cache.
 #[derive(Debug)]
 pub(crate) struct SmallNars {
-    shards: Box<[Mutex<Shard>]>,
-    /// Bytes of one shard.
-    shard_len_max: usize,
+    pub(crate) entries: Arc<Sharded<SmallNar>>,
     miss_count: AtomicU64,
 }
 
-type Shard = Recent<HashPart, SmallNar, BuildHasherDefault<HashPartHasher>>;
-
 impl SmallNars {
-    /// `memory_len`: what all entries may take, in bytes.
+    /// `memory_len`: the capacity, in bytes.
     pub(crate) fn new(memory_len: usize) -> Self {
         Self {
-            shards: (0..SHARD_COUNT).map(|_| Mutex::default()).collect(),
-            shard_len_max: memory_len / SHARD_COUNT,
+            entries: Arc::new(Sharded::new(SHARD_COUNT, memory_len)),
             miss_count: AtomicU64::new(0),
         }
     }
 
-    /// The entry of a path, whether it is still true or not.
+    /// The entry of a path, whether its epoch is the present one or not.
     pub(crate) fn find(&self, hash_part: &HashPart) -> Option<SmallNar> {
-        self.shard(hash_part).find(hash_part, self.shard_len_max)
+        self.entries.find(hash_part)
     }
 
     pub(crate) fn insert(&self, hash_part: HashPart, nar: SmallNar) {
-        let mut shard = self.shard(&hash_part);
-        if shard.peek(&hash_part).is_none() {
+        if self.entries.insert(hash_part, nar) {
             self.miss_count.fetch_add(1, Ordering::Relaxed);
         }
-        shard.insert(hash_part, nar, self.shard_len_max);
     }
 
-    /// How many came that were not there.
+    /// The number of entries added for paths that had none.
     pub(crate) fn miss_count(&self) -> u64 {
         self.miss_count.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn remove(&self, hash_part: &HashPart) {
-        self.shard(hash_part).remove(hash_part);
-    }
-
-    pub(crate) fn fill(&self) -> Fill {
-        let shard = |shard: &Mutex<Shard>| {
-            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            shard.fill()
-        };
-        self.shards
-            .iter()
-            .map(shard)
-            .fold(Fill::default(), Fill::and)
-    }
-
-    /// Bytes that all entries may take.
-    pub(crate) fn len_max(&self) -> u64 {
-        (self.shard_len_max * SHARD_COUNT) as u64
-    }
-
-    fn shard(&self, hash_part: &HashPart) -> MutexGuard<'_, Shard> {
-        let index = usize::from(hash_part.as_bytes()[0]) % SHARD_COUNT;
-        self.shards[index]
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -146,11 +112,11 @@ impl MemoryLen for SmallNar {
     }
 }
 
-/// Reads a NAR of `len` bytes to its end.
+/// Reads a NAR of `len` bytes.
 ///
 /// # Errors
 ///
-/// Those of the files; `InvalidData` when it has another length.
+/// Errors of the files; `InvalidData` if the NAR has another length.
 pub(crate) fn read_whole(mut reader: NarReader, len: u64) -> io::Result<Vec<u8>> {
     let wrong_size = || io::Error::new(io::ErrorKind::InvalidData, "NAR has another size");
     let len = usize::try_from(len.min(LEN_MAX)).map_err(|_error| wrong_size())?;
@@ -179,37 +145,9 @@ mod tests {
     }
 
     #[test]
-    fn only_what_has_the_registered_hash_is_kept() {
+    fn a_nar_with_another_hash_is_not_kept() {
         let nar = b"nar".as_slice();
         assert!(SmallNar::new(hash_of(nar), None, nar).is_some());
         assert!(SmallNar::new(hash_of(b"other"), None, nar).is_none());
-    }
-
-    #[test]
-    fn memory_is_bounded_and_what_is_used_stays() {
-        let memory_len = 8 << 20;
-        let nars = SmallNars::new(memory_len);
-        let part = |number: u32| {
-            let mut bytes = [0; 20];
-            bytes[..4].copy_from_slice(&number.to_le_bytes());
-            HashPart::from_bytes(bytes)
-        };
-        let nar = vec![b'x'; 60_000];
-        let nar = SmallNar::new(hash_of(&nar), None, &nar).expect("the hash is right");
-        nars.insert(part(7), nar.clone());
-        for number in 100..2000 {
-            nars.insert(part(number), nar.clone());
-            assert!(nars.find(&part(7)).is_some());
-        }
-        let held: usize = nars
-            .shards
-            .iter()
-            .map(|shard| {
-                let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-                shard.values().map(MemoryLen::memory_len).sum::<usize>()
-            })
-            .sum();
-        assert!(held <= memory_len + SHARD_COUNT * 2 * 61_000, "{held}");
-        assert!(held >= memory_len / 4, "{held}");
     }
 }

@@ -32,7 +32,7 @@ use samovar_nix::{HashPart, PathInfo};
 use samovar_store::{Damage, Fingerprint, Identity, Snapshot, Store};
 
 use crate::refusal::Refusal;
-use crate::small_nars::SmallNars;
+use crate::sharded::PathCache;
 use damaged::Damaged;
 pub(crate) use keeper::Watch;
 use keeper::Wishes;
@@ -61,12 +61,6 @@ impl Default for Trust {
     }
 }
 
-/// Answers in memory, by path.
-pub(crate) trait PathCache: fmt::Debug + Send + Sync {
-    /// Drops the answer of a path.
-    fn drop_path(&self, hash_part: &HashPart);
-}
-
 /// What is known, and who acts on it.
 #[derive(Debug)]
 pub(crate) struct Health {
@@ -77,7 +71,7 @@ pub(crate) struct Health {
     damaged: Damaged,
     /// The narinfos of all caches.
     rendered: RwLock<Vec<Arc<dyn PathCache>>>,
-    small_nars: Arc<SmallNars>,
+    small_nars: Arc<dyn PathCache>,
     wishes: Wishes,
     scrub: scrub::Told,
 }
@@ -88,7 +82,7 @@ impl Health {
         store: Arc<dyn Store>,
         observer: Arc<dyn Observer>,
         trust: Trust,
-        small_nars: Arc<SmallNars>,
+        small_nars: Arc<dyn PathCache>,
     ) -> Self {
         let health = Self {
             damaged: Damaged::new(Arc::clone(&store), Arc::clone(&observer)),
@@ -223,7 +217,7 @@ impl Health {
             rendered.drop_path(hash_part);
         }
         drop(all);
-        self.small_nars.remove(hash_part);
+        self.small_nars.drop_path(hash_part);
     }
 
     fn look_of(&self, info: &PathInfo) -> Option<Fingerprint> {

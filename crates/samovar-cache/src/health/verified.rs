@@ -9,7 +9,7 @@ use samovar_nix::HashPart;
 use samovar_store::Snapshot;
 
 use super::stamp::Stamp;
-use crate::recent::HashPartHasher;
+use crate::sharded::HashPartHasher;
 
 /// Entries up to which nobody looks whether their paths are still there.
 const COUNT_MIN: usize = 4096;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use samovar_nix::{HashPart, StorePath};
 
 use super::Waiter;
-use crate::recent::HashPartHasher;
+use crate::sharded::HashPartHasher;
 
 /// Paths that one generation holds.
 const ROOT_COUNT_MAX: usize = 100_000;
