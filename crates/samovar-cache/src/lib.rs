@@ -60,6 +60,8 @@ mod sharded;
 mod signing;
 mod site;
 mod small_nars;
+#[cfg(test)]
+mod tests;
 mod trouble;
 mod under_way;
 mod wishes;

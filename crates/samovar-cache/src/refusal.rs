@@ -155,12 +155,48 @@ impl PreparedAnswers {
 
 #[cfg(test)]
 mod tests {
+    use samovar_store::{Corruption, Unavailable};
+
     use super::*;
 
     #[test]
-    fn prepared_answers_are_found_by_their_position() {
+    fn prepared_answers_are_those_of_workers() {
+        let all = PreparedAnswers::new();
         for (index, fixed) in Fixed::ALL.into_iter().enumerate() {
             assert_eq!(index, fixed as usize);
+            let (prepared, response) = (all.get(fixed), fixed.response());
+            assert_eq!(prepared.status(), response.status(), "{fixed:?}");
+            let is_same = matches!(
+                response.body(),
+                Body::Bytes(bytes) if **bytes == *prepared.body()
+            );
+            assert!(is_same, "{fixed:?}");
+        }
+    }
+
+    #[test]
+    fn only_absence_exclusion_and_damage_are_404() {
+        let unavailable = StoreError::Unavailable(Unavailable::DatabaseMissing);
+        let cases = [
+            (Refusal::Absent, Fixed::NoPath, 404),
+            (Refusal::NotReadable, Fixed::NoPath, 404),
+            (Refusal::WrongHash, Fixed::WrongHash, 404),
+            (Refusal::Quarantined, Fixed::Quarantined, 404),
+            (Refusal::Suspect, Fixed::Unavailable, 503),
+            (Refusal::Unreadable, Fixed::Unavailable, 503),
+            (Refusal::Undecided, Fixed::Unavailable, 503),
+            (Refusal::Store(StoreError::Busy), Fixed::Unavailable, 503),
+            (Refusal::Store(unavailable), Fixed::Unavailable, 503),
+            (
+                Refusal::Store(StoreError::Corrupt(Corruption::NarHash)),
+                Fixed::Unavailable,
+                503,
+            ),
+        ];
+        for (refusal, fixed, status) in cases {
+            assert_eq!(refusal.answer(), fixed, "{refusal:?}");
+            assert_eq!(fixed.head().status.code(), status, "{refusal:?}");
+            assert_eq!(refusal.is_absence(), status == 404, "{refusal:?}");
         }
     }
 }
