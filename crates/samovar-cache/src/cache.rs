@@ -151,18 +151,13 @@ impl Cache {
     /// The store path that a request is about, if it is known without asking the store. `path`:
     /// without the prefix.
     pub(crate) fn name_of(&self, path: &[u8], query: Option<&[u8]>) -> Option<StorePath> {
-        match route(path, query) {
-            Route::Narinfo(hash_part)
-            | Route::Nar { hash_part, .. }
-            | Route::NarOfNoHash(hash_part)
-            | Route::Listing(hash_part)
-            | Route::Closure(hash_part) => {
-                let name = self.narinfos.name_of(&hash_part);
-                name.or_else(|| self.origin.names.find(&hash_part))
-            }
-            Route::Log(path) => Some(path),
-            _ => None,
+        let route = route(path, query);
+        if let Route::Log(path) = route {
+            return Some(path);
         }
+        let hash_part = route.hash_part()?;
+        let name = self.narinfos.name_of(&hash_part);
+        name.or_else(|| self.origin.names.find(&hash_part))
     }
 
     /// Answers on the I/O thread, or declines. `path`: without the prefix.
@@ -255,7 +250,7 @@ impl Cache {
             self.origin.note(error);
             return reply.prepared(self.origin.fixed.get(Fixed::Unavailable));
         }
-        match is_slow(route) {
+        match route.reads_files() {
             true => reply.dispatch_slow(),
             false => reply.dispatch(),
         }
@@ -333,7 +328,7 @@ impl Cache {
         Some(match verdict {
             Verdict::Granted(_) => {
                 observer.event(&Event::PasswordVerified);
-                match is_slow(route) {
+                match route.reads_files() {
                     true => Response::again_slow(),
                     false => Response::again(),
                 }
@@ -350,9 +345,4 @@ impl Cache {
     fn cache_info_text(&self) -> String {
         String::from_utf8_lossy(self.cache_info.body()).into_owned()
     }
-}
-
-/// Whether the answer is made of files.
-fn is_slow(route: &Route) -> bool {
-    matches!(route, Route::Nar { .. } | Route::Listing(_) | Route::Log(_))
 }

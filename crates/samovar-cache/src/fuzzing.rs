@@ -1,4 +1,4 @@
-//! Parsers that are nobody else's business, for the targets in `fuzz/` alone.
+//! Private parsers, for the targets in `fuzz/` alone.
 #![allow(
     missing_docs,
     clippy::allow_attributes,
@@ -11,7 +11,7 @@ use crate::access;
 use crate::bulk;
 use crate::route::{self, Route};
 
-/// What a target leads to: the hash part that is looked up, and the name that becomes part of a
+/// The destination of a URL: the hash part that is looked up, and the name that becomes part of a
 /// file's path.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Destination {
@@ -25,21 +25,18 @@ pub struct Destination {
 pub fn route(path: &[u8], query: Option<&[u8]>) -> Destination {
     let route = route::route(path, query);
     let is_known = route != Route::Unknown;
-    let mut destination = Destination {
-        is_known,
-        ..Destination::default()
+    let hash_part = route.hash_part();
+    let (log, realisation) = match route {
+        Route::Log(path) => (Some(path.base_name().to_owned()), None),
+        Route::Realisation(id) => (None, Some(id.to_string())),
+        _ => (None, None),
     };
-    match route {
-        Route::Narinfo(hash_part)
-        | Route::Listing(hash_part)
-        | Route::Nar { hash_part, .. }
-        | Route::NarOfNoHash(hash_part)
-        | Route::Closure(hash_part) => destination.hash_part = Some(hash_part),
-        Route::Log(path) => destination.log = Some(path.base_name().to_owned()),
-        Route::Realisation(id) => destination.realisation = Some(id.to_string()),
-        Route::CacheInfo | Route::Narinfos | Route::NoPath | Route::Unknown => {}
+    Destination {
+        hash_part: hash_part.filter(|_| log.is_none()),
+        log,
+        realisation,
+        is_known,
     }
-    destination
 }
 
 /// The hash parts in the body of `POST /narinfos`; `None` if it is refused.

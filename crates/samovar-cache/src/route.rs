@@ -1,11 +1,11 @@
-//! What a URL means.
+//! The meaning of a URL.
 //!
 //! # Source
 //!
 //! The patterns of nix-serve (`nix-serve.psgi`) and nix-serve-ng (`src/Main.hs`), and harmonia's
-//! form of NAR URLs: clients keep them for 30 days, so those of a predecessor have to go on
-//! working. `/narinfos` and `/closure/` are ours: no server that is known answers them, and no
-//! client of Nix asks for them.
+//! form of NAR URLs: clients keep them for 30 days, so those of a predecessor must go on working.
+//! `/narinfos` and `/closure/` are Samovar's: no other known server answers them, and no Nix client
+//! requests them.
 
 use std::borrow::Cow;
 
@@ -13,7 +13,7 @@ use samovar_http::http::percent;
 use samovar_nix::{HashPart, NarHash, StorePath};
 use samovar_store::RealisationId;
 
-/// What a path names.
+/// The meaning of a URL's path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Route {
     /// `/nix-cache-info`
@@ -28,7 +28,7 @@ pub(crate) enum Route {
         hash_part: HashPart,
         nar_hash: Option<NarHash>,
     },
-    /// A NAR of a path that may be there, with a NAR hash that no path has.
+    /// A NAR of a path that may exist, with a NAR hash that no path has.
     NarOfNoHash(HashPart),
     /// `/log/<base name>`
     Log(StorePath),
@@ -38,17 +38,42 @@ pub(crate) enum Route {
     Narinfos,
     /// `/closure/<hash part>`
     Closure(HashPart),
-    /// Of the form of a path's URL, but there can be no such path.
+    /// The form of a path's URL, but no such path can exist.
     NoPath,
-    /// Nothing.
+    /// No URL of a cache.
     Unknown,
+}
+
+impl Route {
+    /// The hash part of the path that is requested, whether such a path exists or not.
+    pub(crate) fn hash_part(&self) -> Option<HashPart> {
+        match self {
+            Self::Narinfo(hash_part)
+            | Self::Listing(hash_part)
+            | Self::Nar { hash_part, .. }
+            | Self::NarOfNoHash(hash_part)
+            | Self::Closure(hash_part) => Some(*hash_part),
+            Self::Log(path) => Some(path.hash_part()),
+            Self::CacheInfo
+            | Self::Realisation(_)
+            | Self::Narinfos
+            | Self::NoPath
+            | Self::Unknown => None,
+        }
+    }
+
+    /// Whether the answer is read from files, which may wait for a disk. What is read from the
+    /// database does not queue behind it.
+    pub(crate) fn reads_files(&self) -> bool {
+        matches!(self, Self::Nar { .. } | Self::Listing(_) | Self::Log(_))
+    }
 }
 
 /// Finds the route of a path that is still percent-encoded, without the prefix it is mounted under.
 pub(crate) fn route(path: &[u8], query: Option<&[u8]>) -> Route {
     match percent::decode(path) {
         Some(Cow::Borrowed(path)) => decoded(path, query),
-        // What is one segment to everybody on the way here must not become two.
+        // One segment for the proxies on the way here must not become two.
         Some(Cow::Owned(text)) if slash_count(&text) == slash_count(path) => decoded(&text, query),
         Some(Cow::Owned(_)) | None => Route::Unknown,
     }
@@ -58,7 +83,7 @@ fn slash_count(path: &[u8]) -> usize {
     path.iter().filter(|byte| **byte == b'/').count()
 }
 
-/// Hottest first.
+/// The most frequent routes first.
 fn decoded(path: &[u8], query: Option<&[u8]>) -> Route {
     let Some(path) = path.strip_prefix(b"/") else {
         return Route::Unknown;
@@ -86,7 +111,7 @@ fn decoded(path: &[u8], query: Option<&[u8]>) -> Route {
     named(path).unwrap_or(Route::Unknown)
 }
 
-/// Routes of names rather than hashes.
+/// Routes that contain names rather than hashes.
 fn named(path: &[u8]) -> Option<Route> {
     let path = std::str::from_utf8(path).ok()?;
     if let Some(name) = path.strip_prefix("log/") {
@@ -104,8 +129,8 @@ fn named(path: &[u8]) -> Option<Route> {
     id.ok().map(Route::Realisation)
 }
 
-/// nix-serve's pattern for hash parts is `[0-9a-z]+`; what fits it but is no hash part names no
-/// path, anything else names nothing.
+/// nix-serve's pattern for hash parts is `[0-9a-z]+`. A name that matches it but is no hash part
+/// names no path; any other is no URL of a cache.
 fn of_hash_part(name: &[u8], route: impl FnOnce(HashPart) -> Route) -> Route {
     match HashPart::parse(name) {
         Ok(hash_part) => route(hash_part),
