@@ -6,7 +6,6 @@ use std::fmt;
 use std::io;
 
 use crate::http::Status;
-use crate::multipart::MultipartError;
 use crate::upload::BodyError;
 
 /// Why a handler gives no response: a status, a text the client may see, and a cause it may not.
@@ -108,11 +107,6 @@ fn client_fault(error: &(dyn StdError + 'static)) -> Option<(Status, String)> {
         if let Some(error) = error.downcast_ref::<BodyError>() {
             return Some((error.status(), error.to_string()));
         }
-        if let Some(error) = error.downcast_ref::<MultipartError>()
-            && let Some(status) = error.kind.status()
-        {
-            return Some((status, error.to_string()));
-        }
         // The source of an I/O error is that of the error inside, not the error itself.
         next = match error
             .downcast_ref::<io::Error>()
@@ -154,7 +148,6 @@ impl fmt::Debug for Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::multipart::MultipartErrorKind;
     use crate::proto::Refusal;
 
     #[derive(Debug, thiserror::Error)]
@@ -185,12 +178,5 @@ mod tests {
         );
         let incomplete = io::Error::from(BodyError::Incomplete);
         assert_eq!(Error::from(incomplete).status(), Status::BAD_REQUEST);
-        let form = MultipartError::from(MultipartErrorKind::MediaType);
-        assert_eq!(Error::from(form).status(), Status::UNSUPPORTED_MEDIA_TYPE);
-        let form = io::Error::other(MultipartError::from(MultipartErrorKind::Truncated));
-        assert_eq!(Error::from(form).status(), Status::BAD_REQUEST);
-        let mut form = MultipartError::from(MultipartErrorKind::Read);
-        form.source = Some(too_large());
-        assert_eq!(Error::from(form).status(), Status::CONTENT_TOO_LARGE);
     }
 }

@@ -3,10 +3,10 @@
 use std::io::Read;
 
 use crate::error::Error;
-use crate::http::{MediaType, Pairs, Status};
-use crate::multipart::{Multipart, MultipartLimits};
+use crate::http::{Pairs, Status};
 use crate::request::Request;
-use crate::upload::BodyReader;
+
+const MEDIA_TYPE: &[u8] = b"application/x-www-form-urlencoded";
 
 /// The most fields of a form; more is answered with 413. A field costs some hundred bytes, however
 /// short it is, so the length of the body alone would not bound the memory.
@@ -40,11 +40,9 @@ impl Request {
     /// 415 for another media type, 413 for too many fields or bytes, and those of
     /// [`reader`](Self::reader).
     pub fn form(&mut self) -> Result<Pairs, Error> {
-        let media_type = self
-            .head()
-            .header("content-type")
-            .and_then(MediaType::parse);
-        if !media_type.is_some_and(|it| it.is("application/x-www-form-urlencoded")) {
+        let content_type = self.head().header("content-type").unwrap_or_default();
+        let media_type = content_type.split(|&byte| byte == b';').next();
+        if !media_type.is_some_and(|it| it.trim_ascii().eq_ignore_ascii_case(MEDIA_TYPE)) {
             let message = "this needs a form (application/x-www-form-urlencoded)";
             return Err(Error::new(Status::UNSUPPORTED_MEDIA_TYPE, message));
         }
@@ -62,48 +60,5 @@ impl Request {
         };
         Pairs::parse(text, FIELD_COUNT_MAX)
             .ok_or_else(|| Error::new(Status::CONTENT_TOO_LARGE, "the form has too many fields"))
-    }
-
-    /// The parts of a form with files (`multipart/form-data`), as the body comes. On a
-    /// [streaming](crate::Route::streaming) route files of any size pass in constant memory.
-    ///
-    /// ```
-    /// use samovar_http::{Error, Request, Route, Router, http::Status};
-    ///
-    /// fn upload(request: &mut Request) -> Result<Status, Error> {
-    ///     let mut form = request.multipart()?;
-    ///     while let Some(mut part) = form.next_part()? {
-    ///         if part.name() == "photo" {
-    ///             std::io::copy(&mut part, &mut std::fs::File::create("photo")?)?;
-    ///         }
-    ///     }
-    ///     Ok(Status::NO_CONTENT)
-    /// }
-    /// let router = Router::new().route(Route::post("/photos", upload).streaming(100 << 20));
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// 415 or 400 if the `Content-Type` is not `multipart/form-data` with a boundary.
-    pub fn multipart(&mut self) -> Result<Multipart<BodyReader<'_>>, Error> {
-        self.multipart_with(MultipartLimits::default())
-    }
-
-    /// The same with other limits than the default.
-    ///
-    /// # Errors
-    ///
-    /// As [`multipart`](Self::multipart).
-    pub fn multipart_with(
-        &mut self,
-        limits: MultipartLimits,
-    ) -> Result<Multipart<BodyReader<'_>>, Error> {
-        let content_type = self.head().header("content-type").map(<[u8]>::to_vec);
-        let content_type = content_type.unwrap_or_default();
-        Ok(Multipart::with_limits(
-            &content_type,
-            self.reader(),
-            limits,
-        )?)
     }
 }

@@ -21,7 +21,7 @@
 //! The folder `examples` has a program for each subject, and the [`manual`] a
 //! [guide](manual::guide). Types to know: [`Router`] and [`Route`], [`Request`] and its [`Head`],
 //! [`Response`] and [`Body`], [`Error`]; [`Server::builder`] for listeners, threads and
-//! [`Limits`]; [`ws`], [`tls`], [`compress`] and [`multipart`] for what their names say.
+//! [`Limits`]; [`ws`], [`tls`] and [`compress`] for what their names say.
 //!
 //! # The model
 //!
@@ -82,7 +82,6 @@
 
 pub mod http;
 pub mod manual;
-pub mod multipart;
 
 mod body;
 mod channel;

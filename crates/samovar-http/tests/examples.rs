@@ -164,24 +164,6 @@ fn redirect() {
 }
 
 #[test]
-fn multipart() {
-    let example = Example::start("multipart", &[]);
-    assert!(text(&example.ask("GET /", "", "")).contains("multipart/form-data"));
-    let fields = "Content-Type: multipart/form-data; boundary=b\r\n";
-    let photo = "x".repeat(100_000);
-    let body = format!(
-        "--b\r\nContent-Disposition: form-data; name=title\r\n\r\nTea\r\n\
-         --b\r\nContent-Disposition: form-data; name=photo; filename=\"../tea.jpg\"\r\n\r\n\
-         {photo}\r\n--b--"
-    );
-    let answer = example.ask("POST /upload", fields, &body);
-    assert_eq!(text(&answer), "title: Tea\nphoto: file 0, 100000 bytes\n");
-    let folder = std::env::temp_dir().join(format!("samovar-uploads-{}", example.child.id()));
-    assert_eq!(std::fs::read_to_string(folder.join("0")).unwrap(), photo);
-    std::fs::remove_dir_all(folder).unwrap();
-}
-
-#[test]
 fn database() {
     let example = Example::start("database", &[]);
     let answer = example.ask("POST /notes", "", "Buy tea");

@@ -1,14 +1,12 @@
 //! The words of HTTP that both the protocol core and handlers use.
 
 pub mod accept_encoding;
-pub mod media_type;
 mod method;
 mod pairs;
 pub mod percent;
 pub mod range;
 mod status;
 
-pub use media_type::MediaType;
 pub use method::{Method, Version};
 pub use pairs::Pairs;
 pub use status::Status;

@@ -33,8 +33,7 @@
 //!
 //! Queries and cookies are bounded by the head they come in. HTTP/2
 //! ([`Http2Limits`](crate::Http2Limits), [`AbuseLimits`](crate::AbuseLimits)), WebSockets
-//! ([`ws::Limits`](crate::ws::Limits)), multipart forms
-//! ([`MultipartLimits`](crate::multipart::MultipartLimits)) and compression
+//! ([`ws::Limits`](crate::ws::Limits)), and compression
 //! ([`Compression`](crate::compress::Compression)) have limits of their own.
 //!
 //! # What a connection costs

@@ -13,7 +13,7 @@
 //! | sub-router | | `.nest` | `web::scope` | [`Router::mount`](crate::Router::mount) |
 //! | query | `request.queryParams` | `Query<T>` | `web::Query<T>` | [`request.query()`](crate::Request::query) |
 //! | form | by hand | `Form<T>` | `web::Form<T>` | [`request.form()`](crate::Request::form) |
-//! | multipart | in memory | stream | stream | [`multipart`](crate::multipart), streamed or in memory |
+//! | multipart | in memory | stream | stream | a library, over [`request.reader()`](crate::Request::reader) |
 //! | body | `request.body`, 1 MiB | `Bytes`, 2 MB | `web::Bytes`, 256 KiB | [`request.body()`](crate::Request::body), 1 MiB |
 //! | large upload | | `Body` stream | `web::Payload` | [`Route::streaming`](crate::Route::streaming), [`request.reader()`](crate::Request::reader) |
 //! | JSON | by hand | `Json<T>` | `web::Json<T>` | a serializer of yours: `serde_json::from_slice(request.body())?`, [`Response::json`](crate::Response::json) |

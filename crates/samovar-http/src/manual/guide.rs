@@ -60,7 +60,6 @@
 //! In: a route declared [`streaming`](crate::Route::streaming) starts with the head, and
 //! [`Request::reader`](crate::Request::reader) is the body as [`Read`](std::io::Read). An upload of
 //! any size takes constant memory, and a client that dawdles holds no worker's place.
-//! [`multipart`](crate::multipart) reads forms the same way, part by part.
 //!
 //! Out: [`Body::file`](crate::Body::file) for files, [`Body::reader`](crate::Body::reader) for
 //! what can be read, [`Body::pieces`](crate::Body::pieces) for what is made,

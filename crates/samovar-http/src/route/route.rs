@@ -7,6 +7,7 @@ use super::params::Params;
 use crate::error::Error;
 use crate::head::Head;
 use crate::http::Method;
+use crate::proto::encode;
 use crate::into_response::IntoResponse;
 use crate::reply::{Inline, Reply};
 use crate::request::Request;
@@ -114,7 +115,7 @@ impl Route {
         handler: impl Fn(&mut Request) -> R + Send + Sync + 'static,
     ) -> Self {
         assert!(
-            crate::http::media_type::is_token(method),
+            encode::is_field_name(method),
             "{method:?} is not a method"
         );
         let methods = match Method::from_token(method) {
