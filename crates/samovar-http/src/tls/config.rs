@@ -139,7 +139,6 @@ pub struct TlsBuilder {
     certificates: Vec<(Pem, Pem)>,
     clients: Option<(Pem, ClientCertificates)>,
     refuses_unknown_names: bool,
-    is_tls13_only: bool,
 }
 
 impl TlsBuilder {
@@ -194,13 +193,6 @@ impl TlsBuilder {
         self
     }
 
-    /// Speaks TLS 1.3 only.
-    #[must_use]
-    pub fn tls13_only(mut self) -> Self {
-        self.is_tls13_only = true;
-        self
-    }
-
     /// Reads the files and makes the configuration. Certificates that have expired are taken, see
     /// [`Certificate::is_expired`].
     ///
@@ -231,13 +223,8 @@ impl TlsBuilder {
         if certificates.is_empty() {
             return Err(Place::Configuration.error(TlsErrorKind::Nothing));
         }
-        let versions: &[_] = if self.is_tls13_only {
-            &[&version::TLS13]
-        } else {
-            &[&version::TLS13, &version::TLS12]
-        };
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
-            .with_protocol_versions(versions)
+            .with_protocol_versions(&[&version::TLS13, &version::TLS12])
             .map_err(refused)?;
         let builder = match &self.clients {
             None => builder.with_no_client_auth(),
