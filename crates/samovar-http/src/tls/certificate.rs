@@ -1,4 +1,4 @@
-//! A certificate, its key, and where both come from.
+//! Server certificates and their keys, from files or memory.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -12,14 +12,14 @@ use rustls::pki_types::pem::{Error as PemError, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 use rustls::{Error, InconsistentKeys};
+use x509_cert::der::Decode;
 
 use super::error::{Place, TlsError, TlsErrorKind};
-use super::validity::validity;
 
-/// A PEM file larger than this is something else, in bytes. A chain is some kilobytes.
+/// Size limit of a PEM file, in bytes. A chain is some kilobytes.
 const FILE_LEN_MAX: u64 = 1 << 20;
 
-/// PEM text, kept as where it is: a reload reads it again.
+/// The location of PEM text; a reload reads files again.
 #[derive(Clone)]
 pub(super) enum Pem {
     File(PathBuf),
@@ -48,7 +48,7 @@ impl Pem {
         }
     }
 
-    /// All certificates in it, at least one.
+    /// Reads all certificates; at least one is required.
     pub(super) fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, TlsError> {
         let pem = self.read()?;
         let certificates = CertificateDer::pem_slice_iter(&pem)
@@ -60,7 +60,7 @@ impl Pem {
         Ok(certificates)
     }
 
-    /// The first key in it.
+    /// Reads the first private key.
     fn key(&self) -> Result<PrivateKeyDer<'static>, TlsError> {
         PrivateKeyDer::from_pem_slice(&self.read()?).map_err(|error| match error {
             PemError::NoItemsFound => self.place().error(TlsErrorKind::NoKey),
@@ -73,51 +73,51 @@ impl Pem {
     }
 }
 
-/// Reads a regular file. To open a pipe that nobody writes to would be to wait for ever, at a
-/// reload too.
+/// Reads a regular file. Opened without blocking: opening a pipe without a writer would block
+/// forever, also at a reload.
 fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
     let metadata = file.metadata()?;
     if !metadata.is_file() {
-        return Err(io::Error::other("it is no regular file"));
+        return Err(io::Error::other("not a regular file"));
     }
     let mut bytes = Vec::new();
     file.take(FILE_LEN_MAX + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > FILE_LEN_MAX {
-        return Err(io::Error::other("it is larger than 1 MiB"));
+        return Err(io::Error::other("larger than 1 MiB"));
     }
     Ok(bytes)
 }
 
 impl std::fmt::Debug for Pem {
-    /// Keys are not for logs.
+    /// Shows the location only: private keys must not reach logs.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.place().fmt(f)
     }
 }
 
-/// What a server shows to its clients, in words for a log.
+/// A server certificate in use: names and validity, for logs and metrics.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Certificate {
-    /// The names it is good for, as DNS names; wildcards begin with `*.`. May be empty: it can be
-    /// for an address, or be shown as the default whatever the name.
+    /// DNS names of the certificate; wildcards begin with `*.`. Empty for a certificate that is
+    /// issued for an address or serves as the default.
     pub names: Vec<String>,
-    /// From when it is valid, if that was understood.
+    /// Start of the validity period; `None` if it could not be parsed.
     pub not_before: Option<SystemTime>,
-    /// Until when it is valid, if that was understood.
+    /// End of the validity period; `None` if it could not be parsed.
     pub not_after: Option<SystemTime>,
 }
 
 impl Certificate {
-    /// Whether clients will refuse it at this time. It is served nevertheless: some clients do not
-    /// look, and no certificate at all helps nobody.
+    /// Whether the certificate has expired at `now`. An expired certificate is still served: some
+    /// clients do not check, and no certificate at all would stop the others too.
     pub fn is_expired(&self, now: SystemTime) -> bool {
         self.not_after.is_some_and(|end| end < now)
     }
 }
 
-/// Reads a pair and holds its parts against each other.
+/// Loads a chain and its key, and checks that they belong together.
 pub(super) fn load(
     chain: &Pem,
     key: &Pem,
@@ -132,7 +132,7 @@ pub(super) fn load(
         .map_err(|error| key.place().error(TlsErrorKind::BadKey(error)))?;
     let certified = CertifiedKey::new(certificates, private_key);
     match certified.keys_match() {
-        // A key that does not tell its public half is taken at its word.
+        // A key without a public half cannot be compared; assume it matches.
         Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => {}
         Err(Error::InconsistentKeys(_)) => {
             let certificate = chain.place().to_string();
@@ -147,11 +147,42 @@ pub(super) fn load(
     })?;
     let names = parsed.valid_dns_names();
     let names = names.map(str::to_ascii_lowercase).collect();
-    let validity = validity(&leaf);
+    let (not_before, not_after) = validity(&leaf).unzip();
     let facts = Certificate {
         names,
-        not_before: validity.as_ref().map(|time| *time.start()),
-        not_after: validity.as_ref().map(|time| *time.end()),
+        not_before,
+        not_after,
     };
     Ok((certified, facts))
+}
+
+/// Returns `notBefore` and `notAfter` of a DER certificate; `None` for one that is not strict DER.
+fn validity(certificate: &[u8]) -> Option<(SystemTime, SystemTime)> {
+    let certificate = x509_cert::Certificate::from_der(certificate).ok()?;
+    let validity = certificate.tbs_certificate().validity();
+    Some((
+        validity.not_before.to_system_time(),
+        validity.not_after.to_system_time(),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn validity_is_read() {
+        let mut params = rcgen::CertificateParams::new(vec!["a.test".into()]).unwrap();
+        params.not_before = rcgen::date_time_ymd(2001, 9, 9);
+        params.not_after = rcgen::date_time_ymd(2060, 2, 29);
+        let key = rcgen::KeyPair::generate().unwrap();
+        let der = params.self_signed(&key).unwrap();
+        let (not_before, not_after) = validity(der.der()).unwrap();
+        let seconds = |time: SystemTime| time.duration_since(SystemTime::UNIX_EPOCH).unwrap();
+        assert_eq!(seconds(not_before).as_secs(), 999_993_600);
+        assert_eq!(seconds(not_after).as_secs(), 2_845_238_400);
+        for len in 0..der.der().len() {
+            assert_eq!(validity(&der.der()[..len]), None);
+        }
+    }
 }

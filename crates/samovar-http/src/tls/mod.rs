@@ -1,31 +1,47 @@
-//! HTTPS: certificates, their choice and their renewal, and the records on a socket.
+//! HTTPS: certificates, their selection and renewal, and TLS on connections.
 //!
-//! TLS 1.2 and 1.3 by rustls, which is driven over bytes: it owns no socket and no thread. A
-//! [`TlsConfig`] says with which certificates a listener answers, see
-//! [`Listener::tls`](crate::Listener::tls); it can be renewed while connections use it.
+//! TLS 1.2 and 1.3 by rustls, driven over byte buffers: it owns no socket and no thread. A
+//! [`TlsConfig`] holds the certificates of a listener, see [`Listener::tls`](crate::Listener::tls);
+//! it can be reloaded while connections use it.
 //!
-//! # What is decided here
+//! ```no_run
+//! use samovar_http::tls::TlsConfig;
+//! use samovar_http::{Listener, Router, Server};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let tls = TlsConfig::builder()
+//!     .certificate_files("chain.pem", "key.pem")
+//!     .refuse_unknown_names()
+//!     .build()?;
+//! let listener = Listener::tcp("[::]:8443".parse()?, 1024)?.tls(tls.clone());
+//! let server = Server::builder(Router::new().get("/", |_| "Hello\n"))
+//!     .listen(listener)
+//!     .start()?;
+//! tls.reload()?; // after the files were renewed
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Policy
 //!
 //! | | |
 //! |---|---|
-//! | versions | 1.3 and 1.2 (RFC 8446, RFC 5246); older ones have known breaks |
-//! | suites | AEADs with forward secrecy only, AES-128-GCM first: the cheapest where the processor knows AES |
+//! | versions | 1.3 and 1.2 (RFC 8446, RFC 5246); older versions are broken |
+//! | cipher suites | AEADs with forward secrecy only; AES-128-GCM first, the cheapest where the processor has AES instructions |
 //! | 0-RTT | never: early data can be replayed (RFC 8446, 8), and a handler cannot tell |
-//! | renegotiation | does not exist in rustls; a request for it ends the connection |
-//! | compression of records | does not exist in rustls (CRIME) |
-//! | resumption | tickets, keys changed every six hours; a bounded table for clients that know none |
-//! | the end | `close_notify` is sent; a connection that ends without the peer's is an error, not an end |
+//! | renegotiation | not implemented in rustls; a request for it ends the connection |
+//! | record compression | not implemented in rustls (CRIME) |
+//! | resumption | tickets with keys rotated every six hours; a bounded session table for clients without tickets |
+//! | end of a connection | `close_notify` is sent; a connection that ends without the peer's is an error |
 //!
-//! A connection that is idle holds its keys and no buffer: some 4 KiB, see `tests/tls_memory.rs`.
+//! An idle connection holds its keys and no buffer: about 4 KiB, see `tests/tls_memory.rs`.
 
 mod certificate;
 mod config;
-mod der;
 mod error;
 mod names;
 mod resolver;
 mod stream;
-mod validity;
 
 pub use certificate::Certificate;
 pub use config::{ClientCertificates, TlsBuilder, TlsConfig};

@@ -1,23 +1,18 @@
-//! Whose certificate a client has shown.
+//! Names in client certificates.
 
 use rustls::pki_types::CertificateDer;
+use x509_cert::Certificate;
+use x509_cert::der::asn1::{Any, ObjectIdentifier};
+use x509_cert::der::{Decode, Tag, Tagged};
 
-use super::der::{SEQUENCE, after_issuer, element};
 use crate::head::PeerName;
 
-const SET: u8 = 0x31;
-const OBJECT_IDENTIFIER: u8 = 0x06;
-const UTF8_STRING: u8 = 0x0c;
-const PRINTABLE_STRING: u8 = 0x13;
-const IA5_STRING: u8 = 0x16;
+/// `id-at-commonName`.
+const COMMON_NAME: ObjectIdentifier = ObjectIdentifier::new_unwrap("2.5.4.3");
 
-/// 2.5.4.3, `id-at-commonName`.
-const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
-
-/// The names in a certificate that was verified.
+/// Returns the names in a verified certificate: common name, DNS names, URIs.
 pub(crate) fn peer_names(certificate: &[u8]) -> Vec<PeerName> {
-    let common_name = common_name(certificate).map(|name| PeerName::CommonName(name.into()));
-    let mut names: Vec<_> = common_name.into_iter().collect();
+    let mut names: Vec<_> = common_name(certificate).into_iter().collect();
     let der = CertificateDer::from(certificate);
     if let Ok(parsed) = webpki::EndEntityCert::try_from(&der) {
         let dns = parsed.valid_dns_names();
@@ -28,39 +23,31 @@ pub(crate) fn peer_names(certificate: &[u8]) -> Vec<PeerName> {
     names
 }
 
-/// The common name of the subject; `None` also if there are two: which of them an authority meant
-/// is anybody's guess.
+/// Returns the common name of the subject; `None` also for a subject with two, because the
+/// authority did not say which of them identifies the client.
 ///
 /// # Source
 ///
-/// RFC 5280, section 4.1.2.4: `Name` is a sequence of sets of sequences of a type and a value.
-fn common_name(certificate: &[u8]) -> Option<&str> {
-    let (_, _, fields) = element(after_issuer(certificate)?, &[SEQUENCE])?;
-    let (_, mut subject, _) = element(fields, &[SEQUENCE])?;
-    let mut found = None;
-    while !subject.is_empty() {
-        let (_, mut set, rest) = element(subject, &[SET])?;
-        subject = rest;
-        while !set.is_empty() {
-            let (_, attribute, rest) = element(set, &[SEQUENCE])?;
-            set = rest;
-            let (_, kind, value) = element(attribute, &[OBJECT_IDENTIFIER])?;
-            if kind == COMMON_NAME {
-                let text = text(value)?;
-                if found.replace(text).is_some() {
-                    return None;
-                }
-            }
-        }
-    }
-    found
+/// RFC 5280, section 4.1.2.4.
+fn common_name(certificate: &[u8]) -> Option<PeerName> {
+    let certificate = Certificate::from_der(certificate).ok()?;
+    let subject = certificate.tbs_certificate().subject();
+    let mut common_names = subject
+        .iter()
+        .filter(|attribute| attribute.oid == COMMON_NAME);
+    let name = text(&common_names.next()?.value)?;
+    let is_only = common_names.next().is_none();
+    is_only.then(|| PeerName::CommonName(name.into()))
 }
 
-/// A string that reads the same for everybody.
-fn text(value: &[u8]) -> Option<&str> {
-    let (_, bytes, _) = element(value, &[UTF8_STRING, PRINTABLE_STRING, IA5_STRING])?;
-    let text = std::str::from_utf8(bytes).ok()?;
-    (!text.chars().any(char::is_control)).then_some(text)
+/// Returns a string whose type has one encoding everywhere, without control characters.
+fn text(value: &Any) -> Option<&str> {
+    let is_known = matches!(
+        value.tag(),
+        Tag::Utf8String | Tag::PrintableString | Tag::Ia5String
+    );
+    let text = std::str::from_utf8(value.value()).ok()?;
+    (is_known && !text.chars().any(char::is_control)).then_some(text)
 }
 
 #[cfg(test)]
@@ -111,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_one_common_name_is_none() {
+    fn only_a_single_common_name_counts() {
         for common_names in [&[][..], &["ada", "eve"], &["ada\0.example"], &["a\nb"]] {
             let names = peer_names(&certificate(common_names, Vec::new()));
             assert_eq!(text(&names), text(&[]), "{common_names:?}");
@@ -119,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_has_no_names() {
+    fn a_truncated_certificate_has_no_names() {
         let der = certificate(&["ada"], Vec::new());
         let (_, whole) = der.split_last().unwrap();
         for len in 0..whole.len() {
