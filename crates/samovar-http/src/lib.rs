@@ -1,5 +1,5 @@
-//! A multi-threaded HTTP server for plain handlers: blocking code is welcome, `async` is not
-//! needed, and no handler can stall another's connection.
+//! A multi-threaded HTTP server for plain blocking handlers, without `async`. No *client* can stall
+//! the others; a handler holds one worker thread while it runs, nothing else.
 //!
 //! ```no_run
 //! use samovar_http::{Error, Request, Router};
@@ -18,27 +18,29 @@
 //! }
 //! ```
 //!
-//! The folder `examples` has a program for each subject, and the [`manual`] a
-//! [guide](manual::guide). Types to know: [`Router`] and [`Route`], [`Request`] and its [`Head`],
-//! [`Response`] and [`Body`], [`Error`]; [`Server::builder`] for listeners, threads and
-//! [`Limits`]; [`ws`], [`tls`] and [`compress`] for what their names say.
+//! The folder `examples` has a program for each subject; the [`manual`] starts with a
+//! [guide](manual::guide). Central types: [`Router`] and [`Route`], [`Request`] and its [`Head`],
+//! [`Response`] and [`Body`], [`Error`]; [`Server::builder`] for listeners, threads and [`Limits`];
+//! the modules [`ws`], [`tls`] and [`compress`].
 //!
-//! # The model
+//! # Threading model
 //!
-//! A few *I/O threads* each own a listener, an epoll instance and their connections; nothing is
-//! shared between them while requests are answered. A pool of *workers* runs handlers and anything
-//! else that may block: disks, databases, locks. A connection belongs to exactly one of them at any
-//! time. It is moved, in the sense of Rust, from the I/O thread to a worker with the request and
-//! back with the answer, so no lock guards it.
+//! *I/O threads* each own a listener, an epoll instance and their connections; they share nothing
+//! while they answer requests. A pool of *workers* runs handlers and all other code that may block
+//! on disks, databases or locks. A connection belongs to exactly one thread at any time. It moves,
+//! in the sense of Rust, from the I/O thread to a worker with the request and back with the
+//! response, so no lock guards it.
 //!
-//! Bodies larger than memory are read and written as streams: a slow peer holds no thread.
+//! Bodies larger than memory are read and written as streams. A slow client holds no worker slot;
+//! it holds a thread only where a handler, a [`Body::reader`] or a [`Response::push`] waits for it.
+//! See [`manual::threads`].
 //!
-//! # Below the router
+//! # Services
 //!
-//! A [`Router`] is one [`Service`]; a program that finds its answers in its own way, such as a
-//! proxy or a file server, implements that instead. It answers in one of two places:
+//! A [`Router`] is one [`Service`]. A program that finds its responses in another way, such as a
+//! proxy or a file server, implements the trait itself. A service answers in one of two places:
 //!
-//! * [`Service::inline`], on the I/O thread, for what is in memory. It must not block. It may
+//! * [`Service::inline`], on the I/O thread, for responses from memory. It must not block. It may
 //!   decline.
 //! * [`Service::handle`], on a worker, for everything else.
 //!
@@ -65,18 +67,18 @@
 //! # }
 //! ```
 //!
-//! # In scope
+//! # Scope
 //!
 //! HTTP/1.1 and 1.0 for servers (RFC 9110, RFC 9112), HTTP/2 (RFC 9113), WebSockets (RFC 6455,
 //! RFC 7692) and TLS, over TCP, unix sockets and inherited descriptors, on Linux; bodies of any
 //! size in both directions within stated limits; back-pressure.
 //!
-//! The features `compression`, `http2` and `tls` are on unless turned off; each brings a library.
+//! The Cargo features `compression`, `http2` and `tls` are on by default; each adds libraries.
 //!
 //! # Out of scope
 //!
-//! Clients. HTTP/3. Templates, JSON, sessions, databases: use what you like. Where logs and
-//! metrics go: the engine tells an [`Observer`].
+//! Clients, HTTP/3, templates, JSON, sessions, databases. Logs and metrics: the engine reports
+//! events to an [`Observer`].
 
 #![forbid(unsafe_code)]
 

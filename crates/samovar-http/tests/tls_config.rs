@@ -95,17 +95,17 @@ fn each_mistake_is_named_with_its_file() {
             "cannot be read: No such file",
         ),
         (&noise, &key, &noise, "holds no certificate"),
-        (&certificate, &noise, &noise, "holds no private key"),
-        // The two mixed up.
-        (&key, &certificate, &key, "holds no certificate"),
-        (&broken, &key, &broken, "is no valid PEM"),
-        (&wrong, &key, &wrong, "certificate that cannot be used"),
         (
             &certificate,
-            &bad_key,
-            &bad_key,
-            "private key that cannot be used",
+            &noise,
+            &noise,
+            "holds no supported private key",
         ),
+        // The two mixed up.
+        (&key, &certificate, &key, "holds no certificate"),
+        (&broken, &key, &broken, "is not valid PEM"),
+        (&wrong, &key, &wrong, "unsupported certificate"),
+        (&certificate, &bad_key, &bad_key, "unsupported private key"),
         (&other, &key, &key, "is not the key of the certificate in"),
     ] {
         let said = refused(chain, key);

@@ -1,4 +1,4 @@
-//! From ten lines that say "Hello" to everything else.
+//! A tour, from the smallest server to graceful shutdown.
 //!
 //! # Hello
 //!
@@ -12,67 +12,103 @@
 //! }
 //! ```
 //!
-//! # A handler is a function
+//! # Handlers
 //!
-//! From `&mut Request` to anything that is [`IntoResponse`](crate::IntoResponse). It runs on a
-//! worker thread, so it may wait for a database, a file or a lock. State is what it captures.
-//! [`Error`](crate::Error) takes any error by `?`: the client gets 500 and no word of it, the error
-//! handler gets all of it.
+//! A handler is a function from `&mut Request` to any type that implements
+//! [`IntoResponse`](crate::IntoResponse). It runs on a worker thread, so it may wait for a
+//! database, a file or a lock. [`with`](crate::with) passes shared state to it; closures can
+//! capture state, too.
+//!
+//! [`Error`](crate::Error) is made from any other error with `?`: the client gets a bare 500, the
+//! error handler and the log get the cause. An error of the client needs a status of its own, as
+//! for a malformed number here:
 //!
 //! ```no_run
-//! use std::sync::Mutex;
 //! use std::collections::HashMap;
+//! use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 //! use samovar_http::http::Status;
-//! use samovar_http::{Error, Request, Router};
+//! use samovar_http::{Error, Request, Router, with};
+//!
+//! #[derive(Default)]
+//! struct Kettles {
+//!     celsius: Mutex<HashMap<u32, f64>>,
+//! }
+//!
+//! impl Kettles {
+//!     /// A panic under the lock must not fail all later requests.
+//!     fn lock(&self) -> MutexGuard<'_, HashMap<u32, f64>> {
+//!         self.celsius.lock().unwrap_or_else(PoisonError::into_inner)
+//!     }
+//!
+//!     /// `None` is answered 404.
+//!     fn show(&self, request: &mut Request) -> Result<Option<String>, Error> {
+//!         let celsius = self.lock().get(&id(request)?).copied();
+//!         Ok(celsius.map(|celsius| format!("{celsius}\n")))
+//!     }
+//!
+//!     fn store(&self, request: &mut Request) -> Result<Status, Error> {
+//!         let text = str::from_utf8(request.body()).unwrap_or_default().trim();
+//!         let celsius = text.parse()
+//!             .map_err(|_| Error::new(Status::BAD_REQUEST, "the body must be a number"))?;
+//!         self.lock().insert(id(request)?, celsius);
+//!         Ok(Status::NO_CONTENT)
+//!     }
+//! }
+//!
+//! fn id(request: &Request) -> Result<u32, Error> {
+//!     let id = request.param("id").unwrap_or_default().parse();
+//!     id.map_err(|_| Error::new(Status::BAD_REQUEST, "the id must be a number"))
+//! }
 //!
 //! fn main() -> std::io::Result<()> {
-//!     let kettles: &Mutex<HashMap<u32, f64>> = Box::leak(Box::default());
+//!     let kettles = Arc::new(Kettles::default());
 //!     Router::new()
-//!         .get("/kettles/{id}", move |request: &mut Request| {
-//!             let id = request.param("id").unwrap_or_default().parse();
-//!             let id = id.map_err(|_| Error::new(Status::BAD_REQUEST, "a number, please\n"))?;
-//!             match kettles.lock().unwrap().get(&id) {
-//!                 Some(celsius) => Ok(format!("{celsius}\n")),
-//!                 None => Err(Error::new(Status::NOT_FOUND, "no such kettle\n")),
-//!             }
-//!         })
-//!         .put("/kettles/{id}", move |request: &mut Request| -> Result<_, Error> {
-//!             let id = request.param("id").unwrap_or_default().parse()?;
-//!             let celsius = std::str::from_utf8(request.body())?.trim().parse()?;
-//!             kettles.lock().unwrap().insert(id, celsius);
-//!             Ok(Status::NO_CONTENT)
-//!         })
+//!         .get("/kettles/{id}", with(&kettles, Kettles::show))
+//!         .put("/kettles/{id}", with(&kettles, Kettles::store))
 //!         .serve("127.0.0.1:8080")
 //! }
 //! ```
 //!
-//! [`Router`](crate::Router) has the patterns; [`Route`](crate::Route) what a single route may want
-//! otherwise, such as a larger body; [`Router::wrap`](crate::Router::wrap) middleware, which is a
-//! function around functions.
+//! [`Router`](crate::Router) documents the patterns, [`Route`](crate::Route) the settings of a
+//! single route, such as the length limit of its body, and [`Router::wrap`](crate::Router::wrap)
+//! middleware.
 //!
-//! JSON comes and goes as text, by whatever serializer you use: with serde,
-//! `serde_json::from_slice(request.body())?` and
-//! `Response::json(Status::OK, serde_json::to_string(&kettle)?)`. A `?` on what a client has sent
-//! makes a 500 of it; that it is the client's fault is for you to say, as with the number above.
+//! # JSON
+//!
+//! Use any serializer over [`Request::body`](crate::Request::body) and
+//! [`Response::json`](crate::Response::json). Answer malformed JSON with 400; with a bare `?` it is
+//! a 500 and a line in the log:
+//!
+//! ```
+//! use samovar_http::http::Status;
+//! use samovar_http::{Error, Request, Response};
+//!
+//! fn echo(request: &mut Request) -> Result<Response, Error> {
+//!     let value: serde_json::Value = serde_json::from_slice(request.body())
+//!         .map_err(|error| Error::new(Status::BAD_REQUEST, format!("malformed JSON: {error}")))?;
+//!     Ok(Response::json(Status::OK, serde_json::to_string(&value)?))
+//! }
+//! ```
 //!
 //! # Large bodies
 //!
-//! In: a route declared [`streaming`](crate::Route::streaming) starts with the head, and
-//! [`Request::reader`](crate::Request::reader) is the body as [`Read`](std::io::Read). An upload of
-//! any size takes constant memory, and a client that dawdles holds no worker's place.
+//! Requests: the handler of a [`streaming`](crate::Route::streaming) route starts when the head has
+//! arrived and reads the body from [`Request::reader`](crate::Request::reader). An upload of any
+//! size takes constant memory, and a slow client holds no worker slot.
 //!
-//! Out: [`Body::file`](crate::Body::file) for files, [`Body::reader`](crate::Body::reader) for
-//! what can be read, [`Body::pieces`](crate::Body::pieces) for what is made,
-//! [`Response::push`](crate::Response::push) for what is easier written than yielded, and
-//! [`Source`](crate::Source) for what wants to do all by itself. All are pulled as the client
-//! reads: memory does not depend on the size, and a slow client holds no thread.
+//! Responses: [`Body::file`](crate::Body::file) sends files, [`Body::reader`](crate::Body::reader)
+//! any reader, [`Body::pieces`](crate::Body::pieces) an iterator.
+//! [`Response::push`](crate::Response::push) runs a function that writes the body. A
+//! [`Source`](crate::Source) controls every detail. All of them are pulled as the client reads, so
+//! memory does not depend on the size. `reader` and `push` occupy a thread each while the client
+//! reads, the others do not.
 //!
-//! # Answers that take their time
+//! # Deferred responses
 //!
-//! [`Response::later`](crate::Response::later) returns a promise; whoever keeps it, from whatever
-//! thread, calls [`Responder::respond`](crate::Responder::respond).
-//! [`Body::channel`](crate::Body::channel) does the same for the pieces of a body, which is all
-//! that server-sent events are:
+//! [`Response::later`](crate::Response::later) returns at once; any thread completes the response
+//! with [`Responder::respond`](crate::Responder::respond).
+//! [`Body::channel`](crate::Body::channel) does the same for the pieces of a body, for example for
+//! server-sent events:
 //!
 //! ```
 //! use std::sync::Mutex;
@@ -87,7 +123,7 @@
 //!     Response::new(Status::OK, body).header("Content-Type", "text/event-stream")
 //! }
 //!
-//! /// From any thread. Who is gone, or does not read, is dropped.
+//! /// Called from any thread. Removes listeners that left or do not read.
 //! fn announce(text: &str) {
 //!     let event = format!("data: {text}\n\n");
 //!     LISTENERS.lock().unwrap().retain(|sender| sender.try_send(&*event).is_ok());
@@ -97,16 +133,17 @@
 //!
 //! # WebSockets
 //!
-//! A handshake is an ordinary request to an ordinary route, so who may have one is decided by
-//! ordinary code; the answer is made by `ws::Upgrade`. See the [`ws`](crate::ws) module.
+//! A handshake is an ordinary request to an ordinary route, so ordinary code decides who may open a
+//! socket. The handler answers with [`ws::Upgrade`](crate::ws::Upgrade), see the
+//! [`ws`](crate::ws) module.
 //!
-//! # An orderly end
+//! # Graceful shutdown
 //!
-//! [`Router::serve`](crate::Router::serve) serves until the process is killed. A service that ends
-//! with TERM starts a [`Server`](crate::Server), waits for the signal (with `signal-hook`, for
-//! one), and [drains](crate::Server::drain): nothing new is accepted, answers under way are
-//! finished, WebSockets are closed with 1001. Handlers that ask for the server's
-//! [load](crate::Server::load) find it in a static, see the example `metrics`.
+//! [`Router::serve`](crate::Router::serve) serves until the process is killed. To end on a signal,
+//! start a [`Server`](crate::Server), wait for the signal (for example with the crate
+//! `signal-hook`), and [drain](crate::Server::drain) it: it accepts no more connections, completes
+//! the responses in progress and closes WebSockets with 1001. The example `metrics` shows how
+//! handlers reach the server's [load](crate::Server::load).
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -124,25 +161,25 @@
 //! # }
 //! ```
 //!
-//! # What never blocks
+//! # Inline responses
 //!
-//! A [route can answer inline](crate::Route::inline), on the I/O thread, without the way to a
-//! worker and back: right for what is in memory, and wrong for anything that could wait. It may
-//! decline. A handler that needs the body has the same from
-//! [`inline_body`](crate::Route::inline_body).
+//! An [inline route](crate::Route::inline) answers on the I/O thread, without the switch to a
+//! worker. Use it for responses from memory only: it must never block. It may decline a request,
+//! which then goes to a worker. [`inline_body`](crate::Route::inline_body) does the same for a
+//! handler that needs the request body.
 //!
-//! # More than one line of set-up
+//! # Configuration
 //!
-//! [`Server::builder`](crate::Server::builder) takes a router as it takes any
-//! [`Service`](crate::Service), and has the rest: [listeners](crate::Listener) on TCP, unix sockets
+//! [`Server::builder`](crate::Server::builder) takes a router, or any other
+//! [`Service`](crate::Service), and configures [listeners](crate::Listener) on TCP, unix sockets
 //! and inherited descriptors, with or without [TLS](crate::tls); [limits](crate::Limits);
-//! [compression](crate::compress); threads. A [`Server`](crate::Server) drains before it stops, and
-//! [hands its sockets over](crate::handover) to a newer process. What happened is told to an
-//! [`Observer`](crate::Observer); [`Server::load`](crate::Server::load) has the figures of the
-//! moment. Neither asks for a certain way of logs or metrics.
+//! [compression](crate::compress); threads. A [`Server`](crate::Server) can
+//! [hand its sockets over](crate::handover) to a new process. An [`Observer`](crate::Observer)
+//! receives events for logs and metrics; [`Server::load`](crate::Server::load) returns the current
+//! load.
 //!
-//! Behind a proxy, [`Head::peer`](crate::Head::peer) is the proxy; what it says of its client in
-//! `X-Forwarded-For` is a header like any other, and is not believed here.
+//! Behind a proxy, [`Head::peer`](crate::Head::peer) is the proxy. `X-Forwarded-For` is a header
+//! like any other: the engine does not interpret it.
 //!
-//! HTTP/2 needs no words: where TLS is, clients choose it; where it is not, a client that begins
-//! with HTTP/2's preface gets it.
+//! HTTP/2 needs no configuration: clients choose it during the TLS handshake, or without TLS by
+//! starting with the HTTP/2 preface.

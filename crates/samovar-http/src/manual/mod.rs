@@ -1,10 +1,10 @@
-//! The manual: no code, only what one wants to know before trusting a server.
+//! The manual: documentation without code of its own.
 //!
-//! * [`guide`]: from ten lines that say "Hello" to everything else.
-//! * [`attacks`]: past attacks on HTTP servers, and what here rules each out.
-//! * [`bounds`]: every limit, its default and its reason; what an idle connection costs.
-//! * [`threads`]: which code runs where, and what may block.
-//! * [`coming_from`]: Mummy, axum, actix-web: the same thing here.
+//! * [`guide`]: a tour, from the smallest server to graceful shutdown.
+//! * [`threads`]: the threading model, and what may block.
+//! * [`bounds`]: all limits with their defaults and reasons; the memory of an idle connection.
+//! * [`attacks`]: past attacks on HTTP servers, and the countermeasures here.
+//! * [`coming_from`]: terms of Mummy, axum and actix-web, and the ones used here.
 
 pub mod attacks;
 pub mod bounds;

@@ -1,54 +1,56 @@
-//! Which code runs where, and what may block.
+//! The threading model, and what may block.
 //!
 //! | thread | how many | runs | may block |
 //! |---|---|---|---|
-//! | I/O | one a core ([`Builder::io_threads`](crate::Builder::io_threads)) | protocols, [`Service::inline`](crate::Service::inline), [`Service::intake`](crate::Service::intake), handlers of [inline bodies](crate::Intake::Inline), inline WebSocket handlers, [`Observer`](crate::Observer) | never: all connections of the thread wait |
-//! | workers | eight a core ([`Builder::workers`](crate::Builder::workers)) | [`Service::handle`](crate::Service::handle), [`Source::pull`](crate::Source::pull), WebSocket handlers, TLS handshakes, compression, [`Observer`](crate::Observer) | yes |
+//! | I/O | one per core ([`Builder::io_threads`](crate::Builder::io_threads)) | protocols, [`Service::inline`](crate::Service::inline), [`Service::intake`](crate::Service::intake), handlers of [inline bodies](crate::Intake::Inline), inline WebSocket handlers, [`Observer`](crate::Observer) | never: all connections of the thread would wait |
+//! | workers | eight per core ([`Builder::workers`](crate::Builder::workers)) | [`Service::handle`](crate::Service::handle), [`Source::pull`](crate::Source::pull), WebSocket handlers, TLS handshakes, compression, [`Observer`](crate::Observer) | yes |
 //!
-//! An I/O thread has its own listener, its own epoll instance and its own connections; on the way
-//! of a request that is answered inline, nothing is shared with another thread.
+//! An I/O thread has its own listener, epoll instance and connections. A request that is answered
+//! inline shares nothing with another thread.
 //!
-//! A connection is at one place at a time. When a worker is to answer, the connection is *moved* to
-//! it with the request: the worker writes the answer to the socket itself, goes on with the body
-//! until the socket takes no more, and moves the connection back. So no lock guards a connection,
-//! and a client that reads slowly holds no thread: its connection waits with the I/O thread, which
-//! sends it to a worker again when there is room. HTTP/2 connections and WebSockets have many
-//! things to do at once; they stay with their I/O thread, and what is moved are streams and events.
+//! A connection belongs to one thread at a time. To answer on a worker, the connection *moves* to
+//! the worker with the request. The worker writes the response to the socket until the socket
+//! buffer is full, then moves the connection back. So no lock guards a connection, and a slow
+//! reader holds no thread: its connection waits in the I/O thread and is dispatched again when the
+//! socket is writable. HTTP/2 connections and WebSockets have several tasks at once; they stay with
+//! their I/O thread, and single streams and events move.
 //!
 //! # What if all workers are busy?
 //!
-//! Requests queue, up to [`Limits::queue_len_max`](crate::Limits::queue_len_max); past it they are
-//! answered with 503 and `Retry-After`. Answers under way take turns with new requests, however
-//! many those are. Inline answers do not notice.
+//! Requests queue, up to [`Limits::queue_len_max`](crate::Limits::queue_len_max); further requests
+//! are answered 503 with `Retry-After`. Responses in progress take turns with new requests. Inline
+//! responses are not affected.
+//!
+//! A handler that waits *for its own client*, in the middle of a body in either direction, gives up
+//! its worker slot while it waits: another thread takes the slot, up to
+//! [`Limits::waiting_handlers_max`](crate::Limits::waiting_handlers_max) threads. So slow clients
+//! cannot stall a server. A handler that waits for anything else, such as a database, keeps its
+//! slot, because more handlers would only queue at the database: set the number of workers to the
+//! concurrency that the database supports. Waiting that the engine cannot see keeps the slot, too:
+//! call [`Sender::send`](crate::Sender::send) from threads of your own.
 //!
 //! # What if a disk hangs?
 //!
-//! Every worker that reads from it hangs too. So there are two lanes for what may block, each with
-//! as many places as there are workers: a request that was declined with
-//! [`Reply::dispatch_slow`](crate::Reply::dispatch_slow) is answered in the slow one, its body
-//! included. If everything that reads from a disk is declined in this way, all else is answered
-//! while the disk hangs. What waits for it queues, no peer is taken for slow because of it, and it
-//! comes to a good end when the disk is back. Files of HTTP/1 answers are closed by workers too,
-//! because some file systems wait even for that.
+//! All workers that read from it hang. So there are two lanes for blocking work, each with as many
+//! slots as there are workers. A request that is declined with
+//! [`Reply::dispatch_slow`](crate::Reply::dispatch_slow) runs in the slow lane, including its body.
+//! If all requests that read from a disk use the slow lane, all other requests are answered while
+//! the disk hangs. The slow requests wait, their clients are not disconnected for it, and they
+//! complete when the disk is back. Files of HTTP/1.1 responses are closed by workers too, because
+//! some file systems block on close.
 //!
-//! # What if something computes for long?
+//! # What about long computations?
 //!
-//! A third lane is for what takes the processor for milliseconds, such as to hash a password
-//! ([`Reply::dispatch_costly`](crate::Reply::dispatch_costly)): one place for sixteen workers. When
-//! the computing is done and the rest of the answer is as any other,
-//! [`Response::again`](crate::Response::again) leaves it to the lane it belongs to.
-//!
-//! A handler that waits *for its own client*, in the middle of a body in either direction, does
-//! not count: while it waits, another thread takes its place, up to
-//! [`Limits::waiting_handlers_max`](crate::Limits::waiting_handlers_max). So clients cannot stall
-//! a server by being slow. A handler that waits for anything else, say a database, keeps its
-//! place, because more of them would only queue there: set the number of workers to what the
-//! database likes. Nor does a place change hands where code waits for a client in ways the engine
-//! cannot see: [`Sender::send`](crate::Sender::send) is for threads of your own.
+//! A third lane is for work that takes the processor for milliseconds, such as hashing a password
+//! ([`Reply::dispatch_costly`](crate::Reply::dispatch_costly)): one slot for sixteen workers. After
+//! the computation, [`Response::again`](crate::Response::again) requeues the request in the lane
+//! for the rest of its work.
 //!
 //! # What if something panics?
 //!
-//! A handler: its client gets 500, the observer is told, nothing else notices. (So
-//! `panic = "abort"` is not for a server.) A body's source: the connection is reset, or gets 503 if
-//! nothing of the answer has left. An observer: the connection it was told about is closed. A
-//! WebSocket's handler: the socket is closed with 1011.
+//! | panics in | consequence |
+//! |---|---|
+//! | a handler | the client gets 500, the observer gets an event; do not build with `panic = "abort"` |
+//! | the source of a body | 503 if nothing was sent yet, otherwise the connection is reset |
+//! | an observer | the connection of the event is closed |
+//! | a WebSocket handler | the socket is closed with 1011 |

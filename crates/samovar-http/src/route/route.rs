@@ -7,8 +7,8 @@ use super::params::Params;
 use crate::error::Error;
 use crate::head::Head;
 use crate::http::Method;
-use crate::proto::encode;
 use crate::into_response::IntoResponse;
+use crate::proto::encode;
 use crate::reply::{Inline, Reply};
 use crate::request::Request;
 use crate::response::Response;
@@ -114,10 +114,7 @@ impl Route {
         pattern: &str,
         handler: impl Fn(&mut Request) -> R + Send + Sync + 'static,
     ) -> Self {
-        assert!(
-            encode::is_field_name(method),
-            "{method:?} is not a method"
-        );
+        assert!(encode::is_field_name(method), "{method:?} is not a method");
         let methods = match Method::from_token(method) {
             Method::Other => Methods::Token(method.into()),
             known => Methods::One(known),

@@ -1,4 +1,4 @@
-//! With which certificates a listener answers.
+//! TLS configuration of a listener, and its reload.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -11,23 +11,23 @@ use super::certificate::{self, Certificate, Pem};
 use super::error::{Place, TlsError, TlsErrorKind};
 use super::resolver::Resolver;
 
-/// Sessions remembered for clients that resume without tickets: TLS 1.2 only. Each is some hundred
+/// Capacity of the session cache, for TLS 1.2 clients without tickets. A session takes some hundred
 /// bytes, more with client certificates.
 const SESSION_COUNT_MAX: usize = 1024;
 
-/// Whether clients have to show a certificate.
+/// Whether clients must present a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientCertificates {
-    /// A client may show one; one that does not verify ends the handshake. A handler sees which,
-    /// or that there was none.
+    /// Optional. A certificate that does not verify ends the handshake. Handlers see the
+    /// certificate, if any.
     Optional,
-    /// A client without one is turned away in the handshake.
+    /// Required: the handshake fails without one.
     Required,
 }
 
-/// What a listener needs for HTTPS: certificates with their keys, and how clients are verified.
+/// TLS configuration of a listener: certificates with their keys, and the verification of clients.
 ///
-/// Clones share one state: [`reload`](Self::reload) on any of them renews all.
+/// Clones share their state: [`reload`](Self::reload) on one of them applies to all.
 ///
 /// # Examples
 ///
@@ -53,7 +53,7 @@ struct Shared {
     loaded: RwLock<Arc<Loaded>>,
 }
 
-/// What a recipe came to.
+/// The configuration built from a recipe.
 #[derive(Debug)]
 struct Loaded {
     http1: Arc<ServerConfig>,
@@ -62,12 +62,12 @@ struct Loaded {
 }
 
 impl TlsConfig {
-    /// Describes a configuration.
+    /// Starts a configuration without certificates.
     pub fn builder() -> TlsBuilder {
         TlsBuilder::default()
     }
 
-    /// One certificate chain and its key, from PEM files.
+    /// Loads one certificate chain and its key from PEM files.
     ///
     /// # Errors
     ///
@@ -76,25 +76,25 @@ impl TlsConfig {
         Self::builder().certificate_files(chain, key).build()
     }
 
-    /// Reads all files again. New connections get what is in them; connections that are open go on
-    /// as they are. Sessions of before are not resumed: who was trusted then may not be now.
+    /// Reads all files again, for new connections. Open connections continue unchanged. Earlier
+    /// sessions are not resumed, because the authorities for clients may have changed.
     ///
     /// # Errors
     ///
-    /// As [`TlsBuilder::build`]; all stays as it was.
+    /// As [`TlsBuilder::build`]; then the current configuration stays in use.
     pub fn reload(&self) -> Result<(), TlsError> {
-        // Held to the end, so that of two reloads the later one wins.
+        // Locked until the end: of two concurrent reloads, the later one wins.
         let recipe = self.recipe();
         let loaded = recipe.load()?;
         self.put(loaded);
         Ok(())
     }
 
-    /// Takes another recipe's place. As [`reload`](Self::reload) otherwise.
+    /// Replaces the configuration, as [`reload`](Self::reload) does.
     ///
     /// # Errors
     ///
-    /// As [`TlsBuilder::build`]; all stays as it was.
+    /// As [`TlsBuilder::build`]; then the current configuration stays in use.
     pub fn replace(&self, recipe: TlsBuilder) -> Result<(), TlsError> {
         let mut current = self.recipe();
         let loaded = recipe.load()?;
@@ -103,12 +103,12 @@ impl TlsConfig {
         Ok(())
     }
 
-    /// The certificates in use, in the order they were added.
+    /// Returns the certificates in use, in the order they were added.
     pub fn certificates(&self) -> Vec<Certificate> {
         self.loaded().certificates.clone()
     }
 
-    /// For a new connection. `http2`: whether it may be chosen (RFC 7301).
+    /// Returns the configuration of a new connection; `http2` offers HTTP/2 by ALPN (RFC 7301).
     pub(crate) fn server_config(&self, http2: bool) -> Arc<ServerConfig> {
         let loaded = self.loaded();
         Arc::clone(if http2 { &loaded.http2 } else { &loaded.http1 })
@@ -132,27 +132,27 @@ impl TlsConfig {
     }
 }
 
-/// Describes a [`TlsConfig`].
+/// Builder of a [`TlsConfig`].
 #[derive(Debug, Clone, Default)]
 pub struct TlsBuilder {
-    /// Chain and key.
+    /// Pairs of chain and key.
     certificates: Vec<(Pem, Pem)>,
     clients: Option<(Pem, ClientCertificates)>,
     refuses_unknown_names: bool,
 }
 
 impl TlsBuilder {
-    /// Adds a certificate: `chain` holds it first and then its issuers, `key` its private key, both
-    /// PEM files. Clients that ask for a name it is good for get it. The first one added is for all
-    /// others too, see [`refuse_unknown_names`](Self::refuse_unknown_names).
+    /// Adds a certificate from PEM files: `chain` contains the certificate followed by its issuers,
+    /// `key` the private key. Clients that ask for one of its names (SNI) get it. The first
+    /// certificate is also the default, see [`refuse_unknown_names`](Self::refuse_unknown_names).
     #[must_use]
     pub fn certificate_files(mut self, chain: impl AsRef<Path>, key: impl AsRef<Path>) -> Self {
         self.certificates.push((Pem::file(chain), Pem::file(key)));
         self
     }
 
-    /// As [`certificate_files`](Self::certificate_files), from PEM in memory. A reload finds them
-    /// as they are.
+    /// Like [`certificate_files`](Self::certificate_files), from PEM in memory. A reload does not
+    /// change it.
     #[must_use]
     pub fn certificate_pem(mut self, chain: &[u8], key: &[u8]) -> Self {
         self.certificates
@@ -160,8 +160,8 @@ impl TlsBuilder {
         self
     }
 
-    /// Asks clients for certificates, and verifies them against the authorities in a PEM file.
-    /// What a client has shown is in
+    /// Requests certificates from clients and verifies them against the authorities in a PEM file.
+    /// Handlers find a client's certificates in
     /// [`Head::peer_certificates`](crate::Head::peer_certificates).
     #[must_use]
     pub fn client_authorities_file(
@@ -173,7 +173,7 @@ impl TlsBuilder {
         self
     }
 
-    /// As [`client_authorities_file`](Self::client_authorities_file), from PEM in memory.
+    /// Like [`client_authorities_file`](Self::client_authorities_file), from PEM in memory.
     #[must_use]
     pub fn client_authorities_pem(
         mut self,
@@ -184,22 +184,22 @@ impl TlsBuilder {
         self
     }
 
-    /// Ends the handshake (`unrecognized_name`) of clients that ask for a name no certificate is
-    /// for. Without this they get the first certificate, and refuse it themselves if they care. A
-    /// client that names nothing gets the first certificate in any case.
+    /// Fails the handshake (`unrecognized_name`) of clients that ask for a name without a
+    /// certificate. By default they get the first certificate. A client without SNI always gets the
+    /// first certificate.
     #[must_use]
     pub fn refuse_unknown_names(mut self) -> Self {
         self.refuses_unknown_names = true;
         self
     }
 
-    /// Reads the files and makes the configuration. Certificates that have expired are taken, see
+    /// Reads the files and builds the configuration. Expired certificates are accepted, see
     /// [`Certificate::is_expired`].
     ///
     /// # Errors
     ///
-    /// If a file cannot be read or holds nothing of use, a key is not that of its certificate, or
-    /// there is no certificate at all. The error names the file.
+    /// If a file cannot be read or parsed, a key does not belong to its certificate, or there is no
+    /// certificate. The error names the file.
     pub fn build(self) -> Result<TlsConfig, TlsError> {
         let loaded = self.load()?;
         Ok(TlsConfig {
@@ -233,8 +233,7 @@ impl TlsBuilder {
             }
         };
         let mut http1 = builder.with_cert_resolver(Arc::new(resolver));
-        // Without it, what the client's library lists first decides, and that is rarely about
-        // what is cheap here.
+        // Prefer the suites that are cheap here over the client's order.
         http1.ignore_client_order = true;
         http1.session_storage = ServerSessionMemoryCache::new(SESSION_COUNT_MAX);
         http1.ticketer = ring::Ticketer::new().map_err(refused)?;
@@ -272,8 +271,8 @@ fn verifier(
         .map_err(|error| place.error(TlsErrorKind::BadAuthorities(error.to_string())))
 }
 
-/// ring, with the suites in the order of what they cost: for 1 GB in records of 16 KiB ring takes
-/// 0.13 s with AES-128-GCM, 0.15 s with AES-256-GCM and 0.55 s with `ChaCha20`.
+/// Returns ring's ciphers, cheapest first: 1 GB in records of 16 KiB takes 0.13 s with AES-128-GCM,
+/// 0.15 s with AES-256-GCM and 0.55 s with `ChaCha20`.
 fn provider() -> CryptoProvider {
     fn rank(suite: &SupportedCipherSuite) -> u8 {
         let name = suite.suite().as_str().unwrap_or_default();

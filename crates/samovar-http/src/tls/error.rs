@@ -1,15 +1,15 @@
-//! Why a TLS configuration was refused.
+//! Errors of TLS configurations.
 
 use std::error::Error;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why a TLS configuration was refused.
+/// Error of a TLS configuration; `Display` names the file.
 #[derive(Debug)]
 pub struct TlsError {
     place: Place,
-    /// What was wrong with it.
+    /// The cause.
     pub kind: TlsErrorKind,
 }
 
@@ -20,56 +20,56 @@ impl fmt::Display for TlsError {
 }
 
 impl Error for TlsError {
-    /// That of its kind, whose words are in this error's own.
+    /// Returns the source of the kind, because the kind is part of this error's own text.
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         self.kind.source()
     }
 }
 
-/// What was wrong.
+/// Kind of a [`TlsError`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsErrorKind {
     /// The file cannot be read.
     #[error("cannot be read")]
     Unreadable(#[source] io::Error),
-    /// PEM that breaks off or does not decode.
-    #[error("is no valid PEM: {0}")]
+    /// Truncated or malformed PEM.
+    #[error("is not valid PEM: {0}")]
     NotPem(String),
-    /// PEM, or something else, without a certificate in it.
+    /// A file without a certificate.
     #[error("holds no certificate (PEM, `BEGIN CERTIFICATE`)")]
     NoCertificate,
-    /// PEM, or something else, without a key in it.
-    #[error("holds no private key that can be used (PEM: PKCS#8, PKCS#1 or SEC1, not encrypted)")]
+    /// A file without a private key.
+    #[error("holds no supported private key (PEM: PKCS#8, PKCS#1 or SEC1, not encrypted)")]
     NoKey,
-    /// A certificate that is no X.509 version 3.
-    #[error("holds a certificate that cannot be used")]
+    /// Not an X.509 version 3 certificate.
+    #[error("holds an unsupported certificate")]
     BadCertificate(#[source] rustls::Error),
-    /// A key of an unknown kind.
-    #[error("holds a private key that cannot be used")]
+    /// A key of an unsupported type.
+    #[error("holds an unsupported private key")]
     BadKey(#[source] rustls::Error),
     /// Certificate and key belong to different pairs.
     #[error("is not the key of the certificate in {certificate}")]
     Mismatch {
-        /// Where the certificate came from.
+        /// Location of the certificate.
         certificate: String,
     },
     /// No certificate was configured.
     #[error("no certificate is configured")]
     Nothing,
-    /// Certificates for clients that no verifier can be made of.
+    /// Authorities for clients from which no verifier can be built.
     #[error("cannot verify clients: {0}")]
     BadAuthorities(String),
-    /// rustls refuses the sum of it.
-    #[error("cannot be used")]
+    /// rustls refused the configuration.
+    #[error("configuration refused")]
     Refused(#[source] rustls::Error),
 }
 
-/// What an error is about.
+/// Location that an error is about.
 #[derive(Debug, Clone)]
 pub(super) enum Place {
     File(PathBuf),
-    /// Bytes that the program gave.
+    /// PEM passed by the program.
     Memory,
     Configuration,
 }

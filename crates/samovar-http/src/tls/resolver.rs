@@ -1,4 +1,4 @@
-//! Which certificate a client is shown.
+//! Selection of the certificate by server name (SNI).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,16 +6,16 @@ use std::sync::Arc;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
-/// Certificates by the name a client asks for (RFC 6066, section 3).
+/// Certificates by server name (RFC 6066, section 3).
 ///
-/// A whole name goes before a wildcard, and a wildcard stands for one label, the leftmost
-/// (RFC 9525, 6.3). The first certificate added for a name keeps it.
+/// An exact name takes precedence over a wildcard. A wildcard stands for exactly one label, the
+/// leftmost (RFC 9525, 6.3). The first certificate added for a name is used.
 #[derive(Debug, Default)]
 pub(super) struct Resolver {
     certificates: Vec<Arc<CertifiedKey>>,
-    /// Index by whole name.
+    /// Index by exact name.
     exact: HashMap<String, usize>,
-    /// Index by what follows `*.`.
+    /// Index by the parent domain of a wildcard.
     wildcard: HashMap<String, usize>,
     refuses_unknown: bool,
 }
@@ -40,8 +40,7 @@ impl Resolver {
     }
 
     fn find(&self, name: Option<&str>) -> Option<&Arc<CertifiedKey>> {
-        // A client that names nothing asks for an address, or is very old; it cannot be told from
-        // one that would be content with any name.
+        // Without SNI the client connects to an IP address or is very old: use the default.
         let Some(name) = name else {
             return self.certificates.first();
         };
@@ -88,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn names_find_their_certificate() {
+    fn exact_names_precede_wildcards() {
         let resolver = resolver(false);
         for (name, expected) in [
             (None, 0),
