@@ -1,5 +1,5 @@
-//! What is answered to whom. The original's endpoints behave as they did, to the byte where that
-//! can be told; the others are ours.
+//! Routes and handlers. The endpoints of the original behave as they did, byte for byte where
+//! clients can tell; the others are new.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -20,44 +20,44 @@ use crate::live::Live;
 use crate::metrics::{CONTENT_TYPE, Counting, Metrics};
 use crate::time::Time;
 
-/// The header that says who a kettle is. Whoever knows a name can speak for it.
+/// The request header that identifies a kettle. Anyone who knows a device ID can send for it.
 const AUTH_HEADER: &str = "servant-auth-cookie";
-/// Bytes of a request about one kettle.
+/// Largest body of a request about one kettle, in bytes.
 const BODY_LEN_MAX: u64 = 64 * 1024;
-/// Bytes of what a gateway has gathered: some 10,000 measurements.
+/// Largest body of a gateway's batch, in bytes: some 10,000 measurements.
 const GATEWAY_LEN_MAX: u64 = 2 << 20;
 
-/// What all handlers share.
+/// State shared by all handlers.
 #[derive(Debug)]
 pub struct App {
-    /// The way to the store.
+    /// Queue to the store.
     pub ingest: Arc<Ingest>,
-    /// What kettles are to do.
+    /// Commands for kettles.
     pub commands: Arc<Commands>,
-    /// What is counted.
+    /// Metrics of this server.
     pub metrics: Arc<Metrics>,
-    /// Who looks on.
+    /// Clients of the live page.
     pub live: Live,
-    /// Sockets of kettles.
+    /// WebSockets of kettles.
     sockets: Mutex<HashMap<DeviceId, Socket>>,
-    /// Who may give commands, if anybody.
+    /// Token required to give commands; without one, no commands are accepted.
     admin_token: Option<String>,
-    /// Other processes may write to the store.
+    /// Whether other processes may write to the store.
     is_shared: bool,
-    /// Who may be a kettle.
+    /// Checks device IDs.
     names: Names,
-    /// Spreads those who are sent away.
+    /// Varies `Retry-After`, so that refused clients do not return together.
     refused: AtomicU32,
 }
 
-/// Why it is not known who asks.
+/// Why a request is not from a known kettle.
 enum Stranger {
     Nobody,
     NoName,
 }
 
 impl App {
-    /// Everything that handlers need.
+    /// Combines the shared state.
     pub fn new(
         ingest: Arc<Ingest>,
         commands: Arc<Commands>,
@@ -79,10 +79,10 @@ impl App {
         }
     }
 
-    /// All routes.
+    /// Builds the router.
     pub fn router(app: &Arc<Self>) -> Router {
         let small = |route: Route| route.body_len_max(BODY_LEN_MAX);
-        // Read, checked and queued in less time than a worker needs to wake.
+        // Inline: parsing, checking and queueing take less time than waking a worker.
         let measurement = Route::post("/measurement", with(app, Self::measurement));
         let gateway = Route::post("/measurements", with(app, Self::measurements));
         let order = Route::post("/devices/{id}/command", with(app, Self::order));
@@ -121,7 +121,7 @@ impl App {
         Ok(self.when_durable(Work::Login(device), done))
     }
 
-    /// On the I/O thread: most kettles have nothing to do, and that is known in memory.
+    /// Runs on the I/O thread: most kettles have no command, which memory alone can tell.
     fn answer_command(
         app: &Arc<Self>,
     ) -> impl for<'a> Fn(Head<'a>, Params<'a>, Reply<'a>) -> Inline + Send + Sync + 'static {
@@ -137,7 +137,7 @@ impl App {
         }
     }
 
-    /// What a kettle is to do; it is told, unless it asks for a head alone.
+    /// The command to send to a kettle. Marks it as told, except for HEAD.
     fn command_of(&self, device: DeviceId, head: Head<'_>) -> Option<Command> {
         match head.method() {
             Method::Head => self.commands.due_now(device, Time::now()),
@@ -145,7 +145,7 @@ impl App {
         }
     }
 
-    /// The same for HTTP in which nothing is answered inline.
+    /// The same, for HTTP/2, where nothing is answered inline.
     fn command(&self, request: &mut Request) -> Response {
         let device = match self.device(request.head()) {
             Ok(device) => device,
@@ -182,7 +182,7 @@ impl App {
         Ok(self.when_durable(Work::Many(measurements), done))
     }
 
-    /// Within which times measurements are taken.
+    /// The range of times that measurements may have.
     pub fn window(&self) -> Window {
         Window::now(self.ingest.options().retain_days)
     }
@@ -202,33 +202,33 @@ impl App {
         Response::text(Status::OK, text).set_header("Content-Type", CONTENT_TYPE)
     }
 
-    /// A command for a kettle, from whoever knows the token.
+    /// Accepts a command for a kettle from a client with the admin token.
     fn order(&self, request: &mut Request) -> Result<Response, Error> {
         let token = request.head().header("authorization");
         let token = token.and_then(bearer_token);
         match &self.admin_token {
             Some(expected) if token.is_some_and(|token| is_same(token, expected.as_bytes())) => {}
             Some(_) => {
-                let answer = json::error("who gives commands needs the token");
+                let answer = json::error("commands require the admin token");
                 return Ok(Response::json(Status::UNAUTHORIZED, answer)
                     .header("WWW-Authenticate", "Bearer"));
             }
             None => {
                 return Err(Error::new(
                     Status::FORBIDDEN,
-                    "this server takes no commands",
+                    "this server accepts no commands: start it with --admin-token",
                 ));
             }
         }
         let id = request.param("id").unwrap_or_default();
         let device = DeviceId::parse(id.as_bytes())
-            .ok_or_else(|| Error::new(Status::NOT_FOUND, "a device has a UUID"))?;
+            .ok_or_else(|| Error::new(Status::NOT_FOUND, "the device ID is not a UUID"))?;
         let command = json::command(request.body(), device).map_err(wrong)?;
         let done = Response::json(Status::CREATED, command.to_json());
         let socket = self.sockets().get(&device).cloned();
         let commands = Arc::clone(&self.commands);
         Ok(self.durable_then(Work::Command(command), move || {
-            // Before the answer, so that whoever gave the command may look for it.
+            // Before the answer, so that the client can look the command up at once.
             if let Some(socket) = socket {
                 crate::socket::tell_news(&commands, device, &socket);
             }
@@ -236,7 +236,7 @@ impl App {
         }))
     }
 
-    /// Tells kettles that are connected what has become due.
+    /// Sends commands that have become due to connected kettles.
     pub fn tell_due(&self) {
         for device in self.commands.take_due(Time::now()) {
             let socket = self.sockets().get(&device).cloned();
@@ -246,7 +246,7 @@ impl App {
         }
     }
 
-    /// Answers with `done` when `work` is durable.
+    /// Answers with `done` once `work` is durable.
     fn when_durable(&self, work: Work, done: Response) -> Response {
         self.durable_then(work, move || done)
     }
@@ -257,7 +257,7 @@ impl App {
         done: impl FnOnce() -> Response + Send + 'static,
     ) -> Response {
         let (responder, response) = Response::later();
-        // Refused are many at once, and should not come back at once.
+        // Many are refused at once; spread their retries.
         let retry_s = 1 + self.refused.fetch_add(1, Ordering::Relaxed) % 5;
         let acknowledge = move |outcome: Result<(), Refusal>| {
             responder.respond(match outcome {
@@ -269,46 +269,46 @@ impl App {
         response
     }
 
-    /// Who asks, if that name is good.
+    /// The device of a request, if its ID is valid.
     fn device(&self, head: Head<'_>) -> Result<DeviceId, Stranger> {
         let device = device(head)?;
         let is_good = self.names.is_good(device);
         is_good.then_some(device).ok_or(Stranger::NoName)
     }
 
-    /// Who asks, or what to answer.
+    /// The device of a request, or the response that refuses it.
     ///
     /// # Errors
     ///
-    /// The answer.
+    /// The refusal.
     pub fn device_of(&self, request: &Request) -> Result<DeviceId, Box<Response>> {
         self.device(request.head())
             .map_err(|stranger| Box::new(stranger.answer()))
     }
 
-    /// Sockets of kettles, by device: the last one that each has opened.
+    /// WebSockets of kettles, by device: the last one that each opened.
     pub fn sockets(&self) -> MutexGuard<'_, HashMap<DeviceId, Socket>> {
         self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Who asks, by any name.
+/// The device named in a request; any ID is accepted.
 fn device(head: Head<'_>) -> Result<DeviceId, Stranger> {
     let name = head.header(AUTH_HEADER).ok_or(Stranger::Nobody)?;
     DeviceId::parse(name).ok_or(Stranger::NoName)
 }
 
-/// Who asks, by any name, or what to answer.
+/// The device named in a request, or the response that refuses it. Any ID is accepted.
 ///
 /// # Errors
 ///
-/// The answer.
+/// The refusal.
 pub fn device_of(request: &Request) -> Result<DeviceId, Box<Response>> {
     device(request.head()).map_err(|stranger| Box::new(stranger.answer()))
 }
 
 impl Stranger {
-    /// In the original's words.
+    /// The original's status and text.
     fn answer(self) -> Response {
         match self {
             Self::Nobody => Response::text(Status::UNAUTHORIZED, "Missing auth header"),
@@ -323,7 +323,7 @@ fn bearer_token(value: &[u8]) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(b"Bearer ").then_some(token)
 }
 
-/// Compares without telling by its time where a difference is.
+/// Compares in constant time.
 fn is_same(one: &[u8], other: &[u8]) -> bool {
     let differs = |acc: u8, (one, other): (&u8, &u8)| acc | (one ^ other);
     one.len() == other.len() && one.iter().zip(other).fold(0, differs) == 0
@@ -344,10 +344,10 @@ fn wrong(wrong: Wrong) -> Error {
 
 fn busy(refusal: Refusal, retry_s: u32) -> Response {
     let message = match refusal {
-        Refusal::Full => "too many measurements wait",
-        Refusal::Late => "it took too long",
-        Refusal::Failed => "the store is out of order",
-        Refusal::Ending => "the server is about to end",
+        Refusal::Full => "the queue is full",
+        Refusal::Late => "the measurement waited too long",
+        Refusal::Failed => "the store is unavailable",
+        Refusal::Ending => "the server is shutting down",
     };
     Response::json(Status::SERVICE_UNAVAILABLE, json::error(message))
         .header("Retry-After", retry_s.to_string())

@@ -1,9 +1,9 @@
-//! Names that nobody can guess or make, for those who want them.
+//! Device IDs that cannot be forged, for servers with a login secret.
 //!
-//! The header of the original is a UUID and no secret: any UUID is a kettle. With a secret only
-//! names are good that were given at a login to a server with the same one: 56 bits of each are a
-//! MAC (HMAC-SHA256) of the others. They are UUIDs still, of version 8, so kettles notice nothing.
-//! Whoever reads a name on its way can speak for the kettle as before; against that there is TLS.
+//! The original's header is a UUID and no secret: any UUID is a kettle. With a secret only IDs
+//! issued at a login are valid: 56 bits of each are a MAC (HMAC-SHA256) of the other bits. They are
+//! still UUIDs (version 8), so kettles see no difference. An eavesdropper can still use an ID; TLS
+//! prevents that.
 
 use std::fmt;
 use std::fs;
@@ -15,27 +15,27 @@ use sha2::Sha256;
 
 use crate::device::DeviceId;
 
-/// Where in a name the MAC begins; what is before is random but for version and variant.
+/// Byte at which the MAC begins; the bytes before are random except for version and variant.
 const MAC_START: usize = 9;
-/// Fewer bytes could be guessed.
+/// Shortest secret, in bytes; a shorter one could be guessed.
 const SECRET_LEN_MIN: usize = 16;
 
-/// Gives names, and tells which are good.
+/// Issues and verifies device IDs.
 #[derive(Clone, Default)]
 pub struct Names(Option<Hmac<Sha256>>);
 
 impl Names {
-    /// Reads the secret, which is the file's text but for white space around it.
+    /// Reads the secret: the file's text without white space around it.
     ///
     /// # Errors
     ///
-    /// If it cannot be read, or is too short.
+    /// If the file cannot be read, or the secret is too short.
     pub fn open(path: &Path) -> Result<Self> {
         let secret = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
         let secret = secret.trim_ascii();
         if secret.len() < SECRET_LEN_MIN {
             bail!(
-                "{}: a secret has {SECRET_LEN_MIN} bytes at least",
+                "{}: the secret must have at least {SECRET_LEN_MIN} bytes",
                 path.display()
             );
         }
@@ -43,7 +43,7 @@ impl Names {
         Ok(Self(Some(mac)))
     }
 
-    /// A name that nobody has.
+    /// Issues a new ID.
     ///
     /// # Errors
     ///
@@ -59,10 +59,10 @@ impl Names {
         Ok(name)
     }
 
-    /// Whether a kettle may have this name.
+    /// Whether `name` is a valid ID.
     pub fn is_good(&self, name: DeviceId) -> bool {
         let (random, code) = name.0.split_at(MAC_START);
-        // Takes as long wherever a difference is.
+        // Constant time.
         let is_ours = |mac: &Hmac<Sha256>| {
             let mac = mac.clone().chain_update(random);
             mac.verify_truncated_left(code).is_ok()

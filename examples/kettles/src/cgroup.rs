@@ -1,49 +1,49 @@
-//! What the group of processes that this one is in has used, and what it waited for: control groups
-//! of either version, and pressure (PSI). A container or a service is such a group.
+//! Resource use and pressure (PSI) of this process's control group, version 1 or 2: the group of
+//! its container or service.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Where groups are mounted; a hybrid has the new ones in `unified`.
+/// Mount point of control groups; a hybrid setup has version 2 in `unified`.
 const MOUNT: &str = "sys/fs/cgroup";
-/// Larger limits of memory are none: version 1 writes the largest number of pages.
+/// A larger memory limit means no limit: version 1 writes the largest number of pages.
 const NO_LIMIT: u64 = 1 << 60;
 
-/// Figures at one moment; `None` where the kernel tells nothing.
+/// Readings of one moment; `None` where the kernel does not report a value.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Group {
-    /// Processor time, in seconds.
+    /// CPU time, in seconds.
     pub cpu_s: Option<f64>,
-    /// Time in which it was held back by its quota, in seconds.
+    /// Time throttled by the CPU quota, in seconds.
     pub throttled_s: Option<f64>,
-    /// Memory in use, caches of files included, in bytes.
+    /// Memory in use including page cache, in bytes.
     pub memory_len: Option<u64>,
-    /// How much it may have.
+    /// Memory limit, in bytes.
     pub memory_max: Option<u64>,
-    /// What it waited for, by resource.
+    /// Pressure by resource.
     pub pressure: Vec<Pressure>,
 }
 
-/// Waiting for one resource.
+/// Pressure stall information of one resource.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pressure {
     /// `cpu`, `memory` or `io`.
     pub resource: &'static str,
-    /// `cgroup`, or `machine` where the kernel tells no more.
+    /// `cgroup`, or `machine` where the kernel reports only that.
     pub scope: &'static str,
-    /// Seconds in which somebody waited.
+    /// Seconds in which at least one task waited.
     pub some_s: f64,
-    /// Seconds in which all waited; of processors a machine has none.
+    /// Seconds in which all tasks waited; `None` for the CPU of a machine.
     pub full_s: f64,
 }
 
 impl Group {
-    /// As it is now.
+    /// Reads the current values.
     pub fn now() -> Self {
         Self::of(Path::new("/"))
     }
 
-    /// The same, with the file system at `root`.
+    /// Reads them below `root`.
     fn of(root: &Path) -> Self {
         let list = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
         let unified = folder_of(root, &list, "");
@@ -78,7 +78,7 @@ impl Group {
     }
 }
 
-/// The folder of this process's group for a controller of version 1, or for version 2 if `name` is
+/// The folder of this process's group for a version 1 controller, or for version 2 if `name` is
 /// empty.
 fn folder_of(root: &Path, list: &str, name: &str) -> Option<PathBuf> {
     let path = list.lines().find_map(|line| {
@@ -97,7 +97,7 @@ fn folder_of(root: &Path, list: &str, name: &str) -> Option<PathBuf> {
         let files = ["cgroup.controllers", "cgroup.procs"];
         files.iter().any(|file| folder.join(file).exists())
     };
-    // In a container its own group is often mounted where the root would be.
+    // In a container its own group is often mounted at the root.
     let own = mounts
         .iter()
         .map(|it| it.join(path.trim_start_matches('/')));
@@ -123,13 +123,13 @@ fn pressure(root: &Path, unified: Option<&Path>, resource: &'static str) -> Opti
     })
 }
 
-/// The only number in a file; `None` for `max`.
+/// Reads a file with one number; `None` for `max`.
 fn number(folder: &Path, file: &str) -> Option<u64> {
     let text = fs::read_to_string(folder.join(file)).ok()?;
     text.trim().parse().ok()
 }
 
-/// The number behind a name in a file of such lines.
+/// The number after `name` in a file of `name number` lines.
 fn field(text: &str, name: &str) -> Option<u64> {
     let mut fields = text.lines().filter_map(|line| line.split_once(' '));
     let (_, value) = fields.find(|(field, _)| *field == name)?;

@@ -1,4 +1,4 @@
-//! `kettles check`: counts all rows again, and compares to the bit.
+//! `kettles check`: recomputes the statistics from all rows and compares them bit for bit.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -9,14 +9,14 @@ use crate::log;
 use crate::stats::Totals;
 use crate::store;
 
-/// How often a store is counted that others write to.
+/// Attempts while other processes write to the store.
 const TRIES_MAX: u32 = 5;
 
 /// Options of `kettles check`.
 #[derive(Debug, Clone, clap::Args)]
 #[command(args_override_self = true)]
 pub struct Check {
-    /// A file of SQLite, or the URL of a PostgreSQL.
+    /// SQLite file, or PostgreSQL URL.
     #[arg(long, short = 'e', default_value = "kettles.db", value_name = "STORE")]
     pub database: PathBuf,
 }
@@ -39,7 +39,7 @@ impl Check {
                 let devices = recounted.device_count;
                 let rows = format!("{count} measurements of {devices} kettles");
                 log::say(&format!(
-                    "kettles: {rows}, counted in {seconds:.1} s: all bits right"
+                    "kettles: {rows}, recomputed in {seconds:.1} s: totals are exact"
                 ));
                 return Ok(());
             }
@@ -50,20 +50,16 @@ impl Check {
                     difference(&before, &recounted)
                 );
             }
-            // Somebody has written meanwhile.
+            // Another process wrote in between.
         }
-        bail!("the store changes while it is counted: try again when it is at rest")
+        bail!("the store changed during every attempt: try again while no server writes to it")
     }
 }
 
-/// What differs, in words.
+/// Describes the difference.
 fn difference(totals: &Totals, recounted: &Totals) -> String {
     if totals.to_json() == recounted.to_json() {
-        return "in bits that rounding hides".to_owned();
+        return "in bits below the printed precision".to_owned();
     }
-    format!(
-        "{} but the rows say {}",
-        totals.to_json(),
-        recounted.to_json()
-    )
+    format!("totals {}, rows {}", totals.to_json(), recounted.to_json())
 }

@@ -1,8 +1,8 @@
-//! What kettles are told to do.
+//! Commands for kettles.
 //!
-//! The original had a table of commands and a query that nothing called: `GET /command` said always
-//! the same. Here a kettle is told the newest command that is due, again and again, until its next
-//! measurement shows that it heard.
+//! The original had a table of commands and a query that was never called: `GET /command` always
+//! returned the same. Here a kettle gets the newest command that is due, repeatedly, until its next
+//! measurement confirms it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -11,28 +11,28 @@ use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use crate::device::{DeviceId, Measurement};
 use crate::time::Time;
 
-/// What is said when there is nothing to do.
+/// The answer without a command.
 pub const NOTHING: &str =
     r#"{"charge":"NoChargeBattery","fill":"NoFillReservoir","flush":{"tag":"NoFlushReservoir"}}"#;
 
-/// What one kettle is to do from some time on.
+/// A command for one kettle, due from a certain time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Command {
-    /// Which.
+    /// Its kettle.
     pub device: DeviceId,
-    /// From when on.
+    /// When it becomes due.
     pub time: Time,
     /// Whether to charge the battery.
     pub charge: bool,
     /// Whether to fill the reservoir.
     pub fill: bool,
-    /// How much water to let out, in mL.
+    /// Water to drain, in mL.
     pub flush: Option<f64>,
 }
 
 impl Command {
-    /// As `GET /command` says it, in the encoding of Haskell's Aeson: a sum of plain names is a
-    /// string, one that carries something is an object with a tag.
+    /// JSON of `GET /command`, as Haskell's Aeson encodes it: a constructor without fields is a
+    /// string, one with fields is an object with a tag.
     pub fn to_json(&self) -> String {
         let charge = if self.charge { "" } else { "No" };
         let fill = if self.fill { "" } else { "No" };
@@ -46,26 +46,25 @@ impl Command {
     }
 }
 
-/// Commands that wait to be done. Most kettles have none, and asking costs them one look at a
-/// number.
+/// Commands not confirmed yet. For a kettle without any, a lookup reads one counter.
 #[derive(Debug, Default)]
 pub struct Commands {
     open: RwLock<HashMap<DeviceId, Vec<Open>>>,
-    /// Entries of `open`.
+    /// Number of entries in `open`.
     device_count: AtomicUsize,
-    /// Whom to look at when, because a command becomes due then.
+    /// Due times of commands in the future, and their devices.
     due: Mutex<BTreeSet<(Time, DeviceId)>>,
 }
 
 #[derive(Debug)]
 struct Open {
     command: Command,
-    /// The kettle was told.
+    /// Whether the kettle was told.
     is_told: AtomicBool,
 }
 
 impl Commands {
-    /// Adds a command; it takes the place of one of the same time.
+    /// Adds a command; replaces one of the same time.
     pub fn add(&self, command: Command) {
         let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
         let commands = open.entry(command.device).or_default();
@@ -78,7 +77,7 @@ impl Commands {
         self.due().insert((command.time, command.device));
     }
 
-    /// Makes these all that are open: other processes may have taken some, or seen them done.
+    /// Replaces all open commands: other processes may have added or confirmed some.
     pub fn replace(&self, stored: Vec<Command>) {
         let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
         let mut before = std::mem::take(&mut *open);
@@ -99,7 +98,7 @@ impl Commands {
         self.device_count.store(open.len(), Ordering::Release);
     }
 
-    /// Kettles of which a command has become due since this was asked before.
+    /// Devices with a command that has become due since the last call.
     pub fn take_due(&self, now: Time) -> Vec<DeviceId> {
         let mut due = self.due();
         let mut devices = Vec::new();
@@ -116,24 +115,24 @@ impl Commands {
         self.due.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The newest command that is due if the kettle does not know it. It is told now.
+    /// The newest due command the kettle was not told yet; marks it as told.
     pub fn news(&self, device: DeviceId, now: Time) -> Option<Command> {
         let newest = self.due_now(device, now)?;
         self.told(device, now).contains(&newest).then_some(newest)
     }
 
-    /// The newest command that is due.
+    /// The newest due command.
     pub fn due_now(&self, device: DeviceId, now: Time) -> Option<Command> {
         self.newest(device, |open| open.command.time <= now)
     }
 
-    /// The newest command that is due, which the kettle is told now.
+    /// The newest due command; marks it as told.
     pub fn tell(&self, device: DeviceId, now: Time) -> Option<Command> {
         self.due_now(device, now)
             .inspect(|_| drop(self.told(device, now)))
     }
 
-    /// All that is due counts as told; what was not before.
+    /// Marks all due commands as told; returns those that were not told before.
     fn told(&self, device: DeviceId, now: Time) -> Vec<Command> {
         let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
         let commands = open.get(&device).into_iter().flatten();
@@ -142,14 +141,14 @@ impl Commands {
         news.map(|open| open.command).collect()
     }
 
-    /// The newest command that `measurement` confirms: one that the kettle was told before.
+    /// The newest told command that `measurement` confirms.
     pub fn confirmed_by(&self, measurement: &Measurement) -> Option<Time> {
         let is_told = |open: &Open| open.is_told.load(Ordering::Acquire);
         let newest = self.newest(measurement.device, is_told)?;
         Some(newest.time)
     }
 
-    /// The confirmation is durable: the command, and older ones, are done with.
+    /// Removes a command whose confirmation is durable, and all older ones.
     pub fn done(&self, device: DeviceId, time: Time) {
         let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(commands) = open.get_mut(&device) {

@@ -1,5 +1,5 @@
-//! The demonstration: a server, a thousand kettles in the same process, and a year that they never
-//! lived through, all in a folder that vanishes.
+//! `kettles demo`: a server with a year of generated history and a thousand simulated kettles in
+//! one process, in a folder that is deleted at the end.
 
 use std::io::{self, Write as _};
 use std::net::SocketAddr;
@@ -17,41 +17,41 @@ use crate::serve::{Running, Serve, announce, ended};
 use crate::store::SqliteStore;
 use crate::time::Time;
 
-/// Kettles that have a history. Those that are alive are others.
+/// Kettles with history; the simulated ones are others.
 const SEEDED_DEVICES: u32 = 20;
 const SEEDED_DAYS: i64 = 365;
 const SEEDED_EVERY_SECONDS: i64 = 300;
-/// Rows of history that are queued together.
+/// Rows of history queued at once.
 const SEED_LEN: usize = 2000;
-/// Nobody looks on for longer.
+/// Longest run of the simulation.
 const FOREVER: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// Options of `kettles demo`.
 #[derive(Debug, Clone, clap::Args)]
 #[command(args_override_self = true)]
 pub struct Demo {
-    /// Port to listen on; 0 means any.
+    /// Port to listen on; 0 picks a free one.
     #[arg(long, short, default_value_t = 8080)]
     port: u16,
-    /// Kettles that are alive.
+    /// Number of simulated kettles.
     #[arg(long, default_value_t = 1000, value_name = "COUNT")]
     kettles: usize,
-    /// Seconds in which each of them asks and measures once.
+    /// Interval between a kettle's requests, in seconds.
     #[arg(long, default_value_t = 30, value_name = "SECONDS")]
     period: u64,
-    /// Without the year before.
+    /// Skip the year of history.
     #[arg(long)]
     no_history: bool,
 }
 
-/// Runs until it is told to end.
+/// Runs until a signal ends it.
 ///
 /// # Errors
 ///
-/// If something that it needs is not to be had.
+/// If the folder, the store, the port or a thread cannot be had.
 pub fn demo(options: &Demo) -> Result<()> {
     let is_ended = ended().context("no signals")?;
-    let folder = tempfile::tempdir().context("no place for the store")?;
+    let folder = tempfile::tempdir().context("cannot create a temporary folder")?;
     let database = folder.path().join("kettles.db");
     let store = SqliteStore::open(&database)?;
     let running = Running::start(&options.serve(database), Box::new(store))?;
@@ -66,10 +66,10 @@ pub fn demo(options: &Demo) -> Result<()> {
         std::thread::spawn(move || seed(&ingest, &is_ended))
     });
     let outcome = running.run_until(&is_ended);
-    // If it ended by itself, so do they.
+    // If the server ended by itself, end the kettles too.
     is_ended.store(true, Ordering::Release);
     for thread in [Some(swarm), seed].into_iter().flatten() {
-        // A panic was printed when it happened.
+        // Its panic message was already printed.
         drop(thread.join());
     }
     outcome
@@ -94,19 +94,19 @@ impl Demo {
     }
 }
 
-/// The kettles that are alive.
+/// Runs the simulated kettles.
 fn live(options: &Demo, addr: SocketAddr, is_ended: &AtomicBool) {
     let period = Duration::from_secs(options.period.max(1));
     let plan = swarm::Plan::new(addr, options.kettles, FOREVER);
     let host = addr.to_string();
     let fleets = swarm::Kettles::split(&host, options.kettles, 1, period, period, 1);
     if let Err(error) = swarm::run(&plan, fleets, is_ended, &mut |_, _| {}) {
-        crate::log::error("no kettles", &error);
+        crate::log::error("the simulated kettles failed", &error);
     }
 }
 
-/// The year before, through the same queue as everything else: two batches at a time, so that the
-/// living are not kept waiting.
+/// Stores the year of history through the normal queue, two batches at a time, so that live
+/// measurements do not wait.
 fn seed(ingest: &Ingest, is_ended: &AtomicBool) {
     let to = Time::now();
     let plan = Plan {
@@ -126,7 +126,7 @@ fn seed(ingest: &Ingest, is_ended: &AtomicBool) {
             break;
         }
         let sender = sender.clone();
-        // There is room for what both may say.
+        // The queue has capacity for history and live measurements.
         let acknowledge = move |outcome| sender.send(outcome).unwrap_or_default();
         ingest.push(Work::Many(some), Box::new(acknowledge));
         under_way += 1;
@@ -140,11 +140,11 @@ fn seed(ingest: &Ingest, is_ended: &AtomicBool) {
     }
     let line = match outcome {
         Ok(()) => format!(
-            "kettles: {} measurements of a year are stored",
+            "kettles: {} measurements of history stored",
             plan.row_count()
         ),
-        Err(refusal) => format!("kettles: the year is not complete: {}", refusal.name()),
+        Err(refusal) => format!("kettles: the history is incomplete: {}", refusal.name()),
     };
-    // Whoever started it may have closed its end.
+    // Standard output may be closed.
     drop(writeln!(io::stdout().lock(), "{line}"));
 }

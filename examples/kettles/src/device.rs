@@ -1,20 +1,20 @@
-//! Kettles, and what they say.
+//! Kettles and their measurements.
 
 use std::fmt;
 
 use crate::time::Time;
 
-/// A kettle: a UUID, chosen by the server at its login.
+/// ID of a kettle: a UUID issued by the server at login.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceId(pub [u8; 16]);
 
-/// Where the hyphens of a UUID stand.
+/// Positions of the hyphens in a UUID.
 const HYPHENS: [usize; 4] = [8, 13, 18, 23];
-/// Bytes of a UUID as text.
+/// Length of a UUID as text, in bytes.
 const TEXT_LEN: usize = 36;
 
 impl DeviceId {
-    /// A new one: a UUID of version 4, out of the kernel's random numbers.
+    /// Generates a UUID of version 4 from the kernel's random numbers.
     ///
     /// # Errors
     ///
@@ -30,7 +30,7 @@ impl DeviceId {
         Ok(Self(bytes))
     }
 
-    /// Reads a UUID in its usual form, in any case of letters; of any version.
+    /// Parses a UUID of any version in its usual form, in either case.
     pub fn parse(text: &[u8]) -> Option<Self> {
         if text.len() != TEXT_LEN {
             return None;
@@ -74,39 +74,39 @@ impl fmt::Debug for DeviceId {
     }
 }
 
-/// What a kettle measured at one moment. A kettle has at most one for each time.
+/// A measurement. A kettle has at most one for each time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Measurement {
-    /// Whose.
+    /// Its kettle.
     pub device: DeviceId,
-    /// When, by the kettle's clock.
+    /// Time by the kettle's clock.
     pub time: Time,
     /// Charge of the battery, in mWh.
     pub charge_now: i32,
-    /// Its capacity, in mWh.
+    /// Battery capacity, in mWh.
     pub charge_full: i32,
     /// Power into the battery, in mW; negative while it drains.
     pub charge_rate: f64,
-    /// Temperature around, in °C.
+    /// Ambient temperature, in °C.
     pub ambient_temp: f64,
-    /// Temperature of the water, in °C.
+    /// Water temperature, in °C.
     pub water_temp: f64,
-    /// Volume of the water, in mL.
+    /// Water level, in mL.
     pub water_level: i32,
 }
 
-/// What the totals need of a kettle's newest measurement.
+/// The part of a kettle's newest measurement that the totals need.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Latest {
-    /// When.
+    /// Time of the measurement.
     pub time: Time,
-    /// In mWh.
+    /// Charge of the battery, in mWh.
     pub charge_now: i32,
-    /// In mL.
+    /// Water level, in mL.
     pub water_level: i32,
-    /// In °C.
+    /// Ambient temperature, in °C.
     pub ambient_temp: f64,
-    /// In °C.
+    /// Water temperature, in °C.
     pub water_temp: f64,
 }
 

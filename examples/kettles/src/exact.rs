@@ -1,13 +1,12 @@
-//! Sums of doubles without rounding, and what is said of them, rounded once.
+//! Exact sums of doubles; results are rounded once.
 //!
-//! A sum of doubles depends on the order of adding: the same rows give another last digit when
-//! they come in other batches, and then nobody can tell a lost row from a rounding. An
-//! [`ExactSum`] is an integer, a multiple of 2^-2176, so that any order, any batches, any merging
-//! and any removal of rows give the same bits. The unit is so small that squares of the smallest
-//! doubles are whole.
+//! A floating-point sum depends on the order of addition: the same rows in other batches give
+//! another last digit, so a lost row cannot be told from a rounding error. An [`ExactSum`] is an
+//! integer multiple of 2^-2176, so any order, batching, merging or removal of rows gives the same
+//! bits. The unit is small enough to represent the squares of the smallest doubles.
 //!
-//! The mean, the variance and the deviation are rational numbers or roots of them; each is rounded
-//! to the nearest double, once, when it is asked for.
+//! Mean, variance and deviation are rational numbers or their roots; each is rounded to the nearest
+//! double once, when it is read.
 
 use natural::{Natural, Quotient};
 
@@ -15,25 +14,25 @@ mod natural;
 #[cfg(test)]
 mod tests;
 
-/// An [`ExactSum`] counts multiples of 2 to this power, which is a whole number of limbs and less
-/// than the square of the smallest double, 2^-2148.
+/// An [`ExactSum`] counts multiples of 2 to this power: a whole number of limbs, and below the
+/// square of the smallest double, 2^-2148.
 const UNIT_LOG2: i32 = -2176;
 const UNIT_LIMB_COUNT: usize = 68;
 
-/// One adding changes a limb by less than 2^33, so carries may wait for this many of them.
+/// Additions before carries must be propagated: each changes a limb by less than 2^33.
 const PENDING_MAX: u32 = 1 << 29;
 
-/// A sum of finite doubles, of their squares, or of their products with integers.
+/// An exact sum of finite doubles, of their squares, or of their products with integers.
 ///
-/// Takes about 10 to 50 bytes of memory for values of one magnitude, and grows to 600 if the
-/// smallest and the largest double meet.
+/// Takes about 10 to 50 bytes of memory for values of similar magnitude, up to 600 bytes for the
+/// full range of doubles.
 #[derive(Debug, Clone, Default)]
 pub struct ExactSum {
-    /// What `limbs[0]` counts: multiples of the unit times 2^(32 · `start`).
+    /// Exponent of `limbs[0]`: it counts units of 2^(32 · `start`).
     start: usize,
-    /// Digits of base 2^32, with carries that wait. Any may be negative.
+    /// Digits of base 2^32 with pending carries; any may be negative.
     limbs: Vec<i64>,
-    /// Addings since the carries were last brought up.
+    /// Additions since carries were last propagated.
     pending: u32,
 }
 
@@ -42,18 +41,18 @@ impl ExactSum {
     ///
     /// # Panics
     ///
-    /// If `value` is infinite or not a number, as in all that follows: whoever takes values from
-    /// outside refuses those there.
+    /// If `value` is infinite or not a number. The same holds for all methods below: callers must
+    /// reject such input.
     pub fn add(&mut self, value: f64) {
         self.add_product(value, 1);
     }
 
-    /// Takes `value` away again.
+    /// Subtracts `value`.
     pub fn subtract(&mut self, value: f64) {
         self.add_product(value, -1);
     }
 
-    /// Adds `value` · `factor`, of which nothing is lost.
+    /// Adds `value` · `factor` exactly.
     pub fn add_product(&mut self, value: f64, factor: i64) {
         let (mantissa, exponent) = parts(value);
         let negative = value.is_sign_negative() != (factor < 0);
@@ -67,19 +66,19 @@ impl ExactSum {
         self.add_scaled(u128::from(mantissa).pow(2), 2 * exponent, false);
     }
 
-    /// Takes the square of `value` away again.
+    /// Subtracts the square of `value`.
     pub fn subtract_square(&mut self, value: f64) {
         let (mantissa, exponent) = parts(value);
         self.add_scaled(u128::from(mantissa).pow(2), 2 * exponent, true);
     }
 
-    /// Adds all of `other`.
+    /// Adds `other`.
     pub fn merge(&mut self, other: &Self) {
         let (negative, magnitude) = other.signed();
         self.add_natural(&magnitude, negative);
     }
 
-    /// Takes all of `other` away again.
+    /// Subtracts `other`.
     pub fn separate(&mut self, other: &Self) {
         let (negative, magnitude) = other.signed();
         self.add_natural(&magnitude, !negative);
@@ -95,11 +94,11 @@ impl ExactSum {
         if negative { -rounded } else { rounded }
     }
 
-    /// The bytes that [`Self::from_bytes`] reads. Equal sums have equal bytes.
+    /// Serialises the sum for [`Self::from_bytes`]. Equal sums have equal bytes.
     ///
-    /// A sum of nothing is empty. Others are one byte for the sign (0 or 1), one for the power of
-    /// 2^32 of the first digit, and digits of 32 bits, little-endian, the first and the last of
-    /// them not zero.
+    /// Zero is empty. Any other sum is a byte for the sign (0 or 1), a byte for the power of 2^32
+    /// of the first digit, and 32-bit little-endian digits of which the first and last are not
+    /// zero.
     pub fn to_bytes(&self) -> Vec<u8> {
         let (negative, magnitude) = self.signed();
         let Some((start, limbs)) = magnitude.digits() else {
@@ -110,7 +109,7 @@ impl ExactSum {
         bytes
     }
 
-    /// Reads what [`Self::to_bytes`] wrote; `None` if it did not.
+    /// Reads the output of [`Self::to_bytes`]; `None` if it is malformed.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let [negative @ 0..=1, start, digits @ ..] = bytes else {
             return bytes.is_empty().then(Self::default);
@@ -168,7 +167,7 @@ impl ExactSum {
         self.count_adding();
     }
 
-    /// Makes room for `count` limbs from `first` on.
+    /// Extends the limbs to cover `count` from `first` on.
     fn reach(&mut self, first: usize, count: usize) {
         if self.limbs.is_empty() {
             self.start = first;
@@ -193,7 +192,7 @@ impl ExactSum {
         }
     }
 
-    /// Whether the sum is negative, and its magnitude in units.
+    /// The sign (true if negative) and the magnitude in units.
     fn signed(&self) -> (bool, Natural) {
         let (digits, carry) = carried(self.limbs.iter().copied());
         if carry >= 0 {
@@ -215,19 +214,19 @@ impl PartialEq for ExactSum {
 
 impl Eq for ExactSum {}
 
-/// How many values there were, their sum and that of their squares.
+/// Count, sum and sum of squares of values.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Moments {
-    /// How many values there were.
+    /// Number of values.
     pub count: u64,
-    /// Their sum.
+    /// Sum of the values.
     pub sum: ExactSum,
-    /// The sum of their squares.
+    /// Sum of their squares.
     pub squares: ExactSum,
 }
 
 impl Moments {
-    /// Counts `value`.
+    /// Adds `value`.
     ///
     /// # Panics
     ///
@@ -238,15 +237,15 @@ impl Moments {
         self.squares.add_square(value);
     }
 
-    /// Counts all that `other` did.
+    /// Adds all values of `other`.
     pub fn merge(&mut self, other: &Self) {
         self.count += other.count;
         self.sum.merge(&other.sum);
         self.squares.merge(&other.squares);
     }
 
-    /// Forgets all that `other` counted, which this one did, too; else `false`, and nothing is
-    /// done.
+    /// Removes the values of `other`; returns `false` and changes nothing if they are not all
+    /// included.
     #[must_use]
     pub fn separate(&mut self, other: &Self) -> bool {
         let Some(count) = self.count.checked_sub(other.count) else {
@@ -258,12 +257,12 @@ impl Moments {
         true
     }
 
-    /// Σx / n, rounded to the nearest double; `None` of nothing.
+    /// The mean Σx / n, rounded to the nearest double; `None` without values.
     pub fn mean(&self) -> Option<f64> {
         (self.count > 0).then(|| self.sum.ratio(1, self.count))
     }
 
-    /// (n·Σx² − (Σx)²) / n², the variance of a population, rounded to the nearest double.
+    /// The population variance (n·Σx² − (Σx)²) / n², rounded to the nearest double.
     pub fn variance(&self) -> Option<f64> {
         let quotient = self.variance_quotient(Quotient::of)?;
         Some(quotient.rounded(2 * UNIT_LOG2))
@@ -275,7 +274,7 @@ impl Moments {
         Some(quotient.root().rounded(UNIT_LOG2))
     }
 
-    /// The variance in squares of the unit.
+    /// The exact variance.
     fn variance_quotient(&self, divide: fn(&Natural, u128) -> Quotient) -> Option<Quotient> {
         if self.count == 0 {
             return None;
@@ -290,12 +289,12 @@ impl Moments {
     }
 }
 
-/// Where the first digit of a sum stands: all squares are below 2^(32 · 131) units.
+/// Power of 2^32 of a sum's first digit: all squares are below 2^(32 · 131) units.
 fn place_byte(start: usize) -> u8 {
     u8::try_from(start).expect("no sum is of that many values")
 }
 
-/// |`value`| as an integer below 2^53 and a power of 2.
+/// Splits |`value`| into an integer below 2^53 and a power of 2.
 fn parts(value: f64) -> (u64, i32) {
     assert!(value.is_finite(), "only finite numbers have a sum");
     let bits = value.to_bits();
@@ -307,7 +306,7 @@ fn parts(value: f64) -> (u64, i32) {
     }
 }
 
-/// Digits of base 2^32 with all carries brought up, and the carry out of the last.
+/// Digits of base 2^32 with carries propagated, and the carry out of the last.
 fn carried(limbs: impl Iterator<Item = i64>) -> (Vec<u32>, i64) {
     let mut carry = 0;
     let digits = limbs

@@ -1,40 +1,40 @@
-//! Durations and sizes, counted by how large they are.
+//! Histograms of durations and sizes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Upper bounds of durations, in microseconds: about three to each power of ten, and more where
-/// answers are expected.
+/// Upper bounds of durations, in microseconds: about three per decade, more where answers are
+/// expected.
 pub const MICROS: &[u64] = &[
     50, 100, 200, 300, 500, 750, 1000, 1500, 2000, 3000, 5000, 7500, 10_000, 15_000, 20_000,
     30_000, 50_000, 75_000, 100_000, 200_000, 300_000, 500_000, 1_000_000, 2_000_000, 5_000_000,
     10_000_000,
 ];
 
-/// Upper bounds of numbers of rows.
+/// Upper bounds of batch sizes, in rows.
 pub const ROWS: &[u64] = &[1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000];
 
-/// How often values were within which bounds.
+/// A histogram with fixed bounds.
 #[derive(Debug)]
 pub struct Histogram {
     bounds: &'static [u64],
-    /// One more than there are bounds.
+    /// One bucket more than there are bounds.
     counts: Box<[AtomicU64]>,
     sum: AtomicU64,
 }
 
-/// A histogram at one moment, or the difference of two.
+/// The contents of a histogram at one moment, or the difference of two.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
     bounds: &'static [u64],
-    /// One more than there are bounds; not added up.
+    /// Counts per bucket, not cumulative; one more than there are bounds.
     pub counts: Vec<u64>,
-    /// Of all values.
+    /// Sum of all values.
     pub sum: u64,
 }
 
 impl Histogram {
-    /// An empty one.
+    /// An empty histogram.
     pub fn new(bounds: &'static [u64]) -> Self {
         Self {
             bounds,
@@ -52,12 +52,12 @@ impl Histogram {
         self.sum.fetch_add(value, Ordering::Relaxed);
     }
 
-    /// Counts a duration in a histogram of microseconds.
+    /// Counts a duration, in microseconds.
     pub fn add_time(&self, duration: Duration) {
         self.add(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX));
     }
 
-    /// As it is now.
+    /// The current contents.
     pub fn snapshot(&self) -> Snapshot {
         let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Snapshot {
@@ -69,7 +69,7 @@ impl Histogram {
 }
 
 impl Snapshot {
-    /// Nothing.
+    /// An empty snapshot.
     pub fn empty(bounds: &'static [u64]) -> Self {
         Self {
             bounds,
@@ -78,12 +78,12 @@ impl Snapshot {
         }
     }
 
-    /// How many values there were.
+    /// Number of values.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// Adds another of the same bounds.
+    /// Adds a snapshot with the same bounds.
     pub fn merge(&mut self, other: &Self) {
         for (own, other) in self.counts.iter_mut().zip(&other.counts) {
             *own += other;
@@ -91,7 +91,7 @@ impl Snapshot {
         self.sum = self.sum.wrapping_add(other.sum);
     }
 
-    /// What has come since `earlier`.
+    /// The values since `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let counts = self.counts.iter().zip(&earlier.counts);
@@ -104,7 +104,7 @@ impl Snapshot {
         }
     }
 
-    /// Bounds with the number of values up to each; the last is infinite and `None`.
+    /// Bounds with cumulative counts; the last bound is infinite and `None`.
     pub fn cumulative(&self) -> impl Iterator<Item = (Option<u64>, u64)> {
         let bounds = self.bounds.iter().copied().map(Some).chain([None]);
         let mut total = 0;
@@ -114,8 +114,7 @@ impl Snapshot {
         })
     }
 
-    /// The value below which the share `quantile` of all is, as far as bounds tell; `None` of
-    /// nothing.
+    /// The quantile, interpolated within its bucket; `None` if there are no values.
     pub fn quantile(&self, quantile: f64) -> Option<f64> {
         let count = self.count();
         #[expect(clippy::cast_precision_loss, reason = "counts are no larger")]
@@ -134,7 +133,7 @@ impl Snapshot {
         None
     }
 
-    /// The mean; `None` of nothing.
+    /// The mean; `None` if there are no values.
     pub fn mean(&self) -> Option<f64> {
         let count = self.count();
         #[expect(clippy::cast_precision_loss, reason = "sums are no larger")]

@@ -1,15 +1,16 @@
-//! From requests to transactions.
+//! Group commit: from requests to transactions.
 //!
 //! # Theory of operation
 //!
-//! Whatever has to be durable goes into one queue with a limit, and one thread takes from it all
-//! that is there and commits it as one transaction. While that runs the next batch gathers: the
-//! busier it is, the larger are the batches, and the less costs a row. There is no timer that a
-//! lone kettle would wait for; but commits keep a distance of some milliseconds, because one row
-//! for each synchronised commit costs a hundred times what a row of a large batch does.
+//! All work that must become durable goes into one bounded queue. One writer thread takes
+//! everything queued and commits it as one transaction; meanwhile the next batch gathers. The
+//! busier the server, the larger the batches and the cheaper each row. There is no timer, so a
+//! single kettle never waits for one; but commits keep a distance of some milliseconds, because a
+//! row in a commit of its own costs a hundred times what a row of a large batch does.
 //!
-//! Nobody is answered before the commit. Who comes when the queue is full, or has waited too long
-//! in it, is told at once that nothing was stored: what cannot be done in time is not piled up.
+//! No request is answered before its commit. When the queue is full, or an entry has waited too
+//! long, the client is told at once that nothing was stored: the server does not accept more work
+//! than it can finish in time.
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
@@ -24,32 +25,32 @@ use crate::stats::Totals;
 use crate::store::{Batch, Store, StoreError};
 use crate::time::Time;
 
-/// How often the writer looks at what is no business of anybody who waits.
+/// Interval of the writer's housekeeping.
 const TICK: Duration = Duration::from_secs(1);
-/// A device that was not heard of for this long, or twice that, is not active.
+/// A device is inactive once it has been silent for one to two of these.
 const ACTIVE_TIME: Duration = Duration::from_secs(60);
 
-/// Rows that may wait, unless it is said otherwise.
+/// Default capacity of the queue, in rows.
 pub const QUEUE_LIMIT: usize = 65_536;
-/// The least time between two commits, unless it is said otherwise.
+/// Default of the least time between two commits.
 pub const SPACING_MS: u64 = 5;
-/// How long a row may wait, unless it is said otherwise.
+/// Default of the longest time a row waits.
 pub const WAIT_MAX_MS: u64 = 2000;
-/// Days for which measurements are kept, unless it is said otherwise.
+/// Default retention, in days.
 pub const RETAIN_DAYS: u32 = 7;
 
-/// How the queue is to behave.
+/// Options of the queue.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
-    /// Rows that may wait.
+    /// Capacity of the queue, in rows.
     pub queue_limit: usize,
-    /// Rows of one transaction, but for the last entry's.
+    /// Rows per transaction; the last entry may exceed it.
     pub batch_max: usize,
-    /// The least time between two commits.
+    /// Least time between two commits.
     pub spacing: Duration,
-    /// How long a row may wait before its batch is closed.
+    /// Longest time a row may wait before its batch is closed.
     pub wait_max: Duration,
-    /// Days for which measurements are kept; 0 means for ever.
+    /// Retention of measurements, in days; 0 keeps them for ever.
     pub retain_days: u32,
 }
 
@@ -65,18 +66,18 @@ impl Default for Options {
     }
 }
 
-/// Something to be made durable.
+/// Work to be made durable.
 #[derive(Debug)]
 pub enum Work {
-    /// What a kettle measured.
+    /// A measurement.
     One(Measurement),
-    /// What a gateway has gathered.
+    /// A gateway's batch of measurements.
     Many(Vec<Measurement>),
-    /// A kettle that got its name.
+    /// A login.
     Login(DeviceId),
-    /// A command for a kettle.
+    /// A command.
     Command(Command),
-    /// Nothing: what other processes have made durable is to be known.
+    /// Nothing: only refreshes what other processes have written.
     Look,
 }
 
@@ -98,24 +99,24 @@ impl Work {
     }
 }
 
-/// Why something was not made durable. It may be tried again.
+/// Why work was not made durable. It may be retried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
-    /// The queue is full.
+    /// The queue was full.
     Full,
-    /// It has waited too long.
+    /// It waited too long.
     Late,
-    /// The store could not.
+    /// The store failed.
     Failed,
-    /// The server is about to end.
+    /// The server is shutting down.
     Ending,
 }
 
 impl Refusal {
-    /// All of them.
+    /// All variants.
     pub const ALL: [Self; 4] = [Self::Full, Self::Late, Self::Failed, Self::Ending];
 
-    /// As a label.
+    /// The value of a metric's label.
     pub fn name(self) -> &'static str {
         match self {
             Self::Full => "full",
@@ -126,18 +127,18 @@ impl Refusal {
     }
 }
 
-/// Told once what became of it. Must not block.
+/// Called once with the outcome. Must not block.
 pub type Acknowledge = Box<dyn FnOnce(Result<(), Refusal>) + Send>;
 
 struct Entry {
     work: Work,
-    /// The commands that its measurements confirm.
+    /// Commands confirmed by the entry's measurements.
     confirms: Vec<(DeviceId, Time)>,
     since: Instant,
     acknowledge: Acknowledge,
 }
 
-/// The queue, and what the thread behind it makes known.
+/// The queue, and the results its writer thread publishes.
 pub struct Ingest {
     options: Options,
     queue: Mutex<Queue>,
@@ -152,12 +153,12 @@ struct Queue {
     entries: VecDeque<Entry>,
     row_count: usize,
     is_closed: bool,
-    /// The writer sleeps until somebody comes.
+    /// Whether the writer sleeps until work arrives.
     is_writer_idle: bool,
 }
 
 impl Ingest {
-    /// An empty queue.
+    /// Creates an empty queue.
     pub fn new(options: Options, commands: Arc<Commands>, metrics: Arc<Metrics>) -> Self {
         Self {
             options,
@@ -169,25 +170,25 @@ impl Ingest {
         }
     }
 
-    /// How it behaves.
+    /// Its options.
     pub fn options(&self) -> &Options {
         &self.options
     }
 
-    /// The totals behind the last commit.
+    /// The totals after the last commit.
     pub fn totals(&self) -> Arc<Totals> {
         let totals = self.totals.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(&totals)
     }
 
-    /// Rows that wait, and for how long the first of them has.
+    /// Rows in the queue, and how long the first has waited.
     pub fn waiting(&self) -> (usize, Duration) {
         let queue = self.queue();
         let oldest = queue.entries.front().map(|entry| entry.since.elapsed());
         (queue.row_count, oldest.unwrap_or_default())
     }
 
-    /// Queues `work`; `acknowledge` is told when it is durable, or at once that it will not be.
+    /// Queues `work`. Calls `acknowledge` once it is durable, or at once if it is refused.
     pub fn push(&self, work: Work, acknowledge: Acknowledge) {
         let confirmed = |it: &Measurement| Some((it.device, self.commands.confirmed_by(it)?));
         let confirms = work.measurements().iter().filter_map(confirmed);
@@ -217,7 +218,7 @@ impl Ingest {
         self.refuse(entry, refusal);
     }
 
-    /// Lets nothing more in; the writer ends when all that waits is done.
+    /// Refuses new work; the writer ends once the queue is empty.
     pub fn close(&self) {
         self.queue().is_closed = true;
         self.arrived.notify_one();
@@ -232,11 +233,12 @@ impl Ingest {
         (entry.acknowledge)(Err(refusal));
     }
 
-    /// Takes from the queue until it is closed and empty: the work of one thread, which owns the
-    /// store. `ready` is called when it is known what there is.
+    /// Runs the writer, which owns the store, until the queue is closed and empty. Calls `ready`
+    /// once the stored totals are known.
     ///
     /// # Errors
     ///
+    /// If the store cannot be read at the start.
     /// If the store cannot be read at the start.
     pub fn run(&self, mut store: Box<dyn Store>, ready: impl FnOnce()) -> crate::store::Result<()> {
         let loaded = store.load()?;
@@ -265,8 +267,8 @@ impl Ingest {
         *self.totals.lock().unwrap_or_else(PoisonError::into_inner) = totals;
     }
 
-    /// Waits until something is there and a commit may be, and takes it; `None` if nothing ever
-    /// will be.
+    /// Waits until there is work and a commit may start, and takes the batch; `None` once the queue
+    /// is closed and empty.
     fn take(&self, not_before: Instant) -> Option<Vec<Entry>> {
         let mut queue = self.queue();
         if queue.entries.is_empty() {
@@ -278,7 +280,7 @@ impl Ingest {
             queue = waited.unwrap_or_else(PoisonError::into_inner).0;
             queue.is_writer_idle = false;
         }
-        // Nobody wakes the writer here, so it need not be woken for each row.
+        // The writer polls here, so that no row has to pay for waking it.
         while !queue.is_closed && !queue.entries.is_empty() {
             let rest = not_before.saturating_duration_since(Instant::now());
             if rest.is_zero() {
@@ -308,26 +310,26 @@ impl fmt::Debug for Ingest {
     }
 }
 
-/// The thread that writes.
+/// The writer thread.
 struct Writer<'a> {
     ingest: &'a Ingest,
     store: Box<dyn Store>,
-    /// When the next commit may be.
+    /// Earliest time of the next commit.
     not_before: Instant,
-    /// The last batch was not stored, and that was said.
+    /// Whether the last batch failed, which was logged.
     is_failing: bool,
-    /// When there was nothing left to prune.
+    /// When pruning last had nothing left to do.
     pruned: Option<Instant>,
-    /// Devices heard of since `active_since`, and in the time before that.
+    /// Devices seen since `active_since`, and in the interval before.
     active: HashSet<DeviceId>,
     active_before: HashSet<DeviceId>,
     active_since: Instant,
-    /// When it was last looked what others have written.
+    /// When other processes' writes were last read.
     looked: Instant,
 }
 
 impl Writer<'_> {
-    /// One batch, if there is one; `false` when there will be none.
+    /// Commits one batch, if there is one; `false` once the queue is closed and empty.
     fn turn(&mut self) -> bool {
         let options = &self.ingest.options;
         let Some(entries) = self.ingest.take(self.not_before) else {
@@ -350,7 +352,7 @@ impl Writer<'_> {
         true
     }
 
-    /// Learns what other processes have written; `false` if that cannot be.
+    /// Reads what other processes have written; `false` if that failed.
     fn look(&mut self) -> bool {
         self.looked = Instant::now();
         match self.store.look() {
@@ -361,13 +363,13 @@ impl Writer<'_> {
             }
             Ok(None) => true,
             Err(error) => {
-                self.fail("the store was not read", &error);
+                self.fail("the store cannot be read", &error);
                 false
             }
         }
     }
 
-    /// Kettles come again and again: one line for the whole of an outage.
+    /// Kettles retry for as long as an outage lasts; log it once.
     fn fail(&mut self, what: &str, error: &StoreError) {
         if !std::mem::replace(&mut self.is_failing, true) {
             crate::log::error(what, error);
@@ -398,7 +400,7 @@ impl Writer<'_> {
             Ok(committed) => {
                 let row_count = batch.measurements.len();
                 if std::mem::take(&mut self.is_failing) {
-                    crate::log::say("kettles: batches are stored again");
+                    crate::log::say("kettles: the store works again");
                 }
                 metrics.committed(row_count, committed.duplicate_count, started.elapsed());
                 metrics.synced(committed.sync_time);
@@ -417,7 +419,7 @@ impl Writer<'_> {
             }
             Err(error) => {
                 metrics.commit_failed();
-                self.fail("a batch was not stored", &error);
+                self.fail("a batch cannot be stored", &error);
                 for entry in entries {
                     self.ingest.refuse(entry, Refusal::Failed);
                 }
@@ -425,7 +427,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Deletes some of what is too old; all of it, some with each turn, and then once a minute.
+    /// Deletes expired measurements: a part of them per call, then once a minute.
     fn prune(&mut self) {
         let is_due = self
             .pruned
@@ -442,7 +444,7 @@ impl Writer<'_> {
                 self.pruned = pruned.is_done.then(Instant::now);
             }
             Err(error) => {
-                crate::log::error("old measurements were not deleted", &error);
+                crate::log::error("expired measurements cannot be deleted", &error);
                 self.pruned = Some(Instant::now());
             }
         }

@@ -6,35 +6,35 @@ use crate::command::Command;
 use crate::device::{DeviceId, Measurement};
 use crate::time::Time;
 
-/// Below the coldest there is, in °C.
+/// Lowest accepted temperature, in °C: absolute zero.
 const TEMP_MIN: f64 = -273.15;
-/// Hotter than any kettle survives, in °C.
+/// Highest accepted temperature, in °C.
 const TEMP_MAX: f64 = 1000.0;
-/// How far ahead a kettle's clock may be, in seconds: the farthest zone that takes its local time
-/// for UTC, and some more.
+/// Largest lead of a kettle's clock, in seconds: the easternmost time zone, for kettles that take
+/// local time for UTC, and a margin.
 const AHEAD_MAX_S: i64 = 24 * 3600;
 
-/// What is wrong with a body.
+/// Why a body was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum Wrong {
-    /// It is not what the endpoint takes.
+    /// The body does not have the endpoint's form.
     #[error("{0}")]
     Malformed(String),
-    /// It is, and cannot be true.
+    /// The body is well formed, but a value is impossible.
     #[error("{0}")]
     Impossible(&'static str),
-    /// The same in one of several lines.
+    /// One line of several is wrong.
     #[error("line {line}: {wrong}")]
     InLine {
-        /// Counted from one.
+        /// Number of the line, from 1.
         line: usize,
-        /// What.
+        /// What is wrong with it.
         wrong: Box<Self>,
     },
 }
 
 impl Wrong {
-    /// Whether what it says is well said.
+    /// Whether the body is well formed.
     pub fn is_malformed(&self) -> bool {
         match self {
             Self::Malformed(_) => true,
@@ -50,8 +50,8 @@ impl From<serde_json::Error> for Wrong {
     }
 }
 
-/// Reads an object: serde takes an array for the fields of one in their order, and skips what is no
-/// UTF-8 where it skips a field.
+/// Parses an object. Serde alone would accept an array of the fields in their order, and bytes that
+/// are not UTF-8 in fields it skips.
 fn object<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Wrong> {
     let wrong = |error| Wrong::Malformed(format!("not UTF-8: {error}"));
     let text = std::str::from_utf8(body).map_err(wrong)?;
@@ -62,7 +62,7 @@ fn object<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Wrong> {
     Ok(serde_json::from_str(text)?)
 }
 
-/// A measurement on the wire. Fields that are not named here are ignored.
+/// A measurement on the wire; unknown fields are ignored.
 #[derive(Deserialize)]
 struct Wire {
     #[serde(default)]
@@ -97,7 +97,7 @@ impl<'de> Deserialize<'de> for IsoTime {
     }
 }
 
-/// A whole number, which Aeson takes in any notation: `50`, `50.0` and `5e1` are the same.
+/// An integer in any notation, as Aeson accepts it: `50`, `50.0` and `5e1` are equal.
 struct Whole(i32);
 
 impl<'de> Deserialize<'de> for Whole {
@@ -140,17 +140,17 @@ impl<'de> Deserialize<'de> for Whole {
     }
 }
 
-/// Within which times a measurement may be.
+/// The range of times a measurement may have.
 #[derive(Debug, Clone, Copy)]
 pub struct Window {
-    /// The first time that is kept.
+    /// The earliest time.
     pub first: Time,
-    /// The last that is believed.
+    /// The latest time.
     pub last: Time,
 }
 
 impl Window {
-    /// What is believed and kept now: nothing older than `retain_days`, where those are not 0.
+    /// The range at this moment; nothing older than `retain_days`, unless that is 0.
     pub fn now(retain_days: u32) -> Self {
         let now = Time::now();
         let first = match retain_days {
@@ -164,7 +164,7 @@ impl Window {
     }
 }
 
-/// Reads what `device` measured. An `id` in it has to be one, and counts for nothing.
+/// Parses a measurement by `device`. Its `id` must be a UUID and is otherwise ignored.
 ///
 /// # Errors
 ///
@@ -173,12 +173,12 @@ pub fn measurement(body: &[u8], device: DeviceId, window: Window) -> Result<Meas
     checked(object(body)?, |_| device, window)
 }
 
-/// Reads measurements that a gateway has gathered, one in each line: of the device that its `id`
-/// says, or of the gateway.
+/// Parses a gateway's batch, one measurement per line: of the device in its `id`, or of the
+/// gateway.
 ///
 /// # Errors
 ///
-/// [`Wrong`] of the first line that is.
+/// [`Wrong`], for the first wrong line.
 pub fn measurements(
     body: &[u8],
     gateway: DeviceId,
@@ -205,10 +205,10 @@ fn checked(
 ) -> Result<Measurement, Wrong> {
     let is_possible = |temp: f64| (TEMP_MIN..=TEMP_MAX).contains(&temp);
     if !is_possible(wire.ambient_temp) || !is_possible(wire.water_temp) {
-        return Err(Wrong::Impossible("no kettle has such a temperature"));
+        return Err(Wrong::Impossible("temperature out of range"));
     }
     if !wire.charge_rate.is_finite() {
-        return Err(Wrong::Impossible("no battery has such a charge_rate"));
+        return Err(Wrong::Impossible("charge_rate out of range"));
     }
     let IsoTime(time) = wire.time;
     if time > window.last {
@@ -229,7 +229,7 @@ fn checked(
     })
 }
 
-/// Reads the body of a login, of which the original forgets all but that it has a name.
+/// Parses the body of a login; as in the original, only the presence of a name matters.
 ///
 /// # Errors
 ///
@@ -244,7 +244,7 @@ pub fn login(body: &[u8]) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// Reads a command for `device`, due at once unless it says when.
+/// Parses a command for `device`, due at once unless it has a time.
 ///
 /// # Errors
 ///
@@ -266,7 +266,7 @@ pub fn command(body: &[u8], device: DeviceId) -> Result<Command, Wrong> {
         .flush
         .is_some_and(|volume| !volume.is_finite() || volume < 0.0)
     {
-        return Err(Wrong::Impossible("no such volume can be let out"));
+        return Err(Wrong::Impossible("volume out of range"));
     }
     Ok(Command {
         device,
@@ -277,7 +277,7 @@ pub fn command(body: &[u8], device: DeviceId) -> Result<Command, Wrong> {
     })
 }
 
-/// An error as JSON.
+/// Formats an error as JSON.
 pub fn error(message: &str) -> String {
     serde_json::json!({ "error": message }).to_string()
 }

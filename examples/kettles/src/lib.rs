@@ -1,9 +1,9 @@
-//! Kettles that send a measurement and ask for a command every half minute, and the server that
-//! keeps what they say: an application of `samovar-http`, by its public interface alone.
+//! Kettles send a measurement and ask for a command every half minute; this server stores their
+//! measurements. An application of `samovar-http` that uses its public interface alone.
 //!
-//! The way of a measurement: [`api`] takes the request, [`json`] reads it, [`ingest`] queues it,
-//! and one thread gives whatever has gathered to a [`store`] as one transaction. The kettle is
-//! answered when that is on disk, and not before.
+//! The path of a measurement: [`api`] takes the request, [`json`] parses it, [`ingest`] queues it,
+//! and one writer thread commits everything queued to a [`store`] as one transaction. The kettle
+//! gets its answer after that commit is on disk, not before.
 
 #![forbid(unsafe_code)]
 

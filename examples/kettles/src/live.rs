@@ -1,4 +1,4 @@
-//! A page that moves: what the server does, told once a second over a WebSocket.
+//! The live page: metrics pushed once a second over a WebSocket.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,12 +14,12 @@ use crate::metrics::Pulse;
 use crate::process::Process;
 
 const PAGE: &str = include_str!("../web/live.html");
-/// Whoever comes later than this many others looks elsewhere.
+/// Most clients of the live page.
 const WATCHERS_MAX: usize = 256;
-/// Seconds that the page shows.
+/// Seconds of history on the page.
 const FRAMES_MAX: usize = 120;
 
-/// The page. It fetches nothing but its socket, and the browser is told so.
+/// The page. Its content security policy allows nothing but its own socket.
 pub fn page() -> Response {
     Response::html(Status::OK, PAGE)
         .header(
@@ -30,14 +30,14 @@ pub fn page() -> Response {
         .header("Cache-Control", "no-cache")
 }
 
-/// Who looks on.
+/// Clients of the live page.
 #[derive(Debug, Default)]
 pub struct Live(Arc<Mutex<Watchers>>);
 
 #[derive(Debug, Default)]
 struct Watchers {
     sockets: Vec<Socket>,
-    /// What was said lately, so that a page that opens has something to show.
+    /// Recent messages, so that a new page starts with history.
     frames: VecDeque<Frame>,
 }
 
@@ -46,11 +46,14 @@ impl Live {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Answers a page that asks for its socket.
+    /// Upgrades the page's WebSocket request.
     pub fn open(&self, request: &mut Request) -> Response {
         if self.watchers().sockets.len() >= WATCHERS_MAX {
-            return Response::text(Status::SERVICE_UNAVAILABLE, "Too many look on.\n")
-                .header("Retry-After", "60");
+            return Response::text(
+                Status::SERVICE_UNAVAILABLE,
+                "The live page has too many clients; try again later.\n",
+            )
+            .header("Retry-After", "60");
         }
         Upgrade::new(Watcher(Self(Arc::clone(&self.0)))).accept(request)
     }
@@ -86,7 +89,7 @@ impl Handler for Watcher {
     }
 }
 
-/// Tells, again and again, what has happened since the last time.
+/// Computes and sends the changes since its last message.
 #[derive(Debug)]
 pub struct Teller {
     pulse: Pulse,
@@ -95,7 +98,7 @@ pub struct Teller {
 }
 
 impl Teller {
-    /// Begins now.
+    /// Starts now.
     pub fn new(app: &App) -> Self {
         Self {
             pulse: app.metrics.pulse(),
@@ -104,7 +107,7 @@ impl Teller {
         }
     }
 
-    /// Tells all who look on.
+    /// Sends a message to all clients.
     pub fn tell(&mut self, app: &App) {
         let (pulse, process) = (app.metrics.pulse(), Process::now());
         let seconds = self.told.elapsed().as_secs_f64().max(1e-3);
@@ -158,7 +161,7 @@ impl Teller {
     }
 }
 
-/// Near enough to be looked at.
+/// Converts a sum for display; precision beyond a double is lost.
 fn number(sum: i128) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "it is for a page")]
     let near = sum as f64;

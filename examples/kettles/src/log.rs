@@ -1,9 +1,9 @@
-//! Lines for an operator, on standard error.
+//! Log lines on standard error.
 
 use std::error::Error;
 use std::io::{self, Write as _};
 
-/// Says what went wrong and why.
+/// Logs an error with its causes.
 pub fn error(what: &str, error: &dyn Error) {
     let mut line = format!("kettles: {what}: {error}");
     let mut cause = error.source();
@@ -14,8 +14,8 @@ pub fn error(what: &str, error: &dyn Error) {
     say(&line);
 }
 
-/// Says one line.
+/// Logs one line.
 pub fn say(line: &str) {
-    // There is nobody to tell that standard error is closed.
+    // Standard error is closed: there is nowhere left to log.
     drop(writeln!(io::stderr().lock(), "{line}"));
 }

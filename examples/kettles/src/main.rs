@@ -1,4 +1,4 @@
-//! Kettles: their server, and what goes with it.
+//! The command line of kettles.
 
 #![forbid(unsafe_code)]
 
@@ -17,7 +17,7 @@ use kettles::seeding::Seed;
 use kettles::serve::{Running, Serve, announce, ended};
 use kettles::store;
 
-/// Twenty thousand kettles, and their server.
+/// A server for twenty thousand smart kettles: an example and load test of samovar-http.
 #[derive(Debug, Parser)]
 #[command(name = "kettles", version)]
 struct Arguments {
@@ -27,18 +27,18 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Show it: a year of history, a thousand kettles, and a page to look at. Nothing is installed,
-    /// and nothing is left.
+    /// Run a demonstration: a year of history, a thousand kettles, a live page. Installs nothing
+    /// and leaves nothing behind.
     Demo(Demo),
-    /// Serve kettles: durable measurements, commands, statistics, a live page.
+    /// Run the server: durable measurements, commands, statistics, a live page.
     Serve(Serve),
-    /// Fill a store with a history that was never there.
+    /// Fill a store with generated history.
     Seed(Seed),
-    /// Count all measurements again, and compare the totals to the bit.
+    /// Recompute the statistics from all measurements and compare them bit for bit.
     Check(Check),
-    /// Store measurements made beforehand, and say what one costs.
+    /// Store prepared measurements and print the cost of one.
     Measure(Measure),
-    /// Serve as the original did, with PostgreSQL, to see it break.
+    /// Run the original server of 2017 with PostgreSQL, to watch it saturate.
     #[command(name = "replay-2017")]
     Replay(Replay),
 }
@@ -48,7 +48,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             log::error(
-                "cannot go on",
+                "kettles cannot continue",
                 <anyhow::Error as AsRef<dyn Error>>::as_ref(&error),
             );
             ExitCode::FAILURE

@@ -1,4 +1,4 @@
-//! `kettles measure`: what a row costs the store, and nothing else.
+//! `kettles measure`: the store's cost of a row, without HTTP.
 
 use std::fs;
 use std::path::PathBuf;
@@ -17,26 +17,26 @@ use crate::time::Time;
 #[derive(Debug, Clone, clap::Args)]
 #[command(args_override_self = true)]
 pub struct Measure {
-    /// A file of SQLite, or the URL of a PostgreSQL; best an empty one.
+    /// SQLite file or PostgreSQL URL; use an empty one, the measurements are written into it.
     #[arg(long, short = 'e', value_name = "STORE")]
     pub database: PathBuf,
-    /// Measurements, all made before the first is stored.
+    /// Number of measurements, generated before the first is stored.
     #[arg(long, default_value_t = 500_000, value_name = "COUNT", value_parser = at_least_one())]
     pub rows: usize,
-    /// Measurements of one transaction.
+    /// Measurements per transaction.
     #[arg(long, default_value_t = 1000, value_name = "COUNT", value_parser = at_least_one())]
     pub batch: usize,
-    /// Kettles that they are of.
+    /// Number of kettles.
     #[arg(long, default_value_t = 20_000, value_name = "COUNT",
           value_parser = clap::value_parser!(u32).range(1..))]
     pub devices: u32,
-    /// The first process of a PostgreSQL here: what its children take is told, too.
+    /// PID of a local PostgreSQL postmaster, to include the CPU time of its processes.
     #[arg(long, value_name = "PID")]
     pub postmaster: Option<u32>,
 }
 
 impl Measure {
-    /// Stores them, and says what one took.
+    /// Stores the measurements and prints the cost of one.
     ///
     /// # Errors
     ///
@@ -62,7 +62,7 @@ impl Measure {
             .collect();
         let mut store = store::open(&self.database)?;
         store.load().context("the store cannot be read")?;
-        // All of the kettles are known, as they are to a server that has run for a minute.
+        // All kettles are known beforehand, as in a server that has run for a minute.
         let known = Batch {
             devices: plan.devices().collect(),
             ..Batch::default()
@@ -71,7 +71,9 @@ impl Measure {
         let (own, database) = (own_cpu(), self.database_cpu());
         let started = Instant::now();
         for batch in &batches {
-            store.commit(batch).context("the store refuses rows")?;
+            store
+                .commit(batch)
+                .context("the measurements cannot be stored")?;
         }
         let seconds = started.elapsed().as_secs_f64();
         #[expect(clippy::cast_precision_loss, reason = "there are fewer rows")]
@@ -88,7 +90,7 @@ impl Measure {
         Ok(())
     }
 
-    /// Seconds that the database's processes have run.
+    /// CPU time of the database's processes, in seconds.
     fn database_cpu(&self) -> f64 {
         let Some(postmaster) = self.postmaster else {
             return 0.0;
@@ -106,7 +108,7 @@ impl Measure {
     }
 }
 
-/// Seconds that this process's threads have run.
+/// CPU time of this process's threads, in seconds.
 fn own_cpu() -> f64 {
     thread_times().values().sum()
 }

@@ -1,4 +1,4 @@
-//! What is counted, and how Prometheus gets it. Names are the original's where it had them.
+//! Metrics and their Prometheus exposition. Names are the original's where it had them.
 
 use std::fmt::{self, Write as _};
 use std::io;
@@ -15,10 +15,10 @@ use crate::histogram::{Histogram, MICROS, ROWS, Snapshot};
 use crate::ingest::{Ingest, Refusal};
 use crate::process::{Process, backlog, thread_times};
 
-/// What the text is sent as.
+/// Content type of `/metrics`.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// First parts of paths, which are what the labels say. The last stands for all others.
+/// Values of the `handler` label: first segments of paths; the last stands for all others.
 const HANDLERS: [&str; 11] = [
     "command",
     "measurement",
@@ -33,13 +33,13 @@ const HANDLERS: [&str; 11] = [
     "other",
 ];
 const METHODS: [&str; 3] = ["GET", "POST", "other"];
-/// The last stands for all others.
+/// Values of the `method` label; the last stands for all others.
 const STATUSES: [u16; 14] = [
     200, 101, 201, 307, 400, 401, 403, 404, 405, 413, 422, 500, 503, 0,
 ];
 
-/// Why a connection is not to be had: as many as may be are open; no descriptors for the process,
-/// or for the machine; no memory. The last stands for all others.
+/// Values of the `reason` label of refused connections: the connection limit, descriptors of the
+/// process or of the machine, memory; the last stands for all others.
 const ACCEPT_REASONS: [&str; 5] = ["full", "process", "machine", "memory", "other"];
 
 fn accept_reason(error: &io::Error) -> &'static str {
@@ -51,10 +51,10 @@ fn accept_reason(error: &io::Error) -> &'static str {
     }
 }
 
-/// All counters of a server.
+/// All metrics of a server.
 #[derive(Debug)]
 pub struct Metrics {
-    /// For each handler, method and status, in this order.
+    /// Requests by handler, method and status, in this order.
     durations: Vec<Histogram>,
     measurements: AtomicU64,
     duplicates: AtomicU64,
@@ -69,9 +69,9 @@ pub struct Metrics {
     active: AtomicUsize,
     loop_lag: Histogram,
     accept_errors: [AtomicU64; ACCEPT_REASONS.len()],
-    /// Where it listens.
+    /// Ports it listens on.
     ports: OnceLock<Vec<u16>>,
-    /// Which of several processes it is.
+    /// Number of this process, from 1; 0 if it is the only one.
     number: AtomicU32,
     incidents: AtomicU64,
     load: Mutex<Option<Load>>,
@@ -103,25 +103,25 @@ impl Default for Metrics {
     }
 }
 
-/// What changes from second to second.
+/// Metrics that change from second to second.
 #[derive(Debug, Clone)]
 pub struct Pulse {
-    /// Of all answers.
+    /// Durations of all answers.
     pub durations: Snapshot,
-    /// Rows of batches.
+    /// Rows per batch.
     pub batch_rows: Snapshot,
     /// Durations of commits.
     pub commit_times: Snapshot,
     /// Rows stored.
     pub measurements: u64,
-    /// Rows that were not.
+    /// Rows that failed.
     pub refused: u64,
-    /// Rows that were there already.
+    /// Duplicate rows.
     pub duplicates: u64,
 }
 
 impl Metrics {
-    /// A batch is durable.
+    /// Counts a durable batch.
     pub fn committed(&self, row_count: usize, duplicate_count: usize, duration: Duration) {
         let stored = row_count.saturating_sub(duplicate_count) as u64;
         self.measurements.fetch_add(stored, Ordering::Relaxed);
@@ -131,22 +131,22 @@ impl Metrics {
         self.commit_times.add_time(duration);
     }
 
-    /// Of a commit, what its synchronisation took: the disk's share.
+    /// Counts the part of a commit spent in fsync.
     pub fn synced(&self, duration: Duration) {
         self.sync_times.add_time(duration);
     }
 
-    /// An entry of the queue was taken from it to be committed.
+    /// Counts the time an entry spent in the queue.
     pub fn waited(&self, duration: Duration) {
         self.wait_times.add_time(duration);
     }
 
-    /// A batch is not durable.
+    /// Counts a failed batch.
     pub fn commit_failed(&self) {
         self.commit_failures.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Rows were sent away.
+    /// Counts refused rows.
     pub fn refused(&self, refusal: Refusal, row_count: usize) {
         let index = Refusal::ALL.iter().position(|other| *other == refusal);
         if let Some(count) = index.and_then(|index| self.refused.get(index)) {
@@ -154,39 +154,39 @@ impl Metrics {
         }
     }
 
-    /// Old rows were deleted, for which kettles had to wait so long.
+    /// Counts deleted rows, and how long commits waited for the deletion.
     pub fn pruned(&self, row_count: usize, duration: Duration) {
         self.pruned.fetch_add(row_count as u64, Ordering::Relaxed);
         self.prune_times.add_time(duration);
     }
 
-    /// How many devices were heard of lately.
+    /// Sets the number of active devices.
     pub fn set_active(&self, count: usize) {
         self.active.store(count, Ordering::Relaxed);
     }
 
-    /// How many devices were heard of lately.
+    /// The number of active devices.
     pub fn active(&self) -> usize {
         self.active.load(Ordering::Relaxed)
     }
 
-    /// What the engine has to do, and how long its threads took to answer a call.
+    /// Records the engine's load and the time its threads took to answer a call.
     pub fn engine(&self, load: Load, lag: Duration) {
         *self.load.lock().unwrap_or_else(PoisonError::into_inner) = Some(load);
         self.loop_lag.add_time(lag);
     }
 
-    /// Where it listens; said once.
+    /// Sets the ports it listens on, once.
     pub fn listens_at(&self, ports: Vec<u16>) {
         drop(self.ports.set(ports));
     }
 
-    /// Which of several processes this is; said once.
+    /// Sets the number of this process, once.
     pub fn set_number(&self, number: u32) {
         self.number.store(number, Ordering::Relaxed);
     }
 
-    /// Which of several processes this is; 0 if there is one.
+    /// The number of this process; 0 if it is the only one.
     pub fn number(&self) -> u32 {
         self.number.load(Ordering::Relaxed)
     }
@@ -199,12 +199,12 @@ impl Metrics {
             .unwrap_or(other)
     }
 
-    /// What the engine had to do a second ago.
+    /// The engine's load, up to a second old.
     pub fn load(&self) -> Option<Load> {
         *self.load.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the live page is made of.
+    /// Metrics for the live page.
     pub fn pulse(&self) -> Pulse {
         let mut durations = Snapshot::empty(MICROS);
         for histogram in &self.durations {
@@ -220,7 +220,7 @@ impl Metrics {
         }
     }
 
-    /// All figures in Prometheus' text format.
+    /// All metrics in Prometheus' text format.
     pub fn text(&self, ingest: &Ingest) -> String {
         let mut text = Text(String::with_capacity(16 * 1024));
         text.counters(&[(
@@ -232,7 +232,7 @@ impl Metrics {
         self.ingest(&mut text, ingest);
         self.engine_text(&mut text);
         let name = "kettles_process_number";
-        let help = "Which of several processes tells this; 0 if there is one.";
+        let help = "Number of this process; 0 if it is the only one.";
         text.gauges(&[(name, help, &self.number())]);
         process(&mut text);
         group(&mut text);
@@ -244,7 +244,7 @@ impl Metrics {
         text.family(
             name,
             "histogram",
-            "From the end of a request to the end of its answer.",
+            "Time from the end of a request to the end of its response.",
         );
         let mut series = self.durations.iter();
         for handler in HANDLERS {
@@ -266,49 +266,41 @@ impl Metrics {
         let (waiting, oldest) = ingest.waiting();
         let device_count = ingest.totals().device_count;
         text.gauges(&[
-            ("kettles_devices", "Devices that are known.", &device_count),
+            ("kettles_devices", "Known devices.", &device_count),
             (
                 "kettles_active_devices",
-                "Devices heard of in the last minute or two.",
+                "Devices that sent a request in the last one to two minutes.",
                 &self.active(),
             ),
-            (
-                "kettles_ingest_queue_rows",
-                "Rows that wait for a commit.",
-                &waiting,
-            ),
+            ("kettles_ingest_queue_rows", "Rows in the queue.", &waiting),
             (
                 "kettles_ingest_queue_limit",
-                "How many may wait.",
+                "Capacity of the queue, in rows.",
                 &ingest.options().queue_limit,
             ),
             (
                 "kettles_ingest_oldest_seconds",
-                "How long the first of them has waited.",
+                "Age of the oldest row in the queue.",
                 &oldest.as_secs_f64(),
             ),
         ]);
         let name = "kettles_ingest_batch_rows";
-        text.family(name, "histogram", "Measurements of one commit.");
+        text.family(name, "histogram", "Measurements per commit.");
         text.histogram(name, "", &self.batch_rows.snapshot(), Unit::One);
         let name = "kettles_ingest_commit_seconds";
-        text.family(name, "histogram", "How long a commit took.");
+        text.family(name, "histogram", "Duration of commits.");
         text.histogram(name, "", &self.commit_times.snapshot(), Unit::Micros);
         let name = "kettles_ingest_sync_seconds";
-        text.family(name, "histogram", "Of a commit, until the log was on disk.");
+        text.family(name, "histogram", "Part of a commit spent in fsync.");
         text.histogram(name, "", &self.sync_times.snapshot(), Unit::Micros);
         let name = "kettles_ingest_wait_seconds";
-        text.family(
-            name,
-            "histogram",
-            "How long requests were in the queue before their commit.",
-        );
+        text.family(name, "histogram", "Time requests spent in the queue.");
         text.histogram(name, "", &self.wait_times.snapshot(), Unit::Micros);
         let name = "kettles_ingest_prune_seconds";
         text.family(
             name,
             "histogram",
-            "How long a deletion of old rows kept commits.",
+            "Time commits waited for the deletion of expired rows.",
         );
         text.histogram(name, "", &self.prune_times.snapshot(), Unit::Micros);
         let name = "kettles_ingest_rejected_total";
@@ -324,12 +316,12 @@ impl Metrics {
             ),
             (
                 "kettles_ingest_duplicates_total",
-                "Measurements that were there already.",
+                "Duplicate measurements.",
                 &count(&self.duplicates),
             ),
             (
                 "kettles_pruned_total",
-                "Measurements deleted because of their age.",
+                "Expired measurements deleted.",
                 &count(&self.pruned),
             ),
         ]);
@@ -338,58 +330,42 @@ impl Metrics {
     fn engine_text(&self, text: &mut Text) {
         if let Some(load) = self.load() {
             let name = "engine_connections";
-            text.family(
-                name,
-                "gauge",
-                "Connections: open ones, and how many there may be.",
-            );
+            text.family(name, "gauge", "Open connections, and their limit.");
             text.put(name, "state=\"open\"", load.connection_count);
             text.put(name, "state=\"max\"", load.connection_count_max);
             let (queued, running) = (load.queued_count, load.running_count);
             let (accepted, requests) = ("engine_accepted_total", "engine_requests_queued");
             text.counters(&[(accepted, "Connections accepted.", &load.accepted_count)]);
             text.gauges(&[
-                (
-                    requests,
-                    "Requests and answers that wait for a worker.",
-                    &queued,
-                ),
-                ("engine_workers_running", "Workers that run.", &running),
+                (requests, "Jobs waiting for a worker.", &queued),
+                ("engine_workers_running", "Running workers.", &running),
             ]);
         }
         text.gauges(&[(
             "engine_backlog",
-            "Connections that wait to be accepted, of all processes at these ports.",
+            "Connections in the accept queue, of all processes on these ports.",
             &backlog(self.ports.get().map_or(&[], Vec::as_slice)),
         )]);
         let name = "engine_loop_lag_seconds";
         text.family(
             name,
             "histogram",
-            "Until all I/O threads have answered, asked each second.",
+            "Time until all I/O threads answered a probe; measured each second.",
         );
         text.histogram(name, "", &self.loop_lag.snapshot(), Unit::Micros);
         let name = "engine_worker_busy_seconds_total";
-        text.family(
-            name,
-            "counter",
-            "Time that threads have run, by their kind.",
-        );
+        text.family(name, "counter", "CPU time of threads, by kind.");
         for (worker, seconds) in thread_times() {
             text.put(name, &format!("worker=\"{worker}\""), seconds);
         }
         let name = "engine_accept_errors_total";
-        text.family(
-            name,
-            "counter",
-            "Connections that were not to be had, by reason.",
-        );
+        text.family(name, "counter", "Connections refused, by reason.");
         for (reason, errors) in ACCEPT_REASONS.iter().zip(&self.accept_errors) {
             text.put(name, &format!("reason=\"{reason}\""), count(errors));
         }
         text.counters(&[(
             "engine_incidents_total",
-            "Whatever else the engine had to say.",
+            "Other events reported by the engine.",
             &count(&self.incidents),
         )]);
     }
@@ -406,39 +382,51 @@ fn process(text: &mut Text) {
     text.gauges(&[
         (
             "process_resident_memory_bytes",
-            "Memory in use.",
+            "Resident memory.",
             &process.resident_len,
         ),
         (
             "process_anonymous_memory_bytes",
-            "Memory in use that no file stands behind: heaps and stacks.",
+            "Anonymous resident memory: heaps and stacks.",
             &process.anonymous_len,
         ),
-        ("process_open_fds", "Descriptors in use.", &process.open_fds),
+        (
+            "process_open_fds",
+            "Open file descriptors.",
+            &process.open_fds,
+        ),
     ]);
     if let Some(max_fds) = process.max_fds {
-        text.gauges(&[("process_max_fds", "How many there may be.", &max_fds)]);
+        text.gauges(&[(
+            "process_max_fds",
+            "Limit of open file descriptors.",
+            &max_fds,
+        )]);
     }
 }
 
-/// The control group; what the kernel does not tell is left out.
+/// Metrics of the control group; omits values the kernel does not report.
 fn group(text: &mut Text) {
     let group = Group::now();
     if let Some(seconds) = group.cpu_s {
         let name = "cgroup_cpu_seconds_total";
-        text.counters(&[(name, "Processor time of the control group.", &seconds)]);
+        text.counters(&[(name, "CPU time of the control group.", &seconds)]);
     }
     if let Some(seconds) = group.throttled_s {
         let name = "cgroup_cpu_throttled_seconds_total";
-        text.counters(&[(name, "Time in which its quota held it back.", &seconds)]);
+        text.counters(&[(name, "Time throttled by the CPU quota.", &seconds)]);
     }
     if let Some(len) = group.memory_len {
         let name = "cgroup_memory_bytes";
-        text.gauges(&[(name, "Memory of it, caches of files included.", &len)]);
+        text.gauges(&[(
+            name,
+            "Memory of the control group, page cache included.",
+            &len,
+        )]);
     }
     if let Some(len) = group.memory_max {
         let name = "cgroup_memory_max_bytes";
-        text.gauges(&[(name, "How much it may have.", &len)]);
+        text.gauges(&[(name, "Memory limit of the control group.", &len)]);
     }
     type Seconds = fn(&Pressure) -> f64;
     let kinds: [(&str, &str, Seconds); 2] = [
@@ -447,7 +435,7 @@ fn group(text: &mut Text) {
     ];
     for (kind, who, seconds) in kinds {
         let name = format!("pressure_{kind}_seconds_total");
-        let help = format!("Time in which {who} waited for the resource.");
+        let help = format!("Time in which {who} waited for the resource (PSI).");
         text.family(&name, "counter", &help);
         for it in &group.pressure {
             let labels = format!("resource=\"{}\",scope=\"{}\"", it.resource, it.scope);
@@ -456,17 +444,17 @@ fn group(text: &mut Text) {
     }
 }
 
-/// What a histogram counts; metrics of time are in seconds.
+/// Unit of a histogram; times are exported in seconds.
 #[derive(Clone, Copy)]
 enum Unit {
     Micros,
     One,
 }
 
-/// Name, meaning and value of a metric without labels.
+/// Name, help and value of a metric without labels.
 type Figure<'a> = (&'a str, &'a str, &'a dyn fmt::Display);
 
-/// A text that samples are added to.
+/// The text under construction.
 struct Text(String);
 
 impl Text {
@@ -499,7 +487,7 @@ impl Text {
 
     fn histogram(&mut self, name: &str, labels: &str, snapshot: &Snapshot, unit: Unit) {
         let comma = if labels.is_empty() { "" } else { "," };
-        // Not 0.00030000000000000003.
+        // Avoids digits such as 0.00030000000000000003.
         let in_unit = |value: u64| match unit {
             Unit::Micros => format!("{}.{:06}", value / 1_000_000, value % 1_000_000),
             Unit::One => value.to_string(),
@@ -520,7 +508,7 @@ impl Text {
     }
 }
 
-/// What the engine tells goes into counters.
+/// Counts the engine's events.
 #[derive(Debug)]
 pub struct Counting(pub Arc<Metrics>);
 
@@ -562,7 +550,7 @@ impl Observer for Counting {
             | Incident::SocketHandlerPanicked { .. } => {
                 crate::log::say(&format!("kettles: {incident}"))
             }
-            // Anybody can cause the others, as often as he likes: they are counted.
+            // Any client can cause the others at any rate: count them, do not log them.
             _ => {}
         }
     }

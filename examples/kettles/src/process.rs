@@ -1,4 +1,4 @@
-//! What the kernel tells of this process.
+//! Resource use of this process, from /proc.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,32 +6,32 @@ use std::io::{BufRead as _, BufReader};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Figures at one moment.
+/// Readings of one moment.
 #[derive(Debug, Clone, Default)]
 pub struct Process {
-    /// Processor time, in seconds.
+    /// CPU time, in seconds.
     pub cpu_s: f64,
-    /// Memory in use, in bytes.
+    /// Resident memory, in bytes.
     pub resident_len: u64,
-    /// Of it, what no file stands behind: heaps and stacks.
+    /// Anonymous resident memory, in bytes: heaps and stacks.
     pub anonymous_len: u64,
-    /// Descriptors in use.
+    /// Open file descriptors.
     pub open_fds: u64,
-    /// How many there may be.
+    /// Limit of open file descriptors.
     pub max_fds: Option<u64>,
 }
 
 impl Process {
-    /// As they are now.
+    /// Reads the current values.
     pub fn now() -> Self {
         let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-        // The name before may have anything in it.
+        // The name before the parenthesis may contain anything.
         let rest = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
         let fields: Vec<u64> = rest
             .split(' ')
             .map(|text| text.parse().unwrap_or(0))
             .collect();
-        // As `proc_pid_stat(5)` counts, from one; two are before the parenthesis.
+        // Field numbers of `proc_pid_stat(5)`, from 1; two precede the parenthesis.
         let field = |number: usize| fields.get(number - 3).copied().unwrap_or(0);
         let page_len = rustix::param::page_size() as u64;
         #[expect(clippy::cast_precision_loss, reason = "times are no larger")]
@@ -51,27 +51,27 @@ fn anonymous_len() -> u64 {
     kib.unwrap_or(0) * 1024
 }
 
-/// Whether a signal is ignored, as `nohup` wants it.
+/// Whether a signal is ignored, as under `nohup`.
 pub fn is_ignored(signal: i32) -> bool {
     let mask = status("SigIgn:").and_then(|text| u64::from_str_radix(&text, 16).ok());
     mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
-/// What the kernel says under a name.
+/// The value of a field in a /proc status file.
 fn status(name: &str) -> Option<String> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let text = status.lines().find_map(|line| line.strip_prefix(name))?;
     Some(text.trim().to_owned())
 }
 
-/// Connections that the kernel has accepted at `ports`, and the program has not.
+/// Length of the accept queues at `ports`.
 pub fn backlog(ports: &[u16]) -> u64 {
     let files = ["/proc/self/net/tcp", "/proc/self/net/tcp6"].into_iter();
     files
         .filter_map(|file| fs::File::open(file).ok())
         .flat_map(|file| {
             let lines = BufReader::new(file).lines().map_while(Result::ok).skip(1);
-            // Those that listen come first, and before ten thousand others.
+            // Listening sockets come first, before those of ten thousand connections.
             lines.map_while(|line| listening(&line))
         })
         .filter(|(port, _)| ports.contains(port))
@@ -79,7 +79,7 @@ pub fn backlog(ports: &[u16]) -> u64 {
         .sum()
 }
 
-/// Port and backlog of a socket that listens, from its line as `proc_pid_net(5)` has it.
+/// Port and accept queue of a listening socket, from its line in /proc/net/tcp (`proc_pid_net(5)`).
 fn listening(line: &str) -> Option<(u16, u64)> {
     let mut fields = line.split_whitespace().skip(1);
     let (_, port) = fields.next()?.rsplit_once(':')?;
@@ -90,20 +90,20 @@ fn listening(line: &str) -> Option<(u16, u64)> {
     is_listening.then_some((port, waiting))
 }
 
-/// The kernel knows the number since Linux 6.2; to count twenty thousand takes 20 ms.
+/// Linux 6.2 and later report the number; counting twenty thousand entries takes 20 ms.
 fn open_fds() -> u64 {
     const FOLDER: &str = "/proc/self/fd";
     match fs::metadata(FOLDER).map_or(0, |metadata| metadata.len()) {
         0 => {
             let count = fs::read_dir(FOLDER).map_or(0, |list| list.count() as u64);
-            // The one that is open to look is none of ours.
+            // Without the descriptor used for counting.
             count.saturating_sub(1)
         }
         count => count,
     }
 }
 
-/// Seconds that threads have run, by the kind of thread.
+/// CPU time of threads by kind, in seconds.
 pub fn thread_times() -> BTreeMap<String, f64> {
     let mut times = BTreeMap::new();
     let list = fs::read_dir("/proc/self/task").into_iter().flatten();
@@ -121,7 +121,7 @@ pub fn thread_times() -> BTreeMap<String, f64> {
     times
 }
 
-/// Lets this process have as many descriptors as it may: each kettle that is connected takes one.
+/// Raises the limit of open files as far as allowed: each connected kettle takes a descriptor.
 pub fn raise_descriptors() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {
@@ -129,7 +129,7 @@ pub fn raise_descriptors() {
         maximum: limit.maximum,
     };
     if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        crate::log::error("the limit of descriptors stays", &error);
+        crate::log::error("cannot raise the limit of open files", &error);
     }
 }
 

@@ -1,15 +1,16 @@
 //! Several processes that share a port and a database.
 //!
-//! One process may have so many descriptors and no more, and each kettle that is connected takes
-//! one. So this process starts others, which listen on one port (the kernel spreads connections
-//! over them), and starts again those that end. Each has a writer and a row of totals of its own.
+//! A process has a limit of open files, and each connected kettle takes one. So a supervisor
+//! process starts several servers that listen on one port, over which the kernel spreads
+//! connections, and restarts any that ends. Each has its own writer and its own row of totals.
 //!
-//! What holds across them: an acknowledged measurement is counted once, whichever of them took it,
-//! and `GET /statistics` adds up what all have committed. A command is known to the others within a
-//! second or so. What a kettle was told is known where it was told: one that asks here and measures
-//! there, on another connection, is told again. `GET /metrics`, and the live page, are of one
-//! process: each has an address of its own on the loopback for it. One that is started again has
-//! its predecessor's: this process holds all ports, by sockets that are bound and do not listen.
+//! Guarantees across processes: an acknowledged measurement is counted once, whichever process took
+//! it, and `GET /statistics` adds up what all have committed. A command is known to the others
+//! within about a second. That a kettle was told a command is known only to the process that told
+//! it, so a kettle that reconnects to another process may be told again. `GET /metrics` and the
+//! live page show one process: each has a loopback address of its own for them, which its
+//! replacement inherits. The supervisor reserves all ports with sockets that are bound and do not
+//! listen.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -28,20 +29,20 @@ use crate::log;
 use crate::serve::{Serve, say_addr};
 use crate::store;
 
-/// How often it is looked whether one has ended.
+/// Interval at which ended processes are noticed.
 const LOOK_TIME: Duration = Duration::from_millis(50);
-/// Before one that did not start is tried again.
+/// Pause before a failed restart is retried.
 const RETRY_TIME: Duration = Duration::from_secs(1);
 
-/// Starts the processes, and others for those that end, until `is_ended` says so.
+/// Starts the processes, and restarts those that end, until `is_ended` is set.
 ///
 /// # Errors
 ///
-/// If the store is not one for several, or one of them does not start the first time.
+/// If the store supports only one process, or a process fails its first start.
 pub fn run(options: &Serve, is_ended: &AtomicBool) -> Result<()> {
     if !store::is_shared(&options.database) {
         bail!(
-            "{} processes need a PostgreSQL: of SQLite there is one that writes",
+            "--processes {} needs PostgreSQL: SQLite supports one writing process",
             options.processes
         );
     }
@@ -71,7 +72,7 @@ pub fn run(options: &Serve, is_ended: &AtomicBool) -> Result<()> {
         }
         std::thread::park_timeout(LOOK_TIME);
     }
-    // All are told before one is waited for.
+    // All get the signal before the first is waited for.
     for member in members.iter_mut().flatten() {
         drop(member.child.stdin.take());
     }
@@ -84,8 +85,8 @@ pub fn run(options: &Serve, is_ended: &AtomicBool) -> Result<()> {
     Ok(())
 }
 
-/// An address that nobody else of the machine gets while this lives. It is bound and does not
-/// listen, so no connection comes to it; those who share it listen.
+/// A reserved address: bound but not listening, so that no other program gets it, no connection
+/// comes to it, and the processes can share it.
 #[derive(Debug)]
 struct Held {
     addr: SocketAddr,
@@ -93,7 +94,7 @@ struct Held {
 }
 
 impl Held {
-    /// Holds what a listener has: until then that one keeps others away.
+    /// Reserves the address of a listener, which would otherwise exclude the processes.
     fn new(listener: &Listener) -> Result<Self> {
         let addr = listener.local_addr().context("no address")?;
         let family = if addr.is_ipv4() {
@@ -107,7 +108,8 @@ impl Held {
             sockopt::set_socket_reuseaddr(&socket, true)?;
             sockopt::set_socket_reuseport(&socket, true)?;
             rustix::net::bind(&socket, &addr)?;
-            // That was for connections of before which are not quite over. Strangers are kept away.
+            // That option was for old connections in TIME_WAIT; from here on keep other programs
+            // away.
             sockopt::set_socket_reuseaddr(&socket, false)?;
             rustix::io::Result::Ok(socket)
         };
@@ -119,8 +121,8 @@ impl Held {
     }
 }
 
-/// The address of all, and that of each. An error if anybody is there: a second server that shared
-/// one would silently take a part of the connections.
+/// Reserves the shared address and that of each process. Fails if another program listens there: a
+/// second server sharing the port would silently take a part of the connections.
 fn hold_ports(options: &Serve) -> Result<(Held, Vec<Held>)> {
     let listen = |addr: SocketAddr| {
         Listener::tcp(addr, 1).with_context(|| format!("cannot listen on {addr}"))
@@ -148,7 +150,7 @@ fn restarted(number: u32, shared: &Held, own: &Held, not_before: &mut Instant) -
             Some(member)
         }
         Err(error) => {
-            log::say(&format!("kettles: {error:#}; tried again"));
+            log::say(&format!("kettles: {error:#}; retrying"));
             *not_before = Instant::now() + RETRY_TIME;
             None
         }
@@ -157,7 +159,7 @@ fn restarted(number: u32, shared: &Held, own: &Held, not_before: &mut Instant) -
 
 /// One of the processes.
 struct Member {
-    /// Ends when its standard input does, so it does not outlive this process.
+    /// Its standard input; closing it ends the process, so it cannot outlive the supervisor.
     child: Child,
     number: u32,
     own_addr: SocketAddr,
@@ -174,11 +176,11 @@ impl Member {
             .args(["--own-port", &own_port.to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // What a terminal says to all of a group is told them by us.
+            // The terminal's signals go to the supervisor, which passes them on.
             .process_group(0);
-        let mut child = command.spawn().context("no further process")?;
-        let output = child.stdout.take().context("nothing to hear it by")?;
-        // It says where it is once it answers.
+        let mut child = command.spawn().context("cannot start a process")?;
+        let output = child.stdout.take().context("cannot read its output")?;
+        // The process prints its address once it serves.
         let Some(Ok(_)) = BufReader::new(output).lines().next() else {
             child.kill().unwrap_or_default();
             bail!("process {number} has not started, {}", child.wait()?);
@@ -194,16 +196,16 @@ impl Member {
     fn announce(&self) {
         let (number, id, addr) = (self.number, self.child.id(), self.own_addr);
         let line = format!("kettles: process {number} ({id}) alone: http://{addr}/metrics");
-        // Whoever started it may have closed its end.
+        // Standard output may be closed.
         drop(writeln!(io::stdout().lock(), "{line}"));
     }
 }
 
-/// Sets `is_ended` when the process that started this one ends, or says so.
+/// Sets `is_ended` when the supervisor ends or closes the pipe.
 pub fn end_with_parent(is_ended: &Arc<AtomicBool>) {
     let is_ended = Arc::clone(is_ended);
     std::thread::spawn(move || {
-        // Nothing is ever said: what is waited for is the end.
+        // Nothing is ever written; the read returns at the end of the pipe.
         drop(io::stdin().lock().read(&mut [0]));
         is_ended.store(true, Ordering::Release);
     });

@@ -1,9 +1,8 @@
-//! `kettles replay-2017`: the server as it was, so that its end can be watched.
+//! `kettles replay-2017`: the original server, to watch it saturate.
 //!
-//! 16 connections to PostgreSQL; for each measurement a transaction that looks for the device, and
-//! an INSERT of its own, as text; a queue without an end before them, and history scanned again for
-//! each look at the statistics. Tables are in a schema of their own, `replay_2017`: nothing here
-//! keeps anything exact.
+//! 16 PostgreSQL connections; per measurement a transaction that looks up the device and an INSERT
+//! as text; an unbounded queue in front; and a scan of the whole history for each read of the
+//! statistics. Its tables are in the schema `replay_2017`, and nothing in them is exact.
 
 use std::collections::VecDeque;
 use std::io::{self, Write as _};
@@ -32,21 +31,21 @@ const TABLES: &str = include_str!("../migrations/replay-2017.sql");
 #[derive(Debug, Clone, clap::Args)]
 #[command(args_override_self = true)]
 pub struct Replay {
-    /// Port to listen on, at the loopback; 0 means any.
+    /// Loopback port to listen on; 0 picks a free one.
     #[arg(long, short, default_value_t = 8080)]
     pub port: u16,
-    /// The URL of a PostgreSQL.
+    /// PostgreSQL URL.
     #[arg(long, short = 'e', value_name = "URL")]
     pub database: String,
-    /// Connections to it.
+    /// Number of database connections.
     #[arg(long, default_value_t = 16, value_name = "COUNT")]
     pub pool: usize,
-    /// What each request costs beside, as the runtime of that time did.
+    /// Extra CPU time per request, as the runtime of that time took.
     #[arg(long, default_value_t = 0, value_name = "MICROSECONDS")]
     pub handler_cost: u64,
 }
 
-/// What needs a connection.
+/// Work that needs a database connection.
 enum Job {
     Login(DeviceId),
     Measurement(Measurement),
@@ -54,21 +53,21 @@ enum Job {
 }
 
 struct App {
-    /// Without a limit: this is what broke, and what nobody saw.
+    /// Unbounded: this is what broke, unnoticed.
     queue: Mutex<VecDeque<(Job, Responder)>>,
     has_job: Condvar,
     handler_cost: Duration,
     metrics: Arc<Metrics>,
-    /// Idle: it has what the metrics are told with.
+    /// Unused; the metrics need one.
     ingest: Ingest,
 }
 
 impl Replay {
-    /// Serves until it is told to end.
+    /// Serves until a signal ends it.
     ///
     /// # Errors
     ///
-    /// If the database or the port is not to be had.
+    /// If the database or the port cannot be had.
     pub fn run(&self) -> Result<()> {
         let is_ended = ended().context("no signals")?;
         let metrics = Arc::new(Metrics::default());
@@ -176,7 +175,7 @@ impl App {
         }
     }
 
-    /// Answers when a connection was free and has done `job`.
+    /// Answers once a connection has done `job`.
     fn later(&self, job: Job) -> Response {
         let (responder, response) = Response::later();
         self.queue().push_back((job, responder));
@@ -188,7 +187,7 @@ impl App {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One of the connections of the pool.
+    /// One connection of the pool.
     fn work(&self, mut client: Client) {
         loop {
             let mut queue = self.queue();
@@ -227,7 +226,7 @@ fn login(client: &mut Client, device: DeviceId) -> Answer {
     ))
 }
 
-/// Four round trips, and a synchronisation of the disk for this row alone.
+/// Four round trips, and an fsync for this row alone.
 fn store_one(client: &mut Client, it: &Measurement) -> Answer {
     let device = it.device;
     client.simple_query("BEGIN")?;
@@ -253,7 +252,7 @@ fn store_one(client: &mut Client, it: &Measurement) -> Answer {
     Ok(Response::new(Status::OK, Body::Empty))
 }
 
-/// All of history, several times.
+/// Scans the history several times.
 fn statistics(client: &mut Client) -> Answer {
     const LATEST: &str = "FROM measurement AS m JOIN (SELECT device_id, max(time) AS time
          FROM measurement GROUP BY device_id) AS l

@@ -1,15 +1,16 @@
-//! Histories of kettles that were never there: the same numbers for the same seed, on any machine.
+//! Generated histories of kettles: the same numbers for the same seed on any machine.
 //!
 //! # The model
 //!
 //! A kettle stands in a room that is warmest in the afternoon and in July. Its water cools towards
-//! the room, and is boiled mostly in the morning, at lunch and in the evening: that takes energy
-//! out of the battery, and some cups out of the reservoir. A battery below 30 %, or too low to
-//! boil, is charged until 95 %; a reservoir below 300 mL is filled with cold water. Figures have
-//! the resolution of real sensors, a tenth of a degree, 1 mL and 1 mWh, so they compress as real
-//! ones do, and means by the hour of the day show a day.
+//! room temperature and is boiled mostly in the morning, at noon and in the evening; each boil
+//! takes energy from the battery and some cups from the reservoir. A battery below 30 %, or too low
+//! to boil, is charged to 95 %; a reservoir below 300 mL is refilled with cold water. Values have
+//! the resolution of real sensors (0.1 °C, 1 mL, 1 mWh), so they compress like real ones, and
+//! hourly means follow the day.
 //!
-//! Only the four operations are used, which are the same everywhere; sines are made of parabolas.
+//! Only the four basic operations are used, which give equal results everywhere; sines are
+//! approximated by parabolas.
 
 use crate::device::{DeviceId, Measurement};
 use crate::time::Time;
@@ -19,40 +20,40 @@ mod tests;
 
 const SECONDS_PER_DAY: i64 = 86_400;
 const SECONDS_PER_YEAR: i64 = 31_556_952;
-/// In how many seconds most of the difference to the room is lost.
+/// Time constant of cooling, in seconds.
 const COOLING_SECONDS: f64 = 5400.0;
 const CAPACITY_MWH: f64 = 250_000.0;
 const CHARGER_MW: f64 = 90_000.0;
 const IDLE_MW: f64 = 150.0;
 const RESERVOIR_ML: f64 = 1700.0;
 const CUP_ML: f64 = 250.0;
-/// What heats 1 mL by 1 °C, in mWh.
+/// Energy to heat 1 mL by 1 °C, in mWh.
 const HEAT_MWH: f64 = 4.186 / 3.6;
 
-/// What is to be made up.
+/// A history to generate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
-    /// Kettles.
+    /// Number of kettles.
     pub device_count: u32,
-    /// The first moment.
+    /// Start of the history.
     pub from: Time,
-    /// The moment behind the last.
+    /// End of the history, exclusive.
     pub to: Time,
-    /// Seconds from one measurement of a kettle to its next; above 0.
+    /// Seconds between a kettle's measurements; above 0.
     pub every_seconds: i64,
-    /// Other numbers give other histories.
+    /// Seed: another number gives another history.
     pub seed: u64,
 }
 
 impl Plan {
-    /// Measurements of each kettle.
+    /// Measurements per kettle.
     pub fn step_count(&self) -> u64 {
         let micros = self.to.0.saturating_sub(self.from.0);
         let every = self.every_seconds.max(1).saturating_mul(1_000_000);
         u64::try_from(micros / every).unwrap_or(0)
     }
 
-    /// Measurements of all.
+    /// Measurements of all kettles.
     pub fn row_count(&self) -> u64 {
         self.step_count() * u64::from(self.device_count)
     }
@@ -72,7 +73,7 @@ impl Plan {
         })
     }
 
-    /// The kettles.
+    /// Generates the kettles.
     pub fn devices(&self) -> impl Iterator<Item = DeviceId> {
         let seed = self.seed;
         (0..self.device_count).map(move |index| device_id(seed, index))
@@ -84,9 +85,9 @@ impl Plan {
 struct Kettle {
     device: DeviceId,
     random: Random,
-    /// Kettles do not measure all at once.
+    /// Offset of its measurements, so that kettles do not all measure at once.
     offset_seconds: i64,
-    /// °C over a year.
+    /// Mean room temperature over the year, in °C.
     room_temp: f64,
     charge: f64,
     is_charging: bool,
@@ -109,16 +110,16 @@ impl Kettle {
         }
     }
 
-    /// Lets `seconds` pass and measures.
+    /// Advances by `seconds` and measures.
     fn next(&mut self, start: Time, seconds: i64) -> Measurement {
         let time = start.plus_seconds(self.offset_seconds);
         let second = time.0.div_euclid(1_000_000);
         let ambient_temp = self.ambient_temp(second);
-        // Seconds of a step are few: a double has them all.
+        // A step has few seconds; a double holds them exactly.
         let duration = seconds as f64;
         let hours = duration / 3600.0;
 
-        // The implicit step of Euler, which is stable for any duration.
+        // The implicit Euler step, which is stable for any step length.
         let kept = COOLING_SECONDS / (COOLING_SECONDS + duration);
         self.water_temp = ambient_temp + (self.water_temp - ambient_temp) * kept;
         if self.water_level < 300.0 {
@@ -142,7 +143,7 @@ impl Kettle {
     }
 
     fn ambient_temp(&mut self, second: i64) -> f64 {
-        // Warmest at 15:00, and half a year after the middle of January.
+        // Warmest at 15:00, and half a year after mid-January.
         let daily = 2.5 * wave(second - 9 * 3600, SECONDS_PER_DAY);
         let yearly = 3.5 * wave(second - 105 * SECONDS_PER_DAY, SECONDS_PER_YEAR);
         self.room_temp + daily + yearly + 0.4 * (self.random.fraction() - 0.5)
@@ -167,7 +168,7 @@ impl Kettle {
         self.water_level = (self.water_level - cups * CUP_ML).max(0.0);
     }
 
-    /// Charges or drains the battery, and says with what power.
+    /// Charges or drains the battery; returns the power.
     fn charge_for(&mut self, hours: f64) -> f64 {
         if self.charge < 0.3 * CAPACITY_MWH {
             self.is_charging = true;
@@ -184,7 +185,7 @@ impl Kettle {
     }
 }
 
-/// How often water is boiled at this time of the day.
+/// Frequency of boiling at a time of the day.
 fn boils_per_hour(second: i64) -> f64 {
     match second.rem_euclid(SECONDS_PER_DAY) / 3600 {
         6..=8 => 0.6,
@@ -195,7 +196,7 @@ fn boils_per_hour(second: i64) -> f64 {
     }
 }
 
-/// Something like a sine of `period`: two parabolas, 0 at 0 and 1 after a quarter.
+/// Approximates a sine of `period` by two parabolas: 0 at 0, 1 after a quarter.
 fn wave(second: i64, period: i64) -> f64 {
     let phase = second.rem_euclid(period) as f64 / period as f64;
     let (half, sign) = if phase < 0.5 {
@@ -211,7 +212,7 @@ fn tenths(value: f64) -> f64 {
 }
 
 fn whole(value: f64) -> i32 {
-    // All figures are within the battery and the reservoir.
+    // All values are within the battery and the reservoir.
     #[expect(
         clippy::cast_possible_truncation,
         reason = "saturates, and is far from it"
@@ -228,7 +229,7 @@ fn device_id(seed: u64, index: u32) -> DeviceId {
     DeviceId(fixed.to_be_bytes())
 }
 
-/// `SplitMix64`: small, good enough for kettles, and the same everywhere.
+/// The `SplitMix64` generator: small, and equal on every machine.
 #[derive(Debug)]
 struct Random(u64);
 
@@ -240,7 +241,7 @@ impl Random {
         mixed ^ mixed >> 31
     }
 
-    /// From 0 up to 1, which it never is.
+    /// The next number in 0..1.
     fn fraction(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }

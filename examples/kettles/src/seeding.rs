@@ -1,4 +1,4 @@
-//! `kettles seed`: fills a store with a history that was never there.
+//! `kettles seed`: fills a store with generated history.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -10,9 +10,9 @@ use crate::seed::Plan;
 use crate::store::{self, Batch, Store};
 use crate::time::Time;
 
-/// Rows of one transaction.
+/// Rows per transaction.
 const BATCH_LEN: usize = 8000;
-/// Rows from one line of progress to the next.
+/// Rows between two lines of progress.
 const PROGRESS_LEN: u64 = 1_000_000;
 const DAY_SECONDS: i64 = 86_400;
 
@@ -20,33 +20,33 @@ const DAY_SECONDS: i64 = 86_400;
 #[derive(Debug, Clone, clap::Args)]
 #[command(args_override_self = true)]
 pub struct Seed {
-    /// A file of SQLite, or the URL of a PostgreSQL.
+    /// SQLite file, or PostgreSQL URL.
     #[arg(long, short = 'e', default_value = "kettles.db", value_name = "STORE")]
     pub database: PathBuf,
-    /// What there is to be; each of the other options changes a part of it.
+    /// Preset; each of the other options overrides a part of it.
     #[arg(long, value_enum, default_value_t = Preset::Demo)]
     pub preset: Preset,
-    /// Kettles.
+    /// Number of kettles.
     #[arg(long, value_name = "COUNT")]
     pub devices: Option<u32>,
-    /// Time of the first measurements, as 2017-12-24T18:30:00Z.
+    /// Time of the first measurements, such as 2017-12-24T18:30:00Z.
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub from: Option<Time>,
-    /// Time behind the last ones; now, unless it is said.
+    /// End of the history, exclusive; default: now.
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub to: Option<Time>,
-    /// From one measurement of a kettle to its next: 30s, 5m, 1h, 1d.
+    /// Interval between a kettle's measurements: 30s, 5m, 1h, 1d.
     #[arg(long, value_name = "DURATION", value_parser = seconds)]
     pub every: Option<i64>,
-    /// About how many measurements: the history begins as much later or earlier.
+    /// Approximate number of measurements, from which the start of the history follows.
     #[arg(long, value_name = "COUNT", conflicts_with = "from")]
     pub rows: Option<u64>,
-    /// Another number makes another history; the same one makes the same.
+    /// Seed: equal seeds give equal histories.
     #[arg(long, default_value_t = 2017, value_name = "NUMBER")]
     pub seed: u64,
 }
 
-/// Histories of usual sizes.
+/// Presets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Preset {
     /// 20 kettles, a year, every 5 minutes: 2.1 million rows.
@@ -58,7 +58,7 @@ pub enum Preset {
 }
 
 impl Preset {
-    /// The plan that ends at `to`.
+    /// The plan of a preset that ends at `to`.
     pub fn plan(self, to: Time, seed: u64) -> Plan {
         let (device_count, days, every_seconds) = match self {
             Self::Demo => (20, 365, 300),
@@ -76,11 +76,11 @@ impl Preset {
 }
 
 impl Seed {
-    /// What the options come to.
+    /// The plan that the options describe.
     ///
     /// # Errors
     ///
-    /// If it is nothing.
+    /// If it has no rows.
     pub fn plan(&self) -> Result<Plan> {
         let mut plan = self
             .preset
@@ -95,7 +95,10 @@ impl Seed {
                 .to
                 .plus_seconds(-steps.saturating_mul(plan.every_seconds));
         }
-        ensure!(plan.row_count() > 0, "there is nothing between these times");
+        ensure!(
+            plan.row_count() > 0,
+            "the time range is empty: --from must be before --to"
+        );
         Ok(plan)
     }
 
@@ -103,7 +106,7 @@ impl Seed {
     ///
     /// # Errors
     ///
-    /// If the options say nothing sensible, or the store fails.
+    /// If the options describe no rows, or the store fails.
     pub fn run(&self) -> Result<()> {
         let plan = self.plan()?;
         let mut store = store::open(&self.database)?;
@@ -122,12 +125,12 @@ impl Seed {
     }
 }
 
-/// Stores a plan the way measurements of kettles are stored, so that totals are those of the rows.
-/// Returns how many were not there before.
+/// Stores a plan through the normal write path, so that the totals match the rows. Returns the
+/// number of new rows.
 ///
 /// # Errors
 ///
-/// If the store fails. What was stored until then stays; the same plan goes on there.
+/// If the store fails. Rows stored so far stay; running the same plan again continues.
 pub fn fill(store: &mut dyn Store, plan: Plan, mut progress: impl FnMut(u64)) -> Result<u64> {
     let mut measurements = plan.measurements();
     let (mut stored, mut new, mut next) = (0, 0, PROGRESS_LEN);
@@ -140,7 +143,9 @@ pub fn fill(store: &mut dyn Store, plan: Plan, mut progress: impl FnMut(u64)) ->
         if count == 0 {
             return Ok(new);
         }
-        let committed = store.commit(&batch).context("the store refuses rows")?;
+        let committed = store
+            .commit(&batch)
+            .context("the measurements cannot be stored")?;
         stored += count as u64;
         new += (count - committed.duplicate_count) as u64;
         if stored >= next {

@@ -1,4 +1,4 @@
-//! The server as a process: `kettles serve`.
+//! `kettles serve`: the server process.
 
 use std::io::{self, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs as _};
@@ -21,14 +21,14 @@ use crate::metrics::Metrics;
 use crate::process::{is_ignored, raise_descriptors};
 use crate::store::{self, Store};
 
-/// How long answers under way may take when the server is told to end.
+/// Time limit for answers in flight at shutdown.
 const DRAIN_TIME: Duration = Duration::from_secs(10);
-/// How often the live page moves, and the engine is asked how it is.
+/// Interval of the live page's messages and of the engine's probe.
 pub(crate) const TICK: Duration = Duration::from_secs(1);
-/// Connections that wait to be accepted: a fleet comes back at once when the power does.
+/// Accept backlog: after a power failure a whole fleet reconnects at once.
 const BACKLOG: u32 = 16_384;
-/// How long threads that receive let requests gather: to wake one costs more than most of them do,
-/// and no kettle asks again so soon.
+/// Wake-up coalescing of I/O threads: waking a thread costs more than most requests, and no kettle
+/// sends again that soon.
 const ROUND_SPACING: Duration = Duration::from_millis(1);
 
 /// Options of `kettles serve`.
@@ -41,39 +41,38 @@ pub struct Serve {
     /// Port to listen on; 0 means any.
     #[arg(long, short, default_value_t = 8080)]
     pub port: u16,
-    /// A file of SQLite, or the URL of a PostgreSQL.
+    /// SQLite file, or PostgreSQL URL.
     #[arg(long, short = 'e', default_value = "kettles.db", value_name = "STORE")]
     pub database: PathBuf,
-    /// Days for which measurements are kept; 0 means for ever. Statistics lose nothing.
+    /// Days to keep measurements; 0 keeps them for ever. Statistics keep deleted measurements.
     #[arg(long, default_value_t = RETAIN_DAYS, value_name = "DAYS")]
     pub retain: u32,
-    /// Measurements that may wait for the store; more are answered with 503.
+    /// Capacity of the queue, in rows; requests beyond it get 503.
     #[arg(long, default_value_t = QUEUE_LIMIT, value_name = "ROWS", value_parser = at_least_one())]
     pub queue: usize,
-    /// The least time between two commits; and, up to 1, between two looks at the sockets when
-    /// there is much to see.
+    /// Least time between two commits, and, up to 1, the wake-up coalescing of busy I/O threads.
     #[arg(long, default_value_t = SPACING_MS, value_name = "MILLISECONDS",
           value_parser = clap::value_parser!(u64).range(..=1000))]
     pub spacing: u64,
-    /// How long a measurement may wait for the store; past it the answer is 503.
+    /// Longest time a measurement may wait for the store before it gets 503.
     #[arg(long, default_value_t = WAIT_MAX_MS, value_name = "MILLISECONDS",
           value_parser = clap::value_parser!(u64).range(1..))]
     pub wait: u64,
-    /// A file with the token of those who may give commands; without it nobody may.
+    /// File with the token required to give commands; without it no commands are accepted.
     #[arg(long, value_name = "FILE")]
     pub admin_token: Option<PathBuf>,
-    /// A file with a secret: only names that a login with it has given are good.
+    /// File with the login secret; with it, only device IDs issued at login are accepted.
     #[arg(long, value_name = "FILE")]
     pub login_secret: Option<PathBuf>,
-    /// Processes that share the port: for more connections than one may have. With PostgreSQL.
+    /// Processes that share the port, for more connections than one may have. Needs PostgreSQL.
     #[arg(long, default_value_t = 1, value_name = "COUNT",
           value_parser = clap::value_parser!(u32).range(1..=32))]
     pub processes: u32,
-    /// Where each of several processes alone answers, on the loopback: the first at this port, the
-    /// second at the next, and so on; 0 means any. One that is started again has the same.
+    /// First of the loopback ports on which each process answers alone, one per process; 0 picks
+    /// free ones. A restarted process keeps its port.
     #[arg(long, default_value_t = 0, value_name = "PORT")]
     pub own_port: u16,
-    /// Is one of them: which, counted from one.
+    /// Number of this process, from 1; set by the supervisor.
     #[arg(long, hide = true, value_name = "NUMBER")]
     pub member: Option<u32>,
 }
@@ -110,18 +109,18 @@ impl Serve {
     }
 }
 
-/// Of what there has to be one.
+/// Parses a count of at least one.
 pub(crate) fn at_least_one() -> clap::builder::RangedU64ValueParser<usize> {
     clap::builder::RangedU64ValueParser::new().range(1..)
 }
 
-/// A server at work.
+/// A running server.
 #[derive(Debug)]
 pub struct Running {
     app: Arc<App>,
     server: Server<Router>,
     writer: JoinHandle<()>,
-    /// The writer has ended.
+    /// Set when the writer has ended.
     is_over: Arc<AtomicBool>,
 }
 
@@ -130,7 +129,7 @@ impl Running {
     ///
     /// # Errors
     ///
-    /// If one of them is not to be had.
+    /// If the store, a file of the options or a socket cannot be opened.
     pub fn start(options: &Serve, store: Box<dyn Store>) -> Result<Self> {
         raise_descriptors();
         let metrics = Arc::new(Metrics::default());
@@ -143,7 +142,7 @@ impl Running {
         let ingest = Arc::new(ingest);
         let is_over = Arc::new(AtomicBool::new(false));
         let (writer, ready) = start_writer(&ingest, store, &is_over)?;
-        // Nobody is let in before it is known what there is.
+        // Accept no requests before the stored totals are known.
         if ready.recv().is_err() {
             drop(writer.join());
             bail!("the store cannot be read");
@@ -158,7 +157,7 @@ impl Running {
         let mut builder = Server::builder(App::router(&app))
             .limits(limits())
             .spacing(options.options().spacing.min(ROUND_SPACING))
-            // Handlers compute for microseconds; nobody waits for anything on a worker.
+            // Handlers compute for microseconds and never wait.
             .workers(4);
         for addr in options.addrs()? {
             let listener = if options.member.is_some() {
@@ -171,9 +170,9 @@ impl Running {
         }
         if let Some(number) = options.member {
             app.metrics.set_number(number);
-            // Where this process, and no other of them, tells its figures. The port is held for it.
+            // The process's own address, for its metrics. The supervisor reserves the port.
             let own = Listener::tcp_shared((Ipv4Addr::LOCALHOST, options.own_port).into(), 128);
-            builder = builder.listen(own.context("no address of its own")?);
+            builder = builder.listen(own.context("cannot listen on --own-port")?);
         }
         let server = builder.start().context("cannot start")?;
         let ports = server.local_addrs().iter().map(SocketAddr::port);
@@ -186,7 +185,7 @@ impl Running {
         })
     }
 
-    /// What its handlers share.
+    /// State shared by the handlers.
     pub fn app(&self) -> &Arc<App> {
         &self.app
     }
@@ -196,11 +195,11 @@ impl Running {
         self.server.local_addrs().first().copied()
     }
 
-    /// Serves until `is_ended` says so.
+    /// Serves until `is_ended` is set.
     ///
     /// # Errors
     ///
-    /// If the writer ends before.
+    /// If the writer ends first.
     pub fn run_until(self, is_ended: &AtomicBool) -> Result<()> {
         let mut teller = Teller::new(&self.app);
         let mut next = Instant::now() + TICK;
@@ -221,7 +220,7 @@ impl Running {
         self.end()
     }
 
-    /// Lets what is under way finish: answers wait for commits, so the writer ends last.
+    /// Finishes answers in flight. They wait for commits, so the writer ends last.
     fn end(self) -> Result<()> {
         let has_failed = self.is_over.load(Ordering::Acquire);
         let time = if has_failed {
@@ -232,7 +231,7 @@ impl Running {
         self.server.drain(time);
         self.app.ingest.close();
         if self.writer.join().is_err() || has_failed {
-            bail!("the thread that writes has failed");
+            bail!("the writer thread failed");
         }
         Ok(())
     }
@@ -245,7 +244,7 @@ fn start_writer(
     store: Box<dyn Store>,
     is_over: &Arc<AtomicBool>,
 ) -> Result<(JoinHandle<()>, Ready)> {
-    /// Says that the thread is over, however that came.
+    /// Sets the flag when dropped, also during a panic.
     struct Over(Arc<AtomicBool>);
 
     impl Drop for Over {
@@ -260,7 +259,7 @@ fn start_writer(
     let thread = std::thread::Builder::new().name("writer".into());
     let writer = thread.spawn(move || {
         let _over = over;
-        // Whoever waits for it is there until it comes.
+        // The receiver waits until this is sent.
         let ready = move || sender.send(()).unwrap_or_default();
         if let Err(error) = ingest.run(store, ready) {
             crate::log::error("the store cannot be read", &error);
@@ -269,47 +268,47 @@ fn start_writer(
     Ok((writer, ready))
 }
 
-/// Limits for kettles, which are many and silent.
+/// Limits for many connections that are mostly idle.
 pub(crate) fn limits() -> Limits {
     Limits {
         // As many as there are descriptors.
         connections_max: usize::MAX,
-        // Kettles are at rest nearly always: who is in stays in, and who comes too late gets 503.
+        // Idle is normal for a kettle: never evict one for a new connection, which gets 503.
         rest_time_min: Duration::MAX,
-        // When the power comes back, all say something at once.
+        // After a power failure, all send at once.
         queue_len_max: 65_536,
-        // Four times as long as a kettle is silent.
+        // Four times the interval between a kettle's requests.
         idle_time: Duration::from_secs(120),
         ..Limits::default()
     }
 }
 
-/// Set when the process is told to end.
+/// Returns a flag that SIGINT, SIGTERM and SIGHUP set.
 ///
 /// # Errors
 ///
-/// If signals cannot be had.
+/// If the signal handlers cannot be installed.
 pub fn ended() -> io::Result<Arc<AtomicBool>> {
     let is_ended = Arc::new(AtomicBool::new(false));
-    // A terminal that is closed; unless whoever started it has seen to that.
+    // The terminal was closed, unless the process runs under `nohup`.
     let hangup = (!is_ignored(SIGHUP)).then_some(SIGHUP);
     for signal in [SIGINT, SIGTERM].into_iter().chain(hangup) {
-        // A second one ends it at once.
+        // A second signal ends the process at once.
         signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&is_ended))?;
         signal_hook::flag::register(signal, Arc::clone(&is_ended))?;
     }
     Ok(is_ended)
 }
 
-/// Says where it is.
+/// Prints the server's address.
 pub fn announce(running: &Running) {
     if let Some(addr) = running.addr() {
         say_addr(addr);
     }
 }
 
-/// Says where the page is.
+/// Prints the live page's address.
 pub(crate) fn say_addr(addr: SocketAddr) {
-    // Whoever started it may have closed its end.
+    // Standard output may be closed.
     drop(writeln!(io::stdout().lock(), "kettles: http://{addr}/live"));
 }

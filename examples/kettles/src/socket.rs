@@ -1,8 +1,8 @@
-//! A socket for a kettle: measurements go up, commands come down when they are given. It saves the
-//! kettle asking, and half of the messages. A command of a later time comes when that has come.
+//! The kettle's WebSocket: measurements go up, commands come down as they become due. It saves the
+//! polling, which is half of the messages.
 //!
-//! Up: a measurement, as `POST /measurement` takes it. Down: `{"stored":"<time>"}` when it is
-//! durable, `{"error":"…"}` or `{"retry":"<time>"}` when it is not, and `{"command":{…}}`.
+//! Up: a measurement, as for `POST /measurement`. Down: `{"stored":"<time>"}` once it is durable,
+//! `{"error":"…"}` or `{"retry":"<time>"}` if it is not, and `{"command":{…}}`.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::ingest::Work;
 use crate::json;
 use crate::time::Time;
 
-/// A kettle says little at once.
+/// Longest message.
 const LIMITS: Limits = Limits {
     frame_len_max: 4096,
     message_len_max: 4096,
@@ -27,7 +27,7 @@ const LIMITS: Limits = Limits {
     close_time: std::time::Duration::from_secs(10),
 };
 
-/// Answers a kettle that asks for a socket.
+/// Upgrades a kettle's request.
 pub fn open(app: &Arc<App>, request: &mut Request) -> Response {
     let device = match app.device_of(request) {
         Ok(device) => device,
@@ -37,16 +37,16 @@ pub fn open(app: &Arc<App>, request: &mut Request) -> Response {
         app: Arc::clone(app),
         device,
     };
-    // Nothing in it blocks, and messages are too short to be worth compressing.
+    // Inline: nothing blocks, and messages are too short to compress.
     let upgrade = Upgrade::new(kettle).limits(LIMITS).inline();
-    // A browser cannot set the header that names a kettle, so no page can get this far.
+    // No origin check: a browser cannot set the device header, so no page can get this far.
     upgrade
         .compression(None)
         .origins(Origins::Any)
         .accept(request)
 }
 
-/// Tells a kettle its newest command, if there is one that it does not know.
+/// Sends a kettle its newest command, unless it was told already.
 pub fn tell_news(commands: &Commands, device: DeviceId, socket: &Socket) {
     if let Some(command) = commands.news(device, Time::now()) {
         send(socket, command);
@@ -65,7 +65,7 @@ struct Kettle {
 impl Handler for Kettle {
     fn open(&mut self, socket: &Socket) {
         self.app.sockets().insert(self.device, socket.clone());
-        // Whether it heard what another socket was told is not known.
+        // Whether the kettle received what another socket sent is unknown.
         if let Some(command) = self.app.commands.tell(self.device, Time::now()) {
             send(socket, command);
         }
@@ -88,7 +88,7 @@ impl Handler for Kettle {
 
     fn close(&mut self, socket: &Socket, _: &Closed) {
         let mut sockets = self.app.sockets();
-        // It may have opened another one since.
+        // The kettle may have opened another socket since.
         if sockets.get(&self.device) == Some(socket) {
             sockets.remove(&self.device);
         }

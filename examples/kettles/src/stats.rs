@@ -1,7 +1,7 @@
-//! What `GET /statistics` says, kept up to date row by row.
+//! The statistics of `GET /statistics`, updated row by row.
 //!
-//! Nothing here is ever estimated or rounded on the way, so a recount of all rows gives the same
-//! [`Totals`] to the bit, in whatever order and batches they came.
+//! Nothing is estimated or rounded on the way, so recomputing from all rows gives the same
+//! [`Totals`] to the bit, whatever the order and batches.
 
 use crate::device::{Latest, Measurement};
 use crate::exact::{ExactSum, Moments};
@@ -9,20 +9,20 @@ use crate::exact::{ExactSum, Moments};
 #[cfg(test)]
 mod tests;
 
-/// What heats 1 g of water, which is 1 mL, by 1 °C, in thousandths of a joule.
+/// Energy to heat 1 g (1 mL) of water by 1 °C, in millijoules.
 const HEAT_CAPACITY_MJ: u32 = 4186;
 
-/// What was ever measured. Retention deletes rows, but takes nothing from this.
+/// Statistics over all measurements ever stored, deleted ones included.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct History {
-    /// How many measurements there were.
+    /// Number of measurements.
     pub measurement_count: u64,
-    /// The temperature of the water by the hour of the day, UTC.
+    /// Water temperature by hour of the day, UTC.
     pub water_temps: [Moments; 24],
 }
 
 impl History {
-    /// Counts `measurement`.
+    /// Adds a measurement.
     ///
     /// # Panics
     ///
@@ -32,7 +32,7 @@ impl History {
         self.water_temps[measurement.time.hour()].add(measurement.water_temp);
     }
 
-    /// Counts all that `other` did.
+    /// Adds all measurements of `other`.
     pub fn merge(&mut self, other: &Self) {
         self.measurement_count += other.measurement_count;
         for (own, other) in self.water_temps.iter_mut().zip(&other.water_temps) {
@@ -40,7 +40,7 @@ impl History {
         }
     }
 
-    /// What is left without `other`; `None` if that is more.
+    /// Removes the measurements of `other`; `None` if they are not all included.
     pub fn without(&self, other: &Self) -> Option<Self> {
         let mut rest = self.clone();
         rest.measurement_count = self
@@ -52,7 +52,7 @@ impl History {
             .then_some(rest)
     }
 
-    /// The bytes that [`Self::from_bytes`] reads. Equal histories have equal bytes.
+    /// Serialises the history for [`Self::from_bytes`]. Equal histories have equal bytes.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = self.measurement_count.to_le_bytes().to_vec();
         for moments in &self.water_temps {
@@ -63,7 +63,7 @@ impl History {
         bytes
     }
 
-    /// Reads what [`Self::to_bytes`] wrote; `None` if it did not.
+    /// Reads the output of [`Self::to_bytes`]; `None` if it is malformed.
     pub fn from_bytes(mut bytes: &[u8]) -> Option<Self> {
         let history = Self::read(&mut bytes)?;
         bytes.is_empty().then_some(history)
@@ -83,30 +83,31 @@ impl History {
     }
 }
 
-/// All that `GET /statistics` is made of: the history, and sums over the latest
-/// measurement of each device.
+/// Everything `GET /statistics` shows: the history, and sums over the newest measurement of each
+/// device.
 ///
-/// A difference of totals is one, too: several writers each keep their own, which [`Self::merge`]
-/// brings together.
+/// Differences of totals are totals too: each writer keeps its own, and [`Self::merge`] adds them
+/// up.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// What was ever measured.
+    /// All measurements ever stored.
     pub history: History,
-    /// Devices that are registered, with or without a measurement.
+    /// Registered devices, with or without measurements.
     pub device_count: u64,
-    /// mWh.
+    /// Sum of battery charges, in mWh.
     pub charge: i128,
-    /// mL.
+    /// Sum of water levels, in mL.
     pub volume: i128,
-    /// (water − ambient temperature) · level: °C · mL.
+    /// Sum of (water − ambient temperature) · level, in °C · mL.
     pub heat: ExactSum,
 }
 
 impl Totals {
-    /// Counts `measurement` of a device whose latest is `latest`, and makes it that if it is.
+    /// Adds a measurement of a device whose newest is `latest`, and updates `latest` if it is
+    /// newer.
     ///
-    /// A late one is part of the history only. A second one of the same time is a duplicate, which
-    /// whoever calls has found out and does not count.
+    /// A late measurement is added to the history only. A second one of the same time is a
+    /// duplicate; the caller filters those out.
     ///
     /// # Panics
     ///
@@ -120,7 +121,7 @@ impl Totals {
         }
     }
 
-    /// Puts `newer` in the place of `older` in the sums over the latest measurements.
+    /// Replaces `older` by `newer` in the sums over newest measurements.
     ///
     /// # Panics
     ///
@@ -135,7 +136,7 @@ impl Totals {
         }
     }
 
-    /// Adds all of `other`.
+    /// Adds `other`.
     pub fn merge(&mut self, other: &Self) {
         self.history.merge(&other.history);
         self.device_count += other.device_count;
@@ -144,21 +145,21 @@ impl Totals {
         self.heat.merge(&other.heat);
     }
 
-    /// The hours of the day that have measurements: hour, mean and deviation of the water's
-    /// temperature.
+    /// Hour, mean and deviation of the water temperature, for each hour of the day with
+    /// measurements.
     pub fn temperatures(&self) -> impl Iterator<Item = (usize, f64, f64)> {
         let hours = self.history.water_temps.iter().enumerate();
         hours.filter_map(|(hour, temps)| Some((hour, temps.mean()?, temps.deviation()?)))
     }
 
-    /// What the water holds above its surroundings, in joule.
+    /// Heat stored in the water above ambient temperature, in joules.
     pub fn energy(&self) -> f64 {
         self.heat.ratio(HEAT_CAPACITY_MJ, 1000)
     }
 
-    /// The answer of `GET /statistics`.
+    /// The JSON of `GET /statistics`.
     ///
-    /// JSON has no infinity: whatever has no nearest double is the largest one there.
+    /// JSON has no infinity: values beyond the largest double are written as that.
     pub fn to_json(&self) -> String {
         let mut temperatures = String::new();
         for (hour, mean, deviation) in self.temperatures() {
@@ -178,7 +179,7 @@ impl Totals {
         )
     }
 
-    /// The bytes that [`Self::from_bytes`] reads. Equal totals have equal bytes.
+    /// Serialises the totals for [`Self::from_bytes`]. Equal totals have equal bytes.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = self.history.to_bytes();
         bytes.extend(self.device_count.to_le_bytes());
@@ -188,7 +189,7 @@ impl Totals {
         bytes
     }
 
-    /// Reads what [`Self::to_bytes`] wrote; `None` if it did not.
+    /// Reads the output of [`Self::to_bytes`]; `None` if it is malformed.
     pub fn from_bytes(mut bytes: &[u8]) -> Option<Self> {
         let bytes = &mut bytes;
         let totals = Self {
@@ -202,12 +203,12 @@ impl Totals {
     }
 }
 
-/// The shortest number that is read as `value` again.
+/// The shortest decimal that parses to `value`.
 fn json_number(value: f64) -> String {
     format!("{:?}", value.clamp(f64::MIN, f64::MAX))
 }
 
-/// Two bytes for the length, then the sum.
+/// Appends a length of two bytes and the sum.
 fn write_sum(bytes: &mut Vec<u8>, sum: &ExactSum) {
     let sum = sum.to_bytes();
     let len = u16::try_from(sum.len()).expect("the longest sum has some 600 bytes");

@@ -1,4 +1,4 @@
-//! Points in time, and how they are written: ISO 8601, as Haskell's Aeson reads a `UTCTime`.
+//! Points in time in ISO 8601, as Haskell's Aeson reads a `UTCTime`.
 
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -7,12 +7,12 @@ const MICROS_PER_SECOND: i64 = 1_000_000;
 const SECONDS_PER_HOUR: i64 = 3600;
 const SECONDS_PER_DAY: i64 = 86_400;
 
-/// Microseconds since 1970 in UTC, as finely as PostgreSQL keeps a time.
+/// Microseconds since 1970 UTC, the resolution of PostgreSQL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(pub i64);
 
 impl Time {
-    /// Now.
+    /// The current time.
     pub fn now() -> Self {
         let since = SystemTime::now()
             .duration_since(UNIX_EPOCH)
@@ -20,12 +20,12 @@ impl Time {
         Self(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
     }
 
-    /// A point in time by its seconds since 1970.
+    /// A time from seconds since 1970.
     pub fn from_seconds(seconds: i64) -> Self {
         Self(seconds.saturating_mul(MICROS_PER_SECOND))
     }
 
-    /// Seconds later, or earlier where negative.
+    /// This time plus `seconds`, which may be negative.
     #[must_use]
     pub fn plus_seconds(self, seconds: i64) -> Self {
         Self(
@@ -40,9 +40,9 @@ impl Time {
         usize::try_from(hours.rem_euclid(24)).unwrap_or(0)
     }
 
-    /// Reads `2017-12-24T18:30:00Z`. A space may stand for the `T`, seconds and their fraction may
-    /// be missing, and the zone may be an offset such as `+01:00`, `+0100` or `+01`. What is finer
-    /// than a microsecond is dropped.
+    /// Parses `2017-12-24T18:30:00Z`. A space may replace the `T`, seconds and fraction are
+    /// optional, and the zone may be an offset such as `+01:00`, `+0100` or `+01`. Digits below a
+    /// microsecond are dropped.
     pub fn parse(text: &str) -> Option<Self> {
         let mut rest = text.as_bytes();
         let year = number(&mut rest, 4)?;
@@ -65,7 +65,7 @@ impl Time {
             skip(&mut rest, b" ")?;
         }
         let offset = zone(&mut rest)?;
-        // A leap second is the last microsecond's neighbour; POSIX has no name for it.
+        // POSIX time has no leap seconds; use the last microsecond before.
         let is_leap = second == 60;
         if !rest.is_empty() || hour > 23 || minute > 59 || second > 60 {
             return None;
@@ -77,7 +77,7 @@ impl Time {
     }
 }
 
-/// Takes one of `bytes` off the front.
+/// Consumes one of `bytes`.
 fn skip(rest: &mut &[u8], bytes: &[u8]) -> Option<u8> {
     let (first, behind) = rest.split_first()?;
     bytes.contains(first).then(|| {
@@ -86,7 +86,7 @@ fn skip(rest: &mut &[u8], bytes: &[u8]) -> Option<u8> {
     })
 }
 
-/// Takes a number of exactly `digit_count` digits off the front.
+/// Consumes a number of exactly `digit_count` digits.
 fn number(rest: &mut &[u8], digit_count: usize) -> Option<i64> {
     let (digits, behind) = rest.split_at_checked(digit_count)?;
     let mut value = 0;
@@ -97,7 +97,7 @@ fn number(rest: &mut &[u8], digit_count: usize) -> Option<i64> {
     Some(value)
 }
 
-/// Takes the digits behind a point off the front, as microseconds.
+/// Consumes the digits of a fraction, as microseconds.
 fn fraction(rest: &mut &[u8]) -> Option<i64> {
     let digits = rest
         .iter()
@@ -112,7 +112,7 @@ fn fraction(rest: &mut &[u8]) -> Option<i64> {
     (digits > 0).then_some(value)
 }
 
-/// Takes a zone off the front, as its seconds ahead of UTC.
+/// Consumes a zone, as seconds ahead of UTC.
 fn zone(rest: &mut &[u8]) -> Option<i64> {
     let sign = match skip(rest, b"Z+-")? {
         b'Z' => return Some(0),
@@ -125,7 +125,7 @@ fn zone(rest: &mut &[u8]) -> Option<i64> {
     (hours < 24 && minutes < 60).then_some(sign * (hours * SECONDS_PER_HOUR + minutes * 60))
 }
 
-/// Days from 1970 to a day of the Gregorian calendar; `None` for a day that there is not.
+/// Days from 1970 to a Gregorian date; `None` for an invalid date.
 fn days_since_epoch(year: i64, month: i64, day: i64) -> Option<i64> {
     let is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
     let month_len = match month {
@@ -138,7 +138,7 @@ fn days_since_epoch(year: i64, month: i64, day: i64) -> Option<i64> {
     if !(1..=month_len).contains(&day) {
         return None;
     }
-    // Years that begin in March have their odd day at the end.
+    // Years that start in March have the leap day at their end.
     let shifted = if month <= 2 { year - 1 } else { year };
     let (era, year_of_era) = (shifted.div_euclid(400), shifted.rem_euclid(400));
     let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;

@@ -156,7 +156,7 @@ fn sqlite_has_one_process() {
     let output = command.arg("--processes=2").output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("2 processes need a PostgreSQL"), "{said}");
+    assert!(said.contains("--processes 2 needs PostgreSQL"), "{said}");
     assert!(!folder.path().join("kettles.db").exists());
 }
 

@@ -1,4 +1,4 @@
-//! Natural numbers of any size, with no more arithmetic than the statistics need.
+//! Natural numbers of any size, with the arithmetic that the statistics need.
 
 /// Digits of base 2^32, little-endian, times 2^(32 · `start`).
 ///
@@ -10,7 +10,7 @@ pub(super) struct Natural {
 }
 
 impl Natural {
-    /// From digits and what they carried out.
+    /// Normalises digits and a carry.
     pub(super) fn new(start: usize, mut digits: Vec<u32>, carry: u64) -> Self {
         digits.extend([low(carry), low(carry >> 32)]);
         while digits.pop_if(|digit| *digit == 0).is_some() {}
@@ -20,12 +20,12 @@ impl Natural {
         Self { start, digits }
     }
 
-    /// The first power of 2^32 and the digits from there on; `None` of zero.
+    /// The exponent of the lowest digit and the digits from there on; `None` for zero.
     pub(super) fn digits(&self) -> Option<(usize, &[u32])> {
         (!self.digits.is_empty()).then_some((self.start, &self.digits))
     }
 
-    /// Times 2^(32 · `count`).
+    /// Multiplies by 2^(32 · `count`).
     pub(super) fn raised(mut self, count: usize) -> Self {
         if !self.digits.is_empty() {
             self.start += count;
@@ -47,11 +47,11 @@ impl Natural {
         Self::new(self.start + other.start, digits, 0)
     }
 
-    /// The difference.
+    /// Subtracts `other`.
     ///
     /// # Panics
     ///
-    /// If `other` is more: then a sum of squares was not one.
+    /// If `other` is larger: then a sum of squares was wrong.
     pub(super) fn minus(&self, other: &Self) -> Self {
         let start = self.start.min(other.start);
         let end = self.end().max(other.end());
@@ -64,7 +64,7 @@ impl Natural {
                 (difference & 0xffff_ffff) as u32
             })
             .collect();
-        assert!(borrow == 0, "what is taken away is not more");
+        assert!(borrow == 0, "the subtrahend is not larger");
         Self::new(start, digits, 0)
     }
 
@@ -109,7 +109,7 @@ impl From<u64> for Natural {
     }
 }
 
-/// The first 126 to 128 bits of a quotient or of its root: enough to round it rightly.
+/// The top 126 to 128 bits of a quotient or its root: enough to round it correctly.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Quotient {
     bits: u128,
@@ -119,7 +119,7 @@ pub(super) struct Quotient {
 }
 
 impl Quotient {
-    /// `number` / `divisor`.
+    /// Divides `number` by `divisor`.
     ///
     /// # Panics
     ///
@@ -128,14 +128,14 @@ impl Quotient {
         Self::of_multiple(number, divisor, 1)
     }
 
-    /// The same with an even exponent, so that a root can be taken.
+    /// The quotient with an even exponent, so that its root can be taken.
     pub(super) fn of_even(number: &Natural, divisor: u128) -> Self {
         Self::of_multiple(number, divisor, 2)
     }
 
-    /// As learnt in school, bit by bit from the top, until there are bits enough.
+    /// Long division, bit by bit from the top, until there are enough bits.
     fn of_multiple(number: &Natural, divisor: u128, multiple: i32) -> Self {
-        assert!(divisor > 0, "nobody divides by zero");
+        assert!(divisor > 0, "the divisor is not zero");
         let (mut bits, mut rest) = (0_u128, 0_u128);
         let mut place = i32::try_from(32 * number.end()).expect("numbers are of few digits");
         if number.digits.is_empty() {
@@ -173,8 +173,7 @@ impl Quotient {
         }
     }
 
-    /// The nearest double to this times 2^`unit_log2`, the even one of two that are as near;
-    /// infinite where there is none.
+    /// The nearest double to this times 2^`unit_log2`, ties to even; infinite if it is too large.
     pub(super) fn rounded(self, unit_log2: i32) -> f64 {
         const SMALLEST_LOG2: i32 = -1074;
         let exponent = self.exponent + unit_log2;
@@ -182,7 +181,7 @@ impl Quotient {
             return 0.0;
         };
         let top = i32::try_from(top).expect("128 is small");
-        // What one step between neighbouring doubles is here.
+        // The distance between neighbouring doubles here.
         let step_log2 = (exponent + top - 52).max(SMALLEST_LOG2);
         let shift = u32::try_from(step_log2 - exponent).expect("there are more bits than 53");
         let kept = self.bits.checked_shr(shift).unwrap_or(0);
@@ -192,7 +191,7 @@ impl Quotient {
             .checked_shl(shift - 1)
             .is_some_and(|half| rest > half || rest == half && (self.has_rest || odd));
         let steps = u64::try_from(kept + u128::from(up)).expect("53 bits are kept");
-        // The bits of a double count its steps: carries go over into the exponent by themselves.
+        // The bits of a double count its steps: a carry moves into the exponent by itself.
         let exponent_bits = u64::try_from(step_log2 - SMALLEST_LOG2).expect("it is not below");
         if exponent_bits >= 2046 {
             return f64::INFINITY;

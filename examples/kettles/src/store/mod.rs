@@ -1,4 +1,4 @@
-//! Where measurements are kept.
+//! Storage of measurements.
 
 use std::path::Path;
 use std::time::Duration;
@@ -17,35 +17,35 @@ pub use postgres::PostgresStore;
 pub(crate) use postgres::client as postgres_client;
 pub use sqlite::SqliteStore;
 
-/// What stores return.
+/// Result of store operations.
 pub type Result<T> = std::result::Result<T, StoreError>;
 
-/// Why a store has not done what it was asked.
+/// Errors of a store.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// SQLite could not.
+    /// SQLite failed.
     #[error("SQLite")]
     Sqlite(#[from] rusqlite::Error),
-    /// PostgreSQL could not.
+    /// PostgreSQL failed.
     #[error("PostgreSQL")]
     Postgres(#[from] ::postgres::Error),
     /// A file could not be opened.
     #[error("cannot open the store")]
     Io(#[from] std::io::Error),
-    /// Another process has it: each would overwrite the totals of the other.
+    /// Another process has the store open; two writers would overwrite each other's totals.
     #[error("another process writes to this store")]
     InUse,
-    /// What is stored was not written by this program.
-    #[error("the store holds something else: {0}")]
+    /// The store was not written by this program.
+    #[error("the store was not written by this program: {0}")]
     Malformed(&'static str),
 }
 
-/// Opens the store that `name` names: a URL of PostgreSQL, or else a file of SQLite.
+/// Opens the store `name`: a PostgreSQL URL, or a SQLite file.
 ///
 /// # Errors
 ///
-/// If it cannot be had; passwords in URLs are not told.
+/// If it cannot be opened; errors never contain the URL's password.
 pub fn open(name: &Path) -> anyhow::Result<Box<dyn Store>> {
     Ok(match url(name)? {
         Some(url) => Box::new(PostgresStore::open(url).context("cannot open the database")?),
@@ -53,7 +53,7 @@ pub fn open(name: &Path) -> anyhow::Result<Box<dyn Store>> {
     })
 }
 
-/// The same to look at it, while others may write.
+/// Opens the store for reading while others may write.
 ///
 /// # Errors
 ///
@@ -70,16 +70,16 @@ pub fn open_to_read(name: &Path) -> anyhow::Result<Box<dyn Store>> {
     })
 }
 
-/// Whether several processes may write to the store that `name` names.
+/// Whether several processes may write to the store `name`.
 pub fn is_shared(name: &Path) -> bool {
     url(name).is_ok_and(|url| url.is_some())
 }
 
-/// The URL of a PostgreSQL, if `name` is one.
+/// The PostgreSQL URL in `name`, if it is one.
 ///
 /// # Errors
 ///
-/// If it is the URL of something else.
+/// If it is a URL of another scheme.
 fn url(name: &Path) -> anyhow::Result<Option<&str>> {
     let Some((name, (scheme, _))) = name
         .to_str()
@@ -87,94 +87,94 @@ fn url(name: &Path) -> anyhow::Result<Option<&str>> {
     else {
         return Ok(None);
     };
-    // As `tokio_postgres` reads them.
+    // The schemes that `tokio_postgres` accepts.
     match scheme {
         "postgres" | "postgresql" => Ok(Some(name)),
         _ if scheme.contains('/') => Ok(None),
-        _ => bail!("no store is at a {scheme}:// URL: give a file, or a postgresql:// URL"),
+        _ => bail!("unknown store scheme {scheme}://: give a file or a postgresql:// URL"),
     }
 }
 
-/// What becomes durable at once.
+/// Data to be committed as one transaction.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Batch {
-    /// Sorted by time and device, so that they go to one place and two writers lock their devices
-    /// in the same order. Some may be there already; those count for nothing.
+    /// Sorted by time and device, so that writes are local and two writers lock devices in the same
+    /// order. Duplicates are allowed and not counted.
     pub measurements: Vec<Measurement>,
     /// Devices that logged in.
     pub devices: Vec<DeviceId>,
-    /// Commands given.
+    /// New commands.
     pub commands: Vec<Command>,
-    /// Commands that were done, by device and time; older ones are done with.
+    /// Confirmed commands, by device and time; older ones are confirmed too.
     pub confirmed: Vec<(DeviceId, Time)>,
 }
 
-/// What a store knows when it is opened.
+/// The contents of a store at start.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Loaded {
-    /// All that `GET /statistics` is made of.
+    /// Totals of the statistics.
     pub totals: Totals,
-    /// Commands that wait to be done.
+    /// Commands not confirmed yet.
     pub commands: Vec<Command>,
 }
 
-/// What a transaction has done.
+/// The outcome of a transaction.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Committed {
-    /// The totals behind it.
+    /// Totals after it.
     pub totals: Totals,
-    /// Measurements that were there already.
+    /// Number of duplicates.
     pub duplicate_count: usize,
-    /// What of its time was the disk's: from the last statement until all of it was there.
+    /// Time from the last statement until the commit was durable.
     pub sync_time: Duration,
 }
 
-/// What was deleted.
+/// The outcome of pruning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pruned {
-    /// Measurements.
+    /// Measurements deleted.
     pub row_count: usize,
-    /// Whether nothing that old is left.
+    /// Whether all expired ones are deleted.
     pub is_done: bool,
 }
 
-/// A store, owned by the one thread that writes to it.
+/// A store, owned by its only writer thread.
 ///
-/// Rows and totals change in one transaction: after a crash, each acknowledged measurement is there
-/// once, and totals are those of the rows.
+/// Rows and totals change in one transaction: after a crash each acknowledged measurement is stored
+/// once, and the totals match the rows.
 pub trait Store: Send {
-    /// Reads what is known. To be called first, and once.
+    /// Reads the stored totals and commands. Call it first, and once.
     ///
     /// # Errors
     ///
-    /// [`StoreError`]; the store is of no use then.
+    /// [`StoreError`]; the store cannot be used then.
     fn load(&mut self) -> Result<Loaded>;
 
-    /// What is known now, if others may have written since; `None` if nobody else does.
+    /// Reads the current state if other processes may have written; `None` if none can.
     ///
     /// # Errors
     ///
-    /// [`StoreError`]; it may be known later.
+    /// [`StoreError`]; a later call may succeed.
     fn look(&mut self) -> Result<Option<Loaded>> {
         Ok(None)
     }
 
-    /// Makes a batch durable: when this returns it is on disk.
+    /// Commits a batch; it is on disk when this returns.
     ///
     /// # Errors
     ///
-    /// [`StoreError`]; nothing of the batch was stored, and the next may be.
+    /// [`StoreError`]; nothing of the batch was stored, and the store can still be used.
     fn commit(&mut self, batch: &Batch) -> Result<Committed>;
 
-    /// Adds up all rows, and what was pruned, as if there were no totals.
+    /// Recomputes the totals from all rows and from what was pruned.
     ///
     /// # Errors
     ///
     /// [`StoreError`].
     fn recount(&mut self) -> Result<Totals>;
 
-    /// Deletes some of the measurements before `before`; called again until all are gone, with
-    /// commits in between.
+    /// Deletes some measurements older than `before`. Call it until all are deleted, with commits
+    /// in between.
     ///
     /// # Errors
     ///

@@ -1,31 +1,30 @@
-//! The store of those who have a PostgreSQL: several servers may write to one database.
+//! The PostgreSQL store; several servers may write to one database.
 //!
 //! # Theory of operation
 //!
-//! A transaction adds rows, makes the newest of them those of their devices, and adds both to the
-//! totals of this writer, which nobody else changes: it is one of a few that lock a row of `totals`
-//! while they are connected. Totals are sums over the newest measurements, so the one of a device
-//! has to be known before it gets another.
+//! A transaction inserts rows, updates the newest measurement of each device, and adds both to this
+//! writer's row of `totals`. Each writer locks one such row while connected, so no other writer
+//! changes it. Totals are sums over newest measurements, so the newest measurement of a device must
+//! be known before it gets another.
 //!
-//! A writer remembers them ([`Memory`]), and nearly always nobody else has written to the same
-//! devices. So it guesses what the database holds, and one statement, which is a transaction, does
-//! all, on the condition that the newest measurements are of the times that it remembers. If these
-//! are not, or a row is there already, the statement fails and nothing is done. Then, and where
-//! there is nothing to guess from, the devices are locked, their newest measurements are read, and
-//! all goes from there. What makes that exact:
+//! A writer caches them ([`Memory`]), and nearly always no other writer has touched the same
+//! devices. So it assumes that the cache is right and runs one statement, a transaction of its own,
+//! guarded by the condition that the newest measurements still have the cached times. If they do
+//! not, or a row is a duplicate, the statement fails and changes nothing. Then, and where nothing
+//! is cached, the devices are locked, their newest measurements are read, and the batch proceeds
+//! from there. What makes this exact:
 //!
-//! * The time of a newest measurement only ever grows, and a device has one measurement for each
-//!   time. So of one time it is the one that is remembered; and what is older than that is late,
-//!   whatever else is there by now.
-//! * What is remembered is changed before the database is asked. When that says no, all devices of
-//!   the batch are learned anew; when it says nothing, memory goes with the connection.
-//! * Whatever fails, the connection is given up, and the next commit begins with a new one. So
-//!   after a commit whose end nobody knows totals are read again, too. Its kettles were told to
-//!   come again, and what is there already does not count.
+//! * The time of a newest measurement only grows, and a device has one measurement per time. So a
+//! newest measurement of a cached time is the cached one, and anything older is late, whatever else
+//! was written since.
+//! * The cache is updated before the statement runs. If the statement fails, all devices of the
+//! batch are read again; if its outcome is unknown, the cache is dropped with the connection.
+//! * After any failure the connection is dropped, and the next commit opens a new one. So after a
+//! commit with unknown outcome the totals are read again too. Its kettles were told to retry, and
+//! duplicates do not count.
 //!
-//! Writers take devices in the order of their names, then rows in the order of their times, so they
-//! do not wait for each other in a circle. Where the database takes another order after all, it
-//! ends one of the two, which begins again with locks.
+//! Writers lock devices by ID and then rows by time, so they do not deadlock. If the database
+//! chooses another order after all, it aborts one of the two, which starts again with locks.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Instant;
@@ -34,9 +33,9 @@ use postgres::error::SqlState;
 use postgres::fallible_iterator::FallibleIterator as _;
 use postgres::{Client, Config, IsolationLevel, NoTls, Row, Transaction};
 
-use batch::{Prepared, Statements};
+use batch::{Prepared, Statements, device};
 use memory::Memory;
-use tables::Division;
+use tables::{Division, LOCK};
 
 use super::{Batch, Committed, Loaded, Pruned, Result, Store, StoreError};
 use crate::command::Command;
@@ -49,18 +48,16 @@ mod memory;
 mod tables;
 mod values;
 
-/// The first half of our advisory locks: "kett".
-const LOCK: i32 = 0x6b65_7474;
-/// How many processes may write at once.
+/// Most concurrent writers.
 const WRITER_COUNT_MAX: i32 = 64;
-/// Rows that one call of [`Store::prune`] deletes.
+/// Rows deleted by one call of [`Store::prune`].
 const PRUNE_LEN: i64 = 5000;
-/// How often a batch is tried that met another writer.
+/// Attempts of a batch that conflicts with another writer.
 const TRIES_MAX: u32 = 3;
-/// Where Debian's server listens, which is meant where a URL has no host.
+/// Socket directory of Debian's server, the default for a URL without a host.
 const SOCKET_FOLDER: &str = "/var/run/postgresql";
 
-/// Measurements in PostgreSQL.
+/// A store in PostgreSQL.
 pub struct PostgresStore {
     config: Config,
     is_reader: bool,
@@ -68,22 +65,22 @@ pub struct PostgresStore {
 }
 
 impl PostgresStore {
-    /// Opens a store, which is made if it is not there.
+    /// Opens a store, creating it if necessary.
     ///
-    /// `url` is as in `psql`; without a host it is this machine's socket.
+    /// `url` is as for `psql`; without a host it means this machine's socket.
     ///
     /// # Errors
     ///
-    /// If that cannot be.
+    /// If that fails.
     pub fn open(url: &str) -> Result<Self> {
         Self::connect(url, false)
     }
 
-    /// Opens a store to look at it.
+    /// Opens an existing store for reading.
     ///
     /// # Errors
     ///
-    /// If it is not there or cannot be read.
+    /// If it does not exist or cannot be read.
     pub fn open_to_read(url: &str) -> Result<Self> {
         Self::connect(url, true)
     }
@@ -99,7 +96,7 @@ impl PostgresStore {
         Ok(store)
     }
 
-    /// The session, a new one if the last one failed.
+    /// The session; a new one if the last one failed.
     fn session(&mut self) -> Result<&mut Session> {
         let session = match self.session.take() {
             Some(session) => session,
@@ -109,7 +106,7 @@ impl PostgresStore {
         Ok(self.session.insert(session))
     }
 
-    /// Does something in a session, which is no longer trusted if it fails.
+    /// Runs `work` in a session, and drops the session if it fails.
     fn with<T>(&mut self, action: impl Fn(&mut Session) -> Result<T>) -> Result<T> {
         let mut try_count = 1;
         loop {
@@ -136,17 +133,17 @@ fn config(url: &str) -> Result<Config> {
     Ok(config)
 }
 
-/// A connection to the database at `url`.
+/// Connects to the database at `url`.
 ///
 /// # Errors
 ///
-/// If it is not to be had.
+/// If the connection fails.
 pub(crate) fn client(url: &str) -> Result<Client> {
     Ok(config(url)?.connect(NoTls)?)
 }
 
-/// Whether the same may succeed at once: nothing was done, because of another writer. It may have
-/// dropped the partition of a day that was known to be there; of a new session none are known.
+/// Whether an immediate retry may succeed: another writer interfered and nothing was done. It may
+/// have dropped a partition that this session believed to exist; a new session knows none.
 fn may_pass(error: &StoreError) -> bool {
     let StoreError::Postgres(error) = error else {
         return false;
@@ -196,14 +193,14 @@ impl Store for PostgresStore {
 
 struct Session {
     client: Client,
-    /// Which row of `totals` is ours.
+    /// This writer's row of `totals`.
     writer: i32,
     /// What is there.
     totals: Totals,
     pruned: History,
-    /// How measurements are divided by time.
+    /// Partitioning of measurements by time.
     division: Division,
-    /// Prepared once.
+    /// Prepared statements.
     statements: Statements,
     memory: Memory,
 }
@@ -224,10 +221,9 @@ impl Session {
     fn writer(config: &Config) -> Result<Self> {
         let mut session = Self::reader(config)?;
         let client = &mut session.client;
-        // An answer to a kettle says that its measurement is on disk.
+        // A kettle's answer promises that its measurement is on disk.
         client.batch_execute("SET synchronous_commit = on")?;
-        // Rows are looked for by their keys, in the order of these, however many a table has when
-        // the plan is made.
+        // Plan lookups by primary key, however many rows a table has when the plan is made.
         client.batch_execute(
             "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off;
              SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off",
@@ -253,7 +249,7 @@ impl Session {
         if let Some(committed) = self.guess(batch)? {
             return Ok(committed);
         }
-        // Nearly always all rows are new, and then nobody has to say which.
+        // Nearly always all rows are new; then none has to be returned.
         match self.try_commit(batch, false)? {
             Some(committed) => Ok(committed),
             None => {
@@ -263,7 +259,7 @@ impl Session {
         }
     }
 
-    /// Makes a batch durable if it is as this writer remembers it; else nothing is done.
+    /// Commits a batch if the database matches this writer's cache; otherwise nothing is done.
     fn guess(&mut self, batch: &Batch) -> Result<Option<Committed>> {
         let Some(guess) = self.memory.guess(batch, &self.totals) else {
             return Ok(None);
@@ -285,8 +281,8 @@ impl Session {
         }))
     }
 
-    /// Makes a batch durable; nothing is done and `None` returned if there are duplicates and
-    /// `with_duplicates` is not set.
+    /// Commits a batch. If it has duplicates and `with_duplicates` is not set, nothing is done and
+    /// `None` is returned.
     fn try_commit(&mut self, batch: &Batch, with_duplicates: bool) -> Result<Option<Committed>> {
         let mut transaction = Prepared {
             transaction: self.client.transaction()?,
@@ -353,8 +349,8 @@ impl Session {
                 is_done: true,
             });
         };
-        // All of one time go at once: they may be a few more. Those are counted that are deleted,
-        // in case another writer deletes, too, or adds late ones.
+        // Deletes all rows up to one time, so possibly a few more than asked. Counts the deleted
+        // rows, in case another writer deletes or inserts late ones meanwhile.
         let mut pruned = self.pruned.clone();
         let rows = transaction.query(
             "DELETE FROM measurement WHERE time <= $1 RETURNING *",
@@ -374,7 +370,7 @@ impl Session {
     }
 }
 
-/// Locks the number of a writer for as long as `client` is connected.
+/// Locks a writer number for as long as `client` is connected.
 fn lock_writer(client: &mut Client) -> Result<i32> {
     for writer in 0..WRITER_COUNT_MAX {
         let row = client.query_one("SELECT pg_try_advisory_lock($1, $2)", &[&LOCK, &writer])?;
@@ -385,7 +381,7 @@ fn lock_writer(client: &mut Client) -> Result<i32> {
     Err(StoreError::InUse)
 }
 
-/// A transaction that sees one moment, and changes nothing.
+/// A read-only transaction over one snapshot.
 fn snapshot(client: &mut Client) -> Result<Transaction<'_>> {
     let transaction = client.build_transaction().read_only(true);
     Ok(transaction
@@ -418,7 +414,7 @@ fn recount(mut transaction: Transaction<'_>) -> Result<Totals> {
     }
     for row in &devices {
         let (id, latest) = device(row);
-        // The rows are believed first; a device may have none left.
+        // Rows are the truth here; a device may have none left.
         if let Some(latest) = newest.remove(&id).or(latest) {
             totals.replace(None, &latest);
         }
@@ -426,11 +422,11 @@ fn recount(mut transaction: Transaction<'_>) -> Result<Totals> {
     if newest.is_empty() {
         Ok(totals)
     } else {
-        Err(StoreError::Malformed("measurements of no device"))
+        Err(StoreError::Malformed("measurements of an unknown device"))
     }
 }
 
-/// The totals of all writers, and what was deleted.
+/// Totals of all writers, and of pruned rows.
 fn read_totals(transaction: &mut Transaction<'_>) -> Result<(Totals, History)> {
     let mut all = (Totals::default(), History::default());
     for row in transaction.query("SELECT totals, pruned FROM totals", &[])? {
@@ -443,7 +439,7 @@ fn read_totals(transaction: &mut Transaction<'_>) -> Result<(Totals, History)> {
 
 fn totals(row: &Row) -> Result<(Totals, History)> {
     let totals = Totals::from_bytes(row.get(0)).ok_or(StoreError::Malformed("totals"))?;
-    let pruned = History::from_bytes(row.get(1)).ok_or(StoreError::Malformed("what was pruned"))?;
+    let pruned = History::from_bytes(row.get(1)).ok_or(StoreError::Malformed("pruned totals"))?;
     Ok((totals, pruned))
 }
 
@@ -462,18 +458,7 @@ fn read_commands(transaction: &mut Transaction<'_>) -> Result<Vec<Command>> {
     Ok(rows.iter().map(command).collect())
 }
 
-fn device(row: &Row) -> (DeviceId, Option<Latest>) {
-    let latest = row.get::<_, Option<Time>>(1).map(|time| Latest {
-        time,
-        charge_now: row.get(2),
-        water_level: row.get(3),
-        ambient_temp: row.get(4),
-        water_temp: row.get(5),
-    });
-    (row.get(0), latest)
-}
-
-/// A row of all columns in the order of the table.
+/// A row of all columns in table order.
 fn measurement(row: &Row) -> Measurement {
     Measurement {
         time: row.get(0),

@@ -1,14 +1,13 @@
-//! The store that needs no installation: SQLite, with a log that is synchronised at each commit.
+//! The SQLite store, which needs no installation; its log is synchronised at each commit.
 //!
 //! # Theory of operation
 //!
-//! Totals are sums over the newest measurement of each device, so that has to be known before a row
-//! can be counted. It is kept in memory, 100 bytes for a device. On disk it would be an update at a
-//! random place for each row, which costs three times the row itself. So each transaction appends
-//! what it changed to the table `change` instead, a kettle's first measurement included. Once in a
-//! while `device` is brought up to date and `change` made shorter: some devices with each commit,
-//! in the order of the table, so that they share pages: one at a random place writes a page for
-//! itself. A start reads both.
+//! Totals are sums over the newest measurement of each device, so that measurement must be known
+//! before a row can be counted. It is kept in memory, 100 bytes per device: on disk each row would
+//! need an update at a random place, three times the cost of the row itself. Instead, each
+//! transaction appends its changes to the table `change`. The table `device` is brought up to date
+//! in the background and `change` shortened: a few devices per commit, in table order, so that they
+//! share pages. A start reads both tables.
 
 use std::collections::HashMap;
 use std::fs::{File, TryLockError};
@@ -31,26 +30,27 @@ mod tests;
 
 const SCHEMA: &str = include_str!("../../migrations/sqlite/001-kettles.sql");
 const SCHEMA_VERSION: i64 = 1;
-/// How long changes may wait for `device` to be brought up to date.
+/// Longest time changes wait for a checkpoint.
 const CHECKPOINT_TIME: Duration = Duration::from_secs(60);
-/// How many devices may wait for that: reading so many back takes a quarter of a second.
+/// Most devices waiting for a checkpoint: reading that many at a start takes a quarter of a second.
 const CHANGES_MAX: usize = 1_000_000;
-/// Devices that are brought up to date with one commit, or twice its rows: more than may come new.
+/// Devices checkpointed per commit, or twice the commit's rows: more than can become due meanwhile.
 const CHECKPOINT_LEN: usize = 500;
-/// Pages of the log, of 4 KiB, after which SQLite brings it into the file: all that comes meanwhile
-/// waits, so not four times a second, and what was changed often is brought once.
+/// Pages of the write-ahead log, of 4 KiB, after which SQLite copies it into the database. Commits
+/// wait meanwhile, so it must not happen four times a second, and a page changed often is copied
+/// once.
 const LOG_LEN: i64 = 4000;
-/// Rows that one call of [`Store::prune`] deletes.
+/// Rows deleted by one call of [`Store::prune`].
 const PRUNE_LEN: usize = 5000;
-/// How long a commit waits for somebody else who writes to the file, such as `sqlite3`. Kettles
-/// wait meanwhile, so it is less than they are made to wait.
+/// Longest wait for another program that writes to the file, such as `sqlite3`. Kettles wait too,
+/// so it is less than their limit.
 const BUSY_TIME: Duration = Duration::from_secs(1);
-/// Rows of one statement: the work around a row is half of it where each has a statement.
+/// Rows per statement: with a statement each, half the cost of a row is the statement.
 const INSERT_LEN: usize = 50;
-/// Bytes of one entry of a row of `change`.
+/// Length of one entry in a row of `change`, in bytes.
 const CHANGE_LEN: usize = 48;
 
-/// Measurements in a file of SQLite.
+/// A store in an SQLite file.
 #[derive(Debug)]
 pub struct SqliteStore {
     connection: Connection,
@@ -58,33 +58,33 @@ pub struct SqliteStore {
     pruned: History,
     devices: HashMap<DeviceId, Known>,
     checkpoint: Checkpoint,
-    /// Keeps other writers out; none for a reader.
+    /// Lock against other writers; `None` for a reader.
     _lock: Option<File>,
 }
 
-/// What is known of a device.
+/// The cached state of a device.
 #[derive(Debug, Clone, Copy, Default)]
 struct Known {
     latest: Option<Latest>,
-    /// The last transaction that changed it, and its place among the changes of that.
+    /// The last transaction that changed it, and its index among that transaction's changes.
     number: i64,
     place: usize,
-    /// It is in [`Checkpoint::changed`] if that is of this round.
+    /// Round of the checkpoint in which it was added to [`Checkpoint::changed`].
     round: u64,
 }
 
-/// How far `device` is behind.
+/// How far the table `device` lags behind.
 #[derive(Debug)]
 struct Checkpoint {
-    /// Devices whose newest measurement is not in `device`, each once.
+    /// Devices whose newest measurement is not yet in `device`, each once.
     changed: Vec<DeviceId>,
-    /// How often `changed` was begun anew.
+    /// Number of the current round of `changed`.
     round: u64,
-    /// Those of them that are on their way there, until none is left; the next are at the end.
+    /// Devices being checkpointed; the next ones are at the end.
     leaving: Vec<DeviceId>,
-    /// How many of those leave with this transaction.
+    /// Number of those checkpointed by the current transaction.
     step_len: usize,
-    /// The last row of `change` that is of no use when all of `leaving` have left.
+    /// The last row of `change` that can be deleted once `leaving` is empty.
     leaving_number: i64,
     /// The last row of `change`.
     number: i64,
@@ -92,13 +92,14 @@ struct Checkpoint {
 }
 
 impl SqliteStore {
-    /// Opens a store, which is made if it is not there.
+    /// Opens a store, creating it if necessary.
     ///
     /// # Errors
     ///
-    /// If that cannot be, or another process writes to it.
+    /// If that fails, or another process writes to it.
     pub fn open(path: &Path) -> Result<Self> {
-        // The file itself, which may have several names. SQLite's locks are of another kind.
+        // Locks the file itself, which may have several names. SQLite's own locks are of another
+        // kind.
         let mut options = File::options();
         options.read(true).write(true).create(true).truncate(false);
         let lock = options.open(path)?;
@@ -107,7 +108,7 @@ impl SqliteStore {
             Err(TryLockError::WouldBlock) => return Err(StoreError::InUse),
             Err(TryLockError::Error(error)) => return Err(error.into()),
         }
-        // SQLite takes `:memory:` and `file:…` for something else than files, unless they begin so.
+        // SQLite gives `:memory:` and `file:…` a special meaning unless a directory precedes them.
         let connection = Connection::open(std::path::absolute(path)?)?;
         connection.busy_timeout(BUSY_TIME)?;
         connection.pragma_update(None, "journal_mode", "WAL")?;
@@ -117,16 +118,16 @@ impl SqliteStore {
         match version {
             0 => migrate(&connection)?,
             SCHEMA_VERSION => {}
-            _ => return Err(StoreError::Malformed("another version of its tables")),
+            _ => return Err(StoreError::Malformed("its tables have another version")),
         }
         Ok(Self::new(connection, Some(lock)))
     }
 
-    /// Opens a store to look at it, while another process may write.
+    /// Opens an existing store for reading, while another process may write.
     ///
     /// # Errors
     ///
-    /// If it is not there or cannot be read.
+    /// If it does not exist or cannot be read.
     pub fn open_to_read(path: &Path) -> Result<Self> {
         let path = std::path::absolute(path)?;
         let connection = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
@@ -157,7 +158,7 @@ fn migrate(connection: &Connection) -> Result<()> {
     let transaction = connection.unchecked_transaction()?;
     let count = "SELECT count(*) FROM sqlite_schema";
     if transaction.query_row(count, [], |row| row.get::<_, i64>(0))? > 0 {
-        return Err(StoreError::Malformed("tables of another program"));
+        return Err(StoreError::Malformed("the tables of another program"));
     }
     transaction.execute_batch(SCHEMA)?;
     transaction.execute(
@@ -222,7 +223,7 @@ impl Store for SqliteStore {
             ..
         } = writing;
         if let Err(error) = outcome.and_then(|()| Ok(transaction.commit()?)) {
-            // What is in memory has to be what is on disk.
+            // Memory must match the disk.
             for (device, known) in before.into_iter().rev() {
                 match known {
                     Some(known) => drop(self.devices.insert(device, known)),
@@ -255,7 +256,7 @@ impl Store for SqliteStore {
             device_count: devices.len() as u64,
             ..Totals::default()
         };
-        // In the order of time, so the last row of a device is its newest.
+        // In order of time, so the last row of a device is its newest.
         let mut newest = HashMap::new();
         let mut query = transaction.prepare("SELECT * FROM measurement ORDER BY time, device")?;
         let mut rows = query.query([])?;
@@ -265,7 +266,7 @@ impl Store for SqliteStore {
             newest.insert(measurement.device, Latest::from(&measurement));
         }
         for (device, latest) in &devices {
-            // The rows are believed first; a device may have none left.
+            // Rows are the truth here; a device may have none left.
             if let Some(latest) = newest.remove(device).or(*latest) {
                 totals.replace(None, &latest);
             }
@@ -273,7 +274,7 @@ impl Store for SqliteStore {
         if newest.is_empty() {
             Ok(totals)
         } else {
-            Err(StoreError::Malformed("measurements of no device"))
+            Err(StoreError::Malformed("measurements of an unknown device"))
         }
     }
 
@@ -310,16 +311,16 @@ impl Store for SqliteStore {
     }
 }
 
-/// A transaction under way.
+/// A transaction in progress.
 struct Writing<'a> {
     transaction: &'a Transaction<'a>,
     totals: Totals,
     devices: &'a mut HashMap<DeviceId, Known>,
-    /// What was known of the devices before; `None` of those that were not.
+    /// State of the devices before it; `None` for new ones.
     before: Vec<(DeviceId, Option<Known>)>,
     /// Devices with a newer measurement, each once.
     changes: Vec<(DeviceId, Latest)>,
-    /// Those of them that had none since the last checkpoint began.
+    /// Devices among them that had none since the last checkpoint began.
     changed: Vec<DeviceId>,
     duplicate_count: usize,
 }
@@ -349,7 +350,7 @@ impl Writing<'_> {
         Ok(())
     }
 
-    /// Makes a device known that has measured nothing yet.
+    /// Adds a device without measurements.
     fn register(&mut self, device: DeviceId) -> Result<()> {
         if self.devices.contains_key(&device) {
             return Ok(());
@@ -364,7 +365,7 @@ impl Writing<'_> {
     }
 
     fn measurements(&mut self, rows: &[Measurement], checkpoint: &Checkpoint) -> Result<()> {
-        // Nearly always all are new, and then nobody has to say which.
+        // Nearly always all rows are new; then none has to be returned.
         let are_new = self.insert_all(rows)?;
         let mut insert = self.transaction.prepare_cached(&insert_sql(1))?;
         for row in rows {
@@ -380,7 +381,7 @@ impl Writing<'_> {
         Ok(())
     }
 
-    /// Inserts all rows, if there are many and none is there already; else none.
+    /// Inserts all rows if there are many and none is a duplicate; otherwise none.
     fn insert_all(&self, rows: &[Measurement]) -> Result<bool> {
         if rows.len() < INSERT_LEN {
             return Ok(false);
@@ -394,7 +395,7 @@ impl Writing<'_> {
         Ok(inserted == rows.len())
     }
 
-    /// Counts a row that was inserted.
+    /// Counts an inserted row.
     fn count(&mut self, measurement: &Measurement, checkpoint: &Checkpoint) -> Result<()> {
         let device = measurement.device;
         let known = match self.devices.get_mut(&device) {
@@ -444,7 +445,7 @@ impl Writing<'_> {
         Ok(())
     }
 
-    /// Notes what has changed, and brings some devices up to date.
+    /// Records the changes, and checkpoints some devices.
     fn checkpoint(&self, checkpoint: &Checkpoint) -> Result<()> {
         if !self.changes.is_empty() {
             let mut bytes = Vec::with_capacity(self.changes.len() * CHANGE_LEN);
@@ -468,7 +469,7 @@ impl Writing<'_> {
 }
 
 impl Checkpoint {
-    /// Starts to bring devices up to date if it is time.
+    /// Starts a checkpoint if one is due.
     fn begin(&mut self, row_count: usize) {
         self.step_len = CHECKPOINT_LEN.max(2 * row_count);
         let is_due = self.started.elapsed() >= CHECKPOINT_TIME || self.changed.len() >= CHANGES_MAX;
@@ -481,7 +482,7 @@ impl Checkpoint {
         }
     }
 
-    /// The devices to bring up to date with this transaction.
+    /// Devices to checkpoint with this transaction.
     fn next(&self) -> &[DeviceId] {
         let rest = self.leaving.len().saturating_sub(self.step_len);
         self.leaving.get(rest..).unwrap_or_default()
@@ -491,7 +492,7 @@ impl Checkpoint {
         (1..=self.step_len).contains(&self.leaving.len())
     }
 
-    /// The transaction is durable.
+    /// Updates the cached state after the commit.
     fn end(&mut self, has_changes: bool, changed: Vec<DeviceId>) {
         let rest = self.leaving.len().saturating_sub(self.step_len);
         self.leaving.truncate(rest);
@@ -500,7 +501,7 @@ impl Checkpoint {
     }
 }
 
-/// Writes rows with as few statements as may be, and returns how many were inserted or replaced.
+/// Inserts rows with as few statements as possible; returns how many were inserted or replaced.
 fn write_all<T>(
     transaction: &Transaction<'_>,
     sql: fn(usize) -> String,
@@ -521,13 +522,13 @@ fn write_all<T>(
     Ok(written)
 }
 
-/// Inserts so many rows, but for those that are there.
+/// An INSERT of `row_count` rows that skips duplicates.
 fn insert_sql(row_count: usize) -> String {
     let rows = vec!["(?, ?, ?, ?, ?, ?, ?, ?)"; row_count].join(", ");
     format!("INSERT INTO measurement VALUES {rows} ON CONFLICT (time, device) DO NOTHING")
 }
 
-/// Binds the values of one of the rows of such a statement.
+/// Binds the values of one row of such a statement.
 fn bind(insert: &mut Statement<'_>, row_index: usize, row: &Measurement) -> Result<()> {
     let first = 8 * row_index;
     insert.raw_bind_parameter(first + 1, row.time.0)?;
@@ -541,7 +542,7 @@ fn bind(insert: &mut Statement<'_>, row_index: usize, row: &Measurement) -> Resu
     Ok(())
 }
 
-/// Brings so many devices up to date.
+/// A statement that checkpoints `row_count` devices.
 fn replace_sql(row_count: usize) -> String {
     let rows = vec!["(?, ?, ?, ?, ?, ?)"; row_count].join(", ");
     format!("INSERT OR REPLACE INTO device VALUES {rows}")

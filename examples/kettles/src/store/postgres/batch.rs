@@ -1,4 +1,4 @@
-//! What a transaction does with the rows of its batch.
+//! Insertion of a batch's rows.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,15 +8,14 @@ use postgres::types::{ToSql, Type};
 use postgres::{GenericClient, Row, Statement, Transaction};
 
 use super::super::{Batch, Result};
-use super::device;
 use crate::device::{DeviceId, Latest, Measurement};
 use crate::stats::Totals;
 use crate::time::Time;
 
-/// So many rows and more come by COPY, which costs two thirds of an INSERT, and a round trip more.
+/// From this many rows on, COPY is used: it costs two thirds of an INSERT, and one more round trip.
 const COPY_LEN: usize = 100;
 
-/// Statements of a connection: a plan is made once.
+/// Prepared statements of a connection.
 #[derive(Default)]
 pub(super) struct Statements(HashMap<&'static str, Statement>);
 
@@ -35,7 +34,7 @@ impl Statements {
     }
 }
 
-/// A transaction with them.
+/// A transaction with the prepared statements.
 pub(super) struct Prepared<'a> {
     pub(super) transaction: Transaction<'a>,
     pub(super) statements: &'a mut Statements,
@@ -65,8 +64,7 @@ impl Prepared<'_> {
     }
 }
 
-/// Locks all devices of a batch, makes and counts those that are new, and reads their newest
-/// measurements.
+/// Locks all devices of a batch, inserts and counts new ones, and reads their newest measurements.
 pub(super) fn lock_devices(
     transaction: &mut Prepared<'_>,
     batch: &Batch,
@@ -86,7 +84,7 @@ pub(super) fn lock_devices(
             let (id, latest) = device(&row);
             devices.insert(id, latest);
         }
-        // Those that another writer makes at the same time are read in the next round.
+        // Devices that another writer inserts meanwhile are read in the next round.
         ids.retain(|id| !devices.contains_key(id));
         if !ids.is_empty() {
             let made = transaction.query(
@@ -102,14 +100,26 @@ pub(super) fn lock_devices(
     Ok(devices)
 }
 
-/// Which rows of a batch were not there before.
+/// A row of `device`: the ID, and the newest measurement if there is one.
+pub(super) fn device(row: &Row) -> (DeviceId, Option<Latest>) {
+    let latest = row.get::<_, Option<Time>>(1).map(|time| Latest {
+        time,
+        charge_now: row.get(2),
+        water_level: row.get(3),
+        ambient_temp: row.get(4),
+        water_temp: row.get(5),
+    });
+    (row.get(0), latest)
+}
+
+/// Which rows of a batch are new.
 pub(super) enum Inserted {
     All,
     Some(HashSet<(Time, DeviceId)>),
 }
 
 impl Inserted {
-    /// Whether `measurement` is new, which a second one of the same time is not.
+    /// Whether `measurement` is new; a duplicate within the batch is not.
     pub(super) fn take(&mut self, measurement: &Measurement) -> bool {
         match self {
             Self::All => true,
@@ -147,7 +157,7 @@ pub(super) fn insert(
     Ok(is_all.then_some(Inserted::All))
 }
 
-/// All rows, or none if some are there already: the transaction has failed then.
+/// Inserts all rows. Fails, and the transaction with it, if any is a duplicate.
 fn copy(transaction: &mut Prepared<'_>, rows: &[Measurement]) -> Result<Option<Inserted>> {
     const COPY: &str = "COPY measurement FROM STDIN BINARY";
     const TYPES: [Type; 8] = [
@@ -211,7 +221,7 @@ pub(super) fn update_devices(
     Ok(())
 }
 
-/// Measurements as `unnest` takes them, in the order of the table.
+/// Columns of measurements as arguments of `unnest`, in table order.
 pub(super) struct Columns {
     times: Vec<Time>,
     devices: Vec<DeviceId>,

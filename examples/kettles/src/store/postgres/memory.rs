@@ -1,4 +1,4 @@
-//! What a writer remembers of devices, and the transactions that rely on it.
+//! The writer's cache of newest measurements, and the transactions that rely on it.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -16,33 +16,33 @@ use crate::time::Time;
 #[cfg(test)]
 mod tests;
 
-/// Devices that are remembered. They take 68 MB then, as the table behind is seven eighths full.
+/// Devices cached: 68 MB of memory, since the hash table is seven eighths full.
 const DEVICE_COUNT_MAX: usize = 917_504;
-/// Batches that rely on nothing after guesses were wrong again and again.
+/// Batches committed with locks after repeated wrong guesses.
 const DISTRUST_MAX: u32 = 64;
 
-/// The newest measurements of devices, as this writer last knew them.
+/// Newest measurements of devices as this writer last knew them.
 #[derive(Default)]
 pub(super) struct Memory {
     devices: HashMap<DeviceId, Known>,
-    /// Batches from now on that rely on nothing.
+    /// Remaining batches to commit with locks.
     rest: u32,
-    /// How many there were the last time.
+    /// Number of such batches the last time.
     distrust: u32,
 }
 
 struct Known {
     latest: Option<Latest>,
-    /// Where it is among the changes of a batch, if it is there.
+    /// Index among the changes of the current batch, if it has one.
     place: u32,
 }
 
-/// What a batch changes if nobody else has been there.
+/// The changes a batch makes if no other writer interfered.
 pub(super) struct Guess<'a> {
     rows: &'a [Measurement],
     newer: Vec<Newer>,
     made: Vec<DeviceId>,
-    /// Those of this writer.
+    /// Totals of this writer.
     pub(super) totals: Totals,
 }
 
@@ -52,7 +52,7 @@ struct Newer {
     latest: Latest,
 }
 
-/// A guess was right, and is durable.
+/// The guess was right, and the batch is durable.
 pub(super) struct Stored {
     /// Totals of the other writers.
     pub(super) others: Vec<Vec<u8>>,
@@ -60,10 +60,10 @@ pub(super) struct Stored {
 }
 
 impl Memory {
-    /// What becomes of `batch`; `None` if that cannot be said.
+    /// Computes the changes of `batch`; `None` if a device is not cached.
     ///
-    /// Its devices are remembered as they are then: unless that is what they become, all of them
-    /// have to be learned anew.
+    /// The cache is updated to the state after the batch. If the batch does not commit, all its
+    /// devices must be read again.
     pub(super) fn guess<'a>(&mut self, batch: &'a Batch, totals: &Totals) -> Option<Guess<'a>> {
         if self.rest > 0 {
             self.rest -= 1;
@@ -79,7 +79,7 @@ impl Memory {
             totals: totals.clone(),
         };
         for device in &batch.devices {
-            // It has just got its name, so nobody has heard of it.
+            // A device that just logged in has no measurements.
             if !self.devices.contains_key(device) {
                 self.learn(*device, None);
                 guess.made.push(*device);
@@ -108,12 +108,12 @@ impl Memory {
                 }
             }
         }
-        // Two writers change them in one order, so they do not wait for each other.
+        // All writers use one order, so they do not deadlock.
         guess.newer.sort_unstable_by_key(|newer| newer.device);
         Some(guess)
     }
 
-    /// A guess was right or was not.
+    /// Records whether a guess was right.
     pub(super) fn judge(&mut self, is_right: bool) {
         self.distrust = match is_right {
             true => self.distrust / 2,
@@ -131,15 +131,16 @@ impl Memory {
 }
 
 impl Guess<'_> {
-    /// Makes it durable, by one statement, if it is right; `None` if not, and nothing is changed.
+    /// Commits the changes by one statement if the guess is right; otherwise changes nothing and
+    /// returns `None`.
     pub(super) fn store(
         &self,
         client: &mut Client,
         statements: &mut Statements,
         writer: i32,
     ) -> Result<Option<Stored>> {
-        // There is no other way to fail than an error: the text is no number, and is told in the
-        // log of PostgreSQL. What is counted first is done first.
+        // Only an error can abort the statement: the cast of this text to a number fails, and
+        // PostgreSQL logs it. The counts come first, so that they run first.
         const STORE: &str = "WITH newer AS (
              UPDATE device SET time = newer.time, charge_now = newer.charge_now,
              water_level = newer.water_level, ambient_temp = newer.ambient_temp,
@@ -187,7 +188,7 @@ impl Guess<'_> {
             Err(error) if is_wrong(&error) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        // Negative where the clock was set meanwhile.
+        // Negative if the clock was set back meanwhile.
         let work_time = Duration::try_from_secs_f64(row.get(3)).unwrap_or_default();
         Ok(Some(Stored {
             others: row.get::<_, Option<Vec<Vec<u8>>>>(2).unwrap_or_default(),
@@ -196,7 +197,7 @@ impl Guess<'_> {
     }
 }
 
-/// Whether the database says that something was there that was not expected.
+/// Whether the database reports that the guess was wrong.
 fn is_wrong(error: &postgres::Error) -> bool {
     let codes = [
         SqlState::INVALID_TEXT_REPRESENTATION,

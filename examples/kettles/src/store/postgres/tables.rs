@@ -1,29 +1,32 @@
-//! The tables, and how measurements are divided by time.
+//! Tables, and their partitioning by time.
 
 use std::collections::HashSet;
 
 use postgres::{Client, Transaction};
 
-use super::LOCK;
 use crate::store::Result;
 use crate::time::Time;
+
+/// First half of the advisory lock keys: "kett".
+pub(super) const LOCK: i32 = 0x6b65_7474;
 
 const TABLES: &str = include_str!("../../../migrations/postgres/001-kettles.sql");
 const MEASUREMENT: &str = include_str!("../../../migrations/postgres/002-measurement.sql");
 
-/// Locked while tables are made; writers lock their number, from 0 on.
+/// Second half of the advisory lock taken while tables are created; writers lock their number, from
+/// 0.
 const LOCK_TABLES: i32 = -1;
 const DAY_US: i64 = 86_400_000_000;
 
-/// How measurements are divided by time, so that old ones go with their pages.
+/// Partitioning of measurements by time, so that expired ones are dropped with their files.
 pub(super) enum Division {
-    /// A partition for each day; those that are known to be there, as days since 1970.
+    /// One partition per day; the set holds the known ones, as days since 1970.
     Days(HashSet<i64>),
-    /// `TimescaleDB` sees to that.
+    /// Managed by `TimescaleDB`.
     Hypertable,
 }
 
-/// Makes the tables, where they are not there.
+/// Creates missing tables.
 pub(super) fn migrate(client: &mut Client) -> Result<Division> {
     let mut transaction = client.transaction()?;
     lock_tables(&mut transaction)?;
@@ -46,10 +49,10 @@ pub(super) fn migrate(client: &mut Client) -> Result<Division> {
     Ok(division)
 }
 
-/// Whether `TimescaleDB` is there and may be used, and then it is.
+/// Whether `TimescaleDB` is installed and usable; creates the extension if so.
 fn make_hypertable(transaction: &mut Transaction<'_>) -> Result<bool> {
-    // A setting of what has to be loaded with the server: without that, to create the extension
-    // would cost the connection.
+    // Checks the server's preloaded libraries: without them, creating the extension would break the
+    // connection.
     let row = transaction.query_one(
         "SELECT EXISTS (SELECT FROM pg_available_extensions WHERE name = 'timescaledb')
          AND current_setting('timescaledb.disable_load', true) IS NOT NULL",
@@ -72,7 +75,7 @@ fn make_hypertable(transaction: &mut Transaction<'_>) -> Result<bool> {
         }
         Err(error) if error.as_db_error().is_some() => {
             attempt.rollback()?;
-            crate::log::error("TimescaleDB may not be used, but partitions may", &error);
+            crate::log::error("cannot use TimescaleDB; using partitions instead", &error);
             Ok(false)
         }
         Err(error) => Err(error.into()),
@@ -86,7 +89,7 @@ fn lock_tables(transaction: &mut Transaction<'_>) -> Result<()> {
 }
 
 impl Division {
-    /// Makes the partitions that measurements of these times need.
+    /// Creates the partitions for measurements of these times.
     pub(super) fn make_room(
         &mut self,
         client: &mut Client,
@@ -98,7 +101,7 @@ impl Division {
         let mut last = None;
         for time in times {
             let day = time.0.div_euclid(DAY_US);
-            // They come sorted.
+            // The times are sorted.
             if last.replace(day) == Some(day) || days.contains(&day) {
                 continue;
             }
@@ -115,16 +118,16 @@ impl Division {
         Ok(())
     }
 
-    /// Drops what holds nothing but deleted days.
+    /// Drops partitions whose days have expired.
     pub(super) fn drop_empty(&mut self, client: &mut Client, before: Time) -> Result<()> {
-        // A day more: measurements that were just not too old may be on their way.
+        // One day later: measurements just before expiry may be in flight.
         let end = before.0.div_euclid(DAY_US) - 1;
         let Self::Days(days) = self else {
             let sql = "SELECT drop_chunks('measurement', older_than => $1::timestamptz)";
             client.query(sql, &[&start(end)])?;
             return Ok(());
         };
-        // All names are of one length, so they are in the order of their days.
+        // All names have one length, so they sort by day.
         let names = client.query(
             "SELECT relname::text FROM pg_inherits JOIN pg_class ON oid = inhrelid
              WHERE inhparent = 'measurement'::regclass AND relname::text < $1",
@@ -134,7 +137,7 @@ impl Division {
             let name: &str = row.get(0);
             let mut transaction = client.transaction()?;
             lock_tables(&mut transaction)?;
-            // Nobody writes from here on; whoever does not get this soon tries in a minute again.
+            // The lock keeps writers out; if it is not free soon, pruning retries in a minute.
             transaction.batch_execute(&format!(
                 "SET LOCAL lock_timeout = '500ms'; LOCK TABLE ONLY measurement, {name}"
             ))?;
@@ -149,7 +152,7 @@ impl Division {
     }
 }
 
-/// The partition of a day.
+/// Name of a day's partition.
 fn name(day: i64) -> String {
     let date = start(day).to_string().replace(['-', ':'], "");
     format!("measurement_{}", date.trim_end_matches("T000000Z"))

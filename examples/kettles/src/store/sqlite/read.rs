@@ -1,4 +1,4 @@
-//! What is stored, as it is read again.
+//! Reading a SQLite store at start.
 
 use std::collections::HashMap;
 
@@ -17,7 +17,7 @@ pub(super) fn read_totals(transaction: &Transaction<'_>) -> Result<(Totals, Hist
             Ok((row.get::<_, Vec<u8>>(0)?, row.get::<_, Vec<u8>>(1)?))
         })?;
     let totals = Totals::from_bytes(&totals).ok_or(StoreError::Malformed("totals"))?;
-    let pruned = History::from_bytes(&pruned).ok_or(StoreError::Malformed("what was pruned"))?;
+    let pruned = History::from_bytes(&pruned).ok_or(StoreError::Malformed("pruned totals"))?;
     Ok((totals, pruned))
 }
 
@@ -45,7 +45,7 @@ pub(super) fn read_devices(
         .collect::<rusqlite::Result<_>>()?)
 }
 
-/// Reads what is not in `device`; returns the number of the last row.
+/// Reads changes not yet in `device`; returns the number of the last row.
 pub(super) fn read_changes(
     transaction: &Transaction<'_>,
     mut found: impl FnMut(DeviceId, Latest),
@@ -106,7 +106,7 @@ pub(super) fn read_commands(transaction: &Transaction<'_>) -> Result<Vec<Command
         .collect::<rusqlite::Result<_>>()?)
 }
 
-/// A row of all columns in the order of the table.
+/// A row of all columns in table order.
 pub(super) fn measurement(row: &Row<'_>) -> rusqlite::Result<Measurement> {
     Ok(Measurement {
         time: Time(row.get(0)?),
