@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the dashboards, as far as that goes without Grafana.
+"""Checks the dashboards without Grafana.
 
     check_dashboards.py                          ids, places on the grid, queries that promtool reads,
                                                  alerts for each row of `use`, cases for each alert
@@ -26,7 +26,7 @@ TYPESCRIPT = "typescript@5.8.3"
 
 
 def rows(board):
-    """Titles of rows with their panels; those before the first row have none."""
+    """Panels by row; those before the first row have an empty title."""
     title = ""
     for panel in board["panels"]:
         if panel["type"] == "row":
@@ -36,7 +36,7 @@ def rows(board):
 
 
 def as_sent(expr, interval="30s"):
-    """A query as Grafana would send it."""
+    """A query with Grafana's variables replaced."""
     values = {"$__rate_interval": interval, "$__interval": "10s", "$instance": ".*"}
     for name, value in values.items():
         expr = expr.replace(name, value)
@@ -44,7 +44,7 @@ def as_sent(expr, interval="30s"):
 
 
 def queries(board, without=()):
-    """Panels' titles, and their queries."""
+    """Titles of panels, with their queries."""
     for row, panel in rows(board):
         if not row.startswith(tuple(without)):
             for target in panel["targets"]:
@@ -52,15 +52,15 @@ def queries(board, without=()):
 
 
 def layout(board):
-    """What is wrong with ids and places."""
+    """Faults of ids and positions."""
     ids = [panel["id"] for panel in board["panels"]]
     if len(ids) != len(set(ids)):
-        yield "an id is there twice"
+        yield "duplicate panel id"
     taken = {}
     for panel in board["panels"]:
         place = panel["gridPos"]
         if place["x"] + place["w"] > 24:
-            yield f"{panel['title']} is too far right"
+            yield f"{panel['title']} exceeds the width of 24"
         for x in range(place["x"], place["x"] + place["w"]):
             for y in range(place["y"], place["y"] + place["h"]):
                 if (x, y) in taken:
@@ -68,7 +68,7 @@ def layout(board):
                     return
                 taken[x, y] = panel["title"]
         if panel["type"] != "row" and not panel["targets"]:
-            yield f"{panel['title']} asks nothing"
+            yield f"{panel['title']} has no query"
 
 
 def syntax(boards):
@@ -81,13 +81,13 @@ def syntax(boards):
         said = subprocess.run(
             ["promtool", "check", "rules", file.name], capture_output=True, text=True
         )
-        # Two panels may well ask the same.
+        # Panels may share a query.
         if said.returncode != 0 and "duplicate" not in said.stderr + said.stdout:
             yield said.stderr + said.stdout
 
 
 def types(folder):
-    """What tsc says of each dashboard as a value of the type that Grafana publishes."""
+    """Type errors of the dashboards against Grafana's published schema."""
     with tempfile.TemporaryDirectory() as scratch:
         scratch = pathlib.Path(scratch)
         install = ["npm", "install", "--silent", "--no-audit", "--no-fund", SCHEMA, TYPESCRIPT]
@@ -104,36 +104,36 @@ def types(folder):
 
 
 def alerts(board):
-    """Rows of the dashboard `use` that no alert is about, and alerts that have no case."""
+    """Rows of the dashboard `use` without an alert, and alerts without a test."""
     folder = FOLDER.parents[1] / "prometheus"
     rules = "".join((folder / name).read_text() for name in ("use.yml", "kettles.yml"))
     about = set(re.findall(r'resource: "?([^"}]*)', rules))
-    # Those of the cache are in alerts.yml, for whoever has a cache and no rig.
+    # Alerts of the cache are in alerts.yml, which is used without the rig.
     for title in dict.fromkeys(row for row, _ in rows(board) if not row.startswith("Cache")):
         if title not in about:
-            yield f"no alert is about {title}"
+            yield f"no alert covers {title}"
     cases = (folder / "rig.test.yml").read_text()
     for name in re.findall(r"alert: (\w+)", rules):
         if f"alertname: {name}}}" not in cases or f'alertname="{name}"' not in cases:
-            yield f"{name} has not one case in which it fires, and one in which it does not"
+            yield f"{name} lacks a test in which it fires, and one in which it does not"
 
 
 def ask(prometheus, expr):
-    """The series that a Prometheus has for a query."""
+    """The result of a query."""
     query = urllib.parse.urlencode({"query": expr})
     with urllib.request.urlopen(f"{prometheus}/api/v1/query?{query}") as answer:
         return json.load(answer)["data"]["result"]
 
 
 def has_data(prometheus, expr):
-    """Is there a number? Of what never happened a histogram has series, and no quantile."""
+    """Whether a query has a number: a histogram without events has series, but no quantile."""
     return any(series["value"][1] != "NaN" for series in ask(prometheus, expr))
 
 
 def live(prometheus, board, without):
     for title, expr in queries(board, without):
         if not has_data(prometheus, expr):
-            # Comparisons, and series of errors, are there when something is wrong.
+            # Comparisons and error series may be empty.
             expr_without = re.sub(r' > \d+$|,status="5xx"', "", expr)
             if expr_without == expr or not has_data(prometheus, expr_without):
                 yield f"{title}: no data for {expr}"
@@ -150,7 +150,7 @@ def main():
     wrong = list(syntax(boards))
     uids = [board["uid"] for board in boards.values()]
     if len(uids) != len(set(uids)):
-        wrong.append("a uid is there twice")
+        wrong.append("duplicate dashboard uid")
     for name, board in boards.items():
         wrong.extend(f"{name}: {said}" for said in layout(board))
     wrong.extend(f"use: {said}" for said in alerts(boards["use"]))

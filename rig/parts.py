@@ -1,4 +1,4 @@
-"""What the rig consists of: servers, exporters, Locust, Prometheus, Grafana."""
+"""The parts of the rig: servers, exporters, Locust, Prometheus, Grafana."""
 
 import json
 import os
@@ -16,12 +16,12 @@ from started import free_port, say
 RIG = pathlib.Path(__file__).resolve().parent
 ROOT = RIG.parent
 LOCUST = "locust==2.47.0"
-# One process of Locust may have so many files open.
+# Open files of one Locust process.
 USERS_OF_A_PROCESS = 10_000
-# What the kettles' server keeps for others than kettles.
+# Descriptors of the kettles server that are not connections.
 FILES = 256
 RULES = ["recording.yml", "alerts.yml", "use.yml", "kettles.yml"]
-# What was collected in 2017, and pressure.
+# The collectors of 2017, and pressure.
 COLLECTORS = [
     "conntrack", "cpu", "diskstats", "entropy", "filefd", "filesystem", "loadavg", "meminfo", "netdev",
     "netstat", "pressure", "stat", "time", "vmstat",
@@ -34,7 +34,7 @@ def port(arguments, name):
 
 
 def program(package):
-    """The built binary; built now if it is not there."""
+    """The release binary; builds it if it is missing."""
     path = ROOT / "target/release" / package
     if not path.exists():
         say(f"building {package}")
@@ -45,23 +45,23 @@ def program(package):
 
 
 def start_kettles(rig, arguments, mode="serve"):
-    """The server of the kettles, as it is or as it was."""
+    """Starts the kettles server, today's or that of 2017."""
     at = port(arguments, "server")
     binary = arguments.binary or program("kettles")
     database = arguments.database or rig.data / "kettles.sqlite"
     command = [binary, mode, "--port", at, "--database", database]
     places = arguments.server_processes * (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - FILES)
     if arguments.locust != "none" and arguments.users > places:
-        say(f"places for {places} of {arguments.users} users; --server-processes makes more")
+        say(f"only {places} of {arguments.users} users can connect; raise --server-processes")
     if arguments.server_processes > 1:
         command += ["--processes", arguments.server_processes]
     child = rig.serve("server", "kettles", at, command)
     if arguments.server_processes > 1:
-        # Each says where it alone is asked, and so does one that takes its place.
+        # Each process prints its own address, and so does its replacement.
         def alone():
             return re.findall(r"alone: http://(.*)/metrics", child.log.read_text())
 
-        rig.wait(child, lambda: len(alone()) == arguments.server_processes, "ports of their own")
+        rig.wait(child, lambda: len(alone()) == arguments.server_processes, "the address of each process")
         rig.jobs["kettles"] = alone()
     url = f"http://127.0.0.1:{at}"
     if mode == "serve":
@@ -78,11 +78,11 @@ def start_cache(rig, arguments):
     binary = arguments.binary or program("nix-serve")
     command = [binary, "--listen", f"127.0.0.1:{at}", "--admin", f"127.0.0.1:{admin}"]
     if arguments.action == "check":
-        # Which has panels of its own.
+        # PostgreSQL has panels of its own.
         command += ["--scrub", "1000000"]
     if str(arguments.store) != "/":
         command += ["--store", f"local?root={arguments.store}"]
-    # Nothing of whoever calls this.
+    # Without the caller's Nix settings.
     env = {name: "" for name in os.environ if name.startswith("NIX_")}
     child = rig.serve("server", "samovar", admin, command, env=env)
     url = f"http://127.0.0.1:{at}"
@@ -93,7 +93,7 @@ def start_cache(rig, arguments):
 
 
 def write_paths(store, file):
-    """What a store has, for those who ask for it: of the sample, what is whole."""
+    """Writes the paths to request: all of a store, or the undamaged ones of the sample."""
     sample = store / "sample.json"
     if sample.exists():
         paths = json.loads(sample.read_text())["graph"]
@@ -105,7 +105,7 @@ def write_paths(store, file):
         except (sqlite3.Error, OSError) as error:
             raise SystemExit(f"rig: {database}: {error}")
     if not paths:
-        raise SystemExit(f"rig: nothing is in the store at {store}")
+        raise SystemExit(f"rig: the store at {store} has no paths")
     file.write_text("\n".join(paths) + "\n")
 
 
@@ -113,33 +113,33 @@ def start_exporters(rig, arguments):
     if binary := shutil.which("prometheus-node-exporter"):
         at = port(arguments, "node")
         command = [binary, f"--web.listen-address=127.0.0.1:{at}", "--collector.disable-defaults"]
-        # It leaves the loopback out unless told what else to leave out.
+        # It excludes the loopback unless another exclusion is given.
         command += ["--collector.netdev.device-exclude=^$"]
         command += [f"--collector.{name}" for name in COLLECTORS]
         rig.serve("node-exporter", "node", at, command)
     else:
-        say("without the machine's figures: prometheus-node-exporter is not installed")
+        say("no metrics of the machine: prometheus-node-exporter is not installed")
     if str(arguments.database).startswith("postgres"):
         postgresql.start_exporter(rig, arguments.database, port(arguments, "postgres"))
 
 
 def start_process_exporter(rig, arguments):
-    """The figures of each program that runs by now."""
+    """Exports metrics of the programs running now."""
     binary = shutil.which("prometheus-process-exporter")
     if not binary:
-        return say("without figures of programs: prometheus-process-exporter is not installed")
+        return say("no metrics of programs: prometheus-process-exporter is not installed")
     at = port(arguments, "process")
     names = rig.data / "process.yml"
-    # JSON is YAML, too.
+    # JSON is valid YAML.
     names.write_text(json.dumps({"process_names": rig.names()}))
     listen = f"-web.listen-address=127.0.0.1:{at}"
     rig.serve("process-exporter", "process", at, [binary, "-config.path", names, listen])
 
 
 def locust_program():
-    """Locust, in a virtual environment of its own."""
+    """The Locust executable, in its own virtual environment."""
     folder = ROOT / ".samovar/tools/locust"
-    # Not bin/locust: that has the folder in it, which may have been moved since.
+    # Not bin/locust: it contains the path of the folder, which may have moved.
     python = folder / "bin/python"
     if not (folder / "bin/locust").exists():
         say(f"installing {LOCUST} with pip")
@@ -192,14 +192,14 @@ def start_prometheus(rig, arguments):
         f"--web.listen-address=127.0.0.1:{at}",
     ])
     rig.answers(child, f"{url}/-/ready")
-    rig.add("prometheus", "figures and alerts", f"{url}/alerts")
+    rig.add("prometheus", "metrics and alerts", f"{url}/alerts")
     return url
 
 
 def start_grafana(rig, arguments, prometheus):
     binary = shutil.which("grafana") or shutil.which("grafana-server")
     if not binary:
-        return say(f"without Grafana, which is not installed; its dashboards: {RIG / 'grafana'}")
+        return say(f"Grafana is not installed; its dashboards are in {RIG / 'grafana'}")
     at = port(arguments, "grafana")
     command = [binary, "server"] if binary.endswith("grafana") else [binary]
     child = rig.start("grafana", [*command, "--homepath", arguments.grafana_home], {

@@ -1,4 +1,4 @@
-"""A PostgreSQL of the rig's own: in a temporary folder, on a socket there, gone with the rig."""
+"""The rig's own PostgreSQL: in a temporary folder, on a Unix socket, removed with the rig."""
 
 import os
 import pathlib
@@ -10,17 +10,17 @@ import tempfile
 
 from started import owner_of, say, write_owner
 
-# Its exporter has no view of what connections wait for.
+# The exporter has no wait events.
 QUERIES = pathlib.Path(__file__).parent / "prometheus/postgresql.yml"
-# What its folders begin with, and the file in each that says whose it is.
+# Prefix of its folders, and the file in each that names the owner.
 PREFIX = "rig-postgresql-"
 OWNER = "owner"
-# PostgreSQL refuses to be root.
+# PostgreSQL refuses to run as root.
 USER = {"user": "postgres", "group": "postgres", "extra_groups": []}
 
 
 def programs():
-    """Where Debian keeps them, beside other versions and out of PATH."""
+    """The newest PostgreSQL of Debian, which is not in PATH."""
     found = pathlib.Path("/usr/lib/postgresql").glob("*/bin/initdb")
     folders = sorted((it.parent for it in found), key=lambda it: int(it.parent.name))
     if folders:
@@ -31,21 +31,21 @@ def programs():
 
 
 def remove_orphans():
-    """Folders of rigs that were killed together with what watches over them."""
+    """Removes folders of rigs that were killed together with their watchers."""
     for folder in pathlib.Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         owner = folder / OWNER
         try:
             is_mine = owner.lstat().st_uid == os.geteuid() and not folder.is_symlink()
         except OSError:
             continue
-        # Its PostgreSQL was told to end, too, and takes a moment for it.
+        # Its PostgreSQL was stopped too, which takes a moment.
         if is_mine and owner_of(owner) is None and not in_use(folder):
-            say(f"{folder} was left by a rig that is no more")
+            say(f"removing {folder}, left by a rig that was killed")
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def in_use(folder):
-    """Does a PostgreSQL run there?"""
+    """Whether a PostgreSQL runs in the folder."""
     try:
         pid = (folder / "data/postmaster.pid").read_text().split("\n")[0]
         return os.readlink(f"/proc/{pid}/cwd").startswith(str(folder))
@@ -54,7 +54,7 @@ def in_use(folder):
 
 
 def start(rig):
-    """Starts it, and gives its URL."""
+    """Starts a PostgreSQL and returns its URL."""
     remove_orphans()
     folder = pathlib.Path(tempfile.mkdtemp(prefix=PREFIX))
     rig.leaves(folder)
@@ -70,12 +70,12 @@ def start(rig):
     ]
     made = subprocess.run(initdb, capture_output=True, text=True, **options)
     if made.returncode != 0:
-        raise SystemExit(f"rig: PostgreSQL cannot be set up\n{made.stdout}{made.stderr}")
+        raise SystemExit(f"rig: initdb failed\n{made.stdout}{made.stderr}")
     command = [
         binaries / "postgres", "-D", folder / "data", "-k", folder, "-c", "listen_addresses=",
         "-c", "shared_buffers=128MB",
     ]
-    # A fast shutdown, which waits for no client.
+    # Fast shutdown: does not wait for clients.
     child = rig.start("postgresql", command, ending=signal.SIGINT, **options)
     ready = [binaries / "pg_isready", "--quiet", "--host", folder]
     rig.wait(child, lambda: subprocess.run(ready).returncode == 0, folder)
@@ -86,8 +86,8 @@ def start(rig):
 def start_exporter(rig, url, at):
     binary = shutil.which("prometheus-postgres-exporter")
     if not binary:
-        return say("without PostgreSQL's figures: prometheus-postgres-exporter is not installed")
-    # Its library wants TLS if it is not told otherwise.
+        return say("no metrics of PostgreSQL: prometheus-postgres-exporter is not installed")
+    # Its library requires TLS by default.
     if "sslmode=" not in url:
         url += ("&" if re.search(r"\?.", url) else "?") + "sslmode=disable"
     command = [

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Brings up a server under load with all instruments on it, and says where to look.
+"""Starts a server, a load generator and all monitoring, and prints their addresses.
 
-    rig.py up kettles --users 20000        the kettles' server, Prometheus, exporters, Locust
+    rig.py up kettles --users 20000        kettles server, Prometheus, exporters, Locust
     rig.py up kettles --postgresql         the same with a PostgreSQL of its own
-    rig.py up replay-2017 --locust as-2017 the server as it was, and the load as it was
-    rig.py up cache --store /              the binary cache of a store, and the same
-    rig.py check kettles                   up for a moment; every panel of the dashboards has data
-    rig.py story                           both of them until they break, and what the figures say
-    rig.py down                            ends what `up` has started elsewhere
+    rig.py up replay-2017 --locust as-2017 the server and the load of 2017
+    rig.py up cache --store /              the binary cache of a store, with the same monitoring
+    rig.py check kettles                   starts everything briefly; checks that every panel has data
+    rig.py story                           loads both servers to saturation; prints their USE tables
+    rig.py down                            stops what another `up` has started
 
-What is not installed is left out, and said. Whatever is started is ended with it, and nothing else.
-Grafana is started if there is one; this was never tried, for want of a package.
+Parts that are not installed are left out, with a message. Everything started is stopped at the end.
+Grafana is started if installed; this is untested, for lack of a package.
 """
 
 import argparse
@@ -44,7 +44,7 @@ BOARDS = {
 
 
 def rows(arguments):
-    """What of the dashboard `use` is about this target."""
+    """Whether a row of the dashboard `use` applies to this target."""
     about = {"kettles": {"Kettles"}, "replay-2017": set(), "cache": {"Cache"}}[arguments.target]
     has_postgresql = str(arguments.database).startswith("postgres")
     return about | ({"PostgreSQL"} if has_postgresql else set())
@@ -66,7 +66,7 @@ def up(rig, arguments):
 
 
 def check(arguments, prometheus):
-    """Every panel has data, as soon as rates over a minute have."""
+    """Checks that every panel has data, once a minute of rates exists."""
     command = [sys.executable, parts.RIG / "check_dashboards.py", "--live", prometheus]
     for row in {"Kettles", "PostgreSQL", "Cache"} - rows(arguments):
         command += ["--without", row]
@@ -83,7 +83,7 @@ def down():
     for path in DATA.glob("*/pid"):
         if pid := owner_of(path):
             os.kill(pid, signal.SIGTERM)
-            say(f"told {pid} to end")
+            say(f"sent SIGTERM to {pid}")
 
 
 def parse():
@@ -93,29 +93,29 @@ def parse():
     parser.add_argument("action", choices=["up", "check", "story", "down"])
     parser.add_argument("target", choices=list(STARTS), nargs="?")
     parser.add_argument("--postgresql", action="store_true",
-                        help="starts one, for kettles; replay-2017 always has one")
-    parser.add_argument("--database", help="of the kettles [SQLite, in the data folder]")
+                        help="start a PostgreSQL for kettles; replay-2017 always has one")
+    parser.add_argument("--database", help="store of kettles [SQLite in the data folder]")
     parser.add_argument("--server-processes", type=int, default=1,
-                        help="of the kettles' server, with PostgreSQL: each has files of its own [1]")
-    parser.add_argument("--store", type=pathlib.Path, default=SAMPLE, help="[the sample store]")
-    parser.add_argument("--users", type=int, default=1000, help="of Locust [1000]")
-    parser.add_argument("--spawn-rate", type=int, default=200, help="users a second [200]")
+                        help="processes of the kettles server; needs PostgreSQL [1]")
+    parser.add_argument("--store", type=pathlib.Path, default=SAMPLE, help="Nix store of the cache [the sample store]")
+    parser.add_argument("--users", type=int, default=1000, help="simulated users of Locust [1000]")
+    parser.add_argument("--spawn-rate", type=int, default=200, help="users started per second [200]")
     parser.add_argument("--locust", choices=["honest", "as-2017", "none"], default="honest",
-                        help="how its users behave; none: the load comes from elsewhere [honest]")
-    parser.add_argument("--processes", type=int, help="of Locust [one for each 10,000 users]")
-    parser.add_argument("--locust-program", type=pathlib.Path, help="[installed with pip]")
-    parser.add_argument("--binary", type=pathlib.Path, help="the server [target/release]")
-    parser.add_argument("--data", type=pathlib.Path, help="[a new folder in .samovar/rig]")
-    parser.add_argument("--port", action="append", default=[], metavar="NAME=PORT", help="of server,"
-                        " admin, prometheus, grafana, locust, node, process, postgres [free ones]")
-    parser.add_argument("--scrape", type=int, help="seconds [10; 2 for check]")
-    parser.add_argument("--seconds", type=int, default=120, help="that check may take [120]")
+                        help="behaviour of the users; none: no load is generated [honest]")
+    parser.add_argument("--processes", type=int, help="processes of Locust [one per 10,000 users]")
+    parser.add_argument("--locust-program", type=pathlib.Path, help="Locust executable [installed with pip]")
+    parser.add_argument("--binary", type=pathlib.Path, help="server executable [from target/release]")
+    parser.add_argument("--data", type=pathlib.Path, help="folder for data and logs [a new one in .samovar/rig]")
+    parser.add_argument("--port", action="append", default=[], metavar="NAME=PORT", help="port of server,"
+                        " admin, prometheus, grafana, locust, node, process or postgres [a free one]")
+    parser.add_argument("--scrape", type=int, help="scrape interval in seconds [10; 2 for check]")
+    parser.add_argument("--seconds", type=int, default=120, help="time limit of check [120]")
     parser.add_argument("--grafana-home", default="/usr/share/grafana")
     arguments = parser.parse_args()
     if arguments.action in ("up", "check") and not arguments.target:
         parser.error("which target?")
     if arguments.database and (arguments.postgresql or arguments.target == "cache"):
-        parser.error("--database is for kettles alone, and stands in the place of --postgresql")
+        parser.error("--database applies to kettles only, and excludes --postgresql")
     arguments.scrape = arguments.scrape or (2 if arguments.action == "check" else 10)
     arguments.store = arguments.store.resolve()
     arguments.postgresql |= arguments.target == "replay-2017" and not arguments.database
@@ -133,7 +133,7 @@ def run(arguments, data):
         prometheus = up(rig, arguments)
         if arguments.action == "check":
             return check(arguments, prometheus)
-        say(f"up; logs and figures are in {data}; Ctrl-C ends all of it")
+        say(f"running; logs and data are in {data}; stop with Ctrl-C")
         rig.watch()
 
 
@@ -143,7 +143,7 @@ def main():
         return down()
     for number in SIGNALS:
         signal.signal(number, interrupt)
-    # Each user is a connection, at both ends.
+    # Each user takes a descriptor at both ends.
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     DATA.mkdir(parents=True, exist_ok=True)

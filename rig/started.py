@@ -1,4 +1,4 @@
-"""Programs that were started, each with a log, and where they answer. Nothing else is ended.
+"""The programs that the rig started, with their logs and addresses. It stops no others.
 
 As a program it is the watcher: it hears on its standard input what was started, and when that ends it
 ends what is left, and removes folders. So nothing is left of a rig that was killed.
@@ -18,7 +18,7 @@ import urllib.error
 import urllib.request
 
 PR_SET_PDEATHSIG = 1
-# How long a program may take to end.
+# Time a program has to stop.
 END_S = 15
 SIGNALS = [signal.SIGTERM, signal.SIGINT]
 LIBC = ctypes.CDLL(None)
@@ -35,12 +35,12 @@ def free_port():
 
 
 def start_of(pid):
-    """When a process was started, which with its number makes it itself; None if there is none."""
+    """The start time of a process, which with its PID identifies it; None if there is none."""
     try:
         text = pathlib.Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
-    # The name before may have anything in it.
+    # The name before the parenthesis may contain anything.
     fields = text.rsplit(") ", 1)[1].split()
     return None if fields[0] == "Z" else fields[19]
 
@@ -50,7 +50,7 @@ def write_owner(file):
 
 
 def owner_of(file):
-    """The process that has written this; None if it is no more, or somebody else has written it."""
+    """The process that wrote this file; None if it has ended."""
     try:
         if file.lstat().st_uid != os.geteuid():
             return None
@@ -66,8 +66,8 @@ class Child:
         self.command = [str(word) for word in command]
         self.log = log
         self.ending = ending
-        # A session of its own: a key that interrupts this program does not reach it twice. It is told
-        # to end when this program is gone, however that came.
+        # In its own session, so that Ctrl-C does not reach it twice. The watcher stops it when
+        # this program ends in any way.
         parent = os.getpid()
 
         def end_with_parent():
@@ -92,9 +92,9 @@ class Child:
             try:
                 self.process.wait(END_S)
             except subprocess.TimeoutExpired:
-                say(f"{self.name} does not end, and is killed")
+                say(f"{self.name} did not stop in time and is killed")
         try:
-            # With whatever it has left behind.
+            # The whole process group.
             os.killpg(self.process.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
@@ -114,7 +114,7 @@ class Rig:
         )
 
     def leaves(self, folder):
-        """A folder that is to be removed in the end."""
+        """Registers a folder to be removed at the end."""
         print("folder", folder, file=self.watcher.stdin)
 
     def start(self, name, command, env=None, ending=signal.SIGTERM, **options):
@@ -133,11 +133,11 @@ class Rig:
             if child.has_ended():
                 raise SystemExit(child.said())
             if time.monotonic() > end:
-                raise SystemExit(f"rig: {child.name} does not answer at {what}; see {child.log}")
+                raise SystemExit(f"rig: {child.name} does not answer ({what}); see {child.log}")
             time.sleep(0.1)
 
     def answers(self, child, url):
-        """Waits until something answers at `url`, whatever it answers."""
+        """Waits until `url` answers, with any status."""
         def is_up():
             try:
                 urllib.request.urlopen(url, timeout=5).close()
@@ -150,7 +150,7 @@ class Rig:
         self.wait(child, is_up, url)
 
     def serve(self, name, job, at, command, path="/metrics", **options):
-        """Starts what Prometheus asks for figures at the port `at`, as a job of that name."""
+        """Starts a program that Prometheus scrapes on port `at` as job `job`."""
         child = self.start(name, command, **options)
         self.answers(child, f"http://127.0.0.1:{at}{path}")
         self.jobs[job] = [f"127.0.0.1:{at}"]
@@ -166,14 +166,14 @@ class Rig:
         sys.stdout.flush()
 
     def names(self):
-        """What has been started, as prometheus-process-exporter tells programs from each other."""
+        """Matchers of prometheus-process-exporter for the started programs."""
         return [
             {"name": child.name, "cmdline": [re.escape(" ".join(child.command))]}
             for child in self.children
         ]
 
     def watch(self):
-        """Until this program is told to end, or another has ended by itself."""
+        """Waits for a signal, or until a program has ended."""
         while True:
             time.sleep(1)
             for child in self.children:
@@ -184,7 +184,7 @@ class Rig:
         return self
 
     def __exit__(self, *_):
-        # Whoever is impatient hears so afterwards.
+        # A second Ctrl-C is reported afterwards.
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         for child in reversed(self.children):
             child.end()
@@ -194,7 +194,7 @@ class Rig:
 
 
 def watch_over():
-    """Until the rig has ended, or was killed: then its programs have been told so."""
+    """Runs until the rig ends or is killed; then stops its programs."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     children, folders = [], []
@@ -208,7 +208,7 @@ def watch_over():
     while any(start_of(pid) == start for pid, start in children) and time.monotonic() < end:
         time.sleep(0.05)
     for pid, start in children:
-        # The number may be another program's by now.
+        # The PID may have been reused.
         if start_of(pid) in (None, start):
             try:
                 os.killpg(int(pid), signal.SIGKILL)

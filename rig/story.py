@@ -11,15 +11,15 @@ import postgresql
 from started import Rig, say
 
 STEP_S = 12
-# Kettles share these: more would be a study of connections.
+# Connections shared by the kettles; with more, connections would be measured.
 CONNECTIONS = 1000
-# Turns a second: doubled until it has enough.
+# Turns per second at the start; doubled until the server is saturated.
 FIRST = 125
-# Less is not kept up with.
+# Below this share of the offered load the server is saturated.
 KEPT_UP = 0.95
-# What Prometheus has when the table is read: half a step.
+# Window of the rates in the table: half a step.
 INTERVAL = "6s"
-# Those of the server and of its database.
+# Processes of the server and its database.
 CORES = check_dashboards.as_sent(
     'rate(namedprocess_namegroup_cpu_seconds_total{groupname=~"server|postgresql"}[$__rate_interval])',
     INTERVAL,
@@ -45,7 +45,7 @@ def legend(target, labels):
 
 
 def cell(prometheus, panel):
-    """What a panel shows at this moment; nothing of it is nothing."""
+    """The current values of a panel; "0" if it has none."""
     unit = panel["fieldConfig"]["defaults"]["unit"]
     shown = []
     for target in panel["targets"]:
@@ -66,7 +66,7 @@ def use_table(prometheus):
         if row.startswith(("Kettles", "Cache")):
             continue
         cells = [cell(prometheus, panel) for panel in panels]
-        # The third panel of some is about something else than errors.
+        # The third panel of some rows is no error metric.
         if panels[2]["title"] != "Errors":
             cells[0] += f"; {panels[2]['title'].lower()}: {cells[2]}"
             cells[2] = "–"
@@ -75,7 +75,7 @@ def use_table(prometheus):
 
 
 def load(rig, address, turns, prometheus):
-    """One step: what swarm says of it, and the USE table shortly before its end."""
+    """Runs one step; returns swarm's report and the USE table shortly before its end."""
     report = rig.data / f"swarm-{turns}.json"
     period = 10
     child = rig.start(f"swarm-{turns}", [
@@ -88,7 +88,7 @@ def load(rig, address, turns, prometheus):
     cores = sum(float(it["value"][1]) for it in check_dashboards.ask(prometheus, CORES))
     child.process.wait(60)
     rig.children.remove(child)
-    # Misses of its bounds are what this is about.
+    # swarm exits with an error at saturation, which is expected here.
     if not report.exists():
         raise SystemExit(child.said())
     return json.loads(report.read_text()), cores, table
@@ -106,7 +106,7 @@ def line(mode, turns, report, cores):
 
 
 def part(arguments, data, mode, loads):
-    """Loads one server as long as it keeps up; gives the last load, and the table of that moment."""
+    """Raises the load until the server is saturated; returns that load and its USE table."""
     with Rig(data) as rig:
         arguments.database = postgresql.start(rig)
         url = parts.start_kettles(rig, arguments, mode)

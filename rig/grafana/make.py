@@ -80,36 +80,36 @@ def dashboard(uid, title, panels, width):
     }
 
 
-# The eight panels of 2017, in their order. Queries have today's names of the same things; where
-# there was a Haskell runtime, there is the memory of the process.
+# The eight panels of 2017, in their order, with queries in today's metric names; process memory
+# replaces that of the Haskell runtime.
 ORIGINAL = [
-    panel("Total Requests Per Second", "ops", "What Locust has answered.",
+    panel("Total Requests Per Second", "ops", "Requests completed by Locust.",
           ("locust_request_per_second", "{{method}} {{endpoint}}")),
-    panel("Average Response Time", "ms", "Since the start, as Locust saw it.",
+    panel("Average Response Time", "ms", "Mean since the start, measured by Locust.",
           ("locust_average_response", "{{method}} {{endpoint}}")),
-    panel("Number of users", "short", "Of Locust.", ("locust_users", "users")),
-    panel("Node CPU", "percentunit", "Each processor of the machine.",
+    panel("Number of users", "short", "Simulated users of Locust.", ("locust_users", "users")),
+    panel("Node CPU", "percentunit", "CPU use by core.",
           ('1.0 - irate(node_cpu_seconds_total{job="node",mode="idle"}[30s])', "{{cpu}}")),
-    panel("App Server CPU Usage", "percentunit", "The server, and the database if it has one.",
+    panel("App Server CPU Usage", "percentunit", "CPU use of the server and its database.",
           ('sum by (job) (rate(process_cpu_seconds_total{job=~"kettles|samovar"}[30s]))', "{{job}}"),
           ('sum by (groupname) (rate(namedprocess_namegroup_cpu_seconds_total[30s]))',
            "{{groupname}}")),
-    panel("Node Memory Utilization", "bytes", "Used lately.",
+    panel("Node Memory Utilization", "bytes", "Memory in use.",
           ("node_memory_Active_bytes", "active")),
-    panel("Measurements recorded", "short", "Since the server was started.",
+    panel("Measurements recorded", "short", "Measurements stored since the server started.",
           ("sum(app_measurements_total)", "recorded")),
-    panel("Server Memory", "bytes", "In the place of the runtime's memory.",
+    panel("Server Memory", "bytes", "Resident memory of the server.",
           ('sum by (job) (process_resident_memory_bytes{job=~"kettles|samovar"})', "{{job}}")),
 ]
 
 
 def resource(title, utilisation, saturation, errors):
-    """A row of the USE table: three panels, each a unit, what it is about, and its queries."""
+    """A row of the USE table: three panels (unit, description, queries)."""
     yield row(title)
     for name, (unit, about, *queries) in zip(
         ("Utilisation", "Saturation", "Errors"), (utilisation, saturation, errors)
     ):
-        # Where there are no errors to count, something else fills the place.
+        # A resource without an error metric has another panel in the third column.
         own, _, about = about.rpartition(": ")
         yield panel(own or name, unit, about, *queries)
 
@@ -119,87 +119,87 @@ def per_second(series, by=""):
 
 
 def times(histogram, by=""):
-    """Queries for half and for 99 of 100 of what a histogram of seconds has."""
+    """Queries for the median and the 99th percentile of a histogram in seconds."""
     rates = per_second(f"{histogram}_bucket", f"{by}, le" if by else "le")
     name = f"{{{{{by}}}}}, " if by else ""
-    for part, legend in ((0.5, "median"), (0.99, "99 of 100")):
+    for part, legend in ((0.5, "median"), (0.99, "p99")):
         yield f"histogram_quantile({part}, {rates})", f"{name}{legend}"
 
 
-# Servers of either kind; what only one of them has is in rows of its own, which begin with its name.
+# Rows for both kinds of server; rows for only one of them begin with its name.
 SERVERS = '{job=~"kettles|samovar"}'
 REQUESTS = "http_request_duration_seconds_count"
 USE = [
     *resource(
         "Processors",
-        ("percentunit", "Part of all processors.",
+        ("percentunit", "Share of all cores.",
          (f'1 - avg(rate(node_cpu_seconds_total{{mode="idle"}}[{RATE}]))', "busy")),
-        ("percentunit", "Part of the time in which somebody waited for one.",
+        ("percentunit", "Share of time in which a task waited (PSI).",
          (f"rate(node_pressure_cpu_waiting_seconds_total[{RATE}])", "waiting")),
-        ("percentunit", "By program: One is a processor.",
+        ("percentunit", "By program: CPU use; 1 is one core.",
          (per_second("namedprocess_namegroup_cpu_seconds_total", "groupname"), "{{groupname}}")),
     ),
     *resource(
         "Memory",
-        ("percentunit", "What could not be had at once, and the server's part of all.",
+        ("percentunit", "Used memory, and the server's share of all.",
          ("1 - node_memory_MemAvailable_bytes / node_memory_MemTotal_bytes", "used"),
          (f"sum by (job) (process_resident_memory_bytes{SERVERS}) / scalar(node_memory_MemTotal_bytes)",
           "{{job}}")),
-        ("percentunit", "Part of the time in which somebody waited for some.",
+        ("percentunit", "Share of time in which a task waited (PSI).",
          (f"rate(node_pressure_memory_waiting_seconds_total[{RATE}])", "waiting")),
-        ("cps", "Programs killed for want of it.",
+        ("cps", "Programs ended by the OOM killer.",
          (f"rate(node_vmstat_oom_kill[{RATE}])", "killed")),
     ),
     *resource(
         "Disks",
-        ("percentunit", "Part of the time with a request under way.",
+        ("percentunit", "Share of time with a request in progress.",
          (f"rate(node_disk_io_time_seconds_total[{RATE}])", "{{device}}")),
-        ("percentunit", "Part of the time in which somebody waited for one.",
+        ("percentunit", "Share of time in which a task waited (PSI).",
          (f"rate(node_pressure_io_waiting_seconds_total[{RATE}])", "waiting")),
-        ("Bps", "Written: By disk.",
+        ("Bps", "Written: bytes by disk.",
          (f"rate(node_disk_written_bytes_total[{RATE}])", "{{device}}")),
     ),
     *resource(
         "Network",
-        ("Bps", "Received and sent, the loopback among it.",
+        ("Bps", "Bytes received and sent, loopback included.",
          (f"sum(rate(node_network_receive_bytes_total[{RATE}])) + "
           f"sum(rate(node_network_transmit_bytes_total[{RATE}]))", "bytes")),
-        ("cps", "Connections that found a listening socket full, and segments sent again.",
+        ("cps", "Accept queue overflows, and TCP retransmissions.",
          (f"rate(node_netstat_TcpExt_ListenOverflows[{RATE}])", "overflows"),
          (f"rate(node_netstat_Tcp_RetransSegs[{RATE}])", "sent again")),
-        ("cps", "Connections that ended in a reset.",
+        ("cps", "Connections ended by a reset.",
          (f"rate(node_netstat_Tcp_OutRsts[{RATE}])", "resets")),
     ),
     *resource(
         "Descriptors",
-        ("percentunit", "Of what each process may have; that which has most.",
+        ("percentunit", "Share of the limit; the fullest process.",
          (f"max by (job) (process_open_fds{SERVERS} / process_max_fds{SERVERS})", "{{job}}")),
-        ("cps", "Connections for which there was no place.",
+        ("cps", "Connections refused at the limit.",
          (f'sum(rate(engine_accept_errors_total{{reason="full"}}[{RATE}])) or '
           f'sum(rate(samovar_events_total{{event=~"connections_full|gave_way"}}[{RATE}]))', "full")),
-        ("cps", "Connections that the system did not give.",
+        ("cps", "Connections refused for lack of descriptors or memory.",
          (f'sum(rate(engine_accept_errors_total{{reason!="full"}}[{RATE}])) or '
           f'sum(rate(samovar_events_total{{event="accept_failed"}}[{RATE}]))', "not accepted")),
     ),
     *resource(
         "The engine's threads",
-        ("percentunit", "One is a processor.",
+        ("percentunit", "CPU use; 1 is one core.",
          (f"{per_second('engine_worker_busy_seconds_total', 'worker')} or "
           f"label_replace({per_second('samovar_io_thread_busy_seconds_total', 'thread')}, "
           '"worker", "io $1", "thread", "(.*)")', "{{worker}}")),
-        ("s", "Until I/O threads answered a call. A cache tells of the last one, which is both.",
+        ("s", "I/O loop lag; a cache exports only its latest value.",
          *((f"{expr} or samovar_io_loop_lag_seconds", legend)
            for expr, legend in times("engine_loop_lag_seconds"))),
-        ("cps", "Answers of 500 and above.",
+        ("cps", "5xx responses.",
          (f'sum(rate({REQUESTS}{{status_code=~"5.."}}[{RATE}])) or 0 * sum(rate({REQUESTS}[{RATE}])) '
           f'or sum(rate(samovar_http_requests_total{{status="5xx"}}[{RATE}])) or '
           f"0 * sum(rate(samovar_http_requests_total[{RATE}]))", "5xx")),
     ),
     *resource(
         "Kettles: the queue",
-        ("percentunit", "Rows in it, of those that may be; of several processes the fullest.",
+        ("percentunit", "Share of the queue in use; the fullest process.",
          ("max(instance:kettles_queue:ratio)", "rows")),
-        ("s", "How long requests were in it, and how long the oldest row is by now.",
+        ("s", "Time requests spent in the queue, and age of its oldest row.",
          *times("kettles_ingest_wait_seconds"),
          ("max(kettles_ingest_oldest_seconds)", "oldest")),
         ("cps", "Rows answered with 503.",
@@ -207,119 +207,119 @@ USE = [
     ),
     *resource(
         "Kettles: the store",
-        ("percentunit", "Part of the time in a commit; of several processes the busiest.",
+        ("percentunit", "Share of time spent in commits; the busiest process.",
          ("max(instance:kettles_commit_busy:ratio1m)", "committing")),
-        ("short", "Rows of a commit: they grow when commits are slow.",
+        ("short", "Rows per commit: batches grow when commits are slow.",
          (f"{per_second('kettles_ingest_batch_rows_sum')} / "
           f"{per_second('kettles_ingest_batch_rows_count')}", "rows")),
         ("cps", "Commits that failed.",
          (per_second("kettles_ingest_commit_failures_total"), "failed")),
     ),
-    panel("Commit", "s", "How long one took.", *times("kettles_ingest_commit_seconds")),
-    panel("Of it, the disk", "s", "Until its log was there; of PostgreSQL, its COMMIT.",
+    panel("Commit", "s", "Duration of commits.", *times("kettles_ingest_commit_seconds")),
+    panel("Commit: fsync", "s", "Time until the log was on disk; for PostgreSQL, its COMMIT.",
           *times("kettles_ingest_sync_seconds")),
     *resource(
         "PostgreSQL: connections",
-        ("percentunit", "Those that do something or are in a transaction, of all.",
+        ("percentunit", "Share of connections that are active or in a transaction.",
          ('(sum(pg_backends_count{state!="idle"}) or vector(0)) / sum(pg_backends_count)', "taken")),
-        ("short", "Requests that wait for one.",
+        ("short", "Requests waiting.",
          ("replay_waiting_requests or sum(kettles_ingest_queue_rows)", "waiting")),
-        ("short", "By state: What they do.",
+        ("short", "By state: connections.",
          ("sum by (state) (pg_backends_count)", "{{state}}")),
     ),
     *resource(
         "PostgreSQL: the server",
-        ("short", "Statements that run, on average.",
+        ("short", "Mean number of running statements.",
          (f"sum(rate(pg_stat_database_active_time[{RATE}])) / 1000", "running")),
-        ("short", "What its connections wait for; Client is whoever is at the other end.",
+        ("short", "Wait events of its connections; Client means waiting for the client.",
          ("sum by (wait) (pg_backends_count)", "{{wait}}")),
-        ("cps", "Deadlocks, and transactions undone.",
+        ("cps", "Deadlocks, and rolled-back transactions.",
          (f"sum(rate(pg_stat_database_deadlocks[{RATE}]))", "deadlocks"),
          (f"sum(rate(pg_stat_database_xact_rollback[{RATE}]))", "undone")),
     ),
     *resource(
         "Cache: bodies",
-        ("Bps", "Bytes of NARs and of everything else.",
+        ("Bps", "Bytes of NARs, and of all other responses.",
          (f"sum(rate(samovar_http_response_body_bytes_total[{RATE}]))", "sent")),
-        ("percentunit", "Memory for bodies under way, of what there may be.",
+        ("percentunit", "Share of the body memory budget in use.",
          ("samovar_body_memory_bytes / samovar_body_memory_max_bytes", "memory")),
-        ("cps", "Bodies that did not end well.",
+        ("cps", "Responses not sent completely.",
          (f"sum(rate(samovar_http_responses_broken_total[{RATE}]))", "broken")),
     ),
     *resource(
         "Cache: workers",
-        ("percentunit", "Of those that there may be.",
+        ("percentunit", "Share of workers that are busy.",
          ("samovar_workers_busy / samovar_workers_max", "busy")),
-        ("short", "Requests that wait for one.", ("samovar_workers_queued", "waiting")),
-        ("cps", "Of the store.", (f"sum(rate(samovar_store_errors_total[{RATE}]))", "failed")),
+        ("short", "Requests waiting.", ("samovar_workers_queued", "waiting")),
+        ("cps", "Errors of the store.", (f"sum(rate(samovar_store_errors_total[{RATE}]))", "failed")),
     ),
 ]
 
 SECONDS = "http_request_duration_seconds"
 KETTLES = [
-    row("What is asked for"),
-    panel("Requests", "reqps", "By what they are about.",
+    row("Requests"),
+    panel("Requests", "reqps", "Requests by handler.",
           (f"sum by (handler) (rate({SECONDS}_count[{RATE}]))", "{{handler}}")),
     panel("Measurements", "ops", "Stored durably.",
           (per_second("app_measurements_total"), "stored"),
           (per_second("kettles_ingest_duplicates_total"), "there already"),
-          (per_second("kettles_pruned_total"), "deleted for age")),
-    panel("Devices", "short", "Known, and heard of lately.",
+          (per_second("kettles_pruned_total"), "expired")),
+    panel("Devices", "short", "Known devices, and recently active ones.",
           ("max(kettles_devices)", "known"), ("sum(kettles_active_devices)", "active")),
     row("How well"),
-    panel("Latency, median", "s", "From the end of a request to the end of its answer.",
+    panel("Latency, median", "s", "Time from the end of a request to the end of its response.",
           (f"histogram_quantile(0.5, {per_second(SECONDS + '_bucket', 'handler, le')})",
            "{{handler}}")),
-    panel("Latency, 99 of 100", "s", "The same.",
+    panel("Latency, p99", "s", "Time from the end of a request to the end of its response.",
           ("handler:kettles_request_seconds:p99_1m", "{{handler}}")),
-    panel("Answers by status", "reqps", "503 is back-pressure, others from 400 on are errors.",
+    panel("Answers by status", "reqps", "503 is back-pressure; other statuses from 400 on are errors.",
           (f"sum by (status_code) (rate({SECONDS}_count[{RATE}]))", "{{status_code}}")),
-    row("The queue and the store"),
-    panel("Queue", "percentunit", "Saturation: rows that wait, of those that may.",
+    row("Queue and store"),
+    panel("Queue", "percentunit", "Saturation: share of the queue in use.",
           ("instance:kettles_queue:ratio", "{{instance}}")),
-    panel("Oldest row", "s", "How long it has waited.",
+    panel("Oldest row", "s", "Age of the oldest row in the queue.",
           ("kettles_ingest_oldest_seconds", "{{instance}}")),
-    panel("Sent away", "ops", "Rows answered with 503, and commits that failed.",
+    panel("Refused", "ops", "Rows answered with 503, and commits that failed.",
           (per_second("kettles_ingest_rejected_total", "reason"), "{{reason}}"),
           (per_second("kettles_ingest_commit_failures_total"), "commits failed")),
-    panel("Wait", "s", "How long requests were in the queue before their commit.",
+    panel("Wait", "s", "Time requests spent in the queue.",
           *times("kettles_ingest_wait_seconds")),
-    panel("Commit time", "s", "Of a transaction, whatever it is made of.",
+    panel("Commit time", "s", "Duration of commits.",
           *times("kettles_ingest_commit_seconds")),
-    panel("Of it, the disk", "s", "Until its log was there; of PostgreSQL, its COMMIT.",
+    panel("Commit: fsync", "s", "Time until the log was on disk; for PostgreSQL, its COMMIT.",
           *times("kettles_ingest_sync_seconds")),
-    panel("Commits", "percentunit", "Utilisation: part of the time in a commit.",
+    panel("Commits", "percentunit", "Utilisation: share of time spent in commits.",
           ("instance:kettles_commit_busy:ratio1m", "{{instance}}")),
-    panel("Rows of a commit", "short", "The more there are, the less each costs.",
+    panel("Rows per commit", "short", "Larger batches make each row cheaper.",
           ("instance:kettles_batch_rows:mean1m", "{{instance}}")),
     row("The engine"),
-    panel("Threads", "percentunit", "Utilisation: one is a processor.",
+    panel("Threads", "percentunit", "Utilisation: CPU use by thread; 1 is one core.",
           (per_second("engine_worker_busy_seconds_total", "worker"), "{{worker}}"),
           stacked=True),
-    panel("Loop lag", "s", "Saturation: until all I/O threads have answered a call.",
+    panel("Loop lag", "s", "Saturation: time until all I/O threads answered a probe.",
           *times("engine_loop_lag_seconds", "instance")),
-    panel("Workers", "short", "Running, and what waits for one.",
+    panel("Workers", "short", "Running workers, and jobs waiting for one.",
           ("sum(engine_workers_running)", "running"), ("sum(engine_requests_queued)", "queued")),
-    panel("Connections", "short", "Open, how many there may be, and those that wait to be accepted.",
+    panel("Connections", "short", "Open connections, their limit, and the accept queue.",
           ("sum by (state) (engine_connections)", "{{state}}"), ("max(engine_backlog)", "waiting")),
-    panel("Not accepted", "cps", "Connections that were not to be had, and other incidents.",
+    panel("Refused connections", "cps", "Connections refused, and other events.",
           (per_second("engine_accept_errors_total", "reason"), "{{reason}}"),
           (per_second("engine_incidents_total"), "incidents"),
           (per_second("engine_accepted_total"), "accepted")),
-    panel("Descriptors", "short", "Of each process, and how many it may have.",
+    panel("Descriptors", "short", "Open file descriptors by process, and the limit.",
           ('process_open_fds{job="kettles"}', "{{instance}}"),
           ('max(process_max_fds{job="kettles"})', "max")),
-    panel("Memory", "bytes", "Resident, and of it what no file stands behind.",
+    panel("Memory", "bytes", "Resident memory, and its anonymous part.",
           ('sum(process_resident_memory_bytes{job="kettles"})', "resident"),
           ("sum(process_anonymous_memory_bytes)", "anonymous")),
-    panel("Pressure", "percentunit", "Part of the time in which its group, or somebody, waited.",
+    panel("Pressure", "percentunit", "Share of time in which tasks of its control group, or of the machine, waited (PSI).",
           (f"max by (resource, scope) (rate(pressure_waiting_seconds_total[{RATE}]))",
            "{{resource}} of the {{scope}}")),
     row("The load"),
-    panel("Offered and answered", "reqps", "What lies between was held up.",
+    panel("Offered and answered", "reqps", "Offered load and completed requests.",
           ("sum(locust_offered_per_second)", "offered"),
           ("sum(instance:kettles_requests:rate1m)", "answered")),
-    panel("Locust's response times", "s", "99 of 100, with what Locust itself adds.",
+    panel("Locust's response times", "s", "99th percentile, including the overhead of Locust.",
           (f"histogram_quantile(0.99, sum by (endpoint, le) "
            f"(rate(locust_response_time_seconds_bucket[{RATE}])))", "{{endpoint}}")),
     panel("Locust's failures", "cps", "By endpoint.",
@@ -342,7 +342,7 @@ def main():
         elif not path.exists() or path.read_text() != text:
             stale.append(name)
     if stale:
-        sys.exit(f"make.py: not as it writes them: {', '.join(stale)}")
+        sys.exit(f"make.py: not up to date, run rig/grafana/make.py: {', '.join(stale)}")
 
 
 if __name__ == "__main__":

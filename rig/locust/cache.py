@@ -27,14 +27,14 @@ with open(os.environ["PATHS"]) as lines:
 
 class Substituter(FastHttpUser):
     wait_time = constant_pacing(PERIOD)
-    # Without downloads, which depend on what is in the cache.
+    # Without downloads, whose cost depends on the store.
     requests_per_second = QUERIES / PERIOD
 
     def on_start(self):
         self.client.get("/nix-cache-info")
 
     def narinfo(self, path, name, status=200):
-        """The lines of a narinfo, by their names; None if it is not as it should be."""
+        """The fields of a narinfo; None if it is malformed."""
         url = f"/{path}.narinfo"
         with self.client.get(url, name=name, catch_response=True) as answer:
             if answer.status_code != status:
@@ -70,6 +70,6 @@ class Substituter(FastHttpUser):
             if answer.status_code != 200:
                 answer.failure(f"status {answer.status_code}")
             elif len(answer.content) != expected:
-                answer.failure("another length than announced")
+                answer.failure("the length differs from the narinfo")
             else:
                 answer.success()

@@ -1,4 +1,4 @@
-"""What all Locust files have in common: /metrics for Prometheus, on Locust's own web address.
+"""Shared by all Locust files: /metrics for Prometheus, on Locust's web address.
 
 The nine names are those of the study of 2017, whose dashboards still work. Different from then: each
 series is there once, all that have an endpoint have a method, and there is a histogram.
@@ -14,14 +14,14 @@ from locust import events
 
 STATES_RUNNING = {"spawning", "running"}
 OF_ENTRIES = [
-    ("locust_request_count", "counter", "num_requests", "Requests so far."),
-    ("locust_request_per_second", "gauge", "current_rps", "Requests a second, lately."),
+    ("locust_request_count", "counter", "num_requests", "Requests since the start."),
+    ("locust_request_per_second", "gauge", "current_rps", "Requests per second, current."),
     ("locust_failed_requests", "counter", "num_failures", "Requests that failed."),
-    ("locust_average_response", "gauge", "avg_response_time", "Mean response time so far, in ms."),
-    ("locust_average_content_length", "gauge", "avg_content_length", "Mean length of bodies."),
-    ("locust_max_response_time", "gauge", "max_response_time", "Longest response time so far, in ms."),
+    ("locust_average_response", "gauge", "avg_response_time", "Mean response time since the start, in ms."),
+    ("locust_average_content_length", "gauge", "avg_content_length", "Mean body length."),
+    ("locust_max_response_time", "gauge", "max_response_time", "Longest response time since the start, in ms."),
 ]
-OFFERED = "Requests a second that so many users make, if nothing holds them up."
+OFFERED = "Requests per second that the users offer."
 # In milliseconds; Locust keeps response times rounded to two digits.
 BOUNDS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000]
 
@@ -29,8 +29,8 @@ POLL = monkey.get_original("select", "poll")
 
 
 def is_alive(_, connection):
-    """Has nobody ended it while it was idle? The client asks select(), which knows descriptors up to
-    1023: all others were dead to it, and it connected again for each request."""
+    """Whether an idle connection is still open. Replaces a check by select(), which fails for
+    descriptors above 1023, so that the client reconnected for each request."""
     if connection is None or connection.fileno() < 0:
         return False
     poll = POLL()
@@ -42,13 +42,13 @@ ConnectionPool._is_socket_alive = is_alive
 
 
 def label(text):
-    """A label's value, in the quotes of the text format."""
+    """Escapes a label value."""
     escaped = str(text).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'
 
 
 def family(name, kind, about, samples):
-    """Lines of one metric; samples are pairs of labels and value."""
+    """Lines of one metric; samples are (labels, value) pairs."""
     yield f"# HELP {name} {about}"
     yield f"# TYPE {name} {kind}"
     for labels, value in samples:
@@ -61,7 +61,7 @@ def labels_of(entry):
 
 def histogram(entries):
     name = "locust_response_time_seconds"
-    yield f"# HELP {name} Response times, as Locust rounds them."
+    yield f"# HELP {name} Response times, rounded by Locust."
     yield f"# TYPE {name} histogram"
     for entry in entries:
         labels = labels_of(entry)
@@ -76,9 +76,9 @@ def histogram(entries):
 
 
 def offered(environment):
-    """Requests a second, if nothing held the users up."""
+    """The offered load, in requests per second."""
     runner = environment.runner
-    # Where there are worker processes, users are theirs.
+    # With worker processes, the users belong to them.
     counts = getattr(runner, "reported_user_classes_count", None) or runner.user_classes_count
     rates = {cls.__name__: getattr(cls, "requests_per_second", 0) for cls in environment.user_classes}
     return sum(count * rates.get(name, 0) for name, count in counts.items())
@@ -89,8 +89,8 @@ def text(environment):
     entries = sorted(runner.stats.entries.values(), key=lambda it: (it.name, it.method))
     site = f"site={label(environment.host)}"
     of_site = [
-        ("locust_running", "Does it ask?", int(runner.state in STATES_RUNNING)),
-        ("locust_workers", "Its worker processes.", getattr(runner, "worker_count", 0)),
+        ("locust_running", "Whether the load test runs.", int(runner.state in STATES_RUNNING)),
+        ("locust_workers", "Worker processes.", getattr(runner, "worker_count", 0)),
         ("locust_users", "Its users.", runner.user_count),
         ("locust_offered_per_second", OFFERED, offered(environment)),
     ]
