@@ -8,7 +8,7 @@
 use samovar_nix::{HashPart, StoreDir};
 
 use crate::access;
-use crate::bulk;
+use crate::answer::bulk;
 use crate::route::{self, Route};
 
 /// The destination of a URL: the hash part that is looked up, and the name that becomes part of a

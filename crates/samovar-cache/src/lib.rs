@@ -1,7 +1,21 @@
 //! A Nix binary cache as an application: routes, answers, signing.
 //!
-//! Glue between the engine (`samovar-http`), the store (`samovar-store`) and the formats
-//! (`samovar-nix`): it decides what a URL means and what is answered, and leaves how to them.
+//! It maps URLs to the contents of a store. The engine (`samovar-http`) speaks HTTP, the store
+//! (`samovar-store`) reads rows and files, and `samovar-nix` has the formats.
+//!
+//! # Floors
+//!
+//! A module imports modules below it and in its own folder, and none above:
+//!
+//! | module | contents |
+//! | --- | --- |
+//! | `site` | which cache answers a request, on which thread; configuration changes |
+//! | `pages`, [`access`] | the web interface; who may read a cache |
+//! | `answer` | one function for each form of URL |
+//! | `narinfo` | narinfos: found, rendered, signed, cached, prefetched |
+//! | `reader` | what may be read: a store and a policy |
+//! | `known` | facts about a store, shared by all its caches |
+//! | `route`, `refusal`, `prepared` | the meaning of a URL; why a request is refused; fixed answers |
 //!
 //! # Two types to know
 //!
@@ -20,63 +34,31 @@
 #![forbid(unsafe_code)]
 
 pub mod access;
-mod ahead;
-mod background;
-mod bulk;
-mod cache;
-mod closure;
-mod current;
-mod figures;
-mod fresh;
-mod front;
+mod answer;
 #[cfg(fuzzing)]
 pub mod fuzzing;
-mod health;
-mod hold;
-mod kept;
-mod key_file;
-mod listings;
-mod log;
-mod names;
-mod nar;
-mod nar_body;
-mod narinfos;
-mod origin;
+mod known;
+mod narinfo;
 mod pages;
-mod plans;
-mod policy;
 mod prepared;
-mod program;
 mod reader;
-mod realisation;
-mod recent;
-mod reconfigure;
-mod records;
 mod refusal;
-mod registration;
-mod rendered;
 mod route;
-mod sharded;
-mod signing;
 mod site;
-mod small_nars;
 #[cfg(test)]
 mod tests;
-mod trouble;
-mod under_way;
-mod wishes;
 
-pub use cache::CacheConfig;
-pub use current::Visitors;
-pub use health::Trust;
-pub use hold::Hold;
-pub use kept::KeptSpace;
-pub use key_file::{KeyFileError, LoadedKey, load_key};
+pub use known::gc_lease::Hold;
+pub use known::health::Trust;
+pub use known::nar_cache::KeptSpace;
+pub use known::program::Program;
+pub use narinfo::key_file::{KeyFileError, LoadedKey, load_key};
+pub use narinfo::signing::{Sign, Signing, Stored};
 pub use pages::{PagesConfig, admin};
-pub use policy::{PolicyConfig, Rule};
-pub use program::Program;
-pub use reconfigure::ReconfigureError;
+pub use reader::policy::{PolicyConfig, Rule};
 /// The keys that a cache signs with, and those that clients and policies trust.
 pub use samovar_nix::{PublicKey, SecretKey};
-pub use signing::{Sign, Signing, Stored};
+pub use site::cache::CacheConfig;
+pub use site::current::Visitors;
+pub use site::reconfigure::ReconfigureError;
 pub use site::{Local, Site, SiteConfig};

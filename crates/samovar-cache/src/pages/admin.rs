@@ -16,7 +16,7 @@ use samovar_http::{Request, Response, Route, Router};
 use samovar_metrics::{Metrics, Sampler};
 
 use super::{assets, status};
-use crate::program::Program;
+use crate::known::program::Program;
 
 /// Serves `metrics`, which `sampler` samples, and pages that show them.
 #[must_use]

@@ -16,7 +16,7 @@ use samovar_http::{Body, Head, Response};
 use samovar_nix::NarHash;
 
 use super::url::encode;
-use crate::small_nars::ACCEPT_RANGES;
+use crate::known::small_nars::ACCEPT_RANGES;
 
 /// Style and pictures of the same tree let documentation look as it should.
 const POLICY: &str = "sandbox; default-src 'none'; style-src 'self' 'unsafe-inline'; \

@@ -29,10 +29,10 @@ use samovar_http::http::Status;
 use samovar_http::{Head, Response};
 use samovar_nix::{HashPart, PathInfo, StorePath};
 
-use crate::narinfos::Narinfos;
+use crate::known::registration::Registration;
+use crate::narinfo::narinfos::Narinfos;
 use crate::reader::Reader;
 use crate::refusal::Refusal;
-use crate::registration::Registration;
 use browse::Wanted;
 use frame::{Page, redirect};
 use landing::Landing;

@@ -16,7 +16,7 @@ use samovar_store::Closure;
 use super::View;
 use super::landing::snippet;
 use super::text::{Count, Date, Size};
-use crate::log as build_log;
+use crate::answer::build_log;
 use crate::refusal::Refusal;
 
 const CLOSURE_COUNT_MAX: usize = 2000;

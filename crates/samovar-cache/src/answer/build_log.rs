@@ -1,0 +1,128 @@
+//! Answering with a build log.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::sync::Arc;
+
+use samovar_http::http::{Status, accept_encoding};
+use samovar_http::{Batch, Body, Head, Progress, Response, Source};
+use samovar_nix::StorePath;
+use samovar_store::Log;
+
+use crate::reader::Reader;
+use crate::reader::policy::Decision;
+use crate::refusal::Refusal;
+
+/// The text of a log. Its length is not known, because most are compressed.
+#[derive(Debug)]
+pub(crate) struct LogText(pub(crate) Log);
+
+impl Source for LogText {
+    fn len(&self) -> Option<u64> {
+        None
+    }
+
+    fn pull(&mut self, batch: &mut Batch) -> io::Result<Progress> {
+        while batch.room_len() > 0 {
+            match self.0.read(batch.room()) {
+                Ok(0) => return Ok(Progress::End),
+                Ok(len) => batch.advance(len),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Progress::More)
+    }
+}
+
+/// A log's file as it is.
+#[derive(Debug)]
+pub(crate) struct LogFile {
+    pub(crate) file: Arc<File>,
+    pub(crate) len: u64,
+}
+
+impl Source for LogFile {
+    fn len(&self) -> Option<u64> {
+        Some(self.len)
+    }
+
+    fn pull(&mut self, batch: &mut Batch) -> io::Result<Progress> {
+        batch.file(Arc::clone(&self.file), 0, self.len);
+        Ok(Progress::End)
+    }
+}
+
+/// The answer of `/log/<base name>`.
+pub(crate) fn respond(
+    reader: &Reader,
+    head: Head<'_>,
+    path: &StorePath,
+) -> Result<Response, Refusal> {
+    admit(reader, path)?;
+    let log = reader.store().log(path)?.ok_or(Refusal::Absent)?;
+    let respond = |body| {
+        Response::new(Status::OK, body)
+            .header("Content-Type", "text/plain")
+            .header("Vary", "Accept-Encoding")
+    };
+    if !log.is_bzip2() || !accepts_bzip2(head) {
+        return Ok(respond(Body::Source(Box::new(LogText(log)))));
+    }
+    Ok(match log.into_bzip2() {
+        Ok((file, len)) => {
+            let file = Arc::new(file);
+            let body = Body::Source(Box::new(LogFile { file, len }));
+            respond(body).header("Content-Encoding", "bzip2")
+        }
+        Err(log) => respond(Body::Source(Box::new(LogText(log)))),
+    })
+}
+
+/// Refuses a build log that may not be read.
+///
+/// A log tells about the derivation and all its outputs: it may be read if one of them may be,
+/// and none of them is denied. Requested by an output, that output must be readable.
+pub(crate) fn admit(reader: &Reader, path: &StorePath) -> Result<(), Refusal> {
+    if reader.policy.is_open() {
+        return Ok(());
+    }
+    if reader.policy.is_unknown() {
+        return Err(Refusal::Undecided);
+    }
+    let mut paths = vec![path.clone()];
+    let mut may_be_read = false;
+    if !path.is_derivation() {
+        let registration = reader.readable(path.hash_part())?;
+        if registration.info.path != *path {
+            return Err(Refusal::Absent);
+        }
+        may_be_read = true;
+        paths = registration.info.deriver.into_iter().collect();
+    }
+    if let Some(derivation) = paths.first() {
+        paths.extend(reader.store().outputs(derivation)?);
+    }
+    let hash_parts: Vec<_> = paths.iter().map(StorePath::hash_part).collect();
+    for (path, looked) in paths.iter().zip(reader.store().lookup_many(&hash_parts)?) {
+        match looked {
+            Ok(Some(info)) if info.path == *path => match reader.decide(&info) {
+                Decision::Allowed { .. } => may_be_read = true,
+                Decision::NotAllowed => {}
+                Decision::Denied => return Err(Refusal::NotReadable),
+                Decision::Unknown => return Err(Refusal::Undecided),
+            },
+            // A row that cannot be read may be of a denied path.
+            Err(_) => return Err(Refusal::NotReadable),
+            Ok(_) => {}
+        }
+    }
+    may_be_read.then_some(()).ok_or(Refusal::NotReadable)
+}
+
+/// Whether the client names `bzip2` and wants it.
+fn accepts_bzip2(head: Head<'_>) -> bool {
+    let fields = head.headers();
+    let fields = fields.filter(|(name, _)| name.eq_ignore_ascii_case(b"accept-encoding"));
+    accept_encoding::names_coding(fields.map(|(_, value)| value), "bzip2")
+}

@@ -1,0 +1,76 @@
+//! `GET /closure/<hash part>`: the narinfos of all that a path needs.
+//!
+//! # Limits
+//!
+//! | what | value | why |
+//! | --- | --- | --- |
+//! | paths | 1,000,000 | eight seconds of a worker; no system comes near it |
+//! | closures worked out at once | 4 | the workers are there for others too |
+//! | paths of one that is not counted | 1,000 | ten milliseconds: less than asking again |
+
+use std::sync::Arc;
+
+use samovar_http::Response;
+use samovar_http::http::Status;
+use samovar_metrics::Event;
+use samovar_nix::HashPart;
+use samovar_store::Closure;
+
+use crate::answer::bulk;
+use crate::known::bulk_budget::Wanted;
+use crate::narinfo::narinfos::Narinfos;
+use crate::refusal::{Fixed, Refusal};
+
+/// Paths that a closure may have.
+const COUNT_MAX: usize = 1_000_000;
+
+/// Paths up to which a closure is worked out whatever else is.
+const SMALL_COUNT_MAX: usize = 1000;
+
+/// The answer of `/closure/<hash part>`.
+pub(crate) fn respond(narinfos: &Arc<Narinfos>, hash_part: HashPart) -> Result<Response, Refusal> {
+    let reader = &narinfos.reader;
+    let origin = &reader.origin;
+    let is_open = reader.policy.is_open();
+    if !is_open {
+        reader.readable(hash_part)?;
+    }
+    if origin.holds.is_on() {
+        // A lease of the path covers its closure. Errors are found again below.
+        let _leased = narinfos.one(hash_part);
+    }
+    let mut closure = origin.store.closure(hash_part, SMALL_COUNT_MAX)?;
+    origin.recovered();
+    if closure == Some(Closure::TooLarge) {
+        let Some(_place) = origin.closures.place() else {
+            origin.observer.event(&Event::BulkLimitReached);
+            return Ok(Fixed::Busy.response());
+        };
+        closure = origin.store.closure(hash_part, COUNT_MAX)?;
+    }
+    let members = match closure {
+        None => return Err(Refusal::Absent),
+        Some(Closure::TooLarge) => {
+            let text = format!("The closure has more than {COUNT_MAX} paths.\n");
+            return Ok(Response::text(Status::UNPROCESSABLE_CONTENT, text));
+        }
+        Some(Closure::Incomplete) => return Ok(Fixed::Incomplete.response()),
+        Some(Closure::Members(members)) => members,
+    };
+    for member in &members {
+        if origin.health.is_marked(&member.hash_part)
+            && let Some(registration) = origin.registration(member.hash_part)?
+            && let Err(refusal) = registration.admit()
+        {
+            if member.hash_part == hash_part {
+                return Err(refusal);
+            }
+            origin.report(&member.hash_part, refusal);
+            return Ok(Fixed::Incomplete.response());
+        }
+    }
+    if !is_open && !narinfos.are_readable(&members)? {
+        return Ok(Fixed::Incomplete.response());
+    }
+    Ok(bulk::many(narinfos, Wanted::Closure(members)))
+}

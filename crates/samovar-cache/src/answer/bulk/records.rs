@@ -1,0 +1,198 @@
+//! Many narinfos in one answer.
+//!
+//! # Grammar
+//!
+//! ```text
+//! answer  = "narinfos 1 " count LF *record "end " found " " absent " " failed LF
+//! record  = "path " hash-part " " length LF narinfo    ; length bytes, the last a LF
+//!         / "absent " hash-part LF
+//!         / "failed " hash-part LF
+//! ```
+//!
+//! All numbers are decimal. `1` is the version of the format, `count` that of the records. The
+//! manual for those who write clients is `docs/bulk-queries.md`.
+//!
+//! # Limits
+//!
+//! | what | value | why |
+//! | --- | --- | --- |
+//! | records made at once | 32 | what a slow reader holds in memory |
+//! | paths of all answers under way | 2,000,000 | `under_way.rs`; 40 bytes each: 80 MB |
+
+use std::fmt;
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::time::Instant;
+
+use samovar_http::http::Status;
+use samovar_http::{Batch, Body, Progress, Response, Source};
+use samovar_nix::HashPart;
+use samovar_store::Member;
+
+use crate::known::bulk_budget::{GaveWay, Share};
+use crate::narinfo::narinfos::{Answer, Narinfos};
+use crate::narinfo::rendered::Narinfo;
+
+/// Records looked up at once, and kept while they are sent.
+const STEP_COUNT: usize = 32;
+
+/// A text, so that what compresses texts on the way compresses it: signatures apart it is a third.
+const TYPE: &str = "text/x-nix-narinfos";
+
+/// The answer that says these records.
+pub(crate) fn respond(narinfos: &Arc<Narinfos>, wanted: Share) -> Response {
+    let records = Records {
+        narinfos: Arc::clone(narinfos),
+        text: format!("narinfos 1 {}\n", wanted.count()).into_bytes(),
+        text_at: 0,
+        narinfo: None,
+        next: 0,
+        made: Vec::new().into_iter(),
+        said: [0; 3],
+        is_ended: false,
+        is_closure: wanted.is_closure(),
+        wanted,
+    };
+    Response::new(Status::OK, Body::Source(Box::new(records))).header("Content-Type", TYPE)
+}
+
+/// Records on their way.
+struct Records {
+    narinfos: Arc<Narinfos>,
+    wanted: Share,
+    is_closure: bool,
+    /// The first that is not made.
+    next: usize,
+    made: std::vec::IntoIter<(HashPart, Answer)>,
+    /// A line on its way, from `text_at` on, and the narinfo behind it.
+    text: Vec<u8>,
+    text_at: usize,
+    narinfo: Option<(Arc<Narinfo>, usize)>,
+    /// How many were found, absent, and failed.
+    said: [u64; 3],
+    is_ended: bool,
+}
+
+impl Records {
+    /// Puts what is on its way into the batch; `false` if there is no more room.
+    fn put(&mut self, batch: &mut Batch) -> bool {
+        self.text_at += batch.put(self.text.get(self.text_at..).unwrap_or_default());
+        if self.text_at < self.text.len() {
+            return false;
+        }
+        if let Some((narinfo, at)) = &mut self.narinfo {
+            let text = narinfo.text();
+            *at += batch.put(text.get(*at..).unwrap_or_default());
+            if *at < text.len() {
+                return false;
+            }
+            self.narinfo = None;
+        }
+        true
+    }
+
+    /// Gets the next line ready; `false` behind the last one.
+    fn advance(&mut self) -> io::Result<bool> {
+        self.text.clear();
+        self.text_at = 0;
+        if self.made.as_slice().is_empty() {
+            self.make()?;
+        }
+        let Some((hash_part, answer)) = self.made.next() else {
+            if self.is_ended {
+                return Ok(false);
+            }
+            self.is_ended = true;
+            let [found, absent, failed] = self.said;
+            writeln!(self.text, "end {found} {absent} {failed}")?;
+            return Ok(true);
+        };
+        let kind = match answer {
+            Ok(rendered) => {
+                let narinfo = rendered.narinfo;
+                writeln!(self.text, "path {hash_part} {}", narinfo.text().len())?;
+                self.narinfo = Some((narinfo, 0));
+                0
+            }
+            Err(refusal) if refusal.is_absence() => {
+                writeln!(self.text, "absent {hash_part}")?;
+                1
+            }
+            Err(_) => {
+                writeln!(self.text, "failed {hash_part}")?;
+                2
+            }
+        };
+        self.said[kind] += 1;
+        Ok(true)
+    }
+
+    /// Makes the next few records.
+    fn make(&mut self) -> io::Result<()> {
+        let members = self.wanted.some(self.next, STEP_COUNT, Instant::now());
+        let members = members.map_err(|GaveWay| {
+            // Said and counted when it happened; to the reader it is a broken connection.
+            io::Error::from(io::ErrorKind::ConnectionAborted)
+        })?;
+        if members.is_empty() {
+            return Ok(());
+        }
+        let hash_parts: Vec<HashPart> = members.iter().map(|member| member.hash_part).collect();
+        // What a path needs is held with it.
+        let holds = !self.is_closure;
+        let answers = self
+            .narinfos
+            .many(&hash_parts, holds)
+            .inspect_err(|error| self.narinfos.reader.origin.note(*error))
+            .map_err(io::Error::other)?;
+        if self.is_closure
+            && !members
+                .iter()
+                .zip(&answers)
+                .all(|(member, answer)| is_of(answer, member))
+        {
+            return Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                "a path of the closure was collected, registered anew or found damaged on the way",
+            ));
+        }
+        self.next += members.len();
+        let made: Vec<_> = hash_parts.into_iter().zip(answers).collect();
+        self.made = made.into_iter();
+        Ok(())
+    }
+}
+
+/// Whether the answer is about this registration. One whose row makes no sense may be.
+fn is_of(answer: &Answer, member: &Member) -> bool {
+    match answer {
+        Ok(rendered) => rendered.narinfo.registration == member.registration,
+        Err(refusal) => !refusal.is_absence(),
+    }
+}
+
+impl Source for Records {
+    fn len(&self) -> Option<u64> {
+        None
+    }
+
+    fn pull(&mut self, batch: &mut Batch) -> io::Result<Progress> {
+        loop {
+            if !self.put(batch) {
+                return Ok(Progress::More);
+            }
+            if !self.advance()? {
+                return Ok(Progress::End);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Records {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Records")
+            .field("count", &self.wanted.count())
+            .field("next", &self.next)
+            .finish_non_exhaustive()
+    }
+}

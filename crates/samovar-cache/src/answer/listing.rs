@@ -1,0 +1,94 @@
+//! Answering with the listing of a NAR.
+
+use std::fmt;
+use std::io;
+
+use samovar_http::http::Status;
+use samovar_http::{Batch, Body, Progress, Response, Source};
+use samovar_nix::HashPart;
+use samovar_store::{ListingReader, Tree};
+
+use crate::known::plans::Plans;
+use crate::known::registration::{Collected, Registration};
+use crate::reader::Reader;
+use crate::refusal::Refusal;
+
+/// The answer of `/<hash part>.ls`.
+pub(crate) fn respond(reader: &Reader, hash_part: HashPart) -> Result<Response, Refusal> {
+    let registration = reader.servable(hash_part)?;
+    let tree = reader.store().tree(&registration.info.path)?;
+    let origin = &reader.origin;
+    let (listing, len) = listing_of(&origin.plans, &registration, &tree)
+        .map_err(|error| origin.unreadable(&registration, &error))?;
+    let body = ListingBody {
+        reader: listing,
+        len,
+        left: len,
+        registration,
+    };
+    let response = Response::new(Status::OK, Body::Source(Box::new(body)));
+    Ok(response.header("Content-Type", "application/json"))
+}
+
+/// The listing and, where it comes from a plan, its length.
+fn listing_of(
+    plans: &Plans,
+    registration: &Registration,
+    tree: &Tree,
+) -> io::Result<(ListingReader, Option<u64>)> {
+    Ok(match plans.plan(registration, tree)? {
+        Some(plan) => (plan.listing(), Some(plan.listing_len()?)),
+        None => (tree.listing()?, None),
+    })
+}
+
+/// A listing on its way.
+struct ListingBody {
+    reader: ListingReader,
+    /// Known where it comes from a plan, which is that of the registration.
+    len: Option<u64>,
+    left: Option<u64>,
+    registration: Registration,
+}
+
+impl ListingBody {
+    fn fill(&mut self, batch: &mut Batch) -> io::Result<Progress> {
+        while batch.room_len() > 0 {
+            let filled = self.reader.fill(batch.room())?;
+            batch.advance(filled);
+            self.left = self.left.map(|left| left.saturating_sub(filled as u64));
+            if filled == 0 || self.left == Some(0) {
+                return self.end();
+            }
+        }
+        Ok(Progress::More)
+    }
+
+    fn end(&self) -> io::Result<Progress> {
+        // A client has no hash to compare a listing with.
+        if self.len.is_none() && self.registration.holds() != Ok(true) {
+            return Err(Collected.into());
+        }
+        Ok(Progress::End)
+    }
+}
+
+impl Source for ListingBody {
+    fn len(&self) -> Option<u64> {
+        self.len
+    }
+
+    fn pull(&mut self, batch: &mut Batch) -> io::Result<Progress> {
+        self.fill(batch)
+            .inspect_err(|error| self.registration.report(error))
+    }
+}
+
+impl fmt::Debug for ListingBody {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ListingBody")
+            .field("registration", &self.registration)
+            .field("left", &self.left)
+            .finish()
+    }
+}

@@ -1,0 +1,154 @@
+//! Answering with a NAR, or a range of one.
+
+use std::io;
+use std::sync::Arc;
+
+use samovar_http::http::range::{self, RangeOutcome};
+use samovar_http::http::{Method, Status};
+use samovar_http::{Body, Head, Prepared, Response};
+use samovar_nix::{HashPart, NarHash, PathInfo};
+use samovar_store::{Identity, NarReader, Tree};
+
+use crate::answer::nar_body::{Check, NarBody};
+use crate::known::registration::{Registration, wrong_contents};
+use crate::known::shared_store::Origin;
+use crate::known::small_nars::{self, SmallNar};
+use crate::prepared::{AnswerHead, PreparedBody};
+use crate::reader::Reader;
+use crate::refusal::Refusal;
+
+/// The answer of `/nar/…`. `nar_hash`: the one in the URL.
+pub(crate) fn respond(
+    reader: &Reader,
+    head: Head<'_>,
+    hash_part: HashPart,
+    nar_hash: Option<NarHash>,
+) -> Result<Response, Refusal> {
+    let origin = &*reader.origin;
+    let registration = reader.readable(hash_part)?;
+    let info = &registration.info;
+    if nar_hash.is_some_and(|nar_hash| nar_hash != info.nar_hash) {
+        return Err(Refusal::WrongHash);
+    }
+    registration.admit()?;
+    let (size, is_sent) = (info.nar_size, head.method() == Method::Get);
+    let (status, (start, end)) = match requested_range(head, size) {
+        RangeOutcome::Whole => (Status::OK, (0, size)),
+        RangeOutcome::Part { start, end } => (Status::PARTIAL_CONTENT, (start, end)),
+        RangeOutcome::Unsatisfiable => {
+            let response = Response::text(Status::RANGE_NOT_SATISFIABLE, "Beyond the end.\n");
+            return Ok(response.header("Content-Range", format!("bytes */{size}")));
+        }
+    };
+    let path = info.path.clone();
+    let body = if size <= small_nars::LEN_MAX && is_sent {
+        small_body(small_nar(origin, &registration)?, (start, end))
+    } else if let Some(body) = cached_body(origin, info, (start, end)) {
+        body
+    } else {
+        let lease = is_sent.then(|| origin.holds.send(&info.path));
+        if lease.as_ref().is_some_and(|lease| lease.has_waited) && registration.holds() == Ok(false)
+        {
+            // Collected, or registered anew, before it was leased. It is leased now.
+            return respond(reader, head, hash_part, nar_hash);
+        }
+        let tree = origin.store.tree(&info.path)?;
+        let (nar, root) = open(origin, &registration, &tree, start)
+            .map_err(|error| origin.unreadable(&registration, &error))?;
+        let is_whole = is_sent && end - start == size;
+        let check = is_whole.then(|| check_of(origin, info, root)).flatten();
+        let body = NarBody::new(nar, (start, end), size, registration, check);
+        Body::Source(Box::new(body.held(lease)))
+    };
+    // Small NARs are sent too fast to be of interest as transfers in progress.
+    let transfers = origin.observer.transfers();
+    let body = match transfers.filter(|_| size > small_nars::LEN_MAX) {
+        Some(transfers) => {
+            let path = path.display(origin.store.store_dir()).to_string();
+            transfers.watch(body, path, head.peer())
+        }
+        None => body,
+    };
+    let head = AnswerHead {
+        status,
+        ..small_nars::HEAD
+    };
+    let response = head.response(body);
+    Ok(if status == Status::PARTIAL_CONTENT {
+        response.header("Content-Range", format!("bytes {start}-{}/{size}", end - 1))
+    } else {
+        response
+    })
+}
+
+/// The range that a request asks for. Ranges are defined for GET alone (RFC 9110, 14.2). An
+/// `If-Range` cannot match: there are no validators here to compare with (13.1.5).
+fn requested_range(head: Head<'_>, size: u64) -> RangeOutcome {
+    match head.header("Range") {
+        Some(value) if head.method() == Method::Get && head.header("If-Range").is_none() => {
+            range::resolve(value, size)
+        }
+        _ => RangeOutcome::Whole,
+    }
+}
+
+/// The NAR from `start` on, and the root that stood there before it was opened.
+fn open(
+    origin: &Origin,
+    registration: &Registration,
+    tree: &Tree,
+    start: u64,
+) -> io::Result<(NarReader, Option<Identity>)> {
+    let root = tree.identity()?;
+    Ok((origin.plans.nar_from(registration, tree, start)?, root))
+}
+
+/// The check of a whole NAR on its way: its hash, a copy of it, or none.
+fn check_of(origin: &Origin, info: &PathInfo, root: Option<Identity>) -> Option<Check> {
+    // The daemon hashes what it sends.
+    let is_first = root.is_some_and(|root| origin.health.is_to_hash(info, &root));
+    let nar_cache = origin.kept_nars.as_ref();
+    let recording = nar_cache.and_then(|cache| cache.record(&info.nar_hash, info.nar_size));
+    (is_first || recording.is_some()).then(|| Check::new(root, is_first, recording))
+}
+
+fn cached_body(origin: &Origin, info: &PathInfo, range: (u64, u64)) -> Option<Body> {
+    let nar_cache = origin.kept_nars.as_ref()?;
+    let body = nar_cache.body(&info.nar_hash, info.nar_size, range)?;
+    Some(Body::Source(Box::new(body)))
+}
+
+/// A small NAR from memory, where it is from now on.
+fn small_nar(origin: &Origin, registration: &Registration) -> Result<Arc<Prepared>, Refusal> {
+    let info = &registration.info;
+    let hash_part = info.path.hash_part();
+    let snapshot = registration.snapshot.as_ref();
+    let epoch = snapshot.map(|snapshot| snapshot.epoch);
+    let known = origin.small_nars.find(&hash_part);
+    let nar = match known.filter(|known| known.is_of(info)) {
+        Some(known) if known.epoch == epoch => return Ok(known.prepared),
+        Some(known) => SmallNar { epoch, ..known },
+        None => {
+            let opened = origin.store.tree(&info.path)?.nar();
+            opened
+                .map_err(io::Error::from)
+                .and_then(|nar| small_nars::read_whole(nar, info.nar_size))
+                .and_then(|nar| {
+                    SmallNar::new(info.nar_hash, epoch, &nar).ok_or_else(wrong_contents)
+                })
+                .map_err(|error| origin.unreadable(registration, &error))?
+        }
+    };
+    let prepared = Arc::clone(&nar.prepared);
+    origin.small_nars.insert(hash_part, nar);
+    // A suspect path leaves nothing in memory, even if it was found so just now.
+    if origin.health.is_marked(&hash_part) {
+        origin.small_nars.entries.remove(&hash_part);
+    }
+    Ok(prepared)
+}
+
+fn small_body(prepared: Arc<Prepared>, (start, end): (u64, u64)) -> Body {
+    let within = |offset| usize::try_from(offset).unwrap_or(usize::MAX);
+    PreparedBody::range(prepared, (within(start), within(end)))
+}

@@ -1,0 +1,35 @@
+//! Answering with a realisation of a content-addressed derivation.
+
+use samovar_http::http::Status;
+use samovar_http::{Body, Response};
+use samovar_store::RealisationId;
+
+use crate::narinfo::signing::Signer;
+use crate::reader::Reader;
+use crate::refusal::{Fixed, Refusal};
+
+/// The answer of `/realisations/…` and `/build-trace-v2/…`. A realisation tells that its output
+/// exists, so it may be read where the output may be.
+pub(crate) fn respond(
+    reader: &Reader,
+    signer: &Signer,
+    id: &RealisationId,
+) -> Result<Response, Refusal> {
+    let Some(realisation) = reader.store().realisation(id)? else {
+        return Ok(Fixed::NotFound.response());
+    };
+    let out_path = realisation.out_path();
+    if !reader.policy.is_open() && !reader.may_read(out_path)? {
+        return Ok(Fixed::NotFound.response());
+    }
+    let info = if signer.asks_of_realisations() {
+        reader.origin.lookup(out_path.hash_part())?
+    } else {
+        None
+    };
+    let info = info.filter(|info| info.path == *out_path);
+    let dir = reader.store().store_dir();
+    let json = signer.realisation(id, realisation, info.as_ref(), dir);
+    let response = Response::new(Status::OK, Body::Bytes(json.into_bytes().into()));
+    Ok(response.header("Content-Type", "application/json"))
+}

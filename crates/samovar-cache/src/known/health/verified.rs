@@ -1,0 +1,107 @@
+//! Which paths were found right, and when.
+
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use samovar_nix::HashPart;
+use samovar_store::Snapshot;
+
+use super::stamp::Stamp;
+use crate::known::sharded::HashPartHasher;
+
+/// Entries up to which nobody looks whether their paths are still there.
+const COUNT_MIN: usize = 4096;
+
+/// The paths that were found right.
+#[derive(Debug, Default)]
+pub(super) struct Verified {
+    table: Mutex<Table>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    entries: HashMap<HashPart, Entry, BuildHasherDefault<HashPartHasher>>,
+    /// How many entries there were after the last look at which paths are still there.
+    pruned_count: usize,
+}
+
+/// What was found right.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) stamp: Stamp,
+    /// When, since 1970.
+    pub(super) minute: u32,
+}
+
+impl Verified {
+    /// When a path was last found right, if it is still the same.
+    pub(super) fn find(&self, hash_part: &HashPart, stamp: Stamp) -> Option<u32> {
+        let table = self.table();
+        let entry = table.entries.get(hash_part)?;
+        (entry.stamp == stamp).then_some(entry.minute)
+    }
+
+    /// When a path was last found right, the same or not.
+    pub(super) fn minute(&self, hash_part: &HashPart) -> Option<u32> {
+        self.table()
+            .entries
+            .get(hash_part)
+            .map(|entry| entry.minute)
+    }
+
+    /// Adds an entry; those of paths that are no more make room for it.
+    pub(super) fn insert(&self, hash_part: HashPart, entry: Entry, snapshot: Option<&Snapshot>) {
+        let mut table = self.table();
+        table.entries.insert(hash_part, entry);
+        let count = table.entries.len();
+        if count >= COUNT_MIN.max(table.pruned_count.saturating_mul(2)) {
+            table.prune(snapshot);
+        }
+    }
+
+    pub(super) fn remove(&self, hash_part: &HashPart) {
+        self.table().entries.remove(hash_part);
+    }
+
+    /// All entries of paths that are there.
+    pub(super) fn entries(&self, snapshot: Option<&Snapshot>) -> Vec<(HashPart, Entry)> {
+        let mut table = self.table();
+        table.prune(snapshot);
+        let entries = table.entries.iter();
+        entries
+            .map(|(hash_part, entry)| (*hash_part, *entry))
+            .collect()
+    }
+
+    pub(super) fn restore(&self, entries: &[(HashPart, Entry)]) {
+        let mut table = self.table();
+        table.entries.extend(entries.iter().copied());
+        table.pruned_count = table.entries.len();
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Table {
+    fn prune(&mut self, snapshot: Option<&Snapshot>) {
+        // One that was never loaded knows no path.
+        if let Some(snapshot) = snapshot.filter(|snapshot| snapshot.path_count() > 0) {
+            self.entries
+                .retain(|hash_part, _| snapshot.may_contain(hash_part));
+            self.entries.shrink_to(2 * self.entries.len());
+        }
+        self.pruned_count = self.entries.len();
+    }
+}
+
+/// Minutes since 1970.
+pub(super) fn minute_now() -> u32 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| {
+        u32::try_from(since.as_secs() / 60).unwrap_or(u32::MAX)
+    })
+}

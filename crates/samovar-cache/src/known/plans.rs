@@ -1,0 +1,302 @@
+//! What the trees of paths are made of, bounded in memory and shared by all who read them.
+//!
+//! With the plan of its tree a range of a NAR starts where it starts, and a listing is written
+//! without a look at the files. A plan is found again for the same registration of the same path
+//! with the same root on the disk: what was registered anew, repaired or put in place by other
+//! means is planned again. So is a tree that a reader found otherwise than planned.
+//!
+//! # Limits
+//!
+//! | what | value | why |
+//! | --- | --- | --- |
+//! | plans kept | 16 MiB | a node takes about 25 bytes: 600,000 nodes |
+//! | one plan | 8 MiB | past 300,000 nodes a tree is walked for every range and listing |
+//! | start of a range | 1 MiB | before it, walking that far is cheaper than planning the tree |
+//! | NAR | 1 MiB | a shorter one is walked before its plan would be found |
+
+use std::hash::RandomState;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use samovar_metrics::CacheFigures;
+use samovar_nix::{HashPart, NarHash, PathInfo};
+use samovar_store::{Identity, NarPlan, NarReader, PlanError, Tree, TreeError};
+
+use crate::known::recent::{MemoryLen, Recent};
+use crate::known::registration::{Registration, wrong_size};
+
+/// Memory for all of them, in bytes.
+const MEMORY_LEN_MAX: usize = 16 << 20;
+
+/// Memory for one, in bytes: so that it fits into half of the table.
+const PLAN_LEN_MAX: usize = MEMORY_LEN_MAX / 2 - 1024;
+
+/// A range that starts before this is no reason to plan a tree, and a shorter NAR none to look for
+/// a plan, in bytes.
+const PLANNED_FROM: u64 = 1 << 20;
+
+/// Plans of paths.
+#[derive(Debug, Default)]
+pub(crate) struct Plans {
+    recent: Mutex<Recent<HashPart, Entry, RandomState>>,
+    hit_count: AtomicU64,
+    miss_count: AtomicU64,
+}
+
+#[derive(Debug, Clone)]
+struct Entry {
+    stamp: Stamp,
+    /// `None`: it would be too large.
+    plan: Option<Arc<NarPlan>>,
+}
+
+/// What a plan is of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Stamp {
+    nar_hash: NarHash,
+    registration: Option<i64>,
+    registration_time: i64,
+    root: Option<Identity>,
+}
+
+/// What is known about the tree of a path.
+enum Known {
+    Plan(Arc<NarPlan>),
+    TooLarge,
+}
+
+impl Plans {
+    fn find(&self, info: &PathInfo, root: Option<Identity>) -> Option<Known> {
+        let known = self.find_uncounted(info, root);
+        let counter = match known {
+            Some(_) => &self.hit_count,
+            None => &self.miss_count,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        known
+    }
+
+    pub(crate) fn figures(&self) -> CacheFigures {
+        let fill = {
+            let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+            recent.fill()
+        };
+        CacheFigures {
+            name: "plans".to_owned(),
+            entry_count: fill.entry_count,
+            len: fill.len,
+            len_max: MEMORY_LEN_MAX as u64,
+            hit_count: self.hit_count.load(Ordering::Relaxed),
+            miss_count: self.miss_count.load(Ordering::Relaxed),
+            eviction_count: fill.eviction_count,
+        }
+    }
+
+    fn find_uncounted(&self, info: &PathInfo, root: Option<Identity>) -> Option<Known> {
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = recent.find(&info.path.hash_part(), MEMORY_LEN_MAX)?;
+        if entry.stamp != Stamp::new(info, root) {
+            return None;
+        }
+        match entry.plan {
+            Some(plan) => (!plan.has_failed()).then_some(Known::Plan(plan)),
+            None => Some(Known::TooLarge),
+        }
+    }
+
+    fn insert(&self, info: &PathInfo, root: Option<Identity>, plan: Option<&Arc<NarPlan>>) {
+        let entry = Entry {
+            stamp: Stamp::new(info, root),
+            plan: plan.cloned(),
+        };
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        recent.insert(info.path.hash_part(), entry, MEMORY_LEN_MAX);
+    }
+}
+
+impl Stamp {
+    fn new(info: &PathInfo, root: Option<Identity>) -> Self {
+        Self {
+            nar_hash: info.nar_hash,
+            registration: info.registration,
+            registration_time: info.registration_time,
+            root,
+        }
+    }
+}
+
+impl MemoryLen for Entry {
+    fn memory_len(&self) -> usize {
+        let plan = self.plan.as_ref().map_or(0, |plan| plan.memory_len());
+        2 * (size_of::<HashPart>() + size_of::<Self>()) + plan
+    }
+}
+
+impl Plans {
+    /// The NAR from `start` on. With a plan that is there already it is also read faster: no
+    /// directory is listed and sorted.
+    pub(crate) fn nar_from(
+        &self,
+        registration: &Registration,
+        tree: &Tree,
+        start: u64,
+    ) -> io::Result<NarReader> {
+        if let Some(plan) = self.plan_of_nar(registration, tree, start)? {
+            match tree.nar_at(&plan, start) {
+                // Another root since a moment ago. The plan is not used again.
+                Err(TreeError::Changed) => {}
+                outcome => return Ok(outcome?),
+            }
+        }
+        let mut reader = tree.nar()?;
+        reader.skip_to(start)?;
+        Ok(reader)
+    }
+
+    /// What the tree is made of. `None`: whoever wants to know has to walk through it, and to ask
+    /// at the end whether the registration still holds.
+    pub(crate) fn plan(
+        &self,
+        registration: &Registration,
+        tree: &Tree,
+    ) -> io::Result<Option<Arc<NarPlan>>> {
+        match self.find(&registration.info, tree.identity()?) {
+            Some(Known::Plan(plan)) => Ok(Some(plan)),
+            Some(Known::TooLarge) => Ok(None),
+            None => self.make_plan(registration, tree),
+        }
+    }
+
+    fn plan_of_nar(
+        &self,
+        registration: &Registration,
+        tree: &Tree,
+        start: u64,
+    ) -> io::Result<Option<Arc<NarPlan>>> {
+        // A daemon sends every NAR from its first byte on.
+        if registration.info.nar_size < PLANNED_FROM || tree.path().is_none() {
+            return Ok(None);
+        }
+        if start >= PLANNED_FROM {
+            return self.plan(registration, tree);
+        }
+        let known = self.find(&registration.info, tree.identity()?);
+        Ok(known.and_then(|known| match known {
+            Known::Plan(plan) => Some(plan),
+            Known::TooLarge => None,
+        }))
+    }
+
+    fn make_plan(
+        &self,
+        registration: &Registration,
+        tree: &Tree,
+    ) -> io::Result<Option<Arc<NarPlan>>> {
+        let info = &registration.info;
+        let plan = match tree.plan(PLAN_LEN_MAX) {
+            Ok(plan) => Arc::new(plan),
+            Err(PlanError::Tree(error)) => return Err(error.into()),
+            Err(PlanError::TooLarge) => {
+                self.insert(info, tree.identity()?, None);
+                return Ok(None);
+            }
+            Err(_) => return Ok(None),
+        };
+        // 0 is said of a size that nobody knows.
+        if plan.nar_size() != info.nar_size && info.nar_size != 0 {
+            let is_shorter = plan.nar_size() < info.nar_size;
+            return Err(wrong_size(if is_shorter { "shorter" } else { "longer" }));
+        }
+        // What was read may be of two registrations.
+        if registration.holds() != Ok(true) {
+            return Ok(None);
+        }
+        self.insert(info, plan.root(), Some(&plan));
+        Ok(Some(plan))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use samovar_nix::StorePath;
+
+    use super::*;
+
+    fn info(number: u8) -> PathInfo {
+        let hash_part = HashPart::from_bytes([number; 20]);
+        PathInfo {
+            path: StorePath::from_base_name(&format!("{hash_part}-x")).unwrap(),
+            nar_hash: NarHash::from_bytes([number; 32]),
+            nar_size: 0,
+            references: Vec::new(),
+            deriver: None,
+            signatures: Vec::new(),
+            content_address: None,
+            registration_time: 1,
+            ultimate: false,
+            registration: Some(1),
+        }
+    }
+
+    /// A tree whose plan takes about 100 KB.
+    fn tree() -> (tempfile::TempDir, Tree) {
+        let dir = tempfile::tempdir().unwrap();
+        for number in 0..400 {
+            let name = format!("{number:0>240}");
+            std::fs::write(dir.path().join(name), "").unwrap();
+        }
+        let tree = Tree::of_files(dir.path().to_owned());
+        (dir, tree)
+    }
+
+    #[test]
+    fn memory_is_bounded_and_what_is_used_stays() {
+        let plans = Plans::default();
+        let (_dir, tree) = tree();
+        let plan = Arc::new(tree.plan(1 << 20).unwrap());
+        assert!(plan.memory_len() > 90_000);
+        plans.insert(&info(255), plan.root(), Some(&plan));
+        for number in 0..250 {
+            plans.insert(&info(number), plan.root(), Some(&plan));
+            let favourite = plans.find(&info(255), plan.root());
+            assert!(matches!(favourite, Some(Known::Plan(_))));
+            let recent = plans.recent.lock().unwrap();
+            let held: usize = recent.values().map(MemoryLen::memory_len).sum();
+            assert!(held <= MEMORY_LEN_MAX, "{held}");
+        }
+        assert!(plans.find(&info(0), plan.root()).is_none());
+        assert!(plans.find(&info(249), plan.root()).is_some());
+    }
+
+    #[test]
+    fn a_plan_is_found_for_what_it_was_made_of() {
+        let plans = Plans::default();
+        let (dir, tree) = tree();
+        let plan = Arc::new(tree.plan(1 << 20).unwrap());
+        let root = plan.root();
+        plans.insert(&info(1), root, Some(&plan));
+        let is_known = |info: &PathInfo, root| plans.find(info, root).is_some();
+        assert!(is_known(&info(1), root));
+        assert!(!is_known(&info(2), root));
+        let again = PathInfo {
+            registration: Some(2),
+            ..info(1)
+        };
+        assert!(!is_known(&again, root));
+        let other = PathInfo {
+            nar_hash: NarHash::from_bytes([2; 32]),
+            ..info(1)
+        };
+        assert!(!is_known(&other, root));
+        std::fs::write(dir.path().join("new"), "").unwrap();
+        assert!(!is_known(&info(1), tree.identity().unwrap()));
+        assert!(is_known(&info(1), root));
+        // A reader finds out by itself, and then nobody is given the plan any more.
+        assert!(tree.nar_at(&plan, 0).is_err());
+        assert!(!is_known(&info(1), root));
+
+        plans.insert(&info(1), root, None);
+        assert!(matches!(plans.find(&info(1), root), Some(Known::TooLarge)));
+    }
+}

@@ -1,0 +1,149 @@
+//! Which registration of a path an answer is about, and whether it is still the present one.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+use samovar_metrics::{Event, Observer};
+use samovar_nix::PathInfo;
+use samovar_store::{Snapshot, Store, StoreError, TreeError};
+
+use crate::known::health::Health;
+use crate::refusal::Refusal;
+
+/// A path as it was registered when its answer began.
+///
+/// Files are read after the row, so a path that is collected and registered anew meanwhile could
+/// give an answer that is half of one and half of the other. Asking again at the end tells.
+#[derive(Clone)]
+pub(crate) struct Registration {
+    pub(crate) info: PathInfo,
+    /// The state of the store before the row was read: while it lasts, nobody need be asked.
+    pub(crate) snapshot: Option<Arc<Snapshot>>,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) observer: Arc<dyn Observer>,
+    pub(crate) health: Arc<Health>,
+}
+
+/// An answer broke off because its path is not what it was when the answer began.
+#[derive(Debug, thiserror::Error)]
+#[error("path was collected or registered anew on the way")]
+pub(crate) struct Collected;
+
+impl From<Collected> for io::Error {
+    fn from(collected: Collected) -> Self {
+        Self::new(io::ErrorKind::NotFound, collected)
+    }
+}
+
+impl Registration {
+    /// Whether the path is registered as it was, without a break in between.
+    ///
+    /// # Errors
+    ///
+    /// If the store cannot say.
+    pub(crate) fn holds(&self) -> Result<bool, StoreError> {
+        if let (Some(catalog), Some(snapshot)) = (self.store.catalog(), &self.snapshot) {
+            let mut current = Arc::clone(snapshot);
+            if catalog.check_patiently(&mut current) && current.epoch == snapshot.epoch {
+                return Ok(true);
+            }
+        }
+        let now = self.store.lookup(self.info.path.hash_part())?;
+        Ok(now.is_some_and(|now| {
+            now.registration == self.info.registration && now.nar_hash == self.info.nar_hash
+        }))
+    }
+
+    /// Refuses a path that is quarantined or suspect.
+    pub(crate) fn admit(&self) -> Result<(), Refusal> {
+        let epoch = self.snapshot.as_ref().map(|snapshot| snapshot.epoch);
+        self.health.admit(&self.info, epoch)
+    }
+
+    /// Reports why the files could not be read, unless they were collected: that is no damage.
+    pub(crate) fn report(&self, error: &io::Error) {
+        let finding = finding(error);
+        if finding == Finding::Failure {
+            return self.observer.event(&Event::PathFailed {
+                path: &self.info.path,
+                error,
+            });
+        }
+        match self.holds() {
+            Ok(false) => self.observer.event(&Event::PathCollected(&self.info.path)),
+            Ok(true) if finding == Finding::Damage && self.is_mounted(error) => {
+                self.health.note_wrong(&self.info, error);
+            }
+            Ok(true) if finding == Finding::Damage => {
+                self.observer.event(&Event::PathFailed {
+                    path: &self.info.path,
+                    error,
+                });
+            }
+            Ok(true) => self.health.suspect(&self.info),
+            // The store is in trouble, and says so by itself.
+            Err(_) => {}
+        }
+    }
+
+    /// Whether what is missing is missing in a store that is there.
+    fn is_mounted(&self, error: &io::Error) -> bool {
+        error.kind() != io::ErrorKind::NotFound
+            || self
+                .store
+                .tree(&self.info.path)
+                .is_ok_and(|tree| tree.has_neighbours())
+    }
+}
+
+/// What an error says about the files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Finding {
+    /// They are not what was registered.
+    Damage,
+    /// They are not what they were a moment ago, or when their plan was made.
+    Change,
+    /// Nothing, but that they cannot be read now: no descriptors, no memory, no permission, a
+    /// failing disk.
+    Failure,
+}
+
+fn finding(error: &io::Error) -> Finding {
+    use io::ErrorKind as Kind;
+    let inner = error.get_ref();
+    let is_change = inner.is_some_and(|inner| {
+        inner.is::<Collected>() || matches!(inner.downcast_ref(), Some(TreeError::Changed))
+    });
+    match error.kind() {
+        _ if is_change => Finding::Change,
+        Kind::NotFound | Kind::UnexpectedEof | Kind::InvalidData | Kind::Unsupported => {
+            Finding::Damage
+        }
+        _ => Finding::Failure,
+    }
+}
+
+/// The error for a NAR that is shorter or longer than its registered size.
+pub(crate) fn wrong_size(how: &str) -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        format!("NAR is {how} than its registered size"),
+    )
+}
+
+/// The error for files that make another NAR than the registered one.
+pub(crate) fn wrong_contents() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        "NAR has another hash than the registered one",
+    )
+}
+
+impl fmt::Debug for Registration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Registration")
+            .field("path", &self.info.path)
+            .finish_non_exhaustive()
+    }
+}

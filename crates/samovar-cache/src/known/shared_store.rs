@@ -1,0 +1,186 @@
+//! What all caches of one store have in common: whatever does not depend on who may read what, and
+//! on who signs it.
+//!
+//! Small NARs, plans and copies are shared, so nothing here asks whether a path may be read: a
+//! [`Cache`](crate::site::cache::Cache) asks before.
+
+use std::fmt;
+use std::io;
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use samovar_metrics::{Event, Observer};
+use samovar_nix::{HashPart, PathInfo};
+use samovar_store::{Catalog, Snapshot, Store, StoreError};
+
+use crate::known::bulk_budget::{Closures, UnderWay};
+use crate::known::gc_lease::{Hold, Holds};
+use crate::known::health::{Health, Trust, Watch};
+use crate::known::names::Names;
+use crate::known::nar_cache::{KeptNars, KeptSpace};
+use crate::known::outage::Trouble;
+use crate::known::plans::Plans;
+use crate::known::program::Program;
+use crate::known::registration::Registration;
+use crate::known::sharded::Sharded;
+use crate::known::small_nars::{SmallNar, SmallNars};
+use crate::refusal::{PreparedAnswers, Refusal};
+
+/// The settings of what the caches of a store share.
+#[derive(Debug)]
+pub(crate) struct OriginConfig {
+    /// Memory for small NARs, in bytes.
+    pub(crate) small_nar_memory_len: usize,
+    pub(crate) kept_space: Option<KeptSpace>,
+    pub(crate) hold: Option<Hold>,
+    pub(crate) trust: Trust,
+    pub(crate) program: Program,
+}
+
+/// A store, and what is known of it.
+#[derive(Debug)]
+pub(crate) struct Origin {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) observer: Arc<dyn Observer>,
+    trouble: Trouble,
+    pub(crate) holds: Holds,
+    pub(crate) health: Arc<Health>,
+    /// Ends its threads when dropped.
+    pub(crate) watch: OnceLock<Watch>,
+    pub(crate) plans: Plans,
+    pub(crate) small_nars: SmallNars,
+    pub(crate) kept_nars: Option<KeptNars>,
+    pub(crate) closures: Closures,
+    pub(crate) under_way: Arc<UnderWay>,
+    /// Of what was answered out of files, for logs.
+    pub(crate) names: Names,
+    pub(crate) fixed: PreparedAnswers,
+    pub(crate) program: Program,
+}
+
+impl Origin {
+    pub(crate) fn new(
+        store: Box<dyn Store>,
+        config: OriginConfig,
+        observer: Arc<dyn Observer>,
+    ) -> Self {
+        let store: Arc<dyn Store> = store.into();
+        // Without a thread, without holding.
+        let holds = config
+            .hold
+            .and_then(|hold| Holds::start(hold, Arc::clone(&store), Arc::clone(&observer)).ok());
+        let small_nars = SmallNars::new(config.small_nar_memory_len);
+        let health = Health::new(
+            Arc::clone(&store),
+            Arc::clone(&observer),
+            config.trust,
+            Arc::<Sharded<SmallNar>>::clone(&small_nars.entries),
+        );
+        Self {
+            trouble: Trouble::default(),
+            holds: holds.unwrap_or_default(),
+            health: Arc::new(health),
+            watch: OnceLock::new(),
+            plans: Plans::default(),
+            small_nars,
+            kept_nars: config
+                .kept_space
+                .map(|space| KeptNars::new(space, Arc::clone(&observer))),
+            closures: Closures::default(),
+            under_way: Arc::default(),
+            names: Names::default(),
+            fixed: PreparedAnswers::new(),
+            program: config.program,
+            store,
+            observer,
+        }
+    }
+
+    pub(crate) fn lookup(&self, hash_part: HashPart) -> Result<Option<PathInfo>, StoreError> {
+        let info = self.store.lookup(hash_part)?;
+        self.recovered();
+        Ok(info)
+    }
+
+    /// The registration of a path, in a form that can tell later whether it still holds.
+    pub(crate) fn registration(
+        &self,
+        hash_part: HashPart,
+    ) -> Result<Option<Registration>, StoreError> {
+        // While the catalog is being loaded the store may still answer; that is checked later.
+        let snapshot = self.store.catalog().map(|catalog| {
+            let refreshed = catalog.refresh().ok().flatten();
+            refreshed.unwrap_or_else(|| catalog.current())
+        });
+        let info = self.lookup(hash_part)?;
+        Ok(info.map(|info| Registration {
+            info,
+            snapshot,
+            store: Arc::clone(&self.store),
+            observer: Arc::clone(&self.observer),
+            health: Arc::clone(&self.health),
+        }))
+    }
+
+    /// The refusal where the files of a path cannot be read and nothing was sent yet. If the path
+    /// is gone or damaged, that is the answer; otherwise the failure may be temporary.
+    pub(crate) fn unreadable(&self, registration: &Registration, error: &io::Error) -> Refusal {
+        let was = &registration.info;
+        match self.lookup(was.path.hash_part()) {
+            Ok(Some(now)) if now.nar_hash == was.nar_hash => {
+                registration.report(error);
+                registration.admit().err().unwrap_or(Refusal::Unreadable)
+            }
+            Ok(Some(_)) => Refusal::WrongHash,
+            Ok(None) => Refusal::Absent,
+            Err(error) => Refusal::Store(error),
+        }
+    }
+
+    /// The snapshot of this moment, if somebody has loaded it.
+    pub(crate) fn fresh(&self) -> Option<Arc<Snapshot>> {
+        let catalog = self.store.catalog()?;
+        let mut snapshot = catalog.current();
+        catalog.check_patiently(&mut snapshot).then_some(snapshot)
+    }
+
+    /// The state of this moment. If the catalog cannot be brought up to date, or not at once, the
+    /// store may still answer by other means.
+    pub(crate) fn refresh(&self) -> Option<Arc<Snapshot>> {
+        // Most often somebody has done it already; that is seen without a lock.
+        let fresh = self.fresh();
+        fresh.or_else(|| self.store.catalog().map(Catalog::refresh)?.ok().flatten())
+    }
+
+    /// The store erred.
+    pub(crate) fn note(&self, error: StoreError) {
+        if self.trouble.note(error, Instant::now()) {
+            self.observer.event(&Event::StoreFailed(error));
+        }
+    }
+
+    /// Reports a refused request to the operator. `what`: the request or the path.
+    pub(crate) fn report(&self, what: &dyn fmt::Display, refusal: Refusal) {
+        match refusal {
+            Refusal::Store(error) if error.is_about_one_path() => {
+                self.observer.event(&Event::PathFailed {
+                    path: what,
+                    error: &error,
+                });
+            }
+            Refusal::Store(error) => self.note(error),
+            Refusal::Quarantined => self.observer.event(&Event::QuarantinedPathRequested),
+            _ => {}
+        }
+    }
+
+    /// The store answered.
+    pub(crate) fn recovered(&self) {
+        if self.trouble.clear() {
+            self.observer.event(&Event::StoreRecovered);
+        }
+        if let Some(remark) = self.store.take_remark() {
+            self.observer.event(&Event::StoreRemark(remark));
+        }
+    }
+}

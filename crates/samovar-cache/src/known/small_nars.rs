@@ -1,0 +1,153 @@
+//! The small-NAR cache: short NARs in memory.
+//!
+//! # Theory of operation
+//!
+//! A NAR is added when it was requested and its hash matched the registered one. Later changes of
+//! the files cannot make the entry wrong: it is the NAR of that hash. Whether the path still has
+//! that hash can change, so an entry carries the epoch in which its row was last read, as a narinfo
+//! does.
+//!
+//! # Limits
+//!
+//! | what | value | why |
+//! | --- | --- | --- |
+//! | a NAR in memory | 64 KiB | above, the files cost no more than the rest of the answer |
+//! | all NARs | 32 MiB | `SiteConfig::small_nar_memory_len` |
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use samovar_http::Prepared;
+use samovar_http::http::Status;
+use samovar_nix::{HashPart, NarHash, PathInfo};
+use samovar_store::NarReader;
+use sha2::{Digest, Sha256};
+
+use crate::known::recent::MemoryLen;
+use crate::known::sharded::Sharded;
+use crate::prepared::{AnswerHead, Field};
+
+/// The type with which Nix uploads a NAR. Not `text/plain` as from nix-serve: proxies compress
+/// texts, and a compressed download cannot be resumed.
+const NAR_TYPE: Field = ("Content-Type", "application/x-nix-nar");
+
+pub(crate) const ACCEPT_RANGES: Field = ("Accept-Ranges", "bytes");
+
+/// The head of the answer with a whole NAR.
+pub(crate) const HEAD: AnswerHead = AnswerHead {
+    status: Status::OK,
+    fields: &[NAR_TYPE, ACCEPT_RANGES],
+};
+
+/// The longest NAR that is kept, in bytes.
+pub(crate) const LEN_MAX: u64 = 64 * 1024;
+
+/// Few, because each needs capacity for several of the longest NARs.
+const SHARD_COUNT: usize = 16;
+
+/// A NAR in memory.
+#[derive(Debug, Clone)]
+pub(crate) struct SmallNar {
+    pub(crate) nar_hash: NarHash,
+    /// The catalog's epoch in which the path was last known to have that hash.
+    pub(crate) epoch: Option<u64>,
+    pub(crate) prepared: Arc<Prepared>,
+}
+
+impl SmallNar {
+    /// An entry, unless the NAR has another hash.
+    pub(crate) fn new(nar_hash: NarHash, epoch: Option<u64>, nar: &[u8]) -> Option<Self> {
+        let is_right = Sha256::digest(nar).as_slice() == nar_hash.as_bytes();
+        is_right.then(|| Self {
+            nar_hash,
+            epoch,
+            prepared: Arc::new(HEAD.prepared(nar)),
+        })
+    }
+
+    /// Whether hash and size are those of the row. A row with a wrong size is damage, which an entry
+    /// of an earlier row must not hide.
+    pub(crate) fn is_of(&self, info: &PathInfo) -> bool {
+        self.nar_hash == info.nar_hash && self.prepared.body().len() as u64 == info.nar_size
+    }
+}
+
+/// The cache.
+#[derive(Debug)]
+pub(crate) struct SmallNars {
+    pub(crate) entries: Arc<Sharded<SmallNar>>,
+    miss_count: AtomicU64,
+}
+
+impl SmallNars {
+    /// `memory_len`: the capacity, in bytes.
+    pub(crate) fn new(memory_len: usize) -> Self {
+        Self {
+            entries: Arc::new(Sharded::new(SHARD_COUNT, memory_len)),
+            miss_count: AtomicU64::new(0),
+        }
+    }
+
+    /// The entry of a path, whether its epoch is the present one or not.
+    pub(crate) fn find(&self, hash_part: &HashPart) -> Option<SmallNar> {
+        self.entries.find(hash_part)
+    }
+
+    pub(crate) fn insert(&self, hash_part: HashPart, nar: SmallNar) {
+        if self.entries.insert(hash_part, nar) {
+            self.miss_count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The number of entries added for paths that had none.
+    pub(crate) fn miss_count(&self) -> u64 {
+        self.miss_count.load(Ordering::Relaxed)
+    }
+}
+
+impl MemoryLen for SmallNar {
+    fn memory_len(&self) -> usize {
+        2 * (size_of::<HashPart>() + size_of::<Self>()) + self.prepared.memory_len()
+    }
+}
+
+/// Reads a NAR of `len` bytes.
+///
+/// # Errors
+///
+/// Errors of the files; `InvalidData` if the NAR has another length.
+pub(crate) fn read_whole(mut reader: NarReader, len: u64) -> io::Result<Vec<u8>> {
+    let wrong_size = || io::Error::new(io::ErrorKind::InvalidData, "NAR has another size");
+    let len = usize::try_from(len.min(LEN_MAX)).map_err(|_error| wrong_size())?;
+    // One more tells a longer one.
+    let mut nar = vec![0; len + 1];
+    let mut filled = 0;
+    while let Some(room) = nar.get_mut(filled..).filter(|room| !room.is_empty()) {
+        match reader.fill(room)? {
+            0 => break,
+            more => filled += more,
+        }
+    }
+    if filled != len {
+        return Err(wrong_size());
+    }
+    nar.truncate(len);
+    Ok(nar)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hash_of(nar: &[u8]) -> NarHash {
+        NarHash::from_bytes(Sha256::digest(nar).into())
+    }
+
+    #[test]
+    fn a_nar_with_another_hash_is_not_kept() {
+        let nar = b"nar".as_slice();
+        assert!(SmallNar::new(hash_of(nar), None, nar).is_some());
+        assert!(SmallNar::new(hash_of(b"other"), None, nar).is_none());
+    }
+}

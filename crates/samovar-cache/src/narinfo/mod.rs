@@ -1,0 +1,8 @@
+//! The narinfos of one cache: found, rendered, signed, cached, and prefetched.
+
+pub(crate) mod key_file;
+pub(crate) mod narinfos;
+pub(crate) mod prefetch;
+pub(crate) mod prefetch_queue;
+pub(crate) mod rendered;
+pub(crate) mod signing;

@@ -1,0 +1,100 @@
+//! Rendered narinfos in memory.
+
+use std::borrow::Borrow;
+use std::sync::Arc;
+
+use samovar_http::http::Status;
+use samovar_http::{Body, Prepared, Response};
+use samovar_nix::{HashPart, PathInfo, StorePath};
+
+use crate::known::recent::MemoryLen;
+use crate::known::sharded::Sharded;
+use crate::prepared::{AnswerHead, PreparedBody, may_go_inline};
+
+/// The state of store and policy under which a narinfo was rendered. It holds while both last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stamp {
+    /// The catalog's epoch.
+    pub(crate) epoch: u64,
+    /// The generation of the policy.
+    pub(crate) generation: u64,
+}
+
+/// The head of a narinfo's answer.
+const HEAD: AnswerHead = AnswerHead {
+    status: Status::OK,
+    fields: &[("Content-Type", "text/x-nix-narinfo")],
+};
+
+/// A narinfo with its signatures, as it is sent.
+#[derive(Debug)]
+pub(crate) struct Narinfo {
+    pub(crate) path: StorePath,
+    /// The registration that it describes.
+    pub(crate) registration: Option<i64>,
+    /// Length of the text before the signatures.
+    pub(crate) unsigned_len: usize,
+    pub(crate) prepared: Prepared,
+}
+
+impl Narinfo {
+    pub(crate) fn new(info: &PathInfo, text: &[u8], unsigned_len: usize) -> Self {
+        Self {
+            path: info.path.clone(),
+            registration: info.registration,
+            unsigned_len,
+            prepared: HEAD.prepared(text),
+        }
+    }
+
+    /// As a worker sends it.
+    pub(crate) fn response(self: Arc<Self>) -> Response {
+        // Copying a short text costs less than pulling it.
+        let body = if may_go_inline(&self.prepared) {
+            Body::Bytes(self.text().to_vec().into())
+        } else {
+            PreparedBody::whole(self)
+        };
+        HEAD.response(body)
+    }
+
+    pub(crate) fn text(&self) -> &[u8] {
+        self.prepared.body()
+    }
+}
+
+impl Borrow<Prepared> for Narinfo {
+    fn borrow(&self) -> &Prepared {
+        &self.prepared
+    }
+}
+
+/// A narinfo in memory, and how long it holds.
+#[derive(Debug, Clone)]
+pub(crate) struct Rendered {
+    /// The state in which it was last known to be true. `None`: unknown; it is kept because its
+    /// signatures may still be good.
+    pub(crate) stamp: Option<Stamp>,
+    /// The policy permits it before this second since 1970.
+    pub(crate) until: i64,
+    /// The generation in which its path last got a GC lease; zero for none.
+    pub(crate) leased: u32,
+    /// Whether it was prefetched, and not requested yet.
+    pub(crate) is_prefetched: bool,
+    pub(crate) narinfo: Arc<Narinfo>,
+}
+
+/// The rendered narinfos of one cache.
+pub(crate) type RenderedCache = Sharded<Rendered>;
+
+pub(crate) const SHARD_COUNT: usize = 64;
+
+impl MemoryLen for Rendered {
+    fn memory_len(&self) -> usize {
+        let narinfo = &self.narinfo;
+        2 * (size_of::<HashPart>() + size_of::<Self>())
+            + size_of::<Narinfo>()
+            + narinfo.path.base_name().len()
+            + narinfo.prepared.memory_len()
+    }
+}

@@ -1,0 +1,132 @@
+//! What is done for the caches beside the answers, on threads of low priority.
+
+use std::io;
+use std::sync::Arc;
+
+use crate::narinfo::narinfos::Narinfos;
+use crate::narinfo::prefetch::Ahead;
+use crate::reader::policy::{FirstLookError, Look, Policy, RootsWatch, first_looks};
+use crate::site::current::Caches;
+
+/// The threads. They end when it is dropped.
+#[derive(Debug, Default)]
+pub(crate) struct Background {
+    /// Of each cache, if that was asked for.
+    ahead: Option<Vec<Ahead>>,
+    /// Of all whose policies have roots.
+    roots: Option<RootsWatch>,
+}
+
+/// What is ready to be done for caches that are to come.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    ahead: Option<Vec<Ahead>>,
+    looks: Vec<Look>,
+    /// Where there was none before.
+    roots: Option<RootsWatch>,
+}
+
+/// Why nothing can be done for caches.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BackgroundError {
+    #[error("cannot start a thread")]
+    Thread(#[from] io::Error),
+    #[error(transparent)]
+    Roots(#[from] FirstLookError),
+}
+
+impl Background {
+    pub(crate) fn start(caches: &Caches) -> Self {
+        let looks: Vec<_> = policed(caches.narinfos()).map(look_of).collect();
+        // Without a thread nothing is known of roots, and nothing served under them.
+        let roots = match looks.is_empty() {
+            true => None,
+            false => RootsWatch::start(looks).ok(),
+        };
+        Self { ahead: None, roots }
+    }
+
+    pub(crate) fn render_ahead(&mut self, caches: &Caches) -> io::Result<()> {
+        if self.ahead.is_none() {
+            let all: Vec<_> = caches.narinfos().collect();
+            self.ahead = Some(start_ahead(&all, all.len())?);
+        }
+        Ok(())
+    }
+
+    /// Makes everything ready for other caches, which may take some seconds; nothing changes yet
+    /// for those that are served. `before`: these.
+    pub(crate) fn prepare(
+        &self,
+        before: &Caches,
+        caches: &Caches,
+    ) -> Result<Prepared, BackgroundError> {
+        let is_new =
+            |one: &&Arc<Narinfos>| before.narinfos().all(|before| !Arc::ptr_eq(one, before));
+        let new: Vec<_> = caches.narinfos().filter(is_new).collect();
+        // A request that finds nothing known would fail, unless it does so already.
+        let fails = |new: &Policy| {
+            let mut policies = before.narinfos().map(|before| &before.reader.policy);
+            policies.any(|policy| policy.is_unknown() && policy.is_same(new))
+        };
+        let is_first = |one: &&Arc<Narinfos>| {
+            let policy = &one.reader.policy;
+            policy.is_unknown() && !fails(policy)
+        };
+        let (first, rest): (Vec<_>, Vec<_>) = policed(new.iter().copied()).partition(is_first);
+        let mut looks: Vec<_> = rest.into_iter().map(look_of).collect();
+        looks.extend(first_looks(first.into_iter().map(look_of).collect())?);
+        let roots = match self.roots.is_none() && !looks.is_empty() {
+            true => Some(RootsWatch::start(std::mem::take(&mut looks))?),
+            false => None,
+        };
+        let ahead = match &self.ahead {
+            Some(_) => Some(start_ahead(&new, caches.narinfos().count())?),
+            None => None,
+        };
+        Ok(Prepared {
+            ahead,
+            looks,
+            roots,
+        })
+    }
+
+    /// Does from now on what was prepared, and no more for caches that are gone.
+    pub(crate) fn change(&mut self, caches: &Caches, prepared: Prepared) {
+        let is_served = |one: &Arc<Narinfos>| caches.narinfos().any(|now| Arc::ptr_eq(one, now));
+        if let Some(new) = prepared.ahead {
+            let all = self.ahead.take().into_iter().flatten();
+            let (kept, gone): (Vec<_>, Vec<_>) = all.partition(|ahead| is_served(ahead.narinfos()));
+            gone.into_iter().for_each(Ahead::retire);
+            self.ahead = Some(kept.into_iter().chain(new).collect());
+        }
+        match &self.roots {
+            Some(watch) => {
+                let served = caches.narinfos().map(|one| one.reader.policy.roots());
+                watch.change(served.cloned().collect(), prepared.looks);
+            }
+            None => self.roots = prepared.roots,
+        }
+    }
+}
+
+/// Those whose policies have roots.
+fn policed<'a>(
+    narinfos: impl Iterator<Item = &'a Arc<Narinfos>>,
+) -> impl Iterator<Item = &'a Arc<Narinfos>> {
+    narinfos.filter(|one| one.reader.policy.has_roots())
+}
+
+fn look_of(narinfos: &Arc<Narinfos>) -> Look {
+    let reader = &narinfos.reader;
+    Look::new(
+        Arc::clone(&reader.origin),
+        Arc::clone(reader.policy.roots()),
+    )
+}
+
+fn start_ahead(narinfos: &[&Arc<Narinfos>], cache_count: usize) -> io::Result<Vec<Ahead>> {
+    let count = u32::try_from(cache_count).unwrap_or(u32::MAX);
+    let start = |one: &&Arc<Narinfos>| Ahead::start(Arc::clone(one), count);
+    narinfos.iter().map(start).collect()
+}

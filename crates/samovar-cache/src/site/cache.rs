@@ -1,0 +1,348 @@
+//! One cache: which answer a request gets, and on which thread.
+//!
+//! A request goes through the same steps on an I/O thread ([`Cache::inline`]) and, where that
+//! declines, on a worker ([`Cache::handle`]): what its path means, then whether that may be read,
+//! then the answer. See [`Site`](crate::Site) for what is answered where.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use samovar_http::http::{Method, Status};
+use samovar_http::{Head, Inline, Prepared, Reply, Request, Response, Turn};
+use samovar_metrics::Event;
+use samovar_nix::StorePath;
+
+use crate::access::{self, Access, Verdict};
+use crate::answer::build_log;
+use crate::answer::bulk;
+use crate::answer::bulk::closure;
+use crate::answer::listing;
+use crate::answer::nar;
+use crate::answer::realisation;
+use crate::known::fresh::Fresh;
+use crate::known::shared_store::Origin;
+use crate::narinfo::narinfos::Narinfos;
+use crate::narinfo::signing::Signing;
+use crate::pages::{self, PagedCache, PagesConfig};
+use crate::prepared::may_go_inline;
+use crate::reader::Reader;
+use crate::reader::policy::PolicyConfig;
+use crate::refusal::{Fixed, Refusal, TEXT};
+use crate::route::{Route, route};
+
+/// What a cache is made of.
+#[derive(Debug)]
+pub struct CacheConfig {
+    /// URL path that the cache is mounted under, as it is sent, without a slash at its end; empty
+    /// for the root.
+    pub path_prefix: String,
+    /// `Priority` in `nix-cache-info`: clients prefer caches with a lower one. nix-serve's is 30.
+    pub priority: u32,
+    /// How it signs.
+    pub signing: Signing,
+    /// What may be read.
+    pub policy: PolicyConfig,
+    /// Who may read it; `None`: everybody, always.
+    pub access: Option<Access>,
+    /// What its pages for people say of it; `None`: it has none.
+    pub pages: Option<PagesConfig>,
+}
+
+impl Default for CacheConfig {
+    fn default() -> Self {
+        Self {
+            path_prefix: String::new(),
+            priority: 30,
+            signing: Signing::default(),
+            policy: PolicyConfig::default(),
+            access: None,
+            pages: None,
+        }
+    }
+}
+
+/// A binary cache of a store.
+#[derive(Debug)]
+pub(crate) struct Cache {
+    origin: Arc<Origin>,
+    path_prefix: Box<[u8]>,
+    pub(crate) narinfos: Arc<Narinfos>,
+    access: Option<Access>,
+    cache_info: Prepared,
+    priority: u32,
+    pages: Option<PagesConfig>,
+}
+
+impl Cache {
+    /// `memory_len`: for its narinfos, in bytes. `before`: the cache in whose place it is to come;
+    /// where they would say the same, they share them.
+    pub(crate) fn new(
+        origin: &Arc<Origin>,
+        config: CacheConfig,
+        memory_len: usize,
+        before: Option<&Self>,
+    ) -> Self {
+        let narinfos = match before.map(|before| &before.narinfos) {
+            Some(same) if same.are_made_of(&config.signing, &config.policy, memory_len) => {
+                Arc::clone(same)
+            }
+            before => {
+                let new = Narinfos::new(origin, config.signing, config.policy, memory_len);
+                if let Some(before) = before {
+                    new.reader.policy.inherit(&before.reader.policy);
+                }
+                Arc::new(new)
+            }
+        };
+        let cache_info = format!(
+            "StoreDir: {}\nWantMassQuery: 1\nPriority: {}\n",
+            origin.store.store_dir(),
+            config.priority
+        );
+        Self {
+            origin: Arc::clone(origin),
+            path_prefix: config.path_prefix.into_bytes().into_boxed_slice(),
+            narinfos,
+            access: config.access,
+            cache_info: Prepared::new(Status::OK, &[TEXT], cache_info.as_bytes()),
+            priority: config.priority,
+            pages: config.pages,
+        }
+    }
+
+    pub(crate) fn path_prefix(&self) -> &[u8] {
+        &self.path_prefix
+    }
+
+    pub(crate) fn reader(&self) -> &Reader {
+        &self.narinfos.reader
+    }
+
+    /// Who may read it.
+    pub(crate) fn access(&self) -> Option<&Access> {
+        self.access.as_ref()
+    }
+
+    /// The same, if there is something to ask.
+    pub(crate) fn guard(&self) -> Option<&Access> {
+        self.access.as_ref().filter(|access| !access.is_open())
+    }
+
+    /// Whether it depends on a password whether this request has an answer.
+    pub(crate) fn may_still_refuse(&self, head: Head<'_>) -> bool {
+        let verdict = self.guard().map(|access| access.look(head, Instant::now()));
+        matches!(verdict, Some(Verdict::Ask))
+    }
+
+    pub(crate) fn has_pages(&self) -> bool {
+        self.pages.is_some()
+    }
+
+    /// The cache as its pages show it, if it has any.
+    pub(crate) fn paged(&self) -> Option<PagedCache<'_>> {
+        Some(PagedCache {
+            narinfos: &self.narinfos,
+            config: self.pages.as_ref()?,
+            path_prefix: &self.path_prefix,
+            priority: self.priority,
+        })
+    }
+
+    /// The store path that a request is about, if it is known without asking the store. `path`:
+    /// without the prefix.
+    pub(crate) fn name_of(&self, path: &[u8], query: Option<&[u8]>) -> Option<StorePath> {
+        let route = route(path, query);
+        if let Route::Log(path) = route {
+            return Some(path);
+        }
+        let hash_part = route.hash_part()?;
+        let name = self.narinfos.name_of(&hash_part);
+        name.or_else(|| self.origin.names.find(&hash_part))
+    }
+
+    /// Answers on the I/O thread, or declines. `path`: without the prefix.
+    pub(crate) fn inline(
+        &self,
+        fresh: &mut Fresh,
+        turn: Turn,
+        head: Head<'_>,
+        path: &[u8],
+        reply: Reply<'_>,
+    ) -> Inline {
+        let (origin, fixed) = (&*self.origin, &self.origin.fixed);
+        if let Some(access) = self.guard() {
+            match access.check(head, Instant::now()) {
+                Verdict::Granted(_) => {}
+                Verdict::Ask => return reply.dispatch_costly(),
+                Verdict::Refused(refusal) => {
+                    origin.observer.event(&refusal.event());
+                    return access.refuse(refusal, reply);
+                }
+            }
+        }
+        let route = route(path, head.query());
+        if !matches!(head.method(), Method::Get | Method::Head) {
+            let is_bulk = head.method() == Method::Post && route == Route::Narinfos;
+            return match is_bulk {
+                true => reply.dispatch(),
+                false => reply.prepared(fixed.get(Fixed::NotAllowed)),
+            };
+        }
+        let hash_part = match route {
+            Route::Narinfo(hash_part) => hash_part,
+            Route::Nar { hash_part, .. } if head.header("Range").is_none() => hash_part,
+            Route::CacheInfo => return reply.prepared(&self.cache_info),
+            Route::NoPath => return reply.prepared(fixed.get(Fixed::NoPath)),
+            // What is no URL of a cache may be one of a page.
+            Route::Unknown if self.pages.is_some() && pages::is_answered(head, path) => {
+                return reply.dispatch_slow();
+            }
+            Route::Unknown => return reply.prepared(fixed.get(Fixed::NotFound)),
+            Route::Narinfos => return reply.prepared(fixed.get(Fixed::OnlyPost)),
+            _ => return self.pass_on(&route, reply),
+        };
+        let Some(snapshot) = fresh.snapshot(&*origin.store, turn) else {
+            return self.pass_on(&route, reply);
+        };
+        let policy = &self.reader().policy;
+        if policy.is_open() {
+            if !snapshot.may_contain(&hash_part) {
+                return reply.prepared(fixed.get(Fixed::NoPath));
+            }
+        } else if policy.rules_out(&hash_part) {
+            return reply.prepared(fixed.get(Fixed::NoPath));
+        }
+        if let Route::Nar { nar_hash, .. } = &route {
+            // It is shared with caches where it may be read.
+            if !policy.is_open() && self.narinfos.find(snapshot, &hash_part).is_none() {
+                return self.pass_on(&route, reply);
+            }
+            return match origin.small_nars.find(&hash_part) {
+                Some(nar) if nar.epoch != Some(snapshot.epoch) => self.pass_on(&route, reply),
+                Some(nar) if nar_hash.is_some_and(|nar_hash| nar_hash != nar.nar_hash) => {
+                    reply.prepared(fixed.get(Fixed::WrongHash))
+                }
+                Some(nar) if may_go_inline(&nar.prepared) => reply.prepared(&nar.prepared),
+                _ => self.pass_on(&route, reply),
+            };
+        }
+        match self.narinfos.find(snapshot, &hash_part) {
+            Some(rendered)
+                if may_go_inline(&rendered.narinfo.prepared)
+                    && self.narinfos.is_held(&rendered) =>
+            {
+                reply.prepared(&rendered.narinfo.prepared)
+            }
+            // Its directories may have to be looked at.
+            _ if origin.health.is_marked(&hash_part) => reply.dispatch_slow(),
+            _ => self.pass_on(&route, reply),
+        }
+    }
+
+    /// Leaves a request to a worker: what is answered out of files may wait for a disk, and what is
+    /// answered out of the database does not wait behind it. Unless it is known what the worker
+    /// would say.
+    fn pass_on(&self, route: &Route, reply: Reply<'_>) -> Inline {
+        // There are logs whatever the database says.
+        if !matches!(route, Route::Log(_))
+            && let Some(error) = self.origin.store.down()
+        {
+            self.origin.note(error);
+            return reply.prepared(self.origin.fixed.get(Fixed::Unavailable));
+        }
+        match route.reads_files() {
+            true => reply.dispatch_slow(),
+            false => reply.dispatch(),
+        }
+    }
+
+    /// Answers on a worker.
+    pub(crate) fn handle(&self, request: &mut Request) -> Response {
+        let head = request.head();
+        let path = head.path().get(self.path_prefix.len()..);
+        let path = path.unwrap_or_default();
+        let route = route(path, head.query());
+        if let Some(access) = self.guard()
+            && let Some(response) = self.ask(access, head, &route)
+        {
+            return response;
+        }
+        let is_read = matches!(head.method(), Method::Get | Method::Head);
+        if !is_read {
+            return match route {
+                Route::Narinfos => bulk::respond(&self.narinfos, request),
+                // As on the I/O thread, which did not know yet who asks.
+                _ => Fixed::NotAllowed.response(),
+            };
+        }
+        let outcome = match route {
+            // The same.
+            Route::Narinfos => Ok(Fixed::OnlyPost.response()),
+            Route::CacheInfo => Ok(Response::text(Status::OK, self.cache_info_text())),
+            Route::NoPath => Ok(Fixed::NoPath.response()),
+            Route::Unknown => Ok(self.page(head, path)),
+            Route::Narinfo(hash_part) => {
+                let rendered = self.narinfos.one(hash_part);
+                rendered.map(|rendered| rendered.narinfo.response())
+            }
+            Route::Nar {
+                hash_part,
+                nar_hash,
+            } => nar::respond(self.reader(), head, hash_part, nar_hash),
+            Route::NarOfNoHash(hash_part) => {
+                let readable = self.reader().readable(hash_part);
+                readable.and(Err(Refusal::WrongHash))
+            }
+            Route::Listing(hash_part) => listing::respond(self.reader(), hash_part),
+            Route::Log(path) => build_log::respond(self.reader(), head, &path),
+            Route::Realisation(id) => {
+                realisation::respond(self.reader(), self.narinfos.signer(), &id)
+            }
+            Route::Closure(hash_part) => closure::respond(&self.narinfos, hash_part),
+        };
+        outcome.unwrap_or_else(|refusal| {
+            self.origin.report(&format_args!("{head:?}"), refusal);
+            refusal.answer().response()
+        })
+    }
+
+    /// The answer to what is no URL of a cache.
+    fn page(&self, head: Head<'_>, path: &[u8]) -> Response {
+        match self.paged() {
+            // With passwords, workers get requests that are not for pages as well.
+            Some(cache) if pages::is_answered(head, path) => pages::answer(cache, head, path),
+            _ => Fixed::NotFound.response(),
+        }
+    }
+
+    /// Whether a request may have an answer, on a worker; `None` if it may, and this is where to
+    /// give it.
+    fn ask(&self, access: &Access, head: Head<'_>, route: &Route) -> Option<Response> {
+        let now = Instant::now();
+        let verdict = match access.look(head, now) {
+            Verdict::Granted(_) => return None,
+            Verdict::Ask => access.ask(head, now),
+            refused @ Verdict::Refused(_) => refused,
+        };
+        let observer = &self.origin.observer;
+        Some(match verdict {
+            Verdict::Granted(_) => {
+                observer.event(&Event::PasswordVerified);
+                match route.reads_files() {
+                    true => Response::again_slow(),
+                    false => Response::again(),
+                }
+            }
+            Verdict::Refused(refusal) => {
+                observer.event(&refusal.event());
+                access.refused(refusal)
+            }
+            // Unreachable: `ask` never answers `Ask`.
+            Verdict::Ask => access.refused(access::Refusal::Denied),
+        })
+    }
+
+    fn cache_info_text(&self) -> String {
+        String::from_utf8_lossy(self.cache_info.body()).into_owned()
+    }
+}

@@ -1,0 +1,174 @@
+//! Which caches there are at this moment.
+//!
+//! They are one value, and a change puts another in its place. A request has one of them in hand
+//! each time it is looked at, for all that is decided then: on an I/O thread, and again, from the
+//! beginning, on a worker. So nothing is ever answered by half of one and half of another.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
+use std::time::Instant;
+
+use samovar_http::Head;
+
+use crate::access::Client;
+use crate::known::sharded::PathCache;
+use crate::known::shared_store::Origin;
+use crate::narinfo::narinfos::Narinfos;
+use crate::narinfo::rendered::RenderedCache;
+use crate::site::cache::{Cache, CacheConfig};
+
+/// Caches beside each other.
+#[derive(Debug)]
+pub(crate) struct Caches {
+    /// The longest prefix first.
+    caches: Box<[Cache]>,
+    have_pages: bool,
+}
+
+impl Caches {
+    pub(crate) fn new(mut caches: Vec<Cache>) -> Self {
+        caches.sort_by_key(|cache| std::cmp::Reverse(cache.path_prefix().len()));
+        Self {
+            have_pages: caches.iter().any(Cache::has_pages),
+            caches: caches.into(),
+        }
+    }
+
+    /// The caches of one store. `before`: the caches that these replace.
+    pub(crate) fn build(
+        origin: &Arc<Origin>,
+        configs: Vec<CacheConfig>,
+        rendered_memory_len: usize,
+        before: Option<&Self>,
+    ) -> Self {
+        let share = rendered_memory_len / configs.len().max(1);
+        let cache = |config: CacheConfig| {
+            let before = before.and_then(|before| before.at(&config.path_prefix));
+            Cache::new(origin, config, share, before)
+        };
+        Self::new(configs.into_iter().map(cache).collect())
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.caches.len()
+    }
+
+    /// Whether one of them has pages.
+    pub(crate) fn have_pages(&self) -> bool {
+        self.have_pages
+    }
+
+    /// Whether it is known of all what may be read.
+    pub(crate) fn know_policies(&self) -> bool {
+        let mut policies = self.narinfos().map(|narinfos| &narinfos.reader.policy);
+        policies.all(|policy| !policy.is_unknown())
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Cache> + Clone {
+        self.caches.iter()
+    }
+
+    pub(crate) fn narinfos(&self) -> impl Iterator<Item = &Arc<Narinfos>> + Clone {
+        self.iter().map(|cache| &cache.narinfos)
+    }
+
+    /// The narinfos in memory of all caches.
+    pub(crate) fn rendered(&self) -> impl Iterator<Item = Arc<dyn PathCache>> {
+        let rendered = |narinfos: &Arc<Narinfos>| -> Arc<dyn PathCache> {
+            Arc::<RenderedCache>::clone(narinfos.rendered())
+        };
+        self.narinfos().map(rendered)
+    }
+
+    /// The cache with exactly this prefix.
+    pub(crate) fn at(&self, path_prefix: &str) -> Option<&Cache> {
+        self.iter()
+            .find(|cache| cache.path_prefix() == path_prefix.as_bytes())
+    }
+
+    /// The cache that a path belongs to, and the rest of the path.
+    pub(crate) fn cache_of<'path>(&self, path: &'path [u8]) -> Option<(&Cache, &'path [u8])> {
+        self.caches.iter().find_map(|cache| {
+            let rest = path.strip_prefix(cache.path_prefix())?;
+            matches!(rest, [] | [b'/', ..]).then_some((cache, rest))
+        })
+    }
+}
+
+/// The caches of this moment, and how often they have changed.
+#[derive(Debug)]
+pub(crate) struct Current {
+    caches: RwLock<Arc<Caches>>,
+    /// Changed with the lock in hand.
+    number: AtomicU64,
+}
+
+impl Current {
+    pub(crate) fn new(caches: Caches) -> Self {
+        Self {
+            caches: RwLock::new(Arc::new(caches)),
+            number: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn get(&self) -> Arc<Caches> {
+        Arc::clone(&self.caches.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// From the next request on.
+    pub(crate) fn put(&self, new: Arc<Caches>) {
+        let mut caches = self.caches.write().unwrap_or_else(PoisonError::into_inner);
+        *caches = new;
+        self.number.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// What an I/O thread has of them: the same value, without a lock.
+#[derive(Debug)]
+pub(crate) struct InHand {
+    caches: Arc<Caches>,
+    number: u64,
+}
+
+impl InHand {
+    pub(crate) fn of(current: &Current) -> Self {
+        let caches = current
+            .caches
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        Self {
+            caches: Arc::clone(&caches),
+            number: current.number.load(Ordering::Acquire),
+        }
+    }
+
+    /// The caches of this moment.
+    pub(crate) fn now(&mut self, current: &Current) -> &Caches {
+        if self.number != current.number.load(Ordering::Acquire) {
+            *self = Self::of(current);
+        }
+        &self.caches
+    }
+}
+
+/// Who sends requests, and what they are about: for logs, which are there before the site is.
+#[derive(Debug, Clone)]
+pub struct Visitors(pub(crate) Weak<Current>);
+
+impl Visitors {
+    /// Whom a request is from, as far as its cache knows: the name is that of whoever was let in.
+    /// `None` if it belongs to no cache, or to one that knows nobody.
+    pub fn client(&self, head: Head<'_>) -> Option<Client> {
+        let caches = self.0.upgrade()?.get();
+        let (cache, _) = caches.cache_of(head.path())?;
+        Some(cache.access()?.client(head, Instant::now()))
+    }
+
+    /// The store path that a request is about, in full, where that is in memory. Asks no disk.
+    pub fn store_path(&self, head: Head<'_>) -> Option<String> {
+        let caches = self.0.upgrade()?.get();
+        let (cache, rest) = caches.cache_of(head.path())?;
+        let path = cache.name_of(rest, head.query())?;
+        Some(path.display(cache.reader().store().store_dir()).to_string())
+    }
+}

@@ -1,0 +1,80 @@
+//! What a site knows of itself, for metrics and status pages.
+
+use samovar_metrics::{CacheFigures, Figures, Monitored, StoreStatus};
+use samovar_nix::HashPart;
+use samovar_store::{Catalog, StoreError};
+
+use crate::known::recent::Fill;
+use crate::site::Site;
+
+impl Monitored for Site {
+    fn figures(&self) -> Figures {
+        let origin = &self.origin;
+        let snapshot = origin.store.catalog().map(Catalog::current);
+        let snapshot = snapshot.as_deref();
+        let served = self.caches();
+        let narinfos = served.narinfos();
+        let is_loaded = |epoch: u64| epoch > 0;
+        let mut caches = vec![
+            in_memory(
+                "narinfos",
+                narinfos
+                    .clone()
+                    .map(|narinfos| narinfos.rendered().fill())
+                    .fold(Fill::default(), Fill::and),
+                narinfos.map(|narinfos| narinfos.rendered().len_max()).sum(),
+                0,
+            ),
+            in_memory(
+                "small_nars",
+                origin.small_nars.entries.fill(),
+                origin.small_nars.entries.len_max(),
+                origin.small_nars.miss_count(),
+            ),
+            origin.plans.figures(),
+        ];
+        caches.extend(origin.kept_nars.as_ref().map(|kept| kept.figures()));
+        Figures {
+            store: StoreStatus {
+                store_dir: origin.store.store_dir().to_string(),
+                path_count: snapshot
+                    .filter(|snapshot| is_loaded(snapshot.epoch))
+                    .map(|snapshot| snapshot.path_count() as u64),
+                catalog_len: snapshot.map_or(0, |snapshot| snapshot.memory_len() as u64),
+                epoch: snapshot.map_or(0, |snapshot| snapshot.epoch),
+                load_s: origin
+                    .store
+                    .catalog()
+                    .and_then(Catalog::load_time)
+                    .map(|time| time.as_secs_f64()),
+                is_left_to_daemon: origin.store.is_left_to_daemon(),
+                damaged_count: origin.health.damaged_count(),
+                scrub: origin.health.scrub_status(),
+                ..StoreStatus::default()
+            },
+            caches,
+        }
+    }
+
+    fn probe_store(&self) -> Result<(), StoreError> {
+        self.origin.store.probe()
+    }
+
+    fn name_of(&self, hash_part: HashPart) -> Option<String> {
+        let info = self.store().lookup(hash_part).ok()??;
+        Some(info.path.name().to_owned())
+    }
+}
+
+/// Hits are counted where answers are.
+fn in_memory(name: &str, fill: Fill, len_max: u64, miss_count: u64) -> CacheFigures {
+    CacheFigures {
+        name: name.to_owned(),
+        entry_count: fill.entry_count,
+        len: fill.len,
+        len_max,
+        hit_count: 0,
+        miss_count,
+        eviction_count: fill.eviction_count,
+    }
+}

@@ -1,0 +1,104 @@
+//! What a server says beside its caches, where it has pages: whether it is well, and which caches
+//! there are, if none is at `/`.
+//!
+//! | path | answer |
+//! | --- | --- |
+//! | `/healthz` | 200: an I/O thread answers |
+//! | `/readyz` | 200: the store can be read, and it is known what may be; else 503 |
+//! | `/version` | the name of the program and its version, as JSON; of the cache at `/` if there is one |
+//! | `/` | of several caches, those that the asker may read; nothing is there if he may none |
+//!
+//! Whoever may read nothing learns no more than whether the server is well.
+
+use std::time::Instant;
+
+use samovar_http::http::{Method, Status};
+use samovar_http::{Head, Inline, Reply, Request, Response};
+
+use crate::access::Verdict;
+use crate::known::shared_store::Origin;
+use crate::pages::{self, PageRoute};
+use crate::refusal::Fixed;
+use crate::site::cache::Cache;
+use crate::site::current::Caches;
+
+/// Whether the server can answer about the store.
+pub(crate) const READYZ: &[u8] = b"/readyz";
+
+/// Answers a request for the server rather than a cache on an I/O thread; gives back any other.
+pub(crate) fn server_inline<'r>(
+    origin: &Origin,
+    head: Head<'_>,
+    reply: Reply<'r>,
+) -> Result<Inline, Reply<'r>> {
+    match head.path() {
+        _ if !matches!(head.method(), Method::Get | Method::Head) => Err(reply),
+        b"/healthz" => Ok(reply.prepared(origin.fixed.get(Fixed::Healthy))),
+        READYZ => Ok(reply.dispatch_slow()),
+        _ => Err(reply),
+    }
+}
+
+/// Answers a request that belongs to no cache on an I/O thread.
+pub(crate) fn inline(origin: &Origin, caches: &Caches, head: Head<'_>, reply: Reply<'_>) -> Inline {
+    let fixed = &origin.fixed;
+    if !matches!(head.method(), Method::Get | Method::Head) {
+        return reply.prepared(fixed.get(Fixed::NotAllowed));
+    }
+    let is_page = matches!(
+        PageRoute::of(head.path()),
+        Some(PageRoute::Landing | PageRoute::Version | PageRoute::Asset(_))
+    );
+    if !caches.have_pages() || !is_page {
+        return reply.prepared(fixed.get(Fixed::NotFound));
+    }
+    // A password that is not known yet has to be verified.
+    let asks = |cache: &Cache| cache.may_still_refuse(head);
+    if head.path() == b"/" && caches.iter().any(asks) {
+        reply.dispatch_costly()
+    } else {
+        reply.dispatch()
+    }
+}
+
+/// Answers a request that belongs to no cache on a worker.
+pub(crate) fn handle(origin: &Origin, caches: &Caches, request: &Request) -> Response {
+    let head = request.head();
+    let page = match PageRoute::of(head.path()) {
+        // One cache alone may be mounted so that a proxy passes on its prefix and no more.
+        Some(PageRoute::Landing) if caches.len() < 2 => None,
+        Some(PageRoute::Landing) => overview(caches, head),
+        Some(PageRoute::Version) => Some(origin.program.response()),
+        Some(PageRoute::Asset(name)) => pages::asset(&name),
+        _ => None,
+    };
+    page.unwrap_or_else(|| Fixed::NotFound.response())
+}
+
+/// Whether the server could answer now. May block as long as a disk does.
+pub(crate) fn readyz(origin: &Origin, caches: &Caches) -> Response {
+    let (status, text) = match origin.store.probe() {
+        Ok(()) if caches.know_policies() => (Status::OK, "ready\n"),
+        Ok(()) => (
+            Status::SERVICE_UNAVAILABLE,
+            "it is not known what may be read\n",
+        ),
+        Err(_) => (Status::SERVICE_UNAVAILABLE, "the store cannot be read\n"),
+    };
+    Response::text(status, text).header("Cache-Control", "no-store")
+}
+
+/// The caches with pages that whoever asks may read.
+fn overview(caches: &Caches, head: Head<'_>) -> Option<Response> {
+    let may_read = |cache: &&Cache| {
+        cache.guard().is_none_or(|access| {
+            let verdict = access.ask(head, Instant::now());
+            matches!(verdict, Verdict::Granted(_))
+        })
+    };
+    let with_pages = caches.iter().filter(|cache| cache.has_pages());
+    let readable = with_pages.filter(may_read);
+    let mut caches: Vec<_> = readable.filter_map(Cache::paged).collect();
+    caches.sort_by_key(|cache| cache.path_prefix);
+    (!caches.is_empty()).then(|| pages::overview(&caches))
+}

@@ -1,0 +1,241 @@
+//! The service: one server, one store, and the caches of it that stand beside each other.
+//!
+//! # Theory of operation
+//!
+//! A request belongs to the cache with the longest prefix that its path begins with, whole segments
+//! alone; that cache says whatever is said ([`Cache`]). A cache has narinfos of its own, because
+//! keys and policies differ; all that is dear and the same for all is shared ([`Origin`]). The
+//! caches can be others from one request to the next ([`Site::reconfigure`]).
+//!
+//! An I/O thread answers what is in memory: a hash part that is certainly not in the store, a
+//! narinfo that was rendered or a small NAR that was asked for in this state of the store, and
+//! everything that does not depend on the store. Before it says anything about the store it asks
+//! the catalog whether its snapshot is still the truth; once for each turn of the
+//! engine, since all requests of a turn were sent before. In every other case a worker answers,
+//! asks the database, and leaves what it rendered for the next one who asks. While the database
+//! fails, one request at a time finds out whether it still does; the others get their 503 on the
+//! I/O thread.
+
+mod background;
+pub(crate) mod cache;
+pub(crate) mod current;
+mod figures;
+mod front;
+pub(crate) mod reconfigure;
+
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use samovar_http::http::Method;
+use samovar_http::{Head, Inline, Intake, Reply, Request, Response, Service, Turn};
+use samovar_metrics::Observer;
+use samovar_store::Store;
+
+use crate::answer::bulk;
+use crate::known::fresh::Fresh;
+use crate::known::gc_lease::Hold;
+use crate::known::health::{Trust, Watch};
+use crate::known::nar_cache::KeptSpace;
+use crate::known::program::Program;
+use crate::known::shared_store::{Origin, OriginConfig};
+use crate::site::background::Background;
+use crate::site::cache::CacheConfig;
+use crate::site::current::{Caches, Current, InHand, Visitors};
+
+/// What a site is made of.
+#[derive(Debug)]
+pub struct SiteConfig {
+    /// The caches; no two with the same prefix.
+    pub caches: Vec<CacheConfig>,
+    /// Memory for rendered narinfos, in bytes: each cache has its share.
+    pub rendered_memory_len: usize,
+    /// Memory for small NARs, in bytes.
+    pub small_nar_memory_len: usize,
+    /// Where NARs of many small files are kept; `None`: nowhere.
+    pub kept_space: Option<KeptSpace>,
+    /// Holding paths against garbage collection; `None`: not at all.
+    pub hold: Option<Hold>,
+    /// How far files are trusted.
+    pub trust: Trust,
+    /// What it is part of.
+    pub program: Program,
+}
+
+impl Default for SiteConfig {
+    fn default() -> Self {
+        Self {
+            caches: vec![CacheConfig::default()],
+            rendered_memory_len: 32 << 20,
+            small_nar_memory_len: 32 << 20,
+            kept_space: None,
+            hold: None,
+            trust: Trust::default(),
+            program: Program::default(),
+        }
+    }
+}
+
+/// The binary caches of one store.
+#[derive(Debug)]
+pub struct Site {
+    pub(crate) origin: Arc<Origin>,
+    pub(crate) current: Arc<Current>,
+    /// What is done beside the answers. Held while the caches change.
+    pub(crate) background: Mutex<Background>,
+    pub(crate) rendered_memory_len: usize,
+}
+
+/// What an I/O thread knows.
+#[derive(Debug)]
+pub struct Local {
+    in_hand: InHand,
+    fresh: Fresh,
+}
+
+impl Site {
+    /// The caches of `store`.
+    pub fn new(store: Box<dyn Store>, config: SiteConfig, observer: Arc<dyn Observer>) -> Self {
+        let rendered_memory_len = config.rendered_memory_len;
+        let shared = OriginConfig {
+            small_nar_memory_len: config.small_nar_memory_len,
+            kept_space: config.kept_space,
+            hold: config.hold,
+            trust: config.trust,
+            program: config.program,
+        };
+        let origin = Arc::new(Origin::new(store, shared, observer));
+        let caches = Caches::build(&origin, config.caches, rendered_memory_len, None);
+        origin.health.watch(caches.rendered().collect());
+        let background = Background::start(&caches);
+        Self {
+            origin,
+            current: Arc::new(Current::new(caches)),
+            background: Mutex::new(background),
+            rendered_memory_len,
+        }
+    }
+
+    pub(crate) fn caches(&self) -> Arc<Caches> {
+        self.current.get()
+    }
+
+    /// Whom requests are from and what they are about, for logs.
+    pub fn visitors(&self) -> Visitors {
+        Visitors(Arc::downgrade(&self.current))
+    }
+
+    /// Whether it is known what may be read, in all caches: until then those whose policies have
+    /// roots answer with 503.
+    pub fn knows_policies(&self) -> bool {
+        self.caches().know_policies()
+    }
+
+    /// Renders and signs ahead of need from now on, for each cache on a thread of low priority that
+    /// lives as long as it is served.
+    ///
+    /// # Errors
+    ///
+    /// If a thread cannot be started. Everything is served all the same.
+    pub fn render_ahead(&self) -> io::Result<()> {
+        self.background().render_ahead(&self.caches())
+    }
+
+    pub(crate) fn background(&self) -> MutexGuard<'_, Background> {
+        let background = self.background.lock();
+        background.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks a second time at files that were found wrong, writes down what is known of files, and
+    /// verifies what nobody asks for, as far as [`Trust`] says so: on threads of low priority that
+    /// live as long as this site.
+    ///
+    /// # Errors
+    ///
+    /// If a thread cannot be started. Everything is served all the same.
+    pub fn watch_files(&self) -> io::Result<()> {
+        if self.origin.watch.get().is_none() {
+            let watch = Watch::start(&self.origin.health)?;
+            drop(self.origin.watch.set(watch));
+        }
+        Ok(())
+    }
+
+    /// Ends what [`watch_files`](Self::watch_files) began: what is known of files is written down.
+    /// Waits two seconds at most.
+    pub fn stop_watching(&self) {
+        if let Some(watch) = self.origin.watch.get() {
+            watch.stop();
+        }
+    }
+
+    /// The store that is served.
+    pub fn store(&self) -> &dyn Store {
+        &*self.origin.store
+    }
+
+    /// Begins to load the catalog, so that the first requests find it. Not needed: they would.
+    pub fn warm_up(&self) {
+        if let Some(catalog) = self.origin.store.catalog() {
+            // A store that cannot be read now, or only by way of the daemon, is asked again by the
+            // first request, and that says so if it fails.
+            catalog.refresh().ok();
+        }
+    }
+}
+
+impl Service for Site {
+    type Local = Local;
+
+    fn local(&self) -> Local {
+        Local {
+            in_hand: InHand::of(&self.current),
+            fresh: Fresh::new(&*self.origin.store),
+        }
+    }
+
+    fn inline(&self, local: &mut Local, turn: Turn, head: Head<'_>, reply: Reply<'_>) -> Inline {
+        let Local { in_hand, fresh } = local;
+        let caches = in_hand.now(&self.current);
+        let mut reply = reply;
+        if caches.have_pages() {
+            match front::server_inline(&self.origin, head, reply) {
+                Ok(inline) => return inline,
+                Err(unused) => reply = unused,
+            }
+        }
+        match caches.cache_of(head.path()) {
+            Some((cache, path)) => cache.inline(fresh, turn, head, path, reply),
+            None => front::inline(&self.origin, caches, head, reply),
+        }
+    }
+
+    fn handle(&self, request: &mut Request) -> Response {
+        let caches = self.caches();
+        let path = request.head().path();
+        if caches.have_pages() && path == front::READYZ {
+            return front::readyz(&self.origin, &caches);
+        }
+        match caches.cache_of(path) {
+            Some((cache, _)) => cache.handle(request),
+            None => front::handle(&self.origin, &caches, request),
+        }
+    }
+
+    /// A GET may have a body; it means nothing (RFC 9110, 9.3.1).
+    fn intake(&self, head: Head<'_>) -> Intake {
+        if head.method() != Method::Post {
+            return Intake::Buffered(64 * 1024);
+        }
+        let caches = self.caches();
+        let cache = caches.cache_of(head.path()).map(|(cache, _)| cache);
+        match cache.is_some_and(|cache| cache.may_still_refuse(head)) {
+            // Nothing is kept for somebody who may be nobody.
+            true => Intake::Streamed(bulk::BODY_LEN_MAX),
+            false => Intake::Buffered(bulk::BODY_LEN_MAX),
+        }
+    }
+
+    fn observer(&self) -> &dyn samovar_http::Observer {
+        &*self.origin.observer
+    }
+}
