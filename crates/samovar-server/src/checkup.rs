@@ -1,6 +1,6 @@
-//! What would keep a server from serving well, found without serving: for `samovar doctor`.
+//! Checks the set-up of a server without serving, for `samovar doctor`.
 //!
-//! Each finding names what is wrong and the line that mends it.
+//! Each finding states the problem and how to fix it.
 
 use std::io;
 use std::net::TcpListener;
@@ -20,83 +20,83 @@ use crate::config::{Configuration, HoldTime};
 use crate::daemon::Identity;
 use crate::listener::{Bind, ListenSpec};
 
-/// Fewer descriptors are a burden: each connection needs one, and files on their way do.
+/// Minimum number of descriptors: each connection and each file being sent needs one.
 const DESCRIPTORS_MIN: u64 = 4096;
 
-/// A certificate that ends sooner should have been renewed by now.
+/// A certificate that expires sooner should have been renewed.
 const RENEWAL_TIME: Duration = Duration::from_secs(14 * 24 * 60 * 60);
 
-/// Something that was looked at.
+/// The result of a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// What it is about, in one word.
+    /// The subject of the check, in one or two words.
     pub subject: &'static str,
-    /// How it is.
-    pub verdict: Verdict,
-    /// What was seen.
+    /// The severity.
+    pub severity: Severity,
+    /// The observation.
     pub text: String,
-    /// What mends it; empty where nothing has to be.
-    pub mend: String,
+    /// How to fix it; empty if there is no problem.
+    pub fix: String,
 }
 
-/// How something is.
+/// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Verdict {
-    /// As it should be.
-    Fine,
-    /// It may be meant so.
-    Doubtful,
-    /// Nobody can mean that.
-    Broken,
+pub enum Severity {
+    /// No problem.
+    Ok,
+    /// A problem that may be intended.
+    Warning,
+    /// A problem that keeps the server from working as configured.
+    Error,
 }
 
-/// All findings, as they come.
+/// All findings, in the order of the checks.
 #[derive(Debug, Default)]
 pub struct Findings(pub Vec<Finding>);
 
 impl Findings {
-    /// Something is as it should be.
-    pub fn fine(&mut self, subject: &'static str, text: impl Into<String>) {
-        self.add(subject, Verdict::Fine, text.into(), String::new());
+    /// Adds a finding without a problem.
+    pub fn ok(&mut self, subject: &'static str, text: impl Into<String>) {
+        self.add(subject, Severity::Ok, text.into(), String::new());
     }
 
-    /// Something may be meant so.
-    pub fn doubtful(
+    /// Adds a warning.
+    pub fn warning(
         &mut self,
         subject: &'static str,
         text: impl Into<String>,
-        mend: impl Into<String>,
+        fix: impl Into<String>,
     ) {
-        self.add(subject, Verdict::Doubtful, text.into(), mend.into());
+        self.add(subject, Severity::Warning, text.into(), fix.into());
     }
 
-    /// Nobody can mean that.
-    pub fn broken(
+    /// Adds an error.
+    pub fn error(
         &mut self,
         subject: &'static str,
         text: impl Into<String>,
-        mend: impl Into<String>,
+        fix: impl Into<String>,
     ) {
-        self.add(subject, Verdict::Broken, text.into(), mend.into());
+        self.add(subject, Severity::Error, text.into(), fix.into());
     }
 
-    /// The worst of all.
-    pub fn worst(&self) -> Verdict {
-        let verdicts = self.0.iter().map(|finding| finding.verdict);
-        verdicts.max().unwrap_or(Verdict::Fine)
+    /// The highest severity.
+    pub fn worst(&self) -> Severity {
+        let severities = self.0.iter().map(|finding| finding.severity);
+        severities.max().unwrap_or(Severity::Ok)
     }
 
-    fn add(&mut self, subject: &'static str, verdict: Verdict, text: String, mend: String) {
+    fn add(&mut self, subject: &'static str, severity: Severity, text: String, fix: String) {
         self.0.push(Finding {
             subject,
-            verdict,
+            severity,
             text,
-            mend,
+            fix,
         });
     }
 }
 
-/// What was found out beside findings.
+/// Parts of the set-up that were opened for the checks.
 #[derive(Debug, Default)]
 pub struct Examined {
     /// The keys that narinfos are signed with.
@@ -105,8 +105,8 @@ pub struct Examined {
     pub store: Option<Box<dyn Store>>,
 }
 
-/// Looks at everything that a server with this configuration would need. The process becomes the
-/// configured user on the way, for good, since the store is to be read as that one.
+/// Checks everything that a server with this configuration needs. Switches the process to the
+/// configured user permanently, because the store must be readable for that user.
 pub fn examine(config: &Configuration, findings: &mut Findings) -> Examined {
     let keys = keys(config, findings);
     access(config, findings);
@@ -121,32 +121,35 @@ pub fn examine(config: &Configuration, findings: &mut Findings) -> Examined {
     Examined { keys, store }
 }
 
-/// Who may read: without its files the server does not start.
+/// Checks the access rules: without their files the server does not start.
 fn access(config: &Configuration, findings: &mut Findings) {
     for cache in config.caches.iter().filter(|cache| !cache.access.is_open()) {
         match Access::new(cache.access.clone()) {
             Ok((_, warnings)) => {
                 for warning in &warnings {
-                    findings.doubtful("access", warning, "see what it says");
+                    findings.warning("access", warning, "see the message");
                 }
                 if warnings.is_empty() {
                     let prefix = &cache.prefix;
-                    findings.fine("access", format!("the rules about {prefix}/ can be read"));
+                    findings.ok(
+                        "access",
+                        format!("the access rules of {prefix}/ are readable"),
+                    );
                 }
             }
-            Err(error) => findings.broken(
+            Err(error) => findings.error(
                 "access",
                 format!("{:#}", anyhow::Error::new(error)),
-                "name another file or entry in access.…; `samovar password NAME` and `samovar \
-                 token NAME` print lines of such files",
+                "correct the file or the entry in access.…; `samovar password NAME` and `samovar \
+                 token NAME` print lines for these files",
             ),
         }
     }
 }
 
-/// What may be read: where a root is not there, less is served than was meant, or nothing.
+/// Checks the roots of policies: if one is missing, less is served than intended, or nothing.
 fn roots(config: &Configuration, store: Option<&dyn Store>, findings: &mut Findings) {
-    // Of a store path it is the name that counts: its files may be elsewhere.
+    // Store paths need not exist: only their names matter, and their files may be elsewhere.
     let dir = store.map(|store| store.store_dir().as_str().to_owned());
     let is_in_store = |root: &Path| dir.as_ref().is_some_and(|dir| root.starts_with(dir));
     let is_absent = |root: &Path| !is_in_store(root) && is_absent(root);
@@ -157,26 +160,26 @@ fn roots(config: &Configuration, store: Option<&dyn Store>, findings: &mut Findi
             roots.filter(|root| is_absent(root)).cloned().collect()
         };
         for root in absent(&cache.policy.deny) {
-            findings.broken(
+            findings.error(
                 "policy",
                 format!(
-                    "the root {root:?} in deny is not there: until it is, it is not known what \
-                     must not be read, and {prefix}/ answers 503"
+                    "the root {root:?} in deny is missing: until it exists, the denied paths are \
+                     unknown, and {prefix}/ answers 503"
                 ),
-                format!("ls -l {root:?}, and make it, or take it out of deny"),
+                format!("create {root:?}, or remove it from deny"),
             );
         }
         for root in absent(&cache.policy.allow) {
-            findings.doubtful(
+            findings.warning(
                 "policy",
-                format!("the root {root:?} in allow is not there: it adds nothing to {prefix}/"),
-                format!("ls -l {root:?}, and make it, or take it out of allow"),
+                format!("the root {root:?} in allow is missing: it adds no paths to {prefix}/"),
+                format!("create {root:?}, or remove it from allow"),
             );
         }
     }
 }
 
-/// What cannot be looked at is another matter.
+/// Whether the path certainly does not exist.
 fn is_absent(path: &Path) -> bool {
     let seen = path.symlink_metadata();
     seen.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
@@ -190,24 +193,24 @@ fn keys(config: &Configuration, findings: &mut Findings) -> Vec<PublicKey> {
             name => format!("the cache {name}"),
         };
         if cache.secret_key_files.is_empty() {
-            findings.doubtful(
+            findings.warning(
                 "key",
-                format!("{name} signs nothing: clients take what others have signed, only"),
-                "nix-store --generate-binary-cache-key NAME SECRET-FILE PUBLIC-FILE, and name \
-                 SECRET-FILE in secret-key-files",
+                format!("{name} has no signing key: clients accept only paths signed by others"),
+                "nix-store --generate-binary-cache-key NAME SECRET-FILE PUBLIC-FILE, and add \
+                 SECRET-FILE to secret-key-files",
             );
         }
         for path in &cache.secret_key_files {
             match load_key(path) {
                 Ok(loaded) => {
                     for warning in loaded.warnings {
-                        findings.doubtful("key", warning, "see what it says");
+                        findings.warning("key", warning, "see the message");
                     }
                     let public = loaded.key.public();
-                    findings.fine("key", format!("{name} signs with {public}"));
+                    findings.ok("key", format!("{name} signs with {public}"));
                     keys.push(public);
                 }
-                Err(error) => findings.broken("key", error.to_string(), "see what it says"),
+                Err(error) => findings.error("key", error.to_string(), "see the message"),
             }
         }
     }
@@ -222,36 +225,37 @@ fn certificate(config: &Configuration, findings: &mut Findings) {
         Err(error) => {
             let error = anyhow::Error::new(error);
             let (certificate, key) = (names.certificate, names.certificate_key);
-            findings.broken(
+            findings.error(
                 "TLS",
                 format!("{error:#}"),
-                format!("give another {certificate} or {key}"),
+                format!("correct {certificate} or {key}"),
             );
             return;
         }
     };
     let now = SystemTime::now();
     for certificate in tls_config.certificates() {
-        let good_for = match certificate.names.is_empty() {
-            true => "addresses only".to_owned(),
-            false => certificate.names.join(", "),
+        let names = if certificate.names.is_empty() {
+            "addresses only".to_owned()
+        } else {
+            certificate.names.join(", ")
         };
         let file = &tls.certificate;
-        let mend = "renew it, and send the server HUP";
+        let fix = "renew it, and send HUP to the server";
         if certificate.is_expired(now) {
-            findings.broken(
+            findings.error(
                 "TLS",
                 format!("the certificate in {file:?} has expired"),
-                mend,
+                fix,
             );
         } else if certificate.is_expired(now + RENEWAL_TIME) {
             let text = format!("the certificate in {file:?} expires within 14 days");
-            findings.doubtful("TLS", text, mend);
+            findings.warning("TLS", text, fix);
         } else if certificate.not_before.is_some_and(|start| start > now) {
             let text = format!("the certificate in {file:?} is not valid yet");
-            findings.broken("TLS", text, "set this machine's clock, or wait");
+            findings.error("TLS", text, "correct this machine's clock, or wait");
         } else {
-            findings.fine("TLS", format!("a certificate for {good_for}"));
+            findings.ok("TLS", format!("the certificate is valid for {names}"));
         }
     }
 }
@@ -259,13 +263,13 @@ fn certificate(config: &Configuration, findings: &mut Findings) {
 fn descriptors(findings: &mut Findings) {
     let limit = getrlimit(Resource::Nofile).maximum;
     match limit {
-        Some(limit) if limit < DESCRIPTORS_MIN => findings.doubtful(
+        Some(limit) if limit < DESCRIPTORS_MIN => findings.warning(
             "limits",
-            format!("{limit} file descriptors at most: as many connections are too many"),
+            format!("the limit of {limit} file descriptors is low: each connection needs one"),
             "LimitNOFILE=524288 in the unit, or ulimit -Hn 524288",
         ),
-        Some(limit) => findings.fine("limits", format!("{limit} file descriptors")),
-        None => findings.fine("limits", "file descriptors without a limit"),
+        Some(limit) => findings.ok("limits", format!("{limit} file descriptors")),
+        None => findings.ok("limits", "file descriptors without a limit"),
     }
 }
 
@@ -278,10 +282,10 @@ fn listeners(config: &Configuration, findings: &mut Findings) {
                     tcp(spec, address.address, findings);
                 }
             }
-            Err(error) => findings.broken(
+            Err(error) => findings.error(
                 "listen",
                 format!("{error:#}"),
-                "choose another address in listen",
+                "set another address in listen",
             ),
         }
     }
@@ -289,23 +293,23 @@ fn listeners(config: &Configuration, findings: &mut Findings) {
 
 fn tcp(spec: &ListenSpec, address: std::net::SocketAddr, findings: &mut Findings) {
     match TcpListener::bind(address) {
-        Ok(_) => findings.fine("listen", format!("{address} is free")),
+        Ok(_) => findings.ok("listen", format!("{address} is available")),
         Err(error) => match error.kind() {
-            io::ErrorKind::AddrInUse => findings.fine(
+            io::ErrorKind::AddrInUse => findings.ok(
                 "listen",
-                format!("{address} is taken, by a server that runs or by somebody else"),
+                format!("{address} is in use, by the running server or another program"),
             ),
-            io::ErrorKind::PermissionDenied => findings.broken(
+            io::ErrorKind::PermissionDenied => findings.error(
                 "listen",
                 format!("this user may not listen on {address}"),
-                "choose a port from 1024 on, or give the server CAP_NET_BIND_SERVICE",
+                "choose a port of at least 1024, or grant the server CAP_NET_BIND_SERVICE",
             ),
-            // IPv6 is missing, say: the server takes what there is.
+            // Without IPv6, for example, the server listens on the other addresses.
             io::ErrorKind::AddrNotAvailable if !matches!(spec, ListenSpec::Tcp { .. }) => {}
-            io::ErrorKind::AddrNotAvailable => findings.broken(
+            io::ErrorKind::AddrNotAvailable => findings.error(
                 "listen",
                 format!("this machine has no address {}", address.ip()),
-                "choose another address in listen",
+                "set another address in listen",
             ),
             _ => {}
         },
@@ -315,15 +319,15 @@ fn tcp(spec: &ListenSpec, address: std::net::SocketAddr, findings: &mut Findings
 fn unix(path: &Path, findings: &mut Findings) {
     let directory = path.parent().unwrap_or(Path::new("/"));
     if UnixStream::connect(path).is_ok() {
-        findings.fine("listen", format!("a server listens on {path:?}"));
+        findings.ok("listen", format!("a server listens on {path:?}"));
     } else if !directory.is_dir() {
-        findings.broken(
+        findings.error(
             "listen",
-            format!("there is no directory {directory:?} for the socket"),
-            "make it, or RuntimeDirectory= in the unit",
+            format!("the directory {directory:?} of the socket does not exist"),
+            "create it, or set RuntimeDirectory= in the unit",
         );
     } else {
-        findings.fine("listen", format!("{path:?} is free"));
+        findings.ok("listen", format!("{path:?} is available"));
     }
 }
 
@@ -334,8 +338,8 @@ fn identity(config: &Configuration, findings: &mut Findings) {
         None => Ok(()),
     });
     if let Err(error) = assumed {
-        let mend = "choose another user or group, or run this as root";
-        findings.broken("user", error.to_string(), mend);
+        let fix = "set another user or group, or run samovar doctor as root";
+        findings.error("user", error.to_string(), fix);
     }
 }
 
@@ -343,27 +347,30 @@ fn directories(config: &Configuration, findings: &mut Findings) {
     if let Some(directory) = &config.nar_cache {
         let size = config.nar_cache_size.and_then(NonZeroU64::new);
         match KeptSpace::open(directory, size.map(NonZeroU64::get)) {
-            Ok(_) => findings.fine("directories", format!("NARs can be kept in {directory:?}")),
-            Err(error) => findings.broken(
+            Ok(_) => findings.ok(
                 "directories",
-                format!("NARs cannot be kept in {directory:?}: {error}"),
-                "choose another nar-cache.directory, on a disk, that this user can write to",
+                format!("the NAR cache {directory:?} is writable"),
+            ),
+            Err(error) => findings.error(
+                "directories",
+                format!("cannot use {directory:?} as the NAR cache: {error}"),
+                "set nar-cache.directory to a directory on a disk that this user can write to",
             ),
         }
     }
     if let Some(directory) = &config.state_directory {
         match tempfile_in(directory) {
-            Ok(()) => findings.fine("directories", format!("{directory:?} can be written to")),
-            Err(error) => findings.broken(
+            Ok(()) => findings.ok("directories", format!("{directory:?} is writable")),
+            Err(error) => findings.error(
                 "directories",
-                format!("the state directory {directory:?} cannot be written to: {error}"),
-                "choose another state-directory that this user can write to",
+                format!("the state directory {directory:?} is not writable: {error}"),
+                "set state-directory to a directory that this user can write to",
             ),
         }
     }
 }
 
-/// Whether a file can be made there; none is left.
+/// Creates a temporary file in the directory, which is removed at once.
 fn tempfile_in(directory: &Path) -> io::Result<()> {
     let flags = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::TMPFILE;
     rustix::fs::open(directory, flags, rustix::fs::Mode::RUSR)?;
@@ -374,7 +381,7 @@ fn store(config: &Configuration, findings: &mut Findings) -> Option<Box<dyn Stor
     let settings = match Settings::from_process() {
         Ok(settings) => settings,
         Err(error) => {
-            findings.broken("store", error.to_string(), "see what it says");
+            findings.error("store", error.to_string(), "see the message");
             return None;
         }
     };
@@ -382,24 +389,24 @@ fn store(config: &Configuration, findings: &mut Findings) -> Option<Box<dyn Stor
         Ok(store) => store,
         Err(error) => {
             let error = anyhow::Error::new(error);
-            findings.broken("store", format!("{error:#}"), "see what it says");
+            findings.error("store", format!("{error:#}"), "see the message");
             return None;
         }
     };
     if let Some(remark) = store.take_remark() {
-        findings.doubtful("store", remark.to_string(), "see what it says");
+        findings.warning("store", remark.to_string(), "see the message");
     }
     match store.newest(None, 1) {
-        Ok(paths) if paths.is_empty() => findings.doubtful(
+        Ok(paths) if paths.is_empty() => findings.warning(
             "store",
             format!("{} holds no paths", store.store_dir()),
-            "is that the right store? See the key store",
+            "see the option `store`, unless the store is new",
         ),
-        Ok(_) => findings.fine("store", format!("{} can be read", store.store_dir())),
+        Ok(_) => findings.ok("store", format!("{} is readable", store.store_dir())),
         Err(error) => {
             let error = anyhow::Error::new(error);
-            let mend = "see what it says; the database has to be readable for the server's user";
-            findings.broken("store", format!("{error:#}"), mend);
+            let fix = "see the message; the database must be readable for the server's user";
+            findings.error("store", format!("{error:#}"), fix);
             return None;
         }
     }
@@ -415,12 +422,15 @@ fn daemon(config: &Configuration, findings: &mut Findings) {
     };
     let socket = settings.socket();
     match UnixStream::connect(&socket) {
-        Ok(_) => findings.fine("daemon", "paths on their way are held against collection"),
-        Err(error) => findings.doubtful(
+        Ok(_) => findings.ok(
+            "daemon",
+            "nix-daemon protects paths that are being sent from garbage collection",
+        ),
+        Err(error) => findings.warning(
             "daemon",
             format!(
-                "nix-daemon does not answer at {socket:?} ({error}): paths on their way are not \
-                 held against garbage collection"
+                "nix-daemon does not answer at {socket:?} ({error}): paths that are being sent \
+                 are not protected from garbage collection"
             ),
             "start nix-daemon.socket and let this user connect (allowed-users in nix.conf)",
         ),

@@ -1,4 +1,4 @@
-//! One binary cache over HTTP.
+//! [`Cache`]: a client of a binary cache.
 
 use std::collections::HashSet;
 use std::io::BufReader;
@@ -18,7 +18,7 @@ use crate::walk;
 /// What mass queries are answered with.
 const RECORDS_TYPE: &str = "text/x-nix-narinfos";
 
-/// Paths asked for in one request; servers take ten times as many.
+/// Paths per bulk query; servers accept ten times as many.
 const ASK_COUNT: usize = 10_000;
 
 const INFO_PATH: &str = "/nix-cache-info";
@@ -27,21 +27,21 @@ const NARINFOS_PATH: &str = "/narinfos";
 const CACHE_INFO_LEN_MAX: u64 = 64 << 10;
 const NARINFO_LEN_MAX: u64 = 16 << 20;
 
-/// A binary cache.
+/// A client of a binary cache.
 #[derive(Debug)]
 pub struct Cache {
     http: Http,
     store_dir: StoreDir,
-    /// Whether it answers for many paths at once, once that is known.
-    answers_many: OnceLock<bool>,
+    /// Whether the server supports bulk queries; unset until the first query.
+    supports_bulk: OnceLock<bool>,
 }
 
-/// What a cache has of some closures.
+/// The parts of some closures that a cache has.
 #[derive(Debug, Default)]
 pub struct Found {
-    /// Each behind what it refers to.
+    /// Each after its references.
     pub narinfos: Vec<NarInfo>,
-    /// What is wanted and not there.
+    /// Paths that the cache does not have.
     pub missing: Vec<HashPart>,
 }
 
@@ -57,7 +57,7 @@ pub(crate) enum Private {
 }
 
 impl Cache {
-    /// The cache at `url`; asks it for its `nix-cache-info`.
+    /// Opens the cache at `url`: requests its `nix-cache-info`.
     ///
     /// # Errors
     ///
@@ -81,18 +81,18 @@ impl Cache {
             "{info_url} answered {status}: is {url} a binary cache?"
         );
         let text = read_body(response, CACHE_INFO_LEN_MAX)
-            .with_context(|| format!("{info_url} cannot be read"))?;
+            .with_context(|| format!("cannot read {info_url}"))?;
         let text = String::from_utf8_lossy(&text).into_owned();
         let store_dir = text
             .lines()
             .find_map(|line| line.strip_prefix("StoreDir:"))
-            .with_context(|| format!("{info_url} names no StoreDir: is {url} a binary cache?"))?;
+            .with_context(|| format!("{info_url} has no StoreDir: is {url} a binary cache?"))?;
         let store_dir = StoreDir::new(store_dir.trim())
-            .with_context(|| format!("the StoreDir in {info_url} is none"))?;
+            .with_context(|| format!("the StoreDir in {info_url} is invalid"))?;
         Ok(Self {
             http,
             store_dir,
-            answers_many: OnceLock::new(),
+            supports_bulk: OnceLock::new(),
         })
     }
 
@@ -101,17 +101,17 @@ impl Cache {
         self.http.remote().url()
     }
 
-    /// The directory of the stores it is for.
+    /// The store directory of its paths.
     #[must_use]
     pub fn store_dir(&self) -> &StoreDir {
         &self.store_dir
     }
 
-    /// What it has of these paths, in the order asked; `None` for what it has not.
+    /// The narinfos of these paths, in order; `None` for absent paths.
     ///
     /// # Errors
     ///
-    /// If it cannot say, of any of them.
+    /// If any look-up fails.
     pub fn narinfos(&self, hash_parts: &[HashPart]) -> anyhow::Result<Vec<Option<NarInfo>>> {
         let mut narinfos = Vec::with_capacity(hash_parts.len());
         for some in hash_parts.chunks(ASK_COUNT) {
@@ -123,11 +123,11 @@ impl Cache {
         Ok(narinfos)
     }
 
-    /// All that these paths need.
+    /// The closures of these paths.
     ///
     /// # Errors
     ///
-    /// If it cannot say, of any path.
+    /// If any look-up fails.
     pub fn closure(&self, roots: &[HashPart]) -> anyhow::Result<Found> {
         let mut found = Found::default();
         let mut seen = HashSet::new();
@@ -161,27 +161,27 @@ impl Cache {
         Ok(found)
     }
 
-    /// The narinfo of one path.
+    /// Requests a single narinfo.
     fn one(&self, hash_part: HashPart) -> anyhow::Result<Option<NarInfo>> {
         let path = format!("/{hash_part}.narinfo");
         let url = self.http.url(&path);
         let response = self.http.get(&path)?;
         match response.status().as_u16() {
             200 => {}
-            // 403: what buckets say of what is not there to those who may not list them.
+            // 403: the answer of buckets for a missing object without permission to list.
             403 | 404 | 410 => return Ok(None),
             status => {
-                bail!("{url} answered {status}: ask who runs the cache, or try later")
+                bail!("{url} answered {status}: try later, or ask the operator of the cache")
             }
         }
         let text = read_body(response, NARINFO_LEN_MAX)
-            .with_context(|| format!("{url} cannot be read: try again"))?;
+            .with_context(|| format!("cannot read {url}: try again"))?;
         self.parse(hash_part, &text).map(Some)
     }
 
-    /// What it says of many paths at once. `None` if it does not know how.
+    /// Makes a bulk query. `None` if the server does not support it.
     fn many(&self, hash_parts: &[HashPart]) -> anyhow::Result<Option<Vec<Option<NarInfo>>>> {
-        if self.answers_many.get() == Some(&false) || hash_parts.is_empty() {
+        if self.supports_bulk.get() == Some(&false) || hash_parts.is_empty() {
             return Ok(None);
         }
         let url = self.http.url(NARINFOS_PATH);
@@ -190,44 +190,40 @@ impl Cache {
             .map(|hash_part| format!("{hash_part}\n"))
             .collect();
         let response = self.http.post(NARINFOS_PATH, lines.as_bytes())?;
-        let is_understood = is_records(&response);
-        self.answers_many.get_or_init(|| is_understood);
-        if !is_understood {
+        let is_supported = is_records(&response);
+        self.supports_bulk.get_or_init(|| is_supported);
+        if !is_supported {
             return Ok(None);
         }
         let mut answers = Vec::with_capacity(hash_parts.len());
         let mut records = Records::begin(BufReader::new(response.into_body().into_reader()))
-            .with_context(|| format!("the answer of {url} is broken"))?;
+            .with_context(|| format!("invalid answer from {url}"))?;
         let mut asked = hash_parts.iter();
         while let Some(record) = records
             .read()
-            .with_context(|| format!("the answer of {url} is broken: try again"))?
+            .with_context(|| format!("invalid answer from {url}: try again"))?
         {
             let (hash_part, answer) = match record {
                 Record::Path(hash_part, text) => (hash_part, Some(self.parse(hash_part, &text)?)),
                 Record::Absent(hash_part) => (hash_part, None),
                 Record::Failed(hash_part) => bail!(
-                    "{} cannot say anything of {hash_part}: the database there needs mending",
+                    "{} cannot look up {hash_part}: its database is damaged",
                     self.url()
                 ),
             };
             ensure!(
                 asked.next() == Some(&hash_part),
-                "the answer of {url} is not for what was asked"
+                "the answer of {url} does not match the query"
             );
             answers.push(answer);
         }
-        ensure!(
-            asked.next().is_none(),
-            "the answer of {url} is not for all that was asked"
-        );
+        ensure!(asked.next().is_none(), "the answer of {url} is incomplete");
         Ok(Some(answers))
     }
 
-    /// The closure of one path at once. `None` if the server does not know how, or this time could
-    /// not.
+    /// Requests a whole closure. `None` if the server does not support it, or failed.
     fn whole_closure(&self, root: HashPart) -> anyhow::Result<Option<Vec<NarInfo>>> {
-        if self.answers_many.get() != Some(&true) {
+        if self.supports_bulk.get() != Some(&true) {
             return Ok(None);
         }
         let response = self.http.get(&format!("/closure/{root}"))?;
@@ -240,8 +236,7 @@ impl Cache {
         };
         let mut seen = HashSet::new();
         let mut narinfos = Vec::new();
-        // What is wrong here, a path collected on the way for one, shows itself when all are asked
-        // for one by one.
+        // On an error, such as a path collected meanwhile, single requests find the cause.
         loop {
             let (hash_part, text) = match records.read() {
                 Ok(None) => break,

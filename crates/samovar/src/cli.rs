@@ -9,18 +9,17 @@ use samovar_nix::PublicKey;
 
 use crate::{secrets, serve, status};
 
-/// Public keys in one text, separated by white space.
+/// The public keys of one option value, separated by white space.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Keys(pub(crate) Vec<PublicKey>);
 
-/// All commands: what is parsed, and what help, man pages and completions say.
+/// Defines all commands, for parsing, help, man pages and completions.
 pub fn command() -> Command {
     Command::new("samovar")
         .version(env!("CARGO_PKG_VERSION"))
-        .about("Serves Nix stores as binary caches, asks caches, and looks after both")
+        .about("Serves Nix stores as binary caches, queries caches, and diagnoses both")
         .subcommand_required(true)
         .arg_required_else_help(true)
-        .disable_help_subcommand(true)
         .subcommand(serve::command())
         .subcommand(closure())
         .subcommand(query())
@@ -31,7 +30,7 @@ pub fn command() -> Command {
         .subcommand(secrets::token())
         .subcommand(
             Command::new("completions")
-                .about("Prints what a shell has to know to complete this command line")
+                .about("Prints a shell completion script")
                 .arg(
                     Arg::new("shell")
                         .value_name("SHELL")
@@ -41,7 +40,7 @@ pub fn command() -> Command {
         )
         .subcommand(
             Command::new("man")
-                .about("Writes the man pages into a directory")
+                .about("Writes man pages into a directory")
                 .arg(
                     Arg::new("directory")
                         .value_name("DIRECTORY")
@@ -53,19 +52,19 @@ pub fn command() -> Command {
 
 fn closure() -> Command {
     Command::new("closure")
-        .about("What paths and all they need would cost to download from a cache")
+        .about("Shows what the closures of paths would cost to download from a cache")
         .after_help(
-            "Prints each path behind those it refers to, with its size, and a last line with the \
-             sum. Exit code 0: everything is there; 1: something is missing or not signed by a \
-             trusted key; 2: the command line cannot be understood; 3: the cache or the store \
-             cannot be asked.",
+            "Prints each path after its references, with its download size, and a summary line. \
+             Exit code 0: all paths are available; 1: a path is missing or not signed by a \
+             trusted key; 2: the command line is invalid; 3: the cache or the store is \
+             unavailable.",
         )
         .arg(json())
         .arg(
             Arg::new("store")
                 .long("store")
                 .value_name("URI")
-                .help("Leave out what this store has; auto is the one of this machine"),
+                .help("Leave out paths that this store has; auto is the local store"),
         )
         .arg(
             Arg::new("trusted-public-keys")
@@ -74,8 +73,8 @@ fn closure() -> Command {
                 .action(ArgAction::Append)
                 .value_parser(keys)
                 .help(
-                    "Every path must be signed by one of these keys, separated by spaces, or be \
-                     content-addressed",
+                    "Require each path to be signed by one of these keys, separated by spaces, or \
+                     to be content-addressed",
                 ),
         )
         .arg(url())
@@ -84,11 +83,11 @@ fn closure() -> Command {
 
 fn query() -> Command {
     Command::new("query")
-        .about("Which paths a cache has")
+        .about("Shows which paths a cache has")
         .after_help(
-            "Prints \"present\" or \"absent\" before each path, in the order asked. Exit code 0: \
-             everything is there; 1: something is not; 2: the command line cannot be understood; \
-             3: the cache cannot be asked.",
+            "Prints \"present\" or \"absent\" before each path, in the given order. Exit code 0: \
+             all paths are present; 1: a path is absent; 2: the command line is invalid; 3: the \
+             cache is unavailable.",
         )
         .arg(json())
         .arg(url())
@@ -97,36 +96,34 @@ fn query() -> Command {
 
 fn doctor() -> Command {
     let command = Command::new("doctor")
-        .about("Whether a server can serve well and does, and whether a store is as registered")
+        .about("Diagnoses the set-up of a server, or verifies the files of a store")
         .after_help(
-            "Without --verify: looks at keys, certificate, limits, sockets, directories, store and \
-             daemon of the server that the options or --config describe, asks the running server \
-             for a path, and says what is broken and what mends it. Exit code 0: nothing is \
-             broken; 1: something is; 2: the configuration cannot be understood. With --verify: \
-             prints \"damaged\" before each path that is, with what is wrong, and says on standard \
-             error where it stands. Exit code 0: everything is right; 1: something is damaged; 2: \
-             something cannot be verified, or not be asked.",
+            "Without --verify: checks keys, certificate, limits, sockets, directories, store and \
+             daemon of the server that the options or --config describe, requests a path from \
+             the running server, and prints errors and warnings with their fixes. Exit code 0: \
+             no errors; 1: errors; 2: the configuration is invalid. With --verify: prints \
+             \"damaged\" before each damaged path, with the reason, and progress on standard \
+             error. Exit code 0: no path is damaged; 1: a path is damaged; 2: a path cannot be \
+             verified, or the store is unavailable.",
         )
         .arg(
             Arg::new("url")
                 .long("url")
                 .value_name("URL")
-                .help("Where the server is reached; default: the first of what it listens on"),
+                .help("URL of the running server [default: its first TCP listener]"),
         )
         .arg(
             Arg::new("client-config")
                 .long("client-config")
                 .value_name("NIX.CONF")
                 .value_parser(value_parser!(PathBuf))
-                .help("A client's nix.conf: will it use the server, and trust it?"),
+                .help("Also check whether a client with this nix.conf uses and trusts the server"),
         )
         .arg(
             Arg::new("verify")
                 .long("verify")
                 .action(ArgAction::SetTrue)
-                .help(
-                    "Read all files of PATHs, or of all paths, and compare the hash of their NAR",
-                ),
+                .help("Verify the NAR hashes of PATHs, or of all paths of the store"),
         )
         .arg(
             Arg::new("rate")
@@ -134,7 +131,7 @@ fn doctor() -> Command {
                 .value_name("BYTES")
                 .requires("verify")
                 .value_parser(rate)
-                .help("Read at most so many bytes in a second"),
+                .help("Maximum read rate, in bytes per second"),
         )
         .arg(paths().requires("verify"));
     serve::with_options(command, "verify")
@@ -142,14 +139,8 @@ fn doctor() -> Command {
 
 fn status() -> Command {
     Command::new("status")
-        .about("How busy a server is: its status page in a terminal, live")
+        .about("Shows the status of a server; for a live view run it under watch")
         .arg(json())
-        .arg(
-            Arg::new("once")
-                .long("once")
-                .action(ArgAction::SetTrue)
-                .help("Print it once, also on a terminal"),
-        )
         .arg(Arg::new("url").value_name("URL").help(format!(
             "The server's admin listener [default: {}]",
             status::URL_DEFAULT
@@ -158,15 +149,16 @@ fn status() -> Command {
 
 fn config() -> Command {
     Command::new("config")
-        .about("Configurations of other servers")
+        .about("Converts configurations of other servers")
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommand(
             Command::new("import")
-                .about("Prints what a configuration of harmonia says, as one of samovar")
+                .about("Prints a configuration of harmonia as one of Samovar")
                 .arg(
                     Arg::new("file")
                         .value_name("HARMONIA.TOML")
+                        .help("Configuration file of harmonia")
                         .required(true)
                         .value_parser(value_parser!(PathBuf)),
                 ),
@@ -175,20 +167,20 @@ fn config() -> Command {
 
 fn rate(text: &str) -> Result<NonZeroU64, &'static str> {
     let rate = text.parse();
-    rate.map_err(|_error| "it is no number of bytes in a second, 1 or more")
+    rate.map_err(|_error| "expected a number of bytes per second, at least 1")
 }
 
 fn json() -> Arg {
     Arg::new("json")
         .long("json")
         .action(ArgAction::SetTrue)
-        .help("Print one JSON document")
+        .help("Print a JSON document")
 }
 
 fn url() -> Arg {
     Arg::new("url").value_name("URL").required(true).help(
-        "A binary cache: Samovar, nix-serve, harmonia, or files behind a web server; \
-         NIX_SSL_CERT_FILE names the certificates to trust, as for Nix",
+        "URL of a binary cache: Samovar, nix-serve, harmonia or static files; NIX_SSL_CERT_FILE \
+         names the trusted certificates, as for Nix",
     )
 }
 
@@ -198,15 +190,15 @@ fn paths() -> Arg {
         .action(ArgAction::Append)
         .num_args(0..)
         .help(
-            "A path in the store, a base name, a hash part, or a link to a path, such as \
-             ./result; - reads them from standard input, one a line",
+            "Store path, base name, hash part, or link to a store path such as ./result; - reads \
+             them from standard input, one per line",
         )
 }
 
 fn keys(text: &str) -> Result<Keys, String> {
     let key = |text: &str| {
         PublicKey::parse(text)
-            .map_err(|_error| format!("{text:?} is no public key: it has the form name:base-64"))
+            .map_err(|_error| format!("{text:?} is not a public key; expected NAME:BASE64"))
     };
     let keys: Result<Vec<_>, String> = text.split_ascii_whitespace().map(key).collect();
     keys.map(Keys)
@@ -217,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_definitions_agree_with_each_other() {
+    fn definitions_are_consistent() {
         command().debug_assert();
     }
 
@@ -230,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn command_lines_that_say_nothing() {
+    fn invalid_command_lines_are_refused() {
         refused(&[], "Usage");
         refused(&["colsure"], "closure");
         refused(&["closure"], "URL");

@@ -1,4 +1,4 @@
-//! What is asked of caches and stores, and what is printed.
+//! `samovar closure`, `samovar query` and `samovar doctor --verify`.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -18,10 +18,10 @@ use crate::cli;
 use crate::doctor::Verification;
 use crate::roots::{self, Root};
 
-/// Paths of the local store looked up at once.
+/// Paths per look-up in the local store.
 const LOOKUP_COUNT: usize = 500;
 
-/// What a command line asks for.
+/// A parsed command line of one of these commands.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Request {
     task: Task,
@@ -30,7 +30,7 @@ pub struct Request {
     keys: Vec<PublicKey>,
     url: String,
     paths: Vec<String>,
-    /// Bytes in a second.
+    /// Bytes per second.
     rate: Option<NonZeroU64>,
 }
 
@@ -41,19 +41,19 @@ enum Task {
     Doctor,
 }
 
-/// Whether all that was asked about is there.
+/// The result of a command, which determines the exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is.
+    /// All paths are available or intact.
     Complete,
-    /// Something is missing, damaged, or not to be trusted.
+    /// A path is missing, damaged or untrusted.
     Incomplete,
-    /// Something cannot be verified, and nothing was found damaged.
+    /// A path could not be verified, and none is damaged.
     Unchecked,
 }
 
 impl Outcome {
-    /// What to end with.
+    /// The exit code.
     #[must_use]
     pub fn code(self) -> ExitCode {
         match self {
@@ -65,11 +65,11 @@ impl Outcome {
 }
 
 impl Request {
-    /// Reads a command line without the program's name, if it is one of a question.
+    /// Parses a command line without the program's name; `None` for other commands.
     ///
     /// # Errors
     ///
-    /// What cannot be understood.
+    /// If the command line is invalid.
     pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Option<Self>, clap::Error> {
         let name = OsString::from("samovar");
         let words = std::iter::once(name).chain(words);
@@ -80,7 +80,7 @@ impl Request {
             .and_then(|(name, one)| Self::of(name, one)))
     }
 
-    /// What this subcommand asks, if it is a question.
+    /// Converts the matches of a subcommand; `None` for other commands.
     pub(crate) fn of(name: &str, matches: &ArgMatches) -> Option<Self> {
         let task = match name {
             "closure" => Task::Closure,
@@ -106,7 +106,7 @@ impl Request {
         })
     }
 
-    /// What to end with when [`run`](Self::run) has failed.
+    /// The exit code if [`run`](Self::run) fails.
     #[must_use]
     pub fn error_code(&self) -> u8 {
         match self.task {
@@ -115,11 +115,11 @@ impl Request {
         }
     }
 
-    /// Does what is asked for, and prints it to `out`.
+    /// Runs the command and prints its results to `out`.
     ///
     /// # Errors
     ///
-    /// If the cache, the store or standard input cannot be read, or `out` not be written.
+    /// If the cache, the store or standard input cannot be read, or `out` cannot be written.
     pub fn run(&self, out: &mut dyn Write) -> anyhow::Result<Outcome> {
         match self.task {
             Task::Closure => self.closure(out),
@@ -202,7 +202,7 @@ impl Request {
         ))
     }
 
-    /// Paths that no key in the command line vouches for.
+    /// Paths that are not signed by any key of the command line.
     fn untrusted<'a>(&self, narinfos: &'a [NarInfo], cache: &Cache) -> Vec<&'a StorePath> {
         if self.keys.is_empty() {
             return Vec::new();
@@ -220,15 +220,15 @@ impl Request {
     }
 }
 
-/// Which of these paths the store has.
+/// Whether the store has each of these paths.
 fn has(uri: &str, hash_parts: &[HashPart], cache: &Cache) -> anyhow::Result<Vec<bool>> {
     let store = Settings::from_process()
         .map_err(anyhow::Error::from)
         .and_then(|settings| Ok(samovar_store::open(Some(uri), &settings)?))
-        .with_context(|| format!("the store {uri:?} cannot be asked"))?;
+        .with_context(|| format!("cannot open the store {uri:?}"))?;
     ensure!(
         store.store_dir() == cache.store_dir(),
-        "the store {uri:?} has its paths in {}, the cache in {}: they have none in common",
+        "the store {uri:?} has paths in {}, the cache in {}: they have no path in common",
         store.store_dir(),
         cache.store_dir()
     );
@@ -236,16 +236,16 @@ fn has(uri: &str, hash_parts: &[HashPart], cache: &Cache) -> anyhow::Result<Vec<
     for some in hash_parts.chunks(LOOKUP_COUNT) {
         for looked in store
             .lookup_many(some)
-            .with_context(|| format!("the store {uri:?} cannot be asked"))?
+            .with_context(|| format!("cannot query the store {uri:?}"))?
         {
-            // A row that makes no sense is one to download again.
+            // A path with a malformed row must be downloaded again.
             found.push(matches!(looked, Ok(Some(_))));
         }
     }
     Ok(found)
 }
 
-/// What hash parts stand for.
+/// Full paths by hash part, as far as known.
 fn names(roots: &[Root], narinfos: &[NarInfo], cache: &Cache) -> HashMap<HashPart, String> {
     let given = roots.iter().map(|root| (root.hash_part, root.text.clone()));
     let referred = narinfos.iter().flat_map(|narinfo| &narinfo.references);
@@ -254,18 +254,19 @@ fn names(roots: &[Root], narinfos: &[NarInfo], cache: &Cache) -> HashMap<HashPar
 }
 
 fn outcome(is_complete: bool) -> Outcome {
-    match is_complete {
-        true => Outcome::Complete,
-        false => Outcome::Incomplete,
+    if is_complete {
+        Outcome::Complete
+    } else {
+        Outcome::Incomplete
     }
 }
 
-/// What is said of closures.
+/// The output of `samovar closure`.
 struct Report<'a> {
     narinfos: &'a [NarInfo],
     untrusted: Vec<&'a StorePath>,
     missing: Vec<&'a str>,
-    /// Paths that are left out because the local store has them.
+    /// Number of paths left out because the local store has them.
     local_count: usize,
 }
 
@@ -274,7 +275,7 @@ impl Report<'_> {
         self.narinfos.iter().map(|narinfo| narinfo.nar_size).sum()
     }
 
-    /// `None` where the cache does not say how large its compressed files are.
+    /// `None` if the cache does not report the size of a compressed file.
     fn download_size(&self) -> Option<u64> {
         self.narinfos.iter().map(download_size).sum()
     }
@@ -354,7 +355,7 @@ fn download_size(narinfo: &NarInfo) -> Option<u64> {
     narinfo.file_size.or(plain)
 }
 
-/// A size for people: three digits are enough.
+/// Formats a size with a binary unit.
 pub(crate) fn human(len: u64) -> String {
     let mut whole = len;
     let mut rest = 0;
@@ -377,7 +378,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_for_people() {
+    fn sizes_with_units() {
         for (len, text) in [
             (0, "0 B"),
             (1023, "1023 B"),

@@ -1,4 +1,4 @@
-//! Requests, tried again where that may help.
+//! HTTP requests with retries.
 
 use std::io::Read;
 use std::path::PathBuf;
@@ -12,24 +12,20 @@ use ureq::{Agent, Body, RequestBuilder};
 
 use crate::remote::Remote;
 
-/// Requests at once, where a cache has to be asked for one narinfo after the other: as many as Nix
-/// makes.
+/// Parallel requests for single narinfos: as many as Nix makes.
 pub(crate) const AT_ONCE_MAX: usize = 25;
 
 const CONNECT_TIME: Duration = Duration::from_secs(15);
 
-/// How long a server may be silent.
+/// Timeout of the response and of each read.
 const SILENCE_TIME: Duration = Duration::from_secs(60);
-
-/// The same where somebody looks on.
-const WATCH_TIME: Duration = Duration::from_secs(3);
 
 const ATTEMPT_COUNT_MAX: u32 = 5;
 
-/// Before the second attempt; twice as long before each further one.
+/// Pause before the second attempt; doubled before each further one.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// However long a server asks to wait.
+/// Upper limit for the `Retry-After` of a server.
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 
 /// A client of one server.
@@ -44,29 +40,12 @@ impl Http {
     ///
     /// If the certificates of this machine cannot be read.
     pub(crate) fn new(remote: Remote) -> anyhow::Result<Self> {
-        Self::with_patience(remote, CONNECT_TIME, SILENCE_TIME)
-    }
-
-    /// For somebody who looks on.
-    ///
-    /// # Errors
-    ///
-    /// As [`new`](Self::new).
-    pub(crate) fn watching(remote: Remote) -> anyhow::Result<Self> {
-        Self::with_patience(remote, WATCH_TIME, WATCH_TIME)
-    }
-
-    fn with_patience(
-        remote: Remote,
-        connect_time: Duration,
-        silence_time: Duration,
-    ) -> anyhow::Result<Self> {
         let mut builder = Agent::config_builder()
             .http_status_as_error(false)
             .user_agent(concat!("samovar/", env!("CARGO_PKG_VERSION")))
-            .timeout_connect(Some(connect_time))
-            .timeout_recv_response(Some(silence_time))
-            .timeout_per_read(Some(silence_time))
+            .timeout_connect(Some(CONNECT_TIME))
+            .timeout_recv_response(Some(SILENCE_TIME))
+            .timeout_per_read(Some(SILENCE_TIME))
             .max_idle_connections(AT_ONCE_MAX)
             .max_idle_connections_per_host(AT_ONCE_MAX);
         if remote.is_secure() {
@@ -100,13 +79,6 @@ impl Http {
         retry(&url, || self.authorized(self.agent.get(&url)).call())
     }
 
-    /// Sends GET once, without a retry.
-    pub(crate) fn get_once(&self, path: &str) -> anyhow::Result<Response<Body>> {
-        let url = self.url(path);
-        let answer = self.authorized(self.agent.get(&url)).call();
-        answer.with_context(|| format!("{url} cannot be reached"))
-    }
-
     /// Sends POST for `path`, which begins with a slash.
     pub(crate) fn post(&self, path: &str, body: &[u8]) -> anyhow::Result<Response<Body>> {
         let url = self.url(path);
@@ -125,7 +97,7 @@ impl Http {
     }
 }
 
-/// A body, as far as `len_max` bytes.
+/// Reads a body of at most `len_max` bytes.
 pub(crate) fn read_body(response: Response<Body>, len_max: u64) -> anyhow::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let reader = response.into_body().into_reader();
@@ -133,12 +105,12 @@ pub(crate) fn read_body(response: Response<Body>, len_max: u64) -> anyhow::Resul
         .take(len_max.saturating_add(1))
         .read_to_end(&mut bytes)?;
     if len as u64 > len_max {
-        bail!("it is longer than {len_max} bytes");
+        bail!("the answer is longer than {len_max} bytes");
     }
     Ok(bytes)
 }
 
-/// Asks until there is an answer that another attempt would not change.
+/// Retries until the answer is final.
 fn retry(
     url: &str,
     mut ask: impl FnMut() -> Result<Response<Body>, ureq::Error>,
@@ -161,10 +133,10 @@ fn retry(
         std::thread::sleep(wanted.unwrap_or(pause).min(PAUSE_MAX));
         pause *= 2;
     }
-    bail!("{url} was not asked")
+    bail!("{url} was not requested")
 }
 
-/// Statuses that say "later".
+/// Whether the status is temporary.
 fn is_passing(status: u16) -> bool {
     matches!(status, 408 | 429 | 500 | 502 | 503 | 504)
 }
@@ -181,7 +153,7 @@ fn retry_after(response: &Response<Body>) -> Option<Duration> {
     value.trim().parse().ok().map(Duration::from_secs)
 }
 
-/// The certificates that this machine trusts, from where Nix looks for them.
+/// The trusted certificates of this machine, from the locations that Nix uses.
 ///
 /// # Source
 ///
@@ -201,12 +173,10 @@ fn root_certificates() -> anyhow::Result<Vec<Certificate<'static>>> {
         .into_iter()
         .map(PathBuf::from)
         .find(|path| path.exists())
-        .context(
-            "no file of trusted certificates was found: set NIX_SSL_CERT_FILE to one in PEM form",
-        )?,
+        .context("no trusted certificates found: set NIX_SSL_CERT_FILE to a PEM file")?,
     };
     let pem = std::fs::read(&file)
-        .with_context(|| format!("the trusted certificates in {file:?} cannot be read"))?;
+        .with_context(|| format!("cannot read the trusted certificates in {file:?}"))?;
     let certificates: Vec<_> = ureq::tls::parse_pem(&pem)
         .filter_map(|item| match item {
             Ok(PemItem::Certificate(certificate)) => Some(certificate),
@@ -214,7 +184,7 @@ fn root_certificates() -> anyhow::Result<Vec<Certificate<'static>>> {
         })
         .collect();
     if certificates.is_empty() {
-        bail!("there is no certificate in {file:?}: set NIX_SSL_CERT_FILE to another file");
+        bail!("{file:?} holds no certificate: set NIX_SSL_CERT_FILE to another file");
     }
     Ok(certificates)
 }

@@ -1,17 +1,17 @@
-//! Everything but the server that is called `nix-serve`: asking Nix binary caches what a closure
-//! costs to download and which paths are there, verifying stores, and `samovar serve`, the server
-//! with a configuration file.
+//! The command line `samovar`: queries Nix binary caches for paths and the download size of
+//! closures, verifies stores, diagnoses set-ups, and runs the server with a configuration file
+//! (`samovar serve`).
 //!
 //! # Types to know
 //!
-//! * [`Cache`] is one binary cache over HTTP. It asks in bulk where the server knows how
-//!   (`docs/bulk-queries.md`), else one narinfo after the other over many connections.
-//! * [`Records`] reads an answer in bulk, strictly.
+//! * [`Cache`] is a client of a binary cache. It uses bulk queries where the server supports them
+//!   (`docs/bulk-queries.md`), else requests single narinfos over many connections.
+//! * [`Records`] parses the answer to a bulk query, strictly.
 //! * [`cli::command`] is the command line, for help, man pages and completions.
 //!
 //! # Out of scope
 //!
-//! Downloading, and changing anything in a store.
+//! Downloading, and writing to a store.
 
 #![forbid(unsafe_code)]
 
@@ -45,20 +45,20 @@ use command::{Outcome, Request};
 pub use records::{Record, Records, RecordsError};
 pub use remote::without_logins;
 
-/// Why something could not be done.
+/// The failure of a command.
 #[derive(Debug)]
 pub struct Failure {
-    /// To be told, in one line.
+    /// The message, in one line.
     pub error: anyhow::Error,
-    /// To end with.
+    /// The exit code.
     pub code: ExitCode,
 }
 
-/// Does what a command line asks for, and prints it to `out`.
+/// Runs a command line and prints its results to `out`.
 ///
 /// # Errors
 ///
-/// [`Failure`]. Help is printed at once.
+/// [`Failure`]. Help and version are printed here and are not failures.
 pub fn run(
     words: impl IntoIterator<Item = OsString>,
     out: &mut dyn Write,
@@ -74,7 +74,7 @@ pub fn run(
                 code: ExitCode::from(2),
             });
         }
-        // Help and version. Standard output may be closed: then nobody is told.
+        // Help and version. Standard output may be closed, which is ignored.
         Err(error) => {
             error.print().unwrap_or_default();
             return Ok(ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2)));
@@ -119,15 +119,15 @@ impl Failure {
     }
 }
 
-/// What is wrong with a command line, as all our errors are told.
+/// Formats an error of the command-line parser in one line.
 fn one_line(error: &clap::Error) -> String {
     let text = error.render().to_string();
     let text = text.strip_prefix("error: ").unwrap_or(&text);
-    let is_told = |line: &&str| {
+    let is_shown = |line: &&str| {
         let is_usage = line.starts_with("Usage:") || line.starts_with("For more information");
         !line.is_empty() && !is_usage
     };
-    let lines: Vec<&str> = text.lines().map(str::trim).filter(is_told).collect();
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(is_shown).collect();
     format!(
         "{}; see samovar --help",
         lines.join(" ").replace(" tip: ", "; ")
@@ -153,7 +153,7 @@ fn man(matches: &ArgMatches) -> anyhow::Result<()> {
     let directory: &PathBuf = matches
         .get_one("directory")
         .context("a directory is missing")?;
-    fs::create_dir_all(directory).with_context(|| format!("cannot make {directory:?}"))?;
+    fs::create_dir_all(directory).with_context(|| format!("cannot create {directory:?}"))?;
     clap_mangen::generate_to(cli::command(), directory)
         .with_context(|| format!("cannot write man pages into {directory:?}"))
 }

@@ -1,8 +1,8 @@
-//! The command line of everything but the server that is called `nix-serve`.
+//! The program `samovar`.
 //!
-//! Exit codes: 0, all that was asked about is there, or right, or the server was told to end; 1,
-//! something is not, or the server could not start; 2, the command line or the configuration cannot
-//! be understood, or something cannot be verified; 3, a cache or store cannot be asked.
+//! Exit codes: 0, all paths are available or intact, or the server was stopped; 1, a path is
+//! missing or damaged, or the server could not start; 2, the command line or the configuration is
+//! invalid, or a path cannot be verified; 3, a cache or store is unavailable.
 
 #![forbid(unsafe_code)]
 
@@ -34,7 +34,7 @@ fn is_closed_pipe(error: &anyhow::Error) -> bool {
         .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// Standard error may be closed: then nobody is told.
+/// Prints an error. Standard error may be closed, which is ignored.
 fn complain(message: &str) {
     writeln!(io::stderr(), "samovar: error: {message}").ok();
 }

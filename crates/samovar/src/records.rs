@@ -1,7 +1,7 @@
-//! Reading many narinfos from one answer.
+//! Parses the answer to a bulk query.
 //!
-//! The grammar stands in `docs/bulk-queries.md`. Reading is strict: what does not fit it is a
-//! broken answer, and so is one that ends without its last line.
+//! The grammar stands in `docs/bulk-queries.md`. Parsing is strict: an answer that
+//! deviates from it, or lacks its last line, is rejected.
 //!
 //! # Limits
 //!
@@ -17,35 +17,35 @@ use samovar_nix::HashPart;
 const LINE_LEN_MAX: u64 = 128;
 const NARINFO_LEN_MAX: u64 = 16 << 20;
 
-/// What a cache says of one path.
+/// The answer for one path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Record {
-    /// Its narinfo, as text.
+    /// The narinfo of the path.
     Path(HashPart, Vec<u8>),
-    /// It is not there.
+    /// The path is absent.
     Absent(HashPart),
-    /// The server cannot say.
+    /// The server failed to look the path up.
     Failed(HashPart),
 }
 
-/// Why an answer cannot be believed.
+/// Why an answer is rejected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordsError {
-    /// It is none, or of another version.
+    /// The format or its version is unknown.
     #[error("not an answer in version 1 of the format")]
     Version,
-    /// A line, or a narinfo, does not fit the grammar.
+    /// A line or a narinfo violates the grammar.
     #[error("record {number} is malformed")]
     Malformed {
-        /// Counted from one.
+        /// Number of the record, from 1.
         number: u64,
     },
-    /// The last line is not what it should be.
-    #[error("the end does not fit what came before")]
+    /// The last line does not match the records.
+    #[error("the last line does not match the records")]
     End,
-    /// It could not be read to its end.
-    #[error("cut short")]
+    /// The answer is truncated.
+    #[error("truncated")]
     Cut(#[from] io::Error),
 }
 
@@ -54,8 +54,8 @@ pub enum RecordsError {
 pub struct Records<R> {
     reader: R,
     count: u64,
-    /// Found, absent, failed.
-    said: [u64; 3],
+    /// Number of records read: found, absent, failed.
+    counts: [u64; 3],
     is_ended: bool,
 }
 
@@ -74,29 +74,29 @@ impl<R: BufRead> Records<R> {
         Ok(Self {
             reader,
             count,
-            said: [0; 3],
+            counts: [0; 3],
             is_ended: false,
         })
     }
 
-    /// How many records there will be.
+    /// Number of records in the answer.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// The next record. `None` behind the last one: only then is the answer whole.
+    /// Reads the next record; `None` after the last one. Only then is the answer complete.
     ///
     /// # Errors
     ///
-    /// Any [`RecordsError`]; the answer is to be thrown away then.
+    /// Any [`RecordsError`]; the whole answer must be discarded then.
     pub fn read(&mut self) -> Result<Option<Record>, RecordsError> {
-        let said: u64 = self.said.iter().sum();
-        if said == self.count {
+        let read_count: u64 = self.counts.iter().sum();
+        if read_count == self.count {
             self.end()?;
             return Ok(None);
         }
-        let number = said.saturating_add(1);
+        let number = read_count.saturating_add(1);
         let malformed = || RecordsError::Malformed { number };
         let line = read_line(&mut self.reader, malformed())?;
         let (record, kind) = parse(&line).ok_or_else(malformed)?;
@@ -115,7 +115,7 @@ impl<R: BufRead> Records<R> {
             Head::Absent(hash_part) => Record::Absent(hash_part),
             Head::Failed(hash_part) => Record::Failed(hash_part),
         };
-        if let Some(count) = self.said.get_mut(kind) {
+        if let Some(count) = self.counts.get_mut(kind) {
             *count = count.saturating_add(1);
         }
         Ok(Some(record))
@@ -125,7 +125,7 @@ impl<R: BufRead> Records<R> {
         if self.is_ended {
             return Ok(());
         }
-        let [found, absent, failed] = self.said;
+        let [found, absent, failed] = self.counts;
         let line = read_line(&mut self.reader, RecordsError::End)?;
         let is_last = self.reader.fill_buf()?.is_empty();
         if line != format!("end {found} {absent} {failed}") || !is_last {
@@ -142,7 +142,7 @@ enum Head {
     Failed(HashPart),
 }
 
-/// A record's line, and where it is counted.
+/// Parses the line of a record; returns it with its index in the counts.
 fn parse(line: &str) -> Option<(Head, usize)> {
     let (kind, rest) = line.split_once(' ')?;
     Some(match kind {
@@ -157,13 +157,13 @@ fn parse(line: &str) -> Option<(Head, usize)> {
     })
 }
 
-/// Decimal, as it is written: no sign and no leading zeros.
+/// Parses a decimal number without sign or leading zeros.
 fn number(text: &str) -> Option<u64> {
     let number: u64 = text.parse().ok()?;
     (number.to_string() == text).then_some(number)
 }
 
-/// A line without its end.
+/// Reads a line; returns it without the line feed.
 fn read_line(reader: &mut impl BufRead, malformed: RecordsError) -> Result<String, RecordsError> {
     let mut line = Vec::new();
     reader.take(LINE_LEN_MAX).read_until(b'\n', &mut line)?;
@@ -193,7 +193,7 @@ mod tests {
         while let Some(record) = records.read()? {
             all.push(record);
         }
-        // The end stays the end.
+        // Reading after the end gives the end again.
         assert!(matches!(records.read(), Ok(None)));
         Ok(all)
     }
@@ -225,7 +225,7 @@ mod tests {
 
     fn record() -> impl Strategy<Value = Record> {
         let hash_part = any::<[u8; 20]>().prop_map(HashPart::from_bytes);
-        // Narinfos that look like what stands between them.
+        // Narinfos that look like record lines.
         let line = prop_oneof!["[a-z: ]{0,20}", "end 0 0 0", "absent [0-9]{32}"];
         (hash_part, 0..4_u8, vec(line, 1..5)).prop_map(|(hash_part, kind, lines)| match kind {
             0 => Record::Absent(hash_part),
@@ -236,12 +236,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(records in vec(record(), 0..20)) {
+        fn answers_round_trip(records in vec(record(), 0..20)) {
             prop_assert_eq!(read(write(&records).as_bytes()).unwrap(), records);
         }
 
         #[test]
-        fn no_part_passes_for_the_whole(records in vec(record(), 0..6), more in "[a-z\n]{1,9}") {
+        fn other_lengths_are_rejected(records in vec(record(), 0..6), more in "[a-z\n]{1,9}") {
             let text = write(&records);
             for len in 0..text.len() {
                 prop_assert!(read(&text.as_bytes()[..len]).is_err());

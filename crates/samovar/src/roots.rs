@@ -1,4 +1,4 @@
-//! Which paths a command line means.
+//! Parses the paths of a command line.
 
 use std::io::BufRead;
 use std::path::Path;
@@ -6,15 +6,15 @@ use std::path::Path;
 use anyhow::{Context as _, bail};
 use samovar_nix::{HashPart, StoreDir, StorePath};
 
-/// A path that was asked about.
+/// A path of the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Root {
-    /// As it was given, or the store path that a link leads to.
+    /// The argument, or the store path that it refers to.
     pub(crate) text: String,
     pub(crate) hash_part: HashPart,
 }
 
-/// Reads the words of a command line; `-` stands for lines of `input`.
+/// Parses arguments; `-` stands for the lines of `input`.
 pub(crate) fn read(
     words: &[String],
     dir: &StoreDir,
@@ -28,10 +28,10 @@ pub(crate) fn read(
             continue;
         }
         let Some(input) = input.take() else {
-            bail!("- stands there twice: standard input can be read once");
+            bail!("- is given twice: standard input can be read only once");
         };
         for line in input.lines() {
-            let line = line.context("standard input cannot be read")?;
+            let line = line.context("cannot read standard input")?;
             if !line.trim().is_empty() {
                 roots.push(root(line.trim(), dir)?);
             }
@@ -40,7 +40,7 @@ pub(crate) fn read(
     Ok(roots)
 }
 
-/// A full path, anything below one, a base name, a hash part, or a file that is a link to a path.
+/// Parses a full path, a file below one, a base name, a hash part, or a link to a store path.
 fn root(text: &str, dir: &StoreDir) -> anyhow::Result<Root> {
     if let Ok(hash_part) = text.parse() {
         return Ok(Root {
@@ -61,10 +61,7 @@ fn root(text: &str, dir: &StoreDir) -> anyhow::Result<Root> {
         .and_then(|target| below(target, dir));
     match path {
         Some(path) => Ok(of(&path, dir)),
-        None => bail!(
-            "{text:?} is no path in {dir}, no base name, no hash part and no link to one: \
-             that is what this cache can be asked about"
-        ),
+        None => bail!("{text:?} is not a path in {dir}, a base name, a hash part or a link to one"),
     }
 }
 
@@ -75,7 +72,7 @@ fn of(path: &StorePath, dir: &StoreDir) -> Root {
     }
 }
 
-/// The store path that a file is in.
+/// The store path that contains a file.
 fn below(text: &str, dir: &StoreDir) -> Option<StorePath> {
     let rest = text.strip_prefix(dir.as_str())?.strip_prefix('/')?;
     let base_name = rest.split('/').next()?;

@@ -1,4 +1,4 @@
-//! `samovar password` and `samovar token`: lines for the files that say who may read.
+//! `samovar password` and `samovar token`: print lines for the access files.
 
 use std::io::{self, IsTerminal, Read, Write};
 
@@ -7,27 +7,26 @@ use clap::{Arg, ArgMatches, Command};
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 use samovar_cache::access::{hash_password, new_token};
 
-/// A longer one would not fit into a request, in bytes.
+/// Maximum length in bytes: a longer password would not fit into a request.
 const PASSWORD_LEN_MAX: usize = 512;
 
 pub(crate) fn password() -> Command {
     Command::new("password")
-        .about("Prints a line for access.users-file: a user, and a hash of the password")
+        .about("Prints a line for access.users-file: a user name and a password hash")
         .after_help(
-            "Reads the password from the first line of standard input, without showing it. As in: \
-             samovar password ada >> users",
+            "Reads the password from the first line of standard input, without echo on a \
+             terminal. Example: samovar password ada >> users",
         )
-        .arg(name().help("Who it is for; \"\" for clients that send no login"))
+        .arg(name().help("User name; \"\" for clients that send only a password"))
 }
 
 pub(crate) fn token() -> Command {
     Command::new("token")
-        .about("Makes a token, and prints the line for access.tokens-file")
+        .about("Generates a token and prints its line for access.tokens-file")
         .after_help(
-            "The token itself is written to standard error, and nowhere else. As in: samovar \
-             token ci >> tokens",
+            "Writes the token itself to standard error only. Example: samovar token ci >> tokens",
         )
-        .arg(name().help("What the token is called"))
+        .arg(name().help("Name of the token"))
 }
 
 fn name() -> Arg {
@@ -37,13 +36,14 @@ fn name() -> Arg {
 pub(crate) fn hash(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
     let name = checked_name(matches)?;
     let input = io::stdin();
-    let password = match input.is_terminal() {
-        true => from_terminal(name)?,
-        false => first_line(&mut input.lock())?,
+    let password = if input.is_terminal() {
+        from_terminal(name)?
+    } else {
+        first_line(&mut input.lock())?
     };
     anyhow::ensure!(
         !password.is_empty() && password.len() <= PASSWORD_LEN_MAX,
-        "a password of 1 to {PASSWORD_LEN_MAX} bytes is expected on standard input"
+        "expected a password of 1 to {PASSWORD_LEN_MAX} bytes on standard input"
     );
     let hash = hash_password(&password)?;
     Ok(writeln!(out, "{name}:{hash}")?)
@@ -58,22 +58,22 @@ fn first_line(input: &mut impl Read) -> io::Result<Vec<u8>> {
     Ok(password)
 }
 
-/// What somebody types, without its being seen.
+/// Reads a line from the terminal without echo.
 ///
 /// # Errors
 ///
-/// If it is interrupted, or the terminal does as it likes.
+/// If the input is interrupted, or the terminal's mode cannot be set.
 fn from_terminal(name: &str) -> anyhow::Result<Vec<u8>> {
     let terminal = Quiet::new(io::stdin())?;
-    // Without one who reads it there is nobody to ask.
-    write!(io::stderr(), "Password of {name:?}: ").ok();
+    // Standard error may be closed; the password can be typed all the same.
+    write!(io::stderr(), "Password for {name:?}: ").ok();
     let typed = typed(&mut terminal.0.lock());
     drop(terminal);
     writeln!(io::stderr()).ok();
     typed?.context("interrupted")
 }
 
-/// The bytes of a line as a terminal would put it together; `None`: interrupted.
+/// Reads a line with the editing keys of a terminal; `None` if interrupted.
 fn typed(input: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
     let mut password = Vec::new();
     let mut byte = [0];
@@ -96,8 +96,8 @@ const BACKSPACE: u8 = 8;
 const ERASE_LINE: u8 = 21;
 const DELETE: u8 = 127;
 
-/// A terminal that shows nothing of what is typed. Keys that would end this program come as bytes,
-/// so that it always ends with the terminal as it was.
+/// A terminal with echo and signal keys turned off. Signal keys are read as bytes, so that the mode
+/// is always restored before the program ends.
 struct Quiet(io::Stdin, Termios);
 
 impl Quiet {
@@ -126,10 +126,13 @@ pub(crate) fn make(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<
 fn checked_name(matches: &ArgMatches) -> anyhow::Result<&str> {
     let name: &String = matches.get_one("name").context("a name is missing")?;
     let is_plain = !name.contains(':') && !name.chars().any(char::is_control);
-    anyhow::ensure!(is_plain, "a name holds no colon and no control characters");
+    anyhow::ensure!(
+        is_plain,
+        "the name must not contain a colon or a control character"
+    );
     anyhow::ensure!(
         !name.starts_with('#'),
-        "a line that begins with # is a remark"
+        "the name must not start with #, which starts a comment"
     );
     Ok(name)
 }

@@ -11,10 +11,10 @@ use samovar_server::config::{
 };
 use samovar_server::server::{self, Predecessor};
 
-/// Names the configuration file.
+/// The environment variable that names the configuration file.
 const CONFIG_VARIABLE: &str = "SAMOVAR_CONFIG";
 
-/// The command, with an option for every key.
+/// The command, with an option for every key of the configuration.
 pub(crate) fn command() -> Command {
     let command = Command::new("serve")
         .about("Serves a store as a binary cache")
@@ -22,35 +22,36 @@ pub(crate) fn command() -> Command {
             Arg::new("check-config")
                 .long("check-config")
                 .action(ArgAction::SetTrue)
-                .help("Print the effective configuration and where each value came from, and end"),
+                .help("Print the effective configuration and the origin of each value, and exit"),
         )
         .after_help(
-            "Each option is also a key of the file, with the dots of its tables for some dashes, \
-             and a variable of the environment, in capitals and behind SAMOVAR_. Options come \
-             before variables, and these before the file.",
+            "Each option can also be set in the configuration file and in the environment: the \
+             option --nar-cache-size is nar-cache.size in the file and SAMOVAR_NAR_CACHE_SIZE \
+             in the environment. The command line takes precedence over the environment, and \
+             the environment over the file.",
         );
     with_options(command, "")
 }
 
-/// Adds what a configuration is read from, but for the option of a key that means something else
-/// there.
+/// Adds the options of the configuration to a command, except `other`, which the command defines
+/// itself.
 pub(crate) fn with_options(command: Command, other: &str) -> Command {
     let command = command
-        // The last one counts.
+        // The last value counts.
         .args_override_self(true)
         .arg(
             Arg::new("config")
                 .long("config")
                 .value_name("FILE")
                 .value_parser(value_parser!(PathBuf))
-                .help("Configuration file, in TOML; default: $SAMOVAR_CONFIG, or none"),
+                .help("Configuration file in TOML [default: $SAMOVAR_CONFIG]"),
         )
         .arg(
             Arg::new("set")
                 .long("set")
-                .value_name("KEY=VALUE")
+                .value_name("NAME=VALUE")
                 .action(ArgAction::Append)
-                .help("Set any key, as in caches.team-a.priority=20"),
+                .help("Set any option by its name in the file, such as caches.team-a.priority=20"),
         );
     KEYS.iter()
         .filter(|key| key.name != other)
@@ -78,11 +79,11 @@ fn option(key: &Key) -> Arg {
     }
 }
 
-/// Serves until it is told to end, or says what it would do.
+/// Serves until a signal ends it, or prints the effective configuration.
 ///
 /// # Errors
 ///
-/// [`ConfigError`], or that the server could not start.
+/// [`ConfigError`], or why the server could not start.
 pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
     let settings = settings(matches)?;
     let config = configuration(&settings)?;
@@ -96,8 +97,8 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<(
         let changed = fresh.changed_at_start_only(&settings);
         if !changed.is_empty() {
             config.remarks.push(format!(
-                "what was changed takes effect when the server is started anew (USR2 does so \
-                 without losing a request): {}",
+                "these changes take effect after a restart (USR2 restarts without losing a \
+                 request): {}",
                 changed.join(", ")
             ));
         }
@@ -142,7 +143,7 @@ pub(crate) fn settings(matches: &ArgMatches) -> anyhow::Result<Settings> {
     }
     for text in matches.get_many::<String>("set").into_iter().flatten() {
         let pair = text.split_once('=');
-        let (name, value) = pair.with_context(|| format!("--set {text} is not KEY=VALUE"))?;
+        let (name, value) = pair.with_context(|| format!("--set {text} is not NAME=VALUE"))?;
         settings.set(name.trim(), value, Origin::Option("set".to_owned()))?;
     }
     Ok(settings)

@@ -1,11 +1,8 @@
-//! `samovar status`: the status page in a terminal, live.
-//!
-//! Once something was shown it goes on until it is interrupted: a server that is being started anew
-//! does not answer for a moment, and that is when somebody looks.
+//! `samovar status`: the status of a server as text.
 
 use std::fmt::Write as _;
-use std::io::{self, IsTerminal as _, Write};
-use std::time::{Duration, Instant};
+use std::io::Write;
+use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use clap::ArgMatches;
@@ -20,103 +17,66 @@ use crate::remote::Remote;
 /// Longest answer that is read.
 const STATUS_LEN_MAX: u64 = 16 << 20;
 
-/// How often a terminal is drawn anew.
-const PERIOD: Duration = Duration::from_secs(1);
-
 /// Entries shown of each list.
 const LIST_COUNT: usize = 8;
 
 const PATH: &str = "/status.json";
 
-/// Where a server tells its status unless it was configured otherwise.
+/// The default admin listener of a server.
 pub(crate) const URL_DEFAULT: &str = "http://127.0.0.1:5001";
 
-/// Prints the status of a server: again and again on a terminal, else once.
+/// Prints the status of a server.
 ///
 /// # Errors
 ///
-/// If the server cannot be asked, or `out` cannot be written.
+/// If the server is unavailable, or `out` cannot be written.
 pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<()> {
     let url = matches.get_one::<String>("url");
     let url = url.map_or(URL_DEFAULT, String::as_str);
     let remote = Remote::parse(url)?;
-    let http = Http::new(remote.clone())?;
+    let http = Http::new(remote)?;
     let url = http.url(PATH);
     let json = ask(http.get(PATH)?, &url)?;
     if matches.get_flag("json") {
         return Ok(out.write_all(&json)?);
     }
-    let mut text = render(&read(&json)?);
-    let is_live = io::stdout().is_terminal() && !matches.get_flag("once");
-    if !is_live {
-        return Ok(out.write_all(text.as_bytes())?);
-    }
-    let http = Http::watching(remote)?;
-    let mut failed_since = None;
-    loop {
-        draw(out, &text)?;
-        std::thread::sleep(PERIOD);
-        let latest = http.get_once(PATH).and_then(|response| ask(response, &url));
-        match latest.and_then(|json| read(&json)) {
-            Ok(status) => {
-                text = render(&status);
-                failed_since = None;
-            }
-            Err(error) => {
-                let since = *failed_since.get_or_insert_with(Instant::now);
-                let age = time(since.elapsed().as_secs_f64());
-                let error = plain(&format!("{error:#}"));
-                let last = text.split_once(NO_ANSWER).map_or(&*text, |(last, _)| last);
-                text = format!("{last}{NO_ANSWER}{age}, trying again: {error}\n");
-            }
-        }
-    }
-}
-
-/// What stands below the last figures while there are no newer ones.
-const NO_ANSWER: &str = "\nNO ANSWER for ";
-
-/// To the corner, each line cleared behind what it says, and what is left below.
-fn draw(out: &mut dyn Write, text: &str) -> io::Result<()> {
-    let text = text.replace('\n', "\x1b[K\r\n");
-    write!(out, "\x1b[H{text}\x1b[J")?;
-    out.flush()
+    Ok(out.write_all(render(&read(&json)?).as_bytes())?)
 }
 
 fn ask(response: Response<Body>, url: &str) -> anyhow::Result<Vec<u8>> {
     let status = response.status();
     ensure!(
         status == 200,
-        "{url} answered {status}: give the URL of the server's admin listener, the key \
-         admin.listen"
+        "{url} answered {status}: give the URL of the server's admin listener (option \
+         admin.listen)"
     );
-    read_body(response, STATUS_LEN_MAX).with_context(|| format!("{url} cannot be read"))
+    read_body(response, STATUS_LEN_MAX).with_context(|| format!("cannot read {url}"))
 }
 
 fn read(json: &[u8]) -> anyhow::Result<Status> {
-    let status: Status = serde_json::from_slice(json).context("that is no status of a server")?;
+    let status: Status = serde_json::from_slice(json).context("not the status of a server")?;
     ensure!(
         status.version == VERSION,
-        "the server tells its status in form {}, this program knows {VERSION}: use one as new as \
-         the server",
+        "unsupported status version {}, expected {VERSION}: use the server's version of samovar",
         status.version
     );
     Ok(status)
 }
 
-/// All of it, in lines.
+/// Formats the status.
 fn render(status: &Status) -> String {
     let mut text = String::new();
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     write_all(&mut text, status).unwrap_or_default();
     text
 }
 
 fn write_all(out: &mut String, status: &Status) -> std::fmt::Result {
     let server = &status.server;
-    let ready = match server.is_ready {
-        true => "ready".to_owned(),
-        false => format!("NOT READY: {}", server.not_ready.join("; ")),
+    let ready = if server.is_ready {
+        "ready".to_owned()
+    } else {
+        format!("NOT READY: {}", server.not_ready.join("; "))
     };
     writeln!(
         out,
@@ -130,7 +90,7 @@ fn write_all(out: &mut String, status: &Status) -> std::fmt::Result {
     let store = &status.store;
     let paths = match store.path_count {
         Some(count) => format!("{count} paths"),
-        None if store.is_left_to_daemon => "asked of the daemon".to_owned(),
+        None if store.is_left_to_daemon => "served by the daemon".to_owned(),
         None => "loading".to_owned(),
     };
     write!(out, "  {}: {paths}", plain(&store.store_dir))?;
@@ -138,17 +98,17 @@ fn write_all(out: &mut String, status: &Status) -> std::fmt::Result {
         write!(out, ", {} DAMAGED", store.damaged_count)?;
     }
     match &store.error {
-        Some(error) => writeln!(out, ", CANNOT BE READ: {}", plain(error))?,
+        Some(error) => writeln!(out, ", UNAVAILABLE: {}", plain(error))?,
         None => writeln!(out)?,
     }
     rates(out, status)?;
     latencies(out, status)?;
     load(out, status)?;
     transfers(out, status)?;
-    top(out, "asked for most", &status.top_served, |count| {
+    top(out, "most requested", &status.top_served, |count| {
         format!("{count} x")
     })?;
-    top(out, "most bytes", &status.top_bytes, human)?;
+    top(out, "most bytes sent", &status.top_bytes, human)?;
     top(out, "missing", &status.top_missing, |count| {
         format!("{count} x")
     })?;
@@ -185,7 +145,8 @@ fn rates(out: &mut String, status: &Status) -> std::fmt::Result {
     )?;
     writeln!(
         out,
-        "  since the start: {} requests, {}, {} hits, {} misses, {} errors, {} cut off, {} left",
+        "  since the start: {} requests, {}, {} hits, {} misses, {} errors, aborted: {} by the \
+         server, {} by clients",
         totals.request_count,
         human(totals.body_len),
         totals.hit_count,
@@ -229,7 +190,7 @@ fn load(out: &mut String, status: &Status) -> std::fmt::Result {
         load.connection_count,
         load.connection_count_max,
         load.running_count,
-        // An older server does not say it.
+        // An older server does not report it.
         load.worker_count_max.max(load.worker_count),
         load.queued_count,
         io_threads.join(" ")
@@ -249,7 +210,7 @@ fn transfers(out: &mut String, status: &Status) -> std::fmt::Result {
     if status.transfer_count == 0 {
         return Ok(());
     }
-    writeln!(out, "\n{} on their way", status.transfer_count)?;
+    writeln!(out, "\n{} transfers in progress", status.transfer_count)?;
     for one in status.transfers.iter().take(LIST_COUNT) {
         let percent = one.sent_len.saturating_mul(100) / one.len.max(1);
         writeln!(
@@ -278,7 +239,7 @@ fn top(
         let name = path.name.as_deref().map(|name| format!("-{name}"));
         writeln!(
             out,
-            "  {:>12}  {}{}  by {}",
+            "  {:>12}  {}{}  clients: {}",
             show(path.count),
             plain(&path.hash_part),
             plain(&name.unwrap_or_default()),
@@ -288,16 +249,17 @@ fn top(
     Ok(())
 }
 
-/// Names and errors come from elsewhere: what a terminal would obey is shown instead.
+/// Escapes control characters: names and errors may hold terminal commands.
 fn plain(text: &str) -> String {
     let is_harmless = |c: char| !c.is_control() && !is_reordering(c);
-    match text.chars().all(is_harmless) {
-        true => text.to_owned(),
-        false => text.escape_debug().to_string(),
+    if text.chars().all(is_harmless) {
+        text.to_owned()
+    } else {
+        text.escape_debug().to_string()
     }
 }
 
-/// Marks that turn the order of letters round.
+/// Unicode marks that change the direction of text.
 fn is_reordering(c: char) -> bool {
     matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
@@ -305,13 +267,13 @@ fn is_reordering(c: char) -> bool {
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "a rate of bytes is no more than there are bytes"
+    reason = "saturates, which is precise enough for display"
 )]
 fn whole(number: f64) -> u64 {
     number as u64
 }
 
-/// For people: two units at most.
+/// Formats a time with at most two units.
 fn time(seconds: f64) -> String {
     let seconds = whole(seconds);
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3600 % 24, seconds / 60 % 60);
@@ -338,7 +300,7 @@ mod tests {
     const EXAMPLE: &str = include_str!("../../../docs/status.example.json");
 
     #[test]
-    fn everything_is_shown() {
+    fn shows_all_parts() {
         let text = render(&read(EXAMPLE.as_bytes()).expect("is a status"));
         for part in [
             "nix-serve 0.1.0, up 1 h 0 min, ready\n",
@@ -347,9 +309,9 @@ mod tests {
             "  narinfo    10 s       7900     11 us     16 us    250 us\n",
             "connections 412/16384   workers 3/33, 0 waiting   I/O threads 18 % 21 %\n",
             "   25 % of  393.2 MiB       3 s  192.0.2.7  /nix/store/n6fh",
-            "        5120 x  p4pclmv1gyja5kzc26npqpia1qqxrf0l-ruby-2.7.3  by 61\n",
-            "    40.0 GiB  n6fhmyf9wrkw7vg4k6mbkgyh4xqf8hfa-llvm-18.1.8-lib  by 12\n",
-            "         960 x  6qmyzr6ifmynrpkzk4jl7x6h0vhlb6rl  by 48\n",
+            "        5120 x  p4pclmv1gyja5kzc26npqpia1qqxrf0l-ruby-2.7.3  clients: 61\n",
+            "    40.0 GiB  n6fhmyf9wrkw7vg4k6mbkgyh4xqf8hfa-llvm-18.1.8-lib  clients: 12\n",
+            "         960 x  6qmyzr6ifmynrpkzk4jl7x6h0vhlb6rl  clients: 48\n",
             "     3 min ago  warning: cannot accept connections: Too many open files",
             "warning: hold: no daemon answers",
         ] {
@@ -358,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_commands_the_terminal() {
+    fn control_characters_are_escaped() {
         let mut status = read(EXAMPLE.as_bytes()).expect("is a status");
         status.server.name = "a\x1b[2Jb\nc\u{202e}".to_owned();
         let text = render(&status);
@@ -371,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn other_forms_are_refused() {
+    fn other_documents_are_refused() {
         assert!(read(b"{\"version\":2}").is_err());
         assert!(read(b"<html>").is_err());
     }

@@ -1,4 +1,4 @@
-//! Asking for one path after the other, many at once.
+//! Requests single narinfos over parallel connections.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use crate::http::AT_ONCE_MAX;
 
 type Answer = anyhow::Result<Option<NarInfo>>;
 
-/// What is there of these paths, in their order.
+/// The narinfos of these paths, in order; `None` for absent ones.
 pub(crate) fn each(
     hash_parts: &[HashPart],
     ask: impl Fn(HashPart) -> Answer + Sync,
@@ -23,7 +23,8 @@ pub(crate) fn each(
         .collect())
 }
 
-/// All that can be reached from `roots` without passing `known`, each behind what it refers to.
+/// The closures of `roots`, except paths in `known` and those reachable only through them. Each
+/// path comes after its references.
 pub(crate) fn closure(
     roots: &[HashPart],
     known: &HashSet<HashPart>,
@@ -32,7 +33,7 @@ pub(crate) fn closure(
     let mut answers = run(roots, true, known, ask)?;
     let mut found = Found::default();
     for root in roots {
-        // Each with its references that were not looked at yet.
+        // Each path with its unvisited references.
         let mut open = vec![(*root, references(&answers, root))];
         let mut entered = HashSet::from([*root]);
         while let Some((hash_part, left)) = open.last_mut() {
@@ -47,7 +48,7 @@ pub(crate) fn closure(
             match answers.remove(&hash_part) {
                 Some(Some(narinfo)) => found.narinfos.push(narinfo),
                 Some(None) => found.missing.push(hash_part),
-                // Known, or told of below another root.
+                // Known, or already reported below another root.
                 None => {}
             }
         }
@@ -68,14 +69,14 @@ fn references(answers: &HashMap<HashPart, Option<NarInfo>>, hash_part: &HashPart
 #[derive(Default)]
 struct State {
     queue: VecDeque<HashPart>,
-    /// Everything that ever was in the queue.
+    /// All paths that were ever queued.
     seen: HashSet<HashPart>,
-    asking_count: usize,
+    active_count: usize,
     answers: HashMap<HashPart, Option<NarInfo>>,
     error: Option<anyhow::Error>,
 }
 
-/// Asks for all, and, if `follows`, for what they refer to.
+/// Requests all paths and, if `follows`, their references.
 fn run(
     start: &[HashPart],
     follows: bool,
@@ -88,9 +89,10 @@ fn run(
             first.queue.push_back(*hash_part);
         }
     }
-    let thread_count = match follows {
-        true => AT_ONCE_MAX,
-        false => AT_ONCE_MAX.min(first.queue.len()),
+    let thread_count = if follows {
+        AT_ONCE_MAX
+    } else {
+        AT_ONCE_MAX.min(first.queue.len())
     };
     let state = Mutex::new(first);
     let changed = Condvar::new();
@@ -100,7 +102,7 @@ fn run(
                 while let Some(hash_part) = next(&state, &changed) {
                     let answer = ask(hash_part);
                     let mut state = lock(&state);
-                    state.asking_count = state.asking_count.saturating_sub(1);
+                    state.active_count = state.active_count.saturating_sub(1);
                     match answer {
                         Ok(narinfo) => {
                             let references = narinfo.iter().filter(|_| follows);
@@ -128,18 +130,18 @@ fn run(
     }
 }
 
-/// The next to ask for; `None` when there will be none.
+/// The next path to request; `None` at the end.
 fn next(state: &Mutex<State>, changed: &Condvar) -> Option<HashPart> {
     let mut state = changed
         .wait_while(lock(state), |state| {
-            state.queue.is_empty() && state.asking_count > 0 && state.error.is_none()
+            state.queue.is_empty() && state.active_count > 0 && state.error.is_none()
         })
         .unwrap_or_else(PoisonError::into_inner);
     if state.error.is_some() {
         return None;
     }
     let hash_part = state.queue.pop_front()?;
-    state.asking_count = state.asking_count.saturating_add(1);
+    state.active_count = state.active_count.saturating_add(1);
     Some(hash_part)
 }
 

@@ -1,4 +1,4 @@
-//! Real Nix clients at a cache that is not for everybody.
+//! Real Nix clients of a private cache.
 
 mod support;
 
@@ -57,7 +57,7 @@ fn nix_with_and_without_credentials() {
 }
 
 #[test]
-fn guessing_by_many_hurts_nobody_who_is_known() {
+fn password_guessing_does_not_affect_known_clients() {
     const GUESSERS: usize = 50;
     let file = File::new("");
     let folder = file.path.parent().unwrap();

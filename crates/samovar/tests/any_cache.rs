@@ -1,5 +1,5 @@
-//! The command is of use with any binary cache: here with files that `nix copy` wrote, behind a web
-//! server that knows nothing of Nix.
+//! `samovar` works with any binary cache: here with files written by `nix copy`, behind a static
+//! web server.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -15,10 +15,10 @@ use std::sync::{Arc, Mutex};
 use serde_json::Value;
 use support::{manifest, nix, sample, sample_store};
 
-/// What a web server answers instead of a file: status line and fields, body.
+/// A response in place of a file: status line and fields, body.
 type Special = Option<(String, Vec<u8>)>;
 
-/// Decides about requests by method, path, and how often that was asked for before.
+/// Overrides responses by method, path, and number of earlier requests for the path.
 type Rule = Box<dyn Fn(&str, &str, usize) -> Special + Send + Sync>;
 
 /// A web server of one directory; lives until the process ends.
@@ -170,7 +170,7 @@ fn check_order(report: &Value) {
 }
 
 #[test]
-fn a_closure_out_of_files() {
+fn closure_of_a_static_cache() {
     let top = sample("top");
     let (dir, key) = copied(&[&top]);
     let (addr, files) = Files::serve(&dir.path().join("cache"), no_rule());
@@ -217,7 +217,7 @@ fn a_closure_out_of_files() {
 }
 
 #[test]
-fn what_is_missing_is_said() {
+fn missing_paths_are_reported() {
     let top = sample("top");
     let (dir, _) = copied(&[&top]);
     let cache = dir.path().join("cache");
@@ -244,9 +244,9 @@ fn what_is_missing_is_said() {
     );
 }
 
-/// Answers in bulk that are none, or are not whole, do no harm.
+/// Invalid or truncated answers to bulk queries are rejected.
 #[test]
-fn answers_in_bulk_are_believed_only_when_they_are_whole() {
+fn incomplete_bulk_answers_are_rejected() {
     let text = sample("text");
     let hash_part = text["/nix/store/".len()..][..32].to_owned();
     let (dir, _) = copied(&[&text]);
@@ -282,11 +282,11 @@ fn answers_in_bulk_are_believed_only_when_they_are_whole() {
         Box::new(move |method, _, _| (method == "POST").then(|| (records.clone(), cut.clone())));
     let (addr, _) = Files::serve(&cache, cut_list);
     let error = samovar(&["query", &format!("http://{addr}"), &text], 3);
-    assert!(error.contains("broken"), "{error}");
+    assert!(error.contains("invalid answer"), "{error}");
 }
 
 #[test]
-fn a_server_that_says_later_is_asked_later() {
+fn temporary_errors_are_retried() {
     let text = sample("text");
     let (dir, _) = copied(&[&text]);
     let rule: Rule = Box::new(|_, path, count| {
@@ -299,7 +299,7 @@ fn a_server_that_says_later_is_asked_later() {
 }
 
 #[test]
-fn whoever_errs_is_named() {
+fn errors_name_the_cause() {
     let text = sample("text");
     let (dir, _) = copied(&[&text]);
     let cache = dir.path().join("cache");
@@ -331,6 +331,8 @@ fn whoever_errs_is_named() {
 #[test]
 fn help_and_version() {
     assert!(samovar(&["--help"], 0).contains("closure"));
+    assert!(samovar(&["help"], 0).contains("closure"));
+    assert!(samovar(&["help", "serve"], 0).contains("--check-config"));
     assert!(samovar(&["closure", "-h"], 0).contains("Exit code 0"));
     assert!(samovar(&["--version"], 0).starts_with("samovar 0."));
 }

@@ -1,4 +1,4 @@
-//! `samovar doctor --verify` finds what is damaged in a store, and says so by its exit code.
+//! `samovar doctor --verify` finds damaged paths of a store and reports them by its exit code.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -93,7 +93,7 @@ fn damage_is_said_and_told_by_the_exit_code() {
 }
 
 #[test]
-fn what_cannot_be_verified_is_neither_right_nor_damaged() {
+fn unverifiable_paths_have_their_own_exit_code() {
     let scene = Scene::new();
     let absent = format!("/nix/store/{}-absent", "0".repeat(32));
     for (arguments, what) in [
@@ -101,15 +101,15 @@ fn what_cannot_be_verified_is_neither_right_nor_damaged() {
             ["--store", "local?root=/nowhere/at/all"].as_slice(),
             "/nowhere",
         ),
-        (&[&*absent], "no path of this store"),
-        (&["--rate", "0"], "no number of bytes"),
+        (&[&*absent], "is not in this store"),
+        (&["--rate", "0"], "expected a number of bytes"),
         (&["--json"], "'--json'"),
     ] {
         let (code, out, err) = scene.doctor(arguments);
         assert_eq!((code, &*out), (Some(2), ""), "{arguments:?} {err}");
         assert!(err.contains(what), "{err}");
     }
-    // A file system that is not mounted where the database says that there are files.
+    // The store's file system is not mounted.
     let files = scene.real("/nix/store");
     fs::rename(&files, scene.real("/nix/aside")).unwrap();
     fs::create_dir(&files).unwrap();
@@ -119,7 +119,7 @@ fn what_cannot_be_verified_is_neither_right_nor_damaged() {
 }
 
 #[test]
-fn it_reads_no_faster_than_it_may() {
+fn the_read_rate_is_limited() {
     let scene = Scene::new();
     let started = Instant::now();
     assert_eq!(scene.doctor(&["--rate", "500000"]).0, Some(0));

@@ -1,4 +1,4 @@
-//! `samovar doctor` names what is broken, and what mends it.
+//! `samovar doctor` reports errors and warnings with their fixes.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use support::{File, Server, samovar, sample_store};
 
-/// A directory with a key pair and room for more.
+/// A temporary directory with a key pair.
 struct Place {
     dir: tempfile::TempDir,
     public: String,
@@ -44,7 +44,7 @@ impl Place {
     }
 }
 
-/// What it prints about the sample store, and whether it ends with 0.
+/// Runs doctor on the sample store; returns its output and whether it succeeded.
 fn doctor(words: &[&str]) -> (String, bool) {
     let mut command = samovar();
     command.args(["doctor", "--store", &sample_store()]);
@@ -53,17 +53,17 @@ fn doctor(words: &[&str]) -> (String, bool) {
     (text, output.status.success())
 }
 
-/// One thing is broken, and named with what mends it.
+/// Checks that doctor reports an error with its fix.
 #[track_caller]
-fn broken(words: &[&str], what: &str, mend: &str) {
+fn reports_error(words: &[&str], what: &str, fix: &str) {
     let (text, is_well) = doctor(words);
     assert!(!is_well, "{text}");
     let mut lines = text.lines().skip_while(|line| !line.contains(what));
     let line = lines.next().unwrap_or_default();
-    assert!(line.starts_with("BROKEN "), "{what}: {text}");
+    assert!(line.starts_with("error   "), "{what}: {text}");
     let next = lines.next().unwrap_or_default();
     assert!(
-        next.starts_with("       mend: ") && next.contains(mend),
+        next.starts_with("        fix: ") && next.contains(fix),
         "{text}"
     );
 }
@@ -73,7 +73,7 @@ fn text(path: &Path) -> &str {
 }
 
 #[test]
-fn a_set_up_that_is_well() {
+fn a_correct_set_up() {
     let place = Place::new("well-1");
     let file = File::new(&format!("secret-key-files = {:?}\n", place.secret()));
     let server = Server::of(&file);
@@ -95,19 +95,19 @@ fn a_set_up_that_is_well() {
     let (text, is_well) = doctor(&words);
     assert!(is_well, "{text}");
     for part in [
-        format!("ok     key: the cache signs with {}\n", place.public),
-        "ok     store: /nix/store can be read\n".to_owned(),
-        format!("ok     round trip: {url} serves /nix/store/"),
-        format!("ok     client: it asks {url}\n"),
-        "ok     client: it trusts well-1\n".to_owned(),
-        "\n0 broken, ".to_owned(),
+        format!("ok      key: the cache signs with {}\n", place.public),
+        "ok      store: /nix/store is readable\n".to_owned(),
+        format!("ok      round trip: {url} serves /nix/store/"),
+        format!("ok      client: uses {url}\n"),
+        "ok      client: trusts well-1\n".to_owned(),
+        "\n0 errors, ".to_owned(),
     ] {
         assert!(text.contains(&part), "{part}: {text}");
     }
 }
 
 #[test]
-fn broken_servers() {
+fn server_errors() {
     let place = Place::new("broken-1");
     let free = ["--listen", "127.0.0.1:0"];
     let with = |words: &[&str]| -> Vec<String> {
@@ -116,10 +116,10 @@ fn broken_servers() {
             .map(|word| (*word).to_owned())
             .collect()
     };
-    let check = |words: &[&str], what: &str, mend: &str| {
+    let check = |words: &[&str], what: &str, fix: &str| {
         let words = with(words);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        broken(&words, what, mend);
+        reports_error(&words, what, fix);
     };
     let nowhere = place.path("nowhere");
     let empty = place.path("empty");
@@ -130,12 +130,12 @@ fn broken_servers() {
     check(
         &["--secret-key-files", text(&nowhere)],
         "does not exist",
-        "see what it says",
+        "see the message",
     );
     check(
         &["--secret-key-files", text(&nonsense)],
         "key",
-        "see what it says",
+        "see the message",
     );
     let store = format!("local?root={}", text(&empty));
     check(
@@ -150,17 +150,17 @@ fn broken_servers() {
     );
     check(
         &["--listen", text(&nowhere.join("socket"))],
-        "there is no directory",
+        "does not exist",
         "RuntimeDirectory=",
     );
     check(
         &["--state-directory", text(&nowhere)],
-        "cannot be written to",
+        "is not writable",
         "state-directory",
     );
     check(
         &["--nar-cache-directory", text(&nowhere)],
-        "cannot be kept",
+        "as the NAR cache",
         "nar-cache.directory",
     );
     let tls = [
@@ -173,7 +173,7 @@ fn broken_servers() {
     check(
         &["--user", "nobody-of-that-name"],
         "user:",
-        "choose another user",
+        "set another user",
     );
     check(
         &["--url", "http://127.0.0.1:1"],
@@ -184,53 +184,52 @@ fn broken_servers() {
     assert!(text.contains("perhaps priority is meant"), "{text}");
 }
 
-/// A root that is not there may have led to what must not be read.
+/// A missing root in `deny` is an error: the denied paths are unknown.
 #[test]
-fn roots_that_are_not_there() {
+fn missing_roots() {
     let place = Place::new("roots-1");
     let absent = place.path("profile");
     let rule = |kind: &str| format!("policy.{kind}=[{{ roots = [{absent:?}] }}]");
-    broken(
+    reports_error(
         &["--set", &rule("deny")],
         "policy: the root",
-        "take it out of deny",
+        "remove it from deny",
     );
     let (text, _) = doctor(&["--set", &rule("allow")]);
     let line = text.lines().find(|line| line.contains("policy: the root"));
-    assert!(!line.unwrap().starts_with("BROKEN"), "{text}");
+    assert!(!line.unwrap().starts_with("error"), "{text}");
     fs::create_dir(&absent).unwrap();
     let (text, _) = doctor(&["--set", &rule("deny")]);
     assert!(!text.contains("policy:"), "{text}");
 }
 
-/// What may be meant so is said, and is no failure of its own.
 #[test]
-fn who_may_read_cannot_be_found_out() {
+fn invalid_access_files() {
     let place = Place::new("access-1");
     let absent = place.path("users");
     let words = ["--access-users-file", text(&absent)];
-    broken(&words, "access: the users file", "samovar password NAME");
+    reports_error(&words, "access: the users file", "samovar password NAME");
     place.write("users", "ada:secret\n");
-    broken(&words, "access: the users file", "samovar password NAME");
+    reports_error(&words, "access: the users file", "samovar password NAME");
     let words = ["--access-networks", "10.0.0.0/99"];
-    broken(&words, "access: \"10.0.0.0/99\" is no network", "access.");
+    reports_error(&words, "access: \"10.0.0.0/99\" is no network", "access.");
 }
 
 #[test]
-fn doubts() {
+fn warnings_are_no_failure() {
     let place = Place::new("doubtful-1");
     fs::set_permissions(place.secret(), fs::Permissions::from_mode(0o644)).unwrap();
     let (text, _) = doctor(&["--secret-key-files", place.secret().to_str().unwrap()]);
-    assert!(text.contains("doubt  key: the secret key file"), "{text}");
+    assert!(text.contains("warning key: the secret key file"), "{text}");
     assert!(text.contains("chmod 600"), "{text}");
     let (text, _) = doctor(&[]);
     assert!(
-        text.contains("doubt  key: the cache signs nothing"),
+        text.contains("warning key: the cache has no signing key"),
         "{text}"
     );
 }
 
-/// One that lets others in is not for that broken, nor down.
+/// A private server gets a warning, not an error.
 #[test]
 fn a_private_server() {
     let file = File::new("access.networks = [\"192.0.2.0/24\"]\n");
@@ -238,11 +237,11 @@ fn a_private_server() {
     let url = format!("http://{}", server.address());
     let (text, is_well) = doctor(&["--config", text(&file.path), "--url", &url]);
     assert!(is_well, "{text}");
-    let said = format!("doubt  round trip: {url}/nix-cache-info answered 403 Forbidden");
+    let said = format!("warning round trip: {url}/nix-cache-info answered 403 Forbidden");
     assert!(text.contains(&said), "{text}");
 }
 
-/// The server runs with a key that is not the configured one any more.
+/// The server still uses a key that was replaced in the configuration.
 #[test]
 fn a_server_that_signs_with_another_key() {
     let (old, new) = (Place::new("old-1"), Place::new("new-1"));
@@ -251,7 +250,7 @@ fn a_server_that_signs_with_another_key() {
     let url = format!("http://{}", server.address());
     file.write(&format!("secret-key-files = {:?}\n", new.secret()));
     let words = ["--config", text(&file.path), "--url", &url];
-    broken(&words, "does not sign", "send the server HUP");
+    reports_error(&words, "does not sign", "send HUP to the server");
     server.signal("HUP");
     server.wait_for("was read again");
     let (text, is_well) = doctor(&words);
@@ -259,16 +258,16 @@ fn a_server_that_signs_with_another_key() {
 }
 
 #[test]
-fn clients_that_will_not_use_it() {
+fn client_errors() {
     let place = Place::new("ours-1");
     let file = File::new(&format!("secret-key-files = {:?}\n", place.secret()));
     let server = Server::of(&file);
     let url = format!("http://{}", server.address());
-    let check = |conf: &str, what: &str, mend: &str| {
+    let check = |conf: &str, what: &str, fix: &str| {
         let conf = place.write("nix.conf", conf);
         let (config, conf) = (text(&file.path), text(&conf));
         let words = ["--config", config, "--url", &url, "--client-config", conf];
-        broken(&words, what, mend);
+        reports_error(&words, what, fix);
     };
     let asks = format!("substituters = https://cache.example.org {url}\n");
     let ours = &place.public;
@@ -276,21 +275,21 @@ fn clients_that_will_not_use_it() {
     let trusts = format!("trusted-public-keys = {ours}\n");
     check(
         &trusts,
-        "it does not ask",
+        "does not use",
         &format!("extra-substituters = {url}"),
     );
-    let mend = format!("extra-trusted-public-keys = {ours}");
-    check(&asks, "it does not trust", &mend);
+    let fix = format!("extra-trusted-public-keys = {ours}");
+    check(&asks, "does not trust", &fix);
     let wrong = format!("{asks}trusted-public-keys = {other}\n");
-    check(&wrong, "it trusts another key that is called ours-1", &mend);
+    check(&wrong, "trusts another key with the name ours-1", &fix);
     let off = format!("{asks}{trusts}substitute = false\n");
-    check(&off, "it does not substitute", "substitute = false");
+    check(&off, "substitution is disabled", "substitute = false");
     let nowhere = place.path("nowhere");
     let words = ["--url", &url, "--client-config", text(&nowhere)];
-    broken(&words, "cannot be read", "nix.conf");
+    reports_error(&words, "cannot read", "nix.conf");
 }
 
-/// What root can read, the server's user may not.
+/// The store is readable for root but not for the server's user.
 #[test]
 fn a_store_that_the_servers_user_cannot_read() {
     if !rustix::process::geteuid().is_root() {
@@ -310,6 +309,6 @@ fn a_store_that_the_servers_user_cannot_read() {
     command.args(["doctor", "--user", "nobody", "--listen", "127.0.0.1:0"]);
     let output = command.args(["--store", &store]).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.contains("BROKEN store: "), "{text}");
+    assert!(text.contains("error   store: "), "{text}");
     assert!(!output.status.success());
 }

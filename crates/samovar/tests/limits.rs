@@ -1,4 +1,4 @@
-//! Limits out of the configuration hold, at them and one past.
+//! Configured limits hold, tested at the limit and one past it.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
@@ -22,7 +22,7 @@ fn connect(address: &str) -> TcpStream {
     stream
 }
 
-/// The status of the next answer; zero if there is none.
+/// The status of the next response; zero if there is none.
 fn status(stream: &mut TcpStream) -> u16 {
     let mut start = [0; 12];
     match stream.read_exact(&mut start) {
@@ -32,7 +32,7 @@ fn status(stream: &mut TcpStream) -> u16 {
 }
 
 #[test]
-fn a_head_may_be_so_long() {
+fn head_size_limit() {
     for len in [1024, 16 * 1024, 64 * 1024] {
         let (_server, address) = serve_with(&format!("connections.head-size = {len}\n"));
         for (len, expected) in [(len, 200), (len + 1, 431)] {
@@ -47,9 +47,9 @@ fn a_head_may_be_so_long() {
     }
 }
 
-/// Whoever is in the middle of a body does not give way, so the one too many is turned away.
+/// Connections in the middle of a body are not evicted, so the excess connection is refused.
 #[test]
-fn so_many_connections() {
+fn connection_limit() {
     let (_server, address) = serve_with("connections.max = 3\n");
     let busy: Vec<_> = (0..3)
         .map(|_| {
@@ -69,9 +69,9 @@ fn so_many_connections() {
     drop(busy);
 }
 
-/// The server says so in its first frame.
+/// The server announces the limit in its first frame.
 #[test]
-fn so_many_streams() {
+fn stream_limit() {
     let (_server, address) = serve_with("connections.streams = 7\n");
     let mut stream = connect(&address);
     stream

@@ -1,6 +1,5 @@
-//! What is in `nix/`, as far as it can be checked without nixpkgs: it parses, the modules evaluate
-//! under a small stand-in for its library, systemd understands the units, and `samovar serve`
-//! understands the configuration that they start it with.
+//! Checks of `nix/` without nixpkgs: the files parse, the modules evaluate with a stub of its
+//! library, systemd accepts the units, and `samovar serve` accepts their configuration.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "../../../nix/stand-in/home.rs"]
@@ -12,7 +11,7 @@ use std::process::Command;
 use home::{Home, repository, verify};
 use serde_json::Value;
 
-/// Ten times the exposure that `systemd-analyze security` may find, as of the unit in `contrib/`.
+/// Maximum exposure reported by `systemd-analyze security`, times ten, as for `contrib/`.
 const EXPOSURE_MAX: &str = "12";
 
 /// Evaluates a module with the values given for its options, which are written in Nix.
@@ -22,7 +21,7 @@ fn evaluate(home: &Home, module: &str, given: &str) -> Result<Value, String> {
     home.call("evaluate", &format!("{{ {arguments} }}"))
 }
 
-/// What follows `name=` in a unit.
+/// The value of `name=` in a unit.
 #[track_caller]
 fn value<'a>(unit: &'a Value, name: &str) -> &'a str {
     let lines = unit.as_str().unwrap().lines();
@@ -55,7 +54,7 @@ fn every_file_parses() {
 }
 
 #[test]
-fn systemd_understands_the_units_and_the_server_its_configuration() {
+fn units_and_configuration_are_valid() {
     let home = Home::new();
     let key = home.0.path().join("credentials");
     fs::create_dir(&key).unwrap();
@@ -117,7 +116,7 @@ fn systemd_understands_the_units_and_the_server_its_configuration() {
 }
 
 #[test]
-fn what_is_not_asked_for_is_not_there_and_what_is_wrong_is_refused() {
+fn optional_parts_are_off_and_invalid_values_refused() {
     let home = Home::new();
     assert_eq!(evaluate(&home, "module.nix", "{ }").unwrap(), Value::Null);
     let made = evaluate(&home, "module.nix", "{ enable = true; }").unwrap();

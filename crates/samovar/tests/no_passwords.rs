@@ -59,7 +59,7 @@ fn the_login_of_a_url_is_used_and_not_printed() {
     doctor.arg(&file.path).arg("--client-config").arg(&conf);
     let (text, _) = printed(&mut doctor);
     assert!(text.contains(&format!("{shown} serves ")), "{text}");
-    assert!(text.contains(&format!("asks {shown}\n")), "{text}");
+    assert!(text.contains(&format!("uses {shown}\n")), "{text}");
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn errors_quote_a_url_without_its_login() {
         format!("http://ada:{PASSWORD}@no such host"),
         format!("http://ada:{PASSWORD}@{address}/\u{7f}"),
     ] {
-        for command in [&["query"][..], &["closure"], &["status", "--once"]] {
+        for command in [&["query"][..], &["closure"], &["status"]] {
             let (text, code) = printed(samovar().args(command).arg(&url));
             assert_ne!(code, Some(0), "{text}");
         }

@@ -1,5 +1,4 @@
-//! The page of commands in the book says what the command lines say. With `UPDATE=1` it is written
-//! anew.
+//! The page of commands in the book matches the command lines. `UPDATE=1` writes it anew.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::env;
@@ -10,7 +9,7 @@ use std::path::Path;
 use clap::{Arg, Command};
 use samovar_server::config::Key;
 
-/// How the page is written anew.
+/// The command that updates the page.
 const HOW: &str = "UPDATE=1 cargo test -p samovar --test reference";
 
 fn commands() -> String {
@@ -19,7 +18,7 @@ fn commands() -> String {
                     `samovar completions SHELL` tells a shell.\n"
             .to_owned();
     let mut all = samovar::cli::command();
-    // What holds for all commands is handed down to them.
+    // Hands global settings down to the subcommands.
     all.build();
     describe("samovar", all, &mut text);
     let of_nix_serve = include_str!("../../nix-serve/src/cli/help.txt");
@@ -37,10 +36,10 @@ fn commands() -> String {
     text
 }
 
-/// A command and those below it.
+/// Describes a command and its subcommands.
 fn describe(name: &str, command: Command, text: &mut String) {
     let mut command = command.bin_name(name.to_owned()).term_width(96);
-    // Then it has an option for each key, and they have a page of their own.
+    // The options of the configuration have a page of their own.
     let has_keys = command.get_arguments().any(|arg| arg.get_id() == "set");
     let is_key = |arg: &Arg| has_keys && Key::find(arg.get_id().as_str()).is_some();
     let mut shown = command.clone().mut_args(|arg| {
@@ -52,7 +51,8 @@ fn describe(name: &str, command: Command, text: &mut String) {
     if has_keys {
         text.push_str("\nAnd an option for each [key](reference.md).\n");
     }
-    for below in command.get_subcommands_mut() {
+    let is_shown = |below: &&mut Command| below.get_name() != "help";
+    for below in command.get_subcommands_mut().filter(is_shown) {
         let name = format!("{name} {}", below.get_name());
         describe(&name, below.clone(), text);
     }
@@ -66,8 +66,5 @@ fn commands_are_in_the_book() {
         fs::write(&page, &made).unwrap();
     }
     let there = fs::read_to_string(&page).unwrap_or_default();
-    assert!(
-        there == made,
-        "docs/book/commands.md is not what the definitions say: {HOW}"
-    );
+    assert!(there == made, "docs/book/commands.md is out of date: {HOW}");
 }

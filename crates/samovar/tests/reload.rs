@@ -1,4 +1,4 @@
-//! What HUP changes it changes at once, all of it or nothing, and no request fails for it.
+//! A reload (HUP) is atomic, and no request fails because of it.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
@@ -50,7 +50,7 @@ impl Connection {
     }
 }
 
-/// Ends what goes on until then, also if the test has failed.
+/// Stops background clients on drop, also if the test fails.
 struct Until<'a>(&'a AtomicBool);
 
 impl Drop for Until<'_> {
@@ -59,17 +59,16 @@ impl Drop for Until<'_> {
     }
 }
 
-/// Whether a fresh client gets a path from this substituter.
+/// Whether a new client can copy a path from this substituter.
 fn copies(address: &str, path: &str) -> bool {
     let substituter = format!("http://{address}");
     realise(&substituter, path, "").status.success()
 }
 
-/// Who may read and what may be read change together: whoever comes without a token may never have
-/// what is denied to all who come without one, whatever he asks and whenever. And nobody who may
-/// have something before and after goes without.
+/// Access rules and policy change together: a client without a token never gets a path that both
+/// configurations deny to it, and always gets a path that both allow.
 #[test]
-fn nothing_is_served_by_half_of_one_and_half_of_another() {
+fn no_request_sees_a_mixed_configuration() {
     let file = File::new("");
     let (line, token) = token("ci");
     let tokens = secret_file(file.path.parent().unwrap(), "tokens", &line);
@@ -140,8 +139,8 @@ fn nothing_is_served_by_half_of_one_and_half_of_another() {
     println!("60 changes: {seen:?}");
 }
 
-/// Real clients ask all the time while a rule comes: those who began after it have nothing of what
-/// it denies, and the others do not notice.
+/// Real clients copy continuously while a rule is added: clients that start later get no denied
+/// path, and the others are not affected.
 #[test]
 fn a_policy_is_tightened_while_clients_copy() {
     let (denied, other) = (sample("fixed"), sample("self_reference"));
@@ -183,8 +182,8 @@ fn a_policy_is_tightened_while_clients_copy() {
     });
 }
 
-/// A cache moves, with all that is said of it, and rules that have to be looked up first: nobody
-/// meets a moment at which they are not known.
+/// A cache moves to another prefix with all its rules, some of which need look-ups: no request is
+/// answered before they are known.
 #[test]
 fn a_cache_moves_to_another_prefix() {
     let file = File::new("");
@@ -261,9 +260,9 @@ fn a_cache_moves_to_another_prefix() {
     assert!(copies(&format!("{address}/b"), &outside));
 }
 
-/// One line says why, and everything is as it was: what is good in it is not taken either.
+/// An invalid configuration is reported in one line and not applied, not even in part.
 #[test]
-fn a_bad_one_changes_nothing_and_is_one_line() {
+fn an_invalid_configuration_changes_nothing() {
     let file = File::new("");
     let users = secret_file(file.path.parent().unwrap(), "users", "nobody\n");
     file.write("priority = 10\n[caches.a]\n[caches.b]\naccess.networks = [\"127.0.0.1\"]\n");

@@ -1,4 +1,4 @@
-//! `samovar serve` does what its file says, and a file that means nothing changes nothing.
+//! `samovar serve` follows its configuration file, and an invalid file changes nothing.
 
 mod support;
 
@@ -14,7 +14,7 @@ fn get(address: &str, target: &str) -> String {
 }
 
 #[test]
-fn the_file_says_what_is_served() {
+fn the_file_configures_the_server() {
     let file = File::new("[caches.team-a]\npriority = 10\n[caches.team-b]\nprefix = \"/b\"\n");
     let mut command = samovar();
     command.args(["serve", "--config"]).arg(&file.path);
@@ -29,9 +29,9 @@ fn the_file_says_what_is_served() {
     server.wait_for("ending");
 }
 
-/// What may not be read is no page, no file, no link and no search result.
+/// Denied paths appear in no page, file, link or search result.
 #[test]
-fn pages_say_nothing_of_what_is_denied() {
+fn pages_hide_denied_paths() {
     let hash = |key: &str| hash(&sample(key)).to_owned();
     let (denied, absent) = (hash("built"), hash("absent"));
     let (drv, other) = (hash("built_drv"), hash("tree"));
@@ -62,7 +62,7 @@ fn pages_say_nothing_of_what_is_denied() {
 }
 
 #[test]
-fn a_file_that_means_nothing_starts_nothing() {
+fn an_invalid_file_prevents_the_start() {
     let file = File::new("prioritty = 1\n");
     let output = samovar()
         .arg("serve")
@@ -80,7 +80,7 @@ fn a_file_that_means_nothing_starts_nothing() {
 }
 
 #[test]
-fn a_bad_reload_keeps_the_old() {
+fn an_invalid_reload_keeps_the_old_configuration() {
     let file = File::new("priority = 10\n");
     let (server, address) = serve(&file);
     file.write("priority = \"high\"\n");
@@ -128,7 +128,7 @@ fn the_configuration_is_shown_and_checked() {
 }
 
 #[test]
-fn harmonia_is_understood() {
+fn harmonia_configurations_are_imported() {
     let dir = tempfile::tempdir().unwrap();
     let theirs = dir.path().join("harmonia.toml");
     fs::write(&theirs, "bind = \"127.0.0.1:0\"\npriority = 50\n").unwrap();
@@ -164,9 +164,9 @@ fn completions_and_man_pages() {
     }
 }
 
-/// Where no cache is at `/`, a page says which there are: to each those that he may read.
+/// Without a cache at `/`, a page lists the caches that the client may read.
 #[test]
-fn several_caches_are_told_to_who_may_read_them() {
+fn the_list_of_caches_follows_access_rules() {
     let users = File::new("");
     fs::write(&users.path, user("ada", "secret")).unwrap();
     let rules = |open: &str| {
@@ -234,7 +234,7 @@ fn several_caches_are_told_to_who_may_read_them() {
     }
 }
 
-/// Two caches of the sample: what one may read the other may not, and a reload changes who signs.
+/// Two caches of the sample with different policies; a reload changes their keys.
 #[test]
 fn each_cache_has_its_own_rules() {
     let file = File::new("");

@@ -1,4 +1,4 @@
-//! The access log says who was let in, from where, and of which path the answer was.
+//! The access log names the authenticated client, its address and the store path.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
@@ -34,7 +34,7 @@ impl Logged {
         }
     }
 
-    /// The status, and the line that says so.
+    /// The status, and the log line.
     fn get(&mut self, target: &str, fields: &str) -> (u16, String) {
         let status = status(&self.address, target, fields);
         let start = Instant::now();
@@ -69,7 +69,7 @@ fn credentials(dir: &Path) -> (String, String) {
 }
 
 #[test]
-fn the_name_is_that_of_whoever_was_let_in() {
+fn the_authenticated_user_is_logged() {
     let file = File::new("");
     let (access, token) = credentials(file.path.parent().unwrap());
     let bearer = |token: &str| format!("Authorization: Bearer {token}\r\n");
@@ -104,7 +104,7 @@ fn the_name_is_that_of_whoever_was_let_in() {
 }
 
 #[test]
-fn the_path_is_said_in_full_where_it_may_be_read() {
+fn readable_paths_are_logged_in_full() {
     let file = File::new("");
     let rules = "[caches.all]\n\
                  [caches.team]\npolicy.deny = [{ names = [\"big\"] }]\n";
@@ -136,9 +136,9 @@ fn the_path_is_said_in_full_where_it_may_be_read() {
     assert_eq!(line["path"], Value::Null);
 }
 
-/// Whoever is no trusted proxy can write what he likes.
+/// Forwarding headers of other clients are ignored.
 #[test]
-fn an_address_is_believed_of_a_trusted_proxy_alone() {
+fn only_trusted_proxies_set_the_address() {
     let check = |proxy: &str, header: &str, asked: &[(&str, Option<&str>)]| {
         let file = File::new("");
         let more = format!(

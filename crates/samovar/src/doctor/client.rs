@@ -1,4 +1,4 @@
-//! Whether a client with this `nix.conf` will ask the server, and trust it.
+//! Checks whether a client with a given `nix.conf` uses and trusts the server.
 //!
 //! # Source
 //!
@@ -16,15 +16,15 @@ use crate::remote::Remote;
 
 const SUBJECT: &str = "client";
 
-/// What a client's `nix.conf` says.
+/// The `nix.conf` of a client.
 #[derive(Debug)]
 pub(super) struct Client(Conf);
 
 impl Client {
     pub(super) fn read(path: &Path, findings: &mut Findings) -> Option<Self> {
         if let Err(error) = std::fs::File::open(path) {
-            let text = format!("{path:?} cannot be read: {error}");
-            findings.broken(SUBJECT, text, "name the client's nix.conf");
+            let text = format!("cannot read {path:?}: {error}");
+            findings.error(SUBJECT, text, "give the path of the client's nix.conf");
             return None;
         }
         Some(Self(Conf::read(path)))
@@ -34,40 +34,40 @@ impl Client {
     pub(super) fn examine(&self, url: &str, keys: &[PublicKey], findings: &mut Findings) {
         let url = &*without_login(url);
         if self.0.flag("substitute") == Some(false) {
-            findings.broken(
+            findings.error(
                 SUBJECT,
-                "it does not substitute at all",
-                "remove substitute = false",
+                "substitution is disabled",
+                "remove `substitute = false`",
             );
         }
         let asked = self.words("substituters");
         let entry = asked.iter().find(|entry| is_same(entry, url));
         match entry {
-            Some(_) => findings.fine(SUBJECT, format!("it asks {url}")),
+            Some(_) => findings.ok(SUBJECT, format!("uses {url}")),
             None if self
                 .words("trusted-substituters")
                 .iter()
                 .any(|entry| is_same(entry, url)) =>
             {
-                findings.doubtful(
+                findings.warning(
                     SUBJECT,
-                    format!("it asks {url} only if told to (--substituters)"),
+                    format!("uses {url} only on request (--substituters)"),
                     format!("extra-substituters = {url}"),
                 );
             }
-            None => findings.broken(
+            None => findings.error(
                 SUBJECT,
-                format!("it does not ask {url}"),
+                format!("does not use {url}"),
                 format!("extra-substituters = {url}"),
             ),
         }
         let is_trusted_anyway = entry.is_some_and(|entry| entry.contains("trusted=1"))
             || self.0.flag("require-sigs") == Some(false);
         if is_trusted_anyway {
-            findings.doubtful(
+            findings.warning(
                 SUBJECT,
-                "it takes what nobody has signed",
-                "remove require-sigs = false and trusted=1, and trust the key of the cache",
+                "accepts unsigned paths",
+                "remove `require-sigs = false` and trusted=1, and trust the key of the cache",
             );
         } else {
             self.examine_keys(keys, findings);
@@ -76,17 +76,17 @@ impl Client {
 
     fn examine_keys(&self, keys: &[PublicKey], findings: &mut Findings) {
         if keys.is_empty() {
-            findings.doubtful(
+            findings.warning(
                 SUBJECT,
-                "it wants signatures, and the server makes none",
-                "give the server a key: secret-key-files",
+                "requires signatures, but the server does not sign",
+                "configure a key for the server: secret-key-files",
             );
             return;
         }
         let trusted = self.words("trusted-public-keys");
         let is_trusted = |key: &&PublicKey| trusted.contains(&key.to_string());
         if let Some(key) = keys.iter().find(is_trusted) {
-            findings.fine(SUBJECT, format!("it trusts {}", key.name()));
+            findings.ok(SUBJECT, format!("trusts {}", key.name()));
             return;
         }
         let named = |key: &&PublicKey| {
@@ -94,14 +94,14 @@ impl Client {
             names.any(|name| name == key.name())
         };
         let text = match keys.iter().find(named) {
-            Some(key) => format!("it trusts another key that is called {}", key.name()),
-            None => format!("it does not trust {}", texts(keys)),
+            Some(key) => format!("trusts another key with the name {}", key.name()),
+            None => format!("does not trust {}", texts(keys)),
         };
-        let mend = format!("extra-trusted-public-keys = {}", texts(keys));
-        findings.broken(SUBJECT, text, mend);
+        let fix = format!("extra-trusted-public-keys = {}", texts(keys));
+        findings.error(SUBJECT, text, fix);
     }
 
-    /// The words of a setting and of its `extra-` form.
+    /// The values of a list setting and of its `extra-` form.
     fn words(&self, name: &str) -> Vec<String> {
         let extra = format!("extra-{name}");
         let texts = [self.0.text(name), self.0.text(&extra)]
@@ -112,7 +112,7 @@ impl Client {
     }
 }
 
-/// Whether an entry in `substituters` is this URL.
+/// Whether an entry of `substituters` has this URL.
 fn is_same(entry: &str, url: &str) -> bool {
     let entry = entry.split('?').next().unwrap_or_default();
     without_login(entry) == url

@@ -1,5 +1,5 @@
-//! `samovar doctor`: whether a server can serve well, and does, and whether a client will use it;
-//! with `--verify`, whether what is in a store is what is registered.
+//! `samovar doctor`: diagnoses the set-up of a server and its use by a client; with `--verify`,
+//! verifies the files of a store.
 
 mod client;
 mod round_trip;
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use clap::ArgMatches;
 use samovar_nix::PublicKey;
-use samovar_server::checkup::{Findings, Verdict, examine};
+use samovar_server::checkup::{Findings, Severity, examine};
 use samovar_server::config::Configuration;
 use samovar_server::listener::{Host, ListenSpec};
 
@@ -20,15 +20,15 @@ use crate::serve;
 
 pub(crate) use verify::Verification;
 
-/// Looks at the set-up that the command line names, and prints what it finds.
+/// Checks the set-up that the command line describes, and prints the findings.
 ///
 /// # Errors
 ///
-/// If the configuration means nothing, or `out` cannot be written.
+/// If the configuration is invalid, or `out` cannot be written.
 pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<Outcome> {
     let config = serve::configuration(&serve::settings(matches)?)?;
     let mut findings = Findings::default();
-    // Before the process becomes another user, who may not read this.
+    // Read before the process switches to a user who may not read this file.
     let client: Option<&PathBuf> = matches.get_one("client-config");
     let client = client.map(|path| client::Client::read(path, &mut findings));
     let examined = examine(&config, &mut findings);
@@ -36,10 +36,10 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<O
     let url = url.or_else(|| url_of(&config));
     match &url {
         Some(url) => round_trip::make(url, &examined, &mut findings),
-        None => findings.doubtful(
+        None => findings.warning(
             "round trip",
-            "the server listens on unix sockets only: nothing was asked of it",
-            "--url URL, of the proxy before it",
+            "not checked: the server listens on Unix sockets only",
+            "give the URL of the proxy in front of it with --url",
         ),
     }
     if let (Some(Some(client)), Some(url)) = (client, &url) {
@@ -47,17 +47,17 @@ pub(crate) fn run(matches: &ArgMatches, out: &mut dyn Write) -> anyhow::Result<O
     }
     print(&findings, out)?;
     Ok(match findings.worst() {
-        Verdict::Fine | Verdict::Doubtful => Outcome::Complete,
-        Verdict::Broken => Outcome::Incomplete,
+        Severity::Ok | Severity::Warning => Outcome::Complete,
+        Severity::Error => Outcome::Incomplete,
     })
 }
 
 fn print(findings: &Findings, out: &mut dyn Write) -> std::io::Result<()> {
     for finding in &findings.0 {
-        let word = match finding.verdict {
-            Verdict::Fine => "ok    ",
-            Verdict::Doubtful => "doubt ",
-            Verdict::Broken => "BROKEN",
+        let word = match finding.severity {
+            Severity::Ok => "ok     ",
+            Severity::Warning => "warning",
+            Severity::Error => "error  ",
         };
         writeln!(
             out,
@@ -65,19 +65,25 @@ fn print(findings: &Findings, out: &mut dyn Write) -> std::io::Result<()> {
             finding.subject,
             without_logins(&finding.text)
         )?;
-        if !finding.mend.is_empty() {
-            writeln!(out, "       mend: {}", without_logins(&finding.mend))?;
+        if !finding.fix.is_empty() {
+            writeln!(out, "        fix: {}", without_logins(&finding.fix))?;
         }
     }
-    let count = |verdict| {
-        let found = findings.0.iter().filter(|one| one.verdict == verdict);
-        found.count()
+    let count = |severity, one: &str| {
+        let found = findings.0.iter().filter(|one| one.severity == severity);
+        match found.count() {
+            1 => format!("1 {one}"),
+            count => format!("{count} {one}s"),
+        }
     };
-    let (broken, doubtful) = (count(Verdict::Broken), count(Verdict::Doubtful));
-    writeln!(out, "{broken} broken, {doubtful} in doubt")
+    let (errors, warnings) = (
+        count(Severity::Error, "error"),
+        count(Severity::Warning, "warning"),
+    );
+    writeln!(out, "{errors}, {warnings}")
 }
 
-/// Where this machine reaches the first cache of a server with this configuration.
+/// The URL of the configuration's first cache, for requests from this machine.
 fn url_of(config: &Configuration) -> Option<String> {
     let prefix = config.caches.first().map_or("", |cache| &*cache.prefix);
     let scheme = if config.tls.is_some() {
@@ -102,7 +108,7 @@ fn url_of(config: &Configuration) -> Option<String> {
     })
 }
 
-/// The form in which clients are given keys.
+/// Public keys in the form of `trusted-public-keys`.
 fn texts(keys: &[PublicKey]) -> String {
     let keys: Vec<String> = keys.iter().map(ToString::to_string).collect();
     keys.join(" ")

@@ -1,4 +1,4 @@
-//! A path asked of the running server as a client asks.
+//! Requests a path from the running server as a client does.
 
 use samovar_server::checkup::{Examined, Findings};
 
@@ -6,39 +6,39 @@ use crate::cache::{Cache, Private};
 
 const SUBJECT: &str = "round trip";
 
-/// Asks the server at `url` for the newest path of the store.
+/// Requests the newest path of the store from the server at `url`.
 pub(super) fn make(url: &str, examined: &Examined, findings: &mut Findings) {
     let cache = match Cache::open(url) {
         Ok(cache) => cache,
         Err(error) if matches!(error.downcast_ref(), Some(Private::NoLogin(_))) => {
-            findings.doubtful(
+            findings.warning(
                 SUBJECT,
-                format!("{error:#}; nothing more was asked of it"),
-                "nothing, if this machine is not to be let in; to see whether a user is: curl \
+                format!("{error:#}; nothing else was checked"),
+                "none needed if this machine should have no access; to check a user's access: curl \
                  --netrc-file FILE URL/nix-cache-info",
             );
             return;
         }
         Err(error) => {
-            findings.broken(
+            findings.error(
                 SUBJECT,
                 format!("{error:#}"),
-                "start the server, or give its URL with --url; what keeps it from starting stands \
-                 above, or in its log",
+                "start the server, or give its URL with --url; if it does not start, see the \
+                 errors above and its log",
             );
             return;
         }
     };
     let url = cache.url();
     let Some(store) = &examined.store else {
-        findings.fine(SUBJECT, format!("{url} is a binary cache"));
+        findings.ok(SUBJECT, format!("{url} is a binary cache"));
         return;
     };
     if cache.store_dir() != store.store_dir() {
-        findings.broken(
+        findings.error(
             SUBJECT,
             format!(
-                "{url} serves {}, the store here is {}",
+                "{url} serves {}, but the configured store is {}",
                 cache.store_dir(),
                 store.store_dir()
             ),
@@ -48,23 +48,23 @@ pub(super) fn make(url: &str, examined: &Examined, findings: &mut Findings) {
     }
     let newest = store.newest(None, 1).unwrap_or_default();
     let Some(path) = newest.first().map(|info| &info.path) else {
-        findings.fine(SUBJECT, format!("{url} is a binary cache"));
+        findings.ok(SUBJECT, format!("{url} is a binary cache"));
         return;
     };
     let shown = path.display(store.store_dir());
     let narinfo = match cache.narinfos(&[path.hash_part()]) {
         Ok(answers) => answers.into_iter().next().flatten(),
         Err(error) => {
-            let mend = "see what it says, and the server's log";
-            findings.broken(SUBJECT, format!("{error:#}"), mend);
+            let fix = "see the message and the server's log";
+            findings.error(SUBJECT, format!("{error:#}"), fix);
             return;
         }
     };
     let Some(narinfo) = narinfo else {
-        findings.broken(
+        findings.error(
             SUBJECT,
-            format!("{url} does not know {shown}, the newest path of the store"),
-            "does it serve another store, or does its policy deny the path?",
+            format!("{url} does not have {shown}, the newest path of the store"),
+            "check that it serves this store and that its policy allows the path",
         );
         return;
     };
@@ -74,12 +74,12 @@ pub(super) fn make(url: &str, examined: &Examined, findings: &mut Findings) {
         signatures.any(|signature| key.verify(fingerprint.as_bytes(), signature))
     };
     match examined.keys.iter().find(|key| !is_signed(key)) {
-        Some(key) => findings.broken(
+        Some(key) => findings.error(
             SUBJECT,
             format!("{url} does not sign {shown} with {}", key.name()),
-            "send the server HUP, so that it reads its keys again; does it run with this \
-             configuration?",
+            "send HUP to the server to reload its keys, and check that it runs with this \
+             configuration",
         ),
-        None => findings.fine(SUBJECT, format!("{url} serves {shown}")),
+        None => findings.ok(SUBJECT, format!("{url} serves {shown}")),
     }
 }

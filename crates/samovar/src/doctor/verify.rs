@@ -1,4 +1,4 @@
-//! Whether what is in a store is what is registered.
+//! `samovar doctor --verify`: compares the files of a store with their registrations.
 
 use std::io::{self, IsTerminal, Write};
 use std::num::NonZeroU64;
@@ -12,28 +12,28 @@ use samovar_store::{Pace, Settings, Store, Verdict, VerifyError, verify};
 use crate::command::{Outcome, human};
 use crate::roots;
 
-/// Paths listed at once.
+/// Paths per listing query.
 const LIST_COUNT: usize = 500;
 
-/// How often it is said where it stands, on a terminal and elsewhere.
-const SAY_TERMINAL: Duration = Duration::from_millis(500);
-const SAY_ELSEWHERE: Duration = Duration::from_secs(60);
+/// Intervals of progress messages, on a terminal and elsewhere.
+const TERMINAL_INTERVAL: Duration = Duration::from_millis(500);
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What is to be verified, and how.
+/// The paths to verify, and the read rate.
 #[derive(Debug)]
 pub(crate) struct Verification<'a> {
     pub(crate) store: Option<&'a str>,
     pub(crate) paths: &'a [String],
-    /// Bytes in a second.
+    /// Bytes per second.
     pub(crate) rate: Option<NonZeroU64>,
 }
 
 impl Verification<'_> {
-    /// Verifies, and prints what is damaged to `out`; where it stands goes to standard error.
+    /// Verifies paths. Prints damaged ones to `out`, and progress to standard error.
     ///
     /// # Errors
     ///
-    /// If the store cannot be asked, or `out` not be written.
+    /// If the store is unavailable, or `out` cannot be written.
     pub(crate) fn run(&self, out: &mut dyn Write) -> anyhow::Result<Outcome> {
         let settings = Settings::from_process()?;
         let store = samovar_store::open(self.store, &settings)?;
@@ -62,8 +62,8 @@ impl Verification<'_> {
         let hash_parts: Vec<HashPart> = roots.iter().map(|root| root.hash_part).collect();
         let mut wanted = Vec::with_capacity(roots.len());
         for (root, looked) in roots.iter().zip(store.lookup_many(&hash_parts)?) {
-            let info = looked.with_context(|| format!("{} cannot be asked about", root.text))?;
-            let info = info.with_context(|| format!("{} is no path of this store", root.text))?;
+            let info = looked.with_context(|| format!("cannot look up {}", root.text))?;
+            let info = info.with_context(|| format!("{} is not in this store", root.text))?;
             wanted.push(Wanted {
                 hash_part: root.hash_part,
                 len: info.nar_size,
@@ -73,11 +73,11 @@ impl Verification<'_> {
     }
 }
 
-/// All paths, the newest first.
+/// All paths of the store, newest first.
 fn all(store: &dyn Store) -> anyhow::Result<Vec<Wanted>> {
     ensure!(
         store.catalog().is_some(),
-        "the paths of this store cannot be listed: name those to verify"
+        "cannot list the paths of this store: name the paths to verify"
     );
     let mut wanted = Vec::new();
     let mut before = None;
@@ -109,7 +109,7 @@ impl Wanted {
         out: &mut dyn Write,
     ) -> anyhow::Result<()> {
         let Some(info) = store.lookup(self.hash_part)? else {
-            // Collected since it was listed.
+            // Collected since the listing.
             return Ok(());
         };
         let path = info.path.full(store.store_dir());
@@ -129,14 +129,14 @@ impl Wanted {
             Err(VerifyError::Store(error)) => return Err(error.into()),
             Err(error) => {
                 progress.unread_count += 1;
-                progress.complain(&format!("{path} cannot be verified: {error}"));
+                progress.warn(&format!("cannot verify {path}: {error}"));
             }
         }
         Ok(())
     }
 }
 
-/// Where it stands, on standard error. That may be closed: then nobody is told.
+/// Progress messages on standard error, which may be closed.
 struct Progress {
     count: usize,
     len: u64,
@@ -145,7 +145,7 @@ struct Progress {
     damaged_count: usize,
     unread_count: usize,
     is_terminal: bool,
-    said: Instant,
+    printed_at: Instant,
 }
 
 impl Progress {
@@ -158,23 +158,24 @@ impl Progress {
             damaged_count: 0,
             unread_count: 0,
             is_terminal: io::stderr().is_terminal(),
-            said: Instant::now(),
+            printed_at: Instant::now(),
         }
     }
 
     fn add(&mut self, len: u64) {
         self.len_done += len;
-        let interval = match self.is_terminal {
-            true => SAY_TERMINAL,
-            false => SAY_ELSEWHERE,
+        let interval = if self.is_terminal {
+            TERMINAL_INTERVAL
+        } else {
+            LOG_INTERVAL
         };
-        if self.said.elapsed() >= interval {
-            self.said = Instant::now();
-            self.say(if self.is_terminal { "\x1b[K\r" } else { "\n" });
+        if self.printed_at.elapsed() >= interval {
+            self.printed_at = Instant::now();
+            self.print(if self.is_terminal { "\x1b[K\r" } else { "\n" });
         }
     }
 
-    fn say(&self, end: &str) {
+    fn print(&self, end: &str) {
         let (done, len) = (human(self.len_done), human(self.len));
         let mut line = format!(
             "{} of {} paths, {done} of {len}, {} damaged",
@@ -186,20 +187,20 @@ impl Progress {
         write!(io::stderr(), "{line}{end}").ok();
     }
 
-    /// Makes room for another line.
+    /// Clears the progress line.
     fn clear(&self) {
         if self.is_terminal {
             write!(io::stderr(), "\x1b[K").ok();
         }
     }
 
-    fn complain(&self, message: &str) {
+    fn warn(&self, message: &str) {
         self.clear();
         writeln!(io::stderr(), "samovar: {message}").ok();
     }
 
     fn end(&self) {
         self.clear();
-        self.say("\n");
+        self.print("\n");
     }
 }
