@@ -6,8 +6,9 @@ use std::io::{self, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::body::{Batch, Progress, Source};
-use crate::exec::{Lane, Queue};
+use crate::exec::{Lane, LentSlot, Slots};
 use crate::io::wake::Waker;
+use crate::sync::Lock;
 
 /// Bytes that may wait in a channel before a writer has to.
 pub(crate) const CAPACITY_LEN: usize = 256 * 1024;
@@ -177,7 +178,7 @@ impl fmt::Debug for Sender {
 
 impl Pipe {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.locked()
     }
 }
 
@@ -242,10 +243,10 @@ impl Producer {
     }
 
     /// Runs the function. Without an error, the body ends well.
-    pub(crate) fn run(self, queue: &Queue, lane: Lane) {
+    pub(crate) fn run(self, slots: &dyn Slots, lane: Lane) {
         let mut writer = Writer {
             sender: &self.sender,
-            queue,
+            slots,
             lane,
             buffer: Vec::new(),
         };
@@ -267,7 +268,7 @@ impl fmt::Debug for Producer {
 /// until there are 16 KiB or until [`flush`](Write::flush).
 pub struct Writer<'a> {
     sender: &'a Sender,
-    queue: &'a Queue,
+    slots: &'a dyn Slots,
     lane: Lane,
     buffer: Vec<u8>,
 }
@@ -289,9 +290,9 @@ impl Write for Writer<'_> {
 
     fn flush(&mut self) -> io::Result<()> {
         let bytes = std::mem::take(&mut self.buffer);
-        // While the peer is slow, another worker takes this one's place.
-        let give_place = || self.queue.give_place(self.lane).ok_or(SendError::Full);
-        Ok(self.sender.send_when(bytes, give_place)?)
+        // While the client is slow, the worker slot is lent.
+        let lend = || LentSlot::lend(self.slots, self.lane).ok_or(SendError::Full);
+        Ok(self.sender.send_when(bytes, lend)?)
     }
 }
 

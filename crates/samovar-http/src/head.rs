@@ -4,10 +4,8 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use crate::exec::Lane;
 use crate::http::{Method, Version};
 use crate::proto::head::HeadIndex;
-use crate::request::Request;
 
 /// Who is at the other end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -185,12 +183,13 @@ impl<'a> Head<'a> {
             })
     }
 
-    /// The same head, owned, for a worker.
-    pub(crate) fn to_request(self, lane: Lane) -> Request {
-        let mut request = Request::new(self.raw.into(), self.index.clone(), self.peer);
-        request.session = self.session.cloned();
-        request.lane = lane;
-        request
+    /// Copies of the bytes and of their index, for an owned request.
+    pub(crate) fn to_parts(self) -> (Box<[u8]>, HeadIndex) {
+        (self.raw.into(), self.index.clone())
+    }
+
+    pub(crate) fn session(self) -> Option<&'a Arc<Session>> {
+        self.session
     }
 }
 

@@ -1,11 +1,12 @@
 //! Answers that come from another thread than the handler's.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use crate::http::Status;
 use crate::io::wake::Waker;
 use crate::response::{Body, Response};
+use crate::sync::Lock;
 
 /// The place where a promised answer is left.
 #[derive(Debug, Default)]
@@ -24,13 +25,13 @@ struct State {
 impl Later {
     /// The answer if it is there and `fits`.
     pub(crate) fn take_if(&self, fits: impl FnOnce(&Response) -> bool) -> Option<Response> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.locked();
         state.response.take_if(|response| fits(response))
     }
 
     /// Calls `waker` when the answer is there.
     pub(crate) fn watch(&self, waker: Waker) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.locked();
         if state.response.is_none() {
             state.waker = Some(waker);
             return;
@@ -45,7 +46,7 @@ impl Later {
     }
 
     fn put(&self, response: Response) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.locked();
         state.response = Some(response);
         let waker = state.waker.take();
         drop(state);

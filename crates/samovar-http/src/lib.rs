@@ -90,14 +90,14 @@ mod channel;
 #[cfg(feature = "compression")]
 pub mod compress;
 mod cookie;
+mod core;
 mod error;
 mod exec;
 mod extensions;
+mod fields;
 mod form;
 pub mod handover;
 mod head;
-#[cfg(feature = "http2")]
-mod inflow;
 mod into_response;
 mod io;
 mod later;
@@ -111,6 +111,7 @@ mod response;
 mod route;
 mod server;
 mod service;
+mod sync;
 #[cfg(feature = "tls")]
 pub mod tls;
 mod upload;
@@ -132,7 +133,7 @@ pub use later::Responder;
 pub use limits::Limits;
 pub use observer::{End, Exchange, Incident, Observer};
 pub use reply::{Inline, Prepared, Reply, Turn};
-pub use request::Request;
+pub use request::{BodyReader, Request};
 pub use response::{Body, Response};
 pub use route::{Next, Params, Route, Router, with};
 pub use samovar_http_proto::h1::Refusal;
@@ -141,7 +142,7 @@ pub use samovar_http_proto::h1::head::HeadLimits;
 pub use samovar_http_proto::h2::{Abuse, AbuseLimits, Allowance, Http2Limits};
 pub use server::{Builder, Load, Server};
 pub use service::{Intake, Service};
-pub use upload::{BodyError, BodyReader};
+pub use upload::BodyError;
 
 /// The examples of the README are compiled with the documentation's.
 #[cfg(doctest)]

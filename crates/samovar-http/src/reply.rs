@@ -1,9 +1,10 @@
 //! Answers given on the I/O thread.
 
 use crate::exec::Lane;
+use crate::fields::is_settable;
 use crate::http::{Status, Version};
 use crate::proto::encode::{self, Delimiter};
-use crate::response::{Body, Response, is_settable};
+use crate::response::{Body, Response};
 
 /// Counts the times an I/O thread has requests to look at: what was read from some connections, or
 /// what a read left over while an earlier request was with a worker. All requests of a turn were

@@ -1,21 +1,19 @@
 //! A request as a handler gets it.
 
 use std::fmt;
-use std::io;
+use std::io::{self, Read};
 use std::sync::Arc;
 
 use crate::body::{Budget, Held};
 use crate::exec::Lane;
 use crate::extensions::Extensions;
+use crate::fields::is_settable;
 use crate::head::{Head, Peer, Session};
 use crate::http::{Status, Version};
-#[cfg(feature = "http2")]
-use crate::inflow::StreamLink;
-use crate::io::conn::Conn;
 use crate::proto::encode;
 use crate::proto::head::HeadIndex;
 use crate::route::Matched;
-use crate::upload::{BodyReader, Upload};
+use crate::upload::Link;
 
 /// A request, owned.
 pub struct Request {
@@ -29,7 +27,8 @@ pub struct Request {
     held: Option<Held>,
     /// How much of `body` a reader has taken.
     pub(crate) read_len: usize,
-    pub(crate) link: Link,
+    /// Its connection or stream, while a handler has the request.
+    pub(crate) link: Option<Box<dyn Link>>,
     extensions: Extensions,
     /// Where it is answered.
     pub(crate) lane: Lane,
@@ -39,32 +38,21 @@ pub struct Request {
     pub(crate) matched: Option<Box<Matched>>,
 }
 
-/// The connection a request came on, while a handler has it.
-#[derive(Debug, Default)]
-pub(crate) enum Link {
-    /// The handler has not begun, or is done.
-    #[default]
-    None,
-    /// HTTP/1: the connection itself.
-    Http1(Box<Upload>),
-    /// HTTP/2: the way to the stream.
-    #[cfg(feature = "http2")]
-    Http2(Box<StreamLink>),
-}
-
 impl Request {
-    pub(crate) fn new(raw: Box<[u8]>, index: HeadIndex, peer: Peer) -> Self {
+    /// An owned copy of a request head, to be handled in `lane`.
+    pub(crate) fn of(head: Head<'_>, lane: Lane) -> Self {
+        let (raw, index) = head.to_parts();
         Self {
             raw,
             index,
-            peer,
-            session: None,
+            peer: head.peer(),
+            session: head.session().cloned(),
             body: Vec::new(),
             held: None,
             read_len: 0,
-            link: Link::None,
+            link: None,
             extensions: Extensions::default(),
-            lane: Lane::Prompt,
+            lane,
             is_inline: false,
             matched: None,
         }
@@ -97,7 +85,7 @@ impl Request {
     ///
     /// [expects]: https://www.rfc-editor.org/rfc/rfc9110#section-10.1.1
     pub fn reader(&mut self) -> BodyReader<'_> {
-        BodyReader::new(self)
+        BodyReader { request: self }
     }
 
     /// Sends an interim response: 102, or 103 with `Link` fields. Does nothing for an HTTP/1.0
@@ -111,7 +99,7 @@ impl Request {
         let status = Status::interim(code)
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "not an interim status"))?;
         let is_sound = |(name, value): &(&str, &str)| {
-            crate::response::is_settable(name) && encode::is_field_value(value.as_bytes())
+            is_settable(name) && encode::is_field_value(value.as_bytes())
         };
         if !fields.iter().all(is_sound) {
             return Err(io::Error::new(
@@ -122,28 +110,14 @@ impl Request {
         if self.index.version == Version::Http10 {
             return Ok(());
         }
-        match &mut self.link {
-            Link::None => Ok(()),
-            Link::Http1(upload) => {
-                let conn = &mut upload.conn;
-                encode::status_line(&mut conn.output, status);
-                for (name, value) in fields {
-                    encode::field(&mut conn.output, name, value.as_bytes());
-                }
-                conn.output.extend_from_slice(b"\r\n");
-                // What the socket does not take now goes before the answer.
-                conn.flush().map(drop)
-            }
-            #[cfg(feature = "http2")]
-            Link::Http2(stream) => {
-                let mut text = Vec::new();
-                for (name, value) in fields {
-                    encode::field(&mut text, name, value.as_bytes());
-                }
-                stream.inform(status, text);
-                Ok(())
-            }
+        let Some(link) = &mut self.link else {
+            return Ok(());
+        };
+        let mut lines = Vec::new();
+        for (name, value) in fields {
+            encode::field(&mut lines, name, value.as_bytes());
         }
+        link.inform(status, &lines)
     }
 
     /// What others have put beside the request.
@@ -156,25 +130,41 @@ impl Request {
         &mut self.extensions
     }
 
-    /// Whether a handler may have to wait for the rest of the body.
-    #[cfg(feature = "http2")]
+    /// Whether the handler may have to wait for the rest of the body.
     pub(crate) fn is_streamed(&self) -> bool {
-        matches!(&self.link, Link::Http2(stream) if stream.inflow.is_some())
-    }
-
-    /// The connection, back from the handler.
-    pub(crate) fn take_conn(&mut self) -> Option<Box<Conn>> {
-        match std::mem::take(&mut self.link) {
-            Link::None => None,
-            Link::Http1(upload) => Some(upload.into_conn()),
-            #[cfg(feature = "http2")]
-            Link::Http2(_) => None,
-        }
+        self.link.as_ref().is_some_and(|link| link.is_streamed())
     }
 }
 
 impl fmt::Debug for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.head().fmt(f)
+    }
+}
+
+/// A request's body as [`Read`]; made by [`Request::reader`].
+#[derive(Debug)]
+pub struct BodyReader<'a> {
+    request: &'a mut Request,
+}
+
+impl Read for BodyReader<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if buffer.is_empty() {
+            return Ok(0);
+        }
+        let request = &mut *self.request;
+        // Invariant: `read_len <= body.len()`.
+        let rest = &request.body[request.read_len..];
+        if !rest.is_empty() {
+            let len = rest.len().min(buffer.len());
+            buffer[..len].copy_from_slice(&rest[..len]);
+            request.read_len += len;
+            return Ok(len);
+        }
+        match &mut request.link {
+            None => Ok(0),
+            Some(link) => link.read(buffer),
+        }
     }
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use crate::body::{Source, sources};
 use crate::channel::{self, Producer, Sender, Writer};
 use crate::exec::Lane;
+use crate::fields::is_settable;
 use crate::http::Status;
 use crate::later::{Later, Responder};
 use crate::proto::encode;
@@ -378,12 +379,6 @@ fn text_bytes(text: Cow<'static, str>) -> Cow<'static, [u8]> {
 fn is_field_of(line: &[u8], name: &str) -> bool {
     let field = line.split(|byte| *byte == b':').next();
     field.is_some_and(|field| field.eq_ignore_ascii_case(name.as_bytes()))
-}
-
-/// Whether a handler may set this field: a token, and not one that frames the message.
-pub(crate) fn is_settable(name: &str) -> bool {
-    const ENGINE: [&str; 4] = ["content-length", "transfer-encoding", "connection", "date"];
-    encode::is_field_name(name) && !ENGINE.iter().any(|field| name.eq_ignore_ascii_case(field))
 }
 
 #[cfg(test)]

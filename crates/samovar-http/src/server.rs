@@ -2,19 +2,17 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::ops::Deref;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-#[cfg(feature = "http2")]
-use crate::body::Blocks;
 use crate::body::{Budget, BufferPool};
 #[cfg(feature = "compression")]
 use crate::compress::{Compression, Negotiator};
+use crate::core::{Core, Shared};
 use crate::exec::{self, Queue};
 use crate::io::inbox::{Inbox, Message};
 use crate::io::listener::{Listener, Socket};
@@ -22,6 +20,7 @@ use crate::io::sys;
 use crate::io::thread::IoThread;
 use crate::limits::Limits;
 use crate::service::Service;
+use crate::sync::Lock;
 
 /// Descriptors kept for everything that is not a connection: files of bodies, logs, databases.
 const DESCRIPTORS_RESERVED: u64 = 256;
@@ -31,56 +30,6 @@ const SPACING_MAX: Duration = Duration::from_millis(100);
 
 /// Below this many descriptors, half of them are kept: an answer may hold several files open.
 const DESCRIPTORS_FEW: u64 = 4096;
-
-/// What all threads of a server share.
-#[derive(Debug)]
-pub(crate) struct Shared<S> {
-    pub(crate) service: S,
-    pub(crate) core: Arc<Core>,
-}
-
-impl<S> Deref for Shared<S> {
-    type Target = Core;
-
-    fn deref(&self) -> &Core {
-        &self.core
-    }
-}
-
-/// The part of it that does not depend on the application.
-#[derive(Debug)]
-pub(crate) struct Core {
-    pub(crate) limits: Limits,
-    #[cfg(feature = "http2")]
-    pub(crate) is_http2: bool,
-    #[cfg(feature = "http2")]
-    pub(crate) blocks: Arc<Blocks>,
-    pub(crate) queue: Queue,
-    pub(crate) inboxes: Vec<Inbox>,
-    pub(crate) request_memory: Arc<Budget>,
-    pub(crate) buffers: Arc<BufferPool>,
-    pub(crate) connection_count: AtomicUsize,
-    pub(crate) accepted_count: AtomicU64,
-    /// Set when a drain begins: answers say `Connection: close`.
-    pub(crate) is_draining: AtomicBool,
-    /// Set when time is up or the I/O threads are gone: answers under way are given up.
-    pub(crate) is_cut_off: AtomicBool,
-    /// TLS handshakes under way.
-    #[cfg(feature = "tls")]
-    pub(crate) handshake_count: AtomicUsize,
-    #[cfg(feature = "compression")]
-    pub(crate) compression: Option<Negotiator>,
-}
-
-impl Core {
-    /// Leaves a message for an I/O thread, or gives it back if that is gone.
-    pub(crate) fn send_home(&self, home: usize, message: Message) -> Result<(), Message> {
-        match self.inboxes.get(home) {
-            Some(inbox) => inbox.push(message),
-            None => Err(message),
-        }
-    }
-}
 
 /// How a server is to be; made by [`Server::builder`].
 #[derive(Debug)]
@@ -225,7 +174,7 @@ impl<S: Service> Builder<S> {
                 is_draining: AtomicBool::new(false),
                 is_cut_off: AtomicBool::new(false),
                 #[cfg(feature = "tls")]
-                handshake_count: AtomicUsize::new(0),
+                handshake_count: Arc::default(),
                 #[cfg(feature = "compression")]
                 compression: self.compression.map(Negotiator::new),
             }),
@@ -246,7 +195,7 @@ impl<S: Service> Builder<S> {
             };
             let worker = std::thread::Builder::new().name(format!("{name}worker"));
             let handle = worker.spawn(move || exec::run(&shared))?;
-            let mut workers = lock(&workers);
+            let mut workers = workers.locked();
             workers.retain(|worker| !worker.is_finished());
             workers.push(handle);
             Ok(())
@@ -258,7 +207,7 @@ impl<S: Service> Builder<S> {
             let thread = IoThread::new(Arc::clone(&shared), home, sockets, self.spacing)?;
             let named = std::thread::Builder::new().name(format!("{}io-{home}", self.name));
             let handle = named.spawn(move || thread.run())?;
-            lock(&server.io_threads).push(handle);
+            server.io_threads.locked().push(handle);
         }
         Ok(server)
     }
@@ -272,10 +221,6 @@ fn connections_max(descriptors_max: u64) -> u64 {
     } else {
         max
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// When `timeout` has passed. Longer than a clock can tell means a century, which is for ever.
@@ -355,7 +300,7 @@ impl<S: Service> Server<S> {
     /// Copies of its listening sockets, listener by listener.
     pub(crate) fn listening(&self) -> io::Result<Vec<Vec<OwnedFd>>> {
         let copy = |sockets: &Vec<OwnedFd>| sockets.iter().map(OwnedFd::try_clone).collect();
-        lock(&self.listening).iter().map(copy).collect()
+        self.listening.locked().iter().map(copy).collect()
     }
 
     /// The application.
@@ -408,7 +353,7 @@ impl<S: Service> Server<S> {
 
     /// Whether it was told to [drain](Self::drain).
     pub fn is_draining(&self) -> bool {
-        lock(&self.listening).is_empty()
+        self.listening.locked().is_empty()
     }
 
     /// Accepts no more, closes idle connections, finishes answers under way, and returns when that
@@ -420,13 +365,13 @@ impl<S: Service> Server<S> {
     /// those first, or waits for all of `timeout`.
     pub fn drain(&self, timeout: Duration) {
         let deadline = deadline(timeout);
-        lock(&self.listening).clear();
+        self.listening.locked().clear();
         self.shared.is_draining.store(true, Ordering::Relaxed);
         for inbox in &self.shared.inboxes {
             // A thread that is gone has drained.
             drop(inbox.push(Message::Drain(deadline)));
         }
-        let threads = std::mem::take(&mut *lock(&self.io_threads));
+        let threads = std::mem::take(&mut *self.io_threads.locked());
         let had_threads = !threads.is_empty();
         for thread in threads {
             // A panic of an I/O thread was printed when it happened; there is nothing left to do.
@@ -449,7 +394,7 @@ impl<S: Service> Drop for Server<S> {
         self.shared.queue.close();
         // The last ones may have started others.
         loop {
-            let workers = std::mem::take(&mut *lock(&self.workers));
+            let workers = std::mem::take(&mut *self.workers.locked());
             if workers.is_empty() {
                 return;
             }

@@ -44,7 +44,7 @@ struct FilePart {
 impl Batch {
     pub(crate) fn new(waker: Waker) -> Self {
         Self {
-            buffer: waker.core().buffers.take(),
+            buffer: waker.host().buffers().take(),
             waker,
             filled: 0,
             sent: 0,
@@ -162,7 +162,7 @@ impl Batch {
     #[cfg(feature = "http2")]
     pub(crate) fn release_buffer(&mut self) {
         if self.sent == self.filled {
-            self.buffer = self.waker.core().buffers.none();
+            self.buffer = self.waker.host().buffers().none();
             (self.filled, self.sent, self.reserved_len) = (0, 0, 0);
             for part in &mut self.files {
                 part.at = 0;

@@ -3,7 +3,9 @@
 //! A piece is filled by one thread and dropped by another, which is where allocators give memory
 //! back to the kernel and fault it in again: that costs as much as reading the file.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
+
+use crate::sync::Lock;
 
 /// Bytes that are kept while nobody needs them.
 const KEPT_LEN: usize = 4 << 20;
@@ -30,7 +32,7 @@ impl Blocks {
     /// An empty block of this length or somewhat more.
     pub(crate) fn take(self: &Arc<Self>, len: usize) -> Block {
         let len = len.next_power_of_two();
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.0.locked();
         let fitting = kept.blocks.iter().rposition(|block| block.len() == len);
         let block = fitting.map(|at| kept.blocks.swap_remove(at));
         if block.is_some() {
@@ -76,7 +78,7 @@ impl AsRef<[u8]> for Block {
 impl Drop for Block {
     fn drop(&mut self) {
         let bytes = std::mem::take(&mut self.bytes);
-        let mut kept = self.blocks.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.blocks.0.locked();
         if kept.len + bytes.len() <= KEPT_LEN {
             kept.len += bytes.len();
             kept.blocks.push(bytes);

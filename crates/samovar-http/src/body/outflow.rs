@@ -44,7 +44,7 @@ impl Outflow {
     ///
     /// Those of the source and its files, and a source that breaks its word. All are final.
     pub(crate) fn pull(&mut self, waker: &Waker, piece_len: usize) -> io::Result<Piece> {
-        let mut block = waker.core().blocks.take(piece_len);
+        let mut block = waker.host().blocks().take(piece_len);
         if self.progress == Progress::Wait {
             self.progress = Progress::More;
         }

@@ -2,7 +2,9 @@
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use crate::sync::Lock;
 
 /// A batch's memory while there is plenty: large enough that a body costs few system calls on both
 /// sides, small enough to stay in the second-level cache.
@@ -68,7 +70,7 @@ impl BufferPool {
     }
 
     fn free(&self) -> MutexGuard<'_, Vec<Box<[u8]>>> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+        self.free.locked()
     }
 }
 

@@ -3,10 +3,10 @@
 use std::io;
 
 use super::{Batch, Progress, Source, batch};
+use crate::fields::is_settable;
 use crate::io::transport::Transport;
 use crate::io::wake::Waker;
 use crate::proto::encode;
-use crate::response::is_settable;
 
 /// Bytes one turn of a transfer may send before others get their turn.
 const TURN_LEN: u64 = 4 << 20;

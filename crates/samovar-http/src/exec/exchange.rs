@@ -8,63 +8,22 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use super::job::Job;
 use super::lane::Lane;
-use super::queue::Job;
+use super::preferences::Preferences;
 use crate::channel::Producer;
 #[cfg(feature = "compression")]
 use crate::compress;
+use crate::core::{Core, Shared};
 use crate::head::Head;
-#[cfg(feature = "compression")]
-use crate::http::accept_encoding::Coding;
-use crate::http::{Method, Status, Version};
+use crate::http::{Status, Version};
 use crate::io::answer::{http_date, refusal};
 use crate::later::Later;
 use crate::observer::Incident;
 use crate::proto::encode::{self, Delimiter};
 use crate::request::Request;
 use crate::response::{Body, Response};
-use crate::server::{Core, Shared};
 use crate::service::Service;
-
-/// The form in which a client accepts the answer to a request.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Preferences {
-    pub(crate) version: Version,
-    pub(crate) is_head: bool,
-    /// Whether trailer fields may follow the body.
-    pub(crate) takes_trailers: bool,
-    /// Content coding for the body, if the server compresses.
-    #[cfg(feature = "compression")]
-    pub(crate) coding: Option<Coding>,
-}
-
-impl Default for Preferences {
-    fn default() -> Self {
-        Self {
-            version: Version::Http11,
-            is_head: false,
-            takes_trailers: false,
-            #[cfg(feature = "compression")]
-            coding: None,
-        }
-    }
-}
-
-impl Preferences {
-    fn of(head: Head<'_>, core: &Core) -> Self {
-        #[cfg(feature = "compression")]
-        let negotiator = core.compression.as_ref();
-        #[cfg(not(feature = "compression"))]
-        let _unused = core;
-        Self {
-            version: head.version(),
-            is_head: head.method() == Method::Head,
-            takes_trailers: head.takes_trailers(),
-            #[cfg(feature = "compression")]
-            coding: negotiator.and_then(|negotiator| negotiator.coding(head)),
-        }
-    }
-}
 
 /// What carries an exchange: an HTTP/1 connection, or a stream of an HTTP/2 connection.
 pub(crate) trait Carrier: Sized {
@@ -131,7 +90,11 @@ pub(crate) fn handle<S: Service, C: Carrier>(
         },
         Err(_panic) => with_len(panicked(shared, request.head())),
     };
-    let preferences = Preferences::of(request.head(), &shared.core);
+    let preferences = Preferences::of(
+        request.head(),
+        #[cfg(feature = "compression")]
+        shared.compression.as_ref(),
+    );
     let observes = shared.service.observer().observes();
     carrier.begin(preferences, observes.then_some(request));
     match response.later.take() {

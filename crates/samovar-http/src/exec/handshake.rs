@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use super::exchange::is_peers_doing;
 use super::http1::give_back;
+use crate::core::Shared;
 use crate::head::Session;
 use crate::io::conn::Conn;
 use crate::io::inbox::Verdict;
 use crate::io::transport::Transport;
 use crate::observer::Incident;
-use crate::server::Shared;
 use crate::service::Service;
 use crate::tls::{Handshake, peer_names};
 

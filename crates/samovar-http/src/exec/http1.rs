@@ -10,26 +10,24 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::exchange::{
-    Carrier, Preferences, finish_head, is_peers_doing, report_failure, unavailable,
-    without_reset_content,
+    Carrier, finish_head, is_peers_doing, report_failure, unavailable, without_reset_content,
 };
+use super::job::Job;
 use super::lane::Lane;
-use super::queue::Job;
-use super::worker::lose;
+use super::preferences::Preferences;
 use crate::body::{Batch, Framing, Outcome, Progress, Source, Transfer};
+use crate::core::{Core, Shared};
 use crate::http::Version;
 use crate::io::conn::{Answer, Conn};
 use crate::io::inbox::{Message, Verdict};
-use crate::io::slab::Key;
-use crate::io::wake::Waker;
+use crate::io::key::Key;
+use crate::io::upload::Upload;
 use crate::later::Later;
 use crate::observer::{End, Exchange};
 use crate::proto::encode::{self, Delimiter};
-use crate::request::{Link, Request};
+use crate::request::Request;
 use crate::response::{Body, Response};
-use crate::server::{Core, Shared};
 use crate::service::Service;
-use crate::upload::Upload;
 
 /// Bodies up to this length, in bytes, are copied behind their head and leave in the same write.
 const INLINE_BODY_LEN: usize = 64 * 1024;
@@ -39,7 +37,7 @@ impl Carrier for Box<Conn> {
 
     fn lend<S: Service>(self, shared: &Shared<S>, request: &mut Request) -> Self::Receipt {
         let receipt = (self.home, self.key);
-        request.link = Link::Http1(Box::new(Upload::new(self, &shared.core)));
+        request.link = Some(Box::new(Upload::new(self, &shared.core)));
         receipt
     }
 
@@ -48,7 +46,7 @@ impl Carrier for Box<Conn> {
         receipt: Self::Receipt,
         request: &mut Request,
     ) -> Option<Self> {
-        let conn = request.take_conn();
+        let conn = request.link.take().and_then(Upload::take_conn);
         if conn.is_none() {
             // The handler has swapped its request for another one.
             lose(shared, receipt);
@@ -88,7 +86,7 @@ impl Carrier for Box<Conn> {
     }
 
     fn park<S: Service>(mut self, shared: &Shared<S>, later: Arc<Later>) {
-        let waker = Waker::new(&shared.core, self.home, self.key);
+        let waker = shared.core.waker(self.home, self.key);
         self.restart_clock(Instant::now());
         self.later = Some(Arc::clone(&later));
         // Interim responses leave before the wait. An error will show again.
@@ -209,8 +207,11 @@ pub(super) fn pump<S: Service>(shared: &Shared<S>, mut conn: Box<Conn>) {
     if shared.is_cut_off.load(Ordering::Acquire) {
         return cut_off(shared, conn);
     }
-    let outcome = catch_unwind(AssertUnwindSafe(|| conn.pump(&shared.core)))
-        .unwrap_or_else(|_panic| Err(std::io::Error::other("body source panicked")));
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        let waker = shared.core.waker(conn.home, conn.key);
+        conn.pump(&waker)
+    }))
+    .unwrap_or_else(|_panic| Err(std::io::Error::other("body source panicked")));
     let verdict = match outcome {
         Ok(Outcome::Done) => {
             report(shared, &mut conn, End::Complete);
@@ -252,6 +253,13 @@ pub(super) fn give_back<S: Service>(shared: &Shared<S>, conn: Box<Conn>, verdict
         shared.send_home(home, Message::Returned(conn, verdict))
     {
         cut_off(shared, conn);
+    }
+}
+
+/// Frees the slot of a connection that a panic has dropped, and so closed.
+pub(super) fn lose<S: Service>(shared: &Shared<S>, (home, key): (usize, Key)) {
+    if shared.send_home(home, Message::Lost(key)).is_err() {
+        shared.connection_count.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -10,20 +10,21 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::exchange::{
-    Carrier, Preferences, finish_head, fulfil, handle, report_failure, unavailable, with_len,
+    Carrier, finish_head, fulfil, handle, report_failure, unavailable, with_len,
     without_reset_content,
 };
+use super::job::Job;
 use super::lane::Lane;
-use super::queue::Job;
+use super::preferences::Preferences;
 use crate::body::{Outflow, Piece, Progress};
+use crate::core::Shared;
 use crate::h2::ResponseHead;
 use crate::http::Version;
 use crate::io::stream::{Cancel, Rest, StreamAnswer, StreamJob, StreamNews, StreamRef, StreamWork};
 use crate::later::Later;
 use crate::proto::encode::Delimiter;
-use crate::request::{Link, Request};
+use crate::request::Request;
 use crate::response::{Body, Response};
-use crate::server::Shared;
 use crate::service::Service;
 
 pub(super) fn work<S: Service>(shared: &Shared<S>, job: StreamJob) {
@@ -41,7 +42,7 @@ pub(super) fn work<S: Service>(shared: &Shared<S>, job: StreamJob) {
     };
     match work {
         StreamWork::Handle(_) if carrier.cancel.is_set() => {
-            stream.send(&shared.core, StreamNews::HandlerLost);
+            shared.core.send_news(stream, StreamNews::HandlerLost);
         }
         StreamWork::Handle(request) => handle(shared, carrier, request),
         StreamWork::Fulfil(later, preferences) => {
@@ -57,7 +58,7 @@ pub(super) fn work<S: Service>(shared: &Shared<S>, job: StreamJob) {
                     StreamNews::BodyFailed
                 }
             };
-            stream.send(&shared.core, news);
+            shared.core.send_news(stream, news);
         }
     }
 }
@@ -118,7 +119,7 @@ impl Carrier for Stream {
         self.request = request;
         if let Some(request) = &mut self.request {
             // The rest of the request body is not wanted.
-            request.link = Link::None;
+            request.link = None;
         }
     }
 
@@ -134,13 +135,13 @@ impl Carrier for Stream {
         let mut answer = render(shared, self.stream, self.preferences, response, body_len);
         answer.was_deferred = self.was_deferred;
         let news = StreamNews::Answer(Box::new(answer), self.request);
-        self.stream.send(&shared.core, news);
+        shared.core.send_news(self.stream, news);
     }
 
     fn park<S: Service>(self, shared: &Shared<S>, later: Arc<Later>) {
         let news = StreamNews::Deferred(Arc::clone(&later), self.preferences, self.request);
-        self.stream.send(&shared.core, news);
-        later.watch(self.stream.waker(&shared.core));
+        shared.core.send_news(self.stream, news);
+        later.watch(shared.core.stream_waker(self.stream));
     }
 }
 
@@ -195,7 +196,7 @@ fn pull<S: Service>(
     stream: StreamRef,
     mut outflow: Box<Outflow>,
 ) -> io::Result<(Bytes, Rest)> {
-    let waker = stream.waker(&shared.core);
+    let waker = shared.core.stream_waker(stream);
     let pulled = catch_unwind(AssertUnwindSafe(|| {
         let Piece { block, progress } = outflow.pull(&waker, stream.piece_len)?;
         let bytes = match block {

@@ -6,12 +6,16 @@ mod handshake;
 mod http1;
 #[cfg(feature = "http2")]
 mod http2;
+mod job;
 mod lane;
+mod preferences;
 mod queue;
 mod worker;
 
-pub(crate) use exchange::{Preferences, handle};
+pub(crate) use exchange::handle;
 pub(crate) use http1::{begin, cut_off, fail, render_deferred, report};
-pub(crate) use lane::Lane;
-pub(crate) use queue::{Job, Queue};
+pub(crate) use job::Job;
+pub(crate) use lane::{Lane, LentSlot, Slots};
+pub(crate) use preferences::Preferences;
+pub(crate) use queue::Queue;
 pub(crate) use worker::run;

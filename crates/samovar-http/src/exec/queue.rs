@@ -23,76 +23,22 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::thread::{self, Thread};
 
-use super::lane::Lane;
-use crate::io::conn::Conn;
-#[cfg(feature = "http2")]
-use crate::io::stream::{StreamJob, StreamWork};
-use crate::request::Request;
-use crate::ws::Socket;
+use super::lane::{Lane, Slots};
+use crate::sync::Lock;
 
-/// Something to do that may block.
-#[derive(Debug)]
-pub(crate) enum Job {
-    /// Answer the request that came on this connection.
-    Handle(Box<Conn>, Box<Request>),
-    /// Send more of the answer under way.
-    Pump(Box<Conn>),
-    /// Let go of what is left of an answer: closing a file may block too.
-    Discard(Box<dyn fmt::Debug + Send>),
-    /// Go on with the handshake.
-    #[cfg(feature = "tls")]
-    Handshake(Box<Conn>),
-    /// Hand a WebSocket's events to its handler.
-    Events(Socket),
-    /// Something for a stream of a connection that stays where it is.
-    #[cfg(feature = "http2")]
-    Stream(Box<StreamJob>),
-}
-
-impl Job {
+/// Something that waits in a queue for a worker.
+pub(crate) trait Task: Send {
     /// Whether it begins something new, which may be refused.
-    fn is_request(&self) -> bool {
-        match self {
-            Self::Handle(..) => true,
-            Self::Pump(_) | Self::Discard(_) | Self::Events(_) => false,
-            #[cfg(feature = "tls")]
-            Self::Handshake(_) => true,
-            #[cfg(feature = "http2")]
-            Self::Stream(job) => matches!(job.work, StreamWork::Handle(_)),
-        }
-    }
+    fn is_request(&self) -> bool;
 
-    /// Where it is done.
-    pub(super) fn lane(&self) -> Lane {
-        match self {
-            Self::Handle(_, request) => request.lane,
-            Self::Pump(conn) => conn.answer.lane,
-            #[cfg(feature = "tls")]
-            Self::Handshake(_) => Lane::Prompt,
-            Self::Events(_) => Lane::Prompt,
-            Self::Discard(_) => Lane::Slow,
-            #[cfg(feature = "http2")]
-            Self::Stream(job) => job.stream.lane,
-        }
-    }
+    /// The lane in which it runs.
+    fn lane(&self) -> Lane;
 
-    /// Whether it may wait for its peer.
-    fn is_streamed(&self) -> bool {
-        match self {
-            Self::Handle(conn, _) => conn.proto.has_body(),
-            Self::Pump(_) | Self::Discard(_) | Self::Events(_) => false,
-            #[cfg(feature = "tls")]
-            Self::Handshake(_) => false,
-            #[cfg(feature = "http2")]
-            Self::Stream(job) => match &job.work {
-                StreamWork::Handle(request) => request.is_streamed(),
-                StreamWork::Fulfil(..) | StreamWork::Pull(_) => false,
-            },
-        }
-    }
+    /// Whether it may wait for its client.
+    fn is_streamed(&self) -> bool;
 }
 
 /// Starts one more worker.
@@ -101,8 +47,8 @@ type Start = Box<dyn Fn() -> io::Result<()> + Send + Sync>;
 /// A queue to all workers, bounded for new requests. Answers under way always get in: they are
 /// bounded by the connections. They do not wait behind new requests, however many those are; where
 /// both wait, workers take of them in turn.
-pub(crate) struct Queue {
-    state: Mutex<State>,
+pub(crate) struct Queue<J> {
+    state: Mutex<State<J>>,
     start: OnceLock<Start>,
     /// Requests that may wait in a lane.
     len_max: usize,
@@ -114,10 +60,10 @@ pub(crate) struct Queue {
 }
 
 #[derive(Debug)]
-struct State {
-    prompt: LaneState,
-    slow: LaneState,
-    costly: LaneState,
+struct State<J> {
+    prompt: LaneState<J>,
+    slow: LaneState<J>,
+    costly: LaneState<J>,
     is_closed: bool,
     /// Threads there are.
     thread_count: usize,
@@ -131,18 +77,18 @@ struct State {
 
 /// What waits and runs in one lane.
 #[derive(Debug)]
-struct LaneState {
+struct LaneState<J> {
     /// Jobs that may run.
     places_max: usize,
-    requests: VecDeque<Job>,
-    pumps: VecDeque<Job>,
+    requests: VecDeque<J>,
+    pumps: VecDeque<J>,
     /// The next job is a request, if one waits.
     is_requests_turn: bool,
     /// Jobs that run.
     running_count: usize,
 }
 
-impl LaneState {
+impl<J: Task> LaneState<J> {
     fn new(places_max: usize) -> Self {
         Self {
             places_max,
@@ -154,7 +100,7 @@ impl LaneState {
     }
 
     /// The next job, if there is a place for it.
-    fn take(&mut self) -> Option<Job> {
+    fn take(&mut self) -> Option<J> {
         if self.running_count >= self.places_max {
             return None;
         }
@@ -181,8 +127,8 @@ impl LaneState {
     }
 }
 
-impl State {
-    fn lane(&mut self, lane: Lane) -> &mut LaneState {
+impl<J: Task> State<J> {
+    fn lane(&mut self, lane: Lane) -> &mut LaneState<J> {
         match lane {
             Lane::Prompt => &mut self.prompt,
             Lane::Slow => &mut self.slow,
@@ -190,13 +136,13 @@ impl State {
         }
     }
 
-    fn lanes(&self) -> [&LaneState; 3] {
+    fn lanes(&self) -> [&LaneState<J>; 3] {
         [&self.prompt, &self.slow, &self.costly]
     }
 
     /// The next job. What is prompt comes first: it leaves the other lanes as many threads as those
     /// have places.
-    fn take(&mut self) -> Option<Job> {
+    fn take(&mut self) -> Option<J> {
         let prompt = self.prompt.take();
         let other = prompt.or_else(|| self.slow.take());
         other.or_else(|| self.costly.take())
@@ -236,7 +182,7 @@ fn costly_places(places_max: usize) -> usize {
     places_max.div_ceil(16)
 }
 
-impl Queue {
+impl<J: Task> Queue<J> {
     pub(crate) fn new(len_max: usize, places_max: usize, waiting_max: usize) -> Self {
         let costly_max = costly_places(places_max);
         let state = State {
@@ -291,7 +237,7 @@ impl Queue {
 
     /// Adds a job, or gives it back if it is a request and there is no room for it. Somebody has to
     /// call [`wake`](Self::wake) soon.
-    pub(crate) fn push(&self, job: Job) -> Result<(), Job> {
+    pub(crate) fn push(&self, job: J) -> Result<(), J> {
         let mut state = self.lock();
         let waiting_count = state.waiting_count;
         let lane = state.lane(job.lane());
@@ -314,7 +260,7 @@ impl Queue {
 
     /// Waits for a job; `None` once this worker is not needed any more. `finished`: the lane in
     /// which the caller has done a job; `None` if it is new.
-    pub(crate) fn pop(&self, finished: Option<Lane>) -> Option<Job> {
+    pub(crate) fn pop(&self, finished: Option<Lane>) -> Option<J> {
         let mut state = self.lock();
         match finished {
             Some(lane) => state.lane(lane).running_count -= 1,
@@ -340,7 +286,7 @@ impl Queue {
     }
 
     /// Waits until woken.
-    fn sleep<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    fn sleep<'a>(&'a self, mut state: MutexGuard<'a, State<J>>) -> MutexGuard<'a, State<J>> {
         let own = thread::current();
         state.idle.push(own.clone());
         loop {
@@ -355,19 +301,6 @@ impl Queue {
         }
     }
 
-    /// Called by a job that is about to wait for its peer: others may run until the result is
-    /// dropped. `lane`: the job's. `None` if too many wait already.
-    pub(crate) fn give_place(&self, lane: Lane) -> Option<Waiting<'_>> {
-        let mut state = self.lock();
-        if state.waiting_count >= self.waiting_max {
-            return None;
-        }
-        state.lane(lane).running_count -= 1;
-        state.waiting_count += 1;
-        self.help(state);
-        Some(Waiting { queue: self, lane })
-    }
-
     /// Lets the workers go once the queue is empty.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
@@ -375,7 +308,7 @@ impl Queue {
         Self::wake_all(state);
     }
 
-    fn wake_all(mut state: MutexGuard<'_, State>) {
+    fn wake_all(mut state: MutexGuard<'_, State<J>>) {
         let idle = std::mem::take(&mut state.idle);
         drop(state);
         idle.iter().for_each(Thread::unpark);
@@ -391,7 +324,7 @@ impl Queue {
     }
 
     /// Sees to it that a thread takes up what is queued.
-    fn help(&self, mut state: MutexGuard<'_, State>) {
+    fn help(&self, mut state: MutexGuard<'_, State<J>>) {
         let help = if state.is_waking {
             // A thread that was woken looks after the rest.
             Help::None
@@ -421,27 +354,31 @@ impl Queue {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, State<J>> {
+        self.state.locked()
     }
 }
 
-/// A job that has given its place away; takes it back when dropped.
-#[derive(Debug)]
-pub(crate) struct Waiting<'a> {
-    queue: &'a Queue,
-    lane: Lane,
-}
+impl<J: Task> Slots for Queue<J> {
+    fn lend(&self, lane: Lane) -> bool {
+        let mut state = self.lock();
+        if state.waiting_count >= self.waiting_max {
+            return false;
+        }
+        state.lane(lane).running_count -= 1;
+        state.waiting_count += 1;
+        self.help(state);
+        true
+    }
 
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        let mut state = self.queue.lock();
+    fn reclaim(&self, lane: Lane) {
+        let mut state = self.lock();
         state.waiting_count -= 1;
-        state.lane(self.lane).running_count += 1;
+        state.lane(lane).running_count += 1;
     }
 }
 
-impl fmt::Debug for Queue {
+impl<J: Task> fmt::Debug for Queue<J> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Queue").field(&self.load()).finish()
     }

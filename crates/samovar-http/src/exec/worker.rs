@@ -1,17 +1,16 @@
 //! The threads that run jobs, and what happens when a job panics.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::Ordering;
 
 use super::exchange::{fulfil, handle};
-use super::http1::pump;
-use super::queue::Job;
-use crate::io::inbox::Message;
-use crate::io::slab::Key;
+use super::http1::{lose, pump};
+use super::job::Job;
+use super::queue::Task;
+use crate::core::Shared;
+use crate::io::key::Key;
 #[cfg(feature = "http2")]
 use crate::io::stream::{StreamNews, StreamRef, StreamWork};
 use crate::observer::Incident;
-use crate::server::Shared;
 use crate::service::Service;
 use crate::ws::Socket;
 
@@ -28,9 +27,13 @@ pub(crate) fn run<S: Service>(shared: &Shared<S>) {
                 Origin::None => {}
                 Origin::Conn(home, key) => lose(shared, (home, key)),
                 #[cfg(feature = "http2")]
-                Origin::Stream(stream, true) => stream.send(&shared.core, StreamNews::HandlerLost),
+                Origin::Stream(stream, true) => {
+                    shared.core.send_news(stream, StreamNews::HandlerLost)
+                }
                 #[cfg(feature = "http2")]
-                Origin::Stream(stream, false) => stream.send(&shared.core, StreamNews::BodyFailed),
+                Origin::Stream(stream, false) => {
+                    shared.core.send_news(stream, StreamNews::BodyFailed)
+                }
             }
         }
     }
@@ -87,12 +90,5 @@ fn handle_events<S: Service>(shared: &Shared<S>, socket: Socket) {
         // Unreachable error: the queue accepts every `Job::Events`.
         drop(shared.queue.push(Job::Events(socket)));
         shared.queue.wake();
-    }
-}
-
-/// Frees the slot of a connection that a panic has dropped, and so closed.
-pub(super) fn lose<S: Service>(shared: &Shared<S>, (home, key): (usize, Key)) {
-    if shared.send_home(home, Message::Lost(key)).is_err() {
-        shared.connection_count.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -6,42 +6,31 @@ use std::time::Instant;
 
 use super::answer::last;
 use super::conn::Conn;
+use super::context::{Drain, Next};
+use super::eviction::{Wait, is_evictable, wait_of};
 use super::inbox::Message;
+use super::key::Key;
 use super::link::Link;
-use super::slab::Key;
+#[cfg(feature = "tls")]
+use super::shaking::Shaking;
 use super::sys;
-use super::thread::{IoThread, LISTENER_KEY};
+use super::thread::IoThread;
 use super::transport::Transport;
 use crate::exec;
 use crate::head::Peer;
 use crate::observer::{End, Incident};
 use crate::service::Service;
+#[cfg(feature = "tls")]
+use crate::tls::{Stream, TlsConfig};
 
 /// Connections accepted in a row before others get their turn.
 const ACCEPT_COUNT: usize = 64;
-/// How often that is done at most when a server drains: as long as any backlog, and not for ever
-/// while new connections keep coming.
+/// Rounds of [`ACCEPT_COUNT`] when a server drains: enough for any backlog, but not endless while
+/// new connections keep coming.
 const DRAIN_ACCEPT_ROUNDS: usize = 128;
-/// Connections past the limit that are held until their 503 is read; beyond them, a connection is
-/// closed whether the peer has heard why or not.
+/// Connections past the limit that are kept until their 503 is read; beyond this, connections are
+/// closed without an answer.
 const REFUSED_MAX: usize = 64;
-
-/// A descriptor kept for the time when there are no others.
-#[derive(Debug)]
-pub(super) struct Reserve {
-    descriptor: Option<OwnedFd>,
-    /// Accepting failed, and has not succeeded since.
-    is_short: bool,
-}
-
-impl Reserve {
-    pub(super) fn new() -> std::io::Result<Self> {
-        Ok(Self {
-            descriptor: Some(sys::wake_descriptor()?),
-            is_short: false,
-        })
-    }
-}
 
 impl<S: Service> IoThread<S> {
     pub(super) fn accept(&mut self, index: usize) {
@@ -51,14 +40,16 @@ impl<S: Service> IoThread<S> {
     /// `false` once nobody waits.
     fn accept_some(&mut self, index: usize) -> bool {
         for _ in 0..ACCEPT_COUNT {
-            let Some(listener) = self.listeners.get(index) else {
+            let Some(listener) = self.acceptor.socket(index) else {
                 return false;
             };
-            match sys::accept(&listener.socket) {
+            match sys::accept(listener) {
                 Ok(Some((socket, peer))) => {
-                    self.reserve.is_short = false;
                     #[cfg(feature = "tls")]
-                    if let Some(config) = listener.socket.tls.clone() {
+                    let tls = listener.tls.clone();
+                    self.acceptor.succeeded();
+                    #[cfg(feature = "tls")]
+                    if let Some(config) = tls {
                         self.admit_tls(socket, peer, &config);
                         continue;
                     }
@@ -66,15 +57,11 @@ impl<S: Service> IoThread<S> {
                 }
                 Ok(None) => return false,
                 Err(error) if sys::is_exhaustion(&error) => {
-                    self.shared
-                        .service
-                        .observer()
-                        .incident(&Incident::AcceptFailed { error: &error });
-                    // The first time it waits, since descriptors may come back soon.
-                    if std::mem::replace(&mut self.reserve.is_short, true) {
+                    self.cx.incident(&Incident::AcceptFailed { error: &error });
+                    if self.acceptor.failed() {
                         self.turn_waiting_away(index);
                     }
-                    self.pause_listeners();
+                    self.acceptor.pause(&self.poll);
                     return false;
                 }
                 // The peer gave up between knocking and our answer.
@@ -90,20 +77,26 @@ impl<S: Service> IoThread<S> {
         peer: Peer,
         prepare: impl FnOnce(&mut Conn),
     ) {
-        let max = self.shared.limits.connections_max;
-        self.shared.accepted_count.fetch_add(1, Ordering::Relaxed);
-        let count = self.shared.connection_count.fetch_add(1, Ordering::Relaxed);
-        let is_full = count >= max && !self.make_room();
+        let max = self.cx.shared.limits.connections_max;
+        self.cx
+            .shared
+            .accepted_count
+            .fetch_add(1, Ordering::Relaxed);
+        let count = self
+            .cx
+            .shared
+            .connection_count
+            .fetch_add(1, Ordering::Relaxed);
+        let is_full = count >= max && !self.evict();
         if is_full && count >= max.saturating_add(REFUSED_MAX) {
-            self.shared.connection_count.fetch_sub(1, Ordering::Relaxed);
-            return self
+            self.cx
                 .shared
-                .service
-                .observer()
-                .incident(&Incident::ConnectionsFull);
+                .connection_count
+                .fetch_sub(1, Ordering::Relaxed);
+            return self.cx.incident(&Incident::ConnectionsFull);
         }
         let key = self.slab.reserve();
-        let mut conn = Box::new(Conn::new(transport, peer, self.home, key, self.now));
+        let mut conn = Box::new(Conn::new(transport, peer, self.cx.home, key, self.cx.now));
         prepare(&mut conn);
         let added = self.poll.add_connection(&conn.transport, key.to_bits());
         if added.is_err() || is_full && conn.is_shaking() {
@@ -116,42 +109,41 @@ impl<S: Service> IoThread<S> {
         }
     }
 
-    /// Nothing was accepted for a while, for want of descriptors. With the one kept for this, those
-    /// who wait are told, one after the other.
+    /// No descriptor was free for a while: waiting connections are answered 503.
     fn turn_waiting_away(&mut self, index: usize) {
-        self.reserve.descriptor = None;
         let mut answer = Vec::new();
-        last(&mut answer, false, &self.date).overload(&self.shared.service);
-        if let Some(listener) = self.listeners.get(index) {
-            for _ in 0..ACCEPT_COUNT {
-                let Ok(Some((socket, _))) = sys::accept(&listener.socket) else {
-                    break;
-                };
-                // What the peer has sent is read, or closing would destroy the answer.
-                drop(sys::send(&socket, &answer, false));
-                drop(sys::shutdown_write(&socket));
-                drop(sys::recv(&socket, &mut self.read_buffer));
-            }
-        }
-        self.reserve.descriptor = sys::wake_descriptor().ok();
+        last(&mut answer, false, &self.cx.date).overload(&self.cx.shared.service);
+        let buffer = &mut self.cx.read_buffer;
+        self.acceptor
+            .turn_away(index, ACCEPT_COUNT, &answer, buffer);
     }
 
-    /// No room for this connection. It is told so, whatever it wants.
+    #[cfg(feature = "tls")]
+    fn admit_tls(&mut self, socket: OwnedFd, peer: Peer, config: &TlsConfig) {
+        let core = &self.cx.shared.core;
+        let shaking = Shaking::begin(&core.handshake_count, core.limits.handshakes_max);
+        let Some(shaking) = shaking else {
+            return self.cx.incident(&Incident::ConnectionsFull);
+        };
+        let stream = Stream::new(socket, config.server_config(self.cx.speaks_http2()));
+        self.admit(Transport::Tls(Box::new(stream)), peer, |conn| {
+            conn.handshake = Some(shaking);
+        });
+    }
+
+    /// Answers 503, because the connection limit is reached.
     fn turn_away(&mut self, mut conn: Box<Conn>) {
-        self.shared
-            .service
-            .observer()
-            .incident(&Incident::ConnectionsFull);
+        self.cx.incident(&Incident::ConnectionsFull);
         // Nobody can go here. With other threads it may be otherwise.
-        for (home, inbox) in self.shared.inboxes.iter().enumerate() {
-            if home != self.home {
-                drop(inbox.push(Message::MakeRoom));
+        for (home, inbox) in self.cx.shared.inboxes.iter().enumerate() {
+            if home != self.cx.home {
+                drop(inbox.push(Message::Evict));
             }
         }
         conn.proto.close_after();
         conn.needs_linger = true;
-        last(&mut conn.output, false, &self.date).overload(&self.shared.service);
-        let next = self.send_more(&mut conn);
+        last(&mut conn.output, false, &self.cx.date).overload(&self.cx.shared.service);
+        let next = self.cx.send_more(&mut conn);
         self.settle(conn, next);
     }
 
@@ -164,51 +156,95 @@ impl<S: Service> IoThread<S> {
     /// Frees the place of a connection that is closed.
     pub(super) fn forget(&mut self, key: Key) {
         if self.slab.free(key) {
-            self.shared.connection_count.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
-
-    pub(super) fn poll_listeners(&mut self) -> std::io::Result<()> {
-        for (listener, index) in self.listeners.iter_mut().zip(0..) {
-            if !listener.is_polled {
-                let key = LISTENER_KEY - index;
-                self.poll
-                    .add_listener(&listener.socket, key, listener.socket.is_shared)?;
-                listener.is_polled = true;
-            }
-        }
-        Ok(())
-    }
-
-    /// Accepting would only fail again at once; the next sweep tries it.
-    fn pause_listeners(&mut self) {
-        for listener in &mut self.listeners {
-            if listener.is_polled {
-                listener.is_polled = self.poll.remove(&listener.socket).is_err();
-            }
+            self.cx
+                .shared
+                .connection_count
+                .fetch_sub(1, Ordering::Relaxed);
         }
     }
 
     pub(super) fn start_drain(&mut self, deadline: Instant) {
-        let earlier = self
-            .drain_by
-            .map_or(deadline, |drain_by| drain_by.min(deadline));
-        if self.drain_by.replace(earlier).is_none() {
-            self.drain_since = Some(self.now);
-            // Connections that the kernel has accepted for us are ours to serve.
-            for index in 0..self.listeners.len() {
-                (0..DRAIN_ACCEPT_ROUNDS).all(|_| self.accept_some(index));
+        if let Some(drain) = &mut self.cx.drain {
+            drain.deadline = drain.deadline.min(deadline);
+            return;
+        }
+        let since = self.cx.now;
+        self.cx.drain = Some(Drain { since, deadline });
+        // Connections that the kernel has accepted are served.
+        for index in 0..self.acceptor.count() {
+            (0..DRAIN_ACCEPT_ROUNDS).all(|_| self.accept_some(index));
+        }
+        self.acceptor.close(&self.poll);
+    }
+
+    // Eviction.
+
+    /// Closes a connection for a new one; `false` if none may be evicted.
+    pub(super) fn evict(&mut self) -> bool {
+        loop {
+            let Some(key) = self.eviction.pop() else {
+                if self.eviction.is_futile(self.cx.now) {
+                    return false;
+                }
+                // Connections in the inbox count too.
+                self.receive(&mut Vec::new());
+                let limits = &self.cx.shared.limits;
+                if !self.eviction.search(&self.slab, limits, self.cx.now) {
+                    return false;
+                }
+                continue;
+            };
+            if self.close_for_another(key) {
+                return true;
             }
-            // A shared socket stays known to the poll while another thread has it open.
-            self.pause_listeners();
-            self.listeners.clear();
         }
     }
 
-    /// Ends every connection that is here or comes back.
+    /// `false` if it has become busy since it was found.
+    fn close_for_another(&mut self, key: Key) -> bool {
+        if !is_evictable(&self.slab, key, &self.cx.shared.limits) {
+            return false;
+        }
+        let count = self.slab.count();
+        self.guarded(Some(key), |thread| match thread.slab.take(key) {
+            Some(Link::Http1(conn)) => thread.close_http1_for_another(conn),
+            #[cfg(feature = "http2")]
+            Some(Link::H2(mut conn)) => {
+                thread.cx.incident(&Incident::GaveWay { peer: conn.peer });
+                thread.cx.cut_off_h2(&mut conn);
+                thread.forget(key);
+            }
+            Some(link) => thread.slab.put(key, link),
+            None => {}
+        });
+        self.slab.count() < count
+    }
+
+    fn close_http1_for_another(&mut self, mut conn: Box<Conn>) {
+        let is_at_rest = |conn: &Conn| wait_of(conn, u64::MAX) == Wait::AtRest;
+        if is_at_rest(&conn) && !conn.is_shaking() && !conn.is_lingering {
+            // A request may have arrived whose event is still queued.
+            conn.readable = true;
+            let next = self.cx.go_on(&mut conn);
+            if !matches!(next, Next::Wait) || !is_at_rest(&conn) {
+                return self.settle(conn, next);
+            }
+            conn.transport.say_goodbye();
+        }
+        self.cx.incident(&Incident::GaveWay { peer: conn.peer });
+        if conn.is_sending() {
+            conn.reset_on_close();
+            drop(exec::fail(&self.cx.shared, &mut conn, End::Cut));
+        }
+        self.close(conn);
+    }
+
+    // Closing.
+
+    /// Closes every connection that is here or comes back.
     pub(super) fn cut_off(&mut self) {
         if self.slab.count() > 0 {
-            self.shared.is_cut_off.store(true, Ordering::Release);
+            self.cx.shared.is_cut_off.store(true, Ordering::Release);
         }
         let mut keys = Vec::new();
         self.slab.keys_here(&mut keys);
@@ -217,24 +253,31 @@ impl<S: Service> IoThread<S> {
                 Some(Link::Http1(mut conn)) => {
                     if conn.is_sending() {
                         conn.reset_on_close();
-                        drop(exec::fail(&thread.shared, &mut conn, End::Cut));
+                        drop(exec::fail(&thread.cx.shared, &mut conn, End::Cut));
                     }
                     thread.close(conn);
                 }
-                Some(Link::Ws(conn)) => thread.cut_off_socket(conn),
+                Some(Link::Ws(mut conn)) => {
+                    let next = thread.cx.lose_socket(&mut conn, "the server stopped");
+                    thread.cx.wake_workers();
+                    thread.settle_socket(conn, next);
+                }
                 #[cfg(feature = "http2")]
-                Some(Link::H2(mut conn)) => thread.cut_off_h2(&mut conn),
+                Some(Link::H2(mut conn)) => {
+                    thread.cx.cut_off_h2(&mut conn);
+                    thread.forget(key);
+                }
                 None => {}
             });
         }
-        for message in self.shared.inboxes[self.home].close() {
+        for message in self.cx.shared.inboxes[self.cx.home].close() {
             self.guarded(None, |thread| match message {
-                Message::Returned(conn, _) => exec::cut_off(&thread.shared, conn),
+                Message::Returned(conn, _) => exec::cut_off(&thread.cx.shared, conn),
                 Message::Lost(key) => thread.forget(key),
                 // Its stream went with its connection.
                 #[cfg(feature = "http2")]
                 Message::Stream(..) => {}
-                Message::Wake(..) | Message::MakeRoom | Message::Drain(_) | Message::Ping(_) => {}
+                Message::Wake(..) | Message::Evict | Message::Drain(_) | Message::Ping(_) => {}
             });
         }
     }

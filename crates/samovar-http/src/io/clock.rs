@@ -3,22 +3,17 @@
 use std::time::Duration;
 
 use super::conn::Conn;
-use super::link::Link;
-use super::thread::{IoThread, Next};
+use super::context::{Context, Next};
 use crate::observer::{End, Incident};
 use crate::proto::Refusal;
 use crate::proto::conn::Phase;
 use crate::service::Service;
 
-/// How often clocks are looked at, which is how exact the limits of time are.
-const SWEEP_TIME: Duration = Duration::from_millis(250);
-/// The same while a server drains, when somebody waits for the last connection.
-const DRAIN_SWEEP_TIME: Duration = Duration::from_millis(25);
 /// What is left for the rest of a head once a server drains.
 const DRAIN_HEAD_TIME: Duration = Duration::from_secs(1);
 
 /// Which clock ran out.
-enum Overdue {
+pub(super) enum Overdue {
     /// Of the handshake.
     Shaking,
     Idle,
@@ -29,54 +24,12 @@ enum Overdue {
     Left,
 }
 
-impl<S: Service> IoThread<S> {
-    pub(super) fn sweep_time(&self) -> Duration {
-        if self.drain_by.is_some() {
-            DRAIN_SWEEP_TIME
-        } else {
-            SWEEP_TIME
-        }
-    }
-
-    pub(super) fn sweep(&mut self) {
-        self.swept = self.now;
-        if self.poll_listeners().is_err() {
-            // Still no memory for it; tried again at the next sweep.
-        }
-        let mut keys = Vec::new();
-        self.slab.keys_here(&mut keys);
-        for key in keys {
-            let overdue = match self.slab.peek(key) {
-                Some(Link::Http1(conn)) => self.overdue(conn),
-                Some(Link::Ws(_)) => {
-                    if let Some(Link::Ws(conn)) = self.slab.take(key) {
-                        self.guarded(Some(key), |thread| thread.sweep_socket(conn));
-                    }
-                    None
-                }
-                #[cfg(feature = "http2")]
-                Some(Link::H2(_)) => {
-                    self.sweep_h2(key);
-                    None
-                }
-                None => None,
-            };
-            let Some(overdue) = overdue else { continue };
-            let Some(Link::Http1(mut conn)) = self.slab.take(key) else {
-                continue;
-            };
-            self.guarded(Some(key), |thread| {
-                let next = thread.on_overdue(&mut conn, overdue);
-                thread.settle(conn, next);
-            });
-        }
-    }
-
-    fn overdue(&self, conn: &Conn) -> Option<Overdue> {
+impl<S: Service> Context<S> {
+    pub(super) fn overdue(&self, conn: &Conn) -> Option<Overdue> {
         let limits = &self.shared.limits;
         let waited = self.now.saturating_duration_since(conn.since);
         if conn.is_shaking() {
-            let time = match self.drain_by {
+            let time = match self.drain {
                 Some(_) => limits.linger_time.min(limits.handshake_time),
                 None => limits.handshake_time,
             };
@@ -96,24 +49,26 @@ impl<S: Service> IoThread<S> {
         if conn.is_sending() || phase == Phase::Body {
             return (waited >= limits.stall_time).then_some(Overdue::Window);
         }
-        if conn.has_partial_head && (self.drain_since.is_none() || !conn.has_blank_input()) {
-            let is_drained = self.drain_since.is_some_and(|since| {
-                self.now.saturating_duration_since(since.max(conn.since)) >= DRAIN_HEAD_TIME
+        if conn.has_partial_head && (self.drain.is_none() || !conn.has_blank_input()) {
+            let is_drained = self.drain.is_some_and(|drain| {
+                self.now
+                    .saturating_duration_since(drain.since.max(conn.since))
+                    >= DRAIN_HEAD_TIME
             });
             return (is_drained || waited >= limits.head_time).then_some(Overdue::Head);
         }
         if conn.answered_count == 0 {
             // Whoever has just connected is about to send, also to a server that is leaving.
-            let time = match self.drain_by {
+            let time = match self.drain {
                 Some(_) => limits.linger_time.min(limits.head_time),
                 None => limits.idle_time.max(limits.head_time),
             };
             return (waited >= time).then_some(Overdue::Idle);
         }
-        (self.drain_by.is_some() || waited >= limits.idle_time).then_some(Overdue::Idle)
+        (self.drain.is_some() || waited >= limits.idle_time).then_some(Overdue::Idle)
     }
 
-    fn on_overdue(&mut self, conn: &mut Conn, overdue: Overdue) -> Next {
+    pub(super) fn on_overdue(&mut self, conn: &mut Conn, overdue: Overdue) -> Next {
         match overdue {
             Overdue::Linger | Overdue::Shaking => Next::Close,
             Overdue::Left => self.fail(conn, End::Left),

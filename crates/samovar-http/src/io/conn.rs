@@ -4,9 +4,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::key::Key;
 #[cfg(feature = "tls")]
-use super::handshake::Shaking;
-use super::slab::Key;
+use super::shaking::Shaking;
 use super::sys::{self, Edges};
 use super::transport::Transport;
 use super::wake::Waker;
@@ -17,7 +17,6 @@ use crate::http::Status;
 use crate::later::Later;
 use crate::proto;
 use crate::request::Request;
-use crate::server::Core;
 use crate::ws::Upgraded;
 
 /// Memory an idle connection may keep for its next answer's head, in bytes.
@@ -228,7 +227,7 @@ impl Conn {
     }
 
     /// Sends more of the answer: `output`, then the body. For workers: a source may block.
-    pub(crate) fn pump(&mut self, core: &Arc<Core>) -> io::Result<Outcome> {
+    pub(crate) fn pump(&mut self, waker: &Waker) -> io::Result<Outcome> {
         let Some(transfer) = &mut self.transfer else {
             return Ok(if self.flush()? {
                 Outcome::Done
@@ -237,8 +236,7 @@ impl Conn {
             });
         };
         let before = transfer.sent_len();
-        let waker = Waker::new(core, self.home, self.key);
-        let outcome = transfer.turn(&mut self.transport, &mut self.output, &waker);
+        let outcome = transfer.turn(&mut self.transport, &mut self.output, waker);
         self.moved_len += transfer.sent_len().saturating_sub(before);
         outcome
     }

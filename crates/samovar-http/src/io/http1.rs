@@ -15,9 +15,9 @@ use std::time::Duration;
 
 use super::answer::{Form, last};
 use super::conn::Conn;
+use super::context::{Context, GATHER_LEN, LINGER_LEN_MAX, Next, OUT_LEN_KEPT};
 use super::inbox::Verdict;
 use super::sys::Edges;
-use super::thread::{GATHER_LEN, IoThread, Next, OUT_LEN_KEPT};
 use crate::exec::{self, Job};
 use crate::head::Head;
 use crate::http::{Method, Status};
@@ -29,37 +29,32 @@ use crate::reply::{Outcome, Reply, Turn};
 use crate::request::Request;
 use crate::service::{Intake, Service};
 
-/// Bytes read and dropped from a peer that was told to go.
-const LINGER_LEN_MAX: u64 = 256 * 1024;
-
-impl<S: Service> IoThread<S> {
-    pub(super) fn take_back(&mut self, mut conn: Box<Conn>, verdict: Verdict) {
-        let edges = self.slab.take_edges(conn.key);
-        conn.note(edges);
-        let next = match verdict {
+impl<S: Service> Context<S> {
+    /// A worker has returned the connection. `edges`: events since it was given away.
+    pub(super) fn on_return(&mut self, conn: &mut Conn, verdict: Verdict, edges: Edges) -> Next {
+        match verdict {
             Verdict::Reset => {
                 conn.reset_on_close();
                 Next::Close
             }
-            // The edge that says "writable" may have come while it was away.
-            Verdict::Blocked if edges.writable => self.send_more(&mut conn),
+            // The socket may have become writable while the connection was away.
+            Verdict::Blocked if edges.writable => self.send_more(conn),
             Verdict::Blocked => {
                 conn.forgive(self.now);
                 Next::Wait
             }
             Verdict::Waiting => {
                 conn.is_waiting = true;
-                self.wait_on(&mut conn, edges)
+                self.wait_on(conn, edges)
             }
             #[cfg(feature = "tls")]
-            Verdict::Handshake(handshake) => self.on_handshake(&mut conn, handshake, edges),
+            Verdict::Handshake(handshake) => self.on_handshake(conn, handshake, edges),
             Verdict::Answered { keep } => {
                 conn.restart_clock(self.now);
-                self.answered(&mut conn, keep);
-                self.go_on(&mut conn)
+                self.answered(conn, keep);
+                self.go_on(conn)
             }
-        };
-        self.settle(conn, next);
+        }
     }
 
     pub(super) fn step(&mut self, conn: &mut Conn, edges: Edges) -> Next {
@@ -341,7 +336,7 @@ impl<S: Service> IoThread<S> {
             Outcome::Dispatch(lane) if conn.proto.has_body() => {
                 let intake = shared.service.intake(head);
                 conn.body_len_max = intake.len_max();
-                let mut request = Box::new(head.to_request(lane));
+                let mut request = Box::new(Request::of(head, lane));
                 request.is_inline = matches!(intake, Intake::Inline(_));
                 let fits = match self.index.framing {
                     Framing::Length(len) => len <= conn.body_len_max,
@@ -359,7 +354,7 @@ impl<S: Service> IoThread<S> {
                 }
                 None
             }
-            Outcome::Dispatch(lane) => Some(Box::new(head.to_request(lane))),
+            Outcome::Dispatch(lane) => Some(Box::new(Request::of(head, lane))),
         }
     }
 
@@ -370,7 +365,7 @@ impl<S: Service> IoThread<S> {
     /// Whether the connection may stay open as far as it is up to us.
     fn allows_keep(&self, conn: &Conn) -> bool {
         let max = self.shared.limits.requests_per_connection_max;
-        self.drain_by.is_none()
+        self.drain.is_none()
             && self.shared.limits.idle_time > Duration::ZERO
             && (max == 0 || conn.answered_count + 1 < max)
     }
@@ -379,17 +374,14 @@ impl<S: Service> IoThread<S> {
         conn.is_answering = false;
         conn.proto.answered(keep);
         conn.answered_count += 1;
-        if self.drain_by.is_some() {
+        if self.drain.is_some() {
             conn.proto.close_after();
         }
     }
 
     pub(super) fn refuse(&mut self, conn: &mut Conn, refusal: Refusal) {
         let peer = conn.peer;
-        self.shared
-            .service
-            .observer()
-            .incident(&Incident::Refused { peer, refusal });
+        self.incident(&Incident::Refused { peer, refusal });
         let request = conn.request.take();
         let is_head = request.is_some_and(|request| request.head().method() == Method::Head);
         conn.needs_linger = true;
@@ -397,30 +389,27 @@ impl<S: Service> IoThread<S> {
         form.refuse(&self.shared.service, refusal.status(), refusal.to_string());
     }
 
-    /// No room in the workers' queue: the request is answered here.
-    pub(super) fn refuse_overload(&mut self, job: Job) {
-        self.shared
-            .service
-            .observer()
-            .incident(&Incident::WorkersFull);
+    /// Refuses a job that the queue has no capacity for; returns its connection.
+    pub(super) fn refuse_overload(&mut self, job: Job) -> Option<(Box<Conn>, Next)> {
+        self.incident(&Incident::WorkersFull);
         let (mut conn, is_head) = match job {
             Job::Handle(conn, request) => (conn, request.head().method() == Method::Head),
             Job::Pump(conn) => (conn, false),
-            // There is no common language yet to say it in.
+            // Without a session there is no way to answer.
             #[cfg(feature = "tls")]
-            Job::Handshake(conn) => return self.close(conn),
+            Job::Handshake(conn) => return Some((conn, Next::Close)),
             // Never refused.
-            Job::Events(_) | Job::Discard(_) => return,
-            // Refused where it is pushed.
+            Job::Events(_) | Job::Discard(_) => return None,
+            // Refused where it is queued.
             #[cfg(feature = "http2")]
-            Job::Stream(_) => return,
+            Job::Stream(_) => return None,
         };
         conn.needs_linger |= conn.proto.has_body();
         self.answered(&mut conn, false);
         let form = last(&mut conn.output, is_head, &self.date);
         form.overload(&self.shared.service);
         let next = self.send_more(&mut conn);
-        self.settle(conn, next);
+        Some((conn, next))
     }
 
     /// Writes the gathered answers; what the socket does not take goes into `conn.output`.
@@ -477,9 +466,8 @@ impl<S: Service> IoThread<S> {
     }
 
     pub(super) fn fail(&mut self, conn: &mut Conn, end: End) -> Next {
-        if let Some(transfer) = exec::fail(&self.shared, conn, end) {
-            self.give(Job::Discard(transfer));
-        }
+        let transfer = exec::fail(&self.shared, conn, end);
+        self.discard(transfer);
         Next::Close
     }
 }

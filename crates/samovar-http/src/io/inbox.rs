@@ -3,12 +3,13 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::SyncSender;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Instant;
 
 use super::conn::Conn;
-use super::slab::Key;
+use super::key::Key;
 use super::sys;
+use crate::sync::Lock;
 #[cfg(feature = "tls")]
 use crate::tls::Handshake;
 
@@ -43,8 +44,8 @@ pub(crate) enum Message {
     Stream(Key, u32, super::stream::StreamNews),
     /// A connection does not come back: a panic took it.
     Lost(Key),
-    /// A new connection was turned away for want of room: make some for the next.
-    MakeRoom,
+    /// Evict a connection: a new one was refused at the connection limit.
+    Evict,
     /// Accept no more, close what is idle, be gone by then.
     Drain(Instant),
     /// Say that you are alive.
@@ -96,7 +97,7 @@ impl Mail {
             Message::Lost(key) => (*key, false),
             #[cfg(feature = "http2")]
             Message::Stream(..) => return true,
-            Message::Wake(..) | Message::MakeRoom | Message::Drain(_) | Message::Ping(_) => {
+            Message::Wake(..) | Message::Evict | Message::Drain(_) | Message::Ping(_) => {
                 return true;
             }
         };
@@ -172,7 +173,7 @@ impl Inbox {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Mail>> {
-        self.mail.lock().unwrap_or_else(PoisonError::into_inner)
+        self.mail.locked()
     }
 }
 

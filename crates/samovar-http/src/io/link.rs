@@ -4,7 +4,7 @@ use super::conn::Conn;
 #[cfg(feature = "http2")]
 use super::h2::H2Conn;
 use super::sys::Edges;
-use super::ws::SocketConn;
+use super::ws_conn::SocketConn;
 
 /// A connection that is here.
 #[derive(Debug)]

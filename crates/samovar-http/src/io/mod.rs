@@ -1,9 +1,12 @@
 //! Sockets, readiness and the threads that wait for it.
 
+mod acceptor;
 mod admission;
 pub(crate) mod answer;
 mod clock;
 pub(crate) mod conn;
+mod context;
+mod eviction;
 mod gather;
 #[cfg(feature = "http2")]
 mod h2;
@@ -11,14 +14,18 @@ mod h2;
 mod handshake;
 mod http1;
 pub(crate) mod inbox;
+pub(crate) mod key;
 mod link;
 pub(crate) mod listener;
-mod room;
-pub(crate) mod slab;
+#[cfg(feature = "tls")]
+mod shaking;
+mod slab;
 #[cfg(feature = "http2")]
 pub(crate) mod stream;
 pub(crate) mod sys;
 pub(crate) mod thread;
 pub(crate) mod transport;
+pub(crate) mod upload;
 pub(crate) mod wake;
 mod ws;
+mod ws_conn;

@@ -1,29 +1,8 @@
 //! Connections of one I/O thread by key.
 
+use super::key::Key;
 use super::link::Link;
 use super::sys::Edges;
-
-/// A place in the slab. The generation tells the place's present owner from earlier ones, whose
-/// events may still be under way.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Key {
-    index: u32,
-    generation: u32,
-}
-
-impl Key {
-    pub(crate) fn to_bits(self) -> u64 {
-        u64::from(self.generation) << 32 | u64::from(self.index)
-    }
-
-    pub(crate) fn from_bits(bits: u64) -> Self {
-        let [a, b, c, d, e, f, g, h] = bits.to_le_bytes();
-        Self {
-            index: u32::from_le_bytes([a, b, c, d]),
-            generation: u32::from_le_bytes([e, f, g, h]),
-        }
-    }
-}
 
 /// Where a connection is.
 #[derive(Debug)]

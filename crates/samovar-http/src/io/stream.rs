@@ -5,16 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 
-use super::inbox::Message;
-use super::slab::Key;
-use super::wake::Waker;
+use super::key::Key;
 use crate::body::Outflow;
 use crate::exec::{Lane, Preferences};
 use crate::h2::ResponseHead;
 use crate::http::Status;
 use crate::later::Later;
 use crate::request::Request;
-use crate::server::Core;
 
 /// Where a stream is, and how much of it may be in memory.
 #[derive(Debug, Clone, Copy)]
@@ -27,18 +24,6 @@ pub(crate) struct StreamRef {
     pub(crate) lane: Lane,
     /// Length of a piece of its answer's body, in bytes.
     pub(crate) piece_len: usize,
-}
-
-impl StreamRef {
-    /// Tells the I/O thread. If that is gone, so is the stream.
-    pub(crate) fn send(self, core: &Core, news: StreamNews) {
-        let message = Message::Stream(self.key, self.stream, news);
-        drop(core.send_home(self.home, message));
-    }
-
-    pub(crate) fn waker(self, core: &Arc<Core>) -> Waker {
-        Waker::for_stream(core, self.home, self.key, self.stream)
-    }
 }
 
 /// Set once the answer to a request is of no use to anybody.

@@ -1,112 +1,68 @@
-//! An I/O thread: its sockets, and what it does when one of them is ready.
+//! An I/O thread: its connections, and which of them has something to do.
 //!
 //! # Theory of operation
 //!
 //! The thread waits for events. A readable connection is read once, into a buffer of the thread
-//! where others' bytes may lie already (`gather.rs`); then every complete request is shown to
+//! that may already hold bytes of others (`gather.rs`); then every complete request is shown to
 //! [`Service::inline`], and all answers of one read leave with one write. A request that the
 //! service declines goes to the workers *with its connection*: the connection is then away, nothing
-//! of it can be touched here, and edges that arrive are remembered. It returns through the inbox,
-//! answered, or blocked on the socket, or to be reset.
+//! of it can be touched here, and events for it are noted. It returns through the inbox: answered,
+//! blocked on the socket, waiting for the application, or to be reset.
 //!
-//! What it does for a connection that is here depends on the protocol: `http1.rs`.
+//! What a connection does with an event is up to its protocol (`http1.rs`, `h2/`, `ws.rs`), which
+//! works with a [`Context`] and returns what happens next.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::admission::Reserve;
-use super::answer::Date;
+use super::acceptor::Acceptor;
 use super::conn::Conn;
-use super::gather::Gathered;
+use super::context::{Context, Next, Stay};
+use super::eviction::Eviction;
+use super::gather::{Arrival, Gathered, is_between_requests};
+#[cfg(feature = "http2")]
+use super::h2::H2Conn;
 use super::inbox::{Message, Verdict};
+use super::key::Key;
 use super::link::Link;
 use super::listener::Socket;
-use super::room::Room;
-use super::slab::{Key, Slab};
+use super::slab::Slab;
+#[cfg(feature = "http2")]
+use super::stream::StreamNews;
 use super::sys::{self, Edges, Poll};
+use super::ws_conn::SocketConn;
+use crate::core::Shared;
 use crate::exec::{self, Job};
-use crate::proto::head::HeadIndex;
-use crate::request::Request;
-use crate::server::Shared;
+#[cfg(feature = "http2")]
+use crate::observer::End;
 use crate::service::Service;
 
-/// One read. Large enough for any head and many pipelined requests.
-const READ_LEN: usize = 64 * 1024;
-/// Answers gathered before they are written, in bytes, while pipelined requests keep coming.
-pub(super) const GATHER_LEN: usize = 64 * 1024;
 /// Events taken from the kernel at once.
 const EVENT_COUNT: usize = 256;
-/// The thread's memory for answers shrinks to this after a large one.
-pub(super) const OUT_LEN_KEPT: usize = 4 * GATHER_LEN;
 
-/// With fewer connections no request waits for others to come: see
-/// [`Builder::spacing`](crate::Builder::spacing).
-const CROWD_MIN: usize = 64;
+/// With fewer connections no request waits for others to come; see
+/// [`Builder::coalescing`](crate::Builder::coalescing).
+const COALESCED_MIN: usize = 64;
 
 const WAKE_KEY: u64 = u64::MAX;
-/// Listeners count down from here. The slab never gives out keys this large.
-pub(super) const LISTENER_KEY: u64 = u64::MAX - 1;
-
-/// What is to become of a connection after a step.
-pub(super) enum Next {
-    /// It stays here and waits for events.
-    Wait,
-    /// It stays here and has more to do than one turn allows.
-    Again,
-    /// It goes to a worker, which answers this request.
-    Handle(Box<Request>),
-    /// It goes to a worker, which goes on with the handshake.
-    #[cfg(feature = "tls")]
-    Shake,
-    /// It goes to a worker, which sends more of the answer.
-    Pump,
-    /// It has become a WebSocket.
-    OpenSocket,
-    /// It speaks HTTP/2.
-    #[cfg(feature = "http2")]
-    Http2,
-    /// It is closed.
-    Close,
-}
 
 /// One I/O thread.
 pub(crate) struct IoThread<S: Service> {
-    pub(super) shared: Arc<Shared<S>>,
-    pub(super) home: usize,
+    pub(super) cx: Context<S>,
     pub(super) poll: Poll,
-    pub(super) listeners: Vec<Listening>,
-    /// See [`Builder::spacing`](crate::Builder::spacing).
-    spacing: Duration,
+    pub(super) acceptor: Acceptor,
+    pub(super) slab: Slab,
+    pub(super) eviction: Eviction,
+    gathered: Gathered,
+    /// Connections with more to do than one turn allowed.
+    again: Vec<Key>,
+    /// When time limits were last checked.
+    swept: Instant,
+    /// See [`Builder::coalescing`](crate::Builder::coalescing).
+    coalescing: Duration,
     /// The last wait was shorter than half of that.
     is_woken_early: bool,
-    pub(super) slab: Slab,
-    pub(super) local: S::Local,
-    /// Scratch memory, reused for every read and write.
-    pub(super) read_buffer: Box<[u8]>,
-    pub(super) out: Vec<u8>,
-    pub(super) gathered: Gathered,
-    #[cfg(feature = "http2")]
-    pub(super) scratch: Vec<u8>,
-    pub(super) index: HeadIndex,
-    pub(super) turn: u64,
-    /// Connections with more to do.
-    pub(super) again: Vec<Key>,
-    pub(super) now: Instant,
-    pub(super) swept: Instant,
-    pub(super) date: Date,
-    pub(super) reserve: Reserve,
-    pub(super) room: Room,
-    /// Workers have something new to do and were not woken yet.
-    pub(super) has_given: bool,
-    pub(super) drain_by: Option<Instant>,
-    pub(super) drain_since: Option<Instant>,
-}
-
-pub(super) struct Listening {
-    pub(super) socket: Socket,
-    /// Whether the poll knows it; not while descriptors are exhausted.
-    pub(super) is_polled: bool,
 }
 
 impl<S: Service> IoThread<S> {
@@ -114,46 +70,25 @@ impl<S: Service> IoThread<S> {
         shared: Arc<Shared<S>>,
         home: usize,
         sockets: Vec<Socket>,
-        spacing: Duration,
+        coalescing: Duration,
     ) -> std::io::Result<Self> {
         let poll = Poll::new()?;
         poll.add_listener(&shared.inboxes[home], WAKE_KEY, false)?;
-        let now = Instant::now();
-        let local = shared.service.local();
-        let mut thread = Self {
-            shared,
-            home,
+        let mut acceptor = Acceptor::new(sockets)?;
+        acceptor.poll(&poll)?;
+        let cx = Context::new(shared, home);
+        Ok(Self {
             poll,
-            listeners: Vec::new(),
-            spacing,
-            is_woken_early: false,
+            acceptor,
             slab: Slab::default(),
-            local,
-            read_buffer: read_buffer(),
-            out: Vec::with_capacity(GATHER_LEN),
+            eviction: Eviction::default(),
             gathered: Gathered::default(),
-            #[cfg(feature = "http2")]
-            scratch: Vec::new(),
-            index: HeadIndex::default(),
-            turn: 0,
             again: Vec::new(),
-            now,
-            swept: now,
-            date: Date::default(),
-            reserve: Reserve::new()?,
-            room: Room::default(),
-            has_given: false,
-            drain_by: None,
-            drain_since: None,
-        };
-        for socket in sockets {
-            thread.listeners.push(Listening {
-                socket,
-                is_polled: false,
-            });
-        }
-        thread.poll_listeners()?;
-        Ok(thread)
+            swept: cx.now,
+            coalescing,
+            is_woken_early: false,
+            cx,
+        })
     }
 
     /// Runs until drained.
@@ -163,24 +98,21 @@ impl<S: Service> IoThread<S> {
         let mut again = Vec::new();
         loop {
             self.wait(&mut events);
-            self.date.refresh();
+            self.cx.date.refresh();
             for event in &events {
                 let ready = sys::ready(event);
-                match ready.key {
-                    WAKE_KEY => self.receive(&mut messages),
-                    key if key > LISTENER_KEY - self.listeners.len() as u64 => {
-                        let index = usize::try_from(LISTENER_KEY - key).unwrap_or(usize::MAX);
-                        self.guarded(None, |thread| thread.accept(index));
-                    }
-                    key => {
-                        let key = Key::from_bits(key);
-                        if ready.edges.readable && self.slab.is_away(key) {
-                            self.slab.note(key, ready.edges);
-                            self.shared.inboxes[self.home].miss(key, &mut messages);
-                            self.take(&mut messages);
-                        } else if !self.gather(key, ready.edges) {
-                            self.on_event(key, ready.edges);
-                        }
+                if ready.key == WAKE_KEY {
+                    self.receive(&mut messages);
+                } else if let Some(index) = self.acceptor.index_of(ready.key) {
+                    self.guarded(None, |thread| thread.accept(index));
+                } else {
+                    let key = Key::from_bits(ready.key);
+                    if ready.edges.readable && self.slab.is_away(key) {
+                        self.slab.note(key, ready.edges);
+                        self.cx.shared.inboxes[self.cx.home].miss(key, &mut messages);
+                        self.take(&mut messages);
+                    } else if !self.gather(key, ready.edges) {
+                        self.on_event(key, ready.edges);
                     }
                 }
             }
@@ -189,65 +121,99 @@ impl<S: Service> IoThread<S> {
             for key in again.drain(..) {
                 self.on_event(key, Edges::default());
             }
-            if self.now.duration_since(self.swept) >= self.sweep_time() {
+            if self.cx.now.duration_since(self.swept) >= self.cx.sweep_time() {
                 self.receive(&mut messages);
                 self.sweep();
             }
-            if self.has_given {
-                self.has_given = false;
-                self.shared.queue.wake();
-            }
-            if let Some(deadline) = self.drain_by
-                && (self.slab.count() == 0 || self.now >= deadline)
+            self.cx.wake_workers();
+            if let Some(drain) = &self.cx.drain
+                && (self.slab.count() == 0 || self.cx.now >= drain.deadline)
             {
                 return;
             }
         }
     }
 
-    /// Does something that may run an application's code. A panic costs the connection with `key`,
-    /// which is dropped on the way, and nobody else.
+    /// Runs code that may call the application. A panic drops the connection with `key`, and
+    /// nothing else.
     pub(super) fn guarded(&mut self, key: Option<Key>, work: impl FnOnce(&mut Self)) {
         if catch_unwind(AssertUnwindSafe(|| work(self))).is_err() {
-            self.out.clear();
-            if self.read_buffer.is_empty() {
-                self.read_buffer = read_buffer();
-            }
+            self.cx.recover();
             if let Some(key) = key {
                 self.forget(key);
             }
         }
     }
 
-    /// Waits for events; not before some may have gathered, if they come one upon the other.
+    /// Waits for events; if they follow each other closely, not before several may have gathered.
     fn wait(&mut self, events: &mut Vec<sys::Event>) {
-        let is_more = events.len() == EVENT_COUNT || !self.again.is_empty();
-        if self.is_woken_early && !is_more && self.slab.count() >= CROWD_MIN {
-            std::thread::sleep(self.spacing.saturating_sub(self.now.elapsed()));
+        let has_more = events.len() == EVENT_COUNT || !self.again.is_empty();
+        if self.is_woken_early && !has_more && self.slab.count() >= COALESCED_MIN {
+            std::thread::sleep(self.coalescing.saturating_sub(self.cx.now.elapsed()));
         }
-        let slept = (!self.spacing.is_zero()).then(Instant::now);
+        let slept = (!self.coalescing.is_zero()).then(Instant::now);
         self.poll
             .wait(events, self.wait_time())
             .expect("waiting on an open epoll descriptor does not fail");
-        self.now = Instant::now();
-        self.is_woken_early = slept.is_some_and(|slept| self.now - slept < self.spacing / 2);
+        self.cx.now = Instant::now();
+        self.is_woken_early = slept.is_some_and(|slept| self.cx.now - slept < self.coalescing / 2);
     }
 
-    /// How long to wait for events: no thread wakes for nothing.
+    /// How long to wait for events; for ever if there is nothing to check.
     fn wait_time(&self) -> Option<Duration> {
         if !self.again.is_empty() {
             return Some(Duration::ZERO);
         }
-        let is_idle = self.slab.count() == 0
-            && self.drain_by.is_none()
-            && self.listeners.iter().all(|listener| listener.is_polled);
-        (!is_idle).then(|| self.sweep_time())
+        let is_idle =
+            self.slab.count() == 0 && self.cx.drain.is_none() && self.acceptor.is_polled();
+        (!is_idle).then(|| self.cx.sweep_time())
     }
 
-    // Events.
+    // Reading together.
+
+    /// Reads from a connection that waits for a request. `false`: it does not, and its event has
+    /// to be handled otherwise.
+    fn gather(&mut self, key: Key, edges: Edges) -> bool {
+        if !edges.readable || !self.slab.peek(key).is_some_and(is_between_requests) {
+            return false;
+        }
+        if self.gathered.is_full() {
+            self.answer_gathered();
+        }
+        let Some(Link::Http1(mut conn)) = self.slab.take(key) else {
+            return false;
+        };
+        conn.note(edges);
+        if let Err((mut conn, outcome)) = self.gathered.read(conn) {
+            let next = self.cx.on_nothing(&mut conn, outcome);
+            self.settle(conn, next);
+        }
+        true
+    }
+
+    /// Answers what was gathered.
+    fn answer_gathered(&mut self) {
+        if self.gathered.is_empty() {
+            return;
+        }
+        self.cx.turn += 1;
+        let (buffer, mut arrivals) = self.gathered.take();
+        let mut start = 0;
+        for Arrival { mut conn, end } in arrivals.drain(..) {
+            let bytes = &buffer[start..end];
+            self.guarded(Some(conn.key), |thread| {
+                let next = thread.cx.serve_read(&mut conn, bytes);
+                thread.settle(conn, next);
+            });
+            start = end;
+        }
+        self.gathered.reuse(buffer, arrivals);
+    }
+
+    // Events and messages.
 
     pub(super) fn receive(&mut self, messages: &mut Vec<Message>) {
-        self.shared.inboxes[self.home].drain(messages);
+        self.cx.shared.inboxes[self.cx.home].drain(messages);
         self.take(messages);
     }
 
@@ -270,13 +236,13 @@ impl<S: Service> IoThread<S> {
                     );
                 }
                 Message::Lost(key) => self.forget(key),
-                Message::MakeRoom => {
-                    self.make_room();
+                Message::Evict => {
+                    self.evict();
                 }
                 Message::Drain(deadline) => {
                     self.guarded(None, |thread| thread.start_drain(deadline));
                 }
-                // The asker may have given up waiting.
+                // The sender may have given up waiting.
                 Message::Ping(sender) => drop(sender.try_send(())),
             }
         }
@@ -289,21 +255,103 @@ impl<S: Service> IoThread<S> {
         link.note(edges);
         self.guarded(Some(key), |thread| match link {
             Link::Http1(mut conn) => {
-                let next = thread.step(&mut conn, edges);
+                let next = thread.cx.step(&mut conn, edges);
                 thread.settle(conn, next);
             }
-            Link::Ws(conn) => thread.on_socket(conn, edges),
+            Link::Ws(mut conn) => {
+                let next = thread.cx.work_on_socket(&mut conn, edges);
+                thread.settle_socket(conn, next);
+            }
             #[cfg(feature = "http2")]
             Link::H2(mut conn) => {
-                let next = thread.step_h2(&mut conn, edges);
+                let next = thread.cx.step_h2(&mut conn, edges);
                 thread.settle_h2(conn, next);
             }
         });
     }
 
-    fn on_return(&mut self, conn: Box<Conn>, verdict: Verdict) {
-        self.guarded(Some(conn.key), |thread| thread.take_back(conn, verdict));
+    fn on_return(&mut self, mut conn: Box<Conn>, verdict: Verdict) {
+        self.guarded(Some(conn.key), |thread| {
+            let edges = thread.slab.take_edges(conn.key);
+            conn.note(edges);
+            let next = thread.cx.on_return(&mut conn, verdict, edges);
+            thread.settle(conn, next);
+        });
     }
+
+    /// News of a stream from a worker. They are handled together, before the thread sleeps.
+    #[cfg(feature = "http2")]
+    fn on_stream_news(&mut self, key: Key, stream: u32, news: StreamNews) {
+        match self.slab.take(key) {
+            Some(Link::H2(mut conn)) => self.guarded(Some(key), |thread| {
+                thread.cx.on_news(&mut conn, stream, news);
+                thread.settle_h2(conn, Stay::Again);
+            }),
+            Some(other) => self.slab.put(key, other),
+            None => self.cx.discard(news.into_outflow()),
+        }
+    }
+
+    #[cfg(feature = "http2")]
+    fn on_stream_wake(&mut self, key: Key, stream: u32) {
+        match self.slab.take(key) {
+            Some(Link::H2(mut conn)) => self.guarded(Some(key), |thread| {
+                thread.cx.wake_stream(&mut conn, stream);
+                thread.settle_h2(conn, Stay::Wait);
+            }),
+            Some(other) => self.slab.put(key, other),
+            None => {}
+        }
+    }
+
+    /// Checks the time limits of all connections that are here.
+    fn sweep(&mut self) {
+        self.swept = self.cx.now;
+        if self.acceptor.poll(&self.poll).is_err() {
+            // Still no memory for it; the next sweep tries again.
+        }
+        let mut keys = Vec::new();
+        self.slab.keys_here(&mut keys);
+        for key in keys {
+            let overdue = match self.slab.peek(key) {
+                Some(Link::Http1(conn)) => self.cx.overdue(conn),
+                Some(_) => {
+                    self.check(key);
+                    None
+                }
+                None => None,
+            };
+            let Some(overdue) = overdue else { continue };
+            let Some(Link::Http1(mut conn)) = self.slab.take(key) else {
+                continue;
+            };
+            self.guarded(Some(key), |thread| {
+                let next = thread.cx.on_overdue(&mut conn, overdue);
+                thread.settle(conn, next);
+            });
+        }
+    }
+
+    /// Checks the time limits of a connection that is not HTTP/1.
+    fn check(&mut self, key: Key) {
+        let Some(link) = self.slab.take(key) else {
+            return;
+        };
+        self.guarded(Some(key), |thread| match link {
+            Link::Http1(_) => thread.slab.put(key, link),
+            Link::Ws(mut conn) => {
+                let next = thread.cx.check_socket(&mut conn);
+                thread.settle_socket(conn, next);
+            }
+            #[cfg(feature = "http2")]
+            Link::H2(mut conn) => {
+                let next = thread.cx.check_h2(&mut conn);
+                thread.settle_h2(conn, next);
+            }
+        });
+    }
+
+    // What happens to a connection after a step.
 
     pub(super) fn settle(&mut self, mut conn: Box<Conn>, next: Next) {
         let key = conn.key;
@@ -313,15 +361,21 @@ impl<S: Service> IoThread<S> {
                 self.slab.put(key, Link::Http1(conn));
                 self.again.push(key);
             }
-            Next::OpenSocket => self.open_socket(conn),
+            Next::OpenSocket => match self.cx.open_socket(conn) {
+                Some((conn, next)) => self.settle_socket(conn, next),
+                None => self.forget(key),
+            },
             Next::Close => self.close(conn),
             #[cfg(feature = "http2")]
-            Next::Http2 => self.start_h2(*conn),
+            Next::Http2 => {
+                let (conn, next) = self.cx.start_h2(*conn);
+                self.settle_h2(conn, next);
+            }
             Next::Handle(request) => {
-                conn.left_at = self.now;
+                conn.left_at = self.cx.now;
                 if request.is_inline {
                     // It comes back by the inbox, as from a worker.
-                    exec::handle(&self.shared, conn, request);
+                    exec::handle(&self.cx.shared, conn, request);
                 } else {
                     self.give(Job::Handle(conn, request));
                 }
@@ -329,36 +383,57 @@ impl<S: Service> IoThread<S> {
             #[cfg(feature = "tls")]
             Next::Shake => self.give(Job::Handshake(conn)),
             Next::Pump => {
-                conn.left_at = self.now;
+                conn.left_at = self.cx.now;
                 self.give(Job::Pump(conn));
             }
         }
     }
 
-    /// Whether HTTP/2 is offered.
-    #[cfg(feature = "tls")]
-    pub(super) fn speaks_http2(&self) -> bool {
-        #[cfg(feature = "http2")]
-        return self.shared.is_http2;
-        #[cfg(not(feature = "http2"))]
-        false
+    pub(super) fn settle_socket(&mut self, conn: Box<SocketConn>, next: Stay) {
+        let key = conn.key;
+        match next {
+            Stay::Wait => self.slab.put(key, Link::Ws(conn)),
+            Stay::Again => {
+                self.slab.put(key, Link::Ws(conn));
+                self.again.push(key);
+            }
+            Stay::Close => {
+                drop(conn);
+                self.forget(key);
+            }
+        }
     }
 
-    pub(super) fn give(&mut self, job: Job) {
-        self.has_given = true;
-        if let Err(job) = self.shared.queue.push(job) {
-            self.refuse_overload(job);
+    #[cfg(feature = "http2")]
+    fn settle_h2(&mut self, mut conn: Box<H2Conn>, next: Stay) {
+        let key = conn.key;
+        match next {
+            Stay::Wait => self.slab.put(key, Link::H2(conn)),
+            Stay::Again => {
+                if !std::mem::replace(&mut conn.is_scheduled, true) {
+                    self.again.push(key);
+                }
+                self.slab.put(key, Link::H2(conn));
+            }
+            Stay::Close => {
+                self.cx.fail_h2(&mut conn, End::Left);
+                self.forget(key);
+            }
+        }
+    }
+
+    fn give(&mut self, job: Job) {
+        if let Err(job) = self.cx.queue(job)
+            && let Some((conn, next)) = self.cx.refuse_overload(job)
+        {
+            self.settle(conn, next);
         }
     }
 }
 
 impl<S: Service> Drop for IoThread<S> {
-    /// Time is up, or nothing is left, or the thread panicked: no connection outlives it.
+    /// No connection outlives its thread, however the thread ends.
     fn drop(&mut self) {
         self.cut_off();
     }
-}
-
-fn read_buffer() -> Box<[u8]> {
-    vec![0; READ_LEN].into_boxed_slice()
 }

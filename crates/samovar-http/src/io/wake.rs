@@ -1,53 +1,52 @@
-//! How something that a connection waits for says that it is there.
+//! Wake-ups: how an application says that something a connection waits for is there.
 
 use std::fmt;
 use std::sync::Arc;
 
-use super::inbox::Message;
-use super::slab::Key;
-use crate::server::Core;
+use super::key::Key;
+#[cfg(feature = "http2")]
+use crate::body::Blocks;
+use crate::body::BufferPool;
 
-/// Makes the engine look at one connection again: a body that had nothing to give, an answer that
-/// was promised for later. Cheap to clone, usable from any thread, and harmless once the connection
-/// is gone.
+/// What a body needs of the server that sends it.
+pub(crate) trait Host: Send + Sync {
+    /// Makes I/O thread `home` check a connection, or one stream of it.
+    fn wake(&self, home: usize, key: Key, stream: u32);
+
+    fn buffers(&self) -> &Arc<BufferPool>;
+
+    #[cfg(feature = "http2")]
+    fn blocks(&self) -> &Arc<Blocks>;
+}
+
+/// Makes the engine check one connection again: its body has bytes, or its deferred response is
+/// there. Cheap to clone, usable from any thread, and without effect once the connection is closed.
 #[derive(Clone)]
 pub struct Waker {
-    core: Arc<Core>,
+    host: Arc<dyn Host>,
     home: usize,
     key: Key,
-    /// The stream within the connection; 0 where a connection is one stream.
+    /// 0 for an HTTP/1 connection or a WebSocket.
     stream: u32,
 }
 
 impl Waker {
-    pub(crate) fn new(core: &Arc<Core>, home: usize, key: Key) -> Self {
+    pub(crate) fn new(host: Arc<dyn Host>, home: usize, key: Key, stream: u32) -> Self {
         Self {
-            core: Arc::clone(core),
+            host,
             home,
             key,
-            stream: 0,
-        }
-    }
-
-    #[cfg(feature = "http2")]
-    pub(crate) fn for_stream(core: &Arc<Core>, home: usize, key: Key, stream: u32) -> Self {
-        Self {
             stream,
-            ..Self::new(core, home, key)
         }
     }
 
-    /// Wakes the connection. Calls before it has looked may count as one.
+    /// Wakes the connection. Calls before it was checked may count as one.
     pub fn wake(&self) {
-        // An I/O thread that is gone has no connections.
-        drop(
-            self.core
-                .send_home(self.home, Message::Wake(self.key, self.stream)),
-        );
+        self.host.wake(self.home, self.key, self.stream);
     }
 
-    pub(crate) fn core(&self) -> &Arc<Core> {
-        &self.core
+    pub(crate) fn host(&self) -> &dyn Host {
+        &*self.host
     }
 }
 

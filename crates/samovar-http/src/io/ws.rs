@@ -12,107 +12,23 @@
 use std::time::Instant;
 
 use super::conn::Conn;
-use super::link::Link;
-use super::slab::Key;
+use super::context::{Context, LINGER_LEN_MAX, Stay};
 use super::sys::{self, Edges};
-use super::thread::IoThread;
-use super::wake::Waker;
+use super::ws_conn::{SocketConn, Stage};
 use crate::exec::Job;
 use crate::observer::Incident;
-use crate::proto::ws::deflate::Inflater;
-use crate::proto::ws::message::{Assembler, Event as Received};
+use crate::proto::ws::message::Event as Received;
 use crate::proto::ws::{CloseCode, Failure};
 use crate::service::Service;
-use crate::ws::{Closed, End, Event, Flushed, Handler, Message, Owed, Socket};
+use crate::ws::{Closed, End, Event, Flushed, Message, Owed};
 
 /// Payload of the engine's own pings.
 const PING: &[u8] = b"there?";
-/// Bytes read and dropped from a peer that was told to go.
-const LINGER_LEN_MAX: u64 = 256 * 1024;
-
-/// How far a connection is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
-    Open,
-    /// Nothing that comes is looked at any more (RFC 6455, 7.1.7).
-    Ending,
-    Lingering,
-}
-
-/// What is to become of a connection after a step.
-enum Next {
-    Wait,
-    Again,
-    Close,
-}
-
-/// The reading side of a WebSocket.
-pub(crate) struct SocketConn {
-    socket: Socket,
-    key: Key,
-    assembler: Assembler,
-    inflater: Option<Inflater>,
-    /// The handler, if it runs here.
-    inline: Option<Box<dyn Handler>>,
-    /// Bytes read that have to wait for the handler.
-    input: Vec<u8>,
-    stage: Stage,
-    /// The kernel may have bytes, or the end of the stream, for us.
-    readable: bool,
-    peer_ended: bool,
-    /// The handler was told of the end.
-    is_told: bool,
-    /// When the peer was last heard of.
-    heard: Instant,
-    /// When it was asked whether it is there.
-    pinged: Option<Instant>,
-    /// Start of a window of the least throughput: of an incomplete message, or of lingering.
-    since: Instant,
-    /// Bytes read since then.
-    moved_len: u64,
-    /// Start of a window of the least throughput of what is sent.
-    sending_since: Instant,
-}
-
-impl SocketConn {
-    pub(crate) fn note(&mut self, edges: Edges) {
-        self.readable |= edges.readable;
-        self.peer_ended |= edges.ended;
-    }
-
-    /// Reads once; `None` when nothing has arrived, `Some(0)` at the end.
-    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<Option<usize>> {
-        let len;
-        (len, self.readable) = self.socket.recv(buffer, self.peer_ended)?;
-        self.moved_len += len.unwrap_or(0) as u64;
-        Ok(len)
-    }
-
-    fn restart_clock(&mut self, now: Instant) {
-        self.since = now;
-        self.moved_len = 0;
-    }
-}
-
-impl std::fmt::Debug for SocketConn {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.socket.fmt(f)
-    }
-}
-
-impl Drop for SocketConn {
-    /// Handles may live on; the descriptor does not.
-    fn drop(&mut self) {
-        drop(self.socket.end());
-    }
-}
-
-impl<S: Service> IoThread<S> {
+impl<S: Service> Context<S> {
     /// The 101 is with the kernel: from here on the connection speaks WebSocket.
-    pub(super) fn open_socket(&mut self, mut conn: Box<Conn>) {
-        let Some(mut accepted) = conn.upgrade.take() else {
-            return self.close(conn);
-        };
+    /// `None`: there is no handler, and the connection is closed.
+    pub(super) fn open_socket(&mut self, mut conn: Box<Conn>) -> Option<(Box<SocketConn>, Stay)> {
+        let mut accepted = conn.upgrade.take()?;
         let Conn {
             transport,
             input,
@@ -121,24 +37,14 @@ impl<S: Service> IoThread<S> {
             peer_ended,
             ..
         } = *conn;
-        let mut socket_conn = Box::new(SocketConn {
-            socket: accepted.socket.clone(),
-            key,
-            assembler: Assembler::default(),
-            inflater: accepted.inflater.take(),
-            inline: accepted.inline.take(),
-            input,
-            stage: Stage::Open,
-            readable,
-            peer_ended,
-            is_told: false,
-            heard: self.now,
-            pinged: None,
-            since: self.now,
-            moved_len: 0,
-            sending_since: self.now,
-        });
-        let waker = Waker::new(&self.shared.core, self.home, key);
+        let socket = accepted.socket.clone();
+        let mut socket_conn = Box::new(SocketConn::new(socket, key, self.now));
+        socket_conn.inflater = accepted.inflater.take();
+        socket_conn.inline = accepted.inline.take();
+        socket_conn.input = input;
+        socket_conn.readable = readable;
+        socket_conn.peer_ended = peer_ended;
+        let waker = self.shared.core.waker(self.home, key);
         accepted.socket.start(transport, waker);
         accepted.is_started = true;
         self.tell(&mut socket_conn, Event::Open);
@@ -147,30 +53,11 @@ impl<S: Service> IoThread<S> {
             writable: true,
             ..Edges::default()
         };
-        self.on_socket(socket_conn, edges);
+        let next = self.work_on_socket(&mut socket_conn, edges);
+        Some((socket_conn, next))
     }
 
-    pub(super) fn on_socket(&mut self, mut conn: Box<SocketConn>, edges: Edges) {
-        let next = self.work_on_socket(&mut conn, edges);
-        self.settle_socket(conn, next);
-    }
-
-    fn settle_socket(&mut self, conn: Box<SocketConn>, next: Next) {
-        let key = conn.key;
-        match next {
-            Next::Wait => self.slab.put(key, Link::Ws(conn)),
-            Next::Again => {
-                self.slab.put(key, Link::Ws(conn));
-                self.again.push(key);
-            }
-            Next::Close => {
-                drop(conn);
-                self.forget(key);
-            }
-        }
-    }
-
-    fn work_on_socket(&mut self, conn: &mut SocketConn, edges: Edges) -> Next {
+    pub(super) fn work_on_socket(&mut self, conn: &mut SocketConn, edges: Edges) -> Stay {
         if conn.stage == Stage::Lingering {
             return self.linger_on_socket(conn);
         }
@@ -185,7 +72,7 @@ impl<S: Service> IoThread<S> {
             self.out.clear();
         }
         if conn.stage == Stage::Ending || conn.socket.is_paused() {
-            return Next::Wait;
+            return Stay::Wait;
         }
         if !conn.input.is_empty() {
             let mut input = std::mem::take(&mut conn.input);
@@ -194,20 +81,20 @@ impl<S: Service> IoThread<S> {
             }
         }
         if !conn.readable {
-            return Next::Wait;
+            return Stay::Wait;
         }
         let mut buffer = std::mem::take(&mut self.read_buffer);
         let next = match conn.read(&mut buffer) {
-            Ok(None) => Next::Wait,
+            Ok(None) => Stay::Wait,
             Ok(Some(0)) => self.lose_socket(conn, "the peer went without a close frame"),
             Err(error) => self.lose_socket(conn, &error.to_string()),
             Ok(Some(len)) => {
                 conn.heard = self.now;
                 let bytes = buffer.get_mut(..len).unwrap_or_default();
                 let again = if conn.readable {
-                    Next::Again
+                    Stay::Again
                 } else {
-                    Next::Wait
+                    Stay::Wait
                 };
                 self.receive_on_socket(conn, bytes).unwrap_or(again)
             }
@@ -218,7 +105,7 @@ impl<S: Service> IoThread<S> {
 
     /// Looks at bytes that were read; what has to wait is left in `conn.input`. `None`: more may be
     /// read.
-    fn receive_on_socket(&mut self, conn: &mut SocketConn, bytes: &mut [u8]) -> Option<Next> {
+    fn receive_on_socket(&mut self, conn: &mut SocketConn, bytes: &mut [u8]) -> Option<Stay> {
         let limits = conn.socket.limits().frame_limits();
         if conn.inline.is_some() {
             conn.socket.cork();
@@ -249,11 +136,11 @@ impl<S: Service> IoThread<S> {
             return match flushed {
                 Err(error) => Some(self.lose_socket(conn, &error.to_string())),
                 Ok(Flushed::Close) if conn.stage == Stage::Ending => Some(self.finish_socket(conn)),
-                Ok(_) if conn.stage == Stage::Ending => Some(Next::Wait),
+                Ok(_) if conn.stage == Stage::Ending => Some(Stay::Wait),
                 Ok(_) => None,
             };
         }
-        is_paused.then_some(Next::Wait)
+        is_paused.then_some(Stay::Wait)
     }
 
     fn on_received(&mut self, conn: &mut SocketConn, event: Received<'_>) {
@@ -304,9 +191,8 @@ impl<S: Service> IoThread<S> {
             let is_sound = conn.socket.handle(handler.as_mut(), event);
             self.check_sound(conn, is_sound);
         } else if conn.socket.push(event) {
-            // Events are always accepted: no more wait than there are sockets.
-            drop(self.shared.queue.push(Job::Events(conn.socket.clone())));
-            self.has_given = true;
+            // Unreachable error: the queue accepts every `Job::Events`, one per socket at most.
+            drop(self.queue(Job::Events(conn.socket.clone())));
         }
     }
 
@@ -340,7 +226,7 @@ impl<S: Service> IoThread<S> {
     }
 
     /// The connection is gone, or is to be.
-    fn lose_socket(&mut self, conn: &mut SocketConn, reason: &str) -> Next {
+    pub(super) fn lose_socket(&mut self, conn: &mut SocketConn, reason: &str) -> Stay {
         // First: the handler is told when nothing can be sent any more.
         let transport = conn.socket.end();
         self.tell_end(conn, Closed::lost(reason), None);
@@ -349,15 +235,15 @@ impl<S: Service> IoThread<S> {
             // fails, it is gone.
             drop(sys::reset_on_close(&transport));
         }
-        Next::Close
+        Stay::Close
     }
 
     /// Both sides have said what they had to: RFC 6455, 7.1.1, with the care of RFC 9112, 9.6, for
     /// what the peer has not read yet.
-    fn finish_socket(&mut self, conn: &mut SocketConn) -> Next {
+    fn finish_socket(&mut self, conn: &mut SocketConn) -> Stay {
         self.out.clear();
         if conn.socket.shutdown_write().is_err() {
-            return Next::Close;
+            return Stay::Close;
         }
         conn.stage = Stage::Lingering;
         conn.input = Vec::new();
@@ -365,30 +251,25 @@ impl<S: Service> IoThread<S> {
         self.linger_on_socket(conn)
     }
 
-    fn linger_on_socket(&mut self, conn: &mut SocketConn) -> Next {
+    fn linger_on_socket(&mut self, conn: &mut SocketConn) -> Stay {
         while conn.readable && conn.moved_len <= LINGER_LEN_MAX {
             if matches!(conn.read(&mut self.read_buffer), Ok(Some(0)) | Err(_)) {
-                return Next::Close;
+                return Stay::Close;
             }
         }
-        Next::Wait
+        Stay::Wait
     }
 
-    /// Looks at the clocks of a socket.
-    pub(super) fn sweep_socket(&mut self, mut conn: Box<SocketConn>) {
-        let next = self.check_socket(&mut conn);
-        self.settle_socket(conn, next);
-    }
-
-    fn check_socket(&mut self, conn: &mut SocketConn) -> Next {
+    /// Checks the time limits of a socket.
+    pub(super) fn check_socket(&mut self, conn: &mut SocketConn) -> Stay {
         let (now, limits) = (self.now, &self.shared.limits);
         let (stall_time, stall_len_min) = (limits.stall_time, limits.stall_len_min);
         let passed = |since: Instant| now.saturating_duration_since(since);
         if conn.stage == Stage::Lingering {
             let is_over = passed(conn.since) >= limits.linger_time;
-            return if is_over { Next::Close } else { Next::Wait };
+            return if is_over { Stay::Close } else { Stay::Wait };
         }
-        if self.drain_by.is_some() {
+        if self.drain.is_some() {
             conn.socket
                 .close(CloseCode::GOING_AWAY, "the server is stopping");
         }
@@ -409,13 +290,13 @@ impl<S: Service> IoThread<S> {
             }
         }
         if conn.stage == Stage::Ending {
-            return Next::Wait;
+            return Stay::Wait;
         }
         if conn.socket.is_paused() {
             // It is our handler that is slow.
             conn.heard = now;
             conn.restart_clock(now);
-            return Next::Wait;
+            return Stay::Wait;
         }
         if conn.assembler.is_partial() && passed(conn.since) >= stall_time {
             if conn.moved_len < stall_len_min {
@@ -434,22 +315,12 @@ impl<S: Service> IoThread<S> {
             }
             _ => {}
         }
-        Next::Wait
+        Stay::Wait
     }
 
-    fn too_slow(&mut self, conn: &mut SocketConn) -> Next {
+    fn too_slow(&mut self, conn: &mut SocketConn) -> Stay {
         let peer = conn.socket.peer();
-        self.shared
-            .service
-            .observer()
-            .incident(&Incident::TooSlow { peer });
+        self.incident(&Incident::TooSlow { peer });
         self.lose_socket(conn, "the peer was too slow")
-    }
-
-    /// Time is up.
-    pub(super) fn cut_off_socket(&mut self, mut conn: Box<SocketConn>) {
-        let next = self.lose_socket(&mut conn, "the server stopped");
-        self.shared.queue.wake();
-        self.settle_socket(conn, next);
     }
 }

@@ -1,6 +1,7 @@
 //! Finding the route of a request.
 
-use super::params::{Matched, Params};
+use super::matched::Matched;
+use super::params::Params;
 use super::path::{Path, PathError};
 use super::route::Methods;
 use super::router::{Entry, Router};

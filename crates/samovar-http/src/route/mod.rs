@@ -1,6 +1,7 @@
 //! Which handler a request is for.
 
 mod lookup;
+mod matched;
 mod next;
 mod params;
 mod path;
@@ -16,8 +17,8 @@ mod trie;
 #[cfg(test)]
 mod trie_tests;
 
+pub(crate) use matched::Matched;
 pub use next::{Next, with};
-pub(crate) use params::Matched;
 pub use params::Params;
 pub use route::Route;
 pub use router::Router;

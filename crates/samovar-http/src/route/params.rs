@@ -2,26 +2,9 @@
 
 use std::fmt;
 use std::path::{Component, Path as FilePath};
-use std::sync::Arc;
 
 use super::trie::Span;
 use crate::request::Request;
-
-/// The text of a pattern and its wildcards' names.
-#[derive(Debug)]
-pub(crate) struct Template {
-    pub(crate) pattern: Box<str>,
-    pub(crate) names: Vec<Option<Box<str>>>,
-}
-
-/// How a request matched its route; kept with the request.
-#[derive(Debug)]
-pub(crate) struct Matched {
-    pub(crate) template: Arc<Template>,
-    /// What the spans refer to; the path as sent if that needed no decoding.
-    pub(crate) decoded: Option<Box<str>>,
-    pub(crate) spans: Box<[Span]>,
-}
 
 /// The parameters of a path, decoded.
 #[derive(Clone, Copy)]

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::matched::Template;
 use super::next::{Middleware, Next};
-use super::params::Template;
 use super::pattern::Pattern;
 use super::route::{Handler, Methods, Route, boxed};
 use super::trie::Trie;

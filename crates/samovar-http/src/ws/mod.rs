@@ -40,21 +40,25 @@
 //! fewer bytes than [`Compression::len_min`], and those that would not become shorter, are sent as
 //! they are.
 
+mod accepted;
 mod frame;
 mod handler;
 mod inbound;
 mod limits;
+mod message;
 mod outbound;
 mod socket;
 mod upgrade;
 
+pub(crate) use accepted::Accepted as Upgraded;
 pub use frame::Frame;
-pub use handler::{Closed, Handler, Message};
+pub use handler::{Closed, Handler};
 pub(crate) use inbound::{End, Event, Owed};
 pub use limits::{Compression, Limits, Origins};
+pub use message::Message;
 pub(crate) use outbound::Flushed;
+pub use outbound::SendError;
 pub use samovar_http_proto::ws::handshake::HandshakeError;
 pub use samovar_http_proto::ws::{CloseCode, Failure};
-pub use socket::{SendError, Socket};
-pub(crate) use upgrade::Accepted as Upgraded;
+pub use socket::Socket;
 pub use upgrade::Upgrade;

@@ -12,7 +12,6 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::SendError;
 use crate::io::transport::Transport;
 use crate::proto::ws::deflate::Deflater;
 use crate::proto::ws::frame::{self, CONTROL_LEN_MAX, OpCode};
@@ -20,6 +19,17 @@ use crate::proto::ws::{CloseCode, close};
 
 /// Frames shorter than this are put together into pieces of this length, in bytes.
 const PIECE_LEN: usize = 16 * 1024;
+
+/// Why a message was not sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SendError {
+    /// The socket is closing or has ended.
+    #[error("socket is closed")]
+    Closed,
+    /// As much as may wait for the peer does; see [`super::Limits::outbound_len_max`].
+    #[error("peer is behind")]
+    Full,
+}
 
 /// How far a socket is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use super::frame::op_code;
 use super::inbound::Inbound;
 use super::outbound::{Flushed, Outbound, Outgoing};
-use super::{Event, Frame, Handler, Limits, Message, Owed};
+use super::{Event, Frame, Handler, Limits, Message, Owed, SendError};
 use crate::head::Peer;
 use crate::io::transport::Transport;
 use crate::io::wake::Waker;
@@ -28,17 +28,6 @@ const SCRATCH_LEN_KEPT: usize = 256 * 1024;
 
 thread_local! {
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Why a message was not sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum SendError {
-    /// The socket is closing or has ended.
-    #[error("socket is closed")]
-    Closed,
-    /// As much as may wait for the peer does; see [`Limits::outbound_len_max`].
-    #[error("peer is behind")]
-    Full,
 }
 
 /// One WebSocket, to send on. Cheap to clone, usable from any thread, equal and hashed by identity,

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::accepted::Accepted;
 use super::socket::Parts;
 use super::{Compression, Handler, Limits, Origins, Socket};
 use crate::head::Head;
@@ -45,15 +46,6 @@ pub struct Upgrade {
     compression: Option<Compression>,
     origins: Origins,
     protocols: Vec<String>,
-}
-
-/// A handshake accepted, and its answer not sent yet.
-pub(crate) struct Accepted {
-    pub(crate) socket: Socket,
-    /// The handler, if it runs on the I/O thread; otherwise the socket has it.
-    pub(crate) inline: Option<Box<dyn Handler>>,
-    pub(crate) inflater: Option<Inflater>,
-    pub(crate) is_started: bool,
 }
 
 impl Upgrade {
@@ -252,25 +244,10 @@ fn refuse(error: HandshakeError) -> Response {
     response
 }
 
-impl Drop for Accepted {
-    /// If the answer was never sent, whoever has the socket learns that nothing can be.
-    fn drop(&mut self) {
-        if !self.is_started {
-            drop(self.socket.end());
-        }
-    }
-}
-
 impl fmt::Debug for Upgrade {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Upgrade")
             .field("limits", &self.limits)
             .finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for Accepted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.socket.fmt(f)
     }
 }

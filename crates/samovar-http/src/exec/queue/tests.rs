@@ -3,11 +3,15 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Instant;
 
+use super::super::job::Job;
+use super::super::lane::LentSlot;
 use super::*;
 use crate::head::{Head, Peer};
-use crate::io::slab::Key;
+use crate::io::conn::Conn;
+use crate::io::key::Key;
 use crate::io::transport::Transport;
 use crate::proto::head::HeadIndex;
+use crate::request::Request;
 
 fn conn() -> Box<Conn> {
     let (socket, _) = UnixStream::pair().unwrap();
@@ -25,7 +29,7 @@ fn conn() -> Box<Conn> {
 fn request(lane: Lane) -> Job {
     let index = HeadIndex::default();
     let head = Head::new(b"", &index, Peer::Unix(None));
-    Job::Handle(conn(), Box::new(head.to_request(lane)))
+    Job::Handle(conn(), Box::new(Request::of(head, lane)))
 }
 
 fn letter(job: &Job) -> char {
@@ -33,7 +37,7 @@ fn letter(job: &Job) -> char {
 }
 
 /// As if a thread had been started that is about to look.
-fn add_thread(queue: &Queue) {
+fn add_thread(queue: &Queue<Job>) {
     queue.lock().thread_count += 1;
 }
 
@@ -77,14 +81,17 @@ fn a_job_that_waits_gives_its_place_to_another_thread() {
     queue.push(request(Lane::Prompt)).unwrap();
     queue.wake();
     assert!(starts.try_recv().is_err(), "one place, and it is taken");
-    let place = queue.give_place(Lane::Prompt).unwrap();
+    let place = LentSlot::lend(&*queue, Lane::Prompt).unwrap();
     starts.try_recv().unwrap();
     // The new thread.
     assert!(queue.pop(None).is_some());
     let load = queue.load();
     assert_eq!((load.running_count, load.waiting_count), (1, 1));
     queue.push(request(Lane::Prompt)).unwrap();
-    assert!(queue.give_place(Lane::Prompt).is_none(), "one may wait");
+    assert!(
+        LentSlot::lend(&*queue, Lane::Prompt).is_none(),
+        "one may wait"
+    );
     assert!(starts.try_recv().is_err());
     drop(place);
     assert_eq!(queue.load().running_count, 2);

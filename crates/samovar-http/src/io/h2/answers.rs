@@ -5,23 +5,20 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use memchr::memmem;
 
-use super::H2Next;
 use super::conn::{H2Conn, StreamState};
 use crate::exec::Job;
 use crate::h2::{ErrorCode, ResponseHead};
 use crate::http::{Status, Version};
 use crate::io::answer::Form;
-use crate::io::link::Link;
-use crate::io::slab::Key;
+use crate::io::context::Context;
 use crate::io::stream::{Rest, StreamAnswer, StreamJob, StreamNews, StreamWork};
-use crate::io::thread::IoThread;
 use crate::observer::Incident;
 use crate::proto::Refusal;
 use crate::reply::Outcome;
 use crate::request::Request;
 use crate::service::Service;
 
-impl<S: Service> IoThread<S> {
+impl<S: Service> Context<S> {
     // Answers that are made here.
 
     /// Sends the answer that is rendered in the scratch memory.
@@ -76,7 +73,7 @@ impl<S: Service> IoThread<S> {
 
     // Answers that workers make.
 
-    pub(super) fn on_news(&mut self, conn: &mut H2Conn, stream: u32, news: StreamNews) {
+    pub(in crate::io) fn on_news(&mut self, conn: &mut H2Conn, stream: u32, news: StreamNews) {
         match news {
             StreamNews::Inform(status, fields) => {
                 conn.session.inform(stream, status.code(), &fields);
@@ -198,19 +195,7 @@ impl<S: Service> IoThread<S> {
         }
     }
 
-    pub(in crate::io) fn on_stream_wake(&mut self, key: Key, stream: u32) {
-        if let Some(link) = self.slab.take(key) {
-            self.guarded(Some(key), |thread| match link {
-                Link::H2(mut conn) => {
-                    thread.wake_stream(&mut conn, stream);
-                    thread.settle_h2(conn, H2Next::Wait);
-                }
-                other => thread.slab.put(key, other),
-            });
-        }
-    }
-
-    fn wake_stream(&mut self, conn: &mut H2Conn, stream: u32) {
+    pub(in crate::io) fn wake_stream(&mut self, conn: &mut H2Conn, stream: u32) {
         match conn.session.data(stream) {
             Some(entry) if entry.state == StreamState::Waiting => self.resume(conn, stream),
             // It is looked at again before it waits.
@@ -240,8 +225,7 @@ impl<S: Service> IoThread<S> {
             cancel,
             work,
         };
-        // What goes on with an answer is always accepted.
-        drop(self.shared.queue.push(Job::Stream(Box::new(job))));
-        self.has_given = true;
+        // Unreachable error: the queue accepts jobs that continue an answer.
+        drop(self.queue(Job::Stream(Box::new(job))));
     }
 }

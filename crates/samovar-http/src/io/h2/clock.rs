@@ -2,14 +2,11 @@
 
 use std::time::Instant;
 
-use super::H2Next;
 use super::conn::{H2Conn, StreamState};
 use crate::h2::ErrorCode;
 use crate::http::Method;
-use crate::io::link::Link;
-use crate::io::slab::Key;
+use crate::io::context::{Context, Stay};
 use crate::io::sys::Edges;
-use crate::io::thread::IoThread;
 use crate::observer::Incident;
 use crate::proto::Refusal;
 use crate::service::Service;
@@ -22,32 +19,23 @@ enum Stalled {
     Answer,
 }
 
-impl<S: Service> IoThread<S> {
-    pub(in crate::io) fn sweep_h2(&mut self, key: Key) {
-        if let Some(Link::H2(mut conn)) = self.slab.take(key) {
-            self.guarded(Some(key), |thread| {
-                let next = thread.check_h2(&mut conn);
-                thread.settle_h2(conn, next);
-            });
-        }
-    }
-
+impl<S: Service> Context<S> {
     /// Looks at what may have taken too long.
-    fn check_h2(&mut self, conn: &mut H2Conn) -> H2Next {
+    pub(in crate::io) fn check_h2(&mut self, conn: &mut H2Conn) -> Stay {
         let limits = &self.shared.limits;
         let now = self.now;
         let waited = |since: Instant| now.saturating_duration_since(since);
         if conn.is_lingering {
             return if waited(conn.since) >= limits.linger_time {
-                H2Next::Close
+                Stay::Close
             } else {
-                H2Next::Wait
+                Stay::Wait
             };
         }
         if self.is_stuck(conn) {
             self.incident(&Incident::TooSlow { peer: conn.peer });
             conn.reset_on_close();
-            return H2Next::Close;
+            return Stay::Close;
         }
         let (linger_time, idle_time, head_time) =
             (limits.linger_time, limits.idle_time, limits.head_time);
@@ -65,7 +53,7 @@ impl<S: Service> IoThread<S> {
         // Whoever has just connected is about to send, also to a server that is leaving, and may
         // not know what to do with a refusal of its first stream.
         let is_fresh = conn.opened_count == 0 && waited(conn.since) < linger_time;
-        let is_draining = self.drain_by.is_some() && !is_fresh;
+        let is_draining = self.drain.is_some() && !is_fresh;
         if (is_stale || is_draining) && conn.leaving_since.is_none() {
             self.leave(conn);
             return self.step_h2(conn, Edges::default());
@@ -82,7 +70,7 @@ impl<S: Service> IoThread<S> {
         if !is_idle && self.drop_stalled(conn) {
             return self.step_h2(conn, Edges::default());
         }
-        H2Next::Wait
+        Stay::Wait
     }
 
     /// Whether the socket has taken too little for too long.

@@ -4,13 +4,13 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::inflow::Inflow;
 use crate::body::Outflow;
 use crate::exec::{Lane, Preferences};
 use crate::h2::Session;
 use crate::head::{Peer, Session as Secure};
 use crate::http::Status;
-use crate::inflow::Inflow;
-use crate::io::slab::Key;
+use crate::io::key::Key;
 use crate::io::stream::Cancel;
 use crate::io::sys::{self, Edges};
 use crate::io::transport::Transport;

@@ -15,20 +15,17 @@
 mod answers;
 mod clock;
 mod conn;
+mod inflow;
 mod requests;
+mod upload;
 
 use std::io;
 
 pub(crate) use self::conn::H2Conn;
 use self::conn::{Report, Stream, StreamState};
 use super::conn::Conn;
-use super::link::Link;
-use super::slab::Key;
-use super::stream::StreamNews;
+use super::context::{Context, LINGER_LEN_MAX, OUT_LEN_KEPT, Stay};
 use super::sys::Edges;
-use super::thread::{IoThread, OUT_LEN_KEPT};
-use crate::body::Outflow;
-use crate::exec::Job;
 use crate::h2::{ErrorCode, Event, Session};
 use crate::observer::{End, Exchange, Incident};
 use crate::service::Service;
@@ -37,20 +34,9 @@ use crate::service::Service;
 const READ_COUNT: usize = 4;
 /// Bytes one connection may send before others get their turn.
 const TURN_LEN: u64 = 4 << 20;
-/// Bytes read and dropped from a peer that was told to go.
-const LINGER_LEN_MAX: u64 = 256 * 1024;
-
-/// What is to become of a connection after a step.
-pub(super) enum H2Next {
-    Wait,
-    /// It has more to do than one turn allows.
-    Again,
-    Close,
-}
-
-impl<S: Service> IoThread<S> {
+impl<S: Service> Context<S> {
     /// A connection that speaks HTTP/2 from here on, with what it has said so far.
-    pub(super) fn start_h2(&mut self, conn: Conn) {
+    pub(super) fn start_h2(&mut self, conn: Conn) -> (Box<H2Conn>, Stay) {
         let Conn {
             transport,
             peer,
@@ -68,24 +54,7 @@ impl<S: Service> IoThread<S> {
         conn.peer_ended = peer_ended;
         conn.session.receive(&input, self.now);
         let next = self.step_h2(&mut conn, Edges::default());
-        self.settle_h2(conn, next);
-    }
-
-    pub(super) fn settle_h2(&mut self, mut conn: Box<H2Conn>, next: H2Next) {
-        let key = conn.key;
-        match next {
-            H2Next::Close => {
-                self.fail_h2(&mut conn, End::Left);
-                self.forget(key);
-            }
-            H2Next::Wait => self.slab.put(key, Link::H2(conn)),
-            H2Next::Again => {
-                if !std::mem::replace(&mut conn.is_scheduled, true) {
-                    self.again.push(key);
-                }
-                self.slab.put(key, Link::H2(conn));
-            }
-        }
+        (conn, next)
     }
 
     /// Time is up.
@@ -94,11 +63,10 @@ impl<S: Service> IoThread<S> {
             conn.reset_on_close();
         }
         self.fail_h2(conn, End::Cut);
-        self.forget(conn.key);
     }
 
     /// Gives up what is under way.
-    fn fail_h2(&mut self, conn: &mut H2Conn, end: End) {
+    pub(super) fn fail_h2(&mut self, conn: &mut H2Conn, end: End) {
         conn.session.abort(ErrorCode::Cancel);
         while let Some(event) = conn.session.poll() {
             match event {
@@ -110,40 +78,25 @@ impl<S: Service> IoThread<S> {
         self.report_all(conn, end);
     }
 
-    /// News of a worker. They are dealt with together, before the thread sleeps.
-    pub(super) fn on_stream_news(&mut self, key: Key, stream: u32, news: StreamNews) {
-        if let Some(link) = self.slab.take(key) {
-            self.guarded(Some(key), |thread| match link {
-                Link::H2(mut conn) => {
-                    thread.on_news(&mut conn, stream, news);
-                    thread.settle_h2(conn, H2Next::Again);
-                }
-                other => thread.slab.put(key, other),
-            });
-        } else {
-            self.discard(news.into_outflow());
-        }
-    }
-
     // The connection.
 
-    pub(super) fn step_h2(&mut self, conn: &mut H2Conn, edges: Edges) -> H2Next {
+    pub(super) fn step_h2(&mut self, conn: &mut H2Conn, edges: Edges) -> Stay {
         conn.is_scheduled = false;
         if conn.is_lingering {
             return self.linger_h2(conn);
         }
         if edges.hung_up {
-            return H2Next::Close;
+            return Stay::Close;
         }
         self.turn += 1;
         match self.go_on_h2(conn) {
             Ok(next) => next,
             // The peer is gone, and what was under way with it.
-            Err(_) => H2Next::Close,
+            Err(_) => Stay::Close,
         }
     }
 
-    fn go_on_h2(&mut self, conn: &mut H2Conn) -> io::Result<H2Next> {
+    fn go_on_h2(&mut self, conn: &mut H2Conn) -> io::Result<Stay> {
         let mut is_clear = conn.flush()?;
         conn.turn_len = 0;
         for _ in 0..READ_COUNT {
@@ -152,7 +105,7 @@ impl<S: Service> IoThread<S> {
                 return Ok(if is_clear {
                     self.finish_h2(conn)
                 } else {
-                    H2Next::Wait
+                    Stay::Wait
                 });
             }
             if !conn.readable || conn.has_ended || !is_clear || !conn.session.wants_input() {
@@ -167,16 +120,16 @@ impl<S: Service> IoThread<S> {
         }
         if conn.has_ended && conn.session.stream_count() == 0 && is_clear {
             conn.transport.say_goodbye();
-            return Ok(H2Next::Close);
+            return Ok(Stay::Close);
         }
         if conn.session.is_closed() && is_clear {
             return Ok(self.finish_h2(conn));
         }
         let has_more = conn.readable && !conn.has_ended || conn.turn_len >= TURN_LEN;
         Ok(if is_clear && has_more {
-            H2Next::Again
+            Stay::Again
         } else {
-            H2Next::Wait
+            Stay::Wait
         })
     }
 
@@ -268,13 +221,13 @@ impl<S: Service> IoThread<S> {
     }
 
     /// The session has said its last word.
-    fn finish_h2(&mut self, conn: &mut H2Conn) -> H2Next {
+    fn finish_h2(&mut self, conn: &mut H2Conn) -> Stay {
         if let Some(abuse) = conn.session.abused() {
             let peer = conn.peer;
             self.incident(&Incident::Abused { peer, abuse });
         }
         if conn.has_ended || conn.transport.shutdown_write().is_err() {
-            return H2Next::Close;
+            return Stay::Close;
         }
         conn.is_lingering = true;
         conn.since = self.now;
@@ -283,14 +236,14 @@ impl<S: Service> IoThread<S> {
     }
 
     /// As for HTTP/1: a peer that still sends must not lose the GOAWAY to a reset.
-    fn linger_h2(&mut self, conn: &mut H2Conn) -> H2Next {
+    fn linger_h2(&mut self, conn: &mut H2Conn) -> Stay {
         while conn.readable && conn.moved_len <= LINGER_LEN_MAX {
             match conn.read(&mut self.read_buffer) {
-                Ok(Some(0)) | Err(_) => return H2Next::Close,
+                Ok(Some(0)) | Err(_) => return Stay::Close,
                 Ok(len) => conn.moved_len += len.unwrap_or(0) as u64,
             }
         }
-        H2Next::Wait
+        Stay::Wait
     }
 
     // Events of streams.
@@ -339,10 +292,6 @@ impl<S: Service> IoThread<S> {
 
     // What there is to tell.
 
-    fn incident(&self, incident: &Incident<'_>) {
-        self.shared.service.observer().incident(incident);
-    }
-
     /// Gives a stream up; [`ErrorCode::Cancel`] says that its peer has left.
     fn drop_stream(&mut self, conn: &mut H2Conn, stream: u32, code: ErrorCode) {
         let end = match code {
@@ -372,13 +321,6 @@ impl<S: Service> IoThread<S> {
         self.discard(outflow);
         if let Some(report) = report {
             self.report(&report, end);
-        }
-    }
-
-    /// Lets go of what is left of a body where that may block: it may close files.
-    fn discard(&mut self, outflow: Option<Box<Outflow>>) {
-        if let Some(outflow) = outflow {
-            self.give(Job::Discard(outflow));
         }
     }
 

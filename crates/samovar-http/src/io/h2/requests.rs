@@ -6,19 +6,20 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::conn::{H2Conn, StreamState};
+use super::inflow::Inflow;
+use super::upload::StreamLink;
 use crate::exec::{Job, Lane};
 use crate::h2::ErrorCode;
 use crate::head::Head;
 use crate::http::{Method, Status, Version};
-use crate::inflow::{Inflow, StreamLink};
 use crate::io::answer::{Form, OVERLOADED};
+use crate::io::context::Context;
 use crate::io::stream::{Cancel, StreamJob, StreamRef, StreamWork};
-use crate::io::thread::IoThread;
 use crate::observer::{End, Exchange, Incident};
 use crate::proto::Refusal;
 use crate::proto::head::Framing;
 use crate::reply::{Outcome, Reply, Turn};
-use crate::request::{Link as RequestLink, Request};
+use crate::request::Request;
 use crate::service::{Intake, Service};
 use crate::upload::BodyError;
 
@@ -30,7 +31,7 @@ const PIECE_LEN_MAX: usize = 256 * 1024;
 /// The smallest piece: one frame.
 const PIECE_LEN_MIN: usize = 16 * 1024;
 
-impl<S: Service> IoThread<S> {
+impl<S: Service> Context<S> {
     pub(super) fn on_request(&mut self, conn: &mut H2Conn, stream: u32, is_end: bool) {
         self.count_stream(conn);
         let shared = &*self.shared;
@@ -82,7 +83,7 @@ impl<S: Service> IoThread<S> {
                 self.send_scratch(conn, stream, status);
             }
             Outcome::Dispatch(lane) if is_end => {
-                let request = Box::new(head.to_request(lane));
+                let request = Box::new(Request::of(head, lane));
                 self.dispatch(conn, stream, request, None, false);
             }
             Outcome::Dispatch(lane) => self.take_in(conn, stream, lane),
@@ -96,7 +97,7 @@ impl<S: Service> IoThread<S> {
         let intake = self.shared.service.intake(head);
         let is_head = head.method() == Method::Head;
         let (framing, expects_continue) = (index.framing, index.expect_continue);
-        let request = Box::new(head.to_request(lane));
+        let request = Box::new(Request::of(head, lane));
         if matches!(framing, Framing::Length(len) if len > intake.len_max()) {
             return self.refuse_stream(conn, stream, Refusal::BodyTooLarge, is_head);
         }
@@ -192,7 +193,7 @@ impl<S: Service> IoThread<S> {
             inflow.clone(),
             expects_continue,
         );
-        request.link = RequestLink::Http2(Box::new(link));
+        request.link = Some(Box::new(link));
         if let Some(entry) = conn.session.data(stream) {
             entry.state = StreamState::Away;
             entry.started = Some(now);
@@ -206,9 +207,8 @@ impl<S: Service> IoThread<S> {
             cancel,
             work: StreamWork::Handle(request),
         };
-        if self.shared.queue.push(Job::Stream(Box::new(job))).is_ok() {
+        if self.queue(Job::Stream(Box::new(job))).is_ok() {
             conn.handler_count += 1;
-            self.has_given = true;
             return;
         }
         self.incident(&Incident::WorkersFull);

@@ -1,0 +1,112 @@
+//! The state that all threads of a server share.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+#[cfg(feature = "tls")]
+use std::sync::atomic::AtomicUsize as HandshakeCount;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+
+#[cfg(feature = "http2")]
+use crate::body::Blocks;
+use crate::body::{Budget, BufferPool};
+#[cfg(feature = "compression")]
+use crate::compress::Negotiator;
+use crate::exec::{Job, Queue};
+use crate::io::inbox::{Inbox, Message};
+use crate::io::key::Key;
+#[cfg(feature = "http2")]
+use crate::io::stream::{StreamNews, StreamRef};
+use crate::io::wake::{Host, Waker};
+use crate::limits::Limits;
+
+/// The application and the engine's shared state.
+#[derive(Debug)]
+pub(crate) struct Shared<S> {
+    pub(crate) service: S,
+    pub(crate) core: Arc<Core>,
+}
+
+impl<S> Deref for Shared<S> {
+    type Target = Core;
+
+    fn deref(&self) -> &Core {
+        &self.core
+    }
+}
+
+/// The engine's shared state, which does not depend on the application.
+pub(crate) struct Core {
+    pub(crate) limits: Limits,
+    #[cfg(feature = "http2")]
+    pub(crate) is_http2: bool,
+    #[cfg(feature = "http2")]
+    pub(crate) blocks: Arc<Blocks>,
+    pub(crate) queue: Queue<Job>,
+    pub(crate) inboxes: Vec<Inbox>,
+    pub(crate) request_memory: Arc<Budget>,
+    pub(crate) buffers: Arc<BufferPool>,
+    pub(crate) connection_count: AtomicUsize,
+    pub(crate) accepted_count: AtomicU64,
+    /// Set when a drain begins: answers say `Connection: close`.
+    pub(crate) is_draining: AtomicBool,
+    /// Set when a drain's time is up or the I/O threads are gone: answers in progress are aborted.
+    pub(crate) is_cut_off: AtomicBool,
+    /// TLS handshakes in progress.
+    #[cfg(feature = "tls")]
+    pub(crate) handshake_count: Arc<HandshakeCount>,
+    #[cfg(feature = "compression")]
+    pub(crate) compression: Option<Negotiator>,
+}
+
+impl Core {
+    /// Leaves a message for an I/O thread, or returns it if that thread is gone.
+    pub(crate) fn send_home(&self, home: usize, message: Message) -> Result<(), Message> {
+        match self.inboxes.get(home) {
+            Some(inbox) => inbox.push(message),
+            None => Err(message),
+        }
+    }
+
+    /// A waker for an HTTP/1 connection or a WebSocket.
+    pub(crate) fn waker(self: &Arc<Self>, home: usize, key: Key) -> Waker {
+        Waker::new(Arc::clone(self) as Arc<dyn Host>, home, key, 0)
+    }
+
+    #[cfg(feature = "http2")]
+    pub(crate) fn stream_waker(self: &Arc<Self>, stream: StreamRef) -> Waker {
+        let host = Arc::clone(self) as Arc<dyn Host>;
+        Waker::new(host, stream.home, stream.key, stream.stream)
+    }
+
+    /// Sends news of a stream to its I/O thread. If that thread is gone, so is the stream.
+    #[cfg(feature = "http2")]
+    pub(crate) fn send_news(&self, stream: StreamRef, news: StreamNews) {
+        let message = Message::Stream(stream.key, stream.stream, news);
+        drop(self.send_home(stream.home, message));
+    }
+}
+
+impl Host for Core {
+    fn wake(&self, home: usize, key: Key, stream: u32) {
+        // An I/O thread that is gone has no connections.
+        drop(self.send_home(home, Message::Wake(key, stream)));
+    }
+
+    fn buffers(&self) -> &Arc<BufferPool> {
+        &self.buffers
+    }
+
+    #[cfg(feature = "http2")]
+    fn blocks(&self) -> &Arc<Blocks> {
+        &self.blocks
+    }
+}
+
+impl fmt::Debug for Core {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Core")
+            .field("queue", &self.queue)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,70 @@
+//! What workers do.
+
+use std::fmt;
+
+use super::lane::Lane;
+use super::queue::Task;
+use crate::io::conn::Conn;
+#[cfg(feature = "http2")]
+use crate::io::stream::{StreamJob, StreamWork};
+use crate::request::Request;
+use crate::ws::Socket;
+
+/// Something to do that may block.
+#[derive(Debug)]
+pub(crate) enum Job {
+    /// Handle the request of this connection.
+    Handle(Box<Conn>, Box<Request>),
+    /// Send more of the answer in progress.
+    Pump(Box<Conn>),
+    /// Drop the rest of an answer: closing a file may block too.
+    Discard(Box<dyn fmt::Debug + Send>),
+    /// Continue the TLS handshake.
+    #[cfg(feature = "tls")]
+    Handshake(Box<Conn>),
+    /// Hand a WebSocket's events to its handler.
+    Events(Socket),
+    /// Work for one stream of an HTTP/2 connection, which stays with its I/O thread.
+    #[cfg(feature = "http2")]
+    Stream(Box<StreamJob>),
+}
+
+impl Task for Job {
+    fn is_request(&self) -> bool {
+        match self {
+            Self::Handle(..) => true,
+            Self::Pump(_) | Self::Discard(_) | Self::Events(_) => false,
+            #[cfg(feature = "tls")]
+            Self::Handshake(_) => true,
+            #[cfg(feature = "http2")]
+            Self::Stream(job) => matches!(job.work, StreamWork::Handle(_)),
+        }
+    }
+
+    fn lane(&self) -> Lane {
+        match self {
+            Self::Handle(_, request) => request.lane,
+            Self::Pump(conn) => conn.answer.lane,
+            #[cfg(feature = "tls")]
+            Self::Handshake(_) => Lane::Prompt,
+            Self::Events(_) => Lane::Prompt,
+            Self::Discard(_) => Lane::Slow,
+            #[cfg(feature = "http2")]
+            Self::Stream(job) => job.stream.lane,
+        }
+    }
+
+    fn is_streamed(&self) -> bool {
+        match self {
+            Self::Handle(conn, _) => conn.proto.has_body(),
+            Self::Pump(_) | Self::Discard(_) | Self::Events(_) => false,
+            #[cfg(feature = "tls")]
+            Self::Handshake(_) => false,
+            #[cfg(feature = "http2")]
+            Self::Stream(job) => match &job.work {
+                StreamWork::Handle(request) => request.is_streamed(),
+                StreamWork::Fulfil(..) | StreamWork::Pull(_) => false,
+            },
+        }
+    }
+}

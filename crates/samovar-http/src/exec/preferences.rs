@@ -1,0 +1,47 @@
+//! What a request says about the form of its answer.
+
+#[cfg(feature = "compression")]
+use crate::compress::Negotiator;
+use crate::head::Head;
+#[cfg(feature = "compression")]
+use crate::http::accept_encoding::Coding;
+use crate::http::{Method, Version};
+
+/// The form in which a client accepts the answer to a request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Preferences {
+    pub(crate) version: Version,
+    pub(crate) is_head: bool,
+    /// Whether trailer fields may follow the body.
+    pub(crate) takes_trailers: bool,
+    /// Content coding for the body, if the server compresses.
+    #[cfg(feature = "compression")]
+    pub(crate) coding: Option<Coding>,
+}
+
+impl Default for Preferences {
+    fn default() -> Self {
+        Self {
+            version: Version::Http11,
+            is_head: false,
+            takes_trailers: false,
+            #[cfg(feature = "compression")]
+            coding: None,
+        }
+    }
+}
+
+impl Preferences {
+    pub(crate) fn of(
+        head: Head<'_>,
+        #[cfg(feature = "compression")] negotiator: Option<&Negotiator>,
+    ) -> Self {
+        Self {
+            version: head.version(),
+            is_head: head.method() == Method::Head,
+            takes_trailers: head.takes_trailers(),
+            #[cfg(feature = "compression")]
+            coding: negotiator.and_then(|negotiator| negotiator.coding(head)),
+        }
+    }
+}

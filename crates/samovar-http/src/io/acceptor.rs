@@ -1,0 +1,121 @@
+//! The listeners of an I/O thread.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use super::listener::Socket;
+use super::sys::{self, Poll};
+
+/// Listeners count down from here. The slab never gives out keys this large.
+const LISTENER_KEY: u64 = u64::MAX - 1;
+
+/// Listeners, and a descriptor kept for the time when no others are left.
+#[derive(Debug)]
+pub(super) struct Acceptor {
+    listeners: Vec<Listening>,
+    reserve: Option<OwnedFd>,
+    /// Accepting failed for want of descriptors, and has not succeeded since.
+    is_short: bool,
+}
+
+#[derive(Debug)]
+struct Listening {
+    socket: Socket,
+    /// Whether it is registered with the poll; not while descriptors are exhausted.
+    is_polled: bool,
+}
+
+impl Acceptor {
+    pub(super) fn new(sockets: Vec<Socket>) -> io::Result<Self> {
+        let listeners = sockets.into_iter().map(|socket| Listening {
+            socket,
+            is_polled: false,
+        });
+        Ok(Self {
+            listeners: listeners.collect(),
+            reserve: Some(sys::wake_descriptor()?),
+            is_short: false,
+        })
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.listeners.len()
+    }
+
+    pub(super) fn socket(&self, index: usize) -> Option<&Socket> {
+        self.listeners.get(index).map(|listener| &listener.socket)
+    }
+
+    /// The listener that a poll key stands for.
+    pub(super) fn index_of(&self, key: u64) -> Option<usize> {
+        let index = usize::try_from(LISTENER_KEY.checked_sub(key)?).ok()?;
+        (index < self.listeners.len()).then_some(index)
+    }
+
+    pub(super) fn is_polled(&self) -> bool {
+        self.listeners.iter().all(|listener| listener.is_polled)
+    }
+
+    /// Registers listeners with the poll.
+    pub(super) fn poll(&mut self, poll: &Poll) -> io::Result<()> {
+        for (listener, index) in self.listeners.iter_mut().zip(0..) {
+            if !listener.is_polled {
+                let is_shared = listener.socket.is_shared;
+                poll.add_listener(&listener.socket, LISTENER_KEY - index, is_shared)?;
+                listener.is_polled = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes listeners from the poll: accepting would fail again at once. The next sweep
+    /// registers them again.
+    pub(super) fn pause(&mut self, poll: &Poll) {
+        for listener in &mut self.listeners {
+            if listener.is_polled {
+                listener.is_polled = poll.remove(&listener.socket).is_err();
+            }
+        }
+    }
+
+    /// Closes the listeners.
+    pub(super) fn close(&mut self, poll: &Poll) {
+        // A shared socket stays registered while another thread has it open.
+        self.pause(poll);
+        self.listeners.clear();
+    }
+
+    pub(super) fn succeeded(&mut self) {
+        self.is_short = false;
+    }
+
+    /// Notes a failure for want of descriptors; `true` from the second one in a row on, because
+    /// descriptors may be free again soon.
+    pub(super) fn failed(&mut self) -> bool {
+        std::mem::replace(&mut self.is_short, true)
+    }
+
+    /// Answers up to `count` waiting connections, one after the other, with the reserved
+    /// descriptor.
+    pub(super) fn turn_away(
+        &mut self,
+        index: usize,
+        count: usize,
+        answer: &[u8],
+        buffer: &mut [u8],
+    ) {
+        self.reserve = None;
+        if let Some(socket) = self.socket(index) {
+            for _ in 0..count {
+                let Ok(Some((client, _))) = sys::accept(socket) else {
+                    break;
+                };
+                // What the client has sent is read, or closing would destroy the answer.
+                drop(sys::send(&client, answer, false));
+                drop(sys::shutdown_write(&client));
+                drop(sys::recv(&client, buffer));
+            }
+        }
+        self.reserve = sys::wake_descriptor().ok();
+    }
+}

@@ -1,0 +1,269 @@
+//! Eviction: closing connections for new ones at the connection limit.
+//!
+//! # Theory of operation
+//!
+//! A client that opens connections and leaves them idle must not lock out others. At the limit, a
+//! connection that waits for its peer is closed for the new one. Connections are numbered by
+//! address, idle ones behind slow ones and the longest idle last; the highest number is closed
+//! first. So the address with most connections loses first, and among equals the connection that
+//! was idle for longest. Connections that a worker has, and WebSockets, are never evicted.
+//!
+//! A search of all connections takes about a millisecond. One search finds many candidates, which
+//! are checked again when it is their turn. A search that finds few is not repeated for
+//! [`SEARCH_TIME`].
+
+use std::cmp::Reverse;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use super::conn::Conn;
+use super::key::Key;
+use super::link::Link;
+use super::slab::Slab;
+use crate::head::Peer;
+use crate::limits::Limits;
+use crate::proto::conn::Phase;
+
+/// Candidates that one search keeps.
+const FOUND_MAX: usize = 1024;
+/// A search that finds no more than one in this many connections is not repeated soon.
+const WORTH_A_SEARCH: usize = 16;
+/// Time between two searches that find few.
+const SEARCH_TIME: Duration = Duration::from_millis(20);
+/// A slow request or answer may be evicted after this many times [`Limits::rest_time_min`].
+const SLOW_FACTOR: u32 = 5;
+
+/// Connections that may be evicted.
+#[derive(Debug, Default)]
+pub(super) struct Eviction {
+    /// In reverse order: the last one is evicted first.
+    found: Vec<Key>,
+    /// When a search of all connections last found few.
+    searched: Option<Instant>,
+}
+
+/// What a connection waits for, in the order of eviction within an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Wait {
+    /// For the server; never evicted.
+    Busy,
+    /// For its peer, which sends a request or reads an answer slowly.
+    Slow,
+    /// For a request, or the rest of a head: idle.
+    AtRest,
+}
+
+/// A connection that may be evicted.
+#[derive(Debug, Clone, Copy)]
+struct Candidate {
+    address: u128,
+    wait: Wait,
+    since: Instant,
+    key: Key,
+}
+
+impl Eviction {
+    /// The next connection to evict, as it was when it was found.
+    pub(super) fn pop(&mut self) -> Option<Key> {
+        self.found.pop()
+    }
+
+    /// Whether a search found few connections a moment ago.
+    pub(super) fn is_futile(&self, now: Instant) -> bool {
+        let since = |at| now.saturating_duration_since(at);
+        self.searched.is_some_and(|at| since(at) < SEARCH_TIME)
+    }
+
+    /// Searches all connections; `false` if none may be evicted.
+    pub(super) fn search(&mut self, slab: &Slab, limits: &Limits, now: Instant) -> bool {
+        let mut keys = Vec::new();
+        slab.keys_here(&mut keys);
+        let candidates = keys.iter().filter_map(|key| candidate(slab, *key, limits));
+        self.found = evictable(candidates.collect(), now, limits.rest_time_min);
+        let is_worth_it = self.found.len() > keys.len() / WORTH_A_SEARCH;
+        self.searched = (!is_worth_it).then_some(now);
+        !self.found.is_empty()
+    }
+}
+
+/// Whether a connection that was found may still be evicted.
+pub(super) fn is_evictable(slab: &Slab, key: Key, limits: &Limits) -> bool {
+    candidate(slab, key, limits).is_some_and(|candidate| candidate.wait != Wait::Busy)
+}
+
+fn candidate(slab: &Slab, key: Key, limits: &Limits) -> Option<Candidate> {
+    let (peer, wait, since) = match slab.peek(key)? {
+        Link::Http1(conn) => (conn.peer, wait_of(conn, limits.stall_len_min), conn.since),
+        Link::Ws(_) => return None,
+        #[cfg(feature = "http2")]
+        Link::H2(conn) => {
+            let wait = match conn.session.stream_count() {
+                0 => Wait::AtRest,
+                _ => Wait::Busy,
+            };
+            (conn.peer, wait, conn.since)
+        }
+    };
+    Some(Candidate {
+        address: address(peer),
+        wait,
+        since,
+        key,
+    })
+}
+
+/// What an HTTP/1 connection waits for.
+pub(super) fn wait_of(conn: &Conn, stall_len_min: u64) -> Wait {
+    if conn.is_waiting || conn.readable && !conn.is_sending() {
+        return Wait::Busy;
+    }
+    if conn.is_sending() && !conn.is_lingering || conn.proto.phase() == Phase::Body {
+        return match conn.moved_len < stall_len_min {
+            true => Wait::Slow,
+            false => Wait::Busy,
+        };
+    }
+    Wait::AtRest
+}
+
+/// Those that may be evicted, in reverse order.
+fn evictable(mut candidates: Vec<Candidate>, now: Instant, rest_time_min: Duration) -> Vec<Key> {
+    let half = candidates.len() / 2;
+    candidates.sort_unstable_by_key(|one| (one.address, one.wait, Reverse(one.since)));
+    let mut found = Vec::new();
+    let (mut address, mut number) = (None, 0);
+    for one in candidates {
+        number = if address == Some(one.address) {
+            number + 1
+        } else {
+            0
+        };
+        address = Some(one.address);
+        let waited = now.saturating_duration_since(one.since);
+        let may_evict = match one.wait {
+            Wait::Busy => false,
+            Wait::Slow => waited >= rest_time_min.saturating_mul(SLOW_FACTOR),
+            // An address with more than half of all connections has no time to rest.
+            Wait::AtRest => {
+                waited >= rest_time_min || number > half && rest_time_min < Duration::MAX
+            }
+        };
+        if may_evict {
+            found.push((number, Reverse(one.since), one.key));
+        }
+    }
+    found.sort_unstable_by_key(|(number, since, _)| (*number, *since));
+    let surplus = found.len().saturating_sub(FOUND_MAX);
+    found.drain(..surplus);
+    found.into_iter().map(|(.., key)| key).collect()
+}
+
+/// The address that a connection counts for. An IPv6 customer has 64 bits of addresses.
+fn address(peer: Peer) -> u128 {
+    match peer {
+        Peer::Tcp(address) => match address.ip().to_canonical() {
+            IpAddr::V4(address) => u128::from(address.to_bits()),
+            IpAddr::V6(address) => address.to_bits() >> 64 << 64,
+        },
+        Peer::Unix(_) => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// Address, wait, how long in milliseconds.
+    fn order(all: &[(u128, Wait, u64)]) -> Vec<usize> {
+        let start = Instant::now();
+        let now = start + Duration::from_secs(100);
+        let candidates = all
+            .iter()
+            .zip(0..)
+            .map(|((address, wait, ms), index)| Candidate {
+                address: *address,
+                wait: *wait,
+                since: now - Duration::from_millis(*ms),
+                key: Key::from_bits(index),
+            });
+        let found = evictable(candidates.collect(), now, SECOND);
+        let index = |key: Key| usize::try_from(key.to_bits()).unwrap();
+        found.into_iter().rev().map(index).collect()
+    }
+
+    #[test]
+    fn the_address_with_most_goes_first_and_then_the_longest_idle() {
+        use Wait::{AtRest, Busy, Slow};
+        // All alike: the longest at rest, and nobody who has just come to rest.
+        assert_eq!(
+            order(&[
+                (1, AtRest, 1000),
+                (2, AtRest, 3000),
+                (3, AtRest, 999),
+                (4, AtRest, 2000)
+            ]),
+            [1, 3, 0]
+        );
+        // One address with many, until it has no more than others.
+        assert_eq!(
+            order(&[
+                (1, AtRest, 9000),
+                (2, AtRest, 1000),
+                (2, AtRest, 2000),
+                (2, AtRest, 3000)
+            ]),
+            [3, 2, 0, 1]
+        );
+        // What it is busy with counts, and stays.
+        assert_eq!(
+            order(&[(1, AtRest, 9000), (2, Busy, 9000), (2, AtRest, 1000)]),
+            [2, 0]
+        );
+        // Who does little of what it began goes after those at rest, and not at once.
+        assert_eq!(
+            order(&[(2, Slow, 6000), (2, AtRest, 1000), (2, Slow, 4999)]),
+            [1, 0]
+        );
+        // More than half: at once, until it is half.
+        assert_eq!(
+            order(&[
+                (1, AtRest, 1),
+                (2, AtRest, 1),
+                (2, AtRest, 2),
+                (2, AtRest, 3)
+            ]),
+            [] as [usize; 0]
+        );
+        assert_eq!(
+            order(&[
+                (2, AtRest, 1),
+                (2, AtRest, 2),
+                (2, AtRest, 3),
+                (2, AtRest, 4)
+            ]),
+            [3]
+        );
+    }
+
+    #[test]
+    fn a_search_keeps_the_first_candidates() {
+        let all: Vec<_> = (0..3000)
+            .map(|index| (1, Wait::AtRest, 1000 + index))
+            .collect();
+        let found = order(&all);
+        assert_eq!(found.len(), FOUND_MAX);
+        assert!(found.into_iter().eq((1976..3000).rev()));
+    }
+
+    #[test]
+    fn addresses() {
+        let of = |text: &str| address(Peer::Tcp(text.parse().unwrap()));
+        assert_eq!(of("1.2.3.4:5"), of("1.2.3.4:6"));
+        assert_eq!(of("1.2.3.4:5"), of("[::ffff:1.2.3.4]:5"));
+        assert_ne!(of("1.2.3.4:5"), of("1.2.3.5:5"));
+        assert_eq!(of("[2001:db8::1]:5"), of("[2001:db8::2:3]:5"));
+        assert_ne!(of("[2001:db8::1]:5"), of("[2001:db8:0:1::1]:5"));
+    }
+}

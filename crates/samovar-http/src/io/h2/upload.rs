@@ -1,0 +1,120 @@
+//! HTTP/2 streams while a handler has their request.
+
+use std::any::Any;
+use std::io;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard};
+use std::time::Instant;
+
+use super::inflow::{Inflow, State};
+use crate::core::Core;
+use crate::exec::LentSlot;
+use crate::http::Status;
+use crate::io::stream::{StreamNews, StreamRef};
+use crate::patience::{GLANCE_TIME, Patience};
+use crate::upload::{BodyError, Link};
+
+/// Bytes read before the client's window is opened by them: not for every few.
+const RELEASE_LEN: usize = 16 * 1024;
+
+/// An HTTP/2 stream while a handler has its request.
+#[derive(Debug)]
+pub(crate) struct StreamLink {
+    stream: StreamRef,
+    core: Arc<Core>,
+    /// The body, if it is streamed.
+    inflow: Option<Arc<Inflow>>,
+    expects_continue: bool,
+    /// Bytes read that the client's window was not opened by yet.
+    unreleased_len: usize,
+    patience: Patience,
+}
+
+impl StreamLink {
+    pub(crate) fn new(
+        stream: StreamRef,
+        core: &Arc<Core>,
+        inflow: Option<Arc<Inflow>>,
+        expects_continue: bool,
+    ) -> Self {
+        Self {
+            stream,
+            core: Arc::clone(core),
+            inflow,
+            expects_continue,
+            unreleased_len: 0,
+            patience: Patience::default(),
+        }
+    }
+
+    fn release(&mut self, len: usize, is_empty: bool) {
+        self.patience.moved(len);
+        self.unreleased_len += len;
+        if is_empty || self.unreleased_len >= RELEASE_LEN {
+            let len = std::mem::take(&mut self.unreleased_len);
+            self.core.send_news(self.stream, StreamNews::Release(len));
+        }
+    }
+
+    /// Waits for the client, with the worker slot lent.
+    fn wait<'a>(
+        &mut self,
+        inflow: &'a Inflow,
+        state: MutexGuard<'a, State>,
+    ) -> io::Result<MutexGuard<'a, State>> {
+        drop(state);
+        // RFC 9110, 10.1.1: nothing has arrived yet, so the client waits to be asked.
+        if std::mem::take(&mut self.expects_continue) {
+            let news = StreamNews::Inform(Status::CONTINUE, Vec::new());
+            self.core.send_news(self.stream, news);
+        }
+        // Where too many slots are lent already this keeps its own, for one stall time at most.
+        let _lent = LentSlot::lend(&self.core.queue, self.stream.lane);
+        let mut state = inflow.lock();
+        while state.is_empty() && state.end.is_none() {
+            if self.core.is_cut_off.load(Ordering::Acquire) {
+                return Err(BodyError::Stopped.into());
+            }
+            let started = Instant::now();
+            state = inflow.wait(state, GLANCE_TIME);
+            self.patience.waited(started.elapsed(), &self.core.limits)?;
+        }
+        Ok(state)
+    }
+}
+
+impl Link for StreamLink {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let Some(inflow) = self.inflow.clone() else {
+            return Ok(0);
+        };
+        let mut state = inflow.lock();
+        loop {
+            if let Some(len) = state.read(buffer) {
+                let is_empty = state.is_empty();
+                drop(state);
+                self.release(len, is_empty);
+                return Ok(len);
+            }
+            match state.end {
+                Some(Ok(())) => return Ok(0),
+                Some(Err(error)) => return Err(error.into()),
+                None => state = self.wait(&inflow, state)?,
+            }
+        }
+    }
+
+    fn inform(&mut self, status: Status, fields: &[u8]) -> io::Result<()> {
+        let news = StreamNews::Inform(status, fields.to_vec());
+        self.core.send_news(self.stream, news);
+        Ok(())
+    }
+
+    fn is_streamed(&self) -> bool {
+        self.inflow.is_some()
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+}

@@ -1,0 +1,222 @@
+//! HTTP/1 connections while a handler has their request.
+
+use std::any::Any;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use super::conn::Conn;
+use super::sys::{self, Direction};
+use crate::core::Core;
+use crate::exec::LentSlot;
+use crate::http::Status;
+use crate::patience::{GLANCE_TIME, Patience};
+use crate::proto::conn::{Conn as Proto, Step};
+use crate::proto::head::HeadIndex;
+use crate::proto::{Refusal, encode};
+use crate::upload::{BodyError, Link};
+
+/// Bytes read from a socket at once.
+const READ_LEN: usize = 64 * 1024;
+
+/// A connection that a handler reads a body from.
+#[derive(Debug)]
+pub(crate) struct Upload {
+    pub(crate) conn: Box<Conn>,
+    core: Arc<Core>,
+    /// Bytes of `conn.input` that were consumed; at most its length.
+    input_at: usize,
+    /// Why reading has failed.
+    refusal: Option<Refusal>,
+    /// Whether the socket was read.
+    has_received: bool,
+    patience: Patience,
+}
+
+impl Upload {
+    pub(crate) fn new(conn: Box<Conn>, core: &Arc<Core>) -> Self {
+        Self {
+            conn,
+            core: Arc::clone(core),
+            input_at: 0,
+            refusal: None,
+            has_received: false,
+            patience: Patience::default(),
+        }
+    }
+
+    /// Takes the connection back from a request that it was lent to.
+    pub(crate) fn take_conn(link: Box<dyn Link>) -> Option<Box<Conn>> {
+        let upload = link.into_any().downcast::<Self>().ok()?;
+        Some(upload.into_conn())
+    }
+
+    fn into_conn(self) -> Box<Conn> {
+        let mut conn = self.conn;
+        conn.input.drain(..self.input_at);
+        if conn.input.is_empty() {
+            conn.input = Vec::new();
+        }
+        // Events went to the I/O thread meanwhile, and a read here may have outdated them. Without a
+        // read they are current, and a connection with nothing to read needs no wake-up.
+        conn.readable |= self.has_received;
+        conn.needs_linger |= conn.proto.has_body();
+        conn
+    }
+
+    fn read_body(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        // A caller that ignores the error must not take what follows for the end of the body.
+        if let Some(refusal) = self.refusal {
+            return Err(BodyError::Refused(refusal).into());
+        }
+        if self.conn.proto.has_body() && self.conn.proto.take_expect_continue() {
+            // RFC 9110, 10.1.1: not if the body is on its way already.
+            if self.conn.input.len() == self.input_at {
+                let interim = b"HTTP/1.1 100 Continue\r\n\r\n";
+                self.conn.output.extend_from_slice(interim);
+                self.send_output()?;
+            }
+        }
+        loop {
+            if !self.conn.proto.has_body() {
+                return Ok(0);
+            }
+            let data_len = self.conn.proto.data_len();
+            if self.input_at == self.conn.input.len() && data_len >= buffer.len() as u64 {
+                return self.read_data(buffer);
+            }
+            // Invariant: `input_at <= input.len()`.
+            let mut input = &self.conn.input[self.input_at..];
+            if data_len > 0 {
+                input = &input[..input.len().min(buffer.len())];
+            }
+            let (taken, step) = advance(
+                &mut self.conn.proto,
+                input,
+                &self.core,
+                self.conn.body_len_max,
+            );
+            self.input_at += taken;
+            match step {
+                Step::Data => {
+                    // `input` was limited to the length of the buffer.
+                    buffer[..taken].copy_from_slice(&input[..taken]);
+                    return Ok(taken);
+                }
+                Step::Framing => {}
+                Step::NeedMore => self.receive()?,
+                Step::Refused(refusal) => return Err(self.refuse(refusal)),
+                Step::BodyEnd | Step::Head | Step::Paused | Step::Closed => return Ok(0),
+                #[cfg(feature = "http2")]
+                Step::Http2 => return Ok(0),
+            }
+        }
+    }
+
+    /// Reads body data directly into the buffer.
+    fn read_data(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let len = self.receive_into(buffer)?;
+        match advance(
+            &mut self.conn.proto,
+            &buffer[..len],
+            &self.core,
+            self.conn.body_len_max,
+        ) {
+            (_, Step::Refused(refusal)) => Err(self.refuse(refusal)),
+            (taken, _) => Ok(taken),
+        }
+    }
+
+    fn refuse(&mut self, refusal: Refusal) -> io::Error {
+        self.refusal = Some(refusal);
+        BodyError::Refused(refusal).into()
+    }
+
+    /// Reads into `conn.input`.
+    fn receive(&mut self) -> io::Result<()> {
+        let mut input = std::mem::take(&mut self.conn.input);
+        input.drain(..self.input_at);
+        self.input_at = 0;
+        let old_len = input.len();
+        input.resize(old_len + READ_LEN, 0);
+        let received = self.receive_into(&mut input[old_len..]);
+        input.truncate(old_len + received.as_ref().copied().unwrap_or(0));
+        self.conn.input = input;
+        received.map(drop)
+    }
+
+    /// Reads at least one byte; waits for the client.
+    fn receive_into(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.has_received = true;
+        loop {
+            match self.conn.read(buffer)? {
+                Some(0) => {
+                    self.conn.proto.close_after();
+                    return Err(BodyError::Incomplete.into());
+                }
+                Some(len) => {
+                    self.patience.moved(len);
+                    return Ok(len);
+                }
+                None => self.wait(Direction::Read)?,
+            }
+        }
+    }
+
+    fn send_output(&mut self) -> io::Result<()> {
+        while !self.conn.flush()? {
+            self.wait(Direction::Write)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until the socket is ready, with the worker slot lent.
+    fn wait(&mut self, direction: Direction) -> io::Result<()> {
+        // Where too many slots are lent already this keeps its own, for one stall time at most.
+        let _lent = LentSlot::lend(&self.core.queue, self.conn.answer.lane);
+        loop {
+            if self.core.is_cut_off.load(Ordering::Acquire) {
+                return Err(BodyError::Stopped.into());
+            }
+            let started = Instant::now();
+            let is_ready = sys::wait_for(&self.conn.transport, direction, GLANCE_TIME)?;
+            let waited = self.patience.waited(started.elapsed(), &self.core.limits);
+            if let Err(error) = waited {
+                self.conn.proto.close_after();
+                return Err(error.into());
+            }
+            if is_ready {
+                return Ok(());
+            }
+        }
+    }
+}
+
+fn advance(proto: &mut Proto, input: &[u8], core: &Core, len_max: u64) -> (usize, Step) {
+    // Unused: no head comes before the body has ended.
+    proto.advance(input, &core.limits.head, len_max, &mut HeadIndex::default())
+}
+
+impl Link for Upload {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.read_body(buffer)
+    }
+
+    fn inform(&mut self, status: Status, fields: &[u8]) -> io::Result<()> {
+        let output = &mut self.conn.output;
+        encode::status_line(output, status);
+        output.extend_from_slice(fields);
+        output.extend_from_slice(b"\r\n");
+        // What the socket does not take now goes before the answer.
+        self.conn.flush().map(drop)
+    }
+
+    fn is_streamed(&self) -> bool {
+        self.conn.proto.has_body()
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+}

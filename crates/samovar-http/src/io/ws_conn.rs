@@ -1,0 +1,100 @@
+//! The reading side of a WebSocket connection.
+
+use std::time::Instant;
+
+use super::key::Key;
+use super::sys::Edges;
+use crate::proto::ws::deflate::Inflater;
+use crate::proto::ws::message::Assembler;
+use crate::ws::{Handler, Socket};
+
+/// How far a connection is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    Open,
+    /// Nothing that comes is looked at any more (RFC 6455, 7.1.7).
+    Ending,
+    Lingering,
+}
+
+/// The reading side of a WebSocket.
+pub(crate) struct SocketConn {
+    pub(super) socket: Socket,
+    pub(super) key: Key,
+    pub(super) assembler: Assembler,
+    pub(super) inflater: Option<Inflater>,
+    /// The handler, if it runs here.
+    pub(super) inline: Option<Box<dyn Handler>>,
+    /// Bytes read that have to wait for the handler.
+    pub(super) input: Vec<u8>,
+    pub(super) stage: Stage,
+    /// The kernel may have bytes, or the end of the stream, for us.
+    pub(super) readable: bool,
+    pub(super) peer_ended: bool,
+    /// The handler was told of the end.
+    pub(super) is_told: bool,
+    /// When the peer was last heard of.
+    pub(super) heard: Instant,
+    /// When it was asked whether it is there.
+    pub(super) pinged: Option<Instant>,
+    /// Start of a window of the least throughput: of an incomplete message, or of lingering.
+    pub(super) since: Instant,
+    /// Bytes read since then.
+    pub(super) moved_len: u64,
+    /// Start of a window of the least throughput of what is sent.
+    pub(super) sending_since: Instant,
+}
+
+impl SocketConn {
+    /// A socket that has just opened.
+    pub(super) fn new(socket: Socket, key: Key, now: Instant) -> Self {
+        Self {
+            socket,
+            key,
+            assembler: Assembler::default(),
+            inflater: None,
+            inline: None,
+            input: Vec::new(),
+            stage: Stage::Open,
+            readable: false,
+            peer_ended: false,
+            is_told: false,
+            heard: now,
+            pinged: None,
+            since: now,
+            moved_len: 0,
+            sending_since: now,
+        }
+    }
+
+    pub(crate) fn note(&mut self, edges: Edges) {
+        self.readable |= edges.readable;
+        self.peer_ended |= edges.ended;
+    }
+
+    /// Reads once; `None` when nothing has arrived, `Some(0)` at the end.
+    pub(super) fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<Option<usize>> {
+        let len;
+        (len, self.readable) = self.socket.recv(buffer, self.peer_ended)?;
+        self.moved_len += len.unwrap_or(0) as u64;
+        Ok(len)
+    }
+
+    pub(super) fn restart_clock(&mut self, now: Instant) {
+        self.since = now;
+        self.moved_len = 0;
+    }
+}
+
+impl std::fmt::Debug for SocketConn {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.socket.fmt(f)
+    }
+}
+
+impl Drop for SocketConn {
+    /// Handles may live on; the descriptor does not.
+    fn drop(&mut self) {
+        drop(self.socket.end());
+    }
+}
