@@ -1,4 +1,4 @@
-//! Bodies that other threads write.
+//! Response bodies written by any thread.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -10,10 +10,10 @@ use crate::exec::{Lane, LentSlot, Slots};
 use crate::io::wake::Waker;
 use crate::sync::Lock;
 
-/// Bytes that may wait in a channel before a writer has to.
+/// Capacity of a channel, in bytes.
 pub(crate) const CAPACITY_LEN: usize = 256 * 1024;
 
-/// Makes both ends of a body.
+/// Creates both ends of a body.
 pub(crate) fn channel() -> (Sender, Receiver) {
     let pipe = Arc::new(Pipe::default());
     (Sender(Arc::clone(&pipe)), Receiver(pipe))
@@ -32,7 +32,7 @@ struct State {
     taken_len: usize,
     queued_len: usize,
     waker: Option<Waker>,
-    /// The writer is gone; whether it said that this was all.
+    /// Set when the sender is gone.
     end: Option<End>,
     is_reader_gone: bool,
 }
@@ -45,20 +45,20 @@ enum End {
 
 /// The writing end of a body made by [`Body::channel`](crate::Body::channel).
 ///
-/// May be used from any thread. At most 256 KiB wait to be read by the peer. A body ends well only
-/// with [`finish`](Self::finish): if the sender is dropped before, as by a panic, the connection is
-/// reset, so that the peer does not take a part for the whole.
+/// It can be used from any thread. At most 256 KiB are queued. A body is complete only after
+/// [`finish`](Self::finish): if the sender is dropped before, by a panic for example, the
+/// connection is reset, so that the client does not take a part for the whole.
 pub struct Sender(Arc<Pipe>);
 
-/// Why nothing was sent.
+/// Reasons why nothing was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendError {
-    /// The peer is gone.
-    #[error("the peer is gone")]
+    /// The client has left.
+    #[error("client has left")]
     Gone,
-    /// The peer reads too slowly: more would have to wait than may.
-    #[error("too many bytes wait to be sent")]
+    /// The queue is full: the client reads too slowly.
+    #[error("queue is full")]
     Full,
 }
 
@@ -73,9 +73,9 @@ impl From<SendError> for io::Error {
 }
 
 impl Sender {
-    /// Sends bytes; waits while the peer reads too slowly. The peer reads once the handler has
-    /// returned the body: a handler that sends more than 256 KiB before that waits for ever, and
-    /// wants [`Response::push`](crate::Response::push) instead.
+    /// Queues bytes; waits while the queue is full. The queue empties only after the handler has
+    /// returned the body, so a handler that sends more than 256 KiB before that waits for ever; use
+    /// [`Response::push`](crate::Response::push) there.
     ///
     /// # Errors
     ///
@@ -84,11 +84,11 @@ impl Sender {
         self.send_when(bytes.into(), || Ok(()))
     }
 
-    /// Sends bytes if there is room. Never blocks.
+    /// Queues bytes if there is capacity. Never blocks.
     ///
     /// # Errors
     ///
-    /// [`SendError`]; nothing was sent.
+    /// [`SendError`], if nothing was queued.
     pub fn try_send(&self, bytes: impl Into<Vec<u8>>) -> Result<(), SendError> {
         let state = self.0.lock();
         if state.queued_len >= CAPACITY_LEN && !state.is_reader_gone {
@@ -104,12 +104,12 @@ impl Sender {
         self.0.lock().is_reader_gone
     }
 
-    /// Ends the body well.
+    /// Completes the body.
     pub fn finish(self) {
         self.end(End::Finished);
     }
 
-    /// `may_wait`: asked before it waits; what it returns is held meanwhile.
+    /// `may_wait` is called before each wait; its result is held during the wait.
     fn send_when<T>(
         &self,
         bytes: Vec<u8>,
@@ -134,7 +134,7 @@ impl Sender {
         if !bytes.is_empty() {
             state.queued_len += bytes.len();
             match state.pieces.back_mut() {
-                // Kept one by one, small pieces would take more room than their bytes.
+                // Small pieces one by one would take more memory than their bytes.
                 Some(last) if last.len() + bytes.len() <= GATHER_LEN => {
                     last.extend_from_slice(&bytes);
                 }
@@ -182,7 +182,7 @@ impl Pipe {
     }
 }
 
-/// The reading end, which is a body.
+/// The receiving end of a channel, as the source of a body.
 pub(crate) struct Receiver(Arc<Pipe>);
 
 impl Source for Receiver {
@@ -210,7 +210,7 @@ impl Source for Receiver {
         match state.end {
             _ if !state.pieces.is_empty() => Ok(Progress::More),
             Some(End::Finished) => Ok(Progress::End),
-            Some(End::Abandoned) => Err(io::Error::other("the body was not finished")),
+            Some(End::Abandoned) => Err(io::Error::other("body was not finished")),
             None => {
                 state.waker = Some(batch.waker().clone());
                 Ok(Progress::Wait)
@@ -228,7 +228,7 @@ impl Drop for Receiver {
     }
 }
 
-/// What a handler wants to write once its answer has begun.
+/// A function that writes a body once its answer has begun.
 type Produce = Box<dyn FnOnce(&mut Writer<'_>) -> io::Result<()> + Send>;
 
 /// A function and the body it writes; see [`Response::push`](crate::Response::push).
@@ -242,7 +242,7 @@ impl Producer {
         Self { sender, produce }
     }
 
-    /// Runs the function. Without an error, the body ends well.
+    /// Runs the function; completes the body unless it fails.
     pub(crate) fn run(self, slots: &dyn Slots, lane: Lane) {
         let mut writer = Writer {
             sender: &self.sender,
@@ -264,8 +264,8 @@ impl fmt::Debug for Producer {
     }
 }
 
-/// A body being written; see [`Response::push`](crate::Response::push). Small writes are gathered
-/// until there are 16 KiB or until [`flush`](Write::flush).
+/// Writes a body; see [`Response::push`](crate::Response::push). Small writes are buffered up to
+/// 16 KiB, or until [`flush`](Write::flush).
 pub struct Writer<'a> {
     sender: &'a Sender,
     slots: &'a dyn Slots,
@@ -273,12 +273,12 @@ pub struct Writer<'a> {
     buffer: Vec<u8>,
 }
 
-/// Bytes gathered before they are sent.
+/// Capacity of the buffer of a [`Writer`], in bytes.
 const GATHER_LEN: usize = 16 * 1024;
 
 impl Write for Writer<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // One piece in a channel is at most this large.
+        // A piece in a channel is at most this long.
         let len = bytes.len().min(GATHER_LEN);
         self.buffer
             .extend_from_slice(bytes.get(..len).unwrap_or_default());

@@ -1,4 +1,4 @@
-//! Why a handler has no answer.
+//! Errors of handlers.
 
 use std::borrow::Cow;
 use std::error::Error as StdError;
@@ -8,16 +8,15 @@ use std::io;
 use crate::http::Status;
 use crate::upload::BodyError;
 
-/// Why a handler gives no response: a status, a text the client may see, and a cause it may not.
+/// An error of a handler: a status and a message for the client, and a cause for the log only.
 ///
-/// Any [`std::error::Error`] becomes one by `?`. That is a 500 whose text stays inside: the client
-/// reads "Internal Server Error", the cause goes to [`Router::on_error`] and to the
-/// [`Observer`](crate::Observer). Errors that are the client's doing keep their status: a body that
-/// is too large (413), too slow (408) or broken off (400), a malformed form. They do so too where
-/// another error has them as its [source](StdError::source).
+/// `?` converts any [`std::error::Error`] to a 500 that does not reveal the cause: the client gets
+/// "Internal Server Error", and the cause goes to [`Router::on_error`] and to the
+/// [`Observer`](crate::Observer). Errors that the client has caused keep their status, also as the
+/// [source](StdError::source) of another error: a body that is too large (413), too slow (408) or
+/// incomplete (400), a malformed form.
 ///
-/// What the client did wrong in the eyes of a handler is said with [`Error::new`], or with a
-/// [`Status`] alone.
+/// A handler reports a client's mistake with [`Error::new`], or with a [`Status`] alone.
 ///
 /// [`Router::on_error`]: crate::Router::on_error
 ///
@@ -44,7 +43,7 @@ struct Inner {
 }
 
 impl Error {
-    /// An error the client may read about.
+    /// An error with a message for the client.
     pub fn new(status: Status, message: impl Into<Cow<'static, str>>) -> Self {
         Self(Box::new(Inner {
             status,
@@ -58,17 +57,17 @@ impl Error {
         self.0.status
     }
 
-    /// What the client may read.
+    /// The message for the client.
     pub fn message(&self) -> &str {
         &self.0.message
     }
 
-    /// What the client may not read.
+    /// The cause, for logs.
     pub fn cause(&self) -> Option<&(dyn StdError + Send + Sync + 'static)> {
         self.0.cause.as_deref()
     }
 
-    /// The same error with another status, and a text that the client may read.
+    /// The same error with another status and message for the client.
     #[must_use]
     pub fn because(mut self, status: Status, message: impl Into<Cow<'static, str>>) -> Self {
         self.0.status = status;
@@ -100,7 +99,7 @@ impl<E: StdError + Send + Sync + 'static> From<E> for Error {
     }
 }
 
-/// Status and text if the client is to blame.
+/// Status and message of an error that the client has caused.
 fn client_fault(error: &(dyn StdError + 'static)) -> Option<(Status, String)> {
     let mut next = Some(error);
     while let Some(error) = next {
@@ -120,7 +119,7 @@ fn client_fault(error: &(dyn StdError + 'static)) -> Option<(Status, String)> {
 }
 
 impl fmt::Display for Error {
-    /// Status and message, and all causes: for logs, not for clients.
+    /// Status, message and all causes: for logs, not for clients.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.0.status, self.0.message)?;
         let mut next: Option<&dyn StdError> = match &self.0.cause {

@@ -1,18 +1,18 @@
-//! Values that travel with a request.
+//! Values attached to a request.
 
 use std::any::Any;
 use std::fmt;
 
-/// At most one value of each type: how a middleware hands something to the handlers behind it, such
-/// as the user it has authenticated.
+/// A map with at most one value of each type. Middleware uses it to pass values to handlers, such
+/// as the authenticated user.
 #[derive(Default)]
 pub struct Extensions {
-    /// Few, so a search is faster than a hash.
+    /// There are few, so a linear search is faster than hashing.
     values: Vec<Box<dyn Any + Send>>,
 }
 
 impl Extensions {
-    /// Adds a value; returns the one of this type that was there.
+    /// Inserts a value; returns the previous one of its type.
     pub fn insert<T: Send + 'static>(&mut self, value: T) -> Option<T> {
         if let Some(old) = self.get_mut::<T>() {
             return Some(std::mem::replace(old, value));
@@ -21,12 +21,12 @@ impl Extensions {
         None
     }
 
-    /// The value of this type.
+    /// The value of type `T`.
     pub fn get<T: 'static>(&self) -> Option<&T> {
         self.values.iter().find_map(|value| value.downcast_ref())
     }
 
-    /// The value of this type.
+    /// The value of type `T`, to change it.
     pub fn get_mut<T: 'static>(&mut self) -> Option<&mut T> {
         self.values
             .iter_mut()

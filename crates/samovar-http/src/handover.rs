@@ -1,13 +1,13 @@
-//! Passing listening sockets to a newer process, so that an upgrade drops no connection.
+//! Handover: passing listening sockets to a new process, for zero-downtime upgrades.
 //!
-//! The old process [offers](Offer) its sockets at a unix socket. The new one [takes](take) copies
-//! of them: both processes now accept from the same queues, so no connection that waits in one is
-//! lost. When the new one serves, it [releases](Predecessor::release) the old one, which drains. If
-//! the new one fails before that, the old one serves on as if nothing had been.
+//! The old process [offers](Offer) its sockets at a unix socket. The new process [takes](take)
+//! copies of them: both accept from the same queues, so no waiting connection is lost. When the new
+//! process serves, it [releases](Predecessor::release) the old one, which drains. If the new
+//! process fails before that, the old one continues.
 //!
-//! Only a process of the same user is given anything. A program that starts its successor itself
-//! needs no path: it [gives](give) its sockets through one end of a pair of sockets, and the
-//! successor [takes](take_from) them from the other.
+//! Sockets are only given to a process of the same user. A program that starts its successor itself
+//! needs no path: it [gives](give) its sockets through one end of a socket pair, and the successor
+//! [takes](take_from) them from the other.
 //!
 //! ```no_run
 //! # fn main() -> std::io::Result<()> {
@@ -57,17 +57,17 @@ use crate::io::listener::Listener;
 use crate::server::Server;
 use crate::service::Service;
 
-/// Descriptors that the kernel passes in one message at most (`SCM_MAX_FD`).
+/// The kernel's limit of descriptors in one message (`SCM_MAX_FD`).
 const DESCRIPTORS_MAX: usize = 253;
 /// The first byte of the message: its version.
 const VERSION: u8 = 1;
-/// What a successor says once it serves.
+/// The message of a successor that serves.
 const READY: u8 = b'R';
-/// How long the other side may take for its part of the exchange that needs no work.
+/// Time limit for steps of the other process that need no work.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A place where a successor can ask for the listening sockets. The socket file goes with it,
-/// unless a successor has put its own there.
+/// A unix socket where a successor can ask for the listening sockets. Dropping it removes the
+/// socket file, unless a successor has replaced it.
 #[derive(Debug)]
 pub struct Offer {
     listener: UnixListener,
@@ -76,11 +76,11 @@ pub struct Offer {
 }
 
 impl Offer {
-    /// Listens at `path`. What an earlier process left there is replaced.
+    /// Listens at `path`. Replaces a socket file that an earlier process has left.
     ///
     /// # Errors
     ///
-    /// Those of the system; `AlreadyExists` if the path is something other than a socket.
+    /// Those of the system; `AlreadyExists` if the path is not a socket.
     pub fn new(path: &Path) -> io::Result<Self> {
         use std::os::unix::fs::MetadataExt;
         match std::fs::symlink_metadata(path) {
@@ -103,12 +103,12 @@ impl Offer {
         })
     }
 
-    /// Waits until a successor has taken over the sockets of `server`, and serves. The server goes
-    /// on meanwhile; what is left to do is to drain it.
+    /// Waits until a successor has taken the sockets of `server` and serves. The server continues
+    /// meanwhile; the caller drains it afterwards.
     ///
     /// # Errors
     ///
-    /// If nobody can be waited for any more.
+    /// If no more successors can be accepted.
     pub fn wait<S: Service>(&self, server: &Server<S>) -> io::Result<()> {
         loop {
             let (stream, _) = self.listener.accept()?;
@@ -127,15 +127,15 @@ impl Drop for Offer {
             .ok()
             .map(|metadata| (metadata.dev(), metadata.ino()));
         if present.is_some() && present == self.inode {
-            // A file that is left over is replaced by the next offer.
+            // The next offer replaces a file that is left.
             std::fs::remove_file(&self.path).unwrap_or_default();
         }
     }
 }
 
 /// Sends the sockets of `server` to the successor at the other end of `stream`, and waits until it
-/// [serves](Predecessor::release); `false` if it has given up. The server goes on meanwhile; what
-/// is left to do is to drain it.
+/// [serves](Predecessor::release); `false` if it has given up. The server continues meanwhile; the
+/// caller drains it afterwards.
 ///
 /// # Errors
 ///
@@ -169,7 +169,7 @@ fn hand_over(mut stream: &UnixStream, listeners: &[Vec<OwnedFd>]) -> io::Result<
         &mut ancillary,
         SendFlags::NOSIGNAL,
     );
-    // How long a successor needs to start is not known. It may also die, which ends the stream.
+    // A successor may take any time to start. If it dies, the stream ends.
     let mut answer = [0];
     match sent
         .map_err(io::Error::from)
@@ -196,24 +196,24 @@ fn too_many() -> io::Error {
     )
 }
 
-/// The process that served until now; made by [`take`] and [`take_from`]. Dropping it without
-/// [`release`](Self::release) leaves the older process in charge.
+/// The process that has served until now; made by [`take`] and [`take_from`]. Dropping it without
+/// [`release`](Self::release) lets that process continue.
 #[derive(Debug)]
 pub struct Predecessor(UnixStream);
 
 impl Predecessor {
-    /// Tells it that the new process serves.
+    /// Reports that the new process serves, so that the old one drains.
     ///
     /// # Errors
     ///
-    /// If it is gone already, which is as good.
+    /// If the old process is gone already, which can be ignored.
     pub fn release(mut self) -> io::Result<()> {
         self.0.write_all(&[READY])
     }
 }
 
-/// Asks the process that offers its sockets at `path` for them; `None` if there is none. The
-/// listeners are in the order in which that process has given them to its builder.
+/// Takes the sockets that a process offers at `path`; `None` if there is no such process. The
+/// listeners are in the order in which that process has added them to its builder.
 ///
 /// # Errors
 ///
@@ -234,7 +234,7 @@ pub fn take(path: &Path) -> io::Result<Option<(Vec<Listener>, Predecessor)>> {
     take_from(stream).map(Some)
 }
 
-/// As [`take`], from a predecessor that [gives](give) at the other end of `stream`.
+/// As [`take`], from a predecessor that [gives](give) its sockets at the other end of `stream`.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! What a handler sees of a request.
+//! Request heads and clients.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -7,25 +7,25 @@ use std::sync::Arc;
 use crate::http::{Method, Version};
 use crate::proto::head::HeadIndex;
 
-/// Who is at the other end of a connection.
+/// The client of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Peer {
-    /// A TCP peer, by address.
+    /// A TCP client, by address.
     Tcp(SocketAddr),
-    /// A peer on a unix socket; those have no useful address, but the kernel may know the process.
+    /// A client on a unix socket, without an address; the kernel may know its process.
     Unix(Option<UnixPeer>),
 }
 
-/// The process at the other end of a unix socket, as it was when it connected (`SO_PEERCRED`).
+/// Credentials of a client on a unix socket when it connected (`SO_PEERCRED`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnixPeer {
-    /// Its effective user.
+    /// Effective user ID.
     pub uid: u32,
-    /// Its effective group; of the others that it may be in, nothing is said.
+    /// Effective group ID; supplementary groups are not included.
     pub gid: u32,
 }
 
-/// A name in a certificate that a client has shown.
+/// A name in a client certificate.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum PeerName {
     /// The common name of the subject, if it has exactly one.
@@ -37,8 +37,8 @@ pub enum PeerName {
 }
 
 impl PeerName {
-    /// The name without its kind. For logs: a DNS name and a common name that read the same are
-    /// not the same.
+    /// The name without its kind, for logs. A DNS name and a common name with the same text are not
+    /// equal.
     pub fn as_str(&self) -> &str {
         match self {
             Self::CommonName(name) | Self::Dns(name) | Self::Uri(name) => name,
@@ -56,16 +56,16 @@ impl fmt::Display for Peer {
     }
 }
 
-/// What a secure connection knows of its peer.
+/// Client certificates of a TLS connection.
 #[derive(Debug, Default)]
 pub(crate) struct Session {
-    /// As DER, the peer's own first.
+    /// As DER, the end-entity certificate first.
     pub(crate) certificates: Vec<Box<[u8]>>,
-    /// Those of the first one.
+    /// Names in the first certificate.
     pub(crate) names: Vec<PeerName>,
 }
 
-/// The head of a request, borrowed from the bytes it came in.
+/// A request head, borrowed from the received bytes.
 #[derive(Clone, Copy)]
 pub struct Head<'a> {
     raw: &'a [u8],
@@ -84,7 +84,7 @@ impl<'a> Head<'a> {
         }
     }
 
-    /// The same, come over a secure connection if there is a session.
+    /// The same head, with the TLS session of its connection.
     pub(crate) fn with_session(self, session: Option<&'a Arc<Session>>) -> Self {
         Self { session, ..self }
     }
@@ -104,14 +104,14 @@ impl<'a> Head<'a> {
         self.index.target.of(self.raw)
     }
 
-    /// The path of the target, still percent-encoded. Empty if an absolute-form target has none.
-    /// Decoded are [`Request::param`](crate::Request::param) and
-    /// [`param_path`](crate::Request::param_path).
+    /// The path of the target, percent-encoded as sent. Empty if an absolute-form target has none.
+    /// [`Request::param`](crate::Request::param) and
+    /// [`param_path`](crate::Request::param_path) return decoded parts.
     pub fn path(&self) -> &'a [u8] {
         self.index.path.of(self.raw)
     }
 
-    /// What follows the first `?`, still encoded.
+    /// The query: everything after the first `?`, as sent.
     pub fn query(&self) -> Option<&'a [u8]> {
         self.index.query.map(|query| query.of(self.raw))
     }
@@ -121,14 +121,14 @@ impl<'a> Head<'a> {
         self.index.version
     }
 
-    /// The value of the first header field with this name, in any case of letters.
+    /// The value of the first header field with this name; the case of letters is ignored.
     pub fn header(&self, name: &str) -> Option<&'a [u8]> {
         self.headers()
             .find(|(field, _)| field.eq_ignore_ascii_case(name.as_bytes()))
             .map(|(_, value)| value)
     }
 
-    /// The same as text; `None` also if it is not UTF-8.
+    /// The value of the first header field with this name, as text; `None` if it is not UTF-8.
     ///
     /// ```
     /// # use samovar_http::Request;
@@ -149,18 +149,18 @@ impl<'a> Head<'a> {
             .map(move |field| (field.name.of(raw), field.value.of(raw)))
     }
 
-    /// Who sent it.
+    /// The client that sent it.
     pub fn peer(&self) -> Peer {
         self.peer
     }
 
-    /// Whether it came over TLS.
+    /// Whether the connection uses TLS.
     pub fn is_secure(&self) -> bool {
         self.session.is_some()
     }
 
-    /// The certificates that the client has shown and that were verified, as DER, its own first.
-    /// Empty if it was not asked for any, or had none and needed none.
+    /// The verified client certificates, as DER, the end-entity certificate first. Empty if none
+    /// was requested, or none was sent and none required.
     pub fn peer_certificates(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         let session = self.session.into_iter();
         session.flat_map(|session| session.certificates.iter().map(|der| &**der))
@@ -172,7 +172,8 @@ impl<'a> Head<'a> {
         self.session.map_or(&[], |session| &session.names)
     }
 
-    /// RFC 9110, 10.1.4: a peer that says nothing may drop trailers, so it is not sent any.
+    /// Whether the client accepts trailers. Others may drop them, so they are sent none (RFC 9110,
+    /// 10.1.4).
     pub(crate) fn takes_trailers(self) -> bool {
         self.version() != Version::Http10
             && self.headers().any(|(name, value)| {

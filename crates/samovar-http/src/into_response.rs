@@ -1,4 +1,4 @@
-//! What a handler may return.
+//! Return values of handlers.
 
 use std::borrow::Cow;
 
@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::http::Status;
 use crate::response::{Body, Response};
 
-/// What a handler may return in place of a [`Response`].
+/// A return value of a handler, converted to a [`Response`].
 ///
 /// | value | response |
 /// |---|---|
@@ -14,15 +14,15 @@ use crate::response::{Body, Response};
 /// | `&'static [u8]`, `Vec<u8>` | 200, `application/octet-stream` |
 /// | `()` | 204 |
 /// | [`Status`] | that status; from 400 on with its reason phrase as text |
-/// | `(Status, value)` | that status, and what `value` makes besides |
-/// | `Option` | the value's, or the [`Error`] 404 |
-/// | `Result<_, Error>` | the value's, or what [`Router::on_error`](crate::Router::on_error) makes |
+/// | `(Status, value)` | the response of `value` with that status |
+/// | `Option` | the response of the value; [`Error`] 404 for `None` |
+/// | `Result<_, Error>` | the same, or that of [`Router::on_error`](crate::Router::on_error) |
 pub trait IntoResponse {
-    /// The response.
+    /// Converts the value.
     ///
     /// # Errors
     ///
-    /// If there is none. The router's error handler answers.
+    /// An error, which the router's error handler answers.
     fn into_response(self) -> Result<Response, Error>;
 }
 
@@ -102,7 +102,7 @@ impl<R: IntoResponse> IntoResponse for Result<R, Error> {
     }
 }
 
-/// The answer to an error where no handler makes another one.
+/// The default answer to an error.
 pub(crate) fn of_error(error: &Error) -> Response {
     Response::text(error.status(), format!("{}\n", error.message()))
 }

@@ -1,4 +1,4 @@
-//! Answers that come from another thread than the handler's.
+//! Deferred responses, completed by any thread.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -8,11 +8,11 @@ use crate::io::wake::Waker;
 use crate::response::{Body, Response};
 use crate::sync::Lock;
 
-/// The place where a promised answer is left.
+/// A deferred response, shared by the connection that waits and the [`Responder`].
 #[derive(Debug, Default)]
 pub(crate) struct Later {
     state: Mutex<State>,
-    /// The connection is gone: nobody will read the answer.
+    /// The client has left.
     is_abandoned: AtomicBool,
 }
 
@@ -23,13 +23,13 @@ struct State {
 }
 
 impl Later {
-    /// The answer if it is there and `fits`.
+    /// Takes the response if it is there and `fits`.
     pub(crate) fn take_if(&self, fits: impl FnOnce(&Response) -> bool) -> Option<Response> {
         let mut state = self.state.locked();
         state.response.take_if(|response| fits(response))
     }
 
-    /// Calls `waker` when the answer is there.
+    /// Calls `waker` when the response is there.
     pub(crate) fn watch(&self, waker: Waker) {
         let mut state = self.state.locked();
         if state.response.is_none() {
@@ -40,7 +40,7 @@ impl Later {
         waker.wake();
     }
 
-    /// Nobody waits for the answer any more.
+    /// Notes that the client has left.
     pub(crate) fn abandon(&self) {
         self.is_abandoned.store(true, Ordering::Release);
     }
@@ -56,9 +56,8 @@ impl Later {
     }
 }
 
-/// The right, and the duty, to answer one request; made by
-/// [`Response::later`](crate::Response::later). May be sent to any thread. If it is dropped without
-/// an answer, the peer gets 500.
+/// Completes a deferred response; made by [`Response::later`](crate::Response::later). It can be
+/// sent to any thread. If it is dropped without a response, the client gets 500.
 #[derive(Debug)]
 pub struct Responder {
     later: Option<Arc<Later>>,
@@ -69,14 +68,14 @@ impl Responder {
         Self { later: Some(later) }
     }
 
-    /// Gives the answer. Never blocks.
+    /// Sends the response. Never blocks.
     pub fn respond(mut self, response: Response) {
         if let Some(later) = self.later.take() {
             later.put(response);
         }
     }
 
-    /// Whether the client has left, so that the work for an answer may be saved: it closed the
+    /// Whether the client has left, so that no response is needed: it closed the
     /// connection, or its sending side (see [`Limits::half_close`](crate::Limits::half_close)). A
     /// client whose machine or network fails is not noticed.
     pub fn is_abandoned(&self) -> bool {

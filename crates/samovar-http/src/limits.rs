@@ -1,4 +1,4 @@
-//! Every bound of the engine, in one place.
+//! All limits of the engine.
 
 use std::time::Duration;
 
@@ -6,60 +6,60 @@ use std::time::Duration;
 use crate::h2::Http2Limits;
 use crate::proto::head::HeadLimits;
 
-/// Limits of a server. The defaults suit a server on the open network.
+/// Limits of a server. The defaults suit a server on the public internet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// Bounds of a request head; past them 414 or 431.
+    /// Limits of a request head; beyond them 414 or 431.
     pub head: HeadLimits,
-    /// Connections at once, over all I/O threads; past it one that waits for its peer is closed for
-    /// the new one, or that gets 503. Default: 16384,
-    /// but never more than the descriptors the process may have, less a reserve of 256, and not
-    /// more than half of them if they are fewer than 4096: bodies hold files open.
+    /// Open connections, over all I/O threads. At the limit a new connection evicts one that waits
+    /// for its client, or gets 503. Default: 16384. Never more than the process may have
+    /// descriptors, less 256, or half of them if they are fewer than 4096: bodies hold files open.
     pub connections_max: usize,
-    /// How long a connection has to be at rest before it may be closed for a new one; five times as
-    /// long in the middle of a request or an answer of which too little moves, and not at all where
-    /// an address has more than half of all. At the limit of connections only. Default: 1 s;
-    /// [`Duration::MAX`]: never.
+    /// How long a connection must be idle before it may be evicted; five times as long in the
+    /// middle of a slow request or answer, and not at all if its address has more than half of all
+    /// connections. Applies at `connections_max` only. Default: 1 s; [`Duration::MAX`] turns
+    /// eviction off.
     pub rest_time_min: Duration,
-    /// Requests waiting for a worker; past it 503. Default: 4096.
+    /// Requests that wait for a worker in one lane; beyond them 503. Default: 4096.
     pub queue_len_max: usize,
-    /// Handlers that may wait for their peer in the middle of a body without counting as workers;
-    /// past it a request with a streamed body gets 503. Each costs a thread. Default: 512.
+    /// Handlers that wait for their client in the middle of a body without occupying a worker slot;
+    /// beyond them a request with a streamed body gets 503. Each costs a thread. Default: 512.
     pub waiting_handlers_max: usize,
-    /// From the acceptance of a connection to the end of its TLS handshake. Default: 10 s; past it
-    /// the connection is closed.
+    /// Time from accepting a connection to the end of its TLS handshake; then the connection is
+    /// closed. Default: 10 s.
     pub handshake_time: Duration,
-    /// TLS handshakes under way at once; past it a new connection is closed. Default: 4096.
+    /// TLS handshakes in progress; beyond them a new connection is closed. Default: 4096.
     pub handshakes_max: usize,
-    /// From a head's first byte to its last. Default: 10 s; past it 408.
+    /// Time from the first to the last byte of a head; then 408. Default: 10 s.
     pub head_time: Duration,
-    /// Between two requests on one connection. Default: 60 s; past it the connection is closed.
+    /// Time between two requests on a connection; then the connection is closed. Default: 60 s.
     pub idle_time: Duration,
-    /// The window over which a peer's least throughput is measured. Default: 30 s.
+    /// Window over which the minimum throughput of a client is measured. Default: 30 s.
     pub stall_time: Duration,
-    /// Bytes a peer has to send of a body, or read of an answer, within one `stall_time`; below,
-    /// the connection is closed. Default: 4096.
+    /// Minimum throughput: bytes of a body that a client must send, or of an answer that it must
+    /// read, within one `stall_time`. Slower clients are disconnected. Default: 4096.
     pub stall_len_min: u64,
-    /// Whether a client that shuts down its sending side may still wait for an answer that the
-    /// application gives [later](crate::Response::later) or writes to a
-    /// [channel](crate::Body::channel). Default: no: such an answer ends as
-    /// [`Left`](crate::End::Left), as most clients that close cannot be told from it, and a
-    /// connection whose client is gone would stay open for as long as the application is silent.
-    /// Requests of that connection that are not read yet delay this, by one `stall_time` at most.
-    /// Other answers are sent whole either way.
+    /// Whether a client that shuts down its sending side can still wait for an answer that the
+    /// application [defers](crate::Response::later) or writes to a
+    /// [channel](crate::Body::channel). Default: false: such an answer ends as
+    /// [`Left`](crate::End::Left), because a client that closes its connection looks the same, and
+    /// would otherwise keep the connection open for as long as the application is silent.
+    ///
+    /// Requests that are still unread delay this end, by one `stall_time` at most. Answers that do
+    /// not wait for the application are sent whole in either case.
     pub half_close: bool,
-    /// How long a closing connection is read so that the peer can see the last answer.
+    /// How long a closing connection is still read, so that the client can see the last answer.
     /// Default: 2 s.
     pub linger_time: Duration,
-    /// Memory for response bodies under way, in bytes; past it they leave in small pieces.
+    /// Memory for response bodies in progress, in bytes; beyond it they leave in small pieces.
     /// Default: 64 MiB.
     pub body_memory_max: usize,
-    /// Memory for request bodies that are read before their handlers start, in bytes and in sum;
-    /// past it 503. Default: 64 MiB.
+    /// Memory for request bodies that are received before their handlers start, in bytes for all of
+    /// them; beyond it 503. Default: 64 MiB.
     pub request_memory_max: usize,
-    /// Answers on one connection before it is closed; 0 means no limit. Default: 0.
+    /// Answers on one connection before it is closed. Default: 0, no limit.
     pub requests_per_connection_max: u64,
-    /// Limits of HTTP/2 alone.
+    /// Limits specific to HTTP/2.
     #[cfg(feature = "http2")]
     pub http2: Http2Limits,
 }

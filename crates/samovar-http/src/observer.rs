@@ -1,4 +1,4 @@
-//! Who is told what happened.
+//! Reports to the application: exchanges and incidents.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,25 +9,25 @@ use crate::http::Status;
 use crate::proto::Refusal;
 use crate::proto::ws::Failure;
 
-/// Told of what the engine does: for logs, metrics, alarms. No method may block, because some run
-/// on I/O threads; a panic in one costs the connection it is about.
+/// Receives reports for logs, metrics and alerts. No method may block, because some run on I/O
+/// threads. A panic in a method closes the connection that the report is about.
 ///
-/// `()` is an observer that looks away.
+/// `()` ignores all reports.
 pub trait Observer: Send + Sync {
-    /// Whether [`exchanged`](Self::exchanged) is to be called. Asked once a request.
+    /// Whether to call [`exchanged`](Self::exchanged). Called once per request.
     fn observes(&self) -> bool {
         false
     }
 
-    /// Told of every answer of the application, and of the engine's 500 and 503 in place of one,
-    /// once its last byte is with the kernel, or once it failed. A request that the engine refuses
-    /// before the application has it, such as a malformed one, is an
-    /// [incident](Incident::Refused) instead.
+    /// Reports an answer of the application, or the engine's 500 or 503 in place of one: when the
+    /// kernel has its last byte, or when it failed. A request that the engine refuses before the
+    /// application sees it, such as a malformed one, is reported as
+    /// [`Incident::Refused`] instead.
     fn exchanged(&self, exchange: &Exchange<'_>) {
         let _unused = exchange;
     }
 
-    /// Told of what an operator may want to know.
+    /// Reports an event that may interest an operator.
     fn incident(&self, incident: &Incident<'_>) {
         let _unused = incident;
     }
@@ -35,33 +35,33 @@ pub trait Observer: Send + Sync {
 
 impl Observer for () {}
 
-/// A request and what became of it.
+/// A request and its answer.
 #[derive(Debug)]
 pub struct Exchange<'a> {
     /// The request.
     pub head: Head<'a>,
-    /// The status it was answered with.
+    /// Status of the answer.
     pub status: Status,
-    /// Bytes of the body handed to the kernel.
+    /// Bytes of the body that the kernel has taken.
     pub body_len: u64,
     /// How the answer ended.
     pub end: End,
-    /// Whether the I/O thread answered by itself.
+    /// Whether the I/O thread answered without a worker.
     pub is_inline: bool,
-    /// From the moment the end of the request was seen to be there to the end of the answer.
+    /// Time from receiving the end of the request to the end of the answer.
     pub duration: Duration,
 }
 
-/// Something worth a log line or a counter.
+/// An event worth a log line or a counter.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Incident<'a> {
-    /// A handler panicked; the peer got a 500.
+    /// A handler panicked; the client got a 500.
     HandlerPanicked {
         /// The request.
         head: Head<'a>,
     },
-    /// A handler returned an error that is not the client's doing, and a [`Router`] answered it.
+    /// A handler returned an error that the client did not cause, and a [`Router`] answered it.
     ///
     /// [`Router`]: crate::Router
     HandlerFailed {
@@ -70,64 +70,66 @@ pub enum Incident<'a> {
         /// The error, with its cause.
         error: &'a Error,
     },
-    /// A body failed on its way, or was not of its announced length. The connection was reset, or
-    /// the answer became a 503 if nothing of it had left.
+    /// A response body failed, or did not have its announced length. The connection was reset, or
+    /// the answer replaced by a 503 if none of it was sent.
     BodyFailed {
         /// The cause.
         error: &'a std::io::Error,
-        /// Whether a part of the answer had left, so that it was cut off.
+        /// Whether part of the answer was sent, so that it was aborted.
         is_cut_off: bool,
     },
-    /// A peer broke the protocol or a limit.
+    /// A client broke the protocol or exceeded a limit.
     Refused {
-        /// Who.
+        /// The client.
         peer: Peer,
-        /// What it did.
+        /// The reason.
         refusal: Refusal,
     },
-    /// A peer read or wrote too slowly and was cut off.
+    /// A client was disconnected because it was too slow; see
+    /// [`Limits::stall_len_min`](crate::Limits::stall_len_min).
     TooSlow {
-        /// Who.
+        /// The client.
         peer: Peer,
     },
-    /// A TLS handshake was not finished: the peer broke the protocol, did not trust us, or was not
-    /// trusted. Peers that go away, or take too long, are not reported.
+    /// A TLS handshake failed: the client broke the protocol, did not trust the server, or was not
+    /// trusted. Clients that leave or take too long are not reported.
     HandshakeFailed {
-        /// Who.
+        /// The client.
         peer: Peer,
         /// The cause.
         error: &'a std::io::Error,
     },
-    /// The handler of a WebSocket panicked; the socket was closed with 1011.
+    /// A WebSocket handler panicked; the socket was closed with 1011.
     SocketHandlerPanicked {
-        /// Who was at the other end.
+        /// The client.
         peer: Peer,
     },
-    /// A peer broke the rules of WebSocket, or a limit.
+    /// A client broke the WebSocket protocol or exceeded a limit.
     SocketFailed {
-        /// Who.
+        /// The client.
         peer: Peer,
-        /// What it did.
+        /// The reason.
         failure: Failure,
     },
-    /// A peer of HTTP/2 broke the protocol, or cost more than it may; its connection is closed.
+    /// An HTTP/2 client broke the protocol, or caused more work than it may; its connection is
+    /// closed.
     #[cfg(feature = "http2")]
     Abused {
-        /// Who.
+        /// The client.
         peer: Peer,
-        /// What it did.
+        /// The reason.
         abuse: crate::h2::Abuse,
     },
-    /// The limit of connections is reached; one that waited for its peer was closed for a new one.
+    /// The connection limit is reached; a connection was evicted for a new one.
     GaveWay {
-        /// Whose it was.
+        /// The client of the evicted connection.
         peer: Peer,
     },
-    /// The limit of connections is reached; a new one was answered 503.
+    /// The connection limit is reached; a new connection was answered 503.
     ConnectionsFull,
-    /// The queue to the workers is full; a request was answered 503.
+    /// A lane's queue is full; a request was answered 503.
     WorkersFull,
-    /// No connection can be accepted, for want of descriptors or memory; tried again shortly.
+    /// No connection can be accepted for want of descriptors or memory; tried again shortly.
     AcceptFailed {
         /// The cause.
         error: &'a std::io::Error,
@@ -137,12 +139,12 @@ pub enum Incident<'a> {
 /// How an answer ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// The kernel has all of it.
+    /// Complete: the kernel has all of it.
     Complete,
-    /// Its client left. One without an end, such as server-sent events, always ends so.
+    /// Aborted by the client. An endless answer, such as server-sent events, always ends so.
     Left,
-    /// This server gave it up: its body failed, its client was too slow, or there was no more time
-    /// or room for it.
+    /// Aborted by the server: the body failed, the client was too slow, a drain ended, or the
+    /// connection was evicted.
     Cut,
 }
 

@@ -1,4 +1,4 @@
-//! How long a handler waits for its peer in the middle of a body.
+//! Minimum throughput of a client that a handler waits for.
 
 use std::time::Duration;
 
@@ -6,11 +6,11 @@ use crate::limits::Limits;
 use crate::proto::Refusal;
 use crate::upload::BodyError;
 
-/// How often a wait looks whether the server is being stopped.
+/// How often a waiting handler checks whether the server is stopping.
 pub(crate) const GLANCE_TIME: Duration = Duration::from_millis(200);
 
-/// The window of the least throughput. It counts the time that is spent waiting: what the handler
-/// does between two reads is not the peer's fault.
+/// The window over which throughput is measured. Only time spent waiting counts: the client does
+/// not answer for what the handler does between two reads.
 #[derive(Debug, Default)]
 pub(crate) struct Patience {
     waited: Duration,
@@ -18,17 +18,17 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
-    /// Counts bytes that came in this window.
+    /// Counts received bytes.
     pub(crate) fn moved(&mut self, len: usize) {
         self.moved_len += len as u64;
     }
 
-    /// Counts time spent waiting, also where something has come meanwhile: otherwise a peer that
-    /// sends byte by byte would never be late.
+    /// Counts time spent waiting, even if bytes arrived at its end: otherwise a client that sends
+    /// byte by byte would never be late.
     ///
     /// # Errors
     ///
-    /// [`Refusal::Timeout`], if the window is over and too little came in it.
+    /// [`Refusal::Timeout`], if the window is over and too few bytes were received in it.
     pub(crate) fn waited(&mut self, time: Duration, limits: &Limits) -> Result<(), BodyError> {
         self.waited += time;
         if self.waited >= limits.stall_time {
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_window_is_lost_at_its_end_and_one_byte_below() {
+    fn a_window_fails_at_its_end_and_one_byte_below_the_minimum() {
         let limits = Limits::default();
         let least_len = usize::try_from(limits.stall_len_min).unwrap();
         let almost = limits.stall_time - Duration::from_nanos(1);

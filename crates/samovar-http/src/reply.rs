@@ -1,4 +1,4 @@
-//! Answers given on the I/O thread.
+//! Answers on the I/O thread.
 
 use crate::exec::Lane;
 use crate::fields::is_settable;
@@ -6,19 +6,18 @@ use crate::http::{Status, Version};
 use crate::proto::encode::{self, Delimiter};
 use crate::response::{Body, Response};
 
-/// Counts the times an I/O thread has requests to look at: what was read from some connections, or
-/// what a read left over while an earlier request was with a worker. All requests of a turn were
-/// read before the first of them is looked at. So what a service finds to be fresh for one is fresh
-/// for all of them: none was sent after it had looked.
+/// Number of a turn of an I/O thread: one batch of requests that were all read before the first of
+/// them is answered. So what a service finds to be current for one request of a turn is current for
+/// the others: none of them was sent after the check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Turn(pub(crate) u64);
 
-/// A response rendered once and sent many times: status line, fields and body in one piece.
+/// A response rendered once and sent many times: status line, header fields and body.
 #[derive(Debug, Clone)]
 pub struct Prepared {
     bytes: Box<[u8]>,
-    /// Invariant: `body_start <= bytes.len()`. Before it stands the head but for what [`Reply`]
-    /// adds.
+    /// Invariant: `body_start <= bytes.len()`. The head is before it, without the fields that
+    /// [`Reply`] adds.
     body_start: usize,
     status: Status,
 }
@@ -28,7 +27,7 @@ impl Prepared {
     ///
     /// # Panics
     ///
-    /// As [`Response::header`](crate::Response::header): these are a program's own fields.
+    /// As [`Response::header`](crate::Response::header).
     #[track_caller]
     pub fn new(status: Status, fields: &[(&str, &str)], body: &[u8]) -> Self {
         let mut bytes = Vec::with_capacity(160 + body.len());
@@ -56,7 +55,7 @@ impl Prepared {
 
     /// The body.
     pub fn body(&self) -> &[u8] {
-        self.bytes.get(self.body_start..).unwrap_or_default()
+        &self.bytes[self.body_start..]
     }
 
     /// The status.
@@ -64,30 +63,30 @@ impl Prepared {
         self.status
     }
 
-    /// Bytes of memory it holds.
+    /// Memory used, in bytes.
     pub fn memory_len(&self) -> usize {
         size_of::<Self>() + self.bytes.len()
     }
 
     fn head(&self) -> &[u8] {
-        self.bytes.get(..self.body_start).unwrap_or_default()
+        &self.bytes[..self.body_start]
     }
 }
 
-/// What [`Service::inline`](crate::Service::inline) did. Only a [`Reply`] makes one, so a request
-/// is either answered once or passed on, never both and never neither.
+/// The result of [`Service::inline`](crate::Service::inline). Only a [`Reply`] creates one, so a
+/// request is either answered or dispatched, never both and never neither.
 #[derive(Debug)]
 #[must_use]
 pub struct Inline(pub(crate) Outcome);
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Outcome {
-    /// Answered: status, and the length of the body sent.
+    /// Answered, with this status and length of the body.
     Sent(Status, u64),
     Dispatch(Lane),
 }
 
-/// The one answer to a request.
+/// Answers or dispatches one request.
 #[derive(Debug)]
 pub struct Reply<'a> {
     pub(crate) out: &'a mut Vec<u8>,
@@ -111,13 +110,13 @@ impl Reply<'_> {
         Inline(Outcome::Sent(prepared.status, body.len() as u64))
     }
 
-    /// Sends a response whose body is in memory. It is not compressed here: that would take longer
-    /// than others should wait.
+    /// Sends a response whose body is in memory. It is not compressed: that would delay the other
+    /// connections of the thread.
     ///
     /// # Panics
     ///
-    /// If the body would have to be pulled, or the response is promised for later or takes the
-    /// connection over: those are for workers.
+    /// If the body is a [`Source`](crate::Source), or the response is deferred or a WebSocket
+    /// upgrade: those are for workers.
     pub fn response(self, response: Response) -> Inline {
         assert!(
             response.is_in_memory(),
@@ -149,23 +148,23 @@ impl Reply<'_> {
         Inline(Outcome::Sent(status, body.len() as u64))
     }
 
-    /// Leaves the request to a worker.
+    /// Dispatches the request to a worker, in the prompt lane.
     pub fn dispatch(self) -> Inline {
         Inline(Outcome::Dispatch(Lane::Prompt))
     }
 
-    /// Leaves the request to a worker, among those whose handlers or bodies read files. They have
-    /// places of their own, as many as [`Builder::workers`](crate::Builder::workers) says: if a
-    /// disk hangs, and all of them with it, what was [dispatched](Self::dispatch) otherwise is
-    /// answered as ever.
+    /// Dispatches the request to a worker, in the slow lane, for handlers or bodies that read
+    /// files. That lane has worker slots of its own, [`Builder::workers`](crate::Builder::workers)
+    /// of them: if a disk hangs and they are all occupied, requests [dispatched](Self::dispatch) to
+    /// the prompt lane are still answered.
     pub fn dispatch_slow(self) -> Inline {
         Inline(Outcome::Dispatch(Lane::Slow))
     }
 
-    /// Leaves the request to a worker, among those whose handlers compute for long, such as to hash
-    /// a password. Few run at the same time: one for sixteen
-    /// [workers](crate::Builder::workers), half the cores if those are as many as usual. What
-    /// follows the computing can be left to others: [`Response::again`].
+    /// Dispatches the request to a worker, in the costly lane, for handlers that compute for long,
+    /// such as to hash a password. Few run at the same time: one for sixteen
+    /// [workers](crate::Builder::workers), which is half the cores by default. A handler can move
+    /// to another lane afterwards: [`Response::requeue`].
     pub fn dispatch_costly(self) -> Inline {
         Inline(Outcome::Dispatch(Lane::Costly))
     }

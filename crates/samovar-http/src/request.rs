@@ -1,4 +1,4 @@
-//! A request as a handler gets it.
+//! Owned requests, as handlers get them.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -15,26 +15,26 @@ use crate::proto::head::HeadIndex;
 use crate::route::Matched;
 use crate::upload::Link;
 
-/// A request, owned.
+/// A request: its head, its body, and values that middleware has attached.
 pub struct Request {
     raw: Box<[u8]>,
     index: HeadIndex,
     peer: Peer,
     pub(crate) session: Option<Arc<Session>>,
-    /// The body, where it was read before the handler started.
+    /// The body, if it was received before the handler started.
     pub(crate) body: Vec<u8>,
-    /// What `body` takes of the memory for bodies.
+    /// The share of `body` in the budget for request bodies.
     held: Option<Held>,
-    /// How much of `body` a reader has taken.
+    /// Bytes of `body` that a reader has taken.
     pub(crate) read_len: usize,
     /// Its connection or stream, while a handler has the request.
     pub(crate) link: Option<Box<dyn Link>>,
     extensions: Extensions,
-    /// Where it is answered.
+    /// The lane in which it is handled.
     pub(crate) lane: Lane,
-    /// Whether the I/O thread calls its handler.
+    /// Whether the I/O thread calls the handler.
     pub(crate) is_inline: bool,
-    /// The route it is for, once that is known.
+    /// The matched route, once it is known.
     pub(crate) matched: Option<Box<Matched>>,
 }
 
@@ -58,7 +58,7 @@ impl Request {
         }
     }
 
-    /// Adds to the body; `false` if there is no memory for it.
+    /// Adds to the body; `false` if the budget is exhausted.
     pub(crate) fn add_body(&mut self, bytes: &[u8], budget: &Arc<Budget>) -> bool {
         let held = self.held.get_or_insert_with(|| Held::new(budget));
         let has_room = held.grow(bytes.len());
@@ -68,20 +68,21 @@ impl Request {
         has_room
     }
 
-    /// Its head.
+    /// The head.
     pub fn head(&self) -> Head<'_> {
         Head::new(&self.raw, &self.index, self.peer).with_session(self.session.as_ref())
     }
 
-    /// Its body, complete; empty if there was none, or if it is
-    /// [streamed](crate::Intake::Streamed): then [`reader`](Self::reader) has it.
+    /// The complete body. Empty if there is none, or if it is
+    /// [streamed](crate::Intake::Streamed); then [`reader`](Self::reader) returns it.
     pub fn body(&self) -> &[u8] {
         &self.body
     }
 
-    /// Its body as a stream of bytes, however it is taken in. Reading waits for the peer where the
-    /// body is streamed; the first read tells a peer that [expects] it to go on. What is not read
-    /// is dropped after the answer, or the connection is closed if it is too much.
+    /// A reader of the body, for streamed and complete bodies alike. Reading a streamed body waits
+    /// for the client, and the first read sends `100 Continue` if the client [expects] it. The rest
+    /// of a body that is not read to its end is discarded after the answer, or the connection is
+    /// closed if it is too long.
     ///
     /// [expects]: https://www.rfc-editor.org/rfc/rfc9110#section-10.1.1
     pub fn reader(&mut self) -> BodyReader<'_> {
@@ -89,12 +90,12 @@ impl Request {
     }
 
     /// Sends an interim response: 102, or 103 with `Link` fields. Does nothing for an HTTP/1.0
-    /// peer, which would not understand it.
+    /// client, which does not know them.
     ///
     /// # Errors
     ///
-    /// If the connection is broken; and [`InvalidInput`](io::ErrorKind::InvalidInput) for a status
-    /// outside 102 to 199, or a field that could split the head. 100 and 101 are the engine's.
+    /// If the connection is broken; [`InvalidInput`](io::ErrorKind::InvalidInput) for a status
+    /// outside 102 to 199, or an invalid header field. The engine sends 100 and 101 itself.
     pub fn inform(&mut self, code: u16, fields: &[(&str, &str)]) -> io::Result<()> {
         let status = Status::interim(code)
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "not an interim status"))?;
@@ -120,12 +121,12 @@ impl Request {
         link.inform(status, &lines)
     }
 
-    /// What others have put beside the request.
+    /// Values that middleware has attached to the request.
     pub fn extensions(&self) -> &Extensions {
         &self.extensions
     }
 
-    /// What others have put beside the request.
+    /// Values attached to the request, to add or change some.
     pub fn extensions_mut(&mut self) -> &mut Extensions {
         &mut self.extensions
     }
@@ -142,7 +143,7 @@ impl fmt::Debug for Request {
     }
 }
 
-/// A request's body as [`Read`]; made by [`Request::reader`].
+/// Reads the body of a request; made by [`Request::reader`].
 #[derive(Debug)]
 pub struct BodyReader<'a> {
     request: &'a mut Request,

@@ -1,4 +1,4 @@
-//! What a handler answers.
+//! Responses and their bodies.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -19,23 +19,23 @@ use crate::ws::Upgraded;
 /// The body of a response.
 #[non_exhaustive]
 pub enum Body {
-    /// None.
+    /// No body.
     Empty,
-    /// Bytes of this response alone, or for ever.
+    /// Bytes of this response alone, or static ones.
     Bytes(Cow<'static, [u8]>),
-    /// Bytes that many responses share.
+    /// Bytes shared by many responses.
     Shared(Arc<[u8]>),
-    /// Pulled piece by piece while the peer reads.
+    /// Produced piece by piece while the client reads.
     Source(Box<dyn Source>),
 }
 
 impl Body {
-    /// A whole file, as long as it is now. The kernel sends it where nothing has to be done to its
-    /// bytes.
+    /// A whole file, at its present length. Unless its bytes have to be changed, the kernel sends
+    /// it from the page cache.
     ///
     /// # Errors
     ///
-    /// If its length cannot be told, or it is not a regular file: a pipe could block a worker for
+    /// If its length cannot be read, or it is not a regular file: a pipe could block a worker for
     /// ever.
     pub fn file(file: File) -> io::Result<Self> {
         let metadata = file.metadata()?;
@@ -48,24 +48,24 @@ impl Body {
         Ok(Self::file_range(file, 0..metadata.len()))
     }
 
-    /// Bytes of a file. If the file turns out shorter, the connection is reset.
+    /// A range of a file. If the file turns out to be shorter, the connection is reset.
     pub fn file_range(file: impl Into<Arc<File>>, range: Range<u64>) -> Self {
         Self::Source(Box::new(sources::FileRange::new(file.into(), range)))
     }
 
-    /// What a reader yields, until its end. Pulled on workers as the peer reads, so a reader may
-    /// block on a disk; one that waits for others for long should be a [`channel`](Self::channel).
+    /// The bytes of a reader, until its end. It is read on workers as fast as the client reads, so
+    /// it may block on a disk; use a [`channel`](Self::channel) for one that waits for long.
     pub fn reader(reader: impl Read + Send + 'static) -> Self {
         Self::Source(Box::new(sources::Reader::new(reader, None)))
     }
 
-    /// The same where the length in bytes is known: a reader that yields another number has its
-    /// connection reset.
+    /// The bytes of a reader whose length is known. If it yields more or fewer bytes, the
+    /// connection is reset.
     pub fn reader_of_len(reader: impl Read + Send + 'static, len: u64) -> Self {
         Self::Source(Box::new(sources::Reader::new(reader.take(len), Some(len))))
     }
 
-    /// The pieces a generator yields, each made when the peer has read the one before.
+    /// The pieces of an iterator, each produced when the client has read the one before.
     ///
     /// ```
     /// use samovar_http::Body;
@@ -80,14 +80,14 @@ impl Body {
         Self::Source(Box::new(sources::Pieces::new(pieces.into_iter())))
     }
 
-    /// A body that other threads write: for events that come when they come. It holds no thread
-    /// while nothing is there.
+    /// A body written by any thread, for server-sent events and the like. It occupies no thread
+    /// while it waits.
     pub fn channel() -> (Sender, Self) {
         let (sender, receiver) = channel::channel();
         (sender, Self::Source(Box::new(receiver)))
     }
 
-    /// The length in bytes, where it is known.
+    /// The length in bytes, if known.
     pub fn len(&self) -> Option<u64> {
         match self {
             Self::Empty => Some(0),
@@ -97,7 +97,7 @@ impl Body {
         }
     }
 
-    /// Whether the body is known to hold nothing.
+    /// Whether the body is known to be empty.
     pub fn is_empty(&self) -> bool {
         self.len() == Some(0)
     }
@@ -142,26 +142,26 @@ impl fmt::Debug for Body {
     }
 }
 
-/// A response: status, header fields, body.
+/// A response: status, header fields and body.
 ///
-/// The engine adds `Content-Length` or `Transfer-Encoding`, `Date` and `Connection`; those are not
-/// for a handler to set. To a HEAD request it sends the same head and no body.
+/// The engine adds `Content-Length` or `Transfer-Encoding`, `Date` and `Connection`; a handler
+/// cannot set these. A HEAD request gets the same head without the body.
 #[derive(Debug)]
 pub struct Response {
     pub(crate) status: Status,
     pub(crate) fields: Vec<u8>,
     pub(crate) body: Body,
     pub(crate) has_trailers: bool,
-    /// Not to be compressed, whatever the peer takes.
+    /// Never compressed.
     pub(crate) is_uncompressed: bool,
-    /// The answer is promised; the rest of this one counts for nothing.
+    /// Set for a deferred response; everything else is ignored.
     pub(crate) later: Option<Arc<Later>>,
-    /// What the connection becomes once the head has left.
+    /// The WebSocket that the connection becomes once the head is sent.
     pub(crate) upgrade: Option<Box<Upgraded>>,
-    /// What writes the body once the head has left.
+    /// Writes the body once the head is sent.
     pub(crate) producer: Option<Producer>,
-    /// Where the handler is called again; the rest of this one counts for nothing.
-    pub(crate) again: Option<Lane>,
+    /// Set if the handler is to be called again, in this lane; everything else is ignored.
+    pub(crate) requeue: Option<Lane>,
 }
 
 impl Response {
@@ -176,32 +176,32 @@ impl Response {
             later: None,
             upgrade: None,
             producer: None,
-            again: None,
+            requeue: None,
         }
     }
 
-    /// No answer, but the wish that the handler be called once more with the same request, as if it
-    /// had been [dispatched](crate::Reply::dispatch): when what was
-    /// [costly](crate::Reply::dispatch_costly) is done, and the rest is not. If too much waits
-    /// already, the peer gets 503.
+    /// Requeues the request: the handler is called once more with it, as if it had been
+    /// [dispatched](crate::Reply::dispatch). For a handler that has finished its
+    /// [costly](crate::Reply::dispatch_costly) part. If the queue is full, the client gets 503.
     ///
-    /// Of a body that is [streamed](crate::Intake::Streamed) nothing may have been read.
-    pub fn again() -> Self {
-        Self::again_in(Lane::Prompt)
+    /// No part of a [streamed](crate::Intake::Streamed) body may have been read.
+    pub fn requeue() -> Self {
+        Self::requeue_in(Lane::Prompt)
     }
 
-    /// The same, as if [dispatched among those who read files](crate::Reply::dispatch_slow).
-    pub fn again_slow() -> Self {
-        Self::again_in(Lane::Slow)
+    /// Requeues the request in the [slow lane](crate::Reply::dispatch_slow).
+    pub fn requeue_slow() -> Self {
+        Self::requeue_in(Lane::Slow)
     }
 
-    fn again_in(lane: Lane) -> Self {
+    fn requeue_in(lane: Lane) -> Self {
         let mut response = Self::new(Status::OK, Body::Empty);
-        response.again = Some(lane);
+        response.requeue = Some(lane);
         response
     }
 
-    /// An answer that comes later, from any thread: the handler returns this, and no thread waits.
+    /// Defers the response: any thread completes it through the [`Responder`]. The handler returns
+    /// this one, and no thread waits.
     pub fn later() -> (Responder, Self) {
         let later = Arc::new(Later::default());
         let mut response = Self::new(Status::OK, Body::Empty);
@@ -209,9 +209,10 @@ impl Response {
         (Responder::new(later), response)
     }
 
-    /// A body that is written after the head has left, by a function that may block: on the worker,
-    /// with another in its place while the peer is slow. If it returns an error or panics, the
-    /// connection is reset, so that the peer does not take a part for the whole.
+    /// A response whose body is written by a function, after the head is sent. The function runs on
+    /// a worker and may block; while the client is slow, its worker slot is lent to others. If it
+    /// returns an error or panics, the connection is reset, so that the client does not take a part
+    /// for the whole.
     ///
     /// ```
     /// use std::io::Write;
@@ -237,7 +238,7 @@ impl Response {
     /// Plain text, in UTF-8.
     pub fn text(status: Status, text: impl Into<Cow<'static, str>>) -> Self {
         let text = text.into();
-        // Without a charset everybody agrees about ASCII, and only about that.
+        // ASCII is read the same by all clients without a charset; anything else is not.
         let media_type = if text.is_ascii() {
             "text/plain"
         } else {
@@ -251,14 +252,14 @@ impl Response {
         Self::of_type(status, "text/html; charset=utf-8", text_bytes(page.into()))
     }
 
-    /// JSON, as a serializer made it: `serde_json::to_string(&value)?`, for one.
+    /// Serialized JSON, such as from `serde_json::to_string(&value)?`.
     pub fn json(status: Status, json: impl Into<Cow<'static, str>>) -> Self {
         Self::of_type(status, "application/json", text_bytes(json.into()))
     }
 
-    /// A redirect: 301 or 308 for ever, 302 or 307 for now, 303 to the result of a POST. `location`
-    /// is a URL, or a path with all that is not ASCII encoded. To a path that comes from outside
-    /// make sure that it starts with one slash: `//host` and `/\host` lead to other sites.
+    /// A redirect: 301 or 308 is permanent, 302 or 307 temporary, 303 leads to the result of a
+    /// POST. `location` is a URL or a path, in ASCII, percent-encoded. A path from untrusted input
+    /// must start with exactly one slash: `//host` and `/\host` lead to other sites.
     ///
     /// # Panics
     ///
@@ -272,14 +273,14 @@ impl Response {
         Self::new(status, Body::Bytes(bytes)).header("Content-Type", media_type)
     }
 
-    /// Adds a header field; one of the same name that is there already stays, as `Set-Cookie` wants
-    /// it. [`set_header`](Self::set_header) takes its place instead.
+    /// Adds a header field. An existing field of the same name stays, as `Set-Cookie` needs it;
+    /// [`set_header`](Self::set_header) replaces it.
     ///
     /// # Panics
     ///
-    /// If the name is not a token, the value holds a control character, or the field is one the
-    /// engine writes. On a worker a panic becomes a 500, so a hostile value in a header cannot
-    /// split a response: check values that come from outside before they get here.
+    /// If the name is not a token, the value has a control character, or the engine writes the
+    /// field itself. On a worker a panic becomes a 500, so a hostile value cannot split a response;
+    /// check untrusted values before.
     #[must_use]
     #[track_caller]
     pub fn header(mut self, name: &str, value: impl AsRef<[u8]>) -> Self {
@@ -296,9 +297,8 @@ impl Response {
         self
     }
 
-    /// Sets a header field in place of all that have this name, in any case of letters: another
-    /// `Content-Type` than [`text`](Self::text) gives, or what middleware knows better than a
-    /// handler.
+    /// Sets a header field; replaces all fields of this name, which is compared without case. For
+    /// another `Content-Type` than that of [`text`](Self::text), or in middleware.
     ///
     /// ```
     /// use samovar_http::{Response, http::Status};
@@ -319,9 +319,9 @@ impl Response {
         self.header(name, value)
     }
 
-    /// Announces fields that will be known only behind the body, such as a digest; the body's
-    /// [`Source::trailers`](crate::Source::trailers) yields them. They are sent to a peer that asks
-    /// for them (`TE: trailers`), and dropped for others.
+    /// Announces trailer fields, which are known only after the body, such as a digest. The body's
+    /// [`Source::trailers`](crate::Source::trailers) yields them. They are sent to clients that
+    /// accept them (`TE: trailers`).
     ///
     /// # Panics
     ///
@@ -337,22 +337,21 @@ impl Response {
         response
     }
 
-    /// Keeps the body as it is where the server would [compress](crate::Builder::compression) it:
-    /// for one that holds a secret beside something a stranger chose, whose length would tell of
-    /// the secret.
+    /// Excludes the body from [compression](crate::Builder::compression). For a body with both a
+    /// secret and text that an attacker can choose: the compressed length would leak the secret.
     #[must_use]
     pub fn uncompressed(mut self) -> Self {
         self.is_uncompressed = true;
         self
     }
 
-    /// Whether a header field with this name was set, in any case of letters.
+    /// Whether a header field of this name is set; the case of letters is ignored.
     pub fn has_header(&self, name: &str) -> bool {
         let mut lines = self.fields.split(|byte| *byte == b'\n');
         lines.any(|line| is_field_of(line, name))
     }
 
-    /// Whether all of it is here and nothing has to be waited for.
+    /// Whether the whole response is in memory.
     pub(crate) fn is_in_memory(&self) -> bool {
         !matches!(self.body, Body::Source(_)) && self.later.is_none() && self.upgrade.is_none()
     }
@@ -375,7 +374,7 @@ fn text_bytes(text: Cow<'static, str>) -> Cow<'static, [u8]> {
     }
 }
 
-/// Whether a header line is one of this name.
+/// Whether a header line has this name.
 fn is_field_of(line: &[u8], name: &str) -> bool {
     let field = line.split(|byte| *byte == b':').next();
     field.is_some_and(|field| field.eq_ignore_ascii_case(name.as_bytes()))

@@ -22,23 +22,23 @@ use crate::limits::Limits;
 use crate::service::Service;
 use crate::sync::Lock;
 
-/// Descriptors kept for everything that is not a connection: files of bodies, logs, databases.
+/// Descriptors reserved for files of bodies, logs and databases.
 const DESCRIPTORS_RESERVED: u64 = 256;
 
-/// Nobody can tell an I/O thread anything while it lies still: not even to end.
-const SPACING_MAX: Duration = Duration::from_millis(100);
+/// A sleeping I/O thread reacts to nothing, not even to a drain.
+const COALESCING_MAX: Duration = Duration::from_millis(100);
 
-/// Below this many descriptors, half of them are kept: an answer may hold several files open.
+/// With fewer descriptors than this, half of them are reserved: an answer may open several files.
 const DESCRIPTORS_FEW: u64 = 4096;
 
-/// How a server is to be; made by [`Server::builder`].
+/// Configuration of a server; made by [`Server::builder`].
 #[derive(Debug)]
 pub struct Builder<S> {
     service: S,
     limits: Limits,
     listeners: Vec<Listener>,
     io_threads: usize,
-    spacing: Duration,
+    coalescing: Duration,
     workers: usize,
     name: String,
     #[cfg(feature = "compression")]
@@ -48,7 +48,7 @@ pub struct Builder<S> {
 }
 
 impl<S: Service> Builder<S> {
-    /// Adds a listener. There has to be one, and there may be several, with TLS and without.
+    /// Adds a listener, with or without TLS. A server needs at least one.
     #[must_use]
     pub fn listen(mut self, listener: Listener) -> Self {
         self.listeners.push(listener);
@@ -69,39 +69,39 @@ impl<S: Service> Builder<S> {
         self
     }
 
-    /// Sets how long an I/O thread that is woken again and again lies still between two rounds, so
-    /// that it finds more to do in each: what network cards call interrupt moderation. At most
-    /// 100 ms; default: zero.
+    /// Sets the wake-up coalescing time: how long a busy I/O thread sleeps between two rounds, so
+    /// that each round finds more events. Network cards do the same as interrupt moderation. At
+    /// most 100 ms; default: zero.
     ///
-    /// For many clients of whom each says something now and then, such as devices that report:
-    /// to wake a thread costs more than most requests do. What comes alone, after a silence, does
-    /// not wait, nor does anybody while the thread has fewer than 64 connections. But with more of
-    /// them, a client that sends its next request when it has its answer gets one answer in this
-    /// time, so a millisecond is much already.
+    /// It is for many clients that each send something now and then, such as devices that report:
+    /// waking a thread costs more than most requests. A request after a silence is not delayed, nor
+    /// is any while the thread has fewer than 64 connections. Otherwise a client that waits for
+    /// each answer before its next request gets at most one answer in this time, so even a
+    /// millisecond is long.
     #[must_use]
-    pub fn spacing(mut self, spacing: Duration) -> Self {
-        self.spacing = spacing.min(SPACING_MAX);
+    pub fn coalescing(mut self, time: Duration) -> Self {
+        self.coalescing = time.min(COALESCING_MAX);
         self
     }
 
-    /// Sets the number of workers, at least 1: handlers that may block at the same time. Default:
-    /// eight a core.
+    /// Sets the number of worker slots in each of the prompt and the slow lane: handlers that may
+    /// block at the same time; at least 1. Default: eight per core.
     #[must_use]
     pub fn workers(mut self, count: usize) -> Self {
         self.workers = count.max(1);
         self
     }
 
-    /// Sets what the names of its threads begin with, to tell it from other servers of a process.
-    /// Default: nothing, and they are `io-0` and so on, and `worker`.
+    /// Sets a prefix for the names of the server's threads, to distinguish several servers in one
+    /// process. Default: empty; the names are `io-0`, `io-1` and `worker`.
     #[must_use]
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
     }
 
-    /// Compresses responses for clients that take them so. Default: none is, because only an
-    /// application knows which of them hold secrets; see [`compress`](crate::compress).
+    /// Enables response compression for clients that accept it. Default: off, because only the
+    /// application knows which responses hold secrets; see [`compress`](crate::compress).
     #[cfg(feature = "compression")]
     #[must_use]
     pub fn compression(mut self, compression: Compression) -> Self {
@@ -109,12 +109,11 @@ impl<S: Service> Builder<S> {
         self
     }
 
-    /// Sets whether HTTP/2 is spoken with those who ask for it, by ALPN or by its preface. Default:
-    /// yes.
+    /// Enables HTTP/2 for clients that ask for it, by ALPN or with prior knowledge. Default: on.
     #[cfg(feature = "http2")]
     #[must_use]
-    pub fn http2(mut self, is_spoken: bool) -> Self {
-        self.is_http2 = is_spoken;
+    pub fn http2(mut self, is_enabled: bool) -> Self {
+        self.is_http2 = is_enabled;
         self
     }
 
@@ -123,7 +122,7 @@ impl<S: Service> Builder<S> {
     /// # Errors
     ///
     /// [`InvalidInput`](io::ErrorKind::InvalidInput) if there is no [listener](Self::listen);
-    /// others if descriptors or threads are not to be had.
+    /// others if descriptors or threads cannot be created.
     pub fn start(mut self) -> io::Result<Server<S>> {
         if self.listeners.is_empty() {
             let message = "a server without a listener: call Builder::listen before start";
@@ -204,7 +203,7 @@ impl<S: Service> Builder<S> {
             shared.queue.start_worker()?;
         }
         for (home, sockets) in sockets.into_iter().enumerate() {
-            let thread = IoThread::new(Arc::clone(&shared), home, sockets, self.spacing)?;
+            let thread = IoThread::new(Arc::clone(&shared), home, sockets, self.coalescing)?;
             let named = std::thread::Builder::new().name(format!("{}io-{home}", self.name));
             let handle = named.spawn(move || thread.run())?;
             server.io_threads.locked().push(handle);
@@ -213,7 +212,7 @@ impl<S: Service> Builder<S> {
     }
 }
 
-/// Connections for which a process that may have this many descriptors has room.
+/// The connection limit that follows from a limit of descriptors.
 fn connections_max(descriptors_max: u64) -> u64 {
     let max = descriptors_max.saturating_sub(DESCRIPTORS_RESERVED).max(16);
     if descriptors_max < DESCRIPTORS_FEW {
@@ -223,58 +222,56 @@ fn connections_max(descriptors_max: u64) -> u64 {
     }
 }
 
-/// When `timeout` has passed. Longer than a clock can tell means a century, which is for ever.
+/// The time after `timeout`; at most a century from now, because a clock has an end.
 fn deadline(timeout: Duration) -> Instant {
     const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
     let now = Instant::now();
     now.checked_add(timeout.min(CENTURY)).unwrap_or(now)
 }
 
-/// What a server has to do at a moment: the figures that tell saturation, for a metrics exporter to
-/// read as often as it likes.
+/// Gauges of a server's load at one moment, for metrics. Cheap to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Load {
-    /// Connections open.
+    /// Open connections.
     pub connection_count: usize,
-    /// How many there may be.
+    /// Limit of open connections.
     pub connection_count_max: usize,
     /// Connections accepted since the start.
     pub accepted_count: u64,
-    /// TLS handshakes under way.
+    /// TLS handshakes in progress.
     pub handshake_count: usize,
-    /// Handlers that may run at once in each of two [lanes](crate::Reply::dispatch_slow).
+    /// Worker slots in each of the prompt and the [slow](crate::Reply::dispatch_slow) lane.
     pub worker_count: usize,
-    /// Handlers that may run at once in all lanes, that of what
-    /// [computes](crate::Reply::dispatch_costly) included.
+    /// Worker slots in all lanes, with the [costly](crate::Reply::dispatch_costly) one.
     pub worker_count_max: usize,
-    /// Requests and answers that wait for a worker.
+    /// Queued requests and answers.
     pub queued_count: usize,
-    /// Workers that run.
+    /// Occupied worker slots.
     pub running_count: usize,
-    /// Handlers that wait for their peer in the middle of a body.
+    /// Handlers that wait for their client in the middle of a body.
     pub waiting_count: usize,
-    /// Memory for response bodies under way, in bytes.
+    /// Memory for response bodies in progress, in bytes.
     pub body_memory_len: usize,
-    /// How much that may be.
+    /// Limit of `body_memory_len`, in bytes.
     pub body_memory_len_max: usize,
-    /// Memory for request bodies that are read before their handlers start, in bytes.
+    /// Memory for request bodies that are received before their handlers start, in bytes.
     pub request_memory_len: usize,
 }
 
-/// A running server. Dropping it stops it, and waits for handlers that run.
+/// A running server. Dropping it stops it and waits for running handlers.
 #[derive(Debug)]
 pub struct Server<S: Service> {
     shared: Arc<Shared<S>>,
     addrs: Vec<SocketAddr>,
-    /// The sockets of each listener, for a successor; empty once the server drains.
+    /// The sockets of each listener, for a handover; empty once the server drains.
     listening: Mutex<Vec<Vec<OwnedFd>>>,
     io_threads: Mutex<Vec<JoinHandle<()>>>,
     workers: Arc<Mutex<Vec<JoinHandle<()>>>>,
 }
 
 impl<S: Service> Server<S> {
-    /// Describes a server for `service`.
+    /// Starts the configuration of a server for `service`.
     pub fn builder(service: S) -> Builder<S> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Builder {
@@ -282,7 +279,7 @@ impl<S: Service> Server<S> {
             limits: Limits::default(),
             listeners: Vec::new(),
             io_threads: cores,
-            spacing: Duration::ZERO,
+            coalescing: Duration::ZERO,
             workers: 8 * cores,
             name: String::new(),
             #[cfg(feature = "compression")]
@@ -308,12 +305,12 @@ impl<S: Service> Server<S> {
         &self.shared.service
     }
 
-    /// Connections open now.
+    /// The number of open connections.
     pub fn connection_count(&self) -> usize {
         self.shared.connection_count.load(Ordering::Relaxed)
     }
 
-    /// What it has to do now.
+    /// The present load.
     pub fn load(&self) -> Load {
         let workers = self.shared.queue.load();
         Load {
@@ -340,7 +337,7 @@ impl<S: Service> Server<S> {
         let deadline = deadline(timeout);
         let (sender, receiver) = sync_channel(self.shared.inboxes.len());
         for inbox in &self.shared.inboxes {
-            // The sender goes with the message if the thread is gone, and that shows below.
+            // If the thread is gone, the sender is dropped with the message, which shows below.
             drop(inbox.push(Message::Ping(sender.clone())));
         }
         drop(sender);
@@ -351,18 +348,18 @@ impl<S: Service> Server<S> {
         })
     }
 
-    /// Whether it was told to [drain](Self::drain).
+    /// Whether it [drains](Self::drain).
     pub fn is_draining(&self) -> bool {
         self.listening.locked().is_empty()
     }
 
-    /// Accepts no more, closes idle connections, finishes answers under way, and returns when that
-    /// is done or `timeout` has passed; what is left then is cut off. May be called again from
-    /// another thread with a shorter time.
+    /// Shuts down gracefully: accepts no more connections, closes idle ones, and finishes answers
+    /// in progress. Returns when that is done or `timeout` has passed; answers left then are
+    /// aborted. It may be called again from another thread with a shorter time.
     ///
-    /// WebSockets are closed with 1001. A [channel](crate::Body::channel) is an answer under way
-    /// until its [`Sender`](crate::Sender) finishes: a program with server-sent events finishes
-    /// those first, or waits for all of `timeout`.
+    /// WebSockets are closed with 1001. A [channel](crate::Body::channel) is an answer in progress
+    /// until its [`Sender`](crate::Sender) finishes: a program with server-sent events should
+    /// finish those first, or the drain takes all of `timeout`.
     pub fn drain(&self, timeout: Duration) {
         let deadline = deadline(timeout);
         self.listening.locked().clear();
@@ -374,7 +371,7 @@ impl<S: Service> Server<S> {
         let threads = std::mem::take(&mut *self.io_threads.locked());
         let had_threads = !threads.is_empty();
         for thread in threads {
-            // A panic of an I/O thread was printed when it happened; there is nothing left to do.
+            // A panic of an I/O thread was printed when it happened.
             drop(thread.join());
         }
         if had_threads {
@@ -382,7 +379,7 @@ impl<S: Service> Server<S> {
         }
     }
 
-    /// Stops at once. A handler that runs is not interrupted, but nobody waits for its answer.
+    /// Stops at once. Running handlers are not interrupted, but their answers are dropped.
     pub fn stop(&self) {
         self.drain(Duration::ZERO);
     }
@@ -392,7 +389,7 @@ impl<S: Service> Drop for Server<S> {
     fn drop(&mut self) {
         self.stop();
         self.shared.queue.close();
-        // The last ones may have started others.
+        // The last workers may have started others.
         loop {
             let workers = std::mem::take(&mut *self.workers.locked());
             if workers.is_empty() {

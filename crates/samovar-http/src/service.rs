@@ -1,4 +1,4 @@
-//! The application behind a server.
+//! The interface of an application.
 
 use crate::error::Error;
 use crate::head::Head;
@@ -9,15 +9,15 @@ use crate::response::Response;
 
 /// An application. One value serves all threads.
 pub trait Service: Send + Sync + 'static {
-    /// What one I/O thread keeps for [`inline`](Self::inline): nothing shared, so nothing locked.
+    /// State of one I/O thread for [`inline`](Self::inline): not shared, so not locked.
     type Local: Send;
 
-    /// Makes the state of one I/O thread.
+    /// Creates the state of one I/O thread.
     fn local(&self) -> Self::Local;
 
-    /// Answers on the I/O thread, or declines. Must not block: no file, no lock that another
-    /// thread holds for long, no computation beyond microseconds. Every connection of the thread
-    /// waits meanwhile. Called with the head alone; a body is read only if this declines.
+    /// Answers on the I/O thread, or declines. It must not block: no file, no contended lock, no
+    /// computation beyond microseconds, because every connection of the thread waits meanwhile. It
+    /// gets the head alone; a body is read only if it declines.
     fn inline(
         &self,
         local: &mut Self::Local,
@@ -29,49 +29,49 @@ pub trait Service: Send + Sync + 'static {
         reply.dispatch()
     }
 
-    /// How the body of a request is taken in. Called on the I/O thread, for requests that have one
-    /// and that [`inline`](Self::inline) declined; must not block.
+    /// Decides how the body of a request is received. Called on the I/O thread for requests with a
+    /// body that [`inline`](Self::inline) declined; must not block.
     fn intake(&self, head: Head<'_>) -> Intake {
         let _unused = head;
         Intake::Buffered(0)
     }
 
-    /// Answers on a worker. May block. A panic is answered with 500 and reported.
+    /// Answers on a worker; may block. A panic is answered 500 and reported.
     fn handle(&self, request: &mut Request) -> Response;
 
-    /// Words for what is answered before a handler has a request, or after one has panicked:
-    /// malformed requests, exceeded limits, overload. `None`: a line of plain text. Called on an
-    /// I/O thread or a worker; must not block. The body has to be in memory; a status of 200 gets
-    /// the error's instead, and a 503 `Retry-After` if it has none.
+    /// Renders a response that the engine sends before a handler is called, or after one has
+    /// panicked: malformed request, exceeded limit, overload. `None`: a line of plain text. Called
+    /// on an I/O thread or a worker; must not block. The body must be in memory. A status of 200 is
+    /// replaced by the status of the error, and a 503 gets `Retry-After` unless it has one.
     fn refuse(&self, error: &Error) -> Option<Response> {
         let _unused = error;
         None
     }
 
-    /// Who is told what happened. Asked for every event.
+    /// Receives reports. Called for every event.
     fn observer(&self) -> &dyn Observer {
         &()
     }
 }
 
-/// How a request's body reaches a handler.
+/// How a handler receives the body of its request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Intake {
-    /// All of it is in memory before the handler starts. At most so many bytes; more is answered
-    /// with 413. While it arrives it costs memory, but no thread.
+    /// The whole body is in memory before the handler starts. At most this many bytes; a longer one
+    /// is answered 413. While it arrives it occupies memory, but no thread.
     Buffered(u64),
-    /// As `Buffered`, and the handler is called on the I/O thread, where it must not block, as in
-    /// [`Service::inline`]; nor may the body of its response. For handlers of microseconds that
-    /// answer from memory or [later](Response::later): waking a worker costs as much. HTTP/1 alone;
-    /// of HTTP/2, and for requests without a body, a worker calls it.
+    /// As `Buffered`, but the handler is called on the I/O thread, where neither it nor the body of
+    /// its response may block, as in [`Service::inline`]. For handlers of microseconds that answer
+    /// from memory or [defer](Response::later) the response: waking a worker costs as much. HTTP/1
+    /// only; over HTTP/2, and for requests without a body, a worker calls the handler.
     Inline(u64),
-    /// The handler starts after the head and reads the body as it comes, in constant memory. At
-    /// most so many bytes; more fails the read, and what the handler answers is up to it.
+    /// The handler starts after the head and reads the body while it arrives, in constant memory.
+    /// At most this many bytes; beyond them reading fails, and the handler decides on the answer.
     Streamed(u64),
 }
 
 impl Intake {
-    /// The largest body, in bytes.
+    /// Maximum length of the body, in bytes.
     pub fn len_max(self) -> u64 {
         match self {
             Self::Buffered(len_max) | Self::Inline(len_max) | Self::Streamed(len_max) => len_max,

@@ -93,9 +93,9 @@ impl Service for Store {
             b"/costly" if request.extensions().get::<Computed>().is_none() => {
                 self.0.read();
                 request.extensions_mut().insert(Computed);
-                Response::again_slow()
+                Response::requeue_slow()
             }
-            b"/again" => Response::again_slow(),
+            b"/again" => Response::requeue_slow(),
             b"/costly" => Response::text(Status::OK, "computed"),
             b"/body" => {
                 let body = File(Arc::clone(&self.0), 100_000);

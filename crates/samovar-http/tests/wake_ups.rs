@@ -90,7 +90,7 @@ fn spaced(name: &str, client_count: usize, pause: Duration) -> (Duration, u64) {
     };
     let (_server, addr) = serve(service, |builder| {
         let builder = builder.io_threads(1).name(name);
-        builder.spacing(Duration::from_millis(50))
+        builder.coalescing(Duration::from_millis(50))
     });
     let thread = format!("{name}io-0");
     let clients = 0..client_count;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
-use crate::ingest::{Ingest, QUEUE_LIMIT, Refusal, SPACING_MS, WAIT_MAX_MS, Work};
+use crate::ingest::{COALESCING_MS, Ingest, QUEUE_LIMIT, Refusal, WAIT_MAX_MS, Work};
 use crate::seed::Plan;
 use crate::serve::{Running, Serve, announce, ended};
 use crate::store::SqliteStore;
@@ -83,7 +83,7 @@ impl Demo {
             database,
             retain: 0,
             queue: QUEUE_LIMIT,
-            spacing: SPACING_MS,
+            coalescing: COALESCING_MS,
             wait: WAIT_MAX_MS,
             admin_token: None,
             login_secret: None,

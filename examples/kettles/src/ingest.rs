@@ -33,7 +33,7 @@ const ACTIVE_TIME: Duration = Duration::from_secs(60);
 /// Default capacity of the queue, in rows.
 pub const QUEUE_LIMIT: usize = 65_536;
 /// Default of the least time between two commits.
-pub const SPACING_MS: u64 = 5;
+pub const COALESCING_MS: u64 = 5;
 /// Default of the longest time a row waits.
 pub const WAIT_MAX_MS: u64 = 2000;
 /// Default retention, in days.
@@ -47,7 +47,7 @@ pub struct Options {
     /// Rows per transaction; the last entry may exceed it.
     pub batch_max: usize,
     /// Least time between two commits.
-    pub spacing: Duration,
+    pub coalescing: Duration,
     /// Longest time a row may wait before its batch is closed.
     pub wait_max: Duration,
     /// Retention of measurements, in days; 0 keeps them for ever.
@@ -59,7 +59,7 @@ impl Default for Options {
         Self {
             queue_limit: QUEUE_LIMIT,
             batch_max: 8000,
-            spacing: Duration::from_millis(SPACING_MS),
+            coalescing: Duration::from_millis(COALESCING_MS),
             wait_max: Duration::from_millis(WAIT_MAX_MS),
             retain_days: RETAIN_DAYS,
         }
@@ -394,7 +394,7 @@ impl Writer<'_> {
             self.ingest.metrics.waited(waited);
         }
         let outcome = self.store.commit(&batch);
-        self.not_before = Instant::now() + self.ingest.options.spacing;
+        self.not_before = Instant::now() + self.ingest.options.coalescing;
         let metrics = &self.ingest.metrics;
         match outcome {
             Ok(committed) => {

@@ -15,7 +15,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use crate::api::App;
 use crate::auth::Names;
 use crate::command::Commands;
-use crate::ingest::{Ingest, Options, QUEUE_LIMIT, RETAIN_DAYS, SPACING_MS, WAIT_MAX_MS};
+use crate::ingest::{COALESCING_MS, Ingest, Options, QUEUE_LIMIT, RETAIN_DAYS, WAIT_MAX_MS};
 use crate::live::Teller;
 use crate::metrics::Metrics;
 use crate::process::{is_ignored, raise_descriptors};
@@ -29,7 +29,7 @@ pub(crate) const TICK: Duration = Duration::from_secs(1);
 const BACKLOG: u32 = 16_384;
 /// Wake-up coalescing of I/O threads: waking a thread costs more than most requests, and no kettle
 /// sends again that soon.
-const ROUND_SPACING: Duration = Duration::from_millis(1);
+const ROUND_COALESCING: Duration = Duration::from_millis(1);
 
 /// Options of `kettles serve`.
 #[derive(Debug, Clone, clap::Args)]
@@ -51,9 +51,9 @@ pub struct Serve {
     #[arg(long, default_value_t = QUEUE_LIMIT, value_name = "ROWS", value_parser = at_least_one())]
     pub queue: usize,
     /// Least time between two commits, and, up to 1, the wake-up coalescing of busy I/O threads.
-    #[arg(long, default_value_t = SPACING_MS, value_name = "MILLISECONDS",
+    #[arg(long, default_value_t = COALESCING_MS, value_name = "MILLISECONDS",
           value_parser = clap::value_parser!(u64).range(..=1000))]
-    pub spacing: u64,
+    pub coalescing: u64,
     /// Longest time a measurement may wait for the store before it gets 503.
     #[arg(long, default_value_t = WAIT_MAX_MS, value_name = "MILLISECONDS",
           value_parser = clap::value_parser!(u64).range(1..))]
@@ -81,7 +81,7 @@ impl Serve {
     fn options(&self) -> Options {
         Options {
             queue_limit: self.queue.max(1),
-            spacing: Duration::from_millis(self.spacing),
+            coalescing: Duration::from_millis(self.coalescing),
             wait_max: Duration::from_millis(self.wait),
             retain_days: self.retain,
             ..Options::default()
@@ -156,7 +156,7 @@ impl Running {
         let app = Arc::new(App::new(ingest, commands, metrics, token, is_shared, names));
         let mut builder = Server::builder(App::router(&app))
             .limits(limits())
-            .spacing(options.options().spacing.min(ROUND_SPACING))
+            .coalescing(options.options().coalescing.min(ROUND_COALESCING))
             // Handlers compute for microseconds and never wait.
             .workers(4);
         for addr in options.addrs()? {

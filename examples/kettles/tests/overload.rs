@@ -18,7 +18,7 @@ fn at(second: usize) -> String {
 #[test]
 fn a_full_queue_refuses_and_recovers() {
     let folder = tempfile::tempdir().unwrap();
-    let options = ["--queue", "50", "--spacing", "1000"];
+    let options = ["--queue", "50", "--coalescing", "1000"];
     let kettles = Kettles::start(folder.path(), &options);
     // The next commit is a second away, and there is room for fifty.
     assert_eq!(
@@ -65,7 +65,7 @@ fn a_full_queue_refuses_and_recovers() {
 #[test]
 fn who_has_waited_too_long_is_not_stored() {
     let folder = tempfile::tempdir().unwrap();
-    let kettles = Kettles::start(folder.path(), &["--wait", "20", "--spacing", "500"]);
+    let kettles = Kettles::start(folder.path(), &["--wait", "20", "--coalescing", "500"]);
     let mut client = kettles.client();
     assert_eq!(
         client.post("/measurement", Some(KETTLE), &at(0)).status,
@@ -149,7 +149,7 @@ fn who_comes_when_it_is_full_harms_nobody() {
 #[test]
 fn what_is_under_way_is_answered_before_the_end() {
     let folder = tempfile::tempdir().unwrap();
-    let kettles = Kettles::start(folder.path(), &["--spacing", "300"]);
+    let kettles = Kettles::start(folder.path(), &["--coalescing", "300"]);
     let mut clients: Vec<Client> = (0..20).map(|_| kettles.client()).collect();
     for (client, second) in clients.iter_mut().zip(0..) {
         client.send("POST", "/measurement", Some(KETTLE), &[], &at(second));

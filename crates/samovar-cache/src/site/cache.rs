@@ -329,8 +329,8 @@ impl Cache {
             Verdict::Granted(_) => {
                 observer.event(&Event::PasswordVerified);
                 match route.reads_files() {
-                    true => Response::again_slow(),
-                    false => Response::again(),
+                    true => Response::requeue_slow(),
+                    false => Response::requeue(),
                 }
             }
             Verdict::Refused(refusal) => {

@@ -1,7 +1,7 @@
 //! One exchange as a worker sees it: a request, its handler, and the beginning of its answer.
 //!
-//! The steps are the same for HTTP/1 and HTTP/2 and written once, over a [`Carrier`]: the handler is
-//! called; it may ask to be requeued, or defer its response; the response is compressed if the
+//! The steps are the same for HTTP/1 and HTTP/2 and written once, over a [`Carrier`]: the handler
+//! is called; it may ask to be requeued, or defer its response; the response is compressed if the
 //! client accepts that, and handed to the carrier, which renders and sends it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -78,7 +78,7 @@ pub(crate) fn handle<S: Service, C: Carrier>(
         return;
     };
     let (mut response, body_len) = match handled {
-        Ok((response, body_len)) => match response.again {
+        Ok((response, body_len)) => match response.requeue {
             None => (response, body_len),
             Some(lane) => match requeue(shared, carrier, request, lane) {
                 None => return,

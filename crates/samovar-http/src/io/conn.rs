@@ -1,4 +1,4 @@
-//! One connection: its socket, its protocol state, and what it still has to send.
+//! An HTTP/1 connection: its socket, protocol state and unsent answer.
 
 use std::io;
 use std::sync::Arc;
@@ -19,13 +19,13 @@ use crate::proto;
 use crate::request::Request;
 use crate::ws::Upgraded;
 
-/// Memory an idle connection may keep for its next answer's head, in bytes.
+/// Output memory that an idle connection keeps for its next head, in bytes.
 const IDLE_OUTPUT_LEN: usize = 256;
 
-/// A connection. Owned by its I/O thread or by a worker, never by both.
+/// An HTTP/1 connection, owned either by its I/O thread or by a worker.
 ///
-/// An idle connection holds no buffer: reads go into a buffer of the thread, and only an incomplete
-/// request leaves bytes behind in `input`.
+/// An idle connection has no buffer: reads go into a buffer of the thread, and only an incomplete
+/// request leaves bytes in `input`.
 #[derive(Debug)]
 pub(crate) struct Conn {
     pub(crate) transport: Transport,
@@ -34,48 +34,47 @@ pub(crate) struct Conn {
     pub(crate) home: usize,
     pub(crate) key: Key,
     pub(crate) proto: proto::conn::Conn,
-    /// Bytes read and not understood yet.
+    /// Bytes read and not parsed yet.
     pub(crate) input: Vec<u8>,
     /// Bytes to send before anything else.
     pub(crate) output: Vec<u8>,
-    /// A request whose body is being read, or whose answer is being sent and will be reported.
+    /// The request whose body is being read, or whose answer will be reported.
     pub(crate) request: Option<Box<Request>>,
     pub(crate) body_len_max: u64,
     pub(crate) transfer: Option<Box<Transfer>>,
-    /// An answer that the handler has promised for later.
+    /// A deferred response.
     pub(crate) later: Option<Arc<Later>>,
-    /// `transfer` or `later` has nothing to give and will wake this connection.
+    /// `transfer` or `later` waits for the application, which will wake this connection.
     pub(crate) is_waiting: bool,
     pub(crate) answer: Answer,
-    /// A worker was asked for that answer, and it is not over. How far the request was read does
-    /// not tell: an answer may come before the end of its body.
+    /// `answer` is in progress. The state of `proto` does not tell: an answer may begin before the
+    /// request body ends.
     pub(crate) is_answering: bool,
-    /// Who the peer has proved to be; set once its handshake is done.
+    /// The client's certificates; set once the TLS handshake is done.
     pub(crate) session: Option<Arc<Session>>,
-    /// Nothing is read or sent but by the handshake.
+    /// Set during the TLS handshake.
     #[cfg(feature = "tls")]
     pub(crate) handshake: Option<Shaking>,
-    /// What the connection becomes once the answer is out.
+    /// The WebSocket that the connection becomes once the answer is sent.
     pub(crate) upgrade: Option<Box<Upgraded>>,
-    /// The kernel may have bytes, or the end of the stream, for us.
+    /// The kernel may have bytes or the end of the stream.
     pub(crate) readable: bool,
-    /// The peer will send nothing more than what the kernel has.
+    /// The client has shut down its sending side.
     pub(crate) peer_ended: bool,
-    /// `input` holds the start of a head, and `since` is when it came.
+    /// `input` holds the start of a head, received at `since`.
     pub(crate) has_partial_head: bool,
-    /// Nothing more is read but to be dropped, so that the peer sees the last answer.
+    /// Everything read is dropped, and the close waits until the client has seen the last answer.
     pub(crate) is_lingering: bool,
-    /// The peer may send on after the last answer, so closing has to linger: it asked for the
-    /// connection to be kept, or is in the middle of a body, or was not understood.
+    /// The client may send more after the last answer, so the close must linger: it asked to keep
+    /// the connection, is in the middle of a body, or sent a malformed request.
     pub(crate) needs_linger: bool,
-    /// Start of what is waited for now: the next request, the rest of a head, a window of the
-    /// least throughput.
+    /// Start of the present wait: for a request, the rest of a head, or a throughput window.
     pub(crate) since: Instant,
-    /// Bytes moved since then.
+    /// Bytes received and sent since then.
     pub(crate) moved_len: u64,
-    /// When it was last given to a worker.
+    /// When a worker last got it.
     pub(crate) left_at: Instant,
-    /// Requests answered.
+    /// Number of requests answered.
     pub(crate) answered_count: u64,
 }
 
@@ -134,7 +133,7 @@ impl Conn {
             session: None,
             #[cfg(feature = "tls")]
             handshake: None,
-            // Registering the socket makes an event if something is there already.
+            // Registering the socket causes an event if it is readable already.
             readable: false,
             peer_ended: false,
             has_partial_head: false,
@@ -147,7 +146,7 @@ impl Conn {
         }
     }
 
-    /// Takes note of events. Room to write is not noted: writing finds out by itself.
+    /// Notes events. Writability is not noted: a write shows it.
     pub(crate) fn note(&mut self, edges: Edges) {
         self.readable |= edges.readable;
         self.peer_ended |= edges.ended;
@@ -188,7 +187,7 @@ impl Conn {
         }
     }
 
-    /// Whether it is not a connection yet.
+    /// Whether its TLS handshake is in progress.
     pub(crate) fn is_shaking(&self) -> bool {
         #[cfg(feature = "tls")]
         return self.handshake.is_some();
@@ -196,12 +195,12 @@ impl Conn {
         false
     }
 
-    /// Whether nothing is read but empty lines, which may stand before a request (RFC 9112, 2.2).
+    /// Whether `input` has empty lines only, which may precede a request (RFC 9112, 2.2).
     pub(crate) fn has_blank_input(&self) -> bool {
         self.input.iter().all(|byte| matches!(byte, b'\r' | b'\n'))
     }
 
-    /// Whether an answer, or part of it, is waiting for the socket.
+    /// Whether an answer waits for the socket or the application.
     pub(crate) fn is_sending(&self) -> bool {
         !self.output.is_empty()
             || self.transfer.is_some()
@@ -209,7 +208,7 @@ impl Conn {
             || self.transport.has_pending()
     }
 
-    /// Sends what is in `output`; `true` once that is empty.
+    /// Sends `output`; `true` once the kernel has everything.
     pub(crate) fn flush(&mut self) -> io::Result<bool> {
         while !self.output.is_empty() {
             match self.transport.send(&self.output, false)? {
@@ -226,7 +225,7 @@ impl Conn {
         self.transport.flush()
     }
 
-    /// Sends more of the answer: `output`, then the body. For workers: a source may block.
+    /// Sends more of the answer: `output`, then the body. For workers, because a source may block.
     pub(crate) fn pump(&mut self, waker: &Waker) -> io::Result<Outcome> {
         let Some(transfer) = &mut self.transfer else {
             return Ok(if self.flush()? {
@@ -241,21 +240,21 @@ impl Conn {
         outcome
     }
 
-    /// Bytes of the body that went out, for reports.
+    /// Bytes of the body that the kernel has taken.
     pub(crate) fn sent_body_len(&self) -> u64 {
         self.transfer
             .as_ref()
             .map_or(self.answer.memory_len, |transfer| transfer.body_len())
     }
 
-    /// Makes the close that follows tell the peer that what it has is not all there is.
+    /// Makes the next close a reset, so that the client does not take a part for the whole.
     pub(crate) fn reset_on_close(&self) {
-        // If even this fails, the answer still ends before its announced length.
+        // If this fails, the answer still ends before its announced length.
         drop(sys::reset_on_close(&self.transport));
     }
 
-    /// The peer does not answer for the time that a worker had the connection: its answer may have
-    /// waited for a disk.
+    /// Stops the clock for the time that a worker had the connection: the answer may have waited
+    /// for a disk, which the client is not responsible for.
     pub(crate) fn forgive(&mut self, now: Instant) {
         let away = now.saturating_duration_since(self.left_at);
         self.since = now.min(self.since + away);

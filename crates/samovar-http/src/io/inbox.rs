@@ -1,4 +1,4 @@
-//! What others have to say to an I/O thread.
+//! Messages to an I/O thread.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -13,52 +13,52 @@ use crate::sync::Lock;
 #[cfg(feature = "tls")]
 use crate::tls::Handshake;
 
-/// How a worker gives a connection back.
+/// Why a worker returns a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// The answer is with the kernel; the next request is welcome.
+    /// The kernel has the whole answer.
     Answered {
         /// Whether the connection may stay open.
         keep: bool,
     },
-    /// The socket takes no more for now.
+    /// The socket is full.
     Blocked,
-    /// The answer, or the rest of it, is not there yet; the connection will be woken.
+    /// The application has not provided the answer, or the rest of it; it will wake the connection.
     Waiting,
-    /// Something has become of its handshake.
+    /// The TLS handshake has progressed.
     #[cfg(feature = "tls")]
     Handshake(Handshake),
-    /// Beyond repair.
+    /// The answer has failed; the connection has to be reset.
     Reset,
 }
 
 /// A message to an I/O thread.
 #[derive(Debug)]
 pub(crate) enum Message {
-    /// A connection comes back.
+    /// A worker returns a connection.
     Returned(Box<Conn>, Verdict),
-    /// Something that a connection waits for is there; and for which stream of it.
+    /// A [`Waker`](super::wake::Waker) of this connection, or of a stream of it, was called.
     Wake(Key, u32),
-    /// Something has happened to this stream of a connection.
+    /// A worker has news of a stream.
     #[cfg(feature = "http2")]
     Stream(Key, u32, super::stream::StreamNews),
-    /// A connection does not come back: a panic took it.
+    /// A panic has dropped a connection, so it does not return.
     Lost(Key),
     /// Evict a connection: a new one was refused at the connection limit.
     Evict,
-    /// Accept no more, close what is idle, be gone by then.
+    /// Drain: accept no more, close idle connections, end by then.
     Drain(Instant),
-    /// Say that you are alive.
+    /// Reply, to show that the thread is alive.
     Ping(SyncSender<()>),
 }
 
-/// A queue that wakes its thread when something in it cannot wait, once for many messages.
+/// A message queue that wakes its thread only for urgent messages, once for many.
 ///
-/// A connection that comes back answered, with nothing left to read, can wait: until its peer sends
-/// something, which is an event and wakes the thread anyway. Then the thread finds the connection
-/// away and looks in here ([`Inbox::miss`]). If it is still not back, it is noted as missed, and
-/// its return will wake. One whose answer was promised can wait likewise: whoever has promised
-/// will wake it, and not before it is here.
+/// The return of an answered connection with nothing left to read is not urgent: when its client
+/// sends something, that event wakes the thread anyway. The thread then finds the connection away
+/// and checks this queue ([`Inbox::miss`]). If the connection is still not back, it is noted as
+/// missed, and its return becomes urgent. The return of a connection that waits for a deferred
+/// response is not urgent either: completing the response wakes the thread, after the return.
 #[derive(Debug)]
 pub(crate) struct Inbox {
     /// `None` once the thread is gone.
@@ -69,13 +69,13 @@ pub(crate) struct Inbox {
 #[derive(Debug, Default)]
 struct Mail {
     messages: Vec<Message>,
-    /// Connections that are away and that something has arrived for.
+    /// Connections with a worker for which an event has arrived.
     missed: Vec<Key>,
     is_woken: bool,
 }
 
 impl Mail {
-    /// Whether a message has to be looked at now.
+    /// Whether a message must be handled now.
     fn is_urgent(&mut self, message: &Message) -> bool {
         let (key, can_wait) = match message {
             Message::Returned(conn, verdict) => {
@@ -83,7 +83,7 @@ impl Mail {
                     Verdict::Answered { keep: true } => {
                         conn.input.is_empty() && !conn.readable && conn.upgrade.is_none()
                     }
-                    // What waits for more of its body may have been woken by now.
+                    // A body that waits may have called the waker already.
                     Verdict::Waiting => {
                         conn.later.is_some()
                             && !conn.peer_ended
@@ -117,7 +117,7 @@ impl Inbox {
         })
     }
 
-    /// Leaves a message, or gives it back if nobody will read it any more.
+    /// Adds a message; returns it if the thread is gone.
     pub(crate) fn push(&self, message: Message) -> Result<(), Message> {
         let mut guard = self.lock();
         let Some(mail) = &mut *guard else {
@@ -133,23 +133,23 @@ impl Inbox {
         Ok(())
     }
 
-    /// Moves everything into `messages`.
+    /// Moves all messages into `messages`.
     pub(crate) fn drain(&self, messages: &mut Vec<Message>) {
         if let Some(mail) = &mut *self.lock() {
-            // Whoever wakes does so after leaving the message, which may have been taken by then.
-            // A wake-up that nobody took back would end every wait from then on.
+            // A sender wakes after adding its message, which may have been taken by then. A wake-up
+            // that is not reset would end every wait from then on.
             mail.is_woken = true;
             self.take(mail, messages);
         }
     }
 
-    /// Something has arrived for a connection that is away. Moves everything into `messages`; if
-    /// the connection is not among them, its return will wake.
+    /// Moves all messages into `messages`, because an event has arrived for a connection that is
+    /// away. If the connection is not among them, its return becomes urgent.
     pub(crate) fn miss(&self, key: Key, messages: &mut Vec<Message>) {
         if let Some(mail) = &mut *self.lock() {
             let is_back = |message: &Message| match message {
                 Message::Returned(conn, _) => conn.key == key,
-                // Noted as missed it would be so for ever.
+                // It does not return, so it would stay noted for ever.
                 Message::Lost(lost) => *lost == key,
                 _ => false,
             };
@@ -167,7 +167,7 @@ impl Inbox {
         messages.append(&mut mail.messages);
     }
 
-    /// Takes no more; returns what nobody has read.
+    /// Accepts no more messages; returns those that are left.
     pub(crate) fn close(&self) -> Vec<Message> {
         self.lock().take().unwrap_or_default().messages
     }
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_missed_who_is_known_to_be_lost() {
+    fn a_connection_that_is_known_to_be_lost_is_not_missed() {
         let inbox = Inbox::new().unwrap();
         let key = Key::from_bits(7);
         inbox.push(Message::Lost(key)).unwrap();
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wake_up_behind_its_message_is_taken_back() {
+    fn a_wake_up_after_its_message_was_taken_is_reset() {
         let inbox = Inbox::new().unwrap();
         let (sender, _receiver) = std::sync::mpsc::sync_channel(1);
         inbox.push(Message::Ping(sender)).unwrap();
@@ -213,7 +213,7 @@ mod tests {
         let mut messages = Vec::new();
         inbox.drain(&mut messages);
         assert_eq!(messages.len(), 1);
-        // As from one who was interrupted between leaving a message and waking.
+        // As if a sender was interrupted between adding a message and waking.
         sys::wake(&inbox.wake).unwrap();
         assert!(is_awake(&inbox));
         inbox.drain(&mut messages);

@@ -1,4 +1,4 @@
-//! Sockets that connections arrive on.
+//! Listening sockets.
 
 use std::ffi::OsStr;
 use std::fs::{File, TryLockError};
@@ -18,15 +18,15 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockop
 #[cfg(feature = "tls")]
 use crate::tls::TlsConfig;
 
-/// A bound socket, or several for one address.
+/// One address to listen on, with one or several bound sockets.
 ///
-/// For TCP each I/O thread gets a socket of its own on the same port (`SO_REUSEPORT`), so that the
-/// kernel spreads connections and no thread wakes for another's. Unix sockets and inherited ones
-/// are shared.
+/// For TCP each I/O thread gets a socket of its own on the same port (`SO_REUSEPORT`): the kernel
+/// distributes connections, and no thread is woken for those of another. Unix sockets and inherited
+/// sockets are shared by all I/O threads.
 #[derive(Debug)]
 pub struct Listener {
     sockets: Vec<OwnedFd>,
-    /// Set if more sockets for the same address can be made.
+    /// Set if further sockets for the same address can be created.
     spread: Option<Address>,
     #[cfg(feature = "tls")]
     tls: Option<TlsConfig>,
@@ -37,19 +37,19 @@ pub struct Listener {
 struct Address {
     addr: SocketAddr,
     v6_only: bool,
-    /// Other processes may listen there too.
+    /// Whether other processes may listen there too.
     is_shared: bool,
     backlog: u32,
 }
 
 impl Listener {
-    /// Binds a TCP address and listens. `backlog`: connections that may wait to be accepted.
-    /// `[::]` takes IPv4 connections too.
+    /// Binds a TCP address and listens. `backlog` limits the connections that wait to be accepted.
+    /// `[::]` accepts IPv4 connections too.
     ///
     /// # Errors
     ///
-    /// `AddrInUse` if anybody listens there, another server with `SO_REUSEPORT` included; others
-    /// as the system gives them.
+    /// `AddrInUse` if another socket listens there, even with `SO_REUSEPORT`; others from the
+    /// system.
     pub fn tcp(addr: SocketAddr, backlog: u32) -> io::Result<Self> {
         Self::bind(Address {
             addr,
@@ -59,7 +59,7 @@ impl Listener {
         })
     }
 
-    /// As [`tcp`](Self::tcp), but an IPv6 address leaves IPv4 connections to others.
+    /// As [`tcp`](Self::tcp), but an IPv6 address does not accept IPv4 connections.
     ///
     /// # Errors
     ///
@@ -73,13 +73,13 @@ impl Listener {
         })
     }
 
-    /// As [`tcp`](Self::tcp), but joins other processes of the same user that listen on this
-    /// address in the same way: the kernel spreads connections over all of them. For more
-    /// connections than one process may have descriptors.
+    /// As [`tcp`](Self::tcp), but shares the address with other processes of the same user that do
+    /// the same: the kernel distributes connections among them. For more connections than one
+    /// process may have descriptors.
     ///
     /// # Errors
     ///
-    /// `AddrInUse` if somebody listens there who does not share; others as the system gives them.
+    /// `AddrInUse` if a socket listens there that is not shared; others from the system.
     pub fn tcp_shared(addr: SocketAddr, backlog: u32) -> io::Result<Self> {
         Self::bind(Address {
             addr,
@@ -90,10 +90,10 @@ impl Listener {
     }
 
     fn bind(address: Address) -> io::Result<Self> {
-        // Without SO_REUSEPORT only one can listen on a port, also of two that start at the same
-        // moment: a second server would silently take half of the connections.
+        // Listening without SO_REUSEPORT first excludes other servers, even one that starts at the
+        // same moment: with it, a second server would silently take half of the connections.
         let socket = begin_to_listen(address)?;
-        // From here on for the further sockets of this one.
+        // From now on for further sockets of this listener.
         sockopt::set_socket_reuseport(&socket, true)?;
         let addr = SocketAddr::try_from(rustix::net::getsockname(&socket)?)?;
         Ok(Self {
@@ -104,12 +104,12 @@ impl Listener {
         })
     }
 
-    /// Binds a unix socket. A socket file that nobody answers on is replaced.
+    /// Binds a unix socket. Replaces a socket file without a server.
     ///
     /// # Errors
     ///
-    /// `AddrInUse` if a server answers there; `AlreadyExists` if the path is something other than
-    /// a socket; others as the system gives them.
+    /// `AddrInUse` if a server answers there; `AlreadyExists` if the path is not a socket; others
+    /// from the system.
     pub fn unix(path: &Path, backlog: u32) -> io::Result<Self> {
         let _lock = lock_directory(path);
         if let Ok(metadata) = std::fs::symlink_metadata(path) {
@@ -121,7 +121,7 @@ impl Listener {
             }
             match knock(path) {
                 Err(Errno::CONNREFUSED) => {}
-                // A full backlog, a datagram socket, no permission: all are signs of life.
+                // A full backlog, a datagram socket, no permission: it is in use.
                 Ok(()) | Err(_) => {
                     return Err(io::Error::new(
                         io::ErrorKind::AddrInUse,
@@ -136,17 +136,16 @@ impl Listener {
         Self::inherited(socket)
     }
 
-    /// Takes a socket that listens already, from a service manager for example.
+    /// Uses a socket that already listens, from a service manager for example.
     ///
     /// # Errors
     ///
-    /// `InvalidInput` if it is something other than a socket that listens: to wait on one would be
-    /// to wake for ever.
+    /// `InvalidInput` if it is not a listening socket: polling it would report events for ever.
     pub fn inherited(socket: OwnedFd) -> io::Result<Self> {
         Self::handed_over(vec![socket])
     }
 
-    /// Takes sockets for one address that listen already.
+    /// Uses sockets of one address that already listen.
     pub(crate) fn handed_over(sockets: Vec<OwnedFd>) -> io::Result<Self> {
         let invalid = |message| Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         if sockets.is_empty() {
@@ -156,7 +155,7 @@ impl Listener {
             if !sockopt::socket_acceptconn(socket)? {
                 return invalid("a socket that does not listen");
             }
-            // As for a socket of our own; a unix socket has no such option and no such delay.
+            // As for new sockets; a unix socket has neither this option nor the delay.
             sockopt::set_tcp_nodelay(socket, true).unwrap_or_default();
             rustix::io::ioctl_fionbio(socket, true)?;
         }
@@ -168,8 +167,8 @@ impl Listener {
         })
     }
 
-    /// Makes one socket for each of `count` I/O threads. A server does it when it starts; a
-    /// process that gives up the right to bind a low port has to do it before.
+    /// Creates one socket for each of `count` I/O threads. A server does this when it starts; a
+    /// process that drops the privilege to bind a low port must do it before.
     ///
     /// # Errors
     ///
@@ -183,7 +182,7 @@ impl Listener {
         Ok(())
     }
 
-    /// Speaks HTTPS on it.
+    /// Enables TLS.
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn tls(mut self, config: TlsConfig) -> Self {
@@ -191,7 +190,7 @@ impl Listener {
         self
     }
 
-    /// Whether it speaks HTTPS.
+    /// Whether TLS is enabled.
     pub fn is_secure(&self) -> bool {
         #[cfg(feature = "tls")]
         return self.tls.is_some();
@@ -199,13 +198,13 @@ impl Listener {
         false
     }
 
-    /// The address, for a TCP socket.
+    /// The address of a TCP socket.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         let socket = self.sockets.first()?;
         SocketAddr::try_from(rustix::net::getsockname(socket).ok()?).ok()
     }
 
-    /// The path that it was bound to, for a unix socket with a file.
+    /// The path of a unix socket with a file.
     pub fn path(&self) -> Option<PathBuf> {
         let socket = self.sockets.first()?;
         let address = SocketAddrUnix::try_from(rustix::net::getsockname(socket).ok()?).ok()?;
@@ -214,8 +213,8 @@ impl Listener {
             .map(|path| OsStr::from_bytes(path).into())
     }
 
-    /// The sockets of each of `count` threads. Every socket has a thread, because connections may
-    /// wait on each; a thread without one shares another's. And a copy of every socket.
+    /// The sockets of each of `count` I/O threads, and a copy of every socket. Every socket has a
+    /// thread, because connections may wait on each; a thread without a socket shares another's.
     pub(crate) fn into_sockets(
         mut self,
         count: usize,
@@ -253,7 +252,7 @@ impl Listener {
     }
 }
 
-/// One I/O thread's end of a listener.
+/// A listening socket of one I/O thread.
 #[derive(Debug)]
 pub(crate) struct Socket {
     socket: OwnedFd,
@@ -268,12 +267,12 @@ impl AsFd for Socket {
     }
 }
 
-/// How long the directory of a unix socket may be locked by somebody else.
+/// How long to wait for a lock of a unix socket's directory.
 const LOCK_TIME: Duration = Duration::from_secs(1);
 
-/// Lets nobody else look for a server at a path in this directory and replace the socket: one that
-/// has started at the same moment and is bound, but does not listen yet, looks like a dead one.
-/// None if that cannot be, because anybody may hold a lock on a directory such as `/tmp` for ever.
+/// Locks the directory of a unix socket, so that no other process takes the new socket for a dead
+/// one and replaces it while it is bound but does not listen yet. `None` if the lock is not free in
+/// time: any process may lock a directory such as `/tmp` for ever.
 fn lock_directory(path: &Path) -> Option<File> {
     let parent = path.parent().filter(|parent| *parent != Path::new(""));
     let directory = File::open(parent.unwrap_or(Path::new("."))).ok()?;
@@ -289,8 +288,8 @@ fn lock_directory(path: &Path) -> Option<File> {
     }
 }
 
-/// Connects to a unix socket and hangs up. Does not wait: a server that hangs has a full backlog,
-/// and a connection that blocks would hang with it.
+/// Connects to a unix socket and disconnects, without blocking: the backlog of a server that hangs
+/// may be full.
 fn knock(path: &Path) -> Result<(), Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let probe = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -301,12 +300,11 @@ fn backlog_number(backlog: u32) -> i32 {
     i32::try_from(backlog).unwrap_or(i32::MAX)
 }
 
-/// How often it is tried again to listen when somebody else begins to at the same moment.
+/// Retries of listening when another process starts to listen at the same moment.
 const TRY_COUNT: u32 = 8;
 
-/// The first socket of an address. It can be bound while somebody else is bound and does not listen
-/// yet; of two who then begin to listen at the very same moment the kernel may refuse both. Their
-/// next try finds one who listens, or nobody.
+/// Creates the first socket of an address. Two processes can be bound to it before either listens,
+/// and if both start to listen at the same moment the kernel may refuse both; hence retries.
 fn begin_to_listen(address: Address) -> io::Result<OwnedFd> {
     for _ in 0..TRY_COUNT {
         let socket = tcp_socket(address, address.is_shared)?;
@@ -320,7 +318,8 @@ fn begin_to_listen(address: Address) -> io::Result<OwnedFd> {
     Err(Errno::ADDRINUSE.into())
 }
 
-/// A further socket of an address that is ours: who is in the way is about to find that out.
+/// Creates a further socket of an address. A process that is bound to it as well is about to fail,
+/// so this retries.
 fn listen_again(address: Address) -> io::Result<OwnedFd> {
     let attempt = || -> io::Result<OwnedFd> {
         let socket = tcp_socket(address, true)?;
@@ -336,7 +335,7 @@ fn listen_again(address: Address) -> io::Result<OwnedFd> {
     attempt()
 }
 
-/// For a time by chance, so that two do not meet again.
+/// Sleeps for a random time, so that two processes do not collide again.
 fn pause() {
     let chance = RandomState::new().build_hasher().finish() % 16;
     std::thread::sleep(Duration::from_millis(1 + chance));
@@ -356,8 +355,8 @@ fn tcp_socket(address: Address, reuse_port: bool) -> io::Result<OwnedFd> {
     if addr.is_ipv6() {
         sockopt::set_ipv6_v6only(&socket, v6_only)?;
     }
-    // Inherited by accepted sockets: an answer is written whole, so waiting for more to send would
-    // only delay it.
+    // Accepted sockets inherit it. Answers are written whole, so Nagle's algorithm would only delay
+    // them.
     sockopt::set_tcp_nodelay(&socket, true)?;
     rustix::net::bind(&socket, &addr)?;
     Ok(socket)

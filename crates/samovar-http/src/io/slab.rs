@@ -4,19 +4,19 @@ use super::key::Key;
 use super::link::Link;
 use super::sys::Edges;
 
-/// Where a connection is.
+/// The state of a slot.
 #[derive(Debug)]
-enum Place {
+enum State {
     Vacant,
     Here(Link),
-    /// With a worker. Edges that came meanwhile are kept: they do not come again.
+    /// Its connection was taken out. Edges are kept meanwhile, because they are reported once.
     Away(Edges),
 }
 
 #[derive(Debug)]
 struct Slot {
     generation: u32,
-    place: Place,
+    state: State,
 }
 
 /// The connections of one I/O thread, those with workers included.
@@ -28,37 +28,37 @@ pub(crate) struct Slab {
 }
 
 impl Slab {
-    /// Connections here and away.
+    /// The number of connections, here and away.
     pub(crate) fn count(&self) -> usize {
         self.count
     }
 
-    /// Finds a place for a new connection. It counts as away until it is put there.
+    /// Reserves a slot for a new connection, which counts as away until [`put`](Self::put).
     pub(crate) fn reserve(&mut self) -> Key {
         self.count += 1;
         let index = self.vacant.pop().unwrap_or_else(|| {
             self.slots.push(Slot {
                 generation: 0,
-                place: Place::Vacant,
+                state: State::Vacant,
             });
             u32::try_from(self.slots.len() - 1).expect("fewer connections than 2^32 descriptors")
         });
         let slot = &mut self.slots[index as usize];
-        slot.place = Place::Away(Edges::default());
+        slot.state = State::Away(Edges::default());
         Key {
             index,
             generation: slot.generation,
         }
     }
 
-    /// Frees a place, whether its connection is here or was taken out; `false` if it was free.
+    /// Frees a slot, whether its connection is here or away; `false` if it was free.
     pub(crate) fn free(&mut self, key: Key) -> bool {
         let Some(slot) = self.slot(key) else {
             return false;
         };
-        slot.place = Place::Vacant;
-        // Wraps after four billion connections on one place; an event that old does not exist.
-        // The two largest keys mean the listeners and the wake-up, so they are left out.
+        slot.state = State::Vacant;
+        // Wraps after four billion connections in one slot; no event is that old. The two largest
+        // generations are left out for the keys of listeners and of the wake-up.
         slot.generation = if slot.generation >= u32::MAX - 2 {
             0
         } else {
@@ -69,13 +69,13 @@ impl Slab {
         true
     }
 
-    /// Takes a connection out, to work on it or to give it away.
+    /// Takes a connection out, for a step or for a worker.
     pub(crate) fn take(&mut self, key: Key) -> Option<Link> {
         let slot = self.slot(key)?;
-        match std::mem::replace(&mut slot.place, Place::Away(Edges::default())) {
-            Place::Here(link) => Some(link),
+        match std::mem::replace(&mut slot.state, State::Away(Edges::default())) {
+            State::Here(link) => Some(link),
             other => {
-                slot.place = other;
+                slot.state = other;
                 None
             }
         }
@@ -84,22 +84,22 @@ impl Slab {
     /// Puts a connection back.
     pub(crate) fn put(&mut self, key: Key, mut link: Link) {
         let Some(slot) = self.slot(key) else { return };
-        if let Place::Away(edges) = slot.place {
+        if let State::Away(edges) = slot.state {
             link.note(edges);
         }
-        slot.place = Place::Here(link);
+        slot.state = State::Here(link);
     }
 
     /// Whether a connection is with a worker, or on its way back.
     pub(crate) fn is_away(&mut self, key: Key) -> bool {
         self.slot(key)
-            .is_some_and(|slot| matches!(slot.place, Place::Away(_)))
+            .is_some_and(|slot| matches!(slot.state, State::Away(_)))
     }
 
-    /// Remembers what happened to a connection that is away.
+    /// Notes events of a connection that is away.
     pub(crate) fn note(&mut self, key: Key, news: Edges) {
         if let Some(Slot {
-            place: Place::Away(edges),
+            state: State::Away(edges),
             ..
         }) = self.slot(key)
         {
@@ -107,11 +107,11 @@ impl Slab {
         }
     }
 
-    /// What happened since the connection was taken out; says so once.
+    /// Takes the events noted since the connection was taken out.
     pub(crate) fn take_edges(&mut self, key: Key) -> Edges {
         match self.slot(key) {
             Some(Slot {
-                place: Place::Away(edges),
+                state: State::Away(edges),
                 ..
             }) => std::mem::take(edges),
             _ => Edges::default(),
@@ -122,7 +122,7 @@ impl Slab {
     pub(crate) fn keys_here(&self, keys: &mut Vec<Key>) {
         keys.clear();
         for (index, slot) in self.slots.iter().enumerate() {
-            if let (Place::Here(_), Ok(index)) = (&slot.place, u32::try_from(index)) {
+            if let (State::Here(_), Ok(index)) = (&slot.state, u32::try_from(index)) {
                 keys.push(Key {
                     index,
                     generation: slot.generation,
@@ -136,7 +136,7 @@ impl Slab {
         match self.slots.get(key.index as usize) {
             Some(Slot {
                 generation,
-                place: Place::Here(link),
+                state: State::Here(link),
             }) if *generation == key.generation => Some(link),
             _ => None,
         }
@@ -144,7 +144,7 @@ impl Slab {
 
     fn slot(&mut self, key: Key) -> Option<&mut Slot> {
         self.slots.get_mut(key.index as usize).filter(|slot| {
-            slot.generation == key.generation && !matches!(slot.place, Place::Vacant)
+            slot.generation == key.generation && !matches!(slot.state, State::Vacant)
         })
     }
 }

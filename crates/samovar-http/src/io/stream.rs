@@ -1,4 +1,4 @@
-//! What workers and I/O threads tell each other about one stream of an HTTP/2 connection.
+//! Messages between workers and I/O threads about HTTP/2 streams.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,20 +13,20 @@ use crate::http::Status;
 use crate::later::Later;
 use crate::request::Request;
 
-/// Where a stream is, and how much of it may be in memory.
+/// Names a stream, with the parameters of its answer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct StreamRef {
     /// Index of its I/O thread.
     pub(crate) home: usize,
     pub(crate) key: Key,
     pub(crate) stream: u32,
-    /// Where its request is answered.
+    /// The lane in which its request is handled.
     pub(crate) lane: Lane,
-    /// Length of a piece of its answer's body, in bytes.
+    /// Length of the pieces of its response body, in bytes.
     pub(crate) piece_len: usize,
 }
 
-/// Set once the answer to a request is of no use to anybody.
+/// Set once the stream is gone, so that its answer is useless.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Cancel(Arc<AtomicBool>);
 
@@ -40,7 +40,7 @@ impl Cancel {
     }
 }
 
-/// Something that a worker does for a stream. The connection stays where it is.
+/// A worker's job for a stream. The connection stays with its I/O thread.
 #[derive(Debug)]
 pub(crate) struct StreamJob {
     pub(crate) stream: StreamRef,
@@ -50,36 +50,36 @@ pub(crate) struct StreamJob {
 
 #[derive(Debug)]
 pub(crate) enum StreamWork {
-    /// Answer the request.
+    /// Handle the request.
     Handle(Box<Request>),
-    /// Give the answer that was promised.
+    /// Send the deferred response.
     Fulfil(Arc<Later>, Preferences),
-    /// Make the next piece of a body.
+    /// Produce the next piece of the body.
     Pull(Box<Outflow>),
 }
 
-/// What has become of a stream's work.
+/// The result of a worker's job for a stream.
 #[derive(Debug)]
 pub(crate) enum StreamNews {
-    /// An interim response is to be sent: its status and field lines.
+    /// An interim response: status and field lines.
     Inform(Status, Vec<u8>),
-    /// The handler has read so many bytes of the request.
+    /// The handler has read this many bytes of the request body.
     Release(usize),
-    /// The handler is done, and the answer is promised.
+    /// The handler has deferred the response.
     Deferred(Arc<Later>, Preferences, Option<Box<Request>>),
-    /// The answer begins. The request comes back where somebody wants to hear of it.
+    /// The answer begins. The request is returned if the exchange is reported.
     Answer(Box<StreamAnswer>, Option<Box<Request>>),
-    /// The answer goes on.
+    /// The next piece of the body.
     Piece(Bytes, Rest),
-    /// The handler is done, and there will be no answer.
+    /// The handler was lost to a panic or skipped; there is no answer.
     HandlerLost,
-    /// There will be no more of the answer.
+    /// The body has failed.
     BodyFailed,
 }
 
 #[derive(Debug)]
 pub(crate) struct StreamAnswer {
-    /// The handler was done before.
+    /// Whether the handler has deferred it, so that it no longer counts as running.
     pub(crate) was_deferred: bool,
     pub(crate) status: Status,
     pub(crate) head: ResponseHead,
@@ -90,16 +90,16 @@ pub(crate) struct StreamAnswer {
 /// What follows a piece of a body.
 #[derive(Debug)]
 pub(crate) enum Rest {
-    /// Nothing but these field lines, if any.
+    /// The end, with these trailer field lines.
     End(Vec<u8>),
-    /// More, when it is asked for.
+    /// More, when it is pulled.
     More(Box<Outflow>),
-    /// More, once the body wakes the stream.
+    /// More, once the application wakes the stream.
     Wait(Box<Outflow>),
 }
 
 impl Rest {
-    /// What is left of the body.
+    /// The rest of the body.
     pub(crate) fn into_outflow(self) -> Option<Box<Outflow>> {
         match self {
             Self::End(_) => None,
@@ -109,7 +109,7 @@ impl Rest {
 }
 
 impl StreamNews {
-    /// What is left of the body, when nobody hears the news.
+    /// The rest of the body, for news of a stream that is gone.
     pub(crate) fn into_outflow(self) -> Option<Box<Outflow>> {
         match self {
             Self::Answer(answer, _) => answer.rest.into_outflow(),

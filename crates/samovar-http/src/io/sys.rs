@@ -1,4 +1,4 @@
-//! The system calls of the engine, as functions that say "not now" with `None`.
+//! System calls. A call that would block returns `None`.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,35 +12,35 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketAddrAny, SocketFlags, so
 
 use crate::head::{Peer, UnixPeer};
 
-/// Readiness of many sockets.
+/// An epoll instance.
 ///
-/// Connections are registered once, edge-triggered and for both directions, and never changed:
-/// a connection can be with a worker when an event comes, and no system call is spent on telling
-/// the kernel so. Listeners and the wake-up are level-triggered.
+/// Connections are registered once, edge-triggered and for both directions, and never changed: a
+/// connection can be with a worker when an event arrives, and this costs no system call. Listeners
+/// and the wake-up descriptor are level-triggered.
 #[derive(Debug)]
 pub(crate) struct Poll {
     epoll: OwnedFd,
 }
 
-/// One event: the key of its source and what happened.
+/// An event and the key of its source.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ready {
     pub(crate) key: u64,
     pub(crate) edges: Edges,
 }
 
-/// What happened to a connection. Edges come once, so they are kept until they are dealt with.
+/// Events of a connection. The kernel reports each edge once, so they are kept until handled.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Edges {
-    /// Bytes, or the end of the stream, or an error can be read.
+    /// Bytes, the end of the stream or an error can be read.
     pub(crate) readable: bool,
-    /// The socket takes bytes again.
+    /// The socket is writable.
     pub(crate) writable: bool,
-    /// The peer will send nothing more: a read that takes all bytes is not the last one.
+    /// The peer has shut down its sending side, so a read that takes all bytes is not the last one.
     pub(crate) ended: bool,
-    /// The peer will neither send nor read: the connection is dead.
+    /// The connection is closed in both directions, or reset.
     pub(crate) hung_up: bool,
-    /// Something of ours has news for this connection; see [`Waker`](super::wake::Waker).
+    /// A [`Waker`](super::wake::Waker) of the connection was called.
     pub(crate) woken: bool,
 }
 
@@ -72,7 +72,7 @@ impl Poll {
         )?)
     }
 
-    /// `is_shared`: other threads wait on the same description; only one of them is to wake.
+    /// `is_shared`: other threads poll the same socket; only one of them is woken.
     pub(crate) fn add_listener(
         &self,
         socket: impl AsFd,
@@ -97,7 +97,7 @@ impl Poll {
         Ok(epoll::delete(&self.epoll, socket)?)
     }
 
-    /// Waits for events and puts them into `ready`; an interruption counts as none.
+    /// Waits for events; an interruption by a signal counts as none.
     pub(crate) fn wait(
         &self,
         events: &mut Vec<Event>,
@@ -116,7 +116,7 @@ impl Poll {
     }
 }
 
-/// Reads an event.
+/// Decodes an event.
 pub(crate) fn ready(event: &Event) -> Ready {
     use epoll::EventFlags as Flags;
     // The struct is packed: fields are copied out, not borrowed.
@@ -182,14 +182,14 @@ pub(crate) fn is_at_end(socket: impl AsFd) -> io::Result<bool> {
     }
 }
 
-/// What to wait for.
+/// A direction of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Direction {
     Read,
     Write,
 }
 
-/// Waits until a socket is ready, or broken; `false` if `time` has passed before.
+/// Waits until a socket is ready or broken; `false` on time-out.
 pub(crate) fn wait_for(
     socket: impl AsFd,
     direction: Direction,
@@ -214,7 +214,7 @@ fn timespec(time: Duration) -> Timespec {
     }
 }
 
-/// Writes to a socket; `None` when it takes nothing now. `more`: further bytes follow at once.
+/// Writes to a socket; `None` if it is full. `more`: further bytes follow at once.
 pub(crate) fn send(socket: impl AsFd, bytes: &[u8], more: bool) -> io::Result<Option<usize>> {
     let more = if more {
         SendFlags::MORE
@@ -231,14 +231,14 @@ pub(crate) fn send(socket: impl AsFd, bytes: &[u8], more: bool) -> io::Result<Op
     }
 }
 
-/// Sends from a file; `None` when the socket takes nothing now, `Some(0)` at the file's end.
+/// Sends from a file; `None` if the socket is full, `Some(0)` at the end of the file.
 pub(crate) fn send_file(
     socket: impl AsFd,
     file: impl AsFd,
     offset: u64,
     len: u64,
 ) -> io::Result<Option<u64>> {
-    /// The kernel's own bound for one call.
+    /// The kernel's limit for one call.
     const CALL_LEN_MAX: u64 = 0x7fff_f000;
     let count = usize::try_from(len.min(CALL_LEN_MAX)).unwrap_or(usize::MAX);
     loop {
@@ -252,10 +252,10 @@ pub(crate) fn send_file(
     }
 }
 
-/// Whether a range of a file costs less by [`send_file`] than read and sent.
+/// Whether [`send_file`] is cheaper for a file range than reading and sending it.
 ///
-/// It does, but for one case: to a peer on this machine, under a congestion control that paces.
-/// What it sends then comes in many small pieces, which cost the peer twice what we save.
+/// It is, except for a client on this machine under a congestion control with pacing: the data then
+/// arrives in many small pieces, which cost the client twice what the server saves.
 pub(crate) fn prefers_files(socket: impl AsFd) -> bool {
     // A Unix socket has none.
     let Ok(congestion) = sockopt::tcp_congestion(&socket) else {
@@ -273,26 +273,25 @@ pub(crate) fn prefers_files(socket: impl AsFd) -> bool {
     !(is_local && congestion.starts_with("bbr"))
 }
 
-/// Says that nothing more will be written; the peer may still write.
+/// Shuts down the sending side.
 pub(crate) fn shutdown_write(socket: impl AsFd) -> io::Result<()> {
     Ok(rustix::net::shutdown(socket, Shutdown::Write)?)
 }
 
-/// Makes the following close a reset, so that the peer cannot take what it got for all there is.
+/// Makes the next close a reset, so that the peer does not take a part for the whole.
 pub(crate) fn reset_on_close(socket: impl AsFd) -> io::Result<()> {
     Ok(sockopt::set_socket_linger(socket, Some(Duration::ZERO))?)
 }
 
-/// A descriptor whose only use is to end a wait.
+/// Creates an eventfd for wake-ups.
 pub(crate) fn wake_descriptor() -> io::Result<OwnedFd> {
     Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
 }
 
-/// What is added to the counter of an eventfd: any number but 0 and the largest, so the order of
-/// its bytes does not matter.
+/// A number to add to the counter of an eventfd: neither 0 nor the maximum in either byte order.
 const WAKE_COUNT: [u8; 8] = [1, 0, 0, 0, 0, 0, 0, 0];
 
-/// Ends a wait on the descriptor.
+/// Wakes the poller of an eventfd.
 pub(crate) fn wake(descriptor: impl AsFd) -> io::Result<()> {
     match rustix::io::write(descriptor, &WAKE_COUNT) {
         // A full counter wakes just as well.
@@ -301,15 +300,15 @@ pub(crate) fn wake(descriptor: impl AsFd) -> io::Result<()> {
     }
 }
 
-/// Takes a wake-up back.
+/// Resets an eventfd.
 pub(crate) fn clear_wake(descriptor: impl AsFd) {
     let mut counter = [0; 8];
-    // Nothing to read means that it is clear already.
+    // It would block if the counter is 0 already.
     rustix::io::read(descriptor, &mut counter).unwrap_or_default();
 }
 
-/// Whether an error of `accept` is about us (no descriptors, no memory), so that trying again at
-/// once would only spin.
+/// Whether an error of `accept` means that descriptors or memory are exhausted, so that an
+/// immediate retry would fail too.
 pub(crate) fn is_exhaustion(error: &io::Error) -> bool {
     Errno::from_io_error(error).is_some_and(|errno| {
         matches!(
@@ -319,7 +318,7 @@ pub(crate) fn is_exhaustion(error: &io::Error) -> bool {
     })
 }
 
-/// How many descriptors the process may have open.
+/// The process's limit of open descriptors.
 pub(crate) fn descriptors_max() -> Option<u64> {
     rustix::process::getrlimit(rustix::process::Resource::Nofile).current
 }

@@ -1,4 +1,4 @@
-//! The way bytes take between a connection and the kernel.
+//! A connection's socket, with or without TLS.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -7,12 +7,12 @@ use super::sys;
 #[cfg(feature = "tls")]
 use crate::tls;
 
-/// A socket that does not block, or what is layered on one.
+/// A non-blocking socket, with or without TLS.
 #[derive(Debug)]
 pub(crate) enum Transport {
-    /// Bytes as they are.
+    /// Without TLS.
     Plain(OwnedFd),
-    /// Records of TLS.
+    /// With TLS.
     #[cfg(feature = "tls")]
     Tls(Box<tls::Stream>),
 }
@@ -27,8 +27,7 @@ impl Transport {
         }
     }
 
-    /// Takes bytes to be sent; `None` when it takes nothing now. `more`: further bytes follow at
-    /// once.
+    /// Sends bytes; `None` if the socket is full. `more`: further bytes follow at once.
     pub(crate) fn send(&mut self, bytes: &[u8], more: bool) -> io::Result<Option<usize>> {
         match self {
             Self::Plain(socket) => sys::send(socket, bytes, more),
@@ -37,7 +36,7 @@ impl Transport {
         }
     }
 
-    /// Hands to the kernel what was taken but is not there yet; `true` once nothing is left.
+    /// Sends bytes that were accepted but not passed to the kernel yet; `true` once none is left.
     pub(crate) fn flush(&mut self) -> io::Result<bool> {
         match self {
             Self::Plain(_) => Ok(true),
@@ -46,7 +45,7 @@ impl Transport {
         }
     }
 
-    /// Whether the handshake has agreed on HTTP/2.
+    /// Whether the handshake has negotiated HTTP/2.
     #[cfg(all(feature = "http2", feature = "tls"))]
     pub(crate) fn speaks_http2(&self) -> bool {
         match self {
@@ -55,7 +54,7 @@ impl Transport {
         }
     }
 
-    /// Whether something was taken that is not with the kernel yet.
+    /// Whether accepted bytes were not passed to the kernel yet.
     pub(crate) fn has_pending(&self) -> bool {
         match self {
             Self::Plain(_) => false,
@@ -64,9 +63,9 @@ impl Transport {
         }
     }
 
-    /// Whether another read may find something, after one that gave `len` for a buffer of
-    /// `buffer_len`. A short read of a plain socket has taken all there was, and the next arrival
-    /// makes a new event; but the end of the stream, once announced, is not announced again.
+    /// Whether another read may return something, after a read of `len` bytes into a buffer of
+    /// `buffer_len`. A short read of a plain socket has taken all bytes, and new ones cause a new
+    /// event; but the kernel does not report the end of the stream a second time.
     pub(crate) fn may_have_more(
         &self,
         len: Option<usize>,
@@ -81,7 +80,7 @@ impl Transport {
         len.is_some_and(|len| len == buffer_len || peer_ended || !is_drained_by_short_read)
     }
 
-    /// The socket, where file ranges may go to it past this process.
+    /// The socket, if the kernel can send file ranges to it.
     pub(crate) fn plain(&self) -> Option<&OwnedFd> {
         match self {
             Self::Plain(socket) => Some(socket),
@@ -90,12 +89,12 @@ impl Transport {
         }
     }
 
-    /// Whether the kernel sends a range of a file faster than this process could.
+    /// Whether the kernel sends file ranges faster than this process.
     pub(crate) fn prefers_files(&self) -> bool {
         self.plain().is_some_and(sys::prefers_files)
     }
 
-    /// Says that nothing more will be written; the peer may still write.
+    /// Shuts down the sending side; the peer may still send.
     pub(crate) fn shutdown_write(&mut self) -> io::Result<()> {
         match self {
             Self::Plain(socket) => sys::shutdown_write(socket),
@@ -104,8 +103,8 @@ impl Transport {
         }
     }
 
-    /// Before a close that is not a failure: tells the peer that it has all there is, where the
-    /// close alone would not. Best effort: a peer that reads nothing is not told.
+    /// Sends `close_notify` before a regular close, if the connection uses TLS. Best effort: it is
+    /// lost if the socket is full.
     pub(crate) fn say_goodbye(&mut self) {
         match self {
             Self::Plain(_) => {}

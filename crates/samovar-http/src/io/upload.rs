@@ -58,8 +58,8 @@ impl Upload {
         if conn.input.is_empty() {
             conn.input = Vec::new();
         }
-        // Events went to the I/O thread meanwhile, and a read here may have outdated them. Without a
-        // read they are current, and a connection with nothing to read needs no wake-up.
+        // Events went to the I/O thread meanwhile, and a read here may have outdated them. Without
+        // a read they are current, and a connection with nothing to read needs no wake-up.
         conn.readable |= self.has_received;
         conn.needs_linger |= conn.proto.has_body();
         conn
