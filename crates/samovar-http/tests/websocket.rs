@@ -28,7 +28,7 @@ fn messages_come_back_and_events_are_in_order() {
         fixture.expect("open");
         client.text("héllo");
         client.expect_text("héllo");
-        client.send(frame(BINARY, &[0, 255]));
+        client.send(frame(BINARY, [0, 255]));
         client.expect(BINARY, [0, 255]);
         fixture.expect("héllo");
         fixture.expect("\0\u{fffd}");
