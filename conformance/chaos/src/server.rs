@@ -113,7 +113,7 @@ impl Setup {
             .arg(self.folder.join("access"))
             .arg("--nar-cache")
             .arg(&self.kept)
-            .args(["--hold", HOLD_SECONDS])
+            .args(["--gc-lease", HOLD_SECONDS])
             .env("NIX_SECRET_KEY_FILE", self.key())
             .stdin(Stdio::null())
             .stdout(Stdio::null())

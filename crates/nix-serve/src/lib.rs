@@ -1,12 +1,9 @@
-//! What makes a server a drop-in for `nix-serve`: its command line and its environment.
+//! Command line and environment of `nix-serve`, as a configuration for `samovar-server`.
 //!
-//! [`cli::parse`] turns a command line into [`cli::Options`], and [`configuration`] makes of them,
-//! and of the [`environment`], what `samovar-server` understands, which is all the rest.
+//! [`environment`] makes a configuration from environment variables, and [`cli::parse`] changes it
+//! by the options of the command line.
 
 #![forbid(unsafe_code)]
 
 pub mod cli;
-mod configuration;
 pub mod environment;
-
-pub use configuration::configuration;

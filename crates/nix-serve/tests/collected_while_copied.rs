@@ -92,7 +92,7 @@ impl Scene {
     fn new(hold: &str) -> (Self, ServerProcess) {
         let store = OwnStore::new();
         let mut command = nix_serve();
-        command.args(["--store", &local(store.root()), "--hold", hold]);
+        command.args(["--store", &local(store.root()), "--gc-lease", hold]);
         command.args(["--nar-cache-size", "0"]);
         let server = ServerProcess::start(&mut command);
         let scene = Self {

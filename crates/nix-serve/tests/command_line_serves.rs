@@ -234,16 +234,16 @@ fn a_unix_socket_by_each_of_its_options() {
 }
 
 #[test]
-fn listen_decides_over_socket_and_socket_over_host_and_port() {
+fn listen_overrides_socket_and_that_host_and_port() {
     let dir = tempfile::tempdir().unwrap();
     let path = at(dir.path(), "socket");
     let (server, addr) = serve_sample(&["--host", "192.0.2.1", "--port", "1", "--socket", &path]);
     assert_eq!(once(addr, INFO).status, 200);
     assert!(!Path::new(&path).exists());
-    assert_eq!(server.count("has no effect: --listen decides"), 3);
+    assert_eq!(server.count("has no effect: --listen overrides it"), 3);
     let mut server = Process::spawn(of_sample().args(["-o", "192.0.2.1", "-p", "1", "-S", &path]));
     server.wait_for("on unix:");
-    assert_eq!(server.count("has no effect: --socket decides"), 2);
+    assert_eq!(server.count("has no effect: --socket overrides it"), 2);
 }
 
 // Connections.
@@ -368,17 +368,23 @@ fn a_head_that_does_not_come_to_its_end() {
 #[test]
 fn what_is_not_known_is_a_warning_and_no_obstacle() {
     for (arguments, part) in [
-        (&["--frobnicate"][..], "unknown option --frobnicate ignored"),
+        (
+            &["--frobnicate"][..],
+            "unknown option --frobnicate is ignored",
+        ),
         (
             &["--foo=bar"],
-            "unknown option --foo ignored, with its value \"bar\"",
+            "unknown option --foo is ignored, with its value \"bar\"",
         ),
         (
             &["--foo", "bar"],
-            "unknown option --foo ignored, with its value \"bar\"",
+            "unknown option --foo is ignored, with its value \"bar\"",
         ),
         (&["--prioritty", "1"], "did you mean --priority?"),
-        (&["--enable-frob"], "unknown option --enable-frob ignored"),
+        (
+            &["--enable-frob"],
+            "unknown option --enable-frob is ignored",
+        ),
         (
             &["--disable-proctitle"],
             "--disable-proctitle has no effect",
@@ -392,8 +398,8 @@ fn what_is_not_known_is_a_warning_and_no_obstacle() {
             &["--net_server-log_level", "4"],
             "there is no Net::Server underneath",
         ),
-        (&["word"], "ignored, as these are no options: \"word\""),
-        (&["--priority="], "is empty"),
+        (&["word"], "words that are no options are ignored: \"word\""),
+        (&["--priority="], "its value is empty"),
     ] {
         let (server, addr) = serve_sample(arguments);
         assert_eq!(priority(addr), "Priority: 30");
@@ -435,8 +441,8 @@ fn what_would_be_missed_too_late_is_refused() {
             &["--net_server-cidr_allow", "10.0.0.0/8"],
             "restricts access",
         ),
-        (&["--priority", "high"], "is not a whole number"),
-        (&["--workers"], "--workers needs"),
+        (&["--priority", "high"], "must be a whole number"),
+        (&["--workers"], "--workers requires"),
     ] {
         let Ending { code, out, errors } = ends(of_sample().args(arguments));
         assert_eq!(

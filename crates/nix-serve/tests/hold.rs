@@ -80,7 +80,7 @@ fn counted(server: ServerProcess, name: &str) -> u64 {
 fn what_was_announced_is_there_for_its_time_and_collected_after_it() {
     let store = OwnStore::new();
     let _daemon = NixDaemon::start(&store);
-    let server = serve_holding(&store, &["--hold", HOLD]);
+    let server = serve_holding(&store, &["--gc-lease", HOLD]);
     let announced = store.add_file("announced", &[b'a'; 100_000]);
     let silent = store.add_file("silent", b"silent");
     assert_eq!(server.narinfo(&announced).status, 200);
@@ -107,7 +107,7 @@ fn a_slow_download_is_held_for_longer_than_what_was_announced() {
     let tree = add_tree(&store, "tree", 400, 100_000);
     let expected = store.run("nix-store", &["--query", "--size", &tree]);
     let _daemon = NixDaemon::start(&store);
-    let server = serve_holding(&store, &["--hold", HOLD]);
+    let server = serve_holding(&store, &["--gc-lease", HOLD]);
     let other = store.add_file("other", b"other");
     assert_eq!(server.narinfo(&other).status, 200);
     let mut connection = Connection::open(server.addr);
@@ -183,7 +183,7 @@ fn mass_queries_hold_what_they_announce() {
 fn nothing_is_held_where_it_is_off() {
     let store = OwnStore::new();
     let _daemon = NixDaemon::start(&store);
-    let server = serve(&store, &["--hold", "off"]);
+    let server = serve(&store, &["--gc-lease", "off"]);
     let path = store.add_file("a", b"a");
     assert_eq!(server.narinfo(&path).status, 200);
     assert_eq!(server.get(&nar_of(&path)).status, 200);
@@ -200,7 +200,7 @@ fn a_daemon_that_comes_later_is_found() {
     let store = OwnStore::new();
     let path = store.add_file("a", b"a");
     let mut server = serve(&store, &[]);
-    let mut asking = serve(&store, &["--hold", "60"]);
+    let mut asking = serve(&store, &["--gc-lease", "60"]);
     let told = sees(&mut asking, "paths are not held against garbage collection");
     assert!(told.contains("served all the same"), "{told}");
     assert_eq!(server.narinfo(&path).status, 200);
@@ -284,7 +284,7 @@ fn a_daemon_of_another_store_is_not_believed() {
     let path = store.add_file("a", b"a");
     let _daemon = NixDaemon::start(&other);
     let mut command = nix_serve();
-    command.args(["--store", &local(store.root()), "--hold", "60"]);
+    command.args(["--store", &local(store.root()), "--gc-lease", "60"]);
     command.env("NIX_DAEMON_SOCKET_PATH", NixDaemon::socket(&other));
     let mut server = ServerProcess::start(&mut command);
     sees(&mut server, "the daemon has another store");

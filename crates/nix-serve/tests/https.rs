@@ -215,7 +215,10 @@ fn what_cannot_be_encrypted_does_not_start() {
         fails(&mut command)
     };
     let error = refused(&["--enable-ssl"]);
-    assert!(error.contains("asks for TLS, which needs both"), "{error}");
+    assert!(
+        error.contains("asks for TLS, which requires both"),
+        "{error}"
+    );
     let [certificate, key] = ["certificate", "key"].map(|name| certificates.path(name));
     let [certificate, key] = [&certificate, &key].map(|path| path.to_str().unwrap());
     let error = refused(&["--ssl-cert", certificate, "--ssl-key", "/nonexistent"]);

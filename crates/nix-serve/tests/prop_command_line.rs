@@ -1,9 +1,10 @@
-//! No command line makes the parser panic, and whatever it says is one line.
+//! No command line makes the parser panic, and every message is one line.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
 
 use nix_serve::cli::{Invocation, parse};
+use nix_serve::environment;
 use proptest::prelude::*;
 
 /// Words near the ones that mean something, and any bytes that an argument can hold.
@@ -55,11 +56,10 @@ fn word() -> impl Strategy<Value = OsString> {
 proptest! {
     #[test]
     fn any_command_line(words in prop::collection::vec(word(), 0..12)) {
-        match parse(words) {
-            Ok(Invocation::Serve { options, warnings }) => {
-                prop_assert!(!options.listeners.is_empty());
-                for warning in warnings {
-                    let line = warning.to_string();
+        match parse(words, environment::read(|_| None)) {
+            Ok(Invocation::Serve { config, .. }) => {
+                prop_assert!(!config.listeners.is_empty());
+                for line in config.remarks {
                     prop_assert!(!line.contains('\n') && !line.is_empty(), "{line:?}");
                 }
             }

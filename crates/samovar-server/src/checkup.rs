@@ -16,7 +16,7 @@ use samovar_http::tls::TlsConfig;
 use samovar_nix::PublicKey;
 use samovar_store::{Settings, Store};
 
-use crate::config::{Configuration, HoldTime};
+use crate::config::{Configuration, GcLease};
 use crate::daemon::Identity;
 use crate::listener::{Bind, ListenSpec};
 
@@ -219,16 +219,14 @@ fn keys(config: &Configuration, findings: &mut Findings) -> Vec<PublicKey> {
 
 fn certificate(config: &Configuration, findings: &mut Findings) {
     let Some(tls) = &config.tls else { return };
-    let names = &config.names;
     let tls_config = match TlsConfig::files(&tls.certificate, &tls.key) {
         Ok(tls_config) => tls_config,
         Err(error) => {
             let error = anyhow::Error::new(error);
-            let (certificate, key) = (names.certificate, names.certificate_key);
             findings.error(
                 "TLS",
                 format!("{error:#}"),
-                format!("correct {certificate} or {key}"),
+                "set `tls.certificate` and `tls.key` to other files",
             );
             return;
         }
@@ -414,7 +412,7 @@ fn store(config: &Configuration, findings: &mut Findings) -> Option<Box<dyn Stor
 }
 
 fn daemon(config: &Configuration, findings: &mut Findings) {
-    if config.hold == Some(HoldTime::Off) {
+    if config.gc_lease == Some(GcLease::Off) {
         return;
     }
     let Ok(settings) = Settings::from_process() else {

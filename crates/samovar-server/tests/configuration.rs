@@ -1,5 +1,5 @@
-//! A configuration means what it says, from wherever it came, or is refused with the place and the
-//! mend.
+//! Options from file, environment and command line make one configuration; an invalid one is
+//! refused with its origin and what to write instead.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::{Path, PathBuf};
@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use samovar_cache::access::AccessConfig;
 use samovar_server::config::{
-    CacheSettings, ClientAddress, ConfigError, Configuration, HoldTime, KEYS, Kind, LogTarget,
-    Origin, Settings, TimeLimit, Verify, read, show,
+    CacheSettings, ClientAddress, ConfigError, Configuration, GcLease, Kind, LogTarget, OptionSpec,
+    Origin, Settings, Verify, read, show,
 };
 use samovar_server::listener::ListenSpec;
 
@@ -45,7 +45,7 @@ fn everything_is_understood() {
         group = "nogroup"
         pid-file = "/run/pid"
         store = "/srv/store"
-        hold = "2 min"
+        gc-lease = "2 min"
         verify = "never"
         scrub = "8 MiB"
         state-directory = "/var/lib/samovar"
@@ -92,22 +92,25 @@ fn everything_is_understood() {
     assert_eq!(config.group.as_deref(), Some("nogroup"));
     assert_eq!(config.pid_file, Some("/run/pid".into()));
     assert_eq!(config.store.as_deref(), Some("/srv/store"));
-    assert_eq!(config.hold, Some(HoldTime::For(Duration::from_secs(120))));
+    assert_eq!(
+        config.gc_lease,
+        Some(GcLease::For(Duration::from_secs(120)))
+    );
     assert_eq!(config.verify, Verify::Never);
     assert_eq!(config.scrub_rate.unwrap().get(), 8 << 20);
     assert_eq!(config.state_directory, Some("/var/lib/samovar".into()));
     let tls = config.tls.unwrap();
     assert_eq!(tls.certificate, PathBuf::from("/tls/cert.pem"));
     assert_eq!(tls.key, PathBuf::from("/tls/key.pem"));
-    assert_eq!(config.connections.requests_max.unwrap().get(), 100);
-    assert_eq!(config.connections.idle_time, Some(Duration::ZERO));
-    let five = TimeLimit::After(Duration::from_secs(5));
-    assert_eq!(config.connections.head_time, five);
-    assert_eq!(config.connections.stall_time, TimeLimit::Unlimited);
-    assert_eq!(config.connections.count_max, Some(3));
-    assert_eq!(config.connections.head_len_max, Some(1024));
-    assert_eq!(config.connections.streams_max, Some(4));
-    assert_eq!(config.connections.queue_len_max, Some(5));
+    let limits = &config.limits;
+    assert_eq!(limits.requests_per_connection_max, 100);
+    assert_eq!(limits.idle_time, Duration::ZERO);
+    assert_eq!(limits.head_time, Duration::from_secs(5));
+    assert_eq!(limits.stall_time, Duration::MAX);
+    assert_eq!(limits.connections_max, 3);
+    assert_eq!(limits.head.head_len_max, 1024);
+    assert_eq!(limits.http2.streams_max, 4);
+    assert_eq!(limits.queue_len_max, 5);
     assert_eq!(config.nar_cache, Some("/var/cache/samovar".into()));
     assert_eq!(config.nar_cache_size, Some(0));
     assert_eq!(config.error_log, Some("/var/log/errors".into()));
@@ -141,7 +144,7 @@ fn limits_have_bounds() {
         with(most).unwrap();
         for past in [least - 1, most + 1] {
             let error = with(past).map(|_| ()).unwrap_err().to_string();
-            let expected = format!("samovar.toml:1: {key} is to be ");
+            let expected = format!("samovar.toml:1: {key} must be ");
             assert!(error.starts_with(&expected), "{error}");
             assert!(
                 error.contains(&format!("from {least} to {most}")),
@@ -151,8 +154,7 @@ fn limits_have_bounds() {
     }
     refused(
         "log.client-address = \"forwarded\"",
-        "log.client-address = \"forwarded\" needs access.trusted-proxies, too: nobody else is \
-         believed",
+        "log.client-address = \"forwarded\" requires access.trusted-proxies",
     );
 }
 
@@ -182,77 +184,131 @@ fn named_caches() {
 }
 
 #[test]
-fn what_means_nothing_is_refused() {
+fn invalid_settings_are_refused() {
     refused(
         "\nprioritty = 1",
-        "samovar.toml:2: there is no key prioritty, perhaps priority is meant",
+        "samovar.toml:2: unknown option `prioritty`; did you mean `priority`?",
     );
     refused(
         "[nonsense]\na = 1",
-        "samovar.toml:1: there is no key nonsense",
+        "samovar.toml:1: unknown option `nonsense`",
     );
     refused(
         "[log]\nerorrs = 1",
-        "samovar.toml:2: there is no key log.erorrs, perhaps log.errors is meant",
+        "samovar.toml:2: unknown option `log.erorrs`; did you mean `log.errors`?",
     );
     refused(
         "[caches.a]\nlisten = []",
-        "samovar.toml:2: there is no key caches.a.listen (it is of the server, not of a cache)",
+        "samovar.toml:2: unknown option `caches.a.listen`: it is an option of the server, not of \
+         a cache",
     );
     refused(
         "[caches.A]\npriority = 1",
-        "samovar.toml:1: \"A\" is no name of a cache: it is made of a to z, 0 to 9 and dashes, 64 \
-         at most",
+        "samovar.toml:1: invalid name of a cache \"A\": use a to z, 0 to 9 and dashes, 64 at most",
     );
     refused(
         "priority = 2147483648",
-        "samovar.toml:1: priority is to be a whole number from 0 to 2147483647, not 2147483648",
+        "samovar.toml:1: priority must be a whole number from 0 to 2147483647, got 2147483648",
     );
     refused(
         "priority = \"1\"",
-        "samovar.toml:1: priority is to be a whole number from 0 to 2147483647, not \"1\"",
+        "samovar.toml:1: priority must be a whole number from 0 to 2147483647, got \"1\"",
     );
     refused(
         "verify = \"always\"",
-        "samovar.toml:1: verify is to be first or never, not \"always\"",
+        "samovar.toml:1: verify must be first or never, got \"always\"",
     );
     refused(
         "listen = [\"5000\"]",
-        "samovar.toml:1: listen is to be a list of HOST:PORT, [ADDRESS]:PORT, :PORT or paths of \
-         sockets, not [\"5000\"]",
+        "samovar.toml:1: listen must be a list of HOST:PORT, [ADDRESS]:PORT, :PORT or paths of \
+         unix sockets, got [\"5000\"]",
     );
     refused(
-        "hold = \"soon\"",
-        "samovar.toml:1: hold is to be a number of seconds or a time such as \"10 min\", not \
+        "gc-lease = \"soon\"",
+        "samovar.toml:1: gc-lease must be a number of seconds, or a time such as \"10 min\", got \
          \"soon\"",
     );
-    refused("tls.key = \"/k\"", "tls.key needs tls.certificate, too");
+    refused("tls.key = \"/k\"", "tls.key requires tls.certificate");
     refused(
         "tls = { certificate = \"/c\", key = \"/k\", client-certificates = \"required\" }",
-        "tls.client-certificates = \"required\" needs tls.client-authorities, too",
+        "tls.client-certificates = \"required\" requires tls.client-authorities",
     );
     refused(
         "prefix = \"/x\"\n[caches.a]\npriority = 1",
-        "samovar.toml:1: prefix is to be given for each cache in [caches.NAME], since some are \
-         named, not \"/x\"",
+        "samovar.toml:1: prefix must be set for each cache in [caches.NAME], since some are named, \
+         got \"/x\"",
     );
     refused(
         "[caches.a]\nprefix = \"/x\"\n[caches.b]\nprefix = \"/x/\"",
-        "the caches a and b are both at /x: give one another prefix",
+        "the caches a and b have the same prefix /x/: change one of them",
     );
     refused(
         "secret-key-files = [\"credential:key\"]",
-        "samovar.toml:1: secret-key-files is to be the path of a file: the service manager has \
-         given this process no credentials (LoadCredential=), not [\"credential:key\"]",
+        "samovar.toml:1: secret-key-files must be the path of a file: the service manager has \
+         passed no credentials (LoadCredential=), got [\"credential:key\"]",
     );
     let error = configuration("listen = [").map(|_| ()).unwrap_err();
     assert!(error.to_string().starts_with("samovar.toml:1: "), "{error}");
 }
 
+/// The prefix of each cache is part of its URL.
 #[test]
-fn a_list_of_nobody_is_not_everybody() {
+fn a_common_public_url_is_extended_by_the_prefix_of_each_cache() {
+    let config = configuration(
+        r#"
+        public-url = "https://cache.example.org/"
+        [caches.main]
+        prefix = "/"
+        [caches.team-a]
+        [caches.team-b]
+        public-url = "https://b.example.org"
+        "#,
+    );
+    let url = |cache: &CacheSettings| cache.pages.clone().unwrap().public_url.unwrap();
+    let urls: Vec<String> = config.unwrap().caches.iter().map(url).collect();
+    let expected = [
+        "https://cache.example.org",
+        "https://cache.example.org/team-a",
+    ];
+    assert_eq!(urls[..2], expected);
+    assert_eq!(urls[2], "https://b.example.org");
+    let one = configuration("public-url = \"https://c\"\nprefix = \"/x\"").unwrap();
+    assert_eq!(url(&one.caches[0]), "https://c");
+}
+
+/// Defaults in the reference come from the limits of the engine and the configuration.
+#[test]
+fn shown_defaults_are_those_in_effect() {
+    let default = |name: &str| OptionSpec::find(name).unwrap().default();
+    let limits = samovar_http::Limits::default();
+    assert_eq!(default("queue"), limits.queue_len_max.to_string());
+    let idle = format!("{} s", limits.idle_time.as_secs());
+    assert_eq!(default("connections.idle-time"), idle);
+    assert_eq!(
+        default("backlog"),
+        Configuration::default().backlog.to_string()
+    );
+    assert_eq!(default("verify"), "first");
+    for name in [
+        "queue",
+        "connections.idle-time",
+        "connections.head-time",
+        "backlog",
+    ] {
+        let text = format!("{name} = \"{}\"", default(name)).replace("\"4096\"", "4096");
+        let text = text.replace("\"1024\"", "1024");
+        assert_eq!(
+            configuration(&text).unwrap(),
+            Configuration::default(),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn an_empty_list_of_clients_does_not_admit_everybody() {
     let refused_as = |name: &str, file: &str| {
-        let rest = "is to be left out, or to name somebody: as it is everybody may read, not []";
+        let rest = "must be left out, or name a client: without one, everybody may read, got []";
         refused(file, &format!("samovar.toml:1: {name} {rest}"));
     };
     refused_as("access.networks", "access.networks = []");
@@ -268,8 +324,7 @@ fn a_list_of_nobody_is_not_everybody() {
     let public = configuration(&format!("{networks}[caches.a]\naccess.networks = []")).unwrap();
     assert!(public.caches[0].access.lets_everybody_in());
     for file in ["[]", "[\"/a\", \"/b\"]"] {
-        let message =
-            format!("samovar.toml:1: access.users-file is to be the path of one file, not {file}");
+        let message = format!("samovar.toml:1: access.users-file must be a path, got {file}");
         refused(&format!("access.users-file = {file}"), &message);
     }
 }
@@ -311,10 +366,7 @@ fn the_nearest_wins() {
     assert!(text.contains("priority = 9  # --priority\n"), "{text}");
     assert!(text.contains("backlog = 2  # $SAMOVAR_BACKLOG\n"), "{text}");
     assert!(text.contains("workers = 1  # samovar.toml:3\n"), "{text}");
-    assert!(
-        text.contains("# listen: every address, port 5000\n"),
-        "{text}"
-    );
+    assert!(text.contains("# listen: *:5000\n"), "{text}");
     let named = "caches.team-a.priority = 3  # $SAMOVAR_CACHES__TEAM_A__PRIORITY\n";
     assert!(text.contains(named), "{text}");
     // What is shown says the same again.
@@ -324,7 +376,7 @@ fn the_nearest_wins() {
 }
 
 #[test]
-fn variables_that_mean_nothing_are_refused() {
+fn invalid_variables_are_refused() {
     let refused = |name: &str, value: &str, message: &str| {
         let variables = [(name.to_owned(), value.to_owned())];
         let error = Settings::default()
@@ -335,12 +387,12 @@ fn variables_that_mean_nothing_are_refused() {
     refused(
         "SAMOVAR_PRIORTY",
         "1",
-        "$SAMOVAR_PRIORTY: there is no key for SAMOVAR_PRIORTY, perhaps priority is meant",
+        "$SAMOVAR_PRIORTY: unknown option `SAMOVAR_PRIORTY`; did you mean `SAMOVAR_PRIORITY`?",
     );
     refused(
         "SAMOVAR_PRIORITY",
         "high",
-        "$SAMOVAR_PRIORITY: priority is to be a whole number, not \"high\"",
+        "$SAMOVAR_PRIORITY: priority must be a whole number from 0 to 2147483647, got \"high\"",
     );
 }
 
@@ -348,32 +400,32 @@ fn variables_that_mean_nothing_are_refused() {
 const PUBLIC_KEY: &str = "test-1:A6EHv/POEL4dcN0Y50vAmWfk1jCbpQ1fHdyGZBJVMbg=";
 
 #[test]
-fn every_key_can_be_set_everywhere() {
-    for key in KEYS {
-        let text = match key.kind {
-            Kind::Size if key.name == "connections.head-size" => "2 KiB",
-            Kind::Count | Kind::Size | Kind::Time => "1",
-            Kind::Switch if key.name == "pages" => "false",
+fn every_option_can_be_set_everywhere() {
+    for spec in OptionSpec::all() {
+        let text = match spec.kind() {
+            Kind::Size(..) if spec.name == "connections.head-size" => "2 KiB",
+            Kind::Count(..) | Kind::Size(..) | Kind::Time => "1",
+            Kind::Switch if spec.name == "pages" => "false",
             Kind::Switch => "true",
             // The first is the default.
             Kind::Word(words) => words[1],
             Kind::Tables => "[{ names = \"x\" }]",
-            Kind::List if key.name == "signing.trusted-keys" => PUBLIC_KEY,
-            Kind::List if key.name.ends_with("listen") => ":0",
-            Kind::List if key.name.ends_with("ids") => "1",
-            Kind::Text if key.name == "prefix" => "/x",
-            Kind::Text if key.name == "public-url" => "https://x",
+            Kind::List if spec.name == "signing.trusted-keys" => PUBLIC_KEY,
+            Kind::List if spec.name.ends_with("listen") => ":0",
+            Kind::List if spec.name.ends_with("ids") => "1",
+            Kind::Text if spec.name == "prefix" => "/x",
+            Kind::Text if spec.name == "public-url" => "https://x",
             Kind::Text | Kind::Path | Kind::List => "x",
         };
         let mut by_variable = Settings::default();
-        let variables = [(key.variable(), text.to_owned())];
+        let variables = [(spec.variable(), text.to_owned())];
         by_variable.add_variables(variables, &[]).unwrap();
         let mut by_option = Settings::default();
-        let origin = Origin::Option(key.option());
-        by_option.set(key.name, text, origin).unwrap();
-        let value = |settings: &Settings| settings.exactly(key.name).unwrap().value.clone();
-        assert_eq!(value(&by_variable), value(&by_option), "{}", key.name);
-        let file = format!("{} = {}", key.name, value(&by_option));
+        let origin = Origin::Option(spec.option());
+        by_option.set(spec.name, text, origin).unwrap();
+        let value = |settings: &Settings| settings.exactly(spec.name).unwrap().value.clone();
+        assert_eq!(value(&by_variable), value(&by_option), "{}", spec.name);
+        let file = format!("{} = {}", spec.name, value(&by_option));
         let by_file = settings(&file).unwrap();
         assert_eq!(value(&by_file), value(&by_option), "{file}");
         // Some mean nothing without others.
@@ -384,7 +436,7 @@ fn every_key_can_be_set_everywhere() {
             "signing.trusted-keys",
             "log.client-address",
         ];
-        if !parts.iter().any(|part| key.name.starts_with(part)) {
+        if !parts.iter().any(|part| spec.name.starts_with(part)) {
             let read_by = |settings: &Settings| read(settings, |_| None).unwrap();
             assert_eq!(read_by(&by_file), read_by(&by_option), "{file}");
             assert_ne!(
@@ -397,13 +449,15 @@ fn every_key_can_be_set_everywhere() {
 }
 
 #[test]
-fn files_that_are_none() {
+fn files_that_cannot_be_read() {
     let mut settings = Settings::default();
     let error = settings.add_file(Path::new("/")).unwrap_err();
-    assert!(error.to_string().contains("no regular file"), "{error}");
+    assert!(error.to_string().contains("not a regular file"), "{error}");
     let error = settings.add_file(Path::new("/nowhere")).unwrap_err();
     assert!(
-        error.to_string().contains("\"/nowhere\" cannot be read"),
+        error
+            .to_string()
+            .contains("cannot read the configuration file \"/nowhere\""),
         "{error}"
     );
     let dir = tempfile::tempdir().unwrap();
@@ -419,7 +473,7 @@ fn files_that_are_none() {
 }
 
 #[test]
-fn rules_and_ways_to_sign() {
+fn policy_rules_and_signing() {
     let key = PUBLIC_KEY;
     let config = configuration(&format!(
         "signing.stored = \"keep\"\n\
@@ -442,16 +496,16 @@ fn rules_and_ways_to_sign() {
     assert_eq!((a.policy.deny.len(), b.policy.deny.len()), (1, 0));
     refused(
         "signing.sign = \"trusted\"",
-        "signing.sign = \"trusted\" needs signing.trusted-keys, too",
+        "signing.sign = \"trusted\" requires signing.trusted-keys",
     );
     refused(
         "policy.allow = []",
-        "samovar.toml:1: policy.allow is to be a list of at least one table, such as \
-         [{ names = [\"hello-*\"] }], not []",
+        "samovar.toml:1: policy.allow must be a list of at least one table, such as \
+         [{ names = [\"hello-*\"] }], got []",
     );
     refused(
         "policy.deny = [{ name = \"x\" }]",
-        "samovar.toml:1: policy.deny is to be names in the place of \"name\", not \
+        "samovar.toml:1: policy.deny must be made with names instead of \"name\", got \
          [{ name = \"x\" }]",
     );
 }

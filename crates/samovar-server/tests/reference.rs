@@ -1,5 +1,5 @@
-//! The page of keys in the book says what the table of keys says. With `UPDATE=1` it is written
-//! anew.
+//! The reference in the book is generated from the declarations of the options. `UPDATE=1` writes
+//! it.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::env;
@@ -7,43 +7,43 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use samovar_server::config::{KEYS, Key, Kind, Scope};
+use samovar_server::config::{Kind, OptionSpec, Scope};
 
-/// How the page is written anew.
+/// The command that writes the page.
 const HOW: &str = "UPDATE=1 cargo test -p samovar-server --test reference";
 
-/// What stands before the table of keys. How values are written was read from the parser.
-const KEYS_HEAD: &str = include_str!("reference_head.md");
+/// The text before the options.
+const HEAD: &str = include_str!("reference_head.md");
 
-/// The page of keys.
-fn keys() -> String {
-    let mut text = KEYS_HEAD.to_owned();
-    let of = |scope: Scope| KEYS.iter().filter(move |key| key.scope == scope);
-    let mut section = |title: &str, scope| {
-        let mut keys = of(scope).peekable();
-        if keys.peek().is_some() {
-            write!(text, "\n## {title}\n").unwrap();
-            for key in keys {
-                text.push_str(&entry(key));
-            }
+/// The page.
+fn page() -> String {
+    let mut text = HEAD.to_owned();
+    for (title, scope) in [
+        ("Options of the server", Scope::Server),
+        ("Options of a cache", Scope::Cache),
+    ] {
+        write!(text, "\n## {title}\n").unwrap();
+        for spec in OptionSpec::all().filter(|spec| spec.scope() == scope) {
+            text.push_str(&entry(spec));
         }
-    };
-    section("Of the server", Scope::Start);
-    section("Of a cache", Scope::Cache);
+    }
+    text.push_str(&nix_serve_table());
     write!(
         text,
-        "\n---\n\nThis page is made from the table of keys: `{HOW}`.\n"
+        "\n---\n\nThis page is generated from the declarations of the options: `{HOW}`.\n"
     )
     .unwrap();
     text
 }
 
-fn entry(key: &Key) -> String {
-    let kind = match key.kind {
+fn entry(spec: &OptionSpec) -> String {
+    let kind = match spec.kind() {
         Kind::Text => "text".to_owned(),
         Kind::Path => "path".to_owned(),
-        Kind::Count => "number".to_owned(),
-        Kind::Size => "size".to_owned(),
+        Kind::Count(min, u64::MAX) => format!("number from {min}"),
+        Kind::Count(min, max) => format!("number from {min} to {max}"),
+        Kind::Size(0, u64::MAX) => "size".to_owned(),
+        Kind::Size(min, max) => format!("size from {min} to {max} bytes"),
         Kind::Time => "time".to_owned(),
         Kind::Switch => "switch".to_owned(),
         Kind::Word(words) => format!("`{}`", words.join("` or `")),
@@ -51,17 +51,31 @@ fn entry(key: &Key) -> String {
         Kind::Tables => "tables".to_owned(),
     };
     format!(
-        "\n### `{}`\n\n{}\n\n| kind | default | option | variable |\n|---|---|---|---|\n\
+        "\n### `{}`\n\n{}\n\n| type | default | option | variable |\n|---|---|---|---|\n\
          | {kind} | {} | `--{}` | `{}` |\n",
-        key.name,
-        plain(key.help),
-        plain(key.default),
-        key.option(),
-        key.variable()
+        spec.name,
+        plain(spec.help),
+        plain(&spec.default()),
+        spec.option(),
+        spec.variable()
     )
 }
 
-/// What would be markup is a text here.
+/// Options that have another name in nix-serve.
+fn nix_serve_table() -> String {
+    let mut text =
+        "\n## Options of nix-serve\n\n`nix-serve` has no configuration file. Its options \
+                    for the same settings:\n\n| `samovar serve` | `nix-serve` |\n|---|---|\n"
+            .to_owned();
+    for spec in OptionSpec::all() {
+        if let Some(option) = spec.nix_serve {
+            writeln!(text, "| `{}` | `{option}` |", spec.name).unwrap();
+        }
+    }
+    text
+}
+
+/// Escapes markup.
 fn plain(text: &str) -> String {
     let mut plain = String::new();
     for letter in text.chars() {
@@ -74,15 +88,71 @@ fn plain(text: &str) -> String {
 }
 
 #[test]
-fn keys_are_in_the_book() {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/book/reference.md");
-    let made = keys();
+fn the_reference_is_what_the_declarations_say() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/book/reference.md");
+    let made = page();
     if env::var_os("UPDATE").is_some() {
-        fs::write(&page, &made).unwrap();
+        fs::write(&file, &made).unwrap();
     }
-    let there = fs::read_to_string(&page).unwrap_or_default();
+    let there = fs::read_to_string(&file).unwrap_or_default();
     assert!(
         there == made,
-        "docs/book/reference.md is not what the table says: {HOW}"
+        "docs/book/reference.md differs from the declarations: {HOW}"
     );
+}
+
+/// Options in the table of limits exist, with the nix-serve option of the same meaning.
+#[test]
+fn the_table_of_limits_names_options_of_both_programs() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/book/limits.md");
+    let text = fs::read_to_string(page).unwrap();
+    let quoted = |cell: &str| -> Vec<String> {
+        let parts = cell.split('`').skip(1).step_by(2);
+        parts.map(str::to_owned).collect()
+    };
+    let mut count = 0;
+    for row in text.lines().filter(|line| line.starts_with("| ")) {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').collect();
+        let [_, _, .., own, nix_serve] = &*cells else {
+            continue;
+        };
+        let (names, options) = (quoted(own), quoted(nix_serve));
+        for (index, name) in names.iter().enumerate() {
+            if name == "samovar serve" {
+                continue;
+            }
+            let spec = OptionSpec::find(name).unwrap_or_else(|| panic!("{row}"));
+            if !options.is_empty() {
+                assert_eq!(
+                    spec.nix_serve,
+                    options.get(index).map(|text| &**text),
+                    "{row}"
+                );
+            }
+            count += 1;
+        }
+    }
+    assert!(count > 5, "{count} options");
+}
+
+/// Times and counts in the table of limits that are defaults of options.
+#[test]
+fn the_table_of_limits_has_the_defaults() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/book/limits.md");
+    let text = fs::read_to_string(page).unwrap();
+    for name in [
+        "backlog",
+        "queue",
+        "connections.head-size",
+        "connections.head-time",
+        "connections.idle-time",
+        "connections.stall-time",
+        "connections.streams",
+    ] {
+        let mut rows = text.lines().filter(|row| row.starts_with("| "));
+        let row = rows.find(|row| row.contains(&format!("`{name}`"))).unwrap();
+        let value = row.split('|').nth(2).unwrap().replace(',', "");
+        let default = OptionSpec::find(name).unwrap().default();
+        assert!(value.contains(&default), "{row}: {default}");
+    }
 }

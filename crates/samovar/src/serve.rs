@@ -7,14 +7,14 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use samovar_server::config::{
-    ConfigError, Configuration, KEYS, Key, Kind, Origin, Settings, VARIABLE_PREFIX, read, show,
+    ConfigError, Configuration, Kind, OptionSpec, Origin, Settings, VARIABLE_PREFIX, read, show,
 };
 use samovar_server::server::{self, Predecessor};
 
 /// The environment variable that names the configuration file.
 const CONFIG_VARIABLE: &str = "SAMOVAR_CONFIG";
 
-/// The command, with an option for every key of the configuration.
+/// The command, with all options of the configuration.
 pub(crate) fn command() -> Command {
     let command = Command::new("serve")
         .about("Serves a store as a binary cache")
@@ -53,16 +53,18 @@ pub(crate) fn with_options(command: Command, other: &str) -> Command {
                 .action(ArgAction::Append)
                 .help("Set any option by its name in the file, such as caches.team-a.priority=20"),
         );
-    KEYS.iter()
-        .filter(|key| key.name != other)
-        .fold(command, |command, key| command.arg(option(key)))
+    OptionSpec::all()
+        .filter(|spec| spec.name != other)
+        .fold(command, |command, spec| command.arg(option(spec)))
 }
 
-fn option(key: &Key) -> Arg {
-    let arg = Arg::new(key.name)
-        .long(key.option())
-        .help(format!("{} [default: {}]", key.help, key.default));
-    match key.kind {
+fn option(spec: &OptionSpec) -> Arg {
+    let arg = Arg::new(spec.name).long(spec.option()).help(format!(
+        "{} [default: {}]",
+        spec.help,
+        spec.default()
+    ));
+    match spec.kind() {
         Kind::Switch => arg
             .value_name("true|false")
             .num_args(0..=1)
@@ -72,8 +74,8 @@ fn option(key: &Key) -> Arg {
         Kind::Word(words) => arg.value_name(words.join("|")),
         Kind::Text => arg.value_name("TEXT"),
         Kind::Path => arg.value_name("PATH"),
-        Kind::Count => arg.value_name("NUMBER"),
-        Kind::Size => arg.value_name("BYTES"),
+        Kind::Count(..) => arg.value_name("NUMBER"),
+        Kind::Size(..) => arg.value_name("BYTES"),
         Kind::Time => arg.value_name("TIME"),
         Kind::Tables => arg.value_name("TOML"),
     }
@@ -127,16 +129,16 @@ pub(crate) fn settings(matches: &ArgMatches) -> anyhow::Result<Settings> {
         variables.push((name.to_owned(), value));
     }
     settings.add_variables(variables, &[CONFIG_VARIABLE])?;
-    for key in KEYS {
-        let origin = Origin::Option(key.option());
-        let Ok(Some(texts)) = matches.try_get_many::<String>(key.name) else {
+    for spec in OptionSpec::all() {
+        let origin = Origin::Option(spec.option());
+        let Ok(Some(texts)) = matches.try_get_many::<String>(spec.name) else {
             continue;
         };
-        match key.kind {
-            Kind::List => settings.set_list(key.name, texts.cloned(), origin)?,
+        match spec.kind() {
+            Kind::List => settings.set_list(spec.name, texts.cloned(), origin)?,
             _ => {
                 for text in texts {
-                    settings.set(key.name, text, origin.clone())?;
+                    settings.set(spec.name, text, origin.clone())?;
                 }
             }
         }

@@ -169,7 +169,7 @@ fn server_errors() {
         "--tls-key",
         text(&nonsense),
     ];
-    check(&tls, "TLS:", "--tls-certificate");
+    check(&tls, "TLS:", "`tls.certificate`");
     check(
         &["--user", "nobody-of-that-name"],
         "user:",
@@ -181,7 +181,7 @@ fn server_errors() {
         "start the server",
     );
     let (text, _) = doctor(&["--set", "priorty=1"]);
-    assert!(text.contains("perhaps priority is meant"), "{text}");
+    assert!(text.contains("did you mean `priority`?"), "{text}");
 }
 
 /// A missing root in `deny` is an error: the denied paths are unknown.

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use clap::{Arg, Command};
-use samovar_server::config::Key;
+use samovar_server::config::OptionSpec;
 
 /// The command that updates the page.
 const HOW: &str = "UPDATE=1 cargo test -p samovar --test reference";
@@ -41,7 +41,7 @@ fn describe(name: &str, command: Command, text: &mut String) {
     let mut command = command.bin_name(name.to_owned()).term_width(96);
     // The options of the configuration have a page of their own.
     let has_keys = command.get_arguments().any(|arg| arg.get_id() == "set");
-    let is_key = |arg: &Arg| has_keys && Key::find(arg.get_id().as_str()).is_some();
+    let is_key = |arg: &Arg| has_keys && OptionSpec::find(arg.get_id().as_str()).is_some();
     let mut shown = command.clone().mut_args(|arg| {
         let is_hidden = is_key(&arg);
         arg.hide(is_hidden)

@@ -73,7 +73,7 @@ fn an_invalid_file_prevents_the_start() {
     assert_eq!(
         String::from_utf8(output.stderr).unwrap(),
         format!(
-            "samovar: error: {}:3: there is no key prioritty, perhaps priority is meant\n",
+            "samovar: error: {}:3: unknown option `prioritty`; did you mean `priority`?\n",
             file.path.display()
         )
     );
@@ -86,7 +86,7 @@ fn an_invalid_reload_keeps_the_old_configuration() {
     file.write("priority = \"high\"\n");
     server.signal("HUP");
     let line = server.wait_for("stays in use");
-    assert!(line.contains("samovar.toml:3: priority is to be"), "{line}");
+    assert!(line.contains("samovar.toml:3: priority must be"), "{line}");
     assert!(get(&address, "/nix-cache-info").contains("\nPriority: 10\n"));
     file.write("backlog = 5\n");
     server.signal("HUP");

@@ -1,68 +1,66 @@
-//! Command lines that the server does not start with.
+//! Errors in the command line.
 
-/// Why the command line was not taken.
+/// A command line that the server does not start with.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CliError {
-    /// A value cannot mean anything.
+    /// A value is invalid.
     #[error(transparent)]
     Usage(#[from] UsageError),
-    /// What was asked for would silently not be there.
+    /// Protection that was asked for cannot be given.
     #[error(transparent)]
     Refused(#[from] Refusal),
 }
 
 impl CliError {
-    /// The exit code for all of them, as of most programs for a wrong command line. It differs from
-    /// 1, with which a start fails that may succeed when tried again.
+    /// Exit code. Differs from 1, the code of a start that may succeed if it is tried again.
     pub const EXIT_CODE: u8 = 2;
 }
 
-/// A value that cannot mean anything. One line.
+/// An invalid value. One line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UsageError {
     /// The value is of the wrong kind.
-    #[error("{option}: {given:?} is not {expected}")]
+    #[error("{option} must be {expected}, got {given:?}")]
     Value {
         /// As spelled on the command line.
         option: String,
-        /// What was given.
+        /// The value.
         given: String,
-        /// What may be given.
+        /// What is expected.
         expected: &'static str,
     },
-    /// The command line ends, or the next option begins, where the value should stand.
-    #[error("{option} needs {expected}{}", followed_by(.next.as_deref()))]
+    /// The command line ends, or another option follows, instead of the value.
+    #[error("{option} requires {expected}{}", followed_by(.next.as_deref()))]
     ValueMissing {
         /// As spelled on the command line.
         option: String,
-        /// What may be given.
+        /// What is expected.
         expected: &'static str,
-        /// The option that stands in the value's place.
+        /// The option that follows instead.
         next: Option<String>,
     },
 }
 
 fn followed_by(next: Option<&str>) -> String {
-    next.map_or_else(String::new, |next| format!(", but {next:?} follows"))
+    next.map_or_else(String::new, |next| format!(", got the option {next:?}"))
 }
 
-/// Something that was asked for, is not there, and would be missed too late. One line.
+/// Protection that was asked for and cannot be given. One line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// TLS was switched on, with nothing to do it with.
+    /// TLS without certificate or key.
     #[error(
-        "{asked_by} asks for TLS, which needs both --ssl-cert FILE and --ssl-key FILE; the server \
-         does not start rather than serve unencrypted"
+        "{asked_by} asks for TLS, which requires both --ssl-cert FILE and --ssl-key FILE; not \
+         starting without encryption"
     )]
     Tls {
         /// The option.
         asked_by: String,
     },
-    /// Perl code was given.
+    /// Perl code.
     #[error(
-        "{option} runs Perl code around the server, which this one cannot; as such code may be \
-         what asks for passwords, it does not start without it (drop the option if the \
-         cache is public)"
+        "{option} runs Perl code, which is not supported and may be what asks for passwords; not \
+         starting without it (remove the option if the cache is public)"
     )]
     PerlCode {
         /// The option.
@@ -70,23 +68,23 @@ pub enum Refusal {
     },
     /// Protection that only `samovar serve` has.
     #[error(
-        "{option} is an option of `samovar serve`, not of nix-serve; the server does not start \
-         without it (run `samovar serve`, or remove the option)"
+        "{option} is an option of `samovar serve`, not of nix-serve; not starting without it (run \
+         `samovar serve`, or remove the option)"
     )]
     SamovarServe {
         /// The option.
         option: String,
     },
     /// An option for protection that was given an empty value.
-    #[error("{option} is empty; the server does not start without it (give a value, or remove it)")]
+    #[error("{option} is empty; not starting without it (set a value, or remove the option)")]
     Empty {
         /// The option.
         option: String,
     },
-    /// A rule about who may connect or as whom to run.
+    /// A rule of `Net::Server` that restricts access, or the rights of the process.
     #[error(
-        "{option} restricts access, and this server does not know the rule; it does not start \
-         without it (use a firewall, or --user and --group, and drop the option)"
+        "{option} restricts access, and is not supported; not starting without it (use a firewall, \
+         or --user and --group, and remove the option)"
     )]
     AccessRule {
         /// The option.

@@ -1,14 +1,13 @@
-//! The command line: everything that nix-serve (starman, plackup) and nix-serve-ng understand.
+//! The command line: all options of nix-serve (starman, plackup) and nix-serve-ng.
 //!
-//! [`parse`] turns the arguments into an [`Invocation`]; it reads no environment and no file,
-//! prints nothing, and does not panic whatever the words are. The rules of spelling stand in
-//! `scanner.rs`, the names in `option.rs`, what the values become in [`Options`].
+//! [`parse`] turns the arguments into an [`Invocation`]. It reads neither environment nor files and
+//! prints nothing. `scanner.rs` has the rules of spelling, `option.rs` the table of options with
+//! their effects, `draft.rs` the options whose effect depends on others.
 //!
-//! Three outcomes for an option that does nothing here. Most are accepted with a [`Warning`]:
-//! nix-serve refuses no option, and an update must not keep a machine's cache from starting. A
-//! value that means nothing is a [`UsageError`]. And where an option asks for protection that is
-//! not there (TLS without a certificate, access rules, code that may ask for passwords), starting
-//! is a [`Refusal`]: a private cache must not become a public one in silence.
+//! Options without effect are accepted with a warning: nix-serve refuses none, and an update must
+//! not prevent a cache from starting. An invalid value is a [`UsageError`]. An option that asks for
+//! protection that cannot be given (TLS without a certificate, access rules, code that may ask for
+//! passwords) is a [`Refusal`]: a private cache must not become public unnoticed.
 //!
 //! # Source
 //!
@@ -20,16 +19,12 @@ mod error;
 mod help;
 mod nearest;
 mod option;
-mod options;
 mod parser;
 mod scanner;
-mod warning;
 
 pub use error::{CliError, Refusal, UsageError};
 pub use help::{help, version};
-pub use options::{LogFormat, Options};
 pub use parser::{Invocation, parse};
-pub use warning::Warning;
 
 #[cfg(test)]
 mod tests;

@@ -1,10 +1,10 @@
-//! The known name a mistyped one was probably meant to be.
+//! Suggestions for misspelled options.
 
 use samovar_server::config::nearest as nearest_of;
 
 use super::option::OPTIONS;
 
-/// The long name nearest to `name`, with its dashes; `None` if nothing is near.
+/// The long name that is most similar to `name`, with its dashes; `None` if none is similar.
 pub(super) fn nearest(name: &str) -> Option<String> {
     let name = name.trim_start_matches('-').replace('_', "-");
     let known = OPTIONS
@@ -13,7 +13,7 @@ pub(super) fn nearest(name: &str) -> Option<String> {
     let long = known.filter(|known| known.len() > 1);
     nearest_of(&name, long)
         .map(|known| format!("--{known}"))
-        // `-p8080` is no option of anybody's, yet what it says is plain.
+        // `-p8080` is no option, but its meaning is clear.
         .or_else(|| short_with_value(&name))
 }
 

@@ -1,4 +1,4 @@
-//! Which words are options, which are their values, and which are neither.
+//! Splits a command line into options, values and other words.
 //!
 //! The rules are those of `Plack::Runner`: `Getopt::Long` takes what it knows, and a second pass
 //! makes `key => value` pairs of what is left, so that no option is ever refused. Two deviations
@@ -15,15 +15,15 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
-use super::option::{KnownOption, OPTIONS, OptionId, Spelling, Takes, split_switch};
+use super::option::{KnownOption, OPTIONS, Spelling, Takes, split_switch};
 
 /// One thing on the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Item {
     /// A known option.
     Known {
-        id: OptionId,
-        /// What it is called in messages: as given, without the value.
+        option: &'static KnownOption,
+        /// As spelled, without the value; for messages.
         spelled: String,
         value: Value,
     },
@@ -31,26 +31,26 @@ pub(super) enum Item {
     ValueMissing {
         spelled: String,
         expected: &'static str,
-        /// The option that stands in its place.
+        /// The option that follows instead.
         next: Option<OsString>,
     },
-    /// An option nobody knows.
+    /// An unknown option.
     Unknown {
         spelled: String,
         value: Option<OsString>,
     },
-    /// A word that is no option and no value.
+    /// A word that is neither option nor value.
     Word(OsString),
 }
 
-/// What came with a known option.
+/// The value of a known option.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Value {
-    /// Only for options that work without one.
+    /// No value.
     None,
     /// On or off.
     Switch(bool),
-    /// A word.
+    /// Text.
     Text(OsString),
 }
 
@@ -82,29 +82,29 @@ fn scan_option<I: Iterator<Item = OsString>>(
     let Some(found) = spelling.find() else {
         return match cuddled(argument, spelling) {
             Some((option, value)) => Item::Known {
-                id: option.id,
+                option,
                 spelled: format!("-{}", option.names[0]),
                 value: Value::Text(value.to_owned()),
             },
             None => scan_unknown(spelling, rest),
         };
     };
-    let (id, spelled) = (found.option.id, spelled(spelling));
-    let value = match (found.option.takes, found.switch) {
+    let (option, spelled) = (found.option, spelled(spelling));
+    let value = match (option.takes, found.switch) {
         // `--disable-keepalive=1` reaches starman as a key of that name, which means nothing to it.
         // The only sensible reading is the switch.
         (_, Some(on)) => Value::Switch(on),
-        (Takes::Nothing, None) => Value::Switch(spelling.value.is_none_or(is_true)),
-        (Takes::Toggle, None) => match spelling.value.map(ToOwned::to_owned) {
+        (Takes::Nothing(_), None) => Value::Switch(spelling.value.is_none_or(is_true)),
+        (Takes::Toggle(_), None) => match spelling.value.map(ToOwned::to_owned) {
             Some(text) => Value::Switch(is_true(&text)),
             None => Value::Switch(next_plain_word(rest).is_none_or(|text| is_true(&text))),
         },
-        (Takes::Optional, None) => spelling
+        (Takes::Optional(_), None) => spelling
             .value
             .map(ToOwned::to_owned)
             .or_else(|| next_plain_word(rest))
             .map_or(Value::None, Value::Text),
-        (Takes::Value(expected), None) => match spelling.value {
+        (Takes::Value(expected, _), None) => match spelling.value {
             Some(text) => Value::Text(text.to_owned()),
             None if rest.peek().is_none_or(|next| is_known_option(next)) => {
                 return Item::ValueMissing {
@@ -116,7 +116,11 @@ fn scan_option<I: Iterator<Item = OsString>>(
             None => rest.next().map_or(Value::None, Value::Text),
         },
     };
-    Item::Known { id, spelled, value }
+    Item::Known {
+        option,
+        spelled,
+        value,
+    }
 }
 
 fn scan_unknown<I: Iterator<Item = OsString>>(spelling: Spelling<'_>, rest: &mut Rest<I>) -> Item {
@@ -142,13 +146,13 @@ fn cuddled<'a>(
     spelling: Spelling<'_>,
 ) -> Option<(&'static KnownOption, &'a OsStr)> {
     let bytes = argument.as_bytes();
-    let id = match (spelling.dash_count, bytes.get(1)?) {
-        (1, b'I') => OptionId::Include,
-        (1, b'M') => OptionId::Module,
-        (1, b'e') => OptionId::Eval,
+    let name = match (spelling.dash_count, bytes.get(1)?) {
+        (1, b'I') => "I",
+        (1, b'M') => "M",
+        (1, b'e') => "e",
         _ => return None,
     };
-    let option = OPTIONS.iter().find(|option| option.id == id)?;
+    let option = OPTIONS.iter().find(|option| option.names == [name])?;
     let value = bytes.get(2..).filter(|value| !value.is_empty())?;
     Some((option, OsStr::from_bytes(value)))
 }
@@ -180,17 +184,24 @@ mod tests {
         assert_eq!(scan(arguments.iter().map(OsString::from)), expected);
     }
 
-    fn text(id: OptionId, spelled: &str, value: &str) -> Item {
+    fn known(name: &str) -> &'static KnownOption {
+        let mut options = OPTIONS.iter();
+        options
+            .find(|option| option.names.contains(&name))
+            .expect("is known")
+    }
+
+    fn text(name: &str, spelled: &str, value: &str) -> Item {
         Item::Known {
-            id,
+            option: known(name),
             spelled: spelled.to_owned(),
             value: Value::Text(value.into()),
         }
     }
 
-    fn switch(id: OptionId, spelled: &str, on: bool) -> Item {
+    fn switch(name: &str, spelled: &str, on: bool) -> Item {
         Item::Known {
-            id,
+            option: known(name),
             spelled: spelled.to_owned(),
             value: Value::Switch(on),
         }
@@ -209,24 +220,24 @@ mod tests {
 
     #[test]
     fn values_follow_or_are_joined_by_an_equals_sign() {
-        check(&["--port", "80"], &[text(OptionId::Port, "--port", "80")]);
-        check(&["--port=80"], &[text(OptionId::Port, "--port", "80")]);
-        check(&["-p", "80"], &[text(OptionId::Port, "-p", "80")]);
-        check(&["-p=80"], &[text(OptionId::Port, "-p", "80")]);
-        check(&["--p", "80"], &[text(OptionId::Port, "--p", "80")]);
+        check(&["--port", "80"], &[text("port", "--port", "80")]);
+        check(&["--port=80"], &[text("port", "--port", "80")]);
+        check(&["-p", "80"], &[text("port", "-p", "80")]);
+        check(&["-p=80"], &[text("port", "-p", "80")]);
+        check(&["--p", "80"], &[text("port", "--p", "80")]);
     }
 
     #[test]
     fn long_names_work_with_one_dash_and_with_underscores() {
-        check(&["-pid", "f"], &[text(OptionId::Pid, "-pid", "f")]);
-        check(&["-workers=8"], &[text(OptionId::Workers, "-workers", "8")]);
+        check(&["-pid", "f"], &[text("pid", "-pid", "f")]);
+        check(&["-workers=8"], &[text("workers", "-workers", "8")]);
         check(
             &["--max_requests", "9"],
-            &[text(OptionId::MaxRequests, "--max_requests", "9")],
+            &[text("max-requests", "--max_requests", "9")],
         );
         check(
             &["-error-log", "f"],
-            &[text(OptionId::ErrorLog, "-error-log", "f")],
+            &[text("error-log", "-error-log", "f")],
         );
     }
 
@@ -239,10 +250,7 @@ mod tests {
         check(&["--foo=x", "y"], &[unknown("--foo", Some("x")), word("y")]);
         check(
             &["--foo", "-D"],
-            &[
-                unknown("--foo", None),
-                switch(OptionId::Daemonize, "-D", true),
-            ],
+            &[unknown("--foo", None), switch("daemonize", "-D", true)],
         );
         check(&["--foo"], &[unknown("--foo", None)]);
         check(
@@ -264,34 +272,31 @@ mod tests {
 
     #[test]
     fn perl_options_may_be_cuddled() {
-        check(&["-Ilib"], &[text(OptionId::Include, "-I", "lib")]);
-        check(&["-MFoo=bar"], &[text(OptionId::Module, "-M", "Foo=bar")]);
-        check(&["-eenable"], &[text(OptionId::Eval, "-e", "enable")]);
-        check(&["-e", "code"], &[text(OptionId::Eval, "-e", "code")]);
-        check(
-            &["-enable-ssl"],
-            &[switch(OptionId::Ssl, "-enable-ssl", true)],
-        );
+        check(&["-Ilib"], &[text("I", "-I", "lib")]);
+        check(&["-MFoo=bar"], &[text("M", "-M", "Foo=bar")]);
+        check(&["-eenable"], &[text("e", "-e", "enable")]);
+        check(&["-e", "code"], &[text("e", "-e", "code")]);
+        check(&["-enable-ssl"], &[switch("ssl", "-enable-ssl", true)]);
     }
 
     #[test]
     fn toggles_follow_perls_truth() {
         check(
             &["--disable-keepalive"],
-            &[switch(OptionId::Keepalive, "--disable-keepalive", false)],
+            &[switch("keepalive", "--disable-keepalive", false)],
         );
         check(
             &["--keepalive=0"],
-            &[switch(OptionId::Keepalive, "--keepalive", false)],
+            &[switch("keepalive", "--keepalive", false)],
         );
         check(
             &["--keepalive", "0"],
-            &[switch(OptionId::Keepalive, "--keepalive", false)],
+            &[switch("keepalive", "--keepalive", false)],
         );
-        check(&["--ssl", "1"], &[switch(OptionId::Ssl, "--ssl", true)]);
+        check(&["--ssl", "1"], &[switch("ssl", "--ssl", true)]);
         check(
             &["--daemonize=1", "w"],
-            &[switch(OptionId::Daemonize, "--daemonize", true), word("w")],
+            &[switch("daemonize", "--daemonize", true), word("w")],
         );
     }
 
@@ -305,13 +310,10 @@ mod tests {
         check(&["--pid"], &[missing(None)]);
         check(
             &["--pid", "-D"],
-            &[missing(Some("-D")), switch(OptionId::Daemonize, "-D", true)],
+            &[missing(Some("-D")), switch("daemonize", "-D", true)],
         );
-        check(
-            &["--pid", "-strange"],
-            &[text(OptionId::Pid, "--pid", "-strange")],
-        );
-        check(&["--pid", "-"], &[text(OptionId::Pid, "--pid", "-")]);
+        check(&["--pid", "-strange"], &[text("pid", "--pid", "-strange")]);
+        check(&["--pid", "-"], &[text("pid", "--pid", "-")]);
     }
 
     #[test]

@@ -1,24 +1,39 @@
-//! Command lines and what becomes of them.
+//! Command lines and the configurations they make.
 
 use std::ffi::OsString;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use super::*;
 use samovar_server::config::{
-    ClientAddress, HoldTime, KEYS, LogTarget, TimeLimit, Tls, WORKERS_MAX,
+    ClientAddress, Configuration, GcLease, LogTarget, OptionSpec, Tls, WORKERS_MAX,
 };
 use samovar_server::listener::{Host, ListenSpec};
 
-fn run(arguments: &[&str]) -> Result<Invocation, CliError> {
-    parse(arguments.iter().map(OsString::from))
+use super::*;
+use crate::environment;
+
+fn defaults() -> Configuration {
+    environment::read(|_| None)
 }
 
+/// The default configuration with a change.
+fn with(change: impl FnOnce(&mut Configuration)) -> Configuration {
+    let mut config = defaults();
+    change(&mut config);
+    config
+}
+
+fn run(arguments: &[&str]) -> Result<Invocation, CliError> {
+    parse(arguments.iter().map(OsString::from), defaults())
+}
+
+/// The configuration, and its warnings apart.
 #[track_caller]
-fn serve(arguments: &[&str]) -> (Options, Vec<String>) {
+fn serve(arguments: &[&str]) -> (Configuration, Vec<String>) {
     match run(arguments) {
-        Ok(Invocation::Serve { options, warnings }) => {
-            (options, warnings.iter().map(ToString::to_string).collect())
+        Ok(Invocation::Serve { mut config, .. }) => {
+            let warnings = std::mem::take(&mut config.remarks);
+            (config, warnings)
         }
         other => panic!("{other:?}"),
     }
@@ -26,7 +41,7 @@ fn serve(arguments: &[&str]) -> (Options, Vec<String>) {
 
 /// Without a warning.
 #[track_caller]
-fn check(arguments: &[&str], expected: &Options) {
+fn check(arguments: &[&str], expected: &Configuration) {
     let (options, warnings) = serve(arguments);
     assert_eq!(&options, expected);
     assert_eq!(warnings, [""; 0]);
@@ -36,7 +51,7 @@ fn check(arguments: &[&str], expected: &Options) {
 #[track_caller]
 fn check_warned(arguments: &[&str], expected: &[&str]) {
     let (options, warnings) = serve(arguments);
-    assert_eq!(options, Options::default());
+    assert_eq!(options, defaults());
     assert_eq!(warnings, expected);
 }
 
@@ -72,7 +87,7 @@ fn local() -> Host {
 
 #[test]
 fn nothing_gives_the_defaults() {
-    check(&[], &Options::default());
+    check(&[], &defaults());
     check_listeners(&[], &["*:5000"]);
 }
 
@@ -99,13 +114,12 @@ fn real_extra_params_single_dash_pid() {
 
 #[test]
 fn real_extra_params_priority_and_workers_together() {
-    let expected = Options {
-        listeners: tcp(local(), 5000),
-        listen_given: true,
-        priority: Some(40),
-        workers: NonZeroU32::new(12),
-        ..Options::default()
-    };
+    let expected = with(|config| {
+        config.listeners = tcp(local(), 5000);
+        config.listen_given = true;
+        config.caches[0].priority = 40;
+        config.workers = NonZeroU32::new(12);
+    });
     check(
         &[
             "--listen",
@@ -121,17 +135,11 @@ fn real_extra_params_priority_and_workers_together() {
 fn real_extra_params_priority_or_workers_alone() {
     check(
         &["--priority", "100"],
-        &Options {
-            priority: Some(100),
-            ..Options::default()
-        },
+        &with(|config| config.caches[0].priority = 100),
     );
     check(
         &["--workers", "5"],
-        &Options {
-            workers: NonZeroU32::new(5),
-            ..Options::default()
-        },
+        &with(|config| config.workers = NonZeroU32::new(5)),
     );
 }
 
@@ -139,18 +147,17 @@ fn real_extra_params_priority_or_workers_alone() {
 fn real_extra_params_plain_junk() {
     check_warned(
         &["storeDir", "=", "/nix/store,", "stateDir", "=", "/nix/var"],
-        &["ignored, as these are no options: \
+        &["words that are no options are ignored: \
              \"storeDir\" \"=\" \"/nix/store,\" \"stateDir\" \"=\" \"/nix/var\""],
     );
 }
 
 #[test]
 fn the_wrapper_and_the_module_of_nixos() {
-    let expected = Options {
-        listeners: tcp(local(), 5000),
-        listen_given: true,
-        ..Options::default()
-    };
+    let expected = with(|config| {
+        config.listeners = tcp(local(), 5000);
+        config.listen_given = true;
+    });
     check(
         &[
             "--preload-app",
@@ -173,7 +180,7 @@ fn listeners_accumulate_and_are_not_split_at_commas() {
 }
 
 #[test]
-fn listen_decides_over_socket_over_host_and_port() {
+fn listen_overrides_socket_and_that_host_and_port() {
     let all = ["-p", "1", "-o", "127.0.0.1", "-S", "/s", "-l", ":2"];
     check_listeners(&all, &["*:2"]);
     check_listeners(&all[..6], &["/s"]);
@@ -183,9 +190,9 @@ fn listen_decides_over_socket_over_host_and_port() {
     assert_eq!(
         warnings,
         [
-            "--socket has no effect: --listen decides",
-            "--host has no effect: --listen decides",
-            "--port has no effect: --listen decides",
+            "--socket has no effect: --listen overrides it",
+            "--host has no effect: --listen overrides it",
+            "--port has no effect: --listen overrides it",
         ]
     );
 }
@@ -201,68 +208,75 @@ fn hosts_of_warp() {
 
 #[test]
 fn zero_stands_for_the_default_where_perl_says_so() {
-    check(&["--workers", "0", "--backlog", "0"], &Options::default());
+    check(&["--workers", "0", "--backlog", "0"], &defaults());
     check_listeners(&["--port", "0"], &["*:5000"]);
-    let unlimited = Options {
-        read_timeout: TimeLimit::Unlimited,
-        ..Options::default()
-    };
+    let unlimited = with(|config| config.limits.head_time = Duration::MAX);
     check(&["--read-timeout", "0"], &unlimited);
-    let at_once = Options {
-        keepalive_timeout: Some(Duration::ZERO),
-        ..Options::default()
-    };
+    let at_once = with(|config| config.limits.idle_time = Duration::ZERO);
     check(&["--keepalive-timeout", "0"], &at_once);
 }
 
 #[test]
-fn hold_times() {
-    let held = |hold| Options {
-        hold: Some(hold),
-        ..Options::default()
-    };
-    check(&["--hold", "off"], &held(HoldTime::Off));
-    check(&["--hold=0"], &held(HoldTime::Off));
-    let time = HoldTime::For(Duration::from_millis(1500));
-    check(&["--hold", "1.5"], &held(time));
+fn gc_lease_times() {
+    let leased = |lease| with(|config| config.gc_lease = Some(lease));
+    check(&["--gc-lease", "off"], &leased(GcLease::Off));
+    check(&["--gc-lease=0"], &leased(GcLease::Off));
+    let time = GcLease::For(Duration::from_millis(1500));
+    check(&["--gc-lease", "1.5"], &leased(time));
     for bad in ["0.9", "on", "-1", "OFF"] {
-        let error = format!("--hold: {bad:?} is not a number of seconds, 1 or more, or off");
-        check_error(&[&format!("--hold={bad}")], &error);
+        let expected = "--gc-lease must be a number of seconds, 1 or more, or off";
+        let error = format!("{expected}, got {bad:?}");
+        check_error(&[&format!("--gc-lease={bad}")], &error);
     }
 }
 
 #[test]
 fn times_and_counts() {
-    let expected = Options {
-        keepalive_timeout: Some(Duration::from_millis(500)),
-        read_timeout: TimeLimit::After(Duration::from_secs(5)),
-        timeout: TimeLimit::After(Duration::from_secs(600)),
-        backlog: 128,
-        keepalive: false,
-        ..Options::default()
-    };
-    check(
-        &[
-            "--keepalive_timeout=.5",
-            "--read-timeout",
-            "5",
-            "--timeout=600",
-            "--backlog=128",
-            "--disable-keepalive",
-        ],
-        &expected,
+    let expected = with(|config| {
+        config.limits.idle_time = Duration::from_millis(500);
+        config.limits.head_time = Duration::from_secs(5);
+        config.limits.stall_time = Duration::from_secs(600);
+        config.backlog = 128;
+    });
+    let arguments = [
+        "--keepalive_timeout=.5",
+        "--read-timeout",
+        "5",
+        "--timeout=600",
+        "--backlog=128",
+    ];
+    check(&arguments, &expected);
+    let (config, warnings) = serve(&["--workers", "1000000"]);
+    assert_eq!(
+        config.workers.map(|count| u64::from(count.get())),
+        Some(WORKERS_MAX)
     );
-    let (options, warnings) = serve(&["--workers", "1000000"]);
-    assert_eq!(options.workers, NonZeroU32::new(WORKERS_MAX));
-    assert_eq!(warnings, ["--workers is too great: 1024 is used"]);
+    assert_eq!(warnings, ["--workers is too large: 1024 is used"]);
+}
+
+/// As in nix-serve-ng, whose option it is.
+#[test]
+fn timeout_closes_idle_connections_unless_keepalive_timeout_is_given() {
+    let times = |arguments: &[&str]| {
+        let limits = serve(arguments).0.limits;
+        (limits.stall_time.as_secs(), limits.idle_time.as_secs())
+    };
+    let limits = defaults().limits;
+    let (stall, idle) = (limits.stall_time.as_secs(), limits.idle_time.as_secs());
+    assert_eq!(times(&[]), (stall, idle));
+    assert_eq!(times(&["--timeout", "7"]), (7, 7));
+    assert_eq!(times(&["--timeout", "0"]), (u64::MAX, u64::MAX));
+    assert_eq!(times(&["--keepalive-timeout", "3"]), (stall, 3));
+    assert_eq!(
+        times(&["--keepalive-timeout", "3", "--timeout", "7"]),
+        (7, 3)
+    );
+    assert_eq!(times(&["--timeout", "7", "--disable-keepalive"]), (7, 0));
 }
 
 #[test]
 fn the_last_one_counts() {
-    let expected = Options {
-        priority: Some(2),
-        ..Options::default()
-    };
+    let expected = with(|config| config.caches[0].priority = 2);
     check(
         &[
             "--priority",
@@ -278,17 +292,25 @@ fn the_last_one_counts() {
 
 #[test]
 fn process_options() {
-    let expected = Options {
-        user: Some("nobody".to_owned()),
-        group: Some("65534".to_owned()),
-        pid_file: Some("p".into()),
-        error_log: Some("e".into()),
-        access_log: Some(LogTarget::File("a".into())),
-        daemonize: true,
-        path_prefix: "/cache".to_owned(),
-        store: Some("daemon".to_owned()),
-        ..Options::default()
+    let expected = with(|config| {
+        config.user = Some("nobody".to_owned());
+        config.group = Some("65534".to_owned());
+        config.pid_file = Some("p".into());
+        config.error_log = Some("e".into());
+        config.access_log = Some(LogTarget::File("a".into()));
+        config.caches[0].prefix = "/cache".to_owned();
+        config.store = Some("daemon".to_owned());
+    });
+    let daemonizes = |arguments: &[&str]| {
+        matches!(
+            run(arguments),
+            Ok(Invocation::Serve {
+                daemonize: true,
+                ..
+            })
+        )
     };
+    assert!(daemonizes(&["-D"]) && daemonizes(&["--daemonize"]) && !daemonizes(&["-D=0"]));
     check(
         &[
             "--user",
@@ -311,7 +333,7 @@ fn process_options() {
 
 #[test]
 fn the_access_log_is_off_unless_asked_for() {
-    let target = |arguments: &[&str]| serve(arguments).0.access_log_target();
+    let target = |arguments: &[&str]| serve(arguments).0.access_log;
     let file = Some(LogTarget::File("f".into()));
     assert_eq!(target(&[]), None);
     assert_eq!(target(&["--quiet"]), None);
@@ -329,7 +351,7 @@ fn the_access_log_is_off_unless_asked_for() {
     );
     assert_eq!(target(&["--quiet", "--access-log", "f"]), file);
     assert_eq!(
-        serve(&["--log-format=real-ip"]).0.client_address(),
+        serve(&["--log-format=real-ip"]).0.client_address,
         ClientAddress::Unproven
     );
     let (_, warnings) = serve(&["-D", "--verbose"]);
@@ -340,57 +362,59 @@ fn the_access_log_is_off_unless_asked_for() {
 fn values_that_mean_nothing() {
     check_error(
         &["--port", "abc"],
-        r#"--port: "abc" is not a port number from 0 to 65535"#,
+        r#"--port must be a port number from 0 to 65535, got "abc""#,
     );
     check_error(
         &["-p=65536"],
-        r#"-p: "65536" is not a port number from 0 to 65535"#,
+        r#"-p must be a port number from 0 to 65535, got "65536""#,
     );
     check_error(
         &["--workers", "x"],
-        r#"--workers: "x" is not a whole number, 0 for the default"#,
+        r#"--workers must be a whole number, 0 for the default, got "x""#,
     );
     check_error(
         &["--workers", "-1"],
-        r#"--workers: "-1" is not a whole number, 0 for the default"#,
+        r#"--workers must be a whole number, 0 for the default, got "-1""#,
     );
     check_error(
         &["--read-timeout", "soon"],
-        r#"--read-timeout: "soon" is not a number of seconds"#,
+        r#"--read-timeout must be a number of seconds, got "soon""#,
     );
     check_error(
         &["--listen", "host:http"],
-        "--listen: \"host:http\" is not HOST:PORT, :PORT, [IPV6]:PORT or the path of a Unix socket",
+        "--listen must be HOST:PORT, :PORT, [IPV6]:PORT or the path of a Unix socket, got \
+         \"host:http\"",
     );
     check_error(
         &["--priority", "2147483648"],
-        r#"--priority: "2147483648" is not a whole number from 0 to 2147483647"#,
+        r#"--priority must be a whole number from 0 to 2147483647, got "2147483648""#,
     );
     check_error(
         &["--path", "x"],
-        r#"--path: "x" is not a URL path that begins with a slash"#,
+        r#"--path must be a URL path that begins with a slash, got "x""#,
     );
     check_error(
         &["--log-format", "xml"],
-        "--log-format: \"xml\" is not one of quiet, default, normal, real-ip, json, verbose, debug",
+        "--log-format must be one of quiet, default, normal, real-ip, json, verbose, debug, got \
+         \"xml\"",
     );
     check_error(
         &["--max-requests=x"],
-        r#"--max-requests: "x" is not a whole number, 0 for the default"#,
+        r#"--max-requests must be a whole number, 0 for the default, got "x""#,
     );
-    check_error(&["--pid"], "--pid needs a file");
+    check_error(&["--pid"], "--pid requires a file");
     check_error(
         &["--pid", "--daemonize"],
-        r#"--pid needs a file, but "--daemonize" follows"#,
+        r#"--pid requires a file, got the option "--daemonize""#,
     );
 }
 
 #[test]
 fn empty_values_are_as_if_not_given() {
-    check_warned(&["--pid="], &["--pid is empty: as if it were not given"]);
+    check_warned(&["--pid="], &["--pid is ignored: its value is empty"]);
     check_warned(
         &["--listen", ""],
-        &["--listen is empty: as if it were not given"],
+        &["--listen is ignored: its value is empty"],
     );
 }
 
@@ -398,7 +422,7 @@ fn empty_values_are_as_if_not_given() {
 fn options_without_effect() {
     check(
         &["-E", "deployment", "-s", "Starman", "--preload-app"],
-        &Options::default(),
+        &defaults(),
     );
     for arguments in [
         &["--disable-proctitle"] as &[&str],
@@ -417,7 +441,7 @@ fn options_without_effect() {
         &["--net_server-log_level", "4"],
     ] {
         let (options, warnings) = serve(arguments);
-        assert_eq!(options, Options::default(), "{arguments:?}");
+        assert_eq!(options, defaults(), "{arguments:?}");
         assert_eq!(warnings.len(), 1, "{arguments:?}: {warnings:?}");
         assert!(warnings[0].contains(" has no effect: "), "{warnings:?}");
     }
@@ -427,17 +451,17 @@ fn options_without_effect() {
 fn unknown_options_name_the_nearest() {
     check_warned(
         &["--lisen", ":80"],
-        &[r#"unknown option --lisen ignored, with its value ":80"; did you mean --listen?"#],
+        &[r#"unknown option --lisen is ignored, with its value ":80"; did you mean --listen?"#],
     );
     check_warned(
         &["--frob=1"],
-        &[r#"unknown option --frob ignored, with its value "1""#],
+        &[r#"unknown option --frob is ignored, with its value "1""#],
     );
     check_warned(
         &["-p8080"],
-        &["unknown option -p8080 ignored; did you mean -p 8080?"],
+        &["unknown option -p8080 is ignored; did you mean -p 8080?"],
     );
-    check_warned(&["--a\nb"], &[r"unknown option --a\nb ignored"]);
+    check_warned(&["--a\nb"], &[r"unknown option --a\nb is ignored"]);
 }
 
 #[test]
@@ -527,7 +551,7 @@ fn protection_that_would_be_missing_is_refused() {
 
 #[test]
 fn protection_that_only_samovar_serve_has_is_refused() {
-    for spec in KEYS {
+    for spec in OptionSpec::all() {
         let is_protection = ["access", "policy", "secret-key-files", "signing", "tls"]
             .iter()
             .any(|group| spec.name.split('.').next() == Some(group));

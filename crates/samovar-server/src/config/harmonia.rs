@@ -1,8 +1,8 @@
-//! A configuration of harmonia, said in our words.
+//! Import of harmonia's configuration.
 //!
 //! # Source
 //!
-//! harmonia-cache 3.2, `config.rs`: its keys, its defaults, and that unknown keys are errors.
+//! harmonia-cache 3.2, `config.rs`: its options and defaults; unknown options are errors.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use super::nearest::nearest;
 use super::settings::{ConfigError, Origin, Setting, Settings, read};
 use super::toml::{self, Value};
 
-/// Keys whose values mean the same here.
+/// Options with the same values here.
 const SAME: [(&str, &str); 5] = [
     ("workers", "workers"),
     ("priority", "priority"),
@@ -19,7 +19,7 @@ const SAME: [(&str, &str); 5] = [
     ("tls_key_path", "tls.key"),
 ];
 
-/// Keys that have no counterpart, and why none is needed.
+/// Options without a counterpart, and why none is needed.
 const NEEDLESS: [(&str, &str); 4] = [
     ("max_connection_rate", "connections are not limited by rate"),
     ("max_connections", "as many as there are file descriptors"),
@@ -30,14 +30,14 @@ const NEEDLESS: [(&str, &str); 4] = [
     ("zstd", "NARs are not compressed on their way"),
 ];
 
-/// Keys that say together where the store is.
+/// Options that locate the store together.
 const STORE: [&str; 3] = ["virtual_nix_store", "real_nix_store", "nix_db_path"];
 
-/// What the file of harmonia at `path` says, as a file of ours.
+/// Translates harmonia's configuration file at `path` into one of Samovar.
 ///
 /// # Errors
 ///
-/// [`ConfigError`] if it cannot be read, or says what harmonia does not understand.
+/// [`ConfigError`] if it cannot be read or is not valid for harmonia.
 pub fn import_harmonia(path: &Path) -> Result<String, ConfigError> {
     let text = read(path).map_err(|error| ConfigError::Unreadable(path.to_owned(), error))?;
     translate(path, &text)
@@ -71,8 +71,9 @@ fn translate(path: &Path, text: &str) -> Result<String, ConfigError> {
             let known = known.chain(STORE).chain(["bind"]);
             return Err(ConfigError::Unknown {
                 origin,
-                name: format!("key {name} in harmonia 3.2"),
-                nearest: nearest(name, known.collect::<Vec<_>>()),
+                name: name.to_owned(),
+                nearest: nearest(name, known.collect::<Vec<_>>()).map(str::to_owned),
+                is_of_server: false,
             });
         }
     }
@@ -82,7 +83,7 @@ fn translate(path: &Path, text: &str) -> Result<String, ConfigError> {
     Ok(out)
 }
 
-/// Whether a value means something to us, where it means the same.
+/// Checks a value by the rules of the option of the same meaning.
 fn check(theirs: &str, ours: &str, value: &Value, origin: &Origin) -> Result<(), ConfigError> {
     let mut alone = Settings::default();
     let setting = Setting {
@@ -98,29 +99,29 @@ fn check(theirs: &str, ours: &str, value: &Value, origin: &Origin) -> Result<(),
             ..
         }) => Err(ConfigError::Value {
             origin,
-            key: theirs.to_owned(),
+            option: theirs.to_owned(),
             expected,
             found,
         }),
-        // What has to stand beside it may come later.
+        // Options that it requires may follow.
         _ => Ok(()),
     }
 }
 
-/// A place of the store. The database's says where the state directory is, too.
+/// A path of the store. That of the database implies the state directory.
 fn expect_path(name: &str, value: Value, origin: Origin) -> Result<String, ConfigError> {
     let (is_meant, expected): (fn(&Path) -> bool, _) = match name {
         "nix_db_path" => (
             |path| path.is_absolute() && path.ends_with("db/db.sqlite"),
-            "a path that begins with a slash and ends with /db/db.sqlite",
+            "an absolute path that ends with /db/db.sqlite",
         ),
-        _ => (Path::is_absolute, "a path that begins with a slash"),
+        _ => (Path::is_absolute, "an absolute path"),
     };
     match value {
         Value::Text(text) if is_meant(Path::new(&text)) => Ok(text),
         other => Err(ConfigError::Value {
             origin,
-            key: name.to_owned(),
+            option: name.to_owned(),
             expected: expected.to_owned(),
             found: other.to_string(),
         }),
@@ -132,14 +133,14 @@ fn expect_text(name: &str, value: Value, origin: Origin) -> Result<String, Confi
         Value::Text(text) => Ok(text),
         other => Err(ConfigError::Value {
             origin,
-            key: name.to_owned(),
+            option: name.to_owned(),
             expected: "a text".to_owned(),
             found: other.to_string(),
         }),
     }
 }
 
-/// The store's URI, if it is not the one of every machine.
+/// The store URI; `None` for the default store.
 fn store([virtual_dir, real_dir, database]: [Option<String>; STORE.len()]) -> Option<String> {
     // `db/db.sqlite` below the state directory.
     let state = database.and_then(|path| {
@@ -199,19 +200,19 @@ level = 3
     }
 
     #[test]
-    fn what_harmonia_would_not_understand() {
+    fn options_unknown_to_harmonia_are_refused() {
         let refused = |text: &str| {
             let error = translate(Path::new("h.toml"), text).expect_err("is refused");
             error.to_string()
         };
         assert_eq!(
             refused("\nworker = 1"),
-            "h.toml:2: there is no key worker in harmonia 3.2, perhaps workers is meant"
+            "h.toml:2: unknown option `worker`; did you mean `workers`?"
         );
         assert_eq!(
             refused("bind = 5000"),
-            "h.toml:1: bind is to be a list of HOST:PORT, [ADDRESS]:PORT, :PORT or paths of \
-             sockets, not 5000"
+            "h.toml:1: bind must be a list of HOST:PORT, [ADDRESS]:PORT, :PORT or paths of unix \
+             sockets, got 5000"
         );
     }
 
@@ -235,8 +236,8 @@ level = 3
             let error = translate(Path::new("h.toml"), text).expect_err(text);
             let error = error.to_string();
             let (start, end) = (
-                format!("h.toml:{line}: {key} is to be "),
-                format!(", not {found}"),
+                format!("h.toml:{line}: {key} must be "),
+                format!(", got {found}"),
             );
             assert!(
                 error.starts_with(&start) && error.ends_with(&end),

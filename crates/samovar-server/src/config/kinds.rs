@@ -1,4 +1,4 @@
-//! Values that are more than a number or a path.
+//! Types of option values.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -8,30 +8,30 @@ use std::time::Duration;
 use super::value;
 use crate::listener::ListenSpec;
 
-/// What HTTPS needs.
+/// HTTPS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tls {
-    /// PEM: the server's certificate and then its issuers'.
+    /// PEM file: the server's certificate, followed by those of its issuers.
     pub certificate: PathBuf,
-    /// PEM: the certificate's private key.
+    /// PEM file: the private key of the certificate.
     pub key: PathBuf,
-    /// The listeners with `:ssl`, if that is what asked for it; otherwise all TCP listeners.
+    /// Listeners given as `HOST:PORT:ssl`; `None` for all TCP listeners.
     pub only: Option<Vec<ListenSpec>>,
-    /// Whose client certificates are good, if clients are asked for one.
+    /// Client certificates; `None` if they are not requested.
     pub clients: Option<ClientAuthority>,
 }
 
-/// Whose client certificates are good.
+/// Verification of client certificates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientAuthority {
-    /// PEM: the authorities.
+    /// PEM file: the certificate authorities.
     pub authorities: PathBuf,
-    /// Whether a client has to have one.
+    /// Whether clients without a certificate are refused.
     pub required: bool,
 }
 
 impl Tls {
-    /// Whether a listener is to speak it. Never on a unix socket, as in starman.
+    /// Whether a listener speaks TLS. Unix sockets never do, as in starman.
     pub fn covers(&self, listener: &ListenSpec) -> bool {
         matches!(listener, ListenSpec::Tcp { .. })
             && self
@@ -41,29 +41,7 @@ impl Tls {
     }
 }
 
-/// A limit that can be left alone or lifted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TimeLimit {
-    /// Not given: the server's own.
-    Default,
-    /// No limit, written 0.
-    Unlimited,
-    /// This long.
-    After(Duration),
-}
-
-impl TimeLimit {
-    /// What the limit is, where the server's own is `default`.
-    pub fn or_default(self, default: Duration) -> Option<Duration> {
-        match self {
-            Self::Default => Some(default),
-            Self::Unlimited => None,
-            Self::After(time) => Some(time),
-        }
-    }
-}
-
-/// How requests are logged.
+/// Format of the access log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum LogForm {
     /// Apache's combined format.
@@ -73,12 +51,12 @@ pub enum LogForm {
     Json,
 }
 
-/// Where a log goes.
+/// Destination of a log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LogTarget {
-    /// Written `-`.
+    /// Standard output, configured as `-`.
     StandardOutput,
-    /// Appended to.
+    /// A file, which is appended to.
     File(PathBuf),
 }
 
@@ -91,42 +69,52 @@ impl fmt::Display for LogTarget {
     }
 }
 
-/// Whose address is logged.
+/// Client address in the access log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientAddress {
     /// The peer of the connection.
     Peer,
-    /// The one that a trusted proxy names, by the rules of access by network.
+    /// The address reported by a trusted proxy.
     Forwarded,
-    /// What `X-Real-IP`, or the first of `X-Forwarded-For`, says, and the peer if neither is there.
-    /// The client can write them, so this is for servers that only a proxy can reach.
+    /// `X-Real-IP`, else the first address of `X-Forwarded-For`, else the peer. Clients can forge
+    /// these headers, so only for servers that are reached through a proxy alone.
     Unproven,
 }
 
-/// How long paths are held against garbage collection.
+/// GC leases: how long paths are kept from garbage collection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HoldTime {
-    /// Not at all.
+pub enum GcLease {
+    /// No leases.
     Off,
-    /// For this long at least after they were announced.
+    /// At least this long after the narinfo was sent.
     For(Duration),
 }
 
-impl HoldTime {
-    /// Reads a number of seconds, 1 or more, or `off`, for which 0 stands, too.
+impl GcLease {
+    /// The time where none is configured, if there is a daemon.
+    pub const TIME_DEFAULT: Duration = Duration::from_secs(600);
+
+    /// The shortest time: renewing a lease costs the daemon a process.
+    const TIME_MIN: Duration = Duration::from_secs(1);
+
+    /// A lease of this time, or of a second if that is shorter; zero turns leases off.
+    pub fn at_least_a_second(time: Duration) -> Self {
+        match time.is_zero() {
+            true => Self::Off,
+            false => Self::For(time.max(Self::TIME_MIN)),
+        }
+    }
+
+    /// Parses a number of seconds from 1, or `off` or 0.
     pub fn parse(text: &OsStr) -> Option<Self> {
         if text == "off" {
             return Some(Self::Off);
         }
         let time = value::seconds(text)?;
-        match time.is_zero() {
-            true => Some(Self::Off),
-            // Each time costs the daemon a process.
-            false => (time >= Duration::from_secs(1)).then_some(Self::For(time)),
-        }
+        (time.is_zero() || time >= Self::TIME_MIN).then(|| Self::at_least_a_second(time))
     }
 
-    /// The time, if there is one.
+    /// The time; `None` if leases are off.
     pub const fn time(self) -> Option<Duration> {
         match self {
             Self::Off => None,
@@ -135,7 +123,7 @@ impl HoldTime {
     }
 }
 
-/// Which NARs are hashed on their way.
+/// Which NARs are hashed while they are sent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Verify {
     /// None.
@@ -146,7 +134,7 @@ pub enum Verify {
 }
 
 impl Verify {
-    /// Reads the value of `--verify`.
+    /// Parses `never` or `first`.
     pub fn parse(text: &str) -> Option<Self> {
         match text {
             "never" => Some(Self::Never),

@@ -1,11 +1,13 @@
-//! What a server is to do, in types. Where it comes from, a command line or a file, is the
-//! business of the programs.
+//! The configuration of a server, and its options.
+//!
+//! [`OptionSpec`] declares the options once. [`Settings`] collects their values from file,
+//! environment and command line, and [`read`] makes a [`Configuration`] of them.
 
-mod access;
+mod draft;
 mod harmonia;
-mod keys;
 mod kinds;
 mod nearest;
+mod options;
 mod read;
 mod rules;
 mod settings;
@@ -15,103 +17,106 @@ pub mod value;
 
 use std::num::{NonZeroU32, NonZeroU64};
 use std::path::PathBuf;
-use std::time::Duration;
 
 use samovar_cache::access::AccessConfig;
 use samovar_cache::{PolicyConfig, Sign, Stored};
+use samovar_http::Limits;
 
 pub use harmonia::import_harmonia;
-pub use keys::{KEYS, Key, Kind, Scope, VARIABLE_PREFIX};
-pub use kinds::{
-    ClientAddress, ClientAuthority, HoldTime, LogForm, LogTarget, TimeLimit, Tls, Verify,
-};
+pub use kinds::{ClientAddress, ClientAuthority, GcLease, LogForm, LogTarget, Tls, Verify};
 
 pub use nearest::nearest;
+pub use options::{Kind, OptionSpec, Scope, VARIABLE_PREFIX};
 pub use read::{read, show};
 pub use settings::{ConfigError, Origin, Setting, Settings};
 pub use toml::Value;
 
 use crate::listener::{ADMIN_PORT_DEFAULT, Host, ListenSpec, PORT_DEFAULT};
 
-/// Everything about a server.
+/// The configuration of a server. `None` stands for a default that depends on the machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Configuration {
-    /// What its parts are called where they were written.
+    /// How messages call the program and its options.
     pub names: Names,
-    /// What to listen on, in the order given, each once; never empty. Default: every address, port
-    /// 5000.
+    /// Addresses to listen on, in the order given, each once; never empty. Default: all addresses,
+    /// [`PORT_DEFAULT`].
     pub listeners: Vec<ListenSpec>,
     /// Whether `listeners` was configured: sockets of the service manager must then be within it.
     pub listen_given: bool,
-    /// HTTPS, and on which of them. Default: none.
+    /// HTTPS, and the listeners that use it. Default: none.
     pub tls: Option<Tls>,
-    /// Connections that may wait to be accepted, for each listener. Default 1024.
+    /// Length of the accept queue of each listener.
     pub backlog: u32,
-    /// Threads for blocking work. `None`: as many as the server thinks right.
+    /// Worker threads. Default: by the number of cores.
     pub workers: Option<NonZeroU32>,
-    /// Limits of a connection.
-    pub connections: Connections,
-    /// Name or number of the user to become once the sockets are bound. Default: stay.
+    /// Limits of connections. `Duration::MAX` stands for no time limit.
+    pub limits: Limits,
+    /// User to switch to once the sockets are bound, by name or number. Default: no switch.
     pub user: Option<String>,
-    /// Name or number of the group to become. Default: the user's.
+    /// Group to switch to, by name or number. Default: the primary group of `user`.
     pub group: Option<String>,
-    /// File for the process's number. Default: none.
+    /// PID file. Default: none.
     pub pid_file: Option<PathBuf>,
-    /// File for what is otherwise written to standard error.
+    /// File of the error log. Default: standard error.
     pub error_log: Option<PathBuf>,
-    /// Whether detail is written there. Default false.
+    /// Whether the error log includes debug messages.
     pub is_verbose: bool,
-    /// Where requests are logged. Default: nowhere.
+    /// Destination of the access log. Default: none.
     pub access_log: Option<LogTarget>,
-    /// How they are written. Default: Apache's combined format.
+    /// Format of the access log.
     pub access_log_format: LogForm,
-    /// Whose address stands there.
+    /// Client address in the access log.
     pub client_address: ClientAddress,
     /// Metrics and status.
     pub admin: AdminSettings,
     /// Store URI. Default: `NIX_REMOTE`.
     pub store: Option<String>,
-    /// Where NARs of many small files are kept. Default: [`Self::cache_directory`].
+    /// Directory of the NAR cache. Default: [`Self::cache_directory`].
     pub nar_cache: Option<PathBuf>,
-    /// Where they are if nobody said so, and if that is on a disk that can be written to.
+    /// Default directory of the NAR cache, used if it is on a disk and writable.
     pub cache_directory: PathBuf,
-    /// Bytes of them; 0 for none. Default: the cache's.
+    /// Size of the NAR cache, bytes; 0 turns it off. Default: by the free space.
     pub nar_cache_size: Option<u64>,
-    /// Whether, and for how long, paths are held against garbage collection. Default: ten minutes
-    /// if there is a daemon.
-    pub hold: Option<HoldTime>,
-    /// Which NARs are hashed on their way.
+    /// GC leases. Default: [`GcLease::TIME_DEFAULT`] if there is a daemon.
+    pub gc_lease: Option<GcLease>,
+    /// Which NARs are hashed while they are sent.
     pub verify: Verify,
-    /// Where is written down what was found out about files. Default: nowhere.
+    /// Directory for verification records. Default: none.
     pub state_directory: Option<PathBuf>,
-    /// Bytes verified in a second that nobody asks for. Default: none.
+    /// Background verification, bytes per second. Default: none.
     pub scrub_rate: Option<NonZeroU64>,
-    /// The caches, each at a URL path of its own; never empty.
+    /// The caches, each with a URL path of its own; never empty.
     pub caches: Vec<CacheSettings>,
-    /// Remarks about where all this was written, one line each, to be printed once.
+    /// Warnings about the configuration, one line each, to be logged once.
     pub remarks: Vec<String>,
 }
 
-/// Greatest priority: clients read it into a C `int`.
-pub const PRIORITY_MAX: u32 = 2_147_483_647;
+/// Maximum of `priority`: clients read it into a C `int`.
+pub const PRIORITY_MAX: u64 = 2_147_483_647;
 
-/// The most workers that can be asked for. Each is a thread; beyond this the number is a mistake.
-pub const WORKERS_MAX: u32 = 1024;
+/// Maximum of `workers`. Each is a thread; a greater number is a mistake.
+pub const WORKERS_MAX: u64 = 1024;
 
-/// The most connections that can be asked for: descriptors end before.
-pub const CONNECTIONS_MAX: u32 = 1_000_000;
+/// Maximum of `backlog`, which listen(2) takes as an `int`.
+pub const BACKLOG_MAX: u64 = 2_147_483_647;
 
-/// The most requests on a connection of HTTP/2 that can be asked for.
-pub const STREAMS_MAX: u32 = 10_000;
+/// Maximum of `connections.max`: the kernel has no more descriptors for a process by default.
+const CONNECTIONS_MAX: u64 = 1_000_000;
 
-/// The most requests in the queue that can be asked for: each may hold a body.
-pub const QUEUE_LEN_MAX: u32 = 1_000_000;
+/// Maximum of `connections.streams`.
+const STREAMS_MAX: u64 = 10_000;
 
-/// The shortest head that can be asked for: clients send as much with a token and a long name.
-pub const HEAD_LEN_MIN: u64 = 1024;
+/// Maximum of `queue`: each request may hold a body.
+const QUEUE_LEN_MAX: u64 = 1_000_000;
 
-/// The longest head that can be asked for: what a thread reads at once.
-pub const HEAD_LEN_MAX: u64 = 64 * 1024;
+/// Minimum of `connections.head-size`, bytes: a request with a token and a long name takes as much.
+const HEAD_LEN_MIN: u64 = 1024;
+
+/// Maximum of `connections.head-size`, bytes: what an I/O thread reads at once.
+const HEAD_LEN_MAX: u64 = 64 * 1024;
+
+/// Maximum of `access.rate` and `access.burst`.
+const RATE_MAX: u64 = 1_000_000;
 
 impl Default for Configuration {
     fn default() -> Self {
@@ -125,7 +130,7 @@ impl Default for Configuration {
             tls: None,
             backlog: 1024,
             workers: None,
-            connections: Connections::default(),
+            limits: Limits::default(),
             user: None,
             group: None,
             pid_file: None,
@@ -137,10 +142,10 @@ impl Default for Configuration {
             client_address: ClientAddress::Peer,
             store: None,
             nar_cache: None,
-            // Survives a restart of the machine, so it is on a disk: what is there takes no memory.
+            // On a disk, because it survives a restart of the machine.
             cache_directory: PathBuf::from("/var/tmp"),
             nar_cache_size: None,
-            hold: None,
+            gc_lease: None,
             verify: Verify::First,
             state_directory: None,
             scrub_rate: None,
@@ -150,15 +155,14 @@ impl Default for Configuration {
     }
 }
 
-/// Metrics, health and status, on a server of their own.
+/// The server of metrics, health and status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AdminSettings {
-    /// What it listens on; nothing, and there is none of it. Default: what this machine alone
-    /// reaches, port 5001.
+    /// Addresses to listen on; empty turns it off. Default: the loopback, [`ADMIN_PORT_DEFAULT`].
     pub listeners: Vec<ListenSpec>,
-    /// Whether nobody asked for them, so that the server does without if they cannot be had.
+    /// Whether `listeners` is the default: if it cannot be bound, the server starts without it.
     pub is_default: bool,
-    /// Whether the paths most asked for are labels of metrics. Default false.
+    /// Whether the most requested paths are labels of metrics.
     pub has_top_paths: bool,
 }
 
@@ -175,41 +179,39 @@ impl Default for AdminSettings {
 /// A cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CacheSettings {
-    /// What it is called; empty if it is the only one.
+    /// Name; empty for the only cache.
     pub name: String,
-    /// URL path under which it is found, without a slash at its end, not decoded; empty for the
-    /// root.
+    /// URL path, without a trailing slash, not decoded; empty for the root.
     pub prefix: String,
     /// `Priority` in `nix-cache-info`, at most [`PRIORITY_MAX`].
     pub priority: u32,
-    /// Files of the keys to sign with. An empty path is an error at start: serving unsigned where a
-    /// key was meant would be worse.
+    /// Files of the secret keys. An empty path is an error at start, so that an unset variable does
+    /// not turn signing off.
     pub secret_key_files: Vec<PathBuf>,
-    /// Who may read it. Default: everybody.
+    /// Clients that may read. Default: all.
     pub access: AccessConfig,
-    /// What they sign.
+    /// Which paths the keys sign.
     pub sign: Sign,
-    /// What becomes of stored signatures.
+    /// Use of stored signatures.
     pub stored: Stored,
-    /// Whether content addresses are said.
+    /// Whether narinfos have the field `CA`.
     pub emit_ca: bool,
     /// Whether realisations are signed.
     pub signs_realisations: bool,
-    /// What may be read.
+    /// Paths that may be read.
     pub policy: PolicyConfig,
-    /// What its pages for people say of it; `None`: it has none. Default: there are, with
-    /// nothing of its own.
+    /// Web interface; `None` turns it off.
     pub pages: Option<Pages>,
 }
 
-/// What the pages of a cache say of it.
+/// Texts of a cache's web interface.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Pages {
-    /// What they call it; empty for the name of the program.
+    /// Title; empty for the name of the program.
     pub title: String,
-    /// A sentence or two; may be empty.
+    /// Description; may be empty.
     pub description: String,
-    /// The URL that clients shall use.
+    /// URL of the cache for clients. Default: the URL in the browser.
     pub public_url: Option<String>,
 }
 
@@ -236,71 +238,37 @@ impl Default for CacheSettings {
     }
 }
 
-/// What a message calls the setting that mends something.
+/// How messages call the program and its options.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Names {
-    /// The program.
+    /// The program, in front of each line of its log.
     pub program: &'static str,
-    /// [`Tls::certificate`].
-    pub certificate: &'static str,
-    /// [`Tls::key`].
-    pub certificate_key: &'static str,
-    /// The port of a listener.
-    pub port: &'static str,
-    /// The address of a listener.
-    pub address: &'static str,
-    /// The listeners of metrics and status.
-    pub admin: &'static str,
+    is_nix_serve: bool,
 }
 
-impl Default for Names {
-    fn default() -> Self {
-        Self {
-            program: "samovar",
-            certificate: "--tls-certificate",
-            certificate_key: "--tls-key",
-            port: "--listen",
-            address: "--listen",
-            admin: "--admin-listen",
+impl Names {
+    /// nix-serve, with options such as `--ssl-cert`.
+    pub const NIX_SERVE: Self = Self {
+        program: "nix-serve",
+        is_nix_serve: true,
+    };
+
+    /// An option, in the program's spelling.
+    pub fn option(&self, name: &str) -> String {
+        let spec = OptionSpec::find(name).filter(|_| self.is_nix_serve);
+        match spec.and_then(|spec| spec.nix_serve) {
+            Some(option) => option.to_owned(),
+            None => format!("`{name}`"),
         }
     }
 }
 
-/// Limits of a connection; where none is given, the engine's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Connections {
-    /// Requests after which one is closed. `None`: no limit.
-    pub requests_max: Option<NonZeroU64>,
-    /// Whether they serve more than one request. Default true.
-    pub is_kept: bool,
-    /// How long one may be idle between requests; zero closes it after each.
-    pub idle_time: Option<Duration>,
-    /// Time from the first byte, or from accepting, to the whole request head.
-    pub head_time: TimeLimit,
-    /// Time without progress after which one is closed.
-    pub stall_time: TimeLimit,
-    /// How many there may be at once.
-    pub count_max: Option<usize>,
-    /// Bytes of a request head.
-    pub head_len_max: Option<usize>,
-    /// Requests at once on one that speaks HTTP/2.
-    pub streams_max: Option<u32>,
-    /// Requests of all of them that may wait for a worker.
-    pub queue_len_max: Option<usize>,
-}
-
-impl Default for Connections {
+impl Default for Names {
+    /// `samovar`, with options such as `tls.certificate`.
     fn default() -> Self {
         Self {
-            requests_max: None,
-            is_kept: true,
-            idle_time: None,
-            head_time: TimeLimit::Default,
-            stall_time: TimeLimit::Default,
-            count_max: None,
-            head_len_max: None,
-            streams_max: None,
-            queue_len_max: None,
+            program: "samovar",
+            is_nix_serve: false,
         }
     }
 }

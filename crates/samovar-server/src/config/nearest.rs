@@ -1,9 +1,9 @@
-//! The known name a mistyped one was probably meant to be.
+//! Suggestions for misspelled names.
 
-/// Longer names are cut: the comparison costs the product of both lengths.
+/// Names are truncated to this length: comparison takes time proportional to the product of both.
 const NAME_LEN_MAX: usize = 64;
 
-/// The one of `known` that is nearest to `name`; `None` if none is near.
+/// The name in `known` that is most similar to `name`; `None` if none is similar.
 pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let name: String = name.chars().take(NAME_LEN_MAX).collect();
     let allowed = (name.chars().count() / 3).min(3);
@@ -15,7 +15,7 @@ pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
         .map(|(_, known)| known)
 }
 
-/// Levenshtein's distance.
+/// Levenshtein distance.
 fn distance(left: &str, right: &str) -> usize {
     let right: Vec<char> = right.chars().collect();
     let mut row: Vec<usize> = (0..=right.len()).collect();

@@ -1,4 +1,4 @@
-//! Rules about what may be read, and how a cache signs, as they are written down.
+//! Rules of a policy, as they are written in the configuration.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use samovar_cache::{PublicKey, Rule};
 
 use super::{Value, nearest, unit};
 
-/// What a rule may ask for.
+/// Conditions of a rule.
 const FIELDS: [&str; 6] = [
     "roots",
     "signed-by",
@@ -21,7 +21,7 @@ const FIELDS: [&str; 6] = [
 ///
 /// # Errors
 ///
-/// What would have been right.
+/// What is expected.
 pub(super) fn rules(value: &Value) -> Result<Vec<Rule>, String> {
     match value {
         Value::List(tables) if !tables.is_empty() => tables
@@ -31,7 +31,7 @@ pub(super) fn rules(value: &Value) -> Result<Vec<Rule>, String> {
                 _ => Err("a list of tables, such as [{ names = [\"hello-*\"] }]".to_owned()),
             })
             .collect(),
-        // Who means nothing by it would get everything.
+        // Without a rule, everything may be read.
         _ => Err("a list of at least one table, such as [{ names = [\"hello-*\"] }]".to_owned()),
     }
 }
@@ -39,7 +39,7 @@ pub(super) fn rules(value: &Value) -> Result<Vec<Rule>, String> {
 fn rule(fields: &BTreeMap<String, Value>) -> Result<Rule, String> {
     let mut rule = Rule::default();
     if fields.is_empty() {
-        return Err("tables that ask for something".to_owned());
+        return Err("a list of tables with a condition".to_owned());
     }
     for (name, value) in fields {
         match &**name {
@@ -47,13 +47,13 @@ fn rule(fields: &BTreeMap<String, Value>) -> Result<Rule, String> {
             "signed-by" => rule.signed_by = texts(name, value, public_key)?,
             "names" => rule.names = texts(name, value, |text| Ok(text.to_owned()))?,
             "ultimate" if *value == Value::Switch(true) => rule.ultimate = true,
-            "ultimate" => return Err("ultimate to be true, or left out".to_owned()),
+            "ultimate" => return Err("true in ultimate, or without it".to_owned()),
             "min-age" => rule.min_age = Some(age(name, value)?),
             "max-age" => rule.max_age = Some(age(name, value)?),
             _ => {
                 let meant = match nearest(name, FIELDS) {
-                    Some(near) => format!("{near} in the place of {name:?}"),
-                    None => format!("one of {} in the place of {name:?}", FIELDS.join(", ")),
+                    Some(near) => format!("made with {near} instead of {name:?}"),
+                    None => format!("made with {} instead of {name:?}", FIELDS.join(", ")),
                 };
                 return Err(meant);
             }
@@ -73,8 +73,10 @@ fn texts<T>(
         _ => Err(format!("texts in {name}")),
     };
     match value {
-        // Empty, the rule would hold where it was meant not to.
-        Value::List(values) if values.is_empty() => Err(format!("something in {name}")),
+        // A rule with an empty condition would match everything.
+        Value::List(values) if values.is_empty() => {
+            Err(format!("a list of at least one in {name}"))
+        }
         Value::List(values) => values.iter().map(one).collect(),
         value => Ok(vec![one(value)?]),
     }
@@ -84,29 +86,17 @@ fn root(text: &str) -> Result<PathBuf, String> {
     let path = Path::new(text);
     match path.is_absolute() {
         true => Ok(path.to_owned()),
-        false => Err(format!(
-            "a path that begins with a slash in the place of {text:?}"
-        )),
+        false => Err(format!("an absolute path instead of {text:?}")),
     }
 }
 
-/// Reads a key that clients trust.
-///
-/// # Errors
-///
-/// What would have been right.
-pub(super) fn public_key(text: &str) -> Result<PublicKey, String> {
+fn public_key(text: &str) -> Result<PublicKey, String> {
     PublicKey::parse(text)
-        .map_err(|_error| format!("a public key, NAME:BASE64, in the place of {text:?}"))
+        .map_err(|_error| format!("a public key, NAME:BASE64, instead of {text:?}"))
 }
 
 fn age(name: &str, value: &Value) -> Result<std::time::Duration, String> {
-    let age = match value {
-        Value::Count(count) => unit::time(&count.to_string()),
-        Value::Text(text) => unit::time(text),
-        _ => None,
-    };
-    age.ok_or_else(|| format!("seconds or a time such as \"30 days\" for {name}"))
+    unit::time_of(value).ok_or_else(|| format!("seconds, or a time such as \"30 d\", in {name}"))
 }
 
 #[cfg(test)]
@@ -149,13 +139,13 @@ mod tests {
             ("[]", "at least one table"),
             ("\"*\"", "at least one table"),
             ("[\"*\"]", "list of tables"),
-            ("[{}]", "ask for something"),
-            ("[{ names = [] }]", "something in names"),
+            ("[{}]", "with a condition"),
+            ("[{ names = [] }]", "at least one in names"),
             ("[{ names = [1] }]", "texts in names"),
             ("[{ names = \"\" }]", "texts in names"),
-            ("[{ ultimate = false }]", "left out"),
-            ("[{ root = \"/x\" }]", "roots in the place of \"root\""),
-            ("[{ roots = \"x\" }]", "begins with a slash"),
+            ("[{ ultimate = false }]", "or without it"),
+            ("[{ root = \"/x\" }]", "roots instead of \"root\""),
+            ("[{ roots = \"x\" }]", "an absolute path"),
             ("[{ signed-by = \"x\" }]", "a public key"),
             ("[{ max-age = true }]", "seconds"),
         ] {

@@ -1,5 +1,5 @@
-//! Settings as they were found, and where: in the file, before it in the environment, before that
-//! on the command line.
+//! Values of options with their origin: the command line overrides the environment, and that the
+//! file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -11,17 +11,17 @@ use std::sync::Arc;
 
 use rustix::fs::OFlags;
 
-use super::keys::{CACHES, KEYS, Key, Kind, Scope, VARIABLE_PREFIX, shouted};
 use super::nearest::nearest;
+use super::options::{CACHES, Kind, OptionSpec, Scope, VARIABLE_PREFIX, upper_case};
 use super::toml::{self, Value};
 
-/// Longest file that is read. Whoever needs more has named the wrong one.
+/// Maximum size of a configuration file, bytes.
 const FILE_LEN_MAX: u64 = 1 << 20;
 
-/// Longest name of a cache.
+/// Maximum length of a cache's name, bytes.
 const CACHE_NAME_LEN_MAX: usize = 64;
 
-/// Where a setting was found.
+/// Where a setting comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
     /// In a file, on this line.
@@ -42,14 +42,14 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Why a configuration means nothing. One line each: where it stands, and what to write instead.
+/// An invalid configuration. One line each: where it is, what is wrong, and what to write instead.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("the configuration {0:?} cannot be read: {1}")]
+    #[error("cannot read the configuration file {0:?}: {1}")]
     Unreadable(PathBuf, io::Error),
-    /// The file is no TOML.
+    /// The file is not valid TOML.
     #[error("{path}:{line}: {message}", path = .path.display())]
     Syntax {
         /// The file.
@@ -59,20 +59,22 @@ pub enum ConfigError {
         /// What is wrong.
         message: String,
     },
-    /// There is no such key.
-    #[error("{origin}: there is no {name}{}", nearest_words(*.nearest))]
+    /// There is no such option.
+    #[error("{origin}: unknown option `{name}`{}", remedy(.nearest, *.is_of_server))]
     Unknown {
         /// Where it stands.
         origin: Origin,
         /// As it is spelled there.
         name: String,
-        /// What was probably meant.
-        nearest: Option<&'static str>,
+        /// The most similar option.
+        nearest: Option<String>,
+        /// Whether it is an option of the server, set for a cache.
+        is_of_server: bool,
     },
-    /// The name of a cache means nothing.
+    /// The name of a cache is invalid.
     #[error(
-        "{origin}: {name:?} is no name of a cache: it is made of a to z, 0 to 9 and dashes, 64 at \
-         most"
+        "{origin}: invalid name of a cache {name:?}: use a to z, 0 to 9 and dashes, {} at most",
+        CACHE_NAME_LEN_MAX
     )]
     CacheName {
         /// Where it stands.
@@ -80,37 +82,42 @@ pub enum ConfigError {
         /// As it is spelled there.
         name: String,
     },
-    /// A value means nothing.
-    #[error("{origin}: {key} is to be {expected}, not {found}")]
+    /// The value of an option is invalid.
+    #[error("{origin}: {option} must be {expected}, got {found}")]
     Value {
         /// Where it stands.
         origin: Origin,
-        /// Which key.
-        key: String,
-        /// What would be understood.
+        /// The option.
+        option: String,
+        /// What is expected.
         expected: String,
-        /// What is there.
+        /// The value.
         found: String,
     },
-    /// Two settings do not go together.
+    /// Options that are invalid together, or that need one another.
     #[error("{0}")]
-    Together(String),
+    Conflict(String),
 }
 
-fn nearest_words(nearest: Option<&str>) -> String {
-    nearest.map_or_else(String::new, |name| format!(", perhaps {name} is meant"))
+fn remedy(nearest: &Option<String>, is_of_server: bool) -> String {
+    match nearest {
+        _ if is_of_server => ": it is an option of the server, not of a cache".to_owned(),
+        Some(name) => format!("; did you mean `{name}`?"),
+        None => String::new(),
+    }
 }
 
-/// A value, and where it was found.
+/// A value and its origin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Setting {
     /// The value.
     pub value: Value,
-    /// Where it was found.
+    /// Where it comes from.
     pub origin: Origin,
 }
 
-/// All that was found, by the names of keys; `caches.NAME.` stands before what is about one cache.
+/// Values by the dotted names of their options, prefixed with `caches.NAME.` for those of one
+/// cache.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Settings {
     values: BTreeMap<String, Setting>,
@@ -118,17 +125,17 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Adds a file, over what is there.
+    /// Adds the settings of a file, which override those added before.
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] if the file cannot be read or says something that nobody understands.
+    /// [`ConfigError`] if the file cannot be read, is not valid, or has an unknown option.
     pub fn add_file(&mut self, path: &Path) -> Result<(), ConfigError> {
         let text = read(path).map_err(|error| ConfigError::Unreadable(path.to_owned(), error))?;
         self.add_text(path, &text)
     }
 
-    /// Adds what a file says.
+    /// Adds the settings in the text of a file.
     ///
     /// # Errors
     ///
@@ -144,7 +151,7 @@ impl Settings {
             let origin = Origin::File(Arc::clone(&path), leaf.line);
             let prefix = format!("{CACHES}.");
             match (leaf.value, leaf.name.strip_prefix(&prefix)) {
-                // A table that holds nothing may be a cache all the same.
+                // An empty table makes a cache too.
                 (None, Some(cache)) if !cache.contains('.') => {
                     check_cache_name(cache, &origin)?;
                     self.caches.insert(cache.to_owned());
@@ -159,12 +166,12 @@ impl Settings {
         Ok(())
     }
 
-    /// Adds what the environment says, over what is there. Names that do not begin with
-    /// [`VARIABLE_PREFIX`] are none of ours, and those in `others` are read elsewhere.
+    /// Adds the settings of environment variables, which override those added before. Names without
+    /// [`VARIABLE_PREFIX`], and those in `others`, are ignored.
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] if one of the others means nothing.
+    /// [`ConfigError`] for an unknown option or an invalid value.
     pub fn add_variables(
         &mut self,
         variables: impl IntoIterator<Item = (String, String)>,
@@ -188,37 +195,37 @@ impl Settings {
                 },
                 None => (None, rest),
             };
-            let key = KEYS.iter().find(|key| shouted(key.name) == rest);
-            let Some(key) = key else {
-                let names = KEYS.iter().map(|key| (shouted(key.name), key.name));
-                let names: Vec<_> = names.collect();
-                let near = nearest(rest, names.iter().map(|(shouted, _)| &**shouted));
-                let near = names.iter().find(|(one, _)| Some(&**one) == near);
+            let Some(spec) = OptionSpec::all().find(|spec| upper_case(spec.name) == rest) else {
+                let names: Vec<_> = OptionSpec::all()
+                    .map(|spec| upper_case(spec.name))
+                    .collect();
+                let near = nearest(rest, names.iter().map(|name| &**name));
                 return Err(ConfigError::Unknown {
                     origin,
-                    name: format!("key for {variable}"),
-                    nearest: near.map(|(_, name)| *name),
+                    name: variable.clone(),
+                    nearest: near.map(|name| variable.replace(rest, name)),
+                    is_of_server: false,
                 });
             };
             let name = match cache {
-                Some(cache) => format!("{CACHES}.{cache}.{}", key.name),
-                None => key.name.to_owned(),
+                Some(cache) => format!("{CACHES}.{cache}.{}", spec.name),
+                None => spec.name.to_owned(),
             };
             self.set(&name, &text, origin)?;
         }
         Ok(())
     }
 
-    /// Sets one, over what is there, from a text as it stands in the environment or on the command
-    /// line. `name` may be that of one cache's setting.
+    /// Sets an option from text of the environment or the command line. `name` may begin with
+    /// `caches.NAME.`.
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] if there is no such key, or the text is no value of its kind.
+    /// [`ConfigError`] if the option is unknown or the text is not of its type.
     pub fn set(&mut self, name: &str, text: &str, origin: Origin) -> Result<(), ConfigError> {
-        let key = check_name(name, &origin)?;
-        let value = match key.kind {
-            Kind::Count => text.trim().parse().ok().map(Value::Count),
+        let kind = check_name(name, &origin)?.kind();
+        let value = match kind {
+            Kind::Count(..) => text.trim().parse().ok().map(Value::Count),
             Kind::Switch => match text.trim() {
                 "true" | "1" | "yes" | "on" => Some(Value::Switch(true)),
                 "false" | "0" | "no" | "off" => Some(Value::Switch(false)),
@@ -230,15 +237,15 @@ impl Settings {
                 Some(Value::List(words.collect()))
             }
             Kind::Tables => toml::value(text),
-            Kind::Text | Kind::Path | Kind::Size | Kind::Time | Kind::Word(_) => {
+            Kind::Text | Kind::Path | Kind::Size(..) | Kind::Time | Kind::Word(_) => {
                 Some(Value::Text(text.to_owned()))
             }
         };
         let Some(value) = value else {
             return Err(ConfigError::Value {
                 origin,
-                key: name.to_owned(),
-                expected: expected(key.kind),
+                option: name.to_owned(),
+                expected: kind.expected(),
                 found: format!("{text:?}"),
             });
         };
@@ -246,11 +253,11 @@ impl Settings {
         Ok(())
     }
 
-    /// Sets one that is a list of texts, over what is there.
+    /// Sets an option that is a list of texts.
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] if there is no such key.
+    /// [`ConfigError`] if the option is unknown.
     pub fn set_list(
         &mut self,
         name: &str,
@@ -270,72 +277,55 @@ impl Settings {
         self.values.insert(name, setting);
     }
 
-    /// The names of caches that something was said about, in their order.
+    /// The names of the named caches, sorted.
     pub fn caches(&self) -> impl Iterator<Item = &str> {
         self.caches.iter().map(|name| &**name)
     }
 
-    /// The setting of a key: of this cache, or else of all of them.
-    pub fn find(&self, cache: Option<&str>, key: &str) -> Option<(String, &Setting)> {
+    /// The setting of an option, with its full name: that of this cache, or that of all caches.
+    pub fn find(&self, cache: Option<&str>, option: &str) -> Option<(String, &Setting)> {
         if let Some(cache) = cache {
-            let name = format!("{CACHES}.{cache}.{key}");
+            let name = format!("{CACHES}.{cache}.{option}");
             if let Some(setting) = self.values.get(&name) {
                 return Some((name, setting));
             }
         }
-        Some((key.to_owned(), self.values.get(key)?))
+        Some((option.to_owned(), self.values.get(option)?))
     }
 
-    /// The setting under exactly this name.
+    /// The setting with this full name.
     pub fn exactly(&self, name: &str) -> Option<&Setting> {
         self.values.get(name)
     }
 
-    /// What has another value in `other`, of what takes effect at start only.
+    /// The options with another value in `other` that take effect at start only.
     pub fn changed_at_start_only(&self, other: &Self) -> Vec<String> {
-        let value = |settings: &Self, key: &Key| {
-            let setting = settings.exactly(key.name);
-            setting.map(|setting| setting.value.clone())
-        };
-        let keys = KEYS.iter().filter(|key| key.scope == Scope::Start);
-        let changed = keys.filter(|key| value(self, key) != value(other, key));
-        changed.map(|key| key.name.to_owned()).collect()
+        let value = |settings: &Self, name| settings.exactly(name).map(|it| it.value.clone());
+        let of_server = OptionSpec::all().filter(|spec| spec.scope() == Scope::Server);
+        let names = of_server.map(|spec| spec.name);
+        let changed = names.filter(|name| value(self, name) != value(other, name));
+        changed.map(str::to_owned).collect()
     }
 }
 
-/// What would be understood.
-pub(super) fn expected(kind: Kind) -> String {
-    match kind {
-        Kind::Text => "a text".to_owned(),
-        Kind::Path => "a path".to_owned(),
-        Kind::Count => "a whole number".to_owned(),
-        Kind::Size => "a number of bytes, such as 4096 or \"64 MiB\"".to_owned(),
-        Kind::Time => "a number of seconds or a time such as \"10 min\"".to_owned(),
-        Kind::Switch => "true or false".to_owned(),
-        Kind::Word(words) => words.join(" or "),
-        Kind::List => "a list of texts".to_owned(),
-        Kind::Tables => "a list of tables".to_owned(),
-    }
-}
-
-/// The name of a cache, if there is one, and of a key.
+/// Splits a full name into the name of a cache, if it has one, and that of an option.
 fn split(name: &str) -> (Option<&str>, &str) {
     let rest = name.strip_prefix(CACHES);
     let rest = rest.and_then(|rest| rest.strip_prefix('.'));
     match rest.and_then(|rest| rest.split_once('.')) {
-        Some((cache, key)) => (Some(cache), key),
+        Some((cache, option)) => (Some(cache), option),
         None => (None, name),
     }
 }
 
-/// Whether a table of this name may hold keys.
+/// Whether a table of this name may hold options.
 fn is_table(name: &str) -> bool {
     if name == CACHES {
         return true;
     }
     let begins = |prefix: &str| {
-        KEYS.iter().any(|key| {
-            let rest = key.name.strip_prefix(prefix);
+        OptionSpec::all().any(|spec| {
+            let rest = spec.name.strip_prefix(prefix);
             rest.is_some_and(|rest| rest.starts_with('.'))
         })
     };
@@ -348,23 +338,22 @@ fn is_table(name: &str) -> bool {
     }
 }
 
-fn check_name(name: &str, origin: &Origin) -> Result<&'static Key, ConfigError> {
-    let (cache, key_name) = split(name);
+fn check_name(name: &str, origin: &Origin) -> Result<&'static OptionSpec, ConfigError> {
+    let (cache, option) = split(name);
     if let Some(cache) = cache {
         check_cache_name(cache, origin)?;
     }
-    let fits = |key: &&Key| cache.is_none() || key.scope == Scope::Cache;
-    if let Some(key) = KEYS.iter().filter(fits).find(|key| key.name == key_name) {
-        return Ok(key);
+    let fits = |spec: &&OptionSpec| cache.is_none() || spec.scope() == Scope::Cache;
+    let found = OptionSpec::find(option);
+    if let Some(spec) = found.filter(fits) {
+        return Ok(spec);
     }
-    let known = KEYS.iter().filter(fits).map(|key| key.name);
+    let known = OptionSpec::all().filter(fits).map(|spec| spec.name);
     Err(ConfigError::Unknown {
         origin: origin.clone(),
-        name: match (cache, Key::find(key_name)) {
-            (Some(_), Some(_)) => format!("key {name} (it is of the server, not of a cache)"),
-            _ => format!("key {name}"),
-        },
-        nearest: nearest(key_name, known),
+        name: name.to_owned(),
+        nearest: nearest(option, known).map(str::to_owned),
+        is_of_server: found.is_some(),
     })
 }
 
@@ -379,18 +368,18 @@ fn check_cache_name(name: &str, origin: &Origin) -> Result<(), ConfigError> {
     })
 }
 
-/// A regular file: to open a pipe that nobody writes to would be to wait for ever.
+/// Reads a regular file. Opens without blocking: a FIFO without a writer would block for ever.
 pub(super) fn read(path: &Path) -> io::Result<String> {
     let mut options = File::options();
     let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or_default();
     let file = options.read(true).custom_flags(flags).open(path)?;
     if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is no regular file"));
+        return Err(io::Error::other("not a regular file"));
     }
     let mut text = String::new();
     file.take(FILE_LEN_MAX + 1).read_to_string(&mut text)?;
     if text.len() as u64 > FILE_LEN_MAX {
-        return Err(io::Error::other("it is longer than 1 MiB"));
+        return Err(io::Error::other("larger than 1 MiB"));
     }
     Ok(text)
 }

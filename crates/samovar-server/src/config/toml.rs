@@ -14,14 +14,24 @@ pub enum Value {
     Text(String),
     /// A whole number.
     Count(i64),
-    /// A truth value.
+    /// `true` or `false`.
     Switch(bool),
     /// Values in their order.
     List(Vec<Self>),
     /// Values by name.
     Table(BTreeMap<String, Self>),
-    /// A value of a kind that no key has, as it is spelled.
+    /// A value of a type that no option has, as it is spelled.
     Other(String),
+}
+
+impl Value {
+    /// The text, if it is one.
+    pub fn as_text(&self) -> Option<&str> {
+        match self {
+            Self::Text(text) => Some(text),
+            _ => None,
+        }
+    }
 }
 
 impl fmt::Display for Value {
@@ -78,7 +88,7 @@ fn write_text(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
 /// A name and its value.
 #[derive(Debug)]
 pub(super) struct Leaf {
-    /// With dots between the names of tables and its own.
+    /// Dotted name.
     pub(super) name: String,
     /// `None` for a table that holds leaves.
     pub(super) value: Option<Value>,
@@ -86,7 +96,7 @@ pub(super) struct Leaf {
     pub(super) line: usize,
 }
 
-/// Why a text is no TOML.
+/// A syntax error.
 #[derive(Debug)]
 pub(super) struct SyntaxError {
     /// Counted from 1.
@@ -94,8 +104,8 @@ pub(super) struct SyntaxError {
     pub(super) message: String,
 }
 
-/// What a file says, in its order. Tables of which `is_table` says so are not values themselves,
-/// but hold them.
+/// The names and values of a file, in order. Tables for which `is_table` is true hold values, and
+/// are none themselves.
 pub(super) fn leaves(
     text: &str,
     is_table: impl Fn(&str) -> bool,
@@ -124,7 +134,7 @@ pub(super) fn leaves(
     Ok(leaves)
 }
 
-/// One value.
+/// Parses a single value.
 pub(super) fn value(text: &str) -> Option<Value> {
     let value = DeValue::parse(text).ok()?;
     Some(of(value.into_inner()))

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-/// Bytes: a whole number, with a unit or without.
+use super::Value;
+
+/// Parses a whole number of bytes, with or without a unit.
 pub(super) fn size(text: &str) -> Option<u64> {
     let (number, unit) = split(text)?;
     let factor: u64 = match unit {
@@ -20,7 +22,7 @@ pub(super) fn size(text: &str) -> Option<u64> {
     number.checked_mul(factor)
 }
 
-/// Time: a whole number, with a unit or in seconds.
+/// Parses a whole number of seconds, or one with a unit.
 pub(super) fn time(text: &str) -> Option<Duration> {
     let (number, unit) = split(text)?;
     let seconds: u64 = match unit {
@@ -31,9 +33,18 @@ pub(super) fn time(text: &str) -> Option<Duration> {
         "d" => 24 * 60 * 60,
         _ => return None,
     };
-    // A hundred years are as good as for ever, and can be added to a clock.
+    // A hundred years stand for longer times: they can be added to a clock without overflow.
     const MAX: u64 = 100 * 365 * 24 * 60 * 60;
     Some(Duration::from_secs(number.saturating_mul(seconds).min(MAX)))
+}
+
+/// A time, as text or as a number of seconds.
+pub(super) fn time_of(value: &Value) -> Option<Duration> {
+    match value {
+        Value::Count(count) => time(&count.to_string()),
+        Value::Text(text) => time(text),
+        _ => None,
+    }
 }
 
 fn split(text: &str) -> Option<(u64, &str)> {

@@ -1,18 +1,18 @@
-//! Values of options, from text to their type: as starman reads them, wherever they stand.
+//! Parsers for values of command-line options, by starman's rules.
 
 use std::ffi::OsStr;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Longest time that can be asked for, in seconds: a hundred years. More is taken for this.
+/// Maximum time, seconds: a hundred years. Longer times are reduced to it.
 const SECONDS_MAX: f64 = 3_155_760_000.0;
 
-/// A whole number that fits `T`.
+/// Parses a whole number that fits `T`.
 pub fn whole<T: FromStr>(text: &OsStr) -> Option<T> {
     text.to_str()?.trim().parse().ok()
 }
 
-/// A count that may be any size; what does not fit is taken for the greatest.
+/// Parses a count; greater numbers than fit become `u64::MAX`.
 pub fn count(text: &OsStr) -> Option<u64> {
     let digits = text.to_str()?.trim();
     let digits = digits.strip_prefix('+').unwrap_or(digits);
@@ -22,7 +22,7 @@ pub fn count(text: &OsStr) -> Option<u64> {
     Some(digits.parse().unwrap_or(u64::MAX))
 }
 
-/// Seconds, with a fraction if need be: starman hands the number to `select`.
+/// Parses seconds with an optional fraction, which starman passes to `select`.
 pub fn seconds(text: &OsStr) -> Option<Duration> {
     let seconds: f64 = text.to_str()?.trim().parse().ok()?;
     if seconds.is_nan() || seconds < 0.0 {
@@ -31,7 +31,7 @@ pub fn seconds(text: &OsStr) -> Option<Duration> {
     Duration::try_from_secs_f64(seconds.min(SECONDS_MAX)).ok()
 }
 
-/// A URL path without the slash at its end; `Some("")` for the root.
+/// Parses a URL path and removes its trailing slashes; `Some("")` for the root.
 pub fn url_prefix(text: &OsStr) -> Option<String> {
     let path = text.to_str()?.trim_end_matches('/');
     let well_formed = path.is_empty() || path.starts_with('/');
@@ -44,8 +44,8 @@ pub fn url_prefix(text: &OsStr) -> Option<String> {
     (well_formed && clean && plain).then(|| path.to_owned())
 }
 
-/// A URL of a cache that people copy into files of theirs, without a slash at its end: nothing in
-/// it that means something there.
+/// Parses the URL of a cache and removes its trailing slashes. Accepts only characters that need no
+/// quoting in `nix.conf` and Nix expressions.
 pub fn public_url(text: &str) -> Option<String> {
     let url = text.trim_end_matches('/');
     let rest = url

@@ -9,7 +9,7 @@ use samovar_http::Listener;
 use samovar_http::tls::TlsConfig;
 
 use super::upgrade::Kind;
-use crate::config::{Configuration, Names, Tls};
+use crate::config::{Configuration, Tls};
 use crate::listener::{Bind, InheritedListener, ListenSpec, TcpAddress, family_missing, inherited};
 use crate::log::ErrorLog;
 
@@ -31,6 +31,7 @@ pub(super) fn listeners(
     let mut listeners = Vec::new();
     let mut files = SocketFiles::default();
     let backlog = config.backlog;
+    let option = config.names.option("listen");
     for spec in &config.listeners {
         match spec.resolve()? {
             Bind::Unix(path) => {
@@ -38,11 +39,11 @@ pub(super) fn listeners(
                 files.add(path);
             }
             Bind::FirstOf(addresses) => {
-                let bound = first_of(&addresses, backlog, &config.names)?;
+                let bound = first_of(&addresses, backlog, &option)?;
                 listeners.push(secured(bound, spec, tls));
             }
             Bind::EachOf(addresses) => {
-                let bound = each_of(&addresses, backlog, &config.names)?;
+                let bound = each_of(&addresses, backlog, &option)?;
                 listeners.extend(bound.into_iter().map(|one| secured(one, spec, tls)));
             }
         }
@@ -61,7 +62,7 @@ fn check_inherited(
         errors.info("listening on the service manager's sockets");
         return Ok(());
     }
-    let (given, option) = (&config.listeners, config.names.address);
+    let (given, option) = (&config.listeners, config.names.option("listen"));
     let is_named = |socket: &&InheritedListener| given.iter().any(|spec| socket.is_within(spec));
     if let Some(other) = inherited.iter().find(|socket| !is_named(socket)) {
         let named: Vec<String> = given.iter().map(ToString::to_string).collect();
@@ -85,11 +86,7 @@ fn check_inherited(
 pub(super) fn admin(config: &Configuration) -> anyhow::Result<(Vec<Listener>, SocketFiles)> {
     let mut listeners = Vec::new();
     let mut files = SocketFiles::default();
-    let names = Names {
-        port: config.names.admin,
-        address: config.names.admin,
-        ..config.names
-    };
+    let option = config.names.option("admin.listen");
     for spec in &config.admin.listeners {
         match spec.resolve()? {
             Bind::Unix(path) => {
@@ -97,10 +94,10 @@ pub(super) fn admin(config: &Configuration) -> anyhow::Result<(Vec<Listener>, So
                 files.add(path);
             }
             Bind::FirstOf(addresses) => {
-                listeners.push(first_of(&addresses, config.backlog, &names)?);
+                listeners.push(first_of(&addresses, config.backlog, &option)?);
             }
             Bind::EachOf(addresses) => {
-                listeners.extend(each_of(&addresses, config.backlog, &names)?);
+                listeners.extend(each_of(&addresses, config.backlog, &option)?);
             }
         }
     }
@@ -237,47 +234,49 @@ fn tcp(address: &TcpAddress, backlog: u32) -> io::Result<Listener> {
     }
 }
 
-fn explain(address: &TcpAddress, names: &Names, error: io::Error) -> anyhow::Error {
-    let (address, port) = (address.address, names.port);
+fn explain(address: &TcpAddress, option: &str, error: io::Error) -> anyhow::Error {
+    let address = address.address;
     let mend = match error.kind() {
         io::ErrorKind::AddrInUse => {
-            format!("another server listens there: stop it or choose another port with {port}")
+            format!("another server listens there: stop it, or set {option} to another port")
         }
         io::ErrorKind::PermissionDenied => {
             format!(
-                "ports below 1024 need root or CAP_NET_BIND_SERVICE: choose another with {port}"
+                "ports below 1024 need root or CAP_NET_BIND_SERVICE: set {option} to another port"
             )
         }
-        io::ErrorKind::AddrNotAvailable => "this machine has no such address".to_owned(),
-        _ => format!("choose another address with {}", names.address),
+        io::ErrorKind::AddrNotAvailable => {
+            format!("this machine has no such address: change {option}")
+        }
+        _ => format!("set {option} to another address"),
     };
     anyhow::Error::new(error).context(format!("cannot listen on {address}: {mend}"))
 }
 
-fn first_of(addresses: &[TcpAddress], backlog: u32, names: &Names) -> anyhow::Result<Listener> {
+fn first_of(addresses: &[TcpAddress], backlog: u32, option: &str) -> anyhow::Result<Listener> {
     let mut rest = addresses.iter();
     while let Some(address) = rest.next() {
         match tcp(address, backlog) {
             Ok(listener) => return Ok(listener),
             Err(error) if family_missing(&error) && rest.len() > 0 => {}
-            Err(error) => return Err(explain(address, names, error)),
+            Err(error) => return Err(explain(address, option, error)),
         }
     }
     bail!("there is no address to listen on")
 }
 
-fn each_of(addresses: &[TcpAddress], backlog: u32, names: &Names) -> anyhow::Result<Vec<Listener>> {
+fn each_of(addresses: &[TcpAddress], backlog: u32, option: &str) -> anyhow::Result<Vec<Listener>> {
     let mut listeners = Vec::new();
     let mut missing = None;
     for address in addresses {
         match tcp(address, backlog) {
             Ok(listener) => listeners.push(listener),
             Err(error) if family_missing(&error) => missing = Some((address, error)),
-            Err(error) => return Err(explain(address, names, error)),
+            Err(error) => return Err(explain(address, option, error)),
         }
     }
     match missing {
-        Some((address, error)) if listeners.is_empty() => Err(explain(address, names, error)),
+        Some((address, error)) if listeners.is_empty() => Err(explain(address, option, error)),
         _ => Ok(listeners),
     }
 }

@@ -1,4 +1,4 @@
-//! The caches as they are configured.
+//! Caches from their configuration.
 
 use anyhow::bail;
 use samovar_cache::access::{Access, AccessConfig, AccessError, CertificateConfig};
@@ -7,7 +7,7 @@ use samovar_cache::{CacheConfig, PagesConfig, Signing, Site, load_key};
 use crate::config::{CacheSettings, Configuration, Pages, Tls};
 use crate::log::ErrorLog;
 
-/// Makes the caches, with the files that they name.
+/// Makes the caches, reading the files that they name.
 pub(super) fn read(
     settings: &[CacheSettings],
     errors: &ErrorLog,
@@ -17,12 +17,12 @@ pub(super) fn read(
     Ok(caches)
 }
 
-/// Puts the caches of another configuration in the place of those that are served, and returns
-/// remarks about them. `started`: what the server was started with.
+/// Replaces the caches by those of `config` and returns warnings. `started`: the configuration at
+/// start.
 ///
 /// # Errors
 ///
-/// If something of it cannot be used: then nothing has changed.
+/// If part of it cannot be used; nothing is changed then.
 pub(super) fn replace(
     site: &Site,
     started: &Configuration,
@@ -34,8 +34,8 @@ pub(super) fn replace(
         && config.caches.iter().any(asks_for_certificates)
     {
         bail!(
-            "tls.client-authorities changes when the server is started anew, and so does who may \
-             read by access.certificates: start it anew (USR2 does so without losing a request)"
+            "tls.client-authorities takes effect only after a restart, and the options of \
+             access.certificates depend on it: restart the server (USR2 does so without downtime)"
         );
     }
     let renew = |cache: &CacheSettings| site.access(&cache.prefix, cache.access.clone());
@@ -44,7 +44,7 @@ pub(super) fn replace(
     Ok(warnings)
 }
 
-/// Whose client certificates are good.
+/// The certificate authorities of client certificates.
 fn authorities(config: &Configuration) -> Option<&std::path::Path> {
     let clients = config
         .tls
@@ -53,7 +53,7 @@ fn authorities(config: &Configuration) -> Option<&std::path::Path> {
     clients.map(|clients| &*clients.authorities)
 }
 
-/// The caches, and remarks about the files that they name, each once.
+/// The caches, and warnings about the files that they name, each once.
 fn make(
     settings: &[CacheSettings],
     access: impl Fn(&CacheSettings) -> Result<(Access, Vec<String>), AccessError>,

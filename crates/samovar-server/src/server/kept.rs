@@ -1,6 +1,7 @@
-//! Where NARs of many small files are kept.
+//! The directory of the NAR cache.
 
 use std::io;
+use std::path::Path;
 
 use anyhow::Context as _;
 use samovar_cache::KeptSpace;
@@ -8,8 +9,8 @@ use samovar_cache::KeptSpace;
 use crate::config::Configuration;
 use crate::log::ErrorLog;
 
-/// Checks that a configured NAR cache directory exists. Call it before a port is taken; whether
-/// the server's user may write there is known only once the server has become that user.
+/// Checks that a configured NAR cache directory exists, before sockets are bound. Whether it is
+/// writable is known only after the switch of the user.
 ///
 /// # Errors
 ///
@@ -26,14 +27,15 @@ pub(super) fn check(config: &Configuration) -> anyhow::Result<()> {
             true => Ok(()),
             false => Err(io::ErrorKind::NotADirectory.into()),
         })
-        .with_context(|| cannot_use(directory))
+        .with_context(|| cannot_use(directory, config))
 }
 
-fn cannot_use(directory: &std::path::Path) -> String {
-    format!("cannot keep NARs in {directory:?}: choose another directory with --nar-cache")
+fn cannot_use(directory: &Path, config: &Configuration) -> String {
+    let option = config.names.option("nar-cache.directory");
+    format!("cannot use the NAR cache directory {directory:?}: set {option} to another one")
 }
 
-/// The place that was asked for, or one that is no burden, or none.
+/// The configured NAR cache; by default one on a disk, or none.
 pub(super) fn space(
     config: &Configuration,
     errors: &ErrorLog,
@@ -42,8 +44,9 @@ pub(super) fn space(
     if let (Some(space), Some(len)) = (&space, config.nar_cache_size)
         && space.is_larger_than_its_disk().unwrap_or(false)
     {
+        let option = config.names.option("nar-cache.size");
         errors.warning(format_args!(
-            "--nar-cache-size {len} is more than the whole disk has: NARs are kept until it is full"
+            "{option} is {len}, more than the size of the disk: the NAR cache may fill it"
         ));
     }
     Ok(space)
@@ -55,7 +58,8 @@ fn find(config: &Configuration, errors: &ErrorLog) -> anyhow::Result<Option<Kept
         return Ok(None);
     }
     if let Some(directory) = &config.nar_cache {
-        let space = KeptSpace::open(directory, len_max).with_context(|| cannot_use(directory))?;
+        let space =
+            KeptSpace::open(directory, len_max).with_context(|| cannot_use(directory, config))?;
         return Ok(Some(space));
     }
     let directory = &*config.cache_directory;
@@ -64,11 +68,11 @@ fn find(config: &Configuration, errors: &ErrorLog) -> anyhow::Result<Option<Kept
     match space {
         Ok(Some(space)) => Ok(Some(space)),
         Ok(None) => {
-            errors.debug(format_args!("NARs are not kept: {directory:?} is memory"));
+            errors.debug(format_args!("no NAR cache: {directory:?} is in memory"));
             Ok(None)
         }
         Err(error) => {
-            errors.debug(format_args!("NARs are not kept in {directory:?}: {error}"));
+            errors.debug(format_args!("no NAR cache in {directory:?}: {error}"));
             Ok(None)
         }
     }

@@ -23,7 +23,7 @@ mod observer;
 mod throttle;
 mod upgrade;
 
-use std::num::{NonZeroU32, NonZeroU64};
+use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -32,12 +32,12 @@ use std::time::{Duration, SystemTime};
 use anyhow::Context as _;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use samovar_cache::{Hold, Program, Site, SiteConfig, Trust};
+use samovar_http::Server;
 use samovar_http::tls::{ClientCertificates, TlsConfig};
-use samovar_http::{Limits, Server};
 use samovar_metrics::{Metrics, Observer};
 use samovar_store::{Settings, StoreUri};
 
-use crate::config::{CacheSettings, Configuration, HoldTime, Names, Tls, Verify};
+use crate::config::{CacheSettings, Configuration, GcLease, Names, Tls, Verify};
 use crate::daemon::{Background, Identity, PidFile};
 use crate::log::{AccessLog, ErrorLog, Level};
 use crate::notify;
@@ -126,9 +126,8 @@ fn serve(
         .as_ref()
         .map(|target| {
             AccessLog::open(target, config.access_log_format, errors.clone()).with_context(|| {
-                format!(
-                    "cannot open the access log {target}: choose another file with --access-log"
-                )
+                let option = config.names.option("log.access");
+                format!("cannot open the access log {target}: set {option} to another file")
             })
         })
         .transpose()?;
@@ -185,7 +184,7 @@ fn serve(
     let site_config = SiteConfig {
         caches,
         kept_space: kept::space(config, errors)?,
-        hold: hold(config),
+        hold: gc_lease(config),
         trust: trust(config),
         program: Program {
             name: config.names.program.to_owned(),
@@ -203,7 +202,7 @@ fn serve(
     let prefixes: Vec<&str> = config.caches.iter().map(|cache| &*cache.prefix).collect();
     let prefixes = prefixes.join(", ");
     let mut builder = Server::builder(site)
-        .limits(limits(config))
+        .limits(config.limits.clone())
         .io_threads(cores);
     if let Some(workers) = config.workers.map(NonZeroU32::get) {
         builder = builder.workers(usize::try_from(workers).unwrap_or(usize::MAX));
@@ -480,8 +479,8 @@ fn read_certificate(tls: &Tls, names: &Names, errors: &ErrorLog) -> anyhow::Resu
         builder = builder.client_authorities_file(&clients.authorities, needed);
     }
     let config = builder.build().with_context(|| {
-        let (certificate, key) = (names.certificate, names.certificate_key);
-        format!("cannot serve with TLS: give another {certificate} or {key}")
+        let (certificate, key) = (names.option("tls.certificate"), names.option("tls.key"));
+        format!("cannot use TLS: set {certificate} and {key} to other files")
     })?;
     warn_of_expiry(tls, &config, errors);
     Ok(config)
@@ -513,15 +512,14 @@ fn warn_of_expiry(tls: &Tls, config: &TlsConfig, errors: &ErrorLog) {
     }
 }
 
-/// Who asked for no time gets this one if there is a daemon, and hears nothing if there is none.
-const HOLD_TIME_DEFAULT: Duration = Duration::from_secs(600);
-
-fn hold(config: &Configuration) -> Option<Hold> {
-    let asked_for = config.hold;
-    let time = asked_for.map_or(Some(HOLD_TIME_DEFAULT), HoldTime::time)?;
+/// GC leases; by default without a warning if there is no daemon.
+fn gc_lease(config: &Configuration) -> Option<Hold> {
+    let time = config
+        .gc_lease
+        .map_or(Some(GcLease::TIME_DEFAULT), GcLease::time)?;
     Some(Hold {
         time,
-        is_asked_for: asked_for.is_some(),
+        is_asked_for: config.gc_lease.is_some(),
     })
 }
 
@@ -556,32 +554,4 @@ fn trust(config: &Configuration) -> Trust {
         state_directory: config.state_directory.clone(),
         scrub_rate: config.scrub_rate,
     }
-}
-
-/// What is not given is the engine's.
-fn limits(config: &Configuration) -> Limits {
-    let (defaults, given) = (Limits::default(), &config.connections);
-    let or_never = |time: Option<Duration>| time.unwrap_or(Duration::MAX);
-    let stall_time = or_never(given.stall_time.or_default(defaults.stall_time));
-    let idle_time = match (given.is_kept, given.idle_time) {
-        (false, _) => Duration::ZERO,
-        (true, Some(time)) => time,
-        (true, None) => or_never(given.stall_time.or_default(defaults.idle_time)),
-    };
-    let mut limits = Limits {
-        connections_max: given.count_max.unwrap_or(defaults.connections_max),
-        queue_len_max: given.queue_len_max.unwrap_or(defaults.queue_len_max),
-        head_time: or_never(given.head_time.or_default(defaults.head_time)),
-        idle_time,
-        stall_time,
-        requests_per_connection_max: given.requests_max.map_or(0, NonZeroU64::get),
-        ..defaults
-    };
-    if let Some(len) = given.head_len_max {
-        limits.head.head_len_max = len;
-    }
-    if let Some(count) = given.streams_max {
-        limits.http2.streams_max = count;
-    }
-    limits
 }

@@ -1,0 +1,149 @@
+//! Configurations while their options are read: values that mean something only together.
+
+use std::path::PathBuf;
+
+use samovar_cache::access::{CertificateConfig, RateLimit};
+use samovar_cache::{PublicKey, Sign};
+
+use super::kinds::ClientAuthority;
+use super::settings::ConfigError;
+use super::{CacheSettings, Configuration, Pages, Tls, Value};
+use crate::listener::ListenSpec;
+
+/// The server's part of a configuration.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct ServerDraft {
+    pub(super) config: Configuration,
+    pub(super) certificate: Option<PathBuf>,
+    pub(super) key: Option<PathBuf>,
+    pub(super) client_authorities: Option<PathBuf>,
+    pub(super) client_required: bool,
+}
+
+/// One cache's part of a configuration.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct CacheDraft {
+    pub(super) cache: CacheSettings,
+    pub(super) prefix: Option<String>,
+    pub(super) secret_key_files: Option<Vec<PathBuf>>,
+    pub(super) rate: Option<u32>,
+    pub(super) burst: Option<u32>,
+    /// Value of `signing.sign`.
+    pub(super) sign: String,
+    pub(super) trusted_keys: Vec<PublicKey>,
+    pub(super) has_pages: bool,
+    pub(super) pages: Pages,
+}
+
+impl Default for CacheDraft {
+    fn default() -> Self {
+        Self {
+            cache: CacheSettings::default(),
+            prefix: None,
+            secret_key_files: None,
+            rate: None,
+            burst: None,
+            sign: "all".to_owned(),
+            trusted_keys: Vec::new(),
+            has_pages: true,
+            pages: Pages::default(),
+        }
+    }
+}
+
+impl ServerDraft {
+    /// The configuration, without caches.
+    pub(super) fn finish(mut self) -> Result<Configuration, ConfigError> {
+        if self.client_required && self.client_authorities.is_none() {
+            return Err(requires(
+                "tls.client-certificates = \"required\"",
+                "tls.client-authorities",
+            ));
+        }
+        self.config.tls = match (self.certificate, self.key, self.client_authorities) {
+            (Some(certificate), Some(key), authorities) => Some(Tls {
+                certificate,
+                key,
+                only: None,
+                clients: authorities.map(|authorities| ClientAuthority {
+                    authorities,
+                    required: self.client_required,
+                }),
+            }),
+            (Some(_), None, _) => return Err(requires("tls.certificate", "tls.key")),
+            (None, Some(_), _) => return Err(requires("tls.key", "tls.certificate")),
+            (None, None, Some(_)) => {
+                return Err(requires("tls.client-authorities", "tls.certificate"));
+            }
+            (None, None, None) => None,
+        };
+        Ok(self.config)
+    }
+}
+
+impl CacheDraft {
+    /// The cache of this name, which is empty for the only one.
+    pub(super) fn finish(
+        mut self,
+        name: &str,
+        default_key_file: Option<PathBuf>,
+        has_client_authorities: bool,
+    ) -> Result<CacheSettings, ConfigError> {
+        self.cache.name = name.to_owned();
+        self.cache.prefix = self.prefix.unwrap_or_else(|| match name {
+            "" => String::new(),
+            name => format!("/{name}"),
+        });
+        let key_files = self.secret_key_files;
+        self.cache.secret_key_files =
+            key_files.unwrap_or_else(|| default_key_file.into_iter().collect());
+        let access = &mut self.cache.access;
+        if access.certificates != CertificateConfig::default() && !has_client_authorities {
+            return Err(requires("access.certificates", "tls.client-authorities"));
+        }
+        access.rate_limit = match (self.rate, self.burst) {
+            (None, None) => None,
+            (None, Some(_)) => return Err(requires("access.burst", "access.rate")),
+            (Some(per_second), burst) => Some(RateLimit {
+                per_second,
+                burst: burst.unwrap_or(per_second.saturating_mul(60)),
+            }),
+        };
+        self.cache.sign = match &*self.sign {
+            "trusted" if self.trusted_keys.is_empty() => {
+                let option = "signing.sign = \"trusted\"";
+                return Err(requires(option, "signing.trusted-keys"));
+            }
+            "trusted" => Sign::TrustedBy(self.trusted_keys),
+            "ultimate" => Sign::Ultimate,
+            "none" => Sign::None,
+            _ => Sign::All,
+        };
+        if self.pages.title.is_empty() {
+            self.pages.title = name.to_owned();
+        }
+        self.cache.pages = self.has_pages.then_some(self.pages);
+        Ok(self.cache)
+    }
+}
+
+/// The error for an option that is set without another.
+pub(super) fn requires(option: &str, other: &str) -> ConfigError {
+    ConfigError::Conflict(format!("{option} requires {other}"))
+}
+
+/// Addresses to listen on, each once.
+pub(super) fn listen(values: &[Value]) -> Option<Vec<ListenSpec>> {
+    let mut specs = Vec::new();
+    for value in values {
+        let parsed = ListenSpec::parse(value.as_text()?.as_ref()).ok()?;
+        // A word without a slash was meant to be a port or a host.
+        if parsed.bare_name || parsed.ignored_suffix.is_some() || parsed.tls {
+            return None;
+        }
+        if !specs.contains(&parsed.spec) {
+            specs.push(parsed.spec);
+        }
+    }
+    Some(specs)
+}

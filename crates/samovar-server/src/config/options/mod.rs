@@ -1,0 +1,391 @@
+//! Declarations of all options, in one table: name, type, bounds, default, description and setter.
+//!
+//! The configuration file, the environment, the command line, `--help` and the reference of the
+//! book are derived from it. `server.rs` declares the options of the process, `cache.rs` those of a
+//! cache.
+
+mod cache;
+mod server;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use samovar_cache::Rule;
+use samovar_http::Limits;
+
+use super::draft::{CacheDraft, ServerDraft};
+use super::toml::Value;
+use super::{Configuration, rules, unit};
+
+/// The declaration of an option.
+#[derive(Debug)]
+pub struct OptionSpec {
+    /// Dotted name, as in the file.
+    pub name: &'static str,
+    /// One or two sentences.
+    pub help: &'static str,
+    /// The option of the same meaning in nix-serve, with its dashes.
+    pub nix_serve: Option<&'static str>,
+    shown_default: Shown,
+    setter: Setter,
+}
+
+/// Type of a value, with its bounds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Text that is not empty.
+    Text,
+    /// Path of a file or directory, or `credential:NAME`.
+    Path,
+    /// Whole number within these bounds.
+    Count(u64, u64),
+    /// Bytes within these bounds: a number, or one with a unit, as in `"64 MiB"`.
+    Size(u64, u64),
+    /// Seconds: a number, or one with a unit, as in `"10 min"`.
+    Time,
+    /// `true` or `false`.
+    Switch,
+    /// One of these words; the first is the default.
+    Word(&'static [&'static str]),
+    /// List of texts; one text stands for a list of it. In the environment separated by white
+    /// space, on the command line one option for each.
+    List,
+    /// List of tables; in the environment and on the command line written as in the file.
+    Tables,
+}
+
+/// Whether an option belongs to the server or to each cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// The server. Takes effect at start.
+    Server,
+    /// A cache: set for all caches, or for one in `[caches.NAME]`. Takes effect at start and
+    /// reload.
+    Cache,
+}
+
+/// Name of the table that holds one table for each named cache.
+pub(super) const CACHES: &str = "caches";
+
+/// Prefix of environment variables.
+pub const VARIABLE_PREFIX: &str = "SAMOVAR_";
+
+/// What `--help` and the reference print as the default.
+#[derive(Debug)]
+enum Shown {
+    /// Words, for a default that is no value.
+    Words(&'static str),
+    /// The value in the default configuration.
+    Value(fn(&Configuration) -> String),
+    /// That value, followed by words.
+    ValueOr(fn(&Configuration) -> String, &'static str),
+    /// The first word of the option's [`Kind::Word`].
+    FirstWord,
+}
+
+#[derive(Debug)]
+enum Setter {
+    Server(Set<ServerDraft>),
+    Cache(Set<CacheDraft>),
+}
+
+/// Parses a value of one type and stores it in a draft.
+#[derive(Debug)]
+pub(super) enum Set<D> {
+    Text(fn(&mut D, String)),
+    Path(fn(&mut D, PathBuf)),
+    Paths(fn(&mut D, Vec<PathBuf>)),
+    Count(u64, u64, fn(&mut D, u64)),
+    Size(u64, u64, fn(&mut D, u64)),
+    Time(fn(&mut D, Duration)),
+    Switch(fn(&mut D, bool)),
+    Word(&'static [&'static str], fn(&mut D, &str)),
+    Texts(fn(&mut D, Vec<String>)),
+    /// A text with a syntax of its own: what is expected, and a setter that returns `None` for
+    /// anything else.
+    Parsed(&'static str, fn(&mut D, &str) -> Option<()>),
+    /// A list with elements of a syntax of its own; the same.
+    Each(&'static str, fn(&mut D, &[Value]) -> Option<()>),
+    Rules(fn(&mut D, Vec<Rule>)),
+}
+
+/// Resolves `credential:NAME` in paths.
+pub(super) type FindCredential<'a> = &'a dyn Fn(&str) -> Result<PathBuf, String>;
+
+impl<D> Set<D> {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Text(_) | Self::Parsed(..) => Kind::Text,
+            Self::Path(_) => Kind::Path,
+            Self::Count(min, max, _) => Kind::Count(*min, *max),
+            Self::Size(min, max, _) => Kind::Size(*min, *max),
+            Self::Time(_) => Kind::Time,
+            Self::Switch(_) => Kind::Switch,
+            Self::Word(words, _) => Kind::Word(words),
+            Self::Paths(_) | Self::Texts(_) | Self::Each(..) => Kind::List,
+            Self::Rules(_) => Kind::Tables,
+        }
+    }
+
+    /// Sets the option; the error says what is expected instead of `value`.
+    pub(super) fn apply(
+        &self,
+        draft: &mut D,
+        value: &Value,
+        credential: FindCredential<'_>,
+    ) -> Result<(), String> {
+        let expected = || self.kind().expected();
+        let text = || text(value).ok_or_else(expected);
+        match self {
+            Self::Text(set) => set(draft, text()?.to_owned()),
+            Self::Path(set) => set(draft, credential(text()?)?),
+            Self::Paths(set) => {
+                let texts = texts(value).ok_or_else(expected)?;
+                let paths: Result<_, String> = texts.iter().map(|text| credential(text)).collect();
+                set(draft, paths?);
+            }
+            Self::Count(min, max, set) => {
+                let count = match value {
+                    Value::Count(count) => u64::try_from(*count).ok(),
+                    _ => None,
+                };
+                let in_bounds = count.filter(|count| (min..=max).contains(&count));
+                set(draft, in_bounds.ok_or_else(expected)?);
+            }
+            Self::Size(min, max, set) => {
+                let size = match value {
+                    Value::Count(count) => u64::try_from(*count).ok(),
+                    Value::Text(text) => unit::size(text),
+                    _ => None,
+                };
+                let in_bounds = size.filter(|size| (min..=max).contains(&size));
+                set(draft, in_bounds.ok_or_else(expected)?);
+            }
+            Self::Time(set) => set(draft, unit::time_of(value).ok_or_else(expected)?),
+            Self::Switch(set) => match value {
+                Value::Switch(is_on) => set(draft, *is_on),
+                _ => return Err(expected()),
+            },
+            Self::Word(words, set) => {
+                let word = text()?;
+                if !words.contains(&word) {
+                    return Err(expected());
+                }
+                set(draft, word);
+            }
+            Self::Texts(set) => set(draft, texts(value).ok_or_else(expected)?),
+            Self::Parsed(expected, set) => {
+                let text = self::text(value).and_then(|text| set(draft, text));
+                text.ok_or_else(|| (*expected).to_owned())?;
+            }
+            Self::Each(expected, set) => {
+                let values = match value {
+                    Value::List(values) => values,
+                    one => std::slice::from_ref(one),
+                };
+                set(draft, values).ok_or_else(|| (*expected).to_owned())?;
+            }
+            Self::Rules(set) => set(draft, rules::rules(value)?),
+        }
+        Ok(())
+    }
+}
+
+fn text(value: &Value) -> Option<&str> {
+    match value {
+        Value::Text(text) if !text.is_empty() => Some(text),
+        _ => None,
+    }
+}
+
+/// A list of texts that are not empty, or one such text.
+fn texts(value: &Value) -> Option<Vec<String>> {
+    let owned = |value: &Value| text(value).map(str::to_owned);
+    match value {
+        Value::List(values) => values.iter().map(owned).collect(),
+        one => owned(one).map(|one| vec![one]),
+    }
+}
+
+impl Kind {
+    /// What is expected, for an error message.
+    pub(super) fn expected(self) -> String {
+        match self {
+            Self::Text => "a text".to_owned(),
+            Self::Path => "a path".to_owned(),
+            Self::Count(min, u64::MAX) => format!("a whole number from {min}"),
+            Self::Count(min, max) => format!("a whole number from {min} to {max}"),
+            Self::Size(0, u64::MAX) => "a number of bytes, such as 4096 or \"64 MiB\"".to_owned(),
+            Self::Size(min, max) => format!("a number of bytes from {min} to {max}"),
+            Self::Time => "a number of seconds, or a time such as \"10 min\"".to_owned(),
+            Self::Switch => "true or false".to_owned(),
+            Self::Word(words) => words.join(" or "),
+            Self::List => "a list of texts".to_owned(),
+            Self::Tables => "a list of tables".to_owned(),
+        }
+    }
+}
+
+const fn server(
+    name: &'static str,
+    set: Set<ServerDraft>,
+    shown_default: Shown,
+    nix_serve: Option<&'static str>,
+    help: &'static str,
+) -> OptionSpec {
+    let setter = Setter::Server(set);
+    OptionSpec {
+        name,
+        help,
+        nix_serve,
+        shown_default,
+        setter,
+    }
+}
+
+const fn cache(
+    name: &'static str,
+    set: Set<CacheDraft>,
+    shown_default: Shown,
+    nix_serve: Option<&'static str>,
+    help: &'static str,
+) -> OptionSpec {
+    let setter = Setter::Cache(set);
+    OptionSpec {
+        name,
+        help,
+        nix_serve,
+        shown_default,
+        setter,
+    }
+}
+
+impl OptionSpec {
+    /// All options, in the order of the reference: first those of the server.
+    pub fn all() -> impl Iterator<Item = &'static Self> + Clone {
+        server::OPTIONS.iter().chain(cache::OPTIONS)
+    }
+
+    /// The option of this dotted name.
+    pub fn find(name: &str) -> Option<&'static Self> {
+        Self::all().find(|spec| spec.name == name)
+    }
+
+    /// Type and bounds of the value.
+    pub fn kind(&self) -> Kind {
+        match &self.setter {
+            Setter::Server(set) => set.kind(),
+            Setter::Cache(set) => set.kind(),
+        }
+    }
+
+    /// Whether the option belongs to the server or to each cache.
+    pub fn scope(&self) -> Scope {
+        match self.setter {
+            Setter::Server(_) => Scope::Server,
+            Setter::Cache(_) => Scope::Cache,
+        }
+    }
+
+    pub(super) fn for_server(&self) -> Option<&Set<ServerDraft>> {
+        match &self.setter {
+            Setter::Server(set) => Some(set),
+            Setter::Cache(_) => None,
+        }
+    }
+
+    pub(super) fn for_cache(&self) -> Option<&Set<CacheDraft>> {
+        match &self.setter {
+            Setter::Cache(set) => Some(set),
+            Setter::Server(_) => None,
+        }
+    }
+
+    /// The default, for `--help` and the reference.
+    pub fn default(&self) -> String {
+        let value = |shown: fn(&Configuration) -> String| shown(&Configuration::default());
+        match (&self.shown_default, self.kind()) {
+            (Shown::Words(words), _) => (*words).to_owned(),
+            (Shown::Value(shown), _) => value(*shown),
+            (Shown::ValueOr(shown, words), _) => format!("{}, {words}", value(*shown)),
+            (Shown::FirstWord, Kind::Word([first, ..])) => (*first).to_owned(),
+            (Shown::FirstWord, _) => String::new(),
+        }
+    }
+
+    /// The option on the command line of `samovar serve`, without dashes in front.
+    pub fn option(&self) -> String {
+        self.name.replace('.', "-")
+    }
+
+    /// The environment variable.
+    pub fn variable(&self) -> String {
+        format!("{VARIABLE_PREFIX}{}", upper_case(self.name))
+    }
+}
+
+/// An option's name as it is in environment variables.
+pub(super) fn upper_case(name: &str) -> String {
+    name.replace(['.', '-'], "_").to_ascii_uppercase()
+}
+
+/// A limit of the engine as a time; `Duration::MAX` never gets here.
+fn seconds(time: Duration) -> String {
+    match time.as_secs() {
+        minutes if minutes >= 120 && minutes % 60 == 0 => format!("{} min", minutes / 60),
+        seconds => format!("{seconds} s"),
+    }
+}
+
+fn limit(config: &Configuration) -> &Limits {
+    &config.limits
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn names_are_unique_in_every_spelling() {
+        for spell in [OptionSpec::option, OptionSpec::variable] {
+            let all: HashSet<String> = OptionSpec::all().map(spell).collect();
+            assert_eq!(all.len(), OptionSpec::all().count());
+        }
+        let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte == b'-' || byte == b'.';
+        assert!(OptionSpec::all().all(|spec| spec.name.bytes().all(is_plain)));
+        // `SAMOVAR_CACHES__NAME__OPTION` has no other meaning.
+        assert!(OptionSpec::all().all(|spec| !spec.name.starts_with(CACHES)));
+    }
+
+    #[test]
+    fn every_option_has_a_default_and_a_description() {
+        for spec in OptionSpec::all() {
+            assert!(!spec.default().is_empty(), "{}", spec.name);
+            assert!(spec.help.ends_with('.'), "{}", spec.name);
+        }
+    }
+
+    /// Setting an option to its first word changes nothing.
+    #[test]
+    fn the_first_word_is_the_default() {
+        let path = |text: &str| Ok(PathBuf::from(text));
+        for spec in OptionSpec::all() {
+            let Kind::Word([first, ..]) = spec.kind() else {
+                continue;
+            };
+            let value = Value::Text((*first).to_owned());
+            if let Some(set) = spec.for_server() {
+                let mut draft = ServerDraft::default();
+                set.apply(&mut draft, &value, &path).expect("is a word");
+                assert_eq!(draft, ServerDraft::default(), "{}", spec.name);
+            }
+            if let Some(set) = spec.for_cache() {
+                let mut draft = CacheDraft::default();
+                set.apply(&mut draft, &value, &path).expect("is a word");
+                assert_eq!(draft, CacheDraft::default(), "{}", spec.name);
+            }
+        }
+    }
+}
