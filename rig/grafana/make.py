@@ -176,7 +176,7 @@ USE = [
          (f"max by (job) (process_open_fds{SERVERS} / process_max_fds{SERVERS})", "{{job}}")),
         ("cps", "Connections refused at the limit.",
          (f'sum(rate(engine_accept_errors_total{{reason="full"}}[{RATE}])) or '
-          f'sum(rate(samovar_events_total{{event=~"connections_full|gave_way"}}[{RATE}]))', "full")),
+          f'sum(rate(samovar_events_total{{event=~"connections_full|connection_evicted"}}[{RATE}]))', "full")),
         ("cps", "Connections refused for lack of descriptors or memory.",
          (f'sum(rate(engine_accept_errors_total{{reason!="full"}}[{RATE}])) or '
           f'sum(rate(samovar_events_total{{event="accept_failed"}}[{RATE}]))', "not accepted")),
@@ -244,7 +244,7 @@ USE = [
         ("percentunit", "Share of the body memory budget in use.",
          ("samovar_body_memory_bytes / samovar_body_memory_max_bytes", "memory")),
         ("cps", "Responses not sent completely.",
-         (f"sum(rate(samovar_http_responses_broken_total[{RATE}]))", "broken")),
+         (f"sum(rate(samovar_http_responses_aborted_total[{RATE}]))", "broken")),
     ),
     *resource(
         "Cache: workers",

@@ -398,9 +398,9 @@ fn with_a_daemon_nothing_announced_is_missing_and_nothing_sent_is_cut() {
     let broken = [&tally.missing_count, &tally.cut_count, &tally.failed_count];
     let broken_count: u64 = broken.map(Tally::of).iter().sum();
     // Nobody waits for long: what the daemon was too late for is not held, and counted.
-    let unheld = number(&counted, "announced_unheld") + number(&counted, "sent_unheld");
+    let unheld = number(&counted, "narinfo_unleased") + number(&counted, "nar_unleased");
     assert!(broken_count <= unheld, "{broken_count} of {unheld}");
-    assert!(number(&counted, "collected_under_way") <= unheld);
+    assert!(number(&counted, "path_collected") <= unheld);
     assert!(scene.tally.is_enough());
 }
 
@@ -418,6 +418,6 @@ fn without_a_daemon_an_answer_is_right_or_visibly_cut() {
     ];
     let copied: u64 = copies.map(Tally::of).iter().sum();
     assert!((cut..=cut + copied).contains(&failed), "{cut} {failed}");
-    assert_eq!(number(&counted, "damaged"), 0);
+    assert_eq!(number(&counted, "path_quarantined"), 0);
     assert!(tally.is_enough());
 }

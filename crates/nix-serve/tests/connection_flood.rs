@@ -98,7 +98,7 @@ fn whoever_holds_all_connections_keeps_nobody_out() {
     });
     server.signal("USR1");
     let counts = server.wait_for_line("counted since the start");
-    assert!(counts.contains(" gave_way="), "{counts}");
+    assert!(counts.contains(" connection_evicted="), "{counts}");
 }
 
 /// Connections that are opened and closed, or reset, as fast as that goes.

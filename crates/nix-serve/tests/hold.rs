@@ -98,7 +98,7 @@ fn what_was_announced_is_there_for_its_time_and_collected_after_it() {
     });
     assert!(started.elapsed() >= HOLD_TIME);
     assert_eq!(server.narinfo(&announced).status, 404);
-    assert_eq!(counted(server, "announced_unheld"), 0);
+    assert_eq!(counted(server, "narinfo_unleased"), 0);
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn a_slow_download_is_held_for_longer_than_what_was_announced() {
         collect(&store);
         !store.real(&tree).exists()
     });
-    assert_eq!(counted(server, "collected_under_way"), 0);
+    assert_eq!(counted(server, "path_collected"), 0);
 }
 
 #[test]
@@ -191,7 +191,7 @@ fn nothing_is_held_where_it_is_off() {
     assert_eq!(server.get(&nar_of(&path)).status, 404);
     assert_eq!(server.narinfo(&path).status, 404);
     assert!(roots(&store).is_empty());
-    assert_eq!(counted(server, "held"), 0);
+    assert_eq!(counted(server, "path_leased"), 0);
 }
 
 /// A machine may start both at once, and most machines without a daemon are not to hear of it.
@@ -246,7 +246,7 @@ fn a_daemon_that_is_killed_costs_no_answer_and_is_found_again() {
         assert_eq!(server.get(&nar_of(&path)).status, 200);
     });
     result.unwrap();
-    assert_eq!(counted(server, "hold_failed"), 1);
+    assert_eq!(counted(server, "leases_failed"), 1);
 }
 
 /// As when the collector takes long over one path, or the disk does.
@@ -274,7 +274,7 @@ fn nobody_waits_for_a_daemon_that_does_not_answer() {
     });
     collect(&store);
     assert!(paths.iter().all(|path| store.real(path).exists()));
-    assert_eq!(counted(server, "announced_unheld"), 20);
+    assert_eq!(counted(server, "narinfo_unleased"), 20);
 }
 
 /// The socket may be that of another store.

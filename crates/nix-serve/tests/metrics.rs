@@ -148,7 +148,7 @@ fn figures_say_what_happened() {
             29.0,
         ),
         (
-            "samovar_http_responses_broken_total{route=\"nar\",outcome=\"cut\"}",
+            "samovar_http_responses_aborted_total{route=\"nar\",outcome=\"aborted-by-server\"}",
             0.0,
         ),
         ("samovar_narinfo_hits_total", 21.0),
@@ -158,7 +158,7 @@ fn figures_say_what_happened() {
             "samovar_connections_max",
             samples["samovar_connections_max"],
         ),
-        ("samovar_cache_entries{cache=\"kept_nars\"}", 0.0),
+        ("samovar_cache_entries{cache=\"nar_cache\"}", 0.0),
         ("samovar_events_total{event=\"panicked\"}", 0.0),
     ] {
         assert_eq!(
@@ -279,7 +279,8 @@ fn transfers_are_seen_on_their_way() {
     assert_eq!(status["load"]["connection_count"], 1);
     drop(stream);
     eventually("it is gone", || watched.status()["transfer_count"] == 0);
-    let broken = "samovar_http_responses_broken_total{route=\"nar\",outcome=\"client-gone\"}";
+    let broken =
+        "samovar_http_responses_aborted_total{route=\"nar\",outcome=\"aborted-by-client\"}";
     eventually("it is counted as left", || {
         watched.samples().get(broken) == Some(&1.0)
     });

@@ -103,7 +103,7 @@ fn who_ended_an_answer_is_told() {
     fs::write(&real, vec![8; LEN]).unwrap();
     let watched = Watched::start(&store, &[]);
     let broken = |outcome: &str| {
-        format!("samovar_http_responses_broken_total{{route=\"nar\",outcome=\"{outcome}\"}}")
+        format!("samovar_http_responses_aborted_total{{route=\"nar\",outcome=\"{outcome}\"}}")
     };
     assert!(
         !watched
@@ -111,23 +111,23 @@ fn who_ended_an_answer_is_told() {
             .get(&watched.server.nar_url(&cut))
             .is_complete
     );
-    watched.comes_to(&broken("cut"), 1.0);
-    watched.comes_to(&broken("client-gone"), 0.0);
+    watched.comes_to(&broken("aborted-by-server"), 1.0);
+    watched.comes_to(&broken("aborted-by-client"), 0.0);
     let url = watched.server.nar_url(&left);
     let mut stream = TcpStream::connect(watched.server.addr).unwrap();
     let head = format!("GET {url} HTTP/1.1\r\nHost: x\r\n\r\n");
     stream.write_all(head.as_bytes()).unwrap();
     watched.comes_to("samovar_transfers", 1.0);
     drop(stream);
-    watched.comes_to(&broken("client-gone"), 1.0);
-    watched.comes_to(&broken("cut"), 1.0);
+    watched.comes_to(&broken("aborted-by-client"), 1.0);
+    watched.comes_to(&broken("aborted-by-server"), 1.0);
     // The same over HTTP/2, where a stream ends and not a connection.
     let url = format!("http://{}{url}", watched.server.addr);
     let mut curl = Command::new("curl");
     curl.args(["--http2-prior-knowledge", "--silent", "--max-filesize", "9"]);
     assert!(!curl.arg(&url).output().unwrap().status.success());
-    watched.comes_to(&broken("client-gone"), 2.0);
-    watched.comes_to(&broken("cut"), 1.0);
+    watched.comes_to(&broken("aborted-by-client"), 2.0);
+    watched.comes_to(&broken("aborted-by-server"), 1.0);
 }
 
 #[test]
@@ -156,15 +156,15 @@ fn a_scrub_says_where_it_stands() {
         ("samovar_scrub_paths", 4.0),
         ("samovar_scrub_paths_done", 4.0),
         ("samovar_scrub_bytes_done", all),
-        ("samovar_scrub_damaged_paths", 1.0),
-        ("samovar_scrub_unread_paths", 0.0),
+        ("samovar_scrub_quarantined_paths", 1.0),
+        ("samovar_scrub_unreadable_paths", 0.0),
     ] {
         assert_eq!(samples[sample], expected, "{sample}");
     }
     let read = samples["samovar_scrub_read_bytes_total"];
     assert!(read > 1e6 && read <= 2.0 * all, "{read} of {all}");
     assert!(samples["samovar_catalog_load_seconds"] > 0.0);
-    assert_eq!(samples["samovar_store_left_to_daemon"], 0.0);
+    assert_eq!(samples["samovar_store_daemon_fallback"], 0.0);
     // Two lanes for what may block, and one for what computes.
     assert_eq!(samples["samovar_workers_max"], 4.0 + 4.0 + 1.0);
 }

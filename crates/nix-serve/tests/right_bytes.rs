@@ -196,8 +196,11 @@ fn a_changed_byte_breaks_the_first_nar_and_the_path_is_kept_out_until_it_is_mend
     scene.flip(&scene.tiny);
     is_served(&server, &scene.tiny, &nar);
     let log = server.whole_log().join("\n");
-    assert!(log.contains("damaged=3 verified="), "{log}");
-    assert!(log.contains(" mended=3 kept_out="), "{log}");
+    assert!(log.contains("path_quarantined=3 path_verified="), "{log}");
+    assert!(
+        log.contains(" path_released=3 quarantined_requested="),
+        "{log}"
+    );
 }
 
 #[test]
@@ -281,7 +284,7 @@ fn verdicts_outlive_the_server() {
     breaks(&server, &scene.tree);
     is_kept_out(&server, &scene.tree);
     let log = server.whole_log().join("\n");
-    assert!(log.contains("verified=1"), "{log}");
+    assert!(log.contains("path_verified=1"), "{log}");
     assert!(scene.dir.path().join("verified").is_file());
 
     let server = scene.remembering();
@@ -289,7 +292,7 @@ fn verdicts_outlive_the_server() {
     is_served(&server, &scene.file, &nar);
     let log = server.whole_log().join("\n");
     assert!(
-        !log.contains("verified=") && !log.contains("damaged="),
+        !log.contains("path_verified=") && !log.contains("path_quarantined="),
         "{log}"
     );
 
@@ -303,7 +306,10 @@ fn verdicts_outlive_the_server() {
     scene.flip(&scene.file);
     breaks(&server, &scene.file);
     let log = server.whole_log().join("\n");
-    assert!(log.contains("damaged=1 verified=1 mended=1"), "{log}");
+    assert!(
+        log.contains("path_quarantined=1 path_verified=1 path_released=1"),
+        "{log}"
+    );
 }
 
 /// Whatever lies there, the server starts, says one line, and verifies anew.
@@ -333,7 +339,7 @@ fn a_state_file_that_is_of_no_use_costs_a_line() {
         let log = server.whole_log();
         let lines = log.iter().filter(|line| line.contains("not remembered"));
         assert_eq!(lines.count(), 1, "{log:#?}");
-        assert!(log.last().unwrap().contains("verified=1"), "{log:#?}");
+        assert!(log.last().unwrap().contains("path_verified=1"), "{log:#?}");
         assert!(
             fs::read(&file).unwrap().len() == whole.len(),
             "written anew"
@@ -344,7 +350,7 @@ fn a_state_file_that_is_of_no_use_costs_a_line() {
     is_served(&server, &scene.file, &nar);
     let log = server.whole_log();
     assert!(!log.iter().any(|line| line.contains("not remembered")));
-    assert!(log.last().unwrap().contains("verified=1"), "{log:#?}");
+    assert!(log.last().unwrap().contains("path_verified=1"), "{log:#?}");
 }
 
 #[test]

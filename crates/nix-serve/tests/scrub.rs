@@ -58,7 +58,7 @@ fn damage_is_found_that_nobody_asked_for_and_the_next_start_goes_on_from_there()
     assert_eq!(server.narinfo(&paths[1]).status, 200);
     let log = server.whole_log().join("\n");
     assert!(
-        log.contains("damaged=1 verified=3 mended=1 kept_out=1"),
+        log.contains("path_quarantined=1 path_verified=3 path_released=1 quarantined_requested=1"),
         "{log}"
     );
 
@@ -126,5 +126,5 @@ fn a_store_that_is_not_mounted_is_no_damage() {
     assert!(line.contains("2 of 2 paths"), "{line}");
     assert!(line.contains(" 0 damaged"), "{line}");
     let log = server.whole_log().join("\n");
-    assert!(!log.contains("damaged="), "{log}");
+    assert!(!log.contains("path_quarantined="), "{log}");
 }

@@ -133,7 +133,7 @@ fn who_asks_for_many_narinfos_and_does_not_read_gives_way() {
     drop(second);
     server.signal("USR1");
     let counts = server.wait_for_line("counted since the start");
-    assert!(counts.contains("list_gave_way="), "{counts}");
+    assert!(counts.contains("bulk_evicted="), "{counts}");
     assert!(!server.log.iter().any(|line| line.contains("cut off")));
 }
 

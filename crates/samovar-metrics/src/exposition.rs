@@ -1,4 +1,4 @@
-//! Every family of `/metrics`. `docs/book/monitoring.md` says what they are good for.
+//! The metric families of `/metrics`. `docs/book/monitoring.md` describes their use.
 
 use std::time::Instant;
 
@@ -8,10 +8,10 @@ use crate::meter::{ClassSums, Sums};
 use crate::overview::with_hits;
 use crate::process::{Process, thread_times};
 use crate::registry::{Metrics, MetricsConfig};
-use crate::status::{CacheFigures, ScrubStatus, TopPath};
+use crate::status::{CacheStatus, ScrubStatus, TopPath};
 use crate::text::Text;
 
-#[expect(clippy::cast_precision_loss, reason = "a sum of times")]
+#[expect(clippy::cast_precision_loss, reason = "a sum of durations")]
 fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
@@ -21,7 +21,7 @@ pub(crate) fn exposition(metrics: &Metrics) -> String {
     let sums = metrics.meter.sums();
     let default = MetricsConfig::default();
     let config = metrics.config.get().unwrap_or(&default);
-    text.gauge("samovar_info", "The program that answers; always 1.")
+    text.gauge("samovar_info", "Name and version of the server; always 1.")
         .put(&[("name", &config.name), ("version", &config.version)], 1);
     requests(&mut text, &sums);
     narinfos(&mut text, &sums);
@@ -35,7 +35,7 @@ pub(crate) fn exposition(metrics: &Metrics) -> String {
     text.into_string()
 }
 
-/// The classes that anything was asked of; all of them would be a lot of zeros.
+/// The classes with at least one request.
 fn classes(sums: &Sums) -> impl Iterator<Item = (&'static str, &ClassSums)> + Clone {
     let named = Class::ALL.into_iter().map(|(_, name)| name);
     named
@@ -46,12 +46,12 @@ fn classes(sums: &Sums) -> impl Iterator<Item = (&'static str, &ClassSums)> + Cl
 fn requests(text: &mut Text, sums: &Sums) {
     let mut family = text.counter(
         "samovar_http_requests_total",
-        "Requests that were answered, by what they were about, method and kind of status.",
+        "Answered requests by route, method and status class.",
     );
     for (route, class) in classes(sums) {
         for ((_, method), row) in MethodClass::ALL.into_iter().zip(class.requests) {
             for ((status, name), count) in StatusClass::ALL.into_iter().zip(row) {
-                // Those of 404 are of 4xx, and the sum of a label is the sum of all.
+                // 404 is counted apart but exposed as 4xx.
                 let is_part = matches!(status, StatusClass::Absent);
                 let is_whole = matches!(status, StatusClass::ClientError);
                 let absent = row.get(StatusClass::Absent as usize).copied().unwrap_or(0);
@@ -65,7 +65,7 @@ fn requests(text: &mut Text, sums: &Sums) {
     }
     let mut family = text.histogram(
         "samovar_http_request_duration_seconds",
-        "From the moment a request was there to the end of its answer.",
+        "Time from the end of the request to the end of the response.",
     );
     for (route, class) in classes(sums) {
         let durations = &class.durations;
@@ -81,29 +81,32 @@ fn requests(text: &mut Text, sums: &Sums) {
     }
     let mut family = text.counter(
         "samovar_http_response_body_bytes_total",
-        "Bytes of bodies that were handed to the kernel, by what became of the answer.",
+        "Bytes of response bodies passed to the kernel, by outcome of the response.",
     );
     for (route, class) in classes(sums) {
         for (outcome, len) in [
             ("complete", class.whole_len),
-            ("client-gone", class.left_len),
-            ("cut", class.cut_len),
+            ("aborted-by-client", class.left_len),
+            ("aborted-by-server", class.cut_len),
         ] {
             family.put(&[("route", route), ("outcome", outcome)], len);
         }
     }
     let mut family = text.counter(
-        "samovar_http_responses_broken_total",
-        "Answers that are not complete: their client is gone, or they were cut off here.",
+        "samovar_http_responses_aborted_total",
+        "Incomplete responses: aborted by the client or by the server.",
     );
     for (route, class) in classes(sums) {
-        for (outcome, count) in [("client-gone", class.left), ("cut", class.cut)] {
+        for (outcome, count) in [
+            ("aborted-by-client", class.left),
+            ("aborted-by-server", class.cut),
+        ] {
             family.put(&[("route", route), ("outcome", outcome)], count);
         }
     }
     let mut family = text.counter(
         "samovar_http_protocol_requests_total",
-        "Requests that were answered, by protocol, and whether over TLS.",
+        "Answered requests by protocol and use of TLS.",
     );
     for ((_, protocol), counts) in Protocol::ALL.into_iter().zip(sums.protocols) {
         for (tls, count) in ["no", "yes"].into_iter().zip(counts) {
@@ -119,12 +122,12 @@ fn narinfos(text: &mut Text, sums: &Sums) {
     };
     text.counter(
         "samovar_narinfo_hits_total",
-        "Narinfos that were asked for and are there.",
+        "Requests for narinfos that were found.",
     )
     .put(&[], of(StatusClass::Success));
     text.counter(
         "samovar_narinfo_misses_total",
-        "Narinfos that were asked for and are not there.",
+        "Requests for narinfos that were not found.",
     )
     .put(&[], of(StatusClass::Absent));
 }
@@ -139,26 +142,26 @@ fn store(text: &mut Text, metrics: &Metrics, sums: &Sums) {
     let store = figures.store;
     text.gauge(
         "samovar_catalog_paths",
-        "Paths in the catalog, those deleted since they were loaded included.",
+        "Paths in the catalog, including paths deleted since it was loaded.",
     )
     .put(&[], store.path_count.unwrap_or(0));
-    text.gauge("samovar_catalog_bytes", "Memory of the catalog.")
+    text.gauge("samovar_catalog_bytes", "Memory used by the catalog.")
         .put(&[], store.catalog_len);
     if let Some(load_s) = store.load_s {
         text.gauge(
             "samovar_catalog_load_seconds",
-            "How long it took to load all paths, when that was last done.",
+            "Duration of the last complete load of the catalog.",
         )
         .put(&[], load_s);
     }
     text.gauge(
-        "samovar_store_left_to_daemon",
-        "Whether the daemon answers, because the database cannot be read here: 1, or 0.",
+        "samovar_store_daemon_fallback",
+        "1 if nix-daemon is queried because the database cannot be read, else 0.",
     )
-    .put(&[], u8::from(store.is_left_to_daemon));
+    .put(&[], u8::from(store.uses_daemon));
     text.gauge(
         "samovar_catalog_age_seconds",
-        "How long the store has been in the state that is served from.",
+        "Time since the served state of the store was first seen.",
     )
     .put(&[], age.as_secs_f64());
     text.counter(
@@ -169,25 +172,25 @@ fn store(text: &mut Text, metrics: &Metrics, sums: &Sums) {
     let not_ready = metrics.not_ready();
     text.gauge(
         "samovar_ready",
-        "Whether it would answer well: 1, or 0. /readyz says why not.",
+        "1 if the server can answer requests, else 0; /readyz gives the reasons.",
     )
     .put(&[], u8::from(not_ready.is_empty()));
     let mut family = text.counter(
         "samovar_store_errors_total",
-        "How often the store began to fail, by why.",
+        "Store outages by kind of error.",
     );
     for (kind, count) in metrics.store_errors.counts() {
         family.put(&[("kind", kind)], count);
     }
     text.gauge(
-        "samovar_damaged_paths",
-        "Paths that are kept out because their files are not what they should be.",
+        "samovar_quarantined_paths",
+        "Quarantined paths: their files do not match their registration.",
     )
-    .put(&[], store.damaged_count);
+    .put(&[], store.quarantined_count);
     if let Some(status) = &store.scrub {
         scrub(text, status);
     }
-    let caches: Vec<CacheFigures> = figures
+    let caches: Vec<CacheStatus> = figures
         .caches
         .into_iter()
         .map(|cache| with_hits(cache, sums))
@@ -195,59 +198,63 @@ fn store(text: &mut Text, metrics: &Metrics, sums: &Sums) {
     caches_of(text, &caches);
 }
 
-/// Verifying what nobody asks for.
+/// Background verification.
 fn scrub(text: &mut Text, scrub: &ScrubStatus) {
     for (name, help, value) in [
         (
             "samovar_scrub_paths",
-            "Paths of this round of verifying what nobody asks for.",
+            "Paths of the current scrub.",
             scrub.path_count,
         ),
         (
             "samovar_scrub_paths_done",
-            "Paths that this round has passed.",
+            "Paths of the current scrub that are done.",
             scrub.paths_done,
         ),
-        ("samovar_scrub_bytes", "Bytes of this round.", scrub.len),
+        (
+            "samovar_scrub_bytes",
+            "Bytes of the current scrub.",
+            scrub.len,
+        ),
         (
             "samovar_scrub_bytes_done",
-            "Bytes that this round has passed, read or verified of late for others.",
+            "Bytes of the current scrub that are done: read, or verified recently.",
             scrub.len_done,
         ),
         (
-            "samovar_scrub_damaged_paths",
-            "Damaged paths that this round has found.",
-            scrub.damaged_count,
+            "samovar_scrub_quarantined_paths",
+            "Paths that the current scrub has quarantined.",
+            scrub.quarantined_count,
         ),
         (
-            "samovar_scrub_unread_paths",
-            "Paths that could not be read in this round.",
-            scrub.unread_count,
+            "samovar_scrub_unreadable_paths",
+            "Paths that the current scrub could not read.",
+            scrub.unreadable_count,
         ),
     ] {
         text.gauge(name, help).put(&[], value);
     }
-    text.counter("samovar_scrub_rounds_total", "Rounds that ended.")
+    text.counter("samovar_scrub_rounds_total", "Completed scrubs.")
         .put(&[], scrub.round_count);
     text.counter(
         "samovar_scrub_read_bytes_total",
-        "Bytes that were read in all rounds.",
+        "Bytes read by all scrubs.",
     )
     .put(&[], scrub.read_len);
 }
 
-fn caches_of(text: &mut Text, caches: &[CacheFigures]) {
-    type Figure = fn(&CacheFigures) -> u64;
+fn caches_of(text: &mut Text, caches: &[CacheStatus]) {
+    type Figure = fn(&CacheStatus) -> u64;
     let gauges: [(&'static str, &str, Figure); 3] = [
-        ("samovar_cache_entries", "What is kept.", |cache| {
+        ("samovar_cache_entries", "Entries of the cache.", |cache| {
             cache.entry_count
         }),
-        ("samovar_cache_bytes", "How much that takes.", |cache| {
+        ("samovar_cache_bytes", "Size of the cache.", |cache| {
             cache.len
         }),
         (
             "samovar_cache_max_bytes",
-            "How much it may take.",
+            "Maximum size of the cache.",
             |cache| cache.len_max,
         ),
     ];
@@ -260,17 +267,17 @@ fn caches_of(text: &mut Text, caches: &[CacheFigures]) {
     let counters: [(&'static str, &str, Figure); 3] = [
         (
             "samovar_cache_hits_total",
-            "How often what was asked for was kept.",
+            "Requests answered from the cache.",
             |cache| cache.hit_count,
         ),
         (
             "samovar_cache_misses_total",
-            "How often it was not.",
+            "Requests not answered from the cache.",
             |cache| cache.miss_count,
         ),
         (
             "samovar_cache_evictions_total",
-            "What made room for others.",
+            "Entries evicted from the cache.",
             |cache| cache.eviction_count,
         ),
     ];
@@ -282,11 +289,12 @@ fn caches_of(text: &mut Text, caches: &[CacheFigures]) {
     }
 }
 
-/// All of them from the start: what first happens later would be no increase.
+/// Includes events that have not occurred: Prometheus sees no increase in a series that appears
+/// with its first event.
 fn events(text: &mut Text, metrics: &Metrics) {
     let mut family = text.counter(
         "samovar_events_total",
-        "How often it has happened, by the name that the error log has for it.",
+        "Events by name; the error log uses the same names.",
     );
     for (name, count) in metrics.events() {
         family.put(&[("event", name)], count);
@@ -294,75 +302,72 @@ fn events(text: &mut Text, metrics: &Metrics) {
 }
 
 fn load(text: &mut Text, metrics: &Metrics) {
-    text.gauge("samovar_transfers", "NARs on their way that are not small.")
+    text.gauge("samovar_transfers", "NARs being sent, without small ones.")
         .put(&[], metrics.transfers.count());
     if let Some(load) = metrics.probe().and_then(|probe| probe.load()) {
-        text.gauge("samovar_connections", "Connections that are open.")
+        text.gauge("samovar_connections", "Open connections.")
             .put(&[], load.connection_count);
-        text.gauge("samovar_connections_max", "How many there may be.")
+        text.gauge("samovar_connections_max", "Limit of open connections.")
             .put(&[], load.connection_count_max);
         text.counter(
             "samovar_connections_accepted_total",
-            "Connections that were accepted, those that were refused at once included.",
+            "Accepted connections, including connections refused at the limit.",
         )
         .put(&[], load.accepted_count);
-        text.gauge("samovar_tls_handshakes", "TLS handshakes under way.")
+        text.gauge("samovar_tls_handshakes", "TLS handshakes in progress.")
             .put(&[], load.handshake_count);
-        text.gauge("samovar_workers_busy", "Workers that run.")
+        text.gauge("samovar_workers_busy", "Workers that run a job.")
             .put(&[], load.running_count);
         text.gauge(
             "samovar_workers_waiting",
             "Handlers that wait for their client in the middle of a body.",
         )
         .put(&[], load.waiting_count);
+        text.gauge("samovar_workers_max", "Worker slots of all lanes.")
+            .put(&[], load.worker_count_max);
+        text.gauge("samovar_workers_queued", "Jobs that wait for a worker.")
+            .put(&[], load.queued_count);
         text.gauge(
-            "samovar_workers_max",
-            "Workers that may run at once, those for what computes included.",
+            "samovar_body_memory_bytes",
+            "Memory used by bodies in progress.",
         )
-        .put(&[], load.worker_count_max);
-        text.gauge(
-            "samovar_workers_queued",
-            "Requests and answers that wait for a worker.",
-        )
-        .put(&[], load.queued_count);
-        text.gauge("samovar_body_memory_bytes", "Memory for bodies under way.")
-            .put(&[], load.body_memory_len);
+        .put(&[], load.body_memory_len);
         text.gauge(
             "samovar_body_memory_max_bytes",
-            "How much that may be, before each client has a little.",
+            "Memory budget of bodies, beside a minimum per client.",
         )
         .put(&[], load.body_memory_len_max);
     }
     if let Some((at, lag)) = metrics.sampled().answered {
         text.gauge(
             "samovar_io_loop_lag_seconds",
-            "How long the slowest I/O thread took to answer, when last asked.",
+            "Response time of the slowest I/O thread at the last probe.",
         )
         .put(&[], lag.as_secs_f64());
         text.gauge(
             "samovar_io_loop_answered_age_seconds",
-            "For how long the I/O threads have not answered.",
+            "Time since all I/O threads last responded to a probe.",
         )
         .put(&[], at.elapsed().as_secs_f64());
     }
     let threads = thread_times();
     let mut family = text.counter(
         "samovar_io_thread_busy_seconds_total",
-        "Processor time of an I/O thread.",
+        "CPU time of an I/O thread.",
     );
     for thread in threads.iter().filter(|thread| thread.is_io()) {
         family.put(&[("thread", &thread.name)], thread.busy_s);
     }
     let mut family = text.counter(
         "samovar_io_thread_waited_seconds_total",
-        "Time that an I/O thread had something to do and no processor.",
+        "Time an I/O thread was runnable but had no CPU.",
     );
     for thread in threads.iter().filter(|thread| thread.is_io()) {
         family.put(&[("thread", &thread.name)], thread.waited_s);
     }
 }
 
-/// Under the names that every program has for them.
+/// The standard `process_` metrics of Prometheus client libraries.
 fn process(text: &mut Text) {
     let process = Process::now();
     text.counter(
@@ -411,17 +416,17 @@ fn top_paths(text: &mut Text, metrics: &Metrics) {
     let families: [(&'static str, &str, Vec<TopPath>); 3] = [
         (
             "samovar_top_served_requests",
-            "Estimated requests for the narinfos most asked for, since the start.",
+            "Estimated requests for the narinfos requested most, since the start.",
             served,
         ),
         (
             "samovar_top_served_bytes",
-            "Estimated bytes of the NARs that most bytes were sent of, since the start.",
+            "Estimated bytes of the NARs with most bytes sent, since the start.",
             bytes,
         ),
         (
             "samovar_top_missing_requests",
-            "Estimated requests for what is most asked for and not there, since the start.",
+            "Estimated requests for the missing paths requested most, since the start.",
             missing,
         ),
     ];

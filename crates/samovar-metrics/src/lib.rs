@@ -36,11 +36,11 @@ mod transfers;
 pub use admin::{admin, json, only_by_own_names};
 pub use class::kind_of;
 pub use event::{Event, Observer, Unleased};
-pub use probe::{Figures, Monitored};
+pub use probe::{Monitored, SiteStatus};
 pub use registry::{Metrics, MetricsConfig};
 pub use sampler::Sampler;
 pub use status::{
-    CacheFigures, EventCount, Latency, LoadStatus, Moment, ProcessStatus, Rates, RecentError,
+    CacheStatus, EventCount, Latency, LoadStatus, Moment, ProcessStatus, Rates, RecentError,
     ScrubStatus, ServerStatus, Status, StoreStatus, TopPath, Totals, TransferStatus, VERSION,
 };
 pub use transfers::Transfers;

@@ -8,7 +8,7 @@ use crate::process::Process;
 use crate::registry::{Metrics, MetricsConfig};
 use crate::sampled::{Sampled, Tally};
 use crate::status::{
-    CacheFigures, EventCount, LoadStatus, ProcessStatus, ServerStatus, Status, StoreStatus, Totals,
+    CacheStatus, EventCount, LoadStatus, ProcessStatus, ServerStatus, Status, StoreStatus, Totals,
     VERSION,
 };
 
@@ -65,8 +65,8 @@ pub(crate) fn status(metrics: &Metrics) -> Status {
             hit_count: tally.hit_count,
             miss_count: tally.miss_count,
             error_count: tally.error_count,
-            cut_count: tally.cut_count + tally.left_count,
-            left_count: tally.left_count,
+            aborted_count: tally.aborted_count + tally.client_aborted_count,
+            client_aborted_count: tally.client_aborted_count,
         },
         history: sampled.history(),
         top_served: sampled.top(&sampled.served),
@@ -93,17 +93,17 @@ pub(crate) fn status(metrics: &Metrics) -> Status {
 }
 
 /// What an I/O thread answers is a hit; to count that in the cache would cost more.
-pub(crate) fn with_hits(cache: CacheFigures, sums: &Sums) -> CacheFigures {
+pub(crate) fn with_hits(cache: CacheStatus, sums: &Sums) -> CacheStatus {
     let of = |class| sums.of(class).map(|sums| (sums.inline, sums));
     match &*cache.name {
-        "narinfos" => of(Class::Narinfo).map(|(hit_count, sums)| CacheFigures {
+        "narinfos" => of(Class::Narinfo).map(|(hit_count, sums)| CacheStatus {
             hit_count,
             miss_count: sums
                 .of_status(StatusClass::Success)
                 .saturating_sub(hit_count),
             ..cache.clone()
         }),
-        "small_nars" => of(Class::Nar).map(|(hit_count, _)| CacheFigures {
+        "small_nars" => of(Class::Nar).map(|(hit_count, _)| CacheStatus {
             hit_count,
             ..cache.clone()
         }),

@@ -7,12 +7,12 @@ use samovar_http::{Load, Server, Service};
 use samovar_nix::HashPart;
 use samovar_store::StoreError;
 
-use crate::status::{CacheFigures, StoreStatus};
+use crate::status::{CacheStatus, StoreStatus};
 
 /// An application whose status is monitored.
 pub trait Monitored: Service {
     /// Reports the store and the caches. Never blocks.
-    fn figures(&self) -> Figures;
+    fn figures(&self) -> SiteStatus;
 
     /// Checks that the store can be read. May block for as long as a disk does.
     ///
@@ -27,11 +27,11 @@ pub trait Monitored: Service {
 
 /// The status of a store and the caches in front of it.
 #[derive(Debug, Clone, Default)]
-pub struct Figures {
+pub struct SiteStatus {
     /// The store, without its age and errors: the sampler knows those.
     pub store: StoreStatus,
     /// The caches, without the hits that are counted per request.
-    pub caches: Vec<CacheFigures>,
+    pub caches: Vec<CacheStatus>,
 }
 
 /// A server that is monitored, as an object; it may have ended.
@@ -40,7 +40,7 @@ pub(crate) trait Probe: Send + Sync {
     fn load(&self) -> Option<Load>;
     fn answers_within(&self, timeout: Duration) -> bool;
     fn is_draining(&self) -> bool;
-    fn figures(&self) -> Figures;
+    fn figures(&self) -> SiteStatus;
     fn probe_store(&self) -> Result<(), StoreError>;
     fn name_of(&self, hash_part: HashPart) -> Option<String>;
 }
@@ -59,7 +59,7 @@ impl<S: Monitored> Probe for Weak<Server<S>> {
         self.upgrade().is_none_or(|server| server.is_draining())
     }
 
-    fn figures(&self) -> Figures {
+    fn figures(&self) -> SiteStatus {
         self.upgrade()
             .map(|server| server.service().figures())
             .unwrap_or_default()

@@ -1,4 +1,4 @@
-//! The figures of a server, from when it starts.
+//! The metrics of a server since its start.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,23 +15,23 @@ use crate::sampled::Sampled;
 use crate::status::{RecentError, Status};
 use crate::transfers::Transfers;
 
-/// What is said of a server beside its figures.
+/// Facts about a server that accompany its metrics.
 #[derive(Debug, Clone, Default)]
 pub struct MetricsConfig {
-    /// The program's name.
+    /// Name of the program.
     pub name: String,
-    /// Its version.
+    /// Version of the program.
     pub version: String,
-    /// What it listens on, in words.
+    /// URLs and sockets the server listens on.
     pub listeners: Vec<String>,
-    /// Whether the paths most asked for are labels in `/metrics`. There are 60 at a time, and ever
-    /// others: not every store of figures takes that well.
+    /// Whether top paths are labels in `/metrics`: 60 series at a time, which change constantly, so
+    /// the number of series in Prometheus grows without limit.
     pub has_top_paths: bool,
-    /// What in the configuration deserves a look.
+    /// Warnings about the configuration.
     pub warnings: Vec<String>,
 }
 
-/// Counts what happens, and hands it on to the observer of a server.
+/// An observer that counts exchanges and events and passes them on to another observer.
 pub struct Metrics {
     pub(crate) config: OnceLock<MetricsConfig>,
     inner: Arc<dyn Observer>,
@@ -44,11 +44,10 @@ pub struct Metrics {
     pub(crate) started_at: SystemTime,
 }
 
-/// How often the store began to fail, by why.
+/// Store outages by kind of error.
 #[derive(Debug, Default)]
 pub(crate) struct StoreErrors([AtomicU64; STORE_ERROR_KINDS.len()]);
 
-/// Their names.
 const STORE_ERROR_KINDS: [&str; 7] = [
     "busy",
     "unavailable",
@@ -82,7 +81,7 @@ impl StoreErrors {
 }
 
 impl Metrics {
-    /// Figures of what `inner` is told too.
+    /// Counts events and exchanges, and passes them on to `inner`.
     pub fn new(inner: Arc<dyn Observer>) -> Self {
         Self {
             config: OnceLock::new(),
@@ -97,7 +96,7 @@ impl Metrics {
         }
     }
 
-    /// Says whose figures these are, once the server is there. Said once.
+    /// Sets the server to monitor. Later calls have no effect.
     pub fn watch(&self, config: MetricsConfig, server: Weak<Server<impl Monitored>>) {
         drop(self.config.set(config));
         drop(self.probe.set(Box::new(server)));
@@ -110,7 +109,7 @@ impl Metrics {
         config.map_or(("", ""), |config| (&config.name, &config.version))
     }
 
-    /// How often what was told of has happened, by name.
+    /// Counters of events by name.
     pub(crate) fn events(&self) -> Vec<(&'static str, u64)> {
         self.inner.counts()
     }
@@ -127,13 +126,13 @@ impl Metrics {
         self.sampled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// All figures of this moment.
+    /// A snapshot of all metrics.
     #[must_use]
     pub fn status(&self) -> Status {
         crate::overview::status(self)
     }
 
-    /// All figures in Prometheus' text format.
+    /// All metrics in Prometheus text format.
     #[must_use]
     pub fn exposition(&self) -> String {
         crate::exposition::exposition(self)

@@ -84,8 +84,8 @@ pub(crate) struct Tally {
     pub(crate) miss_count: u64,
     pub(crate) error_count: u64,
     /// Those that we broke off.
-    pub(crate) cut_count: u64,
-    pub(crate) left_count: u64,
+    pub(crate) aborted_count: u64,
+    pub(crate) client_aborted_count: u64,
 }
 
 impl Default for Sampled {
@@ -123,8 +123,8 @@ impl Tally {
             error_count: all()
                 .map(|class| class.of_status(StatusClass::ServerError))
                 .sum(),
-            cut_count: all().map(|class| class.cut).sum(),
-            left_count: all().map(|class| class.left).sum(),
+            aborted_count: all().map(|class| class.cut).sum(),
+            client_aborted_count: all().map(|class| class.left).sum(),
         }
     }
 
@@ -135,8 +135,10 @@ impl Tally {
             hit_count: self.hit_count.saturating_sub(earlier.hit_count),
             miss_count: self.miss_count.saturating_sub(earlier.miss_count),
             error_count: self.error_count.saturating_sub(earlier.error_count),
-            cut_count: self.cut_count.saturating_sub(earlier.cut_count),
-            left_count: self.left_count.saturating_sub(earlier.left_count),
+            aborted_count: self.aborted_count.saturating_sub(earlier.aborted_count),
+            client_aborted_count: self
+                .client_aborted_count
+                .saturating_sub(earlier.client_aborted_count),
         }
     }
 }
@@ -304,7 +306,7 @@ impl Sampled {
             window_s,
             requests_per_s: per_s(since.request_count),
             bytes_per_s: per_s(since.body_len),
-            errors_per_s: per_s(since.error_count + since.cut_count),
+            errors_per_s: per_s(since.error_count + since.aborted_count),
             hit_ratio,
         }
     }

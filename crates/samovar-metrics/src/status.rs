@@ -1,181 +1,180 @@
-//! What a status page shows: all figures of one moment.
+//! The status of a server: a snapshot of its metrics, for pages and programs.
 //!
 //! `GET /status.json` and every message of `/status/live` are this, as JSON. Names end in their
 //! unit: `_s` seconds, `_len` bytes, `_ms` milliseconds since 1970. `docs/status.example.json`
-//! shows all of it. New fields may come; none changes its meaning while [`VERSION`] stays.
+//! shows all fields. Fields may be added; none changes its meaning within one [`VERSION`].
 
 use serde::{Deserialize, Serialize};
 
-/// The version of this form.
+/// Version of the format.
 pub const VERSION: u32 = 1;
 
-/// All figures of one moment.
+/// A snapshot of the metrics.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Status {
     /// [`VERSION`].
     pub version: u32,
-    /// When this was made.
+    /// Time of the snapshot.
     pub time_ms: u64,
-    /// Who answers.
+    /// The server process.
     pub server: ServerStatus,
-    /// How busy it was in the last seconds.
+    /// Rates over the last seconds.
     pub now: Rates,
-    /// How long answers took, by what they were about and for how long back.
+    /// Latency percentiles by route and time window.
     pub latencies: Vec<Latency>,
-    /// What there was since the start.
+    /// Totals since the start.
     pub totals: Totals,
-    /// Requests and bytes a second, one for each second, the newest last; 120 at most.
+    /// Requests and bytes of each of the last 120 seconds, newest last.
     pub history: Vec<Moment>,
-    /// What was asked for most often of what there is.
+    /// Paths whose narinfos were requested most.
     pub top_served: Vec<TopPath>,
-    /// Of which most bytes were sent as NARs.
+    /// Paths with most NAR bytes sent.
     pub top_bytes: Vec<TopPath>,
-    /// What was asked for most often, and is not there.
+    /// Missing paths that were requested most.
     pub top_missing: Vec<TopPath>,
-    /// NARs on their way that are not small, the longest on its way first; 50 at most.
+    /// NARs being sent, without small ones, oldest first; at most 50.
     pub transfers: Vec<TransferStatus>,
-    /// How many there are, the others included.
+    /// Number of NARs being sent, including those not listed.
     pub transfer_count: usize,
-    /// What the error log said of late as an error or a warning, the newest first; 50 at most.
+    /// Recent errors and warnings of the error log, newest first; at most 50.
     pub recent_errors: Vec<RecentError>,
-    /// The store behind it.
+    /// The store.
     pub store: StoreStatus,
-    /// What is kept in memory and on disk.
-    pub caches: Vec<CacheFigures>,
-    /// Events that were counted since the start, those that happened, by name.
+    /// Caches in memory and on disk.
+    pub caches: Vec<CacheStatus>,
+    /// Events since the start by name, without those that did not occur.
     pub events: Vec<EventCount>,
     /// Connections, workers and I/O threads.
     pub load: LoadStatus,
-    /// The process as the system sees it.
+    /// The process, from `/proc`.
     pub process: ProcessStatus,
-    /// What in the configuration deserves a look.
+    /// Warnings about the configuration.
     pub warnings: Vec<String>,
 }
 
-/// Who answers.
+/// The server process.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ServerStatus {
-    /// The program, such as `nix-serve`.
+    /// Name of the program, such as `nix-serve`.
     pub name: String,
     /// Its version.
     pub version: String,
-    /// When it started.
+    /// Start time.
     pub started_ms: u64,
-    /// For how long it runs.
+    /// Time since the start.
     pub uptime_s: f64,
-    /// URLs or sockets it listens on.
+    /// URLs and sockets it listens on.
     pub listeners: Vec<String>,
-    /// Whether it would answer well now.
+    /// Whether it can answer requests.
     pub is_ready: bool,
-    /// Why not, in words; empty if it is.
+    /// Reasons why not; empty if it is ready.
     pub not_ready: Vec<String>,
 }
 
-/// How busy it was in the last seconds.
+/// Rates over the last seconds.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Rates {
-    /// Over how many seconds the others are.
+    /// Length of the window.
     pub window_s: f64,
-    /// Requests that were answered, in a second.
+    /// Answered requests per second.
     pub requests_per_s: f64,
-    /// Bytes of bodies, in a second.
+    /// Bytes of bodies per second.
     pub bytes_per_s: f64,
-    /// Answers of 500 and above, and those that broke off while their client was there, in a
-    /// second.
+    /// 5xx responses and responses aborted by the server, per second.
     pub errors_per_s: f64,
-    /// Of the narinfos asked for, the share that was there; none if nobody asked.
+    /// Share of requested narinfos that were found; `None` without requests.
     pub hit_ratio: Option<f64>,
 }
 
-/// How long answers took.
+/// Latency percentiles of one route and time window.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Latency {
     /// `all`, `narinfo` or `nar`.
     pub route: String,
-    /// How far back.
+    /// Length of the window.
     pub window_s: f64,
-    /// How many answers that were. The others are 0 if it is 0.
+    /// Number of responses. If 0, the percentiles are 0.
     pub count: u64,
-    /// The median.
+    /// Median.
     pub p50_s: f64,
-    /// Nine of ten took no longer.
+    /// 90th percentile.
     pub p90_s: f64,
-    /// Ninety-nine of a hundred took no longer.
+    /// 99th percentile.
     pub p99_s: f64,
 }
 
-/// What there was since the start.
+/// Totals since the start.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Totals {
-    /// Requests that were answered.
+    /// Answered requests.
     pub request_count: u64,
     /// Bytes of bodies.
     pub body_len: u64,
-    /// Narinfos that were there.
+    /// Narinfos found.
     pub hit_count: u64,
-    /// Narinfos that were not.
+    /// Narinfos not found.
     pub miss_count: u64,
-    /// Answers of 500 and above.
+    /// 5xx responses.
     pub error_count: u64,
-    /// Answers that broke off, or that their client left.
-    pub cut_count: u64,
-    /// Those of them that their client left.
-    pub left_count: u64,
+    /// Incomplete responses, aborted by the server or the client.
+    pub aborted_count: u64,
+    /// Responses aborted by the client.
+    pub client_aborted_count: u64,
 }
 
 /// One second.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Moment {
-    /// When it ended.
+    /// End of the second.
     pub time_ms: u64,
-    /// Requests that were answered in it.
+    /// Answered requests.
     pub request_count: u64,
-    /// Bytes of bodies that were sent, counted when an answer ended.
+    /// Bytes of bodies, counted when a response ends.
     pub body_len: u64,
-    /// Narinfos that were there.
+    /// Narinfos found.
     pub hit_count: u64,
-    /// Narinfos that were not.
+    /// Narinfos not found.
     pub miss_count: u64,
 }
 
-/// A path that is asked for often. Counts are estimates where there are many paths: never too low,
-/// and too high by `error` at most.
+/// A path that is requested often. Counts are estimates if there are many paths: never too low, and
+/// too high by at most `error`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TopPath {
-    /// Its hash part.
+    /// Hash part.
     pub hash_part: String,
-    /// The rest of its name, where it is known: what is missing has none.
+    /// The name after the hash part, if known; missing paths have none.
     pub name: Option<String>,
     /// Requests, or bytes.
     pub count: u64,
-    /// How much of that may be wrong.
+    /// Upper bound of the error of `count`.
     pub error: u64,
-    /// By about how many addresses.
+    /// Approximate number of client addresses.
     pub client_count: u64,
 }
 
-/// A NAR on its way.
+/// A NAR being sent.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TransferStatus {
-    /// The same number in every snapshot.
+    /// Identifies the transfer across snapshots.
     pub id: u64,
     /// The store path.
     pub path: String,
-    /// The address of the client; `-` for one on a unix socket.
+    /// Address of the client; `-` on a unix socket.
     pub client: String,
-    /// Bytes that were read for it; those that the client has taken may be some less.
+    /// Bytes read so far; the client may have received fewer.
     pub sent_len: u64,
-    /// Bytes of the answer.
+    /// Bytes of the response.
     pub len: u64,
-    /// For how long it is on its way.
+    /// Time since the start of the transfer.
     pub age_s: f64,
 }
 
@@ -183,91 +182,91 @@ pub struct TransferStatus {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RecentError {
-    /// When.
+    /// Time of the line.
     pub time_ms: u64,
     /// `error` or `warning`.
     pub level: String,
-    /// What was said.
+    /// The message.
     pub text: String,
 }
 
-/// The store behind a server.
+/// The store.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StoreStatus {
-    /// Where paths are: `/nix/store`.
+    /// The store directory, `/nix/store`.
     pub store_dir: String,
-    /// Paths that are known, those deleted since they were loaded included; none while they are
-    /// being loaded.
+    /// Paths in the catalog, including paths deleted since it was loaded; `None` while it is being
+    /// loaded.
     pub path_count: Option<u64>,
-    /// Memory for that.
+    /// Memory used by the catalog.
     pub catalog_len: u64,
-    /// How long it took to load them all, when that was last done.
+    /// Duration of the last complete load of the catalog.
     pub load_s: Option<f64>,
-    /// Whether the daemon answers, because the database cannot be read here: then it is not known
-    /// how many paths there are.
-    pub is_left_to_daemon: bool,
-    /// Counts the states of the store that were seen.
+    /// Whether nix-daemon is queried because the database cannot be read. The number of paths is
+    /// then unknown.
+    pub uses_daemon: bool,
+    /// Number of the current epoch.
     pub epoch: u64,
-    /// How old the state is that is served from.
+    /// Age of the current epoch.
     pub epoch_age_s: f64,
-    /// Why the database cannot be read, if it cannot.
+    /// Why the database cannot be read.
     pub error: Option<String>,
-    /// Paths that are kept out because their files are not what they should be.
-    pub damaged_count: u64,
-    /// Where verifying what nobody asks for stands; none where nobody asked for that.
+    /// Quarantined paths: their files do not match their registration.
+    pub quarantined_count: u64,
+    /// Progress of the scrub; `None` if it is off.
     pub scrub: Option<ScrubStatus>,
 }
 
-/// Verifying what nobody asks for, in rounds over all paths.
+/// Progress of the background verification of all paths.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ScrubStatus {
-    /// Paths of this round.
+    /// Paths of the current scrub.
     pub path_count: u64,
-    /// How many of them it has passed.
+    /// Paths that are done.
     pub paths_done: u64,
-    /// Bytes of this round.
+    /// Bytes of the current scrub.
     pub len: u64,
-    /// How many of them it has passed, those read of late for others included.
+    /// Bytes that are done: read, or verified recently.
     pub len_done: u64,
-    /// Damaged paths that this round has found.
-    pub damaged_count: u64,
-    /// Paths that could not be read in this round.
-    pub unread_count: u64,
-    /// Rounds that ended since the start.
+    /// Paths that the current scrub has quarantined.
+    pub quarantined_count: u64,
+    /// Paths that the current scrub could not read.
+    pub unreadable_count: u64,
+    /// Completed scrubs since the start.
     pub round_count: u64,
-    /// Bytes that were read since the start.
+    /// Bytes read by scrubs since the start.
     pub read_len: u64,
 }
 
-/// Something that is kept.
+/// A cache in memory or on disk.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct CacheFigures {
-    /// `narinfos`, `small_nars`, `kept_nars`, `plans`.
+pub struct CacheStatus {
+    /// `narinfos`, `small_nars`, `nar_cache`, `plans`.
     pub name: String,
-    /// How many are kept.
+    /// Number of entries.
     pub entry_count: u64,
-    /// Bytes that they take.
+    /// Size in bytes.
     pub len: u64,
-    /// How many they may take.
+    /// Maximum size in bytes.
     pub len_max: u64,
-    /// How often one was there.
+    /// Requests answered from the cache.
     pub hit_count: u64,
-    /// How often one was not.
+    /// Requests not answered from the cache.
     pub miss_count: u64,
-    /// How many made room for others.
+    /// Evicted entries.
     pub eviction_count: u64,
 }
 
-/// How often something happened.
+/// A counter of events.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct EventCount {
-    /// Its name, as in the error log.
+    /// Name of the event, as in the error log.
     pub name: String,
-    /// How often since the start.
+    /// Occurrences since the start.
     pub count: u64,
 }
 
@@ -275,43 +274,43 @@ pub struct EventCount {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LoadStatus {
-    /// Connections that are open.
+    /// Open connections.
     pub connection_count: u64,
-    /// How many there may be.
+    /// Limit of open connections.
     pub connection_count_max: u64,
-    /// Workers that run.
+    /// Workers that run a job.
     pub running_count: u64,
-    /// Workers there are for what may wait for a disk, and as many for what does not.
+    /// Worker slots of the lane for disk accesses; the lane for everything else has as many.
     pub worker_count: u64,
-    /// Workers that may run at once in all, those for what computes included.
+    /// Worker slots of all lanes.
     pub worker_count_max: u64,
-    /// Requests and answers that wait for a worker.
+    /// Jobs that wait for a worker.
     pub queued_count: u64,
-    /// Memory for bodies under way.
+    /// Memory used by bodies in progress.
     pub body_memory_len: u64,
-    /// How much that may be.
+    /// Memory budget of bodies.
     pub body_memory_len_max: u64,
-    /// How long the slowest I/O thread took to answer, when last asked; none if it did not.
+    /// Response time of the slowest I/O thread at the last probe; `None` before the first.
     pub loop_lag_s: Option<f64>,
-    /// The share of the last seconds that each I/O thread computed, of 1.
+    /// CPU utilisation of each I/O thread over the last second, from 0 to 1.
     pub io_threads: Vec<f64>,
 }
 
-/// A process as the system sees it.
+/// The process, from `/proc`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ProcessStatus {
-    /// Its id.
+    /// PID.
     pub pid: u32,
-    /// Processor time since its start.
+    /// CPU time since the start.
     pub cpu_s: f64,
-    /// Memory that it has.
+    /// Resident memory in bytes.
     pub resident_len: u64,
-    /// Descriptors that are open.
+    /// Open file descriptors.
     pub open_fds: u64,
-    /// How many may be.
+    /// Limit of file descriptors.
     pub max_fds: u64,
-    /// Its threads.
+    /// Threads.
     pub thread_count: u64,
 }
 

@@ -1,15 +1,15 @@
-//! Figures in Prometheus' text format, version 0.0.4.
+//! The Prometheus text format, version 0.0.4.
 
 use std::fmt::{self, Write as _};
 
-/// What the text is sent as.
+/// The media type of the format.
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// A text that families of samples are added to.
+/// A text under construction.
 #[derive(Debug, Default)]
 pub(crate) struct Text(String);
 
-/// The samples of one family.
+/// A metric family to which samples are added.
 #[derive(Debug)]
 pub(crate) struct Family<'a> {
     text: &'a mut String,
@@ -45,12 +45,12 @@ impl Text {
 }
 
 impl Family<'_> {
-    /// A sample.
+    /// Adds a sample.
     pub(crate) fn put(&mut self, labels: &[(&str, &str)], value: impl fmt::Display) -> &mut Self {
         self.put_as("", labels, value)
     }
 
-    /// A sample with a suffix to its name.
+    /// Adds a sample whose name has a suffix, such as `_bucket`.
     pub(crate) fn put_as(
         &mut self,
         suffix: &str,

@@ -90,12 +90,12 @@ fn write_all(out: &mut String, status: &Status) -> std::fmt::Result {
     let store = &status.store;
     let paths = match store.path_count {
         Some(count) => format!("{count} paths"),
-        None if store.is_left_to_daemon => "served by the daemon".to_owned(),
+        None if store.uses_daemon => "served by the daemon".to_owned(),
         None => "loading".to_owned(),
     };
     write!(out, "  {}: {paths}", plain(&store.store_dir))?;
-    if store.damaged_count > 0 {
-        write!(out, ", {} DAMAGED", store.damaged_count)?;
+    if store.quarantined_count > 0 {
+        write!(out, ", {} QUARANTINED", store.quarantined_count)?;
     }
     match &store.error {
         Some(error) => writeln!(out, ", UNAVAILABLE: {}", plain(error))?,
@@ -152,8 +152,10 @@ fn rates(out: &mut String, status: &Status) -> std::fmt::Result {
         totals.hit_count,
         totals.miss_count,
         totals.error_count,
-        totals.cut_count.saturating_sub(totals.left_count),
-        totals.left_count
+        totals
+            .aborted_count
+            .saturating_sub(totals.client_aborted_count),
+        totals.client_aborted_count
     )
 }
 

@@ -19,7 +19,7 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use samovar_metrics::CacheFigures;
+use samovar_metrics::CacheStatus;
 use samovar_nix::{HashPart, NarHash, PathInfo};
 use samovar_store::{Identity, NarPlan, NarReader, PlanError, Tree, TreeError};
 
@@ -77,12 +77,12 @@ impl Plans {
         known
     }
 
-    pub(crate) fn figures(&self) -> CacheFigures {
+    pub(crate) fn figures(&self) -> CacheStatus {
         let fill = {
             let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
             recent.fill()
         };
-        CacheFigures {
+        CacheStatus {
             name: "plans".to_owned(),
             entry_count: fill.entry_count,
             len: fill.len,

@@ -6,7 +6,7 @@
 use maud::{Markup, html};
 use samovar_http::Response;
 use samovar_http::http::Status as HttpStatus;
-use samovar_metrics::{CacheFigures, Moment, Status, TopPath, TransferStatus};
+use samovar_metrics::{CacheStatus, Moment, Status, TopPath, TransferStatus};
 
 use super::frame::Page;
 use super::text::{Count, Date, Size};
@@ -238,7 +238,7 @@ fn latencies(status: &Status) -> Markup {
     }
 }
 
-fn caches(caches: &[CacheFigures]) -> Markup {
+fn caches(caches: &[CacheStatus]) -> Markup {
     html! {
         section {
             h2 { "What is kept" }
@@ -269,31 +269,31 @@ fn machine(status: &Status) -> Markup {
                 div { dt { "Store" } dd { code { (store.store_dir) } ", "
                     @match store.path_count {
                         Some(count) => { (Count(count)) " paths" },
-                        None if store.is_left_to_daemon => "asked of the daemon",
+                        None if store.uses_daemon => "asked of the daemon",
                         None => "being loaded",
                     }
                     @if let Some(error) = &store.error { ", " strong { (error) } }
-                    @if store.damaged_count > 0 {
-                        ", " strong { (Count(store.damaged_count)) " damaged" }
+                    @if store.quarantined_count > 0 {
+                        ", " strong { (Count(store.quarantined_count)) " damaged" }
                     }
                 } }
                 @if let Some(scrub) = &store.scrub { div { dt { "Verified" } dd {
                     (Count(scrub.paths_done)) " of " (Count(scrub.path_count)) " paths, "
                     (Size(scrub.len_done).brief()) " of " (Size(scrub.len).brief())
-                    @if scrub.damaged_count > 0 {
-                        ", " strong { (Count(scrub.damaged_count)) " damaged" }
+                    @if scrub.quarantined_count > 0 {
+                        ", " strong { (Count(scrub.quarantined_count)) " damaged" }
                     }
-                    @if scrub.unread_count > 0 {
-                        ", " (Count(scrub.unread_count)) " cannot be read"
+                    @if scrub.unreadable_count > 0 {
+                        ", " (Count(scrub.unreadable_count)) " cannot be read"
                     }
                 } } }
                 div { dt { "Since the start" } dd {
                     (Count(status.totals.request_count)) " requests, "
                     (Size(status.totals.body_len)) ", "
                     (Count(status.totals.error_count)) " errors, "
-                    (Count(status.totals.cut_count.saturating_sub(status.totals.left_count)))
+                    (Count(status.totals.aborted_count.saturating_sub(status.totals.client_aborted_count)))
                     " broken off, "
-                    (Count(status.totals.left_count)) " left by their clients"
+                    (Count(status.totals.client_aborted_count)) " left by their clients"
                 } }
                 div { dt { "Workers" } dd {
                     (Count(load.running_count)) " of " (Count(load.worker_count_max)) " busy, "

@@ -1,6 +1,6 @@
 //! What a site knows of itself, for metrics and status pages.
 
-use samovar_metrics::{CacheFigures, Figures, Monitored, StoreStatus};
+use samovar_metrics::{CacheStatus, Monitored, SiteStatus, StoreStatus};
 use samovar_nix::HashPart;
 use samovar_store::{Catalog, StoreError};
 
@@ -8,7 +8,7 @@ use crate::known::recent::Fill;
 use crate::site::Site;
 
 impl Monitored for Site {
-    fn figures(&self) -> Figures {
+    fn figures(&self) -> SiteStatus {
         let origin = &self.origin;
         let snapshot = origin.store.catalog().map(Catalog::current);
         let snapshot = snapshot.as_deref();
@@ -34,7 +34,7 @@ impl Monitored for Site {
             origin.plans.figures(),
         ];
         caches.extend(origin.kept_nars.as_ref().map(|kept| kept.figures()));
-        Figures {
+        SiteStatus {
             store: StoreStatus {
                 store_dir: origin.store.store_dir().to_string(),
                 path_count: snapshot
@@ -47,8 +47,8 @@ impl Monitored for Site {
                     .catalog()
                     .and_then(Catalog::load_time)
                     .map(|time| time.as_secs_f64()),
-                is_left_to_daemon: origin.store.is_left_to_daemon(),
-                damaged_count: origin.health.damaged_count(),
+                uses_daemon: origin.store.is_left_to_daemon(),
+                quarantined_count: origin.health.damaged_count(),
                 scrub: origin.health.scrub_status(),
                 ..StoreStatus::default()
             },
@@ -67,8 +67,8 @@ impl Monitored for Site {
 }
 
 /// Hits are counted where answers are.
-fn in_memory(name: &str, fill: Fill, len_max: u64, miss_count: u64) -> CacheFigures {
-    CacheFigures {
+fn in_memory(name: &str, fill: Fill, len_max: u64, miss_count: u64) -> CacheStatus {
+    CacheStatus {
         name: name.to_owned(),
         entry_count: fill.entry_count,
         len: fill.len,

@@ -19,25 +19,25 @@ macro_rules! counts {
 
 counts! {
     /// A download or listing broke because its path was collected, or registered anew, meanwhile.
-    CollectedUnderWay = "collected_under_way",
+    PathCollected = "path_collected",
     /// A narinfo, or some in one piece of an answer, was sent though its path was not held.
-    AnnouncedUnheld = "announced_unheld",
+    NarinfoUnleased = "narinfo_unleased",
     /// A NAR was sent from files though its path was not held.
-    SentUnheld = "sent_unheld",
+    NarUnleased = "nar_unleased",
     /// Holding paths against garbage collection began to fail.
-    HoldFailed = "hold_failed",
+    LeasesFailed = "leases_failed",
     /// As many paths were held as may be.
-    HoldFull = "hold_full",
+    LeaseLimitReached = "lease_limit_reached",
     /// A path was held against garbage collection.
-    Held = "held",
+    PathLeased = "path_leased",
     /// The files of a path were found not to be what its row says.
-    Damaged = "damaged",
+    PathQuarantined = "path_quarantined",
     /// The bytes of a path were hashed and found right.
-    Verified = "verified",
+    PathVerified = "path_verified",
     /// The files of a damaged path were changed, or found right.
-    Mended = "mended",
+    PathReleased = "path_released",
     /// Something was asked about a damaged path.
-    KeptOut = "kept_out",
+    QuarantinedRequested = "quarantined_requested",
     /// A path could not be served for another reason of its own.
     PathFailed = "path_failed",
     /// The store began to fail as a whole.
@@ -51,7 +51,7 @@ counts! {
     /// A TLS handshake failed.
     HandshakeFailed = "handshake_failed",
     /// A connection that waited for its client was closed for a new one, at the limit of them.
-    GaveWay = "gave_way",
+    ConnectionEvicted = "connection_evicted",
     /// A new connection found that limit reached, and none that could be closed.
     ConnectionsFull = "connections_full",
     /// A request found the queue to the workers full.
@@ -59,9 +59,9 @@ counts! {
     /// No connection could be accepted, for want of descriptors or memory.
     AcceptFailed = "accept_failed",
     /// An answer of many narinfos was refused, because too many paths were on their way.
-    ListsFull = "lists_full",
+    BulkLimitReached = "bulk_limit_reached",
     /// Such an answer gave way to another one, because its client read slowly.
-    ListGaveWay = "list_gave_way",
+    BulkEvicted = "bulk_evicted",
     /// A request was not let in.
     AccessDenied = "access_denied",
     /// A request was refused because its client asks too often, or guesses passwords.
@@ -123,8 +123,8 @@ mod tests {
         let counts = Counts::default();
         assert_eq!(counts.to_string(), "nothing");
         counts.add(Count::Other);
-        counts.add(Count::Damaged);
-        counts.add(Count::Damaged);
-        assert_eq!(counts.to_string(), "damaged=2 other=1");
+        counts.add(Count::PathQuarantined);
+        counts.add(Count::PathQuarantined);
+        assert_eq!(counts.to_string(), "path_quarantined=2 other=1");
     }
 }

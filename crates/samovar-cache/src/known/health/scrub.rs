@@ -99,8 +99,8 @@ impl Told {
             paths_done: progress.paths_done,
             len: progress.len,
             len_done: progress.len_done,
-            damaged_count: progress.damaged_count,
-            unread_count: progress.unread_count,
+            quarantined_count: progress.damaged_count,
+            unreadable_count: progress.unread_count,
             round_count: before.round_count + u64::from(progress.is_over),
             read_len: before.read_len + read_len,
         });

@@ -37,7 +37,7 @@ use samovar_http::{Batch, Progress, Source};
 use samovar_nix::NarHash;
 
 pub(crate) use recording::Recording;
-use samovar_metrics::CacheFigures;
+use samovar_metrics::CacheStatus;
 use samovar_metrics::Observer;
 use table::{Kept, Table};
 
@@ -147,7 +147,7 @@ impl KeptNars {
         })
     }
 
-    pub(crate) fn figures(&self) -> CacheFigures {
+    pub(crate) fn figures(&self) -> CacheStatus {
         self.table.figures()
     }
 

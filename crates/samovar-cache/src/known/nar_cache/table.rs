@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, getrlimit};
-use samovar_metrics::CacheFigures;
+use samovar_metrics::CacheStatus;
 use samovar_nix::NarHash;
 
 use super::{KeptSpace, allocate};
@@ -134,10 +134,10 @@ impl Table {
         Some(kept)
     }
 
-    pub(super) fn figures(&self) -> CacheFigures {
+    pub(super) fn figures(&self) -> CacheStatus {
         let state = self.state();
-        CacheFigures {
-            name: "kept_nars".to_owned(),
+        CacheStatus {
+            name: "nar_cache".to_owned(),
             entry_count: state.kept.len() as u64,
             len: state.used_len,
             len_max: self.space.len_max(state.used_len),
