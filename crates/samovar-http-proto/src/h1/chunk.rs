@@ -12,9 +12,8 @@
 //! | [`LINE_LEN_MAX`] | 256 bytes | extensions are unused; a long one is an attack |
 //! | [`TRAILER_LEN_MAX`] | 8192 bytes | as for a head |
 //!
-//! Extensions are skipped and trailers dropped, both after a check. A bare LF is refused anywhere:
-//! a proxy in front of us may end the line elsewhere, and that difference is how requests are
-//! smuggled.
+//! Extensions and trailers are checked, then discarded. A bare LF is refused everywhere: a proxy in
+//! front may not take it for a line end, and such differences enable request smuggling.
 //!
 //! # Source
 //!
@@ -22,19 +21,19 @@
 
 use super::Refusal;
 
-/// Hexadecimal digits of a chunk size.
+/// Limit of hexadecimal digits in a chunk size.
 pub const SIZE_DIGITS_MAX: usize = 16;
-/// A chunk's size line with its extension, in bytes without CRLF.
+/// Limit of a chunk's size line with its extension, in bytes without CRLF.
 pub const LINE_LEN_MAX: usize = 256;
-/// All trailer lines together, in bytes.
+/// Limit of the trailer section, in bytes.
 pub const TRAILER_LEN_MAX: usize = 8 * 1024;
 
-/// What a piece of input held.
+/// Content of a piece of input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChunkEvent {
-    /// The line is not complete: read more and call again with the same bytes and more behind.
+    /// An incomplete line: call again with the same bytes followed by more.
     Incomplete,
-    /// Framing only, nothing for the caller.
+    /// Framing only; nothing for the caller.
     Framing,
     /// The consumed bytes are body data.
     Data,
@@ -51,7 +50,7 @@ enum State {
     Done,
 }
 
-/// Decodes one chunked body, however its bytes are split.
+/// Decoder of one chunked body, for input split at any byte.
 #[derive(Debug, Clone)]
 pub struct ChunkDecoder {
     state: State,
@@ -64,7 +63,7 @@ impl Default for ChunkDecoder {
 }
 
 impl ChunkDecoder {
-    /// Looks at the start of `input`; returns how many bytes were consumed and what they were.
+    /// Decodes the start of `input`; returns the number of consumed bytes and their content.
     ///
     /// # Errors
     ///
@@ -99,7 +98,7 @@ impl ChunkDecoder {
         }
     }
 
-    /// Bytes of the current chunk's data that are still to come; 0 between chunks.
+    /// Returns the remaining bytes of the current chunk's data; 0 between chunks.
     pub fn data_len(&self) -> u64 {
         match self.state {
             State::Data { left } => left,
@@ -149,7 +148,7 @@ impl ChunkDecoder {
     }
 }
 
-/// The line at the start of `input` without its CRLF; `None` while it is incomplete.
+/// Returns the line at the start of `input` without its CRLF; `None` while it is incomplete.
 fn line(input: &[u8], len_max: usize) -> Result<Option<&[u8]>, Refusal> {
     let Some(end) = memchr::memchr2(b'\r', b'\n', input) else {
         return if input.len() > len_max {
@@ -169,8 +168,9 @@ fn line(input: &[u8], len_max: usize) -> Result<Option<&[u8]>, Refusal> {
     }
 }
 
-/// Nothing, or `;` and no control characters. RFC 9112, 7.1.1 allows white space before the `;`;
-/// nobody sends it and parsers differ about it.
+/// Whether a chunk extension is empty, or starts with `;` and has no control characters. RFC 9112,
+/// 7.1.1 allows white space before the `;`, but clients do not send it and parsers disagree about
+/// it.
 fn is_extension(extension: &[u8]) -> bool {
     match extension {
         [] => true,
@@ -181,7 +181,7 @@ fn is_extension(extension: &[u8]) -> bool {
     }
 }
 
-/// A trailer is a field line that says nothing about framing or routing (RFC 9110, 6.5.1).
+/// Checks that a trailer is a field line, and not one for framing or routing (RFC 9110, 6.5.1).
 fn check_trailer(line: &[u8]) -> Result<(), Refusal> {
     let colon = memchr::memchr(b':', line).ok_or(Refusal::Chunk)?;
     let (name, value) = line.split_at_checked(colon).ok_or(Refusal::Chunk)?;

@@ -2,8 +2,8 @@
 //!
 //! # Theory of operation
 //!
-//! A connection serves one request after the other; answers leave in the order of the requests
-//! because the next head is not looked at before the answer to the last one is complete.
+//! A connection serves one request after the other. The next head is parsed when the previous
+//! response is complete, so responses leave in the order of the requests.
 //!
 //! ```text
 //!          head, no body                          answered, kept
@@ -17,47 +17,47 @@
 //!    └──▶ Closed               (anything else)
 //! ```
 //!
-//! * Bytes are shown to [`Conn::advance`] in order; what it does not consume is shown again with
-//!   more behind it.
-//! * A [`Refusal`] is final. The caller answers it, says `Connection: close` and closes.
-//! * Whether an answer may leave the connection open is asked of [`Conn::may_keep`] *before* the
-//!   answer is written, because the answer has to say so.
+//! * The caller passes bytes to [`Conn::advance`] in order, and passes unconsumed bytes again with
+//!   more appended.
+//! * A [`Refusal`] is final. The caller answers it with `Connection: close` and closes.
+//! * [`Conn::may_keep`] tells whether the connection may stay open. The caller checks it *before*
+//!   it writes the response, whose head contains `Connection`.
 
 use super::Refusal;
 use super::chunk::{ChunkDecoder, ChunkEvent};
 use super::head::{self, Framing, HeadIndex, HeadLimits};
 
-/// What an HTTP/2 client sends first (RFC 9113, section 3.4). As a request it is of a version that
-/// is refused, so looking for it costs other requests nothing.
+/// The HTTP/2 connection preface (RFC 9113, section 3.4). As a request it has an unsupported
+/// version, so recognizing it costs nothing for other requests.
 #[cfg(feature = "http2")]
 pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// A body the application does not want is read to its end and dropped if at most this many bytes
-/// are missing; beyond, closing the connection is cheaper for both.
+/// Limit for discarding the unread rest of a body, in bytes. For a longer rest, closing the
+/// connection is cheaper for both sides.
 pub const DISCARD_LEN_MAX: u64 = 64 * 1024;
 
-/// What the bytes shown to [`Conn::advance`] amount to.
+/// Result of [`Conn::advance`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// Nothing complete: read more.
+    /// Incomplete: read more.
     NeedMore,
-    /// A request head; its fields are in the index, its bytes are the consumed ones.
+    /// A request head: the consumed bytes, described by the index.
     Head,
     /// The consumed bytes are body data.
     Data,
-    /// Bytes that mean nothing to the application were consumed: call again.
+    /// Framing was consumed: call again.
     Framing,
-    /// The body has ended, the request is complete. A request without a body has no such event.
+    /// End of the body; the request is complete. Not reported for a request without a body.
     BodyEnd,
-    /// An answer is due before any more is looked at.
+    /// The response to the current request must be completed first.
     Paused,
-    /// The peer broke the rules; nothing more will be read.
+    /// A malformed or excessive request; nothing more will be read.
     Refused(Refusal),
-    /// The input begins with what an HTTP/2 client sends first; nothing was consumed. The caller
-    /// goes on in that protocol, or refuses the version.
+    /// The input begins with the HTTP/2 preface; nothing was consumed. The caller switches to
+    /// HTTP/2, or refuses the version.
     #[cfg(feature = "http2")]
     Http2,
-    /// The connection takes no more requests.
+    /// The connection accepts no more requests.
     Closed,
 }
 
@@ -81,20 +81,20 @@ enum Body {
     },
 }
 
-/// Which clock runs: what the peer owes us, or we it.
+/// Phase of a connection; selects the time limit that applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
     /// Between requests.
     Head,
     /// The peer is sending a body.
     Body,
-    /// An answer is being made or sent.
+    /// A response is being computed or sent.
     Busy,
-    /// Nothing is expected any more.
+    /// The connection accepts no more requests.
     Closed,
 }
 
-/// The protocol state of one connection.
+/// Protocol state of one connection.
 #[derive(Debug, Clone)]
 pub struct Conn {
     state: State,
@@ -113,10 +113,10 @@ impl Default for Conn {
 }
 
 impl Conn {
-    /// Looks at the start of `input`; returns how many bytes were consumed and what they were.
+    /// Processes the start of `input`; returns the number of consumed bytes and their meaning.
     ///
-    /// `body_len_max` bounds the body of the current request, in bytes; it is looked at whenever a
-    /// body is under way, so it may depend on the head.
+    /// `body_len_max` limits the body of the current request, in bytes. It is checked whenever body
+    /// bytes arrive, so it may depend on the head.
     pub fn advance(
         &mut self,
         input: &[u8],
@@ -189,17 +189,17 @@ impl Conn {
         Ok((head_len, Step::Head))
     }
 
-    /// Whether the request just delivered has a body that was not read yet.
+    /// Whether the current request has unread body bytes.
     pub fn has_body(&self) -> bool {
         matches!(self.state, State::Body(_))
     }
 
-    /// Whether the rest of a body is dropped that was answered before its end.
+    /// Whether the rest of a body is being discarded after an early response.
     pub fn is_discarding(&self) -> bool {
         matches!(self.state, State::Discard { .. })
     }
 
-    /// Bytes that are next and are body data, as far as that is known: 0 if framing comes first.
+    /// Returns the number of body bytes that come next, as far as known; 0 if framing comes first.
     pub fn data_len(&self) -> u64 {
         match &self.state {
             State::Body(Body::Length { left }) => *left,
@@ -208,18 +208,18 @@ impl Conn {
         }
     }
 
-    /// Whether the peer waits for `100 Continue`; says so once.
+    /// Returns whether the peer waits for `100 Continue`, and clears that.
     pub fn take_expect_continue(&mut self) -> bool {
         std::mem::take(&mut self.expect_continue)
     }
 
-    /// Whether an answer given now may leave the connection open.
+    /// Whether a response sent now may leave the connection open.
     pub fn may_keep(&self) -> bool {
         self.keep_alive
             && match &self.state {
                 State::Busy => true,
                 // A peer that waits for `100 Continue` may or may not send the body after a final
-                // answer (RFC 9110, 10.1.1), so where the next request starts cannot be known.
+                // response (RFC 9110, 10.1.1), so the start of the next request is unknown.
                 State::Body(Body::Length { left }) => {
                     *left <= DISCARD_LEN_MAX && !self.expect_continue
                 }
@@ -230,7 +230,7 @@ impl Conn {
             }
     }
 
-    /// The answer to the current request is written. `keep` is what it told the peer.
+    /// Ends the current request after its response was written. `keep`: what its head announced.
     pub fn answered(&mut self, keep: bool) {
         self.state = match &self.state {
             _ if !keep || !self.may_keep() => State::Closed,
@@ -241,7 +241,7 @@ impl Conn {
         };
     }
 
-    /// Takes no more requests; the current one is still to be answered.
+    /// Accepts no more requests; the current one is still answered.
     pub fn close_after(&mut self) {
         self.keep_alive = false;
         if matches!(self.state, State::Head | State::Discard { .. }) {
@@ -249,7 +249,7 @@ impl Conn {
         }
     }
 
-    /// Which clock runs.
+    /// Returns the phase.
     pub fn phase(&self) -> Phase {
         match self.state {
             State::Head => Phase::Head,

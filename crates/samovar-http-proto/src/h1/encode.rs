@@ -2,10 +2,10 @@
 
 use crate::http::{Status, Version};
 
-/// How the end of a response body is told (RFC 9112, section 6).
+/// Framing of a response body (RFC 9112, section 6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Delimiter {
-    /// No body and no field about one: 204 and 304.
+    /// Neither a body nor a framing field: 204 and 304.
     None,
     /// `Content-Length`, in bytes.
     Length(u64),
@@ -15,7 +15,7 @@ pub enum Delimiter {
     Close,
 }
 
-/// The status line.
+/// Appends the status line.
 pub fn status_line(out: &mut Vec<u8>, status: Status) {
     out.extend_from_slice(b"HTTP/1.1 ");
     decimal(out, u64::from(status.code()));
@@ -24,8 +24,8 @@ pub fn status_line(out: &mut Vec<u8>, status: Status) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// One field line. Neither part may hold CR, LF or NUL; [`is_field_name`] and [`is_field_value`]
-/// say so before anything reaches this.
+/// Appends a field line. The caller has checked both parts with [`is_field_name`] and
+/// [`is_field_value`].
 pub fn field(out: &mut Vec<u8>, name: &str, value: &[u8]) {
     out.extend_from_slice(name.as_bytes());
     out.extend_from_slice(b": ");
@@ -33,7 +33,7 @@ pub fn field(out: &mut Vec<u8>, name: &str, value: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// The field that tells where the body ends.
+/// Appends the framing field.
 pub fn delimiter(out: &mut Vec<u8>, delimiter: Delimiter) {
     match delimiter {
         Delimiter::None | Delimiter::Close => {}
@@ -46,7 +46,7 @@ pub fn delimiter(out: &mut Vec<u8>, delimiter: Delimiter) {
     }
 }
 
-/// `Date`, the `Connection` field where the version's default is not meant, and the empty line.
+/// Appends `Date`, `Connection` unless it is the default of the version, and the empty line.
 pub fn finish(out: &mut Vec<u8>, version: Version, keep: bool, date: &[u8]) {
     out.extend_from_slice(b"Date: ");
     out.extend_from_slice(date);

@@ -1,13 +1,13 @@
-//! The head of a request: request line and header fields.
+//! Parser of request heads: request line and header fields.
 //!
-//! `httparse` finds the parts; this module adds what it leaves open and what the fields mean for
-//! the connection: where the body ends, whether it lives on.
+//! `httparse` splits the head. This module adds the checks it omits and interprets the fields that
+//! concern the connection: the framing of the body, and whether the connection stays open.
 //!
 //! | limit | default | unit | reason |
 //! |---|---|---|---|
-//! | `head_len_max` | 16384 | bytes | what other servers accept, with room; answer 431 |
-//! | `target_len_max` | 8192 | bytes | RFC 9112, section 3 asks for 8000; answer 414 |
-//! | `header_count_max` | 100 | lines | no client sends half of it; answer 431 |
+//! | `head_len_max` | 16384 | bytes | more than other servers accept; 431 |
+//! | `target_len_max` | 8192 | bytes | RFC 9112, section 3 recommends 8000; 414 |
+//! | `header_count_max` | 100 | lines | clients send less than half of it; 431 |
 //!
 //! # Source
 //!
@@ -18,17 +18,17 @@ use std::mem::MaybeUninit;
 use super::Refusal;
 use crate::http::{Method, Version};
 
-/// The most header lines a head may be allowed to have, whatever the configured limit.
+/// Upper bound of [`HeadLimits::header_count_max`].
 pub const HEADER_COUNT_CEILING: usize = 128;
 
-/// Limits of one request head.
+/// Limits of a request head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeadLimits {
-    /// Request line, header lines and the empty line, in bytes.
+    /// Length of request line, header lines and the empty line, in bytes.
     pub head_len_max: usize,
-    /// The request target, in bytes.
+    /// Length of the request target, in bytes.
     pub target_len_max: usize,
-    /// Header lines; at most [`HEADER_COUNT_CEILING`].
+    /// Number of header lines; at most [`HEADER_COUNT_CEILING`].
     pub header_count_max: usize,
 }
 
@@ -42,7 +42,7 @@ impl Default for HeadLimits {
     }
 }
 
-/// A run of bytes within a head.
+/// A range of bytes within a head.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Span {
     start: u32,
@@ -50,14 +50,14 @@ pub struct Span {
 }
 
 impl Span {
-    /// The bytes, or nothing if `raw` is not the text this span was made for.
+    /// Returns the bytes of the span; empty if `raw` is not the head it was made for.
     pub fn of(self, raw: &[u8]) -> &[u8] {
         let start = self.start as usize;
         raw.get(start..start.saturating_add(self.len as usize))
             .unwrap_or_default()
     }
 
-    /// Where `part`, a slice of `raw`, lies.
+    /// Locates `part`, a slice of `raw`.
     fn locate(raw: &[u8], part: &[u8]) -> Self {
         let start = (part.as_ptr() as usize).saturating_sub(raw.as_ptr() as usize);
         // Heads are bounded by `head_len_max`, far below 4 GiB.
@@ -77,25 +77,25 @@ pub struct HeaderSpan {
     pub value: Span,
 }
 
-/// Where the body of a request ends (RFC 9112, section 6.3).
+/// Framing of a request body (RFC 9112, section 6.3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Framing {
-    /// There is none.
+    /// No body.
     #[default]
     None,
-    /// After this many bytes; never 0.
+    /// `Content-Length` in bytes; never 0.
     Length(u64),
-    /// With the last chunk.
+    /// Chunked transfer coding.
     Chunked,
 }
 
-/// What a head says, as spans into its bytes. Reused from request to request: nothing is allocated
-/// once the vector has grown.
+/// A parsed head: spans into its bytes. Reused from request to request, so that nothing is
+/// allocated once `headers` has grown.
 #[derive(Debug, Clone)]
 pub struct HeadIndex {
     /// The method.
     pub method: Method,
-    /// Its token as sent.
+    /// The method token as sent.
     pub method_name: Span,
     /// The request target as sent.
     pub target: Span,
@@ -105,13 +105,13 @@ pub struct HeadIndex {
     pub query: Option<Span>,
     /// The protocol version.
     pub version: Version,
-    /// The header lines in order.
+    /// Header lines in order.
     pub headers: Vec<HeaderSpan>,
-    /// Where the body ends.
+    /// Framing of the body.
     pub framing: Framing,
-    /// Whether the peer wants the connection kept.
+    /// Whether the peer wants the connection to stay open.
     pub keep_alive: bool,
-    /// Whether the peer waits for `100 Continue` before it sends the body.
+    /// Whether the peer waits for `100 Continue` before sending the body.
     pub expect_continue: bool,
 }
 
@@ -132,10 +132,10 @@ impl Default for HeadIndex {
     }
 }
 
-/// Parses a head from the start of `input`, which may hold more than the head.
+/// Parses a head at the start of `input`, which may contain more than the head.
 ///
-/// Returns the head's length when it is complete, `None` while it is not: read more, call again
-/// with everything from the start. Spans in `index` are relative to `input`.
+/// Returns the length of the head, or `None` while it is incomplete: call again with all bytes from
+/// the start. Spans in `index` are relative to `input`.
 ///
 /// # Errors
 ///
@@ -154,8 +154,7 @@ pub fn parse(
         _ => 0,
     };
     let head = input.get(lead_len..).unwrap_or_default();
-    // What lies beyond the limit is not looked at, so that a head is judged by the same bytes
-    // whether they came at once or one by one.
+    // Ignore bytes beyond the limit, so that the result does not depend on how the input is split.
     let head = head.get(..limits.head_len_max).unwrap_or(head);
     if matches!(head, [b'\r' | b'\n' | b' ', ..]) {
         return Err(Refusal::RequestLine);
@@ -194,7 +193,7 @@ pub fn parse(
     Ok(Some(lead_len.saturating_add(head_len)))
 }
 
-/// A head that is not complete yet: wait, unless it is too long already.
+/// Handles an incomplete head: more input is needed, unless the head is too long already.
 fn partial(head: &[u8], limits: &HeadLimits) -> Result<Option<usize>, Refusal> {
     if is_target_too_long(head, limits) {
         Err(Refusal::TargetTooLong)
@@ -205,7 +204,7 @@ fn partial(head: &[u8], limits: &HeadLimits) -> Result<Option<usize>, Refusal> {
     }
 }
 
-/// Whether the second part of the request line has passed its limit already.
+/// Whether the request target exceeds its limit already.
 fn is_target_too_long(head: &[u8], limits: &HeadLimits) -> bool {
     target_start(head).is_some_and(|start| {
         let rest = head.get(start..).unwrap_or_default();
@@ -232,7 +231,7 @@ fn refused(
         httparse::Error::Version => match other_version(head) {
             Some(true) => Refusal::HttpVersion,
             Some(false) => Refusal::RequestLine,
-            // 505 or 400: the number is still to come.
+            // 505 or 400: the version number is still incomplete.
             None => return partial(head, limits),
         },
         httparse::Error::HeaderName | httparse::Error::HeaderValue => Refusal::HeaderField,
@@ -241,7 +240,8 @@ fn refused(
     })
 }
 
-/// Of two things that are wrong with a head the first counts, as it does when bytes come singly.
+/// Whether a head has an error before the point where its target exceeds the limit. The first error
+/// counts, as it does if bytes arrive one by one.
 fn is_refused_before_target_limit(head: &[u8], limits: &HeadLimits) -> bool {
     let end = target_start(head)
         .unwrap_or_default()
@@ -251,8 +251,8 @@ fn is_refused_before_target_limit(head: &[u8], limits: &HeadLimits) -> bool {
     httparse::Request::new(&mut []).parse(start).is_err()
 }
 
-/// Whether the third part of the request line starts with `HTTP/` DIGIT `.` DIGIT: a version, only
-/// not one of ours. `None` while it is too short to tell.
+/// Whether the third part of the request line starts with `HTTP/` DIGIT `.` DIGIT, hence is an
+/// unsupported version. `None` while it is too short to tell.
 fn other_version(head: &[u8]) -> Option<bool> {
     let third = head.splitn(3, |byte| *byte == b' ').nth(2)?;
     let shown = third.iter().zip(b"HTTP/0.0");
@@ -262,8 +262,8 @@ fn other_version(head: &[u8]) -> Option<bool> {
     (!is_version || shown.len() == 8).then_some(is_version)
 }
 
-/// `httparse` takes a bare LF for a line end, as RFC 9112, 2.2 permits. A proxy in front of us may
-/// not, and that difference is how requests are smuggled.
+/// Refuses a bare LF. `httparse` accepts it as a line end, as RFC 9112, 2.2 permits; a proxy in
+/// front may not, and such differences enable request smuggling.
 fn refuse_bare_lf(head: &[u8]) -> Result<(), Refusal> {
     for at in memchr::memchr_iter(b'\n', head) {
         if at.checked_sub(1).and_then(|before| head.get(before)) != Some(&b'\r') {
@@ -273,19 +273,19 @@ fn refuse_bare_lf(head: &[u8]) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// A request target, taken apart.
+/// The parts of a request target.
 #[derive(Debug, Default)]
 struct Target<'a> {
-    /// Of the absolute form; never empty.
+    /// Authority of the absolute form; never empty.
     authority: Option<&'a [u8]>,
     path: &'a [u8],
     query: Option<&'a [u8]>,
 }
 
-/// The parts of a request target (RFC 9112, section 3.2).
+/// Splits a request target (RFC 9112, section 3.2).
 fn split_target(method: Method, target: &[u8]) -> Result<Target<'_>, Refusal> {
-    // A fragment is not sent (RFC 9110, 7.1), and servers differ about where such a path ends.
-    // Without an early end, so that the compiler looks at many bytes at once.
+    // Clients must not send a fragment (RFC 9110, 7.1), and servers disagree about the end of such
+    // a path. No early exit, so that the compiler can vectorize the loop.
     let is_sound = target.iter().fold(true, |is_sound, byte| {
         is_sound & byte.is_ascii_graphic() & (*byte != b'#')
     });
@@ -316,7 +316,7 @@ fn split_target(method: Method, target: &[u8]) -> Result<Target<'_>, Refusal> {
     Ok(parts)
 }
 
-/// Whether a target is a host with a port that may be connected to (RFC 9110, 9.3.6).
+/// Whether a target is a host with a valid port, as CONNECT requires (RFC 9110, 9.3.6).
 fn is_tunnel(target: &[u8]) -> bool {
     let digits_len = target
         .iter()
@@ -333,7 +333,7 @@ fn is_tunnel(target: &[u8]) -> bool {
     host.len() > 1 && host.ends_with(b":") && is_host(target) && port.is_some_and(|port| port > 0)
 }
 
-/// Authority of an absolute-form target, and what is behind it; empty means the root.
+/// Splits an absolute-form target into its authority and the rest; an empty rest means the root.
 fn split_absolute(target: &[u8]) -> Option<(&[u8], &[u8])> {
     let scheme_len = [&b"http://"[..], &b"https://"[..]]
         .into_iter()
@@ -349,7 +349,7 @@ fn split_absolute(target: &[u8]) -> Option<(&[u8], &[u8])> {
     (!authority.is_empty() && is_host(authority)).then_some((authority, origin))
 }
 
-/// Reads what header fields say about the connection and the body, and keeps all of them.
+/// Indexes all header fields and interprets those about the connection and the body.
 fn read_fields(
     input: &[u8],
     headers: &[httparse::Header<'_>],
@@ -371,9 +371,8 @@ fn read_fields(
         match header.name.len() {
             4 if header.name.eq_ignore_ascii_case("host") => {
                 host_count = host_count.saturating_add(1);
-                // RFC 9112, 3.2.2 lets the target's host win over this one. A peer that says two
-                // different things is refused instead: whoever is in front of us may have looked
-                // at the other.
+                // RFC 9112, 3.2.2 gives precedence to the host of the target. A difference is
+                // refused instead: a proxy in front may have used the other one.
                 let is_other = authority.is_some_and(|host| !host.eq_ignore_ascii_case(value));
                 if is_other || !is_host(value) {
                     return Err(Refusal::Host);
@@ -387,8 +386,8 @@ fn read_fields(
             }
             10 if header.name.eq_ignore_ascii_case("connection") => connection.read(value),
             14 if header.name.eq_ignore_ascii_case("content-length") => {
-                // Even two equal lengths are refused: RFC 9112, 6.3 leaves the choice, and no
-                // client sends them.
+                // Two equal lengths are refused, too: RFC 9112, 6.3 permits that, and clients do
+                // not send them.
                 if content_length.is_some() {
                     return Err(Refusal::ContentLength);
                 }
@@ -426,7 +425,7 @@ fn framing(
         });
     }
     // RFC 9112, 6.1: a Transfer-Encoding beside a Content-Length "ought to be handled as an error",
-    // and one in an HTTP/1.0 message is framing that cannot be trusted.
+    // and the framing of an HTTP/1.0 message with one is faulty.
     if content_length.is_some() || version == Version::Http10 || !codings.chunked_last {
         return Err(Refusal::TransferEncoding);
     }
@@ -437,7 +436,7 @@ fn framing(
     }
 }
 
-/// The transfer codings of all `Transfer-Encoding` lines, in order.
+/// State of reading the codings of all `Transfer-Encoding` lines, in order.
 #[derive(Default)]
 struct Codings {
     present: bool,
@@ -449,7 +448,7 @@ impl Codings {
     fn read(&mut self, value: &[u8]) -> Result<(), Refusal> {
         self.present = true;
         for coding in value.split(|byte| *byte == b',') {
-            // Nothing may follow `chunked`, not even itself.
+            // No coding may follow `chunked`, not even a second one.
             if self.chunked_last {
                 return Err(Refusal::TransferEncoding);
             }
@@ -464,7 +463,7 @@ impl Codings {
     }
 }
 
-/// The tokens of all `Connection` lines that matter here.
+/// The relevant tokens of all `Connection` lines.
 #[derive(Default)]
 struct ConnectionTokens {
     close: bool,
@@ -492,7 +491,7 @@ fn trim_ows(mut text: &[u8]) -> &[u8] {
     text
 }
 
-/// A plain decimal number: no sign, no white space, no list.
+/// Parses a decimal number without sign, white space or list.
 fn decimal(value: &[u8]) -> Option<u64> {
     if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
         return None;
@@ -500,8 +499,8 @@ fn decimal(value: &[u8]) -> Option<u64> {
     std::str::from_utf8(value).ok()?.parse().ok()
 }
 
-/// `host [ ":" port ]` of RFC 3986, section 3.2; empty is allowed (RFC 9112, 3.2). A comma is in
-/// its grammar, but it looks like a list of hosts, so it is not in ours.
+/// Whether a value is `host [ ":" port ]` (RFC 3986, section 3.2), or empty (RFC 9112, 3.2). The
+/// RFC allows a comma, but that looks like a list of hosts, so it is refused.
 fn is_host(value: &[u8]) -> bool {
     let (host, port) = match value {
         [] => return true,
@@ -548,7 +547,7 @@ fn is_reg_name(mut name: &[u8]) -> bool {
     }
 }
 
-/// `unreserved` and `sub-delims` of RFC 3986, without the comma.
+/// Whether a byte is in `unreserved` or `sub-delims` of RFC 3986; the comma is excluded.
 fn is_reg_name_byte(byte: u8) -> bool {
     matches!(byte, b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'!' | b'$'
         | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b';' | b'=')

@@ -1,8 +1,7 @@
 //! HTTP/1.1 as a state machine: bytes in, events and bytes out.
 //!
-//! Nothing in here knows a socket, a file, a thread or a clock, so all of it can be stepped through
-//! in a test and fuzzed. `head` and `chunk` parse, `encode` writes, `conn` holds the states of a
-//! connection and the rules for going from one to the next.
+//! `head` and `chunk` parse, `encode` writes, `conn` holds the states of a connection and their
+//! transitions.
 
 #![cfg_attr(
     not(test),

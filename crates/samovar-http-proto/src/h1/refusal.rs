@@ -2,12 +2,12 @@
 
 use crate::http::Status;
 
-/// A request the connection cannot go on after: it is answered with [`status`](Self::status) and
-/// the connection is closed, because where the next request begins is in doubt.
+/// Reason for refusing a request. The request is answered with [`status`](Self::status) and the
+/// connection is closed, because the start of the next request is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// The request line is not three parts, or holds a byte that may not stand there.
+    /// The request line does not have three parts, or contains a forbidden byte.
     #[error("malformed request line")]
     RequestLine,
     /// A line ends in LF without CR.
@@ -37,7 +37,7 @@ pub enum Refusal {
     /// `Content-Length` is not one plain decimal number.
     #[error("malformed Content-Length")]
     ContentLength,
-    /// `Transfer-Encoding` does not end in exactly one `chunked`, or must not stand here.
+    /// `Transfer-Encoding` does not end in exactly one `chunked`, or is not allowed here.
     #[error("malformed Transfer-Encoding")]
     TransferEncoding,
     /// A transfer coding other than `chunked`.
@@ -52,10 +52,10 @@ pub enum Refusal {
     /// The body is longer than the limit.
     #[error("request body too large")]
     BodyTooLarge,
-    /// Requests whose bodies are being read take all the memory there is for them.
+    /// The memory for buffered request bodies is exhausted.
     #[error("overloaded, try again")]
     BodyMemory,
-    /// CONNECT, which makes a tunnel of a connection.
+    /// CONNECT, which would turn the connection into a tunnel.
     #[error("CONNECT is not served")]
     Connect,
     /// The head or the body did not arrive in time.
@@ -64,7 +64,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// The status the peer is told.
+    /// Returns the status of the response.
     pub fn status(self) -> Status {
         match self {
             Self::RequestLine

@@ -1,68 +1,68 @@
-//! Frames that cost the server more than their sender, and how many are borne.
+//! Rate limits of frames that cost the server more than their sender.
 //!
-//! Each kind has a bucket of tokens. A frame takes one, time brings them back, and a peer that
-//! finds the bucket empty is told `ENHANCE_YOUR_CALM` and loses its connection.
+//! Each kind has a token bucket that refills with time. If a frame finds its bucket empty, the
+//! connection ends with `ENHANCE_YOUR_CALM`.
 //!
-//! | bucket | at once | per second | what takes a token |
+//! | bucket | burst | per second | frames that take a token |
 //! |---|---|---|---|
 //! | resets | 200 | 50 | `RST_STREAM` in either direction, `REFUSED_STREAM` included |
-//! | control | 500 | 100 | SETTINGS and PING that are no answer, PRIORITY, CONTINUATION, unknown frames, DATA without data |
-//! | windows | 1000 | 100 | `WINDOW_UPDATE`; each DATA frame sent brings two back |
+//! | control | 500 | 100 | SETTINGS and PING except acknowledgements, PRIORITY, CONTINUATION, unknown frames, empty DATA |
+//! | windows | 1000 | 100 | `WINDOW_UPDATE`; each DATA frame sent returns two |
 //!
-//! *Resets.* A stream that is reset as soon as it is opened costs its sender nothing and keeps no
-//! place under the limit of concurrent streams, yet the server has made a request of it
-//! (CVE-2023-44487, "rapid reset"). A frame that makes the *server* reset the stream does the same
-//! (CVE-2025-8671, "made you reset"), so both directions count. A browser that leaves a page
-//! resets a hundred streams at once, and not again for a while.
+//! *Resets.* A stream that is reset right after it was opened costs its sender nothing and does not
+//! count as a concurrent stream, but the server has processed a request (CVE-2023-44487, "rapid
+//! reset"). A frame that makes the *server* reset the stream has the same effect (CVE-2025-8671,
+//! "made you reset"), so both directions count. A browser that leaves a page resets a hundred
+//! streams at once, and then none for a while.
 //!
-//! *Control.* Each of these is answered or at least looked at, and none carries a request
+//! *Control.* Each of these must be parsed or answered, and none carries a request
 //! (CVE-2019-9512, -9515, -9518; CVE-2024-27316 for CONTINUATION).
 //!
-//! *Windows.* A peer that reads has reason to say so about once for each DATA frame, and once for
+//! *Windows.* A client that reads sends about one update per DATA frame for the stream, and one for
 //! the connection.
 //!
-//! The rate of opening streams has no bucket: an open stream is answered, which is the server's own
-//! pace, or reset, which is counted.
+//! Opening streams has no bucket: an open stream is either answered, at the server's own pace, or
+//! reset, which is counted.
 
 use std::time::{Duration, Instant};
 
 use super::frames::{self, Frame};
 
-/// Most tokens a DATA frame brings back, and how many.
+/// Window tokens that a sent DATA frame returns.
 const WINDOWS_PER_DATA: u32 = 2;
 
-/// What a peer did too much of.
+/// Reason for ending the connection of an abusive peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum Abuse {
-    /// Streams reset, by either side.
+    /// Too many stream resets, by either side.
     #[error("too many HTTP/2 streams reset")]
     Resets,
-    /// Frames that carry nothing.
+    /// Too many frames without a request or data.
     #[error("too many HTTP/2 control frames")]
     Control,
-    /// Window updates without reason.
+    /// Too many window updates.
     #[error("too many HTTP/2 window updates")]
     Windows,
-    /// Something the `h2` crate has a limit for: header blocks, small DATA frames, resets of
-    /// streams that were not looked at yet.
+    /// A limit of the `h2` crate: header blocks, small DATA frames, resets of streams not accepted
+    /// yet.
     #[error("HTTP/2 peer told to calm down")]
     Excess,
-    /// Frames that RFC 9113 does not allow.
+    /// A violation of RFC 9113.
     #[error("HTTP/2 protocol error")]
     Protocol,
 }
 
-/// A bucket's size.
+/// Size of a token bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Allowance {
-    /// Frames at once.
+    /// Burst: capacity of the bucket, in frames.
     pub burst: u32,
-    /// Frames a second in the long run.
+    /// Refill rate, in frames per second.
     pub per_second: u32,
 }
 
-/// The sizes of the buckets, see [`Abuse`].
+/// Sizes of the token buckets, see [`Abuse`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AbuseLimits {
     /// Streams reset by either side. Default: 200 at once, 50 a second.
@@ -119,7 +119,7 @@ pub(super) struct Budget {
     resets: Bucket,
     control: Bucket,
     windows: Bucket,
-    /// Up to when time has been paid out.
+    /// Time up to which the buckets were refilled.
     paid: Instant,
 }
 
@@ -133,7 +133,7 @@ impl Budget {
         }
     }
 
-    /// Pays out whole seconds.
+    /// Refills the buckets for the whole seconds since the last call.
     pub(super) fn pass(&mut self, now: Instant) {
         let seconds = now.saturating_duration_since(self.paid).as_secs();
         if seconds > 0 {
@@ -145,7 +145,7 @@ impl Budget {
         }
     }
 
-    /// A frame has come from the peer.
+    /// Counts a frame from the peer.
     pub(super) fn received(&mut self, frame: Frame) -> Result<(), Abuse> {
         match frame.kind {
             frames::HEADERS => Ok(()),
@@ -157,7 +157,7 @@ impl Budget {
         }
     }
 
-    /// A frame goes to the peer.
+    /// Counts a frame to the peer.
     pub(super) fn sent(&mut self, frame: Frame) -> Result<(), Abuse> {
         match frame.kind {
             frames::DATA => {

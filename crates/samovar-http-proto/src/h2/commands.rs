@@ -1,4 +1,4 @@
-//! What the caller of a session can do with its streams.
+//! Methods of a session for its streams.
 
 use bytes::Bytes;
 
@@ -7,43 +7,43 @@ use super::head;
 use super::session::{Event, Session, State, Stream};
 use crate::http::Status;
 
-/// Bodies up to this length go to `h2` at once, whatever the peer's windows.
+/// Pieces up to this length go to `h2` at once, whatever the peer's windows, in bytes.
 const DIRECT_LEN_MAX: usize = 4 * 1024;
 
-/// A response head in the words of HTTP/2.
+/// A response head for HTTP/2.
 #[derive(Debug)]
 pub struct ResponseHead(::http::Response<()>);
 
 impl ResponseHead {
-    /// Reads a head as it is rendered for HTTP/1.1, field lines that end in CRLF; a status line
-    /// and an empty line may be there too. Fields that belong to a connection are left out.
+    /// Parses field lines as rendered for HTTP/1.1, ending in CRLF; a status line and an empty line
+    /// are ignored. Connection-specific fields are omitted.
     pub fn read(status: Status, text: &[u8]) -> Self {
         Self(head::response(status.code(), text))
     }
 }
 
 impl<T: Default> Session<T> {
-    /// What the caller keeps with a stream.
+    /// Returns the caller's data of a stream.
     pub fn data(&mut self, stream: u32) -> Option<&mut T> {
         Some(&mut self.streams.find(stream)?.data)
     }
 
-    /// Streams, with what the caller keeps with each.
+    /// Iterates over the streams with the caller's data.
     pub fn streams(&self) -> impl Iterator<Item = (u32, &T)> {
         self.streams.iter().map(|(id, entry)| (id, &entry.data))
     }
 
-    /// Streams under way.
+    /// Returns the number of open streams.
     pub fn stream_count(&self) -> usize {
         self.streams.count()
     }
 
-    /// Bytes of an answer's body that have been output so far.
+    /// Returns the bytes of a response body that were output so far.
     pub fn sent_len(&self, stream: u32) -> u64 {
         self.streams.peek(stream).map_or(0, |entry| entry.sent_len)
     }
 
-    /// Lets a request's body come, or holds it back. It is held back at first.
+    /// Starts or pauses the events of a request body; paused at first.
     pub fn read(&mut self, stream: u32, is_reading: bool) {
         if let Some(entry) = self.streams.find(stream) {
             entry.is_reading = is_reading;
@@ -53,14 +53,14 @@ impl<T: Default> Session<T> {
         }
     }
 
-    /// `len` bytes of a request's body are done with: the peer may send as many more.
+    /// Opens the windows by `len` bytes of a request body that the caller has processed.
     pub fn release(&mut self, stream: u32, len: usize) {
         if let Some(body) = self
             .streams
             .find(stream)
             .and_then(|entry| entry.body.as_mut())
         {
-            // It can only be more than was handed out, which it is not.
+            // Fails only if more is released than was received, which the caller does not do.
             drop(body.flow_control().release_capacity(len));
         }
     }
@@ -75,8 +75,8 @@ impl<T: Default> Session<T> {
         }
     }
 
-    /// Sends the head of the answer. With `is_end` it is all of it; otherwise
-    /// [`send`](Self::send) is to follow.
+    /// Sends the response head. With `is_end` the response has no body; otherwise
+    /// [`send`](Self::send) must follow.
     pub fn respond(&mut self, stream: u32, head: ResponseHead, is_end: bool) {
         let Some(entry) = self.streams.find(stream) else {
             return;
@@ -87,8 +87,8 @@ impl<T: Default> Session<T> {
         }
     }
 
-    /// Sends the next piece of the answer's body; with `is_last`, the last. One piece at a time:
-    /// the next is due when [`Event::Drained`] says so.
+    /// Sends the next piece of the response body; with `is_last`, the last one. One piece at a
+    /// time: wait for [`Event::Drained`] before the next.
     pub fn send(&mut self, stream: u32, bytes: Bytes, is_last: bool) {
         let Some(entry) = self.streams.find(stream) else {
             return;
@@ -112,7 +112,7 @@ impl<T: Default> Session<T> {
         self.push(stream);
     }
 
-    /// Ends the answer behind what was sent with trailers, given as field lines.
+    /// Ends the response with trailers, given as field lines.
     pub fn send_trailers(&mut self, stream: u32, fields: &[u8]) {
         let Some(entry) = self.streams.find(stream) else {
             return;
@@ -126,14 +126,15 @@ impl<T: Default> Session<T> {
         self.push(stream);
     }
 
-    /// Gives a stream up; returns what was kept with it.
+    /// Resets a stream; returns the caller's data.
     pub fn reset(&mut self, stream: u32, code: ErrorCode) -> Option<T> {
         self.streams.find(stream)?.respond.send_reset(code.into());
         self.forget(stream)
     }
 
-    /// Takes no new streams, finishes those under way, then closes. The peer is told twice, once at
-    /// once and once when it has heard that, so that no request of it is lost (RFC 9113, 6.8).
+    /// Shuts down gracefully: accepts no new streams, finishes the open ones, then closes. Sends
+    /// two GOAWAY frames, the second after the peer has seen the first, so that no request is lost
+    /// (RFC 9113, 6.8).
     pub fn go_away(&mut self) {
         match &mut self.state {
             State::Open(connection) => connection.graceful_shutdown(),
@@ -142,7 +143,7 @@ impl<T: Default> Session<T> {
         }
     }
 
-    /// Ends the connection and all its streams.
+    /// Ends the connection and all streams.
     pub fn abort(&mut self, code: ErrorCode) {
         match &mut self.state {
             State::Open(connection) => {
@@ -155,7 +156,7 @@ impl<T: Default> Session<T> {
         }
     }
 
-    /// Hands over what the peer's windows allow; `false` if that is nothing.
+    /// Passes as much to `h2` as the peer's windows allow; `false` if that is nothing.
     pub(super) fn push_all(&mut self) -> bool {
         let mut has_pushed = false;
         let mut place = 0;
@@ -175,7 +176,7 @@ impl<T: Default> Session<T> {
             return false;
         };
         let has_pushed = entry.push().unwrap_or_else(|_error| {
-            // It was reset, and the next look at it tells so.
+            // The stream was reset; the next poll reports that.
             self.news.reset = true;
             entry.drop_pending();
             true
@@ -191,7 +192,7 @@ impl<T: Default> Session<T> {
 }
 
 impl<T> Stream<T> {
-    /// Something of its answer is not with `h2`.
+    /// Whether a part of the response was not passed to `h2` yet.
     pub(super) fn is_pending(&self) -> bool {
         !self.pending.is_empty() || self.trailers.is_some()
     }

@@ -1,21 +1,21 @@
-//! Why a stream or a connection ends (RFC 9113, section 7).
+//! Error codes of streams and connections (RFC 9113, section 7).
 
 use ::h2::Reason;
 
-/// An error code that this side has a use for.
+/// An error code that the server sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorCode {
-    /// Nothing is wrong: the rest of a request is not needed.
+    /// `NO_ERROR`: the rest of a request is not needed.
     NoError,
-    /// The server failed.
+    /// `INTERNAL_ERROR`: the server failed.
     InternalError,
-    /// The peer did not do its part of the start of a connection in time.
+    /// `SETTINGS_TIMEOUT`: the peer did not complete the start of the connection in time.
     SettingsTimeout,
-    /// The stream was not looked at: the same request is safe to send again.
+    /// `REFUSED_STREAM`: the request was not processed and is safe to repeat.
     RefusedStream,
-    /// The stream is not needed any more.
+    /// `CANCEL`: the stream is not needed any more.
     Cancel,
-    /// The peer asks for too much.
+    /// `ENHANCE_YOUR_CALM`: the peer causes excessive load.
     EnhanceYourCalm,
 }
 

@@ -1,9 +1,8 @@
-//! Frame headers, read as the bytes go by (RFC 9113, section 4.1).
+//! Scanner of frame headers in a byte stream (RFC 9113, section 4.1).
 //!
-//! `h2` does not tell which frames it has seen. Nine bytes a frame are cheap to read twice, and
-//! whoever counts them needs to know nothing of `h2`.
+//! `h2` does not expose the frames it reads. Parsing the nine bytes of a header twice is cheap.
 
-/// Bytes of a frame header.
+/// Length of a frame header, in bytes.
 const HEADER_LEN: usize = 9;
 
 pub(super) const DATA: u8 = 0;
@@ -39,12 +38,12 @@ impl Frame {
         }
     }
 
-    /// Whether the sender's side of the stream ends with this frame.
+    /// Whether the frame has the END_STREAM flag.
     pub(super) fn ends_stream(self) -> bool {
         matches!(self.kind, DATA | HEADERS) && self.flags & FLAG_END_STREAM != 0
     }
 
-    /// Whether a header block goes on in a CONTINUATION.
+    /// Whether a CONTINUATION frame must follow.
     fn leaves_block_open(self) -> bool {
         matches!(self.kind, HEADERS | CONTINUATION) && self.flags & FLAG_END_HEADERS == 0
     }
@@ -54,10 +53,10 @@ impl Frame {
     }
 }
 
-/// Finds frame headers in a stream of bytes that comes in any pieces.
+/// Finds frame headers in a byte stream that is split at any byte.
 #[derive(Debug, Clone)]
 pub(super) struct Scanner {
-    /// Bytes to pass over: a payload, or the preface.
+    /// Bytes to skip: the rest of a payload, or of the preface.
     skip_len: usize,
     header: [u8; HEADER_LEN],
     header_len: usize,
@@ -68,7 +67,7 @@ pub(super) struct Scanner {
 }
 
 impl Scanner {
-    /// `lead_len`: bytes before the first frame.
+    /// Creates a scanner; `lead_len` bytes precede the first frame.
     pub(super) fn new(lead_len: usize) -> Self {
         Self {
             skip_len: lead_len,
@@ -80,25 +79,24 @@ impl Scanner {
         }
     }
 
-    /// Whether the bytes so far end within something that a peer sends in one go: a frame other
-    /// than DATA, a header block, the lead.
+    /// Whether the bytes so far end within a unit that peers send at once: a frame other than DATA,
+    /// a header block, the preface.
     pub(super) fn is_mid_block(&self) -> bool {
         let is_body = self.frame.is_some_and(|frame| frame.kind == DATA);
         self.header_len > 0 || self.is_block_open || (self.skip_len > 0 && !is_body)
     }
 
-    /// Headers found.
+    /// Returns the number of headers found.
     pub(super) fn frame_count(&self) -> u64 {
         self.frame_count
     }
 
-    /// The frame whose payload is still to come.
+    /// Returns the frame whose payload is incomplete.
     pub(super) fn unfinished(&self) -> Option<Frame> {
         self.frame.filter(|_| self.skip_len > 0)
     }
 
-    /// Calls `found` for each header that is complete with these bytes; the payload may be still to
-    /// come.
+    /// Calls `found` for each header that these bytes complete; its payload may be incomplete.
     pub(super) fn scan(&mut self, mut bytes: &[u8], mut found: impl FnMut(Frame)) {
         while !bytes.is_empty() {
             if self.skip_len > 0 {

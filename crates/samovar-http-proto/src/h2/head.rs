@@ -1,4 +1,4 @@
-//! Heads of requests and responses, between the words of `http` and ours.
+//! Conversion of request and response heads between the `http` crate and HTTP/1.1 text.
 
 use ::http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use ::http::{Method, Request, Response, StatusCode};
@@ -7,7 +7,7 @@ use crate::h1::Refusal;
 use crate::h1::head::{self as proto_head, Framing, HeadIndex, HeadLimits};
 use crate::http::Version;
 
-/// Why a request gets no further than its head.
+/// Error of a request head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HeadError {
     /// RFC 9113, 8.1.1: malformed, a stream error.
@@ -22,13 +22,13 @@ impl From<Refusal> for HeadError {
     }
 }
 
-/// Writes a request's head as HTTP/1.1 would have it into `text`, and reads that into `index`.
+/// Writes a request head as HTTP/1.1 text, and parses that into `index`.
 ///
-/// A fragment in a `:path` is cut off by `h2`, where HTTP/1.1 refuses it: a handler never sees one.
+/// `h2` removes a fragment from `:path`, where HTTP/1.1 refuses it: handlers never see one.
 ///
-/// What `h2` has checked already: names in lower case, no CR, LF or NUL in a value, each
-/// pseudo-header once, before the fields and among the known ones, none of the fields that belong
-/// to a connection (RFC 9113, 8.2 and 8.3).
+/// `h2` has checked that names are in lower case, values contain no CR, LF or NUL, pseudo-headers
+/// are known, unique and before the fields, and there are no connection-specific fields (RFC 9113,
+/// 8.2 and 8.3).
 pub(super) fn request<B>(
     request: &Request<B>,
     is_end: bool,
@@ -57,7 +57,7 @@ pub(super) fn request<B>(
     fields(request.headers(), authority, text)?;
     text.extend_from_slice(b"\r\n");
     if proto_head::parse(text, limits, index)?.is_none() {
-        // All of it is there, so it can only be longer than is looked at.
+        // The head is complete, so it exceeds the limit.
         return Err(Refusal::HeadTooLarge.into());
     }
     index.version = Version::Http2;
@@ -79,7 +79,7 @@ fn fields(
     for name in headers.keys() {
         let mut values = headers.get_all(name).iter().map(HeaderValue::as_bytes);
         if name == header::COOKIE {
-            // RFC 9113, 8.2.3: cookies that come in pieces "MUST be concatenated into a single
+            // RFC 9113, 8.2.3: split cookies "MUST be concatenated into a single
             // octet string using the two-octet delimiter of 0x3b, 0x20" before they go further.
             let crumbs: Vec<_> = values.collect();
             field(text, b"cookie", &crumbs.join(&b"; "[..]));
@@ -109,18 +109,18 @@ fn field(text: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     text.extend_from_slice(b"\r\n");
 }
 
-/// Reads a response head as the engine renders it for HTTP/1.1, status line and empty line
-/// included or not. Fields that belong to a connection are left out (RFC 9113, 8.2.2).
+/// Parses a response head rendered for HTTP/1.1; status line and empty line are optional.
+/// Connection-specific fields are omitted (RFC 9113, 8.2.2).
 pub(super) fn response(status: u16, text: &[u8]) -> Response<()> {
     let mut response = Response::new(());
-    // A status of ours is one of `http`'s.
+    // `Status` has the range of `StatusCode`.
     *response.status_mut() =
         StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     *response.headers_mut() = read_fields(text);
     response
 }
 
-/// Reads field lines; anything else is passed over.
+/// Parses field lines; other lines are ignored.
 pub(super) fn read_fields(text: &[u8]) -> HeaderMap {
     let mut headers = HeaderMap::with_capacity(8);
     let mut rest = text;
@@ -132,7 +132,7 @@ pub(super) fn read_fields(text: &[u8]) -> HeaderMap {
         };
         let (name, value) = line.split_at(colon);
         let value = value.get(1..).unwrap_or_default().trim_ascii();
-        // A status line may hold a colon; its spaces are in no name.
+        // A status line may contain a colon, but its spaces are invalid in a name.
         let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name), HeaderValue::from_bytes(value))
         else {
             continue;

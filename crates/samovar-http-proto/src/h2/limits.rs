@@ -7,16 +7,16 @@ use super::AbuseLimits;
 /// for a head, a body by the least throughput of its stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Http2Limits {
-    /// Requests at once on a connection; more are refused with `REFUSED_STREAM`, which tells the
-    /// peer to try again. A request that the peer has reset counts until its handler is done.
-    /// Default: 100, the least that RFC 9113, 6.5.2 recommends.
+    /// Concurrent streams on a connection; more are refused with `REFUSED_STREAM`, so that the
+    /// client can repeat them. A stream that the client has reset counts until its handler has
+    /// returned. Default: 100, the minimum that RFC 9113, 6.5.2 recommends.
     pub streams_max: u32,
-    /// Bytes of a request's body that may be on their way, or waiting for a handler to read them.
-    /// Default: 256 KiB, enough for 5 MB a second over 50 ms.
+    /// Flow-control window of a request body, in bytes: sent, but not read by the handler yet.
+    /// Default: 256 KiB, enough for 5 MB/s at a round trip of 50 ms.
     pub stream_window_len: u32,
-    /// The same for all requests of a connection. Default: 1 MiB.
+    /// Flow-control window of a connection, in bytes. Default: 1 MiB.
     pub connection_window_len: u32,
-    /// Frames that cost more than they are worth.
+    /// Rate limits of frames that cost the server more than the client.
     pub abuse: AbuseLimits,
 }
 

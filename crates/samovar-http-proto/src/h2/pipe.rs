@@ -7,24 +7,24 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Bytes waiting for the socket past which `h2` has to wait. One frame more may get in.
+/// Limit of buffered output, in bytes; beyond, `h2` must wait. One more frame may exceed it.
 pub(super) const OUTPUT_LEN_MAX: usize = 64 * 1024;
-/// A vector with more memory than this gives it back when it is empty, in bytes.
+/// Capacity that an empty vector retains, in bytes.
 const KEPT_LEN: usize = 8 * 1024;
 
 #[derive(Debug, Default)]
 pub(super) struct Buffers {
-    /// From the peer; `input[..read_len]` is with `h2`.
+    /// Bytes from the peer; `h2` has read `input[..read_len]`.
     input: Vec<u8>,
     read_len: usize,
-    /// For the peer.
+    /// Bytes to the peer.
     pub(super) output: Vec<u8>,
-    /// `output[..seen_len]` has been scanned.
+    /// `output[..seen_len]` was scanned for frames.
     pub(super) seen_len: usize,
 }
 
-/// One end of it is what `h2` takes for a socket; the other is the session's. Both are used by one
-/// thread at a time, so the lock is always free: it is here because `h2` keeps its end.
+/// An in-memory transport: `h2` owns one end, the session the other. One thread at a time uses
+/// both, so the lock is never contended.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Pipe(Arc<Mutex<Buffers>>);
 
@@ -35,17 +35,17 @@ impl Pipe {
 }
 
 impl Buffers {
-    /// Adds bytes from the peer.
+    /// Appends bytes from the peer.
     pub(super) fn put(&mut self, bytes: &[u8]) {
         self.input.extend_from_slice(bytes);
     }
 
-    /// Bytes from the peer that `h2` has not taken.
+    /// Returns the number of bytes from the peer that `h2` has not read.
     pub(super) fn input_len(&self) -> usize {
         self.input.len() - self.read_len
     }
 
-    /// Moves what is for the peer to the end of `out`.
+    /// Appends the output to `out`.
     pub(super) fn take_output(&mut self, out: &mut Vec<u8>) {
         if out.is_empty() {
             std::mem::swap(&mut self.output, out);
@@ -104,7 +104,7 @@ impl AsyncWrite for Pipe {
         Poll::Ready(Ok(bytes.len()))
     }
 
-    /// What is in memory is as good as sent: the last of it is flushed by whoever has the socket.
+    /// Completes at once: the owner of the socket sends the buffered bytes.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }

@@ -1,4 +1,4 @@
-//! One connection's streams.
+//! An HTTP/2 connection and its streams.
 //!
 //! # Theory of operation
 //!
@@ -7,19 +7,18 @@
 //!   bytes ◀─ output ── │ frames counted │ pipe │ h2 │ ◀─ inform, respond, send, finish, reset
 //! ```
 //!
-//! * Bytes go in with [`Session::receive`]; then [`Session::poll`] is called until it returns
-//!   `None`; then [`Session::take_output`] has what is for the peer. Commands may be given between
-//!   any two of these, and take effect with the next `poll`.
+//! * Pass bytes to [`Session::receive`], call [`Session::poll`] until it returns `None`, then send
+//!   the bytes of [`Session::take_output`]. Commands may be called in between and take effect with
+//!   the next `poll`.
 //! * A stream exists from [`Event::Request`] to [`Event::Sent`] or [`Event::Reset`], or until it is
-//!   [`reset`](Session::reset). Its number is never used twice. Commands for a stream that is gone
-//!   do nothing, so nobody has to keep up with what the peer does meanwhile.
-//! * A request's body comes only while the stream is [`read`](Session::read), and the peer's
-//!   windows open only for what was [`released`](Session::release).
-//! * Of an answer's body one piece at a time is here. [`Event::Drained`] asks for the next: then
-//!   the last one is with `h2`, which takes no more than the peer's windows and its own small
+//!   [`reset`](Session::reset). Its number is never reused. Commands for a stream that has ended do
+//!   nothing, so callers need not track what the peer does meanwhile.
+//! * A request body is reported only while [`read`](Session::read) is on, and the peer's windows
+//!   open only for bytes that were [`released`](Session::release).
+//! * The session holds one piece of a response body at a time. [`Event::Drained`] requests the next
+//!   when `h2` has taken the piece; `h2` takes as much as the peer's windows and its own small
 //!   buffer allow. So a stream costs a piece and that buffer, however slow the peer.
-//! * What the peer should see before the connection ends is output; [`Session::is_closed`] says
-//!   that no more will come.
+//! * After [`Session::is_closed`] the remaining output is the last.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -41,28 +40,27 @@ use super::{Http2Limits, PREFACE};
 use crate::h1::Refusal;
 use crate::h1::head::{HeadIndex, HeadLimits};
 
-/// What happened on a connection. Streams are named by their number.
+/// An event of a connection. Streams are identified by number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// A request; [`Session::head`] has its head until the next call of `poll`. With `is_end` it
-    /// has no body, and no [`End`](Self::End) follows.
+    /// A request; [`Session::head`] returns its head until the next call of `poll`. With `is_end`
+    /// it has no body, and no [`End`](Self::End) follows.
     Request {
         /// The stream.
         stream: u32,
         /// Whether the request is complete.
         is_end: bool,
     },
-    /// A request that is refused, and of which there is no head. The caller may answer it, and
-    /// must not wait for its body.
+    /// A refused request, without a head. The caller may answer it and must not wait for its body.
     Refused {
         /// The stream.
         stream: u32,
-        /// Whether the method is HEAD, so that the answer has no body.
+        /// Whether the method is HEAD, so that the response has no body.
         is_head: bool,
-        /// What is wrong with it.
+        /// The reason.
         refusal: Refusal,
     },
-    /// Bytes of a request's body.
+    /// Bytes of a request body.
     Data {
         /// The stream.
         stream: u32,
@@ -74,40 +72,39 @@ pub enum Event {
         /// The stream.
         stream: u32,
     },
-    /// There is room for more of an answer's body.
+    /// The next piece of a response body can be sent.
     Drained {
         /// The stream.
         stream: u32,
     },
-    /// The last frame of an answer is in the output. The stream is forgotten with the next call of
-    /// `poll`.
+    /// The last frame of a response is in the output. The next call of `poll` removes the stream.
     Sent {
         /// The stream.
         stream: u32,
     },
-    /// The stream came to another end than an answer. It is forgotten with the next call of `poll`.
+    /// The stream ended without a complete response. The next call of `poll` removes it.
     Reset {
         /// The stream.
         stream: u32,
     },
 }
 
-/// Frames a peer may send, in bytes of payload: what RFC 9113, 4.2 asks for at least. Larger ones
-/// would make other streams wait.
+/// `SETTINGS_MAX_FRAME_SIZE`, in bytes: the minimum of RFC 9113, 4.2. Larger frames would delay
+/// other streams.
 const FRAME_LEN_MAX: u32 = 16 * 1024;
-/// The most a flow-control window may be, in bytes (RFC 9113, 6.9.1).
+/// Maximum of a flow-control window, in bytes (RFC 9113, 6.9.1).
 const WINDOW_LEN_MAX: u32 = (1 << 31) - 1;
-/// What the peer may make us remember of header fields, in bytes: the default of RFC 9113, 6.5.2.
+/// `SETTINGS_HEADER_TABLE_SIZE`, in bytes: the default of RFC 9113, 6.5.2.
 const HEADER_TABLE_LEN: u32 = 4096;
-/// Of an answer, what is with `h2` at most while the peer's windows are open and it does not read.
+/// Limit of response bytes that `h2` buffers for a stream.
 const SEND_BUFFER_LEN: usize = 32 * 1024;
-/// Streams that were reset and are remembered for a second, so that frames already under way for
-/// them are not taken for errors.
+/// Number of reset streams that are remembered for a second, so that frames in flight for them are
+/// not errors.
 const RESET_STREAMS_KEPT: usize = 50;
-/// Streams that the peer may open and reset within one read.
+/// Limit of streams that the peer opens and resets within one read.
 const UNSEEN_RESETS_MAX: usize = 100;
-/// Streams that the peer may make `h2` reset on one connection, for ever. Our own count, which
-/// forgives with time, is lower.
+/// Limit of `h2` for resets that the peer provokes in the lifetime of a connection. The rate limit
+/// in `abuse` acts first.
 const LOCAL_RESETS_MAX: usize = 10_000;
 
 pub(super) enum State {
@@ -123,17 +120,17 @@ pub(super) struct Stream<T> {
     pub(super) is_reading: bool,
     /// `None` until the final head is sent.
     pub(super) send: Option<SendStream<Bytes>>,
-    /// Of the answer's body, not with `h2` yet.
+    /// Piece of the response body that was not passed to `h2` yet.
     pub(super) pending: Bytes,
-    /// The answer ends with `pending`, or behind it with the trailers.
+    /// Whether the response ends with `pending`, or with trailers after it.
     pub(super) is_last: bool,
     pub(super) trailers: Option<HeaderMap>,
-    /// Bytes of the answer's body in the output, so far.
+    /// Bytes of the response body output so far.
     pub(super) sent_len: u64,
     pub(super) data: T,
 }
 
-/// What has gone by since streams were last looked at.
+/// Changes since the streams were last polled.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct News {
     /// Bodies may have grown or ended.
@@ -142,24 +139,24 @@ pub(super) struct News {
     pub(super) reset: bool,
 }
 
-/// The server's side of an HTTP/2 connection. `T` is what the caller keeps with each stream.
+/// The server side of an HTTP/2 connection. `T`: the caller's data of each stream.
 pub struct Session<T> {
     pub(super) state: State,
     pipe: Pipe,
     head_limits: HeadLimits,
     pub(super) streams: Table<Stream<T>>,
-    /// Streams with something pending.
+    /// Number of streams with a pending piece.
     pub(super) pending_count: usize,
     incoming: Scanner,
     outgoing: Scanner,
     budget: Budget,
     pub(super) news: News,
-    /// `h2` has something to write before all is told.
+    /// Whether `h2` must write before the next event.
     pub(super) must_write: bool,
-    /// Where the search for news goes on.
+    /// Index where polling of the streams continues.
     cursor: usize,
     pub(super) events: VecDeque<Event>,
-    /// To be forgotten with the next `poll`.
+    /// Stream that the next `poll` removes.
     done: Option<u32>,
     text: Vec<u8>,
     index: HeadIndex,
@@ -167,7 +164,7 @@ pub struct Session<T> {
 }
 
 impl<T: Default> Session<T> {
-    /// A session that waits for the client's preface.
+    /// Creates a session that expects the client's preface.
     pub fn new(limits: &Http2Limits, head_limits: &HeadLimits, now: Instant) -> Self {
         let pipe = Pipe::default();
         let header_list_len = u32::try_from(head_limits.head_len_max).unwrap_or(u32::MAX);
@@ -205,7 +202,7 @@ impl<T: Default> Session<T> {
 
     // Bytes.
 
-    /// Takes bytes from the peer.
+    /// Processes bytes from the peer.
     pub fn receive(&mut self, bytes: &[u8], now: Instant) {
         if self.is_closed() || self.abuse.is_some() {
             return;
@@ -218,7 +215,7 @@ impl<T: Default> Session<T> {
             ..
         } = self;
         let mut verdict = Ok(());
-        // A HEADERS frame may hold trailers.
+        // A HEADERS frame may carry trailers.
         let mut notice = |kind| {
             news.data |= matches!(kind, frames::DATA | frames::HEADERS | frames::CONTINUATION);
             news.reset |= kind == frames::RST_STREAM;
@@ -235,33 +232,33 @@ impl<T: Default> Session<T> {
         self.judge(verdict);
     }
 
-    /// Whether [`receive`](Self::receive) should be called: not while the peer does not read.
+    /// Whether more input is wanted: not while the peer does not read the output.
     pub fn wants_input(&self) -> bool {
         !self.is_closed() && self.pipe.lock().input_len() == 0
     }
 
-    /// Moves what is for the peer to the end of `out`.
+    /// Appends the output for the peer to `out`.
     pub fn take_output(&mut self, out: &mut Vec<u8>) {
         self.pipe.lock().take_output(out);
     }
 
-    /// Whether the connection has ended: what output there is is the last.
+    /// Whether the connection has ended; the remaining output is the last.
     pub fn is_closed(&self) -> bool {
         matches!(self.state, State::Closed)
     }
 
-    /// Whether the peer has begun something that it should end in one go: the connection, a frame's
-    /// header, a header block.
+    /// Whether the input ends within a unit that peers send at once: the preface, a frame header, a
+    /// header block.
     pub fn is_mid_block(&self) -> bool {
         matches!(self.state, State::Handshake(_)) || self.incoming.is_mid_block()
     }
 
-    /// Frames of the peer that have begun.
+    /// Returns the number of frames received, including an incomplete one.
     pub fn frame_count(&self) -> u64 {
         self.incoming.frame_count()
     }
 
-    /// What the peer did, if it was told to go for it.
+    /// Returns the reason if the connection was ended for abuse.
     pub fn abused(&self) -> Option<Abuse> {
         self.abuse
     }
@@ -275,8 +272,7 @@ impl<T: Default> Session<T> {
 
     // Events.
 
-    /// What happened, one thing at a time; `None` when all has been told and the output is as long
-    /// as it gets.
+    /// Returns the next event; `None` when there is none and the output is complete.
     pub fn poll(&mut self) -> Option<Event> {
         if let Some(stream) = self.done.take() {
             self.forget(stream);
@@ -306,13 +302,13 @@ impl<T: Default> Session<T> {
         self.must_write || self.news != News::default() || !self.events.is_empty()
     }
 
-    /// The head of the request that [`poll`](Self::poll) has just returned, as HTTP/1.1 would have
-    /// it, and what it says.
+    /// Returns the head of the request that [`poll`](Self::poll) has just reported, as HTTP/1.1
+    /// text and parsed.
     pub fn head(&self) -> (&[u8], &HeadIndex) {
         (&self.text, &self.index)
     }
 
-    /// Lets `h2` read and write; a new request, if there is one.
+    /// Lets `h2` read and write; returns a new request, if any.
     fn accept(&mut self) -> Option<(Request<RecvStream>, SendResponse<Bytes>)> {
         let mut context = Context::from_waker(Waker::noop());
         loop {
@@ -346,14 +342,14 @@ impl<T: Default> Session<T> {
         }
     }
 
-    /// Everything that is under way comes to its end.
+    /// Ends all streams.
     pub(super) fn close(&mut self) {
         self.state = State::Closed;
         self.news.reset = true;
         self.cursor = 0;
     }
 
-    /// Reads the headers of the frames that `h2` has written.
+    /// Counts the frames that `h2` has written.
     fn watch_output(&mut self) {
         let Self {
             pipe,
@@ -391,7 +387,7 @@ impl<T: Default> Session<T> {
         self.judge(verdict);
     }
 
-    /// A new stream, unless the request is malformed.
+    /// Opens a stream for a request, unless the request is malformed.
     fn admit(
         &mut self,
         request: Request<RecvStream>,
@@ -434,7 +430,7 @@ impl<T: Default> Session<T> {
         Some(event)
     }
 
-    /// Looks at streams until one has something to tell.
+    /// Polls the streams until one has an event.
     fn poll_streams(&mut self) -> Option<Event> {
         if self.news == News::default() {
             return None;
@@ -487,12 +483,12 @@ impl<T> Stream<T> {
         loop {
             return match body.poll_data(&mut context) {
                 Poll::Pending => None,
-                // Padding, or an end that came by itself.
+                // Padding, or an empty frame that ends the stream.
                 Poll::Ready(Some(Ok(bytes))) if bytes.is_empty() => continue,
                 Poll::Ready(Some(Ok(bytes))) => Some(Event::Data { stream, bytes }),
                 Poll::Ready(Some(Err(_))) => Some(Event::Reset { stream }),
                 Poll::Ready(None) => {
-                    // Trailers of requests are not kept, as with HTTP/1.1.
+                    // Trailers of requests are discarded, as with HTTP/1.1.
                     let trailers = body.poll_trailers(&mut context);
                     self.body = None;
                     Some(match trailers {

@@ -1,9 +1,9 @@
-//! Streams by number.
+//! A map from stream numbers to streams.
 
-/// A few hundred entries at most: a search through the numbers is faster than a hash.
+/// At most a few hundred entries, for which a linear search is faster than hashing.
 #[derive(Debug)]
 pub(super) struct Table<S> {
-    /// `ids[i]` is the number of `entries[i]`, or 0, which no stream has.
+    /// `ids[i]` is the number of `entries[i]`, or 0 for a free slot.
     ids: Vec<u32>,
     entries: Vec<Option<S>>,
     count: usize,
@@ -24,7 +24,7 @@ impl<S> Table<S> {
         self.count
     }
 
-    /// Places, taken or not.
+    /// Returns the number of slots, used and free.
     pub(super) fn place_count(&self) -> usize {
         self.ids.len()
     }
@@ -51,7 +51,7 @@ impl<S> Table<S> {
         self.entries.get(self.place(id)?)?.as_ref()
     }
 
-    /// Whatever is at a place, and its number.
+    /// Returns the stream in a slot with its number.
     pub(super) fn at(&mut self, place: usize) -> Option<(u32, &mut S)> {
         let id = *self.ids.get(place)?;
         Some((id, self.entries.get_mut(place)?.as_mut()?))

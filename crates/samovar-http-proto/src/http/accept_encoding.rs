@@ -1,11 +1,11 @@
-//! Which content codings a client takes, and which of ours is best for it.
+//! Content coding negotiation: the `Accept-Encoding` request header.
 //!
 //! # Source
 //!
 //! RFC 9110, sections 8.4.1 (codings) and 12.5.3 (`Accept-Encoding`); RFC 7932 (`br`), RFC 8878
 //! (`zstd`).
 
-/// A content coding that responses can have here.
+/// A content coding of responses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Coding {
     /// `zstd`
@@ -17,10 +17,10 @@ pub enum Coding {
 }
 
 impl Coding {
-    /// All, in the order in which a server prefers them: what costs the least for its size first.
+    /// All codings, in the server's order of preference: the best ratio of size to cost first.
     pub const ALL: [Self; 3] = [Self::Zstd, Self::Brotli, Self::Gzip];
 
-    /// The name on the wire.
+    /// Returns the name on the wire.
     pub fn token(self) -> &'static str {
         match self {
             Self::Zstd => "zstd",
@@ -44,7 +44,7 @@ impl Coding {
 /// A weight in thousandths (RFC 9110, 12.4.2); 0 means "not acceptable".
 type Weight = u16;
 
-/// What a client says about content codings.
+/// The content codings that a client accepts.
 ///
 /// # Examples
 ///
@@ -65,11 +65,10 @@ pub struct AcceptEncoding {
 }
 
 impl AcceptEncoding {
-    /// Reads the values of all `Accept-Encoding` fields of a request, in order.
+    /// Parses the values of all `Accept-Encoding` fields of a request, in order.
     ///
-    /// Members that are not in the grammar are passed over, codings unknown here too: whoever is
-    /// not understood gets the bytes as they are. Of a coding named twice the first counts. Takes
-    /// time in proportion to the fields' length, and no memory.
+    /// Malformed members and unknown codings are ignored. If a coding is repeated, the first
+    /// counts. Takes time linear in the length of the fields, and does not allocate.
     pub fn parse<'a>(values: impl IntoIterator<Item = &'a [u8]>) -> Self {
         let mut accepts = Self::default();
         for value in values {
@@ -94,24 +93,24 @@ impl AcceptEncoding {
         place.get_or_insert(weight);
     }
 
-    /// How much a coding is wanted, in thousandths; 0: not at all.
+    /// Returns the weight of a coding, in thousandths; 0 means "not acceptable".
     pub fn weight(&self, coding: Coding) -> u16 {
         let named = match coding {
             Coding::Zstd => self.zstd,
             Coding::Brotli => self.brotli,
             Coding::Gzip => self.gzip,
         };
-        // Without a field every coding would be acceptable (rule 1), but a client that says
-        // nothing is one that decodes nothing.
+        // Without a field every coding is acceptable (rule 1), but in practice such a client
+        // decodes none.
         named.or(self.others).unwrap_or(0)
     }
 
-    /// The coding that the client wants most, and among those the first of `ours`. `None`: the
-    /// bytes as they are. That is also the answer to a client that accepts neither: such a response
-    /// is of more use to it than 406 (RFC 9110, 12.5.3, leaves the choice).
+    /// Returns the coding with the highest weight, and among equals the first of `ours`. `None`:
+    /// send the body without a coding, also if the client refuses that: such a response is more
+    /// useful than 406 (RFC 9110, 12.5.3, permits both).
     pub fn choose(&self, ours: &[Coding]) -> Option<Coding> {
         let mut best = None;
-        // Not to be coded is last among equals, and first only where the client says so.
+        // `identity` is last among equals, and first only if the client weights it higher.
         let mut best_weight = self.identity.unwrap_or(0);
         for &coding in ours {
             let weight = self.weight(coding);
@@ -147,7 +146,7 @@ pub fn names_coding<'a>(values: impl IntoIterator<Item = &'a [u8]>, coding: &str
         .any(|(name, weight)| weight > 0 && name.eq_ignore_ascii_case(coding.as_bytes()))
 }
 
-/// `codings [ weight ]`, with white space where a list allows it.
+/// Parses `codings [ weight ]`, with optional white space.
 fn member_of(member: &[u8]) -> Option<(&[u8], Weight)> {
     let mut parts = member.splitn(2, |&byte| byte == b';');
     let coding = trim(parts.next()?);
@@ -165,7 +164,7 @@ fn member_of(member: &[u8]) -> Option<(&[u8], Weight)> {
     (!coding.is_empty()).then_some((coding, weight))
 }
 
-/// `0`, `1`, and up to three digits behind a point (RFC 9110, 12.4.2).
+/// Parses `0` or `1` with up to three decimals (RFC 9110, 12.4.2).
 fn qvalue(text: &[u8]) -> Option<Weight> {
     let (&whole, rest) = text.split_first()?;
     let digits = match rest.split_first() {
@@ -187,7 +186,7 @@ fn qvalue(text: &[u8]) -> Option<Weight> {
     }
 }
 
-/// Without the white space that HTTP knows: space and tab.
+/// Trims space and tab.
 fn trim(mut bytes: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = bytes {
         bytes = rest;

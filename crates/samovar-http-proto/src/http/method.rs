@@ -30,7 +30,7 @@ pub enum Method {
 }
 
 impl Method {
-    /// The method a token names. Methods are case-sensitive (RFC 9110, 9.1).
+    /// Parses a token. Methods are case-sensitive (RFC 9110, 9.1).
     pub fn from_token(token: &str) -> Self {
         match token {
             "GET" => Self::Get,
@@ -46,7 +46,7 @@ impl Method {
         }
     }
 
-    /// The token; empty for [`Other`](Self::Other).
+    /// Returns the token; empty for [`Other`](Self::Other).
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Get => "GET",
@@ -63,19 +63,20 @@ impl Method {
     }
 }
 
-/// The protocol version a peer speaks. Only these reach a handler.
+/// The protocol version of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Version {
-    /// HTTP/1.0: one request a connection unless keep-alive is asked for, no chunked bodies.
+    /// HTTP/1.0: no chunked bodies, and one request per connection unless the client asks for
+    /// keep-alive.
     Http10,
     /// HTTP/1.1
     Http11,
-    /// HTTP/2: many requests at once on one connection.
+    /// HTTP/2: concurrent requests on one connection.
     Http2,
 }
 
 impl Version {
-    /// The text of the request line.
+    /// Returns the text, such as `HTTP/1.1`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Http10 => "HTTP/1.0",

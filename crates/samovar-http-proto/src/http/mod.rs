@@ -1,4 +1,6 @@
-//! The words of HTTP that both the protocol core and handlers use.
+//! Methods, status codes and header values.
+//!
+//! `samovar_http` exports this module as `samovar_http::http`.
 
 pub mod accept_encoding;
 mod method;

@@ -1,10 +1,9 @@
-//! Names with values, as queries and forms have them.
+//! Decoded queries and forms.
 
-/// Names and values of a query or a form, decoded, in the order they were sent. A name may occur
-/// more than once.
+/// Decoded name-value pairs of a query or a form, in the order they were sent. Names may repeat.
 ///
-/// `+` and `%20` are spaces. What is no valid encoding stands for itself, and what is no UTF-8
-/// becomes `U+FFFD`, as the standard wants it.
+/// `+` and `%20` are spaces. Invalid escapes are kept as they are, and invalid UTF-8 becomes
+/// `U+FFFD`, as the standard requires.
 ///
 /// # Source
 ///
@@ -26,7 +25,7 @@ pub struct Pairs {
 }
 
 impl Pairs {
-    /// Decodes; `None` for more than `count_max` pairs.
+    /// Decodes `text`; `None` for more than `count_max` pairs.
     pub fn parse(text: &[u8], count_max: usize) -> Option<Self> {
         let pairs: Vec<_> = form_urlencoded::parse(text)
             .take(count_max.saturating_add(1))
@@ -35,12 +34,12 @@ impl Pairs {
         (pairs.len() <= count_max).then_some(Self { pairs })
     }
 
-    /// The first value with this name.
+    /// Returns the first value of a name.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.all(name).next()
     }
 
-    /// All values with this name.
+    /// Returns all values of a name.
     pub fn all(&self, name: &str) -> impl Iterator<Item = &str> {
         let pairs = self.pairs.iter().filter(move |(key, _)| key == name);
         pairs.map(|(_, value)| value.as_str())
@@ -51,18 +50,18 @@ impl Pairs {
         self.get(name).is_some()
     }
 
-    /// All pairs.
+    /// Iterates over all pairs.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         let pairs = self.pairs.iter();
         pairs.map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
-    /// How many pairs there are.
+    /// Returns the number of pairs.
     pub fn len(&self) -> usize {
         self.pairs.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no pairs.
     pub fn is_empty(&self) -> bool {
         self.pairs.is_empty()
     }

@@ -2,10 +2,10 @@
 
 use std::borrow::Cow;
 
-/// Decodes `%XX` once (RFC 3986, section 2.1). Borrows when there is nothing to decode.
+/// Decodes `%XX` once (RFC 3986, section 2.1). Borrows if there is nothing to decode.
 ///
-/// Returns `None` for a `%` that two hexadecimal digits do not follow: such a path names nothing,
-/// and guessing what was meant is how two servers come to see two different paths.
+/// Returns `None` for a `%` without two hexadecimal digits. Guessing the meaning of such a path
+/// would let two servers disagree about it.
 ///
 /// # Examples
 ///

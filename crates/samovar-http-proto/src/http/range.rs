@@ -1,10 +1,10 @@
-//! The `Range` request header, for one range of bytes.
+//! The `Range` request header, for a single byte range.
 
-/// What a `Range` header asks of a body of a known length.
+/// The response that a `Range` header calls for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RangeOutcome {
-    /// Answer 200 with everything: no header, another unit, several ranges, or not understood.
-    /// A server may ignore any `Range` (RFC 9110, 14.2), and for one it cannot parse it must.
+    /// Answer 200 with the whole body: no header, another unit, several ranges, or malformed. A
+    /// server may ignore any `Range` and must ignore a malformed one (RFC 9110, 14.2).
     Whole,
     /// Answer 206 with these bytes; `end` is exclusive and `start < end <= total`.
     Part {
@@ -13,11 +13,11 @@ pub enum RangeOutcome {
         /// One past the last byte.
         end: u64,
     },
-    /// Answer 416: well formed, but nothing of it lies within the body.
+    /// Answer 416: the range lies outside the body.
     Unsatisfiable,
 }
 
-/// Reads a `Range` value against a body of `total` bytes.
+/// Resolves a `Range` value for a body of `total` bytes.
 ///
 /// # Source
 ///
@@ -67,7 +67,7 @@ fn parse(value: &[u8], total: u64) -> Option<RangeOutcome> {
     Some(RangeOutcome::Part { start, end })
 }
 
-/// A decimal number; one too large for 64 bits lies beyond any body, so it saturates.
+/// Parses a decimal number; saturates, because a larger number lies beyond any body.
 fn number(text: &str) -> Option<u64> {
     if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) {
         return None;
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn not_understood_is_ignored() {
+    fn malformed_ranges_are_ignored() {
         for value in [
             "",
             "bytes",

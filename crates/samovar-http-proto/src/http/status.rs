@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// A status code (RFC 9110, section 15), 100 to 999. The usual ones have names here; the others are
-/// made by [`new`](Self::new).
+/// A status code (RFC 9110, section 15), 100 to 999. The common ones are constants;
+/// [`new`](Self::new) creates the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Status(u16);
 
@@ -20,7 +20,7 @@ impl Status {
     pub const ACCEPTED: Self = Self(202);
     /// 204
     pub const NO_CONTENT: Self = Self(204);
-    /// 205: the body it is given is not sent
+    /// 205; a body is not sent
     pub const RESET_CONTENT: Self = Self(205);
     /// 206
     pub const PARTIAL_CONTENT: Self = Self(206);
@@ -91,17 +91,17 @@ impl Status {
     /// 505
     pub const VERSION_NOT_SUPPORTED: Self = Self(505);
 
-    /// A status by number; `None` outside 200 to 999 (interim answers are the engine's own).
+    /// Creates a final status; `None` outside 200 to 999.
     pub fn new(code: u16) -> Option<Self> {
         (200..=999).contains(&code).then_some(Self(code))
     }
 
-    /// An interim status that an application may send: 102 to 199.
+    /// Creates an interim status that applications may send; `None` outside 102 to 199.
     pub fn interim(code: u16) -> Option<Self> {
         (102..=199).contains(&code).then_some(Self(code))
     }
 
-    /// The number.
+    /// Returns the code.
     pub fn code(self) -> u16 {
         self.0
     }
@@ -111,7 +111,7 @@ impl Status {
         self.0 >= 200 && self.0 != 204 && self.0 != 304
     }
 
-    /// The usual reason phrase; empty for a code without one.
+    /// Returns the standard reason phrase; empty for an unknown code.
     pub fn reason(self) -> &'static str {
         match self.0 {
             101 => "Switching Protocols",
@@ -168,5 +168,5 @@ impl fmt::Display for Status {
     }
 }
 
-/// A handler refuses a request with `?` on a status.
+/// Lets handlers return a status with `?`.
 impl std::error::Error for Status {}

@@ -1,4 +1,4 @@
-//! Why a WebSocket is closed: codes and reasons.
+//! Close codes and reasons.
 //!
 //! ```text
 //! close payload = empty / ( code(2 bytes) reason(UTF-8, at most 123 bytes) )
@@ -6,7 +6,7 @@
 //!
 //! # Source
 //!
-//! RFC 6455, sections 5.5.1 and 7.4, and the registry of IANA that 11.7 sets up (1012 to 1014 were
+//! RFC 6455, sections 5.5.1 and 7.4; IANA registry "WebSocket Close Code Number" (1012 to 1014 were
 //! registered later).
 
 use std::borrow::Cow;
@@ -15,42 +15,42 @@ use std::fmt;
 use super::Failure;
 use super::frame::CONTROL_LEN_MAX;
 
-/// The longest reason that a close frame has room for, in bytes.
+/// Maximum length of a close reason, in bytes.
 pub const REASON_LEN_MAX: usize = CONTROL_LEN_MAX - 2;
 
-/// The code of a close frame: one that may stand on the wire.
+/// A close code that may be sent in a close frame.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CloseCode(u16);
 
 impl CloseCode {
-    /// 1000: done what was to be done.
+    /// 1000: normal closure.
     pub const NORMAL: Self = Self(1000);
-    /// 1001: the server goes down, or the page is left.
+    /// 1001: the server shuts down, or the browser leaves the page.
     pub const GOING_AWAY: Self = Self(1001);
-    /// 1002: the peer broke the protocol.
+    /// 1002: protocol error.
     pub const PROTOCOL_ERROR: Self = Self(1002);
-    /// 1003: a kind of data that is not accepted.
+    /// 1003: unsupported kind of data.
     pub const UNSUPPORTED: Self = Self(1003);
-    /// 1007: data that is not what its kind says, such as text that is not UTF-8.
+    /// 1007: invalid payload, such as text that is not UTF-8.
     pub const INVALID_DATA: Self = Self(1007);
-    /// 1008: against a policy, where no other code fits.
+    /// 1008: policy violation; generic, where no other code fits.
     pub const POLICY: Self = Self(1008);
-    /// 1009: a message longer than is accepted.
+    /// 1009: message too big.
     pub const TOO_BIG: Self = Self(1009);
-    /// 1011: the server met something that it was not made for.
+    /// 1011: internal error of the server.
     pub const INTERNAL_ERROR: Self = Self(1011);
     /// 1012: the server restarts.
     pub const RESTART: Self = Self(1012);
-    /// 1013: too much to do; come again later.
+    /// 1013: overload; try again later.
     pub const TRY_AGAIN: Self = Self(1013);
 
-    /// The code with this number: 1000 to 1014 without 1004 to 1006, which may not be sent, or 3000
-    /// to 4999, which are for libraries and applications.
+    /// Creates a code: 1000 to 1014 except 1004 to 1006, which must not be sent, or 3000 to 4999,
+    /// which are for libraries and applications. `None` for others.
     pub fn new(number: u16) -> Option<Self> {
         matches!(number, 1000..=1003 | 1007..=1014 | 3000..=4999).then_some(Self(number))
     }
 
-    /// The number.
+    /// Returns the number.
     pub fn number(self) -> u16 {
         self.0
     }
@@ -68,11 +68,11 @@ impl fmt::Debug for CloseCode {
     }
 }
 
-/// Reads the payload of a close frame; `None` if it names no code.
+/// Parses the payload of a close frame; `None` if it is empty.
 ///
 /// # Errors
 ///
-/// A payload of one byte, a code that may not be sent, a reason that is not UTF-8.
+/// For a payload of one byte, a code that must not be sent, or a reason that is not UTF-8.
 pub fn parse(payload: &[u8]) -> Result<Option<(CloseCode, Cow<'_, str>)>, Failure> {
     let Some((code, reason)) = payload.split_first_chunk::<2>() else {
         return if payload.is_empty() {
@@ -86,7 +86,7 @@ pub fn parse(payload: &[u8]) -> Result<Option<(CloseCode, Cow<'_, str>)>, Failur
     Ok(Some((code, Cow::Borrowed(reason))))
 }
 
-/// The payload of a close frame. A reason too long is cut between two characters.
+/// Returns the payload of a close frame. A long reason is truncated at a character boundary.
 pub fn payload(code: CloseCode, reason: &str) -> Vec<u8> {
     let end = reason.floor_char_boundary(REASON_LEN_MAX);
     let reason = reason.as_bytes().get(..end).unwrap_or_default();

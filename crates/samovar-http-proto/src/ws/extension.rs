@@ -1,4 +1,4 @@
-//! `Sec-WebSocket-Extensions`: what a client offers, and what is accepted of it.
+//! Extension negotiation: `Sec-WebSocket-Extensions`.
 //!
 //! ```text
 //! extension-list  = 1#extension
@@ -15,19 +15,19 @@ use std::fmt::Write as _;
 use super::deflate::{WINDOW_BITS_MAX, WINDOW_BITS_MIN};
 use crate::h1::encode;
 
-/// Elements of a list, or parameters of one element, that are looked at; more are refused.
+/// Limit of elements in a list, and of parameters of an element.
 pub const LIST_LEN_MAX: usize = 32;
 
-/// An offer.
+/// An extension offer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Extension<'a> {
-    /// Its name.
+    /// Name of the extension.
     pub name: &'a str,
-    /// Its parameters in order, with their values without quotes.
+    /// Parameters in order, with unquoted values.
     pub params: Vec<(&'a str, Option<String>)>,
 }
 
-/// Reads the value of one field; `None` if it is not of the grammar.
+/// Parses the value of one field; `None` if it is malformed.
 pub fn parse(value: &[u8]) -> Option<Vec<Extension<'_>>> {
     let mut rest = std::str::from_utf8(value).ok()?;
     let mut extensions = Vec::new();
@@ -87,7 +87,7 @@ fn param<'a>(rest: &mut &'a str) -> Option<(&'a str, Option<String>)> {
     Some((name, Some(value)))
 }
 
-/// Takes a token; tokens and field names are the same thing (RFC 9110, 5.6.2).
+/// Consumes a token; field names have the same grammar (RFC 9110, 5.6.2).
 fn token<'a>(rest: &mut &'a str) -> Option<&'a str> {
     let is_part = |c: char| encode::is_field_name(c.encode_utf8(&mut [0; 4]));
     let len = rest.find(|c| !is_part(c)).unwrap_or(rest.len());
@@ -96,19 +96,19 @@ fn token<'a>(rest: &mut &'a str) -> Option<&'a str> {
     (!token.is_empty()).then_some(token)
 }
 
-/// What a server wants of permessage-deflate.
+/// Server configuration of permessage-deflate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeflateConfig {
-    /// Whether our messages may point back into earlier ones.
+    /// Context takeover for the server's messages: they may refer to earlier ones.
     pub server_context: bool,
-    /// Whether the client's messages may.
+    /// Context takeover for the client's messages.
     pub client_context: bool,
-    /// How far ours point back, as a power of two: 9 to 15.
+    /// Window size of the server's messages, as a power of two: 9 to 15.
     pub server_window_bits: u8,
 }
 
 impl Default for DeflateConfig {
-    /// No context in either direction, so that an idle connection needs no memory for it.
+    /// No context takeover in either direction, so that an idle connection needs no memory for it.
     fn default() -> Self {
         Self {
             server_context: false,
@@ -118,19 +118,19 @@ impl Default for DeflateConfig {
     }
 }
 
-/// What was agreed on.
+/// The negotiated parameters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Agreement {
-    /// What holds.
+    /// Effective configuration.
     pub config: DeflateConfig,
-    /// How far the client's messages point back at most, as a power of two.
+    /// Window size of the client's messages, as a power of two.
     pub client_window_bits: u8,
-    /// The value of `Sec-WebSocket-Extensions` in the answer.
+    /// Value of `Sec-WebSocket-Extensions` in the response.
     pub response: String,
 }
 
-/// Accepts the first offer of permessage-deflate that can be met; `None` if there is none. Other
-/// extensions are not known here and so are passed over.
+/// Accepts the first acceptable offer of permessage-deflate; `None` if there is none. Other
+/// extensions are ignored.
 pub fn accept_deflate(offers: &[Extension<'_>], config: &DeflateConfig) -> Option<Agreement> {
     offers
         .iter()
@@ -140,7 +140,7 @@ pub fn accept_deflate(offers: &[Extension<'_>], config: &DeflateConfig) -> Optio
 
 fn accept(offer: &Extension<'_>, config: &DeflateConfig) -> Option<Agreement> {
     let (mut server_forgets, mut client_forgets) = (false, false);
-    // Outer: whether it was said. Inner: whether with a value.
+    // Outer: whether the parameter is present. Inner: whether it has a value.
     let mut server_bits: Option<u8> = None;
     let mut client_bits: Option<Option<u8>> = None;
     for (name, value) in &offer.params {
@@ -167,7 +167,7 @@ fn accept(offer: &Extension<'_>, config: &DeflateConfig) -> Option<Agreement> {
         .clamp(WINDOW_BITS_MIN, WINDOW_BITS_MAX);
     let server_window_bits = server_bits.map_or(wanted_bits, |bits| bits.min(wanted_bits));
     if server_window_bits < WINDOW_BITS_MIN {
-        // Lawful to decline (RFC 7692, 7.1.2.1), and necessary: see `WINDOW_BITS_MIN`.
+        // RFC 7692, 7.1.2.1 permits to decline; see `WINDOW_BITS_MIN` for the reason.
         return None;
     }
     let config = DeflateConfig {
@@ -183,10 +183,10 @@ fn accept(offer: &Extension<'_>, config: &DeflateConfig) -> Option<Agreement> {
         response.push_str("; client_no_context_takeover");
     }
     if server_bits.is_some() || server_window_bits < WINDOW_BITS_MAX {
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         write!(response, "; server_max_window_bits={server_window_bits}").unwrap_or_default();
     }
-    // A hint, and a client that says one keeps to it only if the answer says so too.
+    // Only a hint: the client obeys it if the response repeats it.
     let hinted_bits = client_bits.flatten();
     if let Some(bits) = hinted_bits {
         write!(response, "; client_max_window_bits={bits}").unwrap_or_default();
@@ -198,7 +198,7 @@ fn accept(offer: &Extension<'_>, config: &DeflateConfig) -> Option<Agreement> {
     })
 }
 
-/// 8 to 15, without leading zeroes.
+/// Parses a window size: 8 to 15, without leading zeros.
 fn window_bits(value: &str) -> Option<u8> {
     let bits: u8 = value.parse().ok()?;
     let is_plain = !value.starts_with(['0', '+']);

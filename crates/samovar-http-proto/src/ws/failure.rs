@@ -1,60 +1,60 @@
-//! What a peer can do wrong on a WebSocket.
+//! Protocol errors of a WebSocket peer.
 
 use super::CloseCode;
 
-/// Why a connection is failed (RFC 6455, 7.1.7). All are final: nothing after it is looked at.
+/// Reason for failing a WebSocket connection (RFC 6455, 7.1.7). Later input is ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Failure {
-    /// A reserved bit without an extension that gives it a meaning there.
+    /// A reserved bit is set that no extension defines.
     #[error("reserved bit is set")]
     ReservedBits,
-    /// An opcode without a meaning.
+    /// A reserved opcode.
     #[error("reserved opcode")]
     OpCode,
-    /// A frame from a client without a mask.
+    /// An unmasked frame from a client.
     #[error("frame is not masked")]
     Unmasked,
     /// A control frame of more than 125 bytes.
     #[error("control frame is too long")]
     ControlLen,
-    /// A control frame that is to be continued.
+    /// A fragmented control frame.
     #[error("control frame is fragmented")]
     ControlFragmented,
-    /// A length written with more bytes than it needs.
+    /// A length that is not encoded in the fewest bytes.
     #[error("length is not written in its shortest form")]
     LengthForm,
     /// A length of 2^63 or more.
     #[error("length has its highest bit set")]
     LengthOverflow,
-    /// A continuation of nothing.
+    /// A continuation frame without a message.
     #[error("continuation without a message")]
     UnexpectedContinuation,
-    /// A new message before the last one has ended.
+    /// A new message before the previous one has ended.
     #[error("message inside a fragmented message")]
     ExpectedContinuation,
-    /// A frame past the limit.
+    /// A frame longer than the limit.
     #[error("frame is too long")]
     FrameTooLong,
-    /// A message past the limit, counted after decompression.
+    /// A message longer than the limit, after decompression.
     #[error("message is too long")]
     MessageTooLong,
-    /// Text, or the reason of a close, that is not UTF-8.
+    /// Text or a close reason that is not UTF-8.
     #[error("text is not UTF-8")]
     Utf8,
-    /// Compressed data that is not DEFLATE.
+    /// Compressed data that is not valid DEFLATE.
     #[error("compressed data is damaged")]
     Deflate,
-    /// A close frame with half a code.
+    /// A close frame with a payload of one byte.
     #[error("close frame of one byte")]
     ClosePayload,
-    /// A code that may not be sent.
+    /// A close code that must not be sent.
     #[error("close code may not be sent")]
     CloseCode,
 }
 
 impl Failure {
-    /// The code the peer is told.
+    /// Returns the close code for the peer.
     pub fn close_code(self) -> CloseCode {
         match self {
             Self::ReservedBits

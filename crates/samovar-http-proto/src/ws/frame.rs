@@ -1,4 +1,4 @@
-//! Frames, the units of the wire format.
+//! The wire format: frames.
 //!
 //! ```text
 //! frame = FIN(1) RSV(3) opcode(4) MASK(1) length(7) [ length(16) / length(64) ] [ key(32) ]
@@ -13,30 +13,30 @@
 
 use super::Failure;
 
-/// The longest payload of a control frame, in bytes (RFC 6455, 5.5).
+/// Maximum payload of a control frame, in bytes (RFC 6455, 5.5).
 pub const CONTROL_LEN_MAX: usize = 125;
-/// The longest header of a client's frame, in bytes.
+/// Maximum header of a client's frame, in bytes.
 pub const HEADER_LEN_MAX: usize = 14;
 
-/// What a frame is.
+/// The opcode of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OpCode {
-    /// More of the message under way.
+    /// Continuation of a fragmented message.
     Continuation,
-    /// A message in UTF-8, or its start.
+    /// Text message, or its first fragment.
     Text,
-    /// A message of bytes, or its start.
+    /// Binary message, or its first fragment.
     Binary,
-    /// The end, or the answer to it.
+    /// Close, or the reply to it.
     Close,
-    /// A question whether somebody is there.
+    /// Ping.
     Ping,
-    /// The answer to it.
+    /// Pong.
     Pong,
 }
 
 impl OpCode {
-    /// Whether frames of this kind are about the connection, not its data.
+    /// Whether this is the opcode of a control frame.
     pub fn is_control(self) -> bool {
         matches!(self, Self::Close | Self::Ping | Self::Pong)
     }
@@ -68,11 +68,11 @@ impl OpCode {
 /// The header of a client's frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameHeader {
-    /// FIN: the last frame of its message.
+    /// FIN: last frame of its message.
     pub is_final: bool,
-    /// RSV1, which permessage-deflate gives a meaning (RFC 7692, 6).
+    /// RSV1: compressed message (RFC 7692, 6).
     pub is_compressed: bool,
-    /// What it is.
+    /// Opcode.
     pub op_code: OpCode,
     /// The masking key.
     pub mask: [u8; 4],
@@ -82,12 +82,11 @@ pub struct FrameHeader {
     pub header_len: usize,
 }
 
-/// Reads the header of a client's frame; `None` while it is incomplete.
+/// Parses the header of a client's frame; `None` while it is incomplete.
 ///
 /// # Errors
 ///
-/// A [`Failure`] as soon as the byte that shows it is there. Whether RSV1 is allowed is left to the
-/// caller, who knows what was negotiated.
+/// A [`Failure`], at the first byte that shows it. The caller checks whether RSV1 was negotiated.
 pub fn parse(input: &[u8]) -> Result<Option<FrameHeader>, Failure> {
     let [first, rest @ ..] = input else {
         return Ok(None);
@@ -126,7 +125,7 @@ pub fn parse(input: &[u8]) -> Result<Option<FrameHeader>, Failure> {
     }))
 }
 
-/// The payload's length, and how many bytes behind the first two say it.
+/// Returns the length of the payload, and the number of bytes of its extended encoding.
 fn length(short: u8, rest: &[u8]) -> Result<Option<(u64, usize)>, Failure> {
     match short {
         126 => {
@@ -156,8 +155,7 @@ fn length(short: u8, rest: &[u8]) -> Result<Option<(u64, usize)>, Failure> {
     }
 }
 
-/// Takes the mask off a piece of a payload, or puts it on. `offset`: bytes of the payload before
-/// the piece.
+/// Masks or unmasks a piece of a payload. `offset`: bytes of the payload before the piece.
 pub fn unmask(piece: &mut [u8], mask: [u8; 4], offset: u64) {
     let mut key = mask;
     key.rotate_left(usize::try_from(offset % 4).unwrap_or_default());
@@ -170,7 +168,7 @@ pub fn unmask(piece: &mut [u8], mask: [u8; 4], offset: u64) {
     for (byte, key) in rest.iter_mut().zip(key) {
         *byte ^= key;
     }
-    // `zip` ends with the key; up to seven bytes are left after the words.
+    // Up to seven bytes remain after the words; `zip` ends with them.
     if let Some(rest) = rest.get_mut(4..) {
         for (byte, key) in rest.iter_mut().zip(key) {
             *byte ^= key;
@@ -178,7 +176,7 @@ pub fn unmask(piece: &mut [u8], mask: [u8; 4], offset: u64) {
     }
 }
 
-/// Writes the header of a server's frame that is a whole message.
+/// Appends the header of a server's frame that contains a whole message.
 pub fn encode(out: &mut Vec<u8>, op_code: OpCode, is_compressed: bool, payload_len: usize) {
     let reserved = if is_compressed { 0x40 } else { 0 };
     out.push(0x80 | reserved | op_code.to_bits());

@@ -1,10 +1,10 @@
-//! A client's opening handshake: what it must hold, and the answer.
+//! The opening handshake: checks of the request, and the response.
 //!
-//! | field | asked for |
+//! | field | requirement |
 //! |---|---|
 //! | method, version | GET, HTTP/1.1 |
-//! | `Upgrade`, `Connection` | hold `websocket`, `upgrade` |
-//! | `Sec-WebSocket-Version` | once, 13; another one is answered with 426 |
+//! | `Upgrade`, `Connection` | contain `websocket`, `upgrade` |
+//! | `Sec-WebSocket-Version` | once, 13; others are answered 426 |
 //! | `Sec-WebSocket-Key` | once, 16 bytes in base64 |
 //! | `Sec-WebSocket-Protocol` | optional, tokens |
 //! | `Sec-WebSocket-Extensions` | optional, see [`extension`] |
@@ -21,54 +21,54 @@ use super::extension::{self, Extension, LIST_LEN_MAX};
 use crate::h1::encode;
 use crate::http::{Method, Status, Version};
 
-/// The version of the protocol.
+/// Protocol version.
 pub const VERSION: &str = "13";
-/// Bytes of a key.
+/// Length of a key, in bytes.
 const KEY_LEN: usize = 16;
-/// What is added to a key before it is hashed.
+/// Appended to a key before hashing.
 const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
-/// What is wrong with a handshake.
+/// Error of an opening handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandshakeError {
     /// A method other than GET.
     #[error("a WebSocket is opened with GET")]
     Method,
-    /// HTTP/1.0, where there is no upgrade, or HTTP/2, where it works otherwise.
+    /// HTTP/1.0, which has no upgrade, or HTTP/2, which has another handshake.
     #[error("a WebSocket is opened over HTTP/1.1")]
     HttpVersion,
-    /// An ordinary request: nothing in it asks for a WebSocket.
+    /// An ordinary request without a handshake.
     #[error("this is a WebSocket")]
     NotAskedFor,
     /// `Upgrade` without `upgrade` in `Connection`.
     #[error("Connection lacks upgrade")]
     Connection,
     /// No `Sec-WebSocket-Version`, or several.
-    #[error("Sec-WebSocket-Version is missing or there twice")]
+    #[error("Sec-WebSocket-Version is missing or repeated")]
     VersionCount,
-    /// Another version of the protocol.
-    #[error("only version 13 is known here")]
+    /// An unsupported protocol version.
+    #[error("only version 13 is supported")]
     Version,
     /// No `Sec-WebSocket-Key`, or several, or not 16 bytes in base64.
     #[error("Sec-WebSocket-Key is not 16 bytes in base64")]
     Key,
-    /// A list of subprotocols that is none.
+    /// A malformed list of subprotocols.
     #[error("Sec-WebSocket-Protocol is not a list of tokens")]
     Protocols,
-    /// A list of extensions that is none.
+    /// A malformed list of extensions.
     #[error("Sec-WebSocket-Extensions is not a list of extensions")]
     Extensions,
-    /// A request with a body: its bytes could be taken for frames.
+    /// A request with a body, whose bytes could be taken for frames.
     #[error("a handshake has no body")]
     Body,
-    /// A browser's page from elsewhere.
+    /// A page of another origin.
     #[error("pages of this origin may not open this WebSocket")]
     Origin,
 }
 
 impl HandshakeError {
-    /// The status to answer with.
+    /// Returns the status of the response.
     pub fn status(self) -> Status {
         match self {
             Self::Method => Status::METHOD_NOT_ALLOWED,
@@ -85,23 +85,23 @@ impl HandshakeError {
     }
 }
 
-/// A handshake that is in order.
+/// A valid handshake.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Handshake<'a> {
-    /// The value of `Sec-WebSocket-Accept` in the answer.
+    /// Value of `Sec-WebSocket-Accept` in the response.
     pub accept: String,
-    /// The subprotocols offered, the client's favourite first.
+    /// Offered subprotocols, in the client's order of preference.
     pub protocols: Vec<&'a str>,
-    /// The extensions offered, the client's favourite first.
+    /// Offered extensions, in the client's order of preference.
     pub extensions: Vec<Extension<'a>>,
 }
 
 impl<'a> Handshake<'a> {
-    /// Checks a request's head.
+    /// Checks a request head.
     ///
     /// # Errors
     ///
-    /// The first thing that is wrong.
+    /// The first error found.
     pub fn check(
         method: Method,
         version: Version,
@@ -158,14 +158,14 @@ impl<'a> Handshake<'a> {
         })
     }
 
-    /// The client's favourite among those that are `supported`.
+    /// Returns the client's preferred subprotocol among `supported`.
     pub fn choose_protocol<S: AsRef<str>>(&self, supported: &[S]) -> Option<&'a str> {
         let is_supported = |offered: &&str| supported.iter().any(|own| own.as_ref() == *offered);
         self.protocols.iter().copied().find(is_supported)
     }
 }
 
-/// The answer to a key.
+/// Returns `Sec-WebSocket-Accept` for a key.
 pub fn accept(key: &[u8]) -> String {
     let mut hash = Sha1::new();
     hash.update(key);
@@ -173,14 +173,14 @@ pub fn accept(key: &[u8]) -> String {
     STANDARD.encode(hash.finalize())
 }
 
-/// Whether an `Origin` names the server that `host` names: same host, same port. Without a port,
-/// the one of the origin's scheme counts.
+/// Whether an `Origin` has the host and port of `host`. A missing port means the default of the
+/// origin's scheme.
 pub fn is_same_origin(origin: &[u8], host: &[u8]) -> bool {
     let Ok(origin) = std::str::from_utf8(origin) else {
         return false;
     };
     let Some((scheme, authority)) = origin.split_once("://") else {
-        // `null`, from a page without an origin of its own.
+        // `null`: a page with an opaque origin.
         return false;
     };
     let port = match scheme.to_ascii_lowercase().as_str() {
@@ -200,7 +200,7 @@ pub fn is_same_origin(origin: &[u8], host: &[u8]) -> bool {
     !authority.is_empty() && short(authority) == short(host)
 }
 
-/// The only one; `None` if there is none or another.
+/// Returns the only value; `None` if there is none or more than one.
 fn only<'a>(mut values: impl Iterator<Item = &'a [u8]>) -> Option<&'a [u8]> {
     let first = values.next()?;
     values.next().is_none().then_some(first)
@@ -214,7 +214,7 @@ fn has_token(value: &[u8], token: &[u8]) -> bool {
     elements(value).any(|element| element.eq_ignore_ascii_case(token))
 }
 
-/// The elements of a list of tokens, without empty ones; `None` if one is no token.
+/// Parses a list of tokens, skipping empty elements; `None` if one is not a token.
 fn tokens(value: &[u8]) -> Option<Vec<&str>> {
     elements(value)
         .filter(|element| !element.is_empty())

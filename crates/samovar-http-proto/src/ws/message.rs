@@ -1,14 +1,14 @@
-//! Messages: frames put together again.
+//! Reassembly of messages from frames.
 //!
 //! # Theory of operation
 //!
-//! Input comes in pieces of any size. A frame whose payload is all there is unmasked where it lies
-//! and lent to the caller. Otherwise what is there is unmasked, decompressed if need be, and added
-//! to the message; only its header's fields and the message itself are kept, so between messages
-//! there is nothing.
+//! Input comes in pieces of any size. A complete frame is unmasked in place and lent to the caller.
+//! Otherwise the available bytes are unmasked, decompressed if necessary, and appended to the
+//! message. Only the header fields and the message are stored, so nothing is stored between
+//! messages.
 //!
-//! Everything is refused at the first byte that shows that it must be: a length past the limit with
-//! the header, a character that cannot become UTF-8 with its byte.
+//! Errors are reported at the first byte that shows them: an excessive length with the header,
+//! invalid UTF-8 with its byte.
 //!
 //! # Source
 //!
@@ -20,67 +20,67 @@ use super::deflate::Inflater;
 use super::frame::{self, FrameHeader, HEADER_LEN_MAX, OpCode};
 use super::{CloseCode, Failure, close};
 
-/// How much is accepted.
+/// Limits of frames and messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameLimits {
-    /// Bytes of one frame's payload, as sent.
+    /// Payload of a frame, as sent, in bytes.
     pub frame_len_max: u64,
-    /// Bytes of one message, decompressed.
+    /// Length of a message, decompressed, in bytes.
     pub message_len_max: usize,
 }
 
-/// What has arrived.
+/// A complete message or control frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event<'a> {
-    /// A message in UTF-8.
+    /// A text message.
     Text(Cow<'a, str>),
-    /// A message of bytes.
+    /// A binary message.
     Binary(Cow<'a, [u8]>),
-    /// To be answered with a pong of the same payload.
+    /// A ping; reply with a pong of the same payload.
     Ping(Cow<'a, [u8]>),
-    /// An answer to a ping, or just a sign of life.
+    /// A pong, solicited or not.
     Pong(Cow<'a, [u8]>),
-    /// The peer closes. Nothing after it is looked at.
+    /// A close frame; later input is ignored.
     Close(Option<(CloseCode, Cow<'a, str>)>),
 }
 
-/// A message that has begun.
+/// A message in progress.
 #[derive(Debug, Clone, Copy)]
 struct Begun {
     is_text: bool,
     is_compressed: bool,
-    /// Payload bytes of all its frames so far, as sent.
+    /// Payload bytes of its frames so far, as sent.
     wire_len: u64,
 }
 
-/// Puts the frames of one client together.
+/// Assembles the messages of one client.
 #[derive(Debug, Default)]
 pub struct Assembler {
-    /// A frame whose payload is incomplete, and how much of it has arrived.
+    /// An incomplete frame, and the number of payload bytes received.
     frame: Option<(FrameHeader, u64)>,
     begun: Option<Begun>,
     /// Invariant: holds bytes only while `begun` is set.
     message: Vec<u8>,
-    /// Bytes at the start of `message` that are known to be UTF-8.
+    /// Length of the validated UTF-8 prefix of `message`.
     valid_len: usize,
-    /// Payload of a control frame that is incomplete.
+    /// Payload of an incomplete control frame.
     control: Vec<u8>,
-    /// Start of a header.
+    /// Bytes of an incomplete header.
     header: [u8; HEADER_LEN_MAX],
     header_len: usize,
     is_closed: bool,
 }
 
 impl Assembler {
-    /// Whether something has begun and not ended: a frame or a message.
+    /// Whether a frame or a message is incomplete.
     pub fn is_partial(&self) -> bool {
         self.header_len > 0 || self.frame.is_some() || self.begun.is_some()
     }
 
-    /// Looks at `input`, which must not be empty; returns how many bytes were consumed, at least
-    /// one, and what they made complete. Call again while there are bytes left.
+    /// Processes `input`, which must not be empty; returns the number of consumed bytes, at least
+    /// one, and the event they complete, if any. Call again while bytes remain.
     ///
-    /// `inflater`: what permessage-deflate needs, if it was negotiated.
+    /// `inflater`: the decompressor, if permessage-deflate was negotiated.
     ///
     /// # Errors
     ///
@@ -92,7 +92,7 @@ impl Assembler {
         mut inflater: Option<&mut Inflater>,
     ) -> Result<(usize, Option<Event<'a>>), Failure> {
         if self.is_closed {
-            // RFC 6455, 1.4: after a close frame, data that follows is discarded.
+            // RFC 6455, 1.4: data after a close frame is discarded.
             return Ok((input.len(), None));
         }
         let Some((header, seen_len)) = self.frame.take() else {
@@ -108,7 +108,7 @@ impl Assembler {
         self.payload(header, seen_len, input, limits, inflater)
     }
 
-    /// Reads a header, which may have begun in an earlier piece of input.
+    /// Parses a header that may have started in an earlier piece of input.
     fn header(&mut self, input: &[u8]) -> Result<(usize, Option<FrameHeader>), Failure> {
         let before_len = self.header_len;
         if before_len == 0
@@ -135,7 +135,7 @@ impl Assembler {
         }
     }
 
-    /// Checks a header against what came before it.
+    /// Checks a header against the state of the connection.
     fn begin(
         &mut self,
         header: &FrameHeader,
@@ -170,7 +170,7 @@ impl Assembler {
         let wire_len = begun.wire_len.saturating_add(header.payload_len);
         let mut wire_len_max = limits.message_len_max as u64;
         if begun.is_compressed {
-            // What cannot be compressed becomes a little longer, and nothing much longer.
+            // DEFLATE expands incompressible data only slightly.
             wire_len_max = wire_len_max
                 .saturating_add(wire_len_max >> 6)
                 .saturating_add(64);
@@ -182,7 +182,7 @@ impl Assembler {
         Ok(())
     }
 
-    /// Takes what is there of a payload.
+    /// Processes the available part of a payload.
     fn payload<'a>(
         &mut self,
         header: FrameHeader,
@@ -276,7 +276,7 @@ impl Assembler {
         self.valid_len = 0;
         let message = std::mem::take(&mut self.message);
         Ok(Some(if begun.is_text {
-            // Here half a character at the end is an error too.
+            // At the end of the message, an incomplete character is an error, too.
             let text = String::from_utf8(message).map_err(|_invalid| Failure::Utf8)?;
             Event::Text(Cow::Owned(text))
         } else {
@@ -284,7 +284,7 @@ impl Assembler {
         }))
     }
 
-    /// Looks at the text that is new; half a character at its end may still become a whole one.
+    /// Validates the new part of the text; an incomplete character at its end may be continued.
     fn check_text(&mut self) -> Result<(), Failure> {
         let new = self.message.get(self.valid_len..).unwrap_or_default();
         let valid_len = match std::str::from_utf8(new) {

@@ -1,16 +1,16 @@
-//! WebSocket (RFC 6455) with permessage-deflate (RFC 7692), the server's side: bytes in, events and
-//! bytes out.
+//! WebSocket (RFC 6455) with permessage-deflate (RFC 7692), server side: bytes in, events and bytes
+//! out.
 //!
-//! `handshake` reads a client's opening handshake and `extension` what it offers there. `frame` is
-//! the wire format, `message` puts frames together again, `deflate` compresses, `close` holds the
-//! codes that a connection may end with.
+//! `handshake` checks a client's opening handshake, `extension` negotiates extensions. `frame` is
+//! the wire format, `message` reassembles messages, `deflate` compresses them, `close` has the
+//! close codes.
 //!
 //! | limit | where | reason |
 //! |---|---|---|
-//! | [`FrameLimits::frame_len_max`](message::FrameLimits) | a frame's payload, before it is read | memory |
-//! | [`FrameLimits::message_len_max`](message::FrameLimits) | a message, after decompression | memory; compression bombs |
+//! | [`FrameLimits::frame_len_max`](message::FrameLimits) | frame payload, checked before it is read | memory |
+//! | [`FrameLimits::message_len_max`](message::FrameLimits) | message, after decompression | memory; compression bombs |
 //! | [`CONTROL_LEN_MAX`](frame::CONTROL_LEN_MAX) | 125 bytes | RFC 6455, 5.5 |
-//! | [`LIST_LEN_MAX`](extension::LIST_LEN_MAX) | elements of a list in the handshake | work |
+//! | [`LIST_LEN_MAX`](extension::LIST_LEN_MAX) | elements of a list in the handshake | processing time |
 
 #![cfg_attr(
     not(test),

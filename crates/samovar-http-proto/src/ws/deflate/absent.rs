@@ -1,8 +1,8 @@
-//! Stands in where compression is not built in; then it is not negotiated, and none of these exist.
+//! Uninhabited stand-ins for builds without compression, where it is never negotiated.
 
 use crate::ws::Failure;
 
-/// Reads compressed messages.
+/// Decompressor.
 #[derive(Debug)]
 pub enum Inflater {}
 
@@ -20,7 +20,7 @@ impl Inflater {
     }
 }
 
-/// Writes compressed messages.
+/// Compressor.
 #[derive(Debug)]
 pub enum Deflater {}
 
@@ -30,12 +30,12 @@ impl Deflater {
         match *self {}
     }
 
-    /// Whether a message that was compressed alone may be sent here.
+    /// Whether an independently compressed message may be sent.
     pub fn takes_alone(&self) -> bool {
         match *self {}
     }
 
-    /// It was sent.
+    /// Records an independently compressed message as sent.
     pub fn sent_alone(&mut self, _: &[u8]) {
         match *self {}
     }

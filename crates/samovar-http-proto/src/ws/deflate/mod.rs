@@ -1,13 +1,13 @@
 //! permessage-deflate: messages as DEFLATE blocks (RFC 7692, 7.2).
 //!
-//! A message is compressed, ended with an empty stored block, and sent without that block's last
-//! four bytes `00 00 ff ff`. The receiver adds them again.
+//! A message is compressed, ended with an empty stored block, and sent without the last four bytes
+//! `00 00 ff ff` of that block. The receiver appends them again.
 //!
-//! A stream of zlib weighs some 40 KB for reading and 260 KB for writing, so no connection owns
-//! one: they are lent for one message and come back. Where *context takeover* is negotiated, a
-//! message may point back into earlier ones; then the last bytes of those, up to the size of the
-//! window, are kept and shown to the borrowed stream as its dictionary. That costs memory only for
-//! what was really said, and a copy of the window with each message.
+//! A zlib stream takes about 40 KB for decompression and 260 KB for compression, so connections
+//! borrow a stream for each message from a pool. With *context takeover* a message may refer to
+//! earlier ones: the last bytes of those, up to the window size, are stored and set as the
+//! dictionary of the borrowed stream. That takes memory only for bytes actually sent, and one copy
+//! of the window per message.
 
 #[cfg(not(feature = "compression"))]
 mod absent;
@@ -19,8 +19,8 @@ pub use absent::{Deflater, Inflater, deflate_alone};
 #[cfg(feature = "compression")]
 pub use stream::{Deflater, Inflater, deflate_alone};
 
-/// The smallest window that can be kept to, as a power of two. RFC 7692 allows 8 too, but zlib's
-/// raw DEFLATE does not: it would use 9.
+/// Minimum window size, as a power of two. RFC 7692 also allows 8, but raw DEFLATE of zlib would
+/// use 9 instead.
 pub const WINDOW_BITS_MIN: u8 = 9;
-/// The largest window, as a power of two.
+/// Maximum window size, as a power of two.
 pub const WINDOW_BITS_MAX: u8 = 15;

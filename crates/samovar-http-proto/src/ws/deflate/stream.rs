@@ -1,4 +1,4 @@
-//! Streams of zlib, lent for one message at a time.
+//! zlib streams, borrowed from a pool for one message at a time.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -7,15 +7,15 @@ use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, 
 use super::{WINDOW_BITS_MAX, WINDOW_BITS_MIN};
 use crate::ws::Failure;
 
-/// What a sender leaves out at the end of a message (RFC 7692, 7.2.1).
+/// Bytes that the sender omits at the end of a message (RFC 7692, 7.2.1).
 const TAIL: [u8; 4] = [0x00, 0x00, 0xff, 0xff];
-/// Memory added to a message at a time while it is decompressed, in bytes.
+/// Increment of the output buffer during decompression, in bytes.
 const GROWTH_LEN: usize = 16 * 1024;
-/// Streams of each kind that wait for their next message; more are dropped.
+/// Capacity of each pool, in streams; more are dropped.
 const WAITING_MAX: usize = 8;
 
 static INFLATERS: Mutex<Vec<Decompress>> = Mutex::new(Vec::new());
-/// All with the largest window.
+/// Compression streams, all with the maximum window.
 static DEFLATERS: Mutex<Vec<Compress>> = Mutex::new(Vec::new());
 
 fn lend<T>(waiting: &Mutex<Vec<T>>) -> Option<T> {
@@ -29,11 +29,11 @@ fn give_back<T>(waiting: &Mutex<Vec<T>>, stream: T) {
     }
 }
 
-/// The last bytes that messages may point back to.
+/// The window: the last bytes that messages may refer to.
 #[derive(Debug, Default)]
 struct Window {
     bytes: Vec<u8>,
-    /// 0 if messages do not point back.
+    /// 0 without context takeover.
     len_max: usize,
 }
 
@@ -55,22 +55,22 @@ impl Window {
     }
 }
 
-/// The last `len_max` bytes, or all.
+/// Returns the last `len_max` bytes, or all.
 fn last(bytes: &[u8], len_max: usize) -> &[u8] {
     let start = bytes.len().saturating_sub(len_max);
     bytes.get(start..).unwrap_or_default()
 }
 
-/// Reads the compressed messages of one connection.
+/// Decompressor of one connection.
 #[derive(Debug)]
 pub struct Inflater {
     window: Window,
-    /// While a message is under way; boxed, so that idle connections do not hold its place.
+    /// Set during a message; boxed to keep idle connections small.
     stream: Option<Box<Decompress>>,
 }
 
 impl Inflater {
-    /// `keeps_context`: a message may point back into earlier ones, `window_bits` at most.
+    /// Creates a decompressor. `keeps_context`: messages may refer to earlier ones.
     pub fn new(keeps_context: bool, window_bits: u8) -> Self {
         Self {
             window: Window::new(keeps_context, window_bits),
@@ -78,14 +78,14 @@ impl Inflater {
         }
     }
 
-    /// A message begins.
+    /// Starts a message.
     pub(crate) fn begin(&mut self) {
         let mut stream = lend(&INFLATERS).unwrap_or_else(|| Decompress::new(false));
         restart(&mut stream, &self.window.bytes);
         self.stream = Some(Box::new(stream));
     }
 
-    /// Decompresses a piece of a message behind `message`.
+    /// Decompresses a piece of a message and appends it to `message`.
     pub(crate) fn feed(
         &mut self,
         mut piece: &[u8],
@@ -96,7 +96,7 @@ impl Inflater {
             return Err(Failure::Deflate);
         };
         loop {
-            // One byte of room past the limit is what shows that there is more.
+            // One byte beyond the limit shows that the message is too long.
             let room = len_max.saturating_add(1).saturating_sub(message.len());
             message.reserve(room.min(GROWTH_LEN.max(piece.len())));
             let (read_before, out_before) = (stream.total_in(), message.len());
@@ -110,8 +110,8 @@ impl Inflater {
             let read = usize::try_from(read).unwrap_or(usize::MAX);
             piece = piece.get(read..).unwrap_or_default();
             match status {
-                // RFC 7692, 7.2.3.4: a block may say that it is the last one and be followed by
-                // others. For zlib the stream ends there, so a new one goes on.
+                // RFC 7692, 7.2.3.4: other blocks may follow a block that is marked as the last.
+                // zlib ends the stream there, so restart it.
                 Status::StreamEnd => {
                     let said = last(message, 1 << WINDOW_BITS_MAX);
                     let mut before = Window::new(true, WINDOW_BITS_MAX);
@@ -135,7 +135,7 @@ impl Inflater {
         }
     }
 
-    /// A message ends.
+    /// Ends a message.
     pub(crate) fn end(&mut self, message: &mut Vec<u8>, len_max: usize) -> Result<(), Failure> {
         self.feed(&TAIL, message, len_max)?;
         self.window.add(message);
@@ -149,12 +149,12 @@ impl Inflater {
 fn restart(stream: &mut Decompress, window: &[u8]) {
     stream.reset(false);
     if !window.is_empty() {
-        // Raw DEFLATE takes a dictionary at any time.
+        // A dictionary can be set at any time in raw DEFLATE.
         drop(stream.set_dictionary(window));
     }
 }
 
-/// Writes the compressed messages of one connection.
+/// Compressor of one connection.
 #[derive(Debug)]
 pub struct Deflater {
     window: Window,
@@ -162,8 +162,8 @@ pub struct Deflater {
 }
 
 impl Deflater {
-    /// `keeps_context`: messages point back into earlier ones. `window_bits`: how far a message
-    /// points back at most, 9 to 15.
+    /// Creates a compressor. `keeps_context`: messages refer to earlier ones. `window_bits`: window
+    /// size as a power of two, 9 to 15.
     pub fn new(keeps_context: bool, window_bits: u8) -> Self {
         Self {
             window: Window::new(keeps_context, window_bits),
@@ -171,8 +171,8 @@ impl Deflater {
         }
     }
 
-    /// Compresses a message behind `out`; `false`, and nothing added, if that would not make it
-    /// shorter. The message then has to be sent as it is.
+    /// Compresses a message and appends it to `out`. Returns `false` and appends nothing if that
+    /// does not make it shorter; then send the message uncompressed.
     pub fn deflate(&mut self, message: &[u8], out: &mut Vec<u8>) -> bool {
         let is_shorter = deflate(message, &self.window.bytes, self.window_bits, out);
         if is_shorter {
@@ -181,19 +181,19 @@ impl Deflater {
         is_shorter
     }
 
-    /// Whether a message from [`deflate_alone`] may be sent here.
+    /// Whether a message from [`deflate_alone`] may be sent on this connection.
     pub fn takes_alone(&self) -> bool {
         self.window_bits == WINDOW_BITS_MAX
     }
 
-    /// A message from [`deflate_alone`] was sent: the peer's window holds it.
+    /// Records that a message from [`deflate_alone`] was sent, for the peer's window.
     pub fn sent_alone(&mut self, message: &[u8]) {
         self.window.add(message);
     }
 }
 
-/// Compresses a message that points back only into itself, so that it can be sent to any peer that
-/// takes the largest window. `false`, and nothing added, if that would not make it shorter.
+/// Compresses a message without context, for any peer with the maximum window, and appends it to
+/// `out`. Returns `false` and appends nothing if that does not make it shorter.
 pub fn deflate_alone(message: &[u8], out: &mut Vec<u8>) -> bool {
     deflate(message, &[], WINDOW_BITS_MAX, out)
 }
@@ -204,7 +204,7 @@ fn deflate(message: &[u8], window: &[u8], window_bits: u8, out: &mut Vec<u8>) ->
     let mut stream = waiting
         .unwrap_or_else(|| Compress::new_with_window_bits(Compression::fast(), false, window_bits));
     let start = out.len();
-    // What DEFLATE makes of the worst message; a stream that had no room is of no further use.
+    // Upper bound of the output for any message: a stream that runs out of space is not reusable.
     out.reserve(
         message
             .len()
