@@ -1,4 +1,4 @@
-//! Middleware: a function around handlers that lets in whom it knows, and tells them who it is.
+//! Authentication and timing as middleware. Handlers find the user in the request's extensions.
 //!
 //! ```text
 //! cargo run --example auth
@@ -12,7 +12,7 @@ use std::time::Instant;
 use samovar_http::http::Status;
 use samovar_http::{Next, Request, Response, Router};
 
-/// Who sends a request: handlers behind [`members_only`] find it beside the request.
+/// The authenticated user, an extension of the request behind [`members_only`].
 struct User(String);
 
 fn members_only(request: &mut Request, next: Next<'_>) -> Response {

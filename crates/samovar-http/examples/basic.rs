@@ -1,4 +1,4 @@
-//! Ten lines that serve.
+//! The smallest server.
 //!
 //! ```text
 //! cargo run --example basic

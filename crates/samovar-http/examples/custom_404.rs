@@ -1,4 +1,4 @@
-//! Pages of one's own for what is not there, not allowed, or went wrong.
+//! Error pages for 404, 405 and failed handlers.
 //!
 //! ```text
 //! cargo run --example custom_404
@@ -11,7 +11,7 @@ use samovar_http::http::Status;
 use samovar_http::{Error, Request, Response, Router};
 
 fn broken(_: &mut Request) -> Result<String, Error> {
-    // The client does not see this text; it goes to standard error.
+    // The error is written to standard error; the client does not see it.
     Ok(std::fs::read_to_string("/nonexistent/secret")?)
 }
 
@@ -19,8 +19,8 @@ fn not_found(_: &mut Request) -> Response {
     Response::html(Status::NOT_FOUND, "<h1>There is no such page</h1>\n")
 }
 
-/// All other errors: the message is meant for the client, the cause is not. No message here quotes
-/// the client; one that did would have to be escaped.
+/// Handles all other errors. The message is meant for the client, the cause is not. A message that
+/// contained text of the client would have to be escaped.
 fn error_page(_: &mut Request, error: &Error) -> Response {
     let page = format!("<h1>{} {}</h1>\n", error.status(), error.message());
     Response::html(error.status(), page)

@@ -1,4 +1,4 @@
-//! A database, SQLite here. Handlers are methods, state is shared, and blocking is no sin.
+//! A database (SQLite). Handlers are methods of shared state and may block.
 //!
 //! ```text
 //! cargo run --example database
@@ -15,7 +15,7 @@ use samovar_http::http::Status;
 use samovar_http::{Error, Request, Router, with};
 
 struct Notes {
-    /// One connection for all; a server with much to read would have one for each worker.
+    /// One connection for all workers; a server with many reads would use one per worker.
     database: Mutex<Connection>,
 }
 
@@ -48,7 +48,7 @@ impl Notes {
         Ok(query.query_map([], line)?.collect::<Result<_, _>>()?)
     }
 
-    /// `None` is a 404, an error of the database a 500 that tells the client nothing.
+    /// `None` is answered 404, an error of the database 500 without details.
     fn show(&self, request: &mut Request) -> Result<Option<String>, Error> {
         let (query, id) = ("SELECT text FROM note WHERE id = ?", request.param("id"));
         let note = self

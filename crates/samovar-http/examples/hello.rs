@@ -1,5 +1,5 @@
-//! The smallest server that shows both ways to answer: `/inline` on the I/O thread, all else on a
-//! worker. `hello 127.0.0.1:8080`; ends with its input.
+//! A `Service` without a router: `/inline` is answered on the I/O thread, other paths on a worker.
+//! Run `hello 127.0.0.1:8080`; it stops at the end of its standard input.
 
 use std::io::Read;
 

@@ -1,4 +1,4 @@
-//! An access log, and a line for whatever an operator should know.
+//! An access log, and an error log of incidents.
 //!
 //! ```text
 //! cargo run --example logging
@@ -11,7 +11,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 
 use samovar_http::{Error, Exchange, Incident, Observer, Request, Router};
 
-/// Hands lines to a thread. Observers must not block, so a line is dropped if a thousand wait.
+/// Passes lines to a thread. Observers must not block, so lines are dropped when 1000 are queued.
 struct Log(SyncSender<String>);
 
 impl Log {

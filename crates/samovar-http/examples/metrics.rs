@@ -1,4 +1,4 @@
-//! Figures for whoever watches a server, and an orderly end.
+//! Counters and server load at `/metrics`, and a graceful shutdown.
 //!
 //! ```text
 //! cargo run --example metrics
@@ -6,7 +6,8 @@
 //! curl http://127.0.0.1:8080/metrics
 //! ```
 //!
-//! The end of the input ends it; a service waits for TERM there, by a crate such as `signal-hook`.
+//! Stops at the end of standard input; a service would wait for TERM, for example with the crate
+//! `signal-hook`.
 
 use std::io::{self, Read};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,10 +19,10 @@ use samovar_http::{
     End, Exchange, Incident, Listener, Observer, Request, Response, Router, Server,
 };
 
-/// Handlers are there before their server is, so it is put where they find it.
+/// The server, for its load. A static, because handlers exist before the server starts.
 static SERVER: OnceLock<Server<Router>> = OnceLock::new();
 
-/// What is counted as it happens. Observers must not block; this is as quick as it gets.
+/// Counters. Observers must not block; atomic additions do not.
 #[derive(Default)]
 struct Counters {
     answers: AtomicU64,
@@ -54,7 +55,7 @@ impl Observer for Counting {
     }
 }
 
-/// In the text format of Prometheus.
+/// Renders the Prometheus text format.
 fn metrics(_: &mut Request, counters: &Counters) -> Option<Response> {
     let load = SERVER.get()?.load();
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -90,7 +91,7 @@ fn main() -> io::Result<()> {
         .start()?;
     let server = SERVER.get_or_init(|| server);
     io::stdin().read_to_end(&mut Vec::new())?;
-    // Answers under way may take ten seconds more; nothing new is accepted.
+    // Accept no more connections; responses in progress have ten seconds.
     server.drain(Duration::from_secs(10));
     Ok(())
 }

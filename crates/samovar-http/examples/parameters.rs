@@ -1,4 +1,4 @@
-//! Parameters of the path and of the query.
+//! Path and query parameters.
 //!
 //! ```text
 //! cargo run --example parameters

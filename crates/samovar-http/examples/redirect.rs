@@ -1,4 +1,4 @@
-//! Redirects: by a handler, and of slashes at the end of a path.
+//! Redirects by a handler, and of trailing slashes.
 //!
 //! ```text
 //! cargo run --example redirect
@@ -14,11 +14,11 @@ fn main() -> std::io::Result<()> {
     let addr = std::env::args().nth(1).unwrap_or("127.0.0.1:8080".into());
     Router::new()
         .get("/new", |_| "here\n")
-        // For ever: clients may remember it.
+        // Permanent: clients may cache it.
         .get("/old", |_| {
             Response::redirect(Status::PERMANENT_REDIRECT, "/new")
         })
-        // The result of a POST is read with a GET, so that reloading the page posts nothing.
+        // The client fetches the result with GET, so that reloading the page does not post again.
         .post("/notes", |_| Response::redirect(Status::SEE_OTHER, "/new"))
         .redirect_slashes()
         .serve(addr)

@@ -1,4 +1,4 @@
-//! Routes: methods, parameters, wildcards, and a router mounted in another.
+//! Methods, parameters, wildcards, and a mounted router.
 //!
 //! ```text
 //! cargo run --example router

@@ -1,5 +1,4 @@
-//! Server-sent events: what one client posts, all that listen get at once. Listening holds no
-//! thread.
+//! Server-sent events: all listeners receive what a client posts. Listeners hold no thread.
 //!
 //! ```text
 //! cargo run --example sse
@@ -26,7 +25,7 @@ impl Room {
 
     fn listen(&self, _: &mut Request) -> Response {
         let (sender, body) = Body::channel();
-        // A comment, so that the client sees the head at once.
+        // A comment, so that the client receives the head at once.
         if sender.try_send(": welcome\n\n").is_ok() {
             self.listeners().push(sender);
         }
@@ -35,7 +34,7 @@ impl Room {
             .header("Cache-Control", "no-store")
     }
 
-    /// Whoever has gone, or reads too slowly, is dropped; browsers come back by themselves.
+    /// Removes listeners that left or read too slowly; browsers reconnect.
     fn say(&self, request: &mut Request) -> Status {
         let text = String::from_utf8_lossy(request.body());
         let lines: String = text.lines().map(|line| format!("data: {line}\n")).collect();

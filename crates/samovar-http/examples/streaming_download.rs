@@ -1,4 +1,4 @@
-//! Bodies larger than memory: files with ranges, a generator, and text written as one goes.
+//! Bodies larger than memory: files with ranges, a generator, and a writer.
 //!
 //! ```text
 //! cargo run --example streaming_download -- 127.0.0.1:8080 /usr/share/doc
@@ -16,7 +16,7 @@ use samovar_http::http::Status;
 use samovar_http::http::range::{RangeOutcome, resolve};
 use samovar_http::{Body, Error, Request, Response, Router};
 
-/// A file of the folder, or a part of it. The kernel sends it; it never passes through here.
+/// Sends a file, or a range of it, with `sendfile`.
 fn file(request: &mut Request, folder: &Path) -> Result<Response, Error> {
     let path = request.param_path("path").ok_or(Status::NOT_FOUND)?;
     let file = File::open(folder.join(path)).map_err(|error| match error.kind() {
@@ -41,13 +41,13 @@ fn file(request: &mut Request, folder: &Path) -> Result<Response, Error> {
     .header("Accept-Ranges", "bytes"))
 }
 
-/// Pieces that are made when the client has read the ones before.
+/// Generates pieces as the client reads.
 fn count(_: &mut Request) -> Response {
     let lines = (1..=100_000).map(|number| Ok(format!("{number}\n").into_bytes()));
     Response::new(Status::OK, Body::pieces(lines))
 }
 
-/// The same from the other side: a function that writes, and waits where the client is slow.
+/// Writes the body; writing blocks while the client is slow.
 fn report(_: &mut Request) -> Response {
     Response::push(Status::OK, |out| {
         for row in 0..100_000 {

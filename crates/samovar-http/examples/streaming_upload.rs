@@ -1,4 +1,4 @@
-//! An upload of any size in constant memory: the handler reads the body as it comes.
+//! An upload of any size in constant memory: the handler reads the body as it arrives.
 //!
 //! ```text
 //! cargo run --example streaming_upload
@@ -15,8 +15,8 @@ use samovar_http::{Error, Request, Route, Router};
 fn upload(request: &mut Request, folder: &Path) -> Result<(Status, String), Error> {
     let name = request.param_path("name").ok_or(Status::BAD_REQUEST)?;
     let path = folder.join(name);
-    // A client that goes away in the middle is an error here, and leaves half a file: programs that
-    // mind write to another name first.
+    // If the client disconnects, this returns an error and leaves a partial file. Write to a
+    // temporary name to avoid that.
     let len = io::copy(&mut request.reader(), &mut File::create(path)?)?;
     Ok((Status::CREATED, format!("{len} bytes\n")))
 }

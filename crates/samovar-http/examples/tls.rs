@@ -1,4 +1,4 @@
-//! HTTPS, compressed where the client takes it, with a certificate that is renewed while it serves.
+//! HTTPS and compression; the certificate is renewed while it serves.
 //!
 //! ```text
 //! openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 90 \
@@ -7,7 +7,7 @@
 //! curl --cacert cert.pem --compressed https://localhost:8443/
 //! ```
 //!
-//! A line of input reads the files again.
+//! A line on standard input reloads the files.
 
 #![expect(clippy::print_stderr, reason = "a terminal is all that an example has")]
 
@@ -34,7 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .start()?;
     for line in std::io::stdin().lines() {
         line?;
-        // If the new files are no good the old certificate stays in use.
+        // If the new files are invalid, the old certificate stays in use.
         if let Err(error) = tls.reload() {
             eprintln!("{error}");
         }

@@ -1,14 +1,15 @@
-//! Sends back what it gets: `websocket_echo 127.0.0.1:8080`; ends with its input.
+//! A WebSocket echo. Run `websocket_echo 127.0.0.1:8080`; it stops at the end of its standard
+//! input.
 //!
-//! `/inline` does so on the I/O thread, `/plain` without compression, all else on workers and with
-//! the compression the client offers.
+//! `/inline` runs on the I/O thread, `/plain` without compression, other paths on workers with
+//! compression.
 
 use std::io::Read;
 
 use samovar_http::ws::{Limits, Message, Origins, Socket, Upgrade};
 use samovar_http::{Listener, Request, Response, Server, Service};
 
-/// Large messages are welcome here.
+/// Large limits, for conformance tests.
 const LIMITS: Limits = Limits {
     frame_len_max: 32 << 20,
     message_len_max: 32 << 20,

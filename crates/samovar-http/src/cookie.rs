@@ -6,15 +6,15 @@ use crate::request::Request;
 use crate::response::Response;
 
 impl Request {
-    /// The first cookie with this name, percent-decoded.
+    /// Returns the first cookie with this name, percent-decoded.
     ///
-    /// Any client can send any cookie: what must not be forged needs a signature, or has to be a
-    /// random key to what the server knows.
+    /// Clients can forge cookies: use a signature, or a random session key.
     pub fn cookie(&self, name: &str) -> Option<Cookie<'_>> {
         self.cookies().find(|cookie| cookie.name() == name)
     }
 
-    /// All cookies, in the order they were sent. What is not UTF-8 or has no `=` is left out.
+    /// Iterates over all cookies, in the order they were sent. Those that are not UTF-8 or have no
+    /// `=` are skipped.
     pub fn cookies(&self) -> impl Iterator<Item = Cookie<'_>> {
         let fields = self.head().headers();
         fields
@@ -26,7 +26,7 @@ impl Request {
 }
 
 impl Response {
-    /// Sets a cookie. Name and value are percent-encoded, so any text will do.
+    /// Sets a cookie. Name and value are percent-encoded, so any text is allowed.
     ///
     /// ```
     /// use samovar_http::{Cookie, Response, SameSite, http::Status};
@@ -41,7 +41,7 @@ impl Response {
     ///
     /// # Panics
     ///
-    /// If path or domain hold a control character.
+    /// If path or domain contain a control character.
     #[must_use]
     #[track_caller]
     pub fn cookie<'c>(self, cookie: impl Into<Cookie<'c>>) -> Self {

@@ -8,15 +8,17 @@ use crate::request::Request;
 
 const MEDIA_TYPE: &[u8] = b"application/x-www-form-urlencoded";
 
-/// The most fields of a form; more is answered with 413. A field costs some hundred bytes, however
-/// short it is, so the length of the body alone would not bound the memory.
+/// Maximum number of fields in a form; more are answered 413. A field takes some hundred bytes
+/// however short it is, so the length of the body does not bound the memory.
 const FIELD_COUNT_MAX: usize = 1000;
 
-/// The most bytes of a form that is streamed; 413 past it. Where it is not, the route says.
+/// Maximum length of a form on a streaming route, in bytes; longer ones are answered 413. Other
+/// routes have limits of their own.
 const STREAMED_FORM_LEN_MAX: u64 = 1 << 20;
 
 impl Request {
-    /// The query, decoded. Its length is bounded by that of the target, 8 KiB by default.
+    /// Returns the decoded query. Its length is bounded by the limit of the request target, 8 KiB
+    /// by default.
     ///
     /// ```
     /// use samovar_http::{Request, Router};
@@ -33,7 +35,19 @@ impl Request {
         Pairs::parse(query, usize::MAX).unwrap_or_default()
     }
 
-    /// The fields of a form without files (`application/x-www-form-urlencoded`), at most 1000.
+    /// Returns the fields of a form (`application/x-www-form-urlencoded`), at most 1000.
+    ///
+    /// ```
+    /// use samovar_http::{Error, Request, Router, http::Status};
+    ///
+    /// fn add(request: &mut Request) -> Result<String, Error> {
+    ///     let form = request.form()?;
+    ///     let text = form.get("text")
+    ///         .ok_or_else(|| Error::new(Status::BAD_REQUEST, "the field `text` is missing"))?;
+    ///     Ok(format!("added {text}\n"))
+    /// }
+    /// let router = Router::new().post("/notes", add);
+    /// ```
     ///
     /// # Errors
     ///
@@ -43,7 +57,7 @@ impl Request {
         let content_type = self.head().header("content-type").unwrap_or_default();
         let media_type = content_type.split(|&byte| byte == b';').next();
         if !media_type.is_some_and(|it| it.trim_ascii().eq_ignore_ascii_case(MEDIA_TYPE)) {
-            let message = "this needs a form (application/x-www-form-urlencoded)";
+            let message = "the body must be a form (application/x-www-form-urlencoded)";
             return Err(Error::new(Status::UNSUPPORTED_MEDIA_TYPE, message));
         }
         let mut streamed = Vec::new();

@@ -38,7 +38,7 @@ impl Frame {
         }
     }
 
-    /// Whether the frame has the END_STREAM flag.
+    /// Whether the frame has the `END_STREAM` flag.
     pub(super) fn ends_stream(self) -> bool {
         matches!(self.kind, DATA | HEADERS) && self.flags & FLAG_END_STREAM != 0
     }

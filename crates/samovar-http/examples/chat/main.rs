@@ -1,4 +1,4 @@
-//! A chat with a page of its own: what one types, all see.
+//! A chat room with its page.
 //!
 //! ```text
 //! cargo run --example chat
@@ -13,15 +13,15 @@ use samovar_http::ws::{Closed, Frame, Handler, Limits, Message, Socket, Upgrade}
 use samovar_http::{Request, Response, Router};
 
 const PAGE: &str = include_str!("page.html");
-/// The longest message, in bytes: the page allows 2000 characters.
+/// Maximum length of a message, in bytes: the page allows 2000 characters.
 const MESSAGE_LEN_MAX: usize = 8 * 1024;
-/// The longest name, in characters.
+/// Maximum length of a name, in characters.
 const NAME_LEN_MAX: usize = 20;
 
-/// Sockets by number, with what their guests are called.
+/// Sockets by number, with the names of their users.
 type Guests = BTreeMap<u64, (Socket, String)>;
 
-/// Who is there.
+/// The chat room.
 #[derive(Default)]
 struct Room {
     guests: Mutex<Guests>,
@@ -32,7 +32,7 @@ impl Room {
         self.guests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An ordinary handler: here is the place to ask who it is, and to answer 401.
+    /// Opens a socket. An ordinary handler: authenticate here, and answer 401.
     fn enter(room: &Arc<Self>, request: &mut Request) -> Response {
         let name = name(&request.query());
         let limits = Limits {
@@ -46,7 +46,7 @@ impl Room {
             .accept(request)
     }
 
-    /// The same bytes for everybody: each socket's queue holds a reference.
+    /// Sends a message to all sockets; their queues share its bytes.
     fn tell_all(guests: &Guests, text: &str) {
         let frame = Frame::new(text);
         for (socket, _) in guests.values() {
@@ -59,7 +59,7 @@ impl Room {
     }
 }
 
-/// What the guest wants to be called, on one line.
+/// Returns the name from the query, on one line.
 fn name(query: &Pairs) -> String {
     let asked = query.get("name").unwrap_or_default();
     let plain = asked.chars().filter(|c| !c.is_control());
@@ -70,7 +70,7 @@ fn name(query: &Pairs) -> String {
     }
 }
 
-/// One socket.
+/// A user's socket.
 struct Guest {
     room: Arc<Room>,
     name: String,
@@ -101,7 +101,7 @@ impl Handler for Guest {
     }
 }
 
-/// The page, and the socket it opens.
+/// Serves the page and the socket that it opens.
 pub(crate) fn router() -> Router {
     let room = Arc::new(Room::default());
     Router::new()

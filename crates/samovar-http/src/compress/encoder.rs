@@ -1,4 +1,4 @@
-//! The three codings behind one face: bytes in, bytes out, nothing kept that was not asked for.
+//! Streaming encoders for the three codings.
 
 use std::io::{self, Write};
 
@@ -7,10 +7,10 @@ use flate2::write::GzEncoder;
 
 use crate::http::accept_encoding::Coding;
 
-/// The levels are those behind which more time buys little. Measured with 1 MiB of HTML in pieces
-/// of 16 KiB, on one core of a Xeon; in brackets, 20 KiB of it:
+/// Higher levels than these gain little for their time. Measured with 1 MiB of HTML in pieces of
+/// 16 KiB, on one core of a Xeon; in brackets, with 20 KiB:
 ///
-/// | level | left, % | ms | memory, KiB |
+/// | level | size, % | ms | memory, KiB |
 /// |---|---|---|---|
 /// | zstd 1 | 24.0 (34.9) | 2.8 (0.05) | 650 |
 /// | **zstd 3** | 22.2 (32.5) | 3.6 (0.08) | 1360 |
@@ -25,13 +25,13 @@ use crate::http::accept_encoding::Coding;
 const ZSTD_LEVEL: i32 = 3;
 const BROTLI_LEVEL: i32 = 3;
 const GZIP_LEVEL: u32 = 4;
-/// How far back matches of zstd and brotli may be, as a power of two: 256 KiB. Their memory grows
-/// with it, and their gain hardly.
+/// Window size of zstd and brotli, as a power of two: 256 KiB. A larger window takes more memory
+/// and gains little.
 const WINDOW_LOG: u32 = 18;
-/// Memory of brotli for what it has not written yet, in bytes.
+/// Output buffer of brotli, in bytes.
 const BROTLI_BUFFER_LEN: usize = 4096;
 
-/// Compresses one body. Appends to its `Vec`, which [`take`](Self::take) empties.
+/// Encoder of one body. Appends to a `Vec` that [`take`](Self::take) empties.
 pub(super) enum Encoder {
     Gzip(GzEncoder<Vec<u8>>),
     Brotli(Box<brotli::CompressorWriter<Vec<u8>>>),
@@ -41,7 +41,7 @@ pub(super) enum Encoder {
 impl Encoder {
     /// # Errors
     ///
-    /// If there is no memory for zstd.
+    /// If zstd cannot allocate memory.
     pub(super) fn new(coding: Coding) -> io::Result<Self> {
         let out = Vec::new();
         Ok(match coding {
@@ -66,7 +66,7 @@ impl Encoder {
         })
     }
 
-    /// Takes bytes. What comes of them may come later.
+    /// Encodes bytes. The output may be delayed until a flush.
     pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         match self {
             Self::Gzip(encoder) => encoder.write_all(bytes),
@@ -75,7 +75,7 @@ impl Encoder {
         }
     }
 
-    /// Makes the peer able to decode all that was written. Costs some bytes each time.
+    /// Flushes, so that the client can decode everything written so far. Adds some bytes.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         match self {
             Self::Gzip(encoder) => encoder.flush(),
@@ -84,7 +84,7 @@ impl Encoder {
         }
     }
 
-    /// What is ready by now.
+    /// Takes the output so far.
     pub(super) fn take(&mut self) -> Vec<u8> {
         std::mem::take(match self {
             Self::Gzip(encoder) => encoder.get_mut(),
@@ -93,7 +93,7 @@ impl Encoder {
         })
     }
 
-    /// Ends the body; returns what [`take`](Self::take) has not taken.
+    /// Ends the body; returns the remaining output.
     pub(super) fn finish(self) -> io::Result<Vec<u8>> {
         match self {
             Self::Gzip(encoder) => encoder.finish(),
@@ -103,11 +103,11 @@ impl Encoder {
     }
 }
 
-/// A body that is there whole.
+/// Compresses a complete body.
 pub(super) fn compress(coding: Coding, bytes: &[u8]) -> io::Result<Vec<u8>> {
     let mut encoder = Encoder::new(coding)?;
     if let Encoder::Zstd(encoder) = &mut encoder {
-        // So that tables are no larger than the body needs, and the frame says how long it is.
+        // Announce the length: smaller tables, and the frame contains it.
         encoder.set_pledged_src_size(Some(bytes.len() as u64))?;
     }
     encoder.write(bytes)?;

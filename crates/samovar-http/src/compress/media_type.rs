@@ -1,7 +1,7 @@
-//! What is worth compressing, by its media type.
+//! Media types that are worth compressing.
 
-/// Types that are no text by name and compress as if they were. What is compressed by its own
-/// format (JPEG, WOFF, ZIP, video) would only cost time.
+/// Compressible types outside `text/`. Formats that are compressed already (JPEG, WOFF, ZIP, video)
+/// are excluded.
 const COMPRESSIBLE: [&str; 21] = [
     "application/javascript",
     "application/json",
@@ -26,7 +26,7 @@ const COMPRESSIBLE: [&str; 21] = [
     "model/obj",
 ];
 
-/// Whether bytes of this `Content-Type` usually become fewer. Parameters do not matter.
+/// Whether data of this `Content-Type` usually compresses. Parameters are ignored.
 pub(super) fn is_compressible(content_type: &[u8]) -> bool {
     let essence = content_type.split(|&byte| byte == b';').next();
     let essence = essence.unwrap_or_default().trim_ascii();
@@ -39,7 +39,7 @@ pub(super) fn is_compressible(content_type: &[u8]) -> bool {
         let end = start.and_then(|start| essence.get(start..));
         end.is_some_and(|end| end.eq_ignore_ascii_case(suffix))
     };
-    // RFC 6838, 4.2.8: a suffix tells the format below.
+    // RFC 6838, 4.2.8: a suffix names the underlying format.
     starts_with(b"text/")
         || [&b"+json"[..], b"+xml", b"+yaml", b"+json-seq"]
             .into_iter()

@@ -1,4 +1,4 @@
-//! Whether one response is compressed, and what becomes of its fields.
+//! Decides whether a response is compressed, and adapts its header fields.
 
 use std::borrow::Cow;
 use std::io::Cursor;
@@ -16,11 +16,11 @@ use crate::http::{Status, Version};
 use crate::proto::encode;
 use crate::response::{Body, Response};
 
-/// Bodies in memory up to this length are compressed whole: the answer keeps its `Content-Length`,
+/// Limit for compressing a body in memory at once, in bytes: the response has a `Content-Length`,
 /// and a worker is busy for some milliseconds at most.
 const WHOLE_LEN_MAX: usize = 64 * 1024;
 
-/// What one server needs to decide.
+/// Compression state of a server.
 #[derive(Debug)]
 pub(crate) struct Negotiator {
     compression: Compression,
@@ -35,7 +35,7 @@ impl Negotiator {
         }
     }
 
-    /// The coding for the answer to a request, if it is to have one.
+    /// Returns the coding for the response to a request, if any.
     pub(crate) fn coding(&self, request: Head<'_>) -> Option<Coding> {
         let fields = request.headers();
         let values = fields
@@ -45,8 +45,8 @@ impl Negotiator {
     }
 }
 
-/// Compresses a response if it may be. `coding`: what [`Negotiator::coding`] said to its request.
-/// `body_len`: the length of its body, where it is known. Returns both as they are then.
+/// Compresses a response if the conditions hold. `coding`: result of [`Negotiator::coding`].
+/// `body_len`: length of the body, if known. Returns the response and its new body length.
 pub(crate) fn negotiate(
     negotiator: &Negotiator,
     coding: Option<Coding>,
@@ -58,7 +58,7 @@ pub(crate) fn negotiate(
         return (response, body_len);
     }
     if response.status == Status::NOT_MODIFIED {
-        // The same fields as with the 200 it stands for (RFC 9110, 15.4.5).
+        // A 304 has the same fields as the 200 would have (RFC 9110, 15.4.5).
         if has(&response.fields, "ETag") {
             vary(&mut response.fields);
             if coding.is_some() {
@@ -77,7 +77,7 @@ pub(crate) fn negotiate(
     let body = match std::mem::replace(&mut response.body, Body::Empty) {
         Body::Bytes(bytes) if bytes.len() <= WHOLE_LEN_MAX => whole(coding, Body::Bytes(bytes)),
         Body::Shared(bytes) if bytes.len() <= WHOLE_LEN_MAX => whole(coding, Body::Shared(bytes)),
-        // Its peer would learn the end from the connection's, and a cut would look like an end.
+        // The body would end with the connection, so truncation would look like a complete body.
         body if version == Version::Http10 => Err(body),
         body => streamed(negotiator, coding, body),
     };
@@ -96,7 +96,7 @@ pub(crate) fn negotiate(
     }
 }
 
-/// Whether any client could get it compressed.
+/// Whether the response may be compressed for some client.
 fn is_worth_it(compression: &Compression, response: &Response, body_len: Option<u64>) -> bool {
     const AGAINST: [&str; 7] = [
         "Content-Encoding",
@@ -120,7 +120,7 @@ fn is_worth_it(compression: &Compression, response: &Response, body_len: Option<
         })
 }
 
-/// A body compressed in memory, or as it was if that is no shorter.
+/// Compresses a body in memory; returns it unchanged if that is not shorter.
 fn whole(coding: Coding, body: Body) -> Result<(Body, Option<u64>), Body> {
     let bytes: &[u8] = match &body {
         Body::Bytes(bytes) => bytes,

@@ -1,4 +1,4 @@
-//! A body compressed on its way.
+//! A body that is compressed while it is sent.
 
 use std::io;
 use std::sync::Arc;
@@ -7,34 +7,34 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::encoder::Encoder;
 use crate::body::{Batch, Progress, Source};
 
-/// Bytes given to the encoder at once.
+/// Bytes passed to the encoder at once.
 const PIECE_LEN: usize = 16 * 1024;
 
-/// Yields what another source yields, compressed.
+/// A source that compresses another source.
 pub(super) struct Compressed {
     inner: Box<dyn Source>,
-    /// What `inner` has given and the encoder has not had yet.
+    /// Bytes from `inner` that were not encoded yet.
     batch: Option<Batch>,
-    /// `None` once the end is in `ready`.
+    /// `None` once `ready` contains the end.
     encoder: Option<Encoder>,
-    /// What has been compressed, from `ready_at` on still to go out.
+    /// Compressed bytes; those from `ready_at` on are not sent yet.
     ready: Vec<u8>,
     ready_at: usize,
-    /// Whether the encoder has had bytes since it was last flushed.
+    /// Whether bytes were encoded since the last flush.
     has_unflushed: bool,
-    /// What `inner` said with its last batch.
+    /// Result of the last pull of `inner`.
     progress: Progress,
     _place: Place,
 }
 
-/// One of the bodies that may be compressed at a time.
+/// A slot for a concurrently compressed body.
 pub(super) struct Place(Arc<AtomicUsize>);
 
 impl Place {
-    /// `None` if all are taken.
+    /// Takes a slot; `None` if all are taken.
     pub(super) fn take(count: &Arc<AtomicUsize>, max: usize) -> Option<Self> {
         let place = Self(Arc::clone(count));
-        // One too many is put back by dropping the place.
+        // Dropping the slot corrects the count if it exceeds the limit.
         (count.fetch_add(1, Ordering::Relaxed) < max).then_some(place)
     }
 }
@@ -59,7 +59,7 @@ impl Compressed {
         }
     }
 
-    /// Moves what is ready into `out`; `false` if there was more than room.
+    /// Moves compressed bytes into `out`; `false` if some did not fit.
     fn put_ready(&mut self, out: &mut Batch) -> bool {
         let rest = self.ready.get(self.ready_at..).unwrap_or_default();
         self.ready_at += out.put(rest);
@@ -70,7 +70,7 @@ impl Compressed {
         true
     }
 
-    /// Gives the encoder a piece of what is there; `false` if nothing is.
+    /// Encodes the next piece; `false` if there is none.
     fn feed(&mut self, encoder: &mut Encoder) -> io::Result<bool> {
         let Some(batch) = &mut self.batch else {
             return Ok(false);
@@ -80,7 +80,7 @@ impl Compressed {
         let read = batch.read(&mut piece);
         let len = read.inspect_err(|error| inner.file_failed(error))?;
         if len == 0 {
-            // Its memory is worth more to others, unless it is needed again at once.
+            // Free the buffer, unless it is needed again at once.
             batch.clear();
             return Ok(false);
         }
@@ -89,7 +89,7 @@ impl Compressed {
         Ok(true)
     }
 
-    /// Asks the inner source for more.
+    /// Pulls the inner source.
     fn pull_inner(&mut self, out: &Batch) -> io::Result<()> {
         let mut batch = self
             .batch
@@ -112,7 +112,7 @@ impl Source for Compressed {
 
     fn pull(&mut self, out: &mut Batch) -> io::Result<Progress> {
         let before = out.added_len();
-        // Set while the inner source is to be asked even though it has nothing to say.
+        // Whether to pull the inner source although it reported no data.
         let mut has_asked = false;
         loop {
             if !self.put_ready(out) || out.room_len() == 0 {
@@ -139,8 +139,8 @@ impl Source for Compressed {
                     }
                     self.encoder = Some(encoder);
                     let is_out = self.put_ready(out);
-                    // What there was no room for goes out first; then the inner source is asked
-                    // again, and waits again.
+                    // Send the bytes that did not fit first; then pull the inner source again,
+                    // which waits again.
                     return Ok(if is_out {
                         Progress::Wait
                     } else {

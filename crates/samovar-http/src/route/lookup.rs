@@ -1,4 +1,4 @@
-//! Finding the route of a request.
+//! Lookup of the route for a request.
 
 use super::matched::Matched;
 use super::params::Params;
@@ -9,21 +9,21 @@ use super::trie::Captures;
 use crate::head::Head;
 use crate::http::Method;
 
-/// Why a request has no route.
+/// Reason why a request has no route.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Miss {
-    /// The path cannot be decoded.
+    /// The path is malformed.
     BadPath,
     NotFound,
-    /// There are routes for these methods only: the value of `Allow`.
+    /// The path has routes for other methods; the value of `Allow`.
     Methods(String),
-    /// OPTIONS, and nothing else to do about it than to say these.
+    /// OPTIONS without a route; the value of `Allow`.
     Options(String),
-    /// Another path has a route.
+    /// The path with or without a trailing slash has a route.
     Elsewhere(String),
 }
 
-/// A route, and what it matched.
+/// A matching route with its captures.
 #[derive(Debug)]
 pub(crate) struct Hit<'r, 'h> {
     pub(crate) entry: &'r Entry,
@@ -53,7 +53,7 @@ impl Hit<'_, '_> {
 }
 
 impl Router {
-    /// The route of a request.
+    /// Finds the route of a request.
     pub(crate) fn find<'r, 'h>(&'r self, head: Head<'h>) -> Option<Hit<'r, 'h>> {
         self.find_path(Path::new(head.path()).ok()?, head)
     }
@@ -68,7 +68,7 @@ impl Router {
         })
     }
 
-    /// Why there is none, and the scope that answers.
+    /// Returns why a request has no route, and the scope that answers.
     pub(crate) fn miss(&self, head: Head<'_>) -> (Miss, usize) {
         let path = match Path::new(head.path()) {
             Ok(path) => path,
@@ -95,7 +95,7 @@ impl Router {
         (Miss::Methods(allow), scope)
     }
 
-    /// RFC 9110, 9.3.7: OPTIONS of `*` asks about the server as a whole.
+    /// Handles targets without a path. RFC 9110, 9.3.7: `OPTIONS *` applies to the whole server.
     fn miss_without_path(&self, head: Head<'_>) -> Miss {
         let is_asked = head.method() == Method::Options && head.path() == b"*";
         if is_asked && self.is_set(0, |scope| scope.answers_options) {
@@ -109,7 +109,7 @@ impl Router {
         Miss::NotFound
     }
 
-    /// Where the path with the slash at its end changed has a route.
+    /// Returns the path with the trailing slash added or removed, if that has a route.
     fn elsewhere(&self, head: Head<'_>, scope: usize) -> Option<String> {
         if !self.is_set(scope, |scope| scope.redirects_slashes) {
             return None;
@@ -119,8 +119,8 @@ impl Router {
             Some(shorter) => shorter.to_owned(),
             None => format!("{path}/"),
         };
-        // A browser takes what follows two slashes, or a slash and a backslash, for a host: such a
-        // `Location` would send people to whatever site a link names.
+        // A browser takes `//` or `/\` at the start for a host: redirecting there would be an open
+        // redirect.
         let is_local = changed.starts_with('/') && !changed[1..].starts_with(['/', '\\']);
         if !is_local {
             return None;
@@ -135,7 +135,7 @@ impl Router {
         })
     }
 
-    /// Whether this scope, or one around it, wants something.
+    /// Whether a setting is on in this scope or an enclosing one.
     fn is_set(&self, scope: usize, setting: impl Fn(&super::router::Scope) -> bool) -> bool {
         let scope = self.scopes.get(scope);
         let around = scope.into_iter().flat_map(|scope| &scope.path);
@@ -145,7 +145,7 @@ impl Router {
     }
 }
 
-/// The route for the request's method among those of one pattern.
+/// Chooses the route for the request's method among those of one pattern.
 fn choose(places: &[(Methods, usize)], head: Head<'_>) -> Option<usize> {
     let method = head.method();
     let of = |wanted: &dyn Fn(&Methods) -> bool| {
@@ -164,7 +164,7 @@ fn choose(places: &[(Methods, usize)], head: Head<'_>) -> Option<usize> {
     .or_else(|| of(&|methods| *methods == Methods::Any))
 }
 
-/// The value of `Allow`.
+/// Returns the value of `Allow`.
 fn allow(methods: &[&Methods], answers_options: bool) -> String {
     let mut names: Vec<String> = Vec::new();
     let mut add = |name: String| {

@@ -1,4 +1,4 @@
-//! Which handler a request is for.
+//! Routing: from a request to its handler.
 
 mod lookup;
 mod matched;

@@ -1,4 +1,4 @@
-//! What stands around handlers.
+//! Middleware, and handlers with shared state.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,26 +7,26 @@ use super::router::{Router, Target};
 use crate::request::Request;
 use crate::response::Response;
 
-/// A function around handlers.
+/// Middleware.
 pub(crate) type Middleware = Box<dyn Fn(&mut Request, Next<'_>) -> Response + Send + Sync>;
 
-/// The rest of the way to a handler, for a function that was given to [`Router::wrap`].
+/// The inner middleware and the handler, for a function passed to [`Router::wrap`].
 ///
-/// Dropping it without [`run`](Self::run) keeps the request from its handler.
+/// Without a call of [`run`](Self::run) the handler does not run.
 pub struct Next<'a> {
     pub(crate) router: &'a Router,
-    /// Routers whose functions are still to come, from the outside in.
+    /// Remaining scopes, from the outside in.
     pub(crate) scopes: &'a [usize],
-    /// Functions of the current router that are still to come.
+    /// Remaining middleware of the current scope.
     pub(crate) wraps: &'a [Middleware],
-    /// Whether those of the route are among the ones before.
+    /// Whether the route's own middleware was entered.
     pub(crate) is_in_route: bool,
     pub(crate) target: Target<'a>,
 }
 
 impl Next<'_> {
-    /// Goes on: to the next function, or to the handler. An [`Error`](crate::Error) of the handler
-    /// has become a response when this returns.
+    /// Runs the rest: the next middleware, or the handler. Returns the response; an
+    /// [`Error`](crate::Error) of the handler is already converted.
     pub fn run(self, request: &mut Request) -> Response {
         let mut next = self;
         loop {
@@ -53,7 +53,7 @@ impl fmt::Debug for Next<'_> {
     }
 }
 
-/// A handler that is a method of something shared.
+/// Makes a handler from a method of a shared value.
 ///
 /// ```
 /// use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What the parameters of a route stand for in a request.
+//! Path parameters of a request.
 
 use std::fmt;
 use std::path::{Component, Path as FilePath};
@@ -21,16 +21,16 @@ impl<'a> Params<'a> {
         names: &[],
     };
 
-    /// The text that stands for `{name}` or `{*name}`; `None` if the route has no such parameter.
+    /// Returns the text of `{name}` or `{*name}`; `None` if the route has no such parameter.
     ///
-    /// It is decoded, so it may hold anything: slashes too, where they were encoded.
+    /// The text is decoded, so it may contain any character, including slashes that were encoded.
     pub fn get(&self, name: &str) -> Option<&'a str> {
         self.iter()
             .find(|(known, _)| *known == name)
             .map(|(_, value)| value)
     }
 
-    /// All named parameters, in the order of the pattern.
+    /// Iterates over the named parameters, in the order of the pattern.
     pub fn iter(&self) -> impl Iterator<Item = (&'a str, &'a str)> + use<'a> {
         let text = self.text;
         let named = self.names.iter().zip(self.spans);
@@ -48,7 +48,7 @@ impl fmt::Debug for Params<'_> {
 }
 
 impl Request {
-    /// The text that stands for `{name}` or `{*name}` in the route's pattern, decoded; `None` if it
+    /// Returns the decoded text of the path parameter `{name}` or `{*name}`; `None` if the route
     /// has no such parameter.
     ///
     /// ```
@@ -63,8 +63,8 @@ impl Request {
         self.params().get(name)
     }
 
-    /// The same as a path of files: `None` too unless it leads from a folder to something below it,
-    /// without `..`, a root, or a NUL. Links are not looked at.
+    /// Returns a path parameter as a relative file path. `None` also for a path that is not
+    /// strictly below its start: with `..`, a root, or a NUL. Symbolic links are not resolved.
     ///
     /// ```
     /// # use samovar_http::{Body, Error, Request, Response, http::Status};
@@ -85,7 +85,7 @@ impl Request {
         is_below.then_some(path)
     }
 
-    /// All parameters of the path.
+    /// Returns all path parameters.
     pub fn params(&self) -> Params<'_> {
         let Some(matched) = &self.matched else {
             return Params::NONE;
@@ -98,8 +98,8 @@ impl Request {
         }
     }
 
-    /// The pattern of the route that is being served, such as `/users/{id}`: what metrics and logs
-    /// want, because there are few of them. `None` where no route matched.
+    /// Returns the pattern of the matching route, such as `/users/{id}`: a label of low cardinality
+    /// for metrics and logs. `None` if no route matched.
     pub fn pattern(&self) -> Option<&str> {
         self.matched
             .as_ref()

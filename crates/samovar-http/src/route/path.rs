@@ -4,11 +4,11 @@ use std::borrow::Cow;
 
 use crate::http::percent;
 
-/// Ends a segment of a decoded path. It occurs in no UTF-8, so it is nobody's text, while a `/`
-/// may be: an encoded one is part of its segment.
+/// Separates segments of a decoded path. This byte cannot occur in UTF-8; `/` can, because an
+/// encoded slash is part of its segment.
 const SEPARATOR: u8 = 0xff;
 
-/// A path whose segments are decoded.
+/// A path with decoded segments.
 #[derive(Debug, Clone)]
 pub(crate) struct Path<'a> {
     /// Invariant: starts with the separator, and is UTF-8 between separators.
@@ -16,16 +16,16 @@ pub(crate) struct Path<'a> {
     separator: u8,
 }
 
-/// A path that cannot be decoded: a `%` without two digits, or bytes that are no UTF-8.
+/// Error of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PathError {
-    /// Not a path at all: `*`, or an authority.
+    /// Not a path: `*`, or an authority.
     NoPath,
     Encoding,
 }
 
 impl<'a> Path<'a> {
-    /// Decodes the path of a request target. Borrows when there is nothing to decode.
+    /// Decodes the path of a request target. Borrows if there is nothing to decode.
     pub(crate) fn new(raw: &'a [u8]) -> Result<Self, PathError> {
         // RFC 9110, 4.2.3: an empty path of an absolute URI is the same as `/`.
         let raw = if raw.is_empty() { b"/" } else { raw };
@@ -53,12 +53,12 @@ impl<'a> Path<'a> {
         })
     }
 
-    /// One past the last byte.
+    /// Returns the end of the path: one past the last byte.
     pub(crate) fn end(&self) -> usize {
         self.bytes.len()
     }
 
-    /// The segment that starts at `start`, and where the next one starts.
+    /// Returns the segment at `start`, and the start of the next one.
     pub(crate) fn segment(&self, start: usize) -> (&[u8], Option<usize>) {
         let rest = self.bytes.get(start..).unwrap_or_default();
         match memchr::memchr(self.separator, rest) {
@@ -67,7 +67,7 @@ impl<'a> Path<'a> {
         }
     }
 
-    /// The text that spans of a match refer to; `None` if it is the raw path itself.
+    /// Returns the text that spans refer to; `None` for the raw path.
     pub(crate) fn into_decoded(self) -> Option<Box<str>> {
         let Cow::Owned(mut bytes) = self.bytes else {
             return None;

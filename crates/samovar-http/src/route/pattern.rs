@@ -1,56 +1,56 @@
-//! The patterns of routes, read once when a route is registered.
+//! Route patterns, parsed when a route is registered.
 //!
 //! | segment | matches | captured |
 //! |---|---|---|
 //! | `text` | itself | |
-//! | `{id}` | one segment, not empty | as `id` |
-//! | `{id}.json`, `v{major}` | one segment with that end or start, and something besides | as `id` |
-//! | `*` | one segment, not empty | |
-//! | `*.json`, `page_*`, `a*z` | one segment with that start and end | |
-//! | `*cat*` | one segment with that text somewhere | |
-//! | `{*rest}` | one segment or more, the first not empty | as `rest`, with its slashes |
+//! | `{id}` | one non-empty segment | as `id` |
+//! | `{id}.json`, `v{major}` | one segment with that suffix or prefix, and at least one more byte | as `id` |
+//! | `*` | one non-empty segment | |
+//! | `*.json`, `page_*`, `a*z` | one segment with that prefix and suffix | |
+//! | `*cat*` | one segment with that substring | |
+//! | `{*rest}` | one or more segments, the first not empty | as `rest`, with slashes |
 //! | `**` | the same | |
 //!
-//! Literal text is compared with the *decoded* path, and may itself be percent-encoded: `%2A` is a
-//! star and `%7B` a brace.
+//! Literal text is compared with the *decoded* path. It may be percent-encoded: `%2A` is a star and
+//! `%7B` a brace.
 
 use std::fmt;
 
 use crate::http::percent;
 
-/// The most wildcards a pattern may have: what they match is kept in an array of this length.
+/// Maximum number of wildcards in a pattern: the length of the array of captures.
 pub(crate) const WILDCARD_COUNT_MAX: usize = 16;
 
-/// What one segment of a path has to be, names aside.
+/// Matcher of a path segment, without the name of its parameter.
 ///
-/// The order is that of preference: what matches less goes first.
+/// Variants are in order of precedence, the most specific first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Matcher {
-    /// This text.
+    /// Literal text.
     Literal(Box<str>),
-    /// A segment with parts that are given.
+    /// A segment with a literal part.
     Partial(Partial),
-    /// Any one segment that is not empty.
+    /// Any non-empty segment.
     One,
-    /// Any number of segments from one, the first not empty.
+    /// One or more segments, the first not empty.
     Rest,
 }
 
-/// A segment of which a part is given.
+/// A segment with a literal part.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Partial {
-    /// It starts and ends like this, with at least `between_len_min` bytes between.
+    /// A prefix and a suffix, with at least `between_len_min` bytes in between.
     Ends {
         prefix: Box<str>,
         suffix: Box<str>,
         between_len_min: usize,
     },
-    /// It has this text somewhere.
+    /// A substring.
     Contains(Box<str>),
 }
 
 impl Partial {
-    /// Where in `segment` the part that is not given lies: first byte, and one past the last.
+    /// Returns the bounds of the wildcard part within `segment`.
     pub(crate) fn find(&self, segment: &[u8]) -> Option<(usize, usize)> {
         match self {
             Self::Ends {
@@ -70,8 +70,8 @@ impl Partial {
         }
     }
 
-    /// Sorts what is given most in front, since it matches least; where that is the same, what is
-    /// given at the start. No two are equal, so the order of registration has no say.
+    /// Returns the sort key: more literal text first, then the longer prefix. Different matchers
+    /// have different keys, so the order of registration does not matter.
     pub(crate) fn rank(&self) -> impl Ord + '_ {
         let most_first = std::cmp::Reverse;
         match self {
@@ -95,15 +95,15 @@ impl Partial {
     }
 }
 
-/// A pattern, taken apart.
+/// A parsed pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Pattern {
     pub(crate) matchers: Vec<Matcher>,
-    /// A name, or none, for each matcher but the literals.
+    /// Optional name of each matcher that is not literal.
     pub(crate) names: Vec<Option<Box<str>>>,
 }
 
-/// Why a pattern is none. The program has to be corrected.
+/// Error of a pattern: a bug of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PatternError {
     NoSlash,

@@ -1,4 +1,4 @@
-//! One route, and all that can be said about it.
+//! A route and its settings.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use crate::request::Request;
 use crate::response::Response;
 use crate::service::Intake;
 
-/// Bytes of a request body that a route takes unless it says otherwise.
+/// Default limit of a request body, in bytes.
 const BODY_LEN_MAX: u64 = 1 << 20;
 
 pub(crate) type Handler = Box<dyn Fn(&mut Request) -> Result<Response, Error> + Send + Sync>;
@@ -27,12 +27,12 @@ pub(crate) fn boxed<R: IntoResponse>(
     Box::new(move |request| handler(request).into_response())
 }
 
-/// Which requests of a path a route is for.
+/// The methods of a route.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Methods {
     Any,
     One(Method),
-    /// A token that [`Method`] has no name for.
+    /// A token without a variant of [`Method`].
     Token(Box<str>),
 }
 
@@ -48,9 +48,9 @@ impl fmt::Display for Methods {
 
 /// A method, a pattern of paths and a handler, for [`Router::route`](crate::Router::route).
 ///
-/// A route takes a request body of up to 1 MiB into memory before its handler starts; more is
-/// answered with 413. [`body_len_max`](Self::body_len_max) and [`streaming`](Self::streaming) say
-/// otherwise.
+/// By default, a request body of up to 1 MiB is read into memory before the handler starts, and a
+/// longer one is answered 413. [`body_len_max`](Self::body_len_max) and
+/// [`streaming`](Self::streaming) change that.
 ///
 /// # Examples
 ///
@@ -95,7 +95,7 @@ impl Route {
         patch Patch "PATCH",
     }
 
-    /// A route for all methods that the path has no route of their own for.
+    /// Creates a route for all methods without a route of their own on that path.
     pub fn any<R: IntoResponse>(
         pattern: &str,
         handler: impl Fn(&mut Request) -> R + Send + Sync + 'static,
@@ -103,11 +103,11 @@ impl Route {
         Self::with_methods(Methods::Any, pattern, boxed(handler))
     }
 
-    /// A route for a method by its token, such as `PROPFIND`. Methods are case-sensitive.
+    /// Creates a route for a method by its token, such as `PROPFIND`. Methods are case-sensitive.
     ///
     /// # Panics
     ///
-    /// If `method` is no token.
+    /// If `method` is not a token.
     #[track_caller]
     pub fn new<R: IntoResponse>(
         method: &str,
@@ -133,35 +133,35 @@ impl Route {
         }
     }
 
-    /// Takes a body of up to `len_max` bytes into memory before the handler starts.
+    /// Reads a body of up to `len_max` bytes into memory before the handler starts.
     #[must_use]
     pub fn body_len_max(mut self, len_max: u64) -> Self {
         self.intake = Intake::Buffered(len_max);
         self
     }
 
-    /// Calls the handler on the I/O thread when a body of up to `len_max` bytes is in memory; see
-    /// [`Intake::Inline`] for what that forbids. It is a handler like others, middleware included.
+    /// Runs the handler on the I/O thread once a body of up to `len_max` bytes is in memory. It
+    /// must not block, see [`Intake::Inline`]. Middleware applies as for other handlers.
     #[must_use]
     pub fn inline_body(mut self, len_max: u64) -> Self {
         self.intake = Intake::Inline(len_max);
         self
     }
 
-    /// Starts the handler after the head, to [read](Request::reader) a body of up to `len_max`
-    /// bytes as it comes, in constant memory.
+    /// Starts the handler after the head. It [reads](Request::reader) a body of up to `len_max`
+    /// bytes as it arrives, in constant memory.
     #[must_use]
     pub fn streaming(mut self, len_max: u64) -> Self {
         self.intake = Intake::Streamed(len_max);
         self
     }
 
-    /// Tries to answer on the I/O thread first; see [`Service::inline`](crate::Service::inline) for
-    /// what that forbids. It answers with what is at hand, or declines with [`Reply::dispatch`]:
-    /// then a worker runs the handler.
+    /// Answers on the I/O thread first; must not block, see
+    /// [`Service::inline`](crate::Service::inline). `handler` answers from memory, or declines with
+    /// [`Reply::dispatch`]: then a worker runs the route's handler.
     ///
-    /// No middleware sees a request that is answered so. That would be a hole where the middleware
-    /// keeps strangers out, so such a route is refused by a router that has any.
+    /// Requests answered here bypass middleware. Because middleware may check access, a router with
+    /// middleware refuses such routes.
     ///
     /// ```
     /// use samovar_http::{Prepared, Route, Router, http::Status};
@@ -179,8 +179,8 @@ impl Route {
         self
     }
 
-    /// Puts a function around this route's handler, as [`Router::wrap`](crate::Router::wrap) does
-    /// for all routes. The first is the outermost, and inside of those of the router.
+    /// Adds middleware around this route's handler, inside of the middleware that
+    /// [`Router::wrap`](crate::Router::wrap) adds. The first one added is the outermost.
     #[must_use]
     pub fn wrap(
         mut self,

@@ -1,4 +1,4 @@
-//! Routes, what stands around them, and what answers where there is none.
+//! The router: routes, middleware, and handlers for errors.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,10 +19,11 @@ pub(crate) type ErrorHandler =
 
 pub(crate) type RefusalHandler = Box<dyn Fn(&Error) -> Response + Send + Sync>;
 
-/// Brings requests to handlers: the [`Service`](crate::Service) that most programs want.
+/// Dispatches requests to handlers: the [`Service`](crate::Service) for most programs.
 ///
-/// A handler is a function from [`&mut Request`](Request) to anything that is
-/// [`IntoResponse`]. It runs on a worker, so it may block. State is what it captures.
+/// A handler is a function from [`&mut Request`](Request) to any type that implements
+/// [`IntoResponse`]. It runs on a worker, so it may block. [`with`](crate::with) passes shared
+/// state.
 ///
 /// # Examples
 ///
@@ -30,7 +31,7 @@ pub(crate) type RefusalHandler = Box<dyn Fn(&Error) -> Response + Send + Sync>;
 /// use samovar_http::{Error, Request, Router};
 ///
 /// fn user(request: &mut Request) -> Result<Option<String>, Error> {
-///     // Not `param`, which may be `../secret`, with its slash encoded.
+///     // `param` could return `../secret`, if its slash was encoded.
 ///     let Some(name) = request.param_path("name") else {
 ///         return Ok(None);
 ///     };
@@ -50,41 +51,39 @@ pub(crate) type RefusalHandler = Box<dyn Fn(&Error) -> Response + Send + Sync>;
 /// | segment | matches |
 /// |---|---|
 /// | `text` | itself; compared with the decoded path |
-/// | `{id}` | one segment, not empty; [`Request::param`] tells which |
-/// | `{id}.json`, `v{major}` | one segment with that end or start, and something besides |
-/// | `*` | as `{id}`, but nobody wants to know |
-/// | `*.json`, `page_*`, `a*z`, `*cat*` | one segment with that end, start, both, or middle |
-/// | `{*path}` | one segment or more, the first not empty |
-/// | `**` | as `{*path}`, but nobody wants to know |
+/// | `{id}` | one non-empty segment; [`Request::param`] returns it |
+/// | `{id}.json`, `v{major}` | one segment with that suffix or prefix, and at least one more byte |
+/// | `*` | like `{id}`, without a name |
+/// | `*.json`, `page_*`, `a*z`, `*cat*` | one segment with that suffix, prefix, both, or substring |
+/// | `{*path}` | one or more segments, the first not empty |
+/// | `**` | like `{*path}`, without a name |
 ///
-/// `{*path}` may stand in the middle, if text follows: `/{*path}/history`. Literal `*`, `{` and `}`
-/// are written `%2A`, `%7B` and `%7D`.
+/// `{*path}` may be in the middle if text follows: `/{*path}/history`. Write literal `*`, `{` and
+/// `}` as `%2A`, `%7B` and `%7D`.
 ///
-/// Segments are decoded one by one: an encoded slash never makes two of one. A path that cannot be
-/// decoded is answered with 400.
+/// Segments are decoded one by one, so an encoded slash does not split a segment. A path that
+/// cannot be decoded is answered 400.
 ///
-/// # Which route it is
+/// # Precedence
 ///
-/// **The most specific one**, whatever was registered first: at each segment, from the left, text
-/// goes before a segment given in part (more text before less, then more at the start), that before
-/// `{id}` or `*`, and that before `{*path}` or `**`. If what follows does not match, the next is
-/// tried. So routes can be added, moved and mounted in any order without a change of meaning; two
-/// routes that differ in the names of parameters only are refused.
+/// **The most specific route wins**, in any order of registration. At each segment, from the left,
+/// literal text precedes a partial segment (more text first, then the longer prefix), which
+/// precedes `{id}` and `*`, which precede `{*path}` and `**`. If the rest does not match, the next
+/// alternative is tried. Two routes that differ only in the names of parameters are refused.
 ///
-/// A route without the request's method counts as no match: with `GET /notes/new` and
-/// `PUT /notes/{id}`, a `PUT /notes/new` goes to the second. If only methods keep a path from all
-/// its routes, the answer is 405 and `Allow` names them. HEAD goes to GET's route where there is
-/// none of its own.
+/// A route for another method does not match: with `GET /notes/new` and `PUT /notes/{id}`, a
+/// `PUT /notes/new` goes to the second. If a path matches routes for other methods only, the
+/// response is 405 with `Allow`. HEAD uses the GET route if it has none of its own.
 ///
-/// What these things are called elsewhere stands in [`manual::coming_from`].
+/// [`manual::coming_from`] compares the terms with those of other servers.
 ///
 /// [`manual::coming_from`]: crate::manual::coming_from
 pub struct Router {
     pub(crate) routes: Vec<Entry>,
     pub(crate) trie: Trie<Vec<(Methods, usize)>>,
-    /// This router's own settings come first, then those of mounted ones.
+    /// Settings of this router first, then those of mounted routers.
     pub(crate) scopes: Vec<Scope>,
-    /// Under which paths a mounted router answers for what has no route.
+    /// Mounted routers by prefix, for requests without a route.
     pub(crate) misses: Trie<usize>,
     pub(crate) observer: Option<Box<dyn Observer>>,
     pub(crate) on_refusal: Option<RefusalHandler>,
@@ -92,19 +91,19 @@ pub struct Router {
     pub(crate) has_inline: bool,
 }
 
-/// A route in its place.
+/// A registered route.
 pub(crate) struct Entry {
     pub(crate) route: Route,
     pub(crate) template: Arc<Template>,
     pub(crate) scope: usize,
 }
 
-/// What one router says about its routes and about what is none.
+/// Settings of one router, for its routes and for requests without a route.
 #[derive(Default)]
 pub(crate) struct Scope {
-    /// Where it is mounted in the outermost router; empty for that itself.
+    /// Prefix in the outermost router; empty for the outermost router.
     prefix: String,
-    /// The scopes around it from the outside in, and itself.
+    /// Enclosing scopes from the outside in, including this one.
     pub(crate) path: Vec<usize>,
     pub(crate) wraps: Vec<Middleware>,
     pub(crate) not_found: Option<Handler>,
@@ -114,10 +113,10 @@ pub(crate) struct Scope {
     pub(crate) redirects_slashes: bool,
 }
 
-/// What a request leads to.
+/// The target of a request.
 pub(crate) enum Target<'a> {
     Route(&'a Entry),
-    /// Nothing, and the scope that answers for it.
+    /// No route; answered by this scope.
     Miss(super::lookup::Miss, usize),
 }
 
@@ -141,7 +140,7 @@ macro_rules! methods {
 }
 
 impl Router {
-    /// A router without routes.
+    /// Creates a router without routes.
     pub fn new() -> Self {
         let own = Scope {
             path: vec![0],
@@ -166,16 +165,16 @@ impl Router {
         delete "DELETE",
         options "OPTIONS",
         patch "PATCH",
-        any "all methods that the path has no route of their own for",
+        any "all methods without a route of their own on that path",
     }
 
-    /// Adds a route that has more to say than method, pattern and handler.
+    /// Adds a route with settings of its own.
     ///
     /// # Panics
     ///
-    /// If the pattern is none, if there is a route for the same method and pattern (whatever the
-    /// names of its parameters), or if the route answers [inline](Route::inline) and this router
-    /// has middleware. All three are mistakes in the program, found when it starts.
+    /// If the pattern is malformed, if there is a route for the same method and pattern (ignoring
+    /// names of parameters), or if the route answers [inline](Route::inline) and this router has
+    /// middleware. All three are bugs of the program, found at start.
     #[must_use]
     #[track_caller]
     pub fn route(mut self, route: Route) -> Self {
@@ -184,10 +183,10 @@ impl Router {
     }
 
     /// Adds all routes of another router under a prefix, with its middleware and its handlers for
-    /// errors and for what it has no route for. The prefix may have parameters.
+    /// errors and for paths without a route. The prefix may have parameters.
     ///
-    /// A route `/` of the other becomes the prefix itself. The other's
-    /// [observer](Self::observe) is dropped: there is one for a server.
+    /// Its route `/` becomes the prefix itself. Its [observer](Self::observe) is dropped: a server
+    /// has one observer.
     ///
     /// # Panics
     ///
@@ -212,10 +211,10 @@ impl Router {
         self
     }
 
-    /// Puts a function around all handlers: those of the routes, before and after this call, of
-    /// mounted routers, and of what has no route. It may look at the request, change its
-    /// [extensions](Request::extensions_mut), answer itself, or change the answer. The first is the
-    /// outermost.
+    /// Adds middleware: a function around all handlers, including those of routes added later, of
+    /// mounted routers, and of error handlers for missing routes. It may read the request, change
+    /// its [extensions](Request::extensions_mut), answer itself, or change the response. The first
+    /// one added is the outermost.
     ///
     /// ```
     /// use samovar_http::{Next, Request, Response, Router, http::Status};
@@ -246,7 +245,19 @@ impl Router {
         self
     }
 
-    /// Answers where no route matches. A response with status 200 gets 404 instead.
+    /// Sets the handler for paths without a route. A response with status 200 is sent as 404.
+    ///
+    /// `None` from a handler is an error, and goes to [`on_error`](Self::on_error) instead.
+    ///
+    /// ```
+    /// use samovar_http::{Response, Router, http::Status};
+    ///
+    /// let router = Router::new()
+    ///     .get("/", |_| "Hello\n")
+    ///     .not_found(|_| Response::html(Status::NOT_FOUND, "<h1>No such page</h1>\n"))
+    ///     .method_not_allowed(|_| "this page is read-only\n")
+    ///     .on_error(|_, error| Response::text(error.status(), format!("{}\n", error.message())));
+    /// ```
     #[must_use]
     pub fn not_found<R: IntoResponse>(
         mut self,
@@ -256,8 +267,8 @@ impl Router {
         self
     }
 
-    /// Answers where routes match, but for other methods. A response with status 200 gets 405
-    /// instead, and `Allow` is added if it is not there.
+    /// Sets the handler for paths that have routes for other methods only. A response with status
+    /// 200 is sent as 405, and `Allow` is added if it is missing.
     #[must_use]
     pub fn method_not_allowed<R: IntoResponse>(
         mut self,
@@ -267,14 +278,14 @@ impl Router {
         self
     }
 
-    /// Answers for errors: those of handlers, and 400, 404 and 405 where nothing else answers. What
-    /// the engine answers before a handler has the request, or after one has panicked, does not
-    /// come here and not through [`wrap`](Self::wrap), but to [`on_refusal`](Self::on_refusal).
+    /// Sets the handler for errors: those of handlers, and 400, 404 and 405 without a handler of
+    /// their own. Responses that the engine sends before a handler gets the request, or after one
+    /// panics, go through [`on_refusal`](Self::on_refusal) instead, and not through middleware.
     ///
-    /// A response with status 200 gets the error's instead. Where an answer is wanted in the way of
-    /// the default one, that is the status and [`Error::message`] as plain text.
+    /// A response with status 200 gets the status of the error. The default response is the status
+    /// with [`Error::message`] as plain text.
     ///
-    /// Errors of mounted routers come here too, unless those have a handler of their own.
+    /// Errors of mounted routers come here, too, unless they have a handler of their own.
     #[must_use]
     pub fn on_error<R: IntoResponse>(
         mut self,
@@ -286,13 +297,13 @@ impl Router {
         self
     }
 
-    /// Answers what no handler does: malformed requests, exceeded limits (a body too large for its
-    /// route included), overload, and the request of a handler that has panicked. Often there is no
-    /// request that could be understood, so there is none to look at.
+    /// Sets the function for responses of the engine itself: to malformed requests, exceeded limits
+    /// (including a body too large for its route), overload, and a panic in a handler. It gets no
+    /// request, because often none could be parsed.
     ///
-    /// The body of the response has to be in memory; it is made on an I/O thread, so this must not
-    /// block. A status of 200 gets the error's instead, and a 503 `Retry-After` if it has none.
-    /// There is one for a server: that of the outermost router.
+    /// It runs on an I/O thread, so it must not block, and the body of the response must be in
+    /// memory. A status of 200 is replaced by that of the error, and a 503 gets `Retry-After` if it
+    /// is missing. Only the function of the outermost router is used.
     ///
     /// ```
     /// use samovar_http::{Error, Response, Router};
@@ -312,23 +323,22 @@ impl Router {
         self
     }
 
-    /// Answers OPTIONS with 204 and `Allow` where a path has routes, but none for OPTIONS.
+    /// Answers OPTIONS with 204 and `Allow` on paths that have routes, but none for OPTIONS.
     #[must_use]
     pub fn answer_options(mut self) -> Self {
         self.own().answers_options = true;
         self
     }
 
-    /// Redirects with 308 to the same path with a slash at its end, or without it, where only that
-    /// has a route. The query is kept.
+    /// Redirects with 308 to the path with a trailing slash added or removed, if only that has a
+    /// route. The query is preserved.
     #[must_use]
     pub fn redirect_slashes(mut self) -> Self {
         self.own().redirects_slashes = true;
         self
     }
 
-    /// Sets who is told what happens. By default nobody is, except that errors of handlers are
-    /// written to standard error, as panics are.
+    /// Sets the observer. The default one writes errors of handlers to standard error, like panics.
     #[must_use]
     pub fn observe(mut self, observer: impl Observer + 'static) -> Self {
         self.observer = Some(Box::new(observer));
@@ -385,7 +395,7 @@ impl Router {
         let below = prefix.trim_end_matches('/');
         for pattern in [below, &format!("{below}/"), &format!("{below}/**")] {
             if !pattern.is_empty() {
-                // Of two routers at one place the one mounted last answers.
+                // Of two routers mounted at one prefix, the last one answers.
                 *self.misses.entry(&parse(pattern)) = Some(scope);
             }
         }
@@ -422,7 +432,7 @@ impl fmt::Debug for Router {
     }
 }
 
-/// A pattern below a prefix.
+/// Joins a prefix and a pattern.
 fn join(prefix: &str, pattern: &str) -> String {
     if pattern.is_empty() || (pattern == "/" && !prefix.ends_with('/')) {
         prefix.to_owned()

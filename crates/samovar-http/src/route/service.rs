@@ -1,4 +1,4 @@
-//! A router at work.
+//! The `Service` implementation of a router.
 
 use std::io::{self, Write};
 use std::net::ToSocketAddrs;
@@ -39,7 +39,7 @@ impl Service for Router {
     fn intake(&self, head: Head<'_>) -> Intake {
         match self.find(head) {
             Some(hit) => hit.entry.route.intake,
-            // The answer does not depend on the body, so nothing of it is read.
+            // The response does not depend on the body, so do not read it.
             None => Intake::Streamed(u64::MAX),
         }
     }
@@ -77,12 +77,12 @@ impl Service for Router {
 }
 
 impl Router {
-    /// Serves on a TCP address, for ever; a name such as `localhost:8080` on all addresses it has.
-    /// [`Server::builder`] has all the choices.
+    /// Serves on a TCP address until the process ends. A name such as `localhost:8080` is served on
+    /// all its addresses. [`Server::builder`] has more options.
     ///
     /// # Errors
     ///
-    /// If the address cannot be had, or threads cannot.
+    /// If it cannot listen on the address, or cannot start threads.
     pub fn serve(self, addr: impl ToSocketAddrs) -> io::Result<()> {
         let mut builder = Server::builder(self);
         for addr in addr.to_socket_addrs()? {
@@ -105,7 +105,7 @@ impl Router {
         self.scopes.get(scope).map_or(&[], |scope| &scope.path)
     }
 
-    /// What stands within all middleware.
+    /// Answers a request inside of all middleware.
     pub(crate) fn answer(&self, target: &Target<'_>, request: &mut Request) -> Response {
         let answer = match target {
             Target::Route(entry) => (entry.route.handler)(request),
@@ -169,7 +169,7 @@ impl Router {
     }
 }
 
-/// Handlers of errors return pages, and forget the status.
+/// Replaces status 200: error handlers often return pages without setting the status.
 fn instead_of_ok(mut response: Response, status: Status) -> Response {
     if response.status == Status::OK {
         response.status = status;
@@ -186,13 +186,13 @@ fn with_allow(response: Response, allow: &str) -> Response {
     }
 }
 
-/// The default observer of a router: an error that nobody hears of would be a riddle.
+/// The default observer of a router: writes errors of handlers to standard error.
 struct ErrorsToStderr;
 
 impl Observer for ErrorsToStderr {
     fn incident(&self, incident: &Incident<'_>) {
         if let Incident::HandlerFailed { .. } = incident {
-            // There is nobody to tell that standard error is closed.
+            // A closed standard error cannot be reported anywhere.
             drop(writeln!(io::stderr().lock(), "{incident}"));
         }
     }

@@ -1,20 +1,20 @@
-//! Patterns as a tree of segments, and the search in it.
+//! A trie of patterns by segment, with backtracking search.
 //!
-//! At each segment the alternatives are tried from the one that matches least to the one that
-//! matches most: literal, given in part, any one, the rest. A branch that ends nowhere is left
-//! again, so a path finds a pattern if any matches it, whatever was registered first.
+//! At each segment the alternatives are tried from the most to the least specific: literal,
+//! partial, any segment, rest. The search backtracks from a dead end, so it finds a pattern if any
+//! matches, in any order of registration.
 //!
 //! # Cost
 //!
-//! A literal is a binary search among its siblings; nothing is allocated. A node without a rest
-//! above it is visited at most once a search. Behind a rest, a node may be visited for each place
-//! where the rest may end; what failed from one place is remembered, so the whole costs at most
-//! the product of the path's segments and the tree's nodes, never a power of them.
+//! A literal takes a binary search among its siblings; nothing is allocated. A node without a rest
+//! above it is visited at most once. A node below a rest may be visited for each possible end of
+//! the rest. Failed positions are remembered, so the cost is at most the product of the path's
+//! segments and the trie's nodes.
 
 use super::path::Path;
 use super::pattern::{Matcher, Partial, Pattern, WILDCARD_COUNT_MAX};
 
-/// Where a wildcard's match lies in the text of the path.
+/// Position of a wildcard's match in the text of the path.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) start: u32,
@@ -23,7 +23,7 @@ pub(crate) struct Span {
 
 impl Span {
     fn new(start: usize, end: usize) -> Self {
-        // Targets are bounded far below 4 GiB; a span that were not would name no text.
+        // Targets are far shorter than 4 GiB; a larger span would select no text.
         let narrow = |at| u32::try_from(at).unwrap_or(u32::MAX);
         Self {
             start: narrow(start),
@@ -32,7 +32,7 @@ impl Span {
     }
 }
 
-/// What the wildcards of a pattern matched, in order.
+/// Captures of a pattern's wildcards, in order.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Captures {
     spans: [Span; WILDCARD_COUNT_MAX],
@@ -45,7 +45,7 @@ impl Captures {
     }
 
     fn push(&mut self, span: Span) {
-        // A pattern has no more wildcards than there are places.
+        // A pattern has at most `WILDCARD_COUNT_MAX` wildcards.
         if let Some(place) = self.spans.get_mut(self.count) {
             *place = span;
             self.count += 1;
@@ -84,10 +84,10 @@ impl<V> Node<V> {
     }
 }
 
-/// Values by pattern.
+/// A map from patterns to values.
 #[derive(Debug)]
 pub(crate) struct Trie<V> {
-    /// Invariant: every index in a node is that of a node, and the first is the root.
+    /// Invariant: every index in a node refers to a node; the first is the root.
     nodes: Vec<Node<V>>,
 }
 
@@ -100,7 +100,7 @@ impl<V> Default for Trie<V> {
 }
 
 impl<V> Trie<V> {
-    /// The place of a pattern's value.
+    /// Returns the entry of a pattern.
     pub(crate) fn entry(&mut self, pattern: &Pattern) -> &mut Option<V> {
         let mut at = 0;
         for matcher in &pattern.matchers {
@@ -142,7 +142,7 @@ impl<V> Trie<V> {
         child
     }
 
-    /// The value of the most specific pattern that matches and that `accept` takes.
+    /// Finds the most specific matching pattern whose value `accept` accepts.
     pub(crate) fn find<'t, T>(
         &'t self,
         path: &Path<'_>,
@@ -165,13 +165,13 @@ struct Search<'t, 'p, V, F> {
     path: &'p Path<'p>,
     accept: F,
     captures: Captures,
-    /// Nodes of a rest, and from which place on none of its ends led anywhere.
+    /// Rest nodes, each with the position from which on all its ends failed.
     failed: Vec<(usize, usize)>,
 }
 
 impl<'t, V, T, F: FnMut(&'t V) -> Option<T>> Search<'t, '_, V, F> {
-    /// Matches what starts at `at` below this node; `None` is behind the last segment. Recurses as
-    /// deep as the longest pattern.
+    /// Matches the segments from `at` below this node; `None` is the end of the path. The recursion
+    /// depth is bounded by the longest pattern.
     fn descend(&mut self, index: usize, at: Option<usize>) -> Option<T> {
         let trie = self.trie;
         let node = trie.nodes.get(index)?;
@@ -217,7 +217,7 @@ impl<'t, V, T, F: FnMut(&'t V) -> Option<T>> Search<'t, '_, V, F> {
         found
     }
 
-    /// A rest that starts at `start`: the shortest that something fits behind, or all.
+    /// Matches a rest from `start`: the shortest one after which the pattern matches, or all.
     fn rest(&mut self, child: usize, start: usize, first_end: Option<usize>) -> Option<T> {
         let is_known = |(node, from): &(usize, usize)| *node == child && *from <= start;
         if self.failed.iter().any(is_known) {

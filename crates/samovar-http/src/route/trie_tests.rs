@@ -1,4 +1,4 @@
-//! The tree against a list of patterns that are tried in every way they could match.
+//! The trie finds the same route as an exhaustive search over all patterns.
 
 use std::cmp::Reverse;
 
@@ -166,13 +166,13 @@ fn a_segment_may_be_given_in_part() {
 }
 
 #[test]
-fn a_rest_is_one_segment_or_more() {
+fn a_rest_is_one_or_more_segments() {
     check(&["/f/{*path}"], "/f/a", Some((0, &["a"])));
     check(&["/f/{*path}"], "/f/a/b/", Some((0, &["a/b/"])));
     check(&["/f/{*path}"], "/f/a//b", Some((0, &["a//b"])));
     check(&["/f/{*path}"], "/f/", None);
     check(&["/f/{*path}"], "/f", None);
-    // What is joined to a folder must not start at the root.
+    // A capture that is joined to a directory must not be absolute.
     check(&["/f/{*path}"], "/f//etc/passwd", None);
     check(&["/**/edit"], "/a/b/edit", Some((0, &["a/b"])));
     check(&["/**/edit"], "/edit", None);
@@ -199,7 +199,7 @@ fn the_most_specific_pattern_wins_whatever_the_order() {
     check(&patterns, "/u/7.min.json", Some((5, &["7"])));
     check(&patterns, "/x/me", Some((4, &["x"])));
     check(&patterns, "/x/y", Some((0, &["x/y"])));
-    // A branch that ends nowhere is left again.
+    // Backtracking from a dead end.
     check(
         &["/a/b/c", "/a/{x}/d", "/{*r}"],
         "/a/b/d",
@@ -213,7 +213,7 @@ fn the_most_specific_pattern_wins_whatever_the_order() {
 }
 
 #[test]
-fn a_hostile_path_costs_no_power_of_its_length() {
+fn a_hostile_path_takes_polynomial_time() {
     let pattern = format!("/{}nowhere", "**/x/".repeat(15));
     let path = "/x".repeat(4000);
     let started = std::time::Instant::now();
@@ -221,7 +221,7 @@ fn a_hostile_path_costs_no_power_of_its_length() {
     assert!(started.elapsed() < std::time::Duration::from_secs(5));
 }
 
-/// What of a pattern decides.
+/// Returns the matchers of a pattern, without names.
 fn names_away(pattern: &str) -> Vec<Matcher> {
     Pattern::parse(pattern).unwrap().matchers
 }
@@ -287,7 +287,7 @@ proptest! {
     }
 
     #[test]
-    fn the_order_of_registration_has_no_say(patterns in vec(pattern(), 1..10), path in path()) {
+    fn order_of_registration_is_irrelevant(patterns in vec(pattern(), 1..10), path in path()) {
         let texts = |patterns: &[&str]| {
             find(patterns, &path).map(|(index, texts)| (names_away(patterns[index]), texts))
         };

@@ -1,4 +1,4 @@
-//! A message encoded once for many sockets.
+//! Messages that are encoded once for many sockets.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -7,7 +7,7 @@ use super::Message;
 use crate::proto::ws::deflate;
 use crate::proto::ws::frame::{self, OpCode};
 
-/// A message as it goes over the wire, made once and sent to any number of sockets; cheap to clone.
+/// An encoded message for any number of sockets; cheap to clone.
 ///
 /// ```
 /// # use samovar_http::ws::{Frame, Socket};
@@ -23,10 +23,10 @@ pub struct Frame(Arc<Encoded>);
 
 struct Encoded {
     plain: Arc<[u8]>,
-    /// Where the payload begins in `plain`.
+    /// Offset of the payload in `plain`.
     header_len: usize,
     op_code: OpCode,
-    /// Compressed by itself; made when the first socket wants it. `None` if that is not shorter.
+    /// Compressed form, created for the first socket that needs it. `None` if that is not shorter.
     deflated: OnceLock<Option<Arc<[u8]>>>,
 }
 
@@ -48,7 +48,7 @@ impl Frame {
         }))
     }
 
-    /// The message.
+    /// Returns the message.
     pub fn payload(&self) -> &[u8] {
         self.0.plain.get(self.0.header_len..).unwrap_or_default()
     }

@@ -1,18 +1,18 @@
-//! What an application does with a socket's events.
+//! The handler of a socket's events.
 
 use std::fmt;
 
 use super::{Message, Socket};
 
-/// How a socket ended; as a browser tells it.
+/// The end of a socket; the same fields as a browser's `CloseEvent`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Closed {
-    /// The code: what the peer said or, if the server failed the connection, what the peer was
-    /// told. 1005 if the peer said none, 1006 if the connection was lost.
+    /// Close code of the peer, or of the server if it failed the connection. 1005: the peer sent
+    /// none. 1006: the connection was lost.
     pub code: u16,
-    /// The reason, in words.
+    /// Close reason.
     pub reason: String,
-    /// Whether both sides said goodbye.
+    /// Whether both sides have sent a close frame.
     pub is_clean: bool,
 }
 
@@ -26,29 +26,29 @@ impl Closed {
     }
 }
 
-/// What an application does with the events of one socket.
+/// Handler of the events of one socket.
 ///
-/// One value serves one socket, so its fields are the state of a session and need no lock. Methods
-/// run on workers and may block, unless the socket is [inline](super::Upgrade::inline). A panic
-/// closes the socket with 1011; [`close`](Self::close) is still called.
+/// Each socket has its own value, so fields can hold session state without a lock. Methods run on
+/// workers and may block, unless the socket is [inline](super::Upgrade::inline). A panic closes the
+/// socket with 1011; [`close`](Self::close) is still called.
 ///
 /// A closure `FnMut(&Socket, Message<'_>)` is a handler for messages alone.
 pub trait Handler: Send + 'static {
-    /// The handshake is out. The first event.
+    /// The handshake was sent. The first event.
     fn open(&mut self, socket: &Socket) {
         let _unused = socket;
     }
 
-    /// A message.
+    /// A message was received.
     fn message(&mut self, socket: &Socket, message: Message<'_>);
 
-    /// An answer to [`Socket::ping`], or a pong that nobody asked for. The engine's own pings do
-    /// not show.
+    /// A pong for [`Socket::ping`], or an unsolicited one. Pongs for the engine's own pings are not
+    /// reported.
     fn pong(&mut self, socket: &Socket, payload: &[u8]) {
         let _unused = (socket, payload);
     }
 
-    /// The socket has ended. The last event, and always one. Nothing can be sent any more.
+    /// The socket has ended. Always the last event. Messages can no longer be sent.
     fn close(&mut self, socket: &Socket, closed: &Closed) {
         let _unused = (socket, closed);
     }

@@ -1,13 +1,13 @@
-//! Events of a socket on their way to its handler.
+//! The queue of events to a socket's handler.
 
 use std::collections::VecDeque;
 
 use super::{CloseCode, Closed, Handler};
 
-/// What an event weighs beside its payload, in bytes.
+/// Overhead of an event in the queue, in bytes.
 const EVENT_LEN: usize = 64;
 
-/// Something that happened to a socket.
+/// An event of a socket.
 #[derive(Debug)]
 pub(crate) enum Event {
     Open,
@@ -17,21 +17,21 @@ pub(crate) enum Event {
     Close(Box<End>),
 }
 
-/// The end, on its way to the handler behind the messages before it.
+/// The end of a socket, queued after its messages.
 #[derive(Debug)]
 pub(crate) struct End {
     pub(crate) closed: Closed,
-    /// The close frame that is still owed to the peer. It is sent when the handler has seen all
-    /// messages, so that its answers to them go before it (RFC 6455, 5.5.1, allows to wait).
+    /// The close frame to send after the handler has processed all messages, so that its replies
+    /// precede the frame (RFC 6455, 5.5.1, permits the delay).
     pub(crate) owed: Option<Owed>,
 }
 
 /// A close frame to be sent.
 #[derive(Debug)]
 pub(crate) enum Owed {
-    /// The answer to the peer's, with its code if it had one.
+    /// Reply to the peer's close frame, with its code, if any.
     Answer(Option<CloseCode>),
-    /// The peer broke a rule, which the reason names.
+    /// Protocol error of the peer, named by the reason.
     Failure(CloseCode),
 }
 
@@ -46,15 +46,15 @@ impl Event {
     }
 }
 
-/// The queue, and the handler while no worker has it.
+/// The queue, and the handler while no worker runs it.
 #[derive(Default)]
 pub(super) struct Inbound {
     events: VecDeque<Event>,
     len: usize,
     handler: Option<Box<dyn Handler>>,
-    /// A worker has the handler, or is about to.
+    /// A worker runs the handler, or will.
     is_claimed: bool,
-    /// Nothing is read until there is room again.
+    /// Reading is paused until the queue is half empty.
     pub(super) is_paused: bool,
 }
 
@@ -66,7 +66,7 @@ impl Inbound {
         }
     }
 
-    /// Adds an event; `true` if a worker has to be found for it.
+    /// Adds an event; `true` if the socket must be dispatched to a worker.
     pub(super) fn push(&mut self, event: Event, len_max: usize) -> bool {
         self.len += event.len();
         self.is_paused |= self.len > len_max;
@@ -74,12 +74,13 @@ impl Inbound {
         !std::mem::replace(&mut self.is_claimed, true)
     }
 
-    /// Lends the handler to the worker that claimed it.
+    /// Takes the handler, for the worker that claimed the socket.
     pub(super) fn take_handler(&mut self) -> Option<Box<dyn Handler>> {
         self.handler.take()
     }
 
-    /// The next event, and whether reading may go on. `None` ends the claim; `handler` stays here.
+    /// Returns the next event, and whether reading may resume. `None` ends the claim and stores
+    /// `handler`.
     pub(super) fn next(
         &mut self,
         handler: &mut Option<Box<dyn Handler>>,
@@ -88,7 +89,7 @@ impl Inbound {
         let Some(event) = self.events.pop_front() else {
             self.is_claimed = false;
             self.handler = handler.take();
-            // An idle socket keeps no memory for a queue.
+            // Free the queue's memory, so that an idle socket has none.
             self.events = VecDeque::new();
             return None;
         };
@@ -98,7 +99,7 @@ impl Inbound {
         Some((event, resumes))
     }
 
-    /// The worker has done its share: another one goes on.
+    /// Returns the handler after the worker has used its turn; another worker continues.
     pub(super) fn put_back(&mut self, handler: Option<Box<dyn Handler>>) {
         self.handler = handler;
     }

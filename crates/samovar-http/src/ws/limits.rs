@@ -1,4 +1,4 @@
-//! The bounds of a socket, and what it accepts.
+//! Limits and options of a socket.
 
 use std::time::Duration;
 
@@ -8,22 +8,25 @@ use crate::proto::ws::message::FrameLimits;
 /// Limits of one socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of one frame's payload as sent; past it 1009. Default: 1 MiB.
+    /// Payload of a frame as sent, in bytes; longer ones end the socket with 1009. Default: 1 MiB.
     pub frame_len_max: u64,
-    /// Bytes of one message, decompressed; past it 1009. Default: 1 MiB.
+    /// Length of a message, decompressed, in bytes; longer ones end the socket with 1009. Default:
+    /// 1 MiB.
     pub message_len_max: usize,
-    /// Bytes of messages that wait for the handler; past it nothing more is read until half of them
-    /// are done. Default: 256 KiB.
+    /// Queue of messages to the handler, in bytes; when it is full, reading pauses until it is half
+    /// empty. Default: 256 KiB.
     pub inbound_len_max: usize,
-    /// Bytes of frames that wait for the peer; past it [`Socket::send`](super::Socket::send) ends
-    /// the socket with 1013, and [`Socket::try_send`](super::Socket::try_send) says so. One frame
-    /// may always wait. Default: 1 MiB.
+    /// Queue of frames to the peer, in bytes; when it is full,
+    /// [`Socket::send`](super::Socket::send) ends the socket with 1013, and
+    /// [`Socket::try_send`](super::Socket::try_send) returns an error. An empty queue accepts a
+    /// frame of any length. Default: 1 MiB.
     pub outbound_len_max: usize,
-    /// Silence after which a peer is sent a ping; zero means never. Default: 30 s.
+    /// Silence after which the peer gets a ping; zero means never. Default: 30 s.
     pub ping_time: Duration,
-    /// Silence after a ping; past it the connection is cut off. Default: 20 s.
+    /// Time limit for an answer to a ping; then the connection is reset. Default: 20 s.
     pub pong_time: Duration,
-    /// From our close frame to the peer's; past it the connection is cut off. Default: 10 s.
+    /// Time limit for the peer's close frame after ours; then the connection is reset. Default: 10
+    /// s.
     pub close_time: Duration,
 }
 
@@ -50,20 +53,20 @@ impl Limits {
     }
 }
 
-/// How messages are compressed where the client offers permessage-deflate.
+/// Options of permessage-deflate.
 ///
-/// Context takeover makes many small and similar messages much smaller, and costs the last 32 KB
-/// said in its direction for as long as the socket lives, and a copy of that with each message.
+/// Context takeover makes many small, similar messages much smaller. It costs up to 32 KB per
+/// socket and direction, and a copy of that with each message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Compression {
-    /// Whether the server's messages may point back into earlier ones. Default: no.
+    /// Context takeover for the server's messages. Default: no.
     pub server_context: bool,
-    /// Whether the client's messages may. Default: no.
+    /// Context takeover for the client's messages. Default: no.
     pub client_context: bool,
-    /// How far the server's messages point back, as a power of two, 9 to 15: a client with little
-    /// memory asks for less. Default: 15.
+    /// Window size of the server's messages, as a power of two, 9 to 15. Clients may request a
+    /// smaller one. Default: 15.
     pub server_window_bits: u8,
-    /// Bytes of a message from which on it is compressed. Default: 128.
+    /// Minimum length of a compressed message, in bytes. Default: 128.
     pub len_min: usize,
 }
 
@@ -93,19 +96,19 @@ impl Compression {
     }
 }
 
-/// Whose pages may open a socket.
+/// Origins whose pages may open a socket.
 ///
-/// A browser sends its cookies with a WebSocket handshake from any page and does not ask first, but
-/// it says where the page is from (RFC 6455, 10.2). Programs that are no browsers say nothing, and
-/// could say anything: they are let through, and have to be known by other means.
+/// A browser sends cookies with a WebSocket handshake from any page, without a preflight request,
+/// but it sends the page's `Origin`, too (RFC 6455, 10.2). Other programs send no `Origin` and
+/// could forge it: they are accepted here, and need another form of authentication.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Origins {
-    /// Pages of this server: those whose origin has the host and port of the request. Behind a
-    /// proxy that changes `Host`, list the origins.
+    /// Pages of this server: the origin has the host and port of the request. Behind a proxy that
+    /// changes `Host`, use [`Listed`](Self::Listed).
     #[default]
     Same,
-    /// Pages of these origins, such as `https://example.org`, without regard to letters' case.
+    /// Pages of these origins, such as `https://example.org`; case-insensitive.
     Listed(Vec<String>),
-    /// All pages. Right where nothing depends on cookies.
+    /// All pages. Safe only if nothing depends on cookies.
     Any,
 }

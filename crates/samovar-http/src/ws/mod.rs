@@ -1,9 +1,8 @@
 //! WebSocket connections: RFC 6455 and permessage-deflate (RFC 7692) for plain handlers.
 //!
-//! A WebSocket begins as an ordinary request to an ordinary handler, so whoever may not have one is
-//! turned away by ordinary code. The handler answers with [`Upgrade::accept`]; from then on the
-//! connection's [`Handler`] is told what happens, and anybody with a clone of its [`Socket`] can
-//! send.
+//! A WebSocket starts as an ordinary request to an ordinary handler, so ordinary code decides who
+//! may open one. The handler answers with [`Upgrade::accept`]. From then on the connection's
+//! [`Handler`] receives its events, and any thread with a clone of its [`Socket`] can send.
 //!
 //! ```
 //! use samovar_http::ws::{Message, Socket, Upgrade};
@@ -14,31 +13,30 @@
 //! }
 //! ```
 //!
-//! # What holds
+//! # Guarantees
 //!
-//! * The events of one socket come in order and one at a time: first [`open`](Handler::open), last
-//!   and exactly once [`close`](Handler::close). They run on workers and may block; different
-//!   sockets run in parallel. A handler that never blocks can be run on the I/O thread
-//!   ([`Upgrade::inline`]), which saves the way to a worker.
-//! * Sending works from any thread, never blocks, and keeps the order of each thread's calls. What
-//!   is sent before the handshake is out waits for it; what is sent after the end is dropped.
-//! * A [`Frame`] is encoded, and compressed, once for all sockets it is sent to; each queues a
-//!   reference.
-//! * All memory is bounded ([`Limits`]): frames, messages after decompression, what waits for a
-//!   handler, what waits for the peer. A peer that does not read is closed with 1013 and then cut
-//!   off; a handler that is behind makes the engine stop reading.
-//! * Peers that vanish are noticed: a silent one is sent a ping, and cut off if it stays silent.
-//! * Browsers' pages from elsewhere are refused ([`Origins`]): without that, any page could open a
-//!   socket with its visitor's cookies.
+//! * The events of a socket are delivered in order, one at a time: first [`open`](Handler::open),
+//!   last and exactly once [`close`](Handler::close). Handlers run on workers and may block;
+//!   different sockets run in parallel. A handler that never blocks can run on the I/O thread
+//!   ([`Upgrade::inline`]), which saves the switch to a worker.
+//! * Sending works from any thread, never blocks, and preserves the order of each thread's calls.
+//!   Messages sent before the handshake was sent wait for it; messages after the end are dropped.
+//! * A [`Frame`] is encoded and compressed once for all sockets; each queues a reference.
+//! * All memory is bounded ([`Limits`]): frames, messages after decompression, and the queues to
+//!   the handler and to the peer. A peer that does not read is closed with 1013 and then
+//!   disconnected. If a handler is too slow, the engine stops reading.
+//! * Vanished peers are detected: a silent peer gets a ping, and is disconnected if it stays
+//!   silent.
+//! * Pages of other origins are refused ([`Origins`]); otherwise any page could open a socket with
+//!   its visitor's cookies.
 //! * An idle socket owns no buffer.
 //!
 //! # Compression
 //!
-//! Where a client offers permessage-deflate it is accepted without *context takeover* in either
-//! direction: each message is compressed by itself. That way an idle socket costs nothing for it,
-//! and a [`Frame`] compressed once suits all. [`Compression`] has the other choice. Messages of
-//! fewer bytes than [`Compression::len_min`], and those that would not become shorter, are sent as
-//! they are.
+//! permessage-deflate is accepted without *context takeover* in either direction: each message is
+//! compressed independently. So an idle socket needs no memory for compression, and a [`Frame`]
+//! compressed once can be sent to all sockets. [`Compression`] enables context takeover. Messages
+//! shorter than [`Compression::len_min`], and those that do not become shorter, are sent plain.
 
 mod accepted;
 mod frame;

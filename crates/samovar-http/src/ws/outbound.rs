@@ -1,11 +1,10 @@
-//! What goes to a socket's peer.
+//! The queue of frames to a socket's peer.
 //!
 //! # Theory of operation
 //!
-//! Whoever sends takes the socket's lock and writes to the kernel itself, so a small message from a
-//! worker costs one system call and no other thread. What the kernel does not take is queued; the
-//! I/O thread writes it when there is room, which it learns of because the socket is registered for
-//! that once and for all.
+//! The sending thread takes the socket's lock and writes to the kernel itself, so a small message
+//! from a worker costs one system call and involves no other thread. The rest is queued, and the
+//! I/O thread writes it when the socket, which stays registered for that, becomes writable.
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,7 +16,7 @@ use crate::proto::ws::deflate::Deflater;
 use crate::proto::ws::frame::{self, CONTROL_LEN_MAX, OpCode};
 use crate::proto::ws::{CloseCode, close};
 
-/// Frames shorter than this are put together into pieces of this length, in bytes.
+/// Shorter frames are joined into pieces of this length, in bytes.
 const PIECE_LEN: usize = 16 * 1024;
 
 /// Why a message was not sent.
@@ -31,18 +30,18 @@ pub enum SendError {
     Full,
 }
 
-/// How far a socket is.
+/// Phase of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// Messages may be sent; perhaps the handshake is not out yet.
+    /// Messages may be queued; the handshake may not be sent yet.
     Open,
-    /// Our close frame is the last thing in the queue, or was sent.
+    /// Our close frame is the last one in the queue, or was sent.
     Closing,
-    /// Over.
+    /// The connection has ended.
     Ended,
 }
 
-/// Bytes of frames, never of part of one.
+/// Bytes of whole frames.
 #[derive(Debug)]
 enum Piece {
     Own(Vec<u8>),
@@ -58,43 +57,43 @@ impl Piece {
     }
 }
 
-/// A frame on its way into the queue.
+/// A frame to be queued.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Outgoing<'a> {
     Slice(&'a [u8]),
     Shared(&'a Arc<[u8]>),
 }
 
-/// What is left after writing.
+/// Result of a flush.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Flushed {
-    /// Everything is with the kernel.
+    /// The queue is empty.
     All,
-    /// Everything is with the kernel, and the last of it was our close frame.
+    /// The queue is empty, and the last frame was our close frame.
     Close,
-    /// The peer has to read first.
+    /// The socket is not writable.
     Blocked,
 }
 
 #[derive(Debug)]
 pub(super) struct Outbound {
-    /// From the end of the handshake to the end of the connection.
+    /// Set from the end of the handshake to the end of the connection.
     transport: Option<Transport>,
     phase: Phase,
     queue: VecDeque<Piece>,
-    /// How much of the first piece the kernel has.
+    /// Bytes of the first piece that were written.
     sent_len: usize,
     /// Bytes in the queue.
     queued_len: usize,
-    /// The latest pong that waits behind the frame under way (RFC 6455, 5.5.3: those before it need
-    /// not be sent).
+    /// The latest pong, waiting for the current frame (RFC 6455, 5.5.3: earlier ones may be
+    /// omitted).
     pong: Option<Box<[u8]>>,
-    /// The kernel took less than it was given; it will say when there is room.
+    /// The last write was short; epoll will report when the socket is writable.
     is_blocked: bool,
-    /// The I/O thread is at work and writes everything afterwards in one go.
+    /// The I/O thread runs the handler and writes everything afterwards at once.
     is_corked: bool,
     pub(super) deflater: Option<Deflater>,
-    /// Bytes written since this was last asked for.
+    /// Bytes written since the last call of `take_moved_len`.
     moved_len: u64,
     closing_since: Option<Instant>,
 }
@@ -120,7 +119,7 @@ impl Outbound {
         self.phase == Phase::Open
     }
 
-    /// Whether `len` more bytes may wait.
+    /// Checks that `len` more bytes may be queued.
     pub(super) fn check_room(&self, len: usize, len_max: usize) -> Result<(), SendError> {
         if self.phase != Phase::Open {
             Err(SendError::Closed)
@@ -131,7 +130,7 @@ impl Outbound {
         }
     }
 
-    /// Sends a frame, or queues what is left of it.
+    /// Sends a frame, or queues the rest of it.
     pub(super) fn put(&mut self, frame: Outgoing<'_>) {
         let bytes = match frame {
             Outgoing::Slice(bytes) => bytes,
@@ -153,7 +152,7 @@ impl Outbound {
                 Some(Piece::Own(piece)) if piece.len() + bytes.len() <= PIECE_LEN => {
                     piece.extend_from_slice(bytes);
                 }
-                // Whole, though a part has left: pieces begin where frames do.
+                // Queue the whole frame although a part was written: pieces start at frames.
                 _ => self.enqueue(Piece::Own(bytes.to_vec()), sent_len),
             },
         }
@@ -166,8 +165,8 @@ impl Outbound {
         self.queue.push_back(piece);
     }
 
-    /// Writes as much as the kernel takes. An error counts as that it takes no more: the I/O thread
-    /// will see it, and it knows what to do.
+    /// Writes as much as the kernel accepts. An error counts as a short write: the I/O thread will
+    /// see it, too, and handles it.
     fn write(&mut self, bytes: &[u8]) -> usize {
         let Some(transport) = &mut self.transport else {
             return 0;
@@ -201,7 +200,7 @@ impl Outbound {
         }
     }
 
-    /// Answers a ping. If the peer does not read, only the last one waits.
+    /// Answers a ping. If the peer does not read, only the last answer is queued.
     pub(super) fn pong(&mut self, payload: &[u8]) {
         if self.phase != Phase::Open {
             return;
@@ -213,7 +212,7 @@ impl Outbound {
         }
     }
 
-    /// Closes behind what is queued.
+    /// Queues a close frame.
     pub(super) fn close(&mut self, said: Option<(CloseCode, &str)>) {
         if self.phase != Phase::Open {
             return;
@@ -225,7 +224,7 @@ impl Outbound {
         self.pong = None;
     }
 
-    /// Closes a peer that does not read: what it has not begun to get it will not get.
+    /// Closes a peer that does not read: drops all frames that were not partly written.
     pub(super) fn overflow(&mut self) {
         let begun = if self.sent_len > 0 { 1 } else { 0 };
         self.queue.truncate(begun);
@@ -240,12 +239,12 @@ impl Outbound {
 
     // For the I/O thread.
 
-    /// The handshake is out.
+    /// The handshake was sent.
     pub(super) fn start(&mut self, transport: Transport) {
         self.transport = Some(transport);
     }
 
-    /// The connection ends; nothing can be sent any more.
+    /// The connection ends; sending fails from now on.
     pub(super) fn end(&mut self) -> Option<Transport> {
         self.phase = Phase::Ended;
         self.queue = VecDeque::new();
@@ -283,7 +282,7 @@ impl Outbound {
         self.is_blocked
     }
 
-    /// Writes what is queued. `scratch`: memory to put small pieces together in.
+    /// Writes the queue. `scratch`: buffer for joining small pieces.
     ///
     /// # Errors
     ///
@@ -349,7 +348,7 @@ impl Outbound {
         })
     }
 
-    /// The kernel took the first `len` bytes of the queue.
+    /// Removes the first `len` bytes of the queue after they were written.
     fn sent(&mut self, len: usize) {
         self.queued_len = self.queued_len.saturating_sub(len);
         self.sent_len += len;

@@ -1,4 +1,4 @@
-//! A handle to a socket.
+//! The handle of a WebSocket.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -19,19 +19,19 @@ use crate::proto::ws::CloseCode;
 use crate::proto::ws::deflate::{self, Deflater};
 use crate::proto::ws::frame;
 
-/// Events that a worker handles for one socket before others get their turn.
+/// Events that a worker processes for a socket before it requeues the socket.
 const EVENTS_MAX: usize = 64;
-/// The longest header of a server's frame, in bytes.
+/// Maximum header of a server's frame, in bytes.
 const HEADER_LEN_MAX: usize = 10;
-/// A thread's memory for frames shrinks to this after a large one, in bytes.
+/// Capacity of a thread's frame buffer that is retained after a large frame, in bytes.
 const SCRATCH_LEN_KEPT: usize = 256 * 1024;
 
 thread_local! {
     static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// One WebSocket, to send on. Cheap to clone, usable from any thread, equal and hashed by identity,
-/// and harmless once the socket has ended. No method blocks.
+/// Handle of a WebSocket, for sending. Cheap to clone and usable from any thread. Compared and
+/// hashed by identity. Methods never block, and do nothing once the socket has ended.
 #[derive(Clone)]
 pub struct Socket(Arc<Shared>);
 
@@ -40,24 +40,24 @@ struct Shared {
     peer: Peer,
     protocol: Option<Box<str>>,
     limits: Limits,
-    /// Bytes of a message from which on it is compressed; `None` if compression is not agreed on.
+    /// Minimum length of a compressed message; `None` if compression was not negotiated.
     deflate_len_min: Option<usize>,
-    /// Messages are compressed by themselves, with the largest window.
+    /// Messages are compressed independently, with the maximum window.
     deflates_alone: bool,
     outbound: Mutex<Outbound>,
     inbound: Mutex<Inbound>,
-    /// Set when the connection is a WebSocket.
+    /// Set when the handshake was sent.
     waker: OnceLock<Waker>,
 }
 
-/// What a socket is made of.
+/// Arguments of [`Socket::new`].
 pub(super) struct Parts {
     pub(super) peer: Peer,
     pub(super) protocol: Option<Box<str>>,
     pub(super) limits: Limits,
     pub(super) deflate_len_min: Option<usize>,
     pub(super) deflater: Option<Deflater>,
-    /// Whether messages of this connection point back into earlier ones.
+    /// Whether messages of this connection use context takeover.
     pub(super) has_context: bool,
     pub(super) handler: Option<Box<dyn Handler>>,
 }
@@ -79,17 +79,17 @@ impl Socket {
         }))
     }
 
-    /// A number that no other socket of this process has.
+    /// Returns a number that is unique in this process.
     pub fn id(&self) -> u64 {
         self.0.id
     }
 
-    /// Who is at the other end.
+    /// Returns the address of the peer.
     pub fn peer(&self) -> Peer {
         self.0.peer
     }
 
-    /// The subprotocol agreed on.
+    /// Returns the negotiated subprotocol.
     pub fn protocol(&self) -> Option<&str> {
         self.0.protocol.as_deref()
     }
@@ -99,20 +99,19 @@ impl Socket {
         self.outbound().is_open()
     }
 
-    /// Sends a message, or queues it. A peer that is too far behind is closed instead (1013); once
-    /// the socket is closing, the message is dropped.
+    /// Sends or queues a message. If the queue is full, the socket is closed with 1013. Once the
+    /// socket is closing, messages are dropped.
     pub fn send<'a>(&self, message: impl Into<Message<'a>>) {
         if self.try_send(message) == Err(SendError::Full) {
             self.outbound().overflow();
         }
     }
 
-    /// Sends a message, or queues it, or says why not: then the message is dropped, and nothing
-    /// else happens.
+    /// Sends or queues a message. On an error the message is dropped and the socket stays as it is.
     ///
     /// # Errors
     ///
-    /// If the peer is too far behind, or the socket is closing.
+    /// If the queue to the peer is full, or the socket is closing.
     pub fn try_send<'a>(&self, message: impl Into<Message<'a>>) -> Result<(), SendError> {
         let message = message.into();
         SCRATCH.with_borrow_mut(|scratch| {
@@ -129,9 +128,9 @@ impl Socket {
         let deflates = shared
             .deflate_len_min
             .is_some_and(|len_min| payload.len() >= len_min);
-        // The header's length is known after the payload's; it is put right before it.
+        // The length of the header depends on the payload; it is written right before it.
         scratch.resize(HEADER_LEN_MAX, 0);
-        // Before the lock, where that is possible.
+        // Compress before taking the lock, if possible.
         let mut is_deflated =
             deflates && shared.deflates_alone && deflate::deflate_alone(payload, scratch);
         let mut outbound = self.outbound();
@@ -156,18 +155,31 @@ impl Socket {
         Ok(())
     }
 
-    /// Like [`send`](Self::send), for a message that many sockets get.
+    /// Like [`send`](Self::send), for a message to many sockets.
     pub fn send_frame(&self, frame: &Frame) {
         if self.try_send_frame(frame) == Err(SendError::Full) {
             self.outbound().overflow();
         }
     }
 
-    /// Like [`try_send`](Self::try_send), for a message that many sockets get.
+    /// Like [`try_send`](Self::try_send), for a message to many sockets. Lets slow receivers miss
+    /// messages instead of disconnecting them:
+    ///
+    /// ```
+    /// use samovar_http::ws::{Frame, SendError, Socket};
+    ///
+    /// /// Returns the number of clients that missed the update.
+    /// fn broadcast(clients: &[Socket], update: &str) -> usize {
+    ///     let frame = Frame::new(update);
+    ///     let results = clients.iter().map(|client| client.try_send_frame(&frame));
+    ///     results.filter(|result| *result == Err(SendError::Full)).count()
+    /// }
+    /// # assert_eq!(broadcast(&[], "x"), 0);
+    /// ```
     ///
     /// # Errors
     ///
-    /// If the peer is too far behind, or the socket is closing.
+    /// If the queue to the peer is full, or the socket is closing.
     pub fn try_send_frame(&self, frame: &Frame) -> Result<(), SendError> {
         let len_min = self.0.deflate_len_min;
         let deflated = if len_min.is_some_and(|len_min| frame.payload().len() >= len_min) {
@@ -188,14 +200,14 @@ impl Socket {
         Ok(())
     }
 
-    /// Sends a ping with at most 125 bytes of payload; what is longer is cut off. The answer comes
-    /// to [`Handler::pong`].
+    /// Sends a ping; a payload of more than 125 bytes is truncated. [`Handler::pong`] receives the
+    /// answer.
     pub fn ping(&self, payload: &[u8]) {
         self.outbound().ping(payload);
     }
 
-    /// Closes the socket behind what was sent before: nothing can be sent after this. A reason of
-    /// more than 123 bytes is cut.
+    /// Closes the socket after the messages sent so far. A reason of more than 123 bytes is
+    /// truncated.
     pub fn close(&self, code: CloseCode, reason: &str) {
         self.outbound().close(Some((code, reason)));
     }
@@ -220,13 +232,13 @@ impl Socket {
         &self.0.limits
     }
 
-    /// The handshake is out: what was sent before follows now.
+    /// The handshake was sent: sends the queue.
     pub(crate) fn start(&self, transport: Transport, waker: Waker) {
         drop(self.0.waker.set(waker));
         self.outbound().start(transport);
     }
 
-    /// The connection ends. Returns its transport, the first time.
+    /// Ends the connection. The first call returns the transport.
     pub(crate) fn end(&self) -> Option<Transport> {
         self.outbound().end()
     }
@@ -235,7 +247,7 @@ impl Socket {
         self.outbound().pong(payload);
     }
 
-    /// Reads once, and says whether another read may find something.
+    /// Reads once; returns the length, and whether another read may return more.
     pub(crate) fn recv(
         &self,
         buffer: &mut [u8],
@@ -243,7 +255,7 @@ impl Socket {
     ) -> io::Result<(Option<usize>, bool)> {
         let mut outbound = self.outbound();
         let len = outbound.recv(buffer)?;
-        // Without a transport this was the end, which is where reading stops.
+        // Without a transport the connection has ended, so reading stops.
         let may_have_more = outbound
             .transport()
             .is_some_and(|transport| transport.may_have_more(len, buffer.len(), peer_ended));
@@ -257,17 +269,17 @@ impl Socket {
             .map_or(Ok(()), Transport::shutdown_write)
     }
 
-    /// Holds back what is sent until the next [`flush`](Self::flush).
+    /// Queues all frames until the next [`flush`](Self::flush).
     pub(crate) fn cork(&self) {
         self.outbound().cork();
     }
 
-    /// Writes what is queued.
+    /// Writes the queue.
     pub(crate) fn flush(&self, scratch: &mut Vec<u8>) -> io::Result<Flushed> {
         self.outbound().flush(scratch)
     }
 
-    /// How far sending is.
+    /// Returns the progress of sending.
     pub(crate) fn progress(&self) -> Progress {
         let outbound = self.outbound();
         Progress {
@@ -276,23 +288,23 @@ impl Socket {
         }
     }
 
-    /// Bytes written since the last call.
+    /// Returns the bytes written since the last call.
     pub(crate) fn take_moved_len(&self) -> u64 {
         self.outbound().take_moved_len()
     }
 
-    /// Queues an event; `true` if a worker has to be found for the socket.
+    /// Queues an event; `true` if the socket must be dispatched to a worker.
     pub(crate) fn push(&self, event: Event) -> bool {
         self.inbound().push(event, self.0.limits.inbound_len_max)
     }
 
-    /// Whether the handler is too far behind for more to be read.
+    /// Whether reading is paused because the queue to the handler is full.
     pub(crate) fn is_paused(&self) -> bool {
         self.inbound().is_paused
     }
 
-    /// Handles events, on a worker that was found because of [`push`](Self::push). `true` if
-    /// another one has to go on. `on_panic` is told of a handler that panicked.
+    /// Processes events on the worker that [`push`](Self::push) required; `true` if the socket must
+    /// be requeued. Calls `on_panic` if the handler panics.
     pub(crate) fn handle_events(&self, on_panic: impl Fn()) -> bool {
         let len_max = self.0.limits.inbound_len_max;
         let mut handler = self.inbound().take_handler();
@@ -312,7 +324,7 @@ impl Socket {
             }
             if is_last {
                 handler = None;
-                // The I/O thread goes on when the close frame is out.
+                // The I/O thread continues when the close frame was sent.
                 if let Some(waker) = self.0.waker.get() {
                     waker.wake();
                 }
@@ -342,7 +354,7 @@ impl Socket {
         })
     }
 
-    /// Calls a handler; `false`, and the socket closes, if it panics.
+    /// Calls a handler. If it panics, closes the socket and returns `false`.
     pub(crate) fn guarded(&self, call: impl FnOnce()) -> bool {
         let is_sound = catch_unwind(AssertUnwindSafe(call)).is_ok();
         if !is_sound {
@@ -352,12 +364,12 @@ impl Socket {
     }
 }
 
-/// How far a socket's sending is.
+/// Progress of sending.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Progress {
-    /// When our close frame was queued.
+    /// Time when our close frame was queued.
     pub(crate) closing_since: Option<std::time::Instant>,
-    /// Whether the peer has to read first.
+    /// Whether the queue waits for the peer to read.
     pub(crate) is_blocked: bool,
 }
 

@@ -1,4 +1,4 @@
-//! From a request to a WebSocket.
+//! The WebSocket handshake of a request.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use crate::proto::ws::handshake::{self, Handshake, HandshakeError};
 use crate::request::Request;
 use crate::response::{Body, Response};
 
-/// What a WebSocket is to be, and the handler of the one that a request asks for.
+/// Accepts a WebSocket handshake: options of the socket, and its handler.
 ///
 /// ```
 /// use std::time::Duration;
@@ -49,8 +49,8 @@ pub struct Upgrade {
 }
 
 impl Upgrade {
-    /// A WebSocket whose events go to `handler`. Default: pages of the same origin only, with
-    /// compression, without subprotocols, on workers.
+    /// Creates an upgrade whose events go to `handler`. Defaults: pages of the same origin only,
+    /// with compression, without subprotocols, on workers.
     pub fn new(handler: impl Handler) -> Self {
         Self {
             handler: Box::new(handler),
@@ -69,8 +69,8 @@ impl Upgrade {
         self
     }
 
-    /// Sets how messages are compressed, or that they are not. Has no effect where compression is
-    /// not built in.
+    /// Sets the compression options; `None` turns compression off. No effect without the Cargo
+    /// feature `compression`.
     #[must_use]
     pub fn compression(mut self, compression: impl Into<Option<Compression>>) -> Self {
         if cfg!(feature = "compression") {
@@ -79,31 +79,31 @@ impl Upgrade {
         self
     }
 
-    /// Sets whose pages may open the socket.
+    /// Sets the origins whose pages may open the socket.
     #[must_use]
     pub fn origins(mut self, origins: Origins) -> Self {
         self.origins = origins;
         self
     }
 
-    /// Adds a subprotocol that the handler speaks. The client's favourite is taken; with none in
-    /// common the socket opens without one, and [`Socket::protocol`] says which it was.
+    /// Adds a supported subprotocol. The client's preferred one is used; without a common one the
+    /// socket opens without a subprotocol. See [`Socket::protocol`].
     #[must_use]
     pub fn protocol(mut self, protocol: impl Into<String>) -> Self {
         self.protocols.push(protocol.into());
         self
     }
 
-    /// Runs the handler on the I/O thread, without the way to a worker and back. It must not block:
-    /// every connection of the thread waits meanwhile. What it sends leaves in one piece when it
-    /// has seen all that was read.
+    /// Runs the handler on the I/O thread, without the switch to a worker. It must not block: all
+    /// connections of the thread would wait. Its messages are sent together after it has processed
+    /// all received messages.
     #[must_use]
     pub fn inline(mut self) -> Self {
         self.is_inline = true;
         self
     }
 
-    /// The answer to `request`: 101 and then a WebSocket, or what is wrong with the handshake.
+    /// Returns the response to `request`: 101, or the error of the handshake.
     pub fn accept(self, request: &Request) -> Response {
         match self.try_accept(request) {
             Ok((_, response)) => response,
@@ -111,15 +111,36 @@ impl Upgrade {
         }
     }
 
-    /// Like [`accept`](Self::accept), for a handler that wants the socket before its first event,
-    /// or an answer of its own for a refusal.
+    /// Like [`accept`](Self::accept), but returns the socket before its first event, and errors to
+    /// answer in another way.
     ///
-    /// What is sent on the socket waits for the handshake to be out. The socket opens when the
-    /// response is sent; if it is dropped instead, the handler is told nothing.
+    /// Messages on the socket wait until the response was sent, which opens the socket. If the
+    /// response is dropped, the handler receives no event.
+    ///
+    /// ```
+    /// use samovar_http::ws::{Handler, Message, Socket, Upgrade};
+    /// use samovar_http::{Request, Response};
+    ///
+    /// struct Chat;
+    ///
+    /// impl Handler for Chat {
+    ///     fn message(&mut self, _: &Socket, _: Message<'_>) {}
+    /// }
+    ///
+    /// fn join(request: &mut Request) -> Response {
+    ///     match Upgrade::new(Chat).try_accept(request) {
+    ///         Ok((socket, response)) => {
+    ///             socket.send("welcome");
+    ///             response
+    ///         }
+    ///         Err(error) => Response::text(error.status(), format!("{error}\n")),
+    ///     }
+    /// }
+    /// ```
     ///
     /// # Errors
     ///
-    /// What is wrong with the handshake.
+    /// The first error of the handshake.
     pub fn try_accept(self, request: &Request) -> Result<(Socket, Response), HandshakeError> {
         let head = request.head();
         let handshake = Handshake::check(head.method(), head.version(), head.headers())?;
@@ -223,12 +244,12 @@ fn check_origin(origins: &Origins, head: Head<'_>) -> Result<(), HandshakeError>
     }
 }
 
-/// The answer to a handshake that is not accepted.
+/// Returns the response to a refused handshake.
 fn refuse(error: HandshakeError) -> Response {
     let status = error.status();
     let mut response = Response::text(status, format!("{error}\n"));
     if status == Status::UPGRADE_REQUIRED {
-        // RFC 9110, 15.5.22: with what to upgrade to; RFC 6455, 4.4: in which version.
+        // RFC 9110, 15.5.22 requires `Upgrade`; RFC 6455, 4.4 the supported version.
         let fields = &mut response.fields;
         encode::field(fields, "Upgrade", b"websocket");
         encode::field(fields, "Connection", b"Upgrade");
