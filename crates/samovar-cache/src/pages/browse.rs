@@ -157,10 +157,10 @@ impl View<'_> {
     fn link_page(&self, info: &PathInfo, wanted: Wanted<'_>, target: &[u8]) -> Response {
         let main = html! {
             (self.crumbs(info, wanted))
-            h1 { "A link out of here" }
-            p { "This symbolic link leads to" }
+            h1 { "External link" }
+            p { "This symbolic link points to" }
             (super::landing::snippet("Target", &html! { (Name(target)) }))
-            p { "which is no file or directory that this cache serves." }
+            p { "which is not a file or directory served by this cache." }
         };
         self.page("Link", "path-page", main)
             .response(Status::NOT_FOUND)
@@ -180,13 +180,13 @@ impl View<'_> {
                 ul.actions { li { a href="./" { "Show index.html" } } }
             }
             @if listing.listed.entries.is_empty() {
-                p.soft { @if listing.is_whole { "Nothing is in here." } @else { "That was all." } }
+                p.soft { @if listing.is_whole { "This directory is empty." } @else { "No more entries." } }
             } @else {
                 (self.table(listing)?)
             }
             @if let Some(last) = listing.listed.entries.last().filter(|_| listing.listed.has_more) {
                 ul.actions { li {
-                    a href={ "?list&after=" (encode(&last.name)) } rel="next" { "More" }
+                    a href={ "?list&after=" (encode(&last.name)) } rel="next" { "Next page" }
                 } }
             }
         };
@@ -208,7 +208,7 @@ impl View<'_> {
                     (Count(listed.count_in_all))
                     @if listed.count_in_all == 1 { " entry" } @else { " entries" }
                     @if (listed.entries.len() as u64) < listed.count_in_all {
-                        ", of which " (Count(listed.entries.len() as u64)) " are here"
+                        ", " (Count(listed.entries.len() as u64)) " shown"
                     }
                 }
                 thead { tr {
@@ -263,7 +263,7 @@ impl View<'_> {
                 html! {
                     @if is_shown { a href={ (url(false)) "?list" } { (Name(&entry.name)) } }
                     @else { (Name(&entry.name)) }
-                    span.arrow aria-label="leads to" role="img" { "→" }
+                    span.arrow aria-label="points to" role="img" { "→" }
                     span.path.soft { (Name(target)) }
                 }
             }
@@ -286,7 +286,7 @@ impl View<'_> {
             .split_last()
             .map_or(&[][..], |(_, above)| above);
         html! {
-            nav.crumbs aria-label="Where this is" { ol {
+            nav.crumbs aria-label="Breadcrumb" { ol {
                 li { a href=(self.base.to_path(wanted.hash_part)) { (info.path.name()) } }
                 @if !wanted.names.is_empty() {
                     li {

@@ -99,7 +99,10 @@ impl Sent<'_> {
             range::RangeOutcome::Whole => (Status::OK, 0..self.size),
             range::RangeOutcome::Part { start, end } => (Status::PARTIAL_CONTENT, start..end),
             range::RangeOutcome::Unsatisfiable => {
-                let response = Response::text(Status::RANGE_NOT_SATISFIABLE, "Beyond the end.\n");
+                let response = Response::text(
+                    Status::RANGE_NOT_SATISFIABLE,
+                    "Range beyond the end of the file.\n",
+                );
                 return response.header("Content-Range", format!("bytes */{}", self.size));
             }
         };

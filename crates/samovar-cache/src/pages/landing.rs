@@ -1,25 +1,25 @@
-//! `/`: what this cache is, and what a client writes down to use it.
+//! `/`: the landing page, with the configuration that clients need.
 
 use maud::{Markup, PreEscaped, html};
 
 use super::assets::MARK;
 use super::text::Count;
 
-/// What the page of a cache says of it.
+/// Content of the landing page.
 #[derive(Debug)]
 pub(crate) struct Landing<'a> {
     pub(crate) name: &'a str,
     pub(crate) description: &'a str,
-    /// The URL that clients shall use. `None`: it is not known here, and what a client said it was
-    /// is not believed, for somebody else may have made him say it.
+    /// URL for clients. `None` if not configured: the `Host` header is not trusted, because an
+    /// attacker can choose it.
     pub(crate) public_url: Option<&'a str>,
-    /// Of those that sign here.
+    /// Public keys of the signing keys.
     pub(crate) keys: &'a [String],
     pub(crate) store_dir: &'a str,
     pub(crate) priority: u32,
-    /// `None`: not known, or not to be said.
+    /// `None` if unknown, or hidden by a policy.
     pub(crate) path_count: Option<u64>,
-    /// Whether clients have to say who they are with a name and a password.
+    /// Whether clients need a user name and a password.
     pub(crate) has_passwords: bool,
 }
 
@@ -32,8 +32,7 @@ impl Landing<'_> {
                     h1 { (self.name) }
                     p.lead {
                         @if self.description.is_empty() {
-                            "A binary cache for Nix: what was built once is fetched, not built "
-                            "again."
+                            "A binary cache for Nix: download packages instead of building them."
                         } @else {
                             (self.description)
                         }
@@ -60,11 +59,11 @@ impl Landing<'_> {
                 }
                 @if self.keys.is_empty() {
                     p {
-                        "This cache signs nothing itself. Paths come with the signatures they were "
-                        "registered with, so trust the keys of those who built them."
+                        "This cache does not sign. Paths have the signatures they were registered with: "
+                        "trust the keys of their builders."
                     }
                 } @else {
-                    p { "What comes from here is signed. A client takes it if it trusts "
+                    p { "Paths from this cache are signed. Clients must trust "
                         @if self.keys.len() > 1 { "one of these keys:" } @else { "this key:" }
                     }
                     (snippet("Public key", &html! { (self.keys.join("\n")) }))
@@ -76,41 +75,40 @@ impl Landing<'_> {
     fn use_section(&self) -> Markup {
         let url = self.url();
         let keys = match self.keys {
-            [] => vec!["KEY-OF-WHO-BUILT-IT".to_owned()],
+            [] => vec!["KEY-OF-THE-BUILDER".to_owned()],
             keys => keys.to_vec(),
         };
         let quoted = keys.iter().map(|key| format!("    {}\n", nix_string(key)));
         let quoted: String = quoted.collect();
         html! {
             section aria-labelledby="use" {
-                h2 id="use" { "Use it" }
+                h2 id="use" { "Client setup" }
                 @if self.public_url.is_none() {
                     p.without-script {
-                        "Put the address by which you reached this page in place of "
-                        code { (PLACEHOLDER) } "."
+                        "Replace " code { (PLACEHOLDER) } " with the address of this page."
                     }
                 }
-                h3 { "On any machine with Nix" }
+                h3 { "Nix" }
                 p { "In " code { "/etc/nix/nix.conf" } ":" }
                 (snippet("nix.conf", &html! {
                     "extra-substituters = " (url) "\n"
                     "extra-trusted-public-keys = " (keys.join(" "))
                 }))
-                h3 { "On NixOS" }
+                h3 { "NixOS" }
                 (snippet("NixOS configuration", &html! {
                     "nix.settings = {\n"
                     "  substituters = [\n    \"" (url) "\"\n  ];\n"
                     "  trusted-public-keys = [\n" (quoted) "  ];\n"
                     "};"
                 }))
-                h3 { "In a flake" }
+                h3 { "Flake" }
                 (snippet("flake.nix", &html! {
                     "nixConfig = {\n"
                     "  extra-substituters = [\n    \"" (url) "\"\n  ];\n"
                     "  extra-trusted-public-keys = [\n" (quoted) "  ];\n"
                     "};"
                 }))
-                h3 { "Once, by hand" }
+                h3 { "One-off copy" }
                 (snippet("Command", &html! {
                     "nix copy --from " (url) " " (self.store_dir) "/…"
                 }))
@@ -121,11 +119,11 @@ impl Landing<'_> {
 
     fn netrc(&self) -> Markup {
         html! {
-            h3 { "Who you are" }
+            h3 { "Authentication" }
             p {
-                "This cache asks for a name and a password. Nix takes them from the file that "
-                code { "netrc-file" } " in " code { "nix.conf" } " names, "
-                code { "/etc/nix/netrc" } " unless it says otherwise:"
+                "This cache requires a user name and a password. Nix reads them from the file set by "
+                code { "netrc-file" } " in " code { "nix.conf" } "; the default is "
+                code { "/etc/nix/netrc" } ":"
             }
             (snippet("netrc", &html! {
                 "machine " (self.host()) "\n"
@@ -150,10 +148,10 @@ impl Landing<'_> {
     }
 }
 
-/// Stands for a URL that is not known; a script puts in the one of the page.
+/// Placeholder for an unknown URL; a script replaces it with the URL of the page.
 const PLACEHOLDER: &str = "http://ADDRESS";
 
-/// The name or address in a URL, as netrc wants it: without a port.
+/// Extracts the host of a URL for netrc, without a port.
 fn host_of(url: &str) -> &str {
     let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
     let authority = rest.split(['/', '?', '#']).next().unwrap_or(rest);
@@ -164,7 +162,7 @@ fn host_of(url: &str) -> &str {
     }
 }
 
-/// Text to take along.
+/// Renders text with a copy button.
 pub(crate) fn snippet(label: &str, text: &Markup) -> Markup {
     html! {
         figure.snippet data-label=(label) {
@@ -174,7 +172,7 @@ pub(crate) fn snippet(label: &str, text: &Markup) -> Markup {
     }
 }
 
-/// A string of the Nix language.
+/// Quotes a string in the Nix language.
 fn nix_string(text: &str) -> String {
     let escaped = text.replace('\\', "\\\\").replace('"', "\\\"");
     format!("\"{}\"", escaped.replace("${", "\\${"))

@@ -180,11 +180,11 @@ impl View<'_> {
         let asked = parameter(head.query(), "q").unwrap_or_default();
         let Some(hash_part) = hash_part_in(&asked) else {
             let main = html! {
-                h1 { "Nothing to look for" }
+                h1 { "No hash found" }
                 p {
-                    "Paths are found by their hash: the 32 letters and digits after "
+                    "Search finds paths by hash: the 32 letters and digits after "
                     code { (self.reader().store().store_dir()) "/" }
-                    ". Paste a store path, a part of it, or the URL of a narinfo."
+                    ". Enter a store path, its hash, or the URL of a narinfo."
                 }
             };
             return Ok(self
@@ -206,8 +206,8 @@ impl View<'_> {
             Refusal::Quarantined => self.message(
                 Status::NOT_FOUND,
                 "Damaged",
-                "The files of this path are damaged here. It is served again once they are \
-                 repaired.",
+                "The files of this path are damaged on the server. It will be served again when they \
+                 are repaired.",
             ),
             refusal if refusal.is_absence() => self.no_path(),
             _ => self.unreadable(),
@@ -240,8 +240,7 @@ impl View<'_> {
         self.message(
             Status::NOT_FOUND,
             "No such path",
-            "This cache has no store path of this hash. It may never have had one, or it was \
-             collected.",
+            "This cache has no store path with this hash. It may have been garbage collected.",
         )
     }
 
@@ -249,7 +248,7 @@ impl View<'_> {
         let main = html! {
             h1 { "No such file" }
             p {
-                "There is nothing of this name in "
+                "There is no file with this name in "
                 a href=(self.base.to_path(path.hash_part())) { (path.name()) } "."
             }
         };
@@ -259,23 +258,23 @@ impl View<'_> {
 
     fn nothing(&self) -> Response {
         let main = html! {
-            h1 { "Nothing here" }
-            p { "This cache has no such page. A path is found by its hash, above." }
+            h1 { "Page not found" }
+            p { "This cache has no such page. Use the search above to find a store path by its hash." }
         };
-        self.page("Nothing here", "message", main)
+        self.page("Page not found", "message", main)
             .response(Status::NOT_FOUND)
     }
 
     fn remote(&self) -> Response {
         let text = "The files of this store are not on this machine, so they cannot be browsed. \
                     The NAR can be downloaded.";
-        self.message(Status::NOT_FOUND, "Not to be browsed", text)
+        self.message(Status::NOT_FOUND, "Browsing unavailable", text)
     }
 
     /// What is said while the store, or a part of it, cannot be read.
     pub(crate) fn unreadable(&self) -> Response {
-        let text = "The store cannot be read at the moment. Try again in a while.";
-        self.message(Status::SERVICE_UNAVAILABLE, "Not at the moment", text)
+        let text = "The store cannot be read. Try again later.";
+        self.message(Status::SERVICE_UNAVAILABLE, "Temporarily unavailable", text)
             .header("Retry-After", "5")
     }
 }

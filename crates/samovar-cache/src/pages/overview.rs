@@ -1,4 +1,4 @@
-//! `/` where no cache is: which caches there are.
+//! `/` of a server without a cache there: the list of caches.
 
 use maud::{Markup, PreEscaped, html};
 use samovar_http::Response;
@@ -9,14 +9,14 @@ use super::assets::MARK;
 use super::frame::Page;
 use super::url::Base;
 
-/// The page with these caches.
+/// Renders the list of caches.
 pub(crate) fn page(caches: &[PagedCache<'_>]) -> Response {
     let main = html! {
         div.hero {
             (PreEscaped(MARK))
             div {
                 h1 { "Binary caches" }
-                p.lead { "Each has its own keys, and says how it is used." }
+                p.lead { "Each cache has its own keys and setup instructions." }
             }
         }
         ul.caches { @for cache in caches { (entry(cache)) } }
@@ -30,7 +30,7 @@ pub(crate) fn page(caches: &[PagedCache<'_>]) -> Response {
         main,
     }
     .response(Status::OK)
-    // Who asks decides what is in it.
+    // The list contains only caches that the client may read.
     .header("Vary", "Authorization")
 }
 
@@ -39,7 +39,7 @@ fn entry(cache: &PagedCache<'_>) -> Markup {
     let (title, description) = (&cache.config.title, &cache.config.description);
     html! {
         li {
-            // A prefix is an encoded path that begins with a slash.
+            // A prefix is a percent-encoded path that begins with a slash.
             a href={ "." (prefix) "/" } { @if title.is_empty() { (prefix) "/" } @else { (title) } }
             @if !title.is_empty() { " " code.soft { (prefix) "/" } }
             @if !description.is_empty() { p { (description) } }

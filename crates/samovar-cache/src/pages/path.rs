@@ -1,11 +1,11 @@
-//! `/path/<hash part>`: what is known of a store path.
+//! `/path/<hash part>`: the page of a store path.
 //!
 //! # Limits
 //!
 //! | what | value | why |
 //! | --- | --- | --- |
-//! | paths of a closure whose sizes are added | 2000 | twenty milliseconds; of more it is said |
-//! | references that are looked up | 500 | the others are shown without a link |
+//! | paths of a closure whose sizes are added | 2000 | 20 ms; larger closures show only that limit |
+//! | references that are looked up | 500 | further ones are shown without a link |
 
 use maud::{Markup, html};
 use samovar_http::Response;
@@ -23,22 +23,22 @@ const CLOSURE_COUNT_MAX: usize = 2000;
 
 const LINK_COUNT_MAX: usize = 500;
 
-/// Rows that are read at one moment.
+/// Rows read in one transaction.
 const ROWS_AT_ONCE: usize = 250;
 
-/// What a path and all that it needs come to.
+/// Size of the closure of a path.
 enum ClosureSize {
     Known {
         path_count: usize,
         nar_size: u64,
     },
     Large,
-    /// Something of it cannot be served from here.
+    /// A member cannot be served from this cache.
     Incomplete,
 }
 
 impl View<'_> {
-    /// The page of a path.
+    /// Renders the page of a path.
     pub(crate) fn path(&self, hash_part: HashPart) -> Result<Response, Refusal> {
         let registration = self.shown_path(hash_part)?;
         let info = &registration.info;
@@ -103,14 +103,14 @@ impl View<'_> {
                 div { dt { "NAR size" } dd { (Size(info.nar_size)) } }
                 div { dt { "Closure" } dd {
                     @match closure {
-                        ClosureSize::Known { path_count: 1, .. } => "needs nothing else",
+                        ClosureSize::Known { path_count: 1, .. } => "this path only",
                         ClosureSize::Known { path_count, nar_size } => {
                             (Size(nar_size)) " in " (Count(path_count as u64)) " paths"
                         },
                         ClosureSize::Large => {
                             "more than " (Count(CLOSURE_COUNT_MAX as u64)) " paths"
                         },
-                        ClosureSize::Incomplete => "not all of it is served from here",
+                        ClosureSize::Incomplete => "incomplete in this cache",
                     }
                 } }
                 div { dt { "NAR hash" } dd { code { "sha256:" (nar_hash_text(info)) } } }
@@ -123,8 +123,8 @@ impl View<'_> {
                 @if let Some(address) = &info.content_address {
                     div { dt { "Content address" } dd { code { (address.to_string()) } } }
                 }
-                div { dt { "Signed by" } dd {
-                    @if signatures.is_empty() { span.soft { "nobody" } }
+                div { dt { "Signatures" } dd {
+                    @if signatures.is_empty() { span.soft { "none" } }
                     @else { ul { @for name in signatures { li { code { (name) } } } } }
                 } }
             }
@@ -148,7 +148,7 @@ impl View<'_> {
         }
     }
 
-    /// A path by its name, which leads to its page.
+    /// Renders the name of a path, with a link to its page if it may be read.
     fn path_name(&self, path: &StorePath, is_linked: bool) -> Markup {
         html! {
             @if is_linked {

@@ -1,7 +1,7 @@
-//! `/status`: all figures of one moment, as a page.
+//! `/status`: the status page.
 //!
-//! Rendered here whether or not there is a script: a script that is live asks for the page again
-//! when there are new figures, and changes in place what differs. So there is one template.
+//! There is one template, rendered here. With scripts enabled the page fetches itself again after
+//! each update and replaces the elements that differ.
 
 use maud::{Markup, html};
 use samovar_http::Response;
@@ -12,24 +12,24 @@ use super::frame::Page;
 use super::text::{Count, Date, Size};
 use super::url::Base;
 
-/// What a chart is drawn on.
+/// Size of a chart in its own units.
 const CHART: (f64, f64) = (240.0, 48.0);
 
-/// The page with these figures.
+/// Renders the status page.
 pub(crate) fn page(status: &Status) -> Response {
     let main = html! {
         div.status-head {
             h1 { "Status" }
-            p.live role="status" data-live="" { "A snapshot. " a href="" { "Take another" } "." }
+            p.live role="status" data-live="" { "Snapshot. " a href="" { "Refresh" } "." }
         }
         (health(status))
         (now(status))
         (transfers(status))
         div.columns {
-            (top("Most asked for", "requests", &status.top_served,
+            (top("Top by requests", "requests", &status.top_served,
                 |count| html! { (Count(count)) }))
-            (top("Most bytes", "bytes", &status.top_bytes, |count| html! { (Size(count)) }))
-            (top("Asked for and missing", "requests", &status.top_missing,
+            (top("Top by traffic", "bytes", &status.top_bytes, |count| html! { (Size(count)) }))
+            (top("Top misses", "requests", &status.top_missing,
                 |count| html! { (Count(count)) }))
         }
         (errors(status))
@@ -58,7 +58,10 @@ fn health(status: &Status) -> Markup {
         .not_ready
         .iter()
         .map(|reason| ("Not ready: ", reason));
-    let warnings = status.warnings.iter().map(|warning| ("Set-up: ", warning));
+    let warnings = status
+        .warnings
+        .iter()
+        .map(|warning| ("Configuration: ", warning));
     html! {
         p.health {
             @if server.is_ready { span.good { "Ready" } } @else { span.bad { "Not ready" } }
@@ -81,31 +84,30 @@ fn now(status: &Status) -> Markup {
     html! {
         section aria-label="Now" {
             dl.figures {
-                div { dt { "Requests a second" } dd { (rate(now.requests_per_s)) }
+                div { dt { "Requests per second" } dd { (rate(now.requests_per_s)) }
                     dd { (chart(|moment| moment.request_count)) } }
-                div { dt { "Sent a second" } dd { (Size(whole(now.bytes_per_s)).brief()) }
+                div { dt { "Traffic per second" } dd { (Size(whole(now.bytes_per_s)).brief()) }
                     dd { (chart(|moment| moment.body_len)) } }
-                div { dt { "Narinfos found" } dd {
+                div { dt { "Hit ratio" } dd {
                     @match now.hit_ratio {
                         Some(ratio) => { (format!("{:.0} %", ratio * 100.0)) },
                         None => "–",
                     }
                 } dd { (line(hit_percents(&status.history))) } }
-                div { dt { "99th percentile" } dd {
+                div { dt { "Latency, 99th percentile" } dd {
                     @match last.filter(|latency| latency.count > 0) {
                         Some(latency) => (seconds(latency.p99_s)),
                         None => "–",
                     }
                 } }
                 div { dt { "Connections" } dd { (Count(status.load.connection_count)) } }
-                div { dt { "Errors a second" } dd { (rate(now.errors_per_s)) } }
+                div { dt { "Errors per second" } dd { (rate(now.errors_per_s)) } }
             }
         }
     }
 }
 
-/// Of the narinfos asked for in a second, so many of a hundred were there. While nobody asks it
-/// stays as it was: that is no miss.
+/// Hit ratio of each second in percent. A second without requests repeats the previous value.
 fn hit_percents(history: &[Moment]) -> impl Iterator<Item = u64> {
     history.iter().scan(0, |last, moment| {
         let asked = moment.hit_count.saturating_add(moment.miss_count);
@@ -115,7 +117,7 @@ fn hit_percents(history: &[Moment]) -> impl Iterator<Item = u64> {
     })
 }
 
-/// A line of what there was, second by second. What it says in words stands beside it.
+/// Draws a line chart. It is hidden from assistive technology: the text beside it has the value.
 #[expect(clippy::cast_precision_loss, reason = "a pixel is coarser")]
 fn line(values: impl Iterator<Item = u64>) -> Markup {
     let values: Vec<u64> = values.collect();
@@ -154,17 +156,17 @@ fn transfers(status: &Status) -> Markup {
     html! {
         section aria-labelledby="transfers" {
             h2 id="transfers" {
-                "Downloads under way " span.soft { (Count(status.transfer_count as u64)) }
+                "Downloads in progress " span.soft { (Count(status.transfer_count as u64)) }
             }
-            @if status.transfers.is_empty() { p.soft { "None at the moment." } }
+            @if status.transfers.is_empty() { p.soft { "None." } }
             @else {
-                div.scrolls tabindex="0" role="group" aria-label="Downloads under way" { table {
+                div.scrolls tabindex="0" role="group" aria-label="Downloads in progress" { table {
                     thead { tr {
                         th scope="col" { "Path" }
                         th scope="col" { "Client" }
                         th scope="col" { "Progress" }
                         th.number scope="col" { "Sent" }
-                        th.number scope="col" { "For" }
+                        th.number scope="col" { "Duration" }
                     } }
                     tbody { @for transfer in &status.transfers { (row(transfer)) } }
                 } }
@@ -177,7 +179,7 @@ fn top(title: &str, unit: &str, paths: &[TopPath], show: fn(u64) -> Markup) -> M
     html! {
         section {
             h2 { (title) }
-            @if paths.is_empty() { p.soft { "Nothing yet." } }
+            @if paths.is_empty() { p.soft { "None yet." } }
             @else {
                 table {
                     thead { tr {
@@ -202,8 +204,8 @@ fn top(title: &str, unit: &str, paths: &[TopPath], show: fn(u64) -> Markup) -> M
 fn errors(status: &Status) -> Markup {
     html! {
         section aria-labelledby="errors" {
-            h2 id="errors" { "What went wrong of late" }
-            @if status.recent_errors.is_empty() { p.soft { "Nothing." } }
+            h2 id="errors" { "Recent errors" }
+            @if status.recent_errors.is_empty() { p.soft { "None." } }
             @else {
                 ol.errors { @for error in status.recent_errors.iter().take(20) { li {
                     (Date(i64::try_from(error.time_ms / 1000).unwrap_or_default()))
@@ -217,11 +219,11 @@ fn errors(status: &Status) -> Markup {
 fn latencies(status: &Status) -> Markup {
     html! {
         section {
-            h2 { "How long answers take" }
+            h2 { "Latency" }
             table {
                 thead { tr {
-                    th scope="col" { "Of" }
-                    th.number scope="col" { "answers" }
+                    th scope="col" { "Route, window" }
+                    th.number scope="col" { "responses" }
                     th.number scope="col" { "50 %" }
                     th.number scope="col" { "90 %" }
                     th.number scope="col" { "99 %" }
@@ -241,13 +243,13 @@ fn latencies(status: &Status) -> Markup {
 fn caches(caches: &[CacheStatus]) -> Markup {
     html! {
         section {
-            h2 { "What is kept" }
+            h2 { "Caches" }
             table {
                 thead { tr {
-                    th scope="col" { "What" }
-                    th.number scope="col" { "many" }
+                    th scope="col" { "Cache" }
+                    th.number scope="col" { "entries" }
                     th.number scope="col" { "size" }
-                    th.number scope="col" { "of" }
+                    th.number scope="col" { "limit" }
                 } }
                 tbody { @for cache in caches { tr {
                     th scope="row" { (cache.name.replace('_', " ")) }
@@ -269,22 +271,22 @@ fn machine(status: &Status) -> Markup {
                 div { dt { "Store" } dd { code { (store.store_dir) } ", "
                     @match store.path_count {
                         Some(count) => { (Count(count)) " paths" },
-                        None if store.uses_daemon => "asked of the daemon",
-                        None => "being loaded",
+                        None if store.uses_daemon => "served by the daemon",
+                        None => "loading",
                     }
                     @if let Some(error) = &store.error { ", " strong { (error) } }
                     @if store.quarantined_count > 0 {
-                        ", " strong { (Count(store.quarantined_count)) " damaged" }
+                        ", " strong { (Count(store.quarantined_count)) " quarantined" }
                     }
                 } }
-                @if let Some(scrub) = &store.scrub { div { dt { "Verified" } dd {
+                @if let Some(scrub) = &store.scrub { div { dt { "Scrub" } dd {
                     (Count(scrub.paths_done)) " of " (Count(scrub.path_count)) " paths, "
                     (Size(scrub.len_done).brief()) " of " (Size(scrub.len).brief())
                     @if scrub.quarantined_count > 0 {
-                        ", " strong { (Count(scrub.quarantined_count)) " damaged" }
+                        ", " strong { (Count(scrub.quarantined_count)) " quarantined" }
                     }
                     @if scrub.unreadable_count > 0 {
-                        ", " (Count(scrub.unreadable_count)) " cannot be read"
+                        ", " (Count(scrub.unreadable_count)) " unreadable"
                     }
                 } } }
                 div { dt { "Since the start" } dd {
@@ -292,8 +294,8 @@ fn machine(status: &Status) -> Markup {
                     (Size(status.totals.body_len)) ", "
                     (Count(status.totals.error_count)) " errors, "
                     (Count(status.totals.aborted_count.saturating_sub(status.totals.client_aborted_count)))
-                    " broken off, "
-                    (Count(status.totals.client_aborted_count)) " left by their clients"
+                    " aborted by the server, "
+                    (Count(status.totals.client_aborted_count)) " aborted by clients"
                 } }
                 div { dt { "Workers" } dd {
                     (Count(load.running_count)) " of " (Count(load.worker_count_max)) " busy, "
@@ -303,7 +305,7 @@ fn machine(status: &Status) -> Markup {
                 div { dt { "Open files" } dd {
                     (Count(process.open_fds)) " of " (Count(process.max_fds))
                 } }
-                div { dt { "Listens on" } dd { ul {
+                div { dt { "Listeners" } dd { ul {
                     @for listener in &status.server.listeners { li { code { (listener) } } }
                 } } }
             }
@@ -321,13 +323,13 @@ fn rate(rate: f64) -> String {
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "a conversion that saturates is what is wanted"
+    reason = "the cast saturates, as intended"
 )]
 fn whole(number: f64) -> u64 {
     number.round() as u64
 }
 
-/// A short time.
+/// Formats a duration below a minute.
 fn seconds(time: f64) -> String {
     match time {
         time if time < 0.001 => format!("{:.0} µs", time * 1e6),
@@ -336,7 +338,7 @@ fn seconds(time: f64) -> String {
     }
 }
 
-/// A long one.
+/// Formats a duration in seconds, minutes, hours or days.
 fn duration(time: f64) -> String {
     let time = whole(time);
     match time {
@@ -376,7 +378,7 @@ mod tests {
         assert_eq!(percents, [0, 75, 75, 0]);
     }
 
-    /// Clients say what their paths are called, and error logs what clients said.
+    /// Paths and log lines contain text from clients, which must be escaped.
     #[test]
     fn figures_are_text() {
         let hostile = "<script>alert(1)</script>\"".to_owned();

@@ -89,7 +89,7 @@ function live(word) {
       say("Live", true);
       waits = 1000;
     } catch {
-      say("Not live: the server does not answer. These figures are old.", false);
+      say("Not live: the server does not respond. The values are out of date.", false);
     } finally {
       isAsking = false;
     }
@@ -100,7 +100,7 @@ function live(word) {
     const socket = new WebSocket(address);
     socket.addEventListener("message", renew);
     socket.addEventListener("close", () => {
-      say("Not live: the connection is lost. Trying again.", false);
+      say("Not live: connection lost. Reconnecting.", false);
       setTimeout(connect, waits);
       waits = Math.min(waits * 2, 15000);
     });
