@@ -47,7 +47,7 @@ fn a_client_gets_it_from_the_next_cache() {
         let contents = fs::read(client.real(&path)).unwrap();
         assert!(contents == vec![b'x'; FILE_LEN], "{round}");
         if round == 0 {
-            damaged.wait_for_line("is not what its registration says");
+            damaged.wait_for_line("does not match its registration");
         }
     }
     assert_eq!(damaged.narinfo(&path).status, 404);

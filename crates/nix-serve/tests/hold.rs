@@ -201,12 +201,15 @@ fn a_daemon_that_comes_later_is_found() {
     let path = store.add_file("a", b"a");
     let mut server = serve(&store, &[]);
     let mut asking = serve(&store, &["--gc-lease", "60"]);
-    let told = sees(&mut asking, "paths are not held against garbage collection");
-    assert!(told.contains("served all the same"), "{told}");
+    let told = sees(
+        &mut asking,
+        "paths cannot be leased against garbage collection",
+    );
+    assert!(told.contains("serving them anyway"), "{told}");
     assert_eq!(server.narinfo(&path).status, 200);
     let daemon = NixDaemon::start(&store);
-    asking.wait_for_line("paths are held against garbage collection");
-    server.wait_for_line("paths are held against garbage collection");
+    asking.wait_for_line("paths are leased against garbage collection again");
+    server.wait_for_line("paths are leased against garbage collection again");
     assert_eq!(server.narinfo(&path).status, 200);
     assert!(roots(&store).contains(&path));
     // Nobody hears of a daemon that was never there.

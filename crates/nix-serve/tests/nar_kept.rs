@@ -173,7 +173,7 @@ fn damaged_files_make_no_copy_and_are_reported() {
     assert!(result.is_err() && body.len() < nar.len());
     scene
         .server
-        .wait_for_line("is not what its registration says");
+        .wait_for_line("does not match its registration");
     eventually("the copy is gone", || scene.held_count() == 0);
 }
 

@@ -130,7 +130,7 @@ fn a_file_that_becomes_shorter_breaks_its_answer_and_is_reported() {
     assert!(first.len() + rest.len() < LONG_LEN);
     scene
         .server
-        .wait_for_line("is not what its registration says");
+        .wait_for_line("does not match its registration");
     // Mended, it is served again.
     fs::write(&real, noise(1, LONG_LEN)).unwrap();
     fs::set_permissions(&real, fs::Permissions::from_mode(0o444)).unwrap();

@@ -132,7 +132,7 @@ fn damaged_contents_are_reported_and_not_served() {
         assert!(matches!(answer.status, 404 | 503), "{answer:?}");
         answer.text().contains("damaged")
     });
-    server.wait_for_line("is not what its registration says");
+    server.wait_for_line("does not match its registration");
     overwrite(&store.real(&path), b"what was registered");
     let answer = server.get(&url);
     assert_eq!((answer.status, answer.body == expected), (200, true));
@@ -189,7 +189,7 @@ fn a_row_of_another_size_is_reported_and_nothing_is_served() {
             ranged == 404
         });
     }
-    server.wait_for_line("is not what its registration says");
+    server.wait_for_line("does not match its registration");
 }
 
 fn set_nar_size(store: &OwnStore, path: &str, size: usize) {

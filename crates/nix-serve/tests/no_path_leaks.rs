@@ -159,7 +159,7 @@ fn damaged(damage: impl FnOnce(&Path)) {
         assert!(!text.contains(store.root().to_str().unwrap()), "{text}");
     }
     // The log is where it stands.
-    let line = server.wait_for_line("is not what its registration says");
+    let line = server.wait_for_line("does not match its registration");
     assert!(line.contains(path.rsplit('/').next().unwrap()), "{line}");
     assert!(server.is_alive());
 }

@@ -190,7 +190,7 @@ fn a_damaged_path_is_answered_with_404_until_it_is_repaired() {
     });
     scene
         .server
-        .wait_for_line("is not what its registration says");
+        .wait_for_line("does not match its registration");
     scene.replace_files(|tree| {
         for number in 0..40 {
             write_file(tree, number, b'a' + number);

@@ -177,7 +177,7 @@ fn a_changed_byte_breaks_the_first_nar_and_the_path_is_kept_out_until_it_is_mend
         assert_eq!(server.narinfo(path).status, 200);
         assert_eq!(server.narinfo(path).status, 200);
         breaks(&server, path);
-        server.wait_for_line("is not what its registration says");
+        server.wait_for_line("does not match its registration");
         for _ in 0..2 {
             is_kept_out(&server, path);
         }

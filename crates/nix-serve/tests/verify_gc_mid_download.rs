@@ -156,7 +156,7 @@ fn a_file_is_truncated() {
     is_broken(&outcome);
     scene
         .server
-        .wait_for_line("is not what its registration says");
+        .wait_for_line("does not match its registration");
     scene.lives_on();
     // Truncating touches the file once more when it is done: then it is looked at anew.
     let url = format!("/nar/{}.nar", hash_part(&scene.long));
@@ -211,7 +211,7 @@ fn one_file_of_a_tree_vanishes() {
     is_broken(&outcome);
     scene
         .server
-        .wait_for_line("is not what its registration says");
+        .wait_for_line("does not match its registration");
     scene.lives_on();
 }
 

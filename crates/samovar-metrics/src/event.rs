@@ -145,13 +145,13 @@ impl fmt::Display for Event<'_> {
             Self::PathCollected(path) => {
                 write!(
                     f,
-                    "{path} was collected, or registered anew, while it was sent"
+                    "{path} was collected or registered anew while it was being sent"
                 )
             }
             Self::PathQuarantined { path, error } => write!(
                 f,
-                "{path} is not what its registration says: {error}; \
-                 `nix-store --verify --check-contents --repair` mends it"
+                "{path} does not match its registration: {error}; \
+                 repair it with `nix-store --verify --check-contents --repair`"
             ),
             Self::PathReleased(path) => {
                 write!(f, "{path} is served again: its files have changed")
@@ -160,38 +160,31 @@ impl fmt::Display for Event<'_> {
             Self::PathVerified => f.write_str("a path was verified"),
             Self::RootsFailed(error) => write!(
                 f,
-                "nothing is served under a policy whose roots cannot be followed: {error}"
+                "the roots of a policy cannot be followed, so nothing is served under it: {error}"
             ),
-            Self::RootsRecovered => f.write_str("the roots of policies can be followed"),
+            Self::RootsRecovered => f.write_str("the roots of policies can be followed again"),
             Self::ScrubProgress(progress) => progress.fmt(f),
             Self::StateFailed(error) => write!(
                 f,
-                "what was verified is not remembered in --state-directory: {error}"
+                "verification records cannot be stored in the state directory: {error}"
             ),
             Self::NarCacheFailed(error) => write!(
                 f,
-                "NARs are not kept in --nar-cache, and served from their files: {error}"
+                "the NAR cache cannot be used, serving NARs from their files: {error}"
             ),
             Self::BulkLimitReached => f.write_str(
-                "too many narinfos are asked for at once: 503 for one who asks for many",
+                "too many bulk queries in progress, answering 503",
             ),
             Self::BulkEvicted => {
-                f.write_str("an answer of many narinfos gave way: its client reads too slowly")
+                f.write_str("a bulk response was aborted for another one: its client reads too slowly")
             }
-            Self::LeasesFailed { error, is_expected } => {
-                let served = if *is_expected {
-                    ""
-                } else {
-                    ", and served all the same"
-                };
-                write!(
-                    f,
-                    "paths are not held against garbage collection{served}: {error}"
-                )
-            }
-            Self::LeasesRecovered => f.write_str("paths are held against garbage collection"),
+            Self::LeasesFailed { error, .. } => write!(
+                f,
+                "paths cannot be leased against garbage collection, serving them anyway: {error}"
+            ),
+            Self::LeasesRecovered => f.write_str("paths are leased against garbage collection again"),
             Self::LeaseLimitReached => {
-                f.write_str("no more paths can be held against garbage collection for some time")
+                f.write_str("the limit of GC leases is reached: further paths are not protected against garbage collection")
             }
             Self::PathLeased => f.write_str("a path was leased"),
             Self::Unleased(Unleased::Narinfo) => f.write_str("a narinfo was sent without a lease"),

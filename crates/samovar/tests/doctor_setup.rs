@@ -212,7 +212,11 @@ fn invalid_access_files() {
     place.write("users", "ada:secret\n");
     reports_error(&words, "access: the users file", "samovar password NAME");
     let words = ["--access-networks", "10.0.0.0/99"];
-    reports_error(&words, "access: \"10.0.0.0/99\" is no network", "access.");
+    reports_error(
+        &words,
+        "access: \"10.0.0.0/99\" is not a network",
+        "access.",
+    );
 }
 
 #[test]

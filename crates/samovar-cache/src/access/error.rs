@@ -1,38 +1,38 @@
-//! What is wrong with what an operator configured.
+//! Errors in the access configuration.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Why access rules cannot be used: what, where, and how to mend it, in one line. Nothing of what a
-/// secret file holds is in it.
+/// An error in the access configuration: what, where, and how to fix it, in one line. Never contains
+/// the content of a secret file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AccessError {
-    /// A file is not there, or not readable, or no such file at all.
+    /// A file cannot be read.
     #[error("the {kind} {path:?} cannot be read")]
     Unreadable {
-        /// What the file is for.
+        /// Purpose of the file.
         kind: FileKind,
-        /// Where it is.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         #[source]
         error: io::Error,
     },
-    /// Everybody on the machine may read it.
-    #[error("the {kind} {path:?} can be read by everybody: `chmod o-rwx` it")]
+    /// A secret file is readable by all users.
+    #[error("the {kind} {path:?} is readable by all users: run `chmod o-rwx` on it")]
     ReadableByAll {
-        /// What the file is for.
+        /// Purpose of the file.
         kind: FileKind,
-        /// Where it is.
+        /// Path of the file.
         path: PathBuf,
     },
     /// A line of a file is wrong.
     #[error("the {kind} {path:?}, line {line}: {problem}")]
     Line {
-        /// What the file is for.
+        /// Purpose of the file.
         kind: FileKind,
-        /// Where it is.
+        /// Path of the file.
         path: PathBuf,
         /// Counted from one.
         line: usize,
@@ -41,28 +41,27 @@ pub enum AccessError {
     },
     /// Not a network.
     #[error(
-        "{0:?} is no network: an address or a prefix such as \"192.0.2.0/24\" or \"2001:db8::/32\" \
-         is expected"
+        "{0:?} is not a network: expected an address or a prefix such as \"192.0.2.0/24\" or \"2001:db8::/32\""
     )]
     Network(String),
     /// Not a fingerprint.
     #[error(
-        "{0:?} is no SHA-256 fingerprint: 64 hex digits are expected, as \
+        "{0:?} is not a SHA-256 fingerprint: expected 64 hex digits, as \
          `openssl x509 -noout -fingerprint -sha256 -in FILE` prints them"
     )]
     Fingerprint(String),
-    /// A limit that lets nobody through.
-    #[error("a rate limit needs at least 1 request a second and a burst of at least 1")]
+    /// A rate limit that admits no request.
+    #[error("a rate limit needs at least 1 request per second and a burst of at least 1")]
     RateLimit,
-    /// The realm would break the header it stands in.
-    #[error("the realm {0:?} may hold printable ASCII alone, without quotes and backslashes")]
+    /// A realm that cannot be sent in `WWW-Authenticate`.
+    #[error("the realm {0:?} must be printable ASCII without quotes and backslashes")]
     Realm(String),
     /// The system has no random numbers.
-    #[error("the system gives no random numbers")]
+    #[error("the system provides no random numbers")]
     Random(#[source] io::Error),
 }
 
-/// What a file is for.
+/// Purpose of a secret file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileKind {
@@ -79,35 +78,33 @@ pub enum FileKind {
 #[non_exhaustive]
 pub enum LineProblem {
     /// No colon.
-    #[error("NAME:HASH is expected; `samovar password NAME` prints such a line")]
+    #[error("expected NAME:HASH, as `samovar password NAME` prints")]
     NoUser,
     /// A hash that is none any more.
-    #[error(
-        "{0} keeps no password secret: replace the line by what `samovar password NAME` prints"
-    )]
+    #[error("{0} is too weak: replace the line with the output of `samovar password NAME`")]
     Weak(&'static str),
     /// Nothing that looks like a hash.
     #[error(
-        "the password is not hashed, or in a way that is not known: replace the line by what \
-         `samovar password NAME` prints"
+        "the password is not hashed, or by an unknown algorithm: replace the line with the output of \
+         `samovar password NAME`"
     )]
     Plain,
     /// A hash with something missing.
     #[error(
-        "the hash is damaged or not complete: replace the line by what `samovar password NAME` \
-         prints"
+        "the hash is damaged or incomplete: replace the line with the output of \
+         `samovar password NAME`"
     )]
     Damaged,
     /// A hash that takes too long.
     #[error(
         "verifying this hash would take too much memory or time (at most 256 MiB and 16 rounds of \
-         Argon2id, cost 14 of bcrypt): replace the line by what `samovar password NAME` prints"
+         Argon2id, cost 14 of bcrypt): replace the line with the output of `samovar password NAME`"
     )]
     Costly,
     /// The name stands there already.
-    #[error("this user has a line already: delete one of them")]
+    #[error("duplicate user: delete one of the lines")]
     Again,
     /// Not a token.
-    #[error("NAME:SHA256 is expected, 64 hex digits; `samovar token NAME` prints such a line")]
+    #[error("expected NAME:SHA256 with 64 hex digits, as `samovar token NAME` prints")]
     NoToken,
 }

@@ -46,8 +46,9 @@ impl SecretFile {
             return Err(AccessError::ReadableByAll { kind, path });
         }
         // By its group it may be: the server's.
-        let warning = (mode & 0o007 != 0)
-            .then(|| format!("the {kind} {path:?} can be read by everybody: `chmod o-rwx` it"));
+        let warning = (mode & 0o007 != 0).then(|| {
+            format!("the {kind} {path:?} is readable by all users: run `chmod o-rwx` on it")
+        });
         let mut text = Zeroizing::new(String::with_capacity(
             usize::try_from(metadata.len()).unwrap_or(0) + 1,
         ));

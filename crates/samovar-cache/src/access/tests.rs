@@ -268,7 +268,7 @@ fn a_reload_changes_who_is_in_or_nothing() {
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
     let warnings = house.reload().unwrap();
     assert!(
-        warnings[0].contains("can be read by everybody"),
+        warnings[0].contains("is readable by all users"),
         "{warnings:?}"
     );
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
@@ -390,7 +390,7 @@ fn what_is_not_understood_does_not_start() {
             tokens_file: Some(tokens),
             ..default()
         },
-        "read by everybody",
+        "readable by all users",
     );
     let networks = vec!["10.0.0.0/8".into(), "example.org".into()];
     check(
@@ -398,7 +398,7 @@ fn what_is_not_understood_does_not_start() {
             networks,
             ..default()
         },
-        "\"example.org\" is no network",
+        "\"example.org\" is not a network",
     );
     let trusted_proxies = vec!["unix".into(), "nginx".into()];
     check(
@@ -406,7 +406,7 @@ fn what_is_not_understood_does_not_start() {
             trusted_proxies,
             ..default()
         },
-        "\"nginx\" is no network",
+        "\"nginx\" is not a network",
     );
     let certificates = CertificateConfig {
         fingerprints: vec!["AB:CD".into()],
@@ -417,7 +417,7 @@ fn what_is_not_understood_does_not_start() {
             certificates,
             ..default()
         },
-        "\"AB:CD\" is no SHA-256",
+        "\"AB:CD\" is not a SHA-256",
     );
     let realm = "a\"b".to_owned();
     check(AccessConfig { realm, ..default() }, "realm");
