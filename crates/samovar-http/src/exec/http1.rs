@@ -21,6 +21,7 @@ use crate::http::Version;
 use crate::io::conn::{Answer, Conn};
 use crate::io::inbox::{Message, Verdict};
 use crate::io::key::Key;
+use crate::io::stage::Stage;
 use crate::io::upload::Upload;
 use crate::later::Later;
 use crate::observer::{End, Exchange};
@@ -207,9 +208,9 @@ pub(super) fn pump<S: Service>(shared: &Shared<S>, mut conn: Box<Conn>) {
     if shared.is_cut_off.load(Ordering::Acquire) {
         return cut_off(shared, conn);
     }
+    let (home, key) = (conn.home, conn.key);
     let outcome = catch_unwind(AssertUnwindSafe(|| {
-        let waker = shared.core.waker(conn.home, conn.key);
-        conn.pump(&waker)
+        conn.pump(|| shared.core.waker(home, key))
     }))
     .unwrap_or_else(|_panic| Err(std::io::Error::other("body source panicked")));
     let verdict = match outcome {
@@ -301,7 +302,7 @@ pub(crate) fn report<S: Service>(shared: &Shared<S>, conn: &mut Conn, end: End) 
 
 /// Notes that a worker is about to answer a request.
 pub(crate) fn begin(conn: &mut Conn, lane: Lane, keep: bool, now: Instant) {
-    conn.is_answering = true;
+    conn.enter(Stage::Answering);
     conn.answer = Answer::new(lane, keep, now);
 }
 

@@ -13,6 +13,7 @@ use super::key::Key;
 use super::link::Link;
 #[cfg(feature = "tls")]
 use super::shaking::Shaking;
+use super::stage::Stage;
 use super::sys;
 use super::thread::IoThread;
 use super::transport::Transport;
@@ -37,7 +38,7 @@ impl<S: Service> IoThread<S> {
         self.accept_some(index);
     }
 
-    /// `false` once nobody waits.
+    /// `false` once no connection waits.
     fn accept_some(&mut self, index: usize) -> bool {
         for _ in 0..ACCEPT_COUNT {
             let Some(listener) = self.acceptor.socket(index) else {
@@ -64,7 +65,7 @@ impl<S: Service> IoThread<S> {
                     self.acceptor.pause(&self.poll);
                     return false;
                 }
-                // The peer gave up between knocking and our answer.
+                // The client has left before its connection was accepted.
                 Err(_) => {}
             }
         }
@@ -99,8 +100,8 @@ impl<S: Service> IoThread<S> {
         let mut conn = Box::new(Conn::new(transport, peer, self.cx.home, key, self.cx.now));
         prepare(&mut conn);
         let added = self.poll.add_connection(&conn.transport, key.to_bits());
-        if added.is_err() || is_full && conn.is_shaking() {
-            // Where a handshake would come first, the reason costs more than the refusal.
+        if added.is_err() || is_full && conn.stage() == Stage::Handshake {
+            // A 503 would need a TLS handshake, which costs more than the refusal is worth.
             self.close(conn);
         } else if is_full {
             self.guarded(Some(key), |thread| thread.turn_away(conn));
@@ -127,14 +128,14 @@ impl<S: Service> IoThread<S> {
         };
         let stream = Stream::new(socket, config.server_config(self.cx.speaks_http2()));
         self.admit(Transport::Tls(Box::new(stream)), peer, |conn| {
-            conn.handshake = Some(shaking);
+            conn.start_handshake(shaking);
         });
     }
 
     /// Answers 503, because the connection limit is reached.
     fn turn_away(&mut self, mut conn: Box<Conn>) {
         self.cx.incident(&Incident::ConnectionsFull);
-        // Nobody can go here. With other threads it may be otherwise.
+        // No connection of this thread can be evicted, but perhaps one of another.
         for (home, inbox) in self.cx.shared.inboxes.iter().enumerate() {
             if home != self.cx.home {
                 drop(inbox.push(Message::Evict));
@@ -149,11 +150,11 @@ impl<S: Service> IoThread<S> {
 
     pub(super) fn close(&mut self, conn: Box<Conn>) {
         self.forget(conn.key);
-        // Closing the descriptor takes it out of the poll: nobody else holds a copy.
+        // Closing the only descriptor removes the socket from the poll.
         drop(conn);
     }
 
-    /// Frees the place of a connection that is closed.
+    /// Frees the slot of a closed connection.
     pub(super) fn forget(&mut self, key: Key) {
         if self.slab.free(key) {
             self.cx
@@ -222,7 +223,7 @@ impl<S: Service> IoThread<S> {
 
     fn close_http1_for_another(&mut self, mut conn: Box<Conn>) {
         let is_at_rest = |conn: &Conn| wait_of(conn, u64::MAX) == Wait::AtRest;
-        if is_at_rest(&conn) && !conn.is_shaking() && !conn.is_lingering {
+        if is_at_rest(&conn) && conn.stage() == Stage::Receiving {
             // A request may have arrived whose event is still queued.
             conn.readable = true;
             let next = self.cx.go_on(&mut conn);
@@ -274,7 +275,7 @@ impl<S: Service> IoThread<S> {
             self.guarded(None, |thread| match message {
                 Message::Returned(conn, _) => exec::cut_off(&thread.cx.shared, conn),
                 Message::Lost(key) => thread.forget(key),
-                // Its stream went with its connection.
+                // Its stream is gone with its connection.
                 #[cfg(feature = "http2")]
                 Message::Stream(..) => {}
                 Message::Wake(..) | Message::Evict | Message::Drain(_) | Message::Ping(_) => {}

@@ -1,71 +1,39 @@
-//! The clocks of an I/O thread's connections.
+//! Time limits of HTTP/1 connections.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::conn::Conn;
-use super::context::{Context, Next};
+use super::context::{Context, Drain, Next};
+use super::stage::Stage;
+use crate::limits::Limits;
 use crate::observer::{End, Incident};
 use crate::proto::Refusal;
 use crate::proto::conn::Phase;
 use crate::service::Service;
 
-/// What is left for the rest of a head once a server drains.
+/// Time for the rest of a head once a server drains.
 const DRAIN_HEAD_TIME: Duration = Duration::from_secs(1);
 
-/// Which clock ran out.
+/// An expired time limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Overdue {
-    /// Of the handshake.
+    /// `handshake_time`.
     Shaking,
+    /// `idle_time`.
     Idle,
+    /// `head_time`.
     Head,
+    /// `stall_time`: the end of a throughput window.
     Window,
+    /// `linger_time`.
     Linger,
-    /// Closed its sending side behind unread requests, while its answer waits.
+    /// `stall_time`, for a client that has shut down its sending side while its answer waits.
     Left,
 }
 
 impl<S: Service> Context<S> {
     pub(super) fn overdue(&self, conn: &Conn) -> Option<Overdue> {
-        let limits = &self.shared.limits;
-        let waited = self.now.saturating_duration_since(conn.since);
-        if conn.is_shaking() {
-            let time = match self.drain {
-                Some(_) => limits.linger_time.min(limits.handshake_time),
-                None => limits.handshake_time,
-            };
-            return (waited >= time).then_some(Overdue::Shaking);
-        }
-        if conn.is_lingering {
-            return (waited >= limits.linger_time).then_some(Overdue::Linger);
-        }
-        if conn.is_waiting {
-            // The application decides how long, as long as the peer is there. One that has closed
-            // its sending side behind further requests is taken to have left after a while, or
-            // connections that nobody reads could pile up without end.
-            let has_ended = conn.peer_ended && !limits.half_close;
-            return (has_ended && waited >= limits.stall_time).then_some(Overdue::Left);
-        }
-        let phase = conn.proto.phase();
-        if conn.is_sending() || phase == Phase::Body {
-            return (waited >= limits.stall_time).then_some(Overdue::Window);
-        }
-        if conn.has_partial_head && (self.drain.is_none() || !conn.has_blank_input()) {
-            let is_drained = self.drain.is_some_and(|drain| {
-                self.now
-                    .saturating_duration_since(drain.since.max(conn.since))
-                    >= DRAIN_HEAD_TIME
-            });
-            return (is_drained || waited >= limits.head_time).then_some(Overdue::Head);
-        }
-        if conn.answered_count == 0 {
-            // Whoever has just connected is about to send, also to a server that is leaving.
-            let time = match self.drain {
-                Some(_) => limits.linger_time.min(limits.head_time),
-                None => limits.idle_time.max(limits.head_time),
-            };
-            return (waited >= time).then_some(Overdue::Idle);
-        }
-        (self.drain.is_some() || waited >= limits.idle_time).then_some(Overdue::Idle)
+        expired(conn, &self.shared.limits, self.drain, self.now)
     }
 
     pub(super) fn on_overdue(&mut self, conn: &mut Conn, overdue: Overdue) -> Next {
@@ -73,7 +41,7 @@ impl<S: Service> Context<S> {
             Overdue::Linger | Overdue::Shaking => Next::Close,
             Overdue::Left => self.fail(conn, End::Left),
             Overdue::Idle => {
-                // The next request may have arrived without its event having been looked at.
+                // The next request may have arrived whose event is still queued.
                 conn.readable = true;
                 match self.go_on(conn) {
                     Next::Wait if is_idle(conn) => {
@@ -95,7 +63,7 @@ impl<S: Service> Context<S> {
                 conn.reset_on_close();
                 self.fail(conn, End::Cut)
             }
-            // The answer was given, a second one would be taken for the next request's.
+            // The answer was sent; a second one would be taken for that of the next request.
             Overdue::Window if conn.proto.is_discarding() => Next::Close,
             Overdue::Window | Overdue::Head => {
                 conn.proto.close_after();
@@ -111,7 +79,148 @@ impl<S: Service> Context<S> {
     }
 }
 
-/// Between requests, with nothing of the next but empty lines.
+/// The time limit of a connection that has expired.
+fn expired(conn: &Conn, limits: &Limits, drain: Option<Drain>, now: Instant) -> Option<Overdue> {
+    let waited = now.saturating_duration_since(conn.since);
+    match conn.stage() {
+        Stage::Handshake => {
+            let time = match drain {
+                Some(_) => limits.linger_time.min(limits.handshake_time),
+                None => limits.handshake_time,
+            };
+            return (waited >= time).then_some(Overdue::Shaking);
+        }
+        Stage::Lingering => {
+            return (waited >= limits.linger_time).then_some(Overdue::Linger);
+        }
+        Stage::Waiting => {
+            // The application decides how long, unless the client has shut down its sending
+            // side after further requests: those postpone its departure, but not for ever, or
+            // connections without clients could accumulate.
+            let has_ended = conn.peer_ended && !limits.half_close;
+            return (has_ended && waited >= limits.stall_time).then_some(Overdue::Left);
+        }
+        Stage::Receiving | Stage::Answering => {}
+    }
+    let phase = conn.proto.phase();
+    if conn.is_sending() || phase == Phase::Body {
+        return (waited >= limits.stall_time).then_some(Overdue::Window);
+    }
+    if conn.has_partial_head && (drain.is_none() || !conn.has_blank_input()) {
+        let is_drained = drain.is_some_and(|drain| {
+            now.saturating_duration_since(drain.since.max(conn.since)) >= DRAIN_HEAD_TIME
+        });
+        return (is_drained || waited >= limits.head_time).then_some(Overdue::Head);
+    }
+    if conn.answered_count == 0 {
+        // A new connection is about to send, even if the server drains.
+        let time = match drain {
+            Some(_) => limits.linger_time.min(limits.head_time),
+            None => limits.idle_time.max(limits.head_time),
+        };
+        return (waited >= time).then_some(Overdue::Idle);
+    }
+    (drain.is_some() || waited >= limits.idle_time).then_some(Overdue::Idle)
+}
+
+/// Whether a connection is between requests, with nothing received but empty lines.
 fn is_idle(conn: &Conn) -> bool {
     conn.proto.phase() == Phase::Head && conn.has_blank_input() && !conn.is_sending()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+    use crate::exec::Lane;
+    use crate::head::Peer;
+    use crate::io::key::Key;
+    use crate::io::transport::Transport;
+
+    const NANOSECOND: Duration = Duration::from_nanos(1);
+
+    fn conn(start: Instant, prepare: impl FnOnce(&mut Conn)) -> Conn {
+        let (socket, _) = UnixStream::pair().unwrap();
+        let transport = Transport::Plain(socket.into());
+        let key = Key::from_bits(0);
+        let mut conn = Conn::new(transport, Peer::Unix(None), 0, key, start);
+        prepare(&mut conn);
+        conn
+    }
+
+    fn wait(conn: &mut Conn) {
+        crate::exec::begin(conn, Lane::Prompt, true, conn.since);
+        conn.enter(Stage::Waiting);
+    }
+
+    /// Checks that a limit expires exactly after `time`.
+    #[track_caller]
+    fn check(limits: &Limits, time: Duration, expected: Overdue, prepare: impl FnOnce(&mut Conn)) {
+        let start = Instant::now();
+        let conn = conn(start, prepare);
+        let at = |time| expired(&conn, limits, None, start + time);
+        assert_eq!(at(time - NANOSECOND), None);
+        assert_eq!(at(time), Some(expected));
+    }
+
+    #[test]
+    fn each_limit_expires_after_its_time_and_not_before() {
+        let limits = Limits::default();
+        check(&limits, limits.idle_time, Overdue::Idle, |_| {});
+        check(&limits, limits.idle_time, Overdue::Idle, |conn| {
+            conn.answered_count = 1;
+        });
+        check(&limits, limits.head_time, Overdue::Head, |conn| {
+            conn.has_partial_head = true;
+            conn.input = b"GET".to_vec();
+        });
+        check(&limits, limits.stall_time, Overdue::Window, |conn| {
+            conn.output = b"unsent".to_vec();
+        });
+        check(&limits, limits.linger_time, Overdue::Linger, |conn| {
+            conn.enter(Stage::Lingering);
+        });
+        check(&limits, limits.stall_time, Overdue::Left, |conn| {
+            wait(conn);
+            conn.peer_ended = true;
+        });
+    }
+
+    #[test]
+    fn an_answer_that_waits_has_no_limit_while_its_client_is_there() {
+        let start = Instant::now();
+        let later = start + Duration::from_secs(1_000_000);
+        let mut limits = Limits::default();
+        let present = conn(start, wait);
+        assert_eq!(expired(&present, &limits, None, later), None);
+        let reading = conn(start, |conn| {
+            wait(conn);
+            conn.peer_ended = true;
+        });
+        limits.half_close = true;
+        assert_eq!(expired(&reading, &limits, None, later), None);
+    }
+
+    #[test]
+    fn a_drain_closes_idle_connections_at_once_and_new_ones_a_little_later() {
+        let (start, limits) = (Instant::now(), Limits::default());
+        let drain = Some(Drain {
+            since: start,
+            deadline: start + Duration::from_secs(60),
+        });
+        let idle = conn(start, |conn| conn.answered_count = 1);
+        assert_eq!(expired(&idle, &limits, drain, start), Some(Overdue::Idle));
+        let new = conn(start, |_| {});
+        let at = |time| expired(&new, &limits, drain, start + time);
+        assert_eq!(at(limits.linger_time - NANOSECOND), None);
+        assert_eq!(at(limits.linger_time), Some(Overdue::Idle));
+        let partial = conn(start, |conn| {
+            conn.has_partial_head = true;
+            conn.input = b"GET".to_vec();
+        });
+        let at = |time| expired(&partial, &limits, drain, start + time);
+        assert_eq!(at(DRAIN_HEAD_TIME - NANOSECOND), None);
+        assert_eq!(at(DRAIN_HEAD_TIME), Some(Overdue::Head));
+    }
 }

@@ -7,6 +7,7 @@ use std::time::Instant;
 use super::key::Key;
 #[cfg(feature = "tls")]
 use super::shaking::Shaking;
+use super::stage::Stage;
 use super::sys::{self, Edges};
 use super::transport::Transport;
 use super::wake::Waker;
@@ -33,6 +34,9 @@ pub(crate) struct Conn {
     /// Index of its I/O thread.
     pub(crate) home: usize,
     pub(crate) key: Key,
+    /// Changed by [`enter`](Self::enter). How far the request was received, `proto` tells: an
+    /// answer may begin before the request body ends.
+    stage: Stage,
     pub(crate) proto: proto::conn::Conn,
     /// Bytes read and not parsed yet.
     pub(crate) input: Vec<u8>,
@@ -44,15 +48,10 @@ pub(crate) struct Conn {
     pub(crate) transfer: Option<Box<Transfer>>,
     /// A deferred response.
     pub(crate) later: Option<Arc<Later>>,
-    /// `transfer` or `later` waits for the application, which will wake this connection.
-    pub(crate) is_waiting: bool,
     pub(crate) answer: Answer,
-    /// `answer` is in progress. The state of `proto` does not tell: an answer may begin before the
-    /// request body ends.
-    pub(crate) is_answering: bool,
     /// The client's certificates; set once the TLS handshake is done.
     pub(crate) session: Option<Arc<Session>>,
-    /// Set during the TLS handshake.
+    /// Counts the TLS handshake while it is in progress.
     #[cfg(feature = "tls")]
     pub(crate) handshake: Option<Shaking>,
     /// The WebSocket that the connection becomes once the answer is sent.
@@ -63,8 +62,6 @@ pub(crate) struct Conn {
     pub(crate) peer_ended: bool,
     /// `input` holds the start of a head, received at `since`.
     pub(crate) has_partial_head: bool,
-    /// Everything read is dropped, and the close waits until the client has seen the last answer.
-    pub(crate) is_lingering: bool,
     /// The client may send more after the last answer, so the close must linger: it asked to keep
     /// the connection, is in the middle of a body, or sent a malformed request.
     pub(crate) needs_linger: bool,
@@ -119,6 +116,7 @@ impl Conn {
             peer,
             home,
             key,
+            stage: Stage::Receiving,
             proto: proto::conn::Conn::default(),
             input: Vec::new(),
             output: Vec::new(),
@@ -127,9 +125,7 @@ impl Conn {
             transfer: None,
             later: None,
             upgrade: None,
-            is_waiting: false,
             answer: Answer::new(Lane::Prompt, false, now),
-            is_answering: false,
             session: None,
             #[cfg(feature = "tls")]
             handshake: None,
@@ -137,7 +133,6 @@ impl Conn {
             readable: false,
             peer_ended: false,
             has_partial_head: false,
-            is_lingering: false,
             needs_linger: false,
             since: now,
             moved_len: 0,
@@ -187,12 +182,26 @@ impl Conn {
         }
     }
 
-    /// Whether its TLS handshake is in progress.
-    pub(crate) fn is_shaking(&self) -> bool {
-        #[cfg(feature = "tls")]
-        return self.handshake.is_some();
-        #[cfg(not(feature = "tls"))]
-        false
+    /// The present stage.
+    pub(crate) fn stage(&self) -> Stage {
+        self.stage
+    }
+
+    /// Changes the stage. Entering the present one does nothing.
+    pub(crate) fn enter(&mut self, stage: Stage) {
+        debug_assert!(
+            stage == self.stage || self.stage.may_become(stage),
+            "no transition from {:?} to {stage:?}",
+            self.stage
+        );
+        self.stage = stage;
+    }
+
+    /// Starts with a TLS handshake.
+    #[cfg(feature = "tls")]
+    pub(super) fn start_handshake(&mut self, shaking: Shaking) {
+        self.stage = Stage::Handshake;
+        self.handshake = Some(shaking);
     }
 
     /// Whether `input` has empty lines only, which may precede a request (RFC 9112, 2.2).
@@ -204,7 +213,7 @@ impl Conn {
     pub(crate) fn is_sending(&self) -> bool {
         !self.output.is_empty()
             || self.transfer.is_some()
-            || self.is_waiting
+            || self.stage == Stage::Waiting
             || self.transport.has_pending()
     }
 
@@ -226,7 +235,7 @@ impl Conn {
     }
 
     /// Sends more of the answer: `output`, then the body. For workers, because a source may block.
-    pub(crate) fn pump(&mut self, waker: &Waker) -> io::Result<Outcome> {
+    pub(crate) fn pump(&mut self, waker: impl FnOnce() -> Waker) -> io::Result<Outcome> {
         let Some(transfer) = &mut self.transfer else {
             return Ok(if self.flush()? {
                 Outcome::Done
@@ -235,7 +244,7 @@ impl Conn {
             });
         };
         let before = transfer.sent_len();
-        let outcome = transfer.turn(&mut self.transport, &mut self.output, waker);
+        let outcome = transfer.turn(&mut self.transport, &mut self.output, &waker());
         self.moved_len += transfer.sent_len().saturating_sub(before);
         outcome
     }

@@ -20,6 +20,7 @@ use super::conn::Conn;
 use super::key::Key;
 use super::link::Link;
 use super::slab::Slab;
+use super::stage::Stage;
 use crate::head::Peer;
 use crate::limits::Limits;
 use crate::proto::conn::Phase;
@@ -114,10 +115,11 @@ fn candidate(slab: &Slab, key: Key, limits: &Limits) -> Option<Candidate> {
 
 /// What an HTTP/1 connection waits for.
 pub(super) fn wait_of(conn: &Conn, stall_len_min: u64) -> Wait {
-    if conn.is_waiting || conn.readable && !conn.is_sending() {
+    if conn.stage() == Stage::Waiting || conn.readable && !conn.is_sending() {
         return Wait::Busy;
     }
-    if conn.is_sending() && !conn.is_lingering || conn.proto.phase() == Phase::Body {
+    let is_sending = conn.is_sending() && conn.stage() != Stage::Lingering;
+    if is_sending || conn.proto.phase() == Phase::Body {
         return match conn.moved_len < stall_len_min {
             true => Wait::Slow,
             false => Wait::Busy,

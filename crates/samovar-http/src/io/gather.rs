@@ -9,6 +9,7 @@ use std::io;
 
 use super::conn::Conn;
 use super::link::Link;
+use super::stage::Stage;
 use crate::proto::conn::Phase;
 
 /// Capacity of the buffer, in bytes.
@@ -97,7 +98,8 @@ pub(super) fn is_between_requests(link: &Link) -> bool {
                 && conn.proto.phase() == Phase::Head
                 && conn.input.is_empty()
                 && conn.upgrade.is_none()
-                && !(conn.is_lingering || conn.is_sending())
+                && conn.stage() == Stage::Receiving
+                && !conn.is_sending()
         }
         Link::Ws(_) => false,
         #[cfg(feature = "http2")]

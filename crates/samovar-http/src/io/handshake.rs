@@ -1,16 +1,17 @@
-//! What an I/O thread does for a connection whose TLS handshake is not done.
+//! TLS handshakes on an I/O thread.
 //!
-//! It holds no memory of TLS until the peer has said something, and everything that computes is
-//! done by workers. Here is only the waiting.
+//! A connection has no TLS state until its client has sent something, and workers do all
+//! computation. The I/O thread only waits.
 
 use super::conn::Conn;
 use super::context::{Context, Next};
+use super::stage::Stage;
 use super::sys::Edges;
 
 use crate::service::Service;
 use crate::tls::Handshake;
 
-/// Any event may be what the handshake waits for.
+/// Any event may be the one that the handshake waits for.
 pub(super) fn on_event(edges: Edges) -> Next {
     if edges == Edges::default() {
         Next::Wait
@@ -20,7 +21,7 @@ pub(super) fn on_event(edges: Edges) -> Next {
 }
 
 impl<S: Service> Context<S> {
-    /// A connection comes back from a worker. `edges`: what came meanwhile.
+    /// A worker has returned a connection. `edges`: events since it was given away.
     pub(super) fn on_handshake(
         &mut self,
         conn: &mut Conn,
@@ -31,14 +32,15 @@ impl<S: Service> Context<S> {
             Handshake::WantsRead | Handshake::WantsWrite => on_event(edges),
             Handshake::Over => {
                 conn.handshake = None;
-                conn.is_lingering = true;
+                conn.enter(Stage::Lingering);
                 conn.restart_clock(self.now);
                 self.linger(conn)
             }
             Handshake::Done => {
                 conn.handshake = None;
+                conn.enter(Stage::Receiving);
                 conn.restart_clock(self.now);
-                // The first request may have come with the end of the handshake.
+                // The first request may have arrived with the end of the handshake.
                 conn.readable = true;
                 #[cfg(feature = "http2")]
                 if conn.transport.speaks_http2() {

@@ -1,14 +1,4 @@
-//! What an I/O thread does for an HTTP/1 connection.
-//!
-//! A connection that is here is in one of these situations:
-//!
-//! | situation | recognised by | goes on when |
-//! |---|---|---|
-//! | between requests | nothing to send | readable |
-//! | reading a body | `request` is set, nothing to send | readable |
-//! | blocked | `output` or `transfer` is set | writable: a worker sends what is a body |
-//! | waiting | `is_waiting` | woken by the body, or by whoever has promised the answer |
-//! | lingering | `is_lingering` | readable, until the peer closes or time is up |
+//! HTTP/1 on an I/O thread: what a connection does with an event, by its [`Stage`].
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -17,6 +7,7 @@ use super::answer::{Form, last};
 use super::conn::Conn;
 use super::context::{Context, GATHER_LEN, LINGER_LEN_MAX, Next, OUT_LEN_KEPT};
 use super::inbox::Verdict;
+use super::stage::Stage;
 use super::sys::Edges;
 use crate::exec::{self, Job};
 use crate::head::Head;
@@ -44,7 +35,7 @@ impl<S: Service> Context<S> {
                 Next::Wait
             }
             Verdict::Waiting => {
-                conn.is_waiting = true;
+                conn.enter(Stage::Waiting);
                 self.wait_on(conn, edges)
             }
             #[cfg(feature = "tls")]
@@ -58,43 +49,36 @@ impl<S: Service> Context<S> {
     }
 
     pub(super) fn step(&mut self, conn: &mut Conn, edges: Edges) -> Next {
-        #[cfg(feature = "tls")]
-        if conn.is_shaking() {
-            return super::handshake::on_event(edges);
+        match conn.stage() {
+            #[cfg(feature = "tls")]
+            Stage::Handshake => super::handshake::on_event(edges),
+            #[cfg(not(feature = "tls"))]
+            Stage::Handshake => Next::Wait,
+            Stage::Lingering => self.linger(conn),
+            Stage::Waiting => self.wait_on(conn, edges),
+            Stage::Receiving | Stage::Answering if !conn.is_sending() => self.go_on(conn),
+            Stage::Receiving | Stage::Answering if edges.writable => self.send_more(conn),
+            Stage::Receiving | Stage::Answering => Next::Wait,
         }
-        if conn.is_lingering {
-            return self.linger(conn);
-        }
-        if conn.is_waiting {
-            return self.wait_on(conn, edges);
-        }
-        if conn.is_sending() {
-            return if edges.writable {
-                self.send_more(conn)
-            } else {
-                Next::Wait
-            };
-        }
-        self.go_on(conn)
     }
 
-    /// What goes on with an answer that has nothing to send for now.
+    /// The answer waits for the application.
     fn wait_on(&mut self, conn: &mut Conn, edges: Edges) -> Next {
-        // Sticky: the FIN may have come before the wait began.
+        // Not from `edges` alone: the client may have left before the wait began.
         let has_left = !self.shared.limits.half_close && conn.is_at_end();
         if edges.hung_up || has_left {
             return self.fail(conn, End::Left);
         }
         if edges.ended {
-            // Unread requests delay the departure by one `stall_time`; see `overdue`.
+            // Unread requests postpone the departure by one `stall_time`; see `overdue`.
             conn.restart_clock(self.now);
         }
         if edges.writable && conn.flush().is_err() {
             return self.fail(conn, End::Left);
         }
         if edges.woken {
-            conn.is_waiting = false;
-            // No worker has to be woken for what is in memory.
+            conn.enter(Stage::Answering);
+            // A response in memory needs no worker.
             if exec::render_deferred(&self.shared.core, conn, self.now) {
                 return self.send_more(conn);
             }
@@ -103,17 +87,17 @@ impl<S: Service> Context<S> {
         Next::Wait
     }
 
-    /// Sends what a blocked connection still has.
+    /// Sends more of an answer that the socket had not taken.
     pub(super) fn send_more(&mut self, conn: &mut Conn) -> Next {
         if conn.transfer.is_some() {
-            // `output` is its lead, and may have to go behind what it holds already.
+            // The transfer sends `output`, because parts of the body may have to go before it.
             return Next::Pump;
         }
         match conn.flush() {
             Err(_) => self.fail(conn, End::Left),
             Ok(false) => Next::Wait,
-            Ok(true) if conn.is_answering => {
-                // A worker's answer that fitted into memory and blocked there.
+            Ok(true) if conn.stage() == Stage::Answering => {
+                // A worker's answer without a transfer, which the socket had not taken at once.
                 exec::report(&self.shared, conn, End::Complete);
                 let keep = conn.answer.keep;
                 self.answered(conn, keep);
@@ -123,7 +107,7 @@ impl<S: Service> Context<S> {
         }
     }
 
-    /// Works on what was read, then reads.
+    /// Handles input that was left, then reads.
     pub(super) fn go_on(&mut self, conn: &mut Conn) -> Next {
         if conn.upgrade.is_some() {
             return Next::OpenSocket;
@@ -132,7 +116,7 @@ impl<S: Service> Context<S> {
             return self.finish(conn);
         }
         if !conn.input.is_empty() {
-            // It was read in an earlier turn, and much may have changed since.
+            // It was read in an earlier turn, so what was current then may not be now.
             self.turn += 1;
             if let Some(next) = self.serve_input(conn) {
                 return next;
@@ -149,7 +133,7 @@ impl<S: Service> Context<S> {
         let next = match conn.read(&mut buffer) {
             Ok(Some(len)) if len > 0 => {
                 self.turn += 1;
-                self.serve_read(conn, buffer.get(..len).unwrap_or_default())
+                self.serve_read(conn, &buffer[..len])
             }
             outcome => self.on_nothing(conn, outcome),
         };
@@ -157,7 +141,7 @@ impl<S: Service> Context<S> {
         next
     }
 
-    /// A read that gave nothing.
+    /// A read has returned no bytes.
     pub(super) fn on_nothing(
         &mut self,
         conn: &mut Conn,
@@ -165,7 +149,7 @@ impl<S: Service> Context<S> {
     ) -> Next {
         match outcome {
             Ok(None) => Next::Wait,
-            // Half a request, or none, and nothing more to come.
+            // The client has left between requests or in the middle of one.
             Ok(Some(_)) => {
                 conn.transport.say_goodbye();
                 Next::Close
@@ -174,7 +158,7 @@ impl<S: Service> Context<S> {
         }
     }
 
-    /// Answers what was just read.
+    /// Handles bytes that were just read.
     pub(super) fn serve_read(&mut self, conn: &mut Conn, bytes: &[u8]) -> Next {
         let served = if conn.input.is_empty() {
             self.serve(conn, bytes)
@@ -194,24 +178,25 @@ impl<S: Service> Context<S> {
         self.serve(conn, &input)
     }
 
-    /// Answers the requests in `input`; what is incomplete is left in `conn.input`. `None`: there
-    /// is nothing to do but to read on.
+    /// Answers the requests in `input`; leaves an incomplete one in `conn.input`. `None`: more has
+    /// to be read.
     fn serve(&mut self, conn: &mut Conn, input: &[u8]) -> Option<Next> {
         let mut at = 0;
         let request = loop {
-            let rest = input.get(at..).unwrap_or_default();
+            // `advance` consumes no more than it gets, so `at` stays within `input`.
+            let rest = &input[at..];
             let (taken, step) = conn.proto.advance(
                 rest,
                 &self.shared.limits.head,
                 conn.body_len_max,
                 &mut self.index,
             );
-            let consumed = rest.get(..taken).unwrap_or_default();
+            let consumed = &rest[..taken];
             at += taken;
             match step {
                 Step::Head => {
                     conn.has_partial_head = false;
-                    // A peer that asked for the end sends nothing behind its request.
+                    // A client that asked for a close sends nothing after its request.
                     conn.needs_linger = self.index.keep_alive;
                     conn.restart_clock(self.now);
                     if let Some(request) = self.on_head(conn, consumed, at < input.len()) {
@@ -249,13 +234,13 @@ impl<S: Service> Context<S> {
             if self.out.len() >= GATHER_LEN {
                 match self.flush_out(conn) {
                     Ok(true) => {}
-                    // The peer asks and does not read: it gets no further answer until it does.
+                    // The client does not read, so it gets no further answers for now.
                     Ok(false) => break None,
                     Err(_) => return Some(Next::Close),
                 }
             }
         };
-        let rest = input.get(at..).unwrap_or_default();
+        let rest = &input[at..];
         if !rest.is_empty() {
             conn.input.extend_from_slice(rest);
         }
@@ -276,8 +261,8 @@ impl<S: Service> Context<S> {
         }
     }
 
-    /// A request head. Answers it here, or returns the request for a worker, or neither: then its
-    /// body comes first.
+    /// Handles a request head. Answers it, or returns the request for a worker; neither if the body
+    /// has to be received first.
     fn on_head(
         &mut self,
         conn: &mut Conn,
@@ -340,14 +325,14 @@ impl<S: Service> Context<S> {
                 request.is_inline = matches!(intake, Intake::Inline(_));
                 let fits = match self.index.framing {
                     Framing::Length(len) => len <= conn.body_len_max,
-                    // How long it will be is not known, and silence is not an answer.
+                    // The length is unknown; the limit applies while the body is received.
                     Framing::Chunked | Framing::None => true,
                 };
                 if fits && matches!(intake, Intake::Streamed(_)) {
                     return Some(request);
                 }
                 conn.request = Some(request);
-                // RFC 9110, 10.1.1: no 100 if the body is on its way already, nor if it will be
+                // RFC 9110, 10.1.1: no 100 if part of the body was received, or if it will be
                 // refused.
                 if conn.proto.take_expect_continue() && !has_more_input && fits {
                     self.out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
@@ -362,7 +347,7 @@ impl<S: Service> Context<S> {
         conn.proto.may_keep() && self.allows_keep(conn)
     }
 
-    /// Whether the connection may stay open as far as it is up to us.
+    /// Whether the server lets the connection stay open.
     fn allows_keep(&self, conn: &Conn) -> bool {
         let max = self.shared.limits.requests_per_connection_max;
         self.drain.is_none()
@@ -371,7 +356,7 @@ impl<S: Service> Context<S> {
     }
 
     fn answered(&mut self, conn: &mut Conn, keep: bool) {
-        conn.is_answering = false;
+        conn.enter(Stage::Receiving);
         conn.proto.answered(keep);
         conn.answered_count += 1;
         if self.drain.is_some() {
@@ -412,12 +397,12 @@ impl<S: Service> Context<S> {
         Some((conn, next))
     }
 
-    /// Writes the gathered answers; what the socket does not take goes into `conn.output`.
+    /// Sends the gathered answers; `conn.output` keeps what the socket does not take.
     pub(super) fn flush_out(&mut self, conn: &mut Conn) -> std::io::Result<bool> {
         let mut sent = 0;
         if conn.output.is_empty() {
             while sent < self.out.len() {
-                let bytes = self.out.get(sent..).unwrap_or_default();
+                let bytes = &self.out[sent..];
                 match conn.transport.send(bytes, false) {
                     Ok(Some(len)) => sent += len,
                     Ok(None) => break,
@@ -428,18 +413,17 @@ impl<S: Service> Context<S> {
                 }
             }
         }
-        conn.output
-            .extend_from_slice(self.out.get(sent..).unwrap_or_default());
+        conn.output.extend_from_slice(&self.out[sent..]);
         self.out.clear();
         self.out.shrink_to(OUT_LEN_KEPT);
         Ok(conn.output.is_empty() && conn.transport.flush()?)
     }
 
-    /// The last answer is with the kernel.
+    /// The kernel has the last answer.
     ///
-    /// Unread bytes at close make the kernel send RST, and RST can destroy the answer before the
-    /// client has read it (RFC 9112, 9.6). So, where bytes may be unread, our side is shut down
-    /// first, and what still comes is dropped until the peer closes or time is up.
+    /// Closing a socket with unread bytes sends RST, which can destroy the answer before the client
+    /// has read it (RFC 9112, 9.6). So if bytes may be unread, only the sending side is shut down,
+    /// and received bytes are dropped until the client closes or `linger_time` has passed.
     pub(super) fn finish(&mut self, conn: &mut Conn) -> Next {
         if !conn.needs_linger && conn.input.is_empty() && !conn.readable {
             conn.transport.say_goodbye();
@@ -448,14 +432,14 @@ impl<S: Service> Context<S> {
         if conn.transport.shutdown_write().is_err() {
             return Next::Close;
         }
-        conn.is_lingering = true;
+        conn.enter(Stage::Lingering);
         conn.input = Vec::new();
         conn.restart_clock(self.now);
         self.linger(conn)
     }
 
-    /// Past the limit nothing more is read: the peer's window closes, and it still has until the
-    /// time is up to look at its answer.
+    /// Drops received bytes, up to a limit; beyond it the client's window closes, and it still has
+    /// `linger_time` to read its answer.
     pub(super) fn linger(&mut self, conn: &mut Conn) -> Next {
         while conn.readable && conn.moved_len <= LINGER_LEN_MAX {
             if matches!(conn.read(&mut self.read_buffer), Ok(Some(0)) | Err(_)) {

@@ -20,6 +20,7 @@ pub(crate) mod listener;
 #[cfg(feature = "tls")]
 mod shaking;
 mod slab;
+pub(crate) mod stage;
 #[cfg(feature = "http2")]
 pub(crate) mod stream;
 pub(crate) mod sys;

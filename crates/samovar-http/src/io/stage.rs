@@ -1,0 +1,73 @@
+//! The stages of an HTTP/1 connection.
+
+/// What an HTTP/1 connection does at present. [`Conn::enter`](super::conn::Conn::enter) changes it.
+///
+/// | stage | continues when | next stage |
+/// |---|---|---|
+/// | `Handshake` | readable or writable, on a worker | `Receiving`, `Lingering` |
+/// | `Receiving` | readable; writable, while an answer of the I/O thread is unsent | `Answering`, `Lingering` |
+/// | `Answering` | a worker returns it; writable: a worker sends more of the body | `Waiting`, `Receiving` |
+/// | `Waiting` | the application wakes it | `Answering` |
+/// | `Lingering` | readable, until the client closes or the time is up | |
+///
+/// A connection also ends in any stage by being closed, and leaves these stages by becoming a
+/// WebSocket or an HTTP/2 connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// The TLS handshake is in progress.
+    Handshake,
+    /// Between requests, or receiving one, or sending an answer that the I/O thread has given.
+    Receiving,
+    /// A worker was asked for the answer, and the answer is not complete.
+    Answering,
+    /// The answer waits for the application.
+    Waiting,
+    /// The last answer is sent. Everything received is dropped until the client has seen it.
+    Lingering,
+}
+
+impl Stage {
+    /// Whether `next` may follow.
+    pub(super) fn may_become(self, next: Self) -> bool {
+        use Stage::{Answering, Handshake, Lingering, Receiving, Waiting};
+        match self {
+            Handshake => matches!(next, Receiving | Lingering),
+            Receiving => matches!(next, Answering | Lingering),
+            Answering => matches!(next, Waiting | Receiving),
+            Waiting => matches!(next, Answering),
+            Lingering => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [Stage; 5] = [
+        Stage::Handshake,
+        Stage::Receiving,
+        Stage::Answering,
+        Stage::Waiting,
+        Stage::Lingering,
+    ];
+
+    #[test]
+    fn the_documented_transitions_are_those_of_the_code() {
+        let is_row = |line: &&str| line.starts_with("/// | `");
+        let rows: Vec<_> = include_str!("stage.rs").lines().filter(is_row).collect();
+        assert_eq!(rows.len(), ALL.len());
+        for stage in ALL {
+            let start = format!("/// | `{stage:?}` |");
+            let row = rows.iter().find(|row| row.starts_with(&start)).unwrap();
+            let documented = row.split('|').nth(3).unwrap();
+            for next in ALL {
+                assert_eq!(
+                    stage.may_become(next),
+                    documented.contains(&format!("`{next:?}`")),
+                    "{stage:?} to {next:?}"
+                );
+            }
+        }
+    }
+}
