@@ -28,7 +28,7 @@ struct Pipe {
 #[derive(Default)]
 struct State {
     pieces: VecDeque<Vec<u8>>,
-    /// Bytes of the first piece that were taken.
+    /// Bytes of the first piece that were taken; less than its length.
     taken_len: usize,
     queued_len: usize,
     waker: Option<Waker>,
@@ -193,7 +193,7 @@ impl Source for Receiver {
     fn pull(&mut self, batch: &mut Batch) -> io::Result<Progress> {
         let mut state = self.0.lock();
         while let Some(piece) = state.pieces.front() {
-            let rest = piece.get(state.taken_len..).unwrap_or_default();
+            let rest = &piece[state.taken_len..];
             let len = batch.put(rest);
             if len < rest.len() {
                 state.taken_len += len;
@@ -280,8 +280,7 @@ impl Write for Writer<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         // A piece in a channel is at most this long.
         let len = bytes.len().min(GATHER_LEN);
-        self.buffer
-            .extend_from_slice(bytes.get(..len).unwrap_or_default());
+        self.buffer.extend_from_slice(&bytes[..len]);
         if self.buffer.len() >= GATHER_LEN {
             self.flush()?;
         }

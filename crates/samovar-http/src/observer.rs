@@ -156,25 +156,25 @@ impl fmt::Display for Incident<'_> {
             Self::BodyFailed {
                 error,
                 is_cut_off: true,
-            } => write!(f, "response cut off: {error}"),
+            } => write!(f, "response aborted: {error}"),
             Self::BodyFailed { error, .. } => write!(f, "503 in place of a response: {error}"),
             Self::Refused { peer, refusal } => write!(f, "refused request of {peer}: {refusal}"),
-            Self::TooSlow { peer } => write!(f, "{peer} is too slow, connection closed"),
+            Self::TooSlow { peer } => write!(f, "{peer} is too slow; connection closed"),
             Self::HandshakeFailed { peer, error } => {
-                write!(f, "no secure connection with {peer}: {error}")
+                write!(f, "TLS handshake with {peer} failed: {error}")
             }
             Self::SocketHandlerPanicked { peer } => {
-                write!(f, "WebSocket handler panicked, serving {peer}")
+                write!(f, "WebSocket handler for {peer} panicked")
             }
             Self::SocketFailed { peer, failure } => {
-                write!(f, "failed WebSocket of {peer}: {failure}")
+                write!(f, "WebSocket of {peer} failed: {failure}")
             }
             #[cfg(feature = "http2")]
             Self::Abused { peer, abuse } => write!(f, "closed connection of {peer}: {abuse}"),
             Self::GaveWay { peer } => {
                 write!(
                     f,
-                    "connection limit reached, closed one of {peer} that did nothing"
+                    "connection limit reached, evicted an idle connection of {peer}"
                 )
             }
             Self::ConnectionsFull => f.write_str("connection limit reached"),

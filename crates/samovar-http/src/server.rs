@@ -321,7 +321,7 @@ impl<S: Service> Server<S> {
             handshake_count: self.shared.handshake_count.load(Ordering::Relaxed),
             #[cfg(not(feature = "tls"))]
             handshake_count: 0,
-            worker_count: self.shared.queue.places_max(),
+            worker_count: self.shared.queue.slots_max(),
             worker_count_max: self.shared.queue.threads_max(),
             queued_count: workers.queued_count,
             running_count: workers.running_count,

@@ -319,7 +319,7 @@ fn clients_show_who_they_are() {
     eventually("both are told", || incidents().len() >= 2);
     let incidents = incidents();
     assert_eq!(incidents.len(), 2, "{incidents:?}");
-    assert!(incidents[0].starts_with("no secure connection with 127.0.0.1: "));
+    assert!(incidents[0].starts_with("TLS handshake with 127.0.0.1 failed: "));
 
     let (_server, addr) = require(ClientCertificates::Optional);
     assert_eq!(who(addr, Some(&user)).unwrap(), b'1');

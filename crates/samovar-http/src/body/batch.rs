@@ -1,4 +1,4 @@
-//! A bounded piece of a body: bytes in memory and ranges of files, in order.
+//! Batches: bounded pieces of a body, of bytes in memory and file ranges.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -13,7 +13,7 @@ use crate::io::sys;
 use crate::io::transport::Transport;
 use crate::io::wake::Waker;
 
-/// Bytes of a file that pass through memory at once, where the kernel cannot send them by itself.
+/// Bytes of a file copied at once, if the kernel cannot send them directly.
 const PIECE_LEN: usize = 16 * 1024;
 
 /// A piece of a body.
@@ -23,7 +23,7 @@ pub struct Batch {
     /// Invariant: `sent <= filled <= buffer.len()`. `buffer[sent..filled]` is still to be sent.
     filled: usize,
     sent: usize,
-    /// Bytes at the end of the buffer that are kept for the engine's framing.
+    /// Bytes at the end of the buffer reserved for framing.
     reserved_len: usize,
     files: VecDeque<FilePart>,
     /// Bytes added since the last [`clear`](Self::clear), files included.
@@ -55,7 +55,7 @@ impl Batch {
         }
     }
 
-    /// A batch for a socket that ranges of files go to best past this process.
+    /// A batch for a socket to which the kernel sends file ranges efficiently.
     pub(crate) fn of_files(waker: Waker) -> Self {
         Self {
             takes_files: true,
@@ -63,28 +63,29 @@ impl Batch {
         }
     }
 
-    /// Wakes the connection that this batch is for; see [`Progress::Wait`](super::Progress::Wait).
+    /// The waker of the connection that this batch is for; see
+    /// [`Progress::Wait`](super::Progress::Wait).
     pub fn waker(&self) -> &Waker {
         &self.waker
     }
 
-    /// The memory that is not filled yet. Write at its start, then say how much with
-    /// [`advance`](Self::advance).
+    /// The unfilled memory. Write at its start, then call [`advance`](Self::advance) with the
+    /// number of bytes.
     pub fn room(&mut self) -> &mut [u8] {
         let end = self.buffer.len() - self.reserved_len;
-        self.buffer.get_mut(self.filled..end).unwrap_or_default()
+        &mut self.buffer[self.filled..end]
     }
 
-    /// Bytes of memory that are not filled yet.
+    /// Length of the unfilled memory, in bytes.
     pub fn room_len(&self) -> usize {
-        (self.buffer.len() - self.reserved_len).saturating_sub(self.filled)
+        self.buffer.len() - self.reserved_len - self.filled
     }
 
-    /// Counts the first `len` bytes of [`room`](Self::room) as filled.
+    /// Marks the first `len` bytes of [`room`](Self::room) as filled.
     ///
     /// # Panics
     ///
-    /// If there is less room than `len`.
+    /// If `len` is more than [`room_len`](Self::room_len).
     pub fn advance(&mut self, len: usize) {
         assert!(
             len <= self.room_len(),
@@ -94,25 +95,22 @@ impl Batch {
         self.added_len += len as u64;
     }
 
-    /// Copies as much of `bytes` as there is room for; returns how much that was.
+    /// Copies as many of `bytes` as fit; returns their number.
     pub fn put(&mut self, bytes: &[u8]) -> usize {
         let len = bytes.len().min(self.room_len());
-        if let (Some(room), Some(bytes)) = (self.room().get_mut(..len), bytes.get(..len)) {
-            room.copy_from_slice(bytes);
-        }
+        self.room()[..len].copy_from_slice(&bytes[..len]);
         self.advance(len);
         len
     }
 
-    /// Whether a [`file`](Self::file) goes to the socket without passing through memory. If not,
-    /// it is correct all the same, but a source that can fill [`room`](Self::room) itself does
-    /// better to do so.
+    /// Whether the kernel sends a [`file`](Self::file) without copying it through this process. If
+    /// not, `file` still works, but filling [`room`](Self::room) is faster.
     pub fn takes_files(&self) -> bool {
         self.takes_files
     }
 
-    /// Adds a range of a file, which takes no room: the kernel sends it from the page cache.
-    /// A file that turns out shorter fails the body; see
+    /// Adds a file range, which the kernel sends from the page cache; it takes no memory. If the
+    /// file turns out to be shorter, the body fails; see
     /// [`Source::file_failed`](super::Source::file_failed).
     pub fn file(&mut self, file: Arc<File>, offset: u64, len: u64) {
         if len > 0 {
@@ -126,7 +124,7 @@ impl Batch {
         }
     }
 
-    /// Bytes that were added for this turn, ranges of files included.
+    /// Bytes added in this turn, including file ranges.
     pub fn added_len(&self) -> u64 {
         self.added_len
     }
@@ -135,30 +133,28 @@ impl Batch {
         self.sent == self.filled && self.files.is_empty()
     }
 
-    /// Empties a batch that was sent.
+    /// Empties a batch whose bytes are sent.
     pub(crate) fn clear(&mut self) {
         (self.filled, self.sent, self.added_len) = (0, 0, 0);
     }
 
-    /// Overwrites bytes filled earlier, for a chunk size known only afterwards.
+    /// Overwrites filled bytes, for a chunk size that is known only afterwards.
     pub(crate) fn patch(&mut self, at: usize, bytes: &[u8]) {
-        if let Some(place) = self.buffer.get_mut(at..at + bytes.len()) {
-            place.copy_from_slice(bytes);
-        }
+        self.buffer[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Keeps `len` bytes at the end of the buffer out of [`room`](Self::room).
+    /// Reserves `len` bytes at the end of the buffer, excluded from [`room`](Self::room).
     pub(crate) fn reserve(&mut self, len: usize) {
         self.reserved_len = len;
     }
 
-    /// Leaves at most `len` bytes of [`room`](Self::room) in a batch that is empty.
+    /// Limits [`room`](Self::room) of an empty batch to `len` bytes.
     #[cfg(feature = "http2")]
     pub(crate) fn limit_room(&mut self, len: usize) {
         self.reserved_len = self.buffer.len().saturating_sub(len);
     }
 
-    /// Gives the memory back, where only ranges of files are left.
+    /// Releases the memory if only file ranges are left.
     #[cfg(feature = "http2")]
     pub(crate) fn release_buffer(&mut self) {
         if self.sent == self.filled {
@@ -170,7 +166,7 @@ impl Batch {
         }
     }
 
-    /// Takes back the last `len` bytes filled.
+    /// Removes the last `len` filled bytes.
     pub(crate) fn unfill(&mut self, len: usize) {
         self.filled -= len;
         self.added_len -= len as u64;
@@ -180,17 +176,17 @@ impl Batch {
         self.filled
     }
 
-    /// Sends until all is sent or the socket takes no more; returns the bytes sent.
+    /// Sends until everything is sent or the socket is full; returns the bytes sent.
     ///
     /// # Errors
     ///
-    /// Those of the socket and the files; `WouldBlock` is not one.
+    /// Those of the socket and the files; a full socket is none.
     pub(crate) fn send(&mut self, transport: &mut Transport) -> io::Result<u64> {
         let mut sent_len = 0;
         while !self.is_sent() {
             let memory_end = self.files.front().map_or(self.filled, |part| part.at);
             let taken = if self.sent < memory_end {
-                let bytes = self.buffer.get(self.sent..memory_end).unwrap_or_default();
+                let bytes = &self.buffer[self.sent..memory_end];
                 let taken = transport.send(bytes, !self.files.is_empty())?;
                 self.sent += taken.unwrap_or(0);
                 taken.map(|len| len as u64)
@@ -227,8 +223,7 @@ impl Batch {
         Ok(Some(len))
     }
 
-    /// Takes bytes out, in order; 0 once nothing is left. For bodies that do not go to a socket as
-    /// they are.
+    /// Takes bytes out in order; 0 once none is left. For bodies that are not sent as they are.
     ///
     /// # Errors
     ///
@@ -242,12 +237,10 @@ impl Batch {
             return Ok(0);
         }
         let memory_end = self.files.front().map_or(self.filled, |part| part.at);
-        let memory = self.buffer.get(self.sent..memory_end).unwrap_or_default();
+        let memory = &self.buffer[self.sent..memory_end];
         if !memory.is_empty() {
             let len = memory.len().min(buffer.len());
-            if let (Some(from), Some(to)) = (memory.get(..len), buffer.get_mut(..len)) {
-                to.copy_from_slice(from);
-            }
+            buffer[..len].copy_from_slice(&memory[..len]);
             self.sent += len;
             return Ok(len);
         }
@@ -264,19 +257,19 @@ impl Batch {
 }
 
 impl FilePart {
-    /// Reads the start of what is left.
+    /// Reads the start of the rest.
     fn read<'a>(&self, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
         let left = usize::try_from(self.left).unwrap_or(usize::MAX);
         let room_len = buffer.len().min(left);
-        let room = buffer.get_mut(..room_len).unwrap_or_default();
+        let room = &mut buffer[..room_len];
         let len = self.file.read_at(room, self.offset)?;
         if len == 0 && room_len > 0 {
             return Err(became_shorter());
         }
-        Ok(room.get(..len).unwrap_or_default())
+        Ok(&room[..len])
     }
 
-    /// Counts bytes as sent.
+    /// Removes sent bytes.
     fn pass(&mut self, len: u64) -> io::Result<()> {
         if len == 0 {
             return Err(became_shorter());
@@ -287,7 +280,7 @@ impl FilePart {
     }
 }
 
-/// Whether it is a file that failed, where an error may also be the socket's.
+/// Whether an error of sending is that of a file, not of the socket.
 pub(super) fn is_about_file(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::UnexpectedEof || Errno::from_io_error(error) == Some(Errno::IO)
 }

@@ -1,16 +1,16 @@
-//! Memory of pieces, used again.
+//! Recycled memory for pieces of bodies.
 //!
-//! A piece is filled by one thread and dropped by another, which is where allocators give memory
-//! back to the kernel and fault it in again: that costs as much as reading the file.
+//! One thread fills a piece and another drops it. Allocators tend to return such memory to the
+//! kernel and fault it in again, which costs as much as reading the file.
 
 use std::sync::{Arc, Mutex};
 
 use crate::sync::Lock;
 
-/// Bytes that are kept while nobody needs them.
+/// Maximum length of unused blocks, in bytes.
 const KEPT_LEN: usize = 4 << 20;
 
-/// Blocks that nobody needs for now.
+/// Unused blocks.
 #[derive(Debug, Default)]
 pub(crate) struct Blocks(Mutex<Kept>);
 
@@ -20,16 +20,17 @@ struct Kept {
     len: usize,
 }
 
-/// A piece of memory, the first part of which is filled. Goes back when it is dropped.
+/// A piece of memory whose first part is filled; recycled when dropped.
 #[derive(Debug)]
 pub(crate) struct Block {
     bytes: Box<[u8]>,
+    /// Invariant: at most the length of `bytes`.
     filled_len: usize,
     blocks: Arc<Blocks>,
 }
 
 impl Blocks {
-    /// An empty block of this length or somewhat more.
+    /// Takes an empty block of at least this length.
     pub(crate) fn take(self: &Arc<Self>, len: usize) -> Block {
         let len = len.next_power_of_two();
         let mut kept = self.0.locked();
@@ -48,22 +49,22 @@ impl Blocks {
 }
 
 impl Block {
-    /// The memory that is not filled.
+    /// The unfilled memory.
     pub(crate) fn room(&mut self) -> &mut [u8] {
-        self.bytes.get_mut(self.filled_len..).unwrap_or_default()
+        &mut self.bytes[self.filled_len..]
     }
 
-    /// Counts the first `len` bytes of the room as filled.
+    /// Marks the first `len` bytes of the room as filled.
     pub(crate) fn advance(&mut self, len: usize) {
-        self.filled_len = self.filled_len.saturating_add(len).min(self.bytes.len());
+        self.filled_len = (self.filled_len + len).min(self.bytes.len());
     }
 
-    /// Bytes filled.
+    /// Length of the filled part, in bytes.
     pub(crate) fn len(&self) -> usize {
         self.filled_len
     }
 
-    /// Whether most of the memory is not filled.
+    /// Whether most of the memory is unfilled.
     pub(crate) fn is_sparse(&self) -> bool {
         self.filled_len < self.bytes.len() / 4
     }
@@ -71,7 +72,7 @@ impl Block {
 
 impl AsRef<[u8]> for Block {
     fn as_ref(&self) -> &[u8] {
-        self.bytes.get(..self.filled_len).unwrap_or_default()
+        &self.bytes[..self.filled_len]
     }
 }
 

@@ -1,9 +1,9 @@
-//! Memory for request bodies that are read before their handlers start, bounded in sum.
+//! The memory budget for request bodies that are received before their handlers start.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Bytes that all requests together may hold.
+/// A limit of memory for all requests together.
 #[derive(Debug)]
 pub(crate) struct Budget {
     used_len: AtomicUsize,
@@ -23,7 +23,7 @@ impl Budget {
     }
 }
 
-/// The part of a budget that one request holds; goes back when dropped.
+/// The share of one request in a budget; returned when dropped.
 #[derive(Debug)]
 pub(crate) struct Held {
     budget: Arc<Budget>,
@@ -38,7 +38,7 @@ impl Held {
         }
     }
 
-    /// Takes `len` bytes more; `false`, and nothing taken, if there are not so many left.
+    /// Adds `len` bytes; `false`, without effect, if the budget has fewer left.
     pub(crate) fn grow(&mut self, len: usize) -> bool {
         let used_len = self.budget.used_len.fetch_add(len, Ordering::Relaxed);
         if used_len.saturating_add(len) > self.budget.len_max {

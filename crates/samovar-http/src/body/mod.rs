@@ -1,7 +1,7 @@
-//! Response bodies on their way to a socket.
+//! Response bodies.
 //!
-//! A [`Source`] fills a [`Batch`]; a `Transfer` sends batches until the socket takes no more, keeps
-//! what is left, and goes on when it does. One batch at most exists for a body under way.
+//! A [`Source`] fills a [`Batch`]; a `Transfer` sends batches until the socket is full, keeps the
+//! rest, and continues later. A body has at most one batch at a time.
 
 mod batch;
 #[cfg(feature = "http2")]
@@ -27,21 +27,19 @@ pub(crate) use transfer::{Framing, Outcome, Transfer};
 /// Whether a source has more to give.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
-    /// There is more.
+    /// There are more bytes.
     More,
-    /// The batch holds the last bytes, or none.
+    /// The batch has the last bytes, or none.
     End,
-    /// There will be more, but nothing is there now. The batch may hold bytes, which are sent.
-    /// Before it says so, a source has to see to it that [`Batch::waker`] is called when there is
-    /// more; until then it is not pulled.
+    /// There will be more bytes, but not now. Bytes in the batch are sent. The source must arrange
+    /// that [`Batch::waker`] is called when there are more; until then it is not pulled.
     Wait,
 }
 
-/// A body that is produced piece by piece. Runs on workers, so it may block on a disk.
+/// Produces a body piece by piece. Called on workers, so it may block on a disk.
 pub trait Source: Send {
-    /// The length of the whole body in bytes, where it is known before it starts. It is announced
-    /// to the peer, and a source that then yields another number of bytes has its connection
-    /// reset, never ended well.
+    /// The length of the whole body in bytes, if known in advance. It is announced to the client;
+    /// if the source then yields more or fewer bytes, the connection is reset.
     fn len(&self) -> Option<u64>;
 
     /// Whether the body is known to be empty.
@@ -49,24 +47,24 @@ pub trait Source: Send {
         self.len() == Some(0)
     }
 
-    /// Adds bytes to `batch`: at least one, or [`Progress::End`], or [`Progress::Wait`]. The more,
-    /// the fewer system calls on both sides. Where the length is known, `End` must come with the
-    /// last byte.
+    /// Adds bytes to `batch`: at least one, unless it returns [`Progress::End`] or
+    /// [`Progress::Wait`]. More bytes mean fewer system calls on both sides. If the length is
+    /// known, `End` must be returned with the last byte.
     ///
     /// # Errors
     ///
-    /// Any; the connection is reset, because part of the body has left already.
+    /// Any; the connection is reset, or the answer replaced by 503 if none of it was sent.
     fn pull(&mut self, batch: &mut Batch) -> io::Result<Progress>;
 
-    /// Told that the body has failed because of a range of a file that was added to a batch: it
-    /// cannot be read, or is shorter than it was. There is no further [`pull`](Self::pull).
+    /// Called when the body has failed because a file range in a batch could not be read, or its
+    /// file is shorter now. There is no further [`pull`](Self::pull).
     fn file_failed(&mut self, error: &io::Error) {
-        // Most have nobody to tell; the server's observer is told in any case.
+        // The observer gets a report in any case.
         let _unused = error;
     }
 
-    /// Fields that are known only behind the body: name and value. Asked once after
-    /// [`Progress::End`], and only where the peer can be told; see
+    /// Trailer fields, which are known only after the body: name and value. Called once after
+    /// [`Progress::End`], if the client accepts trailers; see
     /// [`Response::trailers`](crate::Response::trailers).
     fn trailers(&mut self) -> Vec<(String, Vec<u8>)> {
         Vec::new()

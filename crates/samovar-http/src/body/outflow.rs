@@ -1,4 +1,4 @@
-//! Bodies that leave in pieces of memory, each when it is asked for.
+//! Bodies pulled in pieces of memory, for HTTP/2.
 
 use std::io;
 
@@ -6,28 +6,28 @@ use super::transfer::{account, trailer_fields};
 use super::{Batch, Block, Progress, Source};
 use crate::io::wake::Waker;
 
-/// The next bytes of a body.
+/// A piece of a body.
 #[derive(Debug)]
 pub(crate) struct Piece {
     pub(crate) block: Block,
-    /// What follows: more at once, more when the body wakes, or nothing.
+    /// What follows this piece.
     pub(crate) progress: Progress,
 }
 
-/// A body whose pieces are sent by somebody else. Between two pieces it holds open files at most,
-/// and no memory.
+/// A body whose pieces an I/O thread sends. Between two pieces it may hold open files, but no
+/// memory.
 pub(crate) struct Outflow {
     source: Box<dyn Source>,
-    /// What the source has given and no piece has taken: ranges of files.
+    /// File ranges of the source that are not in a piece yet.
     batch: Option<Batch>,
-    /// Announced bytes that the source has not yielded yet, where the length is announced.
+    /// Announced bytes that the source has not yielded yet; `None` if no length is announced.
     left: Option<u64>,
     has_trailers: bool,
     progress: Progress,
 }
 
 impl Outflow {
-    /// `len`: what was announced.
+    /// `len`: the announced length, in bytes.
     pub(crate) fn new(source: Box<dyn Source>, len: Option<u64>, has_trailers: bool) -> Self {
         Self {
             source,
@@ -38,11 +38,11 @@ impl Outflow {
         }
     }
 
-    /// The next piece: about `piece_len` bytes if the source has them at hand.
+    /// Pulls the next piece, of about `piece_len` bytes if the source has them.
     ///
     /// # Errors
     ///
-    /// Those of the source and its files, and a source that breaks its word. All are final.
+    /// Those of the source and its files, and a wrong number of bytes. All are final.
     pub(crate) fn pull(&mut self, waker: &Waker, piece_len: usize) -> io::Result<Piece> {
         let mut block = waker.host().blocks().take(piece_len);
         if self.progress == Progress::Wait {
@@ -59,7 +59,7 @@ impl Outflow {
                 }
                 self.batch = None;
             }
-            // A piece that is half full is better sent than filled with a small remainder.
+            // Sending half a piece is better than filling it with small remainders.
             if self.progress != Progress::More || block.len() >= piece_len / 2 {
                 let progress = self.progress;
                 return Ok(Piece { block, progress });
@@ -72,7 +72,7 @@ impl Outflow {
         }
     }
 
-    /// Field lines behind the body; empty if there are none.
+    /// Trailer field lines; empty if there are none.
     pub(crate) fn trailers(&mut self) -> Vec<u8> {
         let mut fields = Vec::new();
         if self.has_trailers {
@@ -82,7 +82,7 @@ impl Outflow {
     }
 }
 
-/// Moves bytes from a batch to a block until the one is empty or the other full.
+/// Moves bytes from a batch to a block, until the batch is empty or the block full.
 fn take(batch: &mut Batch, block: &mut Block) -> io::Result<()> {
     loop {
         let taken = batch.read(block.room())?;

@@ -1,4 +1,4 @@
-//! Buffers for bodies under way, bounded in sum.
+//! Buffers for response bodies, within a memory budget.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,14 +6,14 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::sync::Lock;
 
-/// A batch's memory while there is plenty: large enough that a body costs few system calls on both
-/// sides, small enough to stay in the second-level cache.
+/// Length of a buffer within the budget: long enough for few system calls on both sides, short
+/// enough for the second-level cache.
 const LARGE_LEN: usize = 256 * 1024;
-/// A batch's memory once the budget is spent. What a slow reader costs at least.
+/// Length of a buffer beyond the budget, and the minimum cost of a slow reader.
 const SMALL_LEN: usize = 16 * 1024;
 
-/// Hands out buffers; past the budget they are small, so that memory grows with the number of slow
-/// readers by [`SMALL_LEN`] each and no more.
+/// Allocates buffers. Beyond the budget they are small, so each slow reader adds [`SMALL_LEN`]
+/// only.
 #[derive(Debug)]
 pub(crate) struct BufferPool {
     free: Mutex<Vec<Box<[u8]>>>,
@@ -22,8 +22,8 @@ pub(crate) struct BufferPool {
     budget_len: usize,
 }
 
-/// A buffer that goes back when it is dropped, by a panic of a body's source too: a budget that
-/// leaks would leave all later bodies with small buffers.
+/// A buffer, returned when dropped, even by a panic: a leak in the budget would give all later
+/// bodies small buffers.
 #[derive(Debug)]
 pub(crate) struct Buffer {
     bytes: Box<[u8]>,
@@ -64,7 +64,7 @@ impl BufferPool {
         }
     }
 
-    /// Bytes handed out.
+    /// Length of all buffers in use, in bytes.
     pub(crate) fn used_len(&self) -> usize {
         self.used_len.load(Ordering::Relaxed)
     }

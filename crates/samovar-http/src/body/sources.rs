@@ -1,4 +1,4 @@
-//! Bodies out of what the standard library has.
+//! Sources for files, readers and iterators.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 use super::{Batch, Progress, Source};
 
-/// Bytes of a file, sent by the kernel where that is possible.
+/// A file range, sent by the kernel if possible.
 pub(crate) struct FileRange {
     file: Arc<File>,
     range: Range<u64>,
 }
 
-/// Bytes of a file that one batch refers to. Others get their turn in between.
+/// Bytes of a file in one batch; other bodies get their turn in between.
 const FILE_PART_LEN: u64 = 2 << 20;
 
 impl FileRange {
@@ -40,7 +40,7 @@ impl Source for FileRange {
     }
 }
 
-/// What a reader yields.
+/// The bytes of a reader.
 pub(crate) struct Reader<R> {
     reader: R,
     len: Option<u64>,
@@ -85,10 +85,10 @@ impl<R: Read + Send> Source for Reader<R> {
     }
 }
 
-/// What an iterator yields.
+/// The pieces of an iterator.
 pub(crate) struct Pieces<I> {
     pieces: I,
-    /// A piece that did not fit into the last batch, from `at` on.
+    /// A piece that did not fit into the last batch, from `at` on. Invariant: `at <= piece.len()`.
     piece: Vec<u8>,
     at: usize,
 }
@@ -110,7 +110,7 @@ impl<I: Iterator<Item = io::Result<Vec<u8>>> + Send> Source for Pieces<I> {
 
     fn pull(&mut self, batch: &mut Batch) -> io::Result<Progress> {
         loop {
-            let rest = self.piece.get(self.at..).unwrap_or_default();
+            let rest = &self.piece[self.at..];
             if !rest.is_empty() {
                 self.at += batch.put(rest);
                 return Ok(Progress::More);

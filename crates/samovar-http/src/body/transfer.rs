@@ -1,4 +1,4 @@
-//! Sending one body with back-pressure.
+//! Sending an HTTP/1 body, with back-pressure.
 
 use std::io;
 
@@ -8,38 +8,38 @@ use crate::io::transport::Transport;
 use crate::io::wake::Waker;
 use crate::proto::encode;
 
-/// Bytes one turn of a transfer may send before others get their turn.
+/// Bytes that a transfer sends before other jobs get their turn.
 const TURN_LEN: u64 = 4 << 20;
-/// Sixteen digits and CRLF before a chunk, CRLF behind it.
+/// Length of the line before a chunk: sixteen digits and CRLF.
 const CHUNK_HEAD_LEN: usize = 18;
 const CHUNK_TAIL: &[u8] = b"\r\n";
 const CHUNK_LAST: &[u8] = b"0\r\n";
 
-/// Where a transfer stands after a turn.
+/// The state of a transfer after a turn.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    /// Everything is with the kernel.
+    /// The kernel has everything.
     Done,
-    /// The socket takes no more for now.
+    /// The socket is full.
     Blocked,
-    /// It would go on, but it is others' turn.
+    /// It could continue, but other jobs get their turn.
     Yield,
-    /// The source has nothing for now, and will wake the connection.
+    /// The source waits, and will wake the connection.
     Waiting,
 }
 
-/// How the end of a body is told.
+/// How a body is delimited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Framing {
-    /// So many bytes.
+    /// By its length, in bytes.
     Length(u64),
-    /// Chunks, and fields behind the last one if the peer takes them.
+    /// By chunks, with trailers if the client accepts them.
     Chunked { has_trailers: bool },
-    /// The end of the connection.
+    /// By closing the connection.
     Close,
 }
 
-/// A body on its way.
+/// A body that is being sent.
 pub(crate) struct Transfer {
     source: Box<dyn Source>,
     batch: Option<Batch>,
@@ -47,22 +47,22 @@ pub(crate) struct Transfer {
     /// body.
     left: Option<u64>,
     framing: Framing,
-    /// What goes behind the body, as far as there was no room for it yet; set when the source ends.
+    /// Framing after the body that did not fit into a batch yet; set when the source ends.
     tail: Vec<u8>,
     is_ended: bool,
     is_waiting: bool,
-    /// Bytes of the body with the kernel, the head and chunk framing included.
+    /// Bytes that the kernel has taken, including the head and framing.
     sent_len: u64,
-    /// Bytes that went out but are not the source's.
+    /// Bytes of `sent_len` that are not the source's.
     framing_len: u64,
-    /// Bytes of earlier answers that go before this one's head.
+    /// Unsent bytes of earlier answers before the head of this one.
     before_len: u64,
-    /// What failed is the source, not the socket.
+    /// Whether the source has failed, not the socket.
     is_source_failed: bool,
 }
 
 impl Transfer {
-    /// `before_len`: bytes of the lead that belong to earlier answers.
+    /// `before_len`: bytes of earlier answers in the lead.
     pub(crate) fn new(source: Box<dyn Source>, framing: Framing, before_len: usize) -> Self {
         Self {
             source,
@@ -87,19 +87,19 @@ impl Transfer {
         self.sent_len.saturating_sub(self.framing_len)
     }
 
-    /// Bytes that the kernel has taken, whatever they are.
+    /// Bytes that the kernel has taken, including the head and framing.
     pub(crate) fn sent_len(&self) -> u64 {
         self.sent_len
     }
 
-    /// Pulls and sends until done, blocked, or out of turn. `lead` is what goes before the body; it
-    /// leaves in the first write, and is empty afterwards.
+    /// Pulls and sends until done, blocked, or out of turn. `lead` goes before the body; it is sent
+    /// in the first write, and is empty afterwards.
     ///
     /// # Errors
     ///
-    /// Those of the source and the socket, and a source that yields more or fewer bytes than it
-    /// announced. All are final: the connection has to be reset, unless [`recall`](Self::recall)
-    /// says that nothing has left.
+    /// Those of the source and the socket, and a source that yields more or fewer bytes than
+    /// announced. All are final: the connection must be reset, unless [`recall`](Self::recall)
+    /// succeeds.
     pub(crate) fn turn(
         &mut self,
         transport: &mut Transport,
@@ -126,7 +126,7 @@ impl Transfer {
             if self.is_ended && self.tail.is_empty() || self.is_waiting {
                 self.batch = None;
                 if !transport.flush()? {
-                    // Where it waits, that is found out by asking the source again.
+                    // If the source waits, pulling it again will show that.
                     return Ok(Outcome::Blocked);
                 }
                 return Ok(if self.is_waiting {
@@ -153,7 +153,7 @@ impl Transfer {
             false => Batch::new(waker.clone()),
         };
         let mut batch = self.batch.take().unwrap_or_else(new);
-        // A source that panics has failed too.
+        // Set in advance, for a source that panics.
         self.is_source_failed = true;
         self.fill(&mut batch, lead)?;
         self.is_source_failed = false;
@@ -161,7 +161,7 @@ impl Transfer {
         Ok(())
     }
 
-    /// The lead stays whole until the source has done its part, see [`recall`](Self::recall).
+    /// The lead stays whole until the source has succeeded; see [`recall`](Self::recall).
     fn fill(&mut self, batch: &mut Batch, lead: &mut Vec<u8>) -> io::Result<()> {
         let lead_len = batch.put(lead);
         let has_room = lead_len == lead.len() && batch.room_len() > 2 * CHUNK_HEAD_LEN;
@@ -179,8 +179,8 @@ impl Transfer {
         Ok(())
     }
 
-    /// After a failure: takes the head of this answer out of `lead`, so that another can take its
-    /// place. `false` if part of it is gone, or if the socket is what failed.
+    /// After a failure, removes the head of this answer from `lead`, so that another can replace
+    /// it. `false` if part of it is sent, or if the socket has failed.
     pub(crate) fn recall(&self, lead: &mut Vec<u8>) -> bool {
         let Some(before_len) = self.before_len.checked_sub(self.sent_len) else {
             return false;
@@ -197,8 +197,8 @@ impl Transfer {
         self.account(progress, batch.added_len() - before)
     }
 
-    /// One chunk: its size is known only when it is filled, so room is left for it, in a fixed
-    /// width: leading zeros are part of the grammar (RFC 9112, 7.1).
+    /// Adds one chunk. Its size is known only afterwards, so it is written with a fixed width:
+    /// leading zeros are allowed (RFC 9112, 7.1).
     fn fill_chunk(&mut self, batch: &mut Batch, has_trailers: bool) -> io::Result<()> {
         let size_at = batch.filled();
         batch.put(&[b'0'; CHUNK_HEAD_LEN]);
@@ -225,7 +225,7 @@ impl Transfer {
         Ok(())
     }
 
-    /// Holds the source to its word.
+    /// Checks the source's bytes against the announced length.
     fn account(&mut self, progress: Progress, len: u64) -> io::Result<()> {
         account(&mut self.left, progress, len)?;
         self.is_waiting = progress == Progress::Wait;
@@ -234,18 +234,18 @@ impl Transfer {
     }
 }
 
-/// Writes the fields behind a body.
+/// Writes trailer fields.
 pub(super) fn trailer_fields(source: &mut dyn Source, out: &mut Vec<u8>) {
     for (name, value) in source.trailers() {
-        // A field that would break the framing is an application's mistake, and too late to
-        // answer for: it is left out.
+        // A field that would break the framing is a mistake of the application. It is too late for
+        // a 500, so the field is left out.
         if is_settable(&name) && encode::is_field_value(&value) {
             encode::field(out, &name, &value);
         }
     }
 }
 
-/// Holds a source to its word: `left` bytes were to come, `len` have.
+/// Checks the bytes of a source: `left` were announced and not yielded yet, `len` were yielded now.
 pub(super) fn account(left: &mut Option<u64>, progress: Progress, len: u64) -> io::Result<()> {
     let is_end = progress == Progress::End;
     if let Some(left) = left {

@@ -1,4 +1,4 @@
-//! TLS handshakes: up to a millisecond of computing each, so on workers.
+//! TLS handshakes, on workers: each takes up to a millisecond of computation.
 
 use std::io;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::observer::Incident;
 use crate::service::Service;
 use crate::tls::{Handshake, peer_names};
 
-/// Goes on with a handshake as far as the socket allows.
+/// Continues a handshake as far as the socket allows.
 pub(super) fn shake<S: Service>(shared: &Shared<S>, mut conn: Box<Conn>) {
     let Transport::Tls(stream) = &mut conn.transport else {
         return give_back(shared, conn, Verdict::Handshake(Handshake::Done));

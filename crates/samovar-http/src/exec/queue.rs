@@ -1,24 +1,24 @@
-//! What waits for a worker, and how many workers there are.
+//! The job queue, and the number of worker threads.
 //!
 //! # Theory of operation
 //!
-//! There are three [lanes](Lane), each with its queue and its places: so many threads *run* jobs of
-//! it at most. A request is in the lane that its service has chosen, and all that is done for it is
-//! done there. So when everything of the slow lane hangs, because a disk does, the prompt lane has
-//! all its places still. Where handlers compute for long there are few places, because what they
-//! take is the processors. Threads belong to no lane: there may be as many as all have places, and
-//! one is started when a job finds a place and nobody to run it.
+//! There are three [lanes](Lane), each with its own queue and worker slots: at most that many
+//! threads run jobs of the lane. The service chooses the lane of a request, and all work for the
+//! request is done there. So if every job of the slow lane hangs, because a disk does, the prompt
+//! lane still has all its slots. The costly lane has few, because its jobs use the processors.
+//! Threads belong to no lane: there are at most as many as all lanes have slots, and one is started
+//! when a job finds a slot but no thread.
 //!
-//! A job that waits for its peer (a handler that reads a body as it comes) does not run meanwhile:
-//! it has given its place away, and if nobody is there to take it while work is queued, one more
-//! thread is started. So peers that dawdle hold threads, up to a limit of their own, but never keep
-//! other requests from being answered. When the wait is over the job runs on at once: for a moment
-//! more threads run than should. A thread that finds more than enough others ends.
+//! A job that waits for its client (a handler that reads a body while it arrives) does not run
+//! meanwhile: it lends its slot to other jobs, and if work is queued and no thread is free, another
+//! thread is started. So slow clients occupy threads, up to a limit of their own, but never delay
+//! other requests. After the wait the job continues at once: for a moment more threads run than
+//! there are slots. A thread that finds too many others ends.
 //!
-//! Waking a thread costs more than most handlers. So [`Queue::push`] wakes nobody: an I/O thread
-//! pushes all it has and then calls [`Queue::wake`], which wakes one worker; that one wakes the
-//! next if it finds more than one job. The thread that slept last is woken first: its stack is
-//! warm, and those that are not needed sleep on.
+//! Waking a thread costs more than most handlers. So [`Queue::push`] wakes none: an I/O thread
+//! pushes all its jobs and then calls [`Queue::wake`], which wakes one worker; that one wakes the
+//! next if it finds more than one job. The thread that slept last is woken first, because its stack
+//! is still in the cache, and surplus threads sleep on.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -29,9 +29,9 @@ use std::thread::{self, Thread};
 use super::lane::{Lane, Slots};
 use crate::sync::Lock;
 
-/// Something that waits in a queue for a worker.
+/// A job for a worker.
 pub(crate) trait Task: Send {
-    /// Whether it begins something new, which may be refused.
+    /// Whether it begins a new request, which may be refused.
     fn is_request(&self) -> bool;
 
     /// The lane in which it runs.
@@ -44,17 +44,17 @@ pub(crate) trait Task: Send {
 /// Starts one more worker.
 type Start = Box<dyn Fn() -> io::Result<()> + Send + Sync>;
 
-/// A queue to all workers, bounded for new requests. Answers under way always get in: they are
-/// bounded by the connections. They do not wait behind new requests, however many those are; where
-/// both wait, workers take of them in turn.
+/// The queue of all workers, with a limit for new requests. Jobs that continue an answer are always
+/// accepted, because connections limit their number. They do not wait behind new requests: workers
+/// alternate between both.
 pub(crate) struct Queue<J> {
     state: Mutex<State<J>>,
     start: OnceLock<Start>,
     /// Requests that may wait in a lane.
     len_max: usize,
-    /// Jobs that may run in a lane for what may block.
-    places_max: usize,
-    /// Threads that may run jobs at the same time, in all lanes.
+    /// Worker slots in each of the prompt and the slow lane.
+    slots_max: usize,
+    /// Worker slots in all lanes.
     threads_max: usize,
     waiting_max: usize,
 }
@@ -65,33 +65,33 @@ struct State<J> {
     slow: LaneState<J>,
     costly: LaneState<J>,
     is_closed: bool,
-    /// Threads there are.
+    /// Number of worker threads.
     thread_count: usize,
-    /// Threads that wait for a job, the one that came last at the end.
+    /// Threads that wait for a job, in the order in which they began to wait.
     idle: Vec<Thread>,
-    /// A thread was woken or started and has not looked yet.
+    /// A thread was woken or started, and has not checked the queue yet.
     is_waking: bool,
-    /// Jobs that have given their place away.
+    /// Jobs that have lent their slot.
     waiting_count: usize,
 }
 
-/// What waits and runs in one lane.
+/// The queue and the slots of one lane.
 #[derive(Debug)]
 struct LaneState<J> {
-    /// Jobs that may run.
-    places_max: usize,
+    /// Worker slots.
+    slots_max: usize,
     requests: VecDeque<J>,
     pumps: VecDeque<J>,
-    /// The next job is a request, if one waits.
+    /// Whether the next job is a request, if one is queued.
     is_requests_turn: bool,
-    /// Jobs that run.
+    /// Occupied slots.
     running_count: usize,
 }
 
 impl<J: Task> LaneState<J> {
-    fn new(places_max: usize) -> Self {
+    fn new(slots_max: usize) -> Self {
         Self {
-            places_max,
+            slots_max,
             requests: VecDeque::new(),
             pumps: VecDeque::new(),
             is_requests_turn: false,
@@ -99,9 +99,9 @@ impl<J: Task> LaneState<J> {
         }
     }
 
-    /// The next job, if there is a place for it.
+    /// The next job, if a slot is free.
     fn take(&mut self) -> Option<J> {
-        if self.running_count >= self.places_max {
+        if self.running_count >= self.slots_max {
             return None;
         }
         let first = if self.is_requests_turn {
@@ -121,9 +121,9 @@ impl<J: Task> LaneState<J> {
         self.requests.len() + self.pumps.len()
     }
 
-    /// Whether a job waits and there is a place for it.
+    /// Whether a job is queued and a slot is free.
     fn is_ready(&self) -> bool {
-        self.len() > 0 && self.running_count < self.places_max
+        self.len() > 0 && self.running_count < self.slots_max
     }
 }
 
@@ -140,8 +140,7 @@ impl<J: Task> State<J> {
         [&self.prompt, &self.slow, &self.costly]
     }
 
-    /// The next job. What is prompt comes first: it leaves the other lanes as many threads as those
-    /// have places.
+    /// The next job, of the prompt lane first: its slots leave enough threads for the other lanes.
     fn take(&mut self) -> Option<J> {
         let prompt = self.prompt.take();
         let other = prompt.or_else(|| self.slow.take());
@@ -161,14 +160,14 @@ impl<J: Task> State<J> {
     }
 }
 
-/// What has to happen, outside the lock, so that a queued job is taken up.
+/// What has to be done outside the lock so that a thread takes a queued job.
 enum Help {
     None,
     Wake(Thread),
     Start,
 }
 
-/// The workers as they are at a moment.
+/// Gauges of the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Load {
     pub(crate) queued_count: usize,
@@ -176,18 +175,17 @@ pub(crate) struct Load {
     pub(crate) waiting_count: usize,
 }
 
-/// Places for what computes, for so many that may block: half the processors, if there are the
-/// usual eight workers a core.
-fn costly_places(places_max: usize) -> usize {
-    places_max.div_ceil(16)
+/// Slots of the costly lane: half the processors, with the default of eight workers per core.
+fn costly_slots(slots_max: usize) -> usize {
+    slots_max.div_ceil(16)
 }
 
 impl<J: Task> Queue<J> {
-    pub(crate) fn new(len_max: usize, places_max: usize, waiting_max: usize) -> Self {
-        let costly_max = costly_places(places_max);
+    pub(crate) fn new(len_max: usize, slots_max: usize, waiting_max: usize) -> Self {
+        let costly_max = costly_slots(slots_max);
         let state = State {
-            prompt: LaneState::new(places_max),
-            slow: LaneState::new(places_max),
+            prompt: LaneState::new(slots_max),
+            slow: LaneState::new(slots_max),
             costly: LaneState::new(costly_max),
             is_closed: false,
             thread_count: 0,
@@ -199,26 +197,26 @@ impl<J: Task> Queue<J> {
             state: Mutex::new(state),
             start: OnceLock::new(),
             len_max,
-            places_max,
-            threads_max: places_max.saturating_mul(2).saturating_add(costly_max),
+            slots_max,
+            threads_max: slots_max.saturating_mul(2).saturating_add(costly_max),
             waiting_max,
         }
     }
 
-    /// Handlers that may run at once in a lane for what may block.
-    pub(crate) fn places_max(&self) -> usize {
-        self.places_max
+    /// Worker slots in each of the prompt and the slow lane.
+    pub(crate) fn slots_max(&self) -> usize {
+        self.slots_max
     }
 
-    /// The same in all lanes together.
+    /// Worker slots in all lanes.
     pub(crate) fn threads_max(&self) -> usize {
         self.threads_max
     }
 
-    /// Says how to start a worker. Every thread so started has to call [`pop`](Self::pop) until
-    /// that returns `None`.
+    /// Sets the function that starts a worker thread. The thread must call [`pop`](Self::pop) until
+    /// it returns `None`.
     pub(crate) fn set_start(&self, start: Start) {
-        // Said once, before the first thread.
+        // Called once, before the first thread.
         drop(self.start.set(start));
     }
 
@@ -226,7 +224,7 @@ impl<J: Task> Queue<J> {
     pub(crate) fn start_worker(&self) -> io::Result<()> {
         self.lock().thread_count += 1;
         let started = self.start.get().map_or_else(
-            || Err(io::Error::other("no way to start workers")),
+            || Err(io::Error::other("no function to start workers")),
             |start| start(),
         );
         if started.is_err() {
@@ -235,8 +233,8 @@ impl<J: Task> Queue<J> {
         started
     }
 
-    /// Adds a job, or gives it back if it is a request and there is no room for it. Somebody has to
-    /// call [`wake`](Self::wake) soon.
+    /// Adds a job; returns it if it is a request and its lane is full. The caller calls
+    /// [`wake`](Self::wake) soon after.
     pub(crate) fn push(&self, job: J) -> Result<(), J> {
         let mut state = self.lock();
         let waiting_count = state.waiting_count;
@@ -253,13 +251,13 @@ impl<J: Task> Queue<J> {
         Ok(())
     }
 
-    /// Sees to it that what was pushed is taken up.
+    /// Wakes or starts a thread for queued jobs.
     pub(crate) fn wake(&self) {
         self.help(self.lock());
     }
 
-    /// Waits for a job; `None` once this worker is not needed any more. `finished`: the lane in
-    /// which the caller has done a job; `None` if it is new.
+    /// Waits for a job; `None` if this worker is surplus or the queue is closed. `finished`: the
+    /// lane of the caller's last job; `None` for a new thread.
     pub(crate) fn pop(&self, finished: Option<Lane>) -> Option<J> {
         let mut state = self.lock();
         match finished {
@@ -276,7 +274,7 @@ impl<J: Task> Queue<J> {
             if is_surplus || is_over {
                 state.thread_count -= 1;
                 if is_over {
-                    // Who slept when the queue was closed, because others had all places, may go.
+                    // Threads that slept when the queue was closed can end too.
                     Self::wake_all(state);
                 }
                 return None;
@@ -291,7 +289,7 @@ impl<J: Task> Queue<J> {
         state.idle.push(own.clone());
         loop {
             drop(state);
-            // May return for no reason.
+            // May return spuriously.
             thread::park();
             state = self.lock();
             if state.idle.iter().all(|thread| thread.id() != own.id()) {
@@ -301,7 +299,7 @@ impl<J: Task> Queue<J> {
         }
     }
 
-    /// Lets the workers go once the queue is empty.
+    /// Ends the workers once the queue is empty.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         state.is_closed = true;
@@ -323,13 +321,13 @@ impl<J: Task> Queue<J> {
         }
     }
 
-    /// Sees to it that a thread takes up what is queued.
+    /// Wakes or starts a thread if a queued job needs one.
     fn help(&self, mut state: MutexGuard<'_, State<J>>) {
         let help = if state.is_waking {
-            // A thread that was woken looks after the rest.
+            // The thread that was woken continues.
             Help::None
         } else if !state.is_ready() {
-            // Whoever finishes first takes what there is.
+            // The next thread to finish a job takes a queued one.
             Help::None
         } else if let Some(thread) = state.idle.pop() {
             state.is_waking = true;
@@ -338,14 +336,14 @@ impl<J: Task> Queue<J> {
             state.is_waking = true;
             Help::Start
         } else {
-            // A thread is about to look.
+            // A running thread is about to check.
             Help::None
         };
         drop(state);
         match help {
             Help::None => {}
             Help::Wake(thread) => thread.unpark(),
-            // Without memory for a thread, the job waits for one that is there.
+            // Without memory for a thread, the job waits for an existing one.
             Help::Start => {
                 if self.start_worker().is_err() {
                     self.lock().is_waking = false;

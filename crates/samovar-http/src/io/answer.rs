@@ -1,4 +1,4 @@
-//! Answers that the engine gives by itself.
+//! Answers of the engine itself.
 
 use std::borrow::Cow;
 use std::time::{Duration, SystemTime};
@@ -9,10 +9,10 @@ use crate::reply::{Outcome, Reply};
 use crate::response::Response;
 use crate::service::Service;
 
-/// What is said where there is no room.
+/// Message of a 503 at a limit.
 pub(super) const OVERLOADED: &str = "overloaded, try again";
 
-/// What one of them is written to, and for whom.
+/// Where such an answer is written, and its form.
 pub(super) struct Form<'a> {
     pub(super) out: &'a mut Vec<u8>,
     pub(super) version: Version,
@@ -22,7 +22,7 @@ pub(super) struct Form<'a> {
 }
 
 impl Form<'_> {
-    /// An error, in the service's words or ours.
+    /// Writes an error, rendered by the service or the engine.
     pub(super) fn refuse(
         self,
         service: &impl Service,
@@ -40,13 +40,13 @@ impl Form<'_> {
         reply.response(response).0
     }
 
-    /// 503, and come again.
+    /// Writes a 503.
     pub(super) fn overload(self, service: &impl Service) -> Outcome {
         self.refuse(service, Status::SERVICE_UNAVAILABLE, OVERLOADED)
     }
 }
 
-/// The last answer on a connection of HTTP/1.
+/// The form of the last answer on an HTTP/1 connection.
 pub(super) fn last<'a>(out: &'a mut Vec<u8>, is_head: bool, date: &'a Date) -> Form<'a> {
     Form {
         out,
@@ -57,7 +57,7 @@ pub(super) fn last<'a>(out: &'a mut Vec<u8>, is_head: bool, date: &'a Date) -> F
     }
 }
 
-/// What is answered in place of a handler.
+/// An answer in place of a handler's.
 pub(crate) fn refusal(
     service: &impl Service,
     status: Status,
@@ -76,7 +76,7 @@ pub(crate) fn refusal(
     response
 }
 
-/// The `Date` field's text, made anew when the second changes.
+/// The value of the `Date` field, updated when the second changes.
 #[derive(Debug)]
 pub(super) struct Date {
     second: u64,
@@ -109,8 +109,8 @@ impl Date {
     }
 }
 
-/// A time as HTTP writes it: of one that it cannot write, for a machine whose clock was never set,
-/// the nearest.
+/// Formats a time as an HTTP date. A time out of range, such as that of a clock that was never set,
+/// becomes the nearest valid one.
 pub(crate) fn http_date(time: SystemTime) -> String {
     /// 9999-12-31 23:59:59, in seconds.
     const LAST: Duration = Duration::from_secs(253_402_300_799);

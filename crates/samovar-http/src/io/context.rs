@@ -1,7 +1,7 @@
-//! What the protocols of an I/O thread work with.
+//! The state of an I/O thread that its protocols use.
 //!
-//! A protocol gets a connection by value or by reference, does a step, and says what happens to the
-//! connection next. Where connections are kept, and which events there are, only the thread knows.
+//! A protocol gets a connection, does a step, and returns what happens to the connection next. Only
+//! the thread knows where connections are kept and which events there are.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ const READ_LEN: usize = 64 * 1024;
 pub(super) const GATHER_LEN: usize = 64 * 1024;
 /// The thread's memory for answers shrinks to this after a large one, in bytes.
 pub(super) const OUT_LEN_KEPT: usize = 4 * GATHER_LEN;
-/// Bytes read and dropped from a peer that was told to go.
+/// Bytes read and dropped from a lingering connection.
 pub(super) const LINGER_LEN_MAX: u64 = 256 * 1024;
 
 /// How often time limits are checked, which is their precision.
@@ -66,7 +66,7 @@ pub(super) enum Stay {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Drain {
     pub(super) since: Instant,
-    /// When connections that are left are aborted.
+    /// When remaining connections are aborted.
     pub(super) deadline: Instant,
 }
 

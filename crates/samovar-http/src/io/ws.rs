@@ -1,13 +1,13 @@
-//! What an I/O thread does for a WebSocket.
+//! WebSockets on an I/O thread.
 //!
-//! Reading is its business alone; writing it shares with everybody who has a handle (see
-//! `ws/outbound.rs`). The connection never leaves this thread: to the workers go events.
+//! Only the thread reads from the socket; every holder of a handle may write (`ws/outbound.rs`).
+//! The connection stays with the thread; workers get events.
 //!
 //! | stage | until | then |
 //! |---|---|---|
-//! | open | the peer closes, breaks a rule, or is gone | ending, or closed |
-//! | ending | our close frame is with the kernel | lingering |
-//! | lingering | the peer closes or time is up | closed |
+//! | open | the client closes, breaks the protocol, or leaves | ending, or closed |
+//! | ending | the kernel has the server's close frame | lingering |
+//! | lingering | the client closes, or the time is up | closed |
 
 use std::time::Instant;
 
@@ -25,8 +25,8 @@ use crate::ws::{Closed, End, Event, Flushed, Message, Owed};
 /// Payload of the engine's own pings.
 const PING: &[u8] = b"there?";
 impl<S: Service> Context<S> {
-    /// The 101 is with the kernel: from here on the connection speaks WebSocket.
-    /// `None`: there is no handler, and the connection is closed.
+    /// Turns a connection into a WebSocket once the kernel has the 101. `None` if there is no
+    /// handler; the connection is closed.
     pub(super) fn open_socket(&mut self, mut conn: Box<Conn>) -> Option<(Box<SocketConn>, Stay)> {
         let mut accepted = conn.upgrade.take()?;
         let Conn {
@@ -48,7 +48,7 @@ impl<S: Service> Context<S> {
         accepted.socket.start(transport, waker);
         accepted.is_started = true;
         self.tell(&mut socket_conn, Event::Open);
-        // Writable: what was sent before now waits for it.
+        // Messages sent before now are queued.
         let edges = Edges {
             writable: true,
             ..Edges::default()
@@ -86,11 +86,11 @@ impl<S: Service> Context<S> {
         let mut buffer = std::mem::take(&mut self.read_buffer);
         let next = match conn.read(&mut buffer) {
             Ok(None) => Stay::Wait,
-            Ok(Some(0)) => self.lose_socket(conn, "the peer went without a close frame"),
+            Ok(Some(0)) => self.lose_socket(conn, "the peer left without a close frame"),
             Err(error) => self.lose_socket(conn, &error.to_string()),
             Ok(Some(len)) => {
                 conn.heard = self.now;
-                let bytes = buffer.get_mut(..len).unwrap_or_default();
+                let bytes = &mut buffer[..len];
                 let again = if conn.readable {
                     Stay::Again
                 } else {
@@ -103,7 +103,7 @@ impl<S: Service> Context<S> {
         next
     }
 
-    /// Looks at bytes that were read; what has to wait is left in `conn.input`. `None`: more may be
+    /// Handles bytes that were read; `conn.input` keeps those that must wait. `None`: more may be
     /// read.
     fn receive_on_socket(&mut self, conn: &mut SocketConn, bytes: &mut [u8]) -> Option<Stay> {
         let limits = conn.socket.limits().frame_limits();
@@ -113,7 +113,7 @@ impl<S: Service> Context<S> {
         let mut at = 0;
         let mut is_paused = false;
         while conn.stage == Stage::Open && !is_paused && at < bytes.len() {
-            let rest = bytes.get_mut(at..).unwrap_or_default();
+            let rest = &mut bytes[at..];
             match conn.assembler.step(rest, &limits, conn.inflater.as_mut()) {
                 Ok((taken, None)) => at += taken,
                 Ok((taken, Some(event))) => {
@@ -125,7 +125,7 @@ impl<S: Service> Context<S> {
             }
         }
         if is_paused {
-            conn.input = bytes.get(at..).unwrap_or_default().to_vec();
+            conn.input = bytes[at..].to_vec();
         }
         if !conn.assembler.is_partial() {
             conn.restart_clock(self.now);
@@ -167,7 +167,7 @@ impl<S: Service> Context<S> {
                 let code = said.as_ref().map(|(code, _)| *code);
                 conn.stage = Stage::Ending;
                 let closed = Closed {
-                    // RFC 6455, 7.1.5: no code said is told as 1005.
+                    // RFC 6455, 7.1.5: a close without a code is reported as 1005.
                     code: code.map_or(1005, CloseCode::number),
                     reason: said.map_or(String::new(), |(_, reason)| reason.into_owned()),
                     is_clean: true,
@@ -185,7 +185,7 @@ impl<S: Service> Context<S> {
         }
     }
 
-    /// Tells the handler, here or on a worker.
+    /// Passes an event to the handler, here or on a worker.
     fn tell(&mut self, conn: &mut SocketConn, event: Event) {
         if let Some(handler) = &mut conn.inline {
             let is_sound = conn.socket.handle(handler.as_mut(), event);
@@ -210,7 +210,7 @@ impl<S: Service> Context<S> {
         }
     }
 
-    /// The peer broke a rule: it is told so, and nothing more of it is looked at.
+    /// The client has broken the protocol: sends a close frame and ignores further input.
     fn fail_socket(&mut self, conn: &mut SocketConn, failure: Failure) {
         let peer = conn.socket.peer();
         let incident = Incident::SocketFailed { peer, failure };
@@ -225,21 +225,20 @@ impl<S: Service> Context<S> {
         self.tell_end(conn, closed, Some(Owed::Failure(code)));
     }
 
-    /// The connection is gone, or is to be.
+    /// Ends a lost connection.
     pub(super) fn lose_socket(&mut self, conn: &mut SocketConn, reason: &str) -> Stay {
-        // First: the handler is told when nothing can be sent any more.
+        // First, because the handler must not be able to send when it is notified.
         let transport = conn.socket.end();
         self.tell_end(conn, Closed::lost(reason), None);
         if let Some(transport) = transport {
-            // A peer that is there after all learns that this was no proper end. If even this
-            // fails, it is gone.
+            // If the client is still there, a reset shows it that this is no proper close.
             drop(sys::reset_on_close(&transport));
         }
         Stay::Close
     }
 
-    /// Both sides have said what they had to: RFC 6455, 7.1.1, with the care of RFC 9112, 9.6, for
-    /// what the peer has not read yet.
+    /// Closes after both close frames (RFC 6455, 7.1.1), and lingers so that the client can read
+    /// the last one (as RFC 9112, 9.6).
     fn finish_socket(&mut self, conn: &mut SocketConn) -> Stay {
         self.out.clear();
         if conn.socket.shutdown_write().is_err() {
@@ -293,7 +292,7 @@ impl<S: Service> Context<S> {
             return Stay::Wait;
         }
         if conn.socket.is_paused() {
-            // It is our handler that is slow.
+            // The handler is slow, not the client.
             conn.heard = now;
             conn.restart_clock(now);
             return Stay::Wait;

@@ -8,11 +8,11 @@ use crate::proto::ws::deflate::Inflater;
 use crate::proto::ws::message::Assembler;
 use crate::ws::{Handler, Socket};
 
-/// How far a connection is.
+/// The stage of a WebSocket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
     Open,
-    /// Nothing that comes is looked at any more (RFC 6455, 7.1.7).
+    /// Received bytes are ignored (RFC 6455, 7.1.7).
     Ending,
     Lingering,
 }
@@ -23,25 +23,25 @@ pub(crate) struct SocketConn {
     pub(super) key: Key,
     pub(super) assembler: Assembler,
     pub(super) inflater: Option<Inflater>,
-    /// The handler, if it runs here.
+    /// The handler, if it runs on the I/O thread.
     pub(super) inline: Option<Box<dyn Handler>>,
-    /// Bytes read that have to wait for the handler.
+    /// Bytes read that wait for the handler.
     pub(super) input: Vec<u8>,
     pub(super) stage: Stage,
-    /// The kernel may have bytes, or the end of the stream, for us.
+    /// The kernel may have bytes or the end of the stream.
     pub(super) readable: bool,
     pub(super) peer_ended: bool,
-    /// The handler was told of the end.
+    /// The handler was notified of the end.
     pub(super) is_told: bool,
-    /// When the peer was last heard of.
+    /// When bytes were last received.
     pub(super) heard: Instant,
-    /// When it was asked whether it is there.
+    /// When a ping was sent that is not answered yet.
     pub(super) pinged: Option<Instant>,
-    /// Start of a window of the least throughput: of an incomplete message, or of lingering.
+    /// Start of a throughput window for an incomplete message, or of lingering.
     pub(super) since: Instant,
     /// Bytes read since then.
     pub(super) moved_len: u64,
-    /// Start of a window of the least throughput of what is sent.
+    /// Start of a throughput window for sending.
     pub(super) sending_since: Instant,
 }
 
@@ -93,7 +93,7 @@ impl std::fmt::Debug for SocketConn {
 }
 
 impl Drop for SocketConn {
-    /// Handles may live on; the descriptor does not.
+    /// Closes the descriptor, although handles may live on.
     fn drop(&mut self) {
         drop(self.socket.end());
     }

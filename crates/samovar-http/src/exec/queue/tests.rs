@@ -36,13 +36,13 @@ fn letter(job: &Job) -> char {
     if job.is_request() { 'h' } else { 'p' }
 }
 
-/// As if a thread had been started that is about to look.
+/// As if a thread was started that is about to check the queue.
 fn add_thread(queue: &Queue<Job>) {
     queue.lock().thread_count += 1;
 }
 
 #[test]
-fn answers_under_way_and_new_requests_take_turns() {
+fn answers_in_progress_and_new_requests_alternate() {
     let queue = Queue::new(4, 8, 0);
     add_thread(&queue);
     for _ in 0..4 {
@@ -66,7 +66,7 @@ fn answers_under_way_and_new_requests_take_turns() {
 }
 
 #[test]
-fn a_job_that_waits_gives_its_place_to_another_thread() {
+fn a_job_that_waits_lends_its_slot_to_another_thread() {
     let queue = Arc::new(Queue::new(4, 1, 1));
     let (started, starts) = channel();
     queue.set_start(Box::new(move || {

@@ -1,4 +1,4 @@
-//! Answers on their way out.
+//! Sending answers.
 
 use std::borrow::Cow;
 
@@ -19,9 +19,9 @@ use crate::request::Request;
 use crate::service::Service;
 
 impl<S: Service> Context<S> {
-    // Answers that are made here.
+    // Answers of the I/O thread.
 
-    /// Sends the answer that is rendered in the scratch memory.
+    /// Sends the answer in the scratch memory.
     pub(super) fn send_scratch(&mut self, conn: &mut H2Conn, stream: u32, status: Status) {
         let head_end = memmem::find(&self.scratch, b"\r\n\r\n").map_or(0, |at| at + 4);
         let (text, body) = self.scratch.split_at(head_end);
@@ -37,7 +37,7 @@ impl<S: Service> Context<S> {
         }
     }
 
-    /// Writes an answer that no handler gives.
+    /// Renders an answer of the engine into the scratch memory.
     pub(super) fn refuse_in_scratch(
         &mut self,
         is_head: bool,
@@ -66,12 +66,12 @@ impl<S: Service> Context<S> {
         self.incident(&Incident::Refused { peer, refusal });
         let status = refusal.status();
         self.refuse_in_scratch(is_head, status, refusal.to_string());
-        // What still comes of the request is not wanted.
+        // The rest of the request is not wanted.
         conn.session.read(stream, false);
         self.send_scratch(conn, stream, status);
     }
 
-    // Answers that workers make.
+    // Answers of workers.
 
     pub(in crate::io) fn on_news(&mut self, conn: &mut H2Conn, stream: u32, news: StreamNews) {
         match news {
@@ -126,7 +126,7 @@ impl<S: Service> Context<S> {
         entry.request = request.or_else(|| entry.request.take());
         entry.inflow = None;
         let is_end = bytes.is_empty() && matches!(&rest, Rest::End(fields) if fields.is_empty());
-        // What the handler has not read is not wanted.
+        // The part of the request that the handler has not read is not wanted.
         conn.session.read(stream, false);
         conn.session.respond(stream, head, is_end);
         if is_end {
@@ -174,7 +174,7 @@ impl<S: Service> Context<S> {
         }
     }
 
-    /// The last piece is on its way.
+    /// The session has sent the last piece it was given.
     pub(super) fn on_drained(&mut self, conn: &mut H2Conn, stream: u32) {
         match conn.session.data(stream) {
             Some(entry) if entry.outflow.is_none() => {}
@@ -198,13 +198,13 @@ impl<S: Service> Context<S> {
     pub(in crate::io) fn wake_stream(&mut self, conn: &mut H2Conn, stream: u32) {
         match conn.session.data(stream) {
             Some(entry) if entry.state == StreamState::Waiting => self.resume(conn, stream),
-            // It is looked at again before it waits.
+            // It is checked again before it waits.
             Some(entry) => entry.is_woken = true,
             None => {}
         }
     }
 
-    /// A worker goes on with an answer.
+    /// Lets a worker continue an answer.
     fn resume(&mut self, conn: &mut H2Conn, stream: u32) {
         let mut reference = self.stream_ref(conn, stream);
         let Some(entry) = conn.session.data(stream) else {

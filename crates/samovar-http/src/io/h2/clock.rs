@@ -1,4 +1,4 @@
-//! The clocks of a connection and of its streams.
+//! Time limits of HTTP/2 connections and streams.
 
 use std::time::Instant;
 
@@ -11,16 +11,16 @@ use crate::observer::Incident;
 use crate::proto::Refusal;
 use crate::service::Service;
 
-/// Why a stream goes no further.
+/// The part of an exchange that has stalled.
 enum Stalled {
-    /// The request does not come.
+    /// The client sends its request too slowly.
     Request,
-    /// The answer is not read.
+    /// The client reads the answer too slowly.
     Answer,
 }
 
 impl<S: Service> Context<S> {
-    /// Looks at what may have taken too long.
+    /// Checks all time limits of a connection.
     pub(in crate::io) fn check_h2(&mut self, conn: &mut H2Conn) -> Stay {
         let limits = &self.shared.limits;
         let now = self.now;
@@ -50,15 +50,15 @@ impl<S: Service> Context<S> {
         }
         let is_idle = conn.session.stream_count() == 0;
         let is_stale = is_idle && waited(conn.since) >= idle_time;
-        // Whoever has just connected is about to send, also to a server that is leaving, and may
-        // not know what to do with a refusal of its first stream.
+        // A new client is about to send, even if the server drains, and may not handle a refusal of
+        // its first stream.
         let is_fresh = conn.opened_count == 0 && waited(conn.since) < linger_time;
         let is_draining = self.drain.is_some() && !is_fresh;
         if (is_stale || is_draining) && conn.leaving_since.is_none() {
             self.leave(conn);
             return self.step_h2(conn, Edges::default());
         }
-        // The peer has not even acknowledged that it was told.
+        // The client has not even acknowledged the GOAWAY.
         if is_idle
             && conn
                 .leaving_since
@@ -73,7 +73,7 @@ impl<S: Service> Context<S> {
         Stay::Wait
     }
 
-    /// Whether the socket has taken too little for too long.
+    /// Whether the client has read too little from the socket for too long.
     fn is_stuck(&self, conn: &mut H2Conn) -> bool {
         let limits = &self.shared.limits;
         if conn.output.is_empty() {
@@ -91,7 +91,7 @@ impl<S: Service> Context<S> {
         conn.moved_len < limits.stall_len_min
     }
 
-    /// Ends streams whose peer does not do its part; `true` if there were any.
+    /// Ends streams whose client is too slow; `true` if there were any.
     fn drop_stalled(&mut self, conn: &mut H2Conn) -> bool {
         let (stall_time, stall_len_min) = {
             let limits = &self.shared.limits;
@@ -108,7 +108,7 @@ impl<S: Service> Context<S> {
             let (moved_len, stalled) = match entry.state {
                 StreamState::Receiving => (entry.body_len, Stalled::Request),
                 StreamState::Sending => (sent_len, Stalled::Answer),
-                // A worker's turn or the application's.
+                // They wait for a worker or the application.
                 StreamState::Away | StreamState::Waiting => continue,
             };
             let since = *entry.since.get_or_insert(now);

@@ -1,4 +1,4 @@
-//! One HTTP/2 connection: its socket, its session, and what is known of each stream.
+//! An HTTP/2 connection: its socket, its session, and the state of its streams.
 
 use std::io;
 use std::sync::Arc;
@@ -18,88 +18,88 @@ use crate::later::Later;
 use crate::request::Request;
 use crate::upload::BodyError;
 
-/// A connection. Always with its I/O thread; workers get requests and pieces of bodies.
+/// An HTTP/2 connection. It stays with its I/O thread; workers get requests and bodies.
 #[derive(Debug)]
 pub(crate) struct H2Conn {
     pub(crate) transport: Transport,
     pub(crate) peer: Peer,
-    /// What was found out about the peer in the handshake.
+    /// The client's certificates.
     pub(crate) secure: Option<Arc<Secure>>,
     pub(crate) key: Key,
     pub(crate) session: Session<Stream>,
     /// Output that the socket has not taken.
     pub(crate) output: Vec<u8>,
-    /// Answers in `output` that are to be reported when it is with the kernel.
+    /// Answers in `output`, to be reported once the kernel has them.
     pub(crate) unreported: Vec<Report>,
     pub(crate) readable: bool,
-    /// The peer will send nothing more than what the kernel has.
+    /// The client has shut down its sending side.
     pub(crate) peer_ended: bool,
-    /// All of that has been read.
+    /// Everything that the client has sent was read.
     pub(crate) has_ended: bool,
-    /// It is to be looked at before the thread sleeps.
+    /// It is queued for another step before the thread sleeps.
     pub(crate) is_scheduled: bool,
     pub(crate) is_lingering: bool,
-    /// Since when no new streams are welcome.
+    /// When the GOAWAY was sent; new streams are refused since.
     pub(crate) leaving_since: Option<Instant>,
-    /// Handlers that run, or wait to, whether their streams are still there or not.
+    /// Handlers that run or are queued, even if their streams are gone.
     pub(crate) handler_count: usize,
     pub(crate) opened_count: u64,
-    /// Since when the peer is in the middle of a header block, and the frames it had begun then.
+    /// Since when a header block is incomplete, and the number of frames then.
     pub(crate) block_since: Option<Instant>,
     block_frame_count: u64,
     /// Bytes sent in this turn.
     pub(crate) turn_len: u64,
     /// When a stream last began or ended, or lingering began.
     pub(crate) since: Instant,
-    /// Start of a window of the least throughput, while the socket takes no more.
+    /// Start of a throughput window, while the socket is full.
     pub(crate) stuck_since: Option<Instant>,
-    /// Bytes moved since then.
+    /// Bytes sent since then.
     pub(crate) moved_len: u64,
 }
 
-/// What is known of a stream.
+/// The state of a stream.
 #[derive(Debug, Default)]
 pub(crate) struct Stream {
-    /// A request whose body is being read, or whose answer will be reported.
+    /// The request whose body is being received, or whose answer will be reported.
     pub(crate) request: Option<Box<Request>>,
     pub(crate) body_len_max: u64,
     pub(crate) body_len: u64,
-    /// The body, where a handler reads it as it comes.
+    /// The body, if it is streamed.
     pub(crate) inflow: Option<Arc<Inflow>>,
-    /// Tells the worker that the answer is of no use.
+    /// Set when the stream is gone, so that its handler need not run.
     pub(crate) cancel: Cancel,
-    /// Where its request is answered.
+    /// The lane in which its request is handled.
     pub(crate) lane: Lane,
-    /// A body that goes on when it is asked for, or when it wakes.
+    /// The rest of the body, until it is pulled.
     pub(crate) outflow: Option<Box<Outflow>>,
-    /// It goes on when it wakes.
+    /// `outflow` waits for the application.
     pub(crate) is_dry: bool,
     pub(crate) later: Option<(Arc<Later>, Preferences)>,
     pub(crate) state: StreamState,
-    /// It was woken while there was nothing to wake.
+    /// It was woken before it waited.
     pub(crate) is_woken: bool,
     pub(crate) status: Option<Status>,
     pub(crate) started: Option<Instant>,
-    /// Start of a window of the least throughput, and the bytes that had moved before it.
+    /// Start of a throughput window, and the bytes received or sent before it.
     pub(crate) since: Option<Instant>,
     pub(crate) moved_len: u64,
 }
 
-/// Whose turn it is on a stream.
+/// What a stream waits for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum StreamState {
-    /// The peer's: its request is not complete.
+    /// The rest of the request, from the client.
     #[default]
     Receiving,
-    /// A worker's.
+    /// A worker.
     Away,
-    /// The application's: it has promised to call.
+    /// The application, which will wake it.
     Waiting,
-    /// The peer's: it has to read.
+    /// The client, which has to read.
     Sending,
 }
 
-/// An answer, to be reported.
+/// An answer to report.
 #[derive(Debug)]
 pub(crate) struct Report {
     pub(crate) request: Box<Request>,
@@ -109,9 +109,9 @@ pub(crate) struct Report {
 }
 
 impl Stream {
-    /// What there is to report, once.
+    /// Takes the report on the answer; it is made once.
     pub(crate) fn report(&mut self, body_len: u64) -> Option<Report> {
-        // A request that was not answered is not reported.
+        // Only answers are reported.
         let status = self.status?;
         let started = self.started?;
         let request = self.request.take()?;
@@ -129,7 +129,7 @@ impl Stream {
 }
 
 impl Drop for Stream {
-    /// Whoever works for the stream learns that it is gone.
+    /// Notifies the handler and the application that the stream is gone.
     fn drop(&mut self) {
         self.cancel.set();
         if let Some(inflow) = &self.inflow {
@@ -158,7 +158,7 @@ impl H2Conn {
             session,
             output: Vec::new(),
             unreported: Vec::new(),
-            // What came before this protocol was known may not come again.
+            // An edge before the protocol was known is not reported again.
             readable: true,
             peer_ended: false,
             has_ended: false,
@@ -176,13 +176,13 @@ impl H2Conn {
         }
     }
 
-    /// Takes note of events.
+    /// Notes events.
     pub(crate) fn note(&mut self, edges: Edges) {
         self.readable |= edges.readable;
         self.peer_ended |= edges.ended;
     }
 
-    /// Takes note of what the peer has left unfinished.
+    /// Tracks how long a header block has been incomplete.
     pub(crate) fn watch_block(&mut self, now: Instant) {
         let frame_count = self.session.frame_count();
         if !self.session.is_mid_block() {
@@ -202,13 +202,13 @@ impl H2Conn {
         Ok(len)
     }
 
-    /// Sends `bytes` behind what is in `output`, which gets what the socket does not take. `true`
-    /// once all is with the kernel.
+    /// Sends `bytes` after `output`, which keeps what the socket does not take. `true` once the
+    /// kernel has everything.
     pub(crate) fn send(&mut self, bytes: &[u8]) -> io::Result<bool> {
         let mut sent_len = 0;
         if self.output.is_empty() {
             while sent_len < bytes.len() {
-                let rest = bytes.get(sent_len..).unwrap_or_default();
+                let rest = &bytes[sent_len..];
                 match self.transport.send(rest, false)? {
                     Some(len) => sent_len += len,
                     None => break,
@@ -216,12 +216,11 @@ impl H2Conn {
             }
             self.moved_len += sent_len as u64;
         }
-        let rest = bytes.get(sent_len..).unwrap_or_default();
-        self.output.extend_from_slice(rest);
+        self.output.extend_from_slice(&bytes[sent_len..]);
         Ok(self.output.is_empty() && self.transport.flush()?)
     }
 
-    /// Sends what is in `output`; `true` once all is with the kernel.
+    /// Sends `output`; `true` once the kernel has everything.
     pub(crate) fn flush(&mut self) -> io::Result<bool> {
         if self.output.is_empty() {
             return self.transport.flush();
@@ -230,9 +229,9 @@ impl H2Conn {
         self.send(&output)
     }
 
-    /// Makes the close that follows tell the peer that what it has is not all there is.
+    /// Makes the next close a reset, so that the client does not take a part for the whole.
     pub(crate) fn reset_on_close(&self) {
-        // If even this fails, the answers still end before they should.
+        // If this fails, the answers still end prematurely.
         drop(sys::reset_on_close(&self.transport));
     }
 }

@@ -27,7 +27,7 @@ pub(super) struct State {
     pub(super) end: Option<Result<(), BodyError>>,
 }
 
-/// Pieces below this length, in bytes, are put together.
+/// Pieces below this length, in bytes, are merged.
 const SMALL_LEN: usize = 4096;
 
 impl State {

@@ -1,16 +1,16 @@
-//! What an I/O thread does for an HTTP/2 connection.
+//! HTTP/2 on an I/O thread.
 //!
-//! It reads, shows what came to the session, deals with what that has to tell, and writes what it
-//! has to send; all of it here, while workers run handlers and make pieces of bodies.
+//! The thread reads, passes the bytes to the session, handles the events of the session, and sends
+//! its output. Workers run handlers and pull pieces of bodies.
 //!
-//! | a stream is | whose turn it is | goes on when |
+//! | a stream is | it waits for | continues when |
 //! |---|---|---|
-//! | receiving | the peer's | its request is complete, or its head where the body is streamed |
-//! | away | a worker's | the worker's news are in the inbox |
-//! | waiting | the application's | woken by the body, or by whoever has promised the answer |
-//! | sending | the peer's | its windows let the last piece go: then a worker makes the next |
+//! | receiving | the client | its request is complete, or its head if the body is streamed |
+//! | away | a worker | the worker's news is in the inbox |
+//! | waiting | the application | the application wakes it |
+//! | sending | the client | the last piece is sent: then a worker pulls the next |
 //!
-//! One stream never holds another up, nor a thread: what waits for the peer is a piece of memory.
+//! No stream delays another, and none occupies a thread: only a piece of memory waits for a client.
 
 mod answers;
 mod clock;
@@ -35,7 +35,7 @@ const READ_COUNT: usize = 4;
 /// Bytes one connection may send before others get their turn.
 const TURN_LEN: u64 = 4 << 20;
 impl<S: Service> Context<S> {
-    /// A connection that speaks HTTP/2 from here on, with what it has said so far.
+    /// Turns a connection that speaks HTTP/2 into an [`H2Conn`], with its input so far.
     pub(super) fn start_h2(&mut self, conn: Conn) -> (Box<H2Conn>, Stay) {
         let Conn {
             transport,
@@ -50,14 +50,14 @@ impl<S: Service> Context<S> {
         let session = Session::new(&limits.http2, &limits.head, self.now);
         let conn = H2Conn::new(transport, peer, secure, key, session, self.now);
         let mut conn = Box::new(conn);
-        // Announced once, so perhaps to the connection as it was.
+        // The edge is reported once, so perhaps before.
         conn.peer_ended = peer_ended;
         conn.session.receive(&input, self.now);
         let next = self.step_h2(&mut conn, Edges::default());
         (conn, next)
     }
 
-    /// Time is up.
+    /// Aborts a connection.
     pub(super) fn cut_off_h2(&mut self, conn: &mut H2Conn) {
         if conn.session.stream_count() > 0 || !conn.output.is_empty() {
             conn.reset_on_close();
@@ -65,7 +65,7 @@ impl<S: Service> Context<S> {
         self.fail_h2(conn, End::Cut);
     }
 
-    /// Gives up what is under way.
+    /// Gives up all answers in progress.
     pub(super) fn fail_h2(&mut self, conn: &mut H2Conn, end: End) {
         conn.session.abort(ErrorCode::Cancel);
         while let Some(event) = conn.session.poll() {
@@ -91,7 +91,7 @@ impl<S: Service> Context<S> {
         self.turn += 1;
         match self.go_on_h2(conn) {
             Ok(next) => next,
-            // The peer is gone, and what was under way with it.
+            // The client has left.
             Err(_) => Stay::Close,
         }
     }
@@ -137,8 +137,7 @@ impl<S: Service> Context<S> {
         let mut buffer = std::mem::take(&mut self.read_buffer);
         let received = conn.read(&mut buffer);
         if let Ok(Some(len)) = received {
-            conn.session
-                .receive(buffer.get(..len).unwrap_or_default(), self.now);
+            conn.session.receive(&buffer[..len], self.now);
         }
         self.read_buffer = buffer;
         if received? == Some(0) {
@@ -147,8 +146,8 @@ impl<S: Service> Context<S> {
         Ok(())
     }
 
-    /// The peer sends nothing more. Answers under way are finished, as far as its windows let them:
-    /// it may still read.
+    /// The client has shut down its sending side. Answers in progress continue as far as its
+    /// windows allow, because it may still read.
     fn end_input(&mut self, conn: &mut H2Conn) {
         conn.has_ended = true;
         let is_receiving =
@@ -164,9 +163,9 @@ impl<S: Service> Context<S> {
         }
     }
 
-    /// Gives up the answers that wait for the application, which the peer is taken to have left
-    /// (see `Limits::half_close`), and those that the peer's windows hold back: it cannot open them
-    /// any more. Only once everything they allow has been sent.
+    /// Gives up the answers of a client that has shut down its sending side: those that wait for
+    /// the application, unless `Limits::half_close` is set, and those that its windows block,
+    /// because it cannot open them any more. Called once everything the windows allow is sent.
     fn drop_blocked(&mut self, conn: &mut H2Conn) -> bool {
         let may_wait = self.shared.limits.half_close;
         let is_blocked = |stream: &Stream| match stream.state {
@@ -186,7 +185,7 @@ impl<S: Service> Context<S> {
         !blocked.is_empty()
     }
 
-    /// Deals with all events and sends the output; `true` once that is with the kernel.
+    /// Handles all events and sends the output; `true` once the kernel has it.
     fn drive(&mut self, conn: &mut H2Conn, mut is_clear: bool) -> io::Result<bool> {
         let mut out = std::mem::take(&mut self.out);
         let outcome = loop {
@@ -220,7 +219,7 @@ impl<S: Service> Context<S> {
         outcome
     }
 
-    /// The session has said its last word.
+    /// The session has ended, and its output is sent.
     fn finish_h2(&mut self, conn: &mut H2Conn) -> Stay {
         if let Some(abuse) = conn.session.abused() {
             let peer = conn.peer;
@@ -235,7 +234,7 @@ impl<S: Service> Context<S> {
         self.linger_h2(conn)
     }
 
-    /// As for HTTP/1: a peer that still sends must not lose the GOAWAY to a reset.
+    /// As for HTTP/1: a client that still sends must not lose the GOAWAY to a reset.
     fn linger_h2(&mut self, conn: &mut H2Conn) -> Stay {
         while conn.readable && conn.moved_len <= LINGER_LEN_MAX {
             match conn.read(&mut self.read_buffer) {
@@ -282,7 +281,7 @@ impl<S: Service> Context<S> {
         }
     }
 
-    /// No new streams from here on.
+    /// Sends GOAWAY: new streams are refused from now on.
     pub(super) fn leave(&mut self, conn: &mut H2Conn) {
         if conn.leaving_since.is_none() {
             conn.leaving_since = Some(self.now);
@@ -290,9 +289,9 @@ impl<S: Service> Context<S> {
         }
     }
 
-    // What there is to tell.
+    // Reports.
 
-    /// Gives a stream up; [`ErrorCode::Cancel`] says that its peer has left.
+    /// Resets a stream; [`ErrorCode::Cancel`] means that the client has left.
     fn drop_stream(&mut self, conn: &mut H2Conn, stream: u32, code: ErrorCode) {
         let end = match code {
             ErrorCode::Cancel => End::Left,
@@ -302,7 +301,7 @@ impl<S: Service> Context<S> {
         conn.session.reset(stream, code);
     }
 
-    /// An answer is complete, and told of once the kernel has it.
+    /// Keeps the report on a complete answer until the kernel has it.
     fn gather_report(conn: &mut H2Conn, stream: u32) {
         let body_len = conn.session.sent_len(stream);
         let report = conn.session.data(stream);
@@ -311,7 +310,7 @@ impl<S: Service> Context<S> {
         }
     }
 
-    /// An answer will not be complete.
+    /// Reports an answer that will not be complete.
     fn report_failure(&mut self, conn: &mut H2Conn, stream: u32, end: End) {
         let body_len = conn.session.sent_len(stream);
         let Some(entry) = conn.session.data(stream) else {

@@ -1,4 +1,4 @@
-//! Requests on their way in.
+//! Receiving requests.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -23,12 +23,12 @@ use crate::request::Request;
 use crate::service::{Intake, Service};
 use crate::upload::BodyError;
 
-/// The pieces of bodies under way on one connection, in bytes: shared by its streams, but each gets
-/// the smallest piece at least.
+/// Length of all pieces of bodies of one connection, in bytes. Its streams share it, but each gets
+/// [`PIECE_LEN_MIN`] at least.
 const PIECES_LEN: usize = 512 * 1024;
-/// The largest piece, as large as a buffer of the pool.
+/// Maximum length of a piece, in bytes: that of a buffer of the pool.
 const PIECE_LEN_MAX: usize = 256 * 1024;
-/// The smallest piece: one frame.
+/// Minimum length of a piece, in bytes: one frame.
 const PIECE_LEN_MIN: usize = 16 * 1024;
 
 impl<S: Service> Context<S> {
@@ -90,7 +90,7 @@ impl<S: Service> Context<S> {
         }
     }
 
-    /// A request with a body, which the service has not answered by its head.
+    /// Receives the body of a request that the service has declined.
     fn take_in(&mut self, conn: &mut H2Conn, stream: u32, lane: Lane) {
         let (raw, index) = conn.session.head();
         let head = Head::new(raw, index, conn.peer).with_session(conn.secure.as_ref());
@@ -165,7 +165,7 @@ impl<S: Service> Context<S> {
         }
     }
 
-    /// Gives a request to the workers.
+    /// Queues a request for the workers.
     fn dispatch(
         &mut self,
         conn: &mut H2Conn,
@@ -174,8 +174,8 @@ impl<S: Service> Context<S> {
         inflow: Option<Arc<Inflow>>,
         expects_continue: bool,
     ) {
-        // Handlers of streams that are gone count: a peer that resets what it asks for must not
-        // get more of them than one that waits.
+        // Handlers of streams that are gone count: a client that resets its requests must not get
+        // more handlers than one that waits.
         let handlers_max = self.shared.limits.http2.streams_max as usize;
         if conn.handler_count >= handlers_max {
             conn.session.reset(stream, ErrorCode::RefusedStream);
