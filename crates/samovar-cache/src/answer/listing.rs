@@ -17,9 +17,9 @@ use crate::refusal::Refusal;
 pub(crate) fn respond(reader: &Reader, hash_part: HashPart) -> Result<Response, Refusal> {
     let registration = reader.servable(hash_part)?;
     let tree = reader.store().tree(&registration.info.path)?;
-    let origin = &reader.origin;
-    let (listing, len) = listing_of(&origin.plans, &registration, &tree)
-        .map_err(|error| origin.unreadable(&registration, &error))?;
+    let shared = &reader.shared;
+    let (listing, len) = listing_of(&shared.plans, &registration, &tree)
+        .map_err(|error| shared.unreadable(&registration, &error))?;
     let body = ListingBody {
         reader: listing,
         len,

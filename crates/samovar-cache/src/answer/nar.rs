@@ -11,7 +11,7 @@ use samovar_store::{Identity, NarReader, Tree};
 
 use crate::answer::nar_body::{Check, NarBody};
 use crate::known::registration::{Registration, wrong_contents};
-use crate::known::shared_store::Origin;
+use crate::known::shared_store::SharedStore;
 use crate::known::small_nars::{self, SmallNar};
 use crate::prepared::{AnswerHead, PreparedBody};
 use crate::reader::Reader;
@@ -24,7 +24,7 @@ pub(crate) fn respond(
     hash_part: HashPart,
     nar_hash: Option<NarHash>,
 ) -> Result<Response, Refusal> {
-    let origin = &*reader.origin;
+    let shared = &*reader.shared;
     let registration = reader.readable(hash_part)?;
     let info = &registration.info;
     if nar_hash.is_some_and(|nar_hash| nar_hash != info.nar_hash) {
@@ -42,29 +42,29 @@ pub(crate) fn respond(
     };
     let path = info.path.clone();
     let body = if size <= small_nars::LEN_MAX && is_sent {
-        small_body(small_nar(origin, &registration)?, (start, end))
-    } else if let Some(body) = cached_body(origin, info, (start, end)) {
+        small_body(small_nar(shared, &registration)?, (start, end))
+    } else if let Some(body) = cached_body(shared, info, (start, end)) {
         body
     } else {
-        let lease = is_sent.then(|| origin.holds.send(&info.path));
+        let lease = is_sent.then(|| shared.holds.send(&info.path));
         if lease.as_ref().is_some_and(|lease| lease.has_waited) && registration.holds() == Ok(false)
         {
             // Collected, or registered anew, before it was leased. It is leased now.
             return respond(reader, head, hash_part, nar_hash);
         }
-        let tree = origin.store.tree(&info.path)?;
-        let (nar, root) = open(origin, &registration, &tree, start)
-            .map_err(|error| origin.unreadable(&registration, &error))?;
+        let tree = shared.store.tree(&info.path)?;
+        let (nar, root) = open(shared, &registration, &tree, start)
+            .map_err(|error| shared.unreadable(&registration, &error))?;
         let is_whole = is_sent && end - start == size;
-        let check = is_whole.then(|| check_of(origin, info, root)).flatten();
+        let check = is_whole.then(|| check_of(shared, info, root)).flatten();
         let body = NarBody::new(nar, (start, end), size, registration, check);
         Body::Source(Box::new(body.held(lease)))
     };
     // Small NARs are sent too fast to be of interest as transfers in progress.
-    let transfers = origin.observer.transfers();
+    let transfers = shared.observer.transfers();
     let body = match transfers.filter(|_| size > small_nars::LEN_MAX) {
         Some(transfers) => {
-            let path = path.display(origin.store.store_dir()).to_string();
+            let path = path.display(shared.store.store_dir()).to_string();
             transfers.watch(body, path, head.peer())
         }
         None => body,
@@ -94,56 +94,56 @@ fn requested_range(head: Head<'_>, size: u64) -> RangeOutcome {
 
 /// The NAR from `start` on, and the root that stood there before it was opened.
 fn open(
-    origin: &Origin,
+    shared: &SharedStore,
     registration: &Registration,
     tree: &Tree,
     start: u64,
 ) -> io::Result<(NarReader, Option<Identity>)> {
     let root = tree.identity()?;
-    Ok((origin.plans.nar_from(registration, tree, start)?, root))
+    Ok((shared.plans.nar_from(registration, tree, start)?, root))
 }
 
 /// The check of a whole NAR on its way: its hash, a copy of it, or none.
-fn check_of(origin: &Origin, info: &PathInfo, root: Option<Identity>) -> Option<Check> {
+fn check_of(shared: &SharedStore, info: &PathInfo, root: Option<Identity>) -> Option<Check> {
     // The daemon hashes what it sends.
-    let is_first = root.is_some_and(|root| origin.health.is_to_hash(info, &root));
-    let nar_cache = origin.kept_nars.as_ref();
+    let is_first = root.is_some_and(|root| shared.health.is_to_hash(info, &root));
+    let nar_cache = shared.kept_nars.as_ref();
     let recording = nar_cache.and_then(|cache| cache.record(&info.nar_hash, info.nar_size));
     (is_first || recording.is_some()).then(|| Check::new(root, is_first, recording))
 }
 
-fn cached_body(origin: &Origin, info: &PathInfo, range: (u64, u64)) -> Option<Body> {
-    let nar_cache = origin.kept_nars.as_ref()?;
+fn cached_body(shared: &SharedStore, info: &PathInfo, range: (u64, u64)) -> Option<Body> {
+    let nar_cache = shared.kept_nars.as_ref()?;
     let body = nar_cache.body(&info.nar_hash, info.nar_size, range)?;
     Some(Body::Source(Box::new(body)))
 }
 
 /// A small NAR from memory, where it is from now on.
-fn small_nar(origin: &Origin, registration: &Registration) -> Result<Arc<Prepared>, Refusal> {
+fn small_nar(shared: &SharedStore, registration: &Registration) -> Result<Arc<Prepared>, Refusal> {
     let info = &registration.info;
     let hash_part = info.path.hash_part();
     let snapshot = registration.snapshot.as_ref();
     let epoch = snapshot.map(|snapshot| snapshot.epoch);
-    let known = origin.small_nars.find(&hash_part);
+    let known = shared.small_nars.find(&hash_part);
     let nar = match known.filter(|known| known.is_of(info)) {
         Some(known) if known.epoch == epoch => return Ok(known.prepared),
         Some(known) => SmallNar { epoch, ..known },
         None => {
-            let opened = origin.store.tree(&info.path)?.nar();
+            let opened = shared.store.tree(&info.path)?.nar();
             opened
                 .map_err(io::Error::from)
                 .and_then(|nar| small_nars::read_whole(nar, info.nar_size))
                 .and_then(|nar| {
                     SmallNar::new(info.nar_hash, epoch, &nar).ok_or_else(wrong_contents)
                 })
-                .map_err(|error| origin.unreadable(registration, &error))?
+                .map_err(|error| shared.unreadable(registration, &error))?
         }
     };
     let prepared = Arc::clone(&nar.prepared);
-    origin.small_nars.insert(hash_part, nar);
+    shared.small_nars.insert(hash_part, nar);
     // A suspect path leaves nothing in memory, even if it was found so just now.
-    if origin.health.is_marked(&hash_part) {
-        origin.small_nars.entries.remove(&hash_part);
+    if shared.health.is_marked(&hash_part) {
+        shared.small_nars.entries.remove(&hash_part);
     }
     Ok(prepared)
 }

@@ -23,7 +23,7 @@ pub(crate) fn respond(
         return Ok(Fixed::NotFound.response());
     }
     let info = if signer.asks_of_realisations() {
-        reader.origin.lookup(out_path.hash_part())?
+        reader.shared.lookup(out_path.hash_part())?
     } else {
         None
     };

@@ -28,7 +28,7 @@ use crate::refusal::{PreparedAnswers, Refusal};
 
 /// The settings of what the caches of a store share.
 #[derive(Debug)]
-pub(crate) struct OriginConfig {
+pub(crate) struct SharedConfig {
     /// Memory for small NARs, in bytes.
     pub(crate) small_nar_memory_len: usize,
     pub(crate) kept_space: Option<KeptSpace>,
@@ -39,7 +39,7 @@ pub(crate) struct OriginConfig {
 
 /// A store, and what is known of it.
 #[derive(Debug)]
-pub(crate) struct Origin {
+pub(crate) struct SharedStore {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) observer: Arc<dyn Observer>,
     trouble: Trouble,
@@ -58,10 +58,10 @@ pub(crate) struct Origin {
     pub(crate) program: Program,
 }
 
-impl Origin {
+impl SharedStore {
     pub(crate) fn new(
         store: Box<dyn Store>,
-        config: OriginConfig,
+        config: SharedConfig,
         observer: Arc<dyn Observer>,
     ) -> Self {
         let store: Arc<dyn Store> = store.into();

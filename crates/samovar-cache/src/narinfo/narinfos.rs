@@ -5,7 +5,7 @@ use std::sync::Arc;
 use samovar_nix::{HashPart, PathInfo, StorePath};
 use samovar_store::{Member, Snapshot, StoreError};
 
-use crate::known::shared_store::Origin;
+use crate::known::shared_store::SharedStore;
 use crate::narinfo::prefetch_queue::Wishes;
 use crate::narinfo::rendered::{Rendered, RenderedCache, SHARD_COUNT, Stamp};
 use crate::narinfo::signing::{Signer, Signing};
@@ -27,13 +27,13 @@ pub(crate) struct Narinfos {
 
 impl Narinfos {
     pub(crate) fn new(
-        origin: &Arc<Origin>,
+        shared: &Arc<SharedStore>,
         signing: Signing,
         policy: PolicyConfig,
         memory_len: usize,
     ) -> Self {
         Self {
-            reader: Reader::new(origin, policy),
+            reader: Reader::new(shared, policy),
             signer: Signer::new(signing),
             rendered: Arc::new(RenderedCache::new(SHARD_COUNT, memory_len)),
             wishes: Wishes::default(),
@@ -84,10 +84,10 @@ impl Narinfos {
 
     /// What is said of one path, which is held from now on if that can be.
     pub(crate) fn one(&self, hash_part: HashPart) -> Answer {
-        let snapshot = self.reader.origin.refresh();
+        let snapshot = self.reader.shared.refresh();
         let rendered = self.find_one(snapshot.as_deref(), hash_part)?;
-        let is_done = match self.reader.origin.holds.generation() {
-            0 => !self.reader.origin.holds.is_on(),
+        let is_done = match self.reader.shared.holds.generation() {
+            0 => !self.reader.shared.holds.is_on(),
             generation => rendered.leased == generation,
         };
         if is_done {
@@ -96,12 +96,12 @@ impl Narinfos {
         let path = &rendered.narinfo.path;
         let asked = self
             .reader
-            .origin
+            .shared
             .holds
             .announce(std::slice::from_ref(path));
         self.note_leased(&hash_part, asked.generation);
         if asked.has_waited && !self.is_current(snapshot.as_deref()) {
-            return self.find_one(self.reader.origin.refresh().as_deref(), hash_part);
+            return self.find_one(self.reader.shared.refresh().as_deref(), hash_part);
         }
         Ok(rendered)
     }
@@ -110,7 +110,7 @@ impl Narinfos {
         if let Some(snapshot) = snapshot {
             // Under a policy the database is asked either way: it takes as long.
             if self.reader.policy.is_open() && !snapshot.may_contain(&hash_part) {
-                self.reader.origin.recovered();
+                self.reader.shared.recovered();
                 return Err(Refusal::Absent);
             }
             if let Some(rendered) = self.find(snapshot, &hash_part) {
@@ -134,7 +134,7 @@ impl Narinfos {
     fn admit(&self, info: &PathInfo, snapshot: Option<&Snapshot>) -> Answer {
         let permit = self.reader.permit(info)?;
         let epoch = snapshot.map(|snapshot| snapshot.epoch);
-        self.reader.origin.health.admit(info, epoch)?;
+        self.reader.shared.health.admit(info, epoch)?;
         let rendered = self.render(info, snapshot, permit);
         let hash_part = info.path.hash_part();
         self.rendered.insert(hash_part, rendered.clone());
@@ -144,7 +144,7 @@ impl Narinfos {
 
     /// Drops what was rendered of a path just now, if the path was found damaged meanwhile.
     fn keep_out(&self, hash_part: &HashPart) {
-        if self.reader.origin.health.is_marked(hash_part) {
+        if self.reader.shared.health.is_marked(hash_part) {
             self.rendered.remove(hash_part);
         }
     }
@@ -156,19 +156,19 @@ impl Narinfos {
         hash_parts: &[HashPart],
         holds: bool,
     ) -> Result<Vec<Answer>, StoreError> {
-        let snapshot = self.reader.origin.refresh();
+        let snapshot = self.reader.shared.refresh();
         let answers = self.find_many(snapshot.as_deref(), hash_parts)?;
-        if !holds || !self.reader.origin.holds.is_on() {
+        if !holds || !self.reader.shared.holds.is_on() {
             return Ok(answers);
         }
         let found = answers.iter().flatten();
         let paths: Vec<StorePath> = found.map(|found| found.narinfo.path.clone()).collect();
-        let asked = self.reader.origin.holds.announce(&paths);
+        let asked = self.reader.shared.holds.announce(&paths);
         for path in &paths {
             self.note_leased(&path.hash_part(), asked.generation);
         }
         if asked.has_waited && !self.is_current(snapshot.as_deref()) {
-            return self.find_many(self.reader.origin.refresh().as_deref(), hash_parts);
+            return self.find_many(self.reader.shared.refresh().as_deref(), hash_parts);
         }
         Ok(answers)
     }
@@ -193,9 +193,9 @@ impl Narinfos {
         let mut looked = if unknown.is_empty() {
             Vec::new().into_iter()
         } else {
-            self.reader.origin.store.lookup_many(&unknown)?.into_iter()
+            self.reader.shared.store.lookup_many(&unknown)?.into_iter()
         };
-        self.reader.origin.recovered();
+        self.reader.shared.recovered();
         for (hash_part, answer) in hash_parts.iter().zip(&mut answers) {
             if answer.is_some() {
                 continue;
@@ -204,7 +204,7 @@ impl Narinfos {
                 Some(Ok(Some(info))) => self.admit(&info, snapshot),
                 Some(Err(error)) => {
                     let refusal = self.reader.hide(hash_part, error);
-                    self.reader.origin.report(hash_part, refusal);
+                    self.reader.shared.report(hash_part, refusal);
                     Err(refusal)
                 }
                 Some(Ok(None)) | None => {
@@ -223,7 +223,7 @@ impl Narinfos {
 
     /// Whether nothing has to be done to hold the path of this narinfo. Never blocks.
     pub(crate) fn is_held(&self, rendered: &Rendered) -> bool {
-        let generation = self.reader.origin.holds.generation();
+        let generation = self.reader.shared.holds.generation();
         generation == 0 || rendered.leased == generation
     }
 
@@ -234,14 +234,14 @@ impl Narinfos {
 
     /// Whether the store is still in this state.
     fn is_current(&self, snapshot: Option<&Snapshot>) -> bool {
-        let now = self.reader.origin.fresh();
+        let now = self.reader.shared.fresh();
         now.is_some_and(|now| snapshot.is_some_and(|snapshot| snapshot.epoch == now.epoch))
     }
 
     /// Makes true again, or for the first time, what `wishes` names, and wishes for what those
     /// refer to. Does nothing while nobody knows the state of the store.
     pub(crate) fn prepare(&self, wishes: &[(HashPart, u8)]) -> Result<(), StoreError> {
-        let Some(snapshot) = self.reader.origin.fresh() else {
+        let Some(snapshot) = self.reader.shared.fresh() else {
             return Ok(());
         };
         let wanted: Vec<(HashPart, u8)> = wishes
@@ -250,12 +250,12 @@ impl Narinfos {
             .copied()
             .collect();
         let hash_parts: Vec<HashPart> = wanted.iter().map(|(hash_part, _)| *hash_part).collect();
-        let looked = self.reader.origin.store.lookup_many(&hash_parts)?;
+        let looked = self.reader.shared.store.lookup_many(&hash_parts)?;
         self.wishes.pay(hash_parts.len());
         for ((hash_part, depth), looked) in wanted.into_iter().zip(looked) {
             // A row that makes no sense is reported to who asks for it.
             if let Ok(Some(info)) = looked
-                && !self.reader.origin.health.is_marked(&hash_part)
+                && !self.reader.shared.health.is_marked(&hash_part)
                 && let Ok(permit) = self.reader.permit(&info)
             {
                 let mut rendered = self.render(&info, Some(&snapshot), permit);
@@ -275,7 +275,7 @@ impl Narinfos {
             .iter()
             .filter(|info| {
                 let hash_part = info.path.hash_part();
-                let is_kept = !self.reader.origin.health.is_marked(&hash_part)
+                let is_kept = !self.reader.shared.health.is_marked(&hash_part)
                     && self.rendered.has_capacity(&hash_part)
                     && match self.reader.permit(info) {
                         Ok(permit) => {
@@ -317,7 +317,7 @@ impl Narinfos {
             epoch: snapshot.epoch,
             generation: permit.generation,
         });
-        let dir = self.reader.origin.store.store_dir();
+        let dir = self.reader.shared.store.store_dir();
         let narinfo = before.as_ref().map(|before| &before.narinfo);
         Rendered {
             stamp,

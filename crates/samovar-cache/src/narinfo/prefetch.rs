@@ -157,7 +157,7 @@ impl<'a> Walk<'a> {
         let Some(catalog) = reader.store().catalog() else {
             return Ok(false);
         };
-        let snapshot = match reader.origin.fresh() {
+        let snapshot = match reader.shared.fresh() {
             Some(snapshot) => snapshot,
             None => {
                 let loaded = match std::mem::replace(&mut self.was_stale, true) {

@@ -85,8 +85,8 @@ pub(crate) fn answer(cache: PagedCache<'_>, head: Head<'_>, path: &[u8]) -> Resp
     let view = View { cache, base };
     view.answer(head, path).unwrap_or_else(|refusal| {
         if let Refusal::Store(_) = refusal {
-            let origin = &cache.narinfos.reader.origin;
-            origin.report(&format_args!("{head:?}"), refusal);
+            let shared = &cache.narinfos.reader.shared;
+            shared.report(&format_args!("{head:?}"), refusal);
         }
         view.refused(refusal)
     })
@@ -104,7 +104,7 @@ impl View<'_> {
             // A relative reference from here would lose the last part of the prefix.
             Some(PageRoute::Prefix) => Ok(redirect(&self.below_prefix(head))),
             Some(PageRoute::Landing) => Ok(self.landing()),
-            Some(PageRoute::Version) => Ok(self.reader().origin.program.response()),
+            Some(PageRoute::Version) => Ok(self.reader().shared.program.response()),
             Some(PageRoute::Search) => self.search(head),
             Some(PageRoute::Path(hash_part)) => self.path(hash_part),
             Some(PageRoute::Serve {

@@ -12,14 +12,14 @@ use samovar_nix::{HashPart, PathInfo, StorePath};
 use samovar_store::{Store, StoreError};
 
 use crate::known::registration::Registration;
-use crate::known::shared_store::Origin;
+use crate::known::shared_store::SharedStore;
 use crate::reader::policy::{Decision, Policy, PolicyConfig};
 use crate::refusal::Refusal;
 
 /// A store, and the policy for reading it.
 #[derive(Debug)]
 pub(crate) struct Reader {
-    pub(crate) origin: Arc<Origin>,
+    pub(crate) shared: Arc<SharedStore>,
     pub(crate) policy: Policy,
 }
 
@@ -33,15 +33,15 @@ pub(crate) struct Permit {
 }
 
 impl Reader {
-    pub(crate) fn new(origin: &Arc<Origin>, policy: PolicyConfig) -> Self {
+    pub(crate) fn new(shared: &Arc<SharedStore>, policy: PolicyConfig) -> Self {
         Self {
-            origin: Arc::clone(origin),
+            shared: Arc::clone(shared),
             policy: Policy::new(policy),
         }
     }
 
     pub(crate) fn store(&self) -> &dyn Store {
-        &*self.origin.store
+        &*self.shared.store
     }
 
     /// The decision of the policy about a path that has this row.
@@ -63,7 +63,7 @@ impl Reader {
 
     /// The row of a path. The policy has not decided about it yet.
     pub(crate) fn lookup(&self, hash_part: HashPart) -> Result<PathInfo, Refusal> {
-        let looked = self.origin.lookup(hash_part);
+        let looked = self.shared.lookup(hash_part);
         looked
             .map_err(|error| self.hide(&hash_part, error))?
             .ok_or(Refusal::Absent)
@@ -75,20 +75,20 @@ impl Reader {
         if !error.is_about_one_path() || self.policy.is_open() {
             return Refusal::Store(error);
         }
-        self.origin.report(hash_part, Refusal::Store(error));
+        self.shared.report(hash_part, Refusal::Store(error));
         Refusal::NotReadable
     }
 
     /// The registration of a path that may be read.
     pub(crate) fn readable(&self, hash_part: HashPart) -> Result<Registration, Refusal> {
         self.policy.admit(&hash_part)?;
-        let registration = self.origin.registration(hash_part);
+        let registration = self.shared.registration(hash_part);
         let registration = registration
             .map_err(|error| self.hide(&hash_part, error))?
             .ok_or(Refusal::Absent)?;
         self.permit(&registration.info)?;
-        if self.origin.observer.names_paths() {
-            self.origin.names.note(&registration.info.path);
+        if self.shared.observer.names_paths() {
+            self.shared.names.note(&registration.info.path);
         }
         Ok(registration)
     }

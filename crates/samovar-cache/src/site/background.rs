@@ -120,7 +120,7 @@ fn policed<'a>(
 fn look_of(narinfos: &Arc<Narinfos>) -> Look {
     let reader = &narinfos.reader;
     Look::new(
-        Arc::clone(&reader.origin),
+        Arc::clone(&reader.shared),
         Arc::clone(reader.policy.roots()),
     )
 }

@@ -20,7 +20,7 @@ use crate::answer::listing;
 use crate::answer::nar;
 use crate::answer::realisation;
 use crate::known::fresh::Fresh;
-use crate::known::shared_store::Origin;
+use crate::known::shared_store::SharedStore;
 use crate::narinfo::narinfos::Narinfos;
 use crate::narinfo::signing::Signing;
 use crate::pages::{self, PagedCache, PagesConfig};
@@ -64,7 +64,7 @@ impl Default for CacheConfig {
 /// A binary cache of a store.
 #[derive(Debug)]
 pub(crate) struct Cache {
-    origin: Arc<Origin>,
+    shared: Arc<SharedStore>,
     path_prefix: Box<[u8]>,
     pub(crate) narinfos: Arc<Narinfos>,
     access: Option<Access>,
@@ -77,7 +77,7 @@ impl Cache {
     /// `memory_len`: for its narinfos, in bytes. `before`: the cache in whose place it is to come;
     /// where they would say the same, they share them.
     pub(crate) fn new(
-        origin: &Arc<Origin>,
+        shared: &Arc<SharedStore>,
         config: CacheConfig,
         memory_len: usize,
         before: Option<&Self>,
@@ -87,7 +87,7 @@ impl Cache {
                 Arc::clone(same)
             }
             before => {
-                let new = Narinfos::new(origin, config.signing, config.policy, memory_len);
+                let new = Narinfos::new(shared, config.signing, config.policy, memory_len);
                 if let Some(before) = before {
                     new.reader.policy.inherit(&before.reader.policy);
                 }
@@ -96,11 +96,11 @@ impl Cache {
         };
         let cache_info = format!(
             "StoreDir: {}\nWantMassQuery: 1\nPriority: {}\n",
-            origin.store.store_dir(),
+            shared.store.store_dir(),
             config.priority
         );
         Self {
-            origin: Arc::clone(origin),
+            shared: Arc::clone(shared),
             path_prefix: config.path_prefix.into_bytes().into_boxed_slice(),
             narinfos,
             access: config.access,
@@ -157,7 +157,7 @@ impl Cache {
         }
         let hash_part = route.hash_part()?;
         let name = self.narinfos.name_of(&hash_part);
-        name.or_else(|| self.origin.names.find(&hash_part))
+        name.or_else(|| self.shared.names.find(&hash_part))
     }
 
     /// Answers on the I/O thread, or declines. `path`: without the prefix.
@@ -169,13 +169,13 @@ impl Cache {
         path: &[u8],
         reply: Reply<'_>,
     ) -> Inline {
-        let (origin, fixed) = (&*self.origin, &self.origin.fixed);
+        let (shared, fixed) = (&*self.shared, &self.shared.fixed);
         if let Some(access) = self.guard() {
             match access.check(head, Instant::now()) {
                 Verdict::Granted(_) => {}
                 Verdict::Ask => return reply.dispatch_costly(),
                 Verdict::Refused(refusal) => {
-                    origin.observer.event(&refusal.event());
+                    shared.observer.event(&refusal.event());
                     return access.refuse(refusal, reply);
                 }
             }
@@ -201,7 +201,7 @@ impl Cache {
             Route::Narinfos => return reply.prepared(fixed.get(Fixed::OnlyPost)),
             _ => return self.pass_on(&route, reply),
         };
-        let Some(snapshot) = fresh.snapshot(&*origin.store, turn) else {
+        let Some(snapshot) = fresh.snapshot(&*shared.store, turn) else {
             return self.pass_on(&route, reply);
         };
         let policy = &self.reader().policy;
@@ -217,7 +217,7 @@ impl Cache {
             if !policy.is_open() && self.narinfos.find(snapshot, &hash_part).is_none() {
                 return self.pass_on(&route, reply);
             }
-            return match origin.small_nars.find(&hash_part) {
+            return match shared.small_nars.find(&hash_part) {
                 Some(nar) if nar.epoch != Some(snapshot.epoch) => self.pass_on(&route, reply),
                 Some(nar) if nar_hash.is_some_and(|nar_hash| nar_hash != nar.nar_hash) => {
                     reply.prepared(fixed.get(Fixed::WrongHash))
@@ -234,7 +234,7 @@ impl Cache {
                 reply.prepared(&rendered.narinfo.prepared)
             }
             // Its directories may have to be looked at.
-            _ if origin.health.is_marked(&hash_part) => reply.dispatch_slow(),
+            _ if shared.health.is_marked(&hash_part) => reply.dispatch_slow(),
             _ => self.pass_on(&route, reply),
         }
     }
@@ -245,10 +245,10 @@ impl Cache {
     fn pass_on(&self, route: &Route, reply: Reply<'_>) -> Inline {
         // There are logs whatever the database says.
         if !matches!(route, Route::Log(_))
-            && let Some(error) = self.origin.store.down()
+            && let Some(error) = self.shared.store.down()
         {
-            self.origin.note(error);
-            return reply.prepared(self.origin.fixed.get(Fixed::Unavailable));
+            self.shared.note(error);
+            return reply.prepared(self.shared.fixed.get(Fixed::Unavailable));
         }
         match route.reads_files() {
             true => reply.dispatch_slow(),
@@ -301,7 +301,7 @@ impl Cache {
             Route::Closure(hash_part) => closure::respond(&self.narinfos, hash_part),
         };
         outcome.unwrap_or_else(|refusal| {
-            self.origin.report(&format_args!("{head:?}"), refusal);
+            self.shared.report(&format_args!("{head:?}"), refusal);
             refusal.answer().response()
         })
     }
@@ -324,7 +324,7 @@ impl Cache {
             Verdict::Ask => access.ask(head, now),
             refused @ Verdict::Refused(_) => refused,
         };
-        let observer = &self.origin.observer;
+        let observer = &self.shared.observer;
         Some(match verdict {
             Verdict::Granted(_) => {
                 observer.event(&Event::PasswordVerified);

@@ -12,7 +12,7 @@ use samovar_http::Head;
 
 use crate::access::Client;
 use crate::known::sharded::PathCache;
-use crate::known::shared_store::Origin;
+use crate::known::shared_store::SharedStore;
 use crate::narinfo::narinfos::Narinfos;
 use crate::narinfo::rendered::RenderedCache;
 use crate::site::cache::{Cache, CacheConfig};
@@ -36,7 +36,7 @@ impl Caches {
 
     /// The caches of one store. `before`: the caches that these replace.
     pub(crate) fn build(
-        origin: &Arc<Origin>,
+        shared: &Arc<SharedStore>,
         configs: Vec<CacheConfig>,
         rendered_memory_len: usize,
         before: Option<&Self>,
@@ -44,7 +44,7 @@ impl Caches {
         let share = rendered_memory_len / configs.len().max(1);
         let cache = |config: CacheConfig| {
             let before = before.and_then(|before| before.at(&config.path_prefix));
-            Cache::new(origin, config, share, before)
+            Cache::new(shared, config, share, before)
         };
         Self::new(configs.into_iter().map(cache).collect())
     }

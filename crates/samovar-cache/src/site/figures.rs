@@ -9,8 +9,8 @@ use crate::site::Site;
 
 impl Monitored for Site {
     fn figures(&self) -> SiteStatus {
-        let origin = &self.origin;
-        let snapshot = origin.store.catalog().map(Catalog::current);
+        let shared = &self.shared;
+        let snapshot = shared.store.catalog().map(Catalog::current);
         let snapshot = snapshot.as_deref();
         let served = self.caches();
         let narinfos = served.narinfos();
@@ -27,29 +27,29 @@ impl Monitored for Site {
             ),
             in_memory(
                 "small_nars",
-                origin.small_nars.entries.fill(),
-                origin.small_nars.entries.len_max(),
-                origin.small_nars.miss_count(),
+                shared.small_nars.entries.fill(),
+                shared.small_nars.entries.len_max(),
+                shared.small_nars.miss_count(),
             ),
-            origin.plans.figures(),
+            shared.plans.figures(),
         ];
-        caches.extend(origin.kept_nars.as_ref().map(|kept| kept.figures()));
+        caches.extend(shared.kept_nars.as_ref().map(|kept| kept.figures()));
         SiteStatus {
             store: StoreStatus {
-                store_dir: origin.store.store_dir().to_string(),
+                store_dir: shared.store.store_dir().to_string(),
                 path_count: snapshot
                     .filter(|snapshot| is_loaded(snapshot.epoch))
                     .map(|snapshot| snapshot.path_count() as u64),
                 catalog_len: snapshot.map_or(0, |snapshot| snapshot.memory_len() as u64),
                 epoch: snapshot.map_or(0, |snapshot| snapshot.epoch),
-                load_s: origin
+                load_s: shared
                     .store
                     .catalog()
                     .and_then(Catalog::load_time)
                     .map(|time| time.as_secs_f64()),
-                uses_daemon: origin.store.is_left_to_daemon(),
-                quarantined_count: origin.health.damaged_count(),
-                scrub: origin.health.scrub_status(),
+                uses_daemon: shared.store.is_left_to_daemon(),
+                quarantined_count: shared.health.damaged_count(),
+                scrub: shared.health.scrub_status(),
                 ..StoreStatus::default()
             },
             caches,
@@ -57,7 +57,7 @@ impl Monitored for Site {
     }
 
     fn probe_store(&self) -> Result<(), StoreError> {
-        self.origin.store.probe()
+        self.shared.store.probe()
     }
 
     fn name_of(&self, hash_part: HashPart) -> Option<String> {

@@ -16,7 +16,7 @@ use samovar_http::http::{Method, Status};
 use samovar_http::{Head, Inline, Reply, Request, Response};
 
 use crate::access::Verdict;
-use crate::known::shared_store::Origin;
+use crate::known::shared_store::SharedStore;
 use crate::pages::{self, PageRoute};
 use crate::refusal::Fixed;
 use crate::site::cache::Cache;
@@ -27,21 +27,26 @@ pub(crate) const READYZ: &[u8] = b"/readyz";
 
 /// Answers a request for the server rather than a cache on an I/O thread; gives back any other.
 pub(crate) fn server_inline<'r>(
-    origin: &Origin,
+    shared: &SharedStore,
     head: Head<'_>,
     reply: Reply<'r>,
 ) -> Result<Inline, Reply<'r>> {
     match head.path() {
         _ if !matches!(head.method(), Method::Get | Method::Head) => Err(reply),
-        b"/healthz" => Ok(reply.prepared(origin.fixed.get(Fixed::Healthy))),
+        b"/healthz" => Ok(reply.prepared(shared.fixed.get(Fixed::Healthy))),
         READYZ => Ok(reply.dispatch_slow()),
         _ => Err(reply),
     }
 }
 
 /// Answers a request that belongs to no cache on an I/O thread.
-pub(crate) fn inline(origin: &Origin, caches: &Caches, head: Head<'_>, reply: Reply<'_>) -> Inline {
-    let fixed = &origin.fixed;
+pub(crate) fn inline(
+    shared: &SharedStore,
+    caches: &Caches,
+    head: Head<'_>,
+    reply: Reply<'_>,
+) -> Inline {
+    let fixed = &shared.fixed;
     if !matches!(head.method(), Method::Get | Method::Head) {
         return reply.prepared(fixed.get(Fixed::NotAllowed));
     }
@@ -62,13 +67,13 @@ pub(crate) fn inline(origin: &Origin, caches: &Caches, head: Head<'_>, reply: Re
 }
 
 /// Answers a request that belongs to no cache on a worker.
-pub(crate) fn handle(origin: &Origin, caches: &Caches, request: &Request) -> Response {
+pub(crate) fn handle(shared: &SharedStore, caches: &Caches, request: &Request) -> Response {
     let head = request.head();
     let page = match PageRoute::of(head.path()) {
         // One cache alone may be mounted so that a proxy passes on its prefix and no more.
         Some(PageRoute::Landing) if caches.len() < 2 => None,
         Some(PageRoute::Landing) => overview(caches, head),
-        Some(PageRoute::Version) => Some(origin.program.response()),
+        Some(PageRoute::Version) => Some(shared.program.response()),
         Some(PageRoute::Asset(name)) => pages::asset(&name),
         _ => None,
     };
@@ -76,8 +81,8 @@ pub(crate) fn handle(origin: &Origin, caches: &Caches, request: &Request) -> Res
 }
 
 /// Whether the server could answer now. May block as long as a disk does.
-pub(crate) fn readyz(origin: &Origin, caches: &Caches) -> Response {
-    let (status, text) = match origin.store.probe() {
+pub(crate) fn readyz(shared: &SharedStore, caches: &Caches) -> Response {
+    let (status, text) = match shared.store.probe() {
         Ok(()) if caches.know_policies() => (Status::OK, "ready\n"),
         Ok(()) => (
             Status::SERVICE_UNAVAILABLE,

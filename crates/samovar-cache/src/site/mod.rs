@@ -4,7 +4,7 @@
 //!
 //! A request belongs to the cache with the longest prefix that its path begins with, whole segments
 //! alone; that cache says whatever is said ([`Cache`]). A cache has narinfos of its own, because
-//! keys and policies differ; all that is dear and the same for all is shared ([`Origin`]). The
+//! keys and policies differ; all that is dear and the same for all is shared ([`SharedStore`]). The
 //! caches can be others from one request to the next ([`Site::reconfigure`]).
 //!
 //! An I/O thread answers what is in memory: a hash part that is certainly not in the store, a
@@ -37,7 +37,7 @@ use crate::known::gc_lease::Hold;
 use crate::known::health::{Trust, Watch};
 use crate::known::nar_cache::KeptSpace;
 use crate::known::program::Program;
-use crate::known::shared_store::{Origin, OriginConfig};
+use crate::known::shared_store::{SharedConfig, SharedStore};
 use crate::site::background::Background;
 use crate::site::cache::CacheConfig;
 use crate::site::current::{Caches, Current, InHand, Visitors};
@@ -78,7 +78,7 @@ impl Default for SiteConfig {
 /// The binary caches of one store.
 #[derive(Debug)]
 pub struct Site {
-    pub(crate) origin: Arc<Origin>,
+    pub(crate) shared: Arc<SharedStore>,
     pub(crate) current: Arc<Current>,
     /// What is done beside the answers. Held while the caches change.
     pub(crate) background: Mutex<Background>,
@@ -96,19 +96,19 @@ impl Site {
     /// The caches of `store`.
     pub fn new(store: Box<dyn Store>, config: SiteConfig, observer: Arc<dyn Observer>) -> Self {
         let rendered_memory_len = config.rendered_memory_len;
-        let shared = OriginConfig {
+        let settings = SharedConfig {
             small_nar_memory_len: config.small_nar_memory_len,
             kept_space: config.kept_space,
             hold: config.hold,
             trust: config.trust,
             program: config.program,
         };
-        let origin = Arc::new(Origin::new(store, shared, observer));
-        let caches = Caches::build(&origin, config.caches, rendered_memory_len, None);
-        origin.health.watch(caches.rendered().collect());
+        let shared = Arc::new(SharedStore::new(store, settings, observer));
+        let caches = Caches::build(&shared, config.caches, rendered_memory_len, None);
+        shared.health.watch(caches.rendered().collect());
         let background = Background::start(&caches);
         Self {
-            origin,
+            shared,
             current: Arc::new(Current::new(caches)),
             background: Mutex::new(background),
             rendered_memory_len,
@@ -153,9 +153,9 @@ impl Site {
     ///
     /// If a thread cannot be started. Everything is served all the same.
     pub fn watch_files(&self) -> io::Result<()> {
-        if self.origin.watch.get().is_none() {
-            let watch = Watch::start(&self.origin.health)?;
-            drop(self.origin.watch.set(watch));
+        if self.shared.watch.get().is_none() {
+            let watch = Watch::start(&self.shared.health)?;
+            drop(self.shared.watch.set(watch));
         }
         Ok(())
     }
@@ -163,19 +163,19 @@ impl Site {
     /// Ends what [`watch_files`](Self::watch_files) began: what is known of files is written down.
     /// Waits two seconds at most.
     pub fn stop_watching(&self) {
-        if let Some(watch) = self.origin.watch.get() {
+        if let Some(watch) = self.shared.watch.get() {
             watch.stop();
         }
     }
 
     /// The store that is served.
     pub fn store(&self) -> &dyn Store {
-        &*self.origin.store
+        &*self.shared.store
     }
 
     /// Begins to load the catalog, so that the first requests find it. Not needed: they would.
     pub fn warm_up(&self) {
-        if let Some(catalog) = self.origin.store.catalog() {
+        if let Some(catalog) = self.shared.store.catalog() {
             // A store that cannot be read now, or only by way of the daemon, is asked again by the
             // first request, and that says so if it fails.
             catalog.refresh().ok();
@@ -189,7 +189,7 @@ impl Service for Site {
     fn local(&self) -> Local {
         Local {
             in_hand: InHand::of(&self.current),
-            fresh: Fresh::new(&*self.origin.store),
+            fresh: Fresh::new(&*self.shared.store),
         }
     }
 
@@ -198,14 +198,14 @@ impl Service for Site {
         let caches = in_hand.now(&self.current);
         let mut reply = reply;
         if caches.have_pages() {
-            match front::server_inline(&self.origin, head, reply) {
+            match front::server_inline(&self.shared, head, reply) {
                 Ok(inline) => return inline,
                 Err(unused) => reply = unused,
             }
         }
         match caches.cache_of(head.path()) {
             Some((cache, path)) => cache.inline(fresh, turn, head, path, reply),
-            None => front::inline(&self.origin, caches, head, reply),
+            None => front::inline(&self.shared, caches, head, reply),
         }
     }
 
@@ -213,11 +213,11 @@ impl Service for Site {
         let caches = self.caches();
         let path = request.head().path();
         if caches.have_pages() && path == front::READYZ {
-            return front::readyz(&self.origin, &caches);
+            return front::readyz(&self.shared, &caches);
         }
         match caches.cache_of(path) {
             Some((cache, _)) => cache.handle(request),
-            None => front::handle(&self.origin, &caches, request),
+            None => front::handle(&self.shared, &caches, request),
         }
     }
 
@@ -236,6 +236,6 @@ impl Service for Site {
     }
 
     fn observer(&self) -> &dyn samovar_http::Observer {
-        &*self.origin.observer
+        &*self.shared.observer
     }
 }

@@ -26,8 +26,8 @@ impl Site {
         let mut background = self.background();
         let before = self.caches();
         let len = self.rendered_memory_len;
-        let caches = Arc::new(Caches::build(&self.origin, configs, len, Some(&before)));
-        let health = &self.origin.health;
+        let caches = Arc::new(Caches::build(&self.shared, configs, len, Some(&before)));
+        let health = &self.shared.health;
         health.watch(before.rendered().chain(caches.rendered()).collect());
         let prepared = match background.prepare(&before, &caches) {
             Ok(prepared) => prepared,

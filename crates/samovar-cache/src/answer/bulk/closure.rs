@@ -30,23 +30,23 @@ const SMALL_COUNT_MAX: usize = 1000;
 /// The answer of `/closure/<hash part>`.
 pub(crate) fn respond(narinfos: &Arc<Narinfos>, hash_part: HashPart) -> Result<Response, Refusal> {
     let reader = &narinfos.reader;
-    let origin = &reader.origin;
+    let shared = &reader.shared;
     let is_open = reader.policy.is_open();
     if !is_open {
         reader.readable(hash_part)?;
     }
-    if origin.holds.is_on() {
+    if shared.holds.is_on() {
         // A lease of the path covers its closure. Errors are found again below.
         let _leased = narinfos.one(hash_part);
     }
-    let mut closure = origin.store.closure(hash_part, SMALL_COUNT_MAX)?;
-    origin.recovered();
+    let mut closure = shared.store.closure(hash_part, SMALL_COUNT_MAX)?;
+    shared.recovered();
     if closure == Some(Closure::TooLarge) {
-        let Some(_place) = origin.closures.place() else {
-            origin.observer.event(&Event::BulkLimitReached);
+        let Some(_place) = shared.closures.place() else {
+            shared.observer.event(&Event::BulkLimitReached);
             return Ok(Fixed::Busy.response());
         };
-        closure = origin.store.closure(hash_part, COUNT_MAX)?;
+        closure = shared.store.closure(hash_part, COUNT_MAX)?;
     }
     let members = match closure {
         None => return Err(Refusal::Absent),
@@ -58,14 +58,14 @@ pub(crate) fn respond(narinfos: &Arc<Narinfos>, hash_part: HashPart) -> Result<R
         Some(Closure::Members(members)) => members,
     };
     for member in &members {
-        if origin.health.is_marked(&member.hash_part)
-            && let Some(registration) = origin.registration(member.hash_part)?
+        if shared.health.is_marked(&member.hash_part)
+            && let Some(registration) = shared.registration(member.hash_part)?
             && let Err(refusal) = registration.admit()
         {
             if member.hash_part == hash_part {
                 return Err(refusal);
             }
-            origin.report(&member.hash_part, refusal);
+            shared.report(&member.hash_part, refusal);
             return Ok(Fixed::Incomplete.response());
         }
     }

@@ -86,15 +86,15 @@ pub(crate) fn respond(narinfos: &Arc<Narinfos>, request: &mut Request) -> Respon
 
 /// The answer with these narinfos, if there is capacity for the list.
 pub(crate) fn many(narinfos: &Arc<Narinfos>, wanted: Wanted) -> Response {
-    let origin = &narinfos.reader.origin;
-    let (share, gave_way_count) = origin.under_way.share(wanted, Instant::now());
+    let shared = &narinfos.reader.shared;
+    let (share, gave_way_count) = shared.under_way.share(wanted, Instant::now());
     for _ in 0..gave_way_count {
-        origin.observer.event(&Event::BulkEvicted);
+        shared.observer.event(&Event::BulkEvicted);
     }
     match share {
         Some(share) => records::respond(narinfos, share),
         None => {
-            origin.observer.event(&Event::BulkLimitReached);
+            shared.observer.event(&Event::BulkLimitReached);
             Fixed::Busy.response()
         }
     }

@@ -143,7 +143,7 @@ impl Records {
         let answers = self
             .narinfos
             .many(&hash_parts, holds)
-            .inspect_err(|error| self.narinfos.reader.origin.note(*error))
+            .inspect_err(|error| self.narinfos.reader.shared.note(*error))
             .map_err(io::Error::other)?;
         if self.is_closure
             && !members

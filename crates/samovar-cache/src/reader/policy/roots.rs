@@ -36,7 +36,7 @@ use samovar_metrics::Event;
 use samovar_nix::{HashPart, NarHash, StoreDir, StorePath};
 use samovar_store::{Store, StoreError};
 
-use crate::known::shared_store::Origin;
+use crate::known::shared_store::SharedStore;
 
 /// How often it is looked where roots lead: what they lead to is served within a second.
 const INTERVAL: Duration = Duration::from_millis(400);
@@ -235,7 +235,7 @@ impl Drop for RootsWatch {
 /// What was seen of the roots of one cache.
 #[derive(Debug)]
 pub(crate) struct Look {
-    origin: Arc<Origin>,
+    shared: Arc<SharedStore>,
     roots: Arc<Roots>,
     /// Of each rule.
     closures: Vec<Closure>,
@@ -299,10 +299,10 @@ pub(crate) fn first_looks(mut looks: Vec<Look>) -> Result<Vec<Look>, FirstLookEr
 }
 
 impl Look {
-    pub(crate) fn new(origin: Arc<Origin>, roots: Arc<Roots>) -> Self {
+    pub(crate) fn new(shared: Arc<SharedStore>, roots: Arc<Roots>) -> Self {
         let count = roots.wanted.len();
         Self {
-            origin,
+            shared,
             roots,
             closures: vec![Closure::default(); count],
             epoch: None,
@@ -312,35 +312,35 @@ impl Look {
 
     fn look(&mut self) {
         let outcome = self.try_look();
-        let origin = &self.origin;
+        let shared = &self.shared;
         match outcome {
             Err(LookError::Roots(error)) => {
                 if !std::mem::replace(&mut self.has_failed, true) {
-                    origin.observer.event(&Event::RootsFailed(&error));
+                    shared.observer.event(&Event::RootsFailed(&error));
                 }
                 self.roots.publish(None);
             }
             outcome => {
                 if std::mem::take(&mut self.has_failed) {
-                    origin.observer.event(&Event::RootsRecovered);
+                    shared.observer.event(&Event::RootsRecovered);
                 }
                 if let Err(LookError::Store(error)) = outcome {
-                    origin.note(error);
+                    shared.note(error);
                 }
             }
         }
     }
 
     fn try_look(&mut self) -> Result<(), LookError> {
-        let (origin, roots) = (Arc::clone(&self.origin), Arc::clone(&self.roots));
+        let (shared, roots) = (Arc::clone(&self.shared), Arc::clone(&self.roots));
         let led = roots
             .wanted
             .iter()
-            .map(|wanted| wanted.lead_to(origin.store.store_dir()))
+            .map(|wanted| wanted.lead_to(shared.store.store_dir()))
             .collect::<Result<Vec<_>, _>>();
         let led = led.map_err(LookError::Roots)?;
         // Before the rows are read: whatever is committed later is looked at the next time.
-        let epoch = origin.refresh().map(|snapshot| snapshot.epoch);
+        let epoch = shared.refresh().map(|snapshot| snapshot.epoch);
         let is_known = epoch.is_some() && epoch == self.epoch && roots.sets().is_some();
         let is_same = |(known, led): (&Closure, &BTreeSet<StorePath>)| {
             known.targets.iter().map(|target| &target.path).eq(led)
@@ -348,7 +348,7 @@ impl Look {
         if is_known && self.closures.iter().zip(&led).all(is_same) {
             return Ok(());
         }
-        let store = &*origin.store;
+        let store = &*shared.store;
         let made = self
             .closures
             .iter()
@@ -356,7 +356,7 @@ impl Look {
             .map(|(known, led)| known.now(store, led))
             .collect::<Result<Vec<_>, _>>();
         self.closures = made.map_err(LookError::Store)?;
-        origin.recovered();
+        shared.recovered();
         self.epoch = epoch;
         let sets = self.closures.iter().map(Closure::sorted).collect();
         roots.publish(Some(Arc::new(Sets(sets))));
