@@ -271,7 +271,7 @@ fn a_copy_that_cannot_be_read_says_nothing_about_others() {
     let mut connection = Connection::open(scene.server.addr);
     let answer = connection.begin("GET", &url(&first), &[]);
     assert!(connection.body(&answer, |_| ()).is_err());
-    scene.server.wait_for_line("one copy cannot be read");
+    scene.server.wait_for_line("an entry cannot be read");
     eventually("it is given up", || scene.held_count() == 0);
     assert!(scene.server.get(&url(&first)).body == nar);
     assert!(scene.server.get(&url(&second)).body == second_nar);

@@ -299,7 +299,7 @@ fn keys_change_at_once_and_no_request_fails() {
     let ((one, one_public), (two, two_public)) =
         (made(dir.path(), "one-1"), made(dir.path(), "two-1"));
     let serving = Serving::start(&sample_root(), vec![cache("", signing(&[&one]))]);
-    serving.site().render_ahead().unwrap();
+    serving.site().prefetch_narinfos().unwrap();
     let paths = ["top", "big", "signed", "self_reference"].map(sample);
     let (is_over, asked) = (AtomicBool::new(false), AtomicUsize::new(0));
     let ways: [(&[&SecretKey], &[&str]); 3] = [

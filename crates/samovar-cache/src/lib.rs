@@ -48,9 +48,9 @@ mod site;
 #[cfg(test)]
 mod tests;
 
-pub use known::gc_lease::Hold;
+pub use known::gc_lease::LeaseConfig;
 pub use known::health::Trust;
-pub use known::nar_cache::KeptSpace;
+pub use known::nar_cache::NarCacheDirectory;
 pub use known::program::Program;
 pub use narinfo::key_file::{KeyFileError, LoadedKey, load_key};
 pub use narinfo::signing::{Sign, Signing, Stored};
@@ -59,6 +59,6 @@ pub use reader::policy::{PolicyConfig, Rule};
 /// The keys that a cache signs with, and those that clients and policies trust.
 pub use samovar_nix::{PublicKey, SecretKey};
 pub use site::cache::CacheConfig;
-pub use site::current::Visitors;
+pub use site::current::Clients;
 pub use site::reconfigure::ReconfigureError;
 pub use site::{Local, Site, SiteConfig};

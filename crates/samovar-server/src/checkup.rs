@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use rustix::process::{Resource, getrlimit};
 use samovar_cache::access::Access;
-use samovar_cache::{KeptSpace, Rule, load_key};
+use samovar_cache::{NarCacheDirectory, Rule, load_key};
 use samovar_http::tls::TlsConfig;
 use samovar_nix::PublicKey;
 use samovar_store::{Settings, Store};
@@ -344,7 +344,7 @@ fn identity(config: &Configuration, findings: &mut Findings) {
 fn directories(config: &Configuration, findings: &mut Findings) {
     if let Some(directory) = &config.nar_cache {
         let size = config.nar_cache_size.and_then(NonZeroU64::new);
-        match KeptSpace::open(directory, size.map(NonZeroU64::get)) {
+        match NarCacheDirectory::open(directory, size.map(NonZeroU64::get)) {
             Ok(_) => findings.ok(
                 "directories",
                 format!("the NAR cache {directory:?} is writable"),

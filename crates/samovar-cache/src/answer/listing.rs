@@ -66,7 +66,7 @@ impl ListingBody {
 
     fn end(&self) -> io::Result<Progress> {
         // A client has no hash to compare a listing with.
-        if self.len.is_none() && self.registration.holds() != Ok(true) {
+        if self.len.is_none() && self.registration.is_current() != Ok(true) {
             return Err(Collected.into());
         }
         Ok(Progress::End)

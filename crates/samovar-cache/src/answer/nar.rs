@@ -46,8 +46,9 @@ pub(crate) fn respond(
     } else if let Some(body) = cached_body(shared, info, (start, end)) {
         body
     } else {
-        let lease = is_sent.then(|| shared.holds.send(&info.path));
-        if lease.as_ref().is_some_and(|lease| lease.has_waited) && registration.holds() == Ok(false)
+        let lease = is_sent.then(|| shared.leases.send(&info.path));
+        if lease.as_ref().is_some_and(|lease| lease.has_waited)
+            && registration.is_current() == Ok(false)
         {
             // Collected, or registered anew, before it was leased. It is leased now.
             return respond(reader, head, hash_part, nar_hash);
@@ -58,7 +59,7 @@ pub(crate) fn respond(
         let is_whole = is_sent && end - start == size;
         let check = is_whole.then(|| check_of(shared, info, root)).flatten();
         let body = NarBody::new(nar, (start, end), size, registration, check);
-        Body::Source(Box::new(body.held(lease)))
+        Body::Source(Box::new(body.leased(lease)))
     };
     // Small NARs are sent too fast to be of interest as transfers in progress.
     let transfers = shared.observer.transfers();
@@ -107,13 +108,13 @@ fn open(
 fn check_of(shared: &SharedStore, info: &PathInfo, root: Option<Identity>) -> Option<Check> {
     // The daemon hashes what it sends.
     let is_first = root.is_some_and(|root| shared.health.is_to_hash(info, &root));
-    let nar_cache = shared.kept_nars.as_ref();
+    let nar_cache = shared.nar_cache.as_ref();
     let recording = nar_cache.and_then(|cache| cache.record(&info.nar_hash, info.nar_size));
     (is_first || recording.is_some()).then(|| Check::new(root, is_first, recording))
 }
 
 fn cached_body(shared: &SharedStore, info: &PathInfo, range: (u64, u64)) -> Option<Body> {
-    let nar_cache = shared.kept_nars.as_ref()?;
+    let nar_cache = shared.nar_cache.as_ref()?;
     let body = nar_cache.body(&info.nar_hash, info.nar_size, range)?;
     Some(Body::Source(Box::new(body)))
 }

@@ -9,7 +9,7 @@ use samovar_http::{Batch, Progress, Source};
 use samovar_store::{Identity, NarReader, NarSink};
 use sha2::{Digest, Sha256};
 
-use crate::known::gc_lease::UnderWay;
+use crate::known::gc_lease::SendingLease;
 use crate::known::nar_cache::Recording;
 use crate::known::registration::{Collected, Registration, wrong_contents, wrong_size};
 
@@ -34,10 +34,10 @@ pub(crate) struct NarBody {
     /// Present while the bytes are read on their way, rather than sent past this process.
     check: Option<Check>,
     /// Keeps the path from being collected.
-    way: Option<UnderWay>,
+    lease: Option<SendingLease>,
 }
 
-/// The hash of a whole NAR on its way: of a path that nobody has verified, or for a copy of it.
+/// The hash of a whole NAR on its lease: of a path that nobody has verified, or for a copy of it.
 pub(crate) struct Check {
     hash: Sha256,
     root: Option<Identity>,
@@ -88,13 +88,13 @@ impl NarBody {
             reaches_end: end == size,
             registration,
             check,
-            way: None,
+            lease: None,
         }
     }
 
     /// The same, of a path that is held as long as it lives.
-    pub(crate) fn held(self, way: Option<UnderWay>) -> Self {
-        Self { way, ..self }
+    pub(crate) fn leased(self, lease: Option<SendingLease>) -> Self {
+        Self { lease, ..self }
     }
 
     /// Adds the next bytes to the batch, and looks at them.
@@ -144,12 +144,12 @@ impl NarBody {
         {
             return Err(wrong_contents());
         }
-        let holds = self.registration.holds();
-        if holds == Ok(false) {
+        let is_current = self.registration.is_current();
+        if is_current == Ok(false) {
             return Err(Collected.into());
         }
         if let Some(check) = check {
-            if holds == Ok(true) {
+            if is_current == Ok(true) {
                 let health = &self.registration.health;
                 health.note_right(info, check.root.as_ref());
             }
@@ -221,7 +221,7 @@ impl fmt::Debug for NarBody {
         f.debug_struct("NarBody")
             .field("registration", &self.registration)
             .field("left", &self.left)
-            .field("way", &self.way)
+            .field("lease", &self.lease)
             .finish()
     }
 }

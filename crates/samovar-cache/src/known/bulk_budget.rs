@@ -1,13 +1,13 @@
-//! The lists behind answers of many narinfos, bounded in sum.
+//! The budget of bulk answers: memory for their lists, and slots for computing closures.
 //!
 //! # Theory of operation
 //!
-//! An answer on its way holds the list of what is still to be said, and a slow reader holds it for
-//! long. When there is no room for another list, the answer that would go on for longest gives way,
-//! if that is for longer than [`PATIENCE`] or its reader has taken nothing for [`STALL_TIME`]: its
-//! list is gone at once, and its connection breaks as soon as its reader takes the next piece. So
-//! whoever reads slowly on purpose keeps nobody out, and where everybody reads at a fair pace, the
-//! last to come is told to try again.
+//! A bulk answer in progress holds the list of its remaining paths, and a slow client holds it for
+//! long. When there is no capacity for another list, the answer with the most time left is evicted,
+//! if that is more than [`PATIENCE`] or its client has read nothing for [`STALL_TIME`]: its list is
+//! freed at once, and its connection is reset when its client reads the next piece. So clients that
+//! read slowly on purpose keep no other out, and if all read at a fair pace, the newest request is
+//! answered 503.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -17,25 +17,25 @@ use std::time::{Duration, Instant};
 use samovar_nix::HashPart;
 use samovar_store::Member;
 
-/// Paths of all answers under way, 40 bytes each at most.
+/// Paths of all answers in progress, 40 bytes each at most.
 pub(crate) const COUNT_MAX: usize = 2_000_000;
 
-/// An answer that will be done within this does not give way: it has been, for 100,000 paths,
-/// whoever reads a megabyte in a second.
+/// An answer that will be complete within this is not evicted: 100,000 paths at a megabyte a
+/// second.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The same for one whose reader has taken nothing for so long.
+/// An answer whose client has read nothing for this long may be evicted.
 const STALL_TIME: Duration = Duration::from_secs(5);
 
-/// Before this nothing is known about a reader's pace.
+/// The time before a client's pace is estimated.
 const FIRST_LOOK: Duration = Duration::from_secs(1);
 
-/// Which records are wanted, in their order.
+/// The requested records, in order.
 #[derive(Debug)]
 pub(crate) enum Wanted {
-    /// Whatever is to be said of these.
+    /// These paths, present or not.
     Paths(Vec<HashPart>),
-    /// These registrations: if one of them is no more, there is no answer.
+    /// These registrations. If one of them ends, so does the answer.
     Closure(Vec<Member>),
 }
 
@@ -58,59 +58,60 @@ impl Wanted {
     }
 }
 
-/// All answers under way.
+/// The lists of all answers in progress.
 #[derive(Debug, Default)]
-pub(crate) struct UnderWay {
+pub(crate) struct BulkBudget {
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Paths of all lists.
+    /// The paths of all lists.
     count: usize,
     lists: BTreeMap<u64, Arc<List>>,
     next_id: u64,
 }
 
-/// A list, and how far its answer is.
+/// A list, and the progress of its answer.
 #[derive(Debug)]
 struct List {
     count: usize,
-    said_count: AtomicUsize,
+    sent_count: AtomicUsize,
     since: Instant,
-    /// When it was last taken from, in milliseconds after that.
+    /// The last read, in milliseconds after `since`.
     taken_ms: AtomicU64,
-    /// `None`: it gave way.
+    /// `None`: evicted.
     wanted: Mutex<Option<Wanted>>,
 }
 
-/// A list under way; it makes room when dropped.
+/// A list in progress, freed when dropped.
 #[derive(Debug)]
 pub(crate) struct Share {
-    of: Arc<UnderWay>,
+    of: Arc<BulkBudget>,
     id: u64,
     list: Arc<List>,
 }
 
-/// An answer has given way to others.
+/// The answer was evicted in favour of others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct GaveWay;
+pub(crate) struct Evicted;
 
-impl UnderWay {
-    /// Takes a list in, if there is room or can be made; and says how many others gave way.
+impl BulkBudget {
+    /// Adds a list if there is capacity, after evictions if need be. Returns the number of evicted
+    /// lists as well.
     pub(crate) fn share(self: &Arc<Self>, wanted: Wanted, now: Instant) -> (Option<Share>, usize) {
-        let mut gave_way = Vec::new();
+        let mut evicted = Vec::new();
         let mut state = self.state();
         let count = wanted.count();
         while state.count.saturating_add(count) > COUNT_MAX {
             let Some(list) = state.drop_slowest(now) else {
-                return (None, gave_way.len());
+                return (None, evicted.len());
             };
-            gave_way.push(list);
+            evicted.push(list);
         }
         let list = Arc::new(List {
             count,
-            said_count: AtomicUsize::new(0),
+            sent_count: AtomicUsize::new(0),
             since: now,
             taken_ms: AtomicU64::new(0),
             wanted: Mutex::new(Some(wanted)),
@@ -125,7 +126,7 @@ impl UnderWay {
             id,
             list,
         };
-        (Some(share), gave_way.len())
+        (Some(share), evicted.len())
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -134,7 +135,7 @@ impl UnderWay {
 }
 
 impl State {
-    /// Empties the list that would be held for longest, if that is for too long.
+    /// Evicts the list with the most time left, if that is too much.
     fn drop_slowest(&mut self, now: Instant) -> Option<Wanted> {
         let left = |list: &List| list.time_left(now);
         let (id, _) = self
@@ -155,13 +156,13 @@ impl State {
 }
 
 impl List {
-    /// For how long it will be held if its reader goes on like this.
+    /// The time left at the client's present pace.
     fn time_left(&self, now: Instant) -> Duration {
         let age = now.saturating_duration_since(self.since);
         if age < FIRST_LOOK {
             return Duration::ZERO;
         }
-        let said = self.said_count.load(Ordering::Relaxed);
+        let said = self.sent_count.load(Ordering::Relaxed);
         let left = self.count.saturating_sub(said);
         #[expect(clippy::cast_precision_loss, reason = "an estimate")]
         let seconds = age.as_secs_f64() * left as f64 / said.max(1) as f64;
@@ -179,29 +180,29 @@ impl List {
 }
 
 impl Share {
-    /// How many records there are in all.
+    /// The number of records.
     pub(crate) fn count(&self) -> usize {
         self.list.count
     }
 
-    /// Whether it is a closure: all of it or nothing.
+    /// Whether it is a closure, which is answered as a whole or not at all.
     pub(crate) fn is_closure(&self) -> bool {
         matches!(*self.list.wanted(), Some(Wanted::Closure(_)))
     }
 
-    /// At most `count` of those from `start` on. Those before are said.
+    /// At most `count` records from `start` on. Those before were sent.
     pub(crate) fn some(
         &self,
         start: usize,
         count: usize,
         now: Instant,
-    ) -> Result<Vec<Member>, GaveWay> {
+    ) -> Result<Vec<Member>, Evicted> {
         let age = now.saturating_duration_since(self.list.since).as_millis();
         let taken_ms = u64::try_from(age).unwrap_or(u64::MAX);
         self.list.taken_ms.store(taken_ms, Ordering::Relaxed);
-        self.list.said_count.store(start, Ordering::Relaxed);
+        self.list.sent_count.store(start, Ordering::Relaxed);
         let wanted = self.list.wanted();
-        let wanted = wanted.as_ref().ok_or(GaveWay)?;
+        let wanted = wanted.as_ref().ok_or(Evicted)?;
         Ok((start..start.saturating_add(count))
             .map_while(|index| wanted.at(index))
             .collect())
@@ -219,24 +220,24 @@ impl Drop for Share {
 /// Larger closures that are computed at once.
 const CLOSURES_AT_ONCE_MAX: usize = 4;
 
-/// How many large closures are being worked out.
+/// Slots for computing large closures.
 #[derive(Debug, Default)]
-pub(crate) struct Closures {
+pub(crate) struct ClosureSlots {
     count: AtomicUsize,
 }
 
-pub(crate) struct Place<'a>(&'a Closures);
+pub(crate) struct ClosureSlot<'a>(&'a ClosureSlots);
 
-impl Closures {
-    pub(crate) fn place(&self) -> Option<Place<'_>> {
+impl ClosureSlots {
+    pub(crate) fn try_acquire(&self) -> Option<ClosureSlot<'_>> {
         let before = self.count.fetch_add(1, Ordering::AcqRel);
-        // Counted, so given back by dropping.
-        let place = Place(self);
-        (before < CLOSURES_AT_ONCE_MAX).then_some(place)
+        // Counted before the check, so that dropping gives it back.
+        let slot = ClosureSlot(self);
+        (before < CLOSURES_AT_ONCE_MAX).then_some(slot)
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for ClosureSlot<'_> {
     fn drop(&mut self) {
         self.0.count.fetch_sub(1, Ordering::AcqRel);
     }
@@ -251,9 +252,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_under_way_is_bounded() {
-        let (under_way, now) = (Arc::new(UnderWay::default()), Instant::now());
-        let share = |count| under_way.share(paths(count), now).0;
+    fn answers_in_progress_are_bounded() {
+        let (budget, now) = (Arc::new(BulkBudget::default()), Instant::now());
+        let share = |count| budget.share(paths(count), now).0;
         let most = share(COUNT_MAX - 1).unwrap();
         assert!(share(2).is_none());
         let last = share(1).unwrap();
@@ -263,26 +264,26 @@ mod tests {
         drop(last);
         assert!(share(COUNT_MAX).is_some());
         assert!(share(COUNT_MAX + 1).is_none());
-        assert_eq!(under_way.state().count, 0);
+        assert_eq!(budget.state().count, 0);
     }
 
     #[test]
-    fn the_slowest_gives_way_and_nobody_who_reads_at_a_fair_pace() {
+    fn the_slowest_answer_is_evicted_and_none_at_a_fair_pace() {
         const TENTH: usize = COUNT_MAX / 10;
-        let (under_way, start) = (Arc::new(UnderWay::default()), Instant::now());
+        let (budget, start) = (Arc::new(BulkBudget::default()), Instant::now());
         let readers: Vec<Share> = (0..10)
-            .map(|_| under_way.share(paths(TENTH), start).0.unwrap())
+            .map(|_| budget.share(paths(TENTH), start).0.unwrap())
             .collect();
         // A thousand in a second, and so on; the first would take 200 seconds.
         for (number, reader) in readers.iter().enumerate() {
             reader.some((number + 1) * 1000, 32, start).unwrap();
         }
         let at = |ms| start + Duration::from_millis(ms);
-        assert!(under_way.share(paths(1), at(999)).0.is_none());
-        let (newcomer, gave_way) = under_way.share(paths(TENTH), at(1000));
-        assert_eq!(gave_way, 1);
-        assert_eq!(readers[0].some(1000, 32, at(1000)), Err(GaveWay));
-        // Everybody else will be done soon.
+        assert!(budget.share(paths(1), at(999)).0.is_none());
+        let (newcomer, evicted) = budget.share(paths(TENTH), at(1000));
+        assert_eq!(evicted, 1);
+        assert_eq!(readers[0].some(1000, 32, at(1000)), Err(Evicted));
+        // All others will be complete soon.
         for reader in &readers[1..] {
             reader.some(100_000, 32, at(1000)).unwrap();
         }
@@ -291,30 +292,30 @@ mod tests {
             .unwrap()
             .some(100_000, 32, at(1000))
             .unwrap();
-        assert!(under_way.share(paths(1), at(5000)).0.is_none());
-        // Unless nobody takes anything, but for one.
+        assert!(budget.share(paths(1), at(5000)).0.is_none());
+        // Unless all but one stall.
         readers[5].some(100_000, 32, at(5000)).unwrap();
-        let (others, gave_way) = under_way.share(paths(9 * TENTH), at(6000));
-        assert_eq!(gave_way, 9);
+        let (others, evicted) = budget.share(paths(9 * TENTH), at(6000));
+        assert_eq!(evicted, 9);
         assert!(readers[5].some(100_000, 32, at(6000)).is_ok());
-        assert!(under_way.share(paths(1), at(6000)).0.is_none());
+        assert!(budget.share(paths(1), at(6000)).0.is_none());
         drop(others);
         drop(readers);
         drop(newcomer);
-        assert_eq!(under_way.state().count, 0);
-        assert!(under_way.state().lists.is_empty());
+        assert_eq!(budget.state().count, 0);
+        assert!(budget.state().lists.is_empty());
     }
 
     #[test]
-    fn places_are_bounded_and_given_back() {
-        let closures = Closures::default();
+    fn closure_slots_are_bounded_and_given_back() {
+        let closures = ClosureSlots::default();
         for _ in 0..2 {
-            let places: Vec<_> = (0..CLOSURES_AT_ONCE_MAX)
-                .filter_map(|_| closures.place())
+            let slots: Vec<_> = (0..CLOSURES_AT_ONCE_MAX)
+                .filter_map(|_| closures.try_acquire())
                 .collect();
-            assert_eq!(places.len(), CLOSURES_AT_ONCE_MAX);
-            assert!(closures.place().is_none());
-            assert!(closures.place().is_none());
+            assert_eq!(slots.len(), CLOSURES_AT_ONCE_MAX);
+            assert!(closures.try_acquire().is_none());
+            assert!(closures.try_acquire().is_none());
         }
     }
 }

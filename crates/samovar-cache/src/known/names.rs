@@ -1,5 +1,4 @@
-//! Names of paths that were answered for of late: a log says of what an answer was, and a URL has
-//! the hash part alone.
+//! Names of recently requested paths, for access logs: a URL has only the hash part.
 
 use std::hash::BuildHasherDefault;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,10 +8,10 @@ use samovar_nix::{HashPart, StorePath};
 use crate::known::recent::{MemoryLen, Recent};
 use crate::known::sharded::HashPartHasher;
 
-/// Bytes of all of them: some thousands.
+/// The capacity in bytes: some thousand names.
 const MEMORY_LEN: usize = 1 << 20;
 
-/// Bytes that an entry takes beside the name.
+/// The memory of an entry besides the name, in bytes.
 const ENTRY_LEN: usize = 160;
 
 type Table = Recent<HashPart, Name, BuildHasherDefault<HashPartHasher>>;

@@ -1,21 +1,21 @@
-//! Saying once what many requests meet.
+//! Outages of the store, reported once rather than for each request.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use samovar_store::StoreError;
 
-/// The same error is reported again after this long.
+/// The interval at which the same error is reported again.
 const REPEAT_TIME: Duration = Duration::from_secs(60);
 
-/// Whether the store is in trouble, and since when that was last said.
+/// The error of the present outage, and when it was last reported.
 #[derive(Debug, Default)]
-pub(crate) struct Trouble {
+pub(crate) struct Outage {
     last: Mutex<Option<(StoreError, Instant)>>,
 }
 
-impl Trouble {
-    /// Notes an error; `true` if it should be reported.
+impl Outage {
+    /// Notes an error. Returns whether to report it.
     pub(crate) fn note(&self, error: StoreError, now: Instant) -> bool {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let is_news =
@@ -26,9 +26,9 @@ impl Trouble {
         is_news
     }
 
-    /// Notes an answer; `true` if there was trouble until now.
+    /// Notes an answer. Returns whether it ends an outage.
     pub(crate) fn clear(&self) -> bool {
-        // Nothing waits for this lock for long: reports are rare.
+        // The lock is held only briefly.
         self.last
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -44,15 +44,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn news_only() {
-        let (trouble, now) = (Trouble::default(), Instant::now());
-        assert!(!trouble.clear());
-        assert!(trouble.note(StoreError::Busy, now));
-        assert!(!trouble.note(StoreError::Busy, now));
-        assert!(trouble.note(StoreError::Unavailable(Unavailable::DatabaseMissing), now));
-        assert!(trouble.note(StoreError::Busy, now));
-        assert!(trouble.note(StoreError::Busy, now + REPEAT_TIME));
-        assert!(trouble.clear());
-        assert!(!trouble.clear());
+    fn an_error_is_reported_once_a_minute() {
+        let (outage, now) = (Outage::default(), Instant::now());
+        assert!(!outage.clear());
+        assert!(outage.note(StoreError::Busy, now));
+        assert!(!outage.note(StoreError::Busy, now));
+        assert!(outage.note(StoreError::Unavailable(Unavailable::DatabaseMissing), now));
+        assert!(outage.note(StoreError::Busy, now));
+        assert!(outage.note(StoreError::Busy, now + REPEAT_TIME));
+        assert!(outage.clear());
+        assert!(!outage.clear());
     }
 }

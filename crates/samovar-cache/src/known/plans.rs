@@ -209,7 +209,7 @@ impl Plans {
             return Err(wrong_size(if is_shorter { "shorter" } else { "longer" }));
         }
         // What was read may be of two registrations.
-        if registration.holds() != Ok(true) {
+        if registration.is_current() != Ok(true) {
             return Ok(None);
         }
         self.insert(info, plan.root(), Some(&plan));

@@ -42,7 +42,7 @@ impl Registration {
     /// # Errors
     ///
     /// If the store cannot say.
-    pub(crate) fn holds(&self) -> Result<bool, StoreError> {
+    pub(crate) fn is_current(&self) -> Result<bool, StoreError> {
         if let (Some(catalog), Some(snapshot)) = (self.store.catalog(), &self.snapshot) {
             let mut current = Arc::clone(snapshot);
             if catalog.check_patiently(&mut current) && current.epoch == snapshot.epoch {
@@ -70,7 +70,7 @@ impl Registration {
                 error,
             });
         }
-        match self.holds() {
+        match self.is_current() {
             Ok(false) => self.observer.event(&Event::PathCollected(&self.info.path)),
             Ok(true) if finding == Finding::Damage && self.is_mounted(error) => {
                 self.health.note_wrong(&self.info, error);

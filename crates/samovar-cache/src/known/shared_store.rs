@@ -13,12 +13,12 @@ use samovar_metrics::{Event, Observer};
 use samovar_nix::{HashPart, PathInfo};
 use samovar_store::{Catalog, Snapshot, Store, StoreError};
 
-use crate::known::bulk_budget::{Closures, UnderWay};
-use crate::known::gc_lease::{Hold, Holds};
+use crate::known::bulk_budget::{BulkBudget, ClosureSlots};
+use crate::known::gc_lease::{LeaseConfig, Leases};
 use crate::known::health::{Health, Trust, Watch};
 use crate::known::names::Names;
-use crate::known::nar_cache::{KeptNars, KeptSpace};
-use crate::known::outage::Trouble;
+use crate::known::nar_cache::{NarCache, NarCacheDirectory};
+use crate::known::outage::Outage;
 use crate::known::plans::Plans;
 use crate::known::program::Program;
 use crate::known::registration::Registration;
@@ -31,8 +31,8 @@ use crate::refusal::{PreparedAnswers, Refusal};
 pub(crate) struct SharedConfig {
     /// Memory for small NARs, in bytes.
     pub(crate) small_nar_memory_len: usize,
-    pub(crate) kept_space: Option<KeptSpace>,
-    pub(crate) hold: Option<Hold>,
+    pub(crate) nar_cache: Option<NarCacheDirectory>,
+    pub(crate) gc_lease: Option<LeaseConfig>,
     pub(crate) trust: Trust,
     pub(crate) program: Program,
 }
@@ -42,16 +42,16 @@ pub(crate) struct SharedConfig {
 pub(crate) struct SharedStore {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) observer: Arc<dyn Observer>,
-    trouble: Trouble,
-    pub(crate) holds: Holds,
+    outage: Outage,
+    pub(crate) leases: Leases,
     pub(crate) health: Arc<Health>,
     /// Ends its threads when dropped.
     pub(crate) watch: OnceLock<Watch>,
     pub(crate) plans: Plans,
     pub(crate) small_nars: SmallNars,
-    pub(crate) kept_nars: Option<KeptNars>,
-    pub(crate) closures: Closures,
-    pub(crate) under_way: Arc<UnderWay>,
+    pub(crate) nar_cache: Option<NarCache>,
+    pub(crate) closure_slots: ClosureSlots,
+    pub(crate) bulk_budget: Arc<BulkBudget>,
     /// Of what was answered out of files, for logs.
     pub(crate) names: Names,
     pub(crate) fixed: PreparedAnswers,
@@ -66,9 +66,9 @@ impl SharedStore {
     ) -> Self {
         let store: Arc<dyn Store> = store.into();
         // Without a thread, without holding.
-        let holds = config
-            .hold
-            .and_then(|hold| Holds::start(hold, Arc::clone(&store), Arc::clone(&observer)).ok());
+        let leases = config.gc_lease.and_then(|gc_lease| {
+            Leases::start(gc_lease, Arc::clone(&store), Arc::clone(&observer)).ok()
+        });
         let small_nars = SmallNars::new(config.small_nar_memory_len);
         let health = Health::new(
             Arc::clone(&store),
@@ -77,17 +77,17 @@ impl SharedStore {
             Arc::<Sharded<SmallNar>>::clone(&small_nars.entries),
         );
         Self {
-            trouble: Trouble::default(),
-            holds: holds.unwrap_or_default(),
+            outage: Outage::default(),
+            leases: leases.unwrap_or_default(),
             health: Arc::new(health),
             watch: OnceLock::new(),
             plans: Plans::default(),
             small_nars,
-            kept_nars: config
-                .kept_space
-                .map(|space| KeptNars::new(space, Arc::clone(&observer))),
-            closures: Closures::default(),
-            under_way: Arc::default(),
+            nar_cache: config
+                .nar_cache
+                .map(|directory| NarCache::new(directory, Arc::clone(&observer))),
+            closure_slots: ClosureSlots::default(),
+            bulk_budget: Arc::default(),
             names: Names::default(),
             fixed: PreparedAnswers::new(),
             program: config.program,
@@ -154,7 +154,7 @@ impl SharedStore {
 
     /// The store erred.
     pub(crate) fn note(&self, error: StoreError) {
-        if self.trouble.note(error, Instant::now()) {
+        if self.outage.note(error, Instant::now()) {
             self.observer.event(&Event::StoreFailed(error));
         }
     }
@@ -176,7 +176,7 @@ impl SharedStore {
 
     /// The store answered.
     pub(crate) fn recovered(&self) {
-        if self.trouble.clear() {
+        if self.outage.clear() {
             self.observer.event(&Event::StoreRecovered);
         }
         if let Some(remark) = self.store.take_remark() {

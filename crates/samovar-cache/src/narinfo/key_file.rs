@@ -9,59 +9,59 @@ use rustix::fs::{Mode, OFlags};
 use samovar_nix::SecretKey;
 use zeroize::Zeroizing;
 
-/// A key file larger than this is something else, in bytes.
+/// The longest key file that is read, in bytes.
 const FILE_LEN_MAX: u64 = 64 * 1024;
 
-/// Why a key file cannot be used: which, what is wrong, how to mend it, in one line.
+/// The reason why a key file cannot be used, with its path and the fix, in one line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyFileError {
-    /// There is a variable for its name, but no name in it.
+    /// `NIX_SECRET_KEY_FILE` is empty.
     #[error(
         "NIX_SECRET_KEY_FILE is set but empty: name the file of the secret key, or unset it to \
          serve without a key"
     )]
     Unnamed,
-    /// It is not there.
+    /// The file does not exist.
     #[error(
         "the secret key file {0:?} does not exist: make one with \
          `nix-store --generate-binary-cache-key NAME SECRET-FILE PUBLIC-FILE`, \
          or name none (NIX_SECRET_KEY_FILE, secret-key-files) to serve without a key"
     )]
     Missing(PathBuf),
-    /// This user may not read it.
+    /// No permission to read the file.
     #[error("the secret key file {0:?} is not readable for this user: change its owner or mode")]
     PermissionDenied(PathBuf),
-    /// It holds nothing.
+    /// The file is empty.
     #[error(
         "the secret key file {0:?} is empty: make a new one with \
          `nix-store --generate-binary-cache-key NAME SECRET-FILE PUBLIC-FILE`"
     )]
     Empty(PathBuf),
-    /// It holds something else.
+    /// The file is not a Nix secret key.
     #[error(
         "the secret key file {0:?} holds no Nix secret key: one line NAME:BASE64 with 64 bytes is \
          expected (the public key's file is shorter)"
     )]
     Malformed(PathBuf),
-    /// Something else.
+    /// Another error of reading the file.
     #[error(
         "the secret key file {0:?} cannot be read: name a regular file that this user can read"
     )]
     Io(PathBuf, #[source] io::Error),
 }
 
-/// A key and what its file gives reason to say.
+/// A key, and warnings about its file.
 #[derive(Debug)]
 pub struct LoadedKey {
-    /// The key.
+    /// The secret key.
     pub key: SecretKey,
-    /// Remarks, one line each.
+    /// One line each.
     pub warnings: Vec<String>,
 }
 
-/// Reads a secret key as `nix-store --generate-binary-cache-key` writes it; white space around it
-/// does not matter.
+/// Reads a secret key in the format of `nix-store --generate-binary-cache-key`. Surrounding white
+/// space is ignored.
 ///
 /// # Errors
 ///
@@ -75,7 +75,7 @@ pub fn load_key(path: &Path) -> Result<LoadedKey, KeyFileError> {
         io::ErrorKind::PermissionDenied => KeyFileError::PermissionDenied(path.to_owned()),
         _ => KeyFileError::Io(path.to_owned(), error),
     };
-    // To open a pipe that nobody writes to would be to wait for ever, at a reload too.
+    // Opening a pipe without a writer would block forever, at a reload as well.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let file = rustix::fs::open(path, flags, Mode::empty());
     let file = File::from(file.map_err(|errno| failed(errno.into()))?);
@@ -98,7 +98,7 @@ pub fn load_key(path: &Path) -> Result<LoadedKey, KeyFileError> {
     if text.trim().is_empty() {
         return Err(KeyFileError::Empty(path.to_owned()));
     }
-    // The parser's error could quote the key, so it goes no further.
+    // The parser's error could quote the key, so it is dropped.
     let key =
         SecretKey::parse(&text).map_err(|_secret| KeyFileError::Malformed(path.to_owned()))?;
     let mut warnings = Vec::new();

@@ -1,4 +1,4 @@
-//! The narinfos of a store: found, rendered, signed, and kept while they are true.
+//! The narinfos of one cache: looked up, rendered, signed, and cached while they are true.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use samovar_nix::{HashPart, PathInfo, StorePath};
 use samovar_store::{Member, Snapshot, StoreError};
 
 use crate::known::shared_store::SharedStore;
-use crate::narinfo::prefetch_queue::Wishes;
+use crate::narinfo::prefetch_queue::PrefetchQueue;
 use crate::narinfo::rendered::{Rendered, RenderedCache, SHARD_COUNT, Stamp};
 use crate::narinfo::signing::{Signer, Signing};
 use crate::reader::policy::{FOREVER, PolicyConfig};
@@ -16,13 +16,13 @@ use crate::refusal::Refusal;
 /// The narinfo of one path.
 pub(crate) type Answer = Result<Rendered, Refusal>;
 
-/// All that answers for the narinfos of one cache, on whatever thread.
+/// The narinfos of one cache, for all threads.
 #[derive(Debug)]
 pub(crate) struct Narinfos {
     pub(crate) reader: Reader,
     signer: Signer,
     rendered: Arc<RenderedCache>,
-    pub(crate) wishes: Wishes,
+    pub(crate) prefetch_queue: PrefetchQueue,
 }
 
 impl Narinfos {
@@ -36,11 +36,11 @@ impl Narinfos {
             reader: Reader::new(shared, policy),
             signer: Signer::new(signing),
             rendered: Arc::new(RenderedCache::new(SHARD_COUNT, memory_len)),
-            wishes: Wishes::default(),
+            prefetch_queue: PrefetchQueue::default(),
         }
     }
 
-    /// Whether others made of this would say the same.
+    /// Whether narinfos of these settings would be the same.
     pub(crate) fn are_made_of(
         &self,
         signing: &Signing,
@@ -52,8 +52,8 @@ impl Narinfos {
             && self.rendered.has_memory_len(memory_len)
     }
 
-    /// Nobody asks any more. What is in memory goes: threads that have nothing to do hold on to
-    /// the rest.
+    /// Frees the narinfos in memory of a cache that is no longer served. Idle threads may keep the
+    /// rest of it alive.
     pub(crate) fn retire(&self) {
         self.rendered.clear();
     }
@@ -67,7 +67,7 @@ impl Narinfos {
         &self.signer
     }
 
-    /// A narinfo that is known to be true while `snapshot` is, of a path that may be read. Never
+    /// The narinfo of a readable path, if it is in memory and true in the state of `snapshot`. Never
     /// blocks.
     pub(crate) fn find(&self, snapshot: &Snapshot, hash_part: &HashPart) -> Option<Rendered> {
         let now = self.stamp(snapshot);
@@ -75,19 +75,19 @@ impl Narinfos {
         if rendered.is_prefetched {
             self.rendered
                 .update(hash_part, |rendered| rendered.is_prefetched = false);
-            self.wishes.note_useful();
+            self.prefetch_queue.note_useful();
         }
         let is_true = rendered.stamp == Some(now)
             && (rendered.until == FOREVER || self.reader.policy.now() < rendered.until);
         is_true.then_some(rendered)
     }
 
-    /// What is said of one path, which is held from now on if that can be.
+    /// The narinfo of one path, which is leased if that is possible.
     pub(crate) fn one(&self, hash_part: HashPart) -> Answer {
         let snapshot = self.reader.shared.refresh();
         let rendered = self.find_one(snapshot.as_deref(), hash_part)?;
-        let is_done = match self.reader.shared.holds.generation() {
-            0 => !self.reader.shared.holds.is_on(),
+        let is_done = match self.reader.shared.leases.generation() {
+            0 => !self.reader.shared.leases.is_on(),
             generation => rendered.leased == generation,
         };
         if is_done {
@@ -97,7 +97,7 @@ impl Narinfos {
         let asked = self
             .reader
             .shared
-            .holds
+            .leases
             .announce(std::slice::from_ref(path));
         self.note_leased(&hash_part, asked.generation);
         if asked.has_waited && !self.is_current(snapshot.as_deref()) {
@@ -108,7 +108,7 @@ impl Narinfos {
 
     fn find_one(&self, snapshot: Option<&Snapshot>, hash_part: HashPart) -> Answer {
         if let Some(snapshot) = snapshot {
-            // Under a policy the database is asked either way: it takes as long.
+            // Under a policy the database is read in either case, so that both take as long.
             if self.reader.policy.is_open() && !snapshot.may_contain(&hash_part) {
                 self.reader.shared.recovered();
                 return Err(Refusal::Absent);
@@ -124,9 +124,9 @@ impl Narinfos {
             }
         })?;
         let rendered = self.admit(&info, snapshot)?;
-        self.wishes.note_cold();
-        // Whoever copies a path asks for these next.
-        self.wishes.add(references(&info), WISH_DEPTH);
+        self.prefetch_queue.note_cold();
+        // A client that copies the path requests these next.
+        self.prefetch_queue.add(references(&info), PREFETCH_DEPTH);
         Ok(rendered)
     }
 
@@ -138,32 +138,32 @@ impl Narinfos {
         let rendered = self.render(info, snapshot, permit);
         let hash_part = info.path.hash_part();
         self.rendered.insert(hash_part, rendered.clone());
-        self.keep_out(&hash_part);
+        self.drop_if_marked(&hash_part);
         Ok(rendered)
     }
 
-    /// Drops what was rendered of a path just now, if the path was found damaged meanwhile.
-    fn keep_out(&self, hash_part: &HashPart) {
+    /// Drops the narinfo that was just added, if the path was marked meanwhile.
+    fn drop_if_marked(&self, hash_part: &HashPart) {
         if self.reader.shared.health.is_marked(hash_part) {
             self.rendered.remove(hash_part);
         }
     }
 
-    /// The narinfos of many paths, in the order asked: what [`one`](Self::one) would say of each
-    /// at this moment. `holds`: whether they are held from now on.
+    /// The narinfos of many paths, in the order requested: for each the result of
+    /// [`one`](Self::one). `leases`: whether the paths are leased.
     pub(crate) fn many(
         &self,
         hash_parts: &[HashPart],
-        holds: bool,
+        leases: bool,
     ) -> Result<Vec<Answer>, StoreError> {
         let snapshot = self.reader.shared.refresh();
         let answers = self.find_many(snapshot.as_deref(), hash_parts)?;
-        if !holds || !self.reader.shared.holds.is_on() {
+        if !leases || !self.reader.shared.leases.is_on() {
             return Ok(answers);
         }
         let found = answers.iter().flatten();
         let paths: Vec<StorePath> = found.map(|found| found.narinfo.path.clone()).collect();
-        let asked = self.reader.shared.holds.announce(&paths);
+        let asked = self.reader.shared.leases.announce(&paths);
         for path in &paths {
             self.note_leased(&path.hash_part(), asked.generation);
         }
@@ -216,14 +216,14 @@ impl Narinfos {
         Ok(answers.into_iter().flatten().collect())
     }
 
-    /// The path with this hash part, if its narinfo is in memory.
+    /// The store path with this hash part, if its narinfo is in memory.
     pub(crate) fn name_of(&self, hash_part: &HashPart) -> Option<StorePath> {
         Some(self.rendered.peek(hash_part)?.narinfo.path.clone())
     }
 
-    /// Whether nothing has to be done to hold the path of this narinfo. Never blocks.
-    pub(crate) fn is_held(&self, rendered: &Rendered) -> bool {
-        let generation = self.reader.shared.holds.generation();
+    /// Whether the path of this narinfo needs no request for a lease. Never blocks.
+    pub(crate) fn is_leased(&self, rendered: &Rendered) -> bool {
+        let generation = self.reader.shared.leases.generation();
         generation == 0 || rendered.leased == generation
     }
 
@@ -232,28 +232,28 @@ impl Narinfos {
             .update(hash_part, |rendered| rendered.leased = generation);
     }
 
-    /// Whether the store is still in this state.
+    /// Whether this is still the state of the store.
     fn is_current(&self, snapshot: Option<&Snapshot>) -> bool {
         let now = self.reader.shared.fresh();
         now.is_some_and(|now| snapshot.is_some_and(|snapshot| snapshot.epoch == now.epoch))
     }
 
-    /// Makes true again, or for the first time, what `wishes` names, and wishes for what those
-    /// refer to. Does nothing while nobody knows the state of the store.
-    pub(crate) fn prepare(&self, wishes: &[(HashPart, u8)]) -> Result<(), StoreError> {
+    /// Renders the narinfos in `queued` that are not up to date, and queues their references. Does
+    /// nothing while the catalog is out of date.
+    pub(crate) fn prepare(&self, queued: &[(HashPart, u8)]) -> Result<(), StoreError> {
         let Some(snapshot) = self.reader.shared.fresh() else {
             return Ok(());
         };
-        let wanted: Vec<(HashPart, u8)> = wishes
+        let wanted: Vec<(HashPart, u8)> = queued
             .iter()
             .filter(|(hash_part, _)| self.known(Some(&snapshot), hash_part).is_none())
             .copied()
             .collect();
         let hash_parts: Vec<HashPart> = wanted.iter().map(|(hash_part, _)| *hash_part).collect();
         let looked = self.reader.shared.store.lookup_many(&hash_parts)?;
-        self.wishes.pay(hash_parts.len());
+        self.prefetch_queue.pay(hash_parts.len());
         for ((hash_part, depth), looked) in wanted.into_iter().zip(looked) {
-            // A row that makes no sense is reported to who asks for it.
+            // A row that cannot be read is reported when it is requested.
             if let Ok(Some(info)) = looked
                 && !self.reader.shared.health.is_marked(&hash_part)
                 && let Ok(permit) = self.reader.permit(&info)
@@ -261,15 +261,16 @@ impl Narinfos {
                 let mut rendered = self.render(&info, Some(&snapshot), permit);
                 rendered.is_prefetched = true;
                 self.rendered.insert(hash_part, rendered);
-                self.keep_out(&hash_part);
-                self.wishes.add(references(&info), depth.saturating_sub(1));
+                self.drop_if_marked(&hash_part);
+                self.prefetch_queue
+                    .add(references(&info), depth.saturating_sub(1));
             }
         }
         Ok(())
     }
 
-    /// Renders narinfos that nobody asked for, and keeps them where that costs no other its place.
-    /// `infos` are newer than `snapshot` or as new. Returns for how many there was room.
+    /// Renders narinfos in the background, and caches those for which no other is evicted. `infos`
+    /// are not older than `snapshot`. Returns the number of paths for which there was capacity.
     pub(crate) fn offer(&self, infos: &[PathInfo], snapshot: &Snapshot) -> usize {
         infos
             .iter()
@@ -282,16 +283,16 @@ impl Narinfos {
                             let rendered = self.render(info, Some(snapshot), permit);
                             self.rendered.offer(hash_part, rendered)
                         }
-                        // It takes no room.
+                        // Not readable: it needs no capacity.
                         Err(_) => true,
                     };
-                self.keep_out(&hash_part);
+                self.drop_if_marked(&hash_part);
                 is_kept
             })
             .count()
     }
 
-    /// Whether all these may be read; a path whose row cannot be read may not.
+    /// Whether all these paths may be read. One whose row is corrupt may not.
     pub(crate) fn are_readable(&self, members: &[Member]) -> Result<bool, StoreError> {
         for some in members.chunks(STEP_COUNT) {
             let hash_parts: Vec<HashPart> = some.iter().map(|member| member.hash_part).collect();
@@ -302,7 +303,7 @@ impl Narinfos {
         Ok(true)
     }
 
-    /// What is known without asking the store.
+    /// The answer that needs no look-up in the store.
     fn known(&self, snapshot: Option<&Snapshot>, hash_part: &HashPart) -> Option<Answer> {
         let snapshot = snapshot?;
         if !snapshot.may_contain(hash_part) || self.reader.policy.rules_out(hash_part) {
@@ -337,13 +338,12 @@ impl Narinfos {
     }
 }
 
-/// Members of a closure that are decided about together.
+/// Members of a closure that are looked up together.
 const STEP_COUNT: usize = 256;
 
-/// How far from a path that was asked for others are made ready: its references and theirs. All
-/// of a closure would be work for nothing where a client has most of it; a client that goes further
-/// wishes for more on its way.
-const WISH_DEPTH: u8 = 2;
+/// The depth of references that are prefetched for a requested path. A whole closure would be wasted
+/// on a client that has most of it; the requests of other clients queue the rest on their way.
+const PREFETCH_DEPTH: u8 = 2;
 
 fn references(info: &PathInfo) -> impl Iterator<Item = HashPart> + '_ {
     info.references

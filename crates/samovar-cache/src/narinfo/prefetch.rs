@@ -1,25 +1,24 @@
-//! Narinfos made before they are asked for.
+//! Prefetch: narinfos rendered before they are requested.
 //!
 //! # Theory of operation
 //!
 //! One thread of low priority for each cache renders and signs
 //!
-//! * what was *wished* for: the references of a path whose narinfo had just to be made, and theirs.
-//!   Whoever copies a path asks for those next.
-//! * all paths, the newest first, after the start and after a change of the key, until there is no
-//!   room that is free;
-//! * what was registered since it last looked, which it does four times a second: a path just built
-//!   is asked for soon.
+//! * the *queue*: the references of a path whose narinfo had to be rendered for a request, and
+//!   their references. A client that copies the path requests them next;
+//! * all paths, newest first, after the start and after a change of keys or policy, until the free
+//!   capacity is used up;
+//! * newly registered paths, four times a second: a path just built is requested soon.
 //!
-//! Wishes come first, as long as they prove to be worth it: a narinfo made for a wish costs
-//! *credit*, and one that is then asked for earns more than it cost. Where requests follow no
-//! references, the credit is soon spent, and hardly any narinfo is made for nothing. What nobody
-//! wished for takes free room alone, and all these threads a quarter of a core at most; so what is
-//! asked for is never evicted by what is not.
+//! The queue comes first while it pays: a prefetched narinfo costs *credit*, and one that is then
+//! requested earns more than it cost. Where requests do not follow references the credit is soon
+//! spent, and hardly any work is wasted. Everything beyond the queue uses only free capacity, and a
+//! quarter of a core for all caches together; so a requested narinfo is never evicted by one that
+//! was not.
 //!
-//! Everything is as exact as on a worker: a row is read after the snapshot whose epoch it is
-//! stamped with. A state of the store that nobody has loaded is loaded here only after a quarter of
-//! a second of quiet: a thread of low priority should not be the one that others wait for.
+//! A row is read after the snapshot whose epoch its narinfo gets, as on a worker. A catalog that is
+//! out of date is loaded here only after a quarter of a second: requests should not wait for a
+//! thread of low priority.
 
 use std::io;
 use std::sync::Arc;
@@ -31,35 +30,35 @@ use samovar_store::StoreError;
 use crate::narinfo::narinfos::Narinfos;
 use crate::narinfo::prefetch_queue::{STEP_COUNT, Task};
 
-/// How often it looks for commits when nobody wishes for anything.
+/// The interval of checks for new paths while the queue is empty.
 const INTERVAL: Duration = Duration::from_millis(250);
 
-/// The same at the start, when the store is still being loaded; it doubles each time.
+/// The first interval after the start, while the catalog is being loaded; it doubles each time.
 const START_INTERVAL: Duration = Duration::from_millis(10);
 
-/// How much longer it rests than it worked, when nobody has asked for that work; where there are
-/// more caches and so more threads, all of them together work no longer.
+/// The pause after background work, as a multiple of its duration. It is longer with more caches,
+/// so that all threads together take no more.
 const REST_FACTOR: u32 = 3;
 
-/// Added to the priority's number, where 0 is usual and 19 the lowest priority.
+/// The nice value: 0 is the default, 19 the lowest priority.
 const NICENESS: i32 = 10;
 
 /// The running thread; dropping it ends the thread.
 #[derive(Debug)]
-pub(crate) struct Ahead {
+pub(crate) struct Prefetcher {
     narinfos: Arc<Narinfos>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Ahead {
-    /// `cache_count`: how many such threads there are.
+impl Prefetcher {
+    /// `cache_count`: the number of such threads.
     pub(crate) fn start(narinfos: Arc<Narinfos>, cache_count: u32) -> io::Result<Self> {
-        narinfos.wishes.serve();
+        narinfos.prefetch_queue.serve();
         let shared = Arc::clone(&narinfos);
         let thread = std::thread::Builder::new()
             .name("narinfos-ahead".into())
             .spawn(move || {
-                // Linux counts this for each thread. Where it may not be lowered, that is no harm.
+                // Per thread on Linux. A failure is harmless.
                 rustix::process::nice(NICENESS).ok();
                 Walk::new(&shared, cache_count).run();
             })?;
@@ -79,30 +78,30 @@ impl Ahead {
     }
 }
 
-impl Drop for Ahead {
+impl Drop for Prefetcher {
     fn drop(&mut self) {
-        self.narinfos.wishes.stop();
+        self.narinfos.prefetch_queue.stop();
         if let Some(thread) = self.thread.take() {
-            // A thread that panicked has said so already.
+            // A panic was reported by its hook.
             let _ended = thread.join();
         }
     }
 }
 
-/// The thread's way through all paths.
+/// The thread's walk through all paths.
 struct Walk<'a> {
     narinfos: &'a Narinfos,
-    /// How much longer than it worked it rests.
+    /// The pause after background work, as a multiple of its duration.
     rest_factor: u32,
-    /// Whether nobody had loaded the state of the store the last time.
+    /// Whether the catalog was out of date at the last step.
     was_stale: bool,
-    /// The last epoch in which new rows were looked for.
+    /// The epoch of the last check for new paths.
     epoch: Option<u64>,
-    /// The highest number of a registration that was seen.
+    /// The highest registration number seen.
     newest: i64,
-    /// Where the walk from the newest to the oldest stands: the next row is below.
+    /// The position of the walk, newest to oldest: the next row is below.
     below: Option<i64>,
-    /// Whether that walk is over.
+    /// Whether the walk is over.
     is_done: bool,
     /// The generation of the policy in which the walk began.
     generation: u64,
@@ -127,10 +126,10 @@ impl<'a> Walk<'a> {
         let mut interval = START_INTERVAL;
         loop {
             let rest = rests_until.saturating_duration_since(Instant::now());
-            match self.narinfos.wishes.next(rest) {
+            match self.narinfos.prefetch_queue.next(rest) {
                 Task::Stop => return,
-                // What cannot be read now is read, and reported, when it is asked for.
-                Task::Wishes(wishes) => drop(self.narinfos.prepare(&wishes)),
+                // Errors are met again, and reported, when the path is requested.
+                Task::Prefetch(queued) => drop(self.narinfos.prepare(&queued)),
                 Task::Idle => {
                     let started = Instant::now();
                     let rest = match self.step() {
@@ -146,10 +145,10 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// A little of what nobody has wished for. `false` when there is nothing to do.
+    /// One step of background work. Returns `false` if there is none.
     fn step(&mut self) -> Result<bool, StoreError> {
         let reader = &self.narinfos.reader;
-        // What was rendered under another generation of the policy is not sent any more.
+        // Narinfos of another generation of the policy are not sent any more.
         let generation = reader.policy.generation();
         if std::mem::replace(&mut self.generation, generation) != generation {
             (self.below, self.is_done) = (None, false);
@@ -173,7 +172,7 @@ impl<'a> Walk<'a> {
         self.was_stale = false;
         let store = reader.store();
         if self.epoch.is_some_and(|epoch| epoch != snapshot.epoch) {
-            // One step of the new ones: after many at once the rest is made when asked for.
+            // One step of new paths; beyond that they are rendered when requested.
             let infos = store.newest(None, STEP_COUNT)?;
             let new_count = infos
                 .iter()
@@ -191,7 +190,7 @@ impl<'a> Walk<'a> {
         self.newest = self.newest.max(newest_of(&infos).unwrap_or(0));
         let offered_count = self.narinfos.offer(&infos, &snapshot);
         self.below = infos.last().and_then(|info| info.registration);
-        // Places are shared out by hash: when most are taken, nearly all are.
+        // Capacity is shared out by hash: when most shards are full, nearly all are.
         self.is_done = self.below.is_none() || offered_count * 2 < infos.len();
         Ok(true)
     }

@@ -7,33 +7,33 @@ use std::time::Duration;
 
 use samovar_nix::HashPart;
 
-/// Wishes that wait; more are forgotten. 24 bytes each.
-const WISH_COUNT_MAX: usize = 16 * 1024;
+/// Queued paths; further ones are dropped. 24 bytes each.
+const QUEUE_COUNT_MAX: usize = 16 * 1024;
 
-/// What a narinfo made for a wish costs.
+/// The credit that a prefetched narinfo costs.
 const COST: i64 = 8;
 
-/// What one earns that is asked for: one in four is enough.
+/// Credit for a prefetched narinfo that is requested; one hit in four breaks even.
 const EARNED: i64 = 4 * COST;
 
-/// What a cold narinfo earns: one in eight finds out whether wishes have become worth it.
+/// Credit for a narinfo rendered for a request: one in eight probes whether prefetch pays again.
 const EARNED_COLD: i64 = 1;
 
-/// The most that can be saved, and what there is at the start: 1024 narinfos.
+/// The limit of credit, and the credit at the start: 1024 narinfos.
 const CREDIT_MAX: i64 = 1024 * COST;
 
-/// Paths looked up at once: less than a millisecond with the connection.
+/// Paths looked up at once: the database connection is used for less than a millisecond.
 pub(crate) const STEP_COUNT: usize = 32;
 
-/// What is to be made ready next; shared with those who wish.
+/// The queue, shared by workers and the prefetcher.
 #[derive(Debug)]
-pub(crate) struct Wishes {
+pub(crate) struct PrefetchQueue {
     state: Mutex<State>,
     changed: Condvar,
     credit: AtomicI64,
 }
 
-impl Default for Wishes {
+impl Default for PrefetchQueue {
     fn default() -> Self {
         Self {
             state: Mutex::default(),
@@ -45,23 +45,22 @@ impl Default for Wishes {
 
 #[derive(Debug, Default)]
 struct State {
-    /// With how far to go from each.
+    /// Paths, and the depth of references to follow from each.
     queue: VecDeque<(HashPart, u8)>,
     /// Whether there is a thread.
     is_served: bool,
     is_stopped: bool,
 }
 
-/// What to do next.
+/// The next work of the thread.
 pub(crate) enum Task {
-    Wishes(Vec<(HashPart, u8)>),
+    Prefetch(Vec<(HashPart, u8)>),
     Idle,
     Stop,
 }
 
-impl Wishes {
-    /// Wishes for these paths, and for what is `depth - 1` references away from them; unless wishes
-    /// have proved to be in vain.
+impl PrefetchQueue {
+    /// Queues these paths, with references to follow to `depth - 1`, unless the credit is spent.
     pub(crate) fn add(&self, hash_parts: impl Iterator<Item = HashPart>, depth: u8) {
         if depth == 0 || self.credit.load(Ordering::Relaxed) < COST {
             return;
@@ -71,7 +70,7 @@ impl Wishes {
             return;
         }
         let was_empty = state.queue.is_empty();
-        let room = WISH_COUNT_MAX.saturating_sub(state.queue.len());
+        let room = QUEUE_COUNT_MAX.saturating_sub(state.queue.len());
         state
             .queue
             .extend(hash_parts.take(room).map(|one| (one, depth)));
@@ -82,17 +81,17 @@ impl Wishes {
         }
     }
 
-    /// A narinfo had to be made while somebody waited.
+    /// A narinfo had to be rendered for a request.
     pub(crate) fn note_cold(&self) {
         self.earn(EARNED_COLD);
     }
 
-    /// A narinfo that was wished for was asked for.
+    /// A prefetched narinfo was requested.
     pub(crate) fn note_useful(&self) {
         self.earn(EARNED);
     }
 
-    /// Pays for so many narinfos.
+    /// Spends the credit for `count` narinfos.
     pub(crate) fn pay(&self, count: usize) {
         let count = i64::try_from(count).unwrap_or(i64::MAX);
         self.credit
@@ -100,13 +99,13 @@ impl Wishes {
     }
 
     fn earn(&self, sum: i64) {
-        // Two at once may miss the limit by a little.
+        // Two threads at once may exceed the limit by a little.
         if self.credit.load(Ordering::Relaxed) < CREDIT_MAX {
             self.credit.fetch_add(sum, Ordering::Relaxed);
         }
     }
 
-    /// Takes wishes from now on: a thread serves them.
+    /// Takes paths from now on: a thread serves the queue.
     pub(crate) fn serve(&self) {
         self.state().is_served = true;
     }
@@ -117,7 +116,7 @@ impl Wishes {
         self.changed.notify_one();
     }
 
-    /// Waits for something to do, for `patience` at most.
+    /// Waits for work, `patience` at most.
     pub(crate) fn next(&self, patience: Duration) -> Task {
         let state = self.state();
         let (mut state, _) = self
@@ -133,7 +132,7 @@ impl Wishes {
             return Task::Idle;
         }
         let count = state.queue.len().min(STEP_COUNT);
-        Task::Wishes(state.queue.drain(..count).collect())
+        Task::Prefetch(state.queue.drain(..count).collect())
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -8,43 +8,42 @@ use samovar_store::{Realisation, RealisationId};
 use crate::narinfo::rendered::Narinfo;
 use crate::reader::policy::is_signed_by;
 
-/// How a cache signs. The default: nix-serve's way, without a key.
+/// The signing of a cache. The default is that of nix-serve without a key.
 #[derive(Debug, Clone, Default)]
 pub struct Signing {
-    /// Each of them signs. Of two with the same name only the first does: clients take one
-    /// signature by a name.
+    /// The keys. Of two with the same name only the first signs: clients accept one signature by
+    /// name.
     pub keys: Vec<SecretKey>,
-    /// What is signed.
+    /// The paths that are signed.
     pub sign: Sign,
-    /// What becomes of the signatures that the store has.
+    /// The treatment of signatures in the store.
     pub stored: Stored,
-    /// Whether it is said of a content-addressed path what its name was computed from.
+    /// Whether narinfos of content-addressed paths have a `CA` field.
     pub emit_ca: bool,
-    /// Whether realisations of content-addressed derivations are signed too, when the paths that
-    /// they lead to are.
+    /// Whether realisations are signed as well, if their output paths are.
     pub realisations: bool,
 }
 
-/// Which paths the keys sign.
+/// The paths that are signed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Sign {
-    /// All of them.
+    /// All paths.
     #[default]
     All,
-    /// Those that were built here.
+    /// Paths that were built on this machine.
     Ultimate,
-    /// Those of which the store has a signature by one of these keys.
+    /// Paths with a signature by one of these keys in the store.
     TrustedBy(Vec<PublicKey>),
-    /// None.
+    /// No path.
     None,
 }
 
-/// What becomes of stored signatures.
+/// The treatment of signatures in the store.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Stored {
-    /// They are sent beside the cache's own, but for those by names that sign here.
+    /// They are sent besides the cache's own, except those with the name of one of its keys.
     Keep,
-    /// They are sent where the cache does not sign.
+    /// They are sent if the cache does not sign the path.
     #[default]
     Replace,
 }
@@ -61,7 +60,7 @@ impl Sign {
 }
 
 impl Signing {
-    /// The signatures to send with a path, of which `sign` makes the cache's own.
+    /// The signatures to send with a path. `sign` makes the cache's own.
     fn signatures(
         &self,
         signs: bool,
@@ -79,13 +78,13 @@ impl Signing {
         own.iter().chain(kept).cloned().collect()
     }
 
-    /// Whether the own signatures are all that there is to send, whatever the store has.
+    /// Whether only the cache's own signatures are ever sent.
     fn is_own_alone(&self) -> bool {
         !self.keys.is_empty() && self.sign == Sign::All && self.stored == Stored::Replace
     }
 }
 
-/// A way to sign, ready to be used.
+/// A checked [`Signing`].
 #[derive(Debug)]
 pub(crate) struct Signer(Signing);
 
@@ -94,7 +93,7 @@ impl Signer {
         Self(checked(signing))
     }
 
-    /// Whether another made of this would sign the same.
+    /// Whether a signer of these settings would be the same.
     pub(crate) fn is_made_of(&self, signing: &Signing) -> bool {
         let other = checked(signing.clone());
         let public = |signing: &Signing| -> Vec<PublicKey> {
@@ -107,14 +106,14 @@ impl Signer {
             && self.0.realisations == other.realisations
     }
 
-    /// The texts of the keys that clients have to trust for what is signed here.
+    /// The public keys that clients must trust.
     pub(crate) fn public_keys(&self) -> Vec<String> {
         let signing = &self.0;
         let keys = signing.keys.iter().filter(|_| signing.sign != Sign::None);
         keys.map(|key| key.public().to_string()).collect()
     }
 
-    /// The names of the keys by which a path is signed where it is sent.
+    /// The names of the keys in the signatures that are sent with a path.
     pub(crate) fn names(&self, info: &PathInfo, dir: &StoreDir) -> Vec<String> {
         let signing = &self.0;
         let signs = signing.sign.covers(info, dir);
@@ -161,14 +160,13 @@ impl Signer {
         Arc::new(Narinfo::new(info, &text, unsigned_len))
     }
 
-    /// Whether it has to be known what the path of a realisation is like.
+    /// Whether signing a realisation depends on the row of its output path.
     pub(crate) fn asks_of_realisations(&self) -> bool {
         let signing = &self.0;
         signing.realisations && !matches!(signing.sign, Sign::All | Sign::None)
     }
 
-    /// A realisation, signed if it is to be. `info`: the row of the path that it leads to, if
-    /// there is one.
+    /// The document of a realisation, signed if configured. `info`: the row of its output path.
     pub(crate) fn realisation(
         &self,
         id: &RealisationId,
@@ -194,7 +192,7 @@ impl Signer {
     }
 }
 
-/// Without the keys that would sign under a name that signs already.
+/// Drops keys with the name of an earlier key.
 fn checked(mut signing: Signing) -> Signing {
     let mut keys: Vec<SecretKey> = Vec::with_capacity(signing.keys.len());
     for key in signing.keys {

@@ -55,7 +55,7 @@ impl View<'_> {
         };
         let found = tree.place(wanted.names, asked);
         // Files are opened after the row was read: if it still holds, they were this path's.
-        if !registration.holds()? {
+        if !registration.is_current()? {
             return Ok(self.no_path());
         }
         let place = match found {
@@ -99,7 +99,7 @@ impl View<'_> {
                     && after.is_none()
                     && listed.has(INDEX)
                     && let Ok(Some(Place::File { file, size, .. })) = tree.place(&index, asked)
-                    && registration.holds()?
+                    && registration.is_current()?
                 {
                     let sent = Sent {
                         file,

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use crate::narinfo::narinfos::Narinfos;
-use crate::narinfo::prefetch::Ahead;
+use crate::narinfo::prefetch::Prefetcher;
 use crate::reader::policy::{FirstLookError, Look, Policy, RootsWatch, first_looks};
 use crate::site::current::Caches;
 
@@ -12,7 +12,7 @@ use crate::site::current::Caches;
 #[derive(Debug, Default)]
 pub(crate) struct Background {
     /// Of each cache, if that was asked for.
-    ahead: Option<Vec<Ahead>>,
+    prefetch: Option<Vec<Prefetcher>>,
     /// Of all whose policies have roots.
     roots: Option<RootsWatch>,
 }
@@ -20,7 +20,7 @@ pub(crate) struct Background {
 /// What is ready to be done for caches that are to come.
 #[derive(Debug)]
 pub(crate) struct Prepared {
-    ahead: Option<Vec<Ahead>>,
+    prefetch: Option<Vec<Prefetcher>>,
     looks: Vec<Look>,
     /// Where there was none before.
     roots: Option<RootsWatch>,
@@ -43,13 +43,16 @@ impl Background {
             true => None,
             false => RootsWatch::start(looks).ok(),
         };
-        Self { ahead: None, roots }
+        Self {
+            prefetch: None,
+            roots,
+        }
     }
 
-    pub(crate) fn render_ahead(&mut self, caches: &Caches) -> io::Result<()> {
-        if self.ahead.is_none() {
+    pub(crate) fn prefetch_narinfos(&mut self, caches: &Caches) -> io::Result<()> {
+        if self.prefetch.is_none() {
             let all: Vec<_> = caches.narinfos().collect();
-            self.ahead = Some(start_ahead(&all, all.len())?);
+            self.prefetch = Some(start_prefetch(&all, all.len())?);
         }
         Ok(())
     }
@@ -80,12 +83,12 @@ impl Background {
             true => Some(RootsWatch::start(std::mem::take(&mut looks))?),
             false => None,
         };
-        let ahead = match &self.ahead {
-            Some(_) => Some(start_ahead(&new, caches.narinfos().count())?),
+        let prefetch = match &self.prefetch {
+            Some(_) => Some(start_prefetch(&new, caches.narinfos().count())?),
             None => None,
         };
         Ok(Prepared {
-            ahead,
+            prefetch,
             looks,
             roots,
         })
@@ -94,11 +97,12 @@ impl Background {
     /// Does from now on what was prepared, and no more for caches that are gone.
     pub(crate) fn change(&mut self, caches: &Caches, prepared: Prepared) {
         let is_served = |one: &Arc<Narinfos>| caches.narinfos().any(|now| Arc::ptr_eq(one, now));
-        if let Some(new) = prepared.ahead {
-            let all = self.ahead.take().into_iter().flatten();
-            let (kept, gone): (Vec<_>, Vec<_>) = all.partition(|ahead| is_served(ahead.narinfos()));
-            gone.into_iter().for_each(Ahead::retire);
-            self.ahead = Some(kept.into_iter().chain(new).collect());
+        if let Some(new) = prepared.prefetch {
+            let all = self.prefetch.take().into_iter().flatten();
+            let (kept, gone): (Vec<_>, Vec<_>) =
+                all.partition(|prefetcher| is_served(prefetcher.narinfos()));
+            gone.into_iter().for_each(Prefetcher::retire);
+            self.prefetch = Some(kept.into_iter().chain(new).collect());
         }
         match &self.roots {
             Some(watch) => {
@@ -125,8 +129,8 @@ fn look_of(narinfos: &Arc<Narinfos>) -> Look {
     )
 }
 
-fn start_ahead(narinfos: &[&Arc<Narinfos>], cache_count: usize) -> io::Result<Vec<Ahead>> {
+fn start_prefetch(narinfos: &[&Arc<Narinfos>], cache_count: usize) -> io::Result<Vec<Prefetcher>> {
     let count = u32::try_from(cache_count).unwrap_or(u32::MAX);
-    let start = |one: &&Arc<Narinfos>| Ahead::start(Arc::clone(one), count);
+    let start = |one: &&Arc<Narinfos>| Prefetcher::start(Arc::clone(one), count);
     narinfos.iter().map(start).collect()
 }

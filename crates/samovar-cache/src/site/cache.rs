@@ -229,7 +229,7 @@ impl Cache {
         match self.narinfos.find(snapshot, &hash_part) {
             Some(rendered)
                 if may_go_inline(&rendered.narinfo.prepared)
-                    && self.narinfos.is_held(&rendered) =>
+                    && self.narinfos.is_leased(&rendered) =>
             {
                 reply.prepared(&rendered.narinfo.prepared)
             }

@@ -153,9 +153,9 @@ impl InHand {
 
 /// Who sends requests, and what they are about: for logs, which are there before the site is.
 #[derive(Debug, Clone)]
-pub struct Visitors(pub(crate) Weak<Current>);
+pub struct Clients(pub(crate) Weak<Current>);
 
-impl Visitors {
+impl Clients {
     /// Whom a request is from, as far as its cache knows: the name is that of whoever was let in.
     /// `None` if it belongs to no cache, or to one that knows nobody.
     pub fn client(&self, head: Head<'_>) -> Option<Client> {

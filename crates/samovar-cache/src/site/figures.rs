@@ -33,7 +33,7 @@ impl Monitored for Site {
             ),
             shared.plans.figures(),
         ];
-        caches.extend(shared.kept_nars.as_ref().map(|kept| kept.figures()));
+        caches.extend(shared.nar_cache.as_ref().map(|kept| kept.figures()));
         SiteStatus {
             store: StoreStatus {
                 store_dir: shared.store.store_dir().to_string(),

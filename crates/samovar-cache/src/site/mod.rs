@@ -33,14 +33,14 @@ use samovar_store::Store;
 
 use crate::answer::bulk;
 use crate::known::fresh::Fresh;
-use crate::known::gc_lease::Hold;
+use crate::known::gc_lease::LeaseConfig;
 use crate::known::health::{Trust, Watch};
-use crate::known::nar_cache::KeptSpace;
+use crate::known::nar_cache::NarCacheDirectory;
 use crate::known::program::Program;
 use crate::known::shared_store::{SharedConfig, SharedStore};
 use crate::site::background::Background;
 use crate::site::cache::CacheConfig;
-use crate::site::current::{Caches, Current, InHand, Visitors};
+use crate::site::current::{Caches, Clients, Current, InHand};
 
 /// What a site is made of.
 #[derive(Debug)]
@@ -52,9 +52,9 @@ pub struct SiteConfig {
     /// Memory for small NARs, in bytes.
     pub small_nar_memory_len: usize,
     /// Where NARs of many small files are kept; `None`: nowhere.
-    pub kept_space: Option<KeptSpace>,
+    pub nar_cache: Option<NarCacheDirectory>,
     /// Holding paths against garbage collection; `None`: not at all.
-    pub hold: Option<Hold>,
+    pub gc_lease: Option<LeaseConfig>,
     /// How far files are trusted.
     pub trust: Trust,
     /// What it is part of.
@@ -67,8 +67,8 @@ impl Default for SiteConfig {
             caches: vec![CacheConfig::default()],
             rendered_memory_len: 32 << 20,
             small_nar_memory_len: 32 << 20,
-            kept_space: None,
-            hold: None,
+            nar_cache: None,
+            gc_lease: None,
             trust: Trust::default(),
             program: Program::default(),
         }
@@ -98,8 +98,8 @@ impl Site {
         let rendered_memory_len = config.rendered_memory_len;
         let settings = SharedConfig {
             small_nar_memory_len: config.small_nar_memory_len,
-            kept_space: config.kept_space,
-            hold: config.hold,
+            nar_cache: config.nar_cache,
+            gc_lease: config.gc_lease,
             trust: config.trust,
             program: config.program,
         };
@@ -120,8 +120,8 @@ impl Site {
     }
 
     /// Whom requests are from and what they are about, for logs.
-    pub fn visitors(&self) -> Visitors {
-        Visitors(Arc::downgrade(&self.current))
+    pub fn clients(&self) -> Clients {
+        Clients(Arc::downgrade(&self.current))
     }
 
     /// Whether it is known what may be read, in all caches: until then those whose policies have
@@ -136,8 +136,8 @@ impl Site {
     /// # Errors
     ///
     /// If a thread cannot be started. Everything is served all the same.
-    pub fn render_ahead(&self) -> io::Result<()> {
-        self.background().render_ahead(&self.caches())
+    pub fn prefetch_narinfos(&self) -> io::Result<()> {
+        self.background().prefetch_narinfos(&self.caches())
     }
 
     pub(crate) fn background(&self) -> MutexGuard<'_, Background> {

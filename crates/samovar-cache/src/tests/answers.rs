@@ -3,7 +3,7 @@
 use samovar_nix::{PathInfo, Signature};
 
 use super::{TestServer, key};
-use crate::{CacheConfig, KeptSpace, Sign, Signing, SiteConfig, Stored};
+use crate::{CacheConfig, NarCacheDirectory, Sign, Signing, SiteConfig, Stored};
 
 fn server() -> TestServer {
     TestServer::new(CacheConfig::default())
@@ -188,7 +188,7 @@ fn files_that_differ_from_their_registration_are_never_sent_whole() {
 fn a_nar_of_many_small_files_is_sent_from_the_nar_cache_the_second_time() {
     let dir = tempfile::tempdir().unwrap();
     let server = TestServer::with_site(SiteConfig {
-        kept_space: Some(KeptSpace::open(dir.path(), Some(64 << 20)).unwrap()),
+        nar_cache: Some(NarCacheDirectory::open(dir.path(), Some(64 << 20)).unwrap()),
         ..SiteConfig::default()
     });
     let names: Vec<String> = (0..40).map(|number| number.to_string()).collect();

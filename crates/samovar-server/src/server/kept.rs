@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 
 use anyhow::Context as _;
-use samovar_cache::KeptSpace;
+use samovar_cache::NarCacheDirectory;
 
 use crate::config::Configuration;
 use crate::log::ErrorLog;
@@ -39,7 +39,7 @@ fn cannot_use(directory: &Path, config: &Configuration) -> String {
 pub(super) fn space(
     config: &Configuration,
     errors: &ErrorLog,
-) -> anyhow::Result<Option<KeptSpace>> {
+) -> anyhow::Result<Option<NarCacheDirectory>> {
     let space = find(config, errors)?;
     if let (Some(space), Some(len)) = (&space, config.nar_cache_size)
         && space.is_larger_than_its_disk().unwrap_or(false)
@@ -52,18 +52,18 @@ pub(super) fn space(
     Ok(space)
 }
 
-fn find(config: &Configuration, errors: &ErrorLog) -> anyhow::Result<Option<KeptSpace>> {
+fn find(config: &Configuration, errors: &ErrorLog) -> anyhow::Result<Option<NarCacheDirectory>> {
     let len_max = config.nar_cache_size;
     if len_max == Some(0) {
         return Ok(None);
     }
     if let Some(directory) = &config.nar_cache {
-        let space =
-            KeptSpace::open(directory, len_max).with_context(|| cannot_use(directory, config))?;
+        let space = NarCacheDirectory::open(directory, len_max)
+            .with_context(|| cannot_use(directory, config))?;
         return Ok(Some(space));
     }
     let directory = &*config.cache_directory;
-    let space = KeptSpace::open(directory, len_max)
+    let space = NarCacheDirectory::open(directory, len_max)
         .and_then(|space| Ok((!space.is_memory()?).then_some(space)));
     match space {
         Ok(Some(space)) => Ok(Some(space)),

@@ -31,7 +31,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 use rustix::process::{Resource, getrlimit, setrlimit};
-use samovar_cache::{Hold, Program, Site, SiteConfig, Trust};
+use samovar_cache::{LeaseConfig, Program, Site, SiteConfig, Trust};
 use samovar_http::Server;
 use samovar_http::tls::{ClientCertificates, TlsConfig};
 use samovar_metrics::{Metrics, Observer};
@@ -183,8 +183,8 @@ fn serve(
     let store = open_store(config, errors)?;
     let site_config = SiteConfig {
         caches,
-        kept_space: kept::space(config, errors)?,
-        hold: gc_lease(config),
+        nar_cache: kept::space(config, errors)?,
+        gc_lease: gc_lease(config),
         trust: trust(config),
         program: Program {
             name: config.names.program.to_owned(),
@@ -198,7 +198,7 @@ fn serve(
         None => Arc::clone(&logs) as _,
     };
     let site = Site::new(store, site_config, observer);
-    logs.introduce(site.visitors());
+    logs.introduce(site.clients());
     let prefixes: Vec<&str> = config.caches.iter().map(|cache| &*cache.prefix).collect();
     let prefixes = prefixes.join(", ");
     let mut builder = Server::builder(site)
@@ -271,7 +271,7 @@ fn serve(
     server.service().warm_up();
     server
         .service()
-        .render_ahead()
+        .prefetch_narinfos()
         .context("cannot start a thread")?;
     server
         .service()
@@ -513,13 +513,13 @@ fn warn_of_expiry(tls: &Tls, config: &TlsConfig, errors: &ErrorLog) {
 }
 
 /// GC leases; by default without a warning if there is no daemon.
-fn gc_lease(config: &Configuration) -> Option<Hold> {
+fn gc_lease(config: &Configuration) -> Option<LeaseConfig> {
     let time = config
         .gc_lease
         .map_or(Some(GcLease::TIME_DEFAULT), GcLease::time)?;
-    Some(Hold {
+    Some(LeaseConfig {
         time,
-        is_asked_for: config.gc_lease.is_some(),
+        is_configured: config.gc_lease.is_some(),
     })
 }
 

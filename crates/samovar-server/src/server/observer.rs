@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime};
 
-use samovar_cache::Visitors;
+use samovar_cache::Clients;
 use samovar_cache::access::Client;
 use samovar_http::{End, Exchange, Head, Incident, Peer};
 use samovar_metrics::{Event, Observer, RecentError, Unleased};
@@ -22,7 +22,7 @@ pub(super) struct Logs {
     pub(super) errors: ErrorLog,
     client_address: ClientAddress,
     /// Who they are, once there is a site to ask.
-    visitors: OnceLock<Visitors>,
+    clients: OnceLock<Clients>,
     paths: Throttle,
     bodies: Throttle,
     limits: Throttle,
@@ -39,7 +39,7 @@ impl Logs {
             access,
             errors,
             client_address,
-            visitors: OnceLock::new(),
+            clients: OnceLock::new(),
             paths: Throttle::default(),
             bodies: Throttle::default(),
             limits: Throttle::default(),
@@ -48,8 +48,8 @@ impl Logs {
     }
 
     /// Says whom to ask who clients are. Said once, before the first of them comes.
-    pub(super) fn introduce(&self, visitors: Visitors) {
-        drop(self.visitors.set(visitors));
+    pub(super) fn introduce(&self, clients: Clients) {
+        drop(self.clients.set(clients));
     }
 
     pub(super) fn reopen(&self) {
@@ -170,10 +170,10 @@ impl samovar_http::Observer for Logs {
     fn exchanged(&self, exchange: &Exchange<'_>) {
         let Some(access) = &self.access else { return };
         let head = exchange.head;
-        let visitors = self.visitors.get();
-        let client = visitors.and_then(|visitors| visitors.client(head));
-        let path = visitors.filter(|_| access.names_paths());
-        let path = path.and_then(|visitors| visitors.store_path(head));
+        let clients = self.clients.get();
+        let client = clients.and_then(|clients| clients.client(head));
+        let path = clients.filter(|_| access.names_paths());
+        let path = path.and_then(|clients| clients.store_path(head));
         let user = client.as_ref().and_then(|client| client.name.as_deref());
         access.record(&Entry {
             client: self.address(head, client.as_ref()),

@@ -35,14 +35,14 @@ pub(crate) fn respond(narinfos: &Arc<Narinfos>, hash_part: HashPart) -> Result<R
     if !is_open {
         reader.readable(hash_part)?;
     }
-    if shared.holds.is_on() {
+    if shared.leases.is_on() {
         // A lease of the path covers its closure. Errors are found again below.
         let _leased = narinfos.one(hash_part);
     }
     let mut closure = shared.store.closure(hash_part, SMALL_COUNT_MAX)?;
     shared.recovered();
     if closure == Some(Closure::TooLarge) {
-        let Some(_place) = shared.closures.place() else {
+        let Some(_slot) = shared.closure_slots.try_acquire() else {
             shared.observer.event(&Event::BulkLimitReached);
             return Ok(Fixed::Busy.response());
         };

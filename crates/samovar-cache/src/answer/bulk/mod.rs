@@ -87,8 +87,8 @@ pub(crate) fn respond(narinfos: &Arc<Narinfos>, request: &mut Request) -> Respon
 /// The answer with these narinfos, if there is capacity for the list.
 pub(crate) fn many(narinfos: &Arc<Narinfos>, wanted: Wanted) -> Response {
     let shared = &narinfos.reader.shared;
-    let (share, gave_way_count) = shared.under_way.share(wanted, Instant::now());
-    for _ in 0..gave_way_count {
+    let (share, evicted_count) = shared.bulk_budget.share(wanted, Instant::now());
+    for _ in 0..evicted_count {
         shared.observer.event(&Event::BulkEvicted);
     }
     match share {

@@ -29,7 +29,7 @@ use samovar_http::{Batch, Body, Progress, Response, Source};
 use samovar_nix::HashPart;
 use samovar_store::Member;
 
-use crate::known::bulk_budget::{GaveWay, Share};
+use crate::known::bulk_budget::{Evicted, Share};
 use crate::narinfo::narinfos::{Answer, Narinfos};
 use crate::narinfo::rendered::Narinfo;
 
@@ -130,7 +130,7 @@ impl Records {
     /// Makes the next few records.
     fn make(&mut self) -> io::Result<()> {
         let members = self.wanted.some(self.next, STEP_COUNT, Instant::now());
-        let members = members.map_err(|GaveWay| {
+        let members = members.map_err(|Evicted| {
             // Said and counted when it happened; to the reader it is a broken connection.
             io::Error::from(io::ErrorKind::ConnectionAborted)
         })?;
@@ -139,10 +139,10 @@ impl Records {
         }
         let hash_parts: Vec<HashPart> = members.iter().map(|member| member.hash_part).collect();
         // What a path needs is held with it.
-        let holds = !self.is_closure;
+        let leases = !self.is_closure;
         let answers = self
             .narinfos
-            .many(&hash_parts, holds)
+            .many(&hash_parts, leases)
             .inspect_err(|error| self.narinfos.reader.shared.note(*error))
             .map_err(io::Error::other)?;
         if self.is_closure

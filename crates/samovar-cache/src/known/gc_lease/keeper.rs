@@ -1,4 +1,4 @@
-//! The thread that talks to the daemon.
+//! The keeper: the thread that talks to the daemon.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -12,61 +12,60 @@ use samovar_nix::StorePath;
 use samovar_store::{Store, StoreError, TempRoots, Unavailable};
 
 use super::table::{Status, Table, Wanted};
-use super::{Hold, Shared};
+use super::{LeaseConfig, Shared};
 
-/// Questions that wait for an answer: some 15 KB, which a socket takes whatever the daemon does.
+/// Requests without a reply: some 15 KB, which a socket buffer takes whatever the daemon does.
 const UNANSWERED_COUNT_MAX: usize = 128;
 
-/// How often a path is asked for that the daemon refuses. One that finds the collector about to
-/// start, or just gone, says so as an error.
+/// Attempts to lease a path that the daemon refuses. It refuses while the collector starts or ends.
 const TRY_COUNT: usize = 5;
 const TRY_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Time between tries to connect: at first, and at most.
+/// Interval of attempts to connect: the first, and the longest.
 const RETRY_INTERVAL: Duration = Duration::from_millis(250);
 const RETRY_INTERVAL_MAX: Duration = Duration::from_secs(30);
 
-/// A connection that lasts for less is as good as none: a daemon may take it and then fail.
+/// A connection counts after this: a daemon may accept one and then fail.
 const SETTLE_TIME: Duration = Duration::from_secs(1);
 
-/// How soon it notices that it should end while it waits for an answer.
+/// The delay in noticing the end of the server while waiting for a reply.
 const STOP_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Without an answer for this long the daemon is reported.
+/// A daemon that does not reply for this long is reported.
 const SILENCE_MAX: Duration = Duration::from_secs(15);
 
-/// Why nothing is held.
+/// Why nothing is leased.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Trouble {
+enum LeaseError {
     Daemon(StoreError),
-    /// It does not know the newest path of the store.
+    /// The daemon does not know the newest path of the store.
     OtherStore,
     Stopped,
 }
 
 pub(super) struct Keeper {
-    hold: Hold,
+    config: LeaseConfig,
     shared: Arc<Shared>,
     store: Arc<dyn Store>,
     present: Option<TempRoots>,
-    /// That of the generation before, until the present one ends.
+    /// The connection of the previous generation, until the present one ends.
     previous: Option<TempRoots>,
-    /// When the present connection will have lasted; `None` once it has.
+    /// When the present connection counts; `None` after that.
     settles_at: Option<Instant>,
     /// When the present generation ends.
     ends_at: Instant,
-    /// When to try to connect again.
+    /// The next attempt to connect.
     retries_at: Instant,
     retry_interval: Duration,
-    /// Whether it was said that nothing is held.
+    /// Whether the failure was reported.
     is_reported: bool,
 }
 
 impl Keeper {
-    pub(super) fn new(hold: Hold, shared: Arc<Shared>, store: Arc<dyn Store>) -> Self {
+    pub(super) fn new(config: LeaseConfig, shared: Arc<Shared>, store: Arc<dyn Store>) -> Self {
         let now = Instant::now();
         Self {
-            hold,
+            config,
             shared,
             store,
             present: None,
@@ -104,19 +103,19 @@ impl Keeper {
         match self.open() {
             Ok(roots) => {
                 self.present = Some(roots);
-                self.ends_at = Instant::now() + self.hold.time;
+                self.ends_at = Instant::now() + self.config.time;
                 self.settles_at = Some(Instant::now() + SETTLE_TIME);
-                let under_way = self.shared.change(Table::begin_holding);
+                let under_way = self.shared.change(Table::begin_leasing);
                 self.add(under_way);
             }
-            Err(trouble) => self.note_failure(trouble),
+            Err(error) => self.note_failure(error),
         }
     }
 
-    /// Begins a new generation, if the present one holds anything.
+    /// Begins a new generation, unless the present one is empty.
     fn turn(&mut self) {
         if self.shared.table().is_empty() {
-            self.ends_at = Instant::now() + self.hold.time;
+            self.ends_at = Instant::now() + self.config.time;
             self.close_previous();
             return;
         }
@@ -124,29 +123,29 @@ impl Keeper {
             Ok(roots) => {
                 let oldest = self.previous.take();
                 self.previous = self.present.replace(roots);
-                self.ends_at = Instant::now() + self.hold.time;
+                self.ends_at = Instant::now() + self.config.time;
                 let under_way = self.shared.change(Table::turn);
                 self.add(under_way);
-                // Only now: what is under way has been held by it.
+                // Only now: it leased the NARs in progress.
                 drop(oldest);
             }
-            // The present connection does well enough until there is another.
-            Err(_) => self.ends_at = Instant::now() + self.hold.time.min(RETRY_INTERVAL_MAX),
+            // The present connection stays in use until there is another.
+            Err(_) => self.ends_at = Instant::now() + self.config.time.min(RETRY_INTERVAL_MAX),
         }
     }
 
-    fn open(&self) -> Result<TempRoots, Trouble> {
+    fn open(&self) -> Result<TempRoots, LeaseError> {
         let Some(daemon) = self.store.daemon() else {
-            return Err(Trouble::Stopped);
+            return Err(LeaseError::Stopped);
         };
         let mut roots = daemon.temp_roots()?;
-        // A socket may be that of another store: then what is held there helps nobody.
+        // The socket may be that of another store, where leases protect nothing.
         let newest = self.store.newest(None, 1).unwrap_or_default();
         if let Some(newest) = newest.first()
             && !roots.is_valid(&newest.path)?
             && self.is_registered(&newest.path)
         {
-            return Err(Trouble::OtherStore);
+            return Err(LeaseError::OtherStore);
         }
         Ok(roots)
     }
@@ -155,7 +154,7 @@ impl Keeper {
         matches!(self.store.lookup(path.hash_part()), Ok(Some(info)) if info.path == *path)
     }
 
-    /// Adds paths to the present generation, each once, and tells who waits for them.
+    /// Leases paths in the present generation, each once, and replies to the waiting requests.
     fn add(&mut self, mut queue: Vec<Wanted>) {
         for _ in 0..TRY_COUNT {
             let mut refused = Vec::new();
@@ -164,8 +163,8 @@ impl Keeper {
                 let batch = std::mem::replace(&mut queue, rest);
                 match self.add_batch(batch) {
                     Ok(more) => refused.extend(more),
-                    Err(trouble) => {
-                        self.lose_present(trouble);
+                    Err(error) => {
+                        self.lose_present(error);
                         answer(queue.into_iter().chain(refused), false);
                         return;
                     }
@@ -180,8 +179,8 @@ impl Keeper {
         answer(queue, false);
     }
 
-    /// Returns those that the daemon has refused.
-    fn add_batch(&mut self, batch: Vec<Wanted>) -> Result<Vec<Wanted>, Trouble> {
+    /// Returns the paths that the daemon refused.
+    fn add_batch(&mut self, batch: Vec<Wanted>) -> Result<Vec<Wanted>, LeaseError> {
         let Some(roots) = &mut self.present else {
             answer(batch, false);
             return Ok(Vec::new());
@@ -192,7 +191,7 @@ impl Keeper {
         let table = self.shared.table();
         let was_full = table.is_full();
         for wanted in batch {
-            if table.holds(&wanted.path) {
+            if table.is_leased(&wanted.path) {
                 answer([wanted], true);
             } else if table.is_full() {
                 answer([wanted], false);
@@ -206,7 +205,7 @@ impl Keeper {
         let result = roots.ask(asked.iter().map(|wanted| &wanted.path));
         let mut refused = Vec::new();
         let mut asked = asked.into_iter();
-        let mut outcome = result.map_err(Trouble::Daemon);
+        let mut outcome = result.map_err(LeaseError::Daemon);
         while outcome.is_ok()
             && let Some(wanted) = asked.next()
         {
@@ -214,7 +213,7 @@ impl Keeper {
                 .and_then(|()| Ok(roots.answer()?));
             match answered {
                 Ok(true) => {
-                    self.shared.change(|table| table.note_held(&wanted.path));
+                    self.shared.change(|table| table.note_leased(&wanted.path));
                     self.shared.observer.event(&Event::PathLeased);
                     answer([wanted], true);
                 }
@@ -222,16 +221,16 @@ impl Keeper {
                     self.shared.change(Table::note_answer);
                     refused.push(wanted);
                 }
-                Err(trouble) => {
+                Err(error) => {
                     answer([wanted], false);
-                    outcome = Err(trouble);
+                    outcome = Err(error);
                 }
             }
         }
         let table = self.shared.table();
         for wanted in twice {
-            let is_held = table.holds(&wanted.path);
-            answer([wanted], is_held);
+            let is_leased = table.is_leased(&wanted.path);
+            answer([wanted], is_leased);
         }
         let is_full = table.is_full();
         drop(table);
@@ -240,14 +239,14 @@ impl Keeper {
         }
         match outcome {
             Ok(()) => Ok(refused),
-            Err(trouble) => {
+            Err(error) => {
                 answer(asked.chain(refused), false);
-                Err(trouble)
+                Err(error)
             }
         }
     }
 
-    /// Waits until something is wanted, due, or lost.
+    /// Waits for queued paths, a deadline, or the loss of a connection.
     fn wait(&mut self) {
         let due = match &self.present {
             Some(_) => self.settles_at.unwrap_or(self.ends_at).min(self.ends_at),
@@ -257,7 +256,7 @@ impl Keeper {
         let lost = |fd: &PollFd<'_>| !fd.revents().is_empty();
         let mut fds = vec![PollFd::new(&self.shared.wake, PollFlags::IN)];
         let roots = [self.present.as_ref(), self.previous.as_ref()];
-        // Nothing was asked, so whatever comes is the end.
+        // No reply is due, so any event is the end of the connection.
         fds.extend(
             roots
                 .iter()
@@ -271,14 +270,14 @@ impl Keeper {
         let present_is_lost = roots[0].is_some() && lost.next() == Some(true);
         let previous_is_lost = roots[1].is_some() && lost.next() == Some(true);
         drop(fds);
-        // Nothing to read is no news.
+        // The counter may be zero.
         let _read = rustix::io::read(&self.shared.wake, &mut [0_u8; 8]);
         if previous_is_lost {
             self.close_previous();
         }
         if present_is_lost {
             let error = StoreError::Unavailable(Unavailable::DaemonUnreachable);
-            self.lose_present(Trouble::Daemon(error));
+            self.lose_present(LeaseError::Daemon(error));
         }
     }
 
@@ -288,15 +287,15 @@ impl Keeper {
         }
     }
 
-    /// The daemon's process for the connection is gone, or makes no sense. Another may be had.
-    fn lose_present(&mut self, trouble: Trouble) {
-        if trouble == Trouble::Stopped {
+    /// The connection is lost, or the daemon's reply is invalid. Another one may be had.
+    fn lose_present(&mut self, error: LeaseError) {
+        if error == LeaseError::Stopped {
             return;
         }
         self.present = None;
         self.shared.change(Table::lose_present);
         match self.settles_at.take() {
-            Some(_) => self.note_failure(trouble),
+            Some(_) => self.note_failure(error),
             None => self.retries_at = Instant::now(),
         }
     }
@@ -309,29 +308,32 @@ impl Keeper {
         }
     }
 
-    fn note_failure(&mut self, trouble: Trouble) {
+    fn note_failure(&mut self, error: LeaseError) {
         self.retries_at = Instant::now() + self.retry_interval;
         self.retry_interval = (self.retry_interval * 2).min(RETRY_INTERVAL_MAX);
         if !std::mem::replace(&mut self.is_reported, true) {
             let is_expected =
-                !self.hold.is_asked_for && self.shared.table().status() == Status::Off;
+                !self.config.is_configured && self.shared.table().status() == Status::Off;
             self.shared.observer.event(&Event::LeasesFailed {
-                error: &trouble,
+                error: &error,
                 is_expected,
             });
         }
     }
 }
 
-/// Tells who waits for these paths.
-fn answer(wanted: impl IntoIterator<Item = Wanted>, is_held: bool) {
+/// Replies to the requests that wait for these paths.
+fn answer(wanted: impl IntoIterator<Item = Wanted>, is_leased: bool) {
     let waiters = wanted.into_iter().filter_map(|wanted| wanted.waiter);
-    waiters.for_each(|waiter| waiter.answer(is_held));
+    waiters.for_each(|waiter| waiter.answer(is_leased));
 }
 
-/// Waits for the next answer as long as it takes: to give up would be to give up all that the
-/// connection holds.
-fn await_answer(roots: &TempRoots, shared: &Shared, is_reported: &mut bool) -> Result<(), Trouble> {
+/// Waits for the next reply without a limit: giving up would drop all leases of the connection.
+fn await_answer(
+    roots: &TempRoots,
+    shared: &Shared,
+    is_reported: &mut bool,
+) -> Result<(), LeaseError> {
     let started = Instant::now();
     while !roots.has_answer() {
         let mut fds = [PollFd::from_borrowed_fd(roots.as_fd(), PollFlags::IN)];
@@ -339,12 +341,12 @@ fn await_answer(roots: &TempRoots, shared: &Shared, is_reported: &mut bool) -> R
             break;
         }
         if shared.table().is_stopped() {
-            return Err(Trouble::Stopped);
+            return Err(LeaseError::Stopped);
         }
         if started.elapsed() > SILENCE_MAX && !std::mem::replace(is_reported, true) {
             let error = StoreError::Unavailable(Unavailable::DaemonTimeout);
             shared.observer.event(&Event::LeasesFailed {
-                error: &Trouble::Daemon(error),
+                error: &LeaseError::Daemon(error),
                 is_expected: false,
             });
         }
@@ -356,18 +358,18 @@ fn await_answer(roots: &TempRoots, shared: &Shared, is_reported: &mut bool) -> R
 }
 
 fn wait_for(fds: &mut [PollFd<'_>], patience: Duration) -> Result<usize, rustix::io::Errno> {
-    // No time is so long that it has no such form, but for those that are as good as for ever.
+    // A duration that overflows `Timespec` means no timeout.
     let patience = Timespec::try_from(patience).ok();
     poll(fds, patience.as_ref())
 }
 
-impl From<StoreError> for Trouble {
+impl From<StoreError> for LeaseError {
     fn from(error: StoreError) -> Self {
         Self::Daemon(error)
     }
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for LeaseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Daemon(error) => error.fmt(f),

@@ -1,39 +1,38 @@
-//! Paths held against garbage collection, by way of the daemon.
+//! GC leases: temporary roots held through the daemon.
 //!
 //! # Theory of operation
 //!
-//! A daemon keeps a path, and all that it needs, from being collected as long as the connection
-//! lives on which it was asked to. One thread, the *keeper*, owns such a connection, that of the
-//! present *generation*, and adds to it what is wanted. After the hold time a new generation begins
-//! with a new connection, and the one before the last is closed: so a path is held for the hold
-//! time at least and for twice that at most, at the price of two processes of the daemon.
+//! A daemon protects a path and its closure from garbage collection while the connection lives on
+//! which that was requested. One thread, the *keeper*, owns such a connection, that of the present
+//! *generation*, and adds paths to it. After the lease time a new generation begins with a new
+//! connection, and the one before the last is closed. So a lease lasts for the lease time at least
+//! and twice that at most, and costs two processes of the daemon.
 //!
-//! A path is held
+//! A path is leased
 //!
-//! * before its narinfo is *announced*. A narinfo in memory remembers the generation in which its
-//!   path was last asked for, so an I/O thread compares two numbers; where they differ, a worker
-//!   answers, and waits for the daemon. A path that the generation before holds is asked for again
-//!   without waiting;
-//! * before the first byte of a NAR is sent from files, and as long as that goes on: paths *under
-//!   way* are asked for again in each generation.
+//! * before its narinfo is *announced*. A narinfo in memory remembers the generation of its last
+//!   lease, so an I/O thread compares two numbers; where they differ, a worker answers, and waits
+//!   for the daemon. A lease of the previous generation is renewed without waiting;
+//! * before the first byte of a NAR is sent from files, and until it is sent: these leases are
+//!   renewed in each generation.
 //!
-//! After somebody waited he has to look once more whether the path is registered: it may have been
-//! collected until the daemon's answer, and cannot be after it. Looking before would leave a gap.
+//! A request that waited checks once more that the path is registered: it may have been collected
+//! before the daemon's reply, and cannot be after it. Checking before the lease would leave a gap.
 //!
-//! Whatever the daemon does, clients are answered. Nobody waits longer than [`WAIT_MAX`], nor at
-//! all while somebody else has waited that long in vain; what is answered without being held is
-//! counted. No generation is published, so that no I/O thread asks for anything, while there is
-//! nothing to be had: no daemon, or a full generation. Narinfos from memory are not counted then.
+//! Clients are answered whatever the daemon does. No request waits longer than [`WAIT_MAX`], nor at
+//! all while another has waited that long in vain; answers without a lease are counted. While there
+//! is no daemon, or the generation is full, no generation is published, so that I/O threads do not
+//! dispatch requests for leases. Narinfos from memory are not counted then.
 //!
 //! # Limits
 //!
 //! | what | value | why |
 //! | --- | --- | --- |
-//! | paths of a generation | 100,000 | 3 MB here; 8 MB that the collector reads |
-//! | paths that wait to be asked for | 8,192 | what a daemon takes in the time of one wait, about |
-//! | questions without an answer | 128 | enough that asking costs no wake-up each |
-//! | a wait for the daemon | 200 ms | ten times what it takes on a busy machine |
-//! | time between tries to connect | 250 ms, doubled up to 30 s | a daemon forks for each |
+//! | leases of a generation | 100,000 | 3 MB here; 8 MB that the collector reads |
+//! | paths waiting for a lease | 8,192 | about what a daemon leases within one wait |
+//! | requests to the daemon without a reply | 128 | enough that not each costs a wake-up |
+//! | wait for the daemon | 200 ms | ten times what it takes on a busy machine |
+//! | interval of attempts to connect | 250 ms, doubled up to 30 s | a daemon forks for each |
 
 mod keeper;
 mod table;
@@ -55,24 +54,24 @@ use table::{Found, Status, Table};
 /// The longest that a request waits for the daemon.
 const WAIT_MAX: Duration = Duration::from_millis(200);
 
-/// Holding paths against garbage collection.
+/// The configuration of GC leases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Hold {
-    /// How long a path is held at least after it was announced; twice that at most.
+pub struct LeaseConfig {
+    /// The least duration of a lease; the most is twice that.
     pub time: Duration,
-    /// Whether somebody asked for it, and so should hear that there is no daemon.
-    pub is_asked_for: bool,
+    /// Whether leases were configured, so that a missing daemon is reported.
+    pub is_configured: bool,
 }
 
-/// The paths that are held. Without a keeper nothing is.
+/// The leased paths; none without a keeper.
 #[derive(Debug, Default)]
-pub(crate) struct Holds {
+pub(crate) struct Leases {
     shared: Option<Arc<Shared>>,
 }
 
 #[derive(Debug)]
 struct Shared {
-    /// The present generation; zero while nothing can be asked for.
+    /// The present generation; zero while no lease can be had.
     published: AtomicU32,
     table: Mutex<Table>,
     /// Wakes the keeper.
@@ -80,40 +79,40 @@ struct Shared {
     observer: Arc<dyn Observer>,
 }
 
-/// What came of asking for a path.
+/// The outcome of a request for leases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Asked {
-    /// The generation that holds it; zero if none does.
+    /// The generation of the leases; zero if not all paths have one.
     pub(crate) generation: u32,
-    /// Whether time went by: what was known of the path may no longer be so.
+    /// Whether the request waited, so that the paths may have been collected meanwhile.
     pub(crate) has_waited: bool,
 }
 
 impl Asked {
-    /// Nothing is known to be held for another hold time, and no time went by.
+    /// No lease for a whole lease time, and no wait.
     const NOTHING: Self = Self {
         generation: 0,
         has_waited: false,
     };
 }
 
-/// A path whose files are being sent; it is held until this is dropped.
+/// The lease of a path whose files are being sent, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct UnderWay {
-    /// The path, and in whose table it stands.
+pub(crate) struct SendingLease {
+    /// The path and its table; `None` without a keeper.
     of: Option<(Arc<Shared>, StorePath)>,
-    /// Whether time went by until it began.
+    /// Whether the request waited for the lease.
     pub(crate) has_waited: bool,
 }
 
-impl Holds {
+impl Leases {
     /// Starts the keeper.
     ///
     /// # Errors
     ///
     /// If there is no thread or descriptor for it.
     pub(crate) fn start(
-        hold: Hold,
+        config: LeaseConfig,
         store: Arc<dyn Store>,
         observer: Arc<dyn Observer>,
     ) -> io::Result<Self> {
@@ -126,7 +125,7 @@ impl Holds {
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             observer,
         });
-        let keeper = Keeper::new(hold, Arc::clone(&shared), store);
+        let keeper = Keeper::new(config, Arc::clone(&shared), store);
         std::thread::Builder::new()
             .name("hold".into())
             .spawn(move || keeper.run())?;
@@ -135,8 +134,7 @@ impl Holds {
         })
     }
 
-    /// The present generation. Zero when there is nothing to be asked for, now or ever. Never
-    /// blocks.
+    /// The present generation; zero while no lease can be had. Never blocks.
     pub(crate) fn generation(&self) -> u32 {
         match &self.shared {
             Some(shared) => shared.published.load(Ordering::Relaxed),
@@ -144,13 +142,13 @@ impl Holds {
         }
     }
 
-    /// Whether somebody should ask for paths, or at least count those that are not held.
+    /// Whether leases are to be requested, or at least missing ones to be counted.
     pub(crate) fn is_on(&self) -> bool {
         let status = self.shared.as_ref().map(|shared| shared.table().status());
         status.is_some_and(|status| status != Status::Off)
     }
 
-    /// Has these paths held, whose narinfos are about to be sent.
+    /// Leases paths whose narinfos are about to be sent.
     pub(crate) fn announce(&self, paths: &[StorePath]) -> Asked {
         match &self.shared {
             Some(shared) if !paths.is_empty() => shared.ask(paths, Unleased::Narinfo),
@@ -158,26 +156,26 @@ impl Holds {
         }
     }
 
-    /// Has a path held whose files are about to be sent.
-    pub(crate) fn send(&self, path: &StorePath) -> UnderWay {
+    /// Leases a path whose files are about to be sent.
+    pub(crate) fn send(&self, path: &StorePath) -> SendingLease {
         let Some(shared) = &self.shared else {
-            return UnderWay {
+            return SendingLease {
                 of: None,
                 has_waited: false,
             };
         };
         shared.table().begin(path);
         let asked = shared.ask(std::slice::from_ref(path), Unleased::Nar);
-        UnderWay {
+        SendingLease {
             of: Some((Arc::clone(shared), path.clone())),
             has_waited: asked.has_waited,
         }
     }
 }
 
-impl Drop for Holds {
+impl Drop for Leases {
     fn drop(&mut self) {
-        // The keeper may wait for a daemon, so nobody waits for the keeper.
+        // The keeper may be waiting for a daemon, so it is not joined.
         if let Some(shared) = &self.shared {
             shared.table().stop();
             shared.wake();
@@ -185,7 +183,7 @@ impl Drop for Holds {
     }
 }
 
-impl Drop for UnderWay {
+impl Drop for SendingLease {
     fn drop(&mut self) {
         if let Some((shared, path)) = &self.of {
             shared.table().end(path);
@@ -205,24 +203,24 @@ impl Shared {
         if is_news {
             self.wake();
         }
-        let asked = |is_held: bool, has_waited| Asked {
-            generation: if is_held { generation } else { 0 },
+        let asked = |is_leased: bool, has_waited| Asked {
+            generation: if is_leased { generation } else { 0 },
             has_waited,
         };
         match found {
-            Found::Held => asked(true, false),
-            Found::HeldYet => Asked::NOTHING,
-            Found::Asked(count) => {
+            Found::Leased => asked(true, false),
+            Found::LeasedYet => Asked::NOTHING,
+            Found::Requested(count) => {
                 let outcome = waiter.wait(count);
                 if outcome == Outcome::TooLate {
                     self.change(Table::note_stalled);
                 }
-                if outcome != Outcome::Held {
+                if outcome != Outcome::Leased {
                     self.observer.event(&Event::Unleased(what));
                 }
-                asked(outcome == Outcome::Held, true)
+                asked(outcome == Outcome::Leased, true)
             }
-            Found::Unheld => {
+            Found::Unleased => {
                 if !is_off {
                     self.observer.event(&Event::Unleased(what));
                 }
@@ -231,7 +229,7 @@ impl Shared {
         }
     }
 
-    /// Changes the table, and publishes what is so after it.
+    /// Changes the table and publishes the resulting generation.
     fn change<T>(&self, change: impl FnOnce(&mut Table) -> T) -> T {
         let mut table = self.table();
         let result = change(&mut table);
@@ -240,7 +238,7 @@ impl Shared {
     }
 
     fn wake(&self) {
-        // Any number wakes, and so does one that is full.
+        // Any value wakes, and so does a counter that is full.
         let _written = rustix::io::write(&self.wake, &1_u64.to_le_bytes());
     }
 
@@ -249,7 +247,7 @@ impl Shared {
     }
 }
 
-/// Waits for the answers to some questions.
+/// Waits for the daemon's replies to some requests.
 #[derive(Debug, Default)]
 struct Waiter {
     answers: Mutex<Answers>,
@@ -260,23 +258,23 @@ struct Waiter {
 struct Answers {
     count: usize,
     has_refusal: bool,
-    /// How many somebody waits for; zero before he does.
+    /// The number of replies to wait for; zero before that is known.
     awaited_count: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
-    Held,
+    Leased,
     Refused,
     TooLate,
 }
 
 impl Waiter {
-    fn answer(&self, is_held: bool) {
+    fn answer(&self, is_leased: bool) {
         let mut answers = self.answers();
         answers.count += 1;
-        answers.has_refusal |= !is_held;
-        // Woken for each he would cost more than the daemon.
+        answers.has_refusal |= !is_leased;
+        // A wake-up for each reply would cost more than the daemon.
         let is_last = answers.count == answers.awaited_count;
         drop(answers);
         if is_last {
@@ -294,7 +292,7 @@ impl Waiter {
         match (answers.count < count, answers.has_refusal) {
             (true, _) => Outcome::TooLate,
             (false, true) => Outcome::Refused,
-            (false, false) => Outcome::Held,
+            (false, false) => Outcome::Leased,
         }
     }
 

@@ -1,24 +1,23 @@
-//! Which paths are kept out of all answers because their files are not what is registered.
+//! Quarantine: paths whose files are not the registered ones.
 //!
 //! # Theory of operation
 //!
-//! Whoever finds the files of a path wrong makes a mark. It says at first that the path is in
-//! question: 503. A second look then either takes it away or *confirms* it, with what the files
-//! look like from outside; it does so only if they looked the same before and after, so nobody
-//! was at them meanwhile. From then on the path is damaged: 404, while the row is the same and the
-//! files look the same. Whoever asks for it has them looked at again; when they look different the
-//! mark is gone, and the path is as one that nobody has verified.
+//! A bad read marks the path as *suspect*: 503. A second read either removes the mark or
+//! *quarantines* the path, with a fingerprint of the files; it does so only if the fingerprint was
+//! the same before and after, so that the files were not being repaired meanwhile. A quarantined
+//! path is 404 while its row and its fingerprint stay the same. Each request checks the fingerprint
+//! again; if it differs the mark is removed, and the path counts as never verified.
 //!
-//! A 404 is remembered by clients for an hour, so it is not said lightly; but only after a 404 do
-//! they go on to the next cache.
+//! Clients remember a 404 for an hour, so it needs a confirmation; but only a 404 sends them to the
+//! next cache.
 //!
 //! # Limits
 //!
 //! | what | value | why |
 //! | --- | --- | --- |
-//! | marks | 65,536 | 100 bytes each; more are found and reported again |
-//! | looks at the files of one path | one at a time | others are told to ask again |
-//! | the same, where one takes 20 ms or more | a tenth of the time, but for commits | a large tree |
+//! | marks | 65,536 | 100 bytes each; further paths are found and reported again |
+//! | checks of one path's files | one at a time | other requests are told to try again |
+//! | a check that takes 20 ms or more | a tenth of the time, unless the store changed | a large tree |
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -32,13 +31,13 @@ use samovar_store::{Fingerprint, Snapshot, Store};
 use super::stamp::Stamp;
 use crate::refusal::Refusal;
 
-/// Marks that are remembered.
+/// The limit of marks.
 pub(super) const COUNT_MAX: usize = 65_536;
 
-/// A look that takes so long is not repeated at once if nothing was committed.
+/// A check that takes this long is not repeated at once in the same epoch.
 const LONG_LOOK: Duration = Duration::from_millis(20);
 
-/// How much longer than it took.
+/// The pause after a long check, as a multiple of its duration.
 const REST_FACTOR: u32 = 9;
 
 /// The marks.
@@ -47,11 +46,11 @@ pub(super) struct Damaged {
     store: Arc<dyn Store>,
     observer: Arc<dyn Observer>,
     marks: Mutex<HashMap<HashPart, Mark>>,
-    /// How many there are: asked for every answer, and mostly 0.
+    /// The number of marks, mostly 0: read for every answer.
     count: AtomicUsize,
 }
 
-/// What was confirmed.
+/// A confirmed mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Record {
     pub(super) row: Stamp,
@@ -61,10 +60,9 @@ pub(super) struct Record {
 #[derive(Debug)]
 struct Mark {
     row: Stamp,
-    /// How the files look; `None` until that is confirmed.
+    /// The fingerprint of the files; `None` until the mark is confirmed.
     files: Option<Fingerprint>,
-    /// The epoch of the catalog in which the files were last looked at, and when they may be
-    /// looked at again in the same one.
+    /// The epoch of the last check, and when the next one in the same epoch may run.
     looked_in: Option<u64>,
     rests_until: Instant,
     is_looked_at: bool,
@@ -84,7 +82,7 @@ impl Damaged {
         self.count.load(Ordering::Relaxed) as u64
     }
 
-    /// Whether there is a mark, true or not.
+    /// Whether there is a mark, still valid or not.
     pub(super) fn contains(&self, hash_part: &HashPart) -> bool {
         self.count.load(Ordering::Relaxed) > 0 && self.marks().contains_key(hash_part)
     }
@@ -147,7 +145,7 @@ impl Damaged {
             true => started,
             false => Instant::now() + cost * REST_FACTOR,
         };
-        // What cannot be looked at now is as it was.
+        // If the files cannot be read now, keep the mark.
         if found.is_none() || found == mark.files {
             return Err(Refusal::Quarantined);
         }
@@ -157,31 +155,31 @@ impl Damaged {
         Ok(())
     }
 
-    /// Marks a path whose files were found wrong. `false` if there are too many marks.
+    /// Marks a path as suspect. Returns `false` if there are too many marks.
     pub(super) fn suspect(&self, info: &PathInfo) -> bool {
         let mut marks = self.marks();
         let hash_part = info.path.hash_part();
         let row = Stamp::of_row(info);
-        // One that is confirmed stays so.
+        // A confirmed mark is never downgraded.
         let is_known = marks.get(&hash_part).is_some_and(|mark| mark.row == row);
         is_known || self.add(&mut marks, hash_part, row, None)
     }
 
-    /// Marks a path whose files were found wrong twice, and look like this.
+    /// Quarantines a path whose files were read wrong twice and have this fingerprint.
     pub(super) fn confirm(&self, info: &PathInfo, files: Fingerprint) {
         let row = Stamp::of_row(info);
         self.add(&mut self.marks(), info.path.hash_part(), row, Some(files));
     }
 
-    /// Drops a mark, if there is one.
+    /// Drops the mark of a path. Returns whether there was one.
     pub(super) fn unmark(&self, hash_part: &HashPart) -> bool {
         self.contains(hash_part) && self.drop_mark(&mut self.marks(), hash_part)
     }
 
-    /// All confirmed marks of paths that are there.
+    /// The confirmed marks of registered paths.
     pub(super) fn records(&self, snapshot: Option<&Snapshot>) -> Vec<(HashPart, Record)> {
         let mut marks = self.marks();
-        // A snapshot that was never loaded knows no path.
+        // A snapshot that was never loaded has no paths.
         if let Some(snapshot) = snapshot.filter(|snapshot| snapshot.path_count() > 0) {
             marks.retain(|hash_part, _| snapshot.may_contain(hash_part));
             self.count.store(marks.len(), Ordering::Relaxed);

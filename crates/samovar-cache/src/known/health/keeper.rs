@@ -1,4 +1,4 @@
-//! The thread that looks a second time, and writes down what is known.
+//! The thread that reads suspect files a second time, and writes the state file.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,46 +13,46 @@ use samovar_store::{Verdict, verify};
 
 use super::{Health, scrub};
 
-/// Paths that wait for a second look; more are left as they are.
-const WISH_COUNT_MAX: usize = 1024;
+/// Paths that wait for a second read; further ones are not marked.
+const QUEUE_COUNT_MAX: usize = 1024;
 
-/// How long what has changed is not written down, at least.
+/// The least interval of writing the state file.
 const SAVE_INTERVAL: Duration = Duration::from_secs(30);
 
-/// How much longer than writing took it is not written again: a large file is written seldom.
+/// The pause after writing, as a multiple of its duration: a large file is written rarely.
 const SAVE_REST_FACTOR: u32 = 100;
 
-/// How long the end of the server waits for the last file.
+/// The longest that the end of the server waits for the state file.
 const END_TIME: Duration = Duration::from_secs(2);
 
-/// Added to the priority's number, where 0 is usual and 19 the lowest priority.
+/// The nice value: 0 is the default, 19 the lowest priority.
 const NICENESS: i32 = 15;
 
-/// What the threads are to do.
+/// The work of the threads.
 #[derive(Debug, Default)]
-pub(super) struct Wishes {
-    state: Mutex<WishState>,
+pub(super) struct Tasks {
+    state: Mutex<TaskState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct WishState {
+struct TaskState {
     queue: VecDeque<HashPart>,
     has_changed: bool,
     is_stopped: bool,
-    /// Threads that have not ended.
+    /// Running threads.
     thread_count: usize,
 }
 
-impl Wishes {
-    /// Wishes for a second look at a path; `false` if there will be none.
+impl Tasks {
+    /// Queues a second read of a path. Returns `false` if there will be none.
     pub(super) fn add(&self, hash_part: HashPart) -> bool {
         let mut state = self.state();
         if state.queue.contains(&hash_part) {
             return true;
         }
         let is_taken =
-            state.thread_count > 0 && !state.is_stopped && state.queue.len() < WISH_COUNT_MAX;
+            state.thread_count > 0 && !state.is_stopped && state.queue.len() < QUEUE_COUNT_MAX;
         if is_taken {
             state.queue.push_back(hash_part);
             drop(state);
@@ -61,7 +61,7 @@ impl Wishes {
         is_taken
     }
 
-    /// Something is known that was not.
+    /// The state file is out of date.
     pub(super) fn note_change(&self) {
         let was_changed = std::mem::replace(&mut self.state().has_changed, true);
         if !was_changed {
@@ -73,7 +73,7 @@ impl Wishes {
         self.state().is_stopped
     }
 
-    /// Waits so long; [`ControlFlow::Break`] at once when the server ends.
+    /// Sleeps; returns [`ControlFlow::Break`] as soon as the server ends.
     pub(super) fn rest(&self, time: Duration) -> ControlFlow<()> {
         let waited = self
             .changed
@@ -85,7 +85,7 @@ impl Wishes {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, WishState> {
+    fn state(&self) -> MutexGuard<'_, TaskState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -115,11 +115,11 @@ impl Watch {
 
     fn spawn(&mut self, name: &str, work: impl FnOnce(&Health) + Send + 'static) -> io::Result<()> {
         let health = Arc::clone(&self.health);
-        health.wishes.state().thread_count += 1;
+        health.tasks.state().thread_count += 1;
         let spawned = std::thread::Builder::new()
             .name(name.into())
             .spawn(move || {
-                // Linux counts this for each thread. Where it may not be lowered, that is no harm.
+                // Per thread on Linux. A failure is harmless.
                 rustix::process::nice(NICENESS).ok();
                 let ended = Ended(health);
                 work(&ended.0);
@@ -130,19 +130,19 @@ impl Watch {
                 Ok(())
             }
             Err(error) => {
-                self.health.wishes.state().thread_count -= 1;
+                self.health.tasks.state().thread_count -= 1;
                 Err(error)
             }
         }
     }
 
-    /// Ends the threads, and waits a little for what they write last.
+    /// Ends the threads, and waits up to [`END_TIME`] for the state file.
     pub(crate) fn stop(&self) {
-        let wishes = &self.health.wishes;
-        let mut state = wishes.state();
+        let tasks = &self.health.tasks;
+        let mut state = tasks.state();
         state.is_stopped = true;
-        wishes.changed.notify_all();
-        let waited = wishes
+        tasks.changed.notify_all();
+        let waited = tasks
             .changed
             .wait_timeout_while(state, END_TIME, |state| state.thread_count > 0);
         drop(waited);
@@ -153,24 +153,24 @@ impl Drop for Watch {
     fn drop(&mut self) {
         self.stop();
         for thread in self.threads.drain(..) {
-            // A thread that panicked has said so already.
+            // A panic was reported by its hook.
             let _ended = thread.join();
         }
     }
 }
 
-/// Counts a thread out, however it ends.
+/// Counts a thread out, whether it returns or panics.
 struct Ended(Arc<Health>);
 
 impl Drop for Ended {
     fn drop(&mut self) {
-        let wishes = &self.0.wishes;
-        wishes.state().thread_count -= 1;
-        wishes.changed.notify_all();
+        let tasks = &self.0.tasks;
+        tasks.state().thread_count -= 1;
+        tasks.changed.notify_all();
     }
 }
 
-/// The thread's own.
+/// The state of the thread.
 struct Keeper<'a> {
     health: &'a Health,
     saves_from: Instant,
@@ -179,7 +179,7 @@ struct Keeper<'a> {
 
 /// What to do next.
 enum Task {
-    Look(HashPart),
+    Verify(HashPart),
     Save,
     Stop,
 }
@@ -196,7 +196,7 @@ impl<'a> Keeper<'a> {
     fn run(mut self) {
         loop {
             match self.next() {
-                Task::Look(hash_part) => self.look(hash_part),
+                Task::Verify(hash_part) => self.verify(hash_part),
                 Task::Save => self.save(),
                 Task::Stop => return self.save(),
             }
@@ -204,34 +204,34 @@ impl<'a> Keeper<'a> {
     }
 
     fn next(&self) -> Task {
-        let wishes = &self.health.wishes;
-        let mut state = wishes.state();
+        let tasks = &self.health.tasks;
+        let mut state = tasks.state();
         loop {
             if state.is_stopped {
                 return Task::Stop;
             }
             if let Some(hash_part) = state.queue.pop_front() {
-                return Task::Look(hash_part);
+                return Task::Verify(hash_part);
             }
             let rest = self.saves_from.saturating_duration_since(Instant::now());
             if !state.has_changed || self.health.trust.state_directory.is_none() {
-                let woken = wishes.changed.wait(state);
+                let woken = tasks.changed.wait(state);
                 state = woken.unwrap_or_else(PoisonError::into_inner);
             } else if rest.is_zero() {
                 return Task::Save;
             } else {
-                let woken = wishes.changed.wait_timeout(state, rest);
+                let woken = tasks.changed.wait_timeout(state, rest);
                 (state, _) = woken.unwrap_or_else(PoisonError::into_inner);
             }
         }
     }
 
-    fn look(&self, hash_part: HashPart) {
+    fn verify(&self, hash_part: HashPart) {
         let health = self.health;
         let verdict = health.store.lookup(hash_part).ok().flatten().map(|info| {
-            let before = health.look_of(&info);
+            let before = health.fingerprint_of(&info);
             let found = verify(&*health.store, &info, &mut |_| self.go_on());
-            let after = health.look_of(&info);
+            let after = health.fingerprint_of(&info);
             (info, found, before.filter(|_| before == after))
         });
         match verdict {
@@ -239,27 +239,27 @@ impl<'a> Keeper<'a> {
             Some((info, Ok(Verdict::Damaged(damage)), Some(files))) => {
                 health.confirm(&info, files, &damage);
             }
-            // It is gone, or somebody is at it, or it cannot be read now: nobody knows.
+            // Collected, changed meanwhile, or unreadable now: undecided.
             _ => drop(health.damaged.unmark(&hash_part)),
         }
     }
 
     fn go_on(&self) -> ControlFlow<()> {
-        match self.health.wishes.is_stopped() {
+        match self.health.tasks.is_stopped() {
             true => ControlFlow::Break(()),
             false => ControlFlow::Continue(()),
         }
     }
 
     fn save(&mut self) {
-        if !std::mem::take(&mut self.health.wishes.state().has_changed) {
+        if !std::mem::take(&mut self.health.tasks.state().has_changed) {
             return;
         }
         let started = Instant::now();
         match self.health.save() {
             Ok(()) => self.has_failed = false,
             Err(error) => {
-                // Once until it works again.
+                // Reported once until it works again.
                 if !std::mem::replace(&mut self.has_failed, true) {
                     self.health.observer.event(&Event::StateFailed(&error));
                 }

@@ -1,19 +1,19 @@
-//! What is known of the files of paths: which were found right, which were found wrong.
+//! The health of files: verification records, quarantine, scrub.
 //!
 //! # Theory of operation
 //!
-//! The first NAR of a path that is sent whole is hashed on its way, before its last piece leaves
-//! (`nar_body.rs`). If it is right, that is remembered for this row and this root
-//! ([`verified`]), and from then on its files are sent without being read. If it is wrong, the path
-//! is *marked* ([`damaged`]): all that was rendered of it is dropped, and nothing more is served of
-//! it until its row or its files change. A thread of low priority ([`keeper`]) looks a second time,
-//! so that what was only wrong for a moment, while somebody repaired it, comes back by itself. It
-//! also writes down what is known ([`state`]), where a directory was given for that.
-//! Another ([`scrub`]), where it was asked for, verifies what nobody has asked for.
+//! The first complete NAR of a path is hashed while it is sent, before its last piece leaves
+//! (`nar_body.rs`). If the hash is right, a verification record is kept for this row and this root
+//! ([`verified`]), and from then on the files are sent without being read. If it is wrong, the path
+//! is *marked* ([`damaged`]): everything rendered for it is dropped, and nothing is served of it
+//! until its row or its files change. A thread of low priority ([`keeper`]) reads the files a second
+//! time, so that files that were wrong during a repair come back by themselves. It also writes the
+//! records to the state directory, if one is configured ([`state`]). Another thread ([`scrub`]), if
+//! configured, verifies the whole store in the background.
 //!
-//! Whoever keeps something rendered in memory adds it first and then asks whether the path is
-//! marked; whoever marks it does so first and then drops what is rendered. So in whatever order
-//! they come, nothing of a marked path stays where the I/O threads find it: they need not ask.
+//! Code that caches an answer of a path adds it first and then checks for a mark; code that marks a
+//! path does so first and then drops its answers. So nothing of a marked path stays where I/O
+//! threads find it, in whatever order both run, and they need not check.
 
 mod damaged;
 mod keeper;
@@ -34,20 +34,20 @@ use samovar_store::{Damage, Fingerprint, Identity, Snapshot, Store};
 use crate::known::sharded::PathCache;
 use crate::refusal::Refusal;
 use damaged::Damaged;
+use keeper::Tasks;
 pub(crate) use keeper::Watch;
-use keeper::Wishes;
 use stamp::Stamp;
 use state::State;
 use verified::{Entry, Verified, minute_now};
 
-/// How far the files of paths are trusted.
+/// The trust in the files of paths.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trust {
-    /// Whether a path is hashed the first time it is sent.
+    /// Whether a NAR is hashed the first time it is sent.
     pub is_first_hashed: bool,
-    /// Where verdicts are kept from one start to the next; `None`: nowhere.
+    /// The directory for verification records; `None`: they end with the process.
     pub state_directory: Option<PathBuf>,
-    /// Bytes of paths that nobody asks for to be verified in a second; `None`: none are.
+    /// Background verification rate, bytes per second; `None` turns it off.
     pub scrub_rate: Option<NonZeroU64>,
 }
 
@@ -61,7 +61,7 @@ impl Default for Trust {
     }
 }
 
-/// What is known, and who acts on it.
+/// The health of all paths of a store.
 #[derive(Debug)]
 pub(crate) struct Health {
     store: Arc<dyn Store>,
@@ -72,12 +72,12 @@ pub(crate) struct Health {
     /// The narinfos of all caches.
     rendered: RwLock<Vec<Arc<dyn PathCache>>>,
     small_nars: Arc<dyn PathCache>,
-    wishes: Wishes,
+    tasks: Tasks,
     scrub: scrub::Told,
 }
 
 impl Health {
-    /// With what was written down, if anything was.
+    /// Reads the records of the state directory, if there are any.
     pub(crate) fn new(
         store: Arc<dyn Store>,
         observer: Arc<dyn Observer>,
@@ -92,7 +92,7 @@ impl Health {
             verified: Verified::default(),
             rendered: RwLock::default(),
             small_nars,
-            wishes: Wishes::default(),
+            tasks: Tasks::default(),
             scrub: scrub::Told::default(),
         };
         health.load();
@@ -110,12 +110,12 @@ impl Health {
         self.damaged.admit(info, epoch)
     }
 
-    /// How many paths are marked as damaged, those in question included.
+    /// The number of marked paths, suspect ones included.
     pub(crate) fn damaged_count(&self) -> u64 {
         self.damaged.count()
     }
 
-    /// Where verifying what nobody asks for stands; `None` where that was not begun.
+    /// The progress of the background verification; `None` if it has not begun.
     pub(crate) fn scrub_status(&self) -> Option<ScrubStatus> {
         self.scrub.status()
     }
@@ -124,35 +124,35 @@ impl Health {
         self.damaged.contains(hash_part)
     }
 
-    /// Whether the NAR that these files make is to be hashed on its way.
+    /// Whether the NAR of these files is to be hashed while it is sent.
     pub(crate) fn is_to_hash(&self, info: &PathInfo, root: &Identity) -> bool {
         self.trust.is_first_hashed && self.minute(info, root).is_none()
     }
 
-    /// The files that had this root were found right.
+    /// The files with this root have the registered hash.
     pub(crate) fn note_right(&self, info: &PathInfo, root: Option<&Identity>) {
         let hash_part = info.path.hash_part();
         self.remember(info, root);
-        // What was read slowly may have been damaged behind the reader's back and found so by
-        // others: whoever began before the mark does not know better. Asked behind the entry, as
-        // at the top.
+        // A slow reader may have read files that were damaged behind it, and marked by another
+        // reader since: its verdict is older than the mark. Checked after adding the record, as
+        // described at the top.
         if self.damaged.contains(&hash_part) {
             self.verified.remove(&hash_part);
             self.suspect(info);
             return;
         }
         self.observer.event(&Event::PathVerified);
-        self.wishes.note_change();
+        self.tasks.note_change();
     }
 
-    /// The second look found the files right that had this root.
+    /// The second read found the registered hash in the files with this root.
     fn acquit(&self, info: &PathInfo, root: Option<&Identity>) {
         self.remember(info, root);
         if self.damaged.unmark(&info.path.hash_part()) {
             self.observer.event(&Event::PathReleased(&info.path));
         }
         self.observer.event(&Event::PathVerified);
-        self.wishes.note_change();
+        self.tasks.note_change();
     }
 
     fn remember(&self, info: &PathInfo, root: Option<&Identity>) {
@@ -166,18 +166,18 @@ impl Health {
             .insert(info.path.hash_part(), entry, snapshot.as_deref());
     }
 
-    /// The files were found wrong, and the path is registered as `info` says.
+    /// The files do not have the registered hash; `info` is the present row.
     pub(crate) fn note_wrong(&self, info: &PathInfo, error: &dyn fmt::Display) {
         let hash_part = info.path.hash_part();
         let was_marked = self.damaged.contains(&hash_part);
         self.verified.remove(&hash_part);
-        // A daemon's have no look by which to tell when they are mended.
+        // Files of a daemon have no fingerprint that would change with a repair.
         let is_here = self
             .store
             .tree(&info.path)
             .is_ok_and(|tree| tree.path().is_some());
-        // Without a second look the mark would stay as it is.
-        if is_here && self.damaged.suspect(info) && !self.wishes.add(hash_part) {
+        // Without a second read the path would stay suspect.
+        if is_here && self.damaged.suspect(info) && !self.tasks.add(hash_part) {
             self.damaged.unmark(&hash_part);
         }
         self.drop_rendered(&hash_part);
@@ -189,19 +189,19 @@ impl Health {
         }
     }
 
-    /// The files may be wrong, or may have been changed at the wrong moment.
+    /// The files may be wrong, or may have been changed while they were read.
     pub(crate) fn suspect(&self, info: &PathInfo) {
-        self.wishes.add(info.path.hash_part());
+        self.tasks.add(info.path.hash_part());
     }
 
-    /// The files were found wrong by the second look, and looked the same before and after.
+    /// The second read found another hash, with the same fingerprint before and after.
     fn confirm(&self, info: &PathInfo, files: Fingerprint, damage: &Damage) {
         let hash_part = info.path.hash_part();
         let was_marked = self.damaged.contains(&hash_part);
         self.verified.remove(&hash_part);
         self.damaged.confirm(info, files);
         self.drop_rendered(&hash_part);
-        self.wishes.note_change();
+        self.tasks.note_change();
         if !was_marked {
             self.observer.event(&Event::PathQuarantined {
                 path: &info.path,
@@ -210,7 +210,7 @@ impl Health {
         }
     }
 
-    /// Behind a mark: see the top.
+    /// Called after marking: see the top.
     fn drop_rendered(&self, hash_part: &HashPart) {
         let all = self.rendered.read().unwrap_or_else(PoisonError::into_inner);
         for rendered in &*all {
@@ -220,7 +220,7 @@ impl Health {
         self.small_nars.drop_path(hash_part);
     }
 
-    fn look_of(&self, info: &PathInfo) -> Option<Fingerprint> {
+    fn fingerprint_of(&self, info: &PathInfo) -> Option<Fingerprint> {
         let tree = self.store.tree(&info.path).ok()?;
         tree.fingerprint().ok().flatten()
     }

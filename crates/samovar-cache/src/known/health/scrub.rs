@@ -1,17 +1,18 @@
-//! Verifying what nobody asks for.
+//! Scrub: the background verification of all paths.
 //!
 //! # Theory of operation
 //!
-//! Round after round: all paths of the store are listed, those that were never verified first and
-//! then those whose verdict is oldest, and read one after the other at the rate that was asked for.
-//! What others verify meanwhile is passed over. While the store cannot be asked it waits.
+//! A round lists all paths of the store, those never verified first and then by the age of their
+//! verification record, and reads them one after the other at the configured rate. Paths that were
+//! verified since the start of the round are skipped. While the store cannot be read the round
+//! waits.
 //!
 //! # Limits
 //!
 //! | what | value | why |
 //! | --- | --- | --- |
-//! | memory of a round | 32 bytes for each path | its order is that of the verdicts |
-//! | rounds | one an hour | a small store need not be read all the time |
+//! | memory of a round | 32 bytes for each path | it is sorted by verification record |
+//! | rounds | one an hour | a small store need not be read continuously |
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -27,13 +28,13 @@ use super::Health;
 use super::verified::minute_now;
 use samovar_metrics::ScrubStatus;
 
-/// How often it is said where a round stands.
+/// The interval of progress events.
 const SAY_INTERVAL: Duration = Duration::from_secs(60);
 
-/// How long after the start of a round the next one starts, at least.
+/// The least interval between the starts of rounds.
 const ROUND_INTERVAL: Duration = Duration::from_secs(3600);
 
-/// How long it waits for a store that cannot be asked.
+/// The pause while the store cannot be read.
 const PAUSE: Duration = Duration::from_secs(2);
 
 /// Paths listed at once.
@@ -47,13 +48,13 @@ pub(super) fn run(health: &Health, rate: NonZeroU64) {
             return;
         }
         let rest = ROUND_INTERVAL.saturating_sub(started.elapsed());
-        if health.wishes.rest(rest).is_break() {
+        if health.tasks.rest(rest).is_break() {
             return;
         }
     }
 }
 
-/// A path, and when it was last verified; 0: never.
+/// A path, and the minute of its last verification; 0: never.
 struct Planned {
     minute: u32,
     hash_part: HashPart,
@@ -68,7 +69,7 @@ struct Round<'a> {
     progress: Progress,
 }
 
-/// Where a round stands.
+/// The progress of a round.
 #[derive(Debug, Clone, Copy, Default)]
 struct Progress {
     is_over: bool,
@@ -80,17 +81,17 @@ struct Progress {
     unread_count: u64,
 }
 
-/// What is told of rounds whenever somebody asks.
+/// The status of the scrub, for metrics.
 #[derive(Debug, Default)]
 pub(super) struct Told(Mutex<Option<ScrubStatus>>);
 
 impl Told {
-    /// `None`: no round has begun.
+    /// `None` before the first round.
     pub(super) fn status(&self) -> Option<ScrubStatus> {
         self.lock().clone()
     }
 
-    /// So much was read, and a round stands there.
+    /// Updates the progress, and adds `read_len` bytes read.
     fn update(&self, progress: &Progress, read_len: u64) {
         let mut told = self.lock();
         let before = told.take().unwrap_or_default();
@@ -125,7 +126,7 @@ impl<'a> Round<'a> {
     fn run(mut self) -> ControlFlow<()> {
         let mut plan = Vec::new();
         self.list(&mut plan)?;
-        // Those of the same minute stay in their order: the newest first.
+        // Stable: paths of the same minute stay in their order, newest first.
         plan.sort_by_key(|planned| planned.minute);
         self.progress.path_count = plan.len() as u64;
         self.progress.len = plan.iter().map(|planned| planned.len).sum();
@@ -134,7 +135,7 @@ impl<'a> Round<'a> {
             let len_before = self.progress.len_done;
             self.one(planned.hash_part)?;
             self.progress.paths_done += 1;
-            // As much as was planned, also of what was passed over.
+            // The planned length, for skipped paths as well.
             self.progress.len_done = len_before + planned.len;
             self.tell(0);
         }
@@ -150,7 +151,7 @@ impl<'a> Round<'a> {
         let mut before = None;
         loop {
             let Ok(infos) = self.health.store.newest(before, STEP_COUNT) else {
-                self.health.wishes.rest(PAUSE)?;
+                self.health.tasks.rest(PAUSE)?;
                 continue;
             };
             let Some(last) = infos.last() else {
@@ -166,8 +167,8 @@ impl<'a> Round<'a> {
                     len: info.nar_size,
                 }
             }));
-            if before.is_none() || self.health.wishes.is_stopped() {
-                return self.health.wishes.rest(Duration::ZERO);
+            if before.is_none() || self.health.tasks.is_stopped() {
+                return self.health.tasks.rest(Duration::ZERO);
             }
         }
     }
@@ -177,14 +178,14 @@ impl<'a> Round<'a> {
         loop {
             let info = match health.store.lookup(hash_part) {
                 Ok(Some(info)) => info,
-                // Collected, which is no damage.
+                // Collected: no damage.
                 Ok(None) => return ControlFlow::Continue(()),
                 Err(error) if error.is_about_one_path() => {
                     self.progress.unread_count += 1;
                     return ControlFlow::Continue(());
                 }
                 Err(_) => {
-                    health.wishes.rest(PAUSE)?;
+                    health.tasks.rest(PAUSE)?;
                     continue;
                 }
             };
@@ -203,7 +204,7 @@ impl<'a> Round<'a> {
                 Ok(Verdict::Gone) => {}
                 Err(VerifyError::Stopped) => return ControlFlow::Break(()),
                 Err(VerifyError::Store(_)) => {
-                    health.wishes.rest(PAUSE)?;
+                    health.tasks.rest(PAUSE)?;
                     continue;
                 }
                 Err(error) => {
@@ -227,7 +228,7 @@ impl<'a> Round<'a> {
                 .observer
                 .event(&Event::ScrubProgress(&self.progress));
         }
-        self.health.wishes.rest(self.pace.pass(len))
+        self.health.tasks.rest(self.pace.pass(len))
     }
 
     fn tell(&self, read_len: u64) {

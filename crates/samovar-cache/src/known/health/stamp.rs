@@ -1,14 +1,14 @@
-//! What a verdict is about.
+//! The subject of a verification record.
 
 use samovar_nix::PathInfo;
 use samovar_store::Identity;
 use sha2::{Digest, Sha256};
 
-/// One registration of one path, and one root on the disk if there is a say in that: while both
-/// are the same, so is this.
+/// A digest of a path's registration, and of the root of its files where that is known. It is the
+/// same while both are.
 ///
-/// Eight bytes of a hash, because there may be a million of them in memory: what happens to have
-/// the same stamp is not hashed once more, which one in 2^64 may not be.
+/// Eight bytes, because a million of them may be in memory. A collision, one in 2^64, skips a
+/// verification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stamp([u8; 8]);
 

@@ -1,4 +1,4 @@
-//! The file in which verdicts outlive the server.
+//! The state file: verification records that outlive the server.
 //!
 //! # Format
 //!
@@ -6,14 +6,13 @@
 //!
 //! ```text
 //! file     = magic:16 version:u32 verified-count:u64 damaged-count:u64
-//!            *verified *damaged sha256:32                 ; of all before it
-//! verified = hash-part:20 stamp:8 minute:u32              ; files found right, and when
-//! damaged  = hash-part:20 stamp:8 fingerprint:16          ; files found wrong, and how they looked
+//!            *verified *damaged sha256:32                 ; of all preceding bytes
+//! verified = hash-part:20 stamp:8 minute:u32              ; verified files, and when
+//! damaged  = hash-part:20 stamp:8 fingerprint:16          ; quarantined files, and their fingerprint
 //! ```
 //!
-//! Nothing in it is believed of a path unless row and root, or files, are still the same; so a file
-//! that is old, lost or another store's costs no more than verifying anew. One that is not as above
-//! to the last byte is not used at all.
+//! A record counts only while row and root, or fingerprint, are the same; so an old, lost or foreign
+//! file costs no more than verifying again. A file that differs from the format is not used at all.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -37,35 +36,35 @@ const VERIFIED_LEN: usize = 32;
 const DAMAGED_LEN: usize = 44;
 const SUM_LEN: usize = 32;
 
-/// The longest file that is read: ten million paths.
+/// The longest file that is read, in bytes: ten million paths.
 const LEN_MAX: u64 = 320 << 20;
 
 const NAME: &str = "verified";
 const NEW_NAME: &str = "verified.new";
 
-/// All verdicts.
+/// All records.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct State {
     pub(super) verified: Vec<(HashPart, Entry)>,
     pub(super) damaged: Vec<(HashPart, Record)>,
 }
 
-/// Why a file is not used.
+/// The reason why a file is not used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StateError {
     #[error("{0}")]
     Io(#[from] io::Error),
-    #[error("it is no file of verdicts")]
+    #[error("not a file of verification records")]
     Foreign,
-    #[error("it is of version {0}, and this program knows {VERSION}")]
+    #[error("version {0} is not supported, only {VERSION}")]
     Version(u32),
-    #[error("it is damaged")]
+    #[error("the file is damaged")]
     Damaged,
 }
 
 /// Reads the file in `directory`; `None` if there is none.
 pub(super) fn load(directory: &Path) -> Result<Option<State>, StateError> {
-    // What lies there need not be ours: neither a link nor a pipe is followed.
+    // The file may be foreign: follow no link, and do not wait for a pipe.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match rustix::fs::open(directory.join(NAME), flags, Mode::empty()) {
         Ok(file) => File::from(file),
@@ -81,10 +80,10 @@ pub(super) fn load(directory: &Path) -> Result<Option<State>, StateError> {
     decode(&bytes).map(Some)
 }
 
-/// Puts the file in `directory` in place of the one before, whole or not at all.
+/// Replaces the file in `directory` atomically.
 pub(super) fn save(directory: &Path, state: &State) -> io::Result<()> {
     let new = directory.join(NEW_NAME);
-    // What lies there need not be ours: nobody waits for a pipe.
+    // The file may be foreign: do not wait for a pipe.
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let flags = flags | OFlags::NONBLOCK;
     let file = rustix::fs::open(&new, flags, Mode::RUSR | Mode::WUSR)?;
@@ -92,7 +91,7 @@ pub(super) fn save(directory: &Path, state: &State) -> io::Result<()> {
     if !file.metadata()?.is_file() {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    // Another server of this directory may be at it, or may just have renamed this very file.
+    // Another server of this directory may be writing, or may just have renamed this file.
     flock(&file, FlockOperation::NonBlockingLockExclusive)?;
     if fs::symlink_metadata(&new)?.ino() != file.metadata()?.ino() {
         return Err(io::ErrorKind::ResourceBusy.into());
@@ -102,7 +101,7 @@ pub(super) fn save(directory: &Path, state: &State) -> io::Result<()> {
         .write_all(&encode(state))
         .and_then(|()| fs::rename(&new, directory.join(NAME)));
     if written.is_err() {
-        // Half of it is of no use to anybody, and a full disk needs the room.
+        // A partial file is of no use, and a full disk needs the space.
         fs::remove_file(PathBuf::from(&new)).ok();
     }
     written
@@ -222,7 +221,7 @@ mod tests {
             prop_assert!(decode(&with_magic).is_err());
         }
 
-        /// Any counts, with a sum that is right: lengths are checked before anything is made.
+        /// Any counts, with the right checksum: lengths are checked before anything is allocated.
         #[test]
         fn counts_are_not_believed(counts: [u64; 2], rest in vec(any::<u8>(), 0..200)) {
             let mut bytes = encode(&State::default());
@@ -249,14 +248,14 @@ mod tests {
     }
 
     #[test]
-    fn a_later_version_is_told_from_damage() {
+    fn a_later_version_is_distinguished_from_damage() {
         let mut bytes = encode(&State::default());
         bytes[16] = 2;
         assert!(matches!(decode(&bytes), Err(StateError::Version(2))));
     }
 
     #[test]
-    fn nobody_waits_for_a_pipe_in_its_place() {
+    fn a_pipe_in_its_place_does_not_block() {
         let dir = tempfile::tempdir().unwrap();
         let (kind, mode) = (rustix::fs::FileType::Fifo, Mode::RUSR | Mode::WUSR);
         rustix::fs::mknodat(rustix::fs::CWD, dir.path().join(NEW_NAME), kind, mode, 0).unwrap();
@@ -271,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_put_in_place_of_the_one_before() {
+    fn the_file_is_replaced() {
         let dir = tempfile::tempdir().unwrap();
         assert!(load(dir.path()).unwrap().is_none());
         for _ in 0..2 {

@@ -1,4 +1,4 @@
-//! Which paths were found right, and when.
+//! Verification records: paths whose files have the registered hash.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -11,10 +11,10 @@ use samovar_store::Snapshot;
 use super::stamp::Stamp;
 use crate::known::sharded::HashPartHasher;
 
-/// Entries up to which nobody looks whether their paths are still there.
+/// The number of records from which those of collected paths are dropped.
 const COUNT_MIN: usize = 4096;
 
-/// The paths that were found right.
+/// The records.
 #[derive(Debug, Default)]
 pub(super) struct Verified {
     table: Mutex<Table>,
@@ -23,27 +23,27 @@ pub(super) struct Verified {
 #[derive(Debug, Default)]
 struct Table {
     entries: HashMap<HashPart, Entry, BuildHasherDefault<HashPartHasher>>,
-    /// How many entries there were after the last look at which paths are still there.
+    /// The number of records after collected paths were last dropped.
     pruned_count: usize,
 }
 
-/// What was found right.
+/// One record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) stamp: Stamp,
-    /// When, since 1970.
+    /// Minutes since 1970.
     pub(super) minute: u32,
 }
 
 impl Verified {
-    /// When a path was last found right, if it is still the same.
+    /// The minute of a path's verification, if its stamp is the same.
     pub(super) fn find(&self, hash_part: &HashPart, stamp: Stamp) -> Option<u32> {
         let table = self.table();
         let entry = table.entries.get(hash_part)?;
         (entry.stamp == stamp).then_some(entry.minute)
     }
 
-    /// When a path was last found right, the same or not.
+    /// The minute of a path's verification, whatever its stamp.
     pub(super) fn minute(&self, hash_part: &HashPart) -> Option<u32> {
         self.table()
             .entries
@@ -51,7 +51,7 @@ impl Verified {
             .map(|entry| entry.minute)
     }
 
-    /// Adds an entry; those of paths that are no more make room for it.
+    /// Adds a record. Drops those of collected paths when the table has doubled.
     pub(super) fn insert(&self, hash_part: HashPart, entry: Entry, snapshot: Option<&Snapshot>) {
         let mut table = self.table();
         table.entries.insert(hash_part, entry);
@@ -65,7 +65,7 @@ impl Verified {
         self.table().entries.remove(hash_part);
     }
 
-    /// All entries of paths that are there.
+    /// The records of registered paths.
     pub(super) fn entries(&self, snapshot: Option<&Snapshot>) -> Vec<(HashPart, Entry)> {
         let mut table = self.table();
         table.prune(snapshot);
@@ -88,7 +88,7 @@ impl Verified {
 
 impl Table {
     fn prune(&mut self, snapshot: Option<&Snapshot>) {
-        // One that was never loaded knows no path.
+        // A snapshot that was never loaded has no paths.
         if let Some(snapshot) = snapshot.filter(|snapshot| snapshot.path_count() > 0) {
             self.entries
                 .retain(|hash_part, _| snapshot.may_contain(hash_part));

@@ -1,25 +1,25 @@
-//! NARs of trees of small files, kept as one file each.
+//! The NAR cache: NARs of trees of small files, one file each.
 //!
 //! # Theory of operation
 //!
-//! Such a NAR costs what opening its files costs. The first one who gets it whole leaves a copy in
-//! a file without a name: nothing has to be cleaned up, whatever ends the process, and nothing on
-//! the disk is trusted after a start. The bytes are hashed as they are written. Only what has the
-//! registered hash is kept, so it is right for ever, whatever becomes of the files: the next ones
-//! who ask, for a range too, get it from the page cache by sendfile.
+//! Reading such a NAR costs the opening of its files. The first complete download writes a copy to
+//! a file without a name: nothing has to be cleaned up, however the process ends, and nothing on
+//! the disk is trusted after a start. The bytes are hashed as they are written, and the copy is
+//! kept if the hash is the registered one. So it stays right whatever happens to the files, and
+//! later downloads, and ranges, are sent from the page cache with `sendfile`.
 //!
-//! Keeping is never worth an error: what cannot be written is not kept.
+//! A copy that cannot be written is not kept; the response goes on.
 //!
 //! # Limits
 //!
 //! | what | value | why |
 //! | --- | --- | --- |
-//! | bytes, in sum | 1 GiB, or an eighth of what is free there if that is less | or as asked for |
+//! | bytes of all entries | 1 GiB, or an eighth of the free space if less | or as configured |
 //! | a NAR | half of that; 256 KiB at least | not one for all; one buffer costs little |
-//! | its files | 32 KiB on average, but for 256 KiB | above, writing and hashing costs more than opening |
-//! | copies, and as many under way | a 32nd of the descriptors, 4096 at most | one each |
-//! | taken at once | 4 MiB | who breaks off displaces no more than he has read, and that |
-//! | after an error in writing | a minute | a full disk need not be tried with each request |
+//! | its files | 32 KiB on average, plus 256 KiB | above, writing and hashing cost more than opening |
+//! | entries, and as many in progress | a 32nd of the descriptors, 4096 at most | one each |
+//! | bytes allocated at once | 4 MiB | an aborted download evicts no more than it has read, plus that |
+//! | after a write error | a minute without writes | not each request need try a full disk |
 
 mod recording;
 mod table;
@@ -39,24 +39,24 @@ use samovar_nix::NarHash;
 pub(crate) use recording::Recording;
 use samovar_metrics::CacheStatus;
 use samovar_metrics::Observer;
-use table::{Kept, Table};
+use table::{CachedNar, Table};
 
 /// Bytes added to a batch at once.
 const RANGE_LEN_MAX: u64 = 512 * 1024;
 
-/// Where copies are, and how much they may take.
+/// The directory of the NAR cache, and its size.
 #[derive(Debug)]
-pub struct KeptSpace {
+pub struct NarCacheDirectory {
     directory: OwnedFd,
     len_max: Option<u64>,
 }
 
-impl KeptSpace {
-    /// Copies in `directory`, `len_max` bytes of them at most; `None`: as many as are no burden.
+impl NarCacheDirectory {
+    /// `len_max`: the size in bytes; `None`: 1 GiB or an eighth of the free space, the lesser.
     ///
     /// # Errors
     ///
-    /// If no file without a name can be made there.
+    /// If no file without a name can be created there.
     pub fn open(directory: &Path, len_max: Option<u64>) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = rustix::fs::open(directory, flags, Mode::empty())?;
@@ -65,11 +65,11 @@ impl KeptSpace {
         Ok(space)
     }
 
-    /// Whether what is written there takes memory.
+    /// Whether files in the directory take memory.
     ///
     /// # Errors
     ///
-    /// If the file system does not say.
+    /// Errors of `statfs`.
     pub fn is_memory(&self) -> io::Result<bool> {
         /// `TMPFS_MAGIC` and `RAMFS_MAGIC` of Linux.
         const OF_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
@@ -77,26 +77,26 @@ impl KeptSpace {
         Ok(kind.is_ok_and(|kind| OF_MEMORY.contains(&kind)))
     }
 
-    /// Whether more was asked for than the whole file system has, which can only be a mistake.
+    /// Whether the configured size exceeds that of the file system, which must be a mistake.
     ///
     /// # Errors
     ///
-    /// If the file system does not say.
+    /// Errors of `statfs`.
     pub fn is_larger_than_its_disk(&self) -> io::Result<bool> {
         let space = rustix::fs::fstatvfs(&self.directory)?;
         let disk_len = space.f_blocks.saturating_mul(space.f_frsize);
         Ok(self.len_max.is_some_and(|len_max| len_max > disk_len))
     }
 
-    /// A new file that nobody else can find.
+    /// A new file without a name.
     fn file(&self) -> io::Result<File> {
-        // With EXCL it can never be given a name.
+        // With EXCL it can never get a name.
         let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::EXCL | OFlags::CLOEXEC;
         let mode = Mode::RUSR | Mode::WUSR;
         Ok(openat(&self.directory, ".", flags, mode)?.into())
     }
 
-    /// Bytes that all copies may take, where `used_len` are taken.
+    /// The size in bytes, of which `used_len` are in use.
     fn len_max(&self, used_len: u64) -> u64 {
         const LEN_MAX: u64 = 1 << 30;
         if let Some(len_max) = self.len_max {
@@ -109,7 +109,7 @@ impl KeptSpace {
     }
 }
 
-/// Makes room for bytes of a copy. A full disk says so now, and writing costs less.
+/// Allocates disk space for a copy: a full disk is an error here, and writing costs less.
 fn allocate(file: &File, start: u64, len: u64) -> io::Result<()> {
     match fallocate(file, FallocateFlags::empty(), start, len) {
         Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
@@ -117,29 +117,29 @@ fn allocate(file: &File, start: u64, len: u64) -> io::Result<()> {
     }
 }
 
-/// The copies.
+/// The NAR cache.
 #[derive(Debug)]
-pub(crate) struct KeptNars {
+pub(crate) struct NarCache {
     table: Arc<Table>,
 }
 
-impl KeptNars {
-    pub(crate) fn new(space: KeptSpace, observer: Arc<dyn Observer>) -> Self {
+impl NarCache {
+    pub(crate) fn new(directory: NarCacheDirectory, observer: Arc<dyn Observer>) -> Self {
         Self {
-            table: Arc::new(Table::new(space, observer)),
+            table: Arc::new(Table::new(directory, observer)),
         }
     }
 
-    /// The NAR from `start` to `end`, if it is kept. One of another size than `nar_size` is not
-    /// that of the row, whatever the row's hash says.
+    /// The NAR from `start` to `end`, if it is cached. An entry of another size than `nar_size` is
+    /// not the NAR of the row, even if the row has its hash.
     pub(crate) fn body(
         &self,
         nar_hash: &NarHash,
         nar_size: u64,
         (start, end): (u64, u64),
-    ) -> Option<KeptBody> {
+    ) -> Option<CachedNarBody> {
         let kept = self.table.find(nar_hash)?;
-        (kept.place.len == nar_size).then(|| KeptBody {
+        (kept.place.len == nar_size).then(|| CachedNarBody {
             kept,
             table: Arc::clone(&self.table),
             at: start,
@@ -151,22 +151,22 @@ impl KeptNars {
         self.table.figures()
     }
 
-    /// A place for the copy of a NAR that is about to be sent whole, unless it is not wanted.
+    /// A recording of a NAR that is about to be sent whole, unless it is not worth an entry.
     pub(crate) fn record(&self, nar_hash: &NarHash, nar_size: u64) -> Option<Recording> {
         Recording::start(&self.table, nar_hash, nar_size)
     }
 }
 
-/// A kept NAR, or a range of it, on its way.
+/// The body of a response from the cache: a NAR or a range of it.
 #[derive(Debug)]
-pub(crate) struct KeptBody {
-    kept: Arc<Kept>,
+pub(crate) struct CachedNarBody {
+    kept: Arc<CachedNar>,
     table: Arc<Table>,
     at: u64,
     end: u64,
 }
 
-impl KeptBody {
+impl CachedNarBody {
     fn fill(&mut self, batch: &mut Batch) -> io::Result<Progress> {
         let left = self.end.saturating_sub(self.at);
         if batch.takes_files() {
@@ -190,7 +190,7 @@ impl KeptBody {
     }
 }
 
-impl Source for KeptBody {
+impl Source for CachedNarBody {
     fn len(&self) -> Option<u64> {
         Some(self.end.saturating_sub(self.at))
     }

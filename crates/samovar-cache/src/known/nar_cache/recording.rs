@@ -1,4 +1,4 @@
-//! A copy that is being made.
+//! The recording of a NAR into the NAR cache.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -6,19 +6,19 @@ use std::sync::Arc;
 
 use samovar_nix::NarHash;
 
-use super::table::{Kept, Place, Table};
+use super::table::{Allocation, CachedNar, Table};
 
-/// Above this average the files of a tree cost less than its copy.
+/// The average file length, in bytes, above which reading the files costs less than a copy.
 const FILE_LEN_MAX: u64 = 32 * 1024;
 
-/// So many bytes may be a large file among many small ones.
+/// Bytes before the average counts: there may be a large file among many small ones.
 const UNDECIDED_LEN: u64 = 256 * 1024;
 
-/// The copy of a NAR while it is sent. Dropped, it leaves nothing behind.
+/// The copy of a NAR while it is sent. A dropped recording leaves nothing behind.
 #[derive(Debug)]
 pub(crate) struct Recording {
     file: File,
-    place: Place,
+    place: Allocation,
     written_len: u64,
     table: Arc<Table>,
 }
@@ -34,8 +34,8 @@ impl Recording {
         })
     }
 
-    /// Takes the next bytes, of a NAR that has begun `file_count` files so far. `None`: it is not
-    /// worth keeping, or cannot be.
+    /// Writes the next bytes. The NAR has begun `file_count` files so far. `None`: it is not worth
+    /// an entry, or cannot be written.
     pub(crate) fn write(mut self, bytes: &[u8], file_count: u64) -> Option<Self> {
         let len = self.written_len + bytes.len() as u64;
         let worth_len = FILE_LEN_MAX.saturating_mul(file_count) + UNDECIDED_LEN;
@@ -52,12 +52,12 @@ impl Recording {
         Some(self)
     }
 
-    /// The bytes taken were all, and have the hash that the place is for.
+    /// Adds the entry: the bytes were all, and have the registered hash.
     pub(crate) fn keep(self) {
         if self.written_len == self.place.len {
             let file = Arc::new(self.file);
             let place = self.place;
-            self.table.keep(Kept { file, place });
+            self.table.keep(CachedNar { file, place });
         }
     }
 }

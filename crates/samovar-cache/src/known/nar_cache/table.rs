@@ -1,4 +1,4 @@
-//! Which copies there are, and what they take.
+//! The entries of the NAR cache, and their disk space.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fs::File;
@@ -10,42 +10,42 @@ use rustix::process::{Resource, getrlimit};
 use samovar_metrics::CacheStatus;
 use samovar_nix::NarHash;
 
-use super::{KeptSpace, allocate};
+use super::{NarCacheDirectory, allocate};
 use samovar_metrics::{Event, Observer};
 
-/// A shorter NAR is one buffer: not worth a file.
+/// A shorter NAR is sent in one buffer and not worth a file.
 const NAR_LEN_MIN: u64 = 256 * 1024;
 
-/// Space is taken in such steps, as bytes come: who breaks off has displaced no more than that
-/// beyond what he has read.
+/// Disk space is allocated in these steps: an aborted download evicts no more than this beyond
+/// what it has read.
 const STEP_LEN: u64 = 4 << 20;
 
-/// How long nothing is written after an error.
+/// The pause in writing after an error.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// NARs not worth a copy that are remembered. 70 bytes each.
+/// NARs known not to be worth an entry. 70 bytes each.
 const REFUSED_COUNT_MAX: usize = 4096;
 
-/// A right copy of a NAR.
+/// A verified copy of a NAR.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct CachedNar {
     pub(super) file: Arc<File>,
-    pub(super) place: Place,
+    pub(super) place: Allocation,
 }
 
-/// What a copy takes, from before its first byte is written until nobody reads it any more.
+/// The disk space of a copy, from before its first byte is written until its last reader ends.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct Allocation {
     pub(super) nar_hash: NarHash,
     pub(super) len: u64,
-    /// What is taken so far; in the end `len`.
+    /// Bytes allocated so far; in the end `len`.
     taken_len: u64,
     table: Arc<Table>,
 }
 
-impl Place {
-    /// Takes space for the first `len` bytes, in place of copies that were not used for longest.
-    /// `None`: there is none.
+impl Allocation {
+    /// Allocates the first `len` bytes, and evicts the least recently used copies for them.
+    /// `None`: not possible.
     pub(super) fn grow(&mut self, file: &File, len: u64) -> Option<()> {
         if len <= self.taken_len {
             return Some(());
@@ -54,7 +54,7 @@ impl Place {
         let more_len = wanted_len.checked_sub(self.taken_len)?;
         let evicted = self.table.take(more_len)?;
         let before_len = std::mem::replace(&mut self.taken_len, wanted_len);
-        // Closed without the lock, which their places take.
+        // Closed without the lock, which dropping their allocations takes.
         drop(evicted);
         let allocated = allocate(file, before_len, more_len);
         allocated
@@ -63,7 +63,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Allocation {
     fn drop(&mut self) {
         let mut state = self.table.state();
         state.used_len -= self.taken_len;
@@ -74,7 +74,7 @@ impl Drop for Place {
 /// The table.
 #[derive(Debug)]
 pub(super) struct Table {
-    space: KeptSpace,
+    directory: NarCacheDirectory,
     pub(super) observer: Arc<dyn Observer>,
     count_max: usize,
     state: Mutex<State>,
@@ -83,12 +83,12 @@ pub(super) struct Table {
 #[derive(Debug, Default)]
 struct State {
     kept: HashMap<NarHash, Entry>,
-    /// Of everything that takes space, kept or not.
+    /// NARs with an allocation, complete or not.
     places: HashSet<NarHash>,
     used_len: u64,
     /// Counts uses.
     clock: u64,
-    /// What was found wrong, or not worth it, is not written again and again.
+    /// Unreadable copies and NARs not worth an entry are not written again.
     refused: Refused,
     failed_at: Option<Instant>,
     hit_count: u64,
@@ -96,7 +96,7 @@ struct State {
     eviction_count: u64,
 }
 
-/// The last ones refused.
+/// The most recent refusals.
 #[derive(Debug, Default)]
 struct Refused {
     set: HashSet<NarHash>,
@@ -105,22 +105,22 @@ struct Refused {
 
 #[derive(Debug)]
 struct Entry {
-    kept: Arc<Kept>,
+    kept: Arc<CachedNar>,
     used: u64,
 }
 
 impl Table {
-    pub(super) fn new(space: KeptSpace, observer: Arc<dyn Observer>) -> Self {
+    pub(super) fn new(directory: NarCacheDirectory, observer: Arc<dyn Observer>) -> Self {
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         Self {
-            space,
+            directory,
             observer,
             count_max: usize::try_from((descriptors / 32).min(4096)).unwrap_or(0),
             state: Mutex::default(),
         }
     }
 
-    pub(super) fn find(&self, nar_hash: &NarHash) -> Option<Arc<Kept>> {
+    pub(super) fn find(&self, nar_hash: &NarHash) -> Option<Arc<CachedNar>> {
         let mut state = self.state();
         state.clock += 1;
         let used = state.clock;
@@ -140,20 +140,24 @@ impl Table {
             name: "nar_cache".to_owned(),
             entry_count: state.kept.len() as u64,
             len: state.used_len,
-            len_max: self.space.len_max(state.used_len),
+            len_max: self.directory.len_max(state.used_len),
             hit_count: state.hit_count,
             miss_count: state.miss_count,
             eviction_count: state.eviction_count,
         }
     }
 
-    /// A file for a copy, and its place, which takes nothing yet.
-    pub(super) fn place(self: &Arc<Self>, nar_hash: &NarHash, len: u64) -> Option<(File, Place)> {
+    /// A file for a copy, and its empty allocation.
+    pub(super) fn place(
+        self: &Arc<Self>,
+        nar_hash: &NarHash,
+        len: u64,
+    ) -> Option<(File, Allocation)> {
         if len < NAR_LEN_MIN {
             return None;
         }
         let place = self.reserve(nar_hash, len)?;
-        match self.space.file() {
+        match self.directory.file() {
             Ok(file) => Some((file, place)),
             Err(error) => {
                 self.note_failure(&error);
@@ -162,13 +166,13 @@ impl Table {
         }
     }
 
-    fn reserve(self: &Arc<Self>, nar_hash: &NarHash, len: u64) -> Option<Place> {
+    fn reserve(self: &Arc<Self>, nar_hash: &NarHash, len: u64) -> Option<Allocation> {
         let mut state = self.state();
         let is_paused = state.failed_at.is_some_and(|at| at.elapsed() < PAUSE);
         if is_paused || state.places.contains(nar_hash) || state.refused.set.contains(nar_hash) {
             return None;
         }
-        if len > self.space.len_max(state.used_len) / 2 {
+        if len > self.directory.len_max(state.used_len) / 2 {
             return None;
         }
         let under_way_count = state.places.len().saturating_sub(state.kept.len());
@@ -176,7 +180,7 @@ impl Table {
             return None;
         }
         state.places.insert(*nar_hash);
-        Some(Place {
+        Some(Allocation {
             nar_hash: *nar_hash,
             len,
             taken_len: 0,
@@ -184,16 +188,16 @@ impl Table {
         })
     }
 
-    /// Takes so much more for a copy that is under way; returns what went for it.
-    fn take(&self, len: u64) -> Option<Vec<Arc<Kept>>> {
+    /// Allocates `len` more bytes for a copy in progress; returns the evicted copies.
+    fn take(&self, len: u64) -> Option<Vec<Arc<CachedNar>>> {
         let mut state = self.state();
-        let len_max = self.space.len_max(state.used_len);
+        let len_max = self.directory.len_max(state.used_len);
         let evicted = state.make_room(len_max.checked_sub(len)?, self.count_max)?;
         state.used_len += len;
         Some(evicted)
     }
 
-    pub(super) fn keep(&self, kept: Kept) {
+    pub(super) fn keep(&self, kept: CachedNar) {
         let nar_hash = kept.place.nar_hash;
         let mut state = self.state();
         state.failed_at = None;
@@ -225,17 +229,17 @@ impl Table {
         }
     }
 
-    /// A copy could not be read. It goes for good, and says nothing about others.
-    pub(super) fn fail(&self, kept: &Kept, error: &io::Error) {
+    /// Drops a copy that could not be read. Others may be readable.
+    pub(super) fn fail(&self, kept: &CachedNar, error: &io::Error) {
         let forgotten = self.state().kept.remove(&kept.place.nar_hash);
         if forgotten.is_some() {
             self.refuse(kept.place.nar_hash);
-            let what = format_args!("one copy cannot be read, and is given up: {error}");
+            let what = format_args!("an entry cannot be read and is dropped: {error}");
             self.observer.event(&Event::NarCacheFailed(&what));
         }
     }
 
-    /// Copies cannot be written.
+    /// A copy could not be written.
     pub(super) fn note_failure(&self, error: &io::Error) {
         let before = self.state().failed_at.replace(Instant::now());
         if before.is_none() {
@@ -249,8 +253,8 @@ impl Table {
 }
 
 impl State {
-    /// Drops copies that nobody reads until at most so much is taken; `None` if that cannot be.
-    fn make_room(&mut self, len_max: u64, count_max: usize) -> Option<Vec<Arc<Kept>>> {
+    /// Evicts copies without a reader down to these limits; `None` if that is not possible.
+    fn make_room(&mut self, len_max: u64, count_max: usize) -> Option<Vec<Arc<CachedNar>>> {
         let mut idle: Vec<(u64, NarHash, u64)> = Vec::new();
         let (mut len, mut count) = (self.used_len, self.kept.len());
         if len > len_max || count > count_max {
