@@ -1,15 +1,15 @@
-//! What the trees of paths are made of, bounded in memory and shared by all who read them.
+//! NAR plans of paths: the offsets of all files in a NAR, bounded in memory.
 //!
-//! With the plan of its tree a range of a NAR starts where it starts, and a listing is written
-//! without a look at the files. A plan is found again for the same registration of the same path
-//! with the same root on the disk: what was registered anew, repaired or put in place by other
-//! means is planned again. So is a tree that a reader found otherwise than planned.
+//! With a plan, a range of a NAR is sent without reading what precedes it, and a listing without
+//! reading the files. A plan holds for one registration of a path and one root on the disk: a path
+//! that was registered anew, repaired or replaced is planned again, and so is a tree that a reader
+//! found to differ from its plan.
 //!
 //! # Limits
 //!
 //! | what | value | why |
 //! | --- | --- | --- |
-//! | plans kept | 16 MiB | a node takes about 25 bytes: 600,000 nodes |
+//! | all plans | 16 MiB | a node takes about 25 bytes: 600,000 nodes |
 //! | one plan | 8 MiB | past 300,000 nodes a tree is walked for every range and listing |
 //! | start of a range | 1 MiB | before it, walking that far is cheaper than planning the tree |
 //! | NAR | 1 MiB | a shorter one is walked before its plan would be found |
@@ -26,14 +26,14 @@ use samovar_store::{Identity, NarPlan, NarReader, PlanError, Tree, TreeError};
 use crate::known::recent::{MemoryLen, Recent};
 use crate::known::registration::{Registration, wrong_size};
 
-/// Memory for all of them, in bytes.
+/// Memory for all plans, in bytes.
 const MEMORY_LEN_MAX: usize = 16 << 20;
 
-/// Memory for one, in bytes: so that it fits into half of the table.
+/// Memory for one plan, in bytes: it must fit into half of the table.
 const PLAN_LEN_MAX: usize = MEMORY_LEN_MAX / 2 - 1024;
 
-/// A range that starts before this is no reason to plan a tree, and a shorter NAR none to look for
-/// a plan, in bytes.
+/// The start of a range, in bytes, from which a tree is planned for it, and the size of a NAR from
+/// which a plan is looked up.
 const PLANNED_FROM: u64 = 1 << 20;
 
 /// Plans of paths.
@@ -47,11 +47,11 @@ pub(crate) struct Plans {
 #[derive(Debug, Clone)]
 struct Entry {
     stamp: Stamp,
-    /// `None`: it would be too large.
+    /// `None`: the plan would be too large.
     plan: Option<Arc<NarPlan>>,
 }
 
-/// What a plan is of.
+/// The registration and root that a plan holds for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Stamp {
     nar_hash: NarHash,
@@ -60,7 +60,7 @@ struct Stamp {
     root: Option<Identity>,
 }
 
-/// What is known about the tree of a path.
+/// The known plan of a tree.
 enum Known {
     Plan(Arc<NarPlan>),
     TooLarge,
@@ -134,8 +134,8 @@ impl MemoryLen for Entry {
 }
 
 impl Plans {
-    /// The NAR from `start` on. With a plan that is there already it is also read faster: no
-    /// directory is listed and sorted.
+    /// The NAR from `start` on. An existing plan makes reading faster, because no directory is
+    /// listed and sorted.
     pub(crate) fn nar_from(
         &self,
         registration: &Registration,
@@ -144,7 +144,7 @@ impl Plans {
     ) -> io::Result<NarReader> {
         if let Some(plan) = self.plan_of_nar(registration, tree, start)? {
             match tree.nar_at(&plan, start) {
-                // Another root since a moment ago. The plan is not used again.
+                // The root was replaced just now. The plan is not used again.
                 Err(TreeError::Changed) => {}
                 outcome => return Ok(outcome?),
             }
@@ -154,8 +154,8 @@ impl Plans {
         Ok(reader)
     }
 
-    /// What the tree is made of. `None`: whoever wants to know has to walk through it, and to ask
-    /// at the end whether the registration still holds.
+    /// The plan of a tree. `None`: the caller must walk the tree, and check at the end that the
+    /// registration is current.
     pub(crate) fn plan(
         &self,
         registration: &Registration,
@@ -174,7 +174,7 @@ impl Plans {
         tree: &Tree,
         start: u64,
     ) -> io::Result<Option<Arc<NarPlan>>> {
-        // A daemon sends every NAR from its first byte on.
+        // A daemon sends every NAR from its first byte.
         if registration.info.nar_size < PLANNED_FROM || tree.path().is_none() {
             return Ok(None);
         }
@@ -203,12 +203,12 @@ impl Plans {
             }
             Err(_) => return Ok(None),
         };
-        // 0 is said of a size that nobody knows.
+        // 0 is an unknown size.
         if plan.nar_size() != info.nar_size && info.nar_size != 0 {
             let is_shorter = plan.nar_size() < info.nar_size;
             return Err(wrong_size(if is_shorter { "shorter" } else { "longer" }));
         }
-        // What was read may be of two registrations.
+        // The tree may be of two registrations.
         if registration.is_current() != Ok(true) {
             return Ok(None);
         }
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded_and_what_is_used_stays() {
+    fn memory_is_bounded_and_used_plans_stay() {
         let plans = Plans::default();
         let (_dir, tree) = tree();
         let plan = Arc::new(tree.plan(1 << 20).unwrap());
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_is_found_for_what_it_was_made_of() {
+    fn a_plan_holds_for_one_registration_and_root() {
         let plans = Plans::default();
         let (dir, tree) = tree();
         let plan = Arc::new(tree.plan(1 << 20).unwrap());
@@ -292,7 +292,7 @@ mod tests {
         std::fs::write(dir.path().join("new"), "").unwrap();
         assert!(!is_known(&info(1), tree.identity().unwrap()));
         assert!(is_known(&info(1), root));
-        // A reader finds out by itself, and then nobody is given the plan any more.
+        // A reader detects the change, and the plan is not used again.
         assert!(tree.nar_at(&plan, 0).is_err());
         assert!(!is_known(&info(1), root));
 

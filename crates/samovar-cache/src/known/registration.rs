@@ -1,4 +1,4 @@
-//! Which registration of a path an answer is about, and whether it is still the present one.
+//! The registration of a path, and whether it is still the present one.
 
 use std::fmt;
 use std::io;
@@ -11,21 +11,21 @@ use samovar_store::{Snapshot, Store, StoreError, TreeError};
 use crate::known::health::Health;
 use crate::refusal::Refusal;
 
-/// A path as it was registered when its answer began.
+/// The registration of a path when its answer began.
 ///
-/// Files are read after the row, so a path that is collected and registered anew meanwhile could
-/// give an answer that is half of one and half of the other. Asking again at the end tells.
+/// Files are read after the row, so the answer about a path that is collected and registered anew
+/// meanwhile could mix two registrations. A look-up at the end detects that.
 #[derive(Clone)]
 pub(crate) struct Registration {
     pub(crate) info: PathInfo,
-    /// The state of the store before the row was read: while it lasts, nobody need be asked.
+    /// The state of the store before the row was read. While it lasts, no look-up is needed.
     pub(crate) snapshot: Option<Arc<Snapshot>>,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) observer: Arc<dyn Observer>,
     pub(crate) health: Arc<Health>,
 }
 
-/// An answer broke off because its path is not what it was when the answer began.
+/// The path of an answer was collected or registered anew.
 #[derive(Debug, thiserror::Error)]
 #[error("path was collected or registered anew on the way")]
 pub(crate) struct Collected;
@@ -37,11 +37,11 @@ impl From<Collected> for io::Error {
 }
 
 impl Registration {
-    /// Whether the path is registered as it was, without a break in between.
+    /// Whether the path was registered like this all the time.
     ///
     /// # Errors
     ///
-    /// If the store cannot say.
+    /// Any [`StoreError`].
     pub(crate) fn is_current(&self) -> Result<bool, StoreError> {
         if let (Some(catalog), Some(snapshot)) = (self.store.catalog(), &self.snapshot) {
             let mut current = Arc::clone(snapshot);
@@ -61,7 +61,7 @@ impl Registration {
         self.health.admit(&self.info, epoch)
     }
 
-    /// Reports why the files could not be read, unless they were collected: that is no damage.
+    /// Reports an error of reading the files, unless they were collected, which is no damage.
     pub(crate) fn report(&self, error: &io::Error) {
         let finding = finding(error);
         if finding == Finding::Failure {
@@ -82,12 +82,12 @@ impl Registration {
                 });
             }
             Ok(true) => self.health.suspect(&self.info),
-            // The store is in trouble, and says so by itself.
+            // The outage is reported by itself.
             Err(_) => {}
         }
     }
 
-    /// Whether what is missing is missing in a store that is there.
+    /// Whether the store is mounted: in an empty directory a missing file proves nothing.
     fn is_mounted(&self, error: &io::Error) -> bool {
         error.kind() != io::ErrorKind::NotFound
             || self
@@ -97,15 +97,14 @@ impl Registration {
     }
 }
 
-/// What an error says about the files.
+/// The meaning of an error of reading files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Finding {
-    /// They are not what was registered.
+    /// The files are not the registered ones.
     Damage,
-    /// They are not what they were a moment ago, or when their plan was made.
+    /// The files changed while they were read, or since their plan was made.
     Change,
-    /// Nothing, but that they cannot be read now: no descriptors, no memory, no permission, a
-    /// failing disk.
+    /// The files cannot be read now: no descriptors, no memory, no permission, a failing disk.
     Failure,
 }
 

@@ -1,8 +1,8 @@
-//! What all caches of one store have in common: whatever does not depend on who may read what, and
-//! on who signs it.
+//! The store and everything about it that its caches share: all that depends neither on policies
+//! nor on keys.
 //!
-//! Small NARs, plans and copies are shared, so nothing here asks whether a path may be read: a
-//! [`Cache`](crate::site::cache::Cache) asks before.
+//! Nothing here decides whether a path may be read: a [`Reader`](crate::reader::Reader) does so
+//! before.
 
 use std::fmt;
 use std::io;
@@ -26,7 +26,7 @@ use crate::known::sharded::Sharded;
 use crate::known::small_nars::{SmallNar, SmallNars};
 use crate::refusal::{PreparedAnswers, Refusal};
 
-/// The settings of what the caches of a store share.
+/// The configuration of a [`SharedStore`].
 #[derive(Debug)]
 pub(crate) struct SharedConfig {
     /// Memory for small NARs, in bytes.
@@ -37,7 +37,7 @@ pub(crate) struct SharedConfig {
     pub(crate) program: Program,
 }
 
-/// A store, and what is known of it.
+/// A store, and the facts and limits that its caches share.
 #[derive(Debug)]
 pub(crate) struct SharedStore {
     pub(crate) store: Arc<dyn Store>,
@@ -45,14 +45,14 @@ pub(crate) struct SharedStore {
     outage: Outage,
     pub(crate) leases: Leases,
     pub(crate) health: Arc<Health>,
-    /// Ends its threads when dropped.
+    /// Its threads end when it is dropped.
     pub(crate) watch: OnceLock<Watch>,
     pub(crate) plans: Plans,
     pub(crate) small_nars: SmallNars,
     pub(crate) nar_cache: Option<NarCache>,
     pub(crate) closure_slots: ClosureSlots,
     pub(crate) bulk_budget: Arc<BulkBudget>,
-    /// Of what was answered out of files, for logs.
+    /// For access logs.
     pub(crate) names: Names,
     pub(crate) fixed: PreparedAnswers,
     pub(crate) program: Program,
@@ -65,7 +65,7 @@ impl SharedStore {
         observer: Arc<dyn Observer>,
     ) -> Self {
         let store: Arc<dyn Store> = store.into();
-        // Without a thread, without holding.
+        // Without a thread there are no leases.
         let leases = config.gc_lease.and_then(|gc_lease| {
             Leases::start(gc_lease, Arc::clone(&store), Arc::clone(&observer)).ok()
         });
@@ -102,12 +102,12 @@ impl SharedStore {
         Ok(info)
     }
 
-    /// The registration of a path, in a form that can tell later whether it still holds.
+    /// The registration of a path.
     pub(crate) fn registration(
         &self,
         hash_part: HashPart,
     ) -> Result<Option<Registration>, StoreError> {
-        // While the catalog is being loaded the store may still answer; that is checked later.
+        // The store may answer while the catalog is being loaded; the answer's end checks again.
         let snapshot = self.store.catalog().map(|catalog| {
             let refreshed = catalog.refresh().ok().flatten();
             refreshed.unwrap_or_else(|| catalog.current())
@@ -137,22 +137,22 @@ impl SharedStore {
         }
     }
 
-    /// The snapshot of this moment, if somebody has loaded it.
+    /// The present state of the store, if the catalog is up to date.
     pub(crate) fn fresh(&self) -> Option<Arc<Snapshot>> {
         let catalog = self.store.catalog()?;
         let mut snapshot = catalog.current();
         catalog.check_patiently(&mut snapshot).then_some(snapshot)
     }
 
-    /// The state of this moment. If the catalog cannot be brought up to date, or not at once, the
-    /// store may still answer by other means.
+    /// The present state of the store, after bringing the catalog up to date. `None` if that is not
+    /// possible at once; the store may answer nevertheless.
     pub(crate) fn refresh(&self) -> Option<Arc<Snapshot>> {
-        // Most often somebody has done it already; that is seen without a lock.
+        // Usually it is up to date, which needs no lock to see.
         let fresh = self.fresh();
         fresh.or_else(|| self.store.catalog().map(Catalog::refresh)?.ok().flatten())
     }
 
-    /// The store erred.
+    /// Reports an error of the store, once per outage.
     pub(crate) fn note(&self, error: StoreError) {
         if self.outage.note(error, Instant::now()) {
             self.observer.event(&Event::StoreFailed(error));
@@ -174,7 +174,7 @@ impl SharedStore {
         }
     }
 
-    /// The store answered.
+    /// The store has answered: reports the end of an outage, and remarks.
     pub(crate) fn recovered(&self) {
         if self.outage.clear() {
             self.observer.event(&Event::StoreRecovered);

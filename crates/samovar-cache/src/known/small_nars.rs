@@ -66,8 +66,8 @@ impl SmallNar {
         })
     }
 
-    /// Whether hash and size are those of the row. A row with a wrong size is damage, which an entry
-    /// of an earlier row must not hide.
+    /// Whether hash and size are those of the row. A row with a wrong size is damage, which an
+    /// entry of an earlier row must not hide.
     pub(crate) fn is_of(&self, info: &PathInfo) -> bool {
         self.nar_hash == info.nar_hash && self.prepared.body().len() as u64 == info.nar_size
     }

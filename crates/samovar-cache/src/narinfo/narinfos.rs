@@ -67,8 +67,8 @@ impl Narinfos {
         &self.signer
     }
 
-    /// The narinfo of a readable path, if it is in memory and true in the state of `snapshot`. Never
-    /// blocks.
+    /// The narinfo of a readable path, if it is in memory and true in the state of `snapshot`.
+    /// Never blocks.
     pub(crate) fn find(&self, snapshot: &Snapshot, hash_part: &HashPart) -> Option<Rendered> {
         let now = self.stamp(snapshot);
         let rendered = self.rendered.find(hash_part)?;
@@ -341,8 +341,8 @@ impl Narinfos {
 /// Members of a closure that are looked up together.
 const STEP_COUNT: usize = 256;
 
-/// The depth of references that are prefetched for a requested path. A whole closure would be wasted
-/// on a client that has most of it; the requests of other clients queue the rest on their way.
+/// The depth of references that are prefetched for a requested path. A whole closure would be
+/// wasted on a client that has most of it; other clients queue the rest by their requests.
 const PREFETCH_DEPTH: u8 = 2;
 
 fn references(info: &PathInfo) -> impl Iterator<Item = HashPart> + '_ {

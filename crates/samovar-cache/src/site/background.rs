@@ -1,4 +1,4 @@
-//! What is done for the caches beside the answers, on threads of low priority.
+//! The background threads of the caches: prefetch, and the roots of policies.
 
 use std::io;
 use std::sync::Arc;
@@ -8,25 +8,25 @@ use crate::narinfo::prefetch::Prefetcher;
 use crate::reader::policy::{FirstLookError, Look, Policy, RootsWatch, first_looks};
 use crate::site::current::Caches;
 
-/// The threads. They end when it is dropped.
+/// The running threads, ended when dropped.
 #[derive(Debug, Default)]
 pub(crate) struct Background {
-    /// Of each cache, if that was asked for.
+    /// One for each cache; `None`: off.
     prefetch: Option<Vec<Prefetcher>>,
-    /// Of all whose policies have roots.
+    /// One for all policies with roots.
     roots: Option<RootsWatch>,
 }
 
-/// What is ready to be done for caches that are to come.
+/// The threads for new caches, not in use yet.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     prefetch: Option<Vec<Prefetcher>>,
     looks: Vec<Look>,
-    /// Where there was none before.
+    /// `None` if it runs already, or is not needed.
     roots: Option<RootsWatch>,
 }
 
-/// Why nothing can be done for caches.
+/// The reason why the threads cannot be prepared.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BackgroundError {
     #[error("cannot start a thread")]
@@ -38,7 +38,7 @@ pub(crate) enum BackgroundError {
 impl Background {
     pub(crate) fn start(caches: &Caches) -> Self {
         let looks: Vec<_> = policed(caches.narinfos()).map(look_of).collect();
-        // Without a thread nothing is known of roots, and nothing served under them.
+        // Without the thread the roots stay unknown, and nothing is served under them.
         let roots = match looks.is_empty() {
             true => None,
             false => RootsWatch::start(looks).ok(),
@@ -57,8 +57,8 @@ impl Background {
         Ok(())
     }
 
-    /// Makes everything ready for other caches, which may take some seconds; nothing changes yet
-    /// for those that are served. `before`: these.
+    /// Prepares the threads for new caches, which may take some seconds. Nothing changes for the
+    /// present ones, `before`.
     pub(crate) fn prepare(
         &self,
         before: &Caches,
@@ -67,7 +67,8 @@ impl Background {
         let is_new =
             |one: &&Arc<Narinfos>| before.narinfos().all(|before| !Arc::ptr_eq(one, before));
         let new: Vec<_> = caches.narinfos().filter(is_new).collect();
-        // A request that finds nothing known would fail, unless it does so already.
+        // Requests to a policy whose roots are unknown fail; so find them first, unless those of
+        // the present policy are unknown as well.
         let fails = |new: &Policy| {
             let mut policies = before.narinfos().map(|before| &before.reader.policy);
             policies.any(|policy| policy.is_unknown() && policy.is_same(new))
@@ -94,7 +95,7 @@ impl Background {
         })
     }
 
-    /// Does from now on what was prepared, and no more for caches that are gone.
+    /// Takes the prepared threads into use, and ends those of replaced caches.
     pub(crate) fn change(&mut self, caches: &Caches, prepared: Prepared) {
         let is_served = |one: &Arc<Narinfos>| caches.narinfos().any(|now| Arc::ptr_eq(one, now));
         if let Some(new) = prepared.prefetch {
@@ -114,7 +115,7 @@ impl Background {
     }
 }
 
-/// Those whose policies have roots.
+/// The narinfos whose policies have roots.
 fn policed<'a>(
     narinfos: impl Iterator<Item = &'a Arc<Narinfos>>,
 ) -> impl Iterator<Item = &'a Arc<Narinfos>> {

@@ -1,8 +1,8 @@
-//! One cache: which answer a request gets, and on which thread.
+//! One cache: the answer to a request, and the thread that computes it.
 //!
-//! A request goes through the same steps on an I/O thread ([`Cache::inline`]) and, where that
-//! declines, on a worker ([`Cache::handle`]): what its path means, then whether that may be read,
-//! then the answer. See [`Site`](crate::Site) for what is answered where.
+//! A request takes the same steps on an I/O thread ([`Cache::inline`]) and, if that dispatches it,
+//! on a worker ([`Cache::handle`]): access, the meaning of the path, the policy, the answer. See
+//! [`Site`](crate::Site) for what is answered where.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -30,21 +30,20 @@ use crate::reader::policy::PolicyConfig;
 use crate::refusal::{Fixed, Refusal, TEXT};
 use crate::route::{Route, route};
 
-/// What a cache is made of.
+/// The configuration of a cache.
 #[derive(Debug)]
 pub struct CacheConfig {
-    /// URL path that the cache is mounted under, as it is sent, without a slash at its end; empty
-    /// for the root.
+    /// The URL prefix, percent-encoded, without a trailing slash; empty for the root.
     pub path_prefix: String,
-    /// `Priority` in `nix-cache-info`: clients prefer caches with a lower one. nix-serve's is 30.
+    /// `Priority` in `nix-cache-info`: clients prefer lower ones. nix-serve's is 30.
     pub priority: u32,
-    /// How it signs.
+    /// Keys, and which paths they sign.
     pub signing: Signing,
-    /// What may be read.
+    /// The paths that may be read.
     pub policy: PolicyConfig,
-    /// Who may read it; `None`: everybody, always.
+    /// The clients that may read it; `None`: all.
     pub access: Option<Access>,
-    /// What its pages for people say of it; `None`: it has none.
+    /// The web interface; `None`: off.
     pub pages: Option<PagesConfig>,
 }
 
@@ -74,8 +73,8 @@ pub(crate) struct Cache {
 }
 
 impl Cache {
-    /// `memory_len`: for its narinfos, in bytes. `before`: the cache in whose place it is to come;
-    /// where they would say the same, they share them.
+    /// `memory_len`: memory for narinfos, in bytes. `before`: the cache that it replaces; its
+    /// narinfos are kept if they would be the same.
     pub(crate) fn new(
         shared: &Arc<SharedStore>,
         config: CacheConfig,
@@ -118,17 +117,16 @@ impl Cache {
         &self.narinfos.reader
     }
 
-    /// Who may read it.
     pub(crate) fn access(&self) -> Option<&Access> {
         self.access.as_ref()
     }
 
-    /// The same, if there is something to ask.
+    /// The access rules, if not every client may read.
     pub(crate) fn guard(&self) -> Option<&Access> {
         self.access.as_ref().filter(|access| !access.is_open())
     }
 
-    /// Whether it depends on a password whether this request has an answer.
+    /// Whether a password must be hashed to decide about this request.
     pub(crate) fn may_still_refuse(&self, head: Head<'_>) -> bool {
         let verdict = self.guard().map(|access| access.look(head, Instant::now()));
         matches!(verdict, Some(Verdict::Ask))
@@ -138,7 +136,7 @@ impl Cache {
         self.pages.is_some()
     }
 
-    /// The cache as its pages show it, if it has any.
+    /// The cache for its web interface, if that is on.
     pub(crate) fn paged(&self) -> Option<PagedCache<'_>> {
         Some(PagedCache {
             narinfos: &self.narinfos,
@@ -148,8 +146,7 @@ impl Cache {
         })
     }
 
-    /// The store path that a request is about, if it is known without asking the store. `path`:
-    /// without the prefix.
+    /// The store path that is requested, if it is in memory. `path`: without the prefix.
     pub(crate) fn name_of(&self, path: &[u8], query: Option<&[u8]>) -> Option<StorePath> {
         let route = route(path, query);
         if let Route::Log(path) = route {
@@ -160,7 +157,7 @@ impl Cache {
         name.or_else(|| self.shared.names.find(&hash_part))
     }
 
-    /// Answers on the I/O thread, or declines. `path`: without the prefix.
+    /// Answers on an I/O thread, or dispatches. `path`: without the prefix.
     pub(crate) fn inline(
         &self,
         fresh: &mut Fresh,
@@ -193,7 +190,7 @@ impl Cache {
             Route::Nar { hash_part, .. } if head.header("Range").is_none() => hash_part,
             Route::CacheInfo => return reply.prepared(&self.cache_info),
             Route::NoPath => return reply.prepared(fixed.get(Fixed::NoPath)),
-            // What is no URL of a cache may be one of a page.
+            // It may be the URL of a page.
             Route::Unknown if self.pages.is_some() && pages::is_answered(head, path) => {
                 return reply.dispatch_slow();
             }
@@ -213,7 +210,7 @@ impl Cache {
             return reply.prepared(fixed.get(Fixed::NoPath));
         }
         if let Route::Nar { nar_hash, .. } = &route {
-            // It is shared with caches where it may be read.
+            // The small-NAR cache is shared with caches where the path may be read.
             if !policy.is_open() && self.narinfos.find(snapshot, &hash_part).is_none() {
                 return self.pass_on(&route, reply);
             }
@@ -233,17 +230,15 @@ impl Cache {
             {
                 reply.prepared(&rendered.narinfo.prepared)
             }
-            // Its directories may have to be looked at.
+            // Its files may have to be checked.
             _ if shared.health.is_marked(&hash_part) => reply.dispatch_slow(),
             _ => self.pass_on(&route, reply),
         }
     }
 
-    /// Leaves a request to a worker: what is answered out of files may wait for a disk, and what is
-    /// answered out of the database does not wait behind it. Unless it is known what the worker
-    /// would say.
+    /// Dispatches a request to a worker, unless the store is known to be down.
     fn pass_on(&self, route: &Route, reply: Reply<'_>) -> Inline {
-        // There are logs whatever the database says.
+        // Logs do not depend on the database.
         if !matches!(route, Route::Log(_))
             && let Some(error) = self.shared.store.down()
         {
@@ -271,12 +266,12 @@ impl Cache {
         if !is_read {
             return match route {
                 Route::Narinfos => bulk::respond(&self.narinfos, request),
-                // As on the I/O thread, which did not know yet who asks.
+                // As on the I/O thread, which had not authenticated the client yet.
                 _ => Fixed::NotAllowed.response(),
             };
         }
         let outcome = match route {
-            // The same.
+            // As on the I/O thread.
             Route::Narinfos => Ok(Fixed::OnlyPost.response()),
             Route::CacheInfo => Ok(Response::text(Status::OK, self.cache_info_text())),
             Route::NoPath => Ok(Fixed::NoPath.response()),
@@ -306,7 +301,7 @@ impl Cache {
         })
     }
 
-    /// The answer to what is no URL of a cache.
+    /// The answer to a URL that is none of a cache.
     fn page(&self, head: Head<'_>, path: &[u8]) -> Response {
         match self.paged() {
             // With passwords, workers get requests that are not for pages as well.
@@ -315,8 +310,7 @@ impl Cache {
         }
     }
 
-    /// Whether a request may have an answer, on a worker; `None` if it may, and this is where to
-    /// give it.
+    /// Checks access on a worker. `None`: the request is to be answered on this thread.
     fn ask(&self, access: &Access, head: Head<'_>, route: &Route) -> Option<Response> {
         let now = Instant::now();
         let verdict = match access.look(head, now) {

@@ -1,8 +1,7 @@
-//! Which caches there are at this moment.
+//! The present caches, which a reload replaces.
 //!
-//! They are one value, and a change puts another in its place. A request has one of them in hand
-//! each time it is looked at, for all that is decided then: on an I/O thread, and again, from the
-//! beginning, on a worker. So nothing is ever answered by half of one and half of another.
+//! All caches are one value, and a reload replaces it. A request takes the value once on an I/O
+//! thread, and once more, from the beginning, on a worker. So no answer mixes two configurations.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, Weak};
@@ -17,10 +16,10 @@ use crate::narinfo::narinfos::Narinfos;
 use crate::narinfo::rendered::RenderedCache;
 use crate::site::cache::{Cache, CacheConfig};
 
-/// Caches beside each other.
+/// The caches of a site.
 #[derive(Debug)]
 pub(crate) struct Caches {
-    /// The longest prefix first.
+    /// Ordered by prefix, the longest first.
     caches: Box<[Cache]>,
     have_pages: bool,
 }
@@ -53,12 +52,12 @@ impl Caches {
         self.caches.len()
     }
 
-    /// Whether one of them has pages.
+    /// Whether any has a web interface.
     pub(crate) fn have_pages(&self) -> bool {
         self.have_pages
     }
 
-    /// Whether it is known of all what may be read.
+    /// Whether the roots of all policies are known.
     pub(crate) fn know_policies(&self) -> bool {
         let mut policies = self.narinfos().map(|narinfos| &narinfos.reader.policy);
         policies.all(|policy| !policy.is_unknown())
@@ -95,11 +94,11 @@ impl Caches {
     }
 }
 
-/// The caches of this moment, and how often they have changed.
+/// The present caches, and the number of replacements.
 #[derive(Debug)]
 pub(crate) struct Current {
     caches: RwLock<Arc<Caches>>,
-    /// Changed with the lock in hand.
+    /// Changed only under the lock.
     number: AtomicU64,
 }
 
@@ -115,7 +114,7 @@ impl Current {
         Arc::clone(&self.caches.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// From the next request on.
+    /// Replaces the caches, from the next request on.
     pub(crate) fn put(&self, new: Arc<Caches>) {
         let mut caches = self.caches.write().unwrap_or_else(PoisonError::into_inner);
         *caches = new;
@@ -123,7 +122,7 @@ impl Current {
     }
 }
 
-/// What an I/O thread has of them: the same value, without a lock.
+/// An I/O thread's copy of the present caches, read without a lock.
 #[derive(Debug)]
 pub(crate) struct InHand {
     caches: Arc<Caches>,
@@ -151,20 +150,20 @@ impl InHand {
     }
 }
 
-/// Who sends requests, and what they are about: for logs, which are there before the site is.
+/// Clients and store paths of requests, for logs, which start before the site.
 #[derive(Debug, Clone)]
 pub struct Clients(pub(crate) Weak<Current>);
 
 impl Clients {
-    /// Whom a request is from, as far as its cache knows: the name is that of whoever was let in.
-    /// `None` if it belongs to no cache, or to one that knows nobody.
+    /// The client of a request, with its name if it was admitted by one. `None` if the request
+    /// belongs to no cache, or to one without access rules.
     pub fn client(&self, head: Head<'_>) -> Option<Client> {
         let caches = self.0.upgrade()?.get();
         let (cache, _) = caches.cache_of(head.path())?;
         Some(cache.access()?.client(head, Instant::now()))
     }
 
-    /// The store path that a request is about, in full, where that is in memory. Asks no disk.
+    /// The full store path of a request, if it is in memory. Reads no disk.
     pub fn store_path(&self, head: Head<'_>) -> Option<String> {
         let caches = self.0.upgrade()?.get();
         let (cache, rest) = caches.cache_of(head.path())?;

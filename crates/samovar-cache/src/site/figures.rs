@@ -1,4 +1,4 @@
-//! What a site knows of itself, for metrics and status pages.
+//! The metrics of a site: the sizes and hits of its caches.
 
 use samovar_metrics::{CacheStatus, Monitored, SiteStatus, StoreStatus};
 use samovar_nix::HashPart;

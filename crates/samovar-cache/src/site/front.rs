@@ -1,14 +1,14 @@
-//! What a server says beside its caches, where it has pages: whether it is well, and which caches
-//! there are, if none is at `/`.
+//! The server's own URLs, if a cache has a web interface: health, and a list of caches if none is
+//! at `/`.
 //!
 //! | path | answer |
 //! | --- | --- |
 //! | `/healthz` | 200: an I/O thread answers |
-//! | `/readyz` | 200: the store can be read, and it is known what may be; else 503 |
-//! | `/version` | the name of the program and its version, as JSON; of the cache at `/` if there is one |
-//! | `/` | of several caches, those that the asker may read; nothing is there if he may none |
+//! | `/readyz` | 200: the store can be read and the roots of all policies are known; else 503 |
+//! | `/version` | name and version of the program, as JSON |
+//! | `/` | the caches that the client may read; 404 if none |
 //!
-//! Whoever may read nothing learns no more than whether the server is well.
+//! A client that may read no cache learns only the health of the server.
 
 use std::time::Instant;
 
@@ -25,7 +25,7 @@ use crate::site::current::Caches;
 /// Whether the server can answer about the store.
 pub(crate) const READYZ: &[u8] = b"/readyz";
 
-/// Answers a request for the server rather than a cache on an I/O thread; gives back any other.
+/// Answers the server's own URLs on an I/O thread; returns the reply for others.
 pub(crate) fn server_inline<'r>(
     shared: &SharedStore,
     head: Head<'_>,
@@ -57,7 +57,7 @@ pub(crate) fn inline(
     if !caches.have_pages() || !is_page {
         return reply.prepared(fixed.get(Fixed::NotFound));
     }
-    // A password that is not known yet has to be verified.
+    // A password may have to be hashed.
     let asks = |cache: &Cache| cache.may_still_refuse(head);
     if head.path() == b"/" && caches.iter().any(asks) {
         reply.dispatch_costly()
@@ -70,7 +70,7 @@ pub(crate) fn inline(
 pub(crate) fn handle(shared: &SharedStore, caches: &Caches, request: &Request) -> Response {
     let head = request.head();
     let page = match PageRoute::of(head.path()) {
-        // One cache alone may be mounted so that a proxy passes on its prefix and no more.
+        // A single cache may be behind a proxy that passes on its prefix only.
         Some(PageRoute::Landing) if caches.len() < 2 => None,
         Some(PageRoute::Landing) => overview(caches, head),
         Some(PageRoute::Version) => Some(shared.program.response()),
@@ -93,7 +93,7 @@ pub(crate) fn readyz(shared: &SharedStore, caches: &Caches) -> Response {
     Response::text(status, text).header("Cache-Control", "no-store")
 }
 
-/// The caches with pages that whoever asks may read.
+/// The page of the caches that the client may read.
 fn overview(caches: &Caches, head: Head<'_>) -> Option<Response> {
     let may_read = |cache: &&Cache| {
         cache.guard().is_none_or(|access| {

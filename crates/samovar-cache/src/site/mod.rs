@@ -1,20 +1,18 @@
-//! The service: one server, one store, and the caches of it that stand beside each other.
+//! The service: the caches of one store, and the server's own URLs.
 //!
 //! # Theory of operation
 //!
-//! A request belongs to the cache with the longest prefix that its path begins with, whole segments
-//! alone; that cache says whatever is said ([`Cache`]). A cache has narinfos of its own, because
-//! keys and policies differ; all that is dear and the same for all is shared ([`SharedStore`]). The
-//! caches can be others from one request to the next ([`Site::reconfigure`]).
+//! A request belongs to the [`Cache`] with the longest prefix of its path, in whole segments. Each
+//! cache has its own narinfos, because keys and policies differ; everything else about the store is
+//! shared ([`SharedStore`]). The caches can be replaced between two requests
+//! ([`Site::reconfigure`]).
 //!
-//! An I/O thread answers what is in memory: a hash part that is certainly not in the store, a
-//! narinfo that was rendered or a small NAR that was asked for in this state of the store, and
-//! everything that does not depend on the store. Before it says anything about the store it asks
-//! the catalog whether its snapshot is still the truth; once for each turn of the
-//! engine, since all requests of a turn were sent before. In every other case a worker answers,
-//! asks the database, and leaves what it rendered for the next one who asks. While the database
-//! fails, one request at a time finds out whether it still does; the others get their 503 on the
-//! I/O thread.
+//! An I/O thread answers from memory: a hash part that is certainly not in the store, a narinfo or
+//! a small NAR cached in the present epoch, and everything that does not depend on the store.
+//! Before it says anything about the store it checks that its snapshot of the catalog is current,
+//! once for each turn of the engine, since all requests of a turn were sent before. In all other
+//! cases a worker reads the database, answers, and caches the result. During an outage of the
+//! database one request at a time tries it; the others are answered 503 on the I/O thread.
 
 mod background;
 pub(crate) mod cache;
@@ -42,22 +40,22 @@ use crate::site::background::Background;
 use crate::site::cache::CacheConfig;
 use crate::site::current::{Caches, Clients, Current, InHand};
 
-/// What a site is made of.
+/// The configuration of a site.
 #[derive(Debug)]
 pub struct SiteConfig {
     /// The caches; no two with the same prefix.
     pub caches: Vec<CacheConfig>,
-    /// Memory for rendered narinfos, in bytes: each cache has its share.
+    /// Memory for rendered narinfos, in bytes, shared out equally among the caches.
     pub rendered_memory_len: usize,
     /// Memory for small NARs, in bytes.
     pub small_nar_memory_len: usize,
-    /// Where NARs of many small files are kept; `None`: nowhere.
+    /// The NAR cache on disk; `None`: off.
     pub nar_cache: Option<NarCacheDirectory>,
     /// Holding paths against garbage collection; `None`: not at all.
     pub gc_lease: Option<LeaseConfig>,
     /// How far files are trusted.
     pub trust: Trust,
-    /// What it is part of.
+    /// The name and version in `/version`.
     pub program: Program,
 }
 
@@ -80,12 +78,12 @@ impl Default for SiteConfig {
 pub struct Site {
     pub(crate) shared: Arc<SharedStore>,
     pub(crate) current: Arc<Current>,
-    /// What is done beside the answers. Held while the caches change.
+    /// Background threads. Locked while the caches are replaced.
     pub(crate) background: Mutex<Background>,
     pub(crate) rendered_memory_len: usize,
 }
 
-/// What an I/O thread knows.
+/// The state of one I/O thread.
 #[derive(Debug)]
 pub struct Local {
     in_hand: InHand,
@@ -119,23 +117,21 @@ impl Site {
         self.current.get()
     }
 
-    /// Whom requests are from and what they are about, for logs.
+    /// Clients and store paths of requests, for logs.
     pub fn clients(&self) -> Clients {
         Clients(Arc::downgrade(&self.current))
     }
 
-    /// Whether it is known what may be read, in all caches: until then those whose policies have
-    /// roots answer with 503.
+    /// Whether the roots of all policies are known. Until then their caches answer 503.
     pub fn knows_policies(&self) -> bool {
         self.caches().know_policies()
     }
 
-    /// Renders and signs ahead of need from now on, for each cache on a thread of low priority that
-    /// lives as long as it is served.
+    /// Starts the prefetch of narinfos: a thread of low priority for each cache.
     ///
     /// # Errors
     ///
-    /// If a thread cannot be started. Everything is served all the same.
+    /// If a thread cannot be started. Requests are served nevertheless.
     pub fn prefetch_narinfos(&self) -> io::Result<()> {
         self.background().prefetch_narinfos(&self.caches())
     }
@@ -145,13 +141,13 @@ impl Site {
         background.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks a second time at files that were found wrong, writes down what is known of files, and
-    /// verifies what nobody asks for, as far as [`Trust`] says so: on threads of low priority that
-    /// live as long as this site.
+    /// Starts the threads of low priority that read suspect files a second time, write verification
+    /// records to the state directory, and verify the store in the background, as configured by
+    /// [`Trust`].
     ///
     /// # Errors
     ///
-    /// If a thread cannot be started. Everything is served all the same.
+    /// If a thread cannot be started. Requests are served nevertheless.
     pub fn watch_files(&self) -> io::Result<()> {
         if self.shared.watch.get().is_none() {
             let watch = Watch::start(&self.shared.health)?;
@@ -160,8 +156,8 @@ impl Site {
         Ok(())
     }
 
-    /// Ends what [`watch_files`](Self::watch_files) began: what is known of files is written down.
-    /// Waits two seconds at most.
+    /// Ends the threads of [`watch_files`](Self::watch_files) and writes the verification records.
+    /// Waits up to two seconds.
     pub fn stop_watching(&self) {
         if let Some(watch) = self.shared.watch.get() {
             watch.stop();
@@ -173,11 +169,11 @@ impl Site {
         &*self.shared.store
     }
 
-    /// Begins to load the catalog, so that the first requests find it. Not needed: they would.
+    /// Begins to load the catalog before the first request does.
     pub fn warm_up(&self) {
         if let Some(catalog) = self.shared.store.catalog() {
-            // A store that cannot be read now, or only by way of the daemon, is asked again by the
-            // first request, and that says so if it fails.
+            // A store that cannot be read now, or only through the daemon, is tried again by the
+            // first request, which reports a failure.
             catalog.refresh().ok();
         }
     }
@@ -221,7 +217,7 @@ impl Service for Site {
         }
     }
 
-    /// A GET may have a body; it means nothing (RFC 9110, 9.3.1).
+    /// The body of a GET has no meaning (RFC 9110, 9.3.1).
     fn intake(&self, head: Head<'_>) -> Intake {
         if head.method() != Method::Post {
             return Intake::Buffered(64 * 1024);
@@ -229,7 +225,7 @@ impl Service for Site {
         let caches = self.caches();
         let cache = caches.cache_of(head.path()).map(|(cache, _)| cache);
         match cache.is_some_and(|cache| cache.may_still_refuse(head)) {
-            // Nothing is kept for somebody who may be nobody.
+            // Do not buffer bodies of clients that are not authenticated yet.
             true => Intake::Streamed(bulk::BODY_LEN_MAX),
             false => Intake::Buffered(bulk::BODY_LEN_MAX),
         }

@@ -1,4 +1,4 @@
-//! Other caches, in the place of those that are served.
+//! Replacing the caches of a running site.
 
 use std::sync::Arc;
 
@@ -8,20 +8,20 @@ use crate::site::background::BackgroundError;
 use crate::site::cache::{Cache, CacheConfig};
 use crate::site::current::Caches;
 
-/// Why the caches stay as they are.
+/// The reason why the caches were not replaced.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct ReconfigureError(BackgroundError);
 
 impl Site {
-    /// Puts other caches in the place of all that are served, from the next request on. They are
-    /// made ready beside them, which may take some seconds; no request waits for that. What is
-    /// known of the store is kept, and of each cache as much as stays the same.
+    /// Replaces all caches, from the next request on. The new ones are prepared first, which may
+    /// take some seconds; no request waits for that. Facts about the store are kept, and narinfos
+    /// of caches whose settings stay the same.
     ///
     /// # Errors
     ///
-    /// If it cannot be found out what may be read in them, or a thread cannot be started. All stays
-    /// as it was.
+    /// If the roots of a new policy cannot be followed, or a thread cannot be started. Nothing
+    /// changes then.
     pub fn reconfigure(&self, configs: Vec<CacheConfig>) -> Result<(), ReconfigureError> {
         let mut background = self.background();
         let before = self.caches();
@@ -47,8 +47,8 @@ impl Site {
         Ok(())
     }
 
-    /// Who may read a cache that is to be served at this prefix, and remarks about that. What the
-    /// one that is there remembers of clients is kept: passwords, and what they have used up.
+    /// The access rules for a new cache at this prefix, and warnings. Verified passwords and rate
+    /// limits of the present cache there carry over.
     ///
     /// # Errors
     ///

@@ -6,8 +6,8 @@
 //! (`nar_body.rs`). If the hash is right, a verification record is kept for this row and this root
 //! ([`verified`]), and from then on the files are sent without being read. If it is wrong, the path
 //! is *marked* ([`damaged`]): everything rendered for it is dropped, and nothing is served of it
-//! until its row or its files change. A thread of low priority ([`keeper`]) reads the files a second
-//! time, so that files that were wrong during a repair come back by themselves. It also writes the
+//! until its row or its files change. A thread of low priority ([`keeper`]) reads the files again,
+//! so that files that were wrong during a repair come back by themselves. It also writes the
 //! records to the state directory, if one is configured ([`state`]). Another thread ([`scrub`]), if
 //! configured, verifies the whole store in the background.
 //!

@@ -8,11 +8,11 @@
 //! file     = magic:16 version:u32 verified-count:u64 damaged-count:u64
 //!            *verified *damaged sha256:32                 ; of all preceding bytes
 //! verified = hash-part:20 stamp:8 minute:u32              ; verified files, and when
-//! damaged  = hash-part:20 stamp:8 fingerprint:16          ; quarantined files, and their fingerprint
+//! damaged  = hash-part:20 stamp:8 fingerprint:16          ; quarantined files
 //! ```
 //!
-//! A record counts only while row and root, or fingerprint, are the same; so an old, lost or foreign
-//! file costs no more than verifying again. A file that differs from the format is not used at all.
+//! A record counts only while row and root, or fingerprint, are the same; so an old, lost or
+//! foreign file costs no more than verifying again. A file that differs from the format is not used.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
