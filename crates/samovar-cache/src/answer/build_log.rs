@@ -13,7 +13,7 @@ use crate::reader::Reader;
 use crate::reader::policy::Decision;
 use crate::refusal::Refusal;
 
-/// The text of a log. Its length is not known, because most are compressed.
+/// The text of a log. Its length is unknown, because most logs are compressed.
 #[derive(Debug)]
 pub(crate) struct LogText(pub(crate) Log);
 
@@ -35,7 +35,7 @@ impl Source for LogText {
     }
 }
 
-/// A log's file as it is.
+/// The file of a log, unchanged.
 #[derive(Debug)]
 pub(crate) struct LogFile {
     pub(crate) file: Arc<File>,

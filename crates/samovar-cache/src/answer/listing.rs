@@ -30,7 +30,7 @@ pub(crate) fn respond(reader: &Reader, hash_part: HashPart) -> Result<Response, 
     Ok(response.header("Content-Type", "application/json"))
 }
 
-/// The listing and, where it comes from a plan, its length.
+/// The listing, and its length if it comes from a plan.
 fn listing_of(
     plans: &Plans,
     registration: &Registration,
@@ -42,10 +42,10 @@ fn listing_of(
     })
 }
 
-/// A listing on its way.
+/// The body of a listing.
 struct ListingBody {
     reader: ListingReader,
-    /// Known where it comes from a plan, which is that of the registration.
+    /// Known if it comes from a plan, which holds for the registration.
     len: Option<u64>,
     left: Option<u64>,
     registration: Registration,

@@ -93,7 +93,7 @@ fn requested_range(head: Head<'_>, size: u64) -> RangeOutcome {
     }
 }
 
-/// The NAR from `start` on, and the root that stood there before it was opened.
+/// The NAR from `start` on, and the root of the files before it was opened.
 fn open(
     shared: &SharedStore,
     registration: &Registration,
@@ -104,7 +104,7 @@ fn open(
     Ok((shared.plans.nar_from(registration, tree, start)?, root))
 }
 
-/// The check of a whole NAR on its way: its hash, a copy of it, or none.
+/// The check of a whole NAR while it is sent: its hash, a copy of it, or none.
 fn check_of(shared: &SharedStore, info: &PathInfo, root: Option<Identity>) -> Option<Check> {
     // The daemon hashes what it sends.
     let is_first = root.is_some_and(|root| shared.health.is_to_hash(info, &root));
@@ -119,7 +119,7 @@ fn cached_body(shared: &SharedStore, info: &PathInfo, range: (u64, u64)) -> Opti
     Some(Body::Source(Box::new(body)))
 }
 
-/// A small NAR from memory, where it is from now on.
+/// A small NAR, from the small-NAR cache or added to it.
 fn small_nar(shared: &SharedStore, registration: &Registration) -> Result<Arc<Prepared>, Refusal> {
     let info = &registration.info;
     let hash_part = info.path.hash_part();
@@ -142,7 +142,7 @@ fn small_nar(shared: &SharedStore, registration: &Registration) -> Result<Arc<Pr
     };
     let prepared = Arc::clone(&nar.prepared);
     shared.small_nars.insert(hash_part, nar);
-    // A suspect path leaves nothing in memory, even if it was found so just now.
+    // Nothing of a marked path stays in memory, even if it was marked just now.
     if shared.health.is_marked(&hash_part) {
         shared.small_nars.entries.remove(&hash_part);
     }

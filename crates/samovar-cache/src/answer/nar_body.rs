@@ -1,4 +1,4 @@
-//! A NAR, or a range of one, as a response body.
+//! The body of a NAR response.
 
 use std::fmt;
 use std::fs::File;
@@ -13,42 +13,42 @@ use crate::known::gc_lease::SendingLease;
 use crate::known::nar_cache::Recording;
 use crate::known::registration::{Collected, Registration, wrong_contents, wrong_size};
 
-/// Contents from this length on go from the page cache to the socket. Shorter ones cost less when
-/// they are read, because they share a write with others; the costs meet at 64 KiB.
+/// File contents from this length on are sent with `sendfile`. Shorter ones cost less when they
+/// are read, because several share a write; the costs meet at 64 KiB.
 const RANGE_LEN_MIN: u64 = 128 * 1024;
 
-/// Bytes of files that a batch takes: few enough that a slow reader holds few descriptors, that
-/// others get their turn, and that the last look at the registration comes near the end.
+/// Bytes of files in one batch: few enough that a slow client holds few descriptors, that others
+/// get their turn, and that the last check of the registration comes near the end.
 const RANGE_LEN_MAX: u64 = 512 * 1024;
 
-/// Bytes of a NAR on their way. The announced size is the database's: a NAR that turns out shorter
-/// or longer, or that is no longer the path it was, fails before its last piece is sent.
+/// The bytes of a NAR or of a range. `Content-Length` is from the database: a NAR that is shorter
+/// or longer, or whose path was collected, fails before its last piece is sent.
 pub(crate) struct NarBody {
     reader: NarReader,
-    /// What is announced to this client.
+    /// `Content-Length`.
     len: u64,
     left: u64,
     /// Whether the last byte of the range is the last of the NAR.
     reaches_end: bool,
     registration: Registration,
-    /// Present while the bytes are read on their way, rather than sent past this process.
+    /// Present while the bytes are read, rather than sent with `sendfile`.
     check: Option<Check>,
-    /// Keeps the path from being collected.
+    /// Protects the path from garbage collection.
     lease: Option<SendingLease>,
 }
 
-/// The hash of a whole NAR on its lease: of a path that nobody has verified, or for a copy of it.
+/// The hash of a whole NAR while it is sent, to verify the path or to add it to the NAR cache.
 pub(crate) struct Check {
     hash: Sha256,
     root: Option<Identity>,
-    /// Whether it is wanted without a copy, too.
+    /// Whether the path is not verified yet.
     is_first: bool,
-    /// A copy for the next ones, as long as it is worth it.
+    /// The copy for the NAR cache, while it is worth an entry.
     recording: Option<Recording>,
 }
 
 impl Check {
-    /// Of files that have this root.
+    /// `root`: that of the files.
     pub(crate) fn new(
         root: Option<Identity>,
         is_first: bool,
@@ -62,7 +62,7 @@ impl Check {
         }
     }
 
-    /// Takes the next bytes. `None`: nobody wants to know any more.
+    /// Hashes and records the next bytes. `None`: neither is needed any more.
     fn take(mut self, bytes: &[u8], file_count: u64) -> Option<Self> {
         self.hash.update(bytes);
         let recording = self.recording.take();
@@ -72,7 +72,7 @@ impl Check {
 }
 
 impl NarBody {
-    /// Bytes `start..end` of a NAR of `size` bytes, of which `reader` stands at `start`.
+    /// Bytes `start..end` of a NAR of `size` bytes. `reader` is at `start`.
     pub(crate) fn new(
         reader: NarReader,
         (start, end): (u64, u64),
@@ -92,12 +92,12 @@ impl NarBody {
         }
     }
 
-    /// The same, of a path that is held as long as it lives.
+    /// Keeps a lease of the path as long as the body.
     pub(crate) fn leased(self, lease: Option<SendingLease>) -> Self {
         Self { lease, ..self }
     }
 
-    /// Adds the next bytes to the batch, and looks at them.
+    /// Adds the next bytes to the batch, and checks them.
     fn read(&mut self, batch: &mut Batch) -> io::Result<()> {
         while self.left > 0 && batch.room_len() > 0 {
             let Some(check) = self.check.take() else {
@@ -135,8 +135,8 @@ impl NarBody {
         if self.reaches_end && self.reader.fill(&mut [0])? != 0 {
             return Err(wrong_size("longer"));
         }
-        // All of this before the last piece is sent. A store that cannot say anything now is no
-        // reason to break off: the client compares the hash.
+        // All checks precede the last piece. An outage of the store does not abort the response:
+        // the client compares the hash.
         let info = &self.registration.info;
         let check = self.check.take();
         if let Some(check) = &check
@@ -161,10 +161,10 @@ impl NarBody {
     }
 }
 
-/// A batch as a place for a NAR: small contents in its memory, large ones as ranges.
+/// A batch as the sink of a NAR: small contents in its buffer, large ones as file ranges.
 struct BatchSink<'a> {
     batch: &'a mut Batch,
-    /// What may still be added as ranges.
+    /// Bytes that may still be added as ranges.
     range_left: u64,
 }
 

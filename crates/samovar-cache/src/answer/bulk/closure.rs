@@ -1,12 +1,12 @@
-//! `GET /closure/<hash part>`: the narinfos of all that a path needs.
+//! `GET /closure/<hash part>`: the narinfos of a path's closure.
 //!
 //! # Limits
 //!
 //! | what | value | why |
 //! | --- | --- | --- |
-//! | paths | 1,000,000 | eight seconds of a worker; no system comes near it |
-//! | closures worked out at once | 4 | the workers are there for others too |
-//! | paths of one that is not counted | 1,000 | ten milliseconds: less than asking again |
+//! | paths | 1,000,000 | eight seconds of a worker; no known system comes near it |
+//! | closures computed at once | 4 | the other workers stay free |
+//! | paths of a closure without a slot | 1,000 | ten milliseconds: less than a retry |
 
 use std::sync::Arc;
 
@@ -21,10 +21,10 @@ use crate::known::bulk_budget::Wanted;
 use crate::narinfo::narinfos::Narinfos;
 use crate::refusal::{Fixed, Refusal};
 
-/// Paths that a closure may have.
+/// The limit of paths in a closure.
 const COUNT_MAX: usize = 1_000_000;
 
-/// Paths up to which a closure is worked out whatever else is.
+/// The size up to which a closure is computed without a slot.
 const SMALL_COUNT_MAX: usize = 1000;
 
 /// The answer of `/closure/<hash part>`.

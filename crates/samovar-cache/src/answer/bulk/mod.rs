@@ -1,4 +1,4 @@
-//! `POST /narinfos`: many paths asked for, many narinfos answered.
+//! Bulk queries: `POST /narinfos`, the narinfos of a list of paths.
 //!
 //! # Grammar
 //!
@@ -11,8 +11,8 @@
 //!
 //! | what | value | why |
 //! | --- | --- | --- |
-//! | paths | 100,000 | ten closures of a system; whoever has more asks again |
-//! | body | 16 MiB | so many full paths of usual length |
+//! | paths | 100,000 | ten closures of a system; for more, send several requests |
+//! | body | 16 MiB | that many full paths of usual length |
 
 pub(crate) mod closure;
 mod records;
@@ -30,13 +30,13 @@ use crate::known::bulk_budget::Wanted;
 use crate::narinfo::narinfos::Narinfos;
 use crate::refusal::Fixed;
 
-/// Paths that may be asked for at once.
+/// The limit of paths in a request.
 pub(crate) const COUNT_MAX: usize = 100_000;
 
-/// Bytes that the body may have.
+/// The limit of the request body, in bytes.
 pub(crate) const BODY_LEN_MAX: u64 = 16 << 20;
 
-/// Why a list of paths was refused.
+/// The reason why a list of paths was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ListError {
     /// A line names no path.
@@ -54,12 +54,12 @@ pub(crate) enum ListError {
 pub(crate) fn respond(narinfos: &Arc<Narinfos>, request: &mut Request) -> Response {
     let coding = request.head().header("Content-Encoding");
     if coding.is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity")) {
-        // RFC 9110, 15.5.16: what would be understood is said.
+        // RFC 9110, 15.5.16: the accepted coding is named.
         let text = "The body may not be compressed.\n";
         return Response::text(Status::UNSUPPORTED_MEDIA_TYPE, text)
             .header("Accept-Encoding", "identity");
     }
-    // What came from somebody who had to be verified first was not taken in.
+    // The body of a client that had to be authenticated first was not buffered.
     let mut streamed = Vec::new();
     if request.body().is_empty()
         && let Err(error) = request.reader().read_to_end(&mut streamed)

@@ -1,4 +1,4 @@
-//! Many narinfos in one answer.
+//! The answer to a bulk query: many narinfos.
 //!
 //! # Grammar
 //!
@@ -9,15 +9,15 @@
 //!         / "failed " hash-part LF
 //! ```
 //!
-//! All numbers are decimal. `1` is the version of the format, `count` that of the records. The
-//! manual for those who write clients is `docs/bulk-queries.md`.
+//! All numbers are decimal. `1` is the version of the format, `count` the number of records. The
+//! manual for authors of clients is `docs/bulk-queries.md`.
 //!
 //! # Limits
 //!
 //! | what | value | why |
 //! | --- | --- | --- |
-//! | records made at once | 32 | what a slow reader holds in memory |
-//! | paths of all answers under way | 2,000,000 | `under_way.rs`; 40 bytes each: 80 MB |
+//! | records rendered at once | 32 | a slow client holds them in memory |
+//! | paths of all answers in progress | 2,000,000 | `bulk_budget.rs`; 40 bytes each: 80 MB |
 
 use std::fmt;
 use std::io::{self, Write};
@@ -33,13 +33,13 @@ use crate::known::bulk_budget::{Evicted, Share};
 use crate::narinfo::narinfos::{Answer, Narinfos};
 use crate::narinfo::rendered::Narinfo;
 
-/// Records looked up at once, and kept while they are sent.
+/// Records rendered at once, and kept until they are sent.
 const STEP_COUNT: usize = 32;
 
-/// A text, so that what compresses texts on the way compresses it: signatures apart it is a third.
+/// A text type, so that proxies compress it: without the signatures to a third.
 const TYPE: &str = "text/x-nix-narinfos";
 
-/// The answer that says these records.
+/// The response with these records.
 pub(crate) fn respond(narinfos: &Arc<Narinfos>, wanted: Share) -> Response {
     let records = Records {
         narinfos: Arc::clone(narinfos),
@@ -48,7 +48,7 @@ pub(crate) fn respond(narinfos: &Arc<Narinfos>, wanted: Share) -> Response {
         narinfo: None,
         next: 0,
         made: Vec::new().into_iter(),
-        said: [0; 3],
+        counts: [0; 3],
         is_ended: false,
         is_closure: wanted.is_closure(),
         wanted,
@@ -56,25 +56,25 @@ pub(crate) fn respond(narinfos: &Arc<Narinfos>, wanted: Share) -> Response {
     Response::new(Status::OK, Body::Source(Box::new(records))).header("Content-Type", TYPE)
 }
 
-/// Records on their way.
+/// The body of the response.
 struct Records {
     narinfos: Arc<Narinfos>,
     wanted: Share,
     is_closure: bool,
-    /// The first that is not made.
+    /// The index of the first record that is not rendered.
     next: usize,
     made: std::vec::IntoIter<(HashPart, Answer)>,
-    /// A line on its way, from `text_at` on, and the narinfo behind it.
+    /// The line to send, from `text_at` on, and the narinfo that follows it.
     text: Vec<u8>,
     text_at: usize,
     narinfo: Option<(Arc<Narinfo>, usize)>,
-    /// How many were found, absent, and failed.
-    said: [u64; 3],
+    /// The numbers of found, absent and failed records.
+    counts: [u64; 3],
     is_ended: bool,
 }
 
 impl Records {
-    /// Puts what is on its way into the batch; `false` if there is no more room.
+    /// Copies the line and its narinfo into the batch. Returns `false` if the batch is full.
     fn put(&mut self, batch: &mut Batch) -> bool {
         self.text_at += batch.put(self.text.get(self.text_at..).unwrap_or_default());
         if self.text_at < self.text.len() {
@@ -91,7 +91,7 @@ impl Records {
         true
     }
 
-    /// Gets the next line ready; `false` behind the last one.
+    /// Renders the next line. Returns `false` after the last one.
     fn advance(&mut self) -> io::Result<bool> {
         self.text.clear();
         self.text_at = 0;
@@ -103,7 +103,7 @@ impl Records {
                 return Ok(false);
             }
             self.is_ended = true;
-            let [found, absent, failed] = self.said;
+            let [found, absent, failed] = self.counts;
             writeln!(self.text, "end {found} {absent} {failed}")?;
             return Ok(true);
         };
@@ -123,22 +123,22 @@ impl Records {
                 2
             }
         };
-        self.said[kind] += 1;
+        self.counts[kind] += 1;
         Ok(true)
     }
 
-    /// Makes the next few records.
+    /// Renders the next few records.
     fn make(&mut self) -> io::Result<()> {
         let members = self.wanted.some(self.next, STEP_COUNT, Instant::now());
         let members = members.map_err(|Evicted| {
-            // Said and counted when it happened; to the reader it is a broken connection.
+            // Reported when it happened; the client sees a reset connection.
             io::Error::from(io::ErrorKind::ConnectionAborted)
         })?;
         if members.is_empty() {
             return Ok(());
         }
         let hash_parts: Vec<HashPart> = members.iter().map(|member| member.hash_part).collect();
-        // What a path needs is held with it.
+        // The lease of a path covers its closure.
         let leases = !self.is_closure;
         let answers = self
             .narinfos
@@ -163,7 +163,7 @@ impl Records {
     }
 }
 
-/// Whether the answer is about this registration. One whose row makes no sense may be.
+/// Whether the answer is about this registration, or undecided.
 fn is_of(answer: &Answer, member: &Member) -> bool {
     match answer {
         Ok(rendered) => rendered.narinfo.registration == member.registration,

@@ -12,7 +12,8 @@
 //! ```
 //!
 //! A record counts only while row and root, or fingerprint, are the same; so an old, lost or
-//! foreign file costs no more than verifying again. A file that differs from the format is not used.
+//! foreign file costs no more than verifying again. A file that differs from the format is not
+//! used at all.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
