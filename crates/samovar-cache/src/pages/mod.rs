@@ -33,10 +33,10 @@ use crate::known::registration::Registration;
 use crate::narinfo::narinfos::Narinfos;
 use crate::reader::Reader;
 use crate::refusal::Refusal;
+use crate::route::page::PageRoute;
 use browse::Wanted;
 use frame::{Page, redirect};
 use landing::Landing;
-pub(crate) use url::PageRoute;
 use url::{Base, parameter};
 
 pub use admin::admin;

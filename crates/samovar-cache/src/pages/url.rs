@@ -1,76 +1,10 @@
-//! What the URL of a page means, and how one is written.
+//! Writing the URLs of pages, and reading their queries.
 
 use samovar_http::http::{Pairs, percent};
 use samovar_nix::HashPart;
 
 /// Pairs that a query of ours may have; the rest is of no interest.
 const PAIR_COUNT_MAX: usize = 16;
-
-/// What a page's URL names, below the prefix of its cache.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum PageRoute {
-    /// The prefix without the slash behind it.
-    Prefix,
-    /// `/`
-    Landing,
-    /// `/version`
-    Version,
-    /// `/search`
-    Search,
-    /// `/path/<hash part>`
-    Path(HashPart),
-    /// `/serve/<hash part>/…`
-    Serve {
-        hash_part: HashPart,
-        names: Vec<Vec<u8>>,
-        /// Whether a slash ends it.
-        has_slash: bool,
-    },
-    /// `/-/assets/<name>`
-    Asset(String),
-    /// Of the form of a path's page, but there can be no such path.
-    NoPath,
-}
-
-impl PageRoute {
-    /// Finds the route of a path that is still percent-encoded. `None`: it names no page.
-    pub(crate) fn of(path: &[u8]) -> Option<Self> {
-        match path {
-            b"" => return Some(Self::Prefix),
-            b"/" => return Some(Self::Landing),
-            b"/version" => return Some(Self::Version),
-            b"/search" => return Some(Self::Search),
-            _ => {}
-        }
-        if let Some(rest) = path.strip_prefix(b"/path/") {
-            return Some(HashPart::parse(rest).map_or(Self::NoPath, Self::Path));
-        }
-        if let Some(rest) = path.strip_prefix(b"/serve/") {
-            return Some(serve(rest).unwrap_or(Self::NoPath));
-        }
-        let name = path.strip_prefix(b"/-/assets/")?;
-        let name = std::str::from_utf8(name).ok()?;
-        Some(Self::Asset(name.to_owned()))
-    }
-}
-
-fn serve(rest: &[u8]) -> Option<PageRoute> {
-    let mut segments = rest.split(|byte| *byte == b'/');
-    let hash_part = HashPart::parse(segments.next()?).ok()?;
-    // Each by itself: an encoded slash is part of a name, and no name has one.
-    let mut names: Vec<Vec<u8>> = segments
-        .map(|segment| percent::decode(segment).map(Into::into))
-        .collect::<Option<_>>()?;
-    let has_slash = names.last().is_some_and(Vec::is_empty);
-    if has_slash {
-        names.pop();
-    }
-    Some(PageRoute::Serve {
-        hash_part,
-        names,
-        has_slash,
-    })
-}
 
 /// A parameter of a query.
 pub(crate) fn parameter(query: Option<&[u8]>, name: &str) -> Option<String> {
@@ -166,46 +100,12 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::route::page::PageRoute;
 
     const H: &str = "zs83x50c7jbs0hj70ivx7ykckxh2zzl5";
 
     fn h() -> HashPart {
         HashPart::parse(H.as_bytes()).unwrap()
-    }
-
-    #[track_caller]
-    fn check(path: &str, expected: Option<PageRoute>) {
-        let path = path.replace("{H}", H);
-        assert_eq!(PageRoute::of(path.as_bytes()), expected, "{path}");
-    }
-
-    fn files(names: &[&str], has_slash: bool) -> PageRoute {
-        PageRoute::Serve {
-            hash_part: h(),
-            names: names.iter().map(|name| name.as_bytes().to_vec()).collect(),
-            has_slash,
-        }
-    }
-
-    #[test]
-    fn pages_are_found() {
-        check("", Some(PageRoute::Prefix));
-        check("/", Some(PageRoute::Landing));
-        check("/version", Some(PageRoute::Version));
-        check("/search", Some(PageRoute::Search));
-        check("/path/{H}", Some(PageRoute::Path(h())));
-        check("/path/{H}/", Some(PageRoute::NoPath));
-        check("/path/x", Some(PageRoute::NoPath));
-        check("/serve/{H}", Some(files(&[], false)));
-        check("/serve/{H}/", Some(files(&[], true)));
-        check("/serve/{H}/a/b%20c", Some(files(&["a", "b c"], false)));
-        check("/serve/{H}/a%2fb/", Some(files(&["a/b"], true)));
-        check("/serve/{H}//a", Some(files(&["", "a"], false)));
-        check("/serve/{H}/%zz", Some(PageRoute::NoPath));
-        check("/serve/", Some(PageRoute::NoPath));
-        check("/-/assets/x.css", Some(PageRoute::Asset("x.css".into())));
-        check("//", None);
-        check("/favicon.ico", None);
     }
 
     #[test]

@@ -17,8 +17,9 @@ use samovar_http::{Head, Inline, Reply, Request, Response};
 
 use crate::access::Verdict;
 use crate::known::shared_store::SharedStore;
-use crate::pages::{self, PageRoute};
+use crate::pages;
 use crate::refusal::Fixed;
+use crate::route::page::PageRoute;
 use crate::site::cache::Cache;
 use crate::site::current::Caches;
 

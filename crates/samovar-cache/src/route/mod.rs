@@ -7,6 +7,8 @@
 //! `/narinfos` and `/closure/` are Samovar's: no other known server answers them, and no Nix client
 //! requests them.
 
+pub(crate) mod page;
+
 use std::borrow::Cow;
 
 use samovar_http::http::percent;
@@ -186,6 +188,7 @@ fn is_word(text: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use samovar_metrics::kind_of;
 
     use super::*;
 
@@ -200,6 +203,30 @@ mod tests {
             None => (url.as_str(), None),
         };
         assert_eq!(route(path.as_bytes(), query), expected, "{url}");
+        // Metrics classify requests by the ends of their paths, without knowing the prefix.
+        if let Some(class) = class(&expected) {
+            assert_eq!(kind_of(path.as_bytes()).0, class, "{url}");
+            assert_eq!(
+                kind_of(format!("/team-a{path}").as_bytes()).0,
+                class,
+                "{url}"
+            );
+        }
+    }
+
+    /// The class of a route in metrics.
+    fn class(route: &Route) -> Option<&'static str> {
+        Some(match route {
+            Route::CacheInfo => "cache_info",
+            Route::Narinfo(_) => "narinfo",
+            Route::Listing(_) => "listing",
+            Route::Nar { .. } | Route::NarOfNoHash(_) => "nar",
+            Route::Log(_) => "log",
+            Route::Realisation(_) => "realisation",
+            Route::Narinfos => "narinfos",
+            Route::Closure(_) => "closure",
+            Route::NoPath | Route::Unknown => return None,
+        })
     }
 
     fn h() -> HashPart {
