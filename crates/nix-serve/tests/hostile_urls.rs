@@ -17,8 +17,8 @@ use support::{bare, hash_part, local, nix_serve, sample, sample_root};
 use support_process::{Connection, Process, Reply, once, serve_sample, signal};
 
 const INFO: &str = "StoreDir: /nix/store\nWantMassQuery: 1\nPriority: 30\n";
-const NOT_ALLOWED: &str = "This cache can only be read: GET and HEAD are understood.\n";
-const ONLY_POST: &str = "This URL understands POST alone.\n";
+const NOT_ALLOWED: &str = "This cache is read-only: use GET or HEAD.\n";
+const ONLY_POST: &str = "Use POST for this URL.\n";
 const MISSES: [&str; 3] = [
     "No such path.\n",
     "File not found.\n",

@@ -121,9 +121,9 @@ impl Fixed {
                  repaired.\n"
             }
             Self::Incomplete => "The closure has a path that cannot be served.\n",
-            Self::NotAllowed => "This cache can only be read: GET and HEAD are understood.\n",
-            Self::OnlyPost => "This URL understands POST alone.\n",
-            Self::Busy => "Too many such answers are under way. Try again.\n",
+            Self::NotAllowed => "This cache is read-only: use GET or HEAD.\n",
+            Self::OnlyPost => "Use POST for this URL.\n",
+            Self::Busy => "Too many bulk queries are in progress. Try again.\n",
             Self::Unavailable => "The store cannot be read at the moment. Try again.\n",
         }
     }

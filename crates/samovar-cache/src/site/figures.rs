@@ -66,7 +66,7 @@ impl Monitored for Site {
     }
 }
 
-/// Hits are counted where answers are.
+/// Hits are counted with the answers.
 fn in_memory(name: &str, fill: Fill, len_max: u64, miss_count: u64) -> CacheStatus {
     CacheStatus {
         name: name.to_owned(),

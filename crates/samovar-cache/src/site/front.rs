@@ -87,7 +87,7 @@ pub(crate) fn readyz(shared: &SharedStore, caches: &Caches) -> Response {
         Ok(()) if caches.know_policies() => (Status::OK, "ready\n"),
         Ok(()) => (
             Status::SERVICE_UNAVAILABLE,
-            "it is not known what may be read\n",
+            "the roots of a policy are not known\n",
         ),
         Err(_) => (Status::SERVICE_UNAVAILABLE, "the store cannot be read\n"),
     };

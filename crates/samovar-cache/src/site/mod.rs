@@ -51,9 +51,9 @@ pub struct SiteConfig {
     pub small_nar_memory_len: usize,
     /// The NAR cache on disk; `None`: off.
     pub nar_cache: Option<NarCacheDirectory>,
-    /// Holding paths against garbage collection; `None`: not at all.
+    /// GC leases; `None`: off.
     pub gc_lease: Option<LeaseConfig>,
-    /// How far files are trusted.
+    /// The trust in the files of paths.
     pub trust: Trust,
     /// The name and version in `/version`.
     pub program: Program,
