@@ -48,7 +48,7 @@ impl<T: Default> Session<T> {
         if let Some(entry) = self.streams.find(stream) {
             entry.is_reading = is_reading;
             if is_reading {
-                self.look_for_data();
+                self.mark_data_changed();
             }
         }
     }
@@ -70,7 +70,7 @@ impl<T: Default> Session<T> {
         if let Some(entry) = self.streams.find(stream) {
             let head = head::response(status, fields);
             if entry.respond.send_informational(head).is_err() {
-                self.news.reset = true;
+                self.changes.reset = true;
             }
         }
     }
@@ -83,7 +83,7 @@ impl<T: Default> Session<T> {
         };
         match entry.respond.send_response(head.0, is_end) {
             Ok(send) => entry.send = Some(send),
-            Err(_) => self.news.reset = true,
+            Err(_) => self.changes.reset = true,
         }
     }
 
@@ -98,7 +98,7 @@ impl<T: Default> Session<T> {
         entry.is_last = is_last;
         if let (true, Some(send)) = (is_direct, &mut entry.send) {
             if send.send_data(bytes, true).is_err() {
-                self.news.reset = true;
+                self.changes.reset = true;
             }
             return;
         }
@@ -148,7 +148,7 @@ impl<T: Default> Session<T> {
         match &mut self.state {
             State::Open(connection) => {
                 connection.abrupt_shutdown(code.into());
-                self.news.reset = true;
+                self.changes.reset = true;
                 self.must_write = true;
             }
             State::Handshake(_) => self.close(),
@@ -159,14 +159,14 @@ impl<T: Default> Session<T> {
     /// Passes as much to `h2` as the peer's windows allow; `false` if that is nothing.
     pub(super) fn push_all(&mut self) -> bool {
         let mut has_pushed = false;
-        let mut place = 0;
-        while self.pending_count > 0 && place < self.streams.place_count() {
-            if let Some((stream, entry)) = self.streams.at(place)
+        let mut slot = 0;
+        while self.pending_count > 0 && slot < self.streams.slot_count() {
+            if let Some((stream, entry)) = self.streams.at(slot)
                 && entry.is_pending()
             {
                 has_pushed |= self.push(stream);
             }
-            place += 1;
+            slot += 1;
         }
         has_pushed
     }
@@ -177,7 +177,7 @@ impl<T: Default> Session<T> {
         };
         let has_pushed = entry.push().unwrap_or_else(|_error| {
             // The stream was reset; the next poll reports that.
-            self.news.reset = true;
+            self.changes.reset = true;
             entry.drop_pending();
             true
         });

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_place_is_refused() {
+    fn invalid_heads_are_refused() {
         let connect = Request::builder()
             .method("CONNECT")
             .uri("a.example:1")
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_body_is_where_the_stream_says() {
+    fn the_end_of_the_stream_ends_the_body() {
         let request = |len: &str| {
             let request = get("/").method("POST").header("content-length", len);
             request.header("expect", "100-continue").body(()).unwrap()
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rendered_response_loses_what_belongs_to_a_connection() {
+    fn a_response_loses_connection_specific_fields() {
         let text = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nX:  a b \r\n\
                      Connection: close\r\nKeep-Alive: 5\r\nUpgrade: x\r\nX: c\r\n\r\n";
         let response = super::response(200, text);

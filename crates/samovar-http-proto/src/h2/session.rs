@@ -132,7 +132,7 @@ pub(super) struct Stream<T> {
 
 /// Changes since the streams were last polled.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(super) struct News {
+pub(super) struct Changes {
     /// Bodies may have grown or ended.
     pub(super) data: bool,
     /// Streams may have been reset.
@@ -150,7 +150,7 @@ pub struct Session<T> {
     incoming: Scanner,
     outgoing: Scanner,
     budget: Budget,
-    pub(super) news: News,
+    pub(super) changes: Changes,
     /// Whether `h2` must write before the next event.
     pub(super) must_write: bool,
     /// Index where polling of the streams continues.
@@ -189,7 +189,7 @@ impl<T: Default> Session<T> {
             incoming: Scanner::new(PREFACE.len()),
             outgoing: Scanner::new(0),
             budget: Budget::new(&limits.abuse, now),
-            news: News::default(),
+            changes: Changes::default(),
             must_write: false,
             cursor: 0,
             events: VecDeque::new(),
@@ -211,25 +211,25 @@ impl<T: Default> Session<T> {
         let Self {
             incoming,
             budget,
-            news,
+            changes,
             ..
         } = self;
-        let mut verdict = Ok(());
+        let mut result = Ok(());
         // A HEADERS frame may carry trailers.
         let mut notice = |kind| {
-            news.data |= matches!(kind, frames::DATA | frames::HEADERS | frames::CONTINUATION);
-            news.reset |= kind == frames::RST_STREAM;
+            changes.data |= matches!(kind, frames::DATA | frames::HEADERS | frames::CONTINUATION);
+            changes.reset |= kind == frames::RST_STREAM;
         };
         if let Some(frame) = incoming.unfinished() {
             notice(frame.kind);
         }
         incoming.scan(bytes, |frame| {
-            verdict = verdict.and_then(|()| budget.received(frame));
+            result = result.and_then(|()| budget.received(frame));
             notice(frame.kind);
         });
         self.cursor = 0;
         self.pipe.lock().put(bytes);
-        self.judge(verdict);
+        self.end_if_abused(result);
     }
 
     /// Whether more input is wanted: not while the peer does not read the output.
@@ -263,8 +263,8 @@ impl<T: Default> Session<T> {
         self.abuse
     }
 
-    fn judge(&mut self, verdict: Result<(), Abuse>) {
-        if let (Err(abuse), None) = (verdict, self.abuse) {
+    fn end_if_abused(&mut self, result: Result<(), Abuse>) {
+        if let (Err(abuse), None) = (result, self.abuse) {
             self.abuse = Some(abuse);
             self.abort(ErrorCode::EnhanceYourCalm);
         }
@@ -292,14 +292,14 @@ impl<T: Default> Session<T> {
                     }
                     return Some(event);
                 }
-                None if self.has_news() || self.push_all() => {}
+                None if self.has_changes() || self.push_all() => {}
                 None => return None,
             }
         }
     }
 
-    fn has_news(&self) -> bool {
-        self.must_write || self.news != News::default() || !self.events.is_empty()
+    fn has_changes(&self) -> bool {
+        self.must_write || self.changes != Changes::default() || !self.events.is_empty()
     }
 
     /// Returns the head of the request that [`poll`](Self::poll) has just reported, as HTTP/1.1
@@ -345,7 +345,7 @@ impl<T: Default> Session<T> {
     /// Ends all streams.
     pub(super) fn close(&mut self) {
         self.state = State::Closed;
-        self.news.reset = true;
+        self.changes.reset = true;
         self.cursor = 0;
     }
 
@@ -355,7 +355,7 @@ impl<T: Default> Session<T> {
             pipe,
             outgoing,
             budget,
-            news,
+            changes,
             streams,
             events,
             ..
@@ -365,10 +365,10 @@ impl<T: Default> Session<T> {
             return;
         }
         let new = buffers.output.get(buffers.seen_len..).unwrap_or_default();
-        let mut verdict = Ok(());
+        let mut result = Ok(());
         outgoing.scan(new, |frame| {
-            verdict = verdict.and_then(|()| budget.sent(frame));
-            news.reset |= frame.kind == frames::RST_STREAM;
+            result = result.and_then(|()| budget.sent(frame));
+            changes.reset |= frame.kind == frames::RST_STREAM;
             let is_data = frame.kind == frames::DATA;
             if !is_data && !frame.ends_stream() {
                 return;
@@ -384,7 +384,7 @@ impl<T: Default> Session<T> {
         });
         buffers.seen_len = buffers.output.len();
         drop(buffers);
-        self.judge(verdict);
+        self.end_if_abused(result);
     }
 
     /// Opens a stream for a request, unless the request is malformed.
@@ -411,7 +411,7 @@ impl<T: Default> Session<T> {
             },
             Err(HeadError::Malformed) => {
                 respond.send_reset(::h2::Reason::PROTOCOL_ERROR);
-                self.news.reset = true;
+                self.changes.reset = true;
                 return None;
             }
         };
@@ -432,17 +432,17 @@ impl<T: Default> Session<T> {
 
     /// Polls the streams until one has an event.
     fn poll_streams(&mut self) -> Option<Event> {
-        if self.news == News::default() {
+        if self.changes == Changes::default() {
             return None;
         }
         let is_closed = self.is_closed();
-        while self.cursor < self.streams.place_count() {
+        while self.cursor < self.streams.slot_count() {
             if let Some((stream, entry)) = self.streams.at(self.cursor) {
-                if self.news.reset && (is_closed || entry.is_reset()) {
+                if self.changes.reset && (is_closed || entry.is_reset()) {
                     self.cursor += 1;
                     return Some(Event::Reset { stream });
                 }
-                if self.news.data
+                if self.changes.data
                     && let Some(event) = entry.poll_body(stream)
                 {
                     return Some(event);
@@ -451,13 +451,13 @@ impl<T: Default> Session<T> {
             self.cursor += 1;
         }
         self.cursor = 0;
-        self.news = News::default();
+        self.changes = Changes::default();
         None
     }
 
-    /// What is asked for is told in time.
-    pub(super) fn look_for_data(&mut self) {
-        self.news.data = true;
+    /// Makes the next poll check all request bodies.
+    pub(super) fn mark_data_changed(&mut self) {
+        self.changes.data = true;
         self.cursor = 0;
     }
 

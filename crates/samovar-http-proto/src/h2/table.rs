@@ -25,52 +25,51 @@ impl<S> Table<S> {
     }
 
     /// Returns the number of slots, used and free.
-    pub(super) fn place_count(&self) -> usize {
+    pub(super) fn slot_count(&self) -> usize {
         self.ids.len()
     }
 
     pub(super) fn insert(&mut self, id: u32, entry: S) {
-        let place = self.place(0).unwrap_or_else(|| {
+        let slot = self.slot(0).unwrap_or_else(|| {
             self.ids.push(0);
             self.entries.push(None);
             self.ids.len() - 1
         });
-        if let (Some(place_id), Some(slot)) = (self.ids.get_mut(place), self.entries.get_mut(place))
-        {
-            (*place_id, *slot) = (id, Some(entry));
+        if let (Some(slot_id), Some(slot)) = (self.ids.get_mut(slot), self.entries.get_mut(slot)) {
+            (*slot_id, *slot) = (id, Some(entry));
             self.count += 1;
         }
     }
 
     pub(super) fn find(&mut self, id: u32) -> Option<&mut S> {
-        let place = self.place(id)?;
-        self.entries.get_mut(place)?.as_mut()
+        let slot = self.slot(id)?;
+        self.entries.get_mut(slot)?.as_mut()
     }
 
     pub(super) fn peek(&self, id: u32) -> Option<&S> {
-        self.entries.get(self.place(id)?)?.as_ref()
+        self.entries.get(self.slot(id)?)?.as_ref()
     }
 
     /// Returns the stream in a slot with its number.
-    pub(super) fn at(&mut self, place: usize) -> Option<(u32, &mut S)> {
-        let id = *self.ids.get(place)?;
-        Some((id, self.entries.get_mut(place)?.as_mut()?))
+    pub(super) fn at(&mut self, slot: usize) -> Option<(u32, &mut S)> {
+        let id = *self.ids.get(slot)?;
+        Some((id, self.entries.get_mut(slot)?.as_mut()?))
     }
 
     pub(super) fn remove(&mut self, id: u32) -> Option<S> {
-        let place = self.place(id)?;
-        let entry = self.entries.get_mut(place)?.take()?;
-        *self.ids.get_mut(place)? = 0;
+        let slot = self.slot(id)?;
+        let entry = self.entries.get_mut(slot)?.take()?;
+        *self.ids.get_mut(slot)? = 0;
         self.count -= 1;
         Some(entry)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &S)> {
-        let places = self.ids.iter().zip(&self.entries);
-        places.filter_map(|(id, entry)| Some((*id, entry.as_ref()?)))
+        let slots = self.ids.iter().zip(&self.entries);
+        slots.filter_map(|(id, entry)| Some((*id, entry.as_ref()?)))
     }
 
-    fn place(&self, id: u32) -> Option<usize> {
+    fn slot(&self, id: u32) -> Option<usize> {
         self.ids.iter().position(|taken| *taken == id)
     }
 }
@@ -80,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_used_again() {
+    fn slots_are_reused() {
         let mut table = Table::default();
         for id in [1, 3, 5] {
             table.insert(id, id * 10);
@@ -88,7 +87,7 @@ mod tests {
         assert_eq!(table.remove(3), Some(30));
         assert_eq!((table.remove(3), table.count()), (None, 2));
         table.insert(7, 70);
-        assert_eq!(table.place_count(), 3);
+        assert_eq!(table.slot_count(), 3);
         assert_eq!(table.find(7), Some(&mut 70));
         assert_eq!(table.at(1), Some((7, &mut 70)));
         assert_eq!(table.peek(0), None);

@@ -230,8 +230,8 @@ impl Assembler {
             OpCode::Pong => Event::Pong(payload),
             OpCode::Close | OpCode::Continuation | OpCode::Text | OpCode::Binary => {
                 self.is_closed = true;
-                let said = close::parse(&payload)?;
-                Event::Close(said.map(|(code, reason)| (code, reason.into_owned().into())))
+                let reason = close::parse(&payload)?;
+                Event::Close(reason.map(|(code, reason)| (code, reason.into_owned().into())))
             }
         }))
     }

@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicUsize;
 use super::Compression;
 use super::encoder::{Encoder, compress};
 use super::media_type::is_compressible;
-use super::source::{Compressed, Place};
+use super::source::{Compressed, Slot};
 use crate::body::{Source, sources};
 use crate::head::Head;
 use crate::http::accept_encoding::{AcceptEncoding, Coding};
@@ -144,7 +144,7 @@ fn streamed(
     body: Body,
 ) -> Result<(Body, Option<u64>), Body> {
     let max = negotiator.compression.streams_max;
-    let Some(place) = Place::take(&negotiator.stream_count, max) else {
+    let Some(slot) = Slot::take(&negotiator.stream_count, max) else {
         return Err(body);
     };
     let Ok(encoder) = Encoder::new(coding) else {
@@ -156,7 +156,7 @@ fn streamed(
         Body::Shared(bytes) => Box::new(sources::Reader::new(Cursor::new(bytes), None)),
         Body::Source(source) => source,
     };
-    let source = Compressed::new(inner, encoder, place);
+    let source = Compressed::new(inner, encoder, slot);
     Ok((Body::Source(Box::new(source)), None))
 }
 

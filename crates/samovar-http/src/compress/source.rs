@@ -24,29 +24,29 @@ pub(super) struct Compressed {
     has_unflushed: bool,
     /// Result of the last pull of `inner`.
     progress: Progress,
-    _place: Place,
+    _slot: Slot,
 }
 
 /// A slot for a concurrently compressed body.
-pub(super) struct Place(Arc<AtomicUsize>);
+pub(super) struct Slot(Arc<AtomicUsize>);
 
-impl Place {
+impl Slot {
     /// Takes a slot; `None` if all are taken.
     pub(super) fn take(count: &Arc<AtomicUsize>, max: usize) -> Option<Self> {
-        let place = Self(Arc::clone(count));
+        let slot = Self(Arc::clone(count));
         // Dropping the slot corrects the count if it exceeds the limit.
-        (count.fetch_add(1, Ordering::Relaxed) < max).then_some(place)
+        (count.fetch_add(1, Ordering::Relaxed) < max).then_some(slot)
     }
 }
 
-impl Drop for Place {
+impl Drop for Slot {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl Compressed {
-    pub(super) fn new(inner: Box<dyn Source>, encoder: Encoder, place: Place) -> Self {
+    pub(super) fn new(inner: Box<dyn Source>, encoder: Encoder, slot: Slot) -> Self {
         Self {
             inner,
             batch: None,
@@ -55,7 +55,7 @@ impl Compressed {
             ready_at: 0,
             has_unflushed: false,
             progress: Progress::More,
-            _place: place,
+            _slot: slot,
         }
     }
 

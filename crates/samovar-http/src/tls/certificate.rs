@@ -14,7 +14,7 @@ use rustls::sign::CertifiedKey;
 use rustls::{Error, InconsistentKeys};
 use x509_cert::der::Decode;
 
-use super::error::{Place, TlsError, TlsErrorKind};
+use super::error::{Location, TlsError, TlsErrorKind};
 
 /// Size limit of a PEM file, in bytes. A chain is some kilobytes.
 const FILE_LEN_MAX: u64 = 1 << 20;
@@ -31,10 +31,10 @@ impl Pem {
         Self::File(path.as_ref().to_owned())
     }
 
-    pub(super) fn place(&self) -> Place {
+    pub(super) fn location(&self) -> Location {
         match self {
-            Self::File(path) => Place::file(path),
-            Self::Memory(_) => Place::Memory,
+            Self::File(path) => Location::file(path),
+            Self::Memory(_) => Location::Memory,
         }
     }
 
@@ -43,7 +43,7 @@ impl Pem {
             Self::Memory(bytes) => Ok(Arc::clone(bytes)),
             Self::File(path) => match read_file(path) {
                 Ok(bytes) => Ok(bytes.into()),
-                Err(error) => Err(self.place().error(TlsErrorKind::Unreadable(error))),
+                Err(error) => Err(self.location().error(TlsErrorKind::Unreadable(error))),
             },
         }
     }
@@ -55,7 +55,7 @@ impl Pem {
             .collect::<Result<Vec<_>, _>>()
             .map_err(|error| self.syntax(&error))?;
         if certificates.is_empty() {
-            return Err(self.place().error(TlsErrorKind::NoCertificate));
+            return Err(self.location().error(TlsErrorKind::NoCertificate));
         }
         Ok(certificates)
     }
@@ -63,13 +63,14 @@ impl Pem {
     /// Reads the first private key.
     fn key(&self) -> Result<PrivateKeyDer<'static>, TlsError> {
         PrivateKeyDer::from_pem_slice(&self.read()?).map_err(|error| match error {
-            PemError::NoItemsFound => self.place().error(TlsErrorKind::NoKey),
+            PemError::NoItemsFound => self.location().error(TlsErrorKind::NoKey),
             error => self.syntax(&error),
         })
     }
 
     fn syntax(&self, error: &PemError) -> TlsError {
-        self.place().error(TlsErrorKind::NotPem(error.to_string()))
+        self.location()
+            .error(TlsErrorKind::NotPem(error.to_string()))
     }
 }
 
@@ -93,7 +94,7 @@ fn read_file(path: &Path) -> io::Result<Vec<u8>> {
 impl std::fmt::Debug for Pem {
     /// Shows the location only: private keys must not reach logs.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.place().fmt(f)
+        self.location().fmt(f)
     }
 }
 
@@ -129,21 +130,21 @@ pub(super) fn load(
     let private_key = provider
         .key_provider
         .load_private_key(key_der)
-        .map_err(|error| key.place().error(TlsErrorKind::BadKey(error)))?;
+        .map_err(|error| key.location().error(TlsErrorKind::BadKey(error)))?;
     let certified = CertifiedKey::new(certificates, private_key);
     match certified.keys_match() {
         // A key without a public half cannot be compared; assume it matches.
         Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => {}
         Err(Error::InconsistentKeys(_)) => {
-            let certificate = chain.place().to_string();
-            return Err(key.place().error(TlsErrorKind::Mismatch { certificate }));
+            let certificate = chain.location().to_string();
+            return Err(key.location().error(TlsErrorKind::Mismatch { certificate }));
         }
-        Err(error) => return Err(chain.place().error(TlsErrorKind::BadCertificate(error))),
+        Err(error) => return Err(chain.location().error(TlsErrorKind::BadCertificate(error))),
     }
     let leaf = leaf.unwrap_or_else(|| CertificateDer::from(Vec::new()));
     let parsed = webpki::EndEntityCert::try_from(&leaf).map_err(|_webpki| {
         let error = Error::InvalidCertificate(rustls::CertificateError::BadEncoding);
-        chain.place().error(TlsErrorKind::BadCertificate(error))
+        chain.location().error(TlsErrorKind::BadCertificate(error))
     })?;
     let names = parsed.valid_dns_names();
     let names = names.map(str::to_ascii_lowercase).collect();

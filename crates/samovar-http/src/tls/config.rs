@@ -8,7 +8,7 @@ use rustls::server::{ServerSessionMemoryCache, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig, SupportedCipherSuite, version};
 
 use super::certificate::{self, Certificate, Pem};
-use super::error::{Place, TlsError, TlsErrorKind};
+use super::error::{Location, TlsError, TlsErrorKind};
 use super::resolver::Resolver;
 
 /// Capacity of the session cache, for TLS 1.2 clients without tickets. A session takes some hundred
@@ -127,8 +127,8 @@ impl TlsConfig {
     }
 
     fn put(&self, loaded: Loaded) {
-        let place = self.shared.loaded.write();
-        *place.unwrap_or_else(PoisonError::into_inner) = Arc::new(loaded);
+        let current = self.shared.loaded.write();
+        *current.unwrap_or_else(PoisonError::into_inner) = Arc::new(loaded);
     }
 }
 
@@ -211,7 +211,7 @@ impl TlsBuilder {
     }
 
     fn load(&self) -> Result<Loaded, TlsError> {
-        let refused = |error| Place::Configuration.error(TlsErrorKind::Refused(error));
+        let refused = |error| Location::Configuration.error(TlsErrorKind::Refused(error));
         let provider = Arc::new(provider());
         let mut resolver = Resolver::new(self.refuses_unknown_names);
         let mut certificates = Vec::new();
@@ -221,7 +221,7 @@ impl TlsBuilder {
             certificates.push(facts);
         }
         if certificates.is_empty() {
-            return Err(Place::Configuration.error(TlsErrorKind::Nothing));
+            return Err(Location::Configuration.error(TlsErrorKind::Nothing));
         }
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(&[&version::TLS13, &version::TLS12])
@@ -254,12 +254,12 @@ fn verifier(
     clients: ClientCertificates,
     provider: Arc<CryptoProvider>,
 ) -> Result<Arc<dyn rustls::server::danger::ClientCertVerifier>, TlsError> {
-    let place = authorities.place();
+    let location = authorities.location();
     let mut roots = RootCertStore::empty();
     for certificate in authorities.certificates()? {
         roots
             .add(certificate)
-            .map_err(|error| place.error(TlsErrorKind::BadCertificate(error)))?;
+            .map_err(|error| location.error(TlsErrorKind::BadCertificate(error)))?;
     }
     let builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
     let builder = match clients {
@@ -268,7 +268,7 @@ fn verifier(
     };
     builder
         .build()
-        .map_err(|error| place.error(TlsErrorKind::BadAuthorities(error.to_string())))
+        .map_err(|error| location.error(TlsErrorKind::BadAuthorities(error.to_string())))
 }
 
 /// Returns ring's ciphers, cheapest first: 1 GB in records of 16 KiB takes 0.13 s with AES-128-GCM,

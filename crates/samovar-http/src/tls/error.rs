@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 /// Error of a TLS configuration; `Display` names the file.
 #[derive(Debug)]
 pub struct TlsError {
-    place: Place,
+    location: Location,
     /// The cause.
     pub kind: TlsErrorKind,
 }
 
 impl fmt::Display for TlsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.place, self.kind)
+        write!(f, "{}: {}", self.location, self.kind)
     }
 }
 
@@ -67,27 +67,27 @@ pub enum TlsErrorKind {
 
 /// Location that an error is about.
 #[derive(Debug, Clone)]
-pub(super) enum Place {
+pub(super) enum Location {
     File(PathBuf),
     /// PEM passed by the program.
     Memory,
     Configuration,
 }
 
-impl Place {
+impl Location {
     pub(super) fn file(path: &Path) -> Self {
         Self::File(path.to_owned())
     }
 
     pub(super) fn error(&self, kind: TlsErrorKind) -> TlsError {
         TlsError {
-            place: self.clone(),
+            location: self.clone(),
             kind,
         }
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File(path) => path.display().fmt(f),

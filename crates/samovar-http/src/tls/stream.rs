@@ -2,19 +2,19 @@
 //!
 //! # Theory of operation
 //!
-//! rustls is used without buffers of its own. Ciphertext is read into memory of the *thread*, and
-//! decrypted there; plaintext is encrypted into memory of the thread, and sent from there. What a
-//! connection keeps for itself is only what had to be left: the start of a record, and records that
-//! the socket did not take. All of it is given back once it is empty.
+//! rustls is used without buffers of its own. Ciphertext is read into and decrypted in a buffer of
+//! the *thread*; plaintext is encrypted into and sent from a buffer of the thread. A connection
+//! stores only the remainders: the start of a record, and records that the socket did not accept.
+//! Their memory is freed once they are empty.
 //!
-//! | buffer | holds | at most |
+//! | buffer | content | limit |
 //! |---|---|---|
-//! | `incoming` | ciphertext that is no whole record or handshake message yet | [`INCOMING_LEN_MAX`] |
-//! | `plain` | plaintext that the caller had no room for | what one read brought |
-//! | `outgoing` | records that the socket has not taken | [`SEND_LEN`] and its framing, and the handshake |
+//! | `incoming` | ciphertext of an incomplete record or handshake message | [`INCOMING_LEN_MAX`] |
+//! | `plain` | plaintext that did not fit into the caller's buffer | plaintext of one read |
+//! | `outgoing` | records that the socket has not accepted | [`SEND_LEN`] and its framing, and the handshake |
 //!
-//! `outgoing` is empty before more plaintext is taken, so a peer that does not read holds one piece
-//! and no more.
+//! More plaintext is accepted only when `outgoing` is empty, so a peer that does not read costs one
+//! piece.
 
 use std::cell::RefCell;
 use std::io;
@@ -27,28 +27,28 @@ use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, Insufficien
 
 use crate::io::sys;
 
-/// Plaintext encrypted and sent at once: four records. Larger pieces fall out of the processor's
-/// nearer caches between encryption and the kernel's copy; smaller ones cost system calls.
+/// Plaintext encrypted and sent at once, in bytes: four records. Larger pieces are evicted from the
+/// processor's caches between encryption and the kernel's copy; smaller ones cost system calls.
 pub(crate) const SEND_LEN: usize = 64 * 1024;
-/// Ciphertext read at once.
+/// Ciphertext read at once, in bytes.
 const READ_LEN: usize = 64 * 1024;
-/// One record, the largest that TLS 1.2 allows (RFC 5246, 6.2.3).
+/// Maximum length of a TLS 1.2 record, in bytes (RFC 5246, 6.2.3).
 const RECORD_LEN_MAX: usize = 5 + 16 * 1024 + 2048;
-/// Ciphertext without a whole message in it that is kept. A handshake message has at most 65539
-/// bytes here: rustls refuses longer ones.
+/// Limit of stored ciphertext of an incomplete message, in bytes. rustls refuses handshake messages
+/// of more than 65539 bytes.
 const INCOMING_LEN_MAX: usize = 96 * 1024;
-/// Framing of one piece: header, nonce and tag of each record, and room for a key update.
+/// Overhead of one piece, in bytes: header, nonce and tag of each record, and a key update.
 const SEAL_OVERHEAD: usize = 512;
-/// Records that answer the peer by themselves (tickets, key updates) and that it does not read.
-/// Past this the peer is at fault: it asks for more than it takes.
+/// Limit of unsent records that TLS itself sends in reply (tickets, key updates), in bytes. A peer
+/// that exceeds it causes replies without reading them.
 const OUTGOING_LEN_MAX: usize = SEND_LEN + INCOMING_LEN_MAX;
-/// Ciphertext in a row that may hold no plaintext. Records can be empty, and a peer that sends
-/// nothing else could keep a thread busy for as long as it likes.
+/// Limit of consecutive ciphertext without plaintext, in bytes. Otherwise a peer could keep a
+/// thread busy with empty records.
 const VAIN_LEN_MAX: usize = 256 * 1024;
 /// The first byte of a handshake record (RFC 8446, 5.1).
 const HANDSHAKE_RECORD: u8 = 22;
 
-/// What a client that speaks HTTP without TLS is told, in the language it speaks.
+/// Response to a client that sends plain HTTP to a TLS port.
 const IN_CLEAR: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\
     Content-Type: text/plain\r\n\
     Content-Length: 30\r\n\
@@ -57,8 +57,7 @@ const IN_CLEAR: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\
     this port speaks HTTPS, only.\n";
 
 thread_local! {
-    /// Where a thread reads and decrypts, and where it encrypts. Pages that are never touched cost
-    /// nothing.
+    /// Buffers of a thread for reading, decryption and encryption. Untouched pages use no memory.
     static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch {
         input: vec![0; INCOMING_LEN_MAX + READ_LEN],
         output: vec![0; SEND_LEN + SEAL_OVERHEAD],
@@ -70,18 +69,17 @@ struct Scratch {
     output: Vec<u8>,
 }
 
-/// How far a handshake is.
+/// Progress of a handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Handshake {
     Done,
     WantsRead,
     WantsWrite,
-    /// It came to nothing, and the peer was told why. Nothing more can be sent; what is read is
-    /// what the socket has, and only good for being dropped.
+    /// Failed; the alert was sent. Nothing more can be sent, and further input must be discarded.
     Over,
 }
 
-/// One connection's TLS, and its socket.
+/// A TLS connection and its socket.
 pub(crate) struct Stream {
     socket: OwnedFd,
     state: State,
@@ -90,15 +88,15 @@ pub(crate) struct Stream {
     plain_at: usize,
     outgoing: Vec<u8>,
     outgoing_at: usize,
-    /// `incoming` may hold whole records: room for their plaintext was all that was missing.
+    /// Whether `incoming` may contain whole records, left because their plaintext did not fit.
     has_records: bool,
-    /// `close_notify` has come.
+    /// Whether `close_notify` was received.
     is_ended: bool,
-    /// The socket is to be shut down once `outgoing` is sent.
+    /// Whether to shut the socket down once `outgoing` was sent.
     is_shutting: bool,
 }
 
-/// Most of a connection's memory, so not there before the peer has said something.
+/// State of rustls: most of a connection's memory, so created when the peer has sent something.
 enum State {
     Fresh(Arc<ServerConfig>),
     Open(Box<UnbufferedServerConnection>),
@@ -121,18 +119,18 @@ impl Stream {
         }
     }
 
-    /// Goes on with the handshake as far as the socket allows. Computes for up to a millisecond,
-    /// so this is for workers. After `Done` plaintext may have come already, without a new edge.
+    /// Continues the handshake as far as the socket allows. Call it on a worker: it computes for up
+    /// to a millisecond. After `Done`, plaintext may be available without a new edge from epoll.
     ///
     /// # Errors
     ///
-    /// Those of the socket, `InvalidData` for what the peer did wrong, and `UnexpectedEof`. It is
-    /// [`Over`](Handshake::Over) then.
+    /// Those of the socket, `InvalidData` for errors of the peer, and `UnexpectedEof`. The
+    /// handshake is [`Over`](Handshake::Over) then.
     pub(crate) fn handshake(&mut self) -> io::Result<Handshake> {
         let handshake = self.go_on();
         if handshake.is_err() {
             self.state = State::Over;
-            // The alert has left, as far as it could.
+            // The alert was sent, as far as possible.
             drop(sys::shutdown_write(&self.socket));
         }
         handshake
@@ -162,7 +160,7 @@ impl Stream {
         }
     }
 
-    /// The protocol that was agreed on (RFC 7301).
+    /// Returns the negotiated application protocol (RFC 7301).
     #[cfg(any(test, feature = "http2"))]
     pub(crate) fn alpn(&self) -> Option<&[u8]> {
         match &self.state {
@@ -171,7 +169,7 @@ impl Stream {
         }
     }
 
-    /// What the peer has shown and was verified, its own certificate first, as DER.
+    /// Returns the verified certificate chain of the peer as DER, its own certificate first.
     pub(crate) fn peer_certificates(&self) -> Vec<Box<[u8]>> {
         let State::Open(tls) = &self.state else {
             return Vec::new();
@@ -180,13 +178,13 @@ impl Stream {
         chain.iter().map(|der| Box::from(der.as_ref())).collect()
     }
 
-    /// Reads plaintext; `None` when there is none now, `Some(0)` after the peer's `close_notify`.
-    /// A short read does not mean that nothing more is there: only `None` does.
+    /// Reads plaintext; `None` if none is available, `Some(0)` after the peer's `close_notify`.
+    /// Only `None`, not a short read, means that nothing more is available.
     ///
     /// # Errors
     ///
     /// As [`handshake`](Self::handshake); `UnexpectedEof` if the socket ends without
-    /// `close_notify`: somebody in between may have cut off the rest (RFC 8446, 6.1).
+    /// `close_notify`, which may be a truncation attack (RFC 8446, 6.1).
     pub(crate) fn recv(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         if matches!(self.state, State::Over) {
             return sys::recv(&self.socket, buffer);
@@ -205,8 +203,8 @@ impl Stream {
             }
             let mut filled = 0;
             let read = self.read_records(Some((&mut *buffer, &mut filled)))?;
-            // Answers of rustls itself: tickets, key updates. What does not leave now leaves with
-            // the next bytes.
+            // Send replies of rustls itself (tickets, key updates); the rest follows with the next
+            // bytes.
             self.flush()?;
             if filled > 0 {
                 return Ok(Some(filled));
@@ -223,8 +221,9 @@ impl Stream {
         }
     }
 
-    /// Takes plaintext; `None` when nothing is taken now. A piece of at most [`SEND_LEN`] bytes is
-    /// taken whole or not at all. `more`: further bytes follow at once.
+    /// Accepts plaintext; `None` if the socket must be writable first. A piece of at most
+    /// [`SEND_LEN`] bytes is accepted as a whole or not at all. `more`: further bytes follow at
+    /// once.
     ///
     /// # Errors
     ///
@@ -243,7 +242,7 @@ impl Stream {
         Ok((taken > 0).then_some(taken))
     }
 
-    /// Sends what the socket has not taken yet; `true` once that is nothing.
+    /// Sends pending records; `true` if none remain.
     ///
     /// # Errors
     ///
@@ -266,13 +265,13 @@ impl Stream {
         Ok(true)
     }
 
-    /// Whether there is something that the socket has not taken.
+    /// Whether records are pending.
     pub(crate) fn has_pending(&self) -> bool {
         self.outgoing_at < self.outgoing.len()
     }
 
-    /// Says `close_notify`, and that nothing more will be written; the peer may still write. What
-    /// the socket does not take now has to be flushed.
+    /// Sends `close_notify` and shuts down the writing side; the peer may still write. Records that
+    /// the socket does not accept now must be flushed.
     ///
     /// # Errors
     ///
@@ -301,7 +300,7 @@ impl Stream {
                 }
                 result => result,
             })?;
-            // Records that stand in `outgoing` were made before these and go before them.
+            // Records in `outgoing` are older and must be sent first.
             let mut sent = 0;
             if self.flush()? {
                 while sent < len {
@@ -318,7 +317,7 @@ impl Stream {
         })
     }
 
-    /// Does something that rustls allows only when it has nothing else to do.
+    /// Runs an operation that rustls allows only in its traffic state.
     fn with_traffic(
         &mut self,
         work: impl FnOnce(&mut Traffic<'_>) -> Result<usize, EncryptError>,
@@ -330,7 +329,7 @@ impl Stream {
             room: None,
             left: &mut self.plain,
         };
-        // Plaintext that a full buffer has left undecrypted may stand in the way.
+        // Records left undecrypted because of a full buffer may come first.
         let taken = process(
             tls,
             &mut self.incoming,
@@ -369,7 +368,7 @@ impl Stream {
         len
     }
 
-    /// Understands what was read before, or reads from the socket once.
+    /// Decrypts stored ciphertext, or reads from the socket once.
     fn read_records(&mut self, room: Room<'_>) -> io::Result<Read> {
         SCRATCH.with_borrow_mut(|scratch| {
             let input = &mut scratch.input;
@@ -377,7 +376,7 @@ impl Stream {
             if let Some(start) = input.get_mut(..kept) {
                 start.copy_from_slice(&self.incoming);
             }
-            // No more ciphertext than there is room for its plaintext, but always a record.
+            // Read no more ciphertext than plaintext fits, but at least one record.
             let want = room.as_ref().map_or(READ_LEN, |(buffer, _)| buffer.len());
             let want = want.clamp(RECORD_LEN_MAX, READ_LEN);
             let Some(space) = input.get_mut(kept..kept + want) else {
@@ -417,7 +416,7 @@ impl Stream {
             let taken = match processed {
                 Ok(taken) => taken,
                 Err(error) => {
-                    // The alert says what was wrong; nobody waits to see it read.
+                    // The alert names the error; do not wait until the peer has read it.
                     drop(self.flush());
                     return Err(peers_fault(error));
                 }
@@ -437,10 +436,10 @@ impl Stream {
         })
     }
 
-    /// A browser on the wrong port is told so where its reader can see it.
+    /// Answers plain HTTP on the TLS port with a readable response.
     fn answer_in_clear(&mut self) -> io::Result<Handshake> {
         self.state = State::Over;
-        // A socket that takes nothing at its very start is not worth more.
+        // Best effort: a new socket accepts this much.
         sys::send(&self.socket, IN_CLEAR, false)?;
         sys::shutdown_write(&self.socket)?;
         Ok(Handshake::Over)
@@ -464,19 +463,19 @@ impl std::fmt::Debug for Stream {
 
 type Traffic<'a> = rustls::unbuffered::WriteTraffic<'a, rustls::server::ServerConnectionData>;
 
-/// What a read brought.
+/// Result of a read.
 enum Read {
-    /// So many bytes of ciphertext were understood.
+    /// Number of ciphertext bytes processed.
     Some(usize),
     Nothing,
     End,
     InClear,
 }
 
-/// The caller's buffer, and how much of it is filled.
+/// The caller's buffer, and its filled length.
 type Room<'a> = Option<(&'a mut [u8], &'a mut usize)>;
 
-/// Where plaintext goes: first to the caller, then into what is kept.
+/// Destination of plaintext: the caller's buffer first, then `plain`.
 struct Sink<'a, 'b> {
     room: Room<'b>,
     left: &'a mut Vec<u8>,
@@ -504,14 +503,14 @@ impl Sink<'_, '_> {
 }
 
 struct Taken {
-    /// Bytes of the input that were understood.
+    /// Number of input bytes processed.
     len: usize,
     is_ended: bool,
-    /// Nothing more can be understood without more input.
+    /// Whether more input is needed.
     is_dry: bool,
 }
 
-/// Gives `input` to rustls until that wants more, has room for plaintext no more, or is done.
+/// Passes `input` to rustls until it needs more, the plaintext buffers are full, or it is done.
 fn process(
     tls: &mut UnbufferedServerConnection,
     input: &mut [u8],
@@ -538,13 +537,12 @@ fn process(
             Ok(ConnectionState::EncodeTlsData(mut data)) => {
                 append(outgoing, |room| data.encode(room));
             }
-            // It is in `outgoing`, which is sent in order and once.
+            // The record is in `outgoing` already, which is sent in order.
             Ok(ConnectionState::TransmitTlsData(data)) => data.done(),
             Ok(ConnectionState::PeerClosed) => taken.is_ended = true,
             Ok(_) => taken.is_dry = true,
             Err(error) => {
-                // What is left to send is the alert. rustls gives it out before it looks at the
-                // input again.
+                // Only the alert remains to be sent; rustls returns it before it reads input again.
                 while tls.wants_write()
                     && let status =
                         tls.process_tls_records(input.get_mut(taken.len..).unwrap_or_default())
@@ -562,7 +560,7 @@ fn process(
     }
 }
 
-/// Lets rustls write as much as it wants behind `outgoing`.
+/// Lets rustls append its records to `outgoing`.
 fn append(outgoing: &mut Vec<u8>, mut encode: impl FnMut(&mut [u8]) -> Result<usize, EncodeError>) {
     let start = outgoing.len();
     if let Err(EncodeError::InsufficientSize(needed)) = encode(&mut []) {

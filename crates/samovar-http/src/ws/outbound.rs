@@ -213,11 +213,11 @@ impl Outbound {
     }
 
     /// Queues a close frame.
-    pub(super) fn close(&mut self, said: Option<(CloseCode, &str)>) {
+    pub(super) fn close(&mut self, reason: Option<(CloseCode, &str)>) {
         if self.phase != Phase::Open {
             return;
         }
-        let payload = said.map_or(Vec::new(), |(code, reason)| close::payload(code, reason));
+        let payload = reason.map_or(Vec::new(), |(code, reason)| close::payload(code, reason));
         self.control(OpCode::Close, &payload);
         self.phase = Phase::Closing;
         self.closing_since = Some(Instant::now());

@@ -341,13 +341,13 @@ impl Socket {
             Event::Binary(data) => handler.message(self, Message::Binary(&data)),
             Event::Pong(payload) => handler.pong(self, &payload),
             Event::Close(end) => {
-                let said = match &end.owed {
+                let frame = match &end.owed {
                     Some(Owed::Answer(code)) => code.map(|code| (code, "")),
                     Some(Owed::Failure(code)) => Some((*code, &*end.closed.reason)),
                     None => None,
                 };
                 if end.owed.is_some() {
-                    self.outbound().close(said);
+                    self.outbound().close(frame);
                 }
                 handler.close(self, &end.closed);
             }

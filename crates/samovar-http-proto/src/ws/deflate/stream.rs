@@ -46,12 +46,12 @@ impl Window {
         }
     }
 
-    fn add(&mut self, said: &[u8]) {
-        let said = last(said, self.len_max);
-        let kept_len = self.len_max.saturating_sub(said.len());
+    fn add(&mut self, sent: &[u8]) {
+        let sent = last(sent, self.len_max);
+        let kept_len = self.len_max.saturating_sub(sent.len());
         let dropped_len = self.bytes.len().saturating_sub(kept_len);
         self.bytes.drain(..dropped_len);
-        self.bytes.extend_from_slice(said);
+        self.bytes.extend_from_slice(sent);
     }
 }
 
@@ -113,10 +113,10 @@ impl Inflater {
                 // RFC 7692, 7.2.3.4: other blocks may follow a block that is marked as the last.
                 // zlib ends the stream there, so restart it.
                 Status::StreamEnd => {
-                    let said = last(message, 1 << WINDOW_BITS_MAX);
+                    let sent = last(message, 1 << WINDOW_BITS_MAX);
                     let mut before = Window::new(true, WINDOW_BITS_MAX);
                     before.add(&self.window.bytes);
-                    before.add(said);
+                    before.add(sent);
                     restart(stream, &before.bytes);
                     if piece.is_empty() {
                         return Ok(());

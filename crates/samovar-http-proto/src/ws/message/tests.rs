@@ -33,8 +33,8 @@ fn own(event: Event<'_>) -> Event<'static> {
         Event::Binary(data) => Event::Binary(data.into_owned().into()),
         Event::Ping(data) => Event::Ping(data.into_owned().into()),
         Event::Pong(data) => Event::Pong(data.into_owned().into()),
-        Event::Close(said) => {
-            Event::Close(said.map(|(code, text)| (code, text.into_owned().into())))
+        Event::Close(reason) => {
+            Event::Close(reason.map(|(code, text)| (code, text.into_owned().into())))
         }
     }
 }
