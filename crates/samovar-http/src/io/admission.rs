@@ -1,5 +1,6 @@
 //! How connections come to an I/O thread, and how they leave it.
 
+#[cfg(feature = "tls")]
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::time::Instant;

@@ -212,6 +212,7 @@ impl Link for Upload {
         self.conn.flush().map(drop)
     }
 
+    #[cfg(feature = "http2")]
     fn is_streamed(&self) -> bool {
         self.conn.proto.has_body()
     }
