@@ -17,9 +17,10 @@ pub(crate) trait Link: fmt::Debug + Send {
     fn inform(&mut self, status: Status, fields: &[u8]) -> io::Result<()>;
 
     /// Whether the handler may have to wait for the rest of the body.
+    #[cfg(feature = "http2")]
     fn is_streamed(&self) -> bool;
 
-    /// For whoever has lent the connection, to take it back.
+    /// Converts itself for the worker that takes the connection back.
     fn into_any(self: Box<Self>) -> Box<dyn Any>;
 }
 

@@ -1,5 +1,6 @@
-//! Response bodies of every kind: files, readers, generators, written by the handler, written by
-//! other threads, promised for later; with interim responses and trailers around them.
+//! Response bodies of every kind are sent whole and in order: files, readers, generators, bodies
+//! written by the handler or by other threads, deferred responses; with interim responses and
+//! trailers.
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 mod support;

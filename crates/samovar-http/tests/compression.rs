@@ -1,5 +1,5 @@
-//! Compressed answers decode to what the handler gave, to clients that asked for them and to no
-//! others.
+//! A compressed answer decodes to the bytes of the handler. Only clients that accept a coding get
+//! it.
 
 #![cfg(feature = "compression")]
 #![expect(

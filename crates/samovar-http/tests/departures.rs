@@ -1,6 +1,6 @@
-//! A client that closes its connection in the ordinary way (FIN, nothing unread) while its answer
-//! waits for the application is noticed at once. Ordinary answers go whole to clients that only
-//! shut down their sending side.
+//! A client that closes its connection (FIN, nothing unread) while its answer waits for the
+//! application is noticed at once. Other answers are sent whole to clients that only shut down
+//! their sending side.
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 mod support;

@@ -1,4 +1,4 @@
-//! What becomes of errors and panics of handlers.
+//! Errors and panics of handlers are answered, and reported.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

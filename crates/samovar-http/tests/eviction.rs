@@ -1,4 +1,4 @@
-//! At the limit of connections, whoever does nothing makes room for whoever comes.
+//! At the connection limit, idle connections are evicted for new ones.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

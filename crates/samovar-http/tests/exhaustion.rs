@@ -1,6 +1,6 @@
-//! A process without descriptors goes on, and accepts again when it has some.
+//! A process without free descriptors pauses accepting, and accepts again once it has some.
 //!
-//! In a file of its own, because the limit is one of the whole process.
+//! In a file of its own, because the limit applies to the whole process.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

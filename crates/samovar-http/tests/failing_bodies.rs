@@ -1,5 +1,5 @@
-//! Heads whose bodies have not begun: what becomes of them when the body fails, and when the socket
-//! takes no more.
+//! An answer whose body fails before any of it is sent is replaced by a 503, also when the socket
+//! is full.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,5 +1,5 @@
-//! What a server survives: panics in every place where an application's code runs, peers that go
-//! away or come at a bad time, a process without descriptors.
+//! A server survives panics wherever application code runs, clients that leave or connect at a bad
+//! time, and a lack of descriptors.
 
 #![expect(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! Queries, forms and cookies.
+//! Queries, forms and cookies are parsed.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

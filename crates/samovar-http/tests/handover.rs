@@ -1,4 +1,4 @@
-//! A newer process takes over the sockets of an older one, and no connection is lost.
+//! A new process takes the sockets of an old one, and no connection is lost.
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 mod support;

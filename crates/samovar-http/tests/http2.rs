@@ -1,4 +1,4 @@
-//! HTTP/2 from outside: the same handlers and bodies as on HTTP/1.1.
+//! Handlers and bodies work over HTTP/2 as over HTTP/1.1.
 #![cfg(feature = "http2")]
 
 mod support;

@@ -1,5 +1,5 @@
-//! Attacks on HTTP/2, by frames made by hand: the attacker loses its connection, and nobody else
-//! notices.
+//! An HTTP/2 client that attacks by its frames loses its connection, and other clients are not
+//! affected.
 #![cfg(feature = "http2")]
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 

@@ -1,4 +1,4 @@
-//! Connections of HTTP/2 from outside: how they begin and end, and what they refuse.
+//! HTTP/2 connections begin, end and refuse requests as RFC 9113 demands.
 #![cfg(feature = "http2")]
 
 mod support;

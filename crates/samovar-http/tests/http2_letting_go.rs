@@ -1,4 +1,4 @@
-//! Letting go of a body may block: it closes files. So that is not done where others wait.
+//! Dropping an HTTP/2 body, which may close files and so block, does not delay other requests.
 #![cfg(feature = "http2")]
 
 mod support;

@@ -1,4 +1,5 @@
-//! What HTTP/2 costs in memory. One test, because memory is the process's.
+//! The memory of HTTP/2 connections and streams is bounded. One test, because memory is measured
+//! for the whole process.
 #![cfg(feature = "http2")]
 
 mod support;

@@ -1,5 +1,4 @@
-//! A handler that is called on the I/O thread when its body is in memory answers as one on a worker
-//! does, whatever it answers with.
+//! A handler called on the I/O thread once its body is in memory can return every kind of response.
 
 mod support;
 

@@ -1,6 +1,5 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-//! Requests whose handlers or bodies hang keep no place of those that were dispatched otherwise,
-//! and come to a good end when what they waited for is there.
+//! Requests that hang in one lane occupy no slots of another, and complete once they can continue.
 
 mod support;
 

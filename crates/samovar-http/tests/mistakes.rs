@@ -1,4 +1,4 @@
-//! What a program does wrong is said when it starts, and where it is wrong.
+//! A mistake in a program's routes or configuration is reported at start, with its place.
 
 use std::io::ErrorKind;
 use std::panic::catch_unwind;

@@ -1,5 +1,5 @@
-//! However a source gives its bytes (pieces of any size, pauses in between), a peer that decodes
-//! the answer has exactly them.
+//! A compressed body decodes to the source's bytes, however the source yields them: in pieces of
+//! any size, with pauses.
 
 #![cfg(feature = "compression")]
 #![expect(

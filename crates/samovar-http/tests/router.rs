@@ -1,4 +1,4 @@
-//! Which handler a request reaches, and what is answered where there is none.
+//! A request reaches the handler of its route; without one it is answered 404 or 405.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,4 +1,4 @@
-//! What a server does with good requests, driven over real sockets.
+//! A server answers valid requests over real sockets.
 
 #![expect(
     clippy::unwrap_used,

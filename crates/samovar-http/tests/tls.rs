@@ -1,4 +1,4 @@
-//! HTTPS as clients see it, over real sockets: rustls in this process, OpenSSL and curl beside it.
+//! HTTPS works with rustls, OpenSSL and curl as clients.
 
 #![cfg(feature = "tls")]
 #![expect(

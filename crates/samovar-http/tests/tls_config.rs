@@ -1,5 +1,4 @@
-//! A TLS configuration that cannot work is refused with the reason, and a bad renewal changes
-//! nothing.
+//! An invalid TLS configuration is refused with the reason, and a failed renewal keeps the old one.
 
 #![cfg(feature = "tls")]
 #![expect(

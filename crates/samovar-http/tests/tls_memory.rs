@@ -1,6 +1,6 @@
-//! What an idle HTTPS connection costs, and that what it needed while it was busy is given back.
+//! An idle HTTPS connection is small, and releases the memory that it needed while it was busy.
 //!
-//! In a file of its own, because it measures the memory of the whole process.
+//! In a file of its own, because memory is measured for the whole process.
 
 #![cfg(feature = "tls")]
 

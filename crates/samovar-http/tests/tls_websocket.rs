@@ -1,4 +1,4 @@
-//! Sockets of RFC 6455 over TLS: records and frames have nothing to do with each other.
+//! WebSocket frames and TLS records are independent of each other.
 
 #![cfg(feature = "tls")]
 #![expect(

@@ -1,5 +1,4 @@
-//! What a service finds to be fresh for one request of a turn is fresh for all of them: every
-//! request of a turn was sent before the service looked.
+//! All requests of a turn were sent before the service checked for the first of them.
 
 mod support;
 

@@ -1,4 +1,5 @@
-//! An upload of any size runs in constant memory. One test, because memory is the process's.
+//! An upload of any size runs in constant memory. One test, because memory is measured for the
+//! whole process.
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 mod support;

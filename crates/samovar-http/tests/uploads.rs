@@ -1,5 +1,5 @@
-//! Request bodies that a handler reads as they come: any size in constant memory, no worker held by
-//! a peer that dawdles, and every way a peer can fail to send one.
+//! Handlers read request bodies of any size while they arrive, in constant memory. Slow clients
+//! occupy no worker, and every failure of a client is reported to the handler.
 
 mod support;
 

@@ -1,8 +1,8 @@
 #![expect(clippy::unwrap_used, reason = "a test's helper fails by panicking")]
-//! Threads are not woken for what can wait: an I/O thread for a connection that comes back
-//! answered, with nothing left to read, or whose answer was promised; a worker for a
-//! promised answer that is in memory. And where it is wanted, not for each of many requests.
-//! Alone in its file, for threads are found by name.
+//! Threads are not woken without need: an I/O thread neither for an answered connection with
+//! nothing left to read nor for a deferred one, a worker not for a deferred response in memory; and
+//! with coalescing, not for each of many requests. In a file of its own, because threads are found
+//! by name.
 
 mod support;
 

@@ -1,5 +1,4 @@
-//! WebSocket connections over real sockets: messages and events, as the documentation of `ws`
-//! promises them.
+//! WebSocket messages and events arrive as documented in `ws`.
 
 mod support;
 

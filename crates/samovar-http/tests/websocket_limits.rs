@@ -1,4 +1,4 @@
-//! WebSocket connections that reach a limit, or end in a way that is not polite.
+//! WebSocket connections that reach a limit or end irregularly are closed with the right code.
 
 mod support;
 

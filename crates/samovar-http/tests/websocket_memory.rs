@@ -1,6 +1,6 @@
-//! What an idle WebSocket costs, with compression agreed on.
+//! An idle WebSocket with compression is small.
 //!
-//! In a file of its own, because it measures the memory of the whole process.
+//! In a file of its own, because memory is measured for the whole process.
 
 mod support;
 

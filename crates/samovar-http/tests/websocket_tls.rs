@@ -1,5 +1,4 @@
-//! WebSocket connections with a client that is not ours (tungstenite), over plain text and over
-//! TLS.
+//! The WebSocket client of tungstenite works, with and without TLS.
 
 #![cfg(feature = "tls")]
 #![expect(

@@ -152,7 +152,7 @@ fn render(core: &Core, conn: &mut Conn, response: Response, body_len: Option<u64
     conn.answer.keep &= conn.proto.may_keep()
         && delimiter != Delimiter::Close
         && !core.is_draining.load(Ordering::Relaxed);
-    // What follows 101 is no HTTP, so nothing is said about its end.
+    // No `Connection: close` with a 101: what follows is not HTTP.
     conn.answer.keep |= upgrade.is_some();
     conn.upgrade = upgrade;
     conn.answer.status = status;

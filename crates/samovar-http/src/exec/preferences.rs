@@ -1,4 +1,4 @@
-//! What a request says about the form of its answer.
+//! The form in which a client accepts the answer to a request.
 
 #[cfg(feature = "compression")]
 use crate::compress::Negotiator;

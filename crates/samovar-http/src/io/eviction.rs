@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn the_address_with_most_goes_first_and_then_the_longest_idle() {
         use Wait::{AtRest, Busy, Slow};
-        // All alike: the longest at rest, and nobody who has just come to rest.
+        // All addresses alike: the longest idle, and none that is idle for a moment only.
         assert_eq!(
             order(&[
                 (1, AtRest, 1000),
@@ -218,12 +218,12 @@ mod tests {
             ]),
             [3, 2, 0, 1]
         );
-        // What it is busy with counts, and stays.
+        // Busy connections count for their address, but are not evicted.
         assert_eq!(
             order(&[(1, AtRest, 9000), (2, Busy, 9000), (2, AtRest, 1000)]),
             [2, 0]
         );
-        // Who does little of what it began goes after those at rest, and not at once.
+        // Slow ones go after idle ones, and later.
         assert_eq!(
             order(&[(2, Slow, 6000), (2, AtRest, 1000), (2, Slow, 4999)]),
             [1, 0]

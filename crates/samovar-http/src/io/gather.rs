@@ -1,9 +1,9 @@
 //! Connections read together before the first one is answered.
 //!
-//! What a service learns for one request holds for every other that was read before; that is a
-//! [`Turn`](crate::Turn). So readable connections are read one after the other into one buffer and
-//! then answered in one turn. A service that has to check whether its knowledge is current checks
-//! once for all of them.
+//! If a service finds its knowledge current for one request, it is current for all requests that
+//! were read before; that is a [`Turn`](crate::Turn). So readable connections are read one after
+//! the other into one buffer and then answered in one turn. A service that has to check whether its
+//! knowledge is current checks once for all of them.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! What a place of an I/O thread holds: a connection in the protocol it speaks.
+//! Connections of an I/O thread, by protocol.
 
 use super::conn::Conn;
 #[cfg(feature = "http2")]
@@ -6,20 +6,20 @@ use super::h2::H2Conn;
 use super::sys::Edges;
 use super::ws_conn::SocketConn;
 
-/// A connection that is here.
+/// A connection in a slot of the slab.
 #[derive(Debug)]
 pub(crate) enum Link {
-    /// HTTP/1; travels to the workers and back.
+    /// HTTP/1; moves to workers and back.
     Http1(Box<Conn>),
-    /// A WebSocket; stays here.
+    /// A WebSocket; stays with the thread.
     Ws(Box<SocketConn>),
-    /// HTTP/2; stays.
+    /// HTTP/2; stays with the thread.
     #[cfg(feature = "http2")]
     H2(Box<H2Conn>),
 }
 
 impl Link {
-    /// Takes note of events that came while it was away.
+    /// Notes events.
     pub(crate) fn note(&mut self, edges: Edges) {
         match self {
             Self::Http1(conn) => conn.note(edges),

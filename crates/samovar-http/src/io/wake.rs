@@ -1,4 +1,4 @@
-//! Wake-ups: how an application says that something a connection waits for is there.
+//! Wake-ups of connections by the application.
 
 use std::fmt;
 use std::sync::Arc;

@@ -43,8 +43,8 @@
 //!
 //! A third lane is for work that takes the processor for milliseconds, such as hashing a password
 //! ([`Reply::dispatch_costly`](crate::Reply::dispatch_costly)): one slot for sixteen workers. After
-//! the computation, [`Response::requeue`](crate::Response::requeue) requeues the request in the lane
-//! for the rest of its work.
+//! the computation, [`Response::requeue`](crate::Response::requeue) requeues the request in the
+//! lane for the rest of its work.
 //!
 //! # What if something panics?
 //!

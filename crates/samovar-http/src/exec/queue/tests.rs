@@ -141,7 +141,7 @@ fn what_hangs_in_one_lane_keeps_no_place_of_the_other() {
         assert!(queue.pop(None).is_some());
     }
     assert_eq!(queue.lock().thread_count, 4);
-    // One of the slow ones is done: its thread goes on with the next of them.
+    // A slow job ends: its thread continues with the next slow one.
     let job = queue.pop(Some(Lane::Slow)).unwrap();
     assert_eq!(job.lane(), Lane::Slow);
 }
@@ -185,7 +185,7 @@ fn a_thread_that_slept_when_the_queue_was_closed_ends() {
     add_thread(&queue);
     queue.push(request(Lane::Prompt)).unwrap();
     assert!(queue.pop(None).is_some());
-    // No place for this one, and so nothing to do for a second thread.
+    // No free slot for this job, so no second thread is woken.
     queue.push(request(Lane::Prompt)).unwrap();
     add_thread(&queue);
     let second = Arc::clone(&queue);
