@@ -14,7 +14,7 @@ use crate::world::{Cause, Key, World, lock};
 use testkit::random::SplitMix64;
 
 /// What the server says after all that HUP makes it do.
-const RELOADED: &str = "the certificate was read again";
+const RELOADED: &str = "the certificate was reloaded";
 
 /// A secret key's text, and the public one.
 #[derive(Debug)]

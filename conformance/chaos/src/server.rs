@@ -349,9 +349,10 @@ impl Shared {
         world.begin(Cause::Upgrading);
         server.skip_lines();
         server.signal(Signal::USR2)?;
-        let line = server.wait_for_one_of(&["has taken over", "this one serves on"])?;
+        let line =
+            server.wait_for_one_of(&["has taken over", "this process continues to serve"])?;
         let successor = line
-            .strip_suffix(" has taken over: answers under way are finished here")
+            .strip_suffix(" has taken over; finishing requests in progress")
             .and_then(|line| line.rsplit(' ').next());
         match successor {
             Some(pid) => {

@@ -174,7 +174,7 @@ fn batch(
 pub(crate) fn reload(world: &World, server: &Shared, progress: &Progress) -> Result<()> {
     while world.goes_on() && !progress.is_over() {
         world.pause(2000);
-        server.told(Signal::HUP, "the certificate was read again")?;
+        server.told(Signal::HUP, "the certificate was reloaded")?;
         world.count("HUP");
     }
     Ok(())

@@ -85,7 +85,7 @@ fn in_the_background_when_the_command_returns() {
         signal(number, "TERM");
         eventually("it ends", || !Path::new(&pid).exists());
         assert!(!Path::new(&socket).exists());
-        assert!(fs::read_to_string(&log).unwrap().contains("ending"));
+        assert!(fs::read_to_string(&log).unwrap().contains("stopping: "));
     }
 }
 

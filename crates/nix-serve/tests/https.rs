@@ -179,12 +179,12 @@ fn a_renewed_certificate_is_taken_up_on_hup() {
 
     certificates.renew(2);
     server.signal("HUP");
-    server.wait_for_line("the certificate was read again");
+    server.wait_for_line("the certificate was reloaded");
     assert_eq!(certificates.shown(server.addr), "serial=02");
 
     fs::write(certificates.path("certificate"), "nonsense").unwrap();
     server.signal("HUP");
-    let line = server.wait_for_line("the certificate read before stays in use");
+    let line = server.wait_for_line("the certificate was not changed");
     assert!(line.contains("holds no certificate"), "{line}");
     assert_eq!(certificates.shown(server.addr), "serial=02");
     assert!(server.is_alive());

@@ -203,7 +203,7 @@ fn a_full_disk_under_the_pid_file_is_said_and_ends_nothing() {
     server.signal("USR2");
     let line = server.wait_for_line("cannot write the pid file");
     println!("{line}");
-    server.wait_for_line("this one serves on");
+    server.wait_for_line("this process continues to serve");
     assert_eq!(server.get("/nix-cache-info").status, 200);
     assert_eq!(fs::read_to_string(&file).unwrap(), written);
     drop(server);

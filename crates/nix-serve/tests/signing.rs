@@ -293,7 +293,7 @@ fn a_new_key_from_the_next_answer_on() {
         // Not before it is told to.
         check_signed(&kept.get(&url).text(), &public);
         server.signal("HUP");
-        server.wait_for("the secret key was read again");
+        server.wait_for("the configuration was reloaded");
         public = new_public;
         check_signed(&kept.get(&url).text(), &public);
         check_signed(&Connection::tcp(addr).get(&url).text(), &public);
@@ -315,14 +315,14 @@ fn a_bad_new_key_leaves_the_old_one_in_use() {
             None => fs::remove_file(&secret).unwrap(),
         }
         server.signal("HUP");
-        let line = server.wait_for("what was read before stays in use");
+        let line = server.wait_for("nothing was changed");
         assert!(line.starts_with("nix-serve: error: "), "{line}");
         assert!(line.contains(secret.to_str().unwrap()), "{line}");
         check_signed(&kept.get(&url).text(), &public);
     }
     fs::write(&secret, good).unwrap();
     server.signal("HUP");
-    server.wait_for("the secret key was read again");
+    server.wait_for("the configuration was reloaded");
     check_signed(&kept.get(&url).text(), &public);
     assert!(server.is_alive());
 }

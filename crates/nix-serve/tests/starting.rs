@@ -38,7 +38,7 @@ fn a_port_in_use_is_one_line() {
     let mut command = of_sample();
     refuses_to_start(
         command.args(["--listen", &address]),
-        &["cannot listen on", &address, "--port", "stop it"],
+        &["cannot listen on", &address, "set --listen", "stop it"],
     );
     // One that shares its port with whoever wants is no invitation.
     let (_server, addr) = Process::serving(of_sample().args(["--listen", "127.0.0.1:0"]));
@@ -215,7 +215,7 @@ fn every_uri_of_a_local_store() {
         nix_serve().args(["--store", &format!("local?root={root}&frob=1")]),
         &path,
     );
-    assert_eq!(server.count("\"frob\" is not understood"), 1);
+    assert_eq!(server.count("unknown parameter \"frob\""), 1);
 }
 
 #[test]

@@ -101,7 +101,7 @@ fn at_once_when_nobody_waits_for_an_answer() {
         kept.assert_closed();
         fresh.assert_closed();
         assert!(TcpStream::connect(addr).is_err());
-        assert_eq!(server.count("cut off"), 0);
+        assert_eq!(server.count("were aborted"), 0);
     }
 }
 
@@ -111,12 +111,12 @@ fn a_download_under_way_is_finished() {
         let mut big = Big::serve();
         let download = big.start_download();
         big.server.signal(signal);
-        big.server.wait_for("ending");
+        big.server.wait_for("stopping: ");
         stops_listening(big.addr);
         assert!(big.server.is_alive());
         assert!(download.finish(), "{signal}");
         assert_eq!(big.server.wait(), Some(0), "{signal}");
-        assert_eq!(big.server.count("cut off"), 0);
+        assert_eq!(big.server.count("were aborted"), 0);
     }
 }
 
@@ -142,7 +142,7 @@ fn the_second_signal_cuts_at_once() {
         let mut big = Big::serve();
         let download = big.start_download();
         big.server.signal(signals[0]);
-        big.server.wait_for("ending");
+        big.server.wait_for("stopping: ");
         stops_listening(big.addr);
         let start = Instant::now();
         big.server.signal(signals[1]);
@@ -158,7 +158,7 @@ fn a_draining_server_can_be_hurried() {
     let mut big = Big::serve();
     let download = big.start_download();
     big.server.signal("QUIT");
-    big.server.wait_for("ending");
+    big.server.wait_for("stopping: ");
     stops_listening(big.addr);
     big.server.signal("TERM");
     // The first TERM gives ten seconds, in which a download may end; the second gives none.
@@ -187,7 +187,7 @@ fn answers_while_ending_are_whole_and_say_that_they_are_the_last() {
     late.send(b"GET /nix-cache-info HTTP/1.1\r\nHo");
     std::thread::yield_now();
     big.server.signal("QUIT");
-    big.server.wait_for("ending");
+    big.server.wait_for("stopping: ");
     stops_listening(big.addr);
     late.send(b"st: a\r\n\r\n");
     let (bytes, _) = late.rest();
@@ -216,7 +216,7 @@ fn a_log_that_is_cut_does_not_look_whole() {
     let head = connection.head();
     assert!(head.contains("Transfer-Encoding: chunked"), "{head}");
     server.signal("TERM");
-    server.wait_for("ending");
+    server.wait_for("stopping: ");
     stops_listening(addr);
     server.signal("TERM");
     assert_eq!(server.wait(), Some(0));
@@ -277,7 +277,7 @@ fn a_download_that_is_cut_on_a_unix_socket() {
     let mut byte = [0];
     stream.read_exact(&mut byte).unwrap();
     server.signal("TERM");
-    server.wait_for("ending");
+    server.wait_for("stopping: ");
     eventually("it stops listening", || {
         UnixStream::connect(&socket).is_err()
     });

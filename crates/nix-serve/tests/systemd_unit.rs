@@ -199,7 +199,7 @@ fn its_filter_lets_through_all_that_the_server_calls() {
     visit();
     let first = number().unwrap();
     signal(first, "HUP");
-    server.wait_for("the certificate was read again");
+    server.wait_for("the certificate was reloaded");
     signal(first, "USR1");
     server.wait_for("counted since the start");
     signal(first, "USR2");

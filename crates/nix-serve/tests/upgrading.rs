@@ -103,7 +103,7 @@ impl Upgraded {
     #[track_caller]
     fn fails_to_upgrade(&mut self) -> String {
         signal(self.pid(), "USR2");
-        let line = self.first.wait_for("this one serves on");
+        let line = self.first.wait_for("this process continues to serve");
         assert_eq!(self.named(), Some(self.pid()));
         line
     }
@@ -444,7 +444,7 @@ fn what_never_becomes_ready_is_given_up() {
     // The second one while the first is under way changes nothing.
     upgraded.first.wait_for("starting process");
     signal(upgraded.pid(), "USR2");
-    let line = upgraded.first.wait_for("this one serves on");
+    let line = upgraded.first.wait_for("this process continues to serve");
     assert!(line.contains("was not ready within 10 seconds"), "{line}");
     assert!(start.elapsed() >= samovar_server::server::START_TIME);
     assert_eq!(Connection::tcp(addr).get(INFO).status, 200);

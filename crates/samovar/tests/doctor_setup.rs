@@ -256,7 +256,7 @@ fn a_server_that_signs_with_another_key() {
     let words = ["--config", text(&file.path), "--url", &url];
     reports_error(&words, "does not sign", "send HUP to the server");
     server.signal("HUP");
-    server.wait_for("was read again");
+    server.wait_for("was reloaded");
     let (text, is_well) = doctor(&words);
     assert!(is_well, "{text}");
 }

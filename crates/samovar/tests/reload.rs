@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use support::{File, hash, realise, sample, secret_file, serve, token};
 
-const DONE: &str = "the configuration was read again";
+const DONE: &str = "the configuration was reloaded";
 
 /// A connection that stays open.
 struct Connection(BufReader<TcpStream>);
@@ -294,7 +294,7 @@ fn an_invalid_configuration_changes_nothing() {
     ] {
         file.write(&format!("priority = 20\n{bad}"));
         server.signal("HUP");
-        let line = server.wait_for("what was read before stays in use");
+        let line = server.wait_for("nothing was changed");
         assert!(line.contains(why), "{bad}: {line}");
         server.signal("USR1");
         let lines = server.lines_to("counted since the start");

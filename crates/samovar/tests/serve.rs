@@ -26,7 +26,7 @@ fn the_file_configures_the_server() {
     assert!(get(&address, "/nix-cache-info").starts_with("404"));
     assert!(get(&address, "/team-ab/nix-cache-info").starts_with("404"));
     server.signal("TERM");
-    server.wait_for("ending");
+    server.wait_for("stopping: ");
 }
 
 /// Denied paths appear in no page, file, link or search result.
@@ -91,7 +91,7 @@ fn an_invalid_reload_keeps_the_old_configuration() {
     file.write("backlog = 5\n");
     server.signal("HUP");
     server.wait_for("without losing a request): backlog");
-    server.wait_for("the configuration was read again");
+    server.wait_for("the configuration was reloaded");
     assert!(get(&address, "/nix-cache-info").contains("\nPriority: 30\n"));
     // One that names a key that is none.
     file.write(&format!("secret-key-files = {:?}\n", file.path));
@@ -286,7 +286,7 @@ fn each_cache_has_its_own_rules() {
         "secret-key-files = {secret:?}\nsigning.stored = \"keep\"\n"
     ));
     server.signal("HUP");
-    server.wait_for("the secret key was read again");
+    server.wait_for("the configuration was reloaded");
     let answer = narinfo("team-b", "signed");
     assert!(
         answer.contains("\nSig: new-1:") && answer.contains("\nSig: test-1:"),
@@ -294,7 +294,7 @@ fn each_cache_has_its_own_rules() {
     );
     rules("policy.deny = [{ names = \"big\" }]\n");
     server.signal("HUP");
-    server.wait_for("the configuration was read again");
+    server.wait_for("the configuration was reloaded");
     // The rules of one cache are not those of all.
     assert!(narinfo("team-b", "big").starts_with("404"));
     assert!(narinfo("team-a", "self_reference").starts_with("200"));

@@ -22,7 +22,7 @@ use samovar_cache::Site;
 use samovar_http::tls::TlsConfig;
 use samovar_http::{Listener, Server, handover};
 
-use super::Event;
+use super::events::Event;
 
 /// How long a new process may take until it serves.
 pub const START_TIME: Duration = Duration::from_secs(10);

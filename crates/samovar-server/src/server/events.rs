@@ -1,0 +1,158 @@
+//! The main thread: signals, upgrades, and the drain at the end.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+use samovar_cache::Site;
+use samovar_http::Server;
+
+use super::STOP_TIME;
+use super::observer::Logs;
+use super::upgrade::Successor;
+use crate::log::ErrorLog;
+use crate::notify;
+use crate::signals::Signal;
+
+/// Time for requests in progress after QUIT or an upgrade.
+const DRAIN_TIME: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// What the main thread waits for.
+#[derive(Debug)]
+pub(super) enum Event {
+    Signal(Signal),
+    /// Whether the new process of an upgrade serves.
+    Successor(io::Result<bool>),
+}
+
+/// Why a server has ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// By a signal.
+    Stopped,
+    /// By an upgrade.
+    TakenOver,
+}
+
+/// Reactions to events.
+pub(super) struct Handlers<'a> {
+    pub(super) reload: &'a dyn Fn(),
+    /// Starts the new process of an upgrade.
+    pub(super) upgrade: &'a dyn Fn() -> anyhow::Result<Successor>,
+    /// The new process serves.
+    pub(super) taken_over: &'a dyn Fn(),
+}
+
+/// Handles events until the server ends, and drains it.
+pub(super) fn wait(
+    server: &Arc<Server<Site>>,
+    events: &Receiver<Event>,
+    handlers: &Handlers<'_>,
+    logs: &Logs,
+) -> Ended {
+    let errors = &logs.errors;
+    let mut successor = None;
+    let (time, ended) = loop {
+        match events.recv() {
+            Ok(Event::Signal(Signal::Reload)) => {
+                notify::reloading();
+                (handlers.reload)();
+                notify::ready();
+            }
+            Ok(Event::Signal(Signal::ReopenLogs)) => {
+                logs.reopen();
+                logs.say_counts();
+            }
+            Ok(Event::Signal(Signal::ChangeWorkers)) => {
+                errors.info("TTIN and TTOU are ignored: the number of workers is set at start");
+            }
+            Ok(Event::Signal(Signal::Upgrade)) => {
+                if successor.is_none() {
+                    successor = begin_upgrade(handlers, errors);
+                }
+            }
+            Ok(Event::Successor(outcome)) => {
+                if let Some(new) = successor.take()
+                    && has_taken_over(new, outcome, errors)
+                {
+                    (handlers.taken_over)();
+                    break (DRAIN_TIME, Ended::TakenOver);
+                }
+            }
+            Ok(Event::Signal(Signal::Drain)) => break (DRAIN_TIME, Ended::Stopped),
+            // Without the thread for signals, nothing could stop the server later.
+            Ok(Event::Signal(Signal::Stop)) | Err(_) => break (STOP_TIME, Ended::Stopped),
+        }
+    };
+    if ended == Ended::Stopped {
+        if let Some(mut new) = successor {
+            new.end();
+        }
+        // Before the drain: from here on the manager's stop timeout runs, and its watchdog rests.
+        notify::stopping();
+        errors.info("stopping: finishing requests in progress, accepting no connections");
+    }
+    drain(server, events, time, logs);
+    ended
+}
+
+fn begin_upgrade(handlers: &Handlers<'_>, errors: &ErrorLog) -> Option<Successor> {
+    match (handlers.upgrade)() {
+        Ok(new) => {
+            errors.info(format_args!("upgrade: starting process {}", new.pid()));
+            Some(new)
+        }
+        Err(error) => {
+            errors.error(format_args!("{error:#}; this process continues to serve"));
+            None
+        }
+    }
+}
+
+fn has_taken_over(mut new: Successor, outcome: io::Result<bool>, errors: &ErrorLog) -> bool {
+    if matches!(outcome, Ok(true)) {
+        notify::main_process(new.pid());
+        errors.info(format_args!(
+            "process {} has taken over; finishing requests in progress",
+            new.pid()
+        ));
+        return true;
+    }
+    let how = match outcome {
+        Ok(_) => new.fail(),
+        // Too late: it must neither serve nor write its PID file any more.
+        Err(_) => new.end(),
+    };
+    errors.error(format_args!(
+        "the new executable did not start ({how}); this process continues to serve: fix the error \
+         and send USR2 again"
+    ));
+    false
+}
+
+fn drain(server: &Arc<Server<Site>>, events: &Receiver<Event>, time: Duration, logs: &Logs) {
+    let draining = Arc::clone(server);
+    let drain = std::thread::spawn(move || draining.drain(time));
+    let mut stops = u32::from(time == STOP_TIME);
+    while !drain.is_finished() {
+        match events.recv_timeout(Duration::from_millis(20)) {
+            Ok(Event::Signal(Signal::Stop)) => {
+                stops += 1;
+                let time = if stops > 1 { Duration::ZERO } else { STOP_TIME };
+                let hurried = Arc::clone(server);
+                // Only shortens the deadline of the thread above.
+                std::thread::spawn(move || hurried.drain(time));
+            }
+            Ok(Event::Signal(Signal::Reload | Signal::ReopenLogs)) => logs.reopen(),
+            Ok(_) | Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+    }
+    let count = server.connection_count();
+    if count > 0 {
+        logs.errors
+            .warning(format_args!("{count} connections were aborted"));
+    }
+    logs.say_counts();
+}

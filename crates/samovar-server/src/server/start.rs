@@ -1,0 +1,373 @@
+//! The stages of a start: [`Prepared`], [`Bound`], [`Unprivileged`], [`Started`], [`Serving`].
+//!
+//! Each stage consumes the one before. Files that may be readable for root alone are read, and
+//! sockets bound, before the switch of the user; the store is opened after it, by the user who will
+//! read it.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use rustix::process::{Resource, getrlimit, setrlimit};
+use samovar_cache::{CacheConfig, LeaseConfig, Program, Site, SiteConfig, Trust};
+use samovar_http::{Listener, Server, handover};
+use samovar_metrics::{Metrics, Observer};
+
+use super::admin::{Admin, Planned};
+use super::bind::{self, Secure, SocketFiles};
+use super::events::{self, Ended, Event, Handlers};
+use super::observer::Logs;
+use super::upgrade::{Kind, Predecessor, Successor};
+use super::{Again, FLUSH_TIME, caches, kept, open_store, reload};
+use crate::config::{Configuration, GcLease, Verify};
+use crate::daemon::{Background, Identity, PidFile, Prepared as PreparedPidFile};
+use crate::log::{AccessLog, ErrorLog};
+use crate::notify::{self, Watchdog};
+use crate::signals::{SignalThread, listen};
+
+/// An I/O thread that does not answer within this time is stuck.
+const ANSWER_TIME: Duration = Duration::from_secs(5);
+
+/// Logs, keys, accounts and certificate are read; nothing is bound.
+pub(super) struct Prepared<'a> {
+    config: &'a Configuration,
+    logs: Arc<Logs>,
+    caches: Vec<CacheConfig>,
+    identity: Option<Identity>,
+    tls: Option<Secure<'a>>,
+}
+
+/// Sockets are bound and the PID file is written.
+pub(super) struct Bound<'a> {
+    prepared: Prepared<'a>,
+    listeners: Vec<Listener>,
+    socket_files: SocketFiles,
+    admin: Option<Planned>,
+    pid_file: Option<OwnPidFile>,
+    /// The server that passed its sockets, until it is released.
+    predecessor: Option<handover::Predecessor>,
+}
+
+/// The process runs as the configured user.
+pub(super) struct Unprivileged<'a>(Bound<'a>);
+
+/// The server answers requests; nobody knows yet.
+pub(super) struct Started<'a> {
+    bound: Bound<'a>,
+    server: Arc<Server<Site>>,
+    /// Of each listener, for a successor.
+    kinds: Vec<Kind>,
+    /// URLs of the listeners.
+    urls: Vec<String>,
+    sender: Sender<Event>,
+    events: Receiver<Event>,
+    threads: Threads,
+}
+
+/// The server runs, and service manager and predecessor know.
+pub(super) struct Serving<'a> {
+    config: &'a Configuration,
+    logs: Arc<Logs>,
+    tls: Option<Secure<'a>>,
+    server: Arc<Server<Site>>,
+    socket_files: SocketFiles,
+    pid_file: Option<PidFile>,
+    admin: Option<Admin>,
+    kinds: Vec<Kind>,
+    sender: Sender<Event>,
+    events: Receiver<Event>,
+    _threads: Threads,
+}
+
+/// Dropping it ends the threads for signals and the watchdog.
+struct Threads {
+    _signals: SignalThread,
+    _watchdog: Option<Watchdog>,
+}
+
+/// Until the predecessor is released, the PID file names it.
+enum OwnPidFile {
+    Written(PidFile),
+    Prepared(PreparedPidFile),
+}
+
+impl<'a> Prepared<'a> {
+    pub(super) fn read(config: &'a Configuration, errors: &ErrorLog) -> anyhow::Result<Self> {
+        let access = match &config.access_log {
+            Some(target) => {
+                let log = AccessLog::open(target, config.access_log_format, errors.clone());
+                Some(log.with_context(|| {
+                    let option = config.names.option("log.access");
+                    format!("cannot open the access log {target}: set {option} to another file")
+                })?)
+            }
+            None => None,
+        };
+        let caches = caches::read(&config.caches, errors)?;
+        kept::check(config)?;
+        let tls = match &config.tls {
+            Some(options) => Some(Secure {
+                options,
+                config: reload::read_certificate(options, &config.names, errors)?,
+            }),
+            None => None,
+        };
+        Ok(Self {
+            config,
+            logs: Arc::new(Logs::new(access, errors.clone(), config.client_address)),
+            caches,
+            identity: Identity::find(config.user.as_deref(), config.group.as_deref())?,
+            tls,
+        })
+    }
+
+    pub(super) fn bind(self, predecessor: Option<Predecessor>) -> anyhow::Result<Bound<'a>> {
+        let (config, errors) = (self.config, &self.logs.errors);
+        let pid = predecessor.as_ref().map(Predecessor::pid);
+        let (mut listeners, socket_files, predecessor) = match predecessor {
+            Some(predecessor) => {
+                let taken = predecessor.take(self.tls.as_ref().map(|tls| &tls.config))?;
+                let (listeners, files) = bind::taken(taken.listeners);
+                (listeners, files, Some(taken.release))
+            }
+            None => {
+                let (listeners, files) = bind::listeners(config, self.tls.as_ref(), errors)?;
+                (listeners, files, None)
+            }
+        };
+        for listener in &mut listeners {
+            let spread = listener.spread(cores());
+            spread.context("cannot open a socket for each I/O thread")?;
+        }
+        let metrics = || Metrics::new(Arc::clone(&self.logs) as _);
+        let admin = Planned::bind(config, metrics, predecessor.is_some(), errors)?;
+        let pid_file = match (&config.pid_file, &predecessor) {
+            (Some(path), None) => Some(OwnPidFile::Written(PidFile::write(path)?)),
+            (Some(path), Some(_)) => Some(OwnPidFile::Prepared(PidFile::prepare(path, pid)?)),
+            (None, _) => None,
+        };
+        Ok(Bound {
+            prepared: self,
+            listeners,
+            socket_files,
+            admin,
+            pid_file,
+            predecessor,
+        })
+    }
+}
+
+impl<'a> Bound<'a> {
+    pub(super) fn switch_user(self) -> anyhow::Result<Unprivileged<'a>> {
+        if let Some(identity) = &self.prepared.identity {
+            identity.assume()?;
+        }
+        Ok(Unprivileged(self))
+    }
+}
+
+impl<'a> Unprivileged<'a> {
+    pub(super) fn start(self) -> anyhow::Result<Started<'a>> {
+        let mut bound = self.0;
+        let config = bound.prepared.config;
+        let site = bound.site()?;
+        raise_descriptor_limit();
+        let mut builder = Server::builder(site)
+            .limits(config.limits.clone())
+            .io_threads(cores());
+        if let Some(workers) = config.workers.map(NonZeroU32::get) {
+            builder = builder.workers(usize::try_from(workers).unwrap_or(usize::MAX));
+        }
+        let (mut kinds, mut urls) = (Vec::new(), Vec::new());
+        for listener in std::mem::take(&mut bound.listeners) {
+            kinds.push(bound.socket_files.kind(&listener));
+            let scheme = if listener.is_secure() {
+                "https"
+            } else {
+                "http"
+            };
+            let address = listener.local_addr();
+            urls.extend(address.map(|address| format!("{scheme}://{address}")));
+            builder = builder.listen(listener);
+        }
+        let paths = bound.socket_files.paths();
+        urls.extend(paths.map(|path| format!("unix:{}", path.display())));
+        let (sender, events) = channel();
+        let signals = sender.clone();
+        let signals = listen(move |signal| signals.send(Event::Signal(signal)).is_ok())
+            .context("cannot catch signals")?;
+        let server = Arc::new(builder.start().context("cannot start threads")?);
+        let watched = Arc::downgrade(&server);
+        let works = move || {
+            let server = watched.upgrade();
+            server.is_some_and(|server| server.answers_within(ANSWER_TIME))
+        };
+        let watchdog = notify::watchdog(works).context("cannot start the watchdog's thread")?;
+        Ok(Started {
+            bound,
+            server,
+            kinds,
+            urls,
+            sender,
+            events,
+            threads: Threads {
+                _signals: signals,
+                _watchdog: watchdog,
+            },
+        })
+    }
+}
+
+impl Bound<'_> {
+    fn site(&mut self) -> anyhow::Result<Site> {
+        let (config, logs) = (self.prepared.config, &self.prepared.logs);
+        let store = open_store(config, &logs.errors)?;
+        let site_config = SiteConfig {
+            caches: std::mem::take(&mut self.prepared.caches),
+            nar_cache: kept::space(config, &logs.errors)?,
+            gc_lease: gc_lease(config),
+            trust: Trust {
+                is_first_hashed: config.verify == Verify::First,
+                state_directory: config.state_directory.clone(),
+                scrub_rate: config.scrub_rate,
+            },
+            program: Program {
+                name: config.names.program.to_owned(),
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+            },
+            ..SiteConfig::default()
+        };
+        let observer: Arc<dyn Observer> = match &self.admin {
+            Some(planned) => Arc::clone(&planned.metrics) as _,
+            None => Arc::clone(logs) as _,
+        };
+        let site = Site::new(store, site_config, observer);
+        logs.introduce(site.clients());
+        Ok(site)
+    }
+}
+
+impl<'a> Started<'a> {
+    /// Logs the addresses, tells launcher, predecessor and service manager, and begins to work in
+    /// the background.
+    pub(super) fn announce(self, background: Option<Background>) -> anyhow::Result<Serving<'a>> {
+        let Bound {
+            prepared,
+            socket_files,
+            admin,
+            pid_file,
+            predecessor,
+            ..
+        } = self.bound;
+        let (config, errors) = (prepared.config, &prepared.logs.errors);
+        let site = self.server.service();
+        let prefixes: Vec<&str> = config.caches.iter().map(|cache| &*cache.prefix).collect();
+        let prefixes = prefixes.join(", ");
+        for url in &self.urls {
+            let prefixes = if url.starts_with("unix:") {
+                ""
+            } else {
+                &prefixes
+            };
+            let store_dir = site.store().store_dir();
+            errors.info(format_args!("serving {store_dir} on {url}{prefixes}"));
+        }
+        if let Some(background) = background {
+            background.ready(config.error_log.as_deref())?;
+        }
+        let pid_file = match pid_file {
+            Some(OwnPidFile::Prepared(prepared)) => Some(prepared.put()?),
+            Some(OwnPidFile::Written(written)) => Some(written),
+            None => None,
+        };
+        match predecessor {
+            // The service manager listens to the predecessor, which announces this process.
+            Some(release) => release.release().context("the running server has ended")?,
+            None => notify::ready(),
+        }
+        let admin = admin
+            .map(|planned| planned.start(&self.server, config, &self.urls, errors))
+            .transpose()?;
+        site.warm_up();
+        site.prefetch_narinfos().context("cannot start a thread")?;
+        site.watch_files().context("cannot start a thread")?;
+        Ok(Serving {
+            config,
+            logs: prepared.logs,
+            tls: prepared.tls,
+            server: self.server,
+            socket_files,
+            pid_file,
+            admin,
+            kinds: self.kinds,
+            sender: self.sender,
+            events: self.events,
+            _threads: self.threads,
+        })
+    }
+}
+
+impl Serving<'_> {
+    /// Handles signals until one stops the server.
+    pub(super) fn wait(&self, again: &Again<'_>) -> Ended {
+        let handlers = Handlers {
+            reload: &|| {
+                reload::reload(self.server.service(), self.config, again, &self.logs);
+                if let Some(tls) = &self.tls {
+                    reload::reload_certificate(tls.options, &tls.config, &self.logs.errors);
+                }
+            },
+            upgrade: &|| Successor::start(&self.server, &self.kinds, self.sender.clone()),
+            taken_over: &|| {
+                if let Some(admin) = &self.admin {
+                    admin.leave();
+                }
+            },
+        };
+        events::wait(&self.server, &self.events, &handlers, &self.logs)
+    }
+
+    /// Leaves the files of unix sockets to the successor.
+    pub(super) fn leave_socket_files(&mut self) {
+        self.socket_files.leave();
+    }
+
+    pub(super) fn exit(self) {
+        self.server.service().stop_watching();
+        // Dropping it waits for its workers, and one may wait for a disk for ever.
+        std::mem::forget(self.server);
+        self.logs.flush(FLUSH_TIME);
+        drop(self.socket_files);
+        if let Some(pid_file) = self.pid_file
+            && let Err(error) = pid_file.remove()
+        {
+            let errors = &self.logs.errors;
+            errors.debug(format_args!("cannot remove the PID file: {error}"));
+        }
+    }
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Raises the limit of open files to the hard limit. Service managers set 1024 by default, for
+/// programs that use select(2).
+fn raise_descriptor_limit() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // On failure only the limit of connections is lower.
+    setrlimit(Resource::Nofile, limit).ok();
+}
+
+/// GC leases; by default without a warning if there is no daemon.
+fn gc_lease(config: &Configuration) -> Option<LeaseConfig> {
+    let configured = config.gc_lease;
+    let time = configured.map_or(Some(GcLease::TIME_DEFAULT), GcLease::time)?;
+    Some(LeaseConfig {
+        time,
+        is_configured: configured.is_some(),
+    })
+}
