@@ -1,5 +1,5 @@
-//! A whole HTTP/2 connection in pieces of any size, with an application that answers, reads and
-//! resets. The first byte says how; what follows is lengths of pieces and their bytes.
+//! An HTTP/2 connection in pieces of any size, with an application that answers, reads and resets.
+//! The first byte selects its behaviour; the rest is a list of pieces, each with its length.
 #![no_main]
 
 use std::time::Instant;
@@ -8,7 +8,7 @@ use samovar_http_proto::h2::{ErrorCode, Event, Http2Limits, PREFACE, ResponseHea
 use samovar_http_proto::http::Status;
 use samovar_http_proto::h1::head::HeadLimits;
 
-/// Output that nobody has taken: 64 KiB, and the frame that went past that.
+/// Limit of pending output: 64 KiB, and one frame that exceeds it.
 const OUTPUT_LEN_MAX: usize = 64 * 1024 + 32 * 1024;
 
 fn answer(session: &mut Session<u8>, stream: u32, how: u8) {

@@ -1,4 +1,4 @@
-//! Chunked bodies: the same data in two pieces as in one. The first byte says where to cut.
+//! Chunked bodies give the same data in one piece and in two. The first byte selects the split.
 #![no_main]
 
 use samovar_http_proto::h1::Refusal;

@@ -1,5 +1,5 @@
-//! A whole connection: the same requests and bodies, cut at one place and not at all. The first
-//! byte says where to cut and whether answers come before bodies.
+//! A connection gives the same requests and bodies in one piece and in two. The first byte selects
+//! the split, and whether responses precede bodies.
 #![no_main]
 
 use samovar_http_proto::h1::Refusal;

@@ -1,4 +1,4 @@
-//! Request heads: byte by byte they are what they are at once. Limits small enough to be reached.
+//! Request heads give the same result byte by byte and at once, with small limits.
 #![no_main]
 
 use samovar_http_proto::h1::head::{HeadIndex, HeadLimits, parse};

@@ -1,4 +1,4 @@
-//! Ranges lie within the body, and percent-encoding is undone once.
+//! Ranges lie within the body, and percent-encoding is decoded exactly once.
 #![no_main]
 
 use samovar_http_proto::http::percent;

@@ -1,5 +1,4 @@
-//! WebSocket frame headers: a header is the same however much follows it, and one that was written
-//! is read back.
+//! WebSocket frame headers do not depend on the bytes that follow, and written headers parse.
 #![no_main]
 
 use samovar_http_proto::ws::frame::{self, HEADER_LEN_MAX, OpCode};
@@ -19,7 +18,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     if let (true, Ok(len)) = (header.is_final, usize::try_from(header.payload_len)) {
         let mut written = Vec::new();
         frame::encode(&mut written, header.op_code, header.is_compressed, len);
-        // A server's header is a client's without mask bit and key.
+        // A server's header equals a client's without mask bit and key.
         let mut expected = bytes[..header.header_len - 4].to_vec();
         expected[1] &= 0x7f;
         assert_eq!(written, expected);

@@ -1,4 +1,4 @@
-//! What a WebSocket client offers: no panic, and an answer that offers nothing it did not.
+//! WebSocket handshakes never panic, and the response contains only offered parameters.
 #![no_main]
 
 use samovar_http_proto::http::{Method, Version};

@@ -1,6 +1,5 @@
-//! WebSocket messages: the same events from input cut at one place and not at all, within the
-//! limits, with compression and without. The first byte says where to cut, its lowest bit whether
-//! compression was negotiated.
+//! WebSocket messages give the same events in one piece and in two, within the limits, with and
+//! without compression. The first byte selects the split, and its lowest bit compression.
 #![no_main]
 
 use samovar_http_proto::ws::Failure;
@@ -49,7 +48,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
         let (events, failure) = trace(input, input.len(), is_compressed);
         let (cut_events, cut_failure) = trace(input, cut, is_compressed);
         assert_eq!(cut_events, events);
-        // Of two faults in one compressed frame, either may be seen first.
+        // Of two errors in a compressed frame, either may be reported first.
         assert_eq!(cut_failure.is_some(), failure.is_some());
     }
 });

@@ -1,4 +1,4 @@
-//! Chunked bodies: against a slow decoder that sees everything at once, whatever the split.
+//! Chunked bodies split at any byte decode as in a simple reference decoder of the whole input.
 
 #![expect(clippy::cast_possible_truncation, reason = "the numbers are small")]
 

@@ -1,4 +1,4 @@
-//! A whole connection: pipelined requests, good and bad, give the same events whatever the split.
+//! Pipelined requests, valid and invalid, give the same events however the input is split.
 
 use proptest::collection::vec;
 use proptest::prelude::*;

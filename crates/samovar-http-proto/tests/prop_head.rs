@@ -1,4 +1,4 @@
-//! Request heads: any split gives the same result, nothing panics, `httparse` agrees.
+//! Request heads split at any byte give the same result, never panic, and agree with `httparse`.
 
 use proptest::collection::vec;
 use proptest::prelude::*;

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn resets_of_ours_count_and_data_of_ours_pays() {
+    fn sent_resets_count_and_sent_data_refills() {
         let mut budget = budget(Instant::now());
         for _ in 0..3 {
             assert_eq!(budget.sent(frame(frames::RST_STREAM, 0, 4)), Ok(()));

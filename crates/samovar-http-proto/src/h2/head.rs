@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_reads_like_one_of_http_1() {
+    fn a_request_becomes_an_http_1_head() {
         let request = get("/p?q=1")
             .header("x-a", "b")
             .header("x-a", "c")
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn one_host_is_named_once() {
+    fn host_must_match_authority() {
         let same = get("/").header("host", "A.example").body(()).unwrap();
         assert_eq!(read(&same, true).unwrap().0.matches("host").count(), 1);
         let other = get("/").header("host", "b.example").body(()).unwrap();

@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_are_those_that_may_be_sent() {
+    fn only_sendable_codes_are_accepted() {
         let valid: Vec<u16> = (0..=u16::MAX)
             .filter(|number| CloseCode::new(*number).is_some())
             .collect();
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_reason_is_cut_between_characters() {
+    fn a_long_reason_is_truncated_between_characters() {
         let reason = "x".repeat(122) + "é";
         let payload = payload(CloseCode::NORMAL, &reason);
         assert_eq!(payload.len(), 124);

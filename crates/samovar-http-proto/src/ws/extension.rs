@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_read() {
+    fn lists_are_parsed() {
         let read = parse(b"a, b;c=1;d=\"x\\y\" ; e ,,f").unwrap();
         let names: Vec<_> = read.iter().map(|extension| extension.name).collect();
         assert_eq!(names, ["a", "b", "f"]);
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_is_refused() {
+    fn malformed_lists_are_refused() {
         for value in [
             "a b",
             "a;",

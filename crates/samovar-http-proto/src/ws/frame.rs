@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_shows_with_its_byte() {
+    fn errors_are_reported_at_their_byte() {
         for (first, failure) in [
             (0x91, Failure::ReservedBits),
             (0xa1, Failure::ReservedBits),
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn masking_in_pieces_is_masking_at_once() {
+    fn masking_in_pieces_equals_masking_at_once() {
         let plain: Vec<u8> = (0..100).collect();
         for cut in 0..plain.len() {
             let mut masked = plain.clone();

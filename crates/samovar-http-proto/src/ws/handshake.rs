@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_wrong_is_named() {
+    fn each_error_is_reported() {
         use HandshakeError as E;
         for (name, value, more, expected) in [
             ("Upgrade", "", ("A", "b"), E::NotAskedFor),
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn the_clients_favourite_is_chosen() {
+    fn the_clients_preference_decides() {
         let fields = with("A", "", ("Sec-WebSocket-Protocol", "superchat, chat,"));
         let handshake = check(&fields).unwrap();
         assert_eq!(handshake.protocols, ["superchat", "chat"]);

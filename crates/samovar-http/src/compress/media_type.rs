@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_shrinks_and_pictures_do_not() {
+    fn text_is_compressible_and_images_are_not() {
         for yes in [
             "text/html; charset=utf-8",
             "TEXT/plain",

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_decoded_is_no_path() {
+    fn malformed_paths_are_refused() {
         assert_eq!(segments("*"), Err(PathError::NoPath));
         assert_eq!(segments("/%2"), Err(PathError::Encoding));
         assert_eq!(segments("/%zz"), Err(PathError::Encoding));
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_has_its_slashes_back() {
+    fn decoded_text_has_slashes() {
         let decoded = Path::new(b"/a%2Fb/c").unwrap().into_decoded();
         assert_eq!(decoded.as_deref(), Some("/a/b/c"));
         assert_eq!(Path::new(b"/a").unwrap().into_decoded(), None);

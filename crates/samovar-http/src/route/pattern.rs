@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pattern() {
+    fn malformed_patterns_are_refused() {
         refused("", PatternError::NoSlash);
         refused("users", PatternError::NoSlash);
         refused("//", PatternError::EmptySegment);
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn sixteen_wildcards_and_no_more() {
+    fn at_most_sixteen_wildcards() {
         assert!(Pattern::parse(&"/*".repeat(16)).is_ok());
         refused(&"/*".repeat(17), PatternError::TooMany);
     }

@@ -95,7 +95,7 @@ fn http_1_0_closes() {
 }
 
 #[test]
-fn a_refusal_ends_it() {
+fn a_refusal_closes_the_connection() {
     check(
         "GET /1 HTTP/1.1\r\nHost: a\r\n\r\nGET /2 HTTP/1.1\r\n\r\n\
          GET /3 HTTP/1.1\r\nHost: a\r\n\r\n",
@@ -194,7 +194,7 @@ fn draining() {
 
 #[cfg(feature = "http2")]
 #[test]
-fn the_start_of_http_2_is_not_a_request() {
+fn the_http_2_preface_is_recognized() {
     check("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &["http2"]);
     check(
         "PRI * HTTP/2.0\r\n\r\nXM\r\n\r\n",

@@ -105,7 +105,7 @@ fn a_request_and_its_answer() {
 }
 
 #[test]
-fn a_body_comes_when_it_is_wanted_and_windows_open_when_it_is_read() {
+fn reading_a_body_opens_the_windows() {
     let mut client = Client::new(&Http2Limits::default());
     client.send(&frame(1, 4, 1, POST));
     assert_eq!(
@@ -159,7 +159,7 @@ fn more_than_the_window_is_an_error() {
 }
 
 #[test]
-fn an_answer_goes_as_the_peers_window_allows() {
+fn a_response_respects_the_peers_window() {
     let mut client = Client::new(&Http2Limits::default());
     client.send(&get(1));
     client.send(&get(3));
@@ -189,7 +189,7 @@ fn an_answer_goes_as_the_peers_window_allows() {
 }
 
 #[test]
-fn output_is_bounded_while_nobody_takes_it() {
+fn output_is_bounded() {
     let mut client = Client::new(&Http2Limits::default());
     client.send(&frame(8, 0, 0, &0x7000_0000_u32.to_be_bytes()));
     client.send(&frame(4, 0, 0, &[0, 4, 0x70, 0, 0, 0]));
@@ -252,7 +252,7 @@ fn rapid_resets_end_the_connection() {
 }
 
 #[test]
-fn resets_that_the_peer_provokes_count_like_its_own() {
+fn provoked_resets_count() {
     let resets = Allowance {
         burst: 5,
         per_second: 1,
@@ -299,7 +299,7 @@ fn floods_end_the_connection() {
 }
 
 #[test]
-fn a_header_block_without_end_is_not_collected() {
+fn an_endless_header_block_ends_the_connection() {
     let mut client = Client::new(&Http2Limits::default());
     client.send(&frame(1, 0, 1, GET));
     assert!(client.session.is_mid_block());
@@ -312,7 +312,7 @@ fn a_header_block_without_end_is_not_collected() {
 }
 
 #[test]
-fn a_small_block_cannot_become_large_fields() {
+fn hpack_bombs_end_the_connection() {
     // One field of 4000 bytes goes into the table, then one byte names it, again and again.
     let mut block = GET.to_vec();
     block.extend(b"\x40\x01x\x7f\xa1\x1e");
@@ -342,7 +342,7 @@ fn more_streams_than_allowed_are_refused() {
 }
 
 #[test]
-fn a_drain_tells_twice_and_finishes() {
+fn go_away_is_sent_twice_before_the_end() {
     let mut client = Client::new(&Http2Limits::default());
     client.send(&get(1));
     assert_eq!(client.events().len(), 1);

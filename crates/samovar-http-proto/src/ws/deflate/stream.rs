@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_says_it_is_the_last_keeps_the_window() {
+    fn a_final_block_keeps_the_window() {
         let mut keeping = Inflater::new(true, 15);
         inflate(&mut keeping, b"\xf3\x48\xcd\xc9\xc9\x07\x00\x00", 5).unwrap();
         assert_eq!(
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_compressed_comes_back() {
+    fn compressed_messages_round_trip() {
         for keeps_context in [false, true] {
             for bits in WINDOW_BITS_MIN..=WINDOW_BITS_MAX {
                 let mut deflater = Deflater::new(keeps_context, bits);
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn context_makes_the_second_message_smaller_and_alone_ones_fit_in() {
+    fn context_shrinks_later_messages() {
         let mut deflater = Deflater::new(true, 15);
         let mut inflater = Inflater::new(true, 15);
         let (message, mut first, mut alone, mut third) = (text(2000), vec![], vec![], vec![]);
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_is_kept_to() {
+    fn the_window_size_is_respected() {
         let message = text(70_000);
         for bits in WINDOW_BITS_MIN..=WINDOW_BITS_MAX {
             let mut out = Vec::new();
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_shrink_is_left_alone() {
+    fn incompressible_messages_are_not_compressed() {
         let mut out = b"before".to_vec();
         assert!(!deflate_alone(b"", &mut out));
         assert!(!deflate_alone(b"abc", &mut out));
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_goes_on_after_what_it_could_not_compress() {
+    fn a_stream_is_reusable_after_an_incompressible_message() {
         let mut state = 88_172_645_463_325_252_u64;
         let mut random = || {
             state ^= state << 13;
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bomb_ends_at_the_limit() {
+    fn decompression_stops_at_the_limit() {
         let zeros = vec![0; 10_000_000];
         let mut bomb = Vec::new();
         assert!(deflate_alone(&zeros, &mut bomb));

@@ -79,7 +79,7 @@ fn text(text: &str) -> Event<'static> {
 }
 
 #[test]
-fn fragments_make_one_message_and_control_frames_stand_between() {
+fn control_frames_may_separate_fragments() {
     let bytes = [
         frame(0x01, "dé".as_bytes()),
         frame(0x89, b"there?"),
@@ -101,7 +101,7 @@ fn fragments_make_one_message_and_control_frames_stand_between() {
 }
 
 #[test]
-fn a_message_starts_and_goes_on_in_order() {
+fn fragments_must_be_in_order() {
     check(
         &frame(0x80, b"x"),
         &[],
@@ -138,7 +138,7 @@ fn a_length_past_the_limit_is_refused_before_its_payload() {
 }
 
 #[test]
-fn text_fails_with_the_byte_that_is_wrong() {
+fn invalid_text_fails_at_its_byte() {
     // U+110000 would begin so; the frame is not at its end.
     let bytes = frame(0x01, b"\xce\xba\xe1\xf4\x90\x80\x80");
     let header_len = 6;
@@ -148,7 +148,7 @@ fn text_fails_with_the_byte_that_is_wrong() {
 }
 
 #[test]
-fn half_a_character_may_not_end_a_message() {
+fn an_incomplete_character_at_the_end_is_invalid() {
     let bytes = [frame(0x01, b"a\xe2\x82"), frame(0x80, b"")].concat();
     check(&bytes, &[], Some(Failure::Utf8));
     let bytes = [frame(0x01, b"a\xe2\x82"), frame(0x80, b"\xac")].concat();
@@ -156,7 +156,7 @@ fn half_a_character_may_not_end_a_message() {
 }
 
 #[test]
-fn invalid_text_is_found_wherever_it_is_cut() {
+fn invalid_text_is_found_with_any_split() {
     for bad in [
         &b"\xff"[..],
         b"\xc0\x80",
@@ -180,7 +180,7 @@ fn invalid_text_is_found_wherever_it_is_cut() {
 }
 
 #[test]
-fn close_frames_are_read_to_the_letter() {
+fn close_frames_are_checked() {
     check(&frame(0x88, b""), &[Event::Close(None)], None);
     check(&frame(0x88, b"\x03"), &[], Some(Failure::ClosePayload));
     check(&frame(0x88, b"\x03\xec"), &[], Some(Failure::CloseCode));
@@ -188,7 +188,7 @@ fn close_frames_are_read_to_the_letter() {
 }
 
 #[test]
-fn nothing_is_kept_between_messages() {
+fn no_memory_is_held_between_messages() {
     let mut assembler = Assembler::default();
     let mut bytes = frame(0x81, &[b'x'; 900]);
     let mut at = 0;

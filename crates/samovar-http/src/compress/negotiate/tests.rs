@@ -43,7 +43,7 @@ fn the_threshold_is_exact() {
 }
 
 #[test]
-fn a_whole_body_keeps_a_length_and_a_stream_does_not() {
+fn only_a_body_in_memory_has_a_content_length() {
     for coding in Coding::ALL {
         let short = negotiated(Some(coding), text(WHOLE_LEN_MAX));
         assert!(short.body.len().is_some_and(|len| len < 2000));
@@ -54,7 +54,7 @@ fn a_whole_body_keeps_a_length_and_a_stream_does_not() {
 }
 
 #[test]
-fn what_must_not_be_changed_is_not() {
+fn excluded_responses_stay_unchanged() {
     let typed = |kind: &str| {
         Response::new(Status::OK, Body::Bytes(vec![b'a'; 9000].into())).header("Content-Type", kind)
     };
@@ -93,7 +93,7 @@ fn what_must_not_be_changed_is_not() {
 }
 
 #[test]
-fn bytes_that_do_not_shrink_stay() {
+fn incompressible_bodies_stay_plain() {
     let mut seed = 1_u64;
     let noise: Vec<u8> = std::iter::repeat_with(|| {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -111,7 +111,7 @@ fn bytes_that_do_not_shrink_stay() {
 }
 
 #[test]
-fn fields_tell_what_was_done() {
+fn header_fields_are_adapted() {
     let response = text(1000)
         .header("ETag", "\"a:b\"")
         .header("Accept-Ranges", "bytes")
@@ -131,7 +131,7 @@ fn fields_tell_what_was_done() {
 }
 
 #[test]
-fn not_modified_is_told_as_the_whole_would_be() {
+fn a_304_has_the_fields_of_the_200() {
     let response = |coding| {
         let bare = Response::new(Status::NOT_MODIFIED, Body::Empty).header("ETag", "\"a\"");
         fields(&negotiated(coding, bare))
@@ -142,7 +142,7 @@ fn not_modified_is_told_as_the_whole_would_be() {
 }
 
 #[test]
-fn streams_are_counted() {
+fn concurrent_streams_are_limited() {
     let negotiator = Negotiator::new(Compression {
         streams_max: 1,
         ..Compression::default()
@@ -162,7 +162,7 @@ fn streams_are_counted() {
 }
 
 #[test]
-fn a_stream_for_an_old_client_stays_plain() {
+fn a_stream_to_http_1_0_stays_plain() {
     let negotiator = Negotiator::new(Compression::default());
     let coding = Some(Coding::Gzip);
     let long = ask(&negotiator, coding, Version::Http10, text(100_000));

@@ -143,7 +143,7 @@ fn bytes_survive_any_buffer_size() {
 }
 
 #[test]
-fn a_cut_is_not_an_end() {
+fn truncation_is_an_error() {
     let (mut stream, mut client) = pair(&rustls::version::TLS13);
     let peer = thread::spawn(move || {
         client.write_all(b"half").unwrap();
@@ -193,7 +193,7 @@ fn a_peer_that_does_not_read_holds_one_piece() {
 }
 
 #[test]
-fn http_in_the_clear_is_told_so() {
+fn plain_http_gets_a_readable_response() {
     let (mut stream, client) = pair(&rustls::version::TLS13);
     let mut socket = client.sock;
     socket
@@ -212,7 +212,7 @@ fn http_in_the_clear_is_told_so() {
 }
 
 #[test]
-fn what_is_not_tls_is_an_error() {
+fn garbage_is_an_error() {
     for bytes in [
         &b"\x80\x2e\x01"[..],
         b"\x16\x03\x01\xff\xff",
@@ -228,7 +228,7 @@ fn what_is_not_tls_is_an_error() {
 
 /// A handshake message that never ends is held up to rustls's own bound and no further.
 #[test]
-fn an_endless_handshake_message_is_cut() {
+fn an_endless_handshake_message_is_refused() {
     let (mut stream, client) = pair(&rustls::version::TLS13);
     let mut socket = client.sock;
     socket.set_nonblocking(true).unwrap();
