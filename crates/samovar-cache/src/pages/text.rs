@@ -1,18 +1,17 @@
-//! How things look in a page: names of any bytes, sizes, counts, dates.
-
-use std::fmt::Write as _;
+//! Rendering of names, sizes, counts and dates in pages.
 
 use maud::{Markup, Render, html};
+use time::OffsetDateTime;
 
-/// A name or target of any bytes. What could not be seen, or would change how its surroundings are
-/// read, is shown as an escape that looks different from the name's own text.
+/// A file name or link target: arbitrary bytes. Invisible and bidirectional control characters and
+/// invalid UTF-8 are shown as escapes, in a style that the name itself cannot have.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Name<'a>(pub(crate) &'a [u8]);
 
 impl Render for Name<'_> {
     fn render(&self) -> Markup {
         html! {
-            // Letters that run from right to left stay where the name is.
+            // `bdi` isolates right-to-left text from its surroundings.
             bdi {
                 @for chunk in self.0.utf8_chunks() {
                     (Visible(chunk.valid()))
@@ -44,7 +43,8 @@ impl Render for Visible<'_> {
     }
 }
 
-/// Control and format characters: new lines, marks of direction, joiners, tags.
+/// Whether a character is a control or format character: line breaks, direction marks, joiners,
+/// tags.
 fn is_unseen(character: char) -> bool {
     character.is_control()
         || matches!(character,
@@ -53,7 +53,7 @@ fn is_unseen(character: char) -> bool {
             | '\u{e0000}'..='\u{e007f}')
 }
 
-/// A number of bytes: what one can take in at a glance, and the number itself on asking.
+/// A number of bytes, shown with a unit; the exact number is the tooltip.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Size(pub(crate) u64);
 
@@ -72,7 +72,7 @@ impl Size {
         }
         let mut value = self.0 as f64 / 1024.0;
         let mut unit = 0;
-        // What would be rounded to 1024 is one of the next unit.
+        // A value that would round to 1024 is shown in the next unit.
         while value >= 1023.5 && unit + 1 < UNITS.len() {
             value /= 1024.0;
             unit += 1;
@@ -82,7 +82,7 @@ impl Size {
     }
 }
 
-/// A number with its thousands apart.
+/// A number with grouped thousands.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Count(pub(crate) u64);
 
@@ -98,7 +98,7 @@ impl Count {
         let mut grouped = String::new();
         for (index, digit) in digits.chars().enumerate() {
             if index > 0 && (digits.len() - index).is_multiple_of(3) {
-                // Narrow, and no line ends there.
+                // Narrow no-break space.
                 grouped.push('\u{202f}');
             }
             grouped.push(digit);
@@ -107,35 +107,22 @@ impl Count {
     }
 }
 
-/// A moment, in seconds since 1970.
+/// A Unix time in seconds, shown in UTC. Out of the calendar's range, years 0 to 9999, it is shown
+/// as the epoch.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Date(pub(crate) i64);
 
 impl Render for Date {
     fn render(&self) -> Markup {
-        let (year, month, day) = civil(self.0.div_euclid(86_400));
-        let second = self.0.rem_euclid(86_400);
-        let (hour, minute) = (second / 3600, second / 60 % 60);
-        let mut text = String::new();
-        // Writing to a string does not fail.
-        let _ok = write!(text, "{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}");
-        let exact = format!("{}:{:02}Z", text.replace(' ', "T"), second % 60);
-        html! { time datetime=(exact) { (text) " UTC" } }
+        let time = OffsetDateTime::from_unix_timestamp(self.0);
+        let time = time.ok().filter(|time| time.year() >= 0);
+        let time = time.unwrap_or(OffsetDateTime::UNIX_EPOCH);
+        let (year, month, day) = time.to_calendar_date();
+        let date = format!("{year:04}-{:02}-{day:02}", u8::from(month));
+        let clock = format!("{:02}:{:02}", time.hour(), time.minute());
+        let exact = format!("{date}T{clock}:{:02}Z", time.second());
+        html! { time datetime=(exact) { (date) " " (clock) " UTC" } }
     }
-}
-
-/// The date of a day counted from 1970-01-01 (Howard Hinnant, "chrono-Compatible Low-Level Date
-/// Algorithms", `civil_from_days`).
-fn civil(day: i64) -> (i64, i64, i64) {
-    let day = day.saturating_add(719_468);
-    let era = day.div_euclid(146_097);
-    let of_era = day.rem_euclid(146_097);
-    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let from_march = (5 * of_year + 2) / 153;
-    let month = (from_march + 2) % 12 + 1;
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
-    (year, month, of_year - (153 * from_march + 2) / 5 + 1)
 }
 
 #[cfg(test)]
