@@ -172,20 +172,23 @@ impl fmt::Display for Event<'_> {
                 f,
                 "the NAR cache cannot be used, serving NARs from their files: {error}"
             ),
-            Self::BulkLimitReached => f.write_str(
-                "too many bulk queries in progress, answering 503",
-            ),
-            Self::BulkEvicted => {
-                f.write_str("a bulk response was aborted for another one: its client reads too slowly")
+            Self::BulkLimitReached => {
+                f.write_str("too many bulk queries in progress, answering 503")
             }
+            Self::BulkEvicted => f.write_str(
+                "a bulk response was aborted for another one: its client reads too slowly",
+            ),
             Self::LeasesFailed { error, .. } => write!(
                 f,
                 "paths cannot be leased against garbage collection, serving them anyway: {error}"
             ),
-            Self::LeasesRecovered => f.write_str("paths are leased against garbage collection again"),
-            Self::LeaseLimitReached => {
-                f.write_str("the limit of GC leases is reached: further paths are not protected against garbage collection")
+            Self::LeasesRecovered => {
+                f.write_str("paths are leased against garbage collection again")
             }
+            Self::LeaseLimitReached => f.write_str(
+                "the limit of GC leases is reached: further paths are not protected against \
+                 garbage collection",
+            ),
             Self::PathLeased => f.write_str("a path was leased"),
             Self::Unleased(Unleased::Narinfo) => f.write_str("a narinfo was sent without a lease"),
             Self::Unleased(Unleased::Nar) => f.write_str("a NAR was sent without a lease"),

@@ -3,8 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
-/// An error in the access configuration: what, where, and how to fix it, in one line. Never contains
-/// the content of a secret file.
+/// An error in the access configuration: what, where, and how to fix it, in one line. Never
+/// contains the content of a secret file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AccessError {
@@ -41,7 +41,8 @@ pub enum AccessError {
     },
     /// Not a network.
     #[error(
-        "{0:?} is not a network: expected an address or a prefix such as \"192.0.2.0/24\" or \"2001:db8::/32\""
+        "{0:?} is not a network: expected an address or a prefix such as \"192.0.2.0/24\" or \
+         \"2001:db8::/32\""
     )]
     Network(String),
     /// Not a fingerprint.
@@ -85,8 +86,8 @@ pub enum LineProblem {
     Weak(&'static str),
     /// Nothing that looks like a hash.
     #[error(
-        "the password is not hashed, or by an unknown algorithm: replace the line with the output of \
-         `samovar password NAME`"
+        "the password is not hashed, or by an unknown algorithm: replace the line with the output \
+         of `samovar password NAME`"
     )]
     Plain,
     /// A hash with something missing.

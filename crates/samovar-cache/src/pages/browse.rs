@@ -180,7 +180,10 @@ impl View<'_> {
                 ul.actions { li { a href="./" { "Show index.html" } } }
             }
             @if listing.listed.entries.is_empty() {
-                p.soft { @if listing.is_whole { "This directory is empty." } @else { "No more entries." } }
+                p.soft {
+                    @if listing.is_whole { "This directory is empty." }
+                    @else { "No more entries." }
+                }
             } @else {
                 (self.table(listing)?)
             }

@@ -59,8 +59,8 @@ impl Landing<'_> {
                 }
                 @if self.keys.is_empty() {
                     p {
-                        "This cache does not sign. Paths have the signatures they were registered with: "
-                        "trust the keys of their builders."
+                        "This cache does not sign. Paths have the signatures they were registered "
+                        "with: trust the keys of their builders."
                     }
                 } @else {
                     p { "Paths from this cache are signed. Clients must trust "
@@ -121,8 +121,8 @@ impl Landing<'_> {
         html! {
             h3 { "Authentication" }
             p {
-                "This cache requires a user name and a password. Nix reads them from the file set by "
-                code { "netrc-file" } " in " code { "nix.conf" } "; the default is "
+                "This cache requires a user name and a password. Nix reads them from the file set "
+                "by " code { "netrc-file" } " in " code { "nix.conf" } "; the default is "
                 code { "/etc/nix/netrc" } ":"
             }
             (snippet("netrc", &html! {

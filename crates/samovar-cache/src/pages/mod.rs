@@ -206,8 +206,8 @@ impl View<'_> {
             Refusal::Quarantined => self.message(
                 Status::NOT_FOUND,
                 "Damaged",
-                "The files of this path are damaged on the server. It will be served again when they \
-                 are repaired.",
+                "The files of this path are damaged on the server. It will be served again when \
+                 they are repaired.",
             ),
             refusal if refusal.is_absence() => self.no_path(),
             _ => self.unreadable(),
@@ -259,7 +259,10 @@ impl View<'_> {
     fn nothing(&self) -> Response {
         let main = html! {
             h1 { "Page not found" }
-            p { "This cache has no such page. Use the search above to find a store path by its hash." }
+            p {
+                "This cache has no such page. Use the search above to find a store path by its "
+                "hash."
+            }
         };
         self.page("Page not found", "message", main)
             .response(Status::NOT_FOUND)
