@@ -216,7 +216,7 @@ fn a_daemon_that_comes_later_is_found() {
     let told = server
         .log
         .iter()
-        .filter(|line| line.contains("served all the same"));
+        .filter(|line| line.contains("serving them anyway"));
     assert_eq!(told.count(), 0);
     drop(daemon);
 }
@@ -236,12 +236,12 @@ fn a_daemon_that_is_killed_costs_no_answer_and_is_found_again() {
             return;
         }
         daemons.remove(0).end_with_children();
-        server.wait_for_line("served all the same");
+        server.wait_for_line("serving them anyway");
         let path = store.add_file("a", b"a");
         assert_eq!(server.narinfo(&path).status, 200);
         assert_eq!(server.get(&nar_of(&path)).status, 200);
         daemons.push(NixDaemon::start(&store));
-        server.wait_for_line("paths are held against");
+        server.wait_for_line("paths are leased against");
         // What is under way is held again, and what is announced now.
         eventually("held again", || roots(&store).contains(&tree));
         assert_eq!(server.narinfo(&path).status, 200);
@@ -316,5 +316,5 @@ fn a_daemon_that_hangs_up_at_once_is_not_asked_all_the_time() {
     // A quarter of a second, a half and a whole one.
     let time = accepted[COUNT - 1] - accepted[0];
     assert!(time >= Duration::from_secs(1), "{time:?}");
-    sees(&mut server, "not held");
+    sees(&mut server, "cannot be leased");
 }

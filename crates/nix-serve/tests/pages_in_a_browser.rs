@@ -77,7 +77,10 @@ fn pages_are_for_everybody() {
     browser.allow_scripts(true);
     let shown = browser.run("return document.querySelector('main').innerText");
     assert!(
-        shown.as_str().unwrap().contains("Put the address"),
+        shown
+            .as_str()
+            .unwrap()
+            .contains("with the address of this page"),
         "{shown}"
     );
 }

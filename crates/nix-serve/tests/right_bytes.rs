@@ -337,7 +337,9 @@ fn a_state_file_that_is_of_no_use_costs_a_line() {
         let server = scene.remembering();
         is_served(&server, &scene.file, &nar);
         let log = server.whole_log();
-        let lines = log.iter().filter(|line| line.contains("not remembered"));
+        let lines = log
+            .iter()
+            .filter(|line| line.contains("cannot use the state directory"));
         assert_eq!(lines.count(), 1, "{log:#?}");
         assert!(log.last().unwrap().contains("path_verified=1"), "{log:#?}");
         assert!(
@@ -349,7 +351,10 @@ fn a_state_file_that_is_of_no_use_costs_a_line() {
     let server = scene.remembering();
     is_served(&server, &scene.file, &nar);
     let log = server.whole_log();
-    assert!(!log.iter().any(|line| line.contains("not remembered")));
+    assert!(
+        !log.iter()
+            .any(|line| line.contains("cannot use the state directory"))
+    );
     assert!(log.last().unwrap().contains("path_verified=1"), "{log:#?}");
 }
 
@@ -374,7 +379,9 @@ fn a_directory_that_cannot_be_written_costs_a_line() {
         let server = ServerProcess::start(&mut command);
         is_served(&server, &scene.file, &nar);
         let log = server.whole_log();
-        let lines = log.iter().filter(|line| line.contains("not remembered"));
+        let lines = log
+            .iter()
+            .filter(|line| line.contains("cannot use the state directory"));
         assert_eq!(lines.count(), 1, "{log:#?}");
     }
 }

@@ -166,7 +166,7 @@ impl fmt::Display for Event<'_> {
             Self::ScrubProgress(progress) => progress.fmt(f),
             Self::StateFailed(error) => write!(
                 f,
-                "verification records cannot be stored in the state directory: {error}"
+                "cannot use the state directory for verification records: {error}"
             ),
             Self::NarCacheFailed(error) => write!(
                 f,
@@ -178,10 +178,17 @@ impl fmt::Display for Event<'_> {
             Self::BulkEvicted => f.write_str(
                 "a bulk response was aborted for another one: its client reads too slowly",
             ),
-            Self::LeasesFailed { error, .. } => write!(
-                f,
-                "paths cannot be leased against garbage collection, serving them anyway: {error}"
-            ),
+            Self::LeasesFailed { error, is_expected } => {
+                let consequence = if *is_expected {
+                    ""
+                } else {
+                    ", serving them anyway"
+                };
+                write!(
+                    f,
+                    "paths cannot be leased against garbage collection{consequence}: {error}"
+                )
+            }
             Self::LeasesRecovered => {
                 f.write_str("paths are leased against garbage collection again")
             }
