@@ -151,10 +151,10 @@ impl NarBody {
         if let Some(check) = check {
             if is_current == Ok(true) {
                 let health = &self.registration.health;
-                health.note_right(info, check.root.as_ref());
+                health.note_verified(info, check.root.as_ref());
             }
             if let Some(recording) = check.recording {
-                recording.keep();
+                recording.finish();
             }
         }
         Ok(Progress::End)

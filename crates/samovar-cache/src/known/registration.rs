@@ -73,7 +73,7 @@ impl Registration {
         match self.is_current() {
             Ok(false) => self.observer.event(&Event::PathCollected(&self.info.path)),
             Ok(true) if finding == Finding::Damage && self.is_mounted(error) => {
-                self.health.note_wrong(&self.info, error);
+                self.health.note_damaged(&self.info, error);
             }
             Ok(true) if finding == Finding::Damage => {
                 self.observer.event(&Event::PathFailed {

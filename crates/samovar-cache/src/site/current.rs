@@ -115,7 +115,7 @@ impl Current {
     }
 
     /// Replaces the caches, from the next request on.
-    pub(crate) fn put(&self, new: Arc<Caches>) {
+    pub(crate) fn replace(&self, new: Arc<Caches>) {
         let mut caches = self.caches.write().unwrap_or_else(PoisonError::into_inner);
         *caches = new;
         self.number.fetch_add(1, Ordering::Release);
@@ -124,12 +124,12 @@ impl Current {
 
 /// An I/O thread's copy of the present caches, read without a lock.
 #[derive(Debug)]
-pub(crate) struct InHand {
+pub(crate) struct LocalCaches {
     caches: Arc<Caches>,
     number: u64,
 }
 
-impl InHand {
+impl LocalCaches {
     pub(crate) fn of(current: &Current) -> Self {
         let caches = current
             .caches

@@ -38,7 +38,7 @@ use crate::known::program::Program;
 use crate::known::shared_store::{SharedConfig, SharedStore};
 use crate::site::background::Background;
 use crate::site::cache::CacheConfig;
-use crate::site::current::{Caches, Clients, Current, InHand};
+use crate::site::current::{Caches, Clients, Current, LocalCaches};
 
 /// The configuration of a site.
 #[derive(Debug)]
@@ -86,7 +86,7 @@ pub struct Site {
 /// The state of one I/O thread.
 #[derive(Debug)]
 pub struct Local {
-    in_hand: InHand,
+    local_caches: LocalCaches,
     fresh: Fresh,
 }
 
@@ -184,14 +184,17 @@ impl Service for Site {
 
     fn local(&self) -> Local {
         Local {
-            in_hand: InHand::of(&self.current),
+            local_caches: LocalCaches::of(&self.current),
             fresh: Fresh::new(&*self.shared.store),
         }
     }
 
     fn inline(&self, local: &mut Local, turn: Turn, head: Head<'_>, reply: Reply<'_>) -> Inline {
-        let Local { in_hand, fresh } = local;
-        let caches = in_hand.now(&self.current);
+        let Local {
+            local_caches,
+            fresh,
+        } = local;
+        let caches = local_caches.now(&self.current);
         let mut reply = reply;
         if caches.have_pages() {
             match front::server_inline(&self.shared, head, reply) {

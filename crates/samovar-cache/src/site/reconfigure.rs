@@ -36,7 +36,7 @@ impl Site {
                 return Err(ReconfigureError(error));
             }
         };
-        self.current.put(Arc::clone(&caches));
+        self.current.replace(Arc::clone(&caches));
         background.change(&caches, prepared);
         health.watch(caches.rendered().collect());
         for gone in before.narinfos() {

@@ -35,10 +35,10 @@ use crate::refusal::Refusal;
 pub(super) const COUNT_MAX: usize = 65_536;
 
 /// A check that takes this long is not repeated at once in the same epoch.
-const LONG_LOOK: Duration = Duration::from_millis(20);
+const LONG_CHECK: Duration = Duration::from_millis(20);
 
 /// The pause after a long check, as a multiple of its duration.
-const REST_FACTOR: u32 = 9;
+const PAUSE_FACTOR: u32 = 9;
 
 /// The marks.
 #[derive(Debug)]
@@ -63,9 +63,9 @@ struct Mark {
     /// The fingerprint of the files; `None` until the mark is confirmed.
     files: Option<Fingerprint>,
     /// The epoch of the last check, and when the next one in the same epoch may run.
-    looked_in: Option<u64>,
-    rests_until: Instant,
-    is_looked_at: bool,
+    checked_epoch: Option<u64>,
+    next_check_at: Instant,
+    is_being_checked: bool,
 }
 
 impl Damaged {
@@ -94,14 +94,14 @@ impl Damaged {
             return Ok(());
         }
         let hash_part = info.path.hash_part();
-        match self.begin(&hash_part, info, epoch) {
+        match self.standing(&hash_part, info, epoch) {
             Some(outcome) => outcome,
-            None => self.look(&hash_part, info, epoch),
+            None => self.check_files(&hash_part, info, epoch),
         }
     }
 
     /// The answer that needs no read of the files. `None`: the caller has to check them.
-    fn begin(
+    fn standing(
         &self,
         hash_part: &HashPart,
         info: &PathInfo,
@@ -115,17 +115,17 @@ impl Damaged {
             self.drop_mark(&mut marks, hash_part);
             return Some(Ok(()));
         }
-        if mark.is_looked_at || mark.files.is_none() {
+        if mark.is_being_checked || mark.files.is_none() {
             return Some(Err(Refusal::Suspect));
         }
-        if mark.looked_in == epoch && Instant::now() < mark.rests_until {
+        if mark.checked_epoch == epoch && Instant::now() < mark.next_check_at {
             return Some(Err(Refusal::Quarantined));
         }
-        mark.is_looked_at = true;
+        mark.is_being_checked = true;
         None
     }
 
-    fn look(
+    fn check_files(
         &self,
         hash_part: &HashPart,
         info: &PathInfo,
@@ -139,11 +139,11 @@ impl Damaged {
         let Some(mark) = marks.get_mut(hash_part) else {
             return Ok(());
         };
-        mark.is_looked_at = false;
-        mark.looked_in = epoch;
-        mark.rests_until = match cost < LONG_LOOK {
+        mark.is_being_checked = false;
+        mark.checked_epoch = epoch;
+        mark.next_check_at = match cost < LONG_CHECK {
             true => started,
-            false => Instant::now() + cost * REST_FACTOR,
+            false => Instant::now() + cost * PAUSE_FACTOR,
         };
         // If the files cannot be read now, keep the mark.
         if found.is_none() || found == mark.files {
@@ -166,7 +166,7 @@ impl Damaged {
     }
 
     /// Quarantines a path whose files were read wrong twice and have this fingerprint.
-    pub(super) fn confirm(&self, info: &PathInfo, files: Fingerprint) {
+    pub(super) fn quarantine(&self, info: &PathInfo, files: Fingerprint) {
         let row = Stamp::of_row(info);
         self.add(&mut self.marks(), info.path.hash_part(), row, Some(files));
     }
@@ -213,9 +213,9 @@ impl Damaged {
         let mark = Mark {
             row,
             files,
-            looked_in: None,
-            rests_until: Instant::now(),
-            is_looked_at: false,
+            checked_epoch: None,
+            next_check_at: Instant::now(),
+            is_being_checked: false,
         };
         marks.insert(hash_part, mark);
         self.count.store(marks.len(), Ordering::Relaxed);

@@ -20,7 +20,7 @@ const QUEUE_COUNT_MAX: usize = 1024;
 const SAVE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// The pause after writing, as a multiple of its duration: a large file is written rarely.
-const SAVE_REST_FACTOR: u32 = 100;
+const SAVE_PAUSE_FACTOR: u32 = 100;
 
 /// The longest that the end of the server waits for the state file.
 const END_TIME: Duration = Duration::from_secs(2);
@@ -173,7 +173,7 @@ impl Drop for Ended {
 /// The state of the thread.
 struct Keeper<'a> {
     health: &'a Health,
-    saves_from: Instant,
+    next_save_at: Instant,
     has_failed: bool,
 }
 
@@ -188,7 +188,7 @@ impl<'a> Keeper<'a> {
     fn new(health: &'a Health) -> Self {
         Self {
             health,
-            saves_from: Instant::now() + SAVE_INTERVAL,
+            next_save_at: Instant::now() + SAVE_INTERVAL,
             has_failed: false,
         }
     }
@@ -213,7 +213,7 @@ impl<'a> Keeper<'a> {
             if let Some(hash_part) = state.queue.pop_front() {
                 return Task::Verify(hash_part);
             }
-            let rest = self.saves_from.saturating_duration_since(Instant::now());
+            let rest = self.next_save_at.saturating_duration_since(Instant::now());
             if !state.has_changed || self.health.trust.state_directory.is_none() {
                 let woken = tasks.changed.wait(state);
                 state = woken.unwrap_or_else(PoisonError::into_inner);
@@ -235,9 +235,9 @@ impl<'a> Keeper<'a> {
             (info, found, before.filter(|_| before == after))
         });
         match verdict {
-            Some((info, Ok(Verdict::Right(root)), _)) => health.acquit(&info, root.as_ref()),
+            Some((info, Ok(Verdict::Right(root)), _)) => health.release(&info, root.as_ref()),
             Some((info, Ok(Verdict::Damaged(damage)), Some(files))) => {
-                health.confirm(&info, files, &damage);
+                health.quarantine(&info, files, &damage);
             }
             // Collected, changed meanwhile, or unreadable now: undecided.
             _ => drop(health.damaged.unmark(&hash_part)),
@@ -265,7 +265,7 @@ impl<'a> Keeper<'a> {
                 }
             }
         }
-        let rest = started.elapsed() * SAVE_REST_FACTOR;
-        self.saves_from = Instant::now() + rest.max(SAVE_INTERVAL);
+        let rest = started.elapsed() * SAVE_PAUSE_FACTOR;
+        self.next_save_at = Instant::now() + rest.max(SAVE_INTERVAL);
     }
 }

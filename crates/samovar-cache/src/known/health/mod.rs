@@ -73,7 +73,7 @@ pub(crate) struct Health {
     rendered: RwLock<Vec<Arc<dyn PathCache>>>,
     small_nars: Arc<dyn PathCache>,
     tasks: Tasks,
-    scrub: scrub::Told,
+    scrub: scrub::Status,
 }
 
 impl Health {
@@ -93,7 +93,7 @@ impl Health {
             rendered: RwLock::default(),
             small_nars,
             tasks: Tasks::default(),
-            scrub: scrub::Told::default(),
+            scrub: scrub::Status::default(),
         };
         health.load();
         health
@@ -130,7 +130,7 @@ impl Health {
     }
 
     /// The files with this root have the registered hash.
-    pub(crate) fn note_right(&self, info: &PathInfo, root: Option<&Identity>) {
+    pub(crate) fn note_verified(&self, info: &PathInfo, root: Option<&Identity>) {
         let hash_part = info.path.hash_part();
         self.remember(info, root);
         // A slow reader may have read files that were damaged behind it, and marked by another
@@ -146,7 +146,7 @@ impl Health {
     }
 
     /// The second read found the registered hash in the files with this root.
-    fn acquit(&self, info: &PathInfo, root: Option<&Identity>) {
+    fn release(&self, info: &PathInfo, root: Option<&Identity>) {
         self.remember(info, root);
         if self.damaged.unmark(&info.path.hash_part()) {
             self.observer.event(&Event::PathReleased(&info.path));
@@ -167,7 +167,7 @@ impl Health {
     }
 
     /// The files do not have the registered hash; `info` is the present row.
-    pub(crate) fn note_wrong(&self, info: &PathInfo, error: &dyn fmt::Display) {
+    pub(crate) fn note_damaged(&self, info: &PathInfo, error: &dyn fmt::Display) {
         let hash_part = info.path.hash_part();
         let was_marked = self.damaged.contains(&hash_part);
         self.verified.remove(&hash_part);
@@ -195,11 +195,11 @@ impl Health {
     }
 
     /// The second read found another hash, with the same fingerprint before and after.
-    fn confirm(&self, info: &PathInfo, files: Fingerprint, damage: &Damage) {
+    fn quarantine(&self, info: &PathInfo, files: Fingerprint, damage: &Damage) {
         let hash_part = info.path.hash_part();
         let was_marked = self.damaged.contains(&hash_part);
         self.verified.remove(&hash_part);
-        self.damaged.confirm(info, files);
+        self.damaged.quarantine(info, files);
         self.drop_rendered(&hash_part);
         self.tasks.note_change();
         if !was_marked {

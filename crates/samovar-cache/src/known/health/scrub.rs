@@ -29,7 +29,7 @@ use super::verified::minute_now;
 use samovar_metrics::ScrubStatus;
 
 /// The interval of progress events.
-const SAY_INTERVAL: Duration = Duration::from_secs(60);
+const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The least interval between the starts of rounds.
 const ROUND_INTERVAL: Duration = Duration::from_secs(3600);
@@ -65,7 +65,7 @@ struct Round<'a> {
     health: &'a Health,
     pace: Pace,
     started: u32,
-    said: Instant,
+    reported_at: Instant,
     progress: Progress,
 }
 
@@ -83,9 +83,9 @@ struct Progress {
 
 /// The status of the scrub, for metrics.
 #[derive(Debug, Default)]
-pub(super) struct Told(Mutex<Option<ScrubStatus>>);
+pub(super) struct Status(Mutex<Option<ScrubStatus>>);
 
-impl Told {
+impl Status {
     /// `None` before the first round.
     pub(super) fn status(&self) -> Option<ScrubStatus> {
         self.lock().clone()
@@ -93,9 +93,9 @@ impl Told {
 
     /// Updates the progress, and adds `read_len` bytes read.
     fn update(&self, progress: &Progress, read_len: u64) {
-        let mut told = self.lock();
-        let before = told.take().unwrap_or_default();
-        *told = Some(ScrubStatus {
+        let mut status = self.lock();
+        let before = status.take().unwrap_or_default();
+        *status = Some(ScrubStatus {
             path_count: progress.path_count,
             paths_done: progress.paths_done,
             len: progress.len,
@@ -118,7 +118,7 @@ impl<'a> Round<'a> {
             health,
             pace: Pace::new(Some(rate)),
             started: minute_now(),
-            said: Instant::now(),
+            reported_at: Instant::now(),
             progress: Progress::default(),
         }
     }
@@ -130,17 +130,17 @@ impl<'a> Round<'a> {
         plan.sort_by_key(|planned| planned.minute);
         self.progress.path_count = plan.len() as u64;
         self.progress.len = plan.iter().map(|planned| planned.len).sum();
-        self.tell(0);
+        self.update_status(0);
         for planned in plan {
             let len_before = self.progress.len_done;
-            self.one(planned.hash_part)?;
+            self.verify_path(planned.hash_part)?;
             self.progress.paths_done += 1;
             // The planned length, for skipped paths as well.
             self.progress.len_done = len_before + planned.len;
-            self.tell(0);
+            self.update_status(0);
         }
         self.progress.is_over = true;
-        self.tell(0);
+        self.update_status(0);
         self.health
             .observer
             .event(&Event::ScrubProgress(&self.progress));
@@ -173,7 +173,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    fn one(&mut self, hash_part: HashPart) -> ControlFlow<()> {
+    fn verify_path(&mut self, hash_part: HashPart) -> ControlFlow<()> {
         let health = self.health;
         loop {
             let info = match health.store.lookup(hash_part) {
@@ -196,10 +196,10 @@ impl<'a> Round<'a> {
                 return ControlFlow::Continue(());
             }
             match verify(&*health.store, &info, &mut |len| self.go_on(len)) {
-                Ok(Verdict::Right(root)) => health.note_right(&info, root.as_ref()),
+                Ok(Verdict::Right(root)) => health.note_verified(&info, root.as_ref()),
                 Ok(Verdict::Damaged(damage)) => {
                     self.progress.damaged_count += 1;
-                    health.note_wrong(&info, &damage);
+                    health.note_damaged(&info, &damage);
                 }
                 Ok(Verdict::Gone) => {}
                 Err(VerifyError::Stopped) => return ControlFlow::Break(()),
@@ -221,9 +221,9 @@ impl<'a> Round<'a> {
 
     fn go_on(&mut self, len: u64) -> ControlFlow<()> {
         self.progress.len_done += len;
-        self.tell(len);
-        if self.said.elapsed() >= SAY_INTERVAL {
-            self.said = Instant::now();
+        self.update_status(len);
+        if self.reported_at.elapsed() >= REPORT_INTERVAL {
+            self.reported_at = Instant::now();
             self.health
                 .observer
                 .event(&Event::ScrubProgress(&self.progress));
@@ -231,7 +231,7 @@ impl<'a> Round<'a> {
         self.health.tasks.rest(self.pace.pass(len))
     }
 
-    fn tell(&self, read_len: u64) {
+    fn update_status(&self, read_len: u64) {
         self.health.scrub.update(&self.progress, read_len);
     }
 }
@@ -255,7 +255,7 @@ impl fmt::Display for Progress {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "one decimal is said")]
+#[expect(clippy::cast_precision_loss, reason = "one decimal is shown")]
 fn gigabytes(len: u64) -> f64 {
     len as f64 / 1e9
 }

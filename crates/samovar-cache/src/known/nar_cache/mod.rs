@@ -8,7 +8,7 @@
 //! kept if the hash is the registered one. So it stays right whatever happens to the files, and
 //! later downloads, and ranges, are sent from the page cache with `sendfile`.
 //!
-//! A copy that cannot be written is not kept; the response goes on.
+//! A copy that cannot be written is dropped; the response goes on.
 //!
 //! # Limits
 //!
@@ -138,9 +138,9 @@ impl NarCache {
         nar_size: u64,
         (start, end): (u64, u64),
     ) -> Option<CachedNarBody> {
-        let kept = self.table.find(nar_hash)?;
-        (kept.place.len == nar_size).then(|| CachedNarBody {
-            kept,
+        let cached = self.table.find(nar_hash)?;
+        (cached.allocation.len == nar_size).then(|| CachedNarBody {
+            cached,
             table: Arc::clone(&self.table),
             at: start,
             end,
@@ -160,7 +160,7 @@ impl NarCache {
 /// The body of a response from the cache: a NAR or a range of it.
 #[derive(Debug)]
 pub(crate) struct CachedNarBody {
-    kept: Arc<CachedNar>,
+    cached: Arc<CachedNar>,
     table: Arc<Table>,
     at: u64,
     end: u64,
@@ -171,12 +171,12 @@ impl CachedNarBody {
         let left = self.end.saturating_sub(self.at);
         if batch.takes_files() {
             let len = left.min(RANGE_LEN_MAX);
-            batch.file(Arc::clone(&self.kept.file), self.at, len);
+            batch.file(Arc::clone(&self.cached.file), self.at, len);
             self.at += len;
         } else {
             let room = batch.room();
             let wanted = usize::try_from(left).unwrap_or(usize::MAX).min(room.len());
-            let len = self.kept.file.read_at(&mut room[..wanted], self.at)?;
+            let len = self.cached.file.read_at(&mut room[..wanted], self.at)?;
             if len == 0 && wanted > 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
@@ -197,10 +197,10 @@ impl Source for CachedNarBody {
 
     fn pull(&mut self, batch: &mut Batch) -> io::Result<Progress> {
         self.fill(batch)
-            .inspect_err(|error| self.table.fail(&self.kept, error))
+            .inspect_err(|error| self.table.fail(&self.cached, error))
     }
 
     fn file_failed(&mut self, error: &io::Error) {
-        self.table.fail(&self.kept, error);
+        self.table.fail(&self.cached, error);
     }
 }

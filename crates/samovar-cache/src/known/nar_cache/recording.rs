@@ -18,17 +18,17 @@ const UNDECIDED_LEN: u64 = 256 * 1024;
 #[derive(Debug)]
 pub(crate) struct Recording {
     file: File,
-    place: Allocation,
+    allocation: Allocation,
     written_len: u64,
     table: Arc<Table>,
 }
 
 impl Recording {
     pub(super) fn start(table: &Arc<Table>, nar_hash: &NarHash, nar_size: u64) -> Option<Self> {
-        let (file, place) = table.place(nar_hash, nar_size)?;
+        let (file, allocation) = table.start(nar_hash, nar_size)?;
         Some(Self {
             file,
-            place,
+            allocation,
             written_len: 0,
             table: Arc::clone(table),
         })
@@ -39,11 +39,11 @@ impl Recording {
     pub(crate) fn write(mut self, bytes: &[u8], file_count: u64) -> Option<Self> {
         let len = self.written_len + bytes.len() as u64;
         let worth_len = FILE_LEN_MAX.saturating_mul(file_count) + UNDECIDED_LEN;
-        if len > self.place.len || len > worth_len {
-            self.table.refuse(self.place.nar_hash);
+        if len > self.allocation.len || len > worth_len {
+            self.table.refuse(self.allocation.nar_hash);
             return None;
         }
-        self.place.grow(&self.file, len)?;
+        self.allocation.grow(&self.file, len)?;
         if let Err(error) = self.file.write_all_at(bytes, self.written_len) {
             self.table.note_failure(&error);
             return None;
@@ -53,11 +53,11 @@ impl Recording {
     }
 
     /// Adds the entry: the bytes were all, and have the registered hash.
-    pub(crate) fn keep(self) {
-        if self.written_len == self.place.len {
+    pub(crate) fn finish(self) {
+        if self.written_len == self.allocation.len {
             let file = Arc::new(self.file);
-            let place = self.place;
-            self.table.keep(CachedNar { file, place });
+            let allocation = self.allocation;
+            self.table.insert(CachedNar { file, allocation });
         }
     }
 }

@@ -30,7 +30,7 @@ const REFUSED_COUNT_MAX: usize = 4096;
 #[derive(Debug)]
 pub(super) struct CachedNar {
     pub(super) file: Arc<File>,
-    pub(super) place: Allocation,
+    pub(super) allocation: Allocation,
 }
 
 /// The disk space of a copy, from before its first byte is written until its last reader ends.
@@ -67,7 +67,7 @@ impl Drop for Allocation {
     fn drop(&mut self) {
         let mut state = self.table.state();
         state.used_len -= self.taken_len;
-        state.places.remove(&self.nar_hash);
+        state.allocations.remove(&self.nar_hash);
     }
 }
 
@@ -82,9 +82,9 @@ pub(super) struct Table {
 
 #[derive(Debug, Default)]
 struct State {
-    kept: HashMap<NarHash, Entry>,
+    entries: HashMap<NarHash, Entry>,
     /// NARs with an allocation, complete or not.
-    places: HashSet<NarHash>,
+    allocations: HashSet<NarHash>,
     used_len: u64,
     /// Counts uses.
     clock: u64,
@@ -105,7 +105,7 @@ struct Refused {
 
 #[derive(Debug)]
 struct Entry {
-    kept: Arc<CachedNar>,
+    cached: Arc<CachedNar>,
     used: u64,
 }
 
@@ -124,21 +124,21 @@ impl Table {
         let mut state = self.state();
         state.clock += 1;
         let used = state.clock;
-        let Some(entry) = state.kept.get_mut(nar_hash) else {
+        let Some(entry) = state.entries.get_mut(nar_hash) else {
             state.miss_count += 1;
             return None;
         };
         entry.used = used;
-        let kept = Arc::clone(&entry.kept);
+        let cached = Arc::clone(&entry.cached);
         state.hit_count += 1;
-        Some(kept)
+        Some(cached)
     }
 
     pub(super) fn figures(&self) -> CacheStatus {
         let state = self.state();
         CacheStatus {
             name: "nar_cache".to_owned(),
-            entry_count: state.kept.len() as u64,
+            entry_count: state.entries.len() as u64,
             len: state.used_len,
             len_max: self.directory.len_max(state.used_len),
             hit_count: state.hit_count,
@@ -148,7 +148,7 @@ impl Table {
     }
 
     /// A file for a copy, and its empty allocation.
-    pub(super) fn place(
+    pub(super) fn start(
         self: &Arc<Self>,
         nar_hash: &NarHash,
         len: u64,
@@ -156,9 +156,9 @@ impl Table {
         if len < NAR_LEN_MIN {
             return None;
         }
-        let place = self.reserve(nar_hash, len)?;
+        let allocation = self.reserve(nar_hash, len)?;
         match self.directory.file() {
-            Ok(file) => Some((file, place)),
+            Ok(file) => Some((file, allocation)),
             Err(error) => {
                 self.note_failure(&error);
                 None
@@ -169,17 +169,18 @@ impl Table {
     fn reserve(self: &Arc<Self>, nar_hash: &NarHash, len: u64) -> Option<Allocation> {
         let mut state = self.state();
         let is_paused = state.failed_at.is_some_and(|at| at.elapsed() < PAUSE);
-        if is_paused || state.places.contains(nar_hash) || state.refused.set.contains(nar_hash) {
+        if is_paused || state.allocations.contains(nar_hash) || state.refused.set.contains(nar_hash)
+        {
             return None;
         }
         if len > self.directory.len_max(state.used_len) / 2 {
             return None;
         }
-        let under_way_count = state.places.len().saturating_sub(state.kept.len());
-        if under_way_count >= self.count_max {
+        let in_progress_count = state.allocations.len().saturating_sub(state.entries.len());
+        if in_progress_count >= self.count_max {
             return None;
         }
-        state.places.insert(*nar_hash);
+        state.allocations.insert(*nar_hash);
         Some(Allocation {
             nar_hash: *nar_hash,
             len,
@@ -192,26 +193,26 @@ impl Table {
     fn take(&self, len: u64) -> Option<Vec<Arc<CachedNar>>> {
         let mut state = self.state();
         let len_max = self.directory.len_max(state.used_len);
-        let evicted = state.make_room(len_max.checked_sub(len)?, self.count_max)?;
+        let evicted = state.evict(len_max.checked_sub(len)?, self.count_max)?;
         state.used_len += len;
         Some(evicted)
     }
 
-    pub(super) fn keep(&self, kept: CachedNar) {
-        let nar_hash = kept.place.nar_hash;
+    pub(super) fn insert(&self, cached: CachedNar) {
+        let nar_hash = cached.allocation.nar_hash;
         let mut state = self.state();
         state.failed_at = None;
-        let evicted = state.make_room(u64::MAX, self.count_max.saturating_sub(1));
+        let evicted = state.evict(u64::MAX, self.count_max.saturating_sub(1));
         if evicted.is_none() {
             drop(state);
             return;
         }
         state.clock += 1;
         let entry = Entry {
-            kept: Arc::new(kept),
+            cached: Arc::new(cached),
             used: state.clock,
         };
-        let before = state.kept.insert(nar_hash, entry);
+        let before = state.entries.insert(nar_hash, entry);
         drop(state);
         drop((before, evicted));
     }
@@ -230,10 +231,10 @@ impl Table {
     }
 
     /// Drops a copy that could not be read. Others may be readable.
-    pub(super) fn fail(&self, kept: &CachedNar, error: &io::Error) {
-        let forgotten = self.state().kept.remove(&kept.place.nar_hash);
-        if forgotten.is_some() {
-            self.refuse(kept.place.nar_hash);
+    pub(super) fn fail(&self, cached: &CachedNar, error: &io::Error) {
+        let dropped = self.state().entries.remove(&cached.allocation.nar_hash);
+        if dropped.is_some() {
+            self.refuse(cached.allocation.nar_hash);
             let what = format_args!("an entry cannot be read and is dropped: {error}");
             self.observer.event(&Event::NarCacheFailed(&what));
         }
@@ -254,15 +255,15 @@ impl Table {
 
 impl State {
     /// Evicts copies without a reader down to these limits; `None` if that is not possible.
-    fn make_room(&mut self, len_max: u64, count_max: usize) -> Option<Vec<Arc<CachedNar>>> {
+    fn evict(&mut self, len_max: u64, count_max: usize) -> Option<Vec<Arc<CachedNar>>> {
         let mut idle: Vec<(u64, NarHash, u64)> = Vec::new();
-        let (mut len, mut count) = (self.used_len, self.kept.len());
+        let (mut len, mut count) = (self.used_len, self.entries.len());
         if len > len_max || count > count_max {
-            let entries = self.kept.iter();
+            let entries = self.entries.iter();
             idle.extend(
                 entries
-                    .filter(|(_, entry)| Arc::strong_count(&entry.kept) == 1)
-                    .map(|(nar_hash, entry)| (entry.used, *nar_hash, entry.kept.place.len)),
+                    .filter(|(_, entry)| Arc::strong_count(&entry.cached) == 1)
+                    .map(|(nar_hash, entry)| (entry.used, *nar_hash, entry.cached.allocation.len)),
             );
             idle.sort_unstable();
         }
@@ -275,7 +276,7 @@ impl State {
             evicted.push(nar_hash);
         }
         self.eviction_count += evicted.len() as u64;
-        let entries = evicted.iter().filter_map(|one| self.kept.remove(one));
-        Some(entries.map(|entry| entry.kept).collect())
+        let entries = evicted.iter().filter_map(|one| self.entries.remove(one));
+        Some(entries.map(|entry| entry.cached).collect())
     }
 }
