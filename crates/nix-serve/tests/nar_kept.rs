@@ -352,7 +352,7 @@ fn a_full_disk_is_no_error_of_the_answer() {
     for _ in 0..2 {
         assert!(scene.server.get(&url(&path)).body == nar);
     }
-    scene.server.wait_for_line("no NAR cache");
+    scene.server.wait_for_line("the NAR cache cannot be used");
     assert_eq!(scene.held_count(), 0);
 }
 
