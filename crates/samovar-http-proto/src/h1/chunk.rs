@@ -234,7 +234,7 @@ mod tests {
         for step in 1..=input.len() {
             let (data, rest) = decode(input.as_bytes(), step).unwrap();
             assert_eq!(data, expected.as_bytes(), "step {step}");
-            // What was not shown yet counts as rest too.
+            // Bytes that were not passed yet count as rest, too.
             assert_eq!(rest, rest_len, "step {step}");
         }
     }

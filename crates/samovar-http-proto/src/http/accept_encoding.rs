@@ -126,8 +126,8 @@ impl AcceptEncoding {
     }
 }
 
-/// Whether a client names a coding that is none of [`Coding`], with a weight above 0. `*` does not
-/// name it.
+/// Whether a client accepts a named coding outside of [`Coding`], with a weight above 0. `*` does
+/// not name it.
 ///
 /// # Examples
 ///
@@ -233,7 +233,7 @@ mod tests {
         check("*;q=0", None);
         check("identity;q=1, gzip;q=0.5", None);
         check("gzip;q=0.5, identity", None);
-        // Neither is acceptable, and 406 helps nobody.
+        // No coding is acceptable; sending plain bytes is more useful than 406.
         check("identity;q=0, deflate", None);
         assert_eq!(AcceptEncoding::parse([]).choose(&Coding::ALL), None);
         assert_eq!(

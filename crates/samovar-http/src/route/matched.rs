@@ -1,21 +1,21 @@
-//! How a request matched its route.
+//! The match of a request and its route.
 
 use std::sync::Arc;
 
 use super::trie::Span;
 
-/// The text of a pattern and its wildcards' names.
+/// A pattern's text and the names of its wildcards.
 #[derive(Debug)]
 pub(crate) struct Template {
     pub(crate) pattern: Box<str>,
     pub(crate) names: Vec<Option<Box<str>>>,
 }
 
-/// How a request matched its route; kept with the request.
+/// The match of a request, stored with it.
 #[derive(Debug)]
 pub(crate) struct Matched {
     pub(crate) template: Arc<Template>,
-    /// What the spans refer to; the path as sent if that needed no decoding.
+    /// Text that the spans refer to; `None` for the path as sent.
     pub(crate) decoded: Option<Box<str>>,
     pub(crate) spans: Box<[Span]>,
 }

@@ -110,7 +110,7 @@ mod tests {
         assert_eq!(segments("/%2"), Err(PathError::Encoding));
         assert_eq!(segments("/%zz"), Err(PathError::Encoding));
         assert_eq!(segments("/%ff"), Err(PathError::Encoding));
-        // Half of a character on each side of a slash is none.
+        // A character split by a slash is invalid UTF-8.
         assert_eq!(segments("/%C3/%B1"), Err(PathError::Encoding));
     }
 

@@ -10,7 +10,7 @@ use super::path::Path;
 use super::pattern::{Matcher, Partial, Pattern};
 use super::trie::Trie;
 
-/// The index of the pattern that is found, and what its wildcards match.
+/// Index of the matching pattern, and its captures.
 type Found = Option<(usize, Vec<String>)>;
 
 fn find(patterns: &[&str], path: &str) -> Found {
@@ -27,16 +27,16 @@ fn find(patterns: &[&str], path: &str) -> Found {
     Some((found, texts.collect()))
 }
 
-/// How one matcher of a pattern was used; less is preferred: what kind it is; for a segment given
-/// in part, how much of it, how little will do besides, how much at the start, and which text; for
-/// a rest, where it ends.
+/// Precedence of a matcher in a match, the least first: its kind; for a partial segment, the length
+/// of its text, the minimum length of the wildcard, the length of its prefix, and the text itself;
+/// for a rest, its end.
 type Step = (u8, [Reverse<usize>; 3], String, Option<String>, usize);
 
 fn step(kind: u8, end: usize) -> Step {
     (kind, [Reverse(0); 3], String::new(), None, end)
 }
 
-/// Whether a segment is what is given of it, and how that is preferred.
+/// Returns how a partial matcher matches a segment, and its precedence.
 fn partial_step(partial: &Partial, segment: &str) -> Option<(Step, String)> {
     match partial {
         Partial::Ends {
@@ -61,7 +61,7 @@ fn partial_step(partial: &Partial, segment: &str) -> Option<(Step, String)> {
     }
 }
 
-/// All ways in which the segments match the matchers from `index` on.
+/// Returns all matches of the segments with the matchers from `index` on.
 fn ways(pattern: &Pattern, index: usize, segments: &[String]) -> Vec<(Vec<Step>, Vec<String>)> {
     let Some(matcher) = pattern.matchers.get(index) else {
         let is_end = segments.is_empty();
@@ -88,7 +88,7 @@ fn ways(pattern: &Pattern, index: usize, segments: &[String]) -> Vec<(Vec<Step>,
         Matcher::One if !segment.is_empty() => take(step(2, 0), Some(segment.clone()), 1),
         Matcher::Rest if !segment.is_empty() => {
             for count in 1..=segments.len() {
-                // An end in the middle is preferred to the end of the path, the nearest most.
+                // The nearest end in the middle precedes others; the end of the path is last.
                 take(step(3, count), Some(segments[..count].join("/")), count);
             }
         }
@@ -161,7 +161,7 @@ fn a_segment_may_be_given_in_part() {
     check(&["/page_*"], "/pag", None);
     check(&["/*cat*"], "/concatenate", Some((0, &["concatenate"])));
     check(&["/*cat*"], "/dog", None);
-    // The two ends may not overlap.
+    // Prefix and suffix must not overlap.
     check(&["/aba*ba"], "/aba", None);
 }
 

@@ -1,21 +1,21 @@
-//! WebSockets whose handshake is accepted.
+//! Accepted WebSocket handshakes.
 
 use std::fmt;
 
 use super::{Handler, Socket};
 use crate::proto::ws::deflate::Inflater;
 
-/// A handshake accepted, and its answer not sent yet.
+/// An accepted handshake whose response was not sent yet.
 pub(crate) struct Accepted {
     pub(crate) socket: Socket,
-    /// The handler, if it runs on the I/O thread; otherwise the socket has it.
+    /// The handler, if it runs on the I/O thread; otherwise the socket owns it.
     pub(crate) inline: Option<Box<dyn Handler>>,
     pub(crate) inflater: Option<Inflater>,
     pub(crate) is_started: bool,
 }
 
 impl Drop for Accepted {
-    /// If the answer was never sent, whoever has the socket learns that nothing can be.
+    /// Ends the socket if the response was never sent, so that sending fails.
     fn drop(&mut self) {
         if !self.is_started {
             drop(self.socket.end());

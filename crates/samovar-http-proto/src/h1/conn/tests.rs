@@ -1,6 +1,6 @@
 use super::*;
 
-/// What an application sees of `input`, shown in pieces that end at `cuts`.
+/// Returns the events of `input`, passed in pieces that end at `cuts`.
 fn trace(input: &[u8], cuts: &[usize]) -> Vec<String> {
     let (mut conn, mut index) = (Conn::default(), HeadIndex::default());
     let (mut at, mut seen, mut data) = (0, Vec::new(), Vec::new());

@@ -23,7 +23,7 @@ fn accepted(text: impl AsRef<[u8]>) -> HeadIndex {
     index
 }
 
-/// A head with `fields` behind a good request line and a `Host`.
+/// Returns a head with `fields` after a valid request line and a `Host`.
 fn with(fields: &str) -> String {
     format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n")
 }

@@ -37,7 +37,7 @@ fn is_compressed(response: &Response) -> bool {
 fn the_threshold_is_exact() {
     assert!(!is_compressed(&negotiated(Some(Coding::Gzip), text(859))));
     assert!(is_compressed(&negotiated(Some(Coding::Gzip), text(860))));
-    // Nobody could get it otherwise, so there is nothing to vary.
+    // No client can get another coding, so `Vary` is not needed.
     assert!(!has(&negotiated(None, text(859)).fields, "Vary"));
     assert!(has(&negotiated(None, text(860)).fields, "Vary"));
 }

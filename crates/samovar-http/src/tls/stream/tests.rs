@@ -49,7 +49,7 @@ fn client(
     StreamOwned::new(connection, socket)
 }
 
-/// Waits until the socket is ready for one or the other.
+/// Waits until the socket is readable or writable.
 fn wait(stream: &Stream, writable: bool) {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let flags = if writable {
@@ -91,7 +91,7 @@ fn pattern(len: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Whatever the size of the reader's buffer, what is read is what was written, in both directions.
+/// Bytes arrive unchanged in both directions with any size of the reader's buffer.
 #[test]
 fn bytes_survive_any_buffer_size() {
     for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
@@ -226,7 +226,7 @@ fn garbage_is_an_error() {
     }
 }
 
-/// A handshake message that never ends is held up to rustls's own bound and no further.
+/// An endless handshake message is buffered up to the limit of rustls only.
 #[test]
 fn an_endless_handshake_message_is_refused() {
     let (mut stream, client) = pair(&rustls::version::TLS13);
