@@ -25,7 +25,7 @@ fn a_pid_file_lives_as_long_as_the_server() {
     let number = server.child.id().to_string();
     let mut command = of_sample();
     command.args(["--listen", "127.0.0.1:0", "--pid", &pid]);
-    refuses_to_start(&mut command, &["pid file", &pid, &number, "running"]);
+    refuses_to_start(&mut command, &["PID file", &pid, &number, "running"]);
     assert_eq!(fs::read_to_string(&pid).unwrap(), format!("{number}\n"));
     server.signal("TERM");
     assert_eq!(server.wait(), Some(0));
@@ -42,7 +42,7 @@ fn a_pid_file_lives_as_long_as_the_server() {
     assert!(Path::new(&pid).exists());
     let mut command = of_sample();
     command.args(["--listen", "127.0.0.1:0", "--pid", "/nowhere/pid"]);
-    refuses_to_start(&mut command, &["cannot write the pid file", "/nowhere/pid"]);
+    refuses_to_start(&mut command, &["cannot write the PID file", "/nowhere/pid"]);
 }
 
 #[test]

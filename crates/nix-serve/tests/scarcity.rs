@@ -201,7 +201,7 @@ fn a_full_disk_under_the_pid_file_is_said_and_ends_nothing() {
     disk.fill();
     // Its successor cannot write one.
     server.signal("USR2");
-    let line = server.wait_for_line("cannot write the pid file");
+    let line = server.wait_for_line("cannot write the PID file");
     println!("{line}");
     server.wait_for_line("this process continues to serve");
     assert_eq!(server.get("/nix-cache-info").status, 200);
@@ -216,6 +216,6 @@ fn a_full_disk_under_the_pid_file_is_said_and_ends_nothing() {
         .unwrap();
     assert!(!output.status.success());
     let text = String::from_utf8(output.stderr).unwrap();
-    assert!(text.contains("cannot write the pid file") && text.lines().count() == 1);
+    assert!(text.contains("cannot write the PID file") && text.lines().count() == 1);
     assert_eq!(fs::read_dir(disk.path()).unwrap().count(), 1);
 }

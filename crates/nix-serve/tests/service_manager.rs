@@ -314,7 +314,7 @@ fn going_to_the_background_does_not_go_with_inherited_sockets() {
     let mut server = Process::spawn(&mut command);
     assert_eq!(server.wait(), Some(1));
     eventually("it says why", || {
-        server.count("--daemonize does not go with sockets") == 1
+        server.count("--daemonize cannot be combined with sockets") == 1
     });
     assert_eq!(server.lines().len(), 1);
 }

@@ -405,7 +405,7 @@ fn what_does_not_start_leaves_the_old_one_in_charge() {
         ),
     );
     check(&mut upgraded, "exit code 1");
-    assert_eq!(upgraded.first.count("hands over in another way"), 1);
+    assert_eq!(upgraded.first.count("is of an incompatible version"), 1);
     // The file changes under the running program, which goes on.
     copy_binary(&executable);
     upgraded.upgrade();

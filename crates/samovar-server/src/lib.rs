@@ -1,11 +1,9 @@
-//! A binary cache as a process: its configuration, its sockets, its signals, its logs and its
-//! manners.
+//! The process around a binary cache: configuration, sockets, signals, logs.
 //!
-//! [`config::Configuration`] says what a server is to do, and [`server::run`] does it. The rest is
-//! for the life of the process: [`daemon`], [`listener`], [`log`], [`signals`], [`notify`].
+//! [`server::run`] runs a server by a [`config::Configuration`]. The other modules are its parts:
+//! [`daemon`], [`listener`], [`log`], [`signals`], [`notify`].
 //!
-//! Two programs are made of this: `nix-serve`, whose command line is that of the program of that
-//! name, and `samovar serve`.
+//! The programs `nix-serve` and `samovar serve` use this crate.
 //!
 //! Out of scope: what a URL means (`samovar-cache`), HTTP (`samovar-http`), the store
 //! (`samovar-store`).

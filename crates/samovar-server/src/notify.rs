@@ -1,7 +1,7 @@
-//! What the service manager is told (`NOTIFY_SOCKET`, `WATCHDOG_USEC`).
+//! Messages to the service manager (`NOTIFY_SOCKET`, `WATCHDOG_USEC`).
 //!
-//! Without these variables every function does nothing. A message that cannot be sent is not an
-//! error of the server's: the manager notices by itself that it is missing.
+//! Without these variables the functions do nothing. A message that cannot be sent is no error: the
+//! manager notices that it is missing.
 //!
 //! # Source
 //!
@@ -14,56 +14,56 @@ use std::time::Duration;
 
 use sd_notify::NotifyState;
 
-/// Says that the sockets are bound and requests are answered.
+/// Sends `READY=1`: requests are answered.
 pub fn ready() {
     send(&[NotifyState::Ready]);
 }
 
-/// Says that keys and logs are being read and opened again; [`ready`] must follow.
+/// Sends `RELOADING=1`; [`ready`] must follow.
 pub fn reloading() {
-    // Type=notify-reload wants to know the time, so as not to take an older READY=1 for the answer.
+    // Type=notify-reload compares the time, to ignore an earlier READY=1.
     match NotifyState::monotonic_usec_now() {
         Ok(now) => send(&[NotifyState::Reloading, now]),
         Err(_) => send(&[NotifyState::Reloading]),
     }
 }
 
-/// Says that the server is about to end.
+/// Sends `STOPPING=1`.
 pub fn stopping() {
     send(&[NotifyState::Stopping]);
 }
 
-/// Says that process `pid` serves from now on, and is whose end is the service's.
+/// Sends `MAINPID=`: process `pid` is the main process of the service from now on.
 pub fn main_process(pid: u32) {
     send(&[NotifyState::MainPid(pid)]);
 }
 
-/// Says in words what the server is doing; shown by `systemctl status`.
+/// Sends `STATUS=`, which `systemctl status` shows.
 pub fn status(text: &str) {
     send(&[NotifyState::Status(&text.replace(char::is_control, " "))]);
 }
 
 fn send(states: &[NotifyState<'_>]) {
-    // Nobody to tell, or nobody listens: nothing to be done either way.
+    // Without a manager, or one that does not listen, there is nothing to do.
     sd_notify::notify(states).ok();
 }
 
-/// The thread that keeps the watchdog quiet; dropping it ends the thread.
+/// The thread that sends `WATCHDOG=1`. Dropping it ends the thread.
 #[derive(Debug)]
 pub struct Watchdog {
-    /// Nothing is ever sent: the thread waits for the other end to go.
+    /// Nothing is sent; the thread ends when this is dropped.
     _alive: Sender<()>,
 }
 
-/// Tells the manager's watchdog, twice in its interval, that the server works, as long as `works`
-/// says so.
+/// Sends `WATCHDOG=1` twice in the watchdog's interval, as long as `works` returns true.
 ///
-/// `works` should ask those who serve, and is called on the watchdog's thread; a server that
-/// answers nobody must not look alive. `None` if no watchdog waits for this process.
+/// `works` is called on the thread of the watchdog and should check the threads that serve: a
+/// server that answers no requests must not appear to work. Returns `None` if there is no watchdog
+/// for this process.
 ///
 /// # Errors
 ///
-/// If there can be no further thread.
+/// If the thread cannot be started.
 pub fn watchdog(works: impl FnMut() -> bool + Send + 'static) -> io::Result<Option<Watchdog>> {
     let Some(interval) = sd_notify::watchdog_enabled() else {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! Signals, as events on a thread of their own.
+//! Signals as events, on a thread of their own.
 //!
 //! | signal | event | starman |
 //! | --- | --- | --- |
@@ -20,25 +20,24 @@ use signal_hook::consts::signal::{
 };
 use signal_hook::iterator::{Handle, Signals};
 
-/// What somebody wants of the server.
+/// The meaning of a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signal {
-    /// Read keys and the like again, and open logs anew.
+    /// Reload the configuration and reopen logs.
     Reload,
-    /// Open logs anew.
+    /// Reopen logs.
     ReopenLogs,
-    /// Start the executable anew, give it the sockets, and end as with [`Signal::Drain`].
+    /// Start the executable again, pass it the sockets, and exit as with [`Signal::Drain`].
     Upgrade,
-    /// Accept nothing more, finish what is running, end.
+    /// Accept no connections, finish requests in progress, exit.
     Drain,
-    /// End now.
+    /// Exit soon.
     Stop,
-    /// One worker more or less. The number of threads does not change here: worth a line in the
-    /// log.
+    /// One worker more or less: ignored with a line in the log, because the number is fixed.
     ChangeWorkers,
 }
 
-/// The listening for signals; dropping it ends the thread. Signals are then caught and dropped.
+/// The thread that waits for signals. Dropping it ends the thread; signals are then ignored.
 #[derive(Debug)]
 pub struct SignalThread {
     handle: Handle,
@@ -94,7 +93,7 @@ mod tests {
 
     use super::*;
 
-    /// One test for all: signals go to the process, whoever listens.
+    /// One test for all signals: they go to the process, not to a test.
     #[test]
     fn signals_become_events() {
         let (sender, events) = mpsc::channel();

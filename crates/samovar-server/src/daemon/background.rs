@@ -1,5 +1,4 @@
-//! `--daemonize`: the server in the background, and somebody in the foreground who knows whether it
-//! started.
+//! `--daemonize`: a server in the background, started by a launcher that waits until it is ready.
 //!
 //! A process cannot fork safely once it has threads, and not at all without unsafe code; so the
 //! launcher starts its own executable again with the same arguments. What is written to the child's
@@ -21,30 +20,30 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Which part this process has.
+/// The role of this process.
 #[derive(Debug)]
 pub enum Role {
     /// `--daemonize` is not given.
     Foreground,
-    /// It is to be started in the background: call [`launch`].
+    /// Starts the background process: call [`launch`].
     Launcher,
-    /// It was started in the background.
+    /// Runs in the background.
     Background(Background),
 }
 
-/// Why there is no server in the background.
+/// An error while starting in the background.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
-    /// `LISTEN_FDS` is meant for one process only, by its number, which a child does not have.
+    /// `LISTEN_FDS` is for one PID only, not for a child.
     #[error(
-        "--daemonize does not go with sockets from the service manager, which looks after the \
-         background itself"
+        "--daemonize cannot be combined with sockets from the service manager, which runs the \
+         server in the background itself"
     )]
     SocketActivation,
-    /// The executable could not be started again.
+    /// The executable could not be started.
     #[error("cannot start in the background")]
     Start(#[source] io::Error),
-    /// The session could not be left.
+    /// setsid(2) failed.
     #[error("cannot leave the session of the terminal")]
     Session(#[source] io::Error),
     /// A standard stream could not be replaced.
@@ -52,15 +51,15 @@ pub enum DaemonError {
     Streams(#[source] io::Error),
 }
 
-/// Tells a child that it is one: the launcher's process number, so that a variable left over from
-/// elsewhere does not count.
+/// Environment variable of the child: the PID of the launcher, so that an inherited variable is
+/// ignored.
 const VARIABLE: &str = "NIX_SERVE_LAUNCHER";
 
-/// What the child says when it answers requests.
+/// The line with which the child reports that it is ready.
 const READY: &str = "nix-serve: ready";
 
 impl Role {
-    /// Finds the part of this process; in the background, leaves the terminal's session.
+    /// The role of this process; in the background, leaves the session of the terminal.
     ///
     /// # Errors
     ///
@@ -81,7 +80,7 @@ impl Role {
         Ok(Self::Launcher)
     }
 
-    /// The part of a process that takes over from a running one.
+    /// The role of the new process of an upgrade.
     ///
     /// # Errors
     ///
@@ -102,7 +101,7 @@ impl Role {
 /// Starts this executable in the background with `arguments`, the program's name not among them,
 /// and waits until it is ready or has failed.
 ///
-/// Returns the code to end with: 0 if it is ready, otherwise the child's own, or 1.
+/// Returns the exit code: 0 if the child is ready, otherwise that of the child, or 1.
 ///
 /// # Errors
 ///
@@ -113,7 +112,7 @@ pub fn launch(arguments: impl IntoIterator<Item = OsString>) -> Result<u8, Daemo
         .next()
         .unwrap_or_else(|| executable.clone().into());
     let mut child = Command::new(executable)
-        // An upgrade starts what is at this path by then.
+        // An upgrade starts the executable at this path.
         .arg0(name)
         .args(arguments)
         .env(VARIABLE, std::process::id().to_string())
@@ -133,17 +132,17 @@ pub fn launch(arguments: impl IntoIterator<Item = OsString>) -> Result<u8, Daemo
     Ok(code.filter(|code| *code != 0).unwrap_or(1))
 }
 
-/// The process in the background, until it is ready.
+/// A process in the background that is not ready yet.
 #[derive(Debug)]
 pub struct Background {
     _private: (),
 }
 
 impl Background {
-    /// Lets go of the terminal and tells the launcher that requests are answered.
+    /// Closes the terminal and tells the launcher that the server is ready.
     ///
-    /// Standard error goes to `error_log` from here on, so that a panic's message is not lost;
-    /// without one it goes to `/dev/null`, as do the other streams.
+    /// Standard error becomes `error_log`, so that the message of a panic is not lost, or
+    /// `/dev/null` like the other streams.
     ///
     /// # Errors
     ///
@@ -161,8 +160,8 @@ impl Background {
         };
         rustix::stdio::dup2_stdin(&null)?;
         rustix::stdio::dup2_stderr(&errors)?;
-        // The launcher may be gone, killed by an impatient script: no reason to end as well.
-        // The line's end in front: somebody may have left a line open.
+        // The launcher may have been killed: no reason to exit.
+        // The newline ends a line that may be incomplete.
         write!(io::stdout(), "\n{READY}\n")
             .and_then(|()| io::stdout().flush())
             .ok();

@@ -1,4 +1,4 @@
-//! `--user` and `--group`: to be somebody with fewer rights once the sockets are bound.
+//! Switch of user and group once the sockets are bound.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use nix::unistd::{
     setresgid, setresuid,
 };
 
-/// A user and a group to become, looked up before anything is given up.
+/// A user and a group to switch to, looked up while the process is still privileged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     /// The user, `None` to stay.
@@ -19,11 +19,11 @@ pub struct Identity {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Account {
     uid: Uid,
-    /// For the groups; a number that has no account has no name.
+    /// For the supplementary groups; `None` for a UID without an account.
     name: Option<std::ffi::CString>,
 }
 
-/// Why the server does not run as the user it was told.
+/// An error while switching the user.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IdentityError {
     /// No such user.
@@ -32,13 +32,13 @@ pub enum IdentityError {
     /// No such group.
     #[error("there is no group {0:?}")]
     NoGroup(String),
-    /// The number has no account, so the group is not known.
+    /// The UID has no account, so its group is unknown.
     #[error("user {0} has no account: name its group with --group")]
     GroupNeeded(Uid),
-    /// The system's list of users cannot be read.
+    /// The user database cannot be read.
     #[error("cannot look up users and groups")]
     Lookup(#[source] Errno),
-    /// Only root can become somebody else.
+    /// Only root can switch the user.
     #[error("only root can become {0}")]
     NotRoot(Identity),
     /// A call failed.
@@ -52,7 +52,7 @@ pub enum IdentityError {
         #[source]
         source: Errno,
     },
-    /// All calls succeeded, and yet there is a way back.
+    /// All calls succeeded, but root can be regained.
     #[error("root's rights are not gone after becoming {0}")]
     Reversible(Identity),
 }
@@ -74,7 +74,7 @@ impl Identity {
     ///
     /// # Errors
     ///
-    /// [`IdentityError`] for who is not there.
+    /// [`IdentityError`] for an unknown user or group.
     pub fn find(user: Option<&str>, group: Option<&str>) -> Result<Option<Self>, IdentityError> {
         let user = user.map(find_user).transpose()?;
         let group = group.map(find_group).transpose()?;
@@ -93,15 +93,14 @@ impl Identity {
         })
     }
 
-    /// Becomes this user and group for good, in all threads, with the groups the user is in and no
-    /// others.
+    /// Switches all threads to this user and group permanently, with the user's supplementary
+    /// groups.
     ///
-    /// Does nothing if the process is that already. Memory, open files and sockets stay as they
-    /// are.
+    /// Does nothing if the process runs as this user already. Open files and sockets stay open.
     ///
     /// # Errors
     ///
-    /// [`IdentityError`]. The process may have changed in part: end it.
+    /// [`IdentityError`]. The process may have switched partly: exit.
     pub fn assume(&self) -> Result<(), IdentityError> {
         if !Uid::effective().is_root() {
             return if self.is_current() {
@@ -117,7 +116,7 @@ impl Identity {
                 source,
             })
         };
-        // Groups first: without root's rights they cannot be changed any more.
+        // Groups first: only root may change them.
         match self.user.as_ref().and_then(|user| user.name.as_ref()) {
             Some(name) => call("initgroups", initgroups(name, self.gid))?,
             None => call("setgroups", setgroups(&[self.gid]))?,
@@ -133,7 +132,7 @@ impl Identity {
         }
     }
 
-    /// Whether all three of each, real, effective and saved, are these.
+    /// Whether real, effective and saved IDs are all these.
     fn is_current(&self) -> bool {
         let user_is = self.user.as_ref().is_none_or(|user| {
             getresuid().is_ok_and(|ids| [ids.real, ids.effective, ids.saved] == [user.uid; 3])
@@ -142,7 +141,7 @@ impl Identity {
             && getresgid().is_ok_and(|ids| [ids.real, ids.effective, ids.saved] == [self.gid; 3])
     }
 
-    /// Tries the way back, which must be closed to whoever is not root any more.
+    /// Whether root can be regained, by trying.
     fn is_reversible(&self) -> bool {
         let root_user = Uid::from_raw(0);
         let stays_root = self.user.as_ref().is_none_or(|user| user.uid == root_user);

@@ -1,4 +1,4 @@
-//! The server as a process: in the background, with a pid file, as another user.
+//! Background process, PID file, switch of the user.
 //!
 //! The order matters: [`Role::of_process`] and [`launch`] first; then logs, keys, sockets; then
 //! [`PidFile::write`], [`Identity::assume`], and at last [`Background::ready`].

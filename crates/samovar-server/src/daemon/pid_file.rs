@@ -1,4 +1,4 @@
-//! The file with the process's number.
+//! PID file.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -7,25 +7,25 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, test_kill_process};
 
-/// A pid file that is ours; [`remove`](PidFile::remove) it at exit.
+/// The PID file of this process; [`remove`](PidFile::remove) it at exit.
 #[derive(Debug)]
 pub struct PidFile {
     path: PathBuf,
     content: String,
 }
 
-/// A pid file that is written and not yet in its place; removed if it never gets there.
+/// A PID file under a temporary name. Dropping removes it.
 #[derive(Debug)]
 pub struct Prepared {
     beside: PathBuf,
     pid_file: PidFile,
 }
 
-/// Why there is no pid file.
+/// An error of the PID file.
 #[derive(Debug, thiserror::Error)]
 pub enum PidFileError {
-    /// Another server holds it.
-    #[error("the pid file {path:?} names process {pid}, a server that is running")]
+    /// It names a running server.
+    #[error("the PID file {path:?} names process {pid}, a server that is running")]
     Running {
         /// The file.
         path: PathBuf,
@@ -33,7 +33,7 @@ pub enum PidFileError {
         pid: i32,
     },
     /// It cannot be read or written.
-    #[error("cannot write the pid file {path:?}")]
+    #[error("cannot write the PID file {path:?}")]
     Io {
         /// The file.
         path: PathBuf,
@@ -44,15 +44,15 @@ pub enum PidFileError {
 }
 
 impl PidFile {
-    /// Writes the number of this process to `path`, replacing what a dead server left.
+    /// Writes the PID of this process to `path`, replacing the file of a dead server.
     ///
-    /// The file is written beside and renamed: nobody reads half a number, and a symbolic link in a
-    /// directory that others can write to is replaced, not followed.
+    /// The file is written under a temporary name and renamed: readers never see half a number, and
+    /// a symbolic link in a directory that others can write to is replaced, not followed.
     ///
     /// # Errors
     ///
-    /// [`PidFileError::Running`] if it names a living nix-serve or starman; any other process has
-    /// the number by chance, as after a reboot.
+    /// [`PidFileError::Running`] if it names a running nix-serve or starman. Any other process has
+    /// the PID by chance, as after a reboot.
     ///
     /// # Source
     ///
@@ -63,8 +63,8 @@ impl PidFile {
         Self::prepare(path, None)?.put()
     }
 
-    /// As [`write`](Self::write), but all that can fail comes now, and [`Prepared::put`] is left to
-    /// do. The file may name the living process `predecessor`, whose work this one takes over.
+    /// As [`write`](Self::write), under a temporary name, until [`Prepared::put`]. The file may
+    /// name the running process `predecessor`.
     ///
     /// # Errors
     ///
@@ -84,7 +84,7 @@ impl PidFile {
         }
         let mut beside = path.as_os_str().to_owned();
         beside.push(format!(".{}", std::process::id()));
-        // Left behind by a namesake of ours that was killed in between.
+        // May be left by a process with the same PID that was killed in between.
         fs::remove_file(&beside).ok();
         let prepared = Prepared {
             beside: beside.into(),
@@ -99,11 +99,11 @@ impl PidFile {
         Ok(prepared)
     }
 
-    /// Removes the file, if it is still the one we wrote.
+    /// Removes the file, unless another process has replaced it.
     ///
     /// # Errors
     ///
-    /// If it cannot be removed: after a change of user, the directory may be closed to us.
+    /// If it cannot be removed: after the switch of the user, the directory may not be writable.
     pub fn remove(self) -> io::Result<()> {
         match fs::read(&self.path) {
             Ok(content) if content == self.content.as_bytes() => fs::remove_file(&self.path),
@@ -115,7 +115,7 @@ impl PidFile {
 }
 
 impl Prepared {
-    /// Puts it in its place.
+    /// Renames it to its final name.
     ///
     /// # Errors
     ///
@@ -141,11 +141,11 @@ impl Drop for Prepared {
     }
 }
 
-/// How long the file's directory may be locked by somebody else.
+/// Maximum time to wait for the lock of the directory.
 const LOCK_TIME: Duration = Duration::from_secs(1);
 
-/// Of two that start at the same moment, one finds the other's number. Without the lock, if it is
-/// not to be had: anybody may hold that of a directory such as `/tmp` for ever.
+/// Locks the directory, so that of two servers that start at once the second finds the PID of the
+/// first. `None` after [`LOCK_TIME`]: any user may lock a directory such as `/tmp` for ever.
 fn lock_directory(path: &Path) -> Option<fs::File> {
     let parent = path.parent().filter(|parent| *parent != Path::new(""));
     let directory = fs::File::open(parent.unwrap_or(Path::new("."))).ok()?;
@@ -161,7 +161,7 @@ fn lock_directory(path: &Path) -> Option<fs::File> {
     }
 }
 
-/// The living server that the file names, if it names one.
+/// The PID in the file, if it is that of a running server.
 fn running(path: &Path) -> io::Result<Option<i32>> {
     let content = match fs::read(path) {
         Ok(content) => content,

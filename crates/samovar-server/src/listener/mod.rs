@@ -1,8 +1,8 @@
-//! What to listen on: from the words of the command line to addresses that can be bound.
+//! Addresses to listen on, from text to socket addresses.
 //!
-//! [`ListenSpec`] is what was asked for, [`Bind`] what to try. Nothing here binds: the engine does,
-//! because it wants one socket a thread. Sockets that somebody else has bound come from
-//! [`inherited`].
+//! [`ListenSpec`] is an address as configured, [`Bind`] the socket addresses to try. Nothing here
+//! binds: the engine does, with one socket for each thread. Sockets of the service manager come
+//! from [`inherited`].
 
 mod inherited;
 mod resolve;

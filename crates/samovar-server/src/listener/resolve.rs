@@ -1,4 +1,4 @@
-//! From what was asked for to the addresses to try.
+//! From configured addresses to socket addresses.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
@@ -6,42 +6,42 @@ use std::path::PathBuf;
 
 use super::spec::{Host, ListenSpec};
 
-/// What to bind for one [`ListenSpec`].
+/// Socket addresses of one [`ListenSpec`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Bind {
     /// One of these: the first, and the next only if [`family_missing`] says so of the error.
     FirstOf(Vec<TcpAddress>),
-    /// Each of these. An error that [`family_missing`] accepts may be passed over as long as one of
-    /// them is bound: `localhost` has an IPv6 address in `/etc/hosts` of machines that have no
+    /// Each of these. An error for which [`family_missing`] is true is ignored as long as one
+    /// address is bound: `localhost` often has an IPv6 address in `/etc/hosts` on machines without
     /// IPv6.
     EachOf(Vec<TcpAddress>),
     /// A Unix socket.
     Unix(PathBuf),
 }
 
-/// A TCP address and how to bind it.
+/// A TCP address with socket options.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TcpAddress {
     /// Address and port; port 0 lets the system choose.
     pub address: SocketAddr,
-    /// The value for `IPV6_V6ONLY`. It is set in either case, as the system's default differs.
-    /// False for IPv4, where it means nothing.
+    /// Value of `IPV6_V6ONLY`, which is always set because the system's default varies. False for
+    /// IPv4.
     pub v6_only: bool,
 }
 
-/// A name that has no address.
+/// A host name without an address.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot find an address of {name}")]
+#[error("cannot resolve {name}")]
 pub struct ResolveError {
     /// The name.
     pub name: String,
-    /// What the resolver says, if it says anything.
+    /// The error of the resolver, if there is one.
     #[source]
     pub source: Option<io::Error>,
 }
 
 impl ListenSpec {
-    /// The addresses to try; asks the resolver if there is a name.
+    /// Resolves host names.
     ///
     /// # Errors
     ///
@@ -67,7 +67,7 @@ impl Host {
             Self::PreferIpv4 => Bind::FirstOf(vec![v4, dual]),
             Self::OnlyIpv4 => Bind::FirstOf(vec![v4]),
             Self::OnlyIpv6 => Bind::FirstOf(vec![v6]),
-            // `[::]` is what people write for "everything", and what it does by default on Linux.
+            // `[::]` accepts IPv4 too, as by default on Linux.
             Self::Address(address) => Bind::FirstOf(vec![TcpAddress::new(*address, port, false)]),
             Self::Name(name) => Bind::EachOf(resolve_name(name, port)?),
         })
@@ -93,7 +93,7 @@ fn resolve_name(name: &str, port: u16) -> Result<Vec<TcpAddress>, ResolveError> 
         .map_err(|source| failed(Some(source)))?;
     let mut addresses: Vec<TcpAddress> = Vec::new();
     for address in found {
-        // A name's IPv4 addresses are bound by themselves, so its IPv6 ones must leave them room.
+        // The IPv4 addresses of a name are bound separately.
         let address = TcpAddress {
             address,
             v6_only: address.is_ipv6(),
@@ -109,7 +109,7 @@ fn resolve_name(name: &str, port: u16) -> Result<Vec<TcpAddress>, ResolveError> 
     }
 }
 
-/// Whether `error`, from making or binding a socket, says that the machine lacks the address
+/// Whether `error`, from creating or binding a socket, means that the machine lacks the address
 /// family.
 ///
 /// `EAFNOSUPPORT` comes from kernels without IPv6, `EADDRNOTAVAIL` from those where it is switched

@@ -26,13 +26,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-/// The port of a binary cache, where none was given.
+/// Default port of a binary cache.
 pub const PORT_DEFAULT: u16 = 5000;
 
-/// The port of metrics and status, where none was given.
+/// Default port of metrics and status.
 pub const ADMIN_PORT_DEFAULT: u16 = 5001;
 
-/// One thing to listen on.
+/// An address to listen on.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ListenSpec {
     /// TCP; port 0 lets the system choose.
@@ -65,35 +65,35 @@ pub enum Host {
     Name(String),
 }
 
-/// What the value of `--listen` says.
+/// The value of `--listen`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParsedListen {
     /// Where to listen.
     pub spec: ListenSpec,
     /// `:ssl` was there.
     pub tls: bool,
-    /// A word after a second colon that means nothing.
+    /// A word after a second colon, which is ignored.
     pub ignored_suffix: Option<String>,
-    /// A Unix socket whose path has no slash: probably a port or a host was meant.
+    /// A Unix socket path without a slash: probably meant as a port or a host.
     pub bare_name: bool,
 }
 
-/// Why the value of `--listen` means nothing.
+/// An invalid value of `--listen`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ListenSpecError {
     /// The value is empty.
     #[error("the value is empty")]
     Empty,
-    /// What stands for the port is no number from 0 to 65535.
-    #[error("the port is no number from 0 to 65535")]
+    /// The port is not a number from 0 to 65535.
+    #[error("the port must be a number from 0 to 65535")]
     Port,
-    /// What stands for the host is neither address nor name.
+    /// The host is neither address nor name.
     #[error("the host is neither address nor name")]
     Host,
 }
 
 impl ListenSpec {
-    /// A port that only this machine reaches.
+    /// A port on the loopback.
     pub fn local(port: u16) -> Self {
         Self::Tcp {
             host: Host::Address(Ipv4Addr::LOCALHOST.into()),
@@ -101,11 +101,11 @@ impl ListenSpec {
         }
     }
 
-    /// Reads the value of `--listen`.
+    /// Parses the value of `--listen`.
     ///
     /// # Errors
     ///
-    /// A [`ListenSpecError`] if nothing could be bound by that name.
+    /// [`ListenSpecError`].
     ///
     /// # Examples
     ///
@@ -186,11 +186,12 @@ fn parse_port(text: &str) -> Option<u16> {
 }
 
 impl Host {
-    /// Reads the value of `--host`, or what stands before the port.
+    /// Parses the value of `--host`, or the host of `--listen`.
     ///
     /// # Errors
     ///
-    /// [`ListenSpecError::Host`] if it is no address, no notation of warp's and cannot be a name.
+    /// [`ListenSpecError::Host`] if it is neither an address, nor one of warp's notations, nor a
+    /// possible name.
     pub fn parse(text: &str) -> Result<Self, ListenSpecError> {
         match text {
             "" | "*" => return Ok(Self::Any),

@@ -8,8 +8,8 @@
 //! 192.0.2.7 - - [01/Mar/2026:12:00:00 +0000] "GET /x.narinfo HTTP/1.1" 404 13 "-" "curl/8.0"
 //! ```
 //!
-//! Times are in UTC, where Plack writes local time. Bytes of clients are escaped, so that no client
-//! can forge a field or a line: see `escape.rs`.
+//! Times are in UTC; Plack writes local time. Bytes from clients are escaped, so that they cannot
+//! forge a field or a line: see `escape.rs`.
 //!
 //! # Source
 //!
@@ -33,27 +33,28 @@ use crate::config::{LogForm, LogTarget};
 pub struct Entry<'a> {
     /// `%h`: the client, `None` on a Unix socket.
     pub client: Option<IpAddr>,
-    /// `%u`: who the client has shown to be, if it was asked; empty means nobody.
+    /// `%u`: the name of an authenticated client; empty for none.
     pub user: Option<&'a [u8]>,
-    /// The store path that it asked for, if that is known. Not in the combined format.
+    /// The requested store path, if known. Not in the combined format.
     pub path: Option<&'a str>,
-    /// `%t`: when the request came.
+    /// `%t`: time of the request.
     pub time: SystemTime,
     /// `%r`: method, target and version, as received; `None` if there was no request line.
     pub request: Option<Request<'a>>,
     /// `%>s`
     pub status: u16,
-    /// `%b`: the bytes of the body, `None` if not known. Plack writes 0 as `0`, Apache as `-`.
+    /// `%b`: size of the body, bytes; `None` if unknown. Plack writes 0 as `0`, Apache as `-`.
     pub body_len: Option<u64>,
-    /// The field `Referer`; empty means none.
+    /// `Referer`; empty for none.
     pub referer: Option<&'a [u8]>,
-    /// The field `User-Agent`; empty means none.
+    /// `User-Agent`; empty for none.
     pub user_agent: Option<&'a [u8]>,
-    /// From the request to the end of the answer. Not in the combined format; nor are the next.
+    /// Time from the request to the end of the response. Not in the combined format, like all
+    /// fields below.
     pub duration: Duration,
-    /// Whether all of the answer was sent.
+    /// Whether the response was sent completely.
     pub is_complete: bool,
-    /// The field `X-Request-Id`.
+    /// `X-Request-Id`.
     pub request_id: Option<&'a [u8]>,
 }
 
@@ -68,10 +69,10 @@ pub struct Request<'a> {
     pub version: &'static str,
 }
 
-/// How long a line may wait for others, so that a busy server writes in batches.
+/// Maximum delay of a line, so that a busy server writes in batches.
 const LINGER: Duration = Duration::from_millis(20);
 
-/// A log that requests are written to, from any thread.
+/// The access log. May be written to from any thread.
 #[derive(Debug)]
 pub struct AccessLog {
     writer: LineWriter,
@@ -79,11 +80,11 @@ pub struct AccessLog {
 }
 
 impl AccessLog {
-    /// Opens the log. What goes wrong later is told to `errors`.
+    /// Opens the log. Later errors are logged to `errors`.
     ///
     /// # Errors
     ///
-    /// If the file cannot be opened or made.
+    /// If the file cannot be opened or created.
     pub fn open(target: &LogTarget, form: LogForm, errors: ErrorLog) -> io::Result<Self> {
         let sink = match target {
             LogTarget::StandardOutput => Sink::StandardOutput,
@@ -96,7 +97,8 @@ impl AccessLog {
         Ok(Self { writer, form })
     }
 
-    /// Writes one line. Never waits for the disk; if there is no room the line is lost and counted.
+    /// Writes one line. Never waits for the disk: if the buffer is full, the line is dropped and
+    /// counted.
     pub fn record(&self, entry: &Entry<'_>) {
         thread_local! {
             static LINE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
@@ -112,28 +114,28 @@ impl AccessLog {
         });
     }
 
-    /// Whether lines say which store path was asked for.
+    /// Whether lines include the store path.
     pub fn names_paths(&self) -> bool {
         self.form == LogForm::Json
     }
 
-    /// Opens the file anew, after it was renamed.
+    /// Reopens the file, for log rotation.
     pub fn reopen(&self) {
         self.writer.reopen();
     }
 
-    /// Waits until everything is written, at most for `patience`; whether it is.
+    /// Waits until everything is written, for `patience` at most. Returns whether it is.
     pub fn flush(&self, patience: Duration) -> bool {
         self.writer.flush(patience)
     }
 }
 
-/// A thread's line buffer is kept up to this size: one client with a long URL is not to cost memory
-/// for ever.
+/// Maximum size of a thread's line buffer between lines, bytes: one long URL must not cost memory
+/// permanently.
 const LINE_LEN_KEPT: usize = 4096;
 
 impl Entry<'_> {
-    /// Appends the line, with its end.
+    /// Appends the line and a newline.
     pub fn append_line(&self, line: &mut Vec<u8>) {
         append_or_dash(self.client, line);
         line.extend_from_slice(b" - ");

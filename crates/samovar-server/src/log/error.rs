@@ -1,7 +1,7 @@
-//! The error log: what the operator should know, one line an event.
+//! The error log, one line for each event.
 //!
-//! On standard error a line is `nix-serve: warning: text`: whoever collects it adds the time. In a
-//! file the time comes first, as in `2026-03-01T12:00:00Z nix-serve: warning: text`.
+//! On standard error a line is `nix-serve: warning: text`: the service manager adds the time. In a
+//! file it begins with the time, as in `2026-03-01T12:00:00Z nix-serve: warning: text`.
 
 use std::collections::VecDeque;
 use std::fmt::Display;
@@ -16,16 +16,16 @@ use super::escape::escape;
 use super::line_writer::{LineWriter, Sink, Trouble};
 use super::utc::Utc;
 
-/// How much an event matters.
+/// Severity of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// Something does not work.
+    /// A failure.
     Error,
-    /// Something works otherwise than one may think.
+    /// Something that the operator should check.
     Warning,
-    /// Something happened.
+    /// A change of state.
     Info,
-    /// For whoever looks for a fault.
+    /// Details for debugging.
     Debug,
 }
 
@@ -38,26 +38,26 @@ pub struct ErrorLog {
     recent: Arc<Mutex<VecDeque<RecentError>>>,
 }
 
-/// What stands before a message.
+/// The prefix of a message.
 #[derive(Debug, Clone, Copy)]
 struct Form {
     program: &'static str,
     with_time: bool,
 }
 
-/// Errors and warnings that are remembered.
+/// Number of errors and warnings kept for the status page.
 const RECENT_COUNT: usize = 50;
 
-/// Bytes of a message that are kept: messages can quote what clients send.
+/// Maximum length of a kept message, bytes: messages can quote clients.
 const MESSAGE_LEN_MAX: usize = 4096;
 
 impl ErrorLog {
-    /// Opens the log of `program`: `file`, or standard error. Events that matter less than
-    /// `verbosity` are dropped.
+    /// Opens the log of `program`: `file`, or standard error. Events less severe than `verbosity`
+    /// are dropped.
     ///
     /// # Errors
     ///
-    /// If the file cannot be opened or made.
+    /// If the file cannot be opened or created.
     pub fn open(program: &'static str, file: Option<&Path>, verbosity: Level) -> io::Result<Self> {
         let sink = file.map_or(Ok(Sink::StandardError), Sink::open)?;
         let form = Form {
@@ -80,7 +80,7 @@ impl ErrorLog {
     pub fn write(&self, level: Level, message: impl Display) {
         if level <= self.verbosity {
             let message = message.to_string();
-            // What is lost is counted and reported by the writer.
+            // The writer counts and reports lines that are dropped.
             self.writer.push(&line(self.form, level, &message));
             self.remember(level, message);
         }
@@ -104,44 +104,44 @@ impl ErrorLog {
         });
     }
 
-    /// The last errors and warnings, the newest first.
+    /// Recent errors and warnings, newest first.
     pub fn recent(&self) -> Vec<RecentError> {
         let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         recent.iter().cloned().collect()
     }
 
-    /// Something does not work.
+    /// Logs a failure.
     pub fn error(&self, message: impl Display) {
         self.write(Level::Error, message);
     }
 
-    /// Something works otherwise than one may think.
+    /// Logs something that the operator should check.
     pub fn warning(&self, message: impl Display) {
         self.write(Level::Warning, message);
     }
 
-    /// Something happened.
+    /// Logs a change of state.
     pub fn info(&self, message: impl Display) {
         self.write(Level::Info, message);
     }
 
-    /// For whoever looks for a fault.
+    /// Logs details for debugging.
     pub fn debug(&self, message: impl Display) {
         self.write(Level::Debug, message);
     }
 
-    /// Opens the file anew, after it was renamed.
+    /// Reopens the file, for log rotation.
     pub fn reopen(&self) {
         self.writer.reopen();
     }
 
-    /// Waits until everything is written, at most for `patience`; whether it is.
+    /// Waits until everything is written, for `patience` at most. Returns whether it is.
     pub fn flush(&self, patience: Duration) -> bool {
         self.writer.flush(patience)
     }
 }
 
-/// The line for `message`, with its end. Also for those who have no log yet.
+/// The line for `message`, with a newline.
 fn line(form: Form, level: Level, message: &str) -> Vec<u8> {
     let mut line = Vec::with_capacity(message.len() + 64);
     if form.with_time {
@@ -171,8 +171,7 @@ fn line(form: Form, level: Level, message: &str) -> Vec<u8> {
     line
 }
 
-/// Our own text, so quotes stay as they are; but it may hold names from outside, so control
-/// characters do not.
+/// Escapes control characters, which names from outside may contain. Quotes stay.
 fn append_message(message: &str, line: &mut Vec<u8>) {
     let end = message.floor_char_boundary(MESSAGE_LEN_MAX);
     for c in message[..end].chars() {
@@ -189,7 +188,7 @@ fn append_message(message: &str, line: &mut Vec<u8>) {
     }
 }
 
-/// The message for what went wrong with the log called `name`.
+/// The message for an error of the log called `name`.
 pub(super) fn trouble_text(name: &str, trouble: &Trouble<'_>) -> String {
     match trouble {
         Trouble::Lost(count) => {

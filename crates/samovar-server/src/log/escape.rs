@@ -1,7 +1,7 @@
-//! Bytes from outside, made harmless for a line of text.
+//! Escaping of untrusted bytes for log lines.
 
-/// Appends `bytes` so that they can neither end a quoted field nor a line, nor move a terminal's
-/// cursor.
+/// Appends `bytes` escaped, so that they can end neither a quoted field nor a line, and contain no
+/// terminal control sequence.
 ///
 /// `"` and `\` get a backslash; whatever is not printable ASCII becomes `\xhh`, lower case.
 ///

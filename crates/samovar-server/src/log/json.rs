@@ -2,18 +2,18 @@
 //!
 //! | key | value |
 //! | --- | --- |
-//! | `time` | when the request came, RFC 3339, in UTC, to the millisecond |
-//! | `client` | its address; `null` for one on a unix socket |
-//! | `user` | who the client has shown to be, if anybody |
-//! | `method`, `target`, `version` | the request line; `null` if it was not understood |
-//! | `route` | what the request was about, as in the metrics |
-//! | `path` | the store path in full, where its name is in memory |
-//! | `hash` | the hash part of the store path in the target, if one stands there |
-//! | `status`, `bytes` | of the answer, `bytes` of its body |
-//! | `duration_us` | from the request to the end of the answer, in microseconds |
-//! | `complete` | whether all of the answer was sent |
-//! | `request_id` | `X-Request-Id`, if it is of up to 64 plain characters, or one of ours |
-//! | `referer`, `user_agent` | as the client says |
+//! | `time` | time of the request, RFC 3339, UTC, milliseconds |
+//! | `client` | address of the client; `null` on a unix socket |
+//! | `user` | name of an authenticated client, else `null` |
+//! | `method`, `target`, `version` | the request line; `null` if it was invalid |
+//! | `route` | class of the request, as in the metrics |
+//! | `path` | full store path, if its name is in memory |
+//! | `hash` | hash part in the target, if it has one |
+//! | `status`, `bytes` | of the response; `bytes` of its body |
+//! | `duration_us` | time from the request to the end of the response, microseconds |
+//! | `complete` | whether the response was sent completely |
+//! | `request_id` | `X-Request-Id`, if it has at most 64 plain characters, else a generated one |
+//! | `referer`, `user_agent` | header fields of the request |
 
 use std::borrow::Cow;
 use std::io::Write as _;
@@ -48,11 +48,10 @@ struct Line<'a> {
     user_agent: Option<Cow<'a, str>>,
 }
 
-/// Appends the line, with its end.
+/// Appends the line and a newline.
 pub(super) fn append_line(entry: &Entry<'_>, line: &mut Vec<u8>) {
     let request = entry.request;
     let target = request.map(|request| request.target);
-    // Where the query begins the path ends.
     let path = target.and_then(|target| target.split(|byte| *byte == b'?').next());
     let (route, hash) = path.map(kind_of).unzip();
     let object = Line {
@@ -77,7 +76,7 @@ pub(super) fn append_line(entry: &Entry<'_>, line: &mut Vec<u8>) {
     line.push(b'\n');
 }
 
-/// What a client has sent, with a mark in place of what is no text; nothing if that is empty.
+/// Text of a client, with U+FFFD for invalid UTF-8; `None` if it is empty.
 fn text(bytes: Option<&[u8]>) -> Option<Cow<'_, str>> {
     let bytes = bytes.filter(|bytes| !bytes.is_empty())?;
     Some(String::from_utf8_lossy(bytes))
@@ -103,8 +102,8 @@ fn rfc_3339(time: SystemTime) -> String {
     String::from_utf8(text).expect("digits")
 }
 
-/// What whoever sent the request calls it, if that is a name, or else one of our own, which no
-/// other request of this machine has.
+/// The request ID that the client sent, if it is valid, or a new one that is unique on this
+/// machine.
 fn request_id(sent: Option<&[u8]>) -> Cow<'_, str> {
     const LEN_MAX: usize = 64;
     static NEXT: AtomicU64 = AtomicU64::new(0);

@@ -1,11 +1,11 @@
-//! A thread that writes lines for others.
+//! A thread that writes log lines.
 //!
-//! Theory of operation: lines are appended to `pending` under a lock that is held for a copy and no
-//! longer. The thread swaps `pending` with the buffer it has written out, so memory is twice
-//! [`BUFFER_LEN_MAX`] at most and nothing is allocated once both have grown. A batch is one
-//! `write`: with `O_APPEND`, lines of several processes do not mix. After the first line of a batch
-//! the thread waits for the sink's linger time, so that a busy server pays for one wake-up in
-//! twenty milliseconds and not for one a line.
+//! Lines are appended to `pending` under a lock that is held only for a copy. The thread swaps
+//! `pending` with the buffer it has written out, so memory is twice [`BUFFER_LEN_MAX`] at most and
+//! nothing is allocated once both have grown. A batch is one `write`: with `O_APPEND`, lines of
+//! several processes do not mix. After the first line of a batch the thread waits for the sink's
+//! linger time, so that a busy server pays for one wake-up in twenty milliseconds and not for one a
+//! line.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
@@ -14,32 +14,32 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Bytes that may wait to be written. A busy server logs some 20 MB/s: a twentieth of a second's
-/// worth, and more than the longest line.
+/// Size of the buffer, bytes: 50 ms of a busy server, which logs about 20 MB/s, and more than the
+/// longest line.
 pub const BUFFER_LEN_MAX: usize = 1 << 20;
 
-/// Where lines go.
+/// Destination of the lines.
 #[derive(Debug)]
 pub enum Sink {
     /// Standard output.
     StandardOutput,
     /// Standard error.
     StandardError,
-    /// A file that is appended to and can be opened anew.
+    /// A file that is appended to and can be reopened.
     File {
         /// Its path.
         path: PathBuf,
-        /// The file as it was opened last.
+        /// The open file.
         file: File,
     },
 }
 
 impl Sink {
-    /// Opens `path` for appending; makes the file if there is none.
+    /// Opens `path` for appending; creates the file if necessary.
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The error of the system.
     pub fn open(path: &Path) -> io::Result<Self> {
         Ok(Self::File {
             path: path.to_owned(),
@@ -64,7 +64,7 @@ impl Sink {
         }
     }
 
-    /// Writes everything, or says how many bytes went out before the error.
+    /// Writes everything; on an error, returns how many bytes were written.
     fn write_all(&mut self, bytes: &[u8]) -> Result<(), (usize, io::Error)> {
         let mut written = 0;
         while written < bytes.len() {
@@ -90,15 +90,15 @@ fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).open(path)
 }
 
-/// What went wrong in the writing thread.
+/// An error in the writing thread.
 #[derive(Debug)]
 pub enum Trouble<'a> {
-    /// Lines were dropped because the buffer was full or could not be written. Comes when there is
-    /// room again.
+    /// Lines were dropped because the buffer was full or could not be written. Reported once there
+    /// is room again.
     Lost(u64),
-    /// The sink refuses bytes. Comes once until it takes some again.
+    /// Writing fails. Reported once, until it succeeds again.
     Write(&'a io::Error),
-    /// The file could not be opened anew; the old one stays in use.
+    /// The file could not be reopened; the old one stays in use.
     Reopen(&'a io::Error),
 }
 
@@ -112,9 +112,9 @@ pub struct LineWriter {
 #[derive(Debug, Default)]
 struct Shared {
     state: Mutex<State>,
-    /// There is something for the thread to do.
+    /// Wakes the thread.
     work: Condvar,
-    /// The thread has nothing left to do.
+    /// Signals that everything is written.
     idle: Condvar,
 }
 
@@ -124,9 +124,9 @@ struct State {
     lost_count: u64,
     reopen: bool,
     closed: bool,
-    /// Somebody waits for the buffer to be empty.
+    /// A caller waits in `flush`.
     flush: bool,
-    /// The thread is awake, and will look at `pending` before it sleeps.
+    /// The thread is awake, and will read `pending` before it sleeps.
     awake: bool,
 }
 
@@ -143,12 +143,12 @@ impl State {
 impl LineWriter {
     /// Starts the thread.
     ///
-    /// `linger` is how long a line may wait for others to be written with. `report` is called on
-    /// the thread; what it returns, a whole line or nothing, goes into the sink.
+    /// `linger` is the maximum delay of a line, for batches. `report` is called on the thread, and
+    /// the line that it returns, or nothing, is written.
     ///
     /// # Errors
     ///
-    /// If there can be no further thread.
+    /// If the thread cannot be started.
     pub fn spawn(
         name: &str,
         sink: Sink,
@@ -169,7 +169,8 @@ impl LineWriter {
         Ok(Self { shared })
     }
 
-    /// Appends `line`, which must end with a newline; `false` if there is no room and it is lost.
+    /// Appends `line`, which must end with a newline. Returns `false` if it is dropped because the
+    /// buffer is full.
     ///
     /// Never waits for the sink.
     pub fn push(&self, line: &[u8]) -> bool {
@@ -186,13 +187,13 @@ impl LineWriter {
         true
     }
 
-    /// Opens a file anew, for a log that was renamed. Lines pushed before may go to either.
+    /// Reopens a file, for log rotation. Lines pushed before may go to either file.
     pub fn reopen(&self) {
         self.shared.lock().reopen = true;
         self.shared.work.notify_one();
     }
 
-    /// Waits until everything is written, at most for `patience`; whether it is.
+    /// Waits until everything is written, for `patience` at most. Returns whether it is.
     pub fn flush(&self, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;
         let mut state = self.shared.lock();
@@ -229,7 +230,7 @@ struct Writer<R> {
     sink: Sink,
     linger: Duration,
     report: R,
-    /// The last write failed, and that was reported.
+    /// The last write failed, and the error was reported.
     failing: bool,
 }
 
@@ -313,12 +314,12 @@ impl<R: FnMut(Trouble<'_>) -> Vec<u8>> Writer<R> {
         let mut state = self.shared.lock();
         state.lost_count += line_count;
         if out.last().is_some_and(|&byte| byte != b'\n') && state.pending.len() < BUFFER_LEN_MAX {
-            // Part of a line is out. What follows must not look like its end.
+            // Part of a line is written. The next line must not look like its end.
             state.pending.insert(0, b'\n');
         }
         drop(state);
         if !std::mem::replace(&mut self.failing, true) {
-            // The sink does not take it now; whoever made the report may have another place for it.
+            // The sink cannot take the line, but `report` may log it elsewhere.
             drop((self.report)(Trouble::Write(error)));
         }
     }

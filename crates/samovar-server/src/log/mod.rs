@@ -1,8 +1,8 @@
 //! The access log and the error log.
 //!
-//! Both hand whole lines to a [`LineWriter`], a thread behind a buffer of bounded size, so that a
-//! full disk or a pipe nobody reads never stops a thread that serves. What does not fit is counted,
-//! and the count is reported when there is room again.
+//! Both pass whole lines to a [`LineWriter`], a thread behind a bounded buffer, so that a full disk
+//! or a blocked pipe never stops a thread that serves. Lines that do not fit are dropped and
+//! counted, and the count is reported once there is room again.
 
 mod access;
 mod error;

@@ -1,11 +1,11 @@
-//! The date and time of a moment, in UTC.
+//! Calendar dates in UTC.
 //!
-//! Local time would need the zone's rules from the system: a dependency, and in C a function that
-//! is not safe beside threads that change the environment. A log in UTC says so by its offset.
+//! Local time would need the rules of the time zone: a dependency, and in C a function that is not
+//! safe while other threads change the environment.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A moment, to the second.
+/// A date and time, to the second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Utc {
     pub(super) year: u64,
@@ -23,7 +23,7 @@ const MONTHS: [&str; 12] = [
 ];
 
 impl Utc {
-    /// Times before 1970 are taken for its first second.
+    /// Times before 1970 become its first second.
     pub(super) fn of(time: SystemTime) -> Self {
         let unix_s = time
             .duration_since(UNIX_EPOCH)
@@ -40,7 +40,7 @@ impl Utc {
         }
     }
 
-    /// As in English, three letters.
+    /// Three letters, English.
     pub(super) fn month_name(&self) -> &'static str {
         MONTHS[self.month - 1]
     }

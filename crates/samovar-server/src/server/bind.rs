@@ -1,4 +1,4 @@
-//! From what was asked for to bound sockets.
+//! Binding of listening sockets.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -82,7 +82,7 @@ fn check_inherited(
     Ok(())
 }
 
-/// Binds what metrics and the status page are served on.
+/// Binds the listeners of metrics and status.
 pub(super) fn admin(config: &Configuration) -> anyhow::Result<(Vec<Listener>, SocketFiles)> {
     let mut listeners = Vec::new();
     let mut files = SocketFiles::default();
@@ -104,7 +104,7 @@ pub(super) fn admin(config: &Configuration) -> anyhow::Result<(Vec<Listener>, So
     Ok((listeners, files))
 }
 
-/// Those that the running server has handed over.
+/// The listeners that a predecessor has passed.
 pub(super) fn taken(listeners: Vec<(Listener, Kind)>) -> (Vec<Listener>, SocketFiles) {
     let mut files = SocketFiles::default();
     let take = |(listener, kind): (Listener, Kind)| {
@@ -118,21 +118,21 @@ pub(super) fn taken(listeners: Vec<(Listener, Kind)>) -> (Vec<Listener>, SocketF
     (listeners.into_iter().map(take).collect(), files)
 }
 
-/// Which listeners speak TLS, and with what.
+/// TLS: the listeners and the certificate.
 pub(super) struct Secure<'a> {
     pub(super) options: &'a Tls,
     pub(super) config: TlsConfig,
 }
 
-/// The files of the unix sockets that this process has bound; removed when dropped, whether the
-/// start failed or the server ends.
+/// Files of the unix sockets that this process has bound. Dropping removes them, after a failed
+/// start too.
 #[derive(Debug, Default)]
 pub(super) struct SocketFiles(Vec<SocketFile>);
 
 #[derive(Debug)]
 struct SocketFile {
     path: PathBuf,
-    /// Device and inode, if they could be told.
+    /// Device and inode, if known.
     identity: Option<(u64, u64)>,
 }
 
@@ -141,7 +141,7 @@ impl SocketFiles {
         self.0.iter().map(|file| &*file.path)
     }
 
-    /// What a successor has to know of a listener.
+    /// The kind of a listener, for a successor.
     pub(super) fn kind(&self, listener: &Listener) -> Kind {
         if listener.is_secure() {
             return Kind::Secure;
@@ -152,7 +152,7 @@ impl SocketFiles {
         }
     }
 
-    /// They belong to another process from now on.
+    /// Keeps the files: they belong to a successor.
     pub(super) fn leave(&mut self) {
         self.0.clear();
     }
@@ -166,9 +166,9 @@ impl SocketFiles {
 impl Drop for SocketFiles {
     fn drop(&mut self) {
         for file in &self.0 {
-            // Somebody may have moved ours away and another server may listen there by now.
+            // Another server may have replaced the file.
             if file.identity.is_some() && identity(&file.path) == file.identity {
-                // The directory may be closed to us after a change of user; the next server
+                // The directory may not be writable after the switch of the user; the next server
                 // replaces the file.
                 std::fs::remove_file(&file.path).ok();
             }
@@ -181,8 +181,8 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
     Some((metadata.dev(), metadata.ino()))
 }
 
-/// The manager's sockets stand in for all listeners: if one was to be encrypted, none of them that
-/// a network reaches may be plain.
+/// Sockets of the manager replace all listeners: if one listener uses TLS, all of these that are
+/// TCP do.
 fn from_manager(socket: InheritedListener, tls: Option<&Secure<'_>>) -> anyhow::Result<Listener> {
     let (socket, tls) = match socket {
         InheritedListener::Tcp(listener) => (listener.into(), tls),
@@ -205,7 +205,7 @@ fn secured(listener: Listener, spec: &ListenSpec, tls: Option<&Secure<'_>>) -> L
 
 fn unix(path: &Path, backlog: u32) -> anyhow::Result<Listener> {
     Listener::unix(path, backlog).map_err(|error| {
-        let mend = match error.kind() {
+        let fix = match error.kind() {
             io::ErrorKind::AddrInUse => {
                 return anyhow!(
                     "cannot listen on {path:?}: another server listens there, stop it or choose \
@@ -222,7 +222,7 @@ fn unix(path: &Path, backlog: u32) -> anyhow::Result<Listener> {
             io::ErrorKind::NotFound => "its directory does not exist: make it",
             _ => "choose another path",
         };
-        anyhow::Error::new(error).context(format!("cannot listen on {path:?}: {mend}"))
+        anyhow::Error::new(error).context(format!("cannot listen on {path:?}: {fix}"))
     })
 }
 
@@ -236,7 +236,7 @@ fn tcp(address: &TcpAddress, backlog: u32) -> io::Result<Listener> {
 
 fn explain(address: &TcpAddress, option: &str, error: io::Error) -> anyhow::Error {
     let address = address.address;
-    let mend = match error.kind() {
+    let fix = match error.kind() {
         io::ErrorKind::AddrInUse => {
             format!("another server listens there: stop it, or set {option} to another port")
         }
@@ -250,7 +250,7 @@ fn explain(address: &TcpAddress, option: &str, error: io::Error) -> anyhow::Erro
         }
         _ => format!("set {option} to another address"),
     };
-    anyhow::Error::new(error).context(format!("cannot listen on {address}: {mend}"))
+    anyhow::Error::new(error).context(format!("cannot listen on {address}: {fix}"))
 }
 
 fn first_of(addresses: &[TcpAddress], backlog: u32, option: &str) -> anyhow::Result<Listener> {

@@ -1,9 +1,9 @@
-//! USR2: the executable is started anew and takes over the sockets, and no connection is lost.
+//! USR2: zero-downtime upgrade.
 //!
-//! The old process starts the command it was started with, whatever is at that path by now, with
-//! the same arguments and environment. Standard input of the new one is a socket, over which it
-//! gets the listening sockets, and tells that it serves; until then the old one serves as if
-//! nothing had been. See `docs/decisions/0020-upgrades-in-place.md`.
+//! The old process starts the executable at the path of its own command line again, with the same
+//! arguments and environment. The standard input of the new process is a socket, through which it
+//! receives the listening sockets and reports that it serves; until then the old process serves as
+//! before. See `docs/decisions/0020-upgrades-in-place.md`.
 
 use std::env;
 use std::ffi::OsString;
@@ -24,25 +24,25 @@ use samovar_http::{Listener, Server, handover};
 
 use super::events::Event;
 
-/// How long a new process may take until it serves.
+/// Maximum time until the new process serves.
 pub const START_TIME: Duration = Duration::from_secs(10);
 
-/// How long one that has given up may take to end.
+/// Time for a new process that has failed to log why and exit.
 const LAST_WORDS_TIME: Duration = Duration::from_secs(1);
 
-/// Tells a process that its parent hands over to it: the parent's number, so that a variable left
-/// over from elsewhere does not count, and a letter for each listener.
+/// Environment variable of the new process: the PID of its parent, so that an inherited variable is
+/// ignored, and a letter for each listener.
 const VARIABLE: &str = "NIX_SERVE_PREDECESSOR";
 
-/// What else is meant for one process only, by its number or by its open files.
+/// Variables for one process only, by its PID or its open files.
 const NOT_INHERITED: [&str; 4] = ["LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "WATCHDOG_PID"];
 
-/// What a new process has to know of a listener besides its socket.
+/// The kind of a listener, which its socket does not show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Plain,
     Secure,
-    /// A unix socket whose file is removed when the server ends.
+    /// A unix socket whose file the server removes at exit.
     OwnFile,
 }
 
@@ -64,7 +64,7 @@ impl Kind {
     }
 }
 
-/// The process that serves and is about to hand over to this one.
+/// The running server that passes its sockets to this process.
 #[derive(Debug)]
 pub struct Predecessor {
     pid: u32,
@@ -73,11 +73,11 @@ pub struct Predecessor {
 }
 
 impl Predecessor {
-    /// Whether there is one.
+    /// The predecessor of this process, if it has one.
     ///
     /// # Errors
     ///
-    /// If standard input is not what it has to be then.
+    /// If standard input is not the socket of the predecessor.
     pub fn of_process() -> anyhow::Result<Option<Self>> {
         let Ok(text) = env::var(VARIABLE) else {
             return Ok(None);
@@ -89,7 +89,7 @@ impl Predecessor {
         if pid.parse() != Ok(parent) {
             return Ok(None);
         }
-        let stream = take_stdin().context("cannot take over from the running server")?;
+        let stream = take_stdin().context("cannot connect to the running server")?;
         Ok(Some(Self {
             pid: parent,
             kinds: kinds.to_owned(),
@@ -101,21 +101,21 @@ impl Predecessor {
         self.pid
     }
 
-    /// Its sockets, with `tls` on those that had it.
+    /// Receives its sockets, with `tls` on those that use TLS.
     pub(super) fn take(self, tls: Option<&TlsConfig>) -> anyhow::Result<Taken> {
         let (listeners, release) = handover::take_from(self.stream)
-            .context("cannot take over the running server's sockets")?;
+            .context("cannot receive the sockets of the running server")?;
         let kinds: Option<Vec<Kind>> = self.kinds.chars().map(Kind::of_letter).collect();
         let kinds = kinds.filter(|kinds| kinds.len() == listeners.len());
         let Some(kinds) = kinds else {
-            bail!("the running server hands over in another way: stop it and start this one");
+            bail!("the running server is of an incompatible version: stop it and start this one");
         };
         let mut secured = Vec::new();
         for (listener, kind) in listeners.into_iter().zip(kinds) {
             let listener = match (kind, tls) {
                 (Kind::Secure, Some(tls)) => listener.tls(tls.clone()),
                 (Kind::Secure, None) => {
-                    bail!("the running server speaks TLS, and this one has no certificate")
+                    bail!("the running server uses TLS, and this one has no certificate")
                 }
                 _ => listener,
             };
@@ -128,25 +128,25 @@ impl Predecessor {
     }
 }
 
-/// What a predecessor has handed over. It serves on until it is released.
+/// The sockets of a predecessor, which serves until it is released.
 pub(super) struct Taken {
     pub(super) listeners: Vec<(Listener, Kind)>,
     pub(super) release: handover::Predecessor,
 }
 
-/// Nobody reads the socket by accident afterwards.
+/// Takes the socket from standard input, which becomes `/dev/null`.
 fn take_stdin() -> io::Result<UnixStream> {
     let socket = io::stdin().as_fd().try_clone_to_owned()?;
     rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
     Ok(UnixStream::from(socket))
 }
 
-/// The process that is to take over from this one.
+/// The new process of an upgrade.
 #[derive(Debug)]
 pub(super) struct Successor(Child);
 
 impl Successor {
-    /// Starts it; how that went comes as an [`Event::Successor`].
+    /// Starts the process. The outcome is sent as an [`Event::Successor`].
     pub(super) fn start(
         server: &Arc<Server<Site>>,
         kinds: &[Kind],
@@ -154,7 +154,7 @@ impl Successor {
     ) -> anyhow::Result<Self> {
         let own_pid = std::process::id();
         if own_pid == 1 {
-            bail!("this is the first process of a container, which would end with it");
+            bail!("cannot upgrade PID 1 of a container: the container would end with this process");
         }
         let (ours, theirs) = UnixStream::pair().context("cannot make a socket")?;
         ours.set_read_timeout(Some(START_TIME))?;
@@ -175,7 +175,7 @@ impl Successor {
         let thread = std::thread::Builder::new().name("handover".to_owned());
         let waits = thread.spawn(move || {
             let outcome = handover::give(&ours, &server);
-            // Nobody hears it when the server ends meanwhile.
+            // The receiver is gone if the server ends meanwhile.
             events.send(Event::Successor(outcome)).ok();
         });
         if let Err(error) = waits {
@@ -189,14 +189,14 @@ impl Successor {
         self.0.id()
     }
 
-    /// Ends a process that is not needed any more; says how it ended.
+    /// Kills the process; returns how it ended.
     pub(super) fn end(&mut self) -> Ended {
-        // One that has ended by itself is not hurt.
+        // Fails if it has exited already.
         self.0.kill().ok();
         Ended(self.0.wait().ok())
     }
 
-    /// As [`end`](Self::end), but one that has given up may still say why, and end by itself.
+    /// As [`end`](Self::end), after some time to exit by itself.
     pub(super) fn fail(&mut self) -> Ended {
         let start = Instant::now();
         while start.elapsed() < LAST_WORDS_TIME && matches!(self.0.try_wait(), Ok(None)) {
@@ -206,7 +206,7 @@ impl Successor {
     }
 }
 
-/// How a process has ended.
+/// The end of a process.
 pub(super) struct Ended(Option<std::process::ExitStatus>);
 
 impl fmt::Display for Ended {
@@ -222,12 +222,12 @@ impl fmt::Display for Ended {
     }
 }
 
-/// As this process was started: a link that leads to a newer executable by now is followed anew.
+/// The program of this process's command line. A link may lead to a newer executable by now.
 fn program() -> anyhow::Result<OsString> {
     match env::args_os().next().filter(|name| !name.is_empty()) {
         Some(name) => Ok(name),
         None => Ok(env::current_exe()
-            .context("cannot tell the executable's path")?
+            .context("cannot determine the path of the executable")?
             .into()),
     }
 }
