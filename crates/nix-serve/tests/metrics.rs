@@ -594,5 +594,5 @@ fn an_address_in_use_is_said() {
         said.contains("metrics and status page: cannot listen on"),
         "{said}"
     );
-    assert!(said.contains("another port with --admin"), "{said}");
+    assert!(said.contains("set --admin to another port"), "{said}");
 }
