@@ -83,8 +83,8 @@ impl Buckets {
         })
     }
 
-    /// Whether there is a token, without taking it. The error is how long to wait for one.
-    pub(crate) fn look(&self, client: &impl Hash, now: Instant) -> Result<(), Duration> {
+    /// Checks for a token without taking it. The error is the time until there is one.
+    pub(crate) fn peek(&self, client: &impl Hash, now: Instant) -> Result<(), Duration> {
         let now = nanoseconds(now.saturating_duration_since(self.start));
         let (mut shard, set, tag) = self.find(client);
         let place = shard
@@ -143,10 +143,10 @@ mod tests {
         let buckets = Buckets::new(SECOND / 10, 5, start);
         assert_eq!(tokens(&buckets, 1, start), 5);
         assert_eq!(buckets.take(&1_u32, start), Err(SECOND / 10));
-        assert_eq!(buckets.look(&1_u32, start), Err(SECOND / 10));
+        assert_eq!(buckets.peek(&1_u32, start), Err(SECOND / 10));
         // Who is refused uses nothing up.
         let later = start + SECOND / 10;
-        assert_eq!(buckets.look(&1_u32, later), Ok(()));
+        assert_eq!(buckets.peek(&1_u32, later), Ok(()));
         assert_eq!(tokens(&buckets, 1, later), 1);
         assert_eq!(tokens(&buckets, 2, later), 5);
         assert_eq!(tokens(&buckets, 1, start + SECOND * 60), 5);

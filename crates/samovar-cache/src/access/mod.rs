@@ -1,22 +1,22 @@
-//! Who may read.
+//! Access control: which clients may read, and how often.
 //!
 //! # Theory of operation
 //!
-//! A request is let in if one of the configured ways lets it in: a user's password, a token, a
-//! client certificate, a peer on a unix socket, a network. If none is configured, everybody is.
+//! A request is admitted if one configured method admits it: a user's password, a token, a
+//! client certificate, a peer on a unix socket, a network. Without any, all clients may read.
 //!
-//! [`Access::check`] says so on an I/O thread: it blocks nowhere and computes some microseconds.
-//! The one thing that takes long is to verify a password. Then it says [`Verdict::Ask`], and a
-//! worker of the [lane for what computes](samovar_http::Reply::dispatch_costly) calls
-//! [`Access::ask`]. That lane has few places, so however many passwords are tried, most of the
-//! processor remains for those who are known; and what was verified is remembered, so the next
-//! request with it is answered at once (`users.rs`).
+//! [`Access::admit`] decides on an I/O thread: it never blocks and takes a few microseconds.
+//! Only verifying a password takes long. For that the I/O thread gets [`Verdict::Unverified`], and
+//! a worker of the [lane for long computations](samovar_http::Reply::dispatch_costly) calls
+//! [`Access::authenticate`]. That lane has few worker slots, so guessing passwords cannot use up
+//! the CPU. Verified passwords are remembered, so the next request is answered at once
+//! (`users.rs`).
 //!
-//! Wrong passwords are counted by name and address: after ten of them, one more is verified
-//! every six seconds. Until then this name gets 429 from there for passwords that are not known
-//! yet; others behind the same address do not. So that nobody tries ten for each name he can think
-//! of, an address may send ten times as many for all names together. Whether there is a user of
-//! the name makes no difference, so that nobody learns that.
+//! Wrong passwords are counted by user name and address: after ten, one more is verified every six
+//! seconds. Meanwhile unverified passwords for that name from that address get 429; other names
+//! behind the address are not affected. An address may send ten times as many for all names
+//! together. Unknown names are treated like known ones, so that responses do not reveal which
+//! users exist.
 //!
 //! # Reload
 //!
@@ -67,7 +67,7 @@ use self::refusal::Refusals;
 use self::secret::Secret;
 use self::secret_file::SecretFile;
 use self::tokens::Tokens;
-use self::users::{Look, Users};
+use self::users::{Recalled, Users};
 
 /// Wrong passwords in a row that an address may send for one name: a person who does not remember,
 /// or some machines behind one address that are set up wrongly.
@@ -98,15 +98,15 @@ pub struct Access {
 /// What a request may have.
 #[derive(Debug)]
 pub enum Verdict {
-    /// An answer.
+    /// The client may read.
     Granted(Client),
-    /// It depends on a password, which [`Access::ask`] verifies on a worker.
-    Ask,
-    /// [This](Access::refuse).
+    /// The password is not verified yet; [`Access::authenticate`] does so on a worker.
+    Unverified,
+    /// The request is refused; see [`Access::refuse`].
     Refused(Refusal),
 }
 
-/// Whom a request is from.
+/// The client of a request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Client {
     /// The user, the token's name, a name of the certificate, or `uid:1000`; `None` if it was not
@@ -157,8 +157,8 @@ impl Access {
         Ok((access, warnings))
     }
 
-    /// One in the place of this one, with another configuration, or the same; the files are read
-    /// again. It remembers what this one does of clients.
+    /// Makes a replacement with a new configuration and freshly read files, which keeps what is
+    /// remembered of clients.
     ///
     /// # Errors
     ///
@@ -178,20 +178,20 @@ impl Access {
         Ok((access, warnings))
     }
 
-    /// Whether everybody may read, as often as they like, so that nothing need be asked here.
+    /// Whether all clients may read without a rate limit, so that no check is needed.
     pub fn is_open(&self) -> bool {
         self.is_open
     }
 
-    /// The same as [`check`](Self::check) without counting.
-    pub fn look(&self, head: Head<'_>, now: Instant) -> Verdict {
-        self.judge(head, now).1
+    /// As [`admit`](Self::admit), without counting the request.
+    pub fn evaluate(&self, head: Head<'_>, now: Instant) -> Verdict {
+        self.identify(head, now).1
     }
 
-    /// Whether a request may have an answer, as far as can be said at once; for I/O threads. Counts
-    /// it where there is a rate limit.
-    pub fn check(&self, head: Head<'_>, now: Instant) -> Verdict {
-        let (client, verdict) = self.judge(head, now);
+    /// Decides whether a request may be answered, without verifying a password; for I/O threads.
+    /// Counts the request against the rate limit.
+    pub fn admit(&self, head: Head<'_>, now: Instant) -> Verdict {
+        let (client, verdict) = self.identify(head, now);
         let Some(rate) = &self.rules.rate else {
             return verdict;
         };
@@ -201,32 +201,32 @@ impl Access {
         }
     }
 
-    /// The same without counting, and never [`Verdict::Ask`]: verifies a password if need be, which
-    /// takes tens of milliseconds. For workers.
-    pub fn ask(&self, head: Head<'_>, now: Instant) -> Verdict {
-        match self.judge(head, now) {
-            (client, Verdict::Ask) => self.verify(head, client, now),
+    /// Decides without counting the request. Verifies the password if necessary, which takes tens
+    /// of milliseconds, and never returns [`Verdict::Unverified`]. For workers.
+    pub fn authenticate(&self, head: Head<'_>, now: Instant) -> Verdict {
+        match self.identify(head, now) {
+            (client, Verdict::Unverified) => self.verify_password(head, client, now),
             (_, verdict) => verdict,
         }
     }
 
-    /// Whom a request is from that was let in; for logs.
+    /// Identifies the client of an admitted request, for logs.
     pub fn client(&self, head: Head<'_>, now: Instant) -> Client {
-        self.judge(head, now).0
+        self.identify(head, now).0
     }
 
-    /// Answers a request that may not have its answer, on an I/O thread.
+    /// Answers a refused request on an I/O thread.
     pub fn refuse(&self, refusal: Refusal, reply: Reply<'_>) -> Inline {
         self.rules.refusals.reply(refusal, reply)
     }
 
-    /// The same on a worker.
+    /// Makes the response to a refused request, for workers.
     pub fn refused(&self, refusal: Refusal) -> Response {
         self.rules.refusals.response(refusal)
     }
 
-    /// Who it is, as far as is known, and what he may have.
-    fn judge(&self, head: Head<'_>, now: Instant) -> (Client, Verdict) {
+    /// Identifies the client as far as possible without verifying a password, and decides.
+    fn identify(&self, head: Head<'_>, now: Instant) -> (Client, Verdict) {
         let rules = &self.rules;
         let mut client = Client {
             name: None,
@@ -238,10 +238,10 @@ impl Access {
             Credentials::Basic(basic) => {
                 client.name = self.token(basic.password());
                 if client.name.is_none() {
-                    match rules.look(&self.secret, &basic, now) {
-                        Look::Known(name) => client.name = Some(Arc::clone(name)),
-                        Look::Unverified => asks = Some(self.may_try(&client, &basic, now)),
-                        Look::Wrong => {}
+                    match rules.recall(&self.secret, &basic, now) {
+                        Recalled::Known(name) => client.name = Some(Arc::clone(name)),
+                        Recalled::Unverified => asks = Some(self.may_try(&client, &basic, now)),
+                        Recalled::Wrong => {}
                     }
                 }
             }
@@ -254,7 +254,7 @@ impl Access {
             Verdict::Granted(client.clone())
         } else {
             match asks {
-                Some(Ok(())) => Verdict::Ask,
+                Some(Ok(())) => Verdict::Unverified,
                 Some(Err(wait)) => Verdict::Refused(Refusal::TooMany(wait)),
                 None => Verdict::Refused(Refusal::Denied),
             }
@@ -262,7 +262,7 @@ impl Access {
         (client, verdict)
     }
 
-    fn verify(&self, head: Head<'_>, mut client: Client, now: Instant) -> Verdict {
+    fn verify_password(&self, head: Head<'_>, mut client: Client, now: Instant) -> Verdict {
         let Credentials::Basic(basic) = self.rules.credentials(head) else {
             return Verdict::Refused(Refusal::Denied);
         };
@@ -272,7 +272,7 @@ impl Access {
             client.name = Some(Arc::clone(name));
             return Verdict::Granted(client);
         }
-        // That it was the last one for a while is not this one's matter.
+        // This attempt was admitted already; exhausting the limit affects only later ones.
         self.attempts
             .take(&Counted::attempt(&client, &basic), now)
             .ok();
@@ -282,10 +282,10 @@ impl Access {
         Verdict::Refused(Refusal::Denied)
     }
 
-    /// Whether a password that is not known may be verified; the error is how long to wait.
+    /// Whether an unverified password may be verified now; the error is the time to wait.
     fn may_try(&self, client: &Client, basic: &Basic, now: Instant) -> Result<(), Duration> {
-        self.attempts.look(&Counted::attempt(client, basic), now)?;
-        self.attempts_of_all.look(&Counted::address(client), now)
+        self.attempts.peek(&Counted::attempt(client, basic), now)?;
+        self.attempts_of_all.peek(&Counted::address(client), now)
     }
 
     fn token(&self, token: &[u8]) -> Option<Arc<str>> {
@@ -294,13 +294,13 @@ impl Access {
     }
 }
 
-/// Whose requests are counted together.
+/// The key of a rate limit.
 #[derive(Hash)]
 enum Counted<'a> {
     Name(&'a str),
-    /// Of a customer of an IPv6 network, who has 64 bits to himself, the network.
+    /// An IPv4 address, or an IPv6 /64 network: one customer usually has a whole /64.
     Address(Option<IpAddr>),
-    /// Of somebody there who says that this is his name.
+    /// An address and the user name it sent.
     Attempt(Option<IpAddr>, &'a [u8]),
 }
 
@@ -428,14 +428,14 @@ impl Rules {
         }
     }
 
-    fn look(&self, secret: &Secret, basic: &Basic, now: Instant) -> Look<'_> {
+    fn recall(&self, secret: &Secret, basic: &Basic, now: Instant) -> Recalled<'_> {
         match &self.users {
-            Some(users) => users.look(secret, basic, now),
-            None => Look::Wrong,
+            Some(users) => users.recall(secret, basic, now),
+            None => Recalled::Wrong,
         }
     }
 
-    /// Who it is by what it came over.
+    /// Identifies the client by its connection: a unix socket or a certificate.
     fn proven(&self, head: Head<'_>) -> Option<Arc<str>> {
         if let Peer::Unix(Some(process)) = head.peer()
             && (self.uids.contains(&process.uid) || self.gids.contains(&process.gid))

@@ -30,18 +30,18 @@ impl Service for Door {
 
     fn inline(&self, (): &mut (), _: Turn, head: Head<'_>, reply: Reply<'_>) -> Inline {
         let access = self.access();
-        match access.check(head, Instant::now()) {
+        match access.admit(head, Instant::now()) {
             Verdict::Granted(client) => reply.response(welcome(&client, "at once")),
-            Verdict::Ask => reply.dispatch_costly(),
+            Verdict::Unverified => reply.dispatch_costly(),
             Verdict::Refused(refusal) => access.refuse(refusal, reply),
         }
     }
 
     fn handle(&self, request: &mut Request) -> Response {
         let access = self.access();
-        match access.ask(request.head(), Instant::now()) {
+        match access.authenticate(request.head(), Instant::now()) {
             Verdict::Granted(client) => welcome(&client, "verified"),
-            Verdict::Ask => unreachable!(),
+            Verdict::Unverified => unreachable!(),
             Verdict::Refused(refusal) => access.refused(refusal),
         }
     }

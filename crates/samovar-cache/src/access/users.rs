@@ -78,7 +78,7 @@ impl Remembered {
 
 /// What memory says about a password.
 #[derive(Debug)]
-pub(crate) enum Look<'a> {
+pub(crate) enum Recalled<'a> {
     /// It was right.
     Known(&'a Arc<str>),
     /// It was wrong.
@@ -128,7 +128,7 @@ impl Users {
         self.by_name.len()
     }
 
-    pub(crate) fn look(&self, secret: &Secret, basic: &Basic, now: Instant) -> Look<'_> {
+    pub(crate) fn recall(&self, secret: &Secret, basic: &Basic, now: Instant) -> Recalled<'_> {
         let digest = secret.digest(&[basic.user(), basic.password()]);
         if let Some(user) = self.by_name.get(basic.user()) {
             let known = user.known();
@@ -136,7 +136,7 @@ impl Users {
                 .as_ref()
                 .is_some_and(|known| known.holds(&digest, now))
             {
-                return Look::Known(&user.name);
+                return Recalled::Known(&user.name);
             }
         }
         let is_wrong = self.with_wrong(&digest, |place| {
@@ -146,12 +146,12 @@ impl Users {
         });
         match is_wrong {
             // Without users all are.
-            false if self.len() > 0 => Look::Unverified,
-            _ => Look::Wrong,
+            false if self.len() > 0 => Recalled::Unverified,
+            _ => Recalled::Wrong,
         }
     }
 
-    /// Whose password this is; takes tens of milliseconds.
+    /// Verifies a password, which takes tens of milliseconds. Returns the name of the user.
     pub(crate) fn verify(&self, secret: &Secret, basic: &Basic, now: Instant) -> Option<&Arc<str>> {
         let digest = secret.digest(&[basic.user(), basic.password()]);
         let found = self.by_name.get(basic.user());
@@ -355,18 +355,20 @@ mod tests {
         let (secret, now) = (Secret::new().unwrap(), Instant::now());
         for (user, password) in [("ada", "secret"), ("bob", "sécret"), ("", "")] {
             let right = basic(user, password);
-            assert!(matches!(users.look(&secret, &right, now), Look::Unverified));
+            assert!(matches!(
+                users.recall(&secret, &right, now),
+                Recalled::Unverified
+            ));
             assert_eq!(
                 users.verify(&secret, &right, now).map(|name| &**name),
                 Some(user)
             );
-            assert!(
-                matches!(users.look(&secret, &right, now), Look::Known(name) if **name == *user)
-            );
+            assert!(matches!(users.recall(&secret, &right, now),
+                    Recalled::Known(name) if **name == *user));
             let later = now + KNOWN_TIME;
             assert!(matches!(
-                users.look(&secret, &right, later),
-                Look::Unverified
+                users.recall(&secret, &right, later),
+                Recalled::Unverified
             ));
         }
         let wrongs = [
@@ -377,23 +379,29 @@ mod tests {
         ];
         for (user, password) in wrongs {
             let wrong = basic(user, password);
-            assert!(matches!(users.look(&secret, &wrong, now), Look::Unverified));
+            assert!(matches!(
+                users.recall(&secret, &wrong, now),
+                Recalled::Unverified
+            ));
             assert_eq!(
                 users.verify(&secret, &wrong, now),
                 None,
                 "{user} {password}"
             );
-            assert!(matches!(users.look(&secret, &wrong, now), Look::Wrong));
+            assert!(matches!(
+                users.recall(&secret, &wrong, now),
+                Recalled::Wrong
+            ));
             let later = now + WRONG_TIME;
             assert!(matches!(
-                users.look(&secret, &wrong, later),
-                Look::Unverified
+                users.recall(&secret, &wrong, later),
+                Recalled::Unverified
             ));
         }
         // What was remembered of one is not of another.
         assert!(matches!(
-            users.look(&secret, &basic("ada", "secret"), now),
-            Look::Known(_)
+            users.recall(&secret, &basic("ada", "secret"), now),
+            Recalled::Known(_)
         ));
     }
 
@@ -421,10 +429,10 @@ mod tests {
         }
         let after = users(&format!("ada:{BCRYPT}\nbob:{other}")).unwrap();
         after.inherit(&before);
-        let look = |name| after.look(&secret, &basic(name, "secret"), now);
-        assert!(matches!(look("ada"), Look::Known(_)));
-        assert!(matches!(look("bob"), Look::Unverified));
-        assert!(matches!(look("eve"), Look::Unverified));
+        let look = |name| after.recall(&secret, &basic(name, "secret"), now);
+        assert!(matches!(look("ada"), Recalled::Known(_)));
+        assert!(matches!(look("bob"), Recalled::Unverified));
+        assert!(matches!(look("eve"), Recalled::Unverified));
         assert_eq!(after.verify(&secret, &basic("eve", "secret"), now), None);
     }
 

@@ -128,8 +128,10 @@ impl Cache {
 
     /// Whether a password must be hashed to decide about this request.
     pub(crate) fn may_still_refuse(&self, head: Head<'_>) -> bool {
-        let verdict = self.guard().map(|access| access.look(head, Instant::now()));
-        matches!(verdict, Some(Verdict::Ask))
+        let verdict = self
+            .guard()
+            .map(|access| access.evaluate(head, Instant::now()));
+        matches!(verdict, Some(Verdict::Unverified))
     }
 
     pub(crate) fn has_pages(&self) -> bool {
@@ -168,9 +170,9 @@ impl Cache {
     ) -> Inline {
         let (shared, fixed) = (&*self.shared, &self.shared.fixed);
         if let Some(access) = self.guard() {
-            match access.check(head, Instant::now()) {
+            match access.admit(head, Instant::now()) {
                 Verdict::Granted(_) => {}
-                Verdict::Ask => return reply.dispatch_costly(),
+                Verdict::Unverified => return reply.dispatch_costly(),
                 Verdict::Refused(refusal) => {
                     shared.observer.event(&refusal.event());
                     return access.refuse(refusal, reply);
@@ -313,9 +315,9 @@ impl Cache {
     /// Checks access on a worker. `None`: the request is to be answered on this thread.
     fn ask(&self, access: &Access, head: Head<'_>, route: &Route) -> Option<Response> {
         let now = Instant::now();
-        let verdict = match access.look(head, now) {
+        let verdict = match access.evaluate(head, now) {
             Verdict::Granted(_) => return None,
-            Verdict::Ask => access.ask(head, now),
+            Verdict::Unverified => access.authenticate(head, now),
             refused @ Verdict::Refused(_) => refused,
         };
         let observer = &self.shared.observer;
@@ -331,8 +333,8 @@ impl Cache {
                 observer.event(&refusal.event());
                 access.refused(refusal)
             }
-            // Unreachable: `ask` never answers `Ask`.
-            Verdict::Ask => access.refused(access::Refusal::Denied),
+            // Unreachable: `authenticate` never returns `Unverified`.
+            Verdict::Unverified => access.refused(access::Refusal::Denied),
         })
     }
 

@@ -98,7 +98,7 @@ pub(crate) fn readyz(shared: &SharedStore, caches: &Caches) -> Response {
 fn overview(caches: &Caches, head: Head<'_>) -> Option<Response> {
     let may_read = |cache: &&Cache| {
         cache.guard().is_none_or(|access| {
-            let verdict = access.ask(head, Instant::now());
+            let verdict = access.authenticate(head, Instant::now());
             matches!(verdict, Verdict::Granted(_))
         })
     };
