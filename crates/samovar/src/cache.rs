@@ -13,7 +13,7 @@ use ureq::http::Response;
 use crate::http::{Http, read_body};
 use crate::records::{Record, Records};
 use crate::remote::Remote;
-use crate::walk;
+use crate::walk::{self, Found};
 
 /// What mass queries are answered with.
 const RECORDS_TYPE: &str = "text/x-nix-narinfos";
@@ -34,15 +34,6 @@ pub struct Cache {
     store_dir: StoreDir,
     /// Whether the server supports bulk queries; unset until the first query.
     supports_bulk: OnceLock<bool>,
-}
-
-/// The parts of some closures that a cache has.
-#[derive(Debug, Default)]
-pub struct Found {
-    /// Each after its references.
-    pub narinfos: Vec<NarInfo>,
-    /// Paths that the cache does not have.
-    pub missing: Vec<HashPart>,
 }
 
 /// A cache refuses to answer this client.

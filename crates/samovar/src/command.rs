@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::num::NonZeroU64;
-use std::process::ExitCode;
 
 use anyhow::{Context as _, ensure};
 use clap::ArgMatches;
@@ -16,7 +15,9 @@ use serde_json::{Value, json};
 use crate::cache::Cache;
 use crate::cli;
 use crate::doctor::Verification;
+use crate::outcome::Outcome;
 use crate::roots::{self, Root};
+use crate::size::human;
 
 /// Paths per look-up in the local store.
 const LOOKUP_COUNT: usize = 500;
@@ -39,29 +40,6 @@ enum Task {
     Closure,
     Query,
     Doctor,
-}
-
-/// The result of a command, which determines the exit code.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
-    /// All paths are available or intact.
-    Complete,
-    /// A path is missing, damaged or untrusted.
-    Incomplete,
-    /// A path could not be verified, and none is damaged.
-    Unchecked,
-}
-
-impl Outcome {
-    /// The exit code.
-    #[must_use]
-    pub fn code(self) -> ExitCode {
-        match self {
-            Self::Complete => ExitCode::SUCCESS,
-            Self::Incomplete => ExitCode::FAILURE,
-            Self::Unchecked => ExitCode::from(2),
-        }
-    }
 }
 
 impl Request {
@@ -353,41 +331,4 @@ fn texts(all: &[impl ToString]) -> Vec<String> {
 fn download_size(narinfo: &NarInfo) -> Option<u64> {
     let plain = (narinfo.compression == Compression::None).then_some(narinfo.nar_size);
     narinfo.file_size.or(plain)
-}
-
-/// Formats a size with a binary unit.
-pub(crate) fn human(len: u64) -> String {
-    let mut whole = len;
-    let mut rest = 0;
-    let mut unit = "B";
-    for next in ["KiB", "MiB", "GiB", "TiB"] {
-        if whole < 1024 {
-            break;
-        }
-        (rest, whole) = (whole % 1024 * 10 / 1024, whole / 1024);
-        unit = next;
-    }
-    match unit {
-        "B" => format!("{whole} B"),
-        _ => format!("{whole}.{rest} {unit}"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_with_units() {
-        for (len, text) in [
-            (0, "0 B"),
-            (1023, "1023 B"),
-            (1024, "1.0 KiB"),
-            (1536, "1.5 KiB"),
-            (10 << 20, "10.0 MiB"),
-            (u64::MAX, "16777215.9 TiB"),
-        ] {
-            assert_eq!(human(len), text);
-        }
-    }
 }

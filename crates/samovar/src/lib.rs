@@ -20,11 +20,13 @@ pub mod cli;
 pub mod command;
 mod doctor;
 mod http;
+mod outcome;
 mod records;
 mod remote;
 mod roots;
 mod secrets;
 mod serve;
+mod size;
 mod status;
 mod walk;
 
@@ -40,10 +42,12 @@ use clap::error::ErrorKind;
 use clap_complete::Shell;
 use samovar_server::config::{ConfigError, import_harmonia};
 
-pub use cache::{Cache, Found};
-use command::{Outcome, Request};
+pub use cache::Cache;
+use command::Request;
+pub use outcome::Outcome;
 pub use records::{Record, Records, RecordsError};
 pub use remote::without_logins;
+pub use walk::Found;
 
 /// The failure of a command.
 #[derive(Debug)]

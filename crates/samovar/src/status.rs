@@ -10,9 +10,9 @@ use samovar_metrics::{Status, TopPath, VERSION};
 use ureq::Body;
 use ureq::http::Response;
 
-use crate::command::human;
 use crate::http::{Http, read_body};
 use crate::remote::Remote;
+use crate::size::human;
 
 /// Longest answer that is read.
 const STATUS_LEN_MAX: u64 = 16 << 20;

@@ -6,10 +6,18 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use samovar_nix::HashPart;
 use samovar_nix::narinfo::NarInfo;
 
-use crate::cache::Found;
 use crate::http::AT_ONCE_MAX;
 
 type Answer = anyhow::Result<Option<NarInfo>>;
+
+/// The parts of some closures that a cache has.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// Each after its references.
+    pub narinfos: Vec<NarInfo>,
+    /// Paths that the cache does not have.
+    pub missing: Vec<HashPart>,
+}
 
 /// The narinfos of these paths, in order; `None` for absent ones.
 pub(crate) fn each(

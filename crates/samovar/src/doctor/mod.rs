@@ -14,7 +14,7 @@ use samovar_server::checkup::{Findings, Severity, examine};
 use samovar_server::config::Configuration;
 use samovar_server::listener::{Host, ListenSpec};
 
-use crate::command::Outcome;
+use crate::outcome::Outcome;
 use crate::remote::without_logins;
 use crate::serve;
 

@@ -9,8 +9,9 @@ use anyhow::{Context as _, ensure};
 use samovar_nix::HashPart;
 use samovar_store::{Pace, Settings, Store, Verdict, VerifyError, verify};
 
-use crate::command::{Outcome, human};
+use crate::outcome::Outcome;
 use crate::roots;
+use crate::size::human;
 
 /// Paths per listing query.
 const LIST_COUNT: usize = 500;

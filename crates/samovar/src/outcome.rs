@@ -1,0 +1,26 @@
+//! [`Outcome`]: the result of a command and its exit code.
+
+use std::process::ExitCode;
+
+/// The result of a command, which determines the exit code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// All paths are available or intact.
+    Complete,
+    /// A path is missing, damaged or untrusted.
+    Incomplete,
+    /// A path could not be verified, and none is damaged.
+    Unchecked,
+}
+
+impl Outcome {
+    /// The exit code.
+    #[must_use]
+    pub fn code(self) -> ExitCode {
+        match self {
+            Self::Complete => ExitCode::SUCCESS,
+            Self::Incomplete => ExitCode::FAILURE,
+            Self::Unchecked => ExitCode::from(2),
+        }
+    }
+}
