@@ -129,14 +129,6 @@ impl fmt::Display for ContentAddress {
     }
 }
 
-impl std::str::FromStr for ContentAddress {
-    type Err = ContentAddressError;
-
-    fn from_str(text: &str) -> Result<Self, ContentAddressError> {
-        Self::parse(text)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

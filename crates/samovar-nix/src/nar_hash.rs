@@ -91,14 +91,6 @@ impl fmt::Debug for NarHash {
     }
 }
 
-impl std::str::FromStr for NarHash {
-    type Err = NarHashError;
-
-    fn from_str(text: &str) -> Result<Self, NarHashError> {
-        Self::parse(text)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

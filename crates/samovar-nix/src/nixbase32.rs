@@ -182,12 +182,6 @@ fn number_of(digits: &[u8]) -> (u64, u8) {
     })
 }
 
-/// Whether `byte` is one of the [`ALPHABET`].
-#[must_use]
-pub fn is_digit(byte: u8) -> bool {
-    value_of(byte) != INVALID
-}
-
 #[expect(
     clippy::indexing_slicing,
     reason = "the table has an entry for every byte"
