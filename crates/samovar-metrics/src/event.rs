@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use samovar_store::{SchemaRemark, StoreError};
+use samovar_store::{SchemaWarning, StoreError};
 
 use crate::status::RecentError;
 use crate::transfers::Transfers;
@@ -53,7 +53,7 @@ pub enum Event<'a> {
     /// The store can be read again.
     StoreRecovered,
     /// The store can be read, but something about its schema needs the operator's attention.
-    StoreRemark(SchemaRemark),
+    StoreRemark(SchemaWarning),
     /// One path cannot be served; the store as a whole is fine.
     PathFailed {
         /// The path, its hash part, or the request.

@@ -391,7 +391,7 @@ fn store(config: &Configuration, findings: &mut Findings) -> Option<Box<dyn Stor
             return None;
         }
     };
-    if let Some(remark) = store.take_remark() {
+    if let Some(remark) = store.take_schema_warning() {
         findings.warning("store", remark.to_string(), "see the message");
     }
     match store.newest(None, 1) {

@@ -68,10 +68,12 @@ impl StoreError {
     pub fn remedy(self) -> Option<&'static str> {
         Some(match self {
             Self::Unavailable(reason) => match reason {
-                Unavailable::DatabaseMissing => "put it back, or set NIX_STATE_DIR to where it is",
+                Unavailable::DatabaseMissing => {
+                    "restore it, or set NIX_STATE_DIR to its state directory"
+                }
                 Unavailable::PermissionDenied => {
-                    "let this user read the database, what lies beside it and its directory, or \
-                     start nix-daemon"
+                    "let this user read the database, its -wal and -shm files and its directory, \
+                     or start nix-daemon"
                 }
                 Unavailable::WalIndexMissing => {
                     "start nix-daemon, or let this user write to the database's directory"

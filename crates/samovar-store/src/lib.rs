@@ -40,7 +40,7 @@ pub use closure::{Closure, Member};
 #[cfg(fuzzing)]
 pub use daemon::fuzzing;
 pub use daemon::{Daemon, DaemonStore, TempRoots};
-pub use database::SchemaRemark;
+pub use database::SchemaWarning;
 pub use error::{Corruption, Irregularity, LookupResult, Operation, StoreError, Unavailable};
 pub use local::LocalStore;
 pub use location::Location;
@@ -51,7 +51,7 @@ pub use settings::{Conf, Settings, SettingsError};
 pub use store::Store;
 pub use tree::{
     Contents, EntryKind, Fingerprint, Identity, ListingReader, NarPlan, NarReader, NarSink, Page,
-    PageEntry, PageWanted, Place, PlanError, Step, Tree, TreeError, Walk,
+    PageEntry, PageRequest, Place, PlanError, Step, Tree, TreeError, Walk,
     directories_read_in_parts,
 };
 pub use uri::{Parameters, StoreKind, StoreUri, UriError};

@@ -8,7 +8,7 @@ use samovar_nix::{HashPart, PathInfo, StoreDir, StorePath};
 use crate::catalog::Catalog;
 use crate::closure::Closure;
 use crate::daemon::Daemon;
-use crate::database::{Database, SchemaRemark};
+use crate::database::{Database, SchemaWarning};
 use crate::error::{LookupResult, StoreError, Unavailable};
 use crate::location::Location;
 use crate::log::{self, Log};
@@ -151,8 +151,8 @@ impl Store for LocalStore {
         self.database.down()
     }
 
-    fn take_remark(&self) -> Option<SchemaRemark> {
-        self.database.take_remark()
+    fn take_schema_warning(&self) -> Option<SchemaWarning> {
+        self.database.take_schema_warning()
     }
 
     fn daemon(&self) -> Option<&Daemon> {

@@ -28,65 +28,20 @@ pub enum OpenError {
         /// What is wrong with it.
         source: UriError,
     },
-    /// There is neither a database nor a daemon.
+    /// The database is unavailable, and no daemon answers.
     #[error(
-        "there is no Nix database at {database:?} and no daemon at {socket:?}: set NIX_STATE_DIR \
-         or the option `store` to Nix's state directory, or start nix-daemon"
+        "the Nix database {database:?} cannot be used: {reason}{schema}, and no nix-daemon answers \
+         at {socket:?}{}", fix(*reason)
     )]
-    Missing {
+    Unavailable {
         /// The expected path of the database.
         database: PathBuf,
         /// The expected path of the daemon's socket.
         socket: PathBuf,
-    },
-    /// The database's schema is not supported.
-    #[error(
-        "the schema of the Nix database {database:?} is not supported: {what} (schema {found}; \
-         supported is 10), and no daemon answers at {socket:?}: upgrade Samovar, or start \
-         nix-daemon"
-    )]
-    Schema {
-        /// The database.
-        database: PathBuf,
-        /// The part of the schema that differs.
-        what: &'static str,
-        /// The schema version that Nix records.
-        found: String,
-        /// The expected path of the daemon's socket.
-        socket: PathBuf,
-    },
-    /// A transaction was interrupted, and this user may not roll it back.
-    #[error(
-        "the Nix database {database:?} holds an interrupted transaction, which any Nix command \
-         of the store's owner rolls back, and no daemon answers at {socket:?}"
-    )]
-    HotJournal {
-        /// The database.
-        database: PathBuf,
-        /// The expected path of the daemon's socket.
-        socket: PathBuf,
-    },
-    /// This user may not read the database.
-    #[error(
-        "the Nix database {database:?} is not readable for this user, and no daemon answers at \
-         {socket:?}: make it and its directory readable, or start nix-daemon"
-    )]
-    PermissionDenied {
-        /// The database.
-        database: PathBuf,
-        /// The expected path of the daemon's socket.
-        socket: PathBuf,
-    },
-    /// The database is in WAL mode without a WAL index, and this user may not create one.
-    #[error(
-        "the Nix database {database:?} is idle and this user may not create its WAL index, and no \
-         daemon answers at {socket:?}: start nix-daemon, or make the directory writable"
-    )]
-    WalIndexMissing {
-        /// The database.
-        database: PathBuf,
-        /// The expected path of the daemon's socket.
-        socket: PathBuf,
+        /// The cause.
+        reason: Unavailable,
+        /// The schema version that Nix records, in parentheses, if it is the cause.
+        schema: String,
     },
     /// Any other failure of the database.
     #[error("the Nix database {database:?} cannot be used")]
@@ -221,28 +176,25 @@ fn auto(location: &Location, uri: &StoreUri, settings: &Settings) -> Auto {
 
 fn explain(location: &Location, error: StoreError) -> OpenError {
     let database = location.database();
-    let socket = location.socket.clone();
     let StoreError::Unavailable(reason) = error else {
         return OpenError::Database {
             database,
             source: error,
         };
     };
-    match reason {
-        Unavailable::DatabaseMissing => OpenError::Missing { database, socket },
-        Unavailable::PermissionDenied => OpenError::PermissionDenied { database, socket },
-        Unavailable::WalIndexMissing => OpenError::WalIndexMissing { database, socket },
-        Unavailable::HotJournal => OpenError::HotJournal { database, socket },
-        Unavailable::Form(what) => OpenError::Schema {
-            database,
-            what,
-            found: read_schema(&location.schema())
-                .map_or_else(|_error| "not known".to_owned(), |schema| schema.to_string()),
-            socket,
-        },
-        _ => OpenError::Database {
-            database,
-            source: error,
-        },
+    let schema = match (reason, read_schema(&location.schema())) {
+        (Unavailable::Form(_), Ok(schema)) => format!(" (schema {schema})"),
+        _ => String::new(),
+    };
+    OpenError::Unavailable {
+        database,
+        socket: location.socket.clone(),
+        reason,
+        schema,
     }
+}
+
+fn fix(reason: Unavailable) -> String {
+    let remedy = StoreError::Unavailable(reason).remedy();
+    remedy.map_or_else(String::new, |remedy| format!(": {remedy}"))
 }

@@ -24,7 +24,7 @@ use samovar_nix::{HashPart, PathInfo, StoreDir, StorePath};
 use crate::catalog::Catalog;
 use crate::closure::{Closure, by_lookups};
 use crate::daemon::Daemon;
-use crate::database::SchemaRemark;
+use crate::database::SchemaWarning;
 use crate::error::{LookupResult, StoreError};
 use crate::log::Log;
 use crate::realisation::{Realisation, RealisationId};
@@ -33,7 +33,7 @@ use crate::tree::Tree;
 /// A store that can be served.
 ///
 /// Every method may block on a disk, a lock or another process, except [`Store::store_dir`],
-/// [`Store::catalog`], [`Store::daemon`], [`Store::down`], [`Store::take_remark`] and
+/// [`Store::catalog`], [`Store::daemon`], [`Store::down`], [`Store::take_schema_warning`] and
 /// [`Store::is_left_to_daemon`]. An error means that the store failed; absence is `Ok(None)`.
 pub trait Store: Send + Sync + std::fmt::Debug {
     /// The logical store directory: the prefix of store paths, wherever the files are.
@@ -132,7 +132,7 @@ pub trait Store: Send + Sync + std::fmt::Debug {
 
     /// Takes a warning about a store that is served all the same; each is returned once. Never
     /// blocks.
-    fn take_remark(&self) -> Option<SchemaRemark> {
+    fn take_schema_warning(&self) -> Option<SchemaWarning> {
         None
     }
 

@@ -1,4 +1,4 @@
-//! The worker protocol against a real daemon.
+//! The client of the worker protocol works with a real daemon.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -19,7 +19,7 @@ fn daemon(nix: &NixStore) -> Daemon {
     Daemon::with_silence_max(nix.join("socket"), nix.store_dir(), silence_max)
 }
 
-/// A store whose database and files this process cannot see.
+/// A store whose database and files this process cannot read.
 fn remote(nix: &NixStore) -> DaemonStore {
     let location = Location {
         real_dir: "/nonexistent/store".into(),
@@ -44,7 +44,7 @@ fn tree_of_files(nix: &NixStore) -> samovar_nix::StorePath {
 }
 
 #[test]
-fn the_daemon_says_what_the_database_says() {
+fn daemon_and_database_agree() {
     let nix = NixStore::new();
     let path = tree_of_files(&nix);
     let _running = NixDaemon::start(&nix);
@@ -124,7 +124,7 @@ fn nars_and_listings_from_the_daemon() {
 }
 
 #[test]
-fn a_nar_whose_files_are_gone_or_changed_is_an_error() {
+fn missing_or_changed_files_are_an_error() {
     let nix = NixStore::new();
     let path = tree_of_files(&nix);
     let _running = NixDaemon::start(&nix);
@@ -159,7 +159,7 @@ fn a_nar_whose_files_are_gone_or_changed_is_an_error() {
 }
 
 #[test]
-fn a_daemon_that_was_restarted() {
+fn a_restarted_daemon() {
     let nix = NixStore::new();
     let path = nix.add_text("a", "a");
     let running = NixDaemon::start(&nix);
@@ -174,7 +174,7 @@ fn a_daemon_that_was_restarted() {
 }
 
 #[test]
-fn temp_roots_keep_paths_from_the_collector() {
+fn temp_roots_protect_paths() {
     let nix = NixStore::new();
     // More than are answered in one piece, and one that the store does not have.
     let paths: Vec<_> = (0..50)
@@ -208,7 +208,7 @@ fn temp_roots_keep_paths_from_the_collector() {
 }
 
 #[test]
-fn a_daemon_without_realisations_is_asked_once() {
+fn a_daemon_without_realisations_is_queried_once() {
     let nix = NixStore::new();
     let path = nix.add_text("a", "a");
     let _running = NixDaemon::start(&nix);
@@ -224,7 +224,7 @@ fn a_daemon_without_realisations_is_asked_once() {
 }
 
 #[test]
-fn one_break_is_no_lack_of_realisations() {
+fn one_closed_connection_is_retried() {
     use std::io::Write;
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("socket");
@@ -326,7 +326,7 @@ fn a_socket_below_a_path_too_long_for_an_address() {
 }
 
 #[test]
-fn the_daemon_stands_in_until_the_database_can_be_read() {
+fn the_daemon_answers_until_the_database_is_readable() {
     let nix = NixStore::new();
     let path = tree_of_files(&nix);
     let _running = NixDaemon::start(&nix);
@@ -342,7 +342,7 @@ fn the_daemon_stands_in_until_the_database_can_be_read() {
 }
 
 #[test]
-fn metadata_by_the_daemon_and_files_by_ourselves() {
+fn metadata_from_the_daemon_and_local_files() {
     let nix = NixStore::new();
     let path = tree_of_files(&nix);
     let _running = NixDaemon::start(&nix);

@@ -1,5 +1,5 @@
-//! A database that is locked, replaced, truncated or gone is an error, never an absence; and
-//! answers return by themselves.
+//! A locked, replaced, truncated or missing database is an error, never an absence, and the store
+//! recovers by itself.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -17,7 +17,7 @@ fn lookup(store: &LocalStore, number: u32) -> Result<bool, StoreError> {
         .map(|info| info.is_some())
 }
 
-/// What a server would answer.
+/// The answer of a server.
 fn ask(store: &LocalStore, number: u32) -> Result<bool, StoreError> {
     let catalog = store.catalog().unwrap();
     let mut snapshot = catalog.current();
@@ -32,7 +32,7 @@ fn ask(store: &LocalStore, number: u32) -> Result<bool, StoreError> {
     }
 }
 
-/// Asks until the answer is the expected one, for a second.
+/// Retries for a second until the answer is the expected one.
 #[track_caller]
 fn recovers(store: &LocalStore, number: u32, expected: Result<bool, StoreError>) {
     let start = Instant::now();
@@ -113,7 +113,7 @@ fn one_thread_at_a_time_waits_for_a_lock() {
 }
 
 #[test]
-fn a_writer_in_wal_mode_disturbs_nobody() {
+fn a_writer_in_wal_mode_does_not_block_readers() {
     let (_place, writer, store) = filled(Journal::Wal);
     writer.execute_batch("begin exclusive").unwrap();
     rows::register(&writer, 1000, 1);
@@ -243,10 +243,10 @@ fn no_database_at_all() {
     recovers(&store, 1, Ok(true));
 }
 
-/// Two files that had the same path share the WAL index beside it. Whoever maps it twice truncates
-/// it under himself, and SIGBUS ends the process.
+/// Two files that had the same path share the WAL index. A process that maps it twice truncates it
+/// under its own readers and ends with SIGBUS.
 #[test]
-fn questions_are_under_way_while_another_file_takes_the_path() {
+fn queries_during_a_replacement() {
     const COUNT: u32 = 4000;
     let place = Rows::new(Journal::Wal);
     let writer = place.writer();
@@ -289,7 +289,7 @@ fn questions_are_under_way_while_another_file_takes_the_path() {
 }
 
 #[test]
-fn many_threads_ask_while_everything_happens() {
+fn many_threads_query_during_all_faults() {
     let (place, writer, store) = filled(Journal::Wal);
     let done = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! What was committed before a question is in the answer, while other threads commit and refresh.
+//! An answer reflects all earlier commits, while other threads commit and refresh.
 
 mod support;
 
@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use samovar_store::{LocalStore, Store};
 use support::rows::{self, Journal, Rows};
 
-/// Each thread registers and deletes a path of its own and asks for it after each commit, as a
-/// server would: by the catalog, and by what it learned in the same epoch.
+/// Each thread registers and deletes its own path and looks it up after each commit as a server
+/// does: in the catalog, and in facts learned in the same epoch.
 fn race(journal: Journal, thread_count: u32, round_count: u32) {
     let place = Rows::new(journal);
     let store = place.open();

@@ -1,4 +1,4 @@
-//! Nobody waits while a large database is read, and all are told the truth meanwhile.
+//! While a large database is loaded, no look-up waits, and all answers are correct.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -12,7 +12,7 @@ use rusqlite::Connection;
 use samovar_store::{LocalStore, Snapshot, Store};
 use support::rows::{self, Journal, Rows};
 
-/// More than is read while somebody waits.
+/// More rows than are read while a caller waits.
 const LARGE: u32 = 10_000;
 
 fn register_all(connection: &Connection, numbers: Range<u32>) {
@@ -35,7 +35,7 @@ fn large(journal: Journal) -> (Rows, Connection, LocalStore) {
     (place, writer, store)
 }
 
-/// What a server does: the catalog, or the database where the catalog knows nothing.
+/// Looks a path up as a server does: in the catalog, or in the database if the catalog is stale.
 fn ask(store: &LocalStore, snapshot: &mut Arc<Snapshot>, number: u32) -> bool {
     let catalog = store.catalog().unwrap();
     let hash_part = rows::path(number).hash_part();
@@ -84,9 +84,9 @@ fn a_small_database_is_read_at_once() {
     assert_eq!(store.catalog().unwrap().load().unwrap().path_count(), 4096);
 }
 
-/// Commits before, during and after the load, by a thread of their own; after each the answer.
+/// Another thread commits before, during and after the load; each commit is visible at once.
 #[test]
-fn commits_while_everything_is_read() {
+fn commits_during_the_load() {
     for journal in [Journal::Wal, Journal::Truncate] {
         let (place, writer, _) = large(journal);
         for round in 0..4 {
@@ -133,7 +133,7 @@ fn many_rows_in_one_commit() {
 }
 
 #[test]
-fn another_large_database_in_its_place() {
+fn replaced_by_another_large_database() {
     for journal in [Journal::Wal, Journal::Truncate] {
         let (place, writer, store) = large(journal);
         let catalog = store.catalog().unwrap();
@@ -152,7 +152,7 @@ fn another_large_database_in_its_place() {
     }
 }
 
-/// What was built last is often what is collected first.
+/// The latest builds are often collected first.
 #[test]
 fn the_newest_paths_are_deleted() {
     let (_place, writer, store) = large(Journal::Wal);
@@ -195,7 +195,7 @@ fn deleted_paths_do_not_pile_up() {
 }
 
 #[test]
-fn a_store_dropped_while_it_is_read() {
+fn a_store_dropped_during_the_load() {
     let (place, _writer, _) = large(Journal::Wal);
     for _ in 0..20 {
         let store = place.open();

@@ -1,4 +1,4 @@
-//! Look-ups in stores that the real Nix made, and in rows that it would write.
+//! Look-ups return what Nix registered, and malformed rows are errors.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -13,7 +13,7 @@ use samovar_store::{Corruption, LocalStore, Store, StoreError, Unavailable};
 use support::rows::{self, Journal, Rows};
 use support::{NixStore, absent};
 
-/// What a client would learn: through the catalog first, as a server does.
+/// Looks a path up as a server does: in the catalog first.
 fn ask(store: &LocalStore, path: &StorePath) -> Option<NarHash> {
     let snapshot = store.catalog().unwrap().load().unwrap();
     let info = store.lookup(path.hash_part()).unwrap();
@@ -38,7 +38,7 @@ fn added_deleted_and_added_again() {
 }
 
 #[test]
-fn what_nix_registers_is_what_is_found() {
+fn registrations_by_nix_are_found() {
     let nix = NixStore::new();
     let base = nix.add_text("base", "base");
     let name = "0123456789abcdfghijklmnpqrsvwxyz-app-1.0";
@@ -86,7 +86,7 @@ fn what_nix_registers_is_what_is_found() {
     assert!(info.references.is_empty());
 }
 
-/// A row with one column of the test's choice.
+/// A store with a row in which one column is set by the test.
 fn with_column(column: &str, value: impl rusqlite::ToSql) -> (Rows, LocalStore) {
     let place = Rows::new(Journal::Wal);
     let writer = place.writer();
@@ -103,7 +103,7 @@ fn lookup(store: &LocalStore) -> Result<Option<samovar_nix::PathInfo>, StoreErro
 }
 
 #[test]
-fn every_registration_has_a_number_of_its_own() {
+fn registration_ids_are_unique() {
     let place = Rows::new(Journal::Wal);
     let writer = place.writer();
     rows::register(&writer, 1, 1);
@@ -153,7 +153,7 @@ fn rows_without_a_store_path_hide_no_others() {
 }
 
 #[test]
-fn the_hash_may_stand_in_any_encoding() {
+fn hashes_in_any_encoding() {
     for text in [
         "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad",
         "sha256:1b8m03r63zqhnjf7l5wnldhh7c134ap5vpj0850ymkq1iyzicy5s",
@@ -187,7 +187,7 @@ fn a_path_of_unknown_size_cannot_be_served() {
 }
 
 #[test]
-fn rows_that_make_no_sense_are_errors_and_not_absent() {
+fn malformed_rows_are_errors_and_not_absent() {
     let check = |column: &str, value: &str, expected: Corruption| {
         let (_place, store) = with_column(column, value);
         assert_eq!(lookup(&store), Err(StoreError::Corrupt(expected)));
@@ -199,7 +199,7 @@ fn rows_that_make_no_sense_are_errors_and_not_absent() {
 }
 
 #[test]
-fn optional_columns_that_make_no_sense_are_dropped() {
+fn malformed_optional_columns_are_dropped() {
     for (column, value) in [
         ("deriver", "unknown-deriver"),
         ("ca", "nonsense"),
@@ -229,7 +229,7 @@ fn a_neighbour_is_not_mistaken_for_the_path() {
 }
 
 #[test]
-fn what_is_read_decides_and_not_the_number() {
+fn tables_decide_and_not_the_schema_version() {
     for (content, is_known) in [
         (Some("10"), true),
         (Some("10\n"), true),
@@ -248,14 +248,18 @@ fn what_is_read_decides_and_not_the_number() {
         }
         let store = place.open();
         assert!(lookup(&store).unwrap().is_some(), "{content:?}");
-        assert_eq!(store.take_remark().is_none(), is_known, "{content:?}");
-        assert_eq!(store.take_remark(), None, "{content:?}");
+        assert_eq!(
+            store.take_schema_warning().is_none(),
+            is_known,
+            "{content:?}"
+        );
+        assert_eq!(store.take_schema_warning(), None, "{content:?}");
     }
 }
 
-/// Each form that is not understood, by the statement that leads to it, and what is said.
+/// Each unsupported schema, by the statement that creates it, and its error.
 #[test]
-fn forms_that_are_not_understood() {
+fn unsupported_schemas() {
     let recreated = "create table New (id integer primary key, path text unique not null, \
         hash text not null, registrationTime integer not null, deriver text, narSize integer, \
         ultimate integer, sigs text, ca text); drop table ValidPaths; \
@@ -306,9 +310,9 @@ fn forms_that_are_not_understood() {
     }
 }
 
-/// With another number, rows that make no sense speak against all of them.
+/// With an unknown schema version, malformed rows make the database unsupported.
 #[test]
-fn the_newest_rows_of_another_schema_must_make_sense() {
+fn the_newest_rows_of_an_unknown_schema_must_be_well_formed() {
     for (schema, is_understood) in [("10", true), ("11", false)] {
         let place = Rows::new(Journal::Wal);
         std::fs::write(place.dir().join("var/db/schema"), schema).unwrap();
@@ -322,7 +326,7 @@ fn the_newest_rows_of_another_schema_must_make_sense() {
 }
 
 #[test]
-fn row_and_references_are_of_one_moment() {
+fn row_and_references_are_read_in_one_transaction() {
     let place = Rows::new(Journal::Wal);
     let writer = place.writer();
     let write = |generation: u32| {

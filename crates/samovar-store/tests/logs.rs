@@ -1,4 +1,4 @@
-//! Build logs in all the places and forms that Nix leaves them.
+//! Build logs are found in all locations and forms that Nix uses.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -97,7 +97,7 @@ fn the_compressed_file_itself() {
 }
 
 #[test]
-fn a_log_that_is_still_being_written_gives_what_decodes() {
+fn a_growing_compressed_log_ends_with_its_last_block() {
     let (place, store) = place();
     // Blocks of 100 kB: random text, so that each is about as long as its compressed form.
     let mut state = 1_u32;
@@ -122,7 +122,7 @@ fn a_log_that_is_still_being_written_gives_what_decodes() {
 }
 
 #[test]
-fn a_plain_log_that_grows_ends_where_it_ended_when_it_was_opened() {
+fn a_growing_plain_log_keeps_its_length_at_open() {
     let (place, store) = place();
     put(&place, NESTED, b"first\n");
     let found = log(&store, DRV).unwrap();
@@ -132,7 +132,7 @@ fn a_plain_log_that_grows_ends_where_it_ended_when_it_was_opened() {
 }
 
 #[test]
-fn a_damaged_log_is_an_error_in_the_end() {
+fn a_damaged_log_is_an_error() {
     let (place, store) = place();
     put(&place, &format!("{NESTED}.bz2"), b"this is no bzip2");
     let mut content = Vec::new();
@@ -158,7 +158,7 @@ fn an_output_has_the_log_of_its_deriver() {
 }
 
 #[test]
-fn things_that_are_no_files() {
+fn other_file_types_are_ignored() {
     let (place, store) = place();
     fs::create_dir_all(place.dir().join("log").join(NESTED)).unwrap();
     assert!(log(&store, DRV).is_none());
@@ -174,7 +174,7 @@ fn things_that_are_no_files() {
 }
 
 #[test]
-fn a_link_is_no_log_and_links_in_a_circle_are_no_absence() {
+fn symbolic_links_are_ignored_and_loops_are_errors() {
     use std::os::unix::fs::symlink;
     let (place, store) = place();
     put(&place, "elsewhere", b"secret");
@@ -194,7 +194,7 @@ fn a_link_is_no_log_and_links_in_a_circle_are_no_absence() {
 }
 
 #[test]
-fn a_log_directory_that_is_none() {
+fn a_missing_log_directory() {
     let (place, store) = place();
     fs::write(place.dir().join("log"), "").unwrap();
     assert!(log(&store, DRV).is_none());

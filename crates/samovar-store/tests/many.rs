@@ -1,4 +1,4 @@
-//! Questions about many paths at once, and closures: the same answers as one by one, of one moment.
+//! Batch look-ups and closures give the same answers as single look-ups, in one transaction.
 
 #![expect(
     clippy::unwrap_used,
@@ -16,7 +16,7 @@ use samovar_store::{Closure, Corruption, LocalStore, Member, Store, StoreError};
 use support::absent;
 use support::rows::{self, Journal, Rows};
 
-/// A store of `count` paths, each of which refers to itself and to two before it.
+/// A store of `count` paths, each with references to itself and to two earlier ones.
 fn ladder(count: u32) -> (Rows, LocalStore, Connection) {
     let rows = Rows::new(Journal::Wal);
     let writer = rows.writer();
@@ -53,7 +53,7 @@ fn members(store: &LocalStore, number: u32, count_max: usize) -> Vec<Member> {
 }
 
 #[test]
-fn many_are_as_one_by_one_in_the_order_asked() {
+fn batches_equal_single_look_ups() {
     let (_rows, store, _writer) = ladder(50);
     let mut asked: Vec<HashPart> = (0..50).rev().map(hash_part).collect();
     asked.insert(7, absent());
@@ -64,7 +64,7 @@ fn many_are_as_one_by_one_in_the_order_asked() {
 }
 
 #[test]
-fn a_row_that_makes_no_sense_spoils_itself_alone() {
+fn a_malformed_row_fails_only_its_own_look_up() {
     let (_rows, store, writer) = ladder(3);
     writer
         .execute(

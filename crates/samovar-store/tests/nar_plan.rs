@@ -1,5 +1,4 @@
-//! What a plan gives is what a walk gives, from any offset; and where the tree is not the planned
-//! one any more, an error.
+//! A plan gives the same bytes as a walk from any offset, and a changed tree is an error.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -35,7 +34,7 @@ fn rest(reader: &mut NarReader) -> Result<Vec<u8>, TreeError> {
     }
 }
 
-/// Everything a plan gives against everything a walk gives; the NAR from these offsets on.
+/// Compares a plan with a walk; the NAR from these offsets on.
 #[track_caller]
 fn check(tree: &Tree, offsets: impl IntoIterator<Item = usize>) {
     let whole = nar(tree, 1 << 16);
@@ -57,7 +56,7 @@ fn check(tree: &Tree, offsets: impl IntoIterator<Item = usize>) {
     assert!(!plan.has_failed());
 }
 
-/// 40 directories of 10 files, all of other names and sizes.
+/// 40 directories of 10 files, with different names and sizes.
 fn make_tree(root: &Path) {
     for folder in 0..40 {
         let folder_path = root.join(format!("folder-{folder:02}"));
@@ -92,7 +91,7 @@ fn every_offset_of_a_tree() {
 }
 
 #[test]
-fn roots_that_are_no_directories() {
+fn roots_that_are_not_directories() {
     let dir = tempfile::tempdir().unwrap();
     let (file, link) = (dir.path().join("file"), dir.path().join("link"));
     fs::write(&file, vec![b'x'; 1000]).unwrap();
@@ -116,9 +115,9 @@ fn many_checkpoints_between_directories_that_end() {
     remove_deep(dir.path());
 }
 
-/// Files behind directories that were left: the way back up goes by `..`.
+/// Files after deep directories: parents are opened again as `..`.
 #[test]
-fn files_on_the_way_up_from_the_deep() {
+fn files_after_deep_directories() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("x");
     let mut parent = root.clone();
@@ -170,7 +169,7 @@ fn memory_at_the_limit_and_past_it() {
 }
 
 #[test]
-fn another_root_is_not_the_planned_one() {
+fn a_replaced_root_is_detected() {
     let (dir, root) = scene();
     let tree = Tree::of_files(root.clone());
     let is_changed = |plan: &Arc<NarPlan>| {
@@ -197,7 +196,7 @@ fn another_root_is_not_the_planned_one() {
     assert!(matches!(tree.nar_at(&planned, 0), Err(TreeError::Vanished)));
 }
 
-/// A change deep in a planned tree; reading across it must fail in this way.
+/// Changes a file deep in a planned tree and checks the error of reading it.
 #[track_caller]
 fn check_fault(change: impl FnOnce(&Path), is_expected: impl Fn(&TreeError) -> bool) {
     let (_dir, root) = scene();
@@ -229,7 +228,7 @@ fn check_fault(change: impl FnOnce(&Path), is_expected: impl Fn(&TreeError) -> b
 const FILE: &str = "folder-30/file-5";
 
 #[test]
-fn a_file_that_is_shorter_or_longer_or_of_another_mode() {
+fn a_changed_size_or_mode() {
     let is_changed = |error: &TreeError| matches!(error, TreeError::Changed);
     check_fault(
         |root| fs::write(root.join(FILE), "short").unwrap(),
@@ -246,7 +245,7 @@ fn a_file_that_is_shorter_or_longer_or_of_another_mode() {
 }
 
 #[test]
-fn links_that_lead_out_are_not_followed() {
+fn links_out_of_the_tree_are_not_followed() {
     let is_changed = |error: &TreeError| matches!(error, TreeError::Changed);
     let replace_file = |root: &Path| {
         let (inside, outside) = (root.join(FILE), root.with_file_name("outside"));
@@ -269,7 +268,7 @@ fn links_that_lead_out_are_not_followed() {
 }
 
 #[test]
-fn a_directory_that_became_a_link_to_its_twin() {
+fn a_directory_replaced_by_a_link_to_a_copy() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("x");
     make_tree(&root.join("sub"));
@@ -282,7 +281,7 @@ fn a_directory_that_became_a_link_to_its_twin() {
 }
 
 #[test]
-fn a_file_that_became_a_directory_or_a_fifo_or_vanished() {
+fn a_file_replaced_by_another_type_or_removed() {
     let replace_by_directory = |root: &Path| {
         fs::remove_file(root.join(FILE)).unwrap();
         fs::create_dir(root.join(FILE)).unwrap();
@@ -305,7 +304,7 @@ fn a_file_that_became_a_directory_or_a_fifo_or_vanished() {
 }
 
 #[test]
-fn a_file_that_is_truncated_while_it_is_read() {
+fn a_file_truncated_during_reading() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("x");
     fs::create_dir(&root).unwrap();

@@ -1,4 +1,4 @@
-//! Opening the store that a URI and the settings name, and what is said when there is none.
+//! Opens the store that a URI and the settings name, or explains in one line why it cannot.
 
 mod support;
 
@@ -90,11 +90,11 @@ fn a_store_below_a_root() {
 }
 
 #[test]
-fn nothing_there() {
+fn a_missing_store() {
     let nix = NixStore::new();
     for uri in ["auto", "local", "daemon"] {
         let error = open(Some(uri), &nix.settings()).unwrap_err();
-        let is_missing = |error: &OpenError| matches!(error, OpenError::Missing { .. });
+        let is_missing = |error: &OpenError| matches!(error, OpenError::Unavailable { .. });
         check_message(
             error,
             is_missing,
@@ -104,7 +104,7 @@ fn nothing_there() {
 }
 
 #[test]
-fn no_other_store_for_one_that_was_named() {
+fn a_named_store_is_never_substituted() {
     let nix = NixStore::new();
     nix.add_text("a", "a");
     let _running = NixDaemon::start(&nix);
@@ -121,7 +121,7 @@ fn no_other_store_for_one_that_was_named() {
         format!("local?state={typo}/nix/var/nix"),
     ] {
         let error = open(Some(&uri), &settings).unwrap_err();
-        let is_missing = |error: &OpenError| matches!(error, OpenError::Missing { .. });
+        let is_missing = |error: &OpenError| matches!(error, OpenError::Unavailable { .. });
         let socket = format!("{typo}/nix/var/nix/daemon-socket/socket");
         check_message(error, is_missing, &[&socket]);
     }
@@ -136,7 +136,7 @@ fn no_other_store_for_one_that_was_named() {
 }
 
 #[test]
-fn no_files() {
+fn missing_files() {
     let place = Rows::new(Journal::Wal);
     let nix = NixStore::new();
     let at = |name: &str| place.dir().join(name).display().to_string();
@@ -152,7 +152,7 @@ fn no_files() {
 }
 
 #[test]
-fn another_schema() {
+fn an_unsupported_schema() {
     let place = Rows::new(Journal::Wal);
     std::fs::write(place.dir().join("var/db/schema"), "11").unwrap();
     let sql = "alter table ValidPaths rename column sigs to signatures";
@@ -160,7 +160,7 @@ fn another_schema() {
     let uri = format!("local?state={}", place.dir().join("var").display());
     let settings = NixStore::new().settings();
     let error = open(Some(&uri), &settings).unwrap_err();
-    let is_schema = |error: &OpenError| matches!(error, OpenError::Schema { .. });
+    let is_schema = |error: &OpenError| matches!(error, OpenError::Unavailable { .. });
     check_message(
         error,
         is_schema,
@@ -169,7 +169,7 @@ fn another_schema() {
 }
 
 #[test]
-fn a_database_that_is_none() {
+fn a_file_that_is_not_a_database() {
     let place = Rows::new(Journal::Wal);
     std::fs::write(
         place.database(),
@@ -185,7 +185,7 @@ fn a_database_that_is_none() {
 }
 
 #[test]
-fn kinds_of_stores_that_cannot_be_served() {
+fn unsupported_store_types() {
     let settings = NixStore::new().settings();
     for uri in [
         "https://cache.nixos.org",

@@ -1,15 +1,15 @@
-//! All plans of a process have so much memory and no more, whoever holds them. A test of its own
-//! process, because others would find no room meanwhile.
+//! All plans of a process share a memory limit. In a process of its own, because the test exhausts
+//! it.
 
 use std::os::unix::fs::symlink;
 
 use samovar_store::{PlanError, Tree};
 
-/// What they have together, in bytes.
+/// The limit, in bytes.
 const PLANS_LEN_MAX: usize = 64 << 20;
 
 #[test]
-fn plans_that_are_held_leave_no_room_until_they_are_dropped() {
+fn held_plans_count_until_dropped() {
     let dir = tempfile::tempdir().unwrap();
     // Links as long as they can be: 4,105 bytes each in a plan.
     let target = "t".repeat(4095);

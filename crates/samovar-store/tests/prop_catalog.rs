@@ -1,10 +1,10 @@
-//! The catalog never gives a stale answer, however registrations, deletions, new hashes, new
-//! signatures, checkpoints and replaced databases follow each other.
+//! The catalog never gives a stale answer for any sequence of registrations, deletions, new hashes,
+//! new signatures, checkpoints and replaced databases.
 //!
-//! The test plays a server: it keeps what it learned in an epoch and uses it again as long as
-//! `check` says that the epoch lasts. Whatever it would answer is compared with what was written.
-//! A file that is written over under its readers is torn for a moment: after that, and then alone,
-//! an error is an answer too, until nobody reads the file of before.
+//! The test acts as a server: it keeps facts learned in an epoch and uses them while `check`
+//! confirms the epoch. Every answer is compared with what was written. A file that is overwritten
+//! under its readers is inconsistent for a moment: only then, errors are accepted until all readers
+//! of the old file have finished.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -24,7 +24,7 @@ use support::shell::Shell;
 
 const PATH_COUNT: u32 = 6;
 
-/// Enough for a thread to read everything.
+/// Enough rows for a background load.
 const LARGE: u32 = 4500;
 
 #[derive(Debug, Clone)]
@@ -32,27 +32,27 @@ enum Act {
     Register(u32, u32),
     RegisterMany(u32),
     Delete(u32),
-    /// Another hash in the row that is there, as `updatePathInfo` of Nix writes it.
+    /// Changes the hash of an existing row, like `updatePathInfo` of Nix.
     Rehash(u32, u32),
     Sign(u32, u8),
     Checkpoint(&'static str),
     Vacuum,
     /// A Nix process ends and another one begins.
     Reopen,
-    /// From here on another process writes, or this one.
+    /// Switches the writer between another process and this one.
     Change,
-    /// Another database with the same paths but one.
+    /// Replaces the database by one with the same paths except one.
     Replace(u32),
-    /// The catalog's own database restored through SQLite, with other row numbers.
+    /// Restores the database through SQLite with other row ids.
     Restore,
-    /// A copy of the file is kept.
+    /// Copies the file.
     BackUp,
-    /// The copy is written over the file.
+    /// Writes the copy over the file.
     CopyOver,
-    /// SQLite itself writes the copy over the database, in one commit.
+    /// Restores the copy with SQLite's backup API, in one commit.
     RestoreCopy,
     Ask(usize, u32),
-    /// Everything that a thread is reading was read.
+    /// Waits for the background load.
     Load,
 }
 
@@ -80,10 +80,10 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     prop::collection::vec(act, 1..80)
 }
 
-/// What the database holds of a path: its content and its signature.
+/// A path in the model: its content and its signature.
 type Model = BTreeMap<u32, (u32, Option<u8>)>;
 
-/// One I/O thread of a server, and the worker that it asks.
+/// An I/O thread of a server with its worker.
 struct Thread {
     snapshot: Arc<Snapshot>,
     learned: BTreeMap<u32, (u64, Option<PathInfo>)>,
@@ -114,7 +114,7 @@ impl Thread {
     }
 }
 
-/// Whoever changes the database: a connection here, or a process.
+/// The writer: a connection of this process, or another process.
 struct Writer<'place> {
     place: &'place Rows,
     here: Option<rusqlite::Connection>,
@@ -265,8 +265,8 @@ fn play(journal: Journal, path_count: u32, acts: Vec<Act>) {
     }
 }
 
-/// Asks until there is no error any more. Whoever writes before that may find the database damaged:
-/// SQLite believes its WAL index as long as anybody, the thread that loads included, has it open.
+/// Retries until there is no error. An earlier write could find the database damaged: SQLite trusts
+/// the WAL index while any thread, the background load included, has the database open.
 fn recover(store: &LocalStore, threads: &mut [Thread], model: &Model) {
     let start = Instant::now();
     loop {
@@ -288,7 +288,7 @@ fn recover(store: &LocalStore, threads: &mut [Thread], model: &Model) {
     }
 }
 
-/// Brings everything into the one file that is copied.
+/// Checkpoints all commits into the file before it is copied.
 fn settle(writer: &mut Writer<'_>, journal: Journal) {
     if journal == Journal::Wal {
         let pragma = "pragma wal_checkpoint(truncate)";
@@ -296,7 +296,7 @@ fn settle(writer: &mut Writer<'_>, journal: Journal) {
     }
 }
 
-/// By another process: closing the file here would drop the locks of all connections.
+/// Copies in another process: closing the file here would drop the locks of all connections.
 fn copy(from: &std::path::Path, to: &std::path::Path) {
     let copied = Command::new("cp").arg(from).arg(to).status().unwrap();
     assert!(copied.success());
@@ -362,7 +362,7 @@ fn check(answer: Option<&PathInfo>, expected: Option<&(u32, Option<u8>)>) {
 }
 
 #[test]
-fn a_restored_row_with_its_old_number_stands_for_itself_alone() {
+fn a_restored_row_with_its_old_id() {
     for journal in [Journal::Wal, Journal::Truncate] {
         play(
             journal,
@@ -378,9 +378,9 @@ fn a_restored_row_with_its_old_number_stands_for_itself_alone() {
     }
 }
 
-/// Commits are counted in the file itself: as many after the copy as before it are no proof.
+/// As many commits after the copy as before give the same change counter.
 #[test]
-fn a_copy_that_has_come_as_far_as_its_original() {
+fn a_copy_with_the_same_change_counter() {
     for journal in [Journal::Wal, Journal::Truncate] {
         play(
             journal,
@@ -401,7 +401,7 @@ fn a_copy_that_has_come_as_far_as_its_original() {
     }
 }
 
-/// Rows that were deleted when the catalog read everything are back, with their old numbers.
+/// A backup restores rows with their old ids that were deleted before the load.
 #[test]
 fn a_backup_from_before_a_deletion() {
     for journal in [Journal::Wal, Journal::Truncate] {
@@ -426,7 +426,7 @@ fn a_backup_from_before_a_deletion() {
     }
 }
 
-/// A failing case is printed whole, so nothing needs to be kept in files.
+/// Failing cases are printed in full, so no regression files are written.
 fn config() -> ProptestConfig {
     ProptestConfig {
         failure_persistence: None,

@@ -1,5 +1,4 @@
-//! A tree that changes while it is read ends in an error that says how, and never in a NAR that is
-//! padded or short.
+//! Reading a tree that changes meanwhile ends in a precise error, never in a padded or short NAR.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -35,7 +34,7 @@ fn begun(root: &std::path::Path) -> NarReader {
 }
 
 #[test]
-fn nothing_there() {
+fn a_missing_root() {
     let error = Tree::of_files("/nonexistent/x".into()).nar().unwrap_err();
     assert!(matches!(error, TreeError::Vanished));
     let error: std::io::Error = error.into();
@@ -43,7 +42,7 @@ fn nothing_there() {
 }
 
 #[test]
-fn a_file_that_vanishes() {
+fn a_removed_file() {
     let (_dir, root) = tree();
     let mut reader = begun(&root);
     fs::remove_file(root.join("b/40")).unwrap();
@@ -57,7 +56,7 @@ fn a_file_that_vanishes() {
 }
 
 #[test]
-fn a_tree_that_vanishes() {
+fn a_removed_tree() {
     let (_dir, root) = tree();
     let mut reader = begun(&root);
     fs::remove_dir_all(&root).unwrap();
@@ -65,7 +64,7 @@ fn a_tree_that_vanishes() {
 }
 
 #[test]
-fn a_file_that_is_truncated_while_it_is_read() {
+fn a_file_truncated_during_reading() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("x");
     fs::write(&root, vec![b'x'; 100_000]).unwrap();
@@ -90,7 +89,7 @@ fn a_file_that_is_truncated_while_it_is_read() {
 }
 
 #[test]
-fn a_file_that_grows_is_cut_at_the_announced_size() {
+fn a_growing_file_ends_at_the_announced_size() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("x");
     fs::write(&root, vec![b'x'; 1000]).unwrap();
@@ -101,7 +100,7 @@ fn a_file_that_grows_is_cut_at_the_announced_size() {
 }
 
 #[test]
-fn types_that_no_nar_can_hold() {
+fn unsupported_file_types() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("x");
     fs::create_dir(&root).unwrap();
@@ -115,7 +114,7 @@ fn types_that_no_nar_can_hold() {
 }
 
 #[test]
-fn a_fifo_put_in_the_place_of_a_file_does_not_hold_the_reader() {
+fn a_file_replaced_by_a_fifo_does_not_block() {
     let (_dir, root) = tree();
     let mut reader = begun(&root);
     let path = root.join("a/50");
@@ -132,7 +131,7 @@ fn a_fifo_put_in_the_place_of_a_file_does_not_hold_the_reader() {
 }
 
 #[test]
-fn a_link_put_in_the_place_of_a_file_is_not_followed() {
+fn a_file_replaced_by_a_link_is_not_followed() {
     let (_dir, root) = tree();
     let mut reader = begun(&root);
     let path = root.join("a/50");
@@ -142,7 +141,7 @@ fn a_link_put_in_the_place_of_a_file_is_not_followed() {
 }
 
 #[test]
-fn a_directory_moved_elsewhere_deep_in_the_tree_is_noticed() {
+fn a_directory_moved_out_of_a_deep_tree_is_detected() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path().join("x");
     let deep: PathBuf = std::iter::repeat_n("d", 40).collect();
@@ -157,7 +156,7 @@ fn a_directory_moved_elsewhere_deep_in_the_tree_is_noticed() {
 }
 
 #[test]
-fn a_file_that_vanishes_while_others_are_skipped() {
+fn a_file_removed_during_a_skip() {
     let (_dir, root) = tree();
     let mut reader = begun(&root);
     fs::remove_file(root.join("a/40")).unwrap();

@@ -1,8 +1,8 @@
-//! A reader without any right to write, in each state that Nix can leave its database in.
+//! A reader without write permission works in each state in which Nix leaves its database.
 //!
-//! The reader is this test binary again, started as the user nobody with [`reader_process`] as its
-//! only test; it takes commands from standard input. Only root can do that: as another user the
-//! tests say so and pass.
+//! The reader is this test binary, started as the user nobody with [`reader_process`] as its only
+//! test; it takes commands from standard input. That needs root: for other users the tests print a
+//! note and pass.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![expect(
@@ -26,7 +26,7 @@ const NOBODY: u32 = 65534;
 const LOCATION: &str = "SAMOVAR_TEST_STATE_DIR";
 const REPLY: &str = "reply: ";
 
-/// What the other tests start; does nothing by itself.
+/// Entry point of the reader process; does nothing otherwise.
 #[test]
 fn reader_process() {
     let Some(state_dir) = std::env::var_os(LOCATION) else {
@@ -79,7 +79,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// A reader as nobody, or `None` if that cannot be had. `prefix` runs it in other surroundings.
+    /// Starts a reader as nobody; `None` without root. `prefix` is a command that wraps it.
     fn start(state_dir: &Path, uid: u32, prefix: &[&str]) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             println!("skipped: only root can become another user");
@@ -154,7 +154,7 @@ fn state_dir(place: &Rows) -> PathBuf {
 const SIZE_1: &str = "120";
 const NO_WAL_INDEX: &str = "Unavailable(WalIndexMissing)";
 
-/// Asks until the answer is the expected one, for two seconds.
+/// Retries for two seconds until the answer is the expected one.
 #[track_caller]
 fn recovers(reader: &mut Reader, number: u32, expected: &str) {
     let start = std::time::Instant::now();
@@ -172,7 +172,7 @@ fn recovers(reader: &mut Reader, number: u32, expected: &str) {
 }
 
 #[test]
-fn somebody_has_the_database_open() {
+fn another_process_has_the_database_open() {
     let place = Rows::new(Journal::Wal);
     let writer = place.writer();
     rows::register(&writer, 1, 1);
@@ -209,7 +209,7 @@ fn idle_and_without_wal_files() {
     assert_eq!(reader.ask(2), "absent");
 }
 
-/// Leaves the WAL files as Nix 2.22 and later do: there, the WAL empty, nobody has them open.
+/// Leaves the WAL files as Nix 2.22 and later do: the WAL empty, no process using them.
 fn with_idle_wal_files(place: &Rows) {
     let writer = place.writer();
     rows::register(&writer, 1, 1);
@@ -265,7 +265,7 @@ fn idle_with_wal_files() {
 }
 
 #[test]
-fn commits_between_two_questions_of_an_idle_reader() {
+fn commits_between_two_queries_of_an_idle_reader() {
     let place = Rows::new(Journal::Wal);
     with_idle_wal_files(&place);
     let Some(mut reader) = Reader::start(&state_dir(&place), NOBODY, &[]) else {
@@ -419,7 +419,7 @@ fn a_server_without_privileges_starts() {
     for uri in ["local", "daemon", "auto"] {
         let reply = open(uri);
         assert!(
-            reply.contains("is idle") && reply.contains("start nix-daemon"),
+            reply.contains("WAL index is missing") && reply.contains("start nix-daemon"),
             "{reply}"
         );
     }

@@ -1,4 +1,4 @@
-//! NARs and listings made from files are those that Nix makes, for any tree and any buffer.
+//! NARs and listings equal those of Nix, for any tree and any buffer.
 
 mod support;
 
@@ -15,7 +15,7 @@ use support::tree::{
 };
 
 #[test]
-fn a_nar_is_the_one_that_nix_dumps() {
+fn nars_equal_those_of_nix() {
     let store = NixStore::new();
     let source = store.join("vec-1.0");
     example(&source);
@@ -58,7 +58,7 @@ fn a_listing_has_the_offsets_of_contents() {
 }
 
 #[test]
-fn roots_that_are_no_directories() {
+fn roots_that_are_not_directories() {
     let store = NixStore::new();
     let file = store.add_text("file", "hello\n");
     let link = store.join("link");

@@ -179,7 +179,7 @@ impl SharedStore {
         if self.outage.clear() {
             self.observer.event(&Event::StoreRecovered);
         }
-        if let Some(remark) = self.store.take_remark() {
+        if let Some(remark) = self.store.take_schema_warning() {
             self.observer.event(&Event::StoreRemark(remark));
         }
     }

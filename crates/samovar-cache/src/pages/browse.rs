@@ -16,7 +16,7 @@ use maud::{Markup, html};
 use samovar_http::http::Status;
 use samovar_http::{Head, Response};
 use samovar_nix::{HashPart, PathInfo, StorePath};
-use samovar_store::{EntryKind, Page as Listed, PageEntry, PageWanted, Place, TreeError};
+use samovar_store::{EntryKind, Page as Listed, PageEntry, PageRequest, Place, TreeError};
 
 use super::View;
 use super::file::Sent;
@@ -49,7 +49,7 @@ impl View<'_> {
         let info = &registration.info;
         let tree = self.reader().store().tree(&info.path)?;
         let after = raw_parameter(head.query(), "after");
-        let asked = PageWanted {
+        let asked = PageRequest {
             after: after.as_deref(),
             count_max: ENTRY_COUNT_MAX,
         };

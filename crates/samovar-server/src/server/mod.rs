@@ -127,7 +127,7 @@ fn open_store(config: &Configuration, errors: &ErrorLog) -> anyhow::Result<Box<d
         }
     }
     let store = samovar_store::open(config.store.as_deref(), &settings)?;
-    if let Some(remark) = store.take_remark() {
+    if let Some(remark) = store.take_schema_warning() {
         errors.warning(remark);
     }
     Ok(store)

@@ -6,8 +6,8 @@ use rusqlite::types::{Value, ValueRef};
 use rusqlite::{Connection, Row};
 use samovar_nix::{HashPart, StoreDir};
 
+use super::seed::Key;
 use super::set::Set;
-use super::table::Key;
 use crate::database::{Database, Session};
 use crate::error::StoreError;
 
@@ -269,12 +269,12 @@ fn first() -> Value {
 }
 
 /// Retries while another process holds the lock. SQLite waits in each attempt.
-fn retry_busy<T>(mut ask: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
+fn retry_busy<T>(mut run: impl FnMut() -> Result<T, StoreError>) -> Result<T, StoreError> {
     for _ in 0..BUSY_COUNT_MAX {
-        match ask() {
+        match run() {
             Err(StoreError::Busy) => {}
             other => return other,
         }
     }
-    ask()
+    run()
 }

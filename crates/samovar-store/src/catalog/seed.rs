@@ -2,7 +2,8 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-use super::table::Key;
+/// The bytes of a hash part.
+pub(super) type Key = [u8; 20];
 
 /// A secret hash function: clients cannot choose hash parts that collide.
 #[derive(Debug, Clone, Copy)]

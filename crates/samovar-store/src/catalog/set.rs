@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use samovar_nix::HashPart;
 
-use super::seed::Seed;
-use super::table::{Key, Table};
+use super::seed::{Key, Seed};
+use super::table::Table;
 
 /// Minimum ratio between the sizes of neighbouring tables.
 const RATIO: usize = 8;

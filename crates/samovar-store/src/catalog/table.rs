@@ -17,14 +17,12 @@ use std::cmp::Ordering;
 
 use samovar_nix::HashPart;
 
-use super::seed::Seed;
+use super::seed::{Key, Seed};
 
 /// Fill level of a new table.
 const LOAD_PERCENT: usize = 85;
 
 const EMPTY: Key = [0; 20];
-
-pub(super) type Key = [u8; 20];
 
 /// An immutable set of hash parts: about 24 bytes per key.
 #[derive(Debug)]

@@ -117,7 +117,7 @@ impl Connection {
         dir: &StoreDir,
         path: &StorePath,
     ) -> Result<bool, StoreError> {
-        self.ask(
+        self.query(
             &Request::new()
                 .integer(IS_VALID_PATH)
                 .string(&path.full(dir)),
@@ -127,7 +127,7 @@ impl Connection {
 
     /// Requests temporary GC roots until the connection closes. Each path gets an answer, in order:
     /// [`Connection::temp_root_answer`].
-    pub(super) fn ask_for_temp_roots<'a>(
+    pub(super) fn request_temp_roots<'a>(
         &mut self,
         dir: &StoreDir,
         paths: impl Iterator<Item = &'a StorePath>,
@@ -165,7 +165,7 @@ impl Connection {
         let request = Request::new()
             .integer(QUERY_PATH_FROM_HASH_PART)
             .string(&hash_part.to_string());
-        self.ask(&request, |answer, _| optional_path(dir, &answer.string()?))
+        self.query(&request, |answer, _| optional_path(dir, &answer.string()?))
     }
 
     pub(super) fn path_info(
@@ -176,7 +176,7 @@ impl Connection {
         let request = Request::new()
             .integer(QUERY_PATH_INFO)
             .string(&path.full(dir));
-        self.ask(&request, |answer, _| {
+        self.query(&request, |answer, _| {
             if answer.boolean()? {
                 read_path_info(answer, dir, path).map(Some)
             } else {
@@ -194,14 +194,14 @@ impl Connection {
         match id {
             // Daemons of this generation answer with the JSON document itself.
             RealisationId::Hash { .. } if self.minor >= 31 && !self.has_build_trace => self
-                .ask(&request.string(&id.to_string()), |answer, _| {
+                .query(&request.string(&id.to_string()), |answer, _| {
                     Ok(answer.strings()?.into_iter().next())
                 }),
             RealisationId::Derivation { derivation, output } if self.has_build_trace => {
                 let request = request
                     .string(&derivation.full(dir))
                     .string(output.as_str());
-                self.ask(&request, |answer, _| read_build_trace(answer, dir))
+                self.query(&request, |answer, _| read_build_trace(answer, dir))
             }
             _ => Ok(None),
         }
@@ -213,7 +213,7 @@ impl Connection {
         let request = Request::new()
             .integer(NAR_FROM_PATH)
             .string(&path.full(dir));
-        self.ask(&request, |_, _| Ok(()))?;
+        self.query(&request, |_, _| Ok(()))?;
         self.in_step = false;
         Ok(())
     }
@@ -235,7 +235,7 @@ impl Connection {
         self.in_step = true;
     }
 
-    fn ask<T>(
+    fn query<T>(
         &mut self,
         request: &Request,
         read: impl FnOnce(&mut Answer<&mut BufReader<UnixStream>>, u64) -> Result<T, StoreError>,
@@ -282,13 +282,7 @@ fn read_path_info<R: Read>(
     let registration_time = answer.integer()?;
     let nar_size = answer.integer()?;
     let ultimate = answer.boolean()?;
-    let mut signatures: Vec<Signature> = answer
-        .strings()?
-        .iter()
-        .filter_map(|signature| Signature::parse(signature).ok())
-        .collect();
-    signatures.sort_unstable();
-    signatures.dedup();
+    let signatures = signatures(&answer.strings()?);
     let content_address = answer.string()?;
     Ok(PathInfo {
         path,
@@ -312,13 +306,17 @@ fn read_build_trace<R: Read>(
         return Ok(None);
     }
     let out_path = store_path(dir, &answer.string()?)?;
-    let mut signatures: Vec<Signature> = answer
-        .strings()?
-        .iter()
-        .filter_map(|signature| Signature::parse(signature).ok())
-        .collect();
-    signatures.sort_unstable();
+    let signatures = signatures(&answer.strings()?);
     Ok(Some(derivation_document(&out_path, &signatures)))
+}
+
+/// Parses signatures and drops malformed ones.
+fn signatures(texts: &[String]) -> Vec<Signature> {
+    let parsed = texts.iter().filter_map(|text| Signature::parse(text).ok());
+    let mut signatures: Vec<Signature> = parsed.collect();
+    signatures.sort_unstable();
+    signatures.dedup();
+    signatures
 }
 
 /// Parses a hash. The protocol uses base-16 without a prefix; a prefix is accepted.

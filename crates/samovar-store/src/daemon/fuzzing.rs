@@ -34,7 +34,7 @@ pub fn daemon(bytes: &[u8], path: &StorePath, id: &RealisationId) -> Option<Aske
             3 => drop(connection.realisation(&dir, id)),
             4 => {
                 connection
-                    .ask_for_temp_roots(&dir, std::iter::once(path))
+                    .request_temp_roots(&dir, std::iter::once(path))
                     .ok();
                 connection.temp_root_answer().ok();
             }

@@ -20,7 +20,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(15);
 
 /// How long a failure to query realisations is cached. Each attempt costs a process of the daemon,
 /// or the full timeout.
-const VERDICT_LIFE: Duration = Duration::from_secs(60);
+const FAILURE_LIFE: Duration = Duration::from_secs(60);
 
 /// A daemon and its connections, one per concurrent query. Clones share the connections.
 #[derive(Debug, Clone)]
@@ -35,21 +35,21 @@ struct Shared {
     silence_max: Duration,
     idle: Mutex<Vec<Connection>>,
     /// The result of all queries for realisations while a failure is cached.
-    realisations: Mutex<Option<Verdict>>,
+    realisations: Mutex<Option<CachedFailure>>,
 }
 
 /// The result of a failed query for a realisation.
 #[derive(Debug, Clone, Copy)]
-struct Verdict {
+struct CachedFailure {
     /// `None`: the daemon does not support realisations.
     error: Option<StoreError>,
     at: Instant,
 }
 
-enum Asked {
+enum RealisationAnswer {
     Answer(Option<String>),
     /// The daemon closed two connections in a row.
-    Broke,
+    Closed,
 }
 
 impl Daemon {
@@ -93,7 +93,7 @@ impl Daemon {
     pub fn lookup(&self, hash_part: HashPart) -> Result<Option<PathInfo>, StoreError> {
         let dir = self.store_dir();
         let info =
-            self.ask(
+            self.query(
                 |connection| match connection.path_from_hash_part(dir, hash_part)? {
                     Some(path) => connection.path_info(dir, path),
                     None => Ok(None),
@@ -108,7 +108,7 @@ impl Daemon {
     ///
     /// Any [`StoreError`].
     pub fn path_info(&self, path: &StorePath) -> Result<Option<PathInfo>, StoreError> {
-        self.ask(|connection| connection.path_info(self.store_dir(), path.clone()))
+        self.query(|connection| connection.path_info(self.store_dir(), path.clone()))
     }
 
     /// Whether the path is valid.
@@ -117,7 +117,7 @@ impl Daemon {
     ///
     /// Any [`StoreError`].
     pub fn is_valid(&self, path: &StorePath) -> Result<bool, StoreError> {
-        self.ask(|connection| connection.is_valid(self.store_dir(), path))
+        self.query(|connection| connection.is_valid(self.store_dir(), path))
     }
 
     /// Looks up a realisation; returns its JSON document.
@@ -131,40 +131,40 @@ impl Daemon {
     ///
     /// Any [`StoreError`].
     pub fn realisation(&self, id: &RealisationId) -> Result<Option<String>, StoreError> {
-        let verdict = *self.shared.realisations.locked();
-        if let Some(verdict) = verdict.filter(|verdict| verdict.at.elapsed() < VERDICT_LIFE) {
-            return verdict.error.map_or(Ok(None), Err);
+        let failure = *self.shared.realisations.locked();
+        if let Some(failure) = failure.filter(|failure| failure.at.elapsed() < FAILURE_LIFE) {
+            return failure.error.map_or(Ok(None), Err);
         }
-        let result = self.ask_for_realisation(id);
+        let result = self.query_realisation(id);
         let error = match result {
-            Ok(Asked::Answer(document)) => return Ok(document),
-            Ok(Asked::Broke) => None,
+            Ok(RealisationAnswer::Answer(document)) => return Ok(document),
+            Ok(RealisationAnswer::Closed) => None,
             Err(error @ StoreError::Unavailable(Unavailable::DaemonTimeout)) => Some(error),
             Err(error) => return Err(error),
         };
-        *self.shared.realisations.locked() = Some(Verdict {
+        *self.shared.realisations.locked() = Some(CachedFailure {
             error,
             at: Instant::now(),
         });
         error.map_or(Ok(None), Err)
     }
 
-    fn ask_for_realisation(&self, id: &RealisationId) -> Result<Asked, StoreError> {
+    fn query_realisation(&self, id: &RealisationId) -> Result<RealisationAnswer, StoreError> {
         for _ in 0..2 {
             // On a new connection: an idle one may be closed for other reasons.
             let mut connection = self.connect()?;
             match connection.realisation(self.store_dir(), id) {
                 Ok(document) => {
                     self.put_back(connection);
-                    return Ok(Asked::Answer(document));
+                    return Ok(RealisationAnswer::Answer(document));
                 }
                 // Newer daemons without the experimental feature.
-                Err(StoreError::Refused) => return Ok(Asked::Answer(None)),
+                Err(StoreError::Refused) => return Ok(RealisationAnswer::Answer(None)),
                 Err(StoreError::Protocol(Irregularity::EndedEarly)) => {}
                 Err(error) => return Err(error),
             }
         }
-        Ok(Asked::Broke)
+        Ok(RealisationAnswer::Closed)
     }
 
     /// Opens a connection of its own, and so a process of the daemon, for temporary GC roots.
@@ -206,13 +206,13 @@ impl Daemon {
         &self.shared.store_dir
     }
 
-    fn ask<T>(
+    fn query<T>(
         &self,
-        ask: impl Fn(&mut Connection) -> Result<T, StoreError>,
+        run: impl Fn(&mut Connection) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let idle = self.shared.idle.locked().pop();
         if let Some(mut connection) = idle {
-            let result = ask(&mut connection);
+            let result = run(&mut connection);
             if matches!(result, Ok(_) | Err(StoreError::Refused)) {
                 self.put_back(connection);
                 return result;
@@ -221,7 +221,7 @@ impl Daemon {
             self.shared.idle.locked().clear();
         }
         let mut connection = self.connect()?;
-        let result = ask(&mut connection);
+        let result = run(&mut connection);
         self.put_back(connection);
         result
     }

@@ -40,7 +40,7 @@ impl TempRoots {
         &mut self,
         paths: impl Iterator<Item = &'a StorePath>,
     ) -> Result<(), StoreError> {
-        self.connection.ask_for_temp_roots(&self.store_dir, paths)
+        self.connection.request_temp_roots(&self.store_dir, paths)
     }
 
     /// Waits for the next answer: whether that path is protected.

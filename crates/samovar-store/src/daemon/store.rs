@@ -8,7 +8,7 @@ use super::nar::RemoteNar;
 use super::pool::Daemon;
 use crate::catalog::Catalog;
 use crate::closure::{Closure, by_lookups};
-use crate::database::SchemaRemark;
+use crate::database::SchemaWarning;
 use crate::error::{LookupResult, Operation, StoreError, Unavailable};
 use crate::local::LocalStore;
 use crate::log::Log;
@@ -147,8 +147,8 @@ impl Store for DaemonStore {
         error.filter(|error| !self.local.leaves_to_daemon(*error))
     }
 
-    fn take_remark(&self) -> Option<SchemaRemark> {
-        self.local.take_remark()
+    fn take_schema_warning(&self) -> Option<SchemaWarning> {
+        self.local.take_schema_warning()
     }
 
     fn daemon(&self) -> Option<&Daemon> {

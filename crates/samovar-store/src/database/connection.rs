@@ -17,11 +17,11 @@
 //! SQLite documentation, "Read-Only WAL Databases" and "URI Filenames"; Nix 2.36,
 //! `src/libstore/sqlite.cc`: with `use-sqlite-wal = false` Nix locks by the `unix-dotfile` VFS.
 
-use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 use rusqlite::{Connection, ErrorCode, OpenFlags, ffi};
 use rustix::fs::{Access, StatVfsMountFlags};
 
@@ -39,6 +39,13 @@ const BUSY_PAUSE: Duration = Duration::from_micros(100);
 /// Page cache per connection, in KiB: the upper index levels of a million paths. The kernel caches
 /// the rest; more makes no look-up cheaper (measured in decision 0013).
 const PAGE_CACHE_KIB: u32 = 512;
+
+/// Characters of a path that are escaped in a URI.
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'/')
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_');
 
 const STATEMENT_COUNT_MAX: usize = 16;
 
@@ -221,24 +228,9 @@ fn explain(path: &Path, error: rusqlite::Error) -> StoreError {
 }
 
 fn uri(path: &Path, immutable: bool) -> String {
-    let mut uri = String::from("file:");
-    for &byte in path.as_os_str().as_bytes() {
-        match byte {
-            b'/' | b'-' | b'.' | b'_' | b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' => {
-                uri.push(char::from(byte));
-            }
-            _ => {
-                // Writing to a string cannot fail.
-                let _infallible = write!(uri, "%{byte:02x}");
-            }
-        }
-    }
-    uri.push_str(if immutable {
-        "?immutable=1"
-    } else {
-        "?mode=ro"
-    });
-    uri
+    let path = percent_encode(path.as_os_str().as_bytes(), ESCAPED);
+    let mode = if immutable { "immutable=1" } else { "mode=ro" };
+    format!("file:{path}?{mode}")
 }
 
 #[cfg(test)]
@@ -248,7 +240,7 @@ mod tests {
     #[test]
     fn odd_names_are_encoded() {
         let uri = uri(Path::new("/a b/c?d#e%f/db.sqlite"), false);
-        assert_eq!(uri, "file:/a%20b/c%3fd%23e%25f/db.sqlite?mode=ro");
+        assert_eq!(uri, "file:/a%20b/c%3Fd%23e%25f/db.sqlite?mode=ro");
     }
 
     /// Mapping the WAL index for another file would truncate it under its readers.

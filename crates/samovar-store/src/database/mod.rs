@@ -39,7 +39,7 @@ use schema::Schema;
 use session::RetiredSession;
 
 use circuit_breaker::{CircuitBreaker, FAILURE_LIFE};
-pub use schema::SchemaRemark;
+pub use schema::SchemaWarning;
 pub(crate) use schema::read_schema;
 pub(crate) use session::Session;
 use stale_wal::StaleWal;
@@ -52,7 +52,7 @@ const ATTEMPT_COUNT_MAX: u32 = 3;
 const REPLACED_COUNT_MAX: u32 = 5;
 
 /// How long to wait for queries on the old file before opening the new one.
-const RETIRED_PATIENCE: Duration = Duration::from_millis(500);
+const RETIRED_WAIT_MAX: Duration = Duration::from_millis(500);
 
 /// The database of one store.
 #[derive(Debug)]
@@ -79,8 +79,8 @@ pub(crate) struct Database {
 struct SchemaState {
     /// The last schema that passed the check.
     checked: Option<SchemaKey>,
-    reported: Option<SchemaRemark>,
-    pending: Option<SchemaRemark>,
+    reported: Option<SchemaWarning>,
+    pending: Option<SchemaWarning>,
 }
 
 /// File id, SQLite's schema version and Nix's schema: equal keys mean equal tables.
@@ -112,19 +112,19 @@ impl Database {
         }
     }
 
-    /// Runs a query. `ask` may run several times: on a broken session, or after the file was
+    /// Runs a query. `run` may be called several times: on a broken session, or after the file was
     /// overwritten.
-    pub(crate) fn ask<T>(
+    pub(crate) fn query<T>(
         &self,
-        ask: impl Fn(&Connection) -> Result<T, StoreError>,
+        run: impl Fn(&Connection) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         self.guard(|| {
             let mut attempt = 1;
             loop {
                 let session = self.session()?;
-                let result = session.connection().and_then(|lease| ask(&lease));
+                let result = session.connection().and_then(|connection| run(&connection));
                 let error = match result {
-                    Err(error) if is_fault_of_session(error) => error,
+                    Err(error) if may_be_stale_session(error) => error,
                     // Overwritten during the query: the answer may mix both databases.
                     Ok(_) if !session.is_intact() => {
                         StoreError::Unavailable(Unavailable::BeingReplaced)
@@ -141,19 +141,19 @@ impl Database {
     }
 
     /// Runs a query through the circuit breaker.
-    fn guard<T>(&self, ask: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
-        self.guard_unless(ask, |_| false)
+    fn guard<T>(&self, run: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
+        self.guard_unless(run, |_| false)
     }
 
     /// Runs a query through the circuit breaker. If `is_known` holds for the result, the database
     /// was not queried and the breaker learns nothing.
     pub(crate) fn guard_unless<T>(
         &self,
-        ask: impl FnOnce() -> Result<T, StoreError>,
+        run: impl FnOnce() -> Result<T, StoreError>,
         is_known: impl FnOnce(&T) -> bool,
     ) -> Result<T, StoreError> {
         let number = self.breaker.locked().begin(Instant::now())?;
-        let result = ask();
+        let result = run();
         let mut breaker = self.breaker.locked();
         match &result {
             Ok(answer) if is_known(answer) => breaker.withdraw(number, Instant::now()),
@@ -241,7 +241,7 @@ impl Database {
             if is_clear {
                 return Ok(identity);
             }
-            if start.elapsed() > RETIRED_PATIENCE {
+            if start.elapsed() > RETIRED_WAIT_MAX {
                 return Err(StoreError::Unavailable(Unavailable::BeingReplaced));
             }
             std::thread::sleep(Duration::from_millis(1));
@@ -261,7 +261,7 @@ impl Database {
     }
 
     /// Takes a warning about the schema; each is returned once.
-    pub(crate) fn take_remark(&self) -> Option<SchemaRemark> {
+    pub(crate) fn take_schema_warning(&self) -> Option<SchemaWarning> {
         self.schema_state.locked().pending.take()
     }
 
@@ -319,16 +319,16 @@ impl Database {
         schema.check(connection, &self.store_dir)?;
         let mut state = self.schema_state.locked();
         state.checked = Some(key);
-        let remark = schema.remark();
-        if remark != state.reported {
-            (state.reported, state.pending) = (remark, remark);
+        let warning = schema.warning();
+        if warning != state.reported {
+            (state.reported, state.pending) = (warning, warning);
         }
         Ok(())
     }
 }
 
 /// Whether opening the database again may help.
-fn is_fault_of_session(error: StoreError) -> bool {
+fn may_be_stale_session(error: StoreError) -> bool {
     match error {
         StoreError::Corrupt(kind) => {
             matches!(kind, Corruption::Malformed | Corruption::Schema)

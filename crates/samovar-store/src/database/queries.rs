@@ -19,7 +19,7 @@ impl Database {
         hash_part: HashPart,
     ) -> Result<Option<PathInfo>, StoreError> {
         let prefix = prefix(dir, hash_part);
-        self.ask(|connection| row::path_info(connection, dir, &prefix))
+        self.query(|connection| row::path_info(connection, dir, &prefix))
     }
 
     /// Looks up many paths in one transaction.
@@ -28,7 +28,7 @@ impl Database {
         dir: &StoreDir,
         hash_parts: &[HashPart],
     ) -> Result<Vec<LookupResult>, StoreError> {
-        self.ask(|connection| {
+        self.query(|connection| {
             let transaction = begin(connection)?;
             let mut results = Vec::with_capacity(hash_parts.len());
             for hash_part in hash_parts {
@@ -48,7 +48,7 @@ impl Database {
         before: Option<i64>,
         count_max: usize,
     ) -> Result<Vec<PathInfo>, StoreError> {
-        self.ask(|connection| row::newest(connection, dir, before, count_max))
+        self.query(|connection| row::newest(connection, dir, before, count_max))
     }
 
     /// The closure of the path with this hash part.
@@ -58,7 +58,7 @@ impl Database {
         hash_part: HashPart,
         count_max: usize,
     ) -> Result<Option<Closure>, StoreError> {
-        self.ask(|connection| closure::closure(connection, dir, hash_part, count_max))
+        self.query(|connection| closure::closure(connection, dir, hash_part, count_max))
     }
 
     /// The outputs of a valid derivation.
@@ -67,7 +67,7 @@ impl Database {
         dir: &StoreDir,
         derivation: &StorePath,
     ) -> Result<Vec<StorePath>, StoreError> {
-        self.ask(|connection| realisation::outputs(connection, dir, derivation))
+        self.query(|connection| realisation::outputs(connection, dir, derivation))
     }
 
     /// The JSON document of a realisation.
@@ -76,6 +76,6 @@ impl Database {
         dir: &StoreDir,
         id: &RealisationId,
     ) -> Result<Option<String>, StoreError> {
-        self.ask(|connection| realisation::realisation(connection, dir, id))
+        self.query(|connection| realisation::realisation(connection, dir, id))
     }
 }

@@ -71,9 +71,9 @@ pub(crate) enum Schema {
 
 /// A warning: the database is served although its schema version is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SchemaRemark(Schema);
+pub struct SchemaWarning(Schema);
 
-impl fmt::Display for SchemaRemark {
+impl fmt::Display for SchemaWarning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -96,8 +96,8 @@ impl fmt::Display for Schema {
 
 impl Schema {
     /// The warning about a database that passed [`check`](Self::check).
-    pub(crate) fn remark(self) -> Option<SchemaRemark> {
-        (!self.is_known()).then_some(SchemaRemark(self))
+    pub(crate) fn warning(self) -> Option<SchemaWarning> {
+        (!self.is_known()).then_some(SchemaWarning(self))
     }
 
     /// Checks that all tables and columns in use exist and mean the same as in schema 10. The

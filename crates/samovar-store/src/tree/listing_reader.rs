@@ -1,11 +1,12 @@
 //! [`ListingReader`]: the bytes of a `.ls` listing, in order.
 
 use std::io;
+use std::sync::Arc;
 
 use samovar_nix::nar::{EncodeError, Listing};
 
 use super::TreeError;
-use super::nar_plan::Replay;
+use super::nar_plan::{NarPlan, Replay};
 use super::walk::{Contents, Step, Walk};
 use crate::daemon::RemoteSteps;
 
@@ -35,10 +36,6 @@ enum Source {
 impl ListingReader {
     pub(super) fn of_walk(walk: Walk) -> Self {
         Self::new(Source::Walk(Box::new(walk)))
-    }
-
-    pub(super) fn of_plan(replay: Replay) -> Self {
-        Self::new(Source::Plan(replay))
     }
 
     pub(super) fn of_daemon(steps: RemoteSteps) -> Self {
@@ -88,6 +85,32 @@ impl ListingReader {
         let piece = listing.take();
         self.listing = Some(listing);
         Ok(piece)
+    }
+}
+
+impl NarPlan {
+    /// The listing: see [`Tree::listing`](super::Tree::listing). Reads no files.
+    #[must_use]
+    pub fn listing(self: &Arc<Self>) -> ListingReader {
+        ListingReader::new(Source::Plan(Replay::new(self)))
+    }
+
+    /// The length of the listing, in bytes. The first call generates the listing.
+    ///
+    /// # Errors
+    ///
+    /// Any [`TreeError`], never in practice: a valid plan has a valid listing.
+    pub fn listing_len(self: &Arc<Self>) -> Result<u64, TreeError> {
+        if let Some(len) = self.listing_len.get() {
+            return Ok(*len);
+        }
+        let (mut listing, mut buffer, mut len) = (self.listing(), [0; 4096], 0);
+        loop {
+            match listing.fill(&mut buffer)? {
+                0 => return Ok(*self.listing_len.get_or_init(|| len)),
+                filled => len += filled as u64,
+            }
+        }
     }
 }
 

@@ -63,7 +63,7 @@ pub use identity::Identity;
 pub use listing_reader::ListingReader;
 pub use nar_plan::{NarPlan, PlanError};
 pub use nar_reader::{NarReader, NarSink};
-pub use place::{EntryKind, Page, PageEntry, PageWanted, Place};
+pub use place::{EntryKind, Page, PageEntry, PageRequest, Place};
 pub use walk::{Contents, Step, Walk};
 
 use nar_plan::{PlannedWalk, Planner, Replay};
@@ -179,7 +179,7 @@ impl Tree {
     pub fn place(
         &self,
         names: &[&[u8]],
-        wanted: PageWanted<'_>,
+        wanted: PageRequest<'_>,
     ) -> Result<Option<Place>, TreeError> {
         match &self.source {
             Source::Files(path) => place::find(path, names, wanted),

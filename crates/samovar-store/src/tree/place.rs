@@ -10,7 +10,7 @@
 //! | what | value | why |
 //! | --- | --- | --- |
 //! | open descriptors | 2 | a parent is closed when its child is open |
-//! | entries per directory page | `PageWanted::count_max` | each costs a system call |
+//! | entries per directory page | `PageRequest::count_max` | each costs a system call |
 
 use std::fs::File;
 
@@ -90,7 +90,7 @@ pub enum EntryKind {
 
 /// The page of a directory to read.
 #[derive(Debug, Clone, Copy)]
-pub struct PageWanted<'a> {
+pub struct PageRequest<'a> {
     /// Only entries that sort after this name.
     pub after: Option<&'a [u8]>,
     /// Maximum number of entries.
@@ -101,7 +101,7 @@ pub struct PageWanted<'a> {
 pub(super) fn find(
     path: &std::path::Path,
     names: &[&[u8]],
-    wanted: PageWanted<'_>,
+    wanted: PageRequest<'_>,
 ) -> Result<Option<Place>, TreeError> {
     let root_type = file_type(CWD, path)?;
     let Some((last, above)) = names.split_last() else {
@@ -148,7 +148,7 @@ fn node(
     name: impl Arg + Copy,
     found: FileType,
     depth: usize,
-    wanted: PageWanted<'_>,
+    wanted: PageRequest<'_>,
 ) -> Result<Place, TreeError> {
     match found {
         FileType::Directory => page(&open_directory(parent, name)?, wanted).map(Place::Directory),
@@ -175,7 +175,7 @@ fn link(parent: BorrowedFd<'_>, name: impl Arg, depth: usize) -> Result<Place, T
     Ok(Place::Symlink { target, depth })
 }
 
-fn page(directory: &OwnedFd, wanted: PageWanted<'_>) -> Result<Page, TreeError> {
+fn page(directory: &OwnedFd, wanted: PageRequest<'_>) -> Result<Page, TreeError> {
     let mut names = Entries::default();
     let count_in_all = names.read_after(directory.as_fd(), &mut Dents::default(), wanted.after)?;
     let count = names.count().min(wanted.count_max);
@@ -216,7 +216,7 @@ mod tests {
 
     use super::*;
 
-    const ALL: PageWanted<'_> = PageWanted {
+    const ALL: PageRequest<'_> = PageRequest {
         after: None,
         count_max: usize::MAX,
     };
@@ -324,7 +324,7 @@ mod tests {
         let mut seen: Vec<Vec<u8>> = Vec::new();
         loop {
             let after = seen.last().cloned();
-            let wanted = PageWanted {
+            let wanted = PageRequest {
                 after: after.as_deref(),
                 count_max: 10,
             };

@@ -233,14 +233,6 @@ impl StoreUri {
     }
 }
 
-impl std::str::FromStr for StoreUri {
-    type Err = UriError;
-
-    fn from_str(text: &str) -> Result<Self, UriError> {
-        Self::parse(text)
-    }
-}
-
 fn absolute(name: &str, value: &str) -> Result<PathBuf, UriError> {
     if Path::new(value).is_absolute() {
         Ok(without_trailing_slash(value))

@@ -1,31 +1,21 @@
-//! Percent decoding, as RFC 3986, section 2.1 has it.
+//! Percent-encoding (RFC 3986, section 2.1).
 
-/// Decodes a value. `None` when an escape is broken or the bytes are no UTF-8.
+use percent_encoding::percent_decode_str;
+
+/// Decodes a value. `None` if an escape is incomplete or the bytes are not UTF-8.
 ///
-/// A plus sign stays one: store URIs are no forms.
+/// A plus sign is not decoded: store URIs are not forms.
 pub(super) fn decode(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, tail)) = rest.split_first() {
-        rest = tail;
-        if first == b'%' {
-            let (digits, tail) = tail.split_at_checked(2)?;
-            bytes.push(digit(digits[0])? << 4 | digit(digits[1])?);
-            rest = tail;
-        } else {
-            bytes.push(first);
-        }
+    // The decoder would pass an incomplete escape through.
+    let is_escape = |rest: &str| {
+        let digits = rest.as_bytes().get(..2);
+        digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+    };
+    if !text.split('%').skip(1).all(is_escape) {
+        return None;
     }
-    String::from_utf8(bytes).ok()
-}
-
-fn digit(byte: u8) -> Option<u8> {
-    match byte {
-        b'0'..=b'9' => Some(byte - b'0'),
-        b'a'..=b'f' => Some(byte - b'a' + 10),
-        b'A'..=b'F' => Some(byte - b'A' + 10),
-        _ => None,
-    }
+    let decoded = percent_decode_str(text).decode_utf8();
+    decoded.ok().map(|text| text.into_owned())
 }
 
 #[cfg(test)]

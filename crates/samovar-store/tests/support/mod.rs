@@ -28,7 +28,7 @@ pub(crate) struct NixStore {
 }
 
 impl NixStore {
-    /// An empty store; nothing is in it until Nix is run.
+    /// Creates an empty store, which the first run of Nix initialises.
     pub(crate) fn new() -> Self {
         let dir = tempfile::Builder::new()
             .prefix("samovar-store-")
@@ -52,7 +52,7 @@ impl NixStore {
         self.join("var/db/db.sqlite")
     }
 
-    /// The variables that lead Nix, or us, to this store.
+    /// The environment variables that select this store.
     pub(crate) fn variables(&self) -> HashMap<String, String> {
         let at = |name: &str| self.join(name).to_str().unwrap().to_owned();
         HashMap::from([
@@ -121,7 +121,7 @@ impl NixStore {
         self.nix("nix-store", &["--delete", &self.full(path)]);
     }
 
-    /// The bytes that Nix says are the NAR.
+    /// The NAR as written by Nix.
     #[track_caller]
     pub(crate) fn dump(&self, path: &StorePath) -> Vec<u8> {
         let output = self
@@ -156,7 +156,7 @@ impl Default for NixStore {
     }
 }
 
-/// A hash part that no path has.
+/// A hash part without a path.
 pub(crate) fn absent() -> HashPart {
     HashPart::parse(&[b'0'; 32]).unwrap()
 }

@@ -42,7 +42,7 @@ create table if not exists DerivationOutputs (
 create index if not exists IndexDerivationOutputs on DerivationOutputs(path);
 ";
 
-/// How Nix keeps the database.
+/// The journal mode of the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Journal {
     Wal,
@@ -91,7 +91,7 @@ impl Rows {
         LocalStore::new(self.location()).unwrap()
     }
 
-    /// A connection that writes, as a Nix process has.
+    /// Opens a read-write connection, like a Nix process.
     pub(crate) fn writer(&self) -> Connection {
         self.writer_at(&self.database())
     }
@@ -115,7 +115,7 @@ impl Rows {
         connection
     }
 
-    /// Puts another database in the place of this one, as restoring a backup does.
+    /// Replaces the database by another one, like restoring a backup.
     pub(crate) fn replace(&self, fill: impl FnOnce(&Connection)) {
         let new = self.dir.path().join("var/db/new.sqlite");
         let connection = self.writer_at(&new);
@@ -131,7 +131,7 @@ impl Rows {
     }
 }
 
-/// A path whose hash part depends on the number alone.
+/// A path with a hash part derived from the number.
 pub(crate) fn path(number: u32) -> StorePath {
     let mut bytes = [0x5a; 20];
     bytes[..4].copy_from_slice(&number.wrapping_mul(0x9e37_79b9).to_be_bytes());

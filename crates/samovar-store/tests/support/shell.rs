@@ -1,4 +1,4 @@
-//! SQLite's shell as another process that writes, as Nix is one.
+//! SQLite's shell as another writing process.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -31,7 +31,7 @@ impl Shell {
         shell
     }
 
-    /// Returns when it is done.
+    /// Runs a statement and waits for it.
     pub(crate) fn run(&mut self, sql: &str) {
         let input = self.input.as_mut().unwrap();
         writeln!(input, "{sql}\n.print done").unwrap();

@@ -1,4 +1,4 @@
-//! Trees for tests, and what is read from them.
+//! Trees for tests, and readers of their NARs.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -52,15 +52,15 @@ pub(crate) fn make_deep(dir: &Path) {
     }
 }
 
-/// Other tests of this process open files, too: leave them room.
+/// Number of open descriptors; other tests of this process open some too.
 pub(crate) fn open_count() -> usize {
     fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// Those of what is below `root` alone; where it is not too deep for names.
+/// Number of open descriptors below `root`, for trees that are not too deep for names.
 pub(crate) fn open_count_below(root: &Path) -> usize {
     let files = fs::read_dir("/proc/self/fd").unwrap();
-    // What was closed meanwhile has no name any more.
+    // A descriptor closed meanwhile has no name.
     let names = files.filter_map(|file| fs::read_link(file.unwrap().path()).ok());
     names.filter(|name| name.starts_with(root)).count()
 }
@@ -122,7 +122,7 @@ pub(crate) fn make(node: &Node, path: &Path) {
     }
 }
 
-/// A failing case is printed whole, so nothing needs to be kept in files.
+/// Failing cases are printed in full, so no regression files are written.
 pub(crate) fn config() -> ProptestConfig {
     ProptestConfig {
         failure_persistence: None,

@@ -24,8 +24,8 @@ mod planner;
 mod record;
 mod replay;
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
 
 pub(super) use planned_walk::PlannedWalk;
 pub(super) use planner::Planner;
@@ -34,7 +34,6 @@ use samovar_nix::nar::EncodeError;
 
 use super::TreeError;
 use super::identity::Identity;
-use super::listing_reader::ListingReader;
 use super::reservation::Reservation;
 
 /// Records between two checkpoints: a quarter of a byte per file, and microseconds to read.
@@ -51,7 +50,7 @@ pub struct NarPlan {
     nar_size: u64,
     file_count: u64,
     root: Option<Identity>,
-    listing_len: OnceLock<u64>,
+    pub(super) listing_len: OnceLock<u64>,
     has_failed: AtomicBool,
     /// The plan's share of the memory of all plans.
     reservation: Reservation,
@@ -111,30 +110,6 @@ impl NarPlan {
     #[must_use]
     pub fn has_failed(&self) -> bool {
         self.has_failed.load(Ordering::Relaxed)
-    }
-
-    /// The listing: see [`Tree::listing`](super::Tree::listing). Reads no files.
-    #[must_use]
-    pub fn listing(self: &Arc<Self>) -> ListingReader {
-        ListingReader::of_plan(Replay::new(self))
-    }
-
-    /// The length of the listing, in bytes. The first call generates the listing.
-    ///
-    /// # Errors
-    ///
-    /// Any [`TreeError`], never in practice: a valid plan has a valid listing.
-    pub fn listing_len(self: &Arc<Self>) -> Result<u64, TreeError> {
-        if let Some(len) = self.listing_len.get() {
-            return Ok(*len);
-        }
-        let (mut listing, mut buffer, mut len) = (self.listing(), [0; 4096], 0);
-        loop {
-            match listing.fill(&mut buffer)? {
-                0 => return Ok(*self.listing_len.get_or_init(|| len)),
-                filled => len += filled as u64,
-            }
-        }
     }
 
     fn note_failure(&self) {

@@ -78,13 +78,17 @@ impl PlannedWalk {
 
     fn open_root(&mut self) -> Result<(), TreeError> {
         let planned = self.replay.plan().root();
-        let stat = rustix::fs::statat(CWD, &self.root, AtFlags::SYMLINK_NOFOLLOW)?;
-        if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
-            return is_planned(planned == Some(Identity::of(&stat)));
+        let mut stat = rustix::fs::statat(CWD, &self.root, AtFlags::SYMLINK_NOFOLLOW)?;
+        if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
+            let root = open_directory(CWD, &self.root)?;
+            stat = rustix::fs::fstat(&root)?;
+            self.descent.enter(root)?;
         }
-        let root = open_directory(CWD, &self.root)?;
-        is_planned(planned == Some(Identity::of(&rustix::fs::fstat(&root)?)))?;
-        self.descent.enter(root)
+        if planned == Some(Identity::of(&stat)) {
+            Ok(())
+        } else {
+            Err(TreeError::Changed)
+        }
     }
 
     /// Opens the directories down to the current one.
@@ -123,13 +127,5 @@ impl PlannedWalk {
     /// Marks the plan as failed on an error.
     fn note<T>(&self, result: Result<T, TreeError>) -> Result<T, TreeError> {
         result.inspect_err(|_error| self.replay.plan().note_failure())
-    }
-}
-
-fn is_planned(is_planned: bool) -> Result<(), TreeError> {
-    if is_planned {
-        Ok(())
-    } else {
-        Err(TreeError::Changed)
     }
 }
