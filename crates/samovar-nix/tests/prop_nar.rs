@@ -1,4 +1,4 @@
-//! NARs: any tree, any split, any bytes.
+//! NARs round-trip for any tree and any split, and arbitrary bytes do not panic.
 
 #![expect(
     clippy::panic,
@@ -96,7 +96,7 @@ fn events(tree: &Tree) -> Vec<Owned> {
     events
 }
 
-/// Cuts at these places, which are taken modulo the length.
+/// Splits at these offsets, taken modulo the length.
 fn cut<'a>(bytes: &'a [u8], places: &[usize]) -> Vec<&'a [u8]> {
     let mut places: Vec<usize> = places
         .iter()
@@ -113,7 +113,7 @@ fn cut<'a>(bytes: &'a [u8], places: &[usize]) -> Vec<&'a [u8]> {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read(tree in tree()) {
+    fn nars_round_trip(tree in tree()) {
         let events = events(&tree);
         let nar = common::encode_all(&events);
         prop_assert_eq!(nar.len() % 8, 0);
@@ -143,7 +143,7 @@ proptest! {
         prop_assert_eq!(&common::decode(Decoder::new(), cut(&nar, &places)), &whole);
         prop_assert_eq!(&common::decode(Decoder::new(), nar.chunks(1)), &whole);
         if let Ok((events, len)) = whole {
-            // What is read is the one way to write it.
+            // The encoding is canonical.
             let len = usize::try_from(len).unwrap();
             prop_assert_eq!(&common::encode_all(&events)[..], &nar[..len]);
         }

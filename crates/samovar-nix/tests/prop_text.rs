@@ -1,4 +1,4 @@
-//! Texts: what is written is read, and nothing panics.
+//! Text formats round-trip, and arbitrary text does not panic.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -94,7 +94,7 @@ fn path_info(info: &NarInfo) -> PathInfo {
     }
 }
 
-/// The definition of base-32, digit by digit, slow and plain.
+/// A reference implementation of base-32.
 fn nixbase32_by_definition(bytes: &[u8]) -> String {
     let bit = |at: usize| {
         bytes

@@ -1,4 +1,4 @@
-//! Trees as values, so that tests can compare, write and read them.
+//! Trees as values, for comparing, writing and reading.
 
 #![allow(
     dead_code,
@@ -23,7 +23,7 @@ pub(crate) enum Owned {
     Symlink(Vec<u8>),
 }
 
-/// Reads a NAR that comes in these pieces; also says how long it was.
+/// Decodes a NAR from these pieces; returns its events and length.
 pub(crate) fn decode<'a>(
     mut decoder: Decoder,
     pieces: impl IntoIterator<Item = &'a [u8]>,

@@ -1,4 +1,4 @@
-//! A server in a process of its own, started as a user starts it.
+//! `samovar` and its server as child processes, with configuration files and Nix clients.
 #![expect(
     clippy::unwrap_used,
     clippy::panic,
@@ -21,7 +21,7 @@ use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A command to which the environment of the tests says nothing.
+/// The program `samovar` without the environment of the tests.
 pub(crate) fn bare(program: &str) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
@@ -39,7 +39,7 @@ pub(crate) fn samovar() -> Command {
     bare(env!("CARGO_BIN_EXE_samovar"))
 }
 
-/// A program of Nix's that finds nothing of this machine's.
+/// A program of Nix without this machine's configuration.
 pub(crate) fn nix(program: &str, home: &Path) -> Command {
     let mut command = bare(program);
     command
@@ -53,7 +53,7 @@ pub(crate) fn nix(program: &str, home: &Path) -> Command {
     command
 }
 
-/// A fresh client with this netrc file realises a path from these substituters.
+/// Runs a new client with this netrc file that realises a path from these substituters.
 pub(crate) fn realise(substituters: &str, path: &str, netrc: &str) -> Output {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store");
@@ -80,7 +80,7 @@ pub(crate) fn sample_store() -> String {
     format!("local?root={}", sample_root().display())
 }
 
-/// What there is in the sample store.
+/// The paths of the sample store, by name.
 pub(crate) fn manifest() -> serde_json::Value {
     let text = fs::read_to_string(sample_root().join("sample.json")).unwrap();
     serde_json::from_str(&text).unwrap()
@@ -102,7 +102,7 @@ pub(crate) fn secret_file(dir: &Path, name: &str, text: &str) -> PathBuf {
     path
 }
 
-/// The line for a users file.
+/// A line of a users file.
 pub(crate) fn user(name: &str, password: &str) -> String {
     let mut command = samovar();
     command.args(["password", name]).stdin(Stdio::piped());
@@ -113,7 +113,7 @@ pub(crate) fn user(name: &str, password: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The line for a tokens file, and the token.
+/// A line of a tokens file, and its token.
 pub(crate) fn token(name: &str) -> (String, String) {
     let output = samovar().args(["token", name]).output().unwrap();
     let token = String::from_utf8(output.stderr).unwrap();
@@ -121,7 +121,7 @@ pub(crate) fn token(name: &str) -> (String, String) {
     (line, token.trim().to_owned())
 }
 
-/// An answer from its status on, over a connection of its own.
+/// Sends a request on a new connection; returns the response without `HTTP/1.1 `.
 pub(crate) fn ask(address: &str, target: &str, fields: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     let request = format!("GET {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{fields}\r\n");
@@ -132,19 +132,19 @@ pub(crate) fn ask(address: &str, target: &str, fields: &str) -> String {
     answer.split_once(' ').unwrap().1.to_owned()
 }
 
-/// The status alone.
+/// The status of a response.
 pub(crate) fn status(address: &str, target: &str, fields: &str) -> u16 {
     ask(address, target, fields)[..3].parse().unwrap()
 }
 
-/// A server with this configuration, and where it serves.
+/// Starts a server with this configuration; returns it with its address.
 pub(crate) fn serve(file: &File) -> (Server, String) {
     let server = Server::of(file);
     let address = server.address();
     (server, address)
 }
 
-/// A file in a directory of its own.
+/// A configuration file in a temporary directory.
 pub(crate) struct File {
     _dir: tempfile::TempDir,
     pub(crate) path: PathBuf,
@@ -201,7 +201,7 @@ impl Server {
         lines.pop().unwrap()
     }
 
-    /// All lines up to one with this in it.
+    /// Waits for a line that contains the text.
     #[track_caller]
     pub(crate) fn lines_to(&self, part: &str) -> Vec<String> {
         let mut lines = Vec::new();
@@ -217,7 +217,7 @@ impl Server {
         }
     }
 
-    /// Where it serves.
+    /// The address of the listener.
     pub(crate) fn address(&self) -> String {
         let line = self.wait_for("on http://");
         let (_, rest) = line.split_once("http://").unwrap();
