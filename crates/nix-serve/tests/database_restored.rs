@@ -213,7 +213,7 @@ fn beside_the_wal_of_before() {
                     assert_eq!(subject.ask(url).status, 503, "{url}");
                 }
             }
-            let said = "lies beside it still; remove db.sqlite-wal and db.sqlite-shm";
+            let said = "is still beside it; remove db.sqlite-wal and db.sqlite-shm";
             eventually("it is said", || subject.server.count(said) == 1);
             restored.remove_wal();
             let _holder = Holder::run(&subject.database(), "begin; select count(*) from Refs;");

@@ -47,7 +47,7 @@ fn a_newer_schema_with_all_that_is_read() {
     assert!(said[0].contains("warning: the schema of the Nix database is 11, "));
     let said = starts_with(Some("garbage"));
     assert_eq!(said.len(), 1, "{said:?}");
-    assert!(said[0].contains("is no number, "), "{said:?}");
+    assert!(said[0].contains("is not a number, "), "{said:?}");
     for schema in [Some("10"), None] {
         assert_eq!(starts_with(schema), [""; 0]);
     }

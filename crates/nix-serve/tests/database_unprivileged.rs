@@ -115,7 +115,7 @@ fn the_daemon_is_not_asked_where_the_database_is_gone() {
         subject.suffers();
         assert!(!directory.exists());
         fs::rename(&aside, &directory).unwrap();
-        subject.recovers("does not exist; put it back");
+        subject.recovers("does not exist; restore it");
         serves_all(&subject);
     }
 }

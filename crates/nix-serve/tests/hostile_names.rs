@@ -13,7 +13,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use samovar::command::{Outcome, Request};
+use samovar::Outcome;
+use samovar::command::Request;
 use serde_json::Value;
 use support::client::{Client, succeeds};
 use support::{OwnStore, eventually, hash_part, local, nix, nix_serve};

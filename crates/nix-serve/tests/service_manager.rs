@@ -124,7 +124,7 @@ fn a_start_that_fails_is_never_ready() {
     let mut command = server_of(dir.path());
     refuses_to_start(
         command.env("NOTIFY_SOCKET", &manager.path),
-        &["no Nix database"],
+        &["the database does not exist"],
     );
     assert_eq!(manager.next_within(Duration::from_millis(1)), None);
 }

@@ -135,7 +135,7 @@ fn no_database_is_one_line_that_names_it() {
     refuses_to_start(
         &mut command,
         &[
-            "no Nix database",
+            "the database does not exist",
             &at(dir.path(), "nix/var/nix/db/db.sqlite"),
             "nix-daemon",
         ],
@@ -337,7 +337,7 @@ fn without_privileges_whatever_state_the_database_is_in() {
     assert!(!database.with_extension("sqlite-wal").exists());
     refuses_to_start(
         &mut listening(),
-        &[database_name, "is idle", "start nix-daemon"],
+        &[database_name, "WAL index is missing", "start nix-daemon"],
     );
 
     // Somebody has it open.
