@@ -8,7 +8,8 @@ mod support_process;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 
-use samovar::command::{Outcome, Request};
+use samovar::Outcome;
+use samovar::command::Request;
 use serde_json::Value;
 use support::client::{Client, succeeds};
 use support::{OwnStore, local, sample, sample_list, sample_root};
