@@ -1,11 +1,11 @@
-//! How often what an operator may want to know has happened since the start.
+//! Counters of events and incidents since the start.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! counts {
     ($($(#[$doc:meta])+ $count:ident = $name:literal,)+) => {
-        /// A counter. Its name is part of the log and of `/metrics`, and stays.
+        /// A counter. Its name appears in the log and in `/metrics` and must not change.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(super) enum Count {
             $($(#[$doc])+ $count,)+
@@ -18,63 +18,63 @@ macro_rules! counts {
 }
 
 counts! {
-    /// A download or listing broke because its path was collected, or registered anew, meanwhile.
+    /// A download or listing was aborted: its path was collected or registered anew meanwhile.
     PathCollected = "path_collected",
-    /// A narinfo, or some in one piece of an answer, was sent though its path was not held.
+    /// A narinfo, or one part of a bulk response, was sent without a lease.
     NarinfoUnleased = "narinfo_unleased",
-    /// A NAR was sent from files though its path was not held.
+    /// A NAR was sent from the files of the store without a lease.
     NarUnleased = "nar_unleased",
-    /// Holding paths against garbage collection began to fail.
+    /// Paths could not be leased any more.
     LeasesFailed = "leases_failed",
-    /// As many paths were held as may be.
+    /// The limit of leases was reached.
     LeaseLimitReached = "lease_limit_reached",
-    /// A path was held against garbage collection.
+    /// A path was leased.
     PathLeased = "path_leased",
-    /// The files of a path were found not to be what its row says.
+    /// A path was quarantined.
     PathQuarantined = "path_quarantined",
-    /// The bytes of a path were hashed and found right.
+    /// The bytes of a path were hashed and match its registration.
     PathVerified = "path_verified",
-    /// The files of a damaged path were changed, or found right.
+    /// A quarantined path was repaired.
     PathReleased = "path_released",
-    /// Something was asked about a damaged path.
+    /// A request for a quarantined path was answered with 404.
     QuarantinedRequested = "quarantined_requested",
-    /// A path could not be served for another reason of its own.
+    /// A path could not be served for another reason.
     PathFailed = "path_failed",
-    /// The store began to fail as a whole.
+    /// The store became unavailable.
     StoreFailed = "store_failed",
-    /// A response was cut off, or became a 503, because its body failed.
+    /// A response was aborted, or became a 503, because its body failed.
     BodyFailed = "body_failed",
-    /// A peer broke the protocol or a limit of a request.
+    /// A client violated the protocol or a limit of requests.
     Refused = "refused",
-    /// A peer read or wrote too slowly.
+    /// A client read or wrote too slowly.
     TooSlow = "too_slow",
     /// A TLS handshake failed.
     HandshakeFailed = "handshake_failed",
-    /// A connection that waited for its client was closed for a new one, at the limit of them.
+    /// An idle connection was closed for a new one at the limit of connections.
     ConnectionEvicted = "connection_evicted",
-    /// A new connection found that limit reached, and none that could be closed.
+    /// A new connection was refused at the limit of connections.
     ConnectionsFull = "connections_full",
-    /// A request found the queue to the workers full.
+    /// A request was refused because the queue to the workers was full.
     WorkersFull = "workers_full",
-    /// No connection could be accepted, for want of descriptors or memory.
+    /// A connection could not be accepted for lack of descriptors or memory.
     AcceptFailed = "accept_failed",
-    /// An answer of many narinfos was refused, because too many paths were on their way.
+    /// A bulk query was refused at the limit of bulk queries.
     BulkLimitReached = "bulk_limit_reached",
-    /// Such an answer gave way to another one, because its client read slowly.
+    /// A bulk response to a slow client was aborted in favour of another one.
     BulkEvicted = "bulk_evicted",
-    /// A request was not let in.
+    /// A request was denied access.
     AccessDenied = "access_denied",
-    /// A request was refused because its client asks too often, or guesses passwords.
+    /// A request exceeded a rate limit or the limit of wrong passwords.
     AccessLimited = "access_limited",
-    /// A password was hashed and found right.
+    /// A password was hashed and matches.
     PasswordVerified = "password_verified",
     /// A handler panicked.
     Panicked = "panicked",
-    /// Anything else that the engine reports.
+    /// Any other incident of the engine.
     Other = "other",
 }
 
-/// One number for each [`Count`].
+/// The values of all [`Count`]s.
 #[derive(Debug, Default)]
 pub(super) struct Counts([AtomicU64; Count::ALL.len()]);
 
@@ -85,7 +85,7 @@ impl Counts {
         }
     }
 
-    /// All of them, those that are zero included.
+    /// All counters, including zeros.
     pub(super) fn all(&self) -> Vec<(&'static str, u64)> {
         let numbers = self.0.iter().map(|number| number.load(Ordering::Relaxed));
         let names = Count::ALL.iter().map(|(_, name)| *name);
@@ -93,7 +93,7 @@ impl Counts {
     }
 }
 
-/// `name=number`, those that are not zero; `nothing` if all are.
+/// Writes `name=number` for each counter that is not zero, or `nothing`.
 impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut separator = "";

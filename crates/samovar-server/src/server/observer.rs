@@ -1,4 +1,4 @@
-//! What happens, in the logs.
+//! Writes events and exchanges to the logs, and counts events.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -21,7 +21,7 @@ pub(super) struct Logs {
     access: Option<AccessLog>,
     pub(super) errors: ErrorLog,
     client_address: ClientAddress,
-    /// Who they are, once there is a site to ask.
+    /// Identifies clients; set once the site exists.
     clients: OnceLock<Clients>,
     paths: Throttle,
     bodies: Throttle,
@@ -47,7 +47,7 @@ impl Logs {
         }
     }
 
-    /// Says whom to ask who clients are. Said once, before the first of them comes.
+    /// Sets the source of client identities, before the first request.
     pub(super) fn introduce(&self, clients: Clients) {
         drop(self.clients.set(clients));
     }
@@ -59,7 +59,7 @@ impl Logs {
         }
     }
 
-    /// Says how often what has happened since the start.
+    /// Logs the event counters.
     pub(super) fn say_counts(&self) {
         self.errors
             .info(format_args!("counted since the start: {}", self.counts));
@@ -70,25 +70,25 @@ impl Logs {
             && !access.flush(patience)
         {
             self.errors
-                .warning("the access log could not be written to its end");
+                .warning("the access log could not be written completely");
         }
     }
 
-    /// Writes what many requests may meet, without letting them fill the disk.
+    /// Logs at a limited rate, so that requests cannot fill the disk.
     fn say(&self, throttle: &Throttle, level: Level, message: impl fmt::Display) {
-        let Some(left_out) = throttle.pass(Instant::now()) else {
+        let Some(suppressed) = throttle.pass(Instant::now()) else {
             return;
         };
-        if left_out > 0 {
+        if suppressed > 0 {
             self.errors.write(
                 level,
-                format_args!("{left_out} lines like the next were left out"),
+                format_args!("{suppressed} similar lines were suppressed"),
             );
         }
         self.errors.write(level, message);
     }
 
-    /// `known`: what its cache knows of the client.
+    /// `known`: the client as its cache identified it.
     fn address(&self, head: Head<'_>, known: Option<&Client>) -> Option<IpAddr> {
         let peer = address(head.peer());
         match self.client_address {
@@ -106,7 +106,7 @@ fn address(peer: Peer) -> Option<IpAddr> {
     }
 }
 
-/// The client as whoever sent the request names it.
+/// The client address that the request claims, without proof.
 fn unproven(head: Head<'_>) -> Option<IpAddr> {
     let text = head
         .header("X-Real-IP")
@@ -213,7 +213,7 @@ impl samovar_http::Observer for Logs {
             _ => Count::Other,
         });
         if let (Incident::Refused { peer, refusal }, Some(access)) = (incident, &self.access) {
-            // What was not understood is not repeated.
+            // The malformed request is not logged: it may contain anything.
             access.record(&Entry {
                 client: address(*peer),
                 user: None,
@@ -231,7 +231,7 @@ impl samovar_http::Observer for Logs {
         }
         match incident {
             Incident::HandlerPanicked { .. } => self.errors.error(incident),
-            // Peers can cause these at will; they are for whoever looks for a fault.
+            // Clients can cause these at will.
             Incident::Refused { .. } | Incident::TooSlow { .. } => self.errors.debug(incident),
             Incident::BodyFailed { .. } => self.say(&self.bodies, Level::Warning, incident),
             _ => self.say(&self.limits, Level::Warning, incident),

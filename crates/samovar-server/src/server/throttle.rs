@@ -1,14 +1,14 @@
-//! Lines of one kind, so many in a while.
+//! Rate limit for log lines of one kind.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Lines let through in one window.
+/// Lines admitted per window.
 const LINE_COUNT: u32 = 5;
-/// How long a window is.
+/// Length of a window.
 const WINDOW: Duration = Duration::from_secs(10);
 
-/// Counts lines of one kind.
+/// Limits the rate of log lines of one kind.
 #[derive(Debug, Default)]
 pub(super) struct Throttle {
     state: Mutex<State>,
@@ -18,11 +18,11 @@ pub(super) struct Throttle {
 struct State {
     window_start: Option<Instant>,
     passed: u32,
-    left_out: u64,
+    suppressed: u64,
 }
 
 impl Throttle {
-    /// Whether a line may be written now, and how many were not since the last one.
+    /// Admits a line, and returns the number of lines suppressed before it; `None` suppresses it.
     pub(super) fn pass(&self, now: Instant) -> Option<u64> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let is_over = state
@@ -33,11 +33,11 @@ impl Throttle {
             state.passed = 0;
         }
         if state.passed == LINE_COUNT {
-            state.left_out += 1;
+            state.suppressed += 1;
             return None;
         }
         state.passed += 1;
-        Some(std::mem::take(&mut state.left_out))
+        Some(std::mem::take(&mut state.suppressed))
     }
 }
 
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_left_out_is_counted() {
+    fn suppressed_lines_are_counted() {
         let (throttle, now) = (Throttle::default(), Instant::now());
         for _ in 0..LINE_COUNT {
             assert_eq!(throttle.pass(now), Some(0));
