@@ -1,14 +1,16 @@
-//! `suites`: conformance suites of other projects against our server, or against one by address.
+//! `suites`: conformance suites against our servers, or against the server at an address.
 //!
-//! | suite | what it is | where it comes from |
+//! | suite | contents | origin |
 //! | --- | --- | --- |
 //! | `h2spec` | 145 cases of HTTP/2 | a Go module, built here; versions in `conformance/h2spec/` |
 //! | `h2spec-tls` | the same over TLS | likewise |
 //! | `h1spec` | 33 cases of HTTP/1.1, dropseed's, in Python | by hand, see below |
 //! | `uws-h1spec` | 33 cases of HTTP/1.1, uNetworking's, for Deno | by hand; Deno from npm |
+//! | `nix_cache` | the binary-cache protocol, against nix-serve | `conformance/nix_cache/` |
 //!
-//! The h1spec suites are in no registry. Where their source stands in `.samovar/tools/NAME` they
-//! are run, else that is said. What ours should answer stands in `conformance/results/`.
+//! The h1spec suites are in no registry. They run if their source is in `.samovar/tools/NAME`;
+//! otherwise the task reports that they are missing. Expected results are in
+//! `conformance/results/`.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -17,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, bail};
+use testkit::process::{Process, without_variables};
 
 use crate::command::{build_as_tested, find, progress, run};
 use crate::repository;
@@ -24,7 +27,9 @@ use crate::repository;
 /// Deno, for the suite that is written for it.
 const DENO: &str = "deno@2.9.6";
 
-const NAMES: [&str; 4] = ["h2spec", "h2spec-tls", "h1spec", "uws-h1spec"];
+const NAMES: [&str; 5] = ["h2spec", "h2spec-tls", "h1spec", "uws-h1spec", NIX_CACHE];
+
+const NIX_CACHE: &str = "nix_cache";
 
 /// What to run.
 struct Options<'a> {
@@ -56,6 +61,7 @@ pub(crate) fn run_suites(words: &[&str]) -> Result<()> {
         }
         let address = match &own {
             Some(own) if name == "h2spec-tls" => &own.secure_address,
+            Some(own) if name == NIX_CACHE => &own.cache_address,
             _ => address,
         };
         let Some(results) = results_of(name, address)? else {
@@ -112,16 +118,25 @@ fn parse<'a>(words: &[&'a str]) -> Result<Options<'a>> {
     Ok(options)
 }
 
-/// `conformance/examples/echo.rs`, which ends with its input.
+/// `conformance/examples/echo.rs`, which ends with its input, and nix-serve.
 struct Own {
     address: String,
     secure_address: String,
     child: Child,
+    /// nix-serve on the sample store; killed when dropped.
+    _cache: Process,
+    cache_address: String,
 }
 
 impl Own {
     fn start() -> Result<Self> {
-        let programs = build_as_tested(&["--example", "echo"])?;
+        let bins = ["--bin", "nix-serve", "--bin", "nix-cache-suite"];
+        let programs = build_as_tested(&[&["--example", "echo"][..], &bins].concat())?;
+        let store = sample()?;
+        let mut cache = without_variables(&programs.join("nix-serve").to_string_lossy(), &["NIX_"]);
+        cache.args(["--listen", "127.0.0.1:0", "--store"]);
+        let (cache, cache_address) =
+            Process::serving(cache.arg(format!("local?root={}", store.display())));
         let mut child = Command::new(programs.join("examples/echo"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -141,6 +156,8 @@ impl Own {
             address,
             secure_address,
             child,
+            _cache: cache,
+            cache_address: cache_address.to_string(),
         })
     }
 }
@@ -150,6 +167,12 @@ impl Drop for Own {
         drop(self.child.stdin.take());
         self.child.wait().ok();
     }
+}
+
+/// The sample store, which the cache protocol's suite serves and asks for.
+fn sample() -> Result<PathBuf> {
+    let store = repository().join(".samovar/sample").canonicalize();
+    store.context("no sample store: run `cargo run -p xtask -- sample-store .samovar/sample`")
 }
 
 /// `pass NAME` or `fail NAME` for each case, in order; `None` if the suite is not here.
@@ -183,6 +206,15 @@ fn results_of(name: &str, address: &str) -> Result<Option<Vec<String>>> {
                 .args(["-c", script, "--strict", address])
                 .current_dir(folder);
             Ok(Some(marked(&said(&mut command)?, '✓', '✗')))
+        }
+        NIX_CACHE => {
+            let program = build_as_tested(&["--bin", "nix-cache-suite"])?.join("nix-cache-suite");
+            let mut command = Command::new(program);
+            command.arg(format!("http://{address}")).arg("--store");
+            let output = command.arg(sample()?).output().context("the suite")?;
+            eprint!("{}", String::from_utf8_lossy(&output.stderr));
+            let results = String::from_utf8_lossy(&output.stdout);
+            Ok(Some(results.lines().map(str::to_owned).collect()))
         }
         _ => {
             let script = tools.join("uws-h1spec/http_test.ts");
