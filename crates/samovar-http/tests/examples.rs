@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use support::{Answer, Reader, connect};
+use support::{Answer, Reader, connect, eventually};
 
 /// An example that runs, on a port the kernel chose.
 struct Example {
@@ -322,11 +322,9 @@ fn visitors_of_sse_that_close_leave_nothing_behind() {
             })
             .collect();
         drop(visits);
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while descriptors(example.child.id()) > 70 {
-            assert!(Instant::now() < deadline, "connections are left");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        eventually("connections are closed", || {
+            descriptors(example.child.id()) <= 70
+        });
     }
     assert_eq!(example.ask("POST /say", "", "Tea").status, 204);
 }

@@ -149,15 +149,6 @@ fn get(path: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: a.test\r\n\r\n")
 }
 
-#[track_caller]
-fn wait_until(what: &str, condition: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !condition() {
-        assert!(Instant::now() < deadline, "never: {what}");
-        thread::sleep(Duration::from_millis(5));
-    }
-}
-
 #[test]
 fn both_versions_serve_everything() {
     let (authority, _server, addr) = site();
@@ -391,7 +382,7 @@ fn what_is_not_tls_is_closed() {
         // An alert, or nothing.
         assert!(rest.is_empty() || rest[0] == 21, "{rest:?}");
     }
-    wait_until("all are gone", || server.connection_count() == 0);
+    eventually("all are gone", || server.connection_count() == 0);
 }
 
 #[test]
@@ -438,18 +429,18 @@ fn handshakes_at_once_are_bounded() {
             stream
         })
         .collect();
-    wait_until("all are there", || server.connection_count() == 8);
+    eventually("all are there", || server.connection_count() == 8);
     let mut ninth = connect(addr);
     let mut rest = Vec::new();
     drop(ninth.read_to_end(&mut rest));
     assert!(rest.is_empty());
     drop(half);
-    wait_until("they are gone", || server.connection_count() == 0);
+    eventually("they are gone", || server.connection_count() == 0);
     // A finished handshake is none.
     let open: Vec<_> = (0..20)
         .map(|_| authority.client().connect(addr).unwrap())
         .collect();
-    wait_until("all are open", || server.connection_count() == open.len());
+    eventually("all are open", || server.connection_count() == open.len());
 }
 
 fn s_client(addr: SocketAddr, arguments: &[&str], input: &str) -> (String, String) {

@@ -5,6 +5,7 @@
 )]
 #![allow(
     dead_code,
+    unused_imports,
     clippy::allow_attributes,
     reason = "each test file is a crate of its own and uses a part"
 )]
@@ -14,7 +15,6 @@ use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex};
-use std::time::{Duration, Instant};
 
 use samovar_http::http::{Status, Version};
 use samovar_http::{
@@ -263,11 +263,4 @@ pub(crate) fn start_default() -> (Server<App>, SocketAddr) {
     start(Limits::default())
 }
 
-#[track_caller]
-pub(crate) fn wait_until(what: &str, is_so: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while !is_so() {
-        assert!(Instant::now() < deadline, "{what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
+pub(crate) use testkit::eventually as wait_until;
