@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::soak::Sample;
+use crate::server::Holdings;
 
 const WIDTH: f64 = 860.0;
 const LEFT: f64 = 70.0;
@@ -12,6 +12,14 @@ const PANEL_GAP: f64 = 44.0;
 const HEAD: f64 = 60.0;
 
 /// What a panel shows of a sample.
+/// What the server held after a number of requests.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sample {
+    pub(crate) seconds: f64,
+    pub(crate) requests: u64,
+    pub(crate) held: Holdings,
+}
+
 type Of = fn(&Sample) -> f64;
 
 pub(crate) fn render(samples: &[Sample]) -> String {

@@ -57,10 +57,20 @@ use store::Store;
 use testkit::random::SplitMix64;
 use world::{Cause, World};
 
-const USAGE: &str = "usage: samovar-chaos --server PROGRAM [--seconds N | --requests N | \
-                     --valgrind SECONDS] [--seed S] [--out FOLDER]";
+const USAGE: &str = "\
+usage: samovar-chaos --server PROGRAM [OPTION...]
 
-/// What the command line says.
+Runs clients and faults at once against one nix-serve and checks every byte of every response.
+
+  --server PROGRAM    nix-serve to test; required
+  --seconds N         duration of the run (30)
+  --requests N        soak instead: send N requests and watch memory and descriptors
+  --valgrind SECONDS  search for leaks instead: run the server under valgrind
+  --seed S            seed of the random plan (from the clock)
+  --out DIR           directory for logs and reports (samovar-chaos in the temporary directory)
+  --help              show this help";
+
+/// A parsed command line.
 struct Arguments {
     server: PathBuf,
     time: Duration,
@@ -69,11 +79,11 @@ struct Arguments {
     kind: Kind,
 }
 
-/// What is run.
+/// Kind of run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Chaos,
-    /// Until so many requests were answered.
+    /// Until this many requests were answered.
     Soak(u64),
     Leaks,
 }
@@ -82,6 +92,10 @@ enum Kind {
 const SOAK_TIME: Duration = Duration::from_secs(6 * 3600);
 
 fn main() -> ExitCode {
+    if std::env::args().any(|word| word == "--help" || word == "-h") {
+        println!("{USAGE}");
+        return ExitCode::SUCCESS;
+    }
     match arguments().and_then(|arguments| run(&arguments)) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
@@ -104,7 +118,8 @@ fn arguments() -> Result<Arguments> {
     };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
-        let value = words.next().context(USAGE)?;
+        let value = words.next();
+        let value = value.with_context(|| format!("{word} needs a value\n\n{USAGE}"))?;
         match word.as_str() {
             "--server" => server = Some(PathBuf::from(value)),
             "--seconds" => arguments.time = Duration::from_secs(value.parse()?),
@@ -118,10 +133,10 @@ fn arguments() -> Result<Arguments> {
             }
             "--seed" => arguments.seed = value.parse()?,
             "--out" => arguments.out = PathBuf::from(value),
-            _ => bail!(USAGE),
+            _ => bail!("unknown option {word:?}\n\n{USAGE}"),
         }
     }
-    arguments.server = server.context(USAGE)?;
+    arguments.server = server.with_context(|| format!("--server is required\n\n{USAGE}"))?;
     Ok(arguments)
 }
 

@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use testkit::procfs;
 
 use crate::daemon::HOLD_SECONDS;
-use crate::world::{Cause, World, lock};
+use crate::world::{Addresses, Cause, World, lock};
 
 /// How long a start, or an end with nothing under way, may take on a machine with much to do.
 const START_TIME: Duration = Duration::from_secs(40);
@@ -28,13 +28,6 @@ const DRAIN_TIME: Duration = Duration::from_secs(60);
 
 /// Why a server may refuse to start.
 const STARTLESS: [Cause; 3] = [Cause::Unreadable, Cause::Replaced, Cause::FewDescriptors];
-
-/// Where the present server listens.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Addresses {
-    pub(crate) plain: Option<SocketAddr>,
-    pub(crate) tls: Option<SocketAddr>,
-}
 
 /// How servers are started.
 #[derive(Debug)]

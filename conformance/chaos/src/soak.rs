@@ -18,11 +18,11 @@ use rustls::ClientConfig;
 
 use crate::ask::{Ask, What};
 use crate::changes::Stock;
-use crate::chart;
+use crate::chart::{self, Sample};
 use crate::client::connection::{Connection, Manner};
 use crate::content::Version;
 use crate::oracle::check;
-use crate::server::{Holdings, Shared};
+use crate::server::Shared;
 use crate::world::{Facts, World, lock};
 use testkit::random::SplitMix64;
 
@@ -35,14 +35,6 @@ const THREADS_RISE_MAX: f64 = 8.0;
 
 /// Requests that go out together.
 const BATCH: usize = 32;
-
-/// What was held after so many requests.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Sample {
-    pub(crate) seconds: f64,
-    pub(crate) requests: u64,
-    pub(crate) held: Holdings,
-}
 
 /// Requests that were answered so far, of those that are to be.
 #[derive(Debug)]
@@ -277,6 +269,7 @@ fn rise(samples: &[Sample], of: fn(&Sample) -> f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::server::Holdings;
 
     #[test]
     fn a_rise_is_found_and_noise_is_not() {

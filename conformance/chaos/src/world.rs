@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -12,7 +13,6 @@ use base64::engine::general_purpose::STANDARD;
 use ed25519_dalek::{Signature, VerifyingKey};
 
 use crate::content::Version;
-use crate::server::Addresses;
 use crate::timeline::{Moment, Spans, Timeline};
 
 /// How long after its cause a consequence is forgiven.
@@ -71,6 +71,13 @@ impl PartialEq for Key {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
+}
+
+/// Addresses on which the current server listens.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Addresses {
+    pub(crate) plain: Option<SocketAddr>,
+    pub(crate) tls: Option<SocketAddr>,
 }
 
 /// Everything that actors share.
