@@ -10,12 +10,12 @@ use swarm::{Turn, connections_both, connections_max};
 
 use crate::goal::{Bounds, GOALS, Goal};
 
-/// The goal that is more than one run.
+/// Goal that finds the capacity first; more than one run.
 const OVERLOAD: &str = "overload";
-/// The same.
+/// Goal that opens more connections than the server allows.
 const FULL: &str = "full";
 
-/// What is asked.
+/// The kind of server under load.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Target {
     Kettles,
@@ -23,13 +23,13 @@ pub(crate) enum Target {
     Cache(PathBuf, Turn),
 }
 
-/// A command line that was understood.
+/// A parsed command line.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Arguments {
     pub(crate) target: Target,
-    /// The server, if it runs already.
+    /// Address of a running server.
     pub(crate) address: Option<SocketAddr>,
-    /// The server, if it is to be started.
+    /// Command that starts the server; empty if `address` is given.
     pub(crate) command: Vec<String>,
     pub(crate) count: usize,
     pub(crate) connections: usize,
@@ -44,13 +44,13 @@ pub(crate) struct Arguments {
     pub(crate) pid: Option<u32>,
     pub(crate) json: Option<PathBuf>,
     pub(crate) quiet: bool,
-    /// Kettles ask for their names first.
+    /// Kettles log in first.
     pub(crate) login: bool,
     /// Each kettle has a WebSocket.
     pub(crate) websocket: bool,
-    /// It is looked for what the server can, and then three times of it are asked.
+    /// Finds the capacity of the server, then sends three times as much.
     pub(crate) is_overload: bool,
-    /// It is looked what becomes of those who come when it is full.
+    /// Opens more connections than the server allows.
     pub(crate) is_full: bool,
     pub(crate) bounds: Bounds,
 }
@@ -58,7 +58,7 @@ pub(crate) struct Arguments {
 impl Arguments {
     /// # Errors
     ///
-    /// What is wrong with them, or the help that was asked for.
+    /// If an argument is wrong; also for `--help`, whose text the error carries.
     pub(crate) fn parse(
         arguments: impl IntoIterator<Item = OsString>,
     ) -> Result<Self, clap::Error> {
@@ -66,13 +66,16 @@ impl Arguments {
         match matches.subcommand() {
             Some(("kettles", matches)) => Ok(Self::kettles(matches)),
             Some(("cache", matches)) => Ok(Self::cache(matches)),
-            _ => Err(command().error(clap::error::ErrorKind::MissingSubcommand, "what is asked?")),
+            _ => Err(command().error(
+                clap::error::ErrorKind::MissingSubcommand,
+                "no subcommand given",
+            )),
         }
     }
 
-    /// As many as asked for, or as there may be.
+    /// Returns the number of connections, within the limit of descriptors.
     pub(crate) fn connections(&self) -> usize {
-        // Who asks for more than a server takes sees what it does with them.
+        // A number given by the user may exceed what the server accepts.
         self.connections.min(if self.is_connections_given {
             connections_max()
         } else {
@@ -166,13 +169,13 @@ fn one<T: Clone + Send + Sync + 'static>(matches: &ArgMatches, name: &str) -> Op
 
 fn seconds(matches: &ArgMatches, name: &str, otherwise: f64) -> Duration {
     let value = one(matches, name).unwrap_or(otherwise);
-    // What is no time at all is refused before.
+    // `positive` has refused what is no duration.
     Duration::try_from_secs_f64(value).unwrap_or_default()
 }
 
 fn command() -> Command {
     Command::new("swarm")
-        .about("Loads a server at a rate of its own: requests leave when they are due")
+        .about("Open-loop load generator: requests are sent when they are due, however slow the server is")
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommand(kettles())
@@ -184,36 +187,43 @@ fn kettles() -> Command {
         .iter()
         .map(|goal| format!("{}: {}", goal.name, goal.about));
     let goals = goals.collect::<Vec<_>>().join("; ");
-    let goals = format!("{goals}; {FULL}: more connections than it may have");
-    let goals = format!("{goals}; {OVERLOAD}: three times what the server can, and what then");
+    let goals = format!("{goals}; {FULL}: more connections than the server allows");
+    let goals =
+        format!("{goals}; {OVERLOAD}: three times the highest load that the server sustains");
     let names = GOALS.iter().map(|goal| goal.name).chain([FULL, OVERLOAD]);
     let names = names.collect::<Vec<_>>();
     let command = Command::new("kettles")
-        .about("Kettles, which ask for a command and send a measurement once in a period")
+        .about(
+            "Simulates kettles: each polls for a command and sends a measurement once per period",
+        )
         .arg(
             value(
                 "goal",
                 "NAME",
-                format!("counts, times and bounds by name: {goals}"),
+                format!("preset of counts, times and bounds: {goals}"),
             )
             .value_parser(names),
         )
-        .arg(value("count", "N", "kettles [1000]").value_parser(whole()))
-        .arg(value("every", "SECONDS", "their period [30]").value_parser(positive))
+        .arg(value("count", "N", "number of kettles [1000]").value_parser(whole()))
+        .arg(value("every", "SECONDS", "period of a kettle [30]").value_parser(positive))
         .arg(
-            value("within", "SECONDS", "all of them come within [the period]")
-                .value_parser(positive),
+            value(
+                "within",
+                "SECONDS",
+                "time in which all kettles send once [the period]",
+            )
+            .value_parser(positive),
         )
         .arg(
             Arg::new("login")
                 .long("login")
-                .help("each logs in first, and has the name that it gets")
+                .help("log in first and use the assigned name")
                 .action(ArgAction::SetTrue),
         )
         .arg(
             Arg::new("websocket")
                 .long("websocket")
-                .help("each sends its measurements over a WebSocket, and asks for nothing")
+                .help("send measurements over one WebSocket per kettle; no polling")
                 .action(ArgAction::SetTrue)
                 .conflicts_with_all(["login", "threads", "connections"]),
         );
@@ -222,31 +232,31 @@ fn kettles() -> Command {
 
 fn cache() -> Command {
     let command = Command::new("cache")
-        .about("Nix clients, which ask for many paths and then download one with all it needs")
+        .about("Simulates Nix clients: each queries many narinfos, then downloads the closure of one path")
         .arg(
             value(
                 "paths",
                 "FILE",
-                "what the cache has, as `nix path-info --all` says it",
+                "store paths in the cache: output of `nix path-info --all`",
             )
             .value_parser(value_parser!(PathBuf))
             .required(true),
         )
-        .arg(value("count", "N", "clients [100]").value_parser(whole()))
-        .arg(value("every", "SECONDS", "their period [10]").value_parser(positive))
-        .arg(value("queries", "N", "paths that one asks for [50]").value_parser(value_parser!(u32)))
+        .arg(value("count", "N", "number of clients [100]").value_parser(whole()))
+        .arg(value("every", "SECONDS", "period of a client [10]").value_parser(positive))
+        .arg(value("queries", "N", "narinfos queried per period [50]").value_parser(value_parser!(u32)))
         .arg(
             value(
                 "misses",
                 "PERCENT",
-                "of these, paths that are not there [80]",
+                "share of queries for absent paths [80]",
             )
             .value_parser(value_parser!(u32).range(0..=100)),
         )
         .arg(
             Arg::new("no-downloads")
                 .long("no-downloads")
-                .help("asks, and downloads nothing")
+                .help("query only; download nothing")
                 .action(ArgAction::SetTrue),
         );
     common(command)
@@ -256,13 +266,17 @@ fn common(command: Command) -> Command {
     let bound = |name, about| value(name, "N", about).value_parser(positive);
     command
         .arg(
-            value("address", "ADDRESS", "the server, such as 127.0.0.1:8080")
-                .value_parser(value_parser!(SocketAddr)),
+            value(
+                "address",
+                "ADDRESS",
+                "address of a running server, such as 127.0.0.1:8080",
+            )
+            .value_parser(value_parser!(SocketAddr)),
         )
         .arg(
             Arg::new("command")
                 .value_name("COMMAND")
-                .help("after --: a server to start, which says its URL, and to end afterwards")
+                .help("after --: a server to start, which prints its URL, and to stop afterwards")
                 .num_args(1..)
                 .last(true)
                 .conflicts_with("address")
@@ -272,67 +286,59 @@ fn common(command: Command) -> Command {
             value(
                 "connections",
                 "N",
-                "shared by all [one each, as far as descriptors go]",
+                "connections shared by all clients [one each, as the descriptor limit allows]",
             )
             .value_parser(whole()),
         )
-        .arg(value("for", "SECONDS", "how long [60]").value_parser(positive))
+        .arg(value("for", "SECONDS", "duration of the run [60]").value_parser(positive))
         .arg(
             value(
                 "timeout",
                 "SECONDS",
-                "an answer that takes longer is none [10]",
+                "time after which a request has failed [10]",
             )
             .value_parser(positive),
         )
-        .arg(value("threads", "N", "of the generator [1]").value_parser(whole()))
+        .arg(value("threads", "N", "threads of the generator [1]").value_parser(whole()))
         .arg(
-            value(
-                "sources",
-                "N",
-                "addresses to come from, on the loopback [9]",
-            )
-            .value_parser(value_parser!(u8).range(1..=254)),
+            value("sources", "N", "number of loopback source addresses [9]")
+                .value_parser(value_parser!(u8).range(1..=254)),
         )
-        .arg(value("seed", "N", "who asks when [1]").value_parser(value_parser!(u64)))
+        .arg(value("seed", "N", "seed of the schedule [1]").value_parser(value_parser!(u64)))
         .arg(
             value(
                 "pid",
                 "PID",
-                "the server's process: what it takes is reported",
+                "PID of the server, to report its CPU time and memory",
             )
             .value_parser(value_parser!(u32))
             .conflicts_with("command"),
         )
         .arg(
-            value("json", "FILE", "writes the report for programs, too")
+            value("json", "FILE", "also write the report as JSON")
                 .value_parser(value_parser!(PathBuf)),
         )
         .arg(
             Arg::new("quiet")
                 .long("quiet")
-                .help("no line each second")
+                .help("do not print a line per second")
                 .action(ArgAction::SetTrue),
         )
         .arg(
-            value(
-                "failures-max",
-                "N",
-                "bound: requests without a good answer [0]",
-            )
-            .value_parser(value_parser!(u64)),
+            value("failures-max", "N", "bound: failed requests [0]")
+                .value_parser(value_parser!(u64)),
         )
         .arg(bound(
             "p99-max",
-            "bound: milliseconds that 99 of 100 answers take",
+            "bound: 99th percentile of the latency, milliseconds",
         ))
         .arg(bound(
             "server-us-max",
-            "bound: microseconds of the server's processors an answer",
+            "bound: CPU time of the server per response, microseconds",
         ))
         .arg(bound(
             "server-cores-max",
-            "bound: processors that the server keeps busy",
+            "bound: CPU cores that the server keeps busy",
         ))
 }
 
@@ -342,13 +348,13 @@ fn value(name: &'static str, of: &'static str, about: impl Into<clap::builder::S
 
 fn whole() -> impl clap::builder::IntoResettable<clap::builder::ValueParser> {
     clap::builder::ValueParser::from(|text: &str| match text.parse::<usize>() {
-        Ok(0) => Err("there must be one at least".to_owned()),
+        Ok(0) => Err("must be at least 1".to_owned()),
         Ok(number) => Ok(number),
         Err(error) => Err(error.to_string()),
     })
 }
 
-/// A number above zero that a time can have.
+/// Parses a number of seconds above zero.
 fn positive(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(number) if number > 0.0 && number < 1e9 => Ok(number),

@@ -1,7 +1,7 @@
 //! The command line: `swarm kettles` and `swarm cache`.
 //!
-//! Exit codes: 0, all was answered and within the bounds that were set; 1, something was not; 2,
-//! the command line cannot be understood; 3, it could not be tried.
+//! Exit codes: 0, all bounds were kept; 1, a bound was missed; 2, wrong command line; 3, the run
+//! failed.
 
 #![forbid(unsafe_code)]
 
@@ -29,8 +29,8 @@ use server::Server;
 fn main() -> ExitCode {
     let arguments = match Arguments::parse(std::env::args_os()) {
         Ok(arguments) => arguments,
-        // clap knows where it belongs: help is no error.
-        Err(said) => said.exit(),
+        // Help goes to stdout with exit code 0, errors to stderr.
+        Err(error) => error.exit(),
     };
     match try_it(&arguments) {
         Ok(missed) if missed.is_empty() => ExitCode::SUCCESS,
@@ -47,7 +47,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What was missed.
+/// Runs the load; returns the bounds that were missed.
 fn try_it(arguments: &Arguments) -> Result<Vec<String>> {
     let mut server = None;
     let address = match arguments.address {
@@ -65,18 +65,19 @@ fn try_it(arguments: &Arguments) -> Result<Vec<String>> {
     };
     if plan.connections < arguments.connections {
         say(&format!(
-            "{} connections, as many as descriptors allow, not {}",
+            "{} connections instead of {}: the limit of descriptors allows no more",
             plan.connections, arguments.connections
         ));
     }
     let process = server.as_ref().map(|server| server.id).or(arguments.pid);
-    let watched = process.map(|id| Process::of(id).with_context(|| format!("no process {id}")));
+    let watched =
+        process.map(|id| Process::of(id).with_context(|| format!("no process has PID {id}")));
     let watched = watched.transpose()?;
     if arguments.is_full {
         return full::run(arguments, address);
     }
     if arguments.is_overload {
-        let watched = watched.context("give --pid, or the command of a server")?;
+        let watched = watched.context("this goal needs --pid or a server command")?;
         return overload::run(arguments, address, &watched);
     }
     let own_cpu_before = process::own_cpu();
@@ -90,7 +91,7 @@ fn try_it(arguments: &Arguments) -> Result<Vec<String>> {
         most_descriptors = most_descriptors.max(descriptors);
     };
     let tally = if arguments.websocket {
-        // A socket is of one kettle, so there are no more kettles than connections.
+        // One socket per kettle.
         let (period, within) = (arguments.period, arguments.within);
         let host = address.to_string();
         let kettles = Kettles::new(&host, 0, plan.connections, period, within, arguments.seed);
@@ -156,7 +157,7 @@ fn fleets(arguments: &Arguments, plan: &Plan) -> Result<Vec<Box<dyn Fleet>>> {
 
 fn tell(arguments: &Arguments, plan: &Plan, tally: &Tally, taken: &Taken) -> Result<()> {
     let text = report::text(plan, tally, taken);
-    // A pipe that is closed early has heard what it wanted.
+    // A reader may close the pipe early.
     write!(std::io::stdout(), "{text}").unwrap_or_default();
     if let Some(path) = &arguments.json {
         let json = format!("{:#}\n", report::json(plan, tally, taken));
@@ -165,7 +166,7 @@ fn tell(arguments: &Arguments, plan: &Plan, tally: &Tally, taken: &Taken) -> Res
     Ok(())
 }
 
-/// Standard error may be closed: then nobody is told.
+/// Prints to standard error, which may be closed.
 fn say(message: &str) {
     writeln!(std::io::stderr(), "swarm: {message}").unwrap_or_default();
 }

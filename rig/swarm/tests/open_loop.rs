@@ -292,7 +292,9 @@ fn descriptors_bound_connections() {
         );
         let output = Command::new("sh").args(["-c", &script]).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
-        let expected = format!("{connections} connections, as many as descriptors allow, not 60");
+        let expected = format!(
+            "{connections} connections instead of 60: the limit of descriptors allows no more"
+        );
         assert!(said.contains(&expected), "{said}");
         assert_eq!(output.status.code(), Some(0), "{said}");
     }
