@@ -14,8 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-use crate::command::{build_as_tested, find, in_pairs, progress, run};
-use crate::repository;
+use crate::command::{build_as_tested, find, in_pairs, progress, repository, run};
 
 /// The suite, and what of its 50 requirements would otherwise come in a version too new.
 const SUITE: &str = "autobahntestsuite==25.10.1";

@@ -5,8 +5,8 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use crate::command::{find, progress, run};
-use crate::{repository, sample};
+use crate::command::{find, progress, repository, run};
+use crate::sample;
 
 /// Valid paths of the big store.
 const BIG_STORE_PATHS: u64 = 1_000_000;

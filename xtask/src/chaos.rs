@@ -7,8 +7,8 @@ use std::process::Command;
 
 use anyhow::{Result, bail};
 
-use crate::command::{build_as_tested, find, run};
-use crate::{repository, serve};
+use crate::command::{build_as_tested, find, repository, run};
+use crate::serve;
 
 /// How long the server is driven under valgrind.
 const LEAKS_SECONDS: &str = "15";

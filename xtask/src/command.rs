@@ -7,8 +7,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, bail};
 
-use crate::repository;
-
 /// Prints one line of progress, so that no step is a silent wait.
 pub(crate) fn progress(line: &str) {
     eprintln!("samovar: {line}");
@@ -154,6 +152,12 @@ fn is_executable(file: &Path) -> bool {
     use std::os::unix::fs::PermissionsExt;
     file.metadata()
         .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+}
+
+/// Returns the top directory of the repository, wherever the task was started.
+pub(crate) fn repository() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here).to_path_buf()
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use crate::command::{output, run};
 ///
 /// If something cannot be built, or `dpkg-deb` is missing.
 pub(crate) fn make(out: &Path) -> Result<()> {
-    let repository = crate::repository();
+    let repository = crate::command::repository();
     let mut build = Command::new("cargo");
     build.args(["build", "--release", "--locked"]);
     build.args(["--package", "nix-serve", "--package", "samovar"]);
@@ -166,7 +166,7 @@ mod tests {
             fs::write(&path, script).expect("writes");
             fs::set_permissions(&path, Permissions::from_mode(0o755)).expect("sets");
         }
-        let repository = crate::repository();
+        let repository = crate::command::repository();
         let file = package(&repository, &programs, dir.path()).expect("packs");
 
         let root = dir.path().join("root");

@@ -11,8 +11,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-use crate::command::{in_pairs, output, progress, run};
-use crate::repository;
+use crate::command::{in_pairs, output, progress, repository, run};
 
 /// Coverage as libFuzzer reads it, and what the targets are to know.
 const FLAGS: [&str; 8] = [

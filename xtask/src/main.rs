@@ -1,26 +1,6 @@
 //! Tasks of the repository, run by the Makefile as `cargo run --package xtask -- TASK`.
 //!
-//! | task | what it does |
-//! | --- | --- |
-//! | `setup [--test]` | installs the packages that are missing |
-//! | `sample-store [--bench] DIR` | makes a store to serve, with the real Nix |
-//! | `sample-store --paths N DIR` | makes a store of N valid paths, nearly all without files |
-//! | `serve [--port N]` | builds the server and serves this machine's store, or the sample |
-//! | `example-lines [--port N]` | prints what a client needs to use that server |
-//! | `bench [OPTION…]` | our server beside nginx, and beside others that are installed |
-//! | `fuzz --seconds N [TARGET…]` | runs the fuzz targets, with the stable compiler |
-//! | `suites [NAME…]` | runs conformance suites of other projects |
-//! | `autobahn` | the Autobahn suite against the WebSocket echo server |
-//! | `chaos --seconds N [--seed S]` | everything at once, and an oracle that checks every byte |
-//! | `soak --requests N` | as many requests; what the server holds, as a chart in `docs/` |
-//! | `leaks` | the server under valgrind: nothing is lost |
-//! | `book-links` | mdBook asks for it, see `docs/book.toml` |
-//! | `deb DIR` | builds a Debian package into `DIR` |
-//! | `instructions [--renew]` | counts what a request costs, and fails if it is too much |
-//! | `test` | runs all tests and says how many there were |
-//! | `tidy` | holds the tree to the rules that no other tool knows |
-//!
-//! Each task is a module of that name, or one that begins with it.
+//! `xtask --help` lists them. Each task is a module of that name, or one whose name begins with it.
 
 #![forbid(unsafe_code)]
 #![expect(
@@ -44,16 +24,36 @@ mod suites;
 mod test_run;
 mod tidy;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
+use command::repository;
 
-const USAGE: &str = "usage: xtask setup [--test] | sample-store [--bench | --paths N] DIR | \
-                     serve [--port N] | example-lines [--port N] | bench [OPTION…] | \
-                     fuzz --seconds N [TARGET…] | suites [NAME…] | autobahn [--quick | --update] | \
-                     instructions [--renew] | chaos --seconds N [--seed S] | soak --requests N | \
-                     leaks | book-links | deb DIR | test | tidy";
+const USAGE: &str = "\
+usage: xtask TASK [ARGUMENT...]
+
+  setup [--test]                   install missing packages; --test: those of the tests too
+  sample-store [--bench] DIR       make a store with Nix; --bench: with the benchmarks' paths
+  sample-store --paths N DIR       make a store of N valid paths, nearly all without files
+  serve [--port N]                 build the server and serve this machine's store, or the sample
+  example-lines [--port N]         print what a client needs to use that server
+  bench [OPTION...]                measure the server beside nginx and other installed caches
+  fuzz --seconds N [TARGET...]     run the fuzz targets, N seconds each
+  suites [--update] [--address HOST:PORT] [NAME...]
+                                   run conformance suites
+  autobahn [--quick | --update]    run the Autobahn suite against the WebSocket echo server
+  instructions [--renew]           count instructions and system calls of requests; fail above the
+                                   budget, or write a new one with --renew
+  chaos --seconds N [--seed S]     run clients and faults at once and check every byte
+  soak --requests N                send N requests; chart memory and descriptors in docs/
+  leaks                            run the server under valgrind; fail if memory is lost
+  book-links                       preprocessor that mdBook calls, see docs/book.toml
+  deb DIR                          build a Debian package into DIR
+  test                             run all tests and count them
+  tidy                             check the rules that no other tool checks
+
+  --help                           show this help";
 
 fn main() -> ExitCode {
     match run() {
@@ -68,12 +68,16 @@ fn main() -> ExitCode {
 fn run() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    if words.iter().any(|word| matches!(*word, "--help" | "-h")) {
+        println!("{USAGE}");
+        return Ok(());
+    }
     match words.as_slice() {
         ["setup"] => setup::install(setup::For::Serving),
         ["setup", "--test"] => setup::install(setup::For::Testing),
         ["sample-store", "--bench", dir] => sample::make(Path::new(dir), sample::Kind::Bench),
         ["sample-store", "--paths", count, dir] => {
-            let count = count.parse().context("--paths")?;
+            let count = count.parse().context("--paths must be a number")?;
             sample::make(Path::new(dir), sample::Kind::Rows(count))
         }
         ["sample-store", dir] => sample::make(Path::new(dir), sample::Kind::Test),
@@ -81,7 +85,7 @@ fn run() -> Result<()> {
         ["example-lines", rest @ ..] => serve::print_example_lines(port(rest)?),
         ["bench", options @ ..] => bench::measure(options),
         ["fuzz", "--seconds", seconds, rest @ ..] => {
-            let seconds = seconds.parse().context("--seconds")?;
+            let seconds = seconds.parse().context("--seconds must be a number")?;
             fuzz::run_targets(seconds, rest)
         }
         ["autobahn", rest @ ..] => autobahn::run_autobahn(rest),
@@ -97,23 +101,18 @@ fn run() -> Result<()> {
         ["suites", rest @ ..] => suites::run_suites(rest),
         ["test"] => test_run::run(),
         ["tidy"] => tidy::check(&repository()),
-        _ => bail!(USAGE),
+        [] => bail!("no task given\n\n{USAGE}"),
+        [task, ..] => bail!("unknown task or wrong arguments: {task}\n\n{USAGE}"),
     }
 }
 
-/// The port in `--port N`; what nix-serve listens on without it.
+/// Parses `--port N`; the default is that of nix-serve.
 fn port(words: &[&str]) -> Result<u16> {
     match words {
         [] => Ok(5000),
         ["--port", port] => port
             .parse()
-            .with_context(|| format!("{port:?} is not a port")),
-        _ => bail!(USAGE),
+            .with_context(|| format!("--port must be a number up to 65535, got {port:?}")),
+        _ => bail!("only --port N is allowed here\n\n{USAGE}"),
     }
-}
-
-/// The top folder of the repository, wherever the task was started.
-fn repository() -> PathBuf {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.parent().unwrap_or(here).to_path_buf()
 }

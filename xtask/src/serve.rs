@@ -9,8 +9,8 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use crate::command::{find, output, progress, run};
-use crate::{repository, sample};
+use crate::command::{find, output, progress, repository, run};
+use crate::sample;
 
 /// Where a store of the whole machine has its database.
 const MACHINE_DATABASE: &str = "/nix/var/nix/db/db.sqlite";

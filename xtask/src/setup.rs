@@ -11,8 +11,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 
-use crate::command::{find, progress, run};
-use crate::repository;
+use crate::command::{find, progress, repository, run};
 
 /// What the machine is to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -21,8 +21,7 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context, Result, bail};
 use testkit::process::{Process, without_variables};
 
-use crate::command::{build_as_tested, find, progress, run};
-use crate::repository;
+use crate::command::{build_as_tested, find, progress, repository, run};
 
 /// Deno, for the suite that is written for it.
 const DENO: &str = "deno@2.9.6";

@@ -12,8 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use cargo_metadata::Message;
 
-use crate::command::{in_pairs, progress};
-use crate::repository;
+use crate::command::{in_pairs, progress, repository};
 
 /// How many programs are named at the end as the slowest.
 const SLOWEST_COUNT: usize = 8;

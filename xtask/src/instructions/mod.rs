@@ -22,8 +22,8 @@ use serde_json::Value;
 
 use self::budget::{Budgets, Cost, Verdict};
 use self::server::{Client, Server};
-use crate::command::output;
-use crate::{repository, sample, serve};
+use crate::command::{output, repository};
+use crate::{sample, serve};
 
 /// Things that a row asks for.
 const TARGET_COUNT: usize = 50;

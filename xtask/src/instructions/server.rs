@@ -10,8 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use testkit::http1::Connection;
 
-use crate::command::{find, output, progress};
-use crate::repository;
+use crate::command::{find, output, progress, repository};
 
 /// What all other threads together do in [`REST`] when they rest: look whether something happened.
 const RESTING_INSTRUCTIONS_MAX: u64 = 200_000;
