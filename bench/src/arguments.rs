@@ -7,24 +7,25 @@ use anyhow::{Context, Result, bail};
 use crate::nginx::Variant;
 
 pub(crate) const USAGE: &str = "\
-usage: samovar-bench --store DIR [--server NAME=COMMAND]… [options]
+usage: samovar-bench --store DIR [--server NAME=COMMAND]... [OPTION...]
 
-  --store DIR            a store made by `cargo run -p xtask -- sample-store --bench DIR`
-  --big-store DIR        one made by `cargo run -p xtask -- sample-store --paths 1000000 DIR`
-  --server NAME=COMMAND  a server to measure, more than once if wanted; a shell runs COMMAND with
-                         {port}, {store}, {key} (a file with a secret key) and {scratch} (an empty
-                         folder, another at each start) filled in. It must listen on 127.0.0.1. The
-                         same NAME may be given with and without {key}: with it, it is asked for
-                         what is signed. The first NAME is the one the summary is about
-  --out DIR              writes table.md, chart.svg and results.json there too
-  --rounds N             measure each figure N times and take the median (3)
-  --seconds S            for so long each time (3)
-  --rows TEXT            only rows whose name holds TEXT
-  --quick                three rounds of half a second, 1 and 64 connections
-  --check                one round, as short as it can be: does everything still work?
-  --no-nginx             without the anchor";
+  --store DIR            store made by `cargo run -p xtask -- sample-store --bench DIR`
+  --big-store DIR        store made by `cargo run -p xtask -- sample-store --paths 1000000 DIR`
+  --server NAME=COMMAND  server to measure; repeatable. A shell runs COMMAND with {port}, {store},
+                         {key} (file with a secret key) and {scratch} (empty directory, a new one
+                         at each start) filled in. The server must listen on 127.0.0.1. Give the
+                         same NAME with and without {key} to measure signing too. The summary
+                         compares the first NAME with the others
+  --out DIR              also write table.md, chart.svg and results.json to DIR
+  --rounds N             measure each figure N times and report the median (3)
+  --seconds S            duration of each measurement (3)
+  --rows TEXT            measure only rows whose name contains TEXT
+  --quick                rounds of half a second, 1 and 64 connections
+  --check                one round, as short as possible: checks that everything works
+  --no-nginx             leave out nginx, the point of reference
+  --help                 show this help";
 
-/// What to measure, and for how long.
+/// A parsed command line.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Arguments {
     pub(crate) store: PathBuf,
@@ -34,16 +35,16 @@ pub(crate) struct Arguments {
     pub(crate) out: Option<PathBuf>,
     pub(crate) rounds: u32,
     pub(crate) seconds: f64,
-    /// Part of the names of the rows wanted; empty for all.
+    /// Text that the names of measured rows contain; empty for all.
     pub(crate) rows: String,
-    /// The numbers of connections that small answers are asked for on.
+    /// Connection counts for rows with small responses.
     pub(crate) connections: &'static [u32],
-    /// The ways of nginx that are measured.
+    /// Configurations of nginx to measure.
     pub(crate) nginx: &'static [Variant],
 }
 
 impl Arguments {
-    /// Reads the words behind the program's name.
+    /// Parses the arguments behind the program's name.
     pub(crate) fn parse(words: &[String]) -> Result<Self> {
         let mut arguments = Self {
             store: PathBuf::new(),
@@ -69,13 +70,17 @@ impl Arguments {
                 "--out" => arguments.out = Some(value()?.into()),
                 "--server" => {
                     let server = value()?;
-                    let (name, command) = server
-                        .split_once('=')
-                        .with_context(|| format!("{server}: no NAME="))?;
+                    let (name, command) = server.split_once('=').with_context(|| {
+                        format!("--server must be NAME=COMMAND, got {server:?}")
+                    })?;
                     arguments.servers.push((name.into(), command.into()));
                 }
-                "--rounds" => arguments.rounds = value()?.parse().context("--rounds")?,
-                "--seconds" => arguments.seconds = value()?.parse().context("--seconds")?,
+                "--rounds" => {
+                    arguments.rounds = value()?.parse().context("--rounds must be a number")?
+                }
+                "--seconds" => {
+                    arguments.seconds = value()?.parse().context("--seconds must be a number")?
+                }
                 "--rows" => arguments.rows.clone_from(value()?),
                 "--quick" => {
                     arguments.connections = &[1, 64];
@@ -88,17 +93,17 @@ impl Arguments {
                     arguments.nginx = &[Variant::Sendfile];
                 }
                 "--no-nginx" => arguments.nginx = &[],
-                _ => bail!("unknown option {option}\n\n{USAGE}"),
+                _ => bail!("unknown option {option:?}\n\n{USAGE}"),
             }
         }
         if arguments.store.as_os_str().is_empty() {
-            bail!("--store is missing\n\n{USAGE}");
+            bail!("--store is required\n\n{USAGE}");
         }
         if arguments.rounds == 0 || arguments.seconds <= 0.0 {
-            bail!("--rounds and --seconds must be more than 0");
+            bail!("--rounds and --seconds must be above 0");
         }
         if arguments.servers.is_empty() && arguments.nginx.is_empty() {
-            bail!("nothing to measure\n\n{USAGE}");
+            bail!("nothing to measure: add --server, or drop --no-nginx\n\n{USAGE}");
         }
         Ok(arguments)
     }
