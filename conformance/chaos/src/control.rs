@@ -149,7 +149,7 @@ fn rotate(world: &World, server: &Shared, pair: &Pair, bad_first: bool) -> Resul
     if bad_first {
         put(&server.setup.key(), b"no key", 0o600)?;
         // To its end: what it says last is what the next one is waited for by.
-        server.told(Signal::HUP, "stays in use")?;
+        server.told(Signal::HUP, "nothing was changed")?;
         lock(&server.server).wait_for(RELOADED)?;
         world.count("bad key");
     }
