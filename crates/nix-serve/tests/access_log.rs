@@ -16,7 +16,7 @@ fn the_access_log_line_by_line() {
     let log = at(dir.path(), "access");
     fs::write(&log, "what stood there before\n").unwrap();
     let (_server, addr) = serve_sample(&["--access-log", &log]);
-    let mut connection = Connection::tcp(addr);
+    let mut connection = Connection::connect(addr);
     let nar = format!("/nar/{}.nar", hash_part(&sample("tree")));
     let nar_len = connection.get(&nar).body.len();
     connection.request(

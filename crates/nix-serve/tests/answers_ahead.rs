@@ -30,7 +30,7 @@ fn paths_that_nobody_asked_for_are_ready() {
             // that looks every quarter of a second.
             std::thread::sleep(Duration::from_millis(600));
             let holder = Holder::run(&store.database(), "begin exclusive;");
-            let reply = Connection::tcp(addr).get(&url);
+            let reply = Connection::connect(addr).get(&url);
             drop(holder);
             assert!(matches!(reply.status, 200 | 503), "{reply:?}");
             reply.status == 200 && reply.text().contains("Sig: ahead-1:")
@@ -59,7 +59,7 @@ fn paths_that_nobody_asked_for_are_ready() {
     eventually("it is signed anew", || {
         std::thread::sleep(Duration::from_millis(600));
         let holder = Holder::run(&store.database(), "begin exclusive;");
-        let reply = Connection::tcp(addr).get(&url);
+        let reply = Connection::connect(addr).get(&url);
         drop(holder);
         reply.status == 200 && reply.text().contains("Sig: other-1:")
     });

@@ -11,7 +11,7 @@ use std::process::Command;
 
 use support::client::{Client, succeeds};
 use support::{OwnStore, hash_part, key_pair, local, nix_serve, sample, sample_list, sample_root};
-use support_process::{Connection, Process, Reply, serve_sample, sqlite};
+use support_process::{Connection, Process, Response, serve_sample, sqlite};
 
 /// What was said of one path.
 #[derive(Debug, PartialEq, Eq)]
@@ -58,11 +58,11 @@ fn records(text: &str) -> Vec<Record> {
 }
 
 #[track_caller]
-fn post(addr: SocketAddr, url: &str, body: &str) -> Reply {
-    let mut connection = Connection::tcp(addr);
-    connection.ask("POST", url, &[&format!("Content-Length: {}", body.len())]);
+fn post(addr: SocketAddr, url: &str, body: &str) -> Response {
+    let mut connection = Connection::connect(addr);
+    connection.send_request("POST", url, &[&format!("Content-Length: {}", body.len())]);
     connection.send(body.as_bytes());
-    connection.reply(true)
+    connection.response(false)
 }
 
 #[track_caller]
@@ -76,7 +76,7 @@ fn bulk(addr: SocketAddr, body: &str) -> Vec<Record> {
 #[track_caller]
 fn closure(addr: SocketAddr, path: &str) -> Vec<Record> {
     let url = format!("/closure/{}", hash_part(path));
-    let reply = Connection::tcp(addr).get(&url);
+    let reply = Connection::connect(addr).get(&url);
     assert_eq!(reply.status, 200, "{}", reply.text());
     assert_eq!(reply.header("content-type"), Some("text/x-nix-narinfos"));
     records(&reply.text())
@@ -85,7 +85,7 @@ fn closure(addr: SocketAddr, path: &str) -> Vec<Record> {
 /// Each record is what a request of its own is answered.
 #[track_caller]
 fn check_single(addr: SocketAddr, records: &[Record]) {
-    let mut connection = Connection::tcp(addr);
+    let mut connection = Connection::connect(addr);
     for record in records {
         let single = connection.get(&format!("/{}.narinfo", record.hash_part()));
         match record {
@@ -175,16 +175,21 @@ fn a_list_that_is_wrong_is_refused_with_its_line() {
     let reply = post(addr, "/narinfos", &(most + &good));
     assert_eq!(reply.status, 413);
     assert!(reply.text().contains("100000"), "{}", reply.text());
-    let mut connection = Connection::tcp(addr);
-    connection.ask("POST", "/narinfos", &["Content-Length: 16777217"]);
-    assert!(connection.head().starts_with("HTTP/1.1 413 "));
+    let mut connection = Connection::connect(addr);
+    connection.send_request("POST", "/narinfos", &["Content-Length: 16777217"]);
+    assert!(
+        connection
+            .begin_reading(false)
+            .head
+            .starts_with("HTTP/1.1 413 ")
+    );
 }
 
 #[test]
 fn methods_have_their_urls() {
     let (_server, addr) = serve_sample(&[]);
     let closure = format!("/closure/{}", hash_part(&sample("top")));
-    let mut connection = Connection::tcp(addr);
+    let mut connection = Connection::connect(addr);
     for (method, url, allowed) in [
         ("GET", "/narinfos", "POST"),
         ("HEAD", "/narinfos", "POST"),
@@ -225,7 +230,7 @@ fn a_closure_is_what_nix_says_references_first() {
         assert_eq!(found, expected, "{key}");
     }
     let url = format!("/closure/{}", hash_part(&sample("top")));
-    Connection::tcp(addr).get_and_head(&url, &[]);
+    Connection::connect(addr).get_and_head(&url, &[]);
 }
 
 /// Only large ones have to be asked for again.
@@ -233,12 +238,12 @@ fn a_closure_is_what_nix_says_references_first() {
 fn small_closures_are_answered_however_many_are_asked_for_at_once() {
     let (_server, addr) = serve_sample(&[]);
     let url = format!("/closure/{}", hash_part(&sample("top")));
-    let mut connections: Vec<_> = (0..64).map(|_| Connection::tcp(addr)).collect();
+    let mut connections: Vec<_> = (0..64).map(|_| Connection::connect(addr)).collect();
     for connection in &mut connections {
-        connection.ask("GET", &url, &[]);
+        connection.send_request("GET", &url, &[]);
     }
     for connection in &mut connections {
-        assert_eq!(connection.reply(true).status, 200);
+        assert_eq!(connection.response(false).status, 200);
     }
 }
 
@@ -294,10 +299,15 @@ fn a_closure_that_is_collected_on_the_way_breaks_off() {
     command.args(["--listen", "127.0.0.1:0", "--store", &local(store.root())]);
     let (_server, addr) = Process::serving(&mut command);
     assert_eq!(closure(addr, &ladder_path(COUNT)).len(), 20_000);
-    let mut connection = Connection::tcp(addr);
+    let mut connection = Connection::connect(addr);
     let url = format!("/closure/{}", hash_part(&ladder_path(COUNT)));
-    connection.ask("GET", &url, &[]);
-    assert!(connection.head().starts_with("HTTP/1.1 200 "));
+    connection.send_request("GET", &url, &[]);
+    assert!(
+        connection
+            .begin_reading(false)
+            .head
+            .starts_with("HTTP/1.1 200 ")
+    );
     // Far more is left than sockets hold, and the last path comes last.
     sqlite(
         &store.database(),
@@ -323,11 +333,16 @@ fn a_database_that_fails_on_the_way_breaks_the_answer_off() {
     let body: String = (1..=COUNT)
         .map(|number| ladder_path(number) + "\n")
         .collect();
-    let mut connection = Connection::tcp(addr);
+    let mut connection = Connection::connect(addr);
     let len = format!("Content-Length: {}", body.len());
-    connection.ask("POST", "/narinfos", &[&len]);
+    connection.send_request("POST", "/narinfos", &[&len]);
     connection.send(body.as_bytes());
-    assert!(connection.head().starts_with("HTTP/1.1 200 "));
+    assert!(
+        connection
+            .begin_reading(false)
+            .head
+            .starts_with("HTTP/1.1 200 ")
+    );
     let database = store.database();
     let aside = database.with_extension("aside");
     std::fs::rename(&database, &aside).unwrap();
@@ -355,6 +370,6 @@ fn a_commit_is_seen_by_the_next_request() {
         store.run("nix-store", &["--delete", &path]);
         assert!(matches!(&bulk(addr, &path)[..], [Record::Absent(_)]));
         let url = format!("/closure/{}", hash_part(&path));
-        assert_eq!(Connection::tcp(addr).get(&url).status, 404);
+        assert_eq!(Connection::connect(addr).get(&url).status, 404);
     }
 }

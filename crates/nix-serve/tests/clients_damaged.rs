@@ -10,8 +10,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use support::client::{Client, succeeds};
-use support::connection::Connection;
 use support::{OwnStore, ServerProcess, eventually, hash_part};
+use testkit::http1::Connection;
 
 const FILE_LEN: usize = 2 << 20;
 
@@ -36,7 +36,7 @@ fn a_client_gets_it_from_the_next_cache() {
     let (right_store, same_path) = store();
     assert_eq!(path, same_path);
     damage(&damaged_store.real(&path));
-    let mut damaged = ServerProcess::of_store(damaged_store.root());
+    let damaged = ServerProcess::of_store(damaged_store.root());
     let right = ServerProcess::of_store(right_store.root());
     let urls = format!("{} {}", damaged.url(), right.url());
     // The first finds out, the second is told.
@@ -47,7 +47,7 @@ fn a_client_gets_it_from_the_next_cache() {
         let contents = fs::read(client.real(&path)).unwrap();
         assert!(contents == vec![b'x'; FILE_LEN], "{round}");
         if round == 0 {
-            damaged.wait_for_line("does not match its registration");
+            damaged.wait_for("does not match its registration");
         }
     }
     assert_eq!(damaged.narinfo(&path).status, 404);
@@ -68,10 +68,10 @@ fn what_nix_has_repaired_is_served_at_once() {
         &["--verify", "--check-contents", "--repair"],
     ] {
         damage(&store.real(&path));
-        let mut connection = Connection::open(server.addr);
-        let answer = connection.begin("GET", &url, &[]);
+        let mut connection = Connection::connect(server.addr);
+        connection.begin("GET", &url, &[]);
         // What was verified before is hashed again, because its root has changed.
-        assert!(connection.body(&answer, |_| ()).is_err(), "{repair:?}");
+        assert!(connection.body(|_| ()).is_err(), "{repair:?}");
         eventually("it is kept out", || server.narinfo(&path).status == 404);
         let mut command = client.command("nix-store");
         command.arg("--store").arg(store.root()).args(repair);

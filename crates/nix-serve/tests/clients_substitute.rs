@@ -7,11 +7,11 @@ mod support;
 use std::path::PathBuf;
 
 use support::client::{Client, fails, finish, succeeds};
-use support::connection::Connection;
 use support::{
     OwnStore, ServerProcess, eventually, hash_part, key_pair, local, nix_serve, sample,
     sample_list, sample_root,
 };
+use testkit::http1::Connection;
 
 /// A client, and a server of the sample store that signs with a key it knows.
 struct Scene {
@@ -236,7 +236,7 @@ fn verify_finds_contents_and_signatures_good() {
 #[test]
 fn head_then_get_on_one_connection() {
     let scene = Scene::new();
-    let mut connection = Connection::open(scene.server.addr);
+    let mut connection = Connection::connect(scene.server.addr);
     let (present, absent) = (sample("built"), sample("absent"));
     let narinfo = format!("/{}.narinfo", hash_part(&present));
     let urls = [

@@ -75,14 +75,14 @@ fn nobody_notices_that_the_clock_is_set() {
     let mut server = Process::spawn(&mut command);
     let addr = server.wait_for_address();
 
-    let mut kept = Connection::tcp(addr);
+    let mut kept = Connection::connect(addr);
     let date = |kept: &mut Connection| kept.get(INFO).header("date").unwrap().to_owned();
     let mut before = date(&mut kept);
-    let mut half = Connection::tcp(addr);
+    let mut half = Connection::connect(addr);
     half.send(b"GET /nix-cache-info HTTP/1.1\r\nHo");
-    let mut download = Connection::tcp(addr);
-    download.ask("GET", &format!("/nar/{}.nar", hash_part(&big)), &[]);
-    let head = download.head();
+    let mut download = Connection::connect(addr);
+    download.send_request("GET", &format!("/nar/{}.nar", hash_part(&big)), &[]);
+    let head = download.begin_reading(false).head;
     assert!(head.starts_with("HTTP/1.1 200 "));
     let len = head.split("Content-Length: ").nth(1).unwrap();
     let mut left: usize = len.lines().next().unwrap().parse().unwrap();
@@ -97,7 +97,7 @@ fn nobody_notices_that_the_clock_is_set() {
             }
             is_set
         });
-        left -= download.take(4 << 20).len();
+        left -= download.take_bytes(4 << 20).len();
         // Certificates are judged by the new time, and served all the same.
         server.signal("HUP");
         server.wait_for("the certificate was reloaded");
@@ -106,8 +106,8 @@ fn nobody_notices_that_the_clock_is_set() {
         }
     }
     half.send(b"st: a\r\n\r\n");
-    assert_eq!(half.reply(true).status, 200);
-    download.take(left);
+    assert_eq!(half.response(false).status, 200);
+    download.take_bytes(left);
     assert_eq!(download.get(INFO).status, 200);
     server.signal("TERM");
     assert_eq!(server.wait(), Some(0));

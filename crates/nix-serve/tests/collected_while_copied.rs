@@ -22,11 +22,11 @@ use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
 use support::client::{Client, finish};
-use support::connection::Connection;
 use support::daemon::{NixDaemon, roots};
 use support::{
-    Answer, OwnStore, PATIENCE, ServerProcess, eventually, hash_part, local, nix, nix_serve, raw,
+    OwnStore, PATIENCE, Response, ServerProcess, eventually, hash_part, local, nix, nix_serve, raw,
 };
+use testkit::http1::Connection;
 
 /// Long enough that no client needs longer between narinfo and NAR, short enough that what was
 /// announced is collected in the end.
@@ -106,7 +106,7 @@ impl Scene {
         (scene, server)
     }
 
-    fn narinfo(&self, path: &str) -> Answer {
+    fn narinfo(&self, path: &str) -> Response {
         let hash_part = hash_part(path);
         let request = format!("GET /{hash_part}.narinfo HTTP/1.1\r\nHost: a\r\n");
         raw(
@@ -218,7 +218,7 @@ impl Scene {
             };
             let (url, hash) = (field("URL: "), field("NarHash: sha256:"));
             std::thread::sleep(Duration::from_millis(random.below(300) as u64));
-            let mut connection = Connection::open(self.addr);
+            let mut connection = Connection::connect(self.addr);
             let is_late = started.elapsed() >= HOLD_TIME;
             let head = connection.begin("GET", &format!("/{url}"), &[]);
             if head.status == 404 {
@@ -237,7 +237,7 @@ impl Scene {
             let mut sha = Sha256::new();
             let collections = Tally::of(&self.tally.collection_count) + 2;
             let waits = random.below(3) == 0;
-            let result = connection.body(&head, |piece| {
+            let result = connection.body(|piece| {
                 // What is too long for the way waits for us, while a collection begins and ends.
                 while waits
                     && self.goes_on()

@@ -133,7 +133,7 @@ fn several_addresses_of_both_kinds() {
         .arg("--listen")
         .arg(&first)
         .arg(format!("-l=unix:{}", second.display()));
-    let mut server = Process::spawn(&mut command);
+    let server = Process::spawn(&mut command);
     let addrs = [server.wait_for_address(), server.wait_for_address()];
     assert_eq!(
         addrs.map(|addr| addr.ip().to_string()),
@@ -223,7 +223,7 @@ fn a_unix_socket_by_each_of_its_options() {
     }
     // A bare word is a socket in the working directory.
     let mut command = of_sample();
-    let mut server = Process::spawn(command.args(["--listen", "5000"]).current_dir(dir.path()));
+    let server = Process::spawn(command.args(["--listen", "5000"]).current_dir(dir.path()));
     server.wait_for("on unix:5000");
     assert_eq!(
         server.count("warning: --listen \"5000\" is a Unix socket"),
@@ -241,7 +241,7 @@ fn listen_overrides_socket_and_that_host_and_port() {
     assert_eq!(once(addr, INFO).status, 200);
     assert!(!Path::new(&path).exists());
     assert_eq!(server.count("has no effect: --listen overrides it"), 3);
-    let mut server = Process::spawn(of_sample().args(["-o", "192.0.2.1", "-p", "1", "-S", &path]));
+    let server = Process::spawn(of_sample().args(["-o", "192.0.2.1", "-p", "1", "-S", &path]));
     server.wait_for("on unix:");
     assert_eq!(server.count("has no effect: --socket overrides it"), 2);
 }
@@ -256,7 +256,7 @@ fn one_worker_serves_all() {
         &["--workers", "0"],
     ] {
         let (server, addr) = serve_sample(arguments);
-        let mut connection = Connection::tcp(addr);
+        let mut connection = Connection::connect(addr);
         for key in ["tree", "built", "top", "empty", "kinds"] {
             let hash = hash_part(&sample(key)).to_owned();
             assert_eq!(connection.get(&format!("/{hash}.narinfo")).status, 200);
@@ -274,7 +274,7 @@ fn a_connection_ends_after_its_requests() {
         (&["-max-requests", "2"], 2),
     ] {
         let (_server, addr) = serve_sample(arguments);
-        let mut connection = Connection::tcp(addr);
+        let mut connection = Connection::connect(addr);
         for number in 1..=count {
             let answer = connection.get("/nix-cache-info");
             assert_eq!(answer.status, 200);
@@ -283,7 +283,7 @@ fn a_connection_ends_after_its_requests() {
         }
     }
     let (_server, addr) = serve_sample(&["--max-requests", "0"]);
-    let mut connection = Connection::tcp(addr);
+    let mut connection = Connection::connect(addr);
     for _ in 0..1100 {
         assert_eq!(connection.get("/nix-cache-info").header("connection"), None);
     }
@@ -304,7 +304,7 @@ fn one_request_for_each_connection() {
             format!("/{hash}.narinfo"),
             format!("/nar/{hash}.nar"),
         ] {
-            let mut connection = Connection::tcp(addr);
+            let mut connection = Connection::connect(addr);
             let reply = connection.get(&path);
             assert_eq!(reply.status, 200);
             assert_eq!(
@@ -321,7 +321,7 @@ fn one_request_for_each_connection() {
 fn an_idle_connection_ends_when_its_time_is_up() {
     for arguments in [&["--keepalive-timeout", "1"][..], &["--timeout=1"]] {
         let (_server, addr) = serve_sample(arguments);
-        let mut connection = Connection::tcp(addr);
+        let mut connection = Connection::connect(addr);
         assert_eq!(connection.get(INFO).header("connection"), None);
         assert_eq!(connection.get(INFO).status, 200);
         let start = Instant::now();
@@ -341,10 +341,10 @@ fn an_idle_connection_ends_when_its_time_is_up() {
 #[test]
 fn a_head_that_does_not_come_to_its_end() {
     let (_server, addr) = serve_sample(&["--read-timeout", "1"]);
-    let mut connection = Connection::tcp(addr);
+    let mut connection = Connection::connect(addr);
     connection.send(b"GET /nix-cache-info HTTP/1.1\r\nHost: ");
     let start = Instant::now();
-    let reply = connection.reply(true);
+    let reply = connection.response(false);
     assert_eq!(
         (reply.status, reply.header("connection")),
         (408, Some("close"))
@@ -353,14 +353,14 @@ fn a_head_that_does_not_come_to_its_end() {
     connection.assert_closed();
     // No limit: such a head may take its time.
     let (_server, addr) = serve_sample(&["--read-timeout", "0", "--keepalive-timeout", "1"]);
-    let mut connection = Connection::tcp(addr);
+    let mut connection = Connection::connect(addr);
     connection.send(b"GET /nix-cache-info HTTP/1.1\r\nHost: ");
     // Longer than an idle connection lives.
-    let mut idle = Connection::tcp(addr);
+    let mut idle = Connection::connect(addr);
     assert_eq!(idle.get(INFO).status, 200);
     idle.assert_closed();
     connection.send(b"a\r\n\r\n");
-    assert_eq!(connection.reply(true).status, 200);
+    assert_eq!(connection.response(false).status, 200);
 }
 
 // What is not known, and what is not done.

@@ -80,7 +80,7 @@ fn attack(what: &str, server: &ServerProcess, open: impl Fn() -> TcpStream) {
 
 #[test]
 fn whoever_holds_all_connections_keeps_nobody_out() {
-    let mut server = start();
+    let server = start();
     let addr = server.addr;
     attack("silent", &server, || connect_from(ATTACKER, addr).unwrap());
     attack("half a head", &server, || {
@@ -97,7 +97,7 @@ fn whoever_holds_all_connections_keeps_nobody_out() {
         stream
     });
     server.signal("USR1");
-    let counts = server.wait_for_line("counted since the start");
+    let counts = server.wait_for("counted since the start");
     assert!(counts.contains(" connection_evicted="), "{counts}");
 }
 

@@ -13,8 +13,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use burden::{connect, cpu_time, percentile_99, raise_descriptors, resident_len, slow_readers};
-use support::connection::Connection;
 use support::{OwnStore, ServerProcess, eventually, hash_part};
+use testkit::http1::Connection;
 
 const ASKED: usize = 2000;
 
@@ -41,7 +41,7 @@ fn socket_count(pid: u32) -> usize {
 /// How long each of many requests took on one connection.
 #[track_caller]
 fn good_client(addr: SocketAddr, path: &str) -> Duration {
-    let mut connection = Connection::open(addr);
+    let mut connection = Connection::connect(addr);
     let times = (0..ASKED).map(|_| {
         let start = Instant::now();
         assert_eq!(connection.get(path).status, 200);

@@ -100,7 +100,7 @@ impl OnDisk {
 
 #[test]
 fn a_disk_that_hangs() {
-    let Some(mut subject) = OnDisk::start(&["--read-timeout", "2"]) else {
+    let Some(subject) = OnDisk::start(&["--read-timeout", "2"]) else {
         return;
     };
     let trouble = subject.disk.hang();
@@ -108,17 +108,17 @@ fn a_disk_that_hangs() {
     let urls = subject.urls();
     let mut stuck: Vec<_> = (0..CLIENTS)
         .map(|number| {
-            let mut connection = Connection::tcp(subject.addr);
-            connection.ask("GET", &urls[number % urls.len()], &[]);
+            let mut connection = Connection::connect(subject.addr);
+            connection.send_request("GET", &urls[number % urls.len()], &[]);
             connection
         })
         .collect();
     eventually("it hangs", || subject.disk.hung_count() > 0);
     let hung = Instant::now();
-    let mut slow_head = Connection::tcp(subject.addr);
+    let mut slow_head = Connection::connect(subject.addr);
     slow_head.send(b"GET / HTTP/1.1\r\nHo");
     let mut times = Vec::new();
-    let mut connection = Connection::tcp(subject.addr);
+    let mut connection = Connection::connect(subject.addr);
     while hung.elapsed() < Duration::from_secs(2) {
         for (url, status) in [("/nix-cache-info", 200), ("/nowhere", 404)] {
             let start = Instant::now();
@@ -141,11 +141,11 @@ fn a_disk_that_hangs() {
     // From then on nobody waits.
     eventually("it is known", || {
         let start = Instant::now();
-        let mut connection = Connection::tcp(subject.addr);
-        connection.ask("GET", &urls[1], &[]);
+        let mut connection = Connection::connect(subject.addr);
+        connection.send_request("GET", &urls[1], &[]);
         match hung.elapsed() > Duration::from_secs(6) {
             true => {
-                assert_eq!(connection.reply(true).status, 503);
+                assert_eq!(connection.response(false).status, 503);
                 assert!(start.elapsed() < Duration::from_millis(500));
                 true
             }
@@ -153,7 +153,7 @@ fn a_disk_that_hangs() {
         }
     });
     let start = Instant::now();
-    let mut connection = Connection::tcp(subject.addr);
+    let mut connection = Connection::connect(subject.addr);
     for _ in 0..200 {
         for url in &urls {
             assert_eq!(connection.get(url).status, 503);
@@ -166,7 +166,7 @@ fn a_disk_that_hangs() {
     drop(trouble);
     subject.comes_back("a disk that hung");
     for (number, connection) in stuck.iter_mut().enumerate() {
-        let status = connection.reply(true).status;
+        let status = connection.response(false).status;
         let absent = number % urls.len() == 3;
         assert!(
             status == 503 || (status == 404) == absent,
@@ -178,13 +178,13 @@ fn a_disk_that_hangs() {
 
 #[test]
 fn a_disk_that_fails() {
-    let Some(mut subject) = OnDisk::start(&[]) else {
+    let Some(subject) = OnDisk::start(&[]) else {
         return;
     };
     for round in 1..=3 {
         let trouble = subject.disk.fail();
         let start = Instant::now();
-        let mut connection = Connection::tcp(subject.addr);
+        let mut connection = Connection::connect(subject.addr);
         while start.elapsed() < Duration::from_millis(300) {
             for url in subject.urls() {
                 assert_eq!(connection.get(&url).status, 503, "{url}");

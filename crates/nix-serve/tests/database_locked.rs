@@ -27,7 +27,7 @@ const CLIENTS: usize = 200;
 /// What certain answers are while another process holds the database.
 #[track_caller]
 fn tells_what_it_knows(subject: &Subject) {
-    let mut connection = Connection::tcp(subject.addr);
+    let mut connection = Connection::connect(subject.addr);
     assert_eq!(connection.get(&subject.narinfo(&subject.asked)).status, 200);
     let absent = format!("/{}.narinfo", "z".repeat(32));
     assert_eq!(connection.get(&absent).status, 404);
@@ -90,7 +90,7 @@ fn what_was_committed_under_the_lock_is_known_afterwards() {
 fn with_a_wal_nobody_waits_for_a_writer() {
     let subject = Subject::start("wal");
     let _holder = Holder::run(&subject.database(), "begin exclusive;");
-    let mut connection = Connection::tcp(subject.addr);
+    let mut connection = Connection::connect(subject.addr);
     let absent = format!("/{}.narinfo", "z".repeat(32));
     for path in [&subject.asked, &subject.unasked] {
         assert_eq!(connection.get(&subject.narinfo(path)).status, 200);
@@ -160,7 +160,7 @@ fn a_busy_writer_in_rollback_mode() {
             }
             commits
         });
-        let mut connection = Connection::tcp(subject.addr);
+        let mut connection = Connection::connect(subject.addr);
         let start = Instant::now();
         let mut number = 0;
         while start.elapsed() < Duration::from_secs(3) {
@@ -201,7 +201,7 @@ fn many_clients_of_a_locked_database() {
                     0 => nar(&subject.unasked),
                     _ => format!("/{}.ls", support::hash_part(&subject.asked)),
                 };
-                let mut connection = Connection::tcp(subject.addr);
+                let mut connection = Connection::connect(subject.addr);
                 while start.elapsed() < Duration::from_secs(3) {
                     let asked = Instant::now();
                     assert_eq!(connection.get(&url).status, 503);

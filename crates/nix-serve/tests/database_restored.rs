@@ -95,7 +95,7 @@ impl Restored {
     fn comes_right(&self, what: &str) {
         let subject = &self.subject;
         let start = Instant::now();
-        let mut connection = Connection::tcp(subject.addr);
+        let mut connection = Connection::connect(subject.addr);
         let mut ask = |url: &str| connection.get(url).status;
         let (gone, there) = (
             subject.narinfo(&self.later),
@@ -259,7 +259,7 @@ fn a_checkpoint_is_no_restore() {
             &subject.database(),
             &format!("pragma wal_checkpoint({mode})"),
         );
-        let mut connection = Connection::tcp(subject.addr);
+        let mut connection = Connection::connect(subject.addr);
         for _ in 0..30 {
             for path in [&subject.asked, &later] {
                 assert_eq!(connection.get(&subject.narinfo(path)).status, 200, "{mode}");

@@ -44,7 +44,7 @@ fn absent() -> String {
 /// All that is asked while the daemon stands in.
 #[track_caller]
 fn serves_all(subject: &Subject) {
-    let mut connection = Connection::tcp(subject.addr);
+    let mut connection = Connection::connect(subject.addr);
     for path in [&subject.asked, &subject.unasked] {
         assert_eq!(connection.get(&subject.narinfo(path)).status, 200);
         assert_eq!(connection.get(&nar(path)).status, 200);
@@ -199,7 +199,7 @@ fn a_read_only_file_system() {
         inside.args(["--listen", "127.0.0.1:0", "--store", &local(store.root())]);
         inside.stdin(Stdio::null()).stdout(Stdio::null());
         let (server, addr) = Process::serving(&mut inside);
-        let mut connection = Connection::tcp(addr);
+        let mut connection = Connection::connect(addr);
         for (url, status) in [
             (format!("/{}.narinfo", hash_part(&path)), 200),
             (nar(&path), 200),

@@ -14,8 +14,8 @@ mod support;
 use std::collections::BTreeMap;
 
 use shell::Shell;
-use support::connection::Connection;
 use support::{OwnStore, ServerProcess};
+use testkit::http1::Connection;
 
 const PATH_COUNT: u64 = 5;
 const STEP_COUNT: u64 = 600;
@@ -133,7 +133,7 @@ fn the_next_answer_is_the_truth() {
     writer.run(&format!("begin; {others} commit;"));
     let server = ServerProcess::of_store(store.root());
     // Most often served by two threads.
-    let mut connections = [(); 4].map(|()| Connection::open(server.addr));
+    let mut connections = [(); 4].map(|()| Connection::connect(server.addr));
     let mut model = Model::new();
     let mut random = Random(1);
     for step in 0..STEP_COUNT {

@@ -2,8 +2,8 @@
 
 mod support;
 
-use support::connection::Connection;
 use support::{OwnStore, ServerProcess, eventually, hash_part};
+use testkit::http1::Connection;
 
 const WRONG_HASH: &str = "Incorrect NAR hash. Maybe the path has been recreated.\n";
 
@@ -15,7 +15,7 @@ fn narinfo_url(path: &str) -> String {
 fn an_added_path_is_found_by_the_next_request() {
     let store = OwnStore::new();
     let server = ServerProcess::of_store(store.root());
-    let mut connection = Connection::open(server.addr);
+    let mut connection = Connection::connect(server.addr);
     for number in 0..50 {
         let path = store.add_file(&format!("file-{number}"), format!("{number}").as_bytes());
         let answer = connection.get(&narinfo_url(&path));
@@ -33,7 +33,7 @@ fn an_added_path_is_found_by_the_next_request() {
 fn a_miss_is_not_remembered() {
     let (store, elsewhere) = (OwnStore::new(), OwnStore::new());
     let server = ServerProcess::of_store(store.root());
-    let mut connection = Connection::open(server.addr);
+    let mut connection = Connection::connect(server.addr);
     for number in 0..10 {
         let (name, content) = (format!("file-{number}"), format!("later {number}"));
         // The path will be the same here.
@@ -62,7 +62,7 @@ fn a_miss_is_not_remembered() {
 fn a_deleted_path_is_absent_at_once() {
     let store = OwnStore::new();
     let server = ServerProcess::of_store(store.root());
-    let mut connection = Connection::open(server.addr);
+    let mut connection = Connection::connect(server.addr);
     let kept = store.add_file("kept", b"kept");
     for number in 0..10 {
         let path = store.add_file(&format!("file-{number}"), b"short-lived");
@@ -91,7 +91,7 @@ fn a_deleted_path_is_absent_at_once() {
 fn a_recreated_path_has_its_new_hash_at_once() {
     let store = OwnStore::new();
     let server = ServerProcess::of_store(store.root());
-    let mut connection = Connection::open(server.addr);
+    let mut connection = Connection::connect(server.addr);
     let path = store.add_file("again", b"first");
     let mut old_url = server.nar_url(&path);
     assert_eq!(connection.get(&narinfo_url(&path)).status, 200);
@@ -141,7 +141,7 @@ fn another_database_is_noticed() {
     let before = store.add_file("before", b"before");
     let after = other.add_file("after", b"after");
     let server = ServerProcess::of_store(store.root());
-    let mut connection = Connection::open(server.addr);
+    let mut connection = Connection::connect(server.addr);
     assert_eq!(connection.get(&narinfo_url(&before)).status, 200);
     assert_eq!(connection.get(&narinfo_url(&after)).status, 404);
     let db = store.root().join("nix/var/nix/db");

@@ -14,9 +14,9 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
-use support::connection::Connection;
 use support::daemon::{NixDaemon, roots};
 use support::{OwnStore, ServerProcess, eventually, hash_part, local, nix, nix_serve, raw};
+use testkit::http1::Connection;
 
 const HOLD: &str = "1";
 const HOLD_TIME: Duration = Duration::from_secs(1);
@@ -40,8 +40,8 @@ fn serve_holding(store: &OwnStore, arguments: &[&str]) -> ServerProcess {
 
 /// Waits for a line that may have come before it served.
 fn sees(server: &mut ServerProcess, part: &str) -> String {
-    let seen = server.log.iter().find(|line| line.contains(part)).cloned();
-    seen.unwrap_or_else(|| server.wait_for_line(part))
+    let seen = server.lines().into_iter().find(|line| line.contains(part));
+    seen.unwrap_or_else(|| server.wait_for(part))
 }
 
 fn collect(store: &OwnStore) {
@@ -110,12 +110,12 @@ fn a_slow_download_is_held_for_longer_than_what_was_announced() {
     let server = serve_holding(&store, &["--gc-lease", HOLD]);
     let other = store.add_file("other", b"other");
     assert_eq!(server.narinfo(&other).status, 200);
-    let mut connection = Connection::open(server.addr);
+    let mut connection = Connection::connect(server.addr);
     // Nobody has asked for its narinfo.
-    let head = connection.begin("GET", &nar_of(&tree), &[]);
+    connection.begin("GET", &nar_of(&tree), &[]);
     let mut has_waited = false;
     let mut nar = Vec::new();
-    let result = connection.body(&head, |piece| {
+    let result = connection.body(|piece| {
         // The server waits for us: what it has not sent yet is most of it.
         if !std::mem::replace(&mut has_waited, true) {
             let started = Instant::now();
@@ -199,7 +199,7 @@ fn nothing_is_held_where_it_is_off() {
 fn a_daemon_that_comes_later_is_found() {
     let store = OwnStore::new();
     let path = store.add_file("a", b"a");
-    let mut server = serve(&store, &[]);
+    let server = serve(&store, &[]);
     let mut asking = serve(&store, &["--gc-lease", "60"]);
     let told = sees(
         &mut asking,
@@ -208,14 +208,14 @@ fn a_daemon_that_comes_later_is_found() {
     assert!(told.contains("serving them anyway"), "{told}");
     assert_eq!(server.narinfo(&path).status, 200);
     let daemon = NixDaemon::start(&store);
-    asking.wait_for_line("paths are leased against garbage collection again");
-    server.wait_for_line("paths are leased against garbage collection again");
+    asking.wait_for("paths are leased against garbage collection again");
+    server.wait_for("paths are leased against garbage collection again");
     assert_eq!(server.narinfo(&path).status, 200);
     assert!(roots(&store).contains(&path));
     // Nobody hears of a daemon that was never there.
     let told = server
-        .log
-        .iter()
+        .lines()
+        .into_iter()
         .filter(|line| line.contains("serving them anyway"));
     assert_eq!(told.count(), 0);
     drop(daemon);
@@ -226,22 +226,22 @@ fn a_daemon_that_is_killed_costs_no_answer_and_is_found_again() {
     let store = OwnStore::new();
     let tree = add_tree(&store, "tree", 400, 100_000);
     let daemon = NixDaemon::start(&store);
-    let mut server = serve_holding(&store, &[]);
-    let mut connection = Connection::open(server.addr);
-    let head = connection.begin("GET", &nar_of(&tree), &[]);
+    let server = serve_holding(&store, &[]);
+    let mut connection = Connection::connect(server.addr);
+    connection.begin("GET", &nar_of(&tree), &[]);
     let mut daemons = vec![daemon];
     let mut has_waited = false;
-    let result = connection.body(&head, |_| {
+    let result = connection.body(|_| {
         if std::mem::replace(&mut has_waited, true) {
             return;
         }
         daemons.remove(0).end_with_children();
-        server.wait_for_line("serving them anyway");
+        server.wait_for("serving them anyway");
         let path = store.add_file("a", b"a");
         assert_eq!(server.narinfo(&path).status, 200);
         assert_eq!(server.get(&nar_of(&path)).status, 200);
         daemons.push(NixDaemon::start(&store));
-        server.wait_for_line("paths are leased against");
+        server.wait_for("paths are leased against");
         // What is under way is held again, and what is announced now.
         eventually("held again", || roots(&store).contains(&tree));
         assert_eq!(server.narinfo(&path).status, 200);

@@ -174,7 +174,7 @@ fn one_line_for_each_request_that_says_what_was_sent() {
         format!("/log/{hash}-c4nary"),
         format!("/closure/{hash}"),
     ];
-    let mut connection = Connection::tcp(addr);
+    let mut connection = Connection::connect(addr);
     let mut refused_count = 0;
     let mut expected = Vec::new();
     let whole = [b'x'; HEAD_LEN_MAX - 100];
@@ -185,8 +185,8 @@ fn one_line_for_each_request_that_says_what_was_sent() {
             .chain([&whole[..]])
             .zip(paths.iter().cycle())
         {
-            connection.send(&request(path, b"a", name, value));
-            let reply = connection.reply(true);
+            connection.send(request(path, b"a", name, value));
+            let reply = connection.response(false);
             assert!(
                 matches!(reply.status, 200 | 404),
                 "{name}: {}",
@@ -207,8 +207,8 @@ fn one_line_for_each_request_that_says_what_was_sent() {
         // Of what is refused nothing is said but that, and what came before it is unharmed.
         for value in ILLEGAL {
             refused_count += 1;
-            let mut refused = Connection::tcp(addr);
-            refused.send(&request(INFO, b"a", name, value));
+            let mut refused = Connection::connect(addr);
+            refused.send(request(INFO, b"a", name, value));
             let (bytes, _) = refused.rest();
             let said = String::from_utf8(bytes).unwrap();
             assert!(
@@ -235,8 +235,8 @@ fn one_line_for_each_request_that_says_what_was_sent() {
         ("\" 200 0", "127.0.0.1"),
     ] {
         for name in ["X-Forwarded-For", "X-Real-IP"] {
-            connection.send(&request(INFO, b"a", name, value.as_bytes()));
-            let len = connection.reply(true).body.len() as u64;
+            connection.send(request(INFO, b"a", name, value.as_bytes()));
+            let len = connection.response(false).body.len() as u64;
             let client: IpAddr = client.parse().unwrap();
             expected.push(Line {
                 client: client.to_string(),
@@ -267,7 +267,7 @@ fn one_line_for_each_request_that_says_what_was_sent() {
 #[test]
 fn no_host_comes_back_and_only_hosts_are_hosts() {
     let (_server, addr) = serve_sample(&[]);
-    let mut connection = Connection::tcp(addr);
+    let mut connection = Connection::connect(addr);
     for host in [
         "c4nary",
         "c4nary:65535",
@@ -277,8 +277,8 @@ fn no_host_comes_back_and_only_hosts_are_hosts() {
         "",
     ] {
         for path in [INFO, "/c4nary", "/../c4nary", "/nar/c4nary.nar"] {
-            connection.send(&request(path, host.as_bytes(), "X", b"c4nary"));
-            let reply = connection.reply(true);
+            connection.send(request(path, host.as_bytes(), "X", b"c4nary"));
+            let reply = connection.response(false);
             assert!(
                 !format!("{}{}", reply.head, reply.text()).contains(CANARY),
                 "{host}"
@@ -289,13 +289,13 @@ fn no_host_comes_back_and_only_hosts_are_hosts() {
                 reply.status
             );
             if reply.status == 400 {
-                connection = Connection::tcp(addr);
+                connection = Connection::connect(addr);
             }
         }
     }
     for host in LEGAL.iter().skip(1).chain(ILLEGAL) {
-        let mut connection = Connection::tcp(addr);
-        connection.send(&request(INFO, host, "X", b"c4nary"));
+        let mut connection = Connection::connect(addr);
+        connection.send(request(INFO, host, "X", b"c4nary"));
         let (bytes, _) = connection.rest();
         let said = String::from_utf8(bytes).unwrap();
         assert!(
@@ -336,7 +336,7 @@ fn an_error_log_is_text() {
             ]
             .concat(),
         ] {
-            let mut connection = Connection::tcp(addr);
+            let mut connection = Connection::connect(addr);
             connection.send(&request);
             connection
                 .send(b"GET /nix-cache-info HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");

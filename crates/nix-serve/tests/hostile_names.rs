@@ -197,7 +197,7 @@ fn every_name_that_a_file_may_have() {
     let real = store.real(&path);
     let log = at(store.root(), "access");
     let (mut server, addr) = serve(&store, &log);
-    let mut connection = Connection::tcp(addr);
+    let mut connection = Connection::connect(addr);
     let hash = hash_part(&path);
     let nar = dump(&store, &real);
     // By a walk, from the copy or the plan that the first one left, and from the middle on.
@@ -282,7 +282,7 @@ fn every_name_that_a_path_may_have() {
     let log = at(store.root(), "access");
     let (mut server, addr) = serve(&store, &log);
     let url = format!("http://{addr}");
-    let mut connection = Connection::tcp(addr);
+    let mut connection = Connection::connect(addr);
     for path in &added {
         let (hash, base_name) = (hash_part(path), path.strip_prefix("/nix/store/").unwrap());
         let narinfo = connection.get(&format!("/{hash}.narinfo"));
@@ -313,9 +313,9 @@ fn every_name_that_a_path_may_have() {
         // In a list, and by the client of it.
         let body = format!("{path}\n{base_name}\n{hash}\n");
         let len = format!("Content-Length: {}", body.len());
-        connection.ask("POST", "/narinfos", &[&len]);
+        connection.send_request("POST", "/narinfos", &[&len]);
         connection.send(body.as_bytes());
-        assert!(connection.reply(true).text().ends_with("end 3 0 0\n"));
+        assert!(connection.response(false).text().ends_with("end 3 0 0\n"));
     }
     let words = [
         &["query", "--json", &url],

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use support::{hash_part, output};
-use support_hostile::{Hostile, canary, dump, fetch, fetch_settled, holds_canary, may};
+use support_hostile::{Hostile, canary, fetch, fetch_settled, holds_canary, may};
 
 /// So that all of them are more than a mebibyte: smaller trees are not remembered.
 const FILE_LEN: usize = 12_000;
@@ -136,7 +136,7 @@ fn of_tree() -> (Hostile, String) {
 fn swapped(harms: &[Harm<'_>]) {
     let (hostile, path) = of_tree();
     let real = hostile.store.real(&path);
-    let nar = dump(&hostile.store, &real);
+    let nar = hostile.store.dump(&real);
     let (elsewhere, _) = canary(&hostile.store, FILE_LEN);
     // The whole tree again, with other contents.
     output(
@@ -226,7 +226,7 @@ fn things_that_come_and_go() {
 fn files_that_grow_and_shrink_and_others_beside_them() {
     let (hostile, path) = of_tree();
     let real = hostile.store.real(&path);
-    let nar = dump(&hostile.store, &real);
+    let nar = hostile.store.dump(&real);
     let (file, other) = (real.join("d15/file"), hostile.store.root().join("other"));
     let harmed = while_harmed(&hostile, &path, &nar, &|| {
         let changed = fs::File::options().write(true).open(&file).unwrap();

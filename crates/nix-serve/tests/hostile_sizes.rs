@@ -16,9 +16,9 @@ use std::time::Instant;
 use rustix::fs::{Mode, OFlags};
 use samovar_nix::nar::Encoder;
 use sha2::{Digest, Sha256};
-use support::connection::{Connection, announced};
 use support::{hash_part, output};
-use support_hostile::{Hostile, dump, fetch, register_row};
+use support_hostile::{Hostile, fetch};
+use testkit::http1::Connection;
 
 /// Directories in each other: twice as many as a path has bytes.
 const DEPTH: usize = 8192;
@@ -82,7 +82,7 @@ fn deeper_than_a_path_is_long() {
         let path = format!("/nix/store/{}-deep", "3".repeat(32));
         make_deep(&store.real(&path));
         let hash: [u8; 32] = Sha256::digest(&nar).into();
-        register_row(store, &path, &hex(&hash), nar.len() as u64);
+        store.register_row(&path, &hex(&hash), nar.len() as u64);
         path
     });
     let _removed = Removed(hostile.store.real(&path));
@@ -122,7 +122,7 @@ fn a_directory_of_very_many_entries() {
         path
     });
     let hash = hash_part(&path);
-    let nar = dump(&hostile.store, &hostile.store.real(&path));
+    let nar = hostile.store.dump(&hostile.store.real(&path));
     for _ in 0..2 {
         let start = Instant::now();
         let whole = fetch(hostile.addr, "GET", &format!("/nar/{hash}.nar"), "");
@@ -160,17 +160,17 @@ fn a_file_of_a_tebibyte() {
             let path = format!("/nix/store/{}-long", digit.repeat(32));
             let file = fs::File::create(store.real(&path)).unwrap();
             file.set_len(TEBIBYTE).unwrap();
-            register_row(store, &path, &"0".repeat(64), size);
+            store.register_row(&path, &"0".repeat(64), size);
             path
         })
     });
     let url = |path: &str| format!("/nar/{}.nar", hash_part(path));
-    let mut connection = Connection::open(hostile.addr);
+    let mut connection = Connection::connect(hostile.addr);
     let answer = connection.begin("GET", &url(&paths[0]), &[]);
-    assert_eq!((answer.status, announced(&answer)), (200, nar_size));
+    assert_eq!((answer.status, answer.content_length()), (200, nar_size));
     // As much as anybody wants of it.
     let mut bytes = vec![0; 64 << 20];
-    connection.reader().read_exact(&mut bytes).unwrap();
+    connection.read_exact(&mut bytes).unwrap();
     assert!(bytes.starts_with(&start) && bytes[start.len()..].iter().all(|byte| *byte == 0));
     drop(connection);
     let last = format!("Range: bytes={}-\r\n", nar_size - 1000);

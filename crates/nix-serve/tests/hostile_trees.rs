@@ -15,7 +15,7 @@ use std::path::Path;
 use std::process::Command;
 
 use support::{hash_part, local, output};
-use support_hostile::{CANARY, Hostile, canary, dump, fetch, fetch_settled, holds_canary, may};
+use support_hostile::{CANARY, Hostile, canary, fetch, fetch_settled, holds_canary, may};
 use support_process::{
     Process, PublicBinary, is_root, make_public, once, public_store, set_mode, sqlite,
 };
@@ -127,7 +127,7 @@ fn everything_at(file_len: usize, place: &str) {
         (store.add(&tree), canary(store, file_len).0)
     });
     let (store, real) = (&hostile.store, hostile.store.real(&path));
-    let nar = dump(store, &real);
+    let nar = store.dump(&real);
     let kept = store.root().join("kept");
     let at = real
         .join(place)
@@ -217,9 +217,7 @@ fn links_that_lead_out_are_text() {
     });
     for path in &paths {
         let reply = once(hostile.addr, &format!("/nar/{}.nar", hash_part(path)));
-        assert!(
-            reply.status == 200 && reply.body == dump(&hostile.store, &hostile.store.real(path))
-        );
+        assert!(reply.status == 200 && reply.body == hostile.store.dump(&hostile.store.real(path)));
         assert!(!holds_canary(&reply.body), "{path}");
         let listing = once(hostile.addr, &format!("/{}.ls", hash_part(path)));
         assert!(listing.status == 200 && listing.text().contains("\"symlink\""));
@@ -250,7 +248,7 @@ fn modes_and_hard_links() {
     if is_root() {
         let reply = once(hostile.addr, &format!("/nar/{}.nar", hash_part(&path)));
         assert!(
-            reply.status == 200 && reply.body == dump(&hostile.store, &hostile.store.real(&path))
+            reply.status == 200 && reply.body == hostile.store.dump(&hostile.store.real(&path))
         );
     }
     hostile.end();
@@ -275,7 +273,7 @@ fn what_may_not_be_read() {
     let binary = PublicBinary::new();
     let mut command = binary.as_nobody();
     command.args(["--listen", "127.0.0.1:0", "--store", &local(store.root())]);
-    let (mut server, addr) = Process::serving(&mut command);
+    let (server, addr) = Process::serving(&mut command);
     for (path, place, mode) in [
         (&path, "", 0o444),
         (&tree, "", 0o555),
@@ -313,7 +311,7 @@ fn a_mount_point_in_a_path() {
         store.add(&tree)
     });
     let real = hostile.store.real(&path);
-    let nar = dump(&hostile.store, &real);
+    let nar = hostile.store.dump(&real);
     let url = format!("/nar/{}.nar", hash_part(&path));
     let (elsewhere, _) = canary(&hostile.store, 70_000);
     let copy = hostile.store.root().join("copy");

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::process::Command;
 
 use support::{bare, hash_part, local, nix_serve, sample, sample_root};
-use support_process::{Connection, Process, Reply, once, serve_sample, signal};
+use support_process::{Connection, Process, Response, once, serve_sample, signal};
 
 const INFO: &str = "StoreDir: /nix/store\nWantMassQuery: 1\nPriority: 30\n";
 const NOT_ALLOWED: &str = "This cache is read-only: use GET or HEAD.\n";
@@ -241,16 +241,16 @@ fn ask(
     addr: SocketAddr,
     method: &[u8],
     target: &[u8],
-) -> Reply {
+) -> Response {
     let shown = || format!("{} {}", method.escape_ascii(), target.escape_ascii());
-    let open = connection.get_or_insert_with(|| Connection::tcp(addr));
+    let open = connection.get_or_insert_with(|| Connection::connect(addr));
     let fields = format!("User-Agent: {CANARY}\r\nReferer: {CANARY}\r\nX-{CANARY}: {CANARY}\r\n");
     let mut request = [method, b" ", target, b" HTTP/1.1\r\nHost: a\r\n"].concat();
     request.extend_from_slice(fields.as_bytes());
     request.extend_from_slice(b"Content-Length: 0\r\n\r\n");
     request.extend_from_slice(b"GET /nix-cache-info HTTP/1.1\r\nHost: a\r\n\r\n");
     open.send(&request);
-    let mut reply = open.reply(false);
+    let mut reply = open.begin_reading(method == b"HEAD");
     let len = reply
         .header("content-length")
         .map(|len| len.parse().unwrap());
@@ -260,13 +260,9 @@ fn ask(
         assert_eq!(Some(reply.body.len()), len, "{}", shown());
         *connection = None;
     } else {
-        if method != b"HEAD" {
-            reply.body = match len {
-                Some(len) => open.take(len),
-                None => open.chunks(),
-            };
-        }
-        let next = open.reply(true);
+        let body = &mut reply.body;
+        open.body(|piece| body.extend_from_slice(piece)).unwrap();
+        let next = open.response(false);
         assert_eq!(
             (next.status, &*next.text()),
             (200, INFO),
@@ -284,7 +280,7 @@ fn ask(
 
 /// An answer that says no, in words that are always the same.
 #[track_caller]
-fn check_refusal(reply: &Reply, status: u16) {
+fn check_refusal(reply: &Response, status: u16) {
     assert_eq!(
         (reply.status, reply.header("connection")),
         (status, Some("close")),
@@ -461,7 +457,7 @@ fn a_target_of_the_greatest_length_and_one_past_it() {
 fn hostile_lists_of_paths() {
     let (server, addr) = serve_sample(&[]);
     let hash = hash_part(&sample("built")).to_owned();
-    let mut connection = Connection::tcp(addr);
+    let mut connection = Connection::connect(addr);
     let mut post = |body: &[u8]| {
         let len = body.len();
         connection.send(
@@ -470,7 +466,7 @@ fn hostile_lists_of_paths() {
         );
         connection.send(body);
         connection.send(b"GET /nix-cache-info HTTP/1.1\r\nHost: a\r\n\r\n");
-        let (reply, next) = (connection.reply(true), connection.reply(true));
+        let (reply, next) = (connection.response(false), connection.response(false));
         assert_eq!((next.status, &*next.text()), (200, INFO));
         assert!(!reply.text().contains(CANARY), "{reply:?}");
         reply
@@ -521,7 +517,7 @@ fn hostile_lists_of_paths() {
     connection.send(
         format!("POST /narinfos HTTP/1.1\r\nHost: a\r\nContent-Length: {len}\r\n\r\n").as_bytes(),
     );
-    check_refusal(&connection.reply(true), 413);
+    check_refusal(&connection.response(false), 413);
     ends_quietly(server);
 }
 

@@ -137,7 +137,7 @@ fn every_spelling_encrypts() {
     ] {
         let mut command = certificates.server();
         let server = ServerProcess::start_listening(command.args(arguments));
-        let line = server.log.last().unwrap();
+        let line = server.lines().pop().unwrap();
         assert!(line.contains(" on https://127.0.0.1:"), "{line}");
         let info = output(&mut certificates.curl(server.addr));
         assert!(info.starts_with("StoreDir: "), "{info}");
@@ -156,9 +156,9 @@ fn only_the_listener_that_says_so_encrypts() {
     let certificates = Certificates::new();
     let mut command = certificates.server();
     command.args(["--listen", "127.0.0.1:0:ssl", "--listen", "[::1]:0"]);
-    let mut server = ServerProcess::start_listening(&mut command);
-    assert!(server.log.last().unwrap().contains(" on https://127."));
-    let line = server.wait_for_line(" on http");
+    let server = ServerProcess::start_listening(&mut command);
+    assert!(server.lines().join("\n").contains(" on https://127."));
+    let line = server.wait_for(" on http");
     let plain = line.split(" on http://").nth(1).unwrap();
     let plain = plain.split('/').next().unwrap().parse().unwrap();
     let info = raw(
@@ -179,12 +179,12 @@ fn a_renewed_certificate_is_taken_up_on_hup() {
 
     certificates.renew(2);
     server.signal("HUP");
-    server.wait_for_line("the certificate was reloaded");
+    server.wait_for("the certificate was reloaded");
     assert_eq!(certificates.shown(server.addr), "serial=02");
 
     fs::write(certificates.path("certificate"), "nonsense").unwrap();
     server.signal("HUP");
-    let line = server.wait_for_line("the certificate was not changed");
+    let line = server.wait_for("the certificate was not changed");
     assert!(line.contains("holds no certificate"), "{line}");
     assert_eq!(certificates.shown(server.addr), "serial=02");
     assert!(server.is_alive());

@@ -79,7 +79,7 @@ fn killed_and_started_again_and_again_under_load() {
     let mut server = start_one();
     server.wait_for("serving");
     server.wait_for("unix:");
-    let expected = [&*narinfo, &nar].map(|path| Connection::tcp(addr).get(path).body);
+    let expected = [&*narinfo, &nar].map(|path| Connection::connect(addr).get(path).body);
     let (is_over, whole, broken) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     let rounds = count("SAMOVAR_KILLS", 20);
     let mut times = Vec::new();
@@ -156,9 +156,7 @@ fn the_second_server_at_a_place_is_refused() {
     );
     assert!(!Path::new(&other).exists(), "its own socket is gone again");
     assert_eq!(
-        Connection::tcp(address.parse().unwrap())
-            .get("/nix-cache-info")
-            .status,
+        Connection::connect(&*address).get("/nix-cache-info").status,
         200
     );
     assert_eq!(

@@ -12,8 +12,8 @@ use std::path::Path;
 
 use serde_json::Value;
 use support::client::{Client, succeeds};
-use support::connection::Connection;
 use support::{ServerProcess, hash_part, sample, sample_list, sample_root};
+use testkit::http1::Connection;
 
 /// A directory with nothing but a directory `d`, as in the deep trees.
 const CHAIN_START: &str = "{\"type\":\"directory\",\"entries\":{\"d\":";
@@ -82,7 +82,7 @@ fn check(node: &Value, real: &Path, nar: &[u8]) -> usize {
 #[test]
 fn every_file_of_every_path_is_where_its_listing_says() {
     let server = ServerProcess::of_store(&sample_root());
-    let mut connection = Connection::open(server.addr);
+    let mut connection = Connection::connect(server.addr);
     let mut file_count = 0;
     for path in sample_list("valid_paths") {
         let answer = connection.get(&format!("/{}.ls", hash_part(&path)));
@@ -138,7 +138,7 @@ fn listings_have_the_bytes_that_nix_writes() {
     let mut copy = client.command("nix");
     copy.args(["copy", "--no-check-sigs", "--from", &server.url()]);
     succeeds(copy.args(["--to", &to]).args(&paths));
-    let mut connection = Connection::open(server.addr);
+    let mut connection = Connection::connect(server.addr);
     let mut not_utf8 = Vec::new();
     for path in &paths {
         let url = format!("/{}.ls", hash_part(path));

@@ -52,7 +52,7 @@ fn log_file(drv: &str) -> (Vec<u8>, bool) {
 #[test]
 fn logs_however_they_are_stored() {
     let (_server, addr) = serve_sample(&[]);
-    let mut connection = Connection::tcp(addr);
+    let mut connection = Connection::connect(addr);
     let manifest = fs::read_to_string(sample_root().join("sample.json")).unwrap();
     let manifest: serde_json::Value = serde_json::from_str(&manifest).unwrap();
     let logs = manifest["logs"].as_array().unwrap();
@@ -105,7 +105,7 @@ fn logs_however_they_are_stored() {
 #[test]
 fn the_log_of_an_output_is_that_of_its_deriver() {
     let (_server, addr) = serve_sample(&[]);
-    let mut connection = Connection::tcp(addr);
+    let mut connection = Connection::connect(addr);
     let base_name = |key: &str| sample(key).rsplit('/').next().unwrap().to_owned();
     for (output, drv) in [
         ("built", "built_drv"),
@@ -139,7 +139,7 @@ fn a_log_that_grows() {
     let mut command = support::nix_serve();
     command.args(["--listen", "127.0.0.1:0", "--store", &local(store.root())]);
     let (_server, addr) = Process::serving(&mut command);
-    let mut connection = Connection::tcp(addr);
+    let mut connection = Connection::connect(addr);
     let path = format!("/log/{name}");
     connection.check_text(&path, 404, NO_PATH);
     for text in ["", "one\n", "one\ntwo\n"] {

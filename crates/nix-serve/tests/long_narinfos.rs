@@ -47,7 +47,7 @@ fn it_is_the_same_each_time_and_over_http_2() {
     for count in [2, 240, 260, 5000] {
         let store = store_of(count);
         let (_server, addr) = serve(&store);
-        let mut connection = Connection::tcp(addr);
+        let mut connection = Connection::connect(addr);
         let first = connection.get(&url(count)).text();
         let references = first.lines().find(|line| line.starts_with("References: "));
         let reference_count = references.unwrap().split(' ').skip(1).count();
@@ -72,7 +72,7 @@ fn peers_that_do_not_read_cost_no_copies() {
     const COUNT: u32 = 4000;
     let store = store_of(COUNT);
     let (server, addr) = serve(&store);
-    let len = Connection::tcp(addr).get(&url(COUNT)).text().len();
+    let len = Connection::connect(addr).get(&url(COUNT)).text().len();
     assert!(len > 200_000, "{len}");
     let before = resident_len(&server);
     let peers: Vec<_> = (0..10)

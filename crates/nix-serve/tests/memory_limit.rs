@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 
 use burden::{ask, connect, percentile_99, raise_descriptors, slow_readers};
 use limited_memory::LimitedMemory;
-use support::connection::Connection;
 use support::{OwnStore, ServerProcess, hash_part, local};
+use testkit::http1::Connection;
 
 const MIB: u64 = 1 << 20;
 /// Somewhat above the sum of what is bounded: see "Limits" in the README.
@@ -78,7 +78,7 @@ fn nar(path: &str) -> String {
 /// The slowest but one in a hundred of many requests for a narinfo, on one connection.
 #[track_caller]
 fn good_client(addr: SocketAddr, path: &str) -> Duration {
-    let mut connection = Connection::open(addr);
+    let mut connection = Connection::connect(addr);
     let url = format!("/{}.narinfo", hash_part(path));
     let times = (0..ASKED).map(|_| {
         let start = Instant::now();

@@ -14,8 +14,8 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use support::{
-    Answer, OwnStore, PATIENCE, ServerProcess, eventually, hash_part, local, nix_serve, of_sample,
-    raw, sample_list, sample_root,
+    OwnStore, PATIENCE, Response, ServerProcess, eventually, hash_part, local, nix_serve,
+    of_sample, raw, sample_list, sample_root,
 };
 
 /// A server, and where its figures are.
@@ -27,8 +27,8 @@ struct Watched {
 impl Watched {
     #[track_caller]
     fn start(command: &mut Command) -> Self {
-        let mut server = ServerProcess::start(command.args(["--admin", "127.0.0.1:0"]));
-        let line = server.wait_for_line("metrics and status on http://");
+        let server = ServerProcess::start(command.args(["--admin", "127.0.0.1:0"]));
+        let line = server.wait_for("metrics and status on http://");
         let admin = line.rsplit("//").next().unwrap().parse().unwrap();
         Self { server, admin }
     }
@@ -39,12 +39,12 @@ impl Watched {
     }
 
     #[track_caller]
-    fn get(&self, path: &str) -> Answer {
+    fn get(&self, path: &str) -> Response {
         self.get_as(path, "localhost")
     }
 
     #[track_caller]
-    fn get_as(&self, path: &str, host: &str) -> Answer {
+    fn get_as(&self, path: &str, host: &str) -> Response {
         let head = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
         raw(self.admin, head.as_bytes())
     }

@@ -10,11 +10,11 @@ use std::path::Path;
 use std::process::Command;
 
 use sha2::{Digest, Sha256};
-use support::connection::Connection;
 use support::{
     ServerProcess, hash_part, key_pair, local, nix, nix_serve, output, sample, sample_list,
     sample_root,
 };
+use testkit::http1::Connection;
 
 /// What Nix itself says about a path.
 struct Registered {
@@ -120,7 +120,7 @@ fn expected_narinfo(info: &Registered, signatures: &[String]) -> String {
 
 #[track_caller]
 fn narinfos_are(server: &ServerProcess, infos: &[Registered], key_name: Option<&str>) {
-    let mut connection = Connection::open(server.addr);
+    let mut connection = Connection::connect(server.addr);
     for info in infos {
         let ours = |signature: &&String| {
             key_name.is_none_or(|key_name| signature.starts_with(&format!("{key_name}:")))
@@ -182,7 +182,7 @@ fn sha256(bytes: &[u8]) -> String {
 fn every_nar_has_the_registered_hash_and_size_under_all_its_urls() {
     let copy = database_copy();
     let server = ServerProcess::of_store(&sample_root());
-    let mut connection = Connection::open(server.addr);
+    let mut connection = Connection::connect(server.addr);
     let mut count = 0;
     for info in registered(copy.path()) {
         let (hash_part, nar_hash) = (hash_part(&info.path), &info.nar_hash);
@@ -213,7 +213,7 @@ fn every_nar_has_the_registered_hash_and_size_under_all_its_urls() {
 #[test]
 fn odd_trees_equal_the_dump_of_their_files() {
     let server = ServerProcess::of_store(&sample_root());
-    let mut connection = Connection::open(server.addr);
+    let mut connection = Connection::connect(server.addr);
     let home = tempfile::tempdir().unwrap();
     for key in [
         "odd",

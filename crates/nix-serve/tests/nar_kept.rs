@@ -10,8 +10,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use support::connection::Connection;
 use support::{OwnStore, ServerProcess, eventually, hash_part, local, nix, nix_serve, output};
+use testkit::http1::Connection;
 
 /// Contents of a tree worth keeping: small files, and more than is sent from memory.
 const FILE_COUNT: usize = 120;
@@ -107,7 +107,7 @@ fn url(path: &str) -> String {
 fn what_was_sent_once_is_sent_from_the_copy_ranges_too() {
     let scene = Scene::new(1 << 30);
     let (path, nar) = scene.add("tree", FILE_COUNT, FILE_LEN);
-    let mut connection = Connection::open(scene.server.addr);
+    let mut connection = Connection::connect(scene.server.addr);
     assert_eq!(scene.held_count(), 0);
     assert!(connection.get(&url(&path)).body == nar);
     scene.damage(&path);
@@ -135,7 +135,7 @@ fn what_was_sent_once_is_sent_from_the_copy_ranges_too() {
 fn what_the_store_says_now_decides() {
     let scene = Scene::new(1 << 30);
     let (path, nar) = scene.add("tree", FILE_COUNT, FILE_LEN);
-    let mut connection = Connection::open(scene.server.addr);
+    let mut connection = Connection::connect(scene.server.addr);
     let old_url = scene.server.nar_url(&path);
     assert!(connection.get(&old_url).body == nar);
     eventually("it is kept", || scene.held_count() == 1);
@@ -162,18 +162,16 @@ fn what_the_store_says_now_decides() {
 
 #[test]
 fn damaged_files_make_no_copy_and_are_reported() {
-    let mut scene = Scene::new(1 << 30);
+    let scene = Scene::new(1 << 30);
     let (path, nar) = scene.add("tree", FILE_COUNT, FILE_LEN);
     scene.damage(&path);
     // Its size is right, but it is hashed on its way.
-    let mut connection = Connection::open(scene.server.addr);
-    let answer = connection.begin("GET", &url(&path), &[]);
+    let mut connection = Connection::connect(scene.server.addr);
+    connection.begin("GET", &url(&path), &[]);
     let mut body = Vec::new();
-    let result = connection.body(&answer, |piece| body.extend_from_slice(piece));
+    let result = connection.body(|piece| body.extend_from_slice(piece));
     assert!(result.is_err() && body.len() < nar.len());
-    scene
-        .server
-        .wait_for_line("does not match its registration");
+    scene.server.wait_for("does not match its registration");
     eventually("the copy is gone", || scene.held_count() == 0);
 }
 
@@ -182,16 +180,16 @@ fn a_download_that_breaks_off_leaves_no_copy() {
     let scene = Scene::new(1 << 30);
     let (path, nar) = scene.add("tree", 1500, 16_000);
     for _ in 0..3 {
-        let mut connection = Connection::open(scene.server.addr);
+        let mut connection = Connection::connect(scene.server.addr);
         // Until the copy before is really gone, there is no other.
         eventually("it is at it", || {
-            connection = Connection::open(scene.server.addr);
+            connection = Connection::connect(scene.server.addr);
             assert_eq!(connection.begin("GET", &url(&path), &[]).status, 200);
             scene.held_count() == 1
         });
         // Meanwhile others are served, and make no second copy.
         let field = "Range: bytes=7-70000";
-        let mut other = Connection::open(scene.server.addr);
+        let mut other = Connection::connect(scene.server.addr);
         let answer = other.request("GET", &url(&path), &[field]);
         assert!(answer.body == nar[7..=70_000]);
         assert_eq!(scene.held_count(), 1);
@@ -241,7 +239,7 @@ fn a_download_that_breaks_off_displaces_nothing() {
     let mut taken = 0;
     // There is room for a part of the large one, which is as far as its readers come.
     while taken < 5 {
-        let mut connection = Connection::open(scene.server.addr);
+        let mut connection = Connection::connect(scene.server.addr);
         assert_eq!(connection.begin("GET", &url(&large), &[]).status, 200);
         taken += u32::from(scene.held_count() == 3);
         drop(connection);
@@ -262,16 +260,16 @@ fn a_download_that_breaks_off_displaces_nothing() {
 /// A copy that is cut is given up, and others are made all the same.
 #[test]
 fn a_copy_that_cannot_be_read_says_nothing_about_others() {
-    let mut scene = Scene::new(1 << 30);
+    let scene = Scene::new(1 << 30);
     let (first, nar) = scene.add("first", FILE_COUNT, FILE_LEN);
     let (second, second_nar) = scene.add("second", FILE_COUNT, FILE_LEN);
     assert!(scene.server.get(&url(&first)).body == nar);
     eventually("it is kept", || scene.held_count() == 1);
     scene.cut_copies();
-    let mut connection = Connection::open(scene.server.addr);
-    let answer = connection.begin("GET", &url(&first), &[]);
-    assert!(connection.body(&answer, |_| ()).is_err());
-    scene.server.wait_for_line("an entry cannot be read");
+    let mut connection = Connection::connect(scene.server.addr);
+    connection.begin("GET", &url(&first), &[]);
+    assert!(connection.body(|_| ()).is_err());
+    scene.server.wait_for("an entry cannot be read");
     eventually("it is given up", || scene.held_count() == 0);
     assert!(scene.server.get(&url(&first)).body == nar);
     assert!(scene.server.get(&url(&second)).body == second_nar);
@@ -283,7 +281,7 @@ fn a_copy_that_cannot_be_read_says_nothing_about_others() {
 #[test]
 fn a_few_large_files_and_a_short_nar_are_not_worth_it() {
     let scene = Scene::new(1 << 30);
-    let mut connection = Connection::open(scene.server.addr);
+    let mut connection = Connection::connect(scene.server.addr);
     for (name, file_count, file_len) in [("large", 8, 200_000), ("short", 30, 8_000)] {
         let (path, nar) = scene.add(name, file_count, file_len);
         for _ in 0..2 {
@@ -297,7 +295,13 @@ fn a_few_large_files_and_a_short_nar_are_not_worth_it() {
 fn nothing_is_left_behind_even_by_a_killed_server() {
     let mut scene = Scene::new(1 << 30);
     let (path, nar) = scene.add("tree", FILE_COUNT, FILE_LEN);
-    assert!(!scene.server.log.iter().any(|line| line.contains("warning")));
+    assert!(
+        !scene
+            .server
+            .lines()
+            .into_iter()
+            .any(|line| line.contains("warning"))
+    );
     assert!(scene.server.get(&url(&path)).body == nar);
     eventually("it is kept", || scene.held_count() == 1);
     let is_empty = || {
@@ -341,18 +345,18 @@ fn a_full_disk_is_no_error_of_the_answer() {
     command.args(["--nar-cache-size", "1000000000"]);
     command.stderr(std::process::Stdio::piped());
     let server = ServerProcess::start(&mut command);
-    let mut scene = Scene {
+    let scene = Scene {
         store,
         directory,
         server,
     };
     let (path, nar) = scene.add("tree", FILE_COUNT, FILE_LEN);
-    let said = scene.server.log.join("\n");
+    let said = scene.server.lines().join("\n");
     assert!(said.contains("--nar-cache-size is 1000000000, more than the size of the disk"));
     for _ in 0..2 {
         assert!(scene.server.get(&url(&path)).body == nar);
     }
-    scene.server.wait_for_line("the NAR cache cannot be used");
+    scene.server.wait_for("the NAR cache cannot be used");
     assert_eq!(scene.held_count(), 0);
 }
 
@@ -371,9 +375,9 @@ fn a_row_of_another_size_breaks_off() {
                 .arg(scene.store.database())
                 .arg(update),
         );
-        let mut connection = Connection::open(scene.server.addr);
+        let mut connection = Connection::connect(scene.server.addr);
         let answer = connection.begin("GET", &url(&path), &[]);
-        let body = connection.body(&answer, |_| ());
+        let body = connection.body(|_| ());
         assert!(
             matches!(answer.status, 404 | 503) || body.is_err(),
             "{size}"

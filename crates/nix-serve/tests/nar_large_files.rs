@@ -116,7 +116,7 @@ fn every_length_near_a_limit_is_right_to_the_bit() {
 
 #[test]
 fn a_file_that_becomes_shorter_breaks_its_answer_and_is_reported() {
-    let mut scene = Scene::new(|file| fs::write(file, noise(1, LONG_LEN)).unwrap());
+    let scene = Scene::new(|file| fs::write(file, noise(1, LONG_LEN)).unwrap());
     let expected = scene.dump();
     let mut stream = scene.begin(None);
     let mut first = [0; 1000];
@@ -128,9 +128,7 @@ fn a_file_that_becomes_shorter_breaks_its_answer_and_is_reported() {
     let mut rest = Vec::new();
     let _reset = stream.read_to_end(&mut rest);
     assert!(first.len() + rest.len() < LONG_LEN);
-    scene
-        .server
-        .wait_for_line("does not match its registration");
+    scene.server.wait_for("does not match its registration");
     // Mended, it is served again.
     fs::write(&real, noise(1, LONG_LEN)).unwrap();
     fs::set_permissions(&real, fs::Permissions::from_mode(0o444)).unwrap();

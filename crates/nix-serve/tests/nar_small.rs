@@ -9,8 +9,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use support::connection::Connection;
 use support::{OwnStore, ServerProcess, eventually, hash_part, nix, output};
+use testkit::http1::Connection;
 
 /// The longest NAR in memory, and how much of that is not the file.
 const LEN_MAX: usize = 64 * 1024;
@@ -45,7 +45,7 @@ fn urls(server: &ServerProcess, path: &str) -> [String; 3] {
 fn every_url_method_and_range_gives_the_same_before_and_after_it_is_in_memory() {
     let store = OwnStore::new();
     let server = ServerProcess::of_store(store.root());
-    let mut connection = Connection::open(server.addr);
+    let mut connection = Connection::connect(server.addr);
     for len in [
         0,
         1,
@@ -102,7 +102,7 @@ fn every_url_method_and_range_gives_the_same_before_and_after_it_is_in_memory() 
 fn up_to_the_limit_it_comes_from_memory_and_one_past_it_from_the_files() {
     let store = OwnStore::new();
     let server = ServerProcess::of_store(store.root());
-    let mut connection = Connection::open(server.addr);
+    let mut connection = Connection::connect(server.addr);
     for (len, is_kept) in [
         (100, true),
         (LEN_MAX - FRAMING_LEN, true),
@@ -125,14 +125,14 @@ fn damaged_contents_are_reported_and_not_served() {
     let path = store.add_file("damaged", b"what was registered");
     let expected = dump(&store, &path);
     overwrite(&store.real(&path), b"something different");
-    let mut server = ServerProcess::of_store(store.root());
+    let server = ServerProcess::of_store(store.root());
     let url = server.nar_url(&path);
     eventually("it is kept out", || {
         let answer = server.get(&url);
         assert!(matches!(answer.status, 404 | 503), "{answer:?}");
         answer.text().contains("damaged")
     });
-    server.wait_for_line("does not match its registration");
+    server.wait_for("does not match its registration");
     overwrite(&store.real(&path), b"what was registered");
     let answer = server.get(&url);
     assert_eq!((answer.status, answer.body == expected), (200, true));
@@ -142,7 +142,7 @@ fn damaged_contents_are_reported_and_not_served() {
 fn what_the_store_says_now_decides() {
     let store = OwnStore::new();
     let server = ServerProcess::of_store(store.root());
-    let mut connection = Connection::open(server.addr);
+    let mut connection = Connection::connect(server.addr);
     let path = store.add_file("changing", b"first");
     let by_part = format!("/nar/{}.nar", hash_part(&path));
     for round in 0..5 {
@@ -175,9 +175,9 @@ fn a_row_of_another_size_is_reported_and_nothing_is_served() {
     let store = OwnStore::new();
     let path = store.add_file("file", b"contents");
     let expected = dump(&store, &path);
-    let mut server = ServerProcess::of_store(store.root());
+    let server = ServerProcess::of_store(store.root());
     let url = format!("/nar/{}.nar", hash_part(&path));
-    let mut connection = Connection::open(server.addr);
+    let mut connection = Connection::connect(server.addr);
     for size in [expected.len() - 8, expected.len() + 8] {
         set_nar_size(&store, &path, expected.len());
         assert!(connection.get(&url).body == expected);
@@ -189,7 +189,7 @@ fn a_row_of_another_size_is_reported_and_nothing_is_served() {
             ranged == 404
         });
     }
-    server.wait_for_line("does not match its registration");
+    server.wait_for("does not match its registration");
 }
 
 fn set_nar_size(store: &OwnStore, path: &str, size: usize) {

@@ -10,8 +10,8 @@ use std::io::Write;
 use std::process::Stdio;
 
 use sha2::{Digest, Sha256};
-use support::connection::Connection;
 use support::{OwnStore, ServerProcess, hash_part, nix};
+use testkit::http1::Connection;
 
 const FILE_LEN: u64 = 5 << 30;
 /// What stands before the contents and behind them in the NAR of a single file.
@@ -64,7 +64,7 @@ fn five_gigabytes_of_nothing() {
     let size = format!("\nNarSize: {NAR_SIZE}\n");
     assert!(narinfo.contains(&size), "{narinfo}");
 
-    let mut connection = Connection::open(server.addr);
+    let mut connection = Connection::connect(server.addr);
     let url = server.nar_url(PATH);
     let length = NAR_SIZE.to_string();
     let head = connection.request("HEAD", &url, &[]);
@@ -74,9 +74,7 @@ fn five_gigabytes_of_nothing() {
     assert_eq!(answer.status, 200);
     assert_eq!(answer.header("content-length"), Some(&*length));
     let mut hash = Sha256::new();
-    connection
-        .body(&answer, |piece| hash.update(piece))
-        .unwrap();
+    connection.body(|piece| hash.update(piece)).unwrap();
     let hash = hash
         .finalize()
         .iter()
@@ -133,7 +131,7 @@ fn twenty_downloads_that_nobody_reads() {
     let url = server.nar_url(PATH);
     let mut connections: Vec<Connection> = Vec::new();
     for _ in 0..20 {
-        let mut connection = Connection::open(server.addr);
+        let mut connection = Connection::connect(server.addr);
         assert_eq!(connection.begin("GET", &url, &[]).status, 200);
         connections.push(connection);
     }

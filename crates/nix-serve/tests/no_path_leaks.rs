@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use support::{
-    Answer, OwnStore, ServerProcess, hash_part, local, nix_serve, raw, sample, sample_root,
+    OwnStore, Response, ServerProcess, hash_part, local, nix_serve, raw, sample, sample_root,
 };
 
 /// No answer but a NAR may have these. In lower case.
@@ -40,7 +40,7 @@ const NAR_END: &str = "\x01\0\0\0\0\0\0\0)\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0)\0\0\
 
 /// An error that tells nothing, and is short enough for a client to show.
 #[track_caller]
-fn is_discreet(answer: &Answer, root: &Path) {
+fn is_discreet(answer: &Response, root: &Path) {
     assert!(answer.status >= 400, "{}", answer.head);
     let text = format!("{}{}", answer.head, answer.text());
     assert!(!text.contains(root.to_str().unwrap()), "{text}");
@@ -159,7 +159,7 @@ fn damaged(damage: impl FnOnce(&Path)) {
         assert!(!text.contains(store.root().to_str().unwrap()), "{text}");
     }
     // The log is where it stands.
-    let line = server.wait_for_line("does not match its registration");
+    let line = server.wait_for("does not match its registration");
     assert!(line.contains(path.rsplit('/').next().unwrap()), "{line}");
     assert!(server.is_alive());
 }

@@ -24,8 +24,8 @@ impl Watched {
     fn start(store: &OwnStore, arguments: &[&str]) -> Self {
         let mut command = nix_serve();
         command.args(["--store", &local(store.root()), "--admin", "127.0.0.1:0"]);
-        let mut server = ServerProcess::start(command.args(arguments));
-        let line = server.wait_for_line("metrics and status on http://");
+        let server = ServerProcess::start(command.args(arguments));
+        let line = server.wait_for("metrics and status on http://");
         let admin = line.rsplit("//").next().unwrap().parse().unwrap();
         Self { server, admin }
     }

@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 
 use support::{
-    Answer, OwnStore, ServerProcess, eventually, hash_part, key_pair, local, nix_serve, sample,
+    OwnStore, Response, ServerProcess, eventually, hash_part, key_pair, local, nix_serve, sample,
 };
 
 const HTML: &str = "Accept: text/html,*/*;q=0.8";
@@ -35,7 +35,7 @@ fn serve(store: &OwnStore) -> ServerProcess {
     ServerProcess::start(nix_serve().args(["--pages", "--store", &local(store.root())]))
 }
 
-fn is_page(answer: &Answer) -> bool {
+fn is_page(answer: &Response) -> bool {
     let policy = answer.header("content-security-policy").unwrap_or_default();
     answer.header("content-type") == Some("text/html; charset=utf-8")
         && policy.starts_with("default-src 'none'; style-src 'self'; script-src 'self';")
@@ -112,7 +112,7 @@ fn what_nix_asks_for_is_answered_as_without_them() {
     let plain = ServerProcess::of_store(store.root());
     let paged = serve(&store);
     let hash = hash_part(&path);
-    let head = |answer: &Answer| {
+    let head = |answer: &Response| {
         let lines = answer
             .head
             .lines()

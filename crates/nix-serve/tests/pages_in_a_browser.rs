@@ -170,11 +170,11 @@ fn status_is_live() {
         "--store",
         &local(&support::sample_root()),
     ]);
-    let mut server = ServerProcess::start(&mut command);
-    let line = server.wait_for_line("metrics and status on http://");
+    let server = ServerProcess::start(&mut command);
+    let line = server.wait_for("metrics and status on http://");
     let admin = line.rsplit("//").next().unwrap().to_owned();
     let big = server.nar_url(&sample("big"));
-    let mut slow = support::connection::Connection::open(server.addr);
+    let mut slow = testkit::http1::Connection::connect(server.addr);
     slow.begin("GET", &big, &[]);
     for _ in 0..50 {
         server.narinfo(&sample("built"));

@@ -11,8 +11,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use support::connection::Connection;
-use support::{Answer, OwnStore, ServerProcess, eventually, hash_part, output};
+use support::{OwnStore, Response, ServerProcess, eventually, hash_part, output};
+use testkit::http1::Connection;
 
 const MIB: usize = 1 << 20;
 
@@ -48,7 +48,7 @@ impl Scene {
         })
     }
 
-    fn range(&self, start: usize, len: usize) -> Answer {
+    fn range(&self, start: usize, len: usize) -> Response {
         let range = format!("Range: bytes={start}-{}", start + len - 1);
         self.server.request("GET", &self.url(), &[&range])
     }
@@ -57,7 +57,7 @@ impl Scene {
         format!("/nar/{}.nar", hash_part(&self.path))
     }
 
-    fn listing(&self) -> Answer {
+    fn listing(&self) -> Response {
         self.server.get(&format!("/{}.ls", hash_part(&self.path)))
     }
 
@@ -131,7 +131,7 @@ fn a_range_costs_the_same_at_the_start_and_at_the_end() {
     });
     let expected = scene.dump();
     let url = scene.url();
-    let mut connection = Connection::open(scene.server.addr);
+    let mut connection = Connection::connect(scene.server.addr);
     let mut cost = |start: usize| {
         let before = cpu_time(&scene.server);
         for _ in 0..40 {
@@ -174,7 +174,7 @@ fn a_path_that_is_registered_anew_has_its_new_ranges_and_listing() {
 /// As `nix-store --repair-path` does: the same registration, other files.
 #[test]
 fn a_damaged_path_is_answered_with_404_until_it_is_repaired() {
-    let mut scene = Scene::of_large_files();
+    let scene = Scene::of_large_files();
     let right = scene.dump();
     // One file less than is registered.
     scene.replace_files(|tree| {
@@ -188,9 +188,7 @@ fn a_damaged_path_is_answered_with_404_until_it_is_repaired() {
         assert!(matches!(statuses, (404 | 503, 404 | 503)), "{statuses:?}");
         listing.text().contains("damaged")
     });
-    scene
-        .server
-        .wait_for_line("does not match its registration");
+    scene.server.wait_for("does not match its registration");
     scene.replace_files(|tree| {
         for number in 0..40 {
             write_file(tree, number, b'a' + number);

@@ -16,7 +16,7 @@ use samovar_nix::PublicKey;
 use support::client::{Client, fails, succeeds};
 use support::{OwnStore, eventually, hash_part, key_pair, sample, sample_list, sample_root};
 use support_caches::{Serving, key};
-use support_process::{Connection, Reply};
+use support_process::{Connection, Response};
 
 /// A hash part that no path has, and a NAR hash.
 const ABSENT: &str = "zzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz";
@@ -111,7 +111,7 @@ fn questions(path: &str, nar_hash: &str) -> Vec<Asked> {
     all
 }
 
-fn ask(connection: &mut Connection, prefix: &str, (method, url, fields, body): &Asked) -> Reply {
+fn ask(connection: &mut Connection, prefix: &str, (method, url, fields, body): &Asked) -> Response {
     let mut fields = fields.clone();
     let length = format!("Content-Length: {}", body.len());
     fields.push(&length);
@@ -121,13 +121,13 @@ fn ask(connection: &mut Connection, prefix: &str, (method, url, fields, body): &
         request += "\r\n";
     }
     connection.send(format!("{request}\r\n{body}").as_bytes());
-    connection.reply(*method != "HEAD")
+    connection.response(*method == "HEAD")
 }
 
 /// Status, head without the date, and body: the body of an answer in pieces is read as a whole.
-fn say(reply: &Reply) -> (u16, Vec<String>, String) {
+fn say(reply: &Response) -> (u16, Vec<String>, String) {
     let head = reply
-        .timeless_head()
+        .head_without_date()
         .iter()
         .map(|&line| line.to_owned())
         .collect();
@@ -195,7 +195,7 @@ fn no_url_tells_a_denied_path_from_an_absent_one() {
             cache("/young", deny(old)),
         ],
     );
-    let mut connection = Connection::tcp(serving.addr());
+    let mut connection = Connection::connect(serving.addr());
     eventually("roots are followed", || serving.site().knows_policies());
     for path in [
         &denied,
@@ -257,7 +257,7 @@ fn logs_and_realisations_follow_their_paths() {
             cache("/drvs", allow(names(&["*.drv"]))),
         ],
     );
-    let mut connection = Connection::tcp(serving.addr());
+    let mut connection = Connection::connect(serving.addr());
     let mut get = |url: &str| connection.get(url);
     for path in [sample("built"), sample("built_drv")] {
         let url = format!("/log/{}", base_name(&path));
@@ -294,7 +294,7 @@ fn a_closure_with_a_denied_path_is_not_served_and_lists_say_absent() {
         &sample_root(),
         vec![CacheConfig::default(), cache("/a", deny(names(&[name])))],
     );
-    let mut connection = Connection::tcp(serving.addr());
+    let mut connection = Connection::connect(serving.addr());
     let url = format!("/closure/{}", hash_part(&top));
     assert_eq!(connection.get(&url).status, 200);
     let reply = connection.get(&format!("/a{url}"));
@@ -338,7 +338,7 @@ fn what_roots_lead_to_is_served_within_a_second_and_nothing_else_after_one() {
             cache("/denied", deny(roots(&[&profiles]))),
         ],
     );
-    let mut connection = Connection::tcp(serving.addr());
+    let mut connection = Connection::connect(serving.addr());
     let mut status = |cache: &str, path: &str| {
         connection
             .get(&format!("/{cache}/{}.narinfo", hash_part(path)))
@@ -396,7 +396,7 @@ fn while_it_is_not_known_where_roots_lead_nothing_is_said() {
             cache("/b", allow(roots(&[&none]))),
         ],
     );
-    let mut connection = Connection::tcp(serving.addr());
+    let mut connection = Connection::connect(serving.addr());
     let hash = nar_hash(&mut connection, &path);
     for path in [&path, &format!("/nix/store/{ABSENT}-one")] {
         for question in questions(path, &hash) {
@@ -458,7 +458,7 @@ fn ages_pass_while_a_narinfo_is_in_memory() {
         store.root(),
         vec![cache("/young", allow(young)), cache("/old", allow(old))],
     );
-    let mut connection = Connection::tcp(serving.addr());
+    let mut connection = Connection::connect(serving.addr());
     let hash = hash_part(&path);
     let urls = [format!("{hash}.narinfo"), format!("nar/{hash}.nar")];
     let mut all = |cache: &str, status: u16| {
@@ -486,7 +486,7 @@ fn a_prefix_ends_at_a_slash_and_each_cache_says_its_own() {
         &sample_root(),
         vec![priority("", 1), priority("/a", 2), priority("/a/b", 3)],
     );
-    let mut connection = Connection::tcp(serving.addr());
+    let mut connection = Connection::connect(serving.addr());
     for (prefix, expected) in [("", 1), ("/a", 2), ("/a/b", 3)] {
         let info = connection.get(&format!("{prefix}/nix-cache-info")).text();
         assert!(

@@ -13,7 +13,7 @@ const ABSENT: &str = "zzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz";
 #[test]
 fn realisations_by_the_hash_of_a_derivation() {
     let (_server, addr) = serve_sample(&[]);
-    let mut connection = Connection::tcp(addr);
+    let mut connection = Connection::connect(addr);
     let database = format!(
         "file:{}?mode=ro",
         at(&sample_root(), "nix/var/nix/db/db.sqlite")
@@ -51,7 +51,7 @@ fn realisations_by_derivation() {
     let mut command = support::nix_serve();
     command.args(["--listen", "127.0.0.1:0", "--store", &local(store.root())]);
     let (_server, addr) = Process::serving(&mut command);
-    let mut connection = Connection::tcp(addr);
+    let mut connection = Connection::connect(addr);
     let path = format!("/build-trace-v2/{drv}/out.doi");
     // No Nix that makes this table has written to the store yet.
     connection.check_text(&path, 404, NOT_FOUND);

@@ -89,7 +89,7 @@ fn every_answer_is_signed_by_the_old_key_or_the_new() {
         for client in 0..4 {
             let (urls, keys, is_over, answers) = (&urls, &keys, &is_over, &answers);
             scope.spawn(move || {
-                let mut connection = Connection::tcp(addr);
+                let mut connection = Connection::connect(addr);
                 for url in urls.iter().cycle().skip(client * 7) {
                     if is_over.load(Ordering::SeqCst) {
                         break;
@@ -112,7 +112,7 @@ fn every_answer_is_signed_by_the_old_key_or_the_new() {
         output(Command::new("sh").args(["-c", storm, &pid]));
         put(1);
         server.signal("HUP");
-        let mut connection = Connection::tcp(addr);
+        let mut connection = Connection::connect(addr);
         eventually("the last key is in use", || {
             signer(&connection.get(&urls[0]).text(), &keys) == 1
         });
@@ -183,7 +183,7 @@ fn no_key_that_cannot_be_used_replaces_one_that_can() {
     let mut command = of_sample();
     command.args(["--listen", "127.0.0.1:0"]);
     let (mut server, addr) = Process::serving(command.env("NIX_SECRET_KEY_FILE", &secret));
-    let mut kept = Connection::tcp(addr);
+    let mut kept = Connection::connect(addr);
     let url = format!("/{}.narinfo", hash_part(&sample_list("closure")[0]));
     for (name, put) in bad_files(&secret, &good) {
         remove(&secret);

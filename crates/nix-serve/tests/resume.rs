@@ -9,9 +9,9 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
 use support::client::{Client, finish, succeeds};
-use support::connection::Connection;
-use support::{Answer, PATIENCE, ServerProcess, hash_part, key_pair, nix_serve};
+use support::{PATIENCE, Response, ServerProcess, hash_part, key_pair, nix_serve};
 use support::{local, sample, sample_root};
+use testkit::http1::Connection;
 
 /// A line between client and server that breaks.
 struct BreakingLine {
@@ -181,7 +181,7 @@ struct Whole {
 impl Whole {
     fn of(key: &str) -> Self {
         let server = ServerProcess::of_store(&sample_root());
-        let mut connection = Connection::open(server.addr);
+        let mut connection = Connection::connect(server.addr);
         let url = format!("/nar/{}.nar", hash_part(&sample(key)));
         let answer = connection.get(&url);
         assert_eq!(answer.status, 200);
@@ -193,7 +193,7 @@ impl Whole {
         }
     }
 
-    fn ask(&mut self, range: &str) -> Answer {
+    fn ask(&mut self, range: &str) -> Response {
         let fields = [
             &*format!("Range: {range}"),
             "Accept-Encoding: zstd, br, gzip, deflate, bzip2, xz",

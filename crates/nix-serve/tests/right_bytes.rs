@@ -11,8 +11,8 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use support::client::finish;
-use support::connection::{Connection, announced};
 use support::{OwnStore, ServerProcess, eventually, hash_part, local, nix, nix_serve};
+use testkit::http1::Connection;
 
 const FILE_LEN: usize = 3 << 20;
 
@@ -157,19 +157,19 @@ fn is_served(server: &ServerProcess, path: &str, nar: &[u8]) {
 /// The first NAR breaks before its end.
 #[track_caller]
 fn breaks(server: &ServerProcess, path: &str) {
-    let mut connection = Connection::open(server.addr);
+    let mut connection = Connection::connect(server.addr);
     let answer = connection.begin("GET", &url(path), &[]);
     assert_eq!(answer.status, 200);
     let mut len = 0;
-    let result = connection.body(&answer, |piece| len += piece.len() as u64);
+    let result = connection.body(|piece| len += piece.len() as u64);
     assert!(result.is_err(), "it ended well");
-    assert!(len < announced(&answer));
+    assert!(len < answer.content_length());
 }
 
 #[test]
 fn a_changed_byte_breaks_the_first_nar_and_the_path_is_kept_out_until_it_is_mended() {
     let scene = Scene::new();
-    let mut server = scene.server();
+    let server = scene.server();
     for path in [&scene.file, &scene.tree] {
         let nar = scene.dump(path);
         scene.flip(path);
@@ -177,7 +177,7 @@ fn a_changed_byte_breaks_the_first_nar_and_the_path_is_kept_out_until_it_is_mend
         assert_eq!(server.narinfo(path).status, 200);
         assert_eq!(server.narinfo(path).status, 200);
         breaks(&server, path);
-        server.wait_for_line("does not match its registration");
+        server.wait_for("does not match its registration");
         for _ in 0..2 {
             is_kept_out(&server, path);
         }
@@ -400,10 +400,10 @@ fn a_slow_download_does_not_acquit_what_others_found_damaged() {
     let mut command = nix_serve();
     command.args(["--store", &local(store.root()), "--nar-cache-size", "0"]);
     let mut server = ServerProcess::start(&mut command);
-    let mut slow = Connection::open(server.addr);
+    let mut slow = Connection::connect(server.addr);
     let head = slow.begin("GET", &url(&path), &[]);
     let (mut is_begun, mut len) = (false, 0);
-    let result = slow.body(&head, |piece| {
+    let result = slow.body(|piece| {
         len += piece.len() as u64;
         if std::mem::replace(&mut is_begun, true) {
             return;
@@ -418,7 +418,7 @@ fn a_slow_download_does_not_acquit_what_others_found_damaged() {
             server.narinfo(&path).status == 404
         });
     });
-    assert!(result.is_ok() && len == announced(&head), "{result:?}");
+    assert!(result.is_ok() && len == head.content_length(), "{result:?}");
     // Looked at once more, and found as it was.
     eventually("the second look is over", || {
         let status = server.narinfo(&path).status;

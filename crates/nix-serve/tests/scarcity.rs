@@ -19,9 +19,9 @@ use std::time::{Duration, Instant};
 
 use burden::{ask, cpu_time, with_descriptors};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
-use support::connection::Connection;
 use support::{ServerProcess, eventually, hash_part, local, nix_serve, sample, sample_root};
 use support_process::Process;
+use testkit::http1::Connection;
 
 /// A file system in memory of one megabyte.
 struct SmallDisk(tempfile::TempDir);
@@ -83,7 +83,7 @@ fn a_full_disk_costs_log_lines_alone() {
         assert_eq!(server.get(&format!("{path}?again")).status, 200);
         fs::read_to_string(&log).unwrap().contains("?again")
     });
-    let line = server.wait_for_line("access log");
+    let line = server.wait_for("access log");
     println!("{line}");
     assert!(server.is_alive());
 }
@@ -165,7 +165,7 @@ fn a_full_disk_under_the_error_log_costs_its_lines_alone() {
     let addr = address_in(&log).unwrap();
     disk.fill();
     let path = format!("/{}.narinfo", hash_part(&sample("tree")));
-    let mut connection = Connection::open(addr);
+    let mut connection = Connection::connect(addr);
     let mut say_and_ask = || {
         server.signal("USR1");
         assert_eq!(connection.get(&path).status, 200);
@@ -196,14 +196,14 @@ fn a_full_disk_under_the_pid_file_is_said_and_ends_nothing() {
         command.arg(&file);
         command
     };
-    let mut server = ServerProcess::start(&mut with_pid_file());
+    let server = ServerProcess::start(&mut with_pid_file());
     let written = fs::read_to_string(&file).unwrap();
     disk.fill();
     // Its successor cannot write one.
     server.signal("USR2");
-    let line = server.wait_for_line("cannot write the PID file");
+    let line = server.wait_for("cannot write the PID file");
     println!("{line}");
-    server.wait_for_line("this process continues to serve");
+    server.wait_for("this process continues to serve");
     assert_eq!(server.get("/nix-cache-info").status, 200);
     assert_eq!(fs::read_to_string(&file).unwrap(), written);
     drop(server);

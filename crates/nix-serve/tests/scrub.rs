@@ -43,8 +43,8 @@ fn damage_is_found_that_nobody_asked_for_and_the_next_start_goes_on_from_there()
     let state = tempfile::tempdir().unwrap();
     let directory = state.path().to_str().unwrap();
     let arguments = ["--scrub", "1000000000", "--state-directory", directory];
-    let mut server = serve(&store, &arguments);
-    let line = server.wait_for_line("scrub ended");
+    let server = serve(&store, &arguments);
+    let line = server.wait_for("scrub ended");
     assert!(
         line.contains("4 of 4 paths, 0.0 of 0.0 GB, 1 damaged"),
         "{line}"
@@ -63,8 +63,8 @@ fn damage_is_found_that_nobody_asked_for_and_the_next_start_goes_on_from_there()
     );
 
     // Those that were verified come last, and those of this minute not at all.
-    let mut server = serve(&store, &arguments);
-    let line = server.wait_for_line("scrub ended");
+    let server = serve(&store, &arguments);
+    let line = server.wait_for("scrub ended");
     assert!(
         line.contains("4 of 4 paths, 0.0 of 0.0 GB, 0 damaged"),
         "{line}"
@@ -77,10 +77,10 @@ fn damage_is_found_that_nobody_asked_for_and_the_next_start_goes_on_from_there()
 fn it_keeps_to_its_pace_and_ends_with_the_server() {
     let (store, paths) = store(3);
     let started = Instant::now();
-    let mut server = serve(&store, &["--scrub", "600000"]);
+    let server = serve(&store, &["--scrub", "600000"]);
     // Collected before its turn comes, which is the last.
     store.run("nix-store", &["--delete", &paths[0]]);
-    let line = server.wait_for_line("scrub ended");
+    let line = server.wait_for("scrub ended");
     assert!(line.contains("3 of 3 paths"), "{line}");
     assert!(line.contains(" 0 damaged"), "{line}");
     let elapsed = started.elapsed();
@@ -110,7 +110,7 @@ fn a_store_that_is_not_mounted_is_no_damage() {
     );
     fs::rename(&files, &aside).unwrap();
     fs::create_dir(&files).unwrap();
-    let mut server = serve(&store, &["--scrub", "1000000000"]);
+    let server = serve(&store, &["--scrub", "1000000000"]);
     let nar = format!("/nar/{}.nar", hash_part(&paths[0]));
     for target in [&nar, &format!("/{}.ls", hash_part(&paths[0]))] {
         let answer = server.get(target);
@@ -122,7 +122,7 @@ fn a_store_that_is_not_mounted_is_no_damage() {
     fs::rename(&aside, &files).unwrap();
     assert!(server.get(&nar).is_complete);
     // It has waited for them.
-    let line = server.wait_for_line("scrub ended");
+    let line = server.wait_for("scrub ended");
     assert!(line.contains("2 of 2 paths"), "{line}");
     assert!(line.contains(" 0 damaged"), "{line}");
     let log = server.whole_log().join("\n");

@@ -81,7 +81,7 @@ fn ready_reloading_stopping() {
     manager.wait_for("READY=1");
     // Whoever is told may ask at once.
     let addr = server.wait_for_address();
-    assert_eq!(Connection::tcp(addr).get("/nix-cache-info").status, 200);
+    assert_eq!(Connection::connect(addr).get("/nix-cache-info").status, 200);
     for _ in 0..2 {
         server.signal("HUP");
         let message = manager.wait_for("RELOADING=1");
@@ -106,9 +106,9 @@ fn stopping_is_said_before_downloads_are_finished() {
     let mut command = server_of(store.root());
     let (mut server, addr) = Process::serving(command.env("NOTIFY_SOCKET", &manager.path));
     manager.wait_for("READY=1");
-    let mut connection = Connection::tcp(addr);
-    connection.ask("GET", &format!("/nar/{}.nar", hash_part(&path)), &[]);
-    connection.head();
+    let mut connection = Connection::connect(addr);
+    connection.send_request("GET", &format!("/nar/{}.nar", hash_part(&path)), &[]);
+    connection.begin_reading(false);
     server.signal("QUIT");
     manager.wait_for("STOPPING=1");
     assert!(server.is_alive());
@@ -213,7 +213,7 @@ fn inherited_sockets_replace_the_default_listener() {
     assert_eq!(addr.to_string(), address);
     for _ in 0..8 {
         // More connections than threads: each of them accepts.
-        assert_eq!(Connection::tcp(addr).get("/nix-cache-info").status, 200);
+        assert_eq!(Connection::connect(addr).get("/nix-cache-info").status, 200);
         assert_eq!(Connection::unix(&path).get("/nix-cache-info").status, 200);
     }
     server.signal("TERM");
@@ -232,7 +232,7 @@ fn inherited_sockets_that_listen_names_are_served() {
     let mut server = Process::spawn(&mut command);
     drop(command);
     let addr = server.wait_for_address();
-    assert_eq!(Connection::tcp(addr).get("/nix-cache-info").status, 200);
+    assert_eq!(Connection::connect(addr).get("/nix-cache-info").status, 200);
     assert_eq!(Connection::unix(&path).get("/nix-cache-info").status, 200);
     assert_eq!(server.count("warning: not listening on 127.0.0.1:1"), 1);
     server.signal("TERM");
@@ -270,12 +270,12 @@ fn connections_wait_for_the_next_server() {
     let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = tcp.local_addr().unwrap();
     for _ in 0..3 {
-        let mut early = Connection::tcp(addr);
-        early.ask("GET", "/nix-cache-info", &[]);
+        let mut early = Connection::connect(addr);
+        early.send_request("GET", "/nix-cache-info", &[]);
         let copy = || OwnedFd::from(tcp.try_clone().unwrap());
         let other = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut server = Process::spawn(&mut activated(copy(), other.into(), &[]));
-        assert_eq!(early.reply(true).status, 200);
+        assert_eq!(early.response(false).status, 200);
         server.signal("TERM");
         assert_eq!(server.wait(), Some(0));
         early.assert_closed();
@@ -300,7 +300,7 @@ fn sockets_meant_for_another_process_are_left_alone() {
     command.env("LISTEN_FDS", "1").env("LISTEN_PID", "1");
     let (server, addr) = Process::serving(&mut command);
     assert_eq!(server.count("service manager"), 0);
-    assert_eq!(Connection::tcp(addr).get("/nix-cache-info").status, 200);
+    assert_eq!(Connection::connect(addr).get("/nix-cache-info").status, 200);
 }
 
 /// The manager looks after the background itself.

@@ -71,7 +71,7 @@ fn with_a_key_every_path_has_one_signature_and_it_is_ours() {
     let (secret, public) = key_pair(dir.path(), "cache.example.org-1");
     let mut command = server_of(&sample_root());
     let (_server, addr) = Process::serving(command.env("NIX_SECRET_KEY_FILE", &secret));
-    let mut connection = Connection::tcp(addr);
+    let mut connection = Connection::connect(addr);
     let mut paths = sample_list("closure");
     for key in [
         "signed",
@@ -103,14 +103,14 @@ fn a_key_file_may_end_in_white_space() {
         let mut command = server_of(&sample_root());
         let (_server, addr) = Process::serving(command.env("NIX_SECRET_KEY_FILE", &secret));
         let path = format!("/{}.narinfo", hash_part(&sample("tree")));
-        check_signed(&Connection::tcp(addr).get(&path).text(), &public);
+        check_signed(&Connection::connect(addr).get(&path).text(), &public);
     }
 }
 
 #[test]
 fn without_a_key_stored_signatures_are_sent_one_a_line() {
     let (_server, addr) = Process::serving(&mut server_of(&sample_root()));
-    let mut connection = Connection::tcp(addr);
+    let mut connection = Connection::connect(addr);
     let narinfo = connection
         .get(&format!("/{}.narinfo", hash_part(&sample("signed"))))
         .text();
@@ -140,7 +140,7 @@ fn stored_signatures_that_are_none_are_dropped() {
     );
     let url = format!("/{}.narinfo", hash_part(&path));
     let (_server, addr) = Process::serving(&mut server_of(store.root()));
-    let mut connection = Connection::tcp(addr);
+    let mut connection = Connection::connect(addr);
     for (stored, expected) in [
         (
             format!("z-1:{good_1} a-1:{good_2}"),
@@ -273,7 +273,7 @@ fn a_key_that_others_can_read_is_a_warning() {
             "{mode:o}"
         );
         let path = format!("/{}.narinfo", hash_part(&sample("tree")));
-        check_signed(&Connection::tcp(addr).get(&path).text(), &public);
+        check_signed(&Connection::connect(addr).get(&path).text(), &public);
     }
 }
 
@@ -282,8 +282,8 @@ fn a_new_key_from_the_next_answer_on() {
     let dir = tempfile::tempdir().unwrap();
     let (secret, first) = key_pair(dir.path(), "test-1");
     let mut command = server_of(&sample_root());
-    let (mut server, addr) = Process::serving(command.env("NIX_SECRET_KEY_FILE", &secret));
-    let mut kept = Connection::tcp(addr);
+    let (server, addr) = Process::serving(command.env("NIX_SECRET_KEY_FILE", &secret));
+    let mut kept = Connection::connect(addr);
     let url = format!("/{}.narinfo", hash_part(&sample("tree")));
     let mut public = first;
     check_signed(&kept.get(&url).text(), &public);
@@ -296,7 +296,7 @@ fn a_new_key_from_the_next_answer_on() {
         server.wait_for("the configuration was reloaded");
         public = new_public;
         check_signed(&kept.get(&url).text(), &public);
-        check_signed(&Connection::tcp(addr).get(&url).text(), &public);
+        check_signed(&Connection::connect(addr).get(&url).text(), &public);
     }
 }
 
@@ -307,7 +307,7 @@ fn a_bad_new_key_leaves_the_old_one_in_use() {
     let good = fs::read(&secret).unwrap();
     let mut command = server_of(&sample_root());
     let (mut server, addr) = Process::serving(command.env("NIX_SECRET_KEY_FILE", &secret));
-    let mut kept = Connection::tcp(addr);
+    let mut kept = Connection::connect(addr);
     let url = format!("/{}.narinfo", hash_part(&sample("tree")));
     for bad in [Some("junk"), Some(""), None] {
         match bad {
@@ -343,7 +343,7 @@ fn logs_are_opened_anew() {
             .find(|line| line.contains("on http://"))
             .unwrap(),
     );
-    let mut kept = Connection::tcp(addr);
+    let mut kept = Connection::connect(addr);
     for (round, signal) in [(1, "USR1"), (2, "HUP")] {
         kept.get(&format!("/before-{round}"));
         let before = format!("/before-{round} ");

@@ -122,7 +122,7 @@ fn what_is_signed_by_whom() {
             ),
         ],
     );
-    let mut connection = Connection::tcp(serving.addr());
+    let mut connection = Connection::connect(serving.addr());
     let (signed, built, plain) = (sample("signed"), sample("built"), sample("big"));
     let all = ["one-1", "two-1"];
     let stored = ["another-1", "test-1"];
@@ -188,7 +188,7 @@ fn content_addresses_by_choice() {
             ),
         ],
     );
-    let mut connection = Connection::tcp(serving.addr());
+    let mut connection = Connection::connect(serving.addr());
     let database = sample_root().join("nix/var/nix/db/db.sqlite");
     let database = format!("file:{}?mode=ro", database.display());
     for name in ["big", "fixed", "text", "signed"] {
@@ -264,7 +264,7 @@ fn realisations_are_signed_as_nix_signs_them() {
             cache("/two", realisations(&[&other], Stored::Keep, Sign::All)),
         ],
     );
-    let mut connection = Connection::tcp(serving.addr());
+    let mut connection = Connection::connect(serving.addr());
     let mut signatures = |cache: &str| {
         let reply = connection.get(&format!("/{cache}/realisations/{hash}!out.doi"));
         assert_eq!(reply.status, 200);
@@ -310,7 +310,7 @@ fn keys_change_at_once_and_no_request_fails() {
     std::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
-                let mut connection = Connection::tcp(serving.addr());
+                let mut connection = Connection::connect(serving.addr());
                 while !is_over.load(Ordering::Relaxed) {
                     for path in &paths {
                         let reply = connection.get(&format!("/{}.narinfo", hash_part(path)));
@@ -322,7 +322,7 @@ fn keys_change_at_once_and_no_request_fails() {
                 }
             });
         }
-        let mut connection = Connection::tcp(serving.addr());
+        let mut connection = Connection::connect(serving.addr());
         for round in 0..100 {
             let (keys, names) = ways[round % ways.len()];
             let caches = vec![cache("", signing(keys))];

@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
 use slow_disk_support::SlowDisk;
-use support::connection::Connection;
 use support::{
-    Answer, ServerProcess, eventually, hash_part, nix, sample, sample_list, sample_root,
+    Response, ServerProcess, eventually, hash_part, nix, sample, sample_list, sample_root,
 };
 use support_process::{Holder, sqlite};
+use testkit::http1::Connection;
 
 /// Far more than there are workers.
 const DOWNLOADS: usize = 200;
@@ -59,7 +59,7 @@ impl Store {
 /// What can be asked for without the disk: narinfos that were asked for before, that were not, and
 /// that are not there, in turns. Returns how long each answer took.
 fn ask_for_narinfos(addr: SocketAddr, warm: &str, cold: &[String]) -> Vec<Duration> {
-    let mut connection = Connection::open(addr);
+    let mut connection = Connection::connect(addr);
     let absent = sample("absent");
     let mut times = Vec::new();
     for path in cold {
@@ -95,10 +95,10 @@ struct Download {
 impl Download {
     /// Reads the answer; one that came to the database while it was locked is 503.
     fn finish_or_ask_again(mut self, addr: SocketAddr) {
-        let answer = self.connection.begin_reading();
+        let answer = self.connection.begin_reading(false);
         if answer.status == 503 {
-            self.connection = Connection::open(addr);
-            self.connection.send(&request(&self.url));
+            self.connection = Connection::connect(addr);
+            self.connection.send(request(&self.url));
             return self.finish();
         }
         self.read(&answer);
@@ -106,16 +106,14 @@ impl Download {
 
     /// Reads the answer, which may not have begun.
     fn finish(mut self) {
-        let answer = self.connection.begin_reading();
+        let answer = self.connection.begin_reading(false);
         self.read(&answer);
     }
 
-    fn read(&mut self, answer: &Answer) {
+    fn read(&mut self, answer: &Response) {
         assert_eq!(answer.status, 200, "{}: {answer:?}", self.url);
         let mut hash = Sha256::new();
-        self.connection
-            .body(answer, |piece| hash.update(piece))
-            .unwrap();
+        self.connection.body(|piece| hash.update(piece)).unwrap();
         assert_eq!(<[u8; 32]>::from(hash.finalize()), self.hash, "{}", self.url);
     }
 }
@@ -135,8 +133,8 @@ fn begin_downloads(server: &ServerProcess) -> Vec<Download> {
     let downloads = sources.iter().cycle().take(DOWNLOADS);
     downloads
         .map(|(url, hash)| {
-            let mut connection = Connection::open(server.addr);
-            connection.send(&request(url));
+            let mut connection = Connection::connect(server.addr);
+            connection.send(request(url));
             Download {
                 connection,
                 url: url.clone(),
@@ -193,7 +191,7 @@ fn a_disk_that_hangs_and_a_database_that_is_locked() {
     let downloads = begin_downloads(&server);
     eventually("the disk hangs", || store.disk.hung_count() > 0);
     let holder = Holder::run(&database, "begin exclusive;");
-    let mut connection = Connection::open(server.addr);
+    let mut connection = Connection::connect(server.addr);
     let unknown = format!("/closure/{}", hash_part(&cold[0]));
     let mut times = Vec::new();
     for _ in 0..50 {

@@ -69,11 +69,11 @@ fn large_directories_take_bounded_memory() {
 }
 
 fn post(addr: SocketAddr, list: &[u8]) -> u16 {
-    let mut connection = Connection::tcp(addr);
+    let mut connection = Connection::connect(addr);
     let len = list.len();
-    connection.ask("POST", "/narinfos", &[&format!("Content-Length: {len}")]);
+    connection.send_request("POST", "/narinfos", &[&format!("Content-Length: {len}")]);
     connection.send(list);
-    connection.reply(true).status
+    connection.response(false).status
 }
 
 /// Reads what there is left; whether it ends in the middle.
@@ -91,7 +91,7 @@ fn is_cut_off(mut stream: TcpStream) -> bool {
 /// give way to those who read.
 #[test]
 fn who_asks_for_many_narinfos_and_does_not_read_gives_way() {
-    let mut server = ServerProcess::start(nix_serve().args([
+    let server = ServerProcess::start(nix_serve().args([
         "--store",
         &local(&sample_root()),
         "--workers",
@@ -132,11 +132,11 @@ fn who_asks_for_many_narinfos_and_does_not_read_gives_way() {
     }
     drop(second);
     server.signal("USR1");
-    let counts = server.wait_for_line("counted since the start");
+    let counts = server.wait_for("counted since the start");
     assert!(counts.contains("bulk_evicted="), "{counts}");
     assert!(
         !server
-            .log
+            .lines()
             .iter()
             .any(|line| line.contains("cut off") || line.contains("were aborted"))
     );

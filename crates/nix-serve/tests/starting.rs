@@ -285,7 +285,7 @@ fn the_directories_of_the_environment() {
     let mut command = nix_serve();
     let (_server, addr) =
         Process::serving(store.apply(&mut command).args(["--listen", "127.0.0.1:0"]));
-    let mut connection = Connection::tcp(addr);
+    let mut connection = Connection::connect(addr);
     let info = format!(
         "StoreDir: {}\nWantMassQuery: 1\nPriority: 30\n",
         store.at("s")
@@ -429,7 +429,7 @@ fn by_the_daemon_where_the_database_cannot_be_read() {
         );
         let _daemon = daemon_of(&store);
         let (server, addr) = Process::serving(as_nobody().args(["--listen", "127.0.0.1:0"]));
-        let mut connection = Connection::tcp(addr);
+        let mut connection = Connection::connect(addr);
         let narinfo = connection.get(&format!("/{}.narinfo", hash_part(&path)));
         assert_eq!(narinfo.status, 200, "{remote}: {:?}", server.lines());
         assert!(narinfo.text().starts_with(&format!("StorePath: {path}\n")));
@@ -458,7 +458,7 @@ fn what_it_listens_on_is_said() {
     let socket = dir.path().join("socket");
     let mut command = of_sample();
     command.arg("-l").arg(&socket).args(["-l", "127.0.0.1:0"]);
-    let mut server = Process::spawn(command.args(["--path", "/cache"]));
+    let server = Process::spawn(command.args(["--path", "/cache"]));
     let line = server.wait_for("serving /nix/store on http://127.0.0.1:");
     assert!(line.ends_with("/cache"), "{line}");
     server.wait_for(&format!("serving /nix/store on unix:{}", socket.display()));

@@ -45,15 +45,15 @@ impl Big {
 
     /// A download of which some was read, and no more for now.
     fn start_download(&self) -> Download {
-        let mut connection = Connection::tcp(self.addr);
-        connection.ask("GET", &self.url, &[]);
-        let head = connection.head();
+        let mut connection = Connection::connect(self.addr);
+        connection.send_request("GET", &self.url, &[]);
+        let head = connection.begin_reading(false).head;
         assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
         let len = head
             .lines()
             .find_map(|line| line.strip_prefix("Content-Length: "));
         let len = len.unwrap().parse().unwrap();
-        let first = connection.take(1 << 20);
+        let first = connection.take_bytes(1 << 20);
         Download {
             connection,
             len,
@@ -91,9 +91,9 @@ fn stops_listening(addr: SocketAddr) {
 fn at_once_when_nobody_waits_for_an_answer() {
     for signal in ["TERM", "INT", "QUIT"] {
         let (mut server, addr) = serve_sample(&[]);
-        let mut kept = Connection::tcp(addr);
+        let mut kept = Connection::connect(addr);
         assert_eq!(kept.get("/nix-cache-info").status, 200);
-        let mut fresh = Connection::tcp(addr);
+        let mut fresh = Connection::connect(addr);
         let start = Instant::now();
         server.signal(signal);
         assert_eq!(server.wait(), Some(0), "{signal}");
@@ -182,7 +182,7 @@ fn answers_while_ending_are_whole_and_say_that_they_are_the_last() {
     let mut big = Big::serve();
     let download = big.start_download();
     // Half a request, whose other half comes while the server ends.
-    let mut late = Connection::tcp(big.addr);
+    let mut late = Connection::connect(big.addr);
     assert_eq!(late.get("/nix-cache-info").status, 200);
     late.send(b"GET /nix-cache-info HTTP/1.1\r\nHo");
     std::thread::yield_now();
@@ -211,9 +211,9 @@ fn a_log_that_is_cut_does_not_look_whole() {
     let mut command = nix_serve();
     command.args(["--listen", "127.0.0.1:0", "--store", &local(store.root())]);
     let (mut server, addr) = Process::serving(&mut command);
-    let mut connection = Connection::tcp(addr);
-    connection.ask("GET", &format!("/log/{name}"), &[]);
-    let head = connection.head();
+    let mut connection = Connection::connect(addr);
+    connection.send_request("GET", &format!("/log/{name}"), &[]);
+    let head = connection.begin_reading(false).head;
     assert!(head.contains("Transfer-Encoding: chunked"), "{head}");
     server.signal("TERM");
     server.wait_for("stopping: ");

@@ -170,8 +170,8 @@ fn its_filter_lets_through_all_that_the_server_calls() {
     let visit = || {
         // Whatever the answer is: what counts here is what the server calls for it.
         let visit = |path: &str, field: &str| {
-            let mut one = Connection::tcp(addr);
-            one.ask("GET", path, &["Connection: close", field]);
+            let mut one = Connection::connect(addr);
+            one.send_request("GET", path, &["Connection: close", field]);
             one.rest();
         };
         for path in ["tree", "empty", "big", "kinds", "built", "top"].map(sample) {

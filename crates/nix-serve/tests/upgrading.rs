@@ -331,9 +331,14 @@ fn no_request_fails_while_the_server_is_upgraded_again_and_again() {
         let mut downloads = Vec::new();
         for _ in 0..upgrade_count() {
             if downloads.len() < 3 {
-                let mut download = Connection::tcp(addr);
-                download.ask("GET", &format!("/nar/{}.nar", hash_part(&big)), &[]);
-                assert!(download.head().starts_with("HTTP/1.1 200 "));
+                let mut download = Connection::connect(addr);
+                download.send_request("GET", &format!("/nar/{}.nar", hash_part(&big)), &[]);
+                assert!(
+                    download
+                        .begin_reading(false)
+                        .head
+                        .starts_with("HTTP/1.1 200 ")
+                );
                 downloads.push(download);
             }
             upgraded.upgrade();
@@ -370,12 +375,12 @@ fn no_request_fails_while_the_server_is_upgraded_again_and_again() {
 fn what_does_not_start_leaves_the_old_one_in_charge() {
     let (mut upgraded, addr) = Upgraded::start(&[]);
     let executable = upgraded.executable();
-    let mut kept = Connection::tcp(addr);
+    let mut kept = Connection::connect(addr);
     let mut check = |upgraded: &mut Upgraded, part: &str| {
         let line = upgraded.fails_to_upgrade();
         assert!(line.contains(part), "{line}");
         assert_eq!(kept.get(INFO).status, 200);
-        assert_eq!(Connection::tcp(addr).get(INFO).status, 200);
+        assert_eq!(Connection::connect(addr).get(INFO).status, 200);
     };
     fs::remove_file(&executable).unwrap();
     check(&mut upgraded, "No such file");
@@ -409,7 +414,7 @@ fn what_does_not_start_leaves_the_old_one_in_charge() {
     // The file changes under the running program, which goes on.
     copy_binary(&executable);
     upgraded.upgrade();
-    assert_eq!(Connection::tcp(addr).get(INFO).status, 200);
+    assert_eq!(Connection::connect(addr).get(INFO).status, 200);
     upgraded.end();
 }
 
@@ -424,7 +429,7 @@ fn what_becomes_ready_too_late_changes_nothing() {
     let line = upgraded.fails_to_upgrade();
     assert!(line.contains("was not ready within 10 seconds"), "{line}");
     assert_eq!(upgraded.first.count("serving"), 1);
-    assert_eq!(Connection::tcp(addr).get(INFO).status, 200);
+    assert_eq!(Connection::connect(addr).get(INFO).status, 200);
     signal(upgraded.pid(), "TERM");
     assert_eq!(upgraded.first.wait(), Some(0));
     assert_eq!(upgraded.named(), None);
@@ -447,7 +452,7 @@ fn what_never_becomes_ready_is_given_up() {
     let line = upgraded.first.wait_for("this process continues to serve");
     assert!(line.contains("was not ready within 10 seconds"), "{line}");
     assert!(start.elapsed() >= samovar_server::server::START_TIME);
-    assert_eq!(Connection::tcp(addr).get(INFO).status, 200);
+    assert_eq!(Connection::connect(addr).get(INFO).status, 200);
     let child = fs::read_to_string(&pid).unwrap().trim().parse().unwrap();
     assert!(!runs(child));
     assert_eq!(upgraded.first.count("starting process"), 1);
@@ -492,7 +497,7 @@ fn another_user_upgrades_too() {
     );
     let narinfo = format!("/{}.narinfo", hash_part(&sample("tree")));
     assert!(
-        Connection::tcp(addr)
+        Connection::connect(addr)
             .get(&narinfo)
             .text()
             .contains("Sig: ours-1:")
@@ -570,7 +575,7 @@ fn a_left_over_variable_is_nothing() {
     let variable = format!("{} p", std::process::id() + 1);
     command.env("NIX_SERVE_PREDECESSOR", variable);
     let (_server, addr) = Process::serving(&mut command);
-    assert_eq!(Connection::tcp(addr).get(INFO).status, 200);
+    assert_eq!(Connection::connect(addr).get(INFO).status, 200);
     let path = format!("/{}.narinfo", hash_part(&sample("tree")));
-    assert_eq!(Connection::tcp(addr).get(&path).status, 200);
+    assert_eq!(Connection::connect(addr).get(&path).status, 200);
 }

@@ -69,7 +69,7 @@ impl Subject {
 fn every_status_with_the_words_of_nix_serve() {
     let (_server, addr) = serve_sample(&[]);
     let tree = Subject::of(addr, "tree");
-    let mut connection = Connection::tcp(addr);
+    let mut connection = Connection::connect(addr);
     let rows: &[(u16, &str, &[&str])] = &[
         (200, INFO, &["/nix-cache-info", "/nix-cache-info?x=1"]),
         (
@@ -151,7 +151,7 @@ fn every_status_with_the_words_of_nix_serve() {
 #[test]
 fn a_narinfo_has_the_fields_of_nix_serve_in_their_order() {
     let (_server, addr) = serve_sample(&[]);
-    let mut connection = Connection::tcp(addr);
+    let mut connection = Connection::connect(addr);
     for key in [
         "built",
         "empty",
@@ -216,7 +216,7 @@ fn a_narinfo_has_the_fields_of_nix_serve_in_their_order() {
 #[test]
 fn a_nar_by_each_of_its_urls() {
     let (_server, addr) = serve_sample(&[]);
-    let mut connection = Connection::tcp(addr);
+    let mut connection = Connection::connect(addr);
     for key in ["tree", "kinds", "single_file", "odd"] {
         let subject = Subject::of(addr, key);
         let nar = subject.nar();
@@ -245,7 +245,7 @@ fn a_nar_by_each_of_its_urls() {
 fn other_methods_are_refused_and_named() {
     let (_server, addr) = serve_sample(&[]);
     let tree = Subject::of(addr, "tree");
-    let mut connection = Connection::tcp(addr);
+    let mut connection = Connection::connect(addr);
     for path in [
         "/nix-cache-info",
         "/{H}.narinfo",
@@ -262,7 +262,7 @@ fn other_methods_are_refused_and_named() {
         }
     }
     connection.send(b"OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n");
-    assert_eq!(connection.reply(true).status, 405);
+    assert_eq!(connection.response(false).status, 405);
     connection.check_text("/nix-cache-info", 200, INFO);
 }
 
@@ -271,7 +271,7 @@ fn other_methods_are_refused_and_named() {
 fn the_body_of_a_refused_upload_is_no_request() {
     let (_server, addr) = serve_sample(&[]);
     let inner = "GET /nix-cache-info HTTP/1.1\r\nHost: a\r\n\r\n";
-    let mut connection = Connection::tcp(addr);
+    let mut connection = Connection::connect(addr);
     let len = inner.len();
     connection.send(
         format!("PUT /x HTTP/1.1\r\nHost: a\r\nContent-Length: {len}\r\n\r\n{inner}").as_bytes(),
@@ -287,7 +287,7 @@ fn the_body_of_a_refused_upload_is_no_request() {
 fn percent_encoding_is_undone_once() {
     let (_server, addr) = serve_sample(&[]);
     let tree = Subject::of(addr, "tree");
-    let mut connection = Connection::tcp(addr);
+    let mut connection = Connection::connect(addr);
     let narinfo = connection.get(&tree.fill("/{H}.narinfo"));
     let every_byte =
         |text: &str| -> String { text.bytes().map(|byte| format!("%{byte:02X}")).collect() };
@@ -321,7 +321,7 @@ fn percent_encoding_is_undone_once() {
 fn no_url_leads_out() {
     let (_server, addr) = serve_sample(&[]);
     let tree = Subject::of(addr, "tree");
-    let mut connection = Connection::tcp(addr);
+    let mut connection = Connection::connect(addr);
     for path in [
         "/../nix-cache-info",
         "/./nix-cache-info",
@@ -348,7 +348,7 @@ fn no_url_leads_out() {
 #[test]
 fn absolute_targets_mean_their_path() {
     let (_server, addr) = serve_sample(&[]);
-    let mut connection = Connection::tcp(addr);
+    let mut connection = Connection::connect(addr);
     // The host that every request here names.
     assert_eq!(connection.get("http://a/nix-cache-info").text(), INFO);
 }
@@ -357,7 +357,7 @@ fn absolute_targets_mean_their_path() {
 fn below_a_prefix_and_nowhere_else() {
     for given in ["/cache", "/cache/"] {
         let (_server, addr) = serve_sample(&["--path", given]);
-        let mut connection = Connection::tcp(addr);
+        let mut connection = Connection::connect(addr);
         connection.check_text("/cache/nix-cache-info", 200, INFO);
         let hash = hash_part(&sample("tree")).to_owned();
         let reply = connection.get_and_head(&format!("/cache/{hash}.narinfo"), &[]);
@@ -389,6 +389,6 @@ fn the_priority_that_was_asked_for() {
     ] {
         let (_server, addr) = serve_sample(arguments);
         let expected = format!("StoreDir: /nix/store\nWantMassQuery: 1\nPriority: {expected}\n");
-        Connection::tcp(addr).check_text("/nix-cache-info", 200, &expected);
+        Connection::connect(addr).check_text("/nix-cache-info", 200, &expected);
     }
 }

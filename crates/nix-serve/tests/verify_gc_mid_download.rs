@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use sha2::{Digest, Sha256};
 use support::client::{Client, fails};
-use support::connection::{Connection, announced};
 use support::{OwnStore, ServerProcess, eventually, hash_part, output};
+use testkit::http1::Connection;
 
 /// More than sockets and buffers on the way take in.
 const FILE_LEN: usize = 96 << 20;
@@ -79,12 +79,12 @@ impl Scene {
 }
 
 fn download(addr: SocketAddr, path: &str, change: impl FnOnce()) -> Outcome {
-    let mut connection = Connection::open(addr);
+    let mut connection = Connection::connect(addr);
     let head = connection.begin("GET", &format!("/nar/{}.nar", hash_part(path)), &[]);
     assert_eq!(head.status, 200);
     let (mut change, mut len) = (Some(change), 0);
     let mut hash = Sha256::new();
-    let result = connection.body(&head, |piece| {
+    let result = connection.body(|piece| {
         // The server waits for us: what it has not sent yet is most of it.
         if let Some(change) = change.take() {
             change();
@@ -95,7 +95,7 @@ fn download(addr: SocketAddr, path: &str, change: impl FnOnce()) -> Outcome {
     Outcome {
         ended_well: result.is_ok(),
         len,
-        announced: announced(&head),
+        announced: head.content_length(),
         hash: hash.finalize().to_vec(),
     }
 }
@@ -154,9 +154,7 @@ fn a_file_is_truncated() {
         file.set_len(100_000).unwrap();
     });
     is_broken(&outcome);
-    scene
-        .server
-        .wait_for_line("does not match its registration");
+    scene.server.wait_for("does not match its registration");
     scene.lives_on();
     // Truncating touches the file once more when it is done: then it is looked at anew.
     let url = format!("/nar/{}.nar", hash_part(&scene.long));
@@ -209,9 +207,7 @@ fn one_file_of_a_tree_vanishes() {
         fs::remove_file(folder.join("file")).unwrap();
     });
     is_broken(&outcome);
-    scene
-        .server
-        .wait_for_line("does not match its registration");
+    scene.server.wait_for("does not match its registration");
     scene.lives_on();
 }
 

@@ -5,7 +5,6 @@ mod support;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use support::{File, Server, hash, sample, secret_file, serve, status, token, user};
@@ -37,20 +36,15 @@ impl Logged {
     /// The status, and the log line.
     fn get(&mut self, target: &str, fields: &str) -> (u16, String) {
         let status = status(&self.address, target, fields);
-        let start = Instant::now();
-        loop {
+        let mut line = None;
+        testkit::eventually("the request is logged", || {
             let text = fs::read_to_string(&self.log).unwrap();
-            let lines: Vec<_> = text.split_inclusive('\n').collect();
-            if let Some(line) = lines.get(self.seen).filter(|line| line.ends_with('\n')) {
-                self.seen += 1;
-                return (status, (*line).to_owned());
-            }
-            assert!(
-                start.elapsed() < Duration::from_secs(60),
-                "{target}: no line"
-            );
-            std::thread::sleep(Duration::from_millis(5));
-        }
+            let mut lines = text.split_inclusive('\n');
+            line = lines.nth(self.seen).map(str::to_owned);
+            line.as_ref().is_some_and(|line| line.ends_with('\n'))
+        });
+        self.seen += 1;
+        (status, line.unwrap())
     }
 
     fn json(&mut self, target: &str, fields: &str) -> (u16, Value) {

@@ -36,7 +36,7 @@ fn order(kettles: &Kettles, token: &str, body: &str) -> u16 {
 
 fn told(kettles: &Kettles, device: &str) -> String {
     let answer = kettles.client().get("/command", Some(device));
-    answer.text().to_owned()
+    answer.text()
 }
 
 #[test]

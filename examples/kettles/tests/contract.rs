@@ -38,10 +38,13 @@ fn strangers_get_the_originals_answers() {
         let body = if method == "POST" { body.as_str() } else { "" };
         client.send(method, path, None, &[], body);
         let answer = client.receive();
-        assert_eq!((answer.status, answer.text()), (401, "Missing auth header"));
+        assert_eq!(
+            (answer.status, &*answer.text()),
+            (401, "Missing auth header")
+        );
         client.send(method, path, Some("kettle"), &[], body);
         let answer = client.receive();
-        assert_eq!((answer.status, answer.text()), (403, "Invalid Cookie"));
+        assert_eq!((answer.status, &*answer.text()), (403, "Invalid Cookie"));
         // It is a header, and not the cookie its name speaks of.
         let cookie = format!("Cookie: servant-auth-cookie={KETTLE}");
         client.send(method, path, None, &[&cookie], body);
@@ -79,7 +82,7 @@ fn statistics_are_of_what_was_measured() {
     let mut body = measurement("2017-12-24T18:30:00Z", 50, 90.5, 1000);
     body.insert_str(1, &format!(r#""id":"{other}","#));
     let answer = kettles.client().post("/measurement", Some(KETTLE), &body);
-    assert_eq!((answer.status, answer.text()), (200, ""));
+    assert_eq!((answer.status, &*answer.text()), (200, ""));
     let at = |time, charge, temp, level| {
         let body = measurement(time, charge, temp, level);
         let answer = kettles.client().post("/measurement", Some(KETTLE), &body);

@@ -35,7 +35,7 @@ fn with_a_secret_only_names_of_logins_are_good() {
         let fields: &[&str] = if field.is_empty() { &[] } else { &[field] };
         client.send(method, path, Some(name), fields, body);
         let answer = client.receive();
-        (answer.status, answer.text().to_owned())
+        (answer.status, answer.text())
     };
     for (method, path, field, body) in [
         ("GET", "/command", "", ""),

@@ -55,7 +55,7 @@ fn all_figures_are_told_with_their_meaning() {
     // The engine is asked each second.
     let has = |name: &str| kettles.metric(name).is_some();
     wait_until("the engine was asked", || has("engine_accepted_total"));
-    let text = kettles.client().get("/metrics", None).text().to_owned();
+    let text = kettles.client().get("/metrics", None).text();
     let samples: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
     let name_of = |line: &str| line.split(['{', ' ']).next().unwrap().to_owned();
     let names = asked();

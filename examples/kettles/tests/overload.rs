@@ -132,12 +132,11 @@ fn who_comes_when_it_is_full_harms_nobody() {
     for _ in 0..20 {
         assert!(!is_in(&mut kettles.client()));
     }
-    let text = clients[0].get("/metrics", None);
+    let text = clients[0].get("/metrics", None).text();
     let counted = text
-        .text()
         .lines()
         .find_map(|line| line.strip_prefix("engine_accept_errors_total{reason=\"full\"} "));
-    assert_ne!(counted, Some("0"), "{}", text.text());
+    assert_ne!(counted, Some("0"), "{text}");
     // Without a restart there is room again when somebody goes.
     clients.truncate(50);
     wait_until("there is room", || is_in(&mut kettles.client()));

@@ -37,7 +37,7 @@ fn two_servers_share_a_database() {
     let post = |kettles: &Kettles, time: &str, charge| {
         let body = measurement(time, charge, 80.1, 700);
         let answer = kettles.client().post("/measurement", Some(&kettle), &body);
-        assert_eq!((answer.status, answer.text()), (200, ""));
+        assert_eq!((answer.status, &*answer.text()), (200, ""));
     };
     post(&one, NIGHT, 40);
     // Late at one server, a duplicate at both.

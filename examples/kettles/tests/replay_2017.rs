@@ -21,7 +21,7 @@ fn the_story_can_be_told_again() {
     for device in [&kettle, &kettle, stranger] {
         let body = measurement("2017-12-24T18:30:00Z", 40, 80.0, 700);
         let answer = client.post("/measurement", Some(device), &body);
-        assert_eq!((answer.status, answer.text()), (200, ""));
+        assert_eq!((answer.status, &*answer.text()), (200, ""));
     }
     let statistics = kettles.statistics();
     assert_eq!(statistics["statsMeasurementCount"], 3);

@@ -138,7 +138,8 @@ fn what_was_started_ends_on_term() {
         .collect();
     let number = |addr| {
         let answer = support::Client::connect(addr).get("/metrics", None);
-        let mut lines = answer.text().lines();
+        let text = answer.text();
+        let mut lines = text.lines();
         let value = lines.find_map(|it| it.strip_prefix("kettles_process_number "));
         value.unwrap().to_owned()
     };

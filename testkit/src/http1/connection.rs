@@ -322,6 +322,34 @@ impl<S: Read + Write> Connection<S> {
         self.request("GET", target, &[])
     }
 
+    /// Sends GET and HEAD, which must have the same head; returns the response to GET.
+    #[track_caller]
+    pub fn get_and_head(&mut self, target: &str, fields: &[&str]) -> Response {
+        let response = self.request("GET", target, fields);
+        let head = self.request("HEAD", target, fields);
+        assert_eq!(
+            head.head_without_date(),
+            response.head_without_date(),
+            "{target}"
+        );
+        assert_eq!(head.header("connection"), None, "{target}");
+        response
+    }
+
+    /// Sends GET and HEAD for a resource that must be this plain text.
+    #[track_caller]
+    pub fn check_text(&mut self, target: &str, status: u16, body: &str) {
+        let response = self.get_and_head(target, &[]);
+        let got = (response.status, response.text());
+        assert_eq!(got, (status, body.to_owned()), "{target}");
+        assert_eq!(
+            response.header("content-type"),
+            Some("text/plain"),
+            "{target}"
+        );
+        assert_eq!(response.content_length(), body.len() as u64, "{target}");
+    }
+
     /// Reads the next response; `None` at the end of the stream. `to_head`: the request was a HEAD.
     #[track_caller]
     pub fn next(&mut self, to_head: bool) -> Option<Response> {
@@ -377,7 +405,7 @@ impl<S: Read + Write> Connection<S> {
 
     /// Reads exactly `len` raw bytes.
     #[track_caller]
-    pub fn take(&mut self, len: usize) -> Vec<u8> {
+    pub fn take_bytes(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.read_exact(&mut bytes).unwrap();
         bytes

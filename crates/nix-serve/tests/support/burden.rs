@@ -27,39 +27,21 @@ pub fn raise_descriptors() -> u64 {
     maximum.unwrap_or(u64::MAX)
 }
 
-/// A field of `/proc/PID/status` that is a length, in bytes.
-#[track_caller]
-pub fn status_len(pid: u32, field: &str) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find(|line| line.starts_with(field)).unwrap();
-    let kib: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
-    kib * 1024
-}
-
-/// Resident memory now, in bytes.
+/// Returns the resident memory of a process in bytes.
 #[track_caller]
 pub fn resident_len(pid: u32) -> u64 {
-    status_len(pid, "VmRSS:")
+    testkit::procfs::memory(pid, "status", "VmRSS").unwrap()
 }
 
-/// Open descriptors.
+/// Returns how many descriptors a process has open.
 #[track_caller]
 pub fn descriptor_count(pid: u32) -> usize {
-    std::fs::read_dir(format!("/proc/{pid}/fd"))
-        .unwrap()
-        .count()
+    testkit::procfs::descriptor_count(pid).unwrap()
 }
 
-/// Processor time that the threads of a process have used.
-#[track_caller]
+/// Returns the CPU time that the living threads of a process have used.
 pub fn cpu_time(pid: u32) -> Duration {
-    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-    let of_task = |task: std::fs::DirEntry| {
-        let schedstat = std::fs::read_to_string(task.path().join("schedstat")).ok()?;
-        schedstat.split(' ').next()?.parse::<u64>().ok()
-    };
-    // One that has ended meanwhile is left out.
-    Duration::from_nanos(tasks.flatten().filter_map(of_task).sum())
+    testkit::procfs::living_threads_cpu_time(pid)
 }
 
 /// A connection.

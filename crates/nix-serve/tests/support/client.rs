@@ -1,11 +1,11 @@
 //! A real Nix client with a store and caches of its own.
 
-use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::time::Instant;
+use std::process::Command;
 
-use super::{PATIENCE, nix};
+pub use testkit::process::{fails, finish, output as succeeds, wait};
+
+use super::nix;
 
 /// A machine that substitutes: an empty store, no caches, no configuration.
 pub struct Client {
@@ -85,75 +85,4 @@ impl Client {
             .args(["--query", "--requisites", path]);
         succeeds(&mut command).lines().map(str::to_owned).collect()
     }
-}
-
-/// Runs to the end, within bounds.
-#[track_caller]
-pub fn finish(command: &mut Command) -> Output {
-    let child = command
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    wait(child, command)
-}
-
-/// Waits for a child whose outputs are pipes; ends it if it takes too long.
-#[track_caller]
-pub fn wait(mut child: Child, command: &Command) -> Output {
-    fn drain(mut pipe: impl Read + Send + 'static) -> std::thread::JoinHandle<Vec<u8>> {
-        std::thread::spawn(move || {
-            let mut bytes = Vec::new();
-            pipe.read_to_end(&mut bytes).ok();
-            bytes
-        })
-    }
-    let stdout = drain(child.stdout.take().unwrap());
-    let stderr = drain(child.stderr.take().unwrap());
-    let start = Instant::now();
-    let status = loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            break status;
-        }
-        if start.elapsed() > PATIENCE {
-            child.kill().unwrap();
-            child.wait().unwrap();
-            let stderr = stderr.join().unwrap();
-            panic!(
-                "not in time: {command:?}\n{}",
-                String::from_utf8_lossy(&stderr)
-            );
-        }
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    };
-    Output {
-        status,
-        stdout: stdout.join().unwrap(),
-        stderr: stderr.join().unwrap(),
-    }
-}
-
-/// Expects success; returns standard output, as far as it is text.
-#[track_caller]
-pub fn succeeds(command: &mut Command) -> String {
-    let output = finish(command);
-    assert!(
-        output.status.success(),
-        "{command:?}\n{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-/// Expects an exit with an error code, not by a signal; returns standard error.
-#[track_caller]
-pub fn fails(command: &mut Command) -> String {
-    let output = finish(command);
-    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(
-        output.status.code().is_some_and(|code| code != 0),
-        "{:?} of {command:?}\n{stderr}",
-        output.status
-    );
-    stderr
 }

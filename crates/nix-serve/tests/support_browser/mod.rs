@@ -12,12 +12,11 @@ use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use crate::support::PATIENCE;
-use crate::support::connection::Connection;
+use crate::support::eventually;
+use testkit::http1::Connection;
 
 /// A program that ends with the test, and what it says meanwhile.
 struct Running {
@@ -139,11 +138,11 @@ impl Browser {
             body.len()
         );
         // It leaves connections open whatever one asks for.
-        let mut connection = Connection::open(self.driver);
+        let mut connection = Connection::connect(self.driver);
         connection.send(&request);
-        let answer = connection.begin_reading();
+        let answer = connection.begin_reading(false);
         let mut body = Vec::new();
-        let read = connection.body(&answer, |piece| body.extend_from_slice(piece));
+        let read = connection.body(|piece| body.extend_from_slice(piece));
         read.unwrap();
         let mut said: Value = serde_json::from_slice(&body).unwrap();
         assert_eq!(answer.status, 200, "{command}: {said}");
@@ -207,11 +206,8 @@ impl Browser {
     /// Waits until a script says true.
     #[track_caller]
     pub fn wait_until(&self, script: &str) {
-        let started = Instant::now();
-        while self.run(&format!("return !!({script})")) != true {
-            assert!(started.elapsed() < PATIENCE, "never: {script}");
-            std::thread::sleep(std::time::Duration::from_millis(20));
-        }
+        let script = format!("return !!({script})");
+        eventually(&script, || self.run(&script) == true);
     }
 
     /// Looks at pages as somebody with such a window does from now on.

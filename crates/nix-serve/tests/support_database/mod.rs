@@ -18,9 +18,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use testkit::wait::holds_within;
+
 use crate::support::{OwnStore, eventually, hash_part, local, nix, nix_serve, output};
 use crate::support_process::{
-    Connection, Holder, Process, Reply, make_public, once, public_store, sqlite,
+    Connection, Holder, Process, Response, make_public, once, public_store, sqlite,
 };
 
 pub const FAILED: &str = "the store cannot be read, answering 503";
@@ -104,7 +106,7 @@ impl Subject {
         format!("/{}.narinfo", hash_part(path))
     }
 
-    pub fn ask(&self, url: &str) -> Reply {
+    pub fn ask(&self, url: &str) -> Response {
         once(self.addr, url)
     }
 
@@ -124,7 +126,7 @@ impl Subject {
     /// denied.
     #[track_caller]
     pub fn suffers(&mut self) {
-        let mut connection = Connection::tcp(self.addr);
+        let mut connection = Connection::connect(self.addr);
         eventually("it notices", || {
             let reply = connection.get(&nar(&self.unasked));
             assert!(matches!(reply.status, 200 | 503), "{reply:?}");
@@ -159,22 +161,15 @@ impl Subject {
     pub fn recovers(&mut self, fault: &str) {
         let start = Instant::now();
         let url = nar(&self.unasked);
-        loop {
-            let reply = self.ask(&url);
-            if reply.status == 200 {
-                break;
-            }
-            assert_eq!(reply.status, 503);
-            assert!(
-                start.elapsed() < BACK_WITHIN,
-                "not back: {:?}",
-                self.server.lines()
-            );
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let is_back = holds_within(BACK_WITHIN, || {
+            let status = self.ask(&url).status;
+            assert!(matches!(status, 200 | 503), "{status}");
+            status == 200
+        });
+        assert!(is_back, "not back: {:?}", self.server.lines());
         eprintln!("back after {:?}: {fault}", start.elapsed());
         self.server.wait_for(RECOVERED);
-        let mut connection = Connection::tcp(self.addr);
+        let mut connection = Connection::connect(self.addr);
         for path in [&self.asked, &self.unasked] {
             assert_eq!(connection.get(&self.narinfo(path)).status, 200);
             assert_eq!(

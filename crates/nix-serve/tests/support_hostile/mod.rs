@@ -12,16 +12,19 @@
 )]
 
 use std::fs;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::support::{OwnStore, PATIENCE, hash_part, local, nix, nix_serve};
+use testkit::http1::{Response, exchange};
+use testkit::procfs;
+use testkit::wait::holds_within;
+
+use crate::support::{OwnStore, hash_part, local, nix_serve};
 use crate::support_process::{Connection, Process};
 
 /// Stands where no client may look, and in no answer.
@@ -30,53 +33,12 @@ pub const CANARY: &str = "c4nary-of-this-machine";
 /// What a neighbour may wait on a machine with far more to do than cores; who hangs waits for ever.
 const NOTICED: Duration = Duration::from_secs(20);
 
-/// What came of a request, whether it ended well or not.
-#[derive(Debug)]
-pub struct Outcome {
-    /// 0 if nothing came before the connection broke.
-    pub status: u16,
-    pub body: Vec<u8>,
-    /// Whether the body has its announced end.
-    pub is_complete: bool,
-}
-
-/// One request on a connection of its own; fails if that takes for ever.
+/// Sends one request on a new connection; the status is 0 if no response came.
 #[track_caller]
-pub fn fetch(addr: SocketAddr, method: &str, path: &str, field: &str) -> Outcome {
-    let mut stream = TcpStream::connect(addr).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+pub fn fetch(addr: SocketAddr, method: &str, path: &str, field: &str) -> Response {
     let request =
         format!("{method} {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{field}\r\n");
-    stream.write_all(request.as_bytes()).unwrap();
-    let mut bytes = Vec::new();
-    if let Err(error) = stream.read_to_end(&mut bytes) {
-        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{path}");
-    }
-    outcome(&bytes, method == "HEAD")
-}
-
-fn outcome(bytes: &[u8], is_head: bool) -> Outcome {
-    let Some(end) = bytes.windows(4).position(|part| part == b"\r\n\r\n") else {
-        return Outcome {
-            status: 0,
-            body: Vec::new(),
-            is_complete: false,
-        };
-    };
-    let head = std::str::from_utf8(&bytes[..end]).unwrap().to_lowercase();
-    let body = bytes[end + 4..].to_vec();
-    let len = head
-        .lines()
-        .find_map(|line| line.strip_prefix("content-length: "));
-    Outcome {
-        status: head.split(' ').nth(1).unwrap().parse().unwrap(),
-        is_complete: match len {
-            Some(len) => is_head || body.len() == len.parse::<usize>().unwrap(),
-            // The last chunk.
-            None => body.ends_with(b"\r\n0\r\n\r\n"),
-        },
-        body,
-    }
+    exchange(addr, request)
 }
 
 /// Whether bytes hold [`CANARY`].
@@ -105,16 +67,11 @@ pub struct Usage {
 
 impl Usage {
     pub fn of(pid: u32) -> Self {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-        let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
-        let ticks = |at: usize| fields[at].parse::<f64>().unwrap();
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-        let peak = peak.unwrap().trim().trim_end_matches(" kB");
+        let peak = procfs::memory(pid, "status", "VmHWM").unwrap();
         Self {
-            cpu_seconds: (ticks(11) + ticks(12)) / 100.0,
-            memory_kb: peak.parse().unwrap(),
-            descriptor_count: fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count(),
+            cpu_seconds: procfs::cpu_time(pid).unwrap().as_secs_f64(),
+            memory_kb: peak / 1024,
+            descriptor_count: procfs::descriptor_count(pid).unwrap(),
         }
     }
 }
@@ -203,7 +160,7 @@ impl Neighbour {
         let (ends, hash) = (Arc::clone(&is_over), hash.to_owned());
         let thread = std::thread::spawn(move || {
             let mut slowest = Duration::ZERO;
-            let mut connection = Connection::tcp(addr);
+            let mut connection = Connection::connect(addr);
             while !ends.load(Ordering::Acquire) {
                 for url in [
                     format!("/{hash}.narinfo"),
@@ -226,33 +183,6 @@ impl Neighbour {
         self.is_over.store(true, Ordering::Release);
         self.thread.join().unwrap()
     }
-}
-
-/// Registers what cannot be dumped, as Nix would.
-#[track_caller]
-pub fn register_row(store: &OwnStore, store_path: &str, nar_hash_hex: &str, nar_size: u64) {
-    let mut load = nix("nix-store", store.root());
-    load.arg("--store").arg(store.root()).arg("--load-db");
-    let mut load = load.stdin(std::process::Stdio::piped()).spawn().unwrap();
-    let rows = format!("{store_path}\n{nar_hash_hex}\n{nar_size}\n\n0\n");
-    load.stdin
-        .take()
-        .unwrap()
-        .write_all(rows.as_bytes())
-        .unwrap();
-    assert!(load.wait().unwrap().success());
-}
-
-/// What `nix-store --dump` makes of files.
-#[track_caller]
-pub fn dump(store: &OwnStore, real: &Path) -> Vec<u8> {
-    let output = nix("nix-store", store.root())
-        .arg("--dump")
-        .arg(real)
-        .output()
-        .unwrap();
-    assert!(output.status.success());
-    output.stdout
 }
 
 /// Runs what only root may; `false`, and a loud word, where this is nobody who may.
@@ -283,13 +213,11 @@ pub fn canary(store: &OwnStore, file_len: usize) -> (PathBuf, PathBuf) {
 /// The answer of a path whose files are right again; what was found wrong of it is looked at a
 /// second time, and until then the client is told to ask again. Never that there is no such path.
 #[track_caller]
-pub fn fetch_settled(addr: SocketAddr, url: &str) -> Outcome {
-    let start = Instant::now();
-    loop {
-        let outcome = fetch(addr, "GET", url, "");
-        if outcome.status != 503 || start.elapsed() > Duration::from_secs(20) {
-            return outcome;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
+pub fn fetch_settled(addr: SocketAddr, url: &str) -> Response {
+    let mut response = Response::default();
+    holds_within(Duration::from_secs(20), || {
+        response = fetch(addr, "GET", url, "");
+        response.status != 503
+    });
+    response
 }

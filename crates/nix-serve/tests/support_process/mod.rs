@@ -1,149 +1,31 @@
-//! Processes and connections, step by step: for tests of what happens in between.
+//! The built binary step by step: what it logs, and how it ends.
 #![allow(
     dead_code,
+    unused_imports,
     unreachable_pub,
     clippy::allow_attributes,
     reason = "each test file uses a part of this"
 )]
 #![expect(
     clippy::unwrap_used,
-    clippy::panic,
     clippy::print_stdout,
     reason = "a test fails by panicking, and says so if it can do nothing"
 )]
 
-use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
-use crate::support::{OwnStore, PATIENCE, bare, eventually, local, nix_serve, output, sample_root};
+pub use testkit::http1::{Connection, Response};
+use testkit::process::finish;
+pub use testkit::process::{Process, address_in, signal};
+
+use crate::support::{OwnStore, bare, local, nix_serve, output, sample_root};
 
 /// The user nobody.
 pub const NOBODY: u32 = 65534;
-
-/// A process whose standard error is read all the time; killed when dropped.
-pub struct Process {
-    pub child: Child,
-    lines: Arc<Mutex<Vec<String>>>,
-    /// How many lines [`Process::wait_for`] has gone past.
-    seen: usize,
-}
-
-impl Process {
-    pub fn spawn(command: &mut Command) -> Self {
-        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
-        let errors = BufReader::new(child.stderr.take().unwrap());
-        let lines = Arc::new(Mutex::new(Vec::new()));
-        let sink = Arc::clone(&lines);
-        std::thread::spawn(move || {
-            for line in errors.lines().map_while(Result::ok) {
-                sink.lock().unwrap().push(line);
-            }
-        });
-        Self {
-            child,
-            lines,
-            seen: 0,
-        }
-    }
-
-    /// Starts `command`, which listens on a free port of its own choice, and waits until it serves.
-    #[track_caller]
-    pub fn serving(command: &mut Command) -> (Self, SocketAddr) {
-        let mut process = Self::spawn(command);
-        let addr = process.wait_for_address();
-        (process, addr)
-    }
-
-    /// The address in the next line that names one.
-    #[track_caller]
-    pub fn wait_for_address(&mut self) -> SocketAddr {
-        let line = self.wait_for("on http://");
-        address_in(&line)
-    }
-
-    /// Waits for the next line with `part`.
-    #[track_caller]
-    pub fn wait_for(&mut self, part: &str) -> String {
-        let mut found = None;
-        let mut seen = self.seen;
-        let start = Instant::now();
-        while found.is_none() {
-            let lines = self.lines();
-            while found.is_none() && seen < lines.len() {
-                found = Some(lines[seen].clone()).filter(|line| line.contains(part));
-                seen += 1;
-            }
-            if found.is_none() {
-                assert!(
-                    start.elapsed() < PATIENCE,
-                    "no line with {part:?} in {lines:#?}"
-                );
-                assert!(
-                    self.child.try_wait().unwrap().is_none() || self.lines().len() > seen,
-                    "ended without a line with {part:?}: {lines:#?}"
-                );
-                std::thread::sleep(Duration::from_millis(2));
-            }
-        }
-        self.seen = seen;
-        found.unwrap()
-    }
-
-    /// Everything on standard error so far.
-    pub fn lines(&self) -> Vec<String> {
-        self.lines.lock().unwrap().clone()
-    }
-
-    pub fn count(&self, part: &str) -> usize {
-        self.lines()
-            .iter()
-            .filter(|line| line.contains(part))
-            .count()
-    }
-
-    pub fn signal(&self, name: &str) {
-        signal(self.child.id(), name);
-    }
-
-    /// Waits for the end; returns the exit code, `None` if a signal ended it.
-    #[track_caller]
-    pub fn wait(&mut self) -> Option<i32> {
-        let mut code = None;
-        eventually("the process ends", || {
-            code = self.child.try_wait().unwrap();
-            code.is_some()
-        });
-        code.unwrap().code()
-    }
-
-    pub fn is_alive(&mut self) -> bool {
-        self.child.try_wait().unwrap().is_none()
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        self.child.kill().ok();
-        self.child.wait().ok();
-    }
-}
-
-pub fn signal(pid: u32, name: &str) {
-    output(Command::new("kill").args(["-s", name, &pid.to_string()]));
-}
-
-/// The address in a line of a server that says where it serves.
-#[track_caller]
-pub fn address_in(line: &str) -> SocketAddr {
-    let address = line.split("on http://").nth(1).unwrap();
-    address.split('/').next().unwrap().parse().unwrap()
-}
 
 /// How a process ended, and what it said.
 #[derive(Debug)]
@@ -153,41 +35,15 @@ pub struct Ending {
     pub errors: String,
 }
 
-/// Runs to the end, which must not take for ever.
+/// Runs a command to its end.
 #[track_caller]
 pub fn ends(command: &mut Command) -> Ending {
-    let mut child = command
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let (mut out, mut errors) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
-    let out = std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        out.read_to_end(&mut bytes).unwrap();
-        bytes
-    });
-    let errors = std::thread::spawn(move || {
-        let mut bytes = Vec::new();
-        errors.read_to_end(&mut bytes).unwrap();
-        bytes
-    });
-    let start = Instant::now();
-    let status = loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            break status;
-        }
-        if start.elapsed() > PATIENCE {
-            child.kill().ok();
-            panic!("{command:?} does not end");
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    };
-    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    let output = finish(command);
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
     Ending {
-        code: status.code(),
-        out: text(&out.join().unwrap()),
-        errors: text(&errors.join().unwrap()),
+        code: output.status.code(),
+        out: text(output.stdout),
+        errors: text(output.stderr),
     }
 }
 
@@ -209,222 +65,6 @@ pub fn refuses_to_start(command: &mut Command, parts: &[&str]) {
     }
 }
 
-trait Stream: Read + Write + Send {}
-impl<T: Read + Write + Send> Stream for T {}
-
-/// A connection that stays open, used one request after the other.
-pub struct Connection {
-    stream: Box<dyn Stream>,
-    /// Received and not used yet.
-    bytes: Vec<u8>,
-}
-
-/// An answer on a connection that stays open.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reply {
-    pub status: u16,
-    pub head: String,
-    pub body: Vec<u8>,
-}
-
-impl Reply {
-    pub fn header(&self, name: &str) -> Option<&str> {
-        self.head.lines().skip(1).find_map(|line| {
-            let (field, value) = line.split_once(':')?;
-            field.eq_ignore_ascii_case(name).then(|| value.trim())
-        })
-    }
-
-    pub fn text(&self) -> String {
-        String::from_utf8_lossy(&self.body).into_owned()
-    }
-
-    /// The head without what changes with time.
-    pub fn timeless_head(&self) -> Vec<&str> {
-        let lines = self.head.lines();
-        lines.filter(|line| !line.starts_with("Date: ")).collect()
-    }
-}
-
-impl Connection {
-    #[track_caller]
-    pub fn tcp(addr: SocketAddr) -> Self {
-        Self::over(TcpStream::connect(addr).unwrap())
-    }
-
-    #[track_caller]
-    pub fn unix(path: &Path) -> Self {
-        let stream = UnixStream::connect(path).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        Self {
-            stream: Box::new(stream),
-            bytes: Vec::new(),
-        }
-    }
-
-    pub fn over(stream: TcpStream) -> Self {
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.set_nodelay(true).unwrap();
-        Self {
-            stream: Box::new(stream),
-            bytes: Vec::new(),
-        }
-    }
-
-    #[track_caller]
-    pub fn get(&mut self, path: &str) -> Reply {
-        self.request("GET", path, &[])
-    }
-
-    #[track_caller]
-    pub fn request(&mut self, method: &str, path: &str, fields: &[&str]) -> Reply {
-        self.ask(method, path, fields);
-        self.reply(method != "HEAD")
-    }
-
-    /// GET and HEAD, after which the connection goes on: the same status and fields, no body.
-    #[track_caller]
-    pub fn get_and_head(&mut self, path: &str, fields: &[&str]) -> Reply {
-        let reply = self.request("GET", path, fields);
-        let head = self.request("HEAD", path, fields);
-        assert_eq!(head.timeless_head(), reply.timeless_head(), "{path}");
-        assert_eq!(head.header("connection"), None, "{path}");
-        reply
-    }
-
-    /// GET and HEAD of what is plain text.
-    #[track_caller]
-    pub fn check_text(&mut self, path: &str, status: u16, body: &str) {
-        let reply = self.get_and_head(path, &[]);
-        assert_eq!(
-            (reply.status, reply.text().as_str()),
-            (status, body),
-            "{path}"
-        );
-        assert_eq!(reply.header("content-type"), Some("text/plain"), "{path}");
-        let len = body.len().to_string();
-        assert_eq!(reply.header("content-length"), Some(len.as_str()), "{path}");
-    }
-
-    #[track_caller]
-    pub fn ask(&mut self, method: &str, path: &str, fields: &[&str]) {
-        let fields: String = fields.iter().map(|field| format!("{field}\r\n")).collect();
-        self.send(format!("{method} {path} HTTP/1.1\r\nHost: a\r\n{fields}\r\n").as_bytes());
-    }
-
-    #[track_caller]
-    pub fn send(&mut self, bytes: &[u8]) {
-        self.stream.write_all(bytes).unwrap();
-    }
-
-    /// Reads one answer; fails if it is cut short.
-    #[track_caller]
-    pub fn reply(&mut self, has_body: bool) -> Reply {
-        let head = self.head();
-        let mut reply = Reply {
-            status: head.split(' ').nth(1).unwrap().parse().unwrap(),
-            head,
-            body: Vec::new(),
-        };
-        if !has_body {
-            return reply;
-        }
-        if let Some(len) = reply.header("content-length") {
-            let len = len.parse().unwrap();
-            reply.body = self.take(len);
-        } else if reply.header("transfer-encoding") == Some("chunked") {
-            reply.body = self.chunks();
-        }
-        reply
-    }
-
-    /// Reads a chunked body.
-    #[track_caller]
-    pub fn chunks(&mut self) -> Vec<u8> {
-        let mut body = Vec::new();
-        loop {
-            let line = self.until(b"\r\n");
-            let len = usize::from_str_radix(line.trim_end(), 16).unwrap();
-            let mut data = self.take(len + 2);
-            assert_eq!(data.split_off(len), b"\r\n");
-            if len == 0 {
-                return body;
-            }
-            body.extend(data);
-        }
-    }
-
-    /// Reads a head alone.
-    #[track_caller]
-    pub fn head(&mut self) -> String {
-        self.until(b"\r\n\r\n")
-    }
-
-    /// Takes `len` bytes.
-    #[track_caller]
-    pub fn take(&mut self, len: usize) -> Vec<u8> {
-        while self.bytes.len() < len {
-            self.more();
-        }
-        let rest = self.bytes.split_off(len);
-        std::mem::replace(&mut self.bytes, rest)
-    }
-
-    /// Everything until the end; whether that was an orderly end, and not a reset.
-    #[track_caller]
-    pub fn rest(&mut self) -> (Vec<u8>, bool) {
-        let mut bytes = std::mem::take(&mut self.bytes);
-        let outcome = self.stream.read_to_end(&mut bytes);
-        if let Err(error) = &outcome {
-            let is_late = matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
-            assert!(!is_late, "it stays open");
-        }
-        (bytes, outcome.is_ok())
-    }
-
-    /// Waits for the end of a connection on which nothing more is said.
-    #[track_caller]
-    pub fn assert_closed(&mut self) {
-        let (rest, _) = self.rest();
-        assert_eq!(String::from_utf8_lossy(&rest), "");
-    }
-
-    #[track_caller]
-    fn until(&mut self, end: &[u8]) -> String {
-        let mut searched = 0;
-        loop {
-            let from = searched;
-            let found = self.bytes[from..]
-                .windows(end.len())
-                .position(|part| part == end);
-            if let Some(at) = found {
-                return String::from_utf8(self.take(from + at + end.len())).unwrap();
-            }
-            searched = self.bytes.len().saturating_sub(end.len());
-            self.more();
-        }
-    }
-
-    #[track_caller]
-    fn more(&mut self) {
-        let mut buffer = [0; 64 * 1024];
-        let len = loop {
-            match self.stream.read(&mut buffer) {
-                // So a stopped and continued process reads with a time limit.
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                other => break other.unwrap(),
-            }
-        };
-        assert_ne!(
-            len,
-            0,
-            "it ends after {:?}",
-            String::from_utf8_lossy(&self.bytes)
-        );
-        self.bytes.extend_from_slice(&buffer[..len]);
-    }
-}
-
 /// A server of the sample store on a free port.
 #[track_caller]
 pub fn serve_sample(arguments: &[&str]) -> (Process, SocketAddr) {
@@ -436,8 +76,8 @@ pub fn serve_sample(arguments: &[&str]) -> (Process, SocketAddr) {
 
 /// Sends one request and reads all that comes, until the end.
 #[track_caller]
-pub fn once(addr: SocketAddr, path: &str) -> Reply {
-    Connection::tcp(addr).request("GET", path, &["Connection: close"])
+pub fn once(addr: SocketAddr, path: &str) -> Response {
+    Connection::connect(addr).request("GET", path, &["Connection: close"])
 }
 
 /// Runs SQL on a database that is a test's own; returns the rows.

@@ -1,55 +1,41 @@
-//! `samovar` and its server as child processes, with configuration files and Nix clients.
-#![expect(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
+//! A server in a process of its own, started as a user starts it.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(
     dead_code,
+    unused_imports,
     clippy::allow_attributes,
     reason = "each test file uses a part of this"
 )]
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::io::Write;
+use std::ops::{Deref, DerefMut};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
+use std::process::{Command, Output, Stdio};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+use testkit::http1::Connection;
+use testkit::nix::local;
+pub(crate) use testkit::nix::{hash_part as hash, manifest, sample, sample_root};
+use testkit::process::{Process, without_variables};
 
-/// The program `samovar` without the environment of the tests.
+/// Returns a command that does not inherit settings from the environment of the tests.
 pub(crate) fn bare(program: &str) -> Command {
-    let mut command = Command::new(program);
-    for (name, _) in std::env::vars_os() {
-        let name = name.to_string_lossy();
-        let is_theirs = ["NIX_", "SAMOVAR_", "XDG_"];
-        if is_theirs.iter().any(|start| name.starts_with(start)) {
-            command.env_remove(&*name);
-        }
-    }
-    command.stdin(Stdio::null());
-    command
+    without_variables(program, &["NIX_", "SAMOVAR_", "XDG_"])
 }
 
 pub(crate) fn samovar() -> Command {
     bare(env!("CARGO_BIN_EXE_samovar"))
 }
 
-/// A program of Nix without this machine's configuration.
+/// Returns one of Nix's programs, which requires no signatures and finds no settings of this machine.
 pub(crate) fn nix(program: &str, home: &Path) -> Command {
-    let mut command = bare(program);
-    command
-        .env("HOME", home)
-        .env("NIX_CONF_DIR", home.join("no-conf"))
-        .env(
-            "NIX_CONFIG",
-            "build-users-group =\nsandbox = false\nrequire-sigs = false\n\
-             experimental-features = nix-command\n",
-        );
+    let mut command = testkit::nix::nix(program, home);
+    command.env(
+        "NIX_CONFIG",
+        "build-users-group =\nsandbox = false\nrequire-sigs = false\n\
+         experimental-features = nix-command\n",
+    );
     command
 }
 
@@ -69,30 +55,8 @@ pub(crate) fn realise(substituters: &str, path: &str, netrc: &str) -> Output {
     output
 }
 
-pub(crate) fn sample_root() -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.samovar/sample");
-    root.canonicalize().expect(
-        "there is no sample store: run `cargo run -p xtask -- sample-store .samovar/sample`",
-    )
-}
-
 pub(crate) fn sample_store() -> String {
-    format!("local?root={}", sample_root().display())
-}
-
-/// The paths of the sample store, by name.
-pub(crate) fn manifest() -> serde_json::Value {
-    let text = fs::read_to_string(sample_root().join("sample.json")).unwrap();
-    serde_json::from_str(&text).unwrap()
-}
-
-/// A path of the sample store.
-pub(crate) fn sample(key: &str) -> String {
-    manifest()[key].as_str().unwrap().to_owned()
-}
-
-pub(crate) fn hash(path: &str) -> &str {
-    &path["/nix/store/".len()..][..32]
+    local(&sample_root())
 }
 
 pub(crate) fn secret_file(dir: &Path, name: &str, text: &str) -> PathBuf {
@@ -121,15 +85,14 @@ pub(crate) fn token(name: &str) -> (String, String) {
     (line, token.trim().to_owned())
 }
 
-/// Sends a request on a new connection; returns the response without `HTTP/1.1 `.
+/// Sends a GET request on a new connection; returns the response from its status on.
 pub(crate) fn ask(address: &str, target: &str, fields: &str) -> String {
-    let mut stream = TcpStream::connect(address).unwrap();
-    let request = format!("GET {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{fields}\r\n");
-    stream.write_all(request.as_bytes()).unwrap();
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).unwrap();
-    let answer = String::from_utf8_lossy(&answer);
-    answer.split_once(' ').unwrap().1.to_owned()
+    let mut connection = Connection::connect(address);
+    let host = "Host: a\r\nConnection: close\r\n";
+    connection.send(format!("GET {target} HTTP/1.1\r\n{host}{fields}\r\n"));
+    let response = connection.response(false);
+    let (_, head) = response.head.split_once(' ').unwrap();
+    format!("{head}{}", response.text())
 }
 
 /// The status of a response.
@@ -165,9 +128,21 @@ impl File {
     }
 }
 
-pub(crate) struct Server {
-    child: Child,
-    lines: Receiver<String>,
+/// A server process; killed when dropped.
+pub(crate) struct Server(Process);
+
+impl Deref for Server {
+    type Target = Process;
+
+    fn deref(&self) -> &Process {
+        &self.0
+    }
+}
+
+impl DerefMut for Server {
+    fn deref_mut(&mut self) -> &mut Process {
+        &mut self.0
+    }
 }
 
 impl Server {
@@ -176,58 +151,11 @@ impl Server {
     }
 
     pub(crate) fn start(command: &mut Command) -> Self {
-        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
-        let errors = BufReader::new(child.stderr.take().unwrap());
-        let (sender, lines) = channel();
-        std::thread::spawn(move || {
-            for line in errors.lines().map_while(Result::ok) {
-                if sender.send(line).is_err() {
-                    break;
-                }
-            }
-        });
-        Self { child, lines }
+        Self(Process::spawn(command))
     }
 
-    pub(crate) fn signal(&self, name: &str) {
-        let pid = self.child.id().to_string();
-        let status = Command::new("kill").args(["-s", name, &pid]).status();
-        assert!(status.unwrap().success());
-    }
-
-    #[track_caller]
-    pub(crate) fn wait_for(&self, part: &str) -> String {
-        let mut lines = self.lines_to(part);
-        lines.pop().unwrap()
-    }
-
-    /// Waits for a line that contains the text.
-    #[track_caller]
-    pub(crate) fn lines_to(&self, part: &str) -> Vec<String> {
-        let mut lines = Vec::new();
-        loop {
-            let line = self.lines.recv_timeout(PATIENCE);
-            let line = line
-                .unwrap_or_else(|error| panic!("no line with {part:?}: {error}; but {lines:?}"));
-            let is_it = line.contains(part);
-            lines.push(line);
-            if is_it {
-                return lines;
-            }
-        }
-    }
-
-    /// The address of the listener.
+    /// Waits until it serves; returns the address.
     pub(crate) fn address(&self) -> String {
-        let line = self.wait_for("on http://");
-        let (_, rest) = line.split_once("http://").unwrap();
-        rest.split('/').next().unwrap().to_owned()
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.child.kill().ok();
-        self.child.wait().ok();
+        self.wait_for_address().to_string()
     }
 }

@@ -5,12 +5,14 @@
     reason = "clippy allows these only inside functions marked as tests"
 )]
 
-use std::io::{BufRead as _, BufReader, Error, Read as _, Result, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::io::Result;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
+
+use testkit::http1::Connection;
 
 use super::{measurement, wait_until};
 
@@ -94,19 +96,15 @@ impl Shared {
         sent_count
     }
 
-    /// Whether the measurement was acknowledged.
-    fn send(
-        &self,
-        connection: &mut Option<BufReader<TcpStream>>,
-        device: &str,
-        body: &str,
-    ) -> Result<bool> {
+    /// Returns whether the measurement was acknowledged.
+    fn send(&self, connection: &mut Option<Connection>, device: &str, body: &str) -> Result<bool> {
         let connection = match connection {
             Some(connection) => connection,
             None => {
-                let stream = TcpStream::connect(*self.addr.lock().unwrap())?;
-                stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-                connection.insert(BufReader::new(stream))
+                let made = Connection::try_connect(*self.addr.lock().unwrap())?;
+                made.stream
+                    .set_read_timeout(Some(Duration::from_secs(10)))?;
+                connection.insert(made)
             }
         };
         let len = body.len();
@@ -114,20 +112,8 @@ impl Shared {
             "POST /measurement HTTP/1.1\r\nHost: kettles\r\nservant-auth-cookie: {device}\r\n\
              Content-Length: {len}\r\n\r\n"
         );
-        connection.get_mut().write_all((head + body).as_bytes())?;
-        let (mut first, mut line, mut len) = (String::new(), String::new(), 0);
-        connection.read_line(&mut first)?;
-        while line != "\r\n" {
-            line.clear();
-            if connection.read_line(&mut line)? == 0 {
-                return Err(Error::other("closed"));
-            }
-            let field = line.to_ascii_lowercase();
-            if let Some(value) = field.strip_prefix("content-length:") {
-                len = value.trim().parse().map_err(Error::other)?;
-            }
-        }
-        connection.read_exact(&mut vec![0; len])?;
-        Ok(first.starts_with("HTTP/1.1 200"))
+        connection.try_send(head + body)?;
+        let response = connection.try_next(false)?;
+        Ok(response.is_some_and(|response| response.status == 200))
     }
 }

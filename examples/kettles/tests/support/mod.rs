@@ -1,31 +1,30 @@
-//! The built server, and a client that is not ours to trust: bytes over a socket.
+//! The built server, and a client of it.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::panic,
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(
     dead_code,
-    reason = "clippy allows these only inside functions marked as tests; no test uses all"
+    unused_imports,
+    clippy::allow_attributes,
+    reason = "each test file uses a part of this"
 )]
 
 pub(crate) mod fleet;
 pub(crate) mod postgres;
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, ExitStatus};
 
 use serde_json::Value;
-
-/// How long anything may take on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+use testkit::http1::Connection;
+pub(crate) use testkit::http1::Response as Answer;
+use testkit::process::Process;
+pub(crate) use testkit::{PATIENCE, eventually as wait_until};
 
 /// `kettles serve` on a port of its own.
 pub(crate) struct Kettles {
-    child: Child,
+    process: Process,
     pub(crate) addr: SocketAddr,
-    output: BufReader<ChildStdout>,
 }
 
 impl Kettles {
@@ -42,53 +41,39 @@ impl Kettles {
     }
 
     pub(crate) fn spawn(command: &mut Command) -> Self {
-        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-        let mut output = BufReader::new(child.stdout.take().unwrap());
-        let mut line = String::new();
-        assert!(output.read_line(&mut line).unwrap() > 0, "no address");
-        let (_, url) = line.trim_end().split_once("http://").unwrap();
+        let process = Process::spawn_for_stdout(command);
+        let line = process.wait_for("http://");
+        let (_, url) = line.split_once("http://").unwrap();
         let addr = url.split('/').next().unwrap().parse().unwrap();
-        Self {
-            child,
-            addr,
-            output,
-        }
+        Self { process, addr }
     }
 
-    /// What it says next on its standard output.
+    /// Waits for the next line on its standard output.
     pub(crate) fn next_line(&mut self) -> String {
-        let mut line = String::new();
-        assert!(
-            self.output.read_line(&mut line).unwrap() > 0,
-            "it said no more"
-        );
-        line.trim_end().to_owned()
+        self.process.wait_for("")
     }
 
     pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+        self.process.pid()
     }
 
-    /// Ends it in order.
+    /// Ends it with TERM.
     pub(crate) fn terminate(self) -> ExitStatus {
         self.end_by("TERM")
     }
 
     pub(crate) fn end_by(mut self, signal: &str) -> ExitStatus {
         self.signal(signal);
-        self.child.wait().unwrap()
+        self.process.child.wait().unwrap()
     }
 
-    /// Ends it without a word.
-    pub(crate) fn kill(mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
+    /// Ends it with KILL.
+    pub(crate) fn kill(self) {
+        drop(self.process);
     }
 
     pub(crate) fn signal(&self, signal: &str) {
-        let pid = self.child.id().to_string();
-        let status = Command::new("kill").args(["-s", signal, &pid]).status();
-        assert!(status.unwrap().success());
+        self.process.signal(signal);
     }
 
     pub(crate) fn client(&self) -> Client {
@@ -117,45 +102,12 @@ impl Kettles {
     }
 }
 
-impl Drop for Kettles {
-    fn drop(&mut self) {
-        drop(self.child.kill());
-        drop(self.child.wait());
-    }
-}
-
-/// One connection.
-pub(crate) struct Client(BufReader<TcpStream>);
-
-/// What came back.
-#[derive(Debug, Clone)]
-pub(crate) struct Answer {
-    pub(crate) status: u16,
-    pub(crate) head: String,
-    pub(crate) body: Vec<u8>,
-}
-
-impl Answer {
-    pub(crate) fn text(&self) -> &str {
-        std::str::from_utf8(&self.body).unwrap()
-    }
-
-    pub(crate) fn json(&self) -> Value {
-        serde_json::from_slice(&self.body).unwrap_or_else(|_| panic!("{self:?}"))
-    }
-
-    pub(crate) fn header(&self, name: &str) -> Option<&str> {
-        let mut fields = self.head.lines().filter_map(|line| line.split_once(": "));
-        let found = fields.find(|(field, _)| field.eq_ignore_ascii_case(name));
-        found.map(|(_, value)| value)
-    }
-}
+/// A connection of a device.
+pub(crate) struct Client(Connection);
 
 impl Client {
     pub(crate) fn connect(addr: SocketAddr) -> Self {
-        let stream = TcpStream::connect(addr).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        Self(BufReader::new(stream))
+        Self(Connection::connect(addr))
     }
 
     pub(crate) fn get(&mut self, path: &str, device: Option<&str>) -> Answer {
@@ -181,52 +133,23 @@ impl Client {
         let (device, len) = (device.unwrap_or_default(), body.len());
         let fields = format!("{device}{fields}Content-Length: {len}\r\n");
         let request = format!("{method} {path} HTTP/1.1\r\nHost: kettles\r\n{fields}\r\n{body}");
-        self.0.get_mut().write_all(request.as_bytes()).unwrap();
+        self.0.send(request);
     }
 
-    /// The status, if there is an answer at all.
+    /// Returns the status, or `None` if no response comes.
     pub(crate) fn try_get(&mut self, path: &str, device: Option<&str>) -> Option<u16> {
-        let device = device.unwrap_or_default();
-        let fields = format!("Host: kettles\r\nservant-auth-cookie: {device}\r\n");
-        let request = format!("GET {path} HTTP/1.1\r\n{fields}\r\n");
-        self.0.get_mut().write_all(request.as_bytes()).ok()?;
-        let mut head = String::new();
-        while !head.ends_with("\r\n\r\n") {
-            if self.0.read_line(&mut head).ok()? == 0 {
-                return None;
-            }
-        }
-        let mut fields = head.lines().filter_map(|line| line.split_once(": "));
-        let (_, len) = fields.find(|(name, _)| *name == "Content-Length")?;
-        let mut body = vec![0; len.parse().ok()?];
-        self.0.read_exact(&mut body).ok()?;
-        head.split(' ').nth(1)?.parse().ok()
+        let device = format!("servant-auth-cookie: {}", device.unwrap_or_default());
+        let response = self.0.try_request("GET", path, &[&device]);
+        Some(response.ok()?.status)
     }
 
-    /// A head whose body never comes.
+    /// Sends a head whose body never follows.
     pub(crate) fn send_head(&mut self, method: &str, path: &str, fields: &[&str]) {
-        let fields: String = fields.iter().map(|field| format!("{field}\r\n")).collect();
-        let head = format!("{method} {path} HTTP/1.1\r\nHost: kettles\r\n{fields}\r\n");
-        self.0.get_mut().write_all(head.as_bytes()).unwrap();
+        self.0.send_request(method, path, fields);
     }
 
     pub(crate) fn receive(&mut self) -> Answer {
-        let mut head = String::new();
-        while !head.ends_with("\r\n\r\n") {
-            assert!(self.0.read_line(&mut head).unwrap() > 0, "{head}");
-        }
-        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-        let answer = Answer {
-            status,
-            head,
-            body: Vec::new(),
-        };
-        let len = answer
-            .header("Content-Length")
-            .map_or(0, |len| len.parse().unwrap());
-        let mut body = vec![0; len];
-        self.0.read_exact(&mut body).unwrap();
-        Answer { body, ..answer }
+        self.0.response(false)
     }
 }
 
@@ -235,14 +158,4 @@ pub(crate) fn measurement(time: &str, charge: i32, water_temp: f64, water_level:
     format!(
         r#"{{"time":"{time}","charge_now":{charge},"charge_full":100,"charge_rate":-1.5,"ambient_temp":20.5,"water_temp":{water_temp:?},"water_level":{water_level}}}"#
     )
-}
-
-/// Waits until `is_so`.
-#[track_caller]
-pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !is_so() {
-        assert!(started.elapsed() < PATIENCE, "waited in vain until {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
