@@ -8,12 +8,14 @@ use std::time::Duration;
 use samovar_cache::Site;
 use samovar_http::Server;
 
-use super::STOP_TIME;
 use super::observer::Logs;
 use super::upgrade::Successor;
 use crate::log::ErrorLog;
 use crate::notify;
 use crate::signals::Signal;
+
+/// Time for requests in progress after TERM.
+pub const STOP_TIME: Duration = Duration::from_secs(10);
 
 /// Time for requests in progress after QUIT or an upgrade.
 const DRAIN_TIME: Duration = Duration::from_secs(24 * 60 * 60);

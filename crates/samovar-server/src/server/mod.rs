@@ -27,26 +27,17 @@ mod throttle;
 mod upgrade;
 
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::Context as _;
-use samovar_store::{Settings, Store, StoreUri};
 
 use crate::config::Configuration;
 use crate::daemon::{Background, Identity};
 use crate::log::{ErrorLog, Level};
 use events::Ended;
-use start::Prepared;
+pub use events::STOP_TIME;
+pub use reload::Again;
+use start::{FLUSH_TIME, Prepared, open_store};
 pub use upgrade::{Predecessor, START_TIME};
-
-/// Time for requests in progress after TERM.
-pub const STOP_TIME: Duration = Duration::from_secs(10);
-
-/// Time for the last log lines to be written.
-const FLUSH_TIME: Duration = Duration::from_secs(2);
-
-/// Reads the configuration again, for HUP.
-pub type Again<'a> = dyn Fn() -> anyhow::Result<Configuration> + 'a;
 
 /// Serves until a signal stops it. `again` reads the configuration for a reload.
 ///
@@ -114,21 +105,4 @@ fn check_parts(config: &Configuration, errors: &ErrorLog) -> anyhow::Result<()> 
     }
     open_store(config, errors)?;
     Ok(())
-}
-
-fn open_store(config: &Configuration, errors: &ErrorLog) -> anyhow::Result<Box<dyn Store>> {
-    let settings = Settings::from_process()?;
-    let given = config.store.as_deref().or(settings.remote.as_deref());
-    if let Ok(uri) = StoreUri::parse(given.unwrap_or_default()) {
-        for name in uri.unknown_parameters() {
-            errors.warning(format_args!(
-                "unknown parameter {name:?} in the store URI is ignored"
-            ));
-        }
-    }
-    let store = samovar_store::open(config.store.as_deref(), &settings)?;
-    if let Some(remark) = store.take_schema_warning() {
-        errors.warning(remark);
-    }
-    Ok(store)
 }

@@ -6,10 +6,13 @@ use anyhow::Context as _;
 use samovar_cache::Site;
 use samovar_http::tls::{ClientCertificates, TlsConfig};
 
+use super::caches;
 use super::observer::Logs;
-use super::{Again, caches};
 use crate::config::{Configuration, Names, Tls};
 use crate::log::ErrorLog;
+
+/// Reads the configuration again, for HUP.
+pub type Again<'a> = dyn Fn() -> anyhow::Result<Configuration> + 'a;
 
 /// Reopens logs and reads the caches again. On an error the caches stay as they were.
 pub(super) fn reload(site: &Site, started: &Configuration, again: &Again<'_>, logs: &Logs) {

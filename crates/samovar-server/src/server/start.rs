@@ -14,18 +14,23 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use samovar_cache::{CacheConfig, LeaseConfig, Program, Site, SiteConfig, Trust};
 use samovar_http::{Listener, Server, handover};
 use samovar_metrics::{Metrics, Observer};
+use samovar_store::{Settings, Store, StoreUri};
 
 use super::admin::{Admin, Planned};
 use super::bind::{self, Secure, SocketFiles};
 use super::events::{self, Ended, Event, Handlers};
 use super::observer::Logs;
+use super::reload::{self, Again};
 use super::upgrade::{Kind, Predecessor, Successor};
-use super::{Again, FLUSH_TIME, caches, kept, open_store, reload};
+use super::{caches, kept};
 use crate::config::{Configuration, GcLease, Verify};
 use crate::daemon::{Background, Identity, PidFile, Prepared as PreparedPidFile};
 use crate::log::{AccessLog, ErrorLog};
 use crate::notify::{self, Watchdog};
 use crate::signals::{SignalThread, listen};
+
+/// Time for the last log lines to be written.
+pub(super) const FLUSH_TIME: Duration = Duration::from_secs(2);
 
 /// An I/O thread that does not answer within this time is stuck.
 const ANSWER_TIME: Duration = Duration::from_secs(5);
@@ -370,4 +375,25 @@ fn gc_lease(config: &Configuration) -> Option<LeaseConfig> {
         time,
         is_configured: configured.is_some(),
     })
+}
+
+/// Opens the store of the configuration, and logs warnings about its URI and schema.
+pub(super) fn open_store(
+    config: &Configuration,
+    errors: &ErrorLog,
+) -> anyhow::Result<Box<dyn Store>> {
+    let settings = Settings::from_process()?;
+    let given = config.store.as_deref().or(settings.remote.as_deref());
+    if let Ok(uri) = StoreUri::parse(given.unwrap_or_default()) {
+        for name in uri.unknown_parameters() {
+            errors.warning(format_args!(
+                "unknown parameter {name:?} in the store URI is ignored"
+            ));
+        }
+    }
+    let store = samovar_store::open(config.store.as_deref(), &settings)?;
+    if let Some(remark) = store.take_schema_warning() {
+        errors.warning(remark);
+    }
+    Ok(store)
 }
