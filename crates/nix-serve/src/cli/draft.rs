@@ -177,7 +177,7 @@ impl Draft {
         if let Some(value) = value {
             warning.push_str(&format!(", with its value {:?}", lossy(&value)));
         }
-        if let Some(nearest) = nearest(&option) {
+        if let Some(nearest) = nearest(&option, super::option::names()) {
             warning.push_str(&format!("; did you mean {nearest}?"));
         }
         self.warn(warning);

@@ -2,14 +2,9 @@
 
 use samovar_server::config::nearest as nearest_of;
 
-use super::option::OPTIONS;
-
-/// The long name that is most similar to `name`, with its dashes; `None` if none is similar.
-pub(super) fn nearest(name: &str) -> Option<String> {
+/// The long name among `known` that is most similar to `name`, with its dashes; `None` if none is.
+pub(super) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<String> {
     let name = name.trim_start_matches('-').replace('_', "-");
-    let known = OPTIONS
-        .iter()
-        .flat_map(|option| option.names.iter().copied());
     let long = known.filter(|known| known.len() > 1);
     nearest_of(&name, long)
         .map(|known| format!("--{known}"))
@@ -29,11 +24,12 @@ fn short_with_value(name: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::option;
     use super::*;
 
     #[track_caller]
     fn check(name: &str, expected: Option<&str>) {
-        assert_eq!(nearest(name).as_deref(), expected);
+        assert_eq!(nearest(name, option::names()).as_deref(), expected);
     }
 
     #[test]

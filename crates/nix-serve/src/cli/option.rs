@@ -315,6 +315,12 @@ fn find_exact(name: &str) -> Option<&'static KnownOption> {
     OPTIONS.iter().find(|option| option.names.contains(&name))
 }
 
+/// All names, without dashes.
+pub(super) fn names() -> impl Iterator<Item = &'static str> {
+    let names = OPTIONS.iter().flat_map(|option| option.names);
+    names.copied()
+}
+
 /// Splits `enable-x`, `disable-x` and `no-x`; dashes only, no underscores.
 pub(super) fn split_switch(name: &str) -> Option<(&str, bool)> {
     [("enable-", true), ("disable-", false), ("no-", false)]
