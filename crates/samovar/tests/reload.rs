@@ -281,7 +281,10 @@ fn an_invalid_configuration_changes_nothing() {
             "10.0.0.0/99",
         ),
         ("secret-key-files = [\"/nowhere/key\"]\n", "/nowhere/key"),
-        ("policy.allow = [{ names = [] }]\n", "at least one in names"),
+        (
+            "policy.allow = [{ names = [] }]\n",
+            "names is a list of at least one text",
+        ),
         (
             "[caches.a]\npolicy.deny = [{ roots = [\"/nowhere/root\"] }]\n",
             "the root of a policy cannot be followed: \"/nowhere/root\"",

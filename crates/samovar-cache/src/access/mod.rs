@@ -361,16 +361,16 @@ impl Rules {
                 Some(tokens)
             }
         };
-        let nobody = "holds nobody: it lets nobody in";
+        let empty = "has no entries, so it admits no client";
         if let (Some(users), Some(path)) = (&users, &config.users_file)
             && users.len() == 0
         {
-            warnings.push(format!("the {} {path:?} {nobody}", FileKind::Users));
+            warnings.push(format!("the {} {path:?} {empty}", FileKind::Users));
         }
         if let (Some(tokens), Some(path)) = (&tokens, &config.tokens_file)
             && tokens.len() == 0
         {
-            warnings.push(format!("the {} {path:?} {nobody}", FileKind::Tokens));
+            warnings.push(format!("the {} {path:?} {empty}", FileKind::Tokens));
         }
         let (unix, proxies): (Vec<_>, Vec<_>) = config
             .trusted_proxies

@@ -74,9 +74,9 @@ fn texts<T>(
     };
     match value {
         // A rule with an empty condition would match everything.
-        Value::List(values) if values.is_empty() => {
-            Err(format!("a list of at least one in {name}"))
-        }
+        Value::List(values) if values.is_empty() => Err(format!(
+            "a table whose {name} is a list of at least one text"
+        )),
         Value::List(values) => values.iter().map(one).collect(),
         value => Ok(vec![one(value)?]),
     }
@@ -140,7 +140,7 @@ mod tests {
             ("\"*\"", "at least one table"),
             ("[\"*\"]", "list of tables"),
             ("[{}]", "with a condition"),
-            ("[{ names = [] }]", "at least one in names"),
+            ("[{ names = [] }]", "names is a list of at least one text"),
             ("[{ names = [1] }]", "texts in names"),
             ("[{ names = \"\" }]", "texts in names"),
             ("[{ ultimate = false }]", "or without it"),
