@@ -15,13 +15,13 @@
 //! from there. What makes this exact:
 //!
 //! * The time of a newest measurement only grows, and a device has one measurement per time. So a
-//! newest measurement of a cached time is the cached one, and anything older is late, whatever else
-//! was written since.
+//!   newest measurement of a cached time is the cached one, and anything older is late, whatever
+//!   else was written since.
 //! * The cache is updated before the statement runs. If the statement fails, all devices of the
-//! batch are read again; if its outcome is unknown, the cache is dropped with the connection.
+//!   batch are read again; if its outcome is unknown, the cache is dropped with the connection.
 //! * After any failure the connection is dropped, and the next commit opens a new one. So after a
-//! commit with unknown outcome the totals are read again too. Its kettles were told to retry, and
-//! duplicates do not count.
+//!   commit with unknown outcome the totals are read again too. Its kettles were told to retry, and
+//!   duplicates do not count.
 //!
 //! Writers lock devices by ID and then rows by time, so they do not deadlock. If the database
 //! chooses another order after all, it aborts one of the two, which starts again with locks.
