@@ -204,8 +204,9 @@ pub(crate) fn cores() -> Result<(CpuSet, CpuSet)> {
     Ok((all, first))
 }
 
-/// Returns the CPU time of one process with that of its ended children. The scheduler counts living
-/// threads in nanoseconds; the count with ended threads has steps of 10 ms. The larger one is right.
+/// Returns the CPU time of one process with that of its ended children. The scheduler counts
+/// living threads in nanoseconds; the count with ended threads has steps of 10 ms. The larger one
+/// is right.
 fn cpu_of(pid: u32) -> Duration {
     let all = procfs::cpu_time(pid).unwrap_or_default();
     let children = procfs::children_cpu_time(pid).unwrap_or_default();

@@ -26,6 +26,7 @@ pub(crate) fn make(out: &Path) -> Result<()> {
 }
 
 /// Packs the programs in `programs`.
+// Long: a list of the files of the package.
 fn package(repository: &Path, programs: &Path, out: &Path) -> Result<PathBuf> {
     let version = env!("CARGO_PKG_VERSION");
     let architecture = output(Command::new("dpkg").arg("--print-architecture"))?;

@@ -33,6 +33,7 @@ type Measure = fn(Kind, &Files, &Load, &Options) -> Result<Vec<Cell>>;
 type Subject = (&'static [(&'static str, Unit)], Ability, Measure);
 
 /// Measures all of them. One subject may fill several rows.
+// Long: a table of subjects.
 pub(crate) fn measure(options: &Options, files: &Files) -> Result<Vec<Table>> {
     let subjects: [Subject; 4] = [
         (

@@ -100,6 +100,7 @@ impl Kind {
 }
 
 /// All rows, in the order in which they are measured. Memory comes last, when all load is over.
+// Long: a table of rows.
 fn plans(connections: &[u32], path_count: u64) -> Vec<Plan> {
     let mut plans = Vec::new();
     let mut add = |section, name: String, kind| {

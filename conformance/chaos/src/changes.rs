@@ -43,6 +43,7 @@ const SHAPES: [Shape; 5] = [
 
 impl Stock {
     /// Makes a store's content, and registers what is there from the beginning.
+    // Long: one sequence, whose random numbers must be drawn in one order.
     pub(crate) fn make(world: &World, store: &Store) -> Result<Self> {
         let mut random = SplitMix64::for_actor(world.seed, "stock");
         let path = |random: &mut SplitMix64, name: &str| {

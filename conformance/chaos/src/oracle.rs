@@ -66,6 +66,7 @@ pub(crate) fn check(world: &World, ask: &Ask, outcome: &Outcome) {
     }
 }
 
+// Long: the rules of the oracle, to be read from top to bottom.
 fn judge(world: &World, ask: &Ask, outcome: &Outcome) -> Judgement {
     let (from, until) = (outcome.sent, outcome.end_at);
     let had = |causes: &[Cause]| world.had(causes, from, until);

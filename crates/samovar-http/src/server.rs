@@ -123,6 +123,7 @@ impl<S: Service> Builder<S> {
     ///
     /// [`InvalidInput`](io::ErrorKind::InvalidInput) if there is no [listener](Self::listen);
     /// others if descriptors or threads cannot be created.
+    // Long: the start of a server in order; the steps share the parts of the builder.
     pub fn start(mut self) -> io::Result<Server<S>> {
         if self.listeners.is_empty() {
             let message = "a server without a listener: call Builder::listen before start";

@@ -130,6 +130,7 @@ impl fmt::Debug for Event<'_> {
 }
 
 impl fmt::Display for Event<'_> {
+    // Long: a table of log lines.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::StoreFailed(error) => {

@@ -43,6 +43,7 @@ fn classes(sums: &Sums) -> impl Iterator<Item = (&'static str, &ClassSums)> + Cl
         .filter(|(_, class)| class.request_count() > 0)
 }
 
+// Long: a table of metric families.
 fn requests(text: &mut Text, sums: &Sums) {
     let mut family = text.counter(
         "samovar_http_requests_total",

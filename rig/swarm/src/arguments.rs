@@ -175,7 +175,7 @@ fn seconds(matches: &ArgMatches, name: &str, otherwise: f64) -> Duration {
 
 fn command() -> Command {
     Command::new("swarm")
-        .about("Open-loop load generator: requests are sent when they are due, however slow the server is")
+        .about("Open-loop load generator: sends requests when they are due, not after answers")
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommand(kettles())
@@ -232,7 +232,7 @@ fn kettles() -> Command {
 
 fn cache() -> Command {
     let command = Command::new("cache")
-        .about("Simulates Nix clients: each queries many narinfos, then downloads the closure of one path")
+        .about("Simulates Nix clients: each queries many narinfos, then downloads one closure")
         .arg(
             value(
                 "paths",
@@ -244,7 +244,7 @@ fn cache() -> Command {
         )
         .arg(value("count", "N", "number of clients [100]").value_parser(whole()))
         .arg(value("every", "SECONDS", "period of a client [10]").value_parser(positive))
-        .arg(value("queries", "N", "narinfos queried per period [50]").value_parser(value_parser!(u32)))
+        .arg(value("queries", "N", "narinfos per period [50]").value_parser(value_parser!(u32)))
         .arg(
             value(
                 "misses",
@@ -262,6 +262,7 @@ fn cache() -> Command {
     common(command)
 }
 
+// Long: a table of options.
 fn common(command: Command) -> Command {
     let bound = |name, about| value(name, "N", about).value_parser(positive);
     command

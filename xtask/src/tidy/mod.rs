@@ -3,6 +3,10 @@
 //! | module | rules |
 //! | --- | --- |
 //! | [`arrows`] | crates depend on each other as ARCHITECTURE.md draws it |
+//! | [`imports`] | files of a crate import each other in small circles only, floors only downwards |
+//! | [`functions`] | functions have at most 70 lines, or say why not |
+//! | [`sleeps`] | tests wait for events; their sleeps are a list that only shrinks |
+//! | [`words`] | what a user reads is free of the project's private words |
 //! | [`sources`] | `proto/` is pure, `unsafe` stays where it is, width, size, `TODO` |
 //! | [`manifests`] | each direct dependency says why it is there |
 //! | [`dependencies`] | licences, duplicates and sources of all that is built in |
@@ -15,10 +19,15 @@
 mod arrows;
 mod dependencies;
 mod documents;
+mod functions;
+mod imports;
 mod lexer;
 mod links;
 mod manifests;
+mod modules;
+mod sleeps;
 mod sources;
+mod words;
 
 use std::fmt;
 use std::fs;
@@ -79,6 +88,14 @@ pub(crate) fn check(repository: &Path) -> Result<()> {
     let read = |name: &str| fs::read_to_string(repository.join(name)).unwrap_or_default();
 
     let mut findings = arrows::check(&read("ARCHITECTURE.md"), &arrows::of_workspace(&metadata));
+    findings.extend(imports::check(
+        &texts,
+        &read("ARCHITECTURE.md"),
+        &read("xtask/circles.txt"),
+    ));
+    findings.extend(functions::check(&texts));
+    findings.extend(sleeps::check(&texts, &read("xtask/sleeps.txt")));
+    findings.extend(words::check(&texts));
     findings.extend(sources::check(&texts, &read("xtask/ratchet.txt")));
     findings.extend(manifests::check(&texts));
     let packages = dependencies::of_workspace(&metadata);

@@ -28,6 +28,7 @@ pub(crate) fn run(world: &World, name: &str, keys: &str, authority: &Path) -> Re
     Ok(())
 }
 
+// Long: one client from its command to its verdict; the steps share all values.
 fn copy(
     world: &World,
     random: &mut SplitMix64,

@@ -44,6 +44,7 @@ pub(crate) struct Wanted<'a> {
 
 impl View<'_> {
     /// The answer about a place in the files of a path.
+    // Long: one case per kind of file, each of a few lines.
     pub(crate) fn serve(&self, head: Head<'_>, wanted: Wanted<'_>) -> Result<Response, Refusal> {
         let registration = self.shown_path(wanted.hash_part)?;
         let info = &registration.info;

@@ -160,6 +160,7 @@ impl Cache {
     }
 
     /// Answers on an I/O thread, or dispatches. `path`: without the prefix.
+    // Long: one case per route; calls would hide which of them answer on the I/O thread.
     pub(crate) fn inline(
         &self,
         fresh: &mut Fresh,

@@ -180,6 +180,7 @@ impl<S: Service> Context<S> {
 
     /// Answers the requests in `input`; leaves an incomplete one in `conn.input`. `None`: more has
     /// to be read.
+    // Long: the loop over the requests of one read, with all steps of the protocol.
     fn serve(&mut self, conn: &mut Conn, input: &[u8]) -> Option<Next> {
         let mut at = 0;
         let request = loop {
@@ -263,6 +264,7 @@ impl<S: Service> Context<S> {
 
     /// Handles a request head. Answers it, or returns the request for a worker; neither if the body
     /// has to be received first.
+    // Long: one request from its head to its first answer; the borrows of `self` do not split.
     fn on_head(
         &mut self,
         conn: &mut Conn,

@@ -28,7 +28,7 @@ pub(crate) fn samovar() -> Command {
     bare(env!("CARGO_BIN_EXE_samovar"))
 }
 
-/// Returns one of Nix's programs, which requires no signatures and finds no settings of this machine.
+/// Returns one of Nix's programs. It requires no signatures and ignores this machine's settings.
 pub(crate) fn nix(program: &str, home: &Path) -> Command {
     let mut command = testkit::nix::nix(program, home);
     command.env(
