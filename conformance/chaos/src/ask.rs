@@ -1,4 +1,4 @@
-//! What clients ask for, and what they got.
+//! Requests of clients, and their outcomes.
 
 use std::sync::Arc;
 
@@ -6,60 +6,60 @@ use crate::timeline::Moment;
 use crate::world::Facts;
 use testkit::random::SplitMix64;
 
-/// A thing with a URL.
+/// Requested resource.
 #[derive(Debug, Clone)]
 pub(crate) enum What {
     Info,
     Narinfo(Arc<Facts>),
-    /// With the NAR hash that its URL names.
+    /// NAR, optionally requested with a NAR hash in its URL.
     Nar(Arc<Facts>, Option<String>),
     Listing(Arc<Facts>),
     Closure(Arc<Facts>),
     Narinfos(Vec<Arc<Facts>>),
     Log,
-    /// A URL of nothing.
+    /// Unknown URL.
     Nowhere,
 }
 
-/// A request.
+/// Request.
 #[derive(Debug, Clone)]
 pub(crate) struct Ask {
     pub(crate) what: What,
     pub(crate) is_head: bool,
-    /// First byte, and behind the last one.
+    /// Byte range: start, and exclusive end if given.
     pub(crate) range: Option<(u64, Option<u64>)>,
-    /// A field that must change nothing.
+    /// Header field that must not affect the response.
     pub(crate) idle_field: Option<&'static str>,
 }
 
-/// How an answer ended.
+/// End of a response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum End {
     Whole,
-    /// After its head.
+    /// Connection or stream failed after the head.
     Cut(String),
-    /// Before its head.
+    /// Connection or stream failed before the head.
     Silent(String),
-    /// By the client's own doing.
+    /// Aborted by the client.
     Left,
 }
 
-/// What came of a request.
+/// Outcome of a request.
 #[derive(Debug, Clone)]
 pub(crate) struct Outcome {
     pub(crate) via: &'static str,
-    /// Before the first byte of the request was sent.
+    /// Time before the first byte of the request was sent.
     pub(crate) sent: Moment,
-    /// When the head was there.
+    /// Time when the head was received.
     pub(crate) head_at: Moment,
-    /// When the first half of a body was there, if anybody looked.
+    /// Time when half of the body was received, if its length was known.
     pub(crate) half_at: Option<Moment>,
     pub(crate) end_at: Moment,
     pub(crate) status: u16,
     pub(crate) fields: Vec<(String, String)>,
     pub(crate) body: Vec<u8>,
     pub(crate) end: End,
-    /// Whether the client took its time.
+    /// Whether the client read slowly on purpose.
     pub(crate) is_slow: bool,
 }
 
@@ -76,7 +76,7 @@ impl Ask {
         }
     }
 
-    /// A variation that the thing allows.
+    /// Adds a random variation that the resource allows: HEAD, a range, or an irrelevant field.
     pub(crate) fn random(what: What, random: &mut SplitMix64) -> Self {
         const IDLE: [&str; 5] = [
             "If-None-Match: \"x\"",
@@ -103,7 +103,7 @@ impl Ask {
         ask
     }
 
-    /// Of the one path that it is about.
+    /// Returns the facts of the store path, for requests about a single one.
     pub(crate) fn facts(&self) -> Option<&Facts> {
         match &self.what {
             What::Narinfo(facts)
@@ -146,7 +146,7 @@ impl Ask {
         }
     }
 
-    /// Fields besides those of the protocol.
+    /// Returns the header fields besides those that the protocol requires.
     pub(crate) fn fields(&self) -> Vec<(String, String)> {
         let mut fields = Vec::new();
         if let Some((from, end)) = self.range {
@@ -159,7 +159,7 @@ impl Ask {
         fields
     }
 
-    /// The bytes of HTTP/1.1.
+    /// Serialises the request for HTTP/1.1.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let mut text = format!(
             "{} {} HTTP/1.1\r\nHost: a\r\n",
@@ -177,7 +177,7 @@ impl Ask {
         text.into_bytes()
     }
 
-    /// What counts are kept under.
+    /// Returns the name under which outcomes are counted.
     pub(crate) fn kind(&self) -> &'static str {
         match &self.what {
             What::Info => "cache-info",

@@ -1,4 +1,4 @@
-//! Who changes the store: Nix, in every way it has.
+//! Actors that change the store with Nix: add, delete, collect garbage, optimise and import.
 
 use std::sync::{Arc, PoisonError};
 
@@ -9,20 +9,20 @@ use crate::store::Store;
 use crate::world::{Facts, World, lock};
 use testkit::random::SplitMix64;
 
-/// What is in the store, or may be.
+/// The store's contents, present and potential.
 #[derive(Debug)]
 pub(crate) struct Stock {
-    /// A graph that stays from the beginning to the end; the last needs all.
+    /// A dependency graph that stays valid for the whole run; the last path references all others.
     pub(crate) graph: Vec<Arc<Facts>>,
-    /// Each comes and goes, always with the same content, which is what its name is made of.
+    /// Content-addressed paths that come and go: facts, the only version, and name.
     pub(crate) pool: Vec<(Arc<Facts>, Arc<Version>, String)>,
-    /// Each is made anew with other content, in files of the same lengths.
+    /// Paths that alternate between two contents with files of the same lengths.
     pub(crate) twins: Vec<(Arc<Facts>, [Arc<Version>; 2])>,
-    /// Their files are damaged and mended; they stay registered.
+    /// Paths whose files are damaged and repaired; they stay registered.
     pub(crate) victims: Vec<(Arc<Facts>, Arc<Version>)>,
-    /// Each is made anew with other content again and again, and damaged at first.
+    /// Paths that are registered damaged, then repaired, and re-created with new content.
     pub(crate) newborn: Vec<Arc<Facts>>,
-    /// The trees of the pool under their names, for `--add`.
+    /// Trees of the pool, by name, for `nix-store --add`.
     folder: tempfile::TempDir,
 }
 
@@ -42,7 +42,7 @@ const SHAPES: [Shape; 5] = [
 ];
 
 impl Stock {
-    /// Makes a store's content, and registers what is there from the beginning.
+    /// Generates the contents and registers the initial paths.
     // Long: one sequence, whose random numbers must be drawn in one order.
     pub(crate) fn make(world: &World, store: &Store) -> Result<Self> {
         let mut random = SplitMix64::for_actor(world.seed, "stock");
@@ -130,7 +130,8 @@ impl Stock {
     }
 }
 
-/// Large enough that a slow reader is still at it when it changes, on each way of a NAR.
+/// Generates a tree large enough that a slow reader is still receiving it when it changes; one tree
+/// for each way of sending a NAR.
 fn twin(random: &mut SplitMix64, number: usize) -> Node {
     let mut file = |len: usize| Node::File {
         is_executable: false,
@@ -147,10 +148,10 @@ fn twin(random: &mut SplitMix64, number: usize) -> Node {
     }
 }
 
-/// Adds, deletes, collects and optimises, until it ends.
+/// Adds, deletes, collects, optimises and imports, until the run ends.
 pub(crate) fn run(world: &World, store: &Store, stock: &Stock) -> Result<()> {
     let mut random = SplitMix64::for_actor(world.seed, "changes");
-    // Elsewhere, for what is imported.
+    // Source store of imports.
     let other = tempfile::tempdir()?;
     let other = Store::new(other.path().join("store"), true)?;
     while world.goes_on() {
@@ -162,7 +163,7 @@ pub(crate) fn run(world: &World, store: &Store, stock: &Stock) -> Result<()> {
                 let _links = world.links.write().unwrap_or_else(PoisonError::into_inner);
                 let _gate = world.gate.read().unwrap_or_else(PoisonError::into_inner);
                 world.note("optimising");
-                // It stops at a path whose files are gone at that moment.
+                // Fails on a path whose files are missing at that moment.
                 store.nix_store().arg("--optimise").output()?;
                 world.count("optimised");
             }
@@ -223,9 +224,9 @@ fn delete(world: &World, store: &Store, stock: &Stock, random: &mut SplitMix64) 
     forget(world, store, &facts, &["--delete"], true)
 }
 
-/// All that no root needs goes.
+/// Collects garbage: all paths without a root.
 fn collect(world: &World, store: &Store, stock: &Stock) -> Result<()> {
-    // Alone: what is being made has no root either.
+    // Exclusive: paths that are being added have no root yet.
     let _gate = world.gate.write().unwrap_or_else(PoisonError::into_inner);
     let pool = stock.pool.iter().map(|(facts, ..)| facts);
     let twins = stock.twins.iter().map(|(facts, _)| facts);
@@ -236,7 +237,7 @@ fn collect(world: &World, store: &Store, stock: &Stock) -> Result<()> {
     forget(world, store, &facts, &["--gc"], false)
 }
 
-/// Runs what deletes paths, and asks Nix afterwards which are still there.
+/// Runs a command that deletes paths, then asks Nix which of them are still valid.
 pub(crate) fn forget(
     world: &World,
     store: &Store,
@@ -254,7 +255,7 @@ pub(crate) fn forget(
     if are_named {
         command.args(facts.iter().map(|facts| &facts.store_path));
     }
-    // It may refuse what somebody holds.
+    // Nix may refuse to delete a path with a temporary root.
     let done = command.output().context("cannot start nix-store")?;
     if !done.status.success() {
         let said = String::from_utf8_lossy(&done.stderr).into_owned();
@@ -298,11 +299,12 @@ fn import(
     Ok(())
 }
 
-/// Deletes paths and makes them anew with the other content, until it ends.
+/// Deletes twins and re-creates them with their other content, until the run ends.
 pub(crate) fn run_twins(world: &World, store: &Store, stock: &Stock) -> Result<()> {
     let mut random = SplitMix64::for_actor(world.seed, "twins");
     while world.goes_on() {
-        // Most often the first, which is the longest.
+        // Numbers past the end select the first twin, the longest NAR, so that it is the most
+        // frequent.
         let number = random.index(stock.twins.len() + 2);
         let (facts, versions) = stock.twins.get(number).unwrap_or(&stock.twins[0]);
         let gate = world.gate.read().unwrap_or_else(PoisonError::into_inner);

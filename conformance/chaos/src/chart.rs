@@ -1,4 +1,4 @@
-//! What a server held over the requests of a soak, as SVG: three panels above each other.
+//! Chart of the server's resource usage over the requests of a soak, as SVG: three stacked panels.
 
 use std::fmt::Write as _;
 
@@ -11,8 +11,7 @@ const PANEL_HEIGHT: f64 = 110.0;
 const PANEL_GAP: f64 = 44.0;
 const HEAD: f64 = 60.0;
 
-/// What a panel shows of a sample.
-/// What the server held after a number of requests.
+/// Resources in use by the server after a number of requests.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sample {
     pub(crate) seconds: f64,
@@ -32,7 +31,7 @@ pub(crate) fn render(samples: &[Sample]) -> String {
     ];
     let requests = samples.last().map_or(1, |sample| sample.requests.max(1)) as f64;
     let height = HEAD + 3.0 * (PANEL_HEIGHT + PANEL_GAP);
-    // A String never fails to take text.
+    // Writing to a `String` never fails.
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" \
          width=\"{WIDTH}\" height=\"{height}\" role=\"img\" \

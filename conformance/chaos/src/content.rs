@@ -1,5 +1,5 @@
-//! Trees of files, and what Nix makes of them: written here once more, so that nothing of the
-//! server vouches for itself.
+//! File trees, their NARs and hashes. Implemented independently of the server, so that the server's
+//! code does not verify itself.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,21 +21,21 @@ pub(crate) enum Node {
     Symlink(String),
 }
 
-/// What is registered of a path.
+/// One registered content of a store path.
 #[derive(Debug)]
 pub(crate) struct Version {
     pub(crate) node: Node,
     pub(crate) nar: Vec<u8>,
-    /// In Nix's base-32.
+    /// In Nix's base-32, without the algorithm.
     pub(crate) nar_hash: String,
     pub(crate) nar_hash_hex: String,
-    /// What `.ls` says.
+    /// Expected `.ls` listing.
     pub(crate) listing: Value,
     /// Store paths, sorted.
     pub(crate) references: Vec<String>,
 }
 
-/// What kinds of content there are: the ways of a NAR differ by them.
+/// Kinds of content, one for each way in which the server sends a NAR.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Shape {
     /// Sent from memory by the I/O thread.
@@ -44,9 +44,9 @@ pub(crate) enum Shape {
     Small,
     /// Sent by `sendfile`.
     Large,
-    /// Kept as one file.
+    /// Many files; stored as one file in the NAR cache.
     Tree,
-    /// Not of the others: files of all lengths, symlinks, empty directories.
+    /// Edge cases: files of all lengths, symlinks, an empty directory, names that need escaping.
     Mixed,
 }
 
@@ -104,7 +104,7 @@ impl Node {
         }
     }
 
-    /// The second one now and then, without another draw.
+    /// Returns `other` in about three of four cases, decided by its first byte instead of a draw.
     fn or(self, other: Self) -> Self {
         match &other {
             Self::File { bytes, .. } if bytes.first().is_some_and(|byte| byte % 4 > 0) => other,
@@ -112,7 +112,7 @@ impl Node {
         }
     }
 
-    /// The same tree, with other bytes in files of the same length.
+    /// Returns the same tree with other bytes in files of the same lengths.
     pub(crate) fn twin(&self, random: &mut SplitMix64) -> Self {
         match self {
             Self::File {
@@ -132,7 +132,7 @@ impl Node {
         }
     }
 
-    /// Writes it where nothing is.
+    /// Writes the node to `path`, which must not exist.
     pub(crate) fn write(&self, path: &Path) -> io::Result<()> {
         match self {
             Self::File {
@@ -155,7 +155,7 @@ impl Node {
     }
 }
 
-/// The store path of what `nix-store --add` adds.
+/// Computes the store path that `nix-store --add` assigns.
 pub(crate) fn added_path(name: &str, nar_hash_hex: &str) -> String {
     let text = format!("source:sha256:{nar_hash_hex}:/nix/store:{name}");
     let mut folded = [0; 20];
@@ -165,7 +165,7 @@ pub(crate) fn added_path(name: &str, nar_hash_hex: &str) -> String {
     format!("/nix/store/{}-{name}", base32(&folded))
 }
 
-/// Nix's base-32, by the letter of its definition: bits from the end.
+/// Encodes Nix's base-32 straight from its definition: five-bit digits, last first.
 pub(crate) fn base32(bytes: &[u8]) -> String {
     const LETTERS: &[u8] = b"0123456789abcdfghijklmnpqrsvwxyz";
     let count = (bytes.len() * 8).div_ceil(5);
@@ -190,7 +190,7 @@ fn text(nar: &mut Vec<u8>, bytes: &[u8]) {
     nar.resize(nar.len().next_multiple_of(8), 0);
 }
 
-/// Appends a node; what a listing says of it.
+/// Appends a node's NAR encoding and returns its entry in the listing.
 fn encode(node: &Node, nar: &mut Vec<u8>) -> Value {
     text(nar, b"(");
     text(nar, b"type");
@@ -242,7 +242,7 @@ fn encode(node: &Node, nar: &mut Vec<u8>) -> Value {
 mod tests {
     use super::*;
 
-    /// `nix-hash --to-base32 --type sha256` of the digest of nothing.
+    /// `nix-hash --to-base32 --type sha256` of the digest of the empty string.
     #[test]
     fn hashes_are_spelled_as_nix_does() {
         let digest = Sha256::digest(b"");

@@ -1,4 +1,4 @@
-//! Who changes the server: signals, keys, certificates, ends and starts.
+//! Actors that control the server: signals, key and certificate rotation, stops and starts.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use crate::store::{nix, output};
 use crate::world::{Cause, Key, World, lock};
 use testkit::random::SplitMix64;
 
-/// What the server says after all that HUP makes it do.
+/// Last line that the server logs for a reload by HUP.
 const RELOADED: &str = "the certificate was reloaded";
 
-/// A secret key's text, and the public one.
+/// Signing key pair: the secret key's file content and the public key.
 #[derive(Debug)]
 pub(crate) struct Pair {
     secret: Vec<u8>,
@@ -24,7 +24,7 @@ pub(crate) struct Pair {
     pub(crate) public: Key,
 }
 
-/// Who signs certificates.
+/// Certificate authority.
 pub(crate) struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Pair {
@@ -68,7 +68,7 @@ impl Authority {
         self.0.der().to_vec()
     }
 
-    /// A new certificate with its key; its bytes.
+    /// Installs a new certificate and its key; returns the certificate as DER.
     pub(crate) fn install(&self, setup: &Setup, serial: u64) -> Result<Vec<u8>> {
         let mut params = CertificateParams::new(vec!["localhost".to_owned()])?;
         params.serial_number = Some(serial.into());
@@ -81,7 +81,7 @@ impl Authority {
     }
 }
 
-/// Until it ends.
+/// Runs control actions until the run ends.
 pub(crate) fn run(
     world: &World,
     server: &Arc<Shared>,
@@ -142,13 +142,13 @@ pub(crate) fn run(
     Ok(())
 }
 
-/// Another key in the file; `bad_first`: none that can be read before.
+/// Rotates the signing key; with `bad_first`, installs an unreadable key before.
 fn rotate(world: &World, server: &Shared, pair: &Pair, bad_first: bool) -> Result<()> {
     world.note(format_args!("key {}", pair.text));
     lock(&world.keys).begin(world.now(), pair.public.clone());
     if bad_first {
         put(&server.setup.key(), b"no key", 0o600)?;
-        // To its end: what it says last is what the next one is waited for by.
+        // Wait for the last line of this reload, so that the next wait cannot match it.
         server.told(Signal::HUP, "nothing was changed")?;
         lock(&server.server).wait_for(RELOADED)?;
         world.count("bad key");
@@ -162,7 +162,7 @@ fn rotate(world: &World, server: &Shared, pair: &Pair, bad_first: bool) -> Resul
 }
 
 fn renew(world: &World, server: &Shared, authority: &Authority, serial: u64) -> Result<()> {
-    // Its bytes are known only when it is made, and it is not read before HUP.
+    // The DER is known only after installation; the server does not read the file before HUP.
     let der = Arc::new(authority.install(&server.setup, serial)?);
     lock(&world.certificates).begin(world.now(), Arc::clone(&der));
     world.note(format_args!("certificate {serial}"));
@@ -185,7 +185,7 @@ fn halt(world: &World, server: &Shared, time: u64) -> Result<()> {
     Ok(())
 }
 
-/// A server that has just started answers at once, and right.
+/// Checks that a freshly started server responds correctly and in time.
 fn starts_well(world: &World) -> Result<()> {
     use crate::ask::{Ask, What};
     use crate::client::connection::{Connection, Manner};

@@ -1,7 +1,7 @@
-//! The real daemon, by which the server holds paths; and clients that rely on it.
+//! The real Nix daemon, through which the server takes GC leases, and clients that rely on leases.
 //!
-//! Whether a path is held nobody has to guess: the daemon's processes write it into files. Once it
-//! stands there, it has to be there until its download ends, unless somebody did harm to the
+//! Leases can be observed: each daemon worker process writes its temporary roots to a file. A store
+//! path listed there must survive until its download ends, unless a fault was injected into the
 //! daemon or the server.
 
 use std::fs;
@@ -24,14 +24,14 @@ use crate::timeline::Moment;
 use crate::world::{Cause, Facts, World, lock, seconds};
 use testkit::random::SplitMix64;
 
-/// The least time that the server is told to hold what it has announced.
+/// Minimum lease time given to the server, in seconds.
 pub(crate) const HOLD_SECONDS: &str = "1";
-/// The same, less what a busy machine may take off.
+/// [`HOLD_SECONDS`] in microseconds, less a margin for a loaded machine.
 const HOLD_TIME: Moment = 900_000;
-/// How long a start may take on a machine with much to do.
+/// Start-up limit of the daemon on a loaded machine.
 const START_TIME: Duration = Duration::from_secs(20);
 
-/// Why what was held may not be held any more, or cannot be had.
+/// Causes that excuse a lost or unobtainable lease.
 const EXCUSES: [Cause; 6] = [
     Cause::NoDaemon,
     Cause::Down,
@@ -41,12 +41,12 @@ const EXCUSES: [Cause; 6] = [
     Cause::Replaced,
 ];
 
-/// The process of the daemon; none is zero.
+/// PID of the daemon; 0 while there is no daemon.
 #[derive(Debug, Default)]
 pub(crate) struct Present(AtomicU32);
 
 impl Present {
-    /// Those of its processes that serve connections.
+    /// Returns the daemon's worker processes, one per connection.
     fn children(&self) -> Vec<Pid> {
         let parent = self.0.load(Ordering::Relaxed);
         let list = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"));
@@ -55,7 +55,7 @@ impl Present {
         numbers.filter_map(Pid::from_raw).collect()
     }
 
-    /// Whether one of them holds a path.
+    /// Returns whether a worker process has `store_path` among its temporary roots.
     fn holds(&self, store: &Store, store_path: &str) -> bool {
         let folder = store.root.join("nix/var/nix/temproots");
         self.children().into_iter().any(|pid| {
@@ -68,7 +68,7 @@ impl Present {
     fn signal_children(&self, signal: Signal) -> Vec<Pid> {
         let children = self.children();
         for child in &children {
-            // One may have ended by itself.
+            // The process may have exited already.
             kill_process(*child, signal).ok();
         }
         children
@@ -108,25 +108,26 @@ impl<'a> Daemon<'a> {
 
 impl Drop for Daemon<'_> {
     fn drop(&mut self) {
-        // It makes no others then.
+        // Stop the daemon first, so that it forks no further workers.
         kill_process(Pid::from_child(&self.child), Signal::STOP).ok();
         let children = self.present.signal_children(Signal::KILL);
         self.present.0.store(0, Ordering::Relaxed);
         self.child.kill().ok();
         self.child.wait().ok();
         for child in children {
-            // Ours now, unless the daemon has seen its end.
+            // Orphaned workers are re-parented to this process (a child subreaper), unless the
+            // daemon has reaped them before.
             waitpid(Some(child), WaitOptions::empty()).ok();
         }
     }
 }
 
-/// Starts a daemon, does harm to it and ends it, until it ends.
+/// Starts a daemon, injects faults and ends it, repeatedly until the run ends.
 pub(crate) fn run(world: &World, store: &Store, present: &Present) -> Result<()> {
     let mut random = SplitMix64::for_actor(world.seed, "daemon");
     world.begin(Cause::NoDaemon);
     while world.goes_on() {
-        // As long as there is one, the database's bad days wait.
+        // Database faults wait while a daemon runs, so leave them some time.
         world.pause(random.between(2000, 5000));
         let alone = lock(&world.database_opens);
         let daemon = Daemon::start(store, present)?;
@@ -150,7 +151,7 @@ fn harm(world: &World, present: &Present, random: &mut SplitMix64) {
             world.count("daemon's processes killed");
         }
         1 => {
-            // What they hold they hold on to.
+            // A stopped worker keeps its temporary roots, so this excuses nothing.
             world.note("the daemon's processes stand still");
             let stopped = present.signal_children(Signal::STOP);
             world.pause(random.between(50, 700));
@@ -164,8 +165,8 @@ fn harm(world: &World, present: &Present, random: &mut SplitMix64) {
     }
 }
 
-/// Asks for narinfos of what is deleted all the time, and for their NARs a moment later, and reads
-/// those slowly, until it ends.
+/// Requests narinfos of paths that are deleted all the time and, a moment later, their NARs, which
+/// it reads slowly; until the run ends.
 pub(crate) fn run_client(
     world: &World,
     store: &Store,
@@ -176,13 +177,14 @@ pub(crate) fn run_client(
     let mut random = SplitMix64::for_actor(world.seed, name);
     while world.goes_on() {
         world.pause(random.between(10, 100));
-        // Most often the first, which is the longest.
+        // Numbers past the end select the first path, the longest NAR, so that it is the most
+        // frequent.
         let number = random.index(2 * twins.len());
         let facts = twins.get(number).unwrap_or(&twins[0]);
         let Some(address) = lock(&world.addresses).plain else {
             continue;
         };
-        // Others look whether somebody can be connected to.
+        // Connection failures are checked by other clients.
         if let Ok(stream) = narrow(address) {
             rely(world, store, present, &mut random, (stream, facts))?;
         }
@@ -222,7 +224,7 @@ fn rely(
     Ok(())
 }
 
-/// A request and its answer, which is judged as everybody's is.
+/// Sends a request and has the oracle judge the response.
 fn asked(world: &World, connection: &mut Connection, ask: &Ask, manner: Manner) -> Outcome {
     let sent = world.now();
     let outcome = match connection.send(&ask.bytes()) {
@@ -233,7 +235,7 @@ fn asked(world: &World, connection: &mut Connection, ask: &Ask, manner: Manner) 
     outcome
 }
 
-/// What was seen to be held is sent to its end, whoever deletes meanwhile.
+/// Checks that a leased path is sent completely, even if it is deleted meanwhile.
 fn judge(world: &World, facts: &Facts, announced: Moment, held_at: Moment, nar: &Outcome) {
     let is_late = nar.sent.saturating_sub(announced) > HOLD_TIME
         || nar.head_at.saturating_sub(announced) > HOLD_TIME;
@@ -241,8 +243,8 @@ fn judge(world: &World, facts: &Facts, announced: Moment, held_at: Moment, nar: 
         world.count("held, and asked for too late");
         return;
     }
-    // That it was held shows that all of that was over, but the one who held it may be the server
-    // that another has taken over from.
+    // The observed lease proves that earlier faults were over, hence no slack for them. An upgrade
+    // keeps its slack: the lease may belong to the predecessor process.
     let was_harmed = world.had_within(&EXCUSES, held_at, nar.end_at, 0)
         || world.had(&[Cause::Upgrading], held_at, nar.end_at);
     if was_harmed || world.may_be_unsure() {

@@ -1,4 +1,4 @@
-//! After the storm: everything is as it should be, and nothing is left of it.
+//! Final checks after chaos: everything is served correctly, and no resources are left in use.
 
 use std::fs;
 use std::net::TcpStream;
@@ -14,19 +14,19 @@ use crate::oracle::check;
 use crate::server::{Holdings, Server, Shared};
 use crate::world::{World, lock};
 
-/// What a server that has been through everything may hold beyond a fresh one that was asked the
-/// same. Descriptors: connections to the database, one for each worker that ever needed one.
-/// Threads: workers that were started when many were needed. Memory: what the allocator keeps of
-/// the peak, and caches that are bounded elsewhere.
+/// Resources that a server after chaos may use beyond a fresh one that answered the same requests.
+/// Descriptors: one database connection for each worker that ever needed one. Threads: workers
+/// started at the peak. Memory: what the allocator retains of the peak, and caches with limits of
+/// their own.
 const MORE_DESCRIPTORS: usize = 48;
 const MORE_THREADS: usize = 24;
 const MORE_KIB: u64 = 96 * 1024;
-/// How long connections that their clients have left may take to go.
+/// Time limit for the server to notice closed connections.
 const REST_TIME: Duration = Duration::from_secs(40);
 
-/// Asks for everything once more, with nothing in the way, and compares with a fresh server.
+/// Requests everything once more, without faults, and compares resources with a fresh server's.
 pub(crate) fn check_all(world: &World, server: &Shared, stock: &Stock) -> Result<()> {
-    // What was forgiven a moment after its cause is not forgiven any more.
+    // Let the slack of the last causes pass, so that they excuse nothing any more.
     std::thread::sleep(Duration::from_secs(4));
     sweep(world, stock)?;
     let mut held = lock(&server.server);
@@ -58,7 +58,7 @@ pub(crate) fn check_all(world: &World, server: &Shared, stock: &Stock) -> Result
     Ok(())
 }
 
-/// Waits until connections are gone.
+/// Waits until connections are closed.
 fn rest(server: &Server, expected: Holdings) -> Result<Holdings> {
     let started = Instant::now();
     loop {
@@ -71,7 +71,7 @@ fn rest(server: &Server, expected: Holdings) -> Result<Holdings> {
     }
 }
 
-/// Every path by every URL, twice, so that what is kept is asked for too.
+/// Requests every path by every URL, twice, so that cache hits are covered too.
 fn sweep(world: &World, stock: &Stock) -> Result<()> {
     let address = lock(&world.addresses).plain.context("no address")?;
     let mut connection = Connection::over(TcpStream::connect(address)?, "the end")?;

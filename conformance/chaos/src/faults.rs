@@ -1,4 +1,4 @@
-//! What goes wrong around a server: its database, its files, its limits.
+//! Faults in the server's environment: database, store files, limits.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -17,7 +17,7 @@ use crate::store::{Store, any_file, output, remove};
 use crate::world::{Cause, SLACK, World, lock};
 use testkit::random::SplitMix64;
 
-/// Locks the database, takes it away, puts others in its place, until it ends.
+/// Locks, removes, corrupts and replaces the database until the run ends.
 pub(crate) fn run_database(world: &World, store: &Store) -> Result<()> {
     let mut random = SplitMix64::for_actor(world.seed, "database");
     while world.goes_on() {
@@ -33,7 +33,7 @@ pub(crate) fn run_database(world: &World, store: &Store) -> Result<()> {
     Ok(())
 }
 
-/// Somebody writes for long. Readers of a WAL do not notice.
+/// Holds a write transaction for `time` milliseconds. Readers are unaffected with a WAL.
 fn locked(world: &World, store: &Store, time: u64) -> Result<()> {
     let hold = || -> Result<()> {
         let mut child = Command::new("sqlite3")
@@ -94,7 +94,8 @@ fn garbage(world: &World, store: &Store, time: u64) -> Result<()> {
     })
 }
 
-/// A copy of the database comes into its place, as from a backup, without the files beside it.
+/// Replaces the database by a copy, without its `-wal` and `-shm` files, as a restore from a backup
+/// does.
 fn replaced(world: &World, store: &Store) -> Result<()> {
     let _alone = lock(&world.database_opens);
     let _gate = world.gate.write().unwrap_or_else(PoisonError::into_inner);
@@ -106,32 +107,32 @@ fn replaced(world: &World, store: &Store) -> Result<()> {
         let word = format!(".backup {}", other.display());
         output(copy.arg(&database).arg(word))?;
         for beside in ["sqlite-wal", "sqlite-shm"] {
-            // There are none without a WAL.
+            // These files exist with a WAL only.
             fs::remove_file(database.with_extension(beside)).ok();
         }
         fs::rename(&other, &database)?;
-        // It is found out within a tenth of a second, and nobody may commit before that.
+        // The server notices within a tenth of a second; no commit may happen before.
         std::thread::sleep(std::time::Duration::from_micros(SLACK));
         Ok(())
     })
 }
 
-/// Damages files and mends them, until it ends.
+/// Damages and repairs files until the run ends.
 pub(crate) fn run_files(world: &World, store: &Store, stock: &Stock) -> Result<()> {
     let mut random = SplitMix64::for_actor(world.seed, "files");
     while world.goes_on() {
         world.pause(random.between(100, 800));
         let (facts, version) = &stock.victims[random.index(stock.victims.len())];
         let real = store.real(&facts.store_path);
-        // While files are damaged nobody makes links to them: of a file that was changed while Nix
-        // looks at it, it keeps the old bytes' name for the new ones.
+        // Keep `--optimise` away from damaged files: if a file changes while Nix hashes it, Nix
+        // would hard-link the new bytes under the hash of the old ones.
         let links = world.links.read().unwrap_or_else(PoisonError::into_inner);
         lock(&facts.damage).begin(world.now());
         lock(&facts.hidden).begin(world.now());
         let (what, is_hidden) = damage(world, version, &real, &mut random)?;
         if !is_hidden {
-            // What was under way at that moment may have any of these bytes: the kernel sends from
-            // the page that was changed.
+            // Responses in flight may have any of these bytes, because `sendfile` sends from the
+            // page cache.
             lock(&facts.hidden).end(world.now());
         }
         world.pause(random.between(20, 600));
@@ -151,7 +152,7 @@ pub(crate) fn run_files(world: &World, store: &Store, stock: &Stock) -> Result<(
     Ok(())
 }
 
-/// What was done, and whether nothing but the bytes below the root tells.
+/// Damages a random file; returns what was done, and whether only reading reveals it.
 fn damage(
     world: &World,
     version: &Version,
@@ -185,7 +186,7 @@ fn damage(
         }
     };
     world.note(format_args!("{what} of {}", path.display()));
-    // In a NAR contents are padded to multiples of eight.
+    // A NAR pads file contents to multiples of eight bytes, so its size may be unchanged.
     let padded = |len: u64| len.next_multiple_of(8);
     let is_hidden = path != real && new_len.map(padded) == Some(padded(len));
     Ok((what, is_hidden))
@@ -197,8 +198,8 @@ fn change_byte(path: &Path, bytes: &[u8], random: &mut SplitMix64) -> Result<()>
     Ok(file.write_all_at(&[bytes[at] ^ 0x20], at as u64)?)
 }
 
-/// Registers paths whose files are damaged from the first moment on, mends them, and makes them
-/// anew with other contents, until it ends: nobody has read them before.
+/// Registers paths whose files are damaged from the start, repairs them, and re-creates them with
+/// new content, until the run ends. The server cannot have verified them before.
 pub(crate) fn run_newborn(world: &World, store: &Store, stock: &Stock) -> Result<()> {
     const SHAPES: [Shape; 4] = [Shape::Small, Shape::Tree, Shape::Mixed, Shape::Small];
     let mut random = SplitMix64::for_actor(world.seed, "newborn");
@@ -235,7 +236,7 @@ pub(crate) fn run_newborn(world: &World, store: &Store, stock: &Stock) -> Result
         world.pause(random.between(50, 600));
         let gate = world.gate.read().unwrap_or_else(PoisonError::into_inner);
         let is_replaced = random.percent(50);
-        // It may have been collected.
+        // The path may have been garbage-collected.
         match facts.latest() {
             Some(_) if is_replaced => replace(&version.node, &real)?,
             Some(_) => mend(&version.node, &real)?,
@@ -250,11 +251,11 @@ pub(crate) fn run_newborn(world: &World, store: &Store, stock: &Stock) -> Result
     Ok(())
 }
 
-/// Puts another tree in its place.
+/// Replaces the tree at `real`.
 fn replace(node: &Node, real: &Path) -> Result<()> {
     if real.symlink_metadata().is_ok() {
-        // Nix may have linked its files to others by what they once had in them, and does so again
-        // with the files of the next tree.
+        // Nix may have hard-linked these files by their original content, and would link the files
+        // of the next tree to them: repair them first.
         mend(node, real)?;
         remove(real)?;
     }
@@ -262,7 +263,7 @@ fn replace(node: &Node, real: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes what should be there into the files that are.
+/// Restores file contents in place.
 fn mend(node: &Node, real: &Path) -> Result<()> {
     match node {
         Node::File { bytes, .. } => match fs::File::options().write(true).open(real) {
@@ -282,7 +283,7 @@ fn mend(node: &Node, real: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Takes descriptors away and gives them back, and fills the disk of kept NARs, until it ends.
+/// Limits open files and fills the disk of the NAR cache, temporarily, until the run ends.
 pub(crate) fn run_limits(world: &World, server: &Arc<Shared>) -> Result<()> {
     let mut random = SplitMix64::for_actor(world.seed, "limits");
     while world.goes_on() {
@@ -298,7 +299,7 @@ pub(crate) fn run_limits(world: &World, server: &Arc<Shared>) -> Result<()> {
 }
 
 fn few_descriptors(world: &World, server: &Shared, spare: u64, time: u64) -> Result<()> {
-    // Nobody replaces the server meanwhile.
+    // Keeps the server from being replaced.
     let held = lock(&server.server);
     let pid = held.pid();
     let before = getrlimit(Resource::Nofile);
@@ -318,15 +319,15 @@ fn few_descriptors(world: &World, server: &Shared, spare: u64, time: u64) -> Res
     Ok(())
 }
 
-/// Nobody who asks notices this.
+/// Fills the disk of the NAR cache; responses must be unaffected.
 fn full_disk(world: &World, server: &Shared, time: u64) {
-    // A server that starts meanwhile would refuse to.
+    // Keeps a server from starting, which it would refuse to do now.
     let held = lock(&server.server);
     let file = server.setup.kept.join("full");
     world.note("the disk of kept NARs is full");
     world.count("disk full");
-    // As much as goes: an error is what is wanted. Where the folder is not a small disk of its own,
-    // a few megabytes are written for nothing.
+    // Fill as far as possible; the error is the purpose. Without a disk of its own, this writes a
+    // few megabytes to no effect.
     fs::write(&file, vec![b'x'; 24 << 20]).ok();
     world.pause(time);
     fs::remove_file(&file).ok();
@@ -334,7 +335,7 @@ fn full_disk(world: &World, server: &Shared, time: u64) {
     drop(held);
 }
 
-/// A small disk for kept NARs, if this user may mount one.
+/// Mounts a small disk for the NAR cache; returns whether this user may.
 pub(crate) fn small_disk(folder: &Path) -> Result<bool> {
     use rustix::mount::{MountFlags, mount};
     if !folder.is_dir() {

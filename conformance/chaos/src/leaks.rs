@@ -1,4 +1,5 @@
-//! The server under valgrind, driven over all its routes: nothing that it took is lost at its end.
+//! Leak search: the server runs under valgrind and answers all its routes; at its end no memory may
+//! be lost.
 
 use std::fs;
 use std::path::Path;
@@ -9,14 +10,13 @@ use rustix::process::Signal;
 use crate::server::Shared;
 use crate::world::{World, lock};
 
-/// The server object itself, which is forgotten at the end on purpose: 344 bytes with what only it
-/// points to.
+/// The server object, leaked on purpose at exit: 344 bytes including what it alone points to.
 const LOST_MAX: u64 = 512;
 
-/// What valgrind says of uninitialised bytes and is not so, an explanation each.
+/// Suppressions for valgrind's false reports of uninitialised bytes, each with an explanation.
 const SUPPRESSIONS: &str = include_str!("../valgrind.supp");
 
-/// Words in front of the server's command.
+/// Returns the command prefix that runs the server under valgrind.
 pub(crate) fn wrapper(out: &Path) -> Result<Vec<String>> {
     let (log, suppressions) = (out.join("valgrind"), out.join("suppressions"));
     fs::create_dir_all(out)?;
@@ -38,7 +38,7 @@ pub(crate) fn wrapper(out: &Path) -> Result<Vec<String>> {
     Ok(words.collect())
 }
 
-/// Ends the server and reads what valgrind says of it.
+/// Stops the server and evaluates valgrind's report.
 pub(crate) fn judge(world: &World, server: &Shared) -> Result<()> {
     let mut held = lock(&server.server);
     held.signal(Signal::TERM)?;
@@ -46,7 +46,7 @@ pub(crate) fn judge(world: &World, server: &Shared) -> Result<()> {
     let log = fs::read_to_string(server.setup.folder.join("valgrind"))?;
     let of = |what: &str| -> Result<(u64, String)> {
         let line = log.lines().find(|line| line.contains(what));
-        // "All heap blocks were freed" has none of these lines.
+        // These lines are absent if valgrind reports "All heap blocks were freed".
         let Some(line) = line else {
             return Ok((0, format!("{what} 0 bytes")));
         };

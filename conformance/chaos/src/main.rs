@@ -5,14 +5,14 @@
 //! With `--requests N` it is the soak instead (`soak.rs`), and with `--valgrind SECONDS` the search
 //! for leaks (`leaks.rs`).
 //!
-//! A store of its own, made and changed by the real Nix; clients of every kind; faults of its
-//! database, its files and its limits; and a server that is told to reload, to end and to stand
-//! still, or killed. All of that at once, by a plan that is random and made of the seed. What
-//! happens in which order is up to the machine, so a seed finds the same thing again only
-//! sometimes.
+//! Nix creates and changes a store of the run's own. Clients of every kind request from it, while
+//! faults affect the database, the files and the server's limits, and the server reloads, restarts,
+//! is stopped or is killed. All actors run concurrently. Their random decisions derive from the
+//! seed; their interleaving depends on the machine, so a seed reproduces a finding only sometimes.
 //!
-//! Nobody tells the server what to expect, and nobody tells the clients. The oracle knows what was
-//! true when (`timeline.rs`, `world.rs`), and what an answer may therefore be (`oracle.rs`).
+//! Neither the server nor the clients know the injected faults. The oracle knows the expected state
+//! at each moment (`timeline.rs`, `world.rs`) and derives which responses are correct
+//! (`oracle.rs`).
 
 #![forbid(unsafe_code)]
 #![expect(
@@ -70,7 +70,7 @@ Runs clients and faults at once against one nix-serve and checks every byte of e
   --out DIR           directory for logs and reports (samovar-chaos in the temporary directory)
   --help              show this help";
 
-/// A parsed command line.
+/// Parsed command line.
 struct Arguments {
     server: PathBuf,
     time: Duration,
@@ -83,12 +83,12 @@ struct Arguments {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Chaos,
-    /// Until this many requests were answered.
+    /// Soak until this many requests were answered.
     Soak(u64),
     Leaks,
 }
 
-/// Longer than any soak takes.
+/// Time limit of a soak; never reached in practice.
 const SOAK_TIME: Duration = Duration::from_secs(6 * 3600);
 
 fn main() -> ExitCode {
@@ -140,7 +140,7 @@ fn arguments() -> Result<Arguments> {
     Ok(arguments)
 }
 
-/// Everything that a run is made of.
+/// Everything that a run consists of.
 struct Scene {
     world: World,
     store: Store,
@@ -148,7 +148,7 @@ struct Scene {
     server: Arc<Shared>,
     keys: Vec<Pair>,
     authority: Authority,
-    /// Unmounted before the folder below it is removed.
+    /// Declared before `scratch`, so that it is unmounted before its mount point is removed.
     _disk: SmallDisk,
     scratch: tempfile::TempDir,
 }
@@ -214,9 +214,9 @@ impl Scene {
     }
 }
 
-/// Whether nothing was found.
+/// Performs a run; returns whether it had no findings.
 fn run(arguments: &Arguments) -> Result<bool> {
-    // A server that has taken over from another becomes ours when that ends.
+    // After an upgrade, the successor is re-parented to this process when its predecessor exits.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     let scene = Scene::make(arguments)?;
     let world = &scene.world;
@@ -243,7 +243,7 @@ fn run(arguments: &Arguments) -> Result<bool> {
     Ok(report(world, &scene.server))
 }
 
-/// Who starts actors.
+/// Starts actors, each on a thread of its own.
 struct Actors<'scope, 'env> {
     scope: &'scope Scope<'scope, 'env>,
     world: &'env World,
@@ -255,7 +255,7 @@ impl<'scope, 'env> Actors<'scope, 'env> {
         self.scope.spawn(move || world.act(&name, || actor(&name)));
     }
 
-    /// Clients of every kind; so many of the plainest.
+    /// Starts clients of every kind, `plain_count` of them over plain HTTP/1.1.
     fn clients(&self, plain_count: usize, authority: &Authority) -> Result<()> {
         let http1 = tls_config(&authority.der(), b"http/1.1")?;
         let http2 = tls_config(&authority.der(), b"h2")?;
@@ -279,7 +279,7 @@ impl<'scope, 'env> Actors<'scope, 'env> {
     }
 }
 
-/// All actors, each on a thread of its own.
+/// Runs chaos with all actors.
 fn chaos(scene: &Scene) -> Result<()> {
     let Scene {
         world,
@@ -320,7 +320,7 @@ fn chaos(scene: &Scene) -> Result<()> {
     })
 }
 
-/// Many requests of the ordinary kinds, while the store changes.
+/// Runs a soak: many ordinary requests while the store changes.
 fn soak(scene: &Scene, requests: u64, out: &Path) -> Result<()> {
     let Scene {
         world,
@@ -349,7 +349,7 @@ fn soak(scene: &Scene, requests: u64, out: &Path) -> Result<()> {
     soak::report(world, &samples, cpu, out)
 }
 
-/// Every route in every way, and the store changes; nobody but clients does harm.
+/// Runs the leak search: all routes while the store changes, with no faults except hostile clients.
 fn leaks(scene: &Scene) -> Result<()> {
     let Scene {
         world,
@@ -370,7 +370,7 @@ fn leaks(scene: &Scene) -> Result<()> {
     })
 }
 
-/// Prints what happened and what was found; whether that was nothing.
+/// Prints counts and findings; returns whether there were no findings.
 fn report(world: &World, server: &Shared) -> bool {
     let counts = world.counts();
     let answers: u64 = counts
@@ -394,7 +394,7 @@ fn report(world: &World, server: &Shared) -> bool {
     findings.is_empty()
 }
 
-/// Taken away again when dropped.
+/// Mount of a small disk for the NAR cache; unmounted on drop.
 struct SmallDisk {
     folder: PathBuf,
     is_mounted: bool,
@@ -413,7 +413,7 @@ impl Drop for SmallDisk {
     fn drop(&mut self) {
         if self.is_mounted {
             let lazily = rustix::mount::UnmountFlags::DETACH;
-            // It vanishes with the last file on it.
+            // A lazy unmount takes effect when the last open file is closed.
             rustix::mount::unmount(&self.folder, lazily).ok();
         }
     }

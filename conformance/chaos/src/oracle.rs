@@ -1,8 +1,8 @@
-//! Whether an answer can have been right.
+//! Oracle: decides whether a response can be correct.
 //!
-//! An answer is right if what it says was true at some moment between the first byte of the
-//! request and the last byte of the answer. Whatever is no answer (503, a connection that breaks)
-//! needs a cause that existed at that time, or shortly before.
+//! A response is correct if its content was true at some moment between the first byte of the
+//! request and the last byte of the response. Failures (503, a broken connection) need a cause that
+//! existed in that time, or shortly before.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::content::Version;
 use crate::timeline::Moment;
 use crate::world::{ANSWER_TIME, Cause, Facts, World, seconds};
 
-/// Why a request is told to come again.
+/// Causes that excuse 503.
 const UNAVAILABLE: [Cause; 4] = [
     Cause::Unreadable,
     Cause::Replaced,
@@ -23,20 +23,21 @@ const UNAVAILABLE: [Cause; 4] = [
     Cause::Slowed,
 ];
 const GONE: [Cause; 2] = [Cause::Down, Cause::Stopping];
-/// How long answers go on after TERM, less what a busy machine may take off.
+/// Time for which responses go on after TERM, less a margin for a loaded machine.
 const STOP_TIME: Moment = 8_000_000;
 
-/// NARs up to this length are compared with their hash each time (COMPAT.md); longer ones the first
-/// time, and again when their root is another one.
+/// The server checks NARs up to this length against their hash on every request (COMPAT.md), and
+/// longer ones on the first request and after their root was replaced.
 const CHECKED_LEN: usize = 64 * 1024;
 
-/// NARs from this length on are of files that are not kept, and half of one is more than sockets
-/// hold (4 MB of the sender's are usual): before its end the server asks for its path again.
+/// Minimum length of a NAR whose registration the server must check again before the end: its files
+/// bypass the NAR cache, and half of it exceeds the socket buffers (usually 4 MB on the sending
+/// side).
 const LONG_LEN: usize = 12_000_000;
 
 type Judgement = Result<(), String>;
 
-/// Judges an answer, counts it, and reports it if it was wrong.
+/// Judges and counts a response; reports a finding if it is wrong.
 pub(crate) fn check(world: &World, ask: &Ask, outcome: &Outcome) {
     let kind = ask.kind();
     let how = match &outcome.end {
@@ -144,7 +145,7 @@ fn judge(world: &World, ask: &Ask, outcome: &Outcome) -> Judgement {
                 "Incorrect NAR hash. Maybe the path has been recreated.\n" => {
                     need(is_other, "another NAR hash was never registered")
                 }
-                // Without a body nobody is told which of both it is.
+                // A response to HEAD has no body that distinguishes both kinds of 404.
                 "" if ask.is_head && is_other => Ok(()),
                 _ => absent(facts, outcome, is_whole),
             }
@@ -163,7 +164,8 @@ fn need(holds: bool, otherwise: &str) -> Judgement {
     }
 }
 
-/// Whether the path itself is a reason to fail: damaged, or changed meanwhile.
+/// Returns whether the requested path excuses a failure: it was damaged, or its registration
+/// changed.
 fn excuses(ask: &Ask, from: Moment, until: Moment) -> bool {
     let (What::Narinfo(facts) | What::Nar(facts, _) | What::Listing(facts)) = &ask.what else {
         return false;
@@ -171,7 +173,8 @@ fn excuses(ask: &Ask, from: Moment, until: Moment) -> bool {
     facts.is_damaged(from, until) || facts.change_count(from, until) > 0
 }
 
-/// Whether a path of a closure can have changed, or was damaged, which breaks the answer.
+/// Returns whether a path in the requested closure was damaged or may have changed, which breaks
+/// the response.
 fn members_changed(ask: &Ask, world: &World, from: Moment, until: Moment) -> bool {
     let What::Closure(facts) = &ask.what else {
         return false;
@@ -185,7 +188,7 @@ fn members_changed(ask: &Ask, world: &World, from: Moment, until: Moment) -> boo
     })
 }
 
-/// The versions that can have been registered.
+/// Returns the versions that may have been registered in an interval.
 fn some(facts: &Facts, from: Moment, until: Moment) -> impl Iterator<Item = Arc<Version>> {
     facts.possible(from, until).into_iter().flatten()
 }
@@ -201,7 +204,7 @@ fn fixed(outcome: &Outcome, is_whole: bool, expected: &str) -> Judgement {
     )
 }
 
-/// 404: at some moment there was no such path. Clients remember it for an hour.
+/// Judges a 404, which clients cache for an hour: the path must have been absent at some moment.
 fn absent(facts: &Facts, outcome: &Outcome, is_whole: bool) -> Judgement {
     let (from, until) = (outcome.sent, outcome.end_at);
     let is_possible = facts.possible(from, until).iter().any(Option::is_none);
@@ -215,7 +218,7 @@ fn absent(facts: &Facts, outcome: &Outcome, is_whole: bool) -> Judgement {
     fixed(outcome, is_whole, "No such path.\n")
 }
 
-/// The text of a narinfo but for its signature.
+/// Renders a narinfo without its signature.
 fn unsigned(facts: &Facts, version: &Version) -> String {
     let (part, hash) = (facts.hash_part(), &version.nar_hash);
     let mut text = format!(
@@ -252,7 +255,8 @@ fn narinfo(world: &World, facts: &Facts, body: &[u8], from: Moment, until: Momen
     need(is_signed, "a signature of a key that was not in use")
 }
 
-/// Of what a NAR's answer can be: the registered one, and of the URL's hash if it has one.
+/// Returns the versions that a NAR response may have, restricted to the hash in the URL if there is
+/// one.
 fn candidates(facts: &Facts, hash: Option<&str>, outcome: &Outcome) -> Vec<Arc<Version>> {
     some(facts, outcome.sent, outcome.end_at)
         .filter(|version| hash.is_none_or(|hash| hash == version.nar_hash))
@@ -281,10 +285,10 @@ fn whole_nar(
         && version.nar.len() >= LONG_LEN
         && outcome.via == NARROW
     {
-        // What comes last was not sent before the first half was read.
+        // The last bytes cannot have been sent before the client had read half of the body.
         let mut still = some(facts, half_at, outcome.end_at);
         let is_still = still.any(|one| one == *version)
-            // A store that cannot say anything is no reason to break off.
+            // An unavailable store is no reason for the server to abort the response.
             || world.had(&UNAVAILABLE, half_at, outcome.end_at);
         need(is_still, "a long NAR of what was no longer registered")?;
     }
@@ -308,7 +312,7 @@ fn part(facts: &Facts, hash: Option<&str>, ask: &Ask, outcome: &Outcome) -> Judg
         said == format!("bytes {first}-{}/{len}", end - 1)
             && (outcome.end != End::Whole
                 || slice == Some(&*outcome.body)
-                // What a resuming client got is compared with the hash as a whole.
+                // A resuming client verifies the hash of the whole NAR by itself.
                 || facts.is_wrong(outcome.sent, outcome.end_at))
     });
     need(is_right, "a range of other bytes than registered")
@@ -331,7 +335,7 @@ fn listing(facts: &Facts, outcome: &Outcome, is_whole: bool) -> Judgement {
     )
 }
 
-/// A record of a mass answer.
+/// Record of a bulk response.
 struct Record<'a> {
     hash_part: &'a str,
     said: Said<'a>,
@@ -341,11 +345,11 @@ struct Record<'a> {
 enum Said<'a> {
     Narinfo(&'a [u8]),
     Absent,
-    /// Whether it is damaged is being looked at.
+    /// The server suspects damage and has not confirmed it.
     Failed,
 }
 
-/// Takes a mass answer apart as docs/bulk-queries.md says.
+/// Parses a bulk response in the format of docs/bulk-queries.md.
 fn records(body: &[u8]) -> Result<Vec<Record<'_>>, String> {
     let mut rest = body;
     let mut line = || -> Result<Vec<&str>, String> {
@@ -432,7 +436,7 @@ fn narinfos(world: &World, asked: &[Arc<Facts>], outcome: &Outcome) -> Judgement
     Ok(())
 }
 
-/// All that a path can have needed.
+/// Returns the union of all closures that the path may have had.
 fn members(world: &World, facts: &Facts, from: Moment, until: Moment) -> BTreeSet<String> {
     let mut found = BTreeSet::from([facts.store_path.clone()]);
     let mut open: Vec<Arc<Version>> = some(facts, from, until).collect();

@@ -1,4 +1,4 @@
-//! The server: its process, and everything that is done to it.
+//! The server process, and the operations on it.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -18,27 +18,27 @@ use testkit::procfs;
 use crate::daemon::HOLD_SECONDS;
 use crate::world::{Addresses, Cause, World, lock};
 
-/// How long a start, or an end with nothing under way, may take on a machine with much to do.
+/// Time limit of a start, or of an idle server's exit, on a loaded machine.
 const START_TIME: Duration = Duration::from_secs(40);
-/// TERM lets answers go on for ten seconds; two for the rest.
+/// Time limit of an exit after TERM: responses may go on for ten seconds; the rest is margin.
 const STOP_TIME: Duration = Duration::from_secs(14);
 
-/// How long one that has been taken over from may have readers, all of whom are gone by then.
+/// Time limit for the exit of a predecessor process; all its readers are gone by then.
 const DRAIN_TIME: Duration = Duration::from_secs(60);
 
-/// Why a server may refuse to start.
+/// Causes that excuse a refused start.
 const STARTLESS: [Cause; 3] = [Cause::Unreadable, Cause::Replaced, Cause::FewDescriptors];
 
-/// How servers are started.
+/// How to start a server.
 #[derive(Debug)]
 pub(crate) struct Setup {
     pub(crate) program: PathBuf,
-    /// What it runs under, if anything.
+    /// Command prefix of the server, such as valgrind; usually empty.
     pub(crate) wrapper: Vec<String>,
     pub(crate) store: PathBuf,
-    /// Key, certificate and its key, logs.
+    /// Folder of signing key, certificate, its key, and logs.
     pub(crate) folder: PathBuf,
-    /// Where NARs are kept.
+    /// Folder of the NAR cache.
     pub(crate) kept: PathBuf,
 }
 
@@ -46,15 +46,15 @@ pub(crate) struct Setup {
 #[derive(Debug)]
 pub(crate) struct Server {
     pid: Pid,
-    /// Whether it has ended, and its number may be another's.
+    /// Whether the process was reaped, so that its PID may have been reused.
     is_over: bool,
-    /// Those from which it has taken over, and which finish their answers.
+    /// Predecessors after upgrades, which finish their responses.
     before: Vec<Pid>,
     lines: Receiver<String>,
     pub(crate) addresses: Addresses,
 }
 
-/// What a process holds.
+/// Resources in use by a process.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Holdings {
     pub(crate) descriptors: usize,
@@ -94,7 +94,7 @@ impl Setup {
             }
         }
         let mut child = command
-            // The same address twice would be bound once.
+            // The addresses differ because the same address twice would be bound once.
             .args(["--listen", "127.0.0.2:0", "--listen", "127.0.0.1:0:ssl"])
             .arg("--ssl-cert")
             .arg(certificate)
@@ -118,7 +118,7 @@ impl Setup {
         let (sender, lines) = channel();
         std::thread::spawn(move || {
             for line in said.lines().map_while(Result::ok) {
-                // What cannot be written to the log is still looked at.
+                // Lines go to the receiver even if the log cannot be written.
                 writeln!(log, "{line}").ok();
                 sender.send(line).ok();
             }
@@ -151,12 +151,12 @@ impl Server {
         Ok(())
     }
 
-    /// Waits for a line that it says after now.
+    /// Waits for a log line that contains `part`.
     pub(crate) fn wait_for(&self, part: &str) -> Result<()> {
         self.wait_for_one_of(&[part]).map(drop)
     }
 
-    /// Waits for a line with one of these in it.
+    /// Waits for a log line that contains one of `parts`.
     fn wait_for_one_of(&self, parts: &[&str]) -> Result<String> {
         let started = Instant::now();
         loop {
@@ -169,7 +169,7 @@ impl Server {
         }
     }
 
-    /// Forgets what it said so far.
+    /// Discards the log lines received so far.
     pub(crate) fn skip_lines(&self) {
         while self.lines.try_recv().is_ok() {}
     }
@@ -182,12 +182,12 @@ impl Server {
         kill_process(self.pid, signal).context("the server is gone")
     }
 
-    /// How it ended by itself, if it did.
+    /// Returns the exit status if the process has ended by itself.
     pub(crate) fn ending(&self) -> Result<Option<ExitStatus>> {
         ending(self.pid)
     }
 
-    /// Waits until those from which it has taken over have finished their answers.
+    /// Waits until all predecessors have finished their responses and exited.
     pub(crate) fn wait_for_those_before(&mut self) -> Result<()> {
         for pid in std::mem::take(&mut self.before) {
             wait_for_end(pid, DRAIN_TIME)?;
@@ -195,25 +195,25 @@ impl Server {
         Ok(())
     }
 
-    /// Waits for the end after TERM.
+    /// Waits for the exit after TERM.
     pub(crate) fn wait(&mut self) -> Result<()> {
         wait_for_end(self.pid, STOP_TIME)?;
         self.is_over = true;
         Ok(())
     }
 
-    /// The same under something that takes its own time.
+    /// The same with ten times the limit, for a server under valgrind.
     pub(crate) fn wait_long(&mut self) -> Result<()> {
         wait_for_end(self.pid, 10 * STOP_TIME)?;
         self.is_over = true;
         Ok(())
     }
 
-    /// CPU time that it took so far, children included.
+    /// Returns the CPU time used so far, children included.
     pub(crate) fn cpu(&self) -> Result<Duration> {
         let fields = stat(self.pid)?;
         let ticks = |at: usize| fields.get(at).and_then(|field| field.parse::<u64>().ok());
-        // USER_HZ, which Linux promises to programs.
+        // `USER_HZ`, which is 100 in Linux's ABI.
         let ticks = ticks(11).unwrap_or(0) + ticks(12).unwrap_or(0);
         Ok(Duration::from_millis(10 * ticks))
     }
@@ -248,8 +248,8 @@ fn wait_for_end(pid: Pid, time: Duration) -> Result<()> {
     }
 }
 
-/// How a process ended, if it did. One that took over is the child of the one before as long as
-/// that lives.
+/// Returns a process's exit status if it has ended. A successor after an upgrade is no child of
+/// this process until its predecessor exits, so `/proc` has its status.
 fn ending(pid: Pid) -> Result<Option<ExitStatus>> {
     let raw = match waitpid(Some(pid), WaitOptions::NOHANG) {
         Ok(ended) => ended.map(|(_, status)| status.as_raw()),
@@ -287,7 +287,7 @@ pub(crate) fn holdings(pid: Pid) -> Result<Holdings> {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Nobody else kills or waits for these.
+        // Only this process kills and reaps these.
         let own = (!self.is_over).then_some(&self.pid);
         for pid in self.before.iter().chain(own) {
             kill_process(*pid, Signal::KILL).ok();
@@ -296,7 +296,7 @@ impl Drop for Server {
     }
 }
 
-/// The server as actors share it.
+/// The server, shared by all actors.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) setup: Setup,
@@ -313,7 +313,7 @@ impl Shared {
         }))
     }
 
-    /// TERM, its end, and the next one.
+    /// Stops the server with TERM and starts another.
     pub(crate) fn restart(&self, world: &World) -> Result<()> {
         let mut server = lock(&self.server);
         world.begin(Cause::Stopping);
@@ -324,7 +324,7 @@ impl Shared {
         Ok(())
     }
 
-    /// KILL, and the next one.
+    /// Kills the server and starts another.
     pub(crate) fn kill(&self, world: &World) -> Result<()> {
         let mut server = lock(&self.server);
         world.begin(Cause::Down);
@@ -334,8 +334,8 @@ impl Shared {
         Ok(())
     }
 
-    /// USR2: the next one takes over, and nobody is turned away; or it does not start, and this one
-    /// goes on.
+    /// Upgrades the server with USR2: a successor takes over without refusing a connection, or
+    /// fails to start, and the old process continues.
     pub(crate) fn upgrade(&self, world: &World) -> Result<()> {
         let mut server = lock(&self.server);
         let began = world.now();
@@ -362,13 +362,13 @@ impl Shared {
     }
 
     fn replace(&self, server: &mut Server, world: &World) -> Result<()> {
-        // These go on with their answers.
+        // Predecessors go on with their responses.
         let before = std::mem::take(&mut server.before);
         *server = loop {
             let began = world.now();
             match self.setup.start() {
                 Ok(started) => break started,
-                // It says so in one line and does not start, as it should.
+                // A refused start, logged in one line, is correct here.
                 Err(_) if world.had(&STARTLESS, began, world.now()) => {
                     world.count("not started");
                     world.pause(50);
@@ -381,7 +381,7 @@ impl Shared {
         Ok(())
     }
 
-    /// A signal, and the line by which the server says that it has done what it means.
+    /// Sends a signal and waits for the log line that confirms its effect.
     pub(crate) fn told(&self, signal: Signal, line: &str) -> Result<()> {
         let server = lock(&self.server);
         server.skip_lines();
@@ -390,7 +390,7 @@ impl Shared {
     }
 }
 
-/// Writes a file that others read at any time.
+/// Replaces a file atomically.
 pub(crate) fn put(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
     use std::os::unix::fs::PermissionsExt;
     let aside = path.with_extension("new");

@@ -1,8 +1,8 @@
-//! The same for very long: what a server holds after millions of requests.
+//! Soak: resources in use by the server over millions of requests.
 //!
-//! Nothing fails here on purpose but what clients do. The store changes all the time, the server is
-//! told to reload, connections come and go, some in the middle of an answer; and every answer is
-//! judged as in chaos.
+//! No faults are injected except misbehaving clients. The store changes all the time, the server
+//! reloads, and clients connect and disconnect, sometimes in the middle of a response. The oracle
+//! judges every response, as in chaos.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -26,17 +26,17 @@ use crate::server::Shared;
 use crate::world::{Facts, World, lock};
 use testkit::random::SplitMix64;
 
-/// What the line through the second half may rise by from its beginning to its end. Memory: what
-/// the allocator's arenas may still settle in. Threads: a worker is
-/// started when a job finds a place and nobody to run it, and there are two for each place at most.
+/// Maximum rise of the regression line over the second half of the run. Memory: tolerance for the
+/// allocator's arenas. Threads: a worker is started when a job finds a slot but no idle worker, up
+/// to two workers per slot.
 const KIB_RISE_MAX: f64 = 2048.0;
 const DESCRIPTORS_RISE_MAX: f64 = 4.0;
 const THREADS_RISE_MAX: f64 = 8.0;
 
-/// Requests that go out together.
+/// Pipelined requests in one batch.
 const BATCH: usize = 32;
 
-/// Requests that were answered so far, of those that are to be.
+/// Requests answered so far, out of those wanted.
 #[derive(Debug)]
 pub(crate) struct Progress {
     done: AtomicU64,
@@ -56,7 +56,7 @@ impl Progress {
     }
 }
 
-/// One client, until enough was asked for.
+/// Runs one client until enough requests were answered.
 pub(crate) fn client(
     world: &World,
     name: &str,
@@ -93,7 +93,7 @@ pub(crate) fn client(
     Ok(())
 }
 
-/// Of what is there from the beginning, or comes and goes.
+/// Returns graph and pool paths whose NAR length is at least `least` and below `most`.
 fn of_size(world: &World, stock: &Stock, least: usize, most: usize) -> Vec<Arc<Facts>> {
     let pool = stock
         .pool
@@ -134,7 +134,7 @@ fn ask(random: &mut SplitMix64, stock: &Stock, small: &[Arc<Facts>], large: &[Ar
     ask
 }
 
-/// Whether the connection can go on.
+/// Sends a batch and checks its responses; returns whether the connection can be reused.
 fn batch(
     world: &World,
     random: &mut SplitMix64,
@@ -147,7 +147,7 @@ fn batch(
         world.finding(format_args!("cannot send: {error}"));
         return false;
     }
-    // Sometimes it leaves with answers under way.
+    // Occasionally disconnect with responses in flight.
     let leaves_at = random.percent(1).then(|| random.index(asks.len()));
     for (index, ask) in asks.iter().enumerate() {
         if leaves_at == Some(index) {
@@ -162,7 +162,7 @@ fn batch(
     true
 }
 
-/// Tells the server to reload, until it ends.
+/// Sends HUP every two seconds until the run ends.
 pub(crate) fn reload(world: &World, server: &Shared, progress: &Progress) -> Result<()> {
     while world.goes_on() && !progress.is_over() {
         world.pause(2000);
@@ -172,7 +172,7 @@ pub(crate) fn reload(world: &World, server: &Shared, progress: &Progress) -> Res
     Ok(())
 }
 
-/// Looks once a second, until enough was asked for; ends the rest.
+/// Samples resources once a second until enough requests were answered, then ends the run.
 pub(crate) fn watch(world: &World, server: &Shared, progress: &Progress) -> Result<Vec<Sample>> {
     let started = Instant::now();
     let mut samples = Vec::new();
@@ -196,7 +196,7 @@ pub(crate) fn watch(world: &World, server: &Shared, progress: &Progress) -> Resu
     Ok(samples)
 }
 
-/// Writes what was seen; a finding if the second half rises.
+/// Writes the samples; reports a finding if the second half rises.
 pub(crate) fn report(world: &World, samples: &[Sample], cpu: Duration, out: &Path) -> Result<()> {
     let mut table = String::from("seconds,requests,anonymous_kib,descriptors,threads\n");
     for sample in samples {
@@ -244,7 +244,7 @@ pub(crate) fn report(world: &World, samples: &[Sample], cpu: Duration, out: &Pat
     Ok(())
 }
 
-/// What the straight line through these rises by from their beginning to their end.
+/// Returns the rise of the regression line through `samples`, from the first to the last.
 fn rise(samples: &[Sample], of: fn(&Sample) -> f64) -> f64 {
     let count = samples.len() as f64;
     let mean = |of: &dyn Fn(&Sample) -> f64| samples.iter().map(of).sum::<f64>() / count;

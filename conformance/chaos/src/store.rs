@@ -1,4 +1,4 @@
-//! The store that is served, and the real Nix that changes it.
+//! The served store, and the real Nix that changes it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,11 +17,11 @@ use crate::world::Facts;
 #[derive(Debug)]
 pub(crate) struct Store {
     pub(crate) root: PathBuf,
-    /// Nix's journal is SQLite's WAL, or the older one that locks readers out.
+    /// Whether SQLite uses a WAL; with its rollback journal, writers lock readers out.
     pub(crate) has_wal: bool,
 }
 
-/// One of Nix's programs, with nothing of this machine's configuration and caches.
+/// Returns a command for a Nix program, isolated from this machine's configuration and caches.
 pub(crate) fn nix(program: &str, home: &Path) -> Command {
     let mut command = testkit::nix::nix(program, home);
     command.env("NIX_CONFIG", config(true));
@@ -35,7 +35,7 @@ fn config(has_wal: bool) -> String {
     )
 }
 
-/// Runs to the end and expects success; returns standard output.
+/// Runs a command that must succeed; returns its trimmed standard output.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     let done = command
         .output()
@@ -62,12 +62,12 @@ impl Store {
         self.root.join("nix/var/nix/db/db.sqlite")
     }
 
-    /// Where a store path really lies.
+    /// Returns the location of a store path in the file system.
     pub(crate) fn real(&self, store_path: &str) -> PathBuf {
         self.root.join(store_path.trim_start_matches('/'))
     }
 
-    /// One of Nix's programs, which keeps the database as this store does.
+    /// Returns a command for a Nix program, with this store's journal mode.
     pub(crate) fn nix(&self, program: &str) -> Command {
         let mut command = nix(program, &self.root);
         command.env("NIX_CONFIG", config(self.has_wal));
@@ -80,7 +80,7 @@ impl Store {
         command
     }
 
-    /// Adds trees that lie in `folder` under their names.
+    /// Adds the trees `names` from `folder`; returns their store paths.
     pub(crate) fn add(&self, folder: &Path, names: &[String]) -> Result<Vec<String>> {
         let mut command = self.nix_store();
         command.arg("--add");
@@ -88,7 +88,7 @@ impl Store {
         Ok(output(&mut command)?.lines().map(str::to_owned).collect())
     }
 
-    /// Puts the files in place and registers them, as a build does at its end.
+    /// Writes the files and registers the paths, as at the end of a build.
     pub(crate) fn register(&self, paths: &[(&Facts, &Version)]) -> Result<()> {
         for (facts, version) in paths {
             self.put(facts, version)?;
@@ -96,10 +96,10 @@ impl Store {
         self.load(paths)
     }
 
-    /// Puts the files in place.
+    /// Writes the files of a path.
     pub(crate) fn put(&self, facts: &Facts, version: &Version) -> Result<()> {
         let real = self.real(&facts.store_path);
-        // What Nix was told to delete may be there in part if somebody ended it.
+        // An interrupted deletion may have left a part of the tree.
         if real.symlink_metadata().is_ok() {
             remove(&real)?;
         }
@@ -107,7 +107,7 @@ impl Store {
         Ok(())
     }
 
-    /// Registers them.
+    /// Registers paths whose files are in place.
     pub(crate) fn load(&self, paths: &[(&Facts, &Version)]) -> Result<()> {
         let mut rows = String::new();
         for (facts, version) in paths {
@@ -139,7 +139,7 @@ impl Store {
         Ok(())
     }
 
-    /// Copies paths out and in again elsewhere, as `nix-copy-closure` does.
+    /// Exports paths with `nix-store --export`, as `nix-copy-closure` does.
     pub(crate) fn export(&self, paths: &[&str]) -> Result<Vec<u8>> {
         let mut command = self.nix_store();
         let done = command.arg("--export").args(paths).output()?;
@@ -167,7 +167,7 @@ impl Store {
         Ok(())
     }
 
-    /// Which of these are valid, by Nix's own word.
+    /// Returns the valid ones of `paths`, according to Nix.
     pub(crate) fn valid(&self, paths: &[Arc<Facts>]) -> Result<BTreeSet<String>> {
         let mut command = self.nix_store();
         command.args(["--check-validity", "--print-invalid"]);
@@ -180,7 +180,7 @@ impl Store {
             .collect())
     }
 
-    /// Keeps a path from being collected.
+    /// Makes a path a GC root.
     pub(crate) fn root_path(&self, store_path: &str) -> Result<()> {
         let folder = self.root.join("nix/var/nix/gcroots");
         let name = &store_path["/nix/store/".len()..];
@@ -189,7 +189,7 @@ impl Store {
     }
 }
 
-/// Removes a tree, or a file.
+/// Removes a file or a tree.
 pub(crate) fn remove(path: &Path) -> Result<()> {
     if path.symlink_metadata()?.is_dir() {
         fs::remove_dir_all(path)?;
@@ -199,8 +199,8 @@ pub(crate) fn remove(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Where a random file of a tree lies, and its bytes. None that is empty: after `--optimise` all
-/// of those are one.
+/// Returns the location and content of a random file of a tree. Skips empty files, which are all
+/// hard links to one inode after `--optimise`.
 pub(crate) fn any_file<'a>(
     node: &'a Node,
     path: &Path,

@@ -1,7 +1,7 @@
-//! What was true when, as far as anybody outside can know.
+//! Histories of states with the uncertainty of an outside observer.
 //!
-//! A command takes effect at one moment between its start and its end, and nobody but the store
-//! knows which. So for as long as it runs both are possible, what was before and what is after.
+//! A command takes effect at some moment between its start and its end, which only the store knows.
+//! While it runs, both the old and the new state are possible.
 
 /// Microseconds since the start of the run.
 pub(crate) type Moment = u64;
@@ -9,13 +9,14 @@ pub(crate) type Moment = u64;
 #[derive(Debug)]
 struct State<T> {
     value: T,
-    /// From here on it is possible.
+    /// Moment from which the state is possible.
     from: Moment,
-    /// From here on it is certain, until the next one begins.
+    /// Moment from which the state is certain, until the next one begins; `None` while the change
+    /// is in progress.
     certain: Option<Moment>,
 }
 
-/// One thing's states, in their order.
+/// States of one thing, in chronological order.
 #[derive(Debug)]
 pub(crate) struct Timeline<T>(Vec<State<T>>);
 
@@ -28,7 +29,7 @@ impl<T: PartialEq + Clone> Timeline<T> {
         }])
     }
 
-    /// A change begins, at whose end `value` is expected.
+    /// Records the start of a change that is expected to result in `value`.
     pub(crate) fn begin(&mut self, now: Moment, value: T) {
         self.0.push(State {
             value,
@@ -37,7 +38,7 @@ impl<T: PartialEq + Clone> Timeline<T> {
         });
     }
 
-    /// The change that began last has ended, and this is what it is now.
+    /// Records the end of the latest change, which resulted in `value`.
     pub(crate) fn end(&mut self, now: Moment, value: T) {
         if let Some(state) = self.0.last_mut() {
             state.value = value;
@@ -45,7 +46,7 @@ impl<T: PartialEq + Clone> Timeline<T> {
         }
     }
 
-    /// What it can have been at some moment of a time.
+    /// Returns all states that are possible at some moment of an interval.
     pub(crate) fn possible(&self, from: Moment, until: Moment) -> Vec<&T> {
         let ends = self.0.iter().skip(1).map(|next| next.certain);
         let ends = ends.chain([None]);
@@ -55,12 +56,13 @@ impl<T: PartialEq + Clone> Timeline<T> {
         within.map(|(state, _)| &state.value).collect()
     }
 
-    /// How many changes can have happened in a time.
+    /// Returns the maximum number of changes within an interval.
     pub(crate) fn change_count(&self, from: Moment, until: Moment) -> usize {
         self.possible(from, until).len() - 1
     }
 
-    /// The last so many states: since when each was possible, and since when certain.
+    /// Returns the last `count` states, each with the moments from which it was possible and
+    /// certain.
     pub(crate) fn recent(
         &self,
         count: usize,
@@ -69,13 +71,13 @@ impl<T: PartialEq + Clone> Timeline<T> {
         states.map(|state| (&state.value, state.from, state.certain))
     }
 
-    /// The state that was begun last.
+    /// Returns the state that was begun last.
     pub(crate) fn latest(&self) -> Option<&T> {
         self.0.last().map(|state| &state.value)
     }
 }
 
-/// Times in which something was the case.
+/// Intervals in which a condition held.
 #[derive(Debug, Default)]
 pub(crate) struct Spans(Vec<(Moment, Option<Moment>)>);
 
@@ -90,12 +92,12 @@ impl Spans {
         }
     }
 
-    /// The last so many of them.
+    /// Returns the last `count` intervals.
     pub(crate) fn recent(&self, count: usize) -> &[(Moment, Option<Moment>)] {
         &self.0[self.0.len().saturating_sub(count)..]
     }
 
-    /// Whether one of them, with `slack` behind it, touches a time.
+    /// Returns whether an interval, extended by `slack`, overlaps `from` to `until`.
     pub(crate) fn touch(&self, from: Moment, until: Moment, slack: Moment) -> bool {
         self.0.iter().any(|&(begin, end)| {
             begin <= until && end.is_none_or(|end| end.saturating_add(slack) >= from)

@@ -1,4 +1,4 @@
-//! What is true, what happened, and what was found wrong.
+//! State shared by all actors: the expected state of store and server, events, causes and findings.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -15,55 +15,57 @@ use ed25519_dalek::{Signature, VerifyingKey};
 use crate::content::Version;
 use crate::timeline::{Moment, Spans, Timeline};
 
-/// How long after its cause a consequence is forgiven.
+/// Time after a cause's end in which it still excuses a failure.
 pub(crate) const SLACK: Moment = 1_000_000;
-/// The same for damage: whether it was mended is looked at now and then.
+/// The same for damage: the server only rechecks from time to time whether it was repaired.
 pub(crate) const DAMAGE_SLACK: Moment = 3_000_000;
-/// Within what an answer begins while nothing stands in its way, on a machine with much to do.
+/// Time limit of a response head when nothing delays it, on a loaded machine.
 pub(crate) const ANSWER_TIME: Duration = Duration::from_secs(10);
-/// Events that a report shows.
+/// Maximum number of events in a report.
 const EVENTS_SHOWN: usize = 40;
-/// States of a path that a report shows.
+/// Maximum number of states of a path in a report.
 const HISTORY_SHOWN: usize = 4;
-/// Findings after which a run ends.
+/// Number of findings that ends the run.
 const FINDINGS_MAX: usize = 5;
 
-/// Why something may fail that otherwise must not.
+/// Fault that excuses a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Cause {
-    /// The server is not there, or was killed.
+    /// The server was killed or is not running yet.
     Down,
-    /// It was told to end: no new connections, and after its time everything is cut.
+    /// The server received TERM: it refuses new connections, and aborts responses after a grace
+    /// time.
     Stopping,
-    /// Another one takes over: connections are closed between requests.
+    /// Zero-downtime upgrade: connections are closed between requests.
     Upgrading,
-    /// It stands still.
+    /// The server process is stopped (SIGSTOP).
     Halted,
-    /// The database cannot be read.
+    /// The database is unreadable.
     Unreadable,
-    /// Another file stands in the database's place, and that may be found out a moment later.
+    /// The database file was replaced, which the server may notice with a delay.
     Replaced,
-    /// It may open few files.
+    /// The server's limit of open files is low.
     FewDescriptors,
-    /// There is no daemon, or one of its processes was killed: nothing is held.
+    /// There is no daemon, or its worker processes were killed: no path is leased.
     NoDaemon,
-    /// It runs under something that makes it slower many times, so that a disk seems to hang.
+    /// The server runs under a tool that slows it down many times, so that it takes the disk for
+    /// hung.
     Slowed,
 }
 
-/// What is known of one store path.
+/// Expected state of one store path.
 #[derive(Debug)]
 pub(crate) struct Facts {
     pub(crate) store_path: String,
     pub(crate) registered: Mutex<Timeline<Option<Arc<Version>>>>,
-    /// When its files were not what is registered.
+    /// Times in which the files differed from the registered content.
     pub(crate) damage: Mutex<Spans>,
-    /// The part of that which nobody can know without reading: below an unchanged root, and of
-    /// unchanged size.
+    /// The part of `damage` that only reading reveals: below an unchanged root, with an unchanged
+    /// NAR size.
     pub(crate) hidden: Mutex<Spans>,
 }
 
-/// A public key.
+/// Public signing key.
 #[derive(Debug, Clone)]
 pub(crate) struct Key(Arc<(String, VerifyingKey)>);
 
@@ -73,39 +75,39 @@ impl PartialEq for Key {
     }
 }
 
-/// Addresses on which the current server listens.
+/// Listen addresses of the current server process.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Addresses {
     pub(crate) plain: Option<SocketAddr>,
     pub(crate) tls: Option<SocketAddr>,
 }
 
-/// Everything that actors share.
+/// State shared by all actors.
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) seed: u64,
     start: Instant,
     time: Duration,
-    /// Whether readers and writers of the database get in each other's way.
+    /// Whether the database uses a WAL, in which readers and writers do not block each other.
     has_wal: bool,
-    /// Set when actors begin: what is made before takes its own time.
+    /// End of the run; set when actors begin, because the setup does not count.
     end: OnceLock<Instant>,
     paths: RwLock<Arc<Vec<Arc<Facts>>>>,
-    /// Narinfos whose signatures were verified, and by which key.
+    /// Narinfos whose signatures were verified, with the verifying key.
     signed: RwLock<HashMap<String, Key>>,
     causes: Mutex<BTreeMap<Cause, Spans>>,
     pub(crate) keys: Mutex<Timeline<Key>>,
-    /// DER of the certificate that is shown.
+    /// Certificate in use, as DER.
     pub(crate) certificates: Mutex<Timeline<Arc<Vec<u8>>>>,
     pub(crate) addresses: Mutex<Addresses>,
-    /// Held for reading by what changes the store through Nix, for writing by what Nix must not
-    /// meet.
+    /// Taken for reading by changes of the store through Nix, for writing by operations that must
+    /// not run beside one.
     pub(crate) gate: RwLock<()>,
-    /// Held while there is a daemon, which would make a database where it finds none, and by whom
-    /// puts another into its place. Whoever takes the gate too takes this first.
+    /// Taken while a daemon runs, because a daemon creates a missing database, and while the
+    /// database is removed or replaced. Lock order: before `gate`.
     pub(crate) database_opens: Mutex<()>,
-    /// Held for reading while files are damaged, for writing while Nix makes one of those that are
-    /// alike. Whoever takes the gate too takes this first.
+    /// Taken for reading while files are damaged, for writing while Nix hard-links equal files
+    /// (`--optimise`). Lock order: before `gate`.
     pub(crate) links: RwLock<()>,
     events: Mutex<Vec<(Moment, String)>>,
     findings: Mutex<Vec<String>>,
@@ -135,7 +137,7 @@ impl Facts {
         &self.base_name()[..32]
     }
 
-    /// What can have been registered at some moment of a time.
+    /// Returns all states that are possible at some moment of an interval; `None` is absent.
     pub(crate) fn possible(&self, from: Moment, until: Moment) -> Vec<Option<Arc<Version>>> {
         let registered = lock(&self.registered);
         let possible = registered.possible(from, until);
@@ -150,7 +152,7 @@ impl Facts {
         lock(&self.registered).latest().cloned().flatten()
     }
 
-    /// What is known of it, for a report.
+    /// Describes the recent states, for a report.
     pub(crate) fn history(&self) -> String {
         let time = |moment: Option<Moment>| match moment {
             Some(moment) => format!("{:.6}", seconds(moment)),
@@ -179,19 +181,19 @@ impl Facts {
         lock(&self.damage).touch(from, until, DAMAGE_SLACK)
     }
 
-    /// Whether bytes of its files were wrong, with nothing else that tells.
+    /// Returns whether the files were damaged in a way that only reading reveals.
     pub(crate) fn is_hidden(&self, from: Moment, until: Moment) -> bool {
         lock(&self.hidden).touch(from, until, 0)
     }
 
-    /// Whether bytes of its files were wrong.
+    /// Returns whether the files were damaged, without slack.
     pub(crate) fn is_wrong(&self, from: Moment, until: Moment) -> bool {
         lock(&self.damage).touch(from, until, 0)
     }
 }
 
 impl Key {
-    /// From `name:base64`.
+    /// Parses `name:base64`.
     pub(crate) fn parse(text: &str) -> anyhow::Result<Self> {
         let (name, bytes) = text.split_once(':').context("a key has a name")?;
         let bytes = STANDARD.decode(bytes)?;
@@ -199,7 +201,7 @@ impl Key {
         Ok(Self(Arc::new((name.to_owned(), key))))
     }
 
-    /// Whether `signature`, written as `name:base64`, is one of this key's.
+    /// Returns whether `signature`, written as `name:base64`, was made with this key.
     pub(crate) fn verifies(&self, message: &[u8], signature: &str) -> bool {
         let bytes = signature
             .strip_prefix(self.0.0.as_str())
@@ -238,18 +240,18 @@ impl World {
         u64::try_from(self.start.elapsed().as_micros()).unwrap_or(Moment::MAX)
     }
 
-    /// The time of the run begins.
+    /// Starts the clock of the run.
     pub(crate) fn begin_acting(&self) {
         self.end.get_or_init(|| Instant::now() + self.time);
     }
 
-    /// Whether 503 may be said at any time: in the journal's older modes a reader may take a
-    /// transaction that is just beginning for one that broke off.
+    /// Returns whether 503 is possible at any time: in SQLite's rollback-journal modes a reader may
+    /// mistake a transaction that just begins for an interrupted one.
     pub(crate) fn may_be_unsure(&self) -> bool {
         !self.has_wal && self.goes_on()
     }
 
-    /// Whether actors go on.
+    /// Returns whether the run goes on.
     pub(crate) fn goes_on(&self) -> bool {
         let is_late = self.end.get().is_some_and(|end| Instant::now() >= *end);
         !is_late && !self.is_over.load(Ordering::Relaxed)
@@ -260,7 +262,7 @@ impl World {
         self.is_over.store(true, Ordering::Relaxed);
     }
 
-    /// Sleeps, unless it ends first.
+    /// Sleeps for at most `ms` milliseconds; returns early at the end of the run.
     pub(crate) fn pause(&self, ms: u64) {
         let until = Instant::now() + Duration::from_millis(ms);
         while self.goes_on() && Instant::now() < until {
@@ -287,7 +289,7 @@ impl World {
             .cloned()
     }
 
-    /// Whether a narinfo's signature is one of a key that can have been in use.
+    /// Returns whether a narinfo is signed with a key that may have been in use at that time.
     pub(crate) fn is_signed(&self, narinfo: &str, fingerprint: &str, at: (Moment, Moment)) -> bool {
         let keys = lock(&self.keys);
         let possible = keys.possible(at.0, at.1);
@@ -309,7 +311,7 @@ impl World {
         true
     }
 
-    /// A cause exists while `during` runs.
+    /// Runs `during`, recording `cause` for its duration.
     pub(crate) fn cause<T>(&self, cause: Cause, during: impl FnOnce() -> T) -> T {
         self.begin(cause);
         let done = during();
@@ -333,7 +335,7 @@ impl World {
         self.had_within(any, from, until, SLACK)
     }
 
-    /// The same where consequences last for so long.
+    /// The same with `slack` instead of [`SLACK`].
     pub(crate) fn had_within(
         &self,
         any: &[Cause],
@@ -347,12 +349,12 @@ impl World {
             .any(|spans| spans.touch(from, until, slack))
     }
 
-    /// Something happened that a report should show.
+    /// Records an event for reports.
     pub(crate) fn note(&self, what: impl fmt::Display) {
         lock(&self.events).push((self.now(), what.to_string()));
     }
 
-    /// All that happened, a line each.
+    /// Returns all events, one per line.
     pub(crate) fn events(&self) -> String {
         let events = lock(&self.events);
         let lines = events.iter();
@@ -374,7 +376,7 @@ impl World {
         lock(&self.counts).clone()
     }
 
-    /// Something is wrong: what, and what was going on.
+    /// Reports a finding together with the recent events.
     pub(crate) fn finding(&self, what: impl fmt::Display) {
         let events = lock(&self.events);
         let mut report = format!("{:.6} {what}\n", seconds(self.now()));
@@ -393,7 +395,7 @@ impl World {
         lock(&self.findings).clone()
     }
 
-    /// Runs an actor; what it could not do is a finding too.
+    /// Runs an actor; an error it returns is a finding.
     pub(crate) fn act(&self, name: &str, actor: impl FnOnce() -> anyhow::Result<()>) {
         if let Err(error) = actor() {
             self.finding(format_args!("{name} cannot go on: {error:#}"));

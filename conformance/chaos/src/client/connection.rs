@@ -1,4 +1,4 @@
-//! A connection of HTTP/1.1 as its client reads it.
+//! Client's side of an HTTP/1.1 connection.
 
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpStream};
@@ -15,30 +15,30 @@ use crate::ask::{Ask, End, Outcome};
 use crate::timeline::Moment;
 use crate::world::{World, lock};
 
-/// How long a client waits for the next byte: longer than an answer may take.
+/// Read and write timeout: longer than a response may take.
 const PATIENCE: Duration = Duration::from_secs(25);
 
-/// A connection for one request after the other.
+/// Connection for consecutive requests.
 pub(crate) struct Connection {
     connection: http1::Connection<Box<dyn Stream>>,
     via: &'static str,
 }
 
-/// How a client reads.
+/// How a client reads a response body.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Manner {
-    /// Waits so long after each so many bytes.
+    /// Reads at most this many bytes after each pause of this length.
     pub(crate) pace: Option<(usize, Duration)>,
-    /// The second half of a body it reads as quickly as it comes.
+    /// Drops the pace for the second half of the body.
     pub(crate) is_quick_at_last: bool,
-    /// Goes away after so many bytes of a body.
+    /// Aborts after this many bytes of the body.
     pub(crate) leave_at: Option<usize>,
 }
 
-/// How connections with a small window are called.
+/// Label of connections with a small receive window.
 pub(crate) const NARROW: &str = "slow HTTP/1.1";
 
-/// Connects with a small window, so that the server has to wait for this client.
+/// Connects with a small receive window, so that the server has to wait for the client.
 pub(crate) fn narrow(address: SocketAddr) -> io::Result<TcpStream> {
     let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None)?;
     sockopt::set_socket_recv_buffer_size(&socket, 32 * 1024)?;
@@ -57,7 +57,7 @@ impl Connection {
         })
     }
 
-    /// With TLS; checks which certificate is shown. `began`: see [`handshake`].
+    /// Starts TLS on `stream` and checks the server's certificate. `began`: see [`handshake`].
     pub(crate) fn tls(
         world: &World,
         stream: TcpStream,
@@ -78,7 +78,7 @@ impl Connection {
         self.connection.try_send(bytes)
     }
 
-    /// Reads an answer; whether the connection can go on stands in the other.
+    /// Reads a response; returns also whether the connection can be reused.
     pub(crate) fn answer(
         &mut self,
         world: &World,
@@ -131,7 +131,7 @@ impl Connection {
         Ok(head.framing)
     }
 
-    /// Reads the body; `false` if the client left.
+    /// Reads the body; returns `false` if the client aborted.
     fn body(
         &mut self,
         world: &World,
@@ -139,7 +139,7 @@ impl Connection {
         outcome: &mut Outcome,
         manner: Manner,
     ) -> io::Result<bool> {
-        // The middle is noted where the length is known.
+        // A chunked body has no known middle.
         let half = match framing {
             Framing::Length(len) => usize::try_from(len / 2).ok(),
             Framing::Chunked => None,
@@ -171,13 +171,13 @@ impl Connection {
         }
     }
 
-    /// Whether something came that nobody asked for.
+    /// Returns whether bytes are left over after the last response.
     pub(crate) fn has_left_over(&self) -> bool {
         !self.connection.unused().is_empty()
     }
 }
 
-/// What comes of a request that could not even be sent.
+/// Returns the outcome of a request that could not be sent.
 pub(crate) fn silent(world: &World, via: &'static str, sent: Moment, error: &io::Error) -> Outcome {
     let now = world.now();
     Outcome {
@@ -194,8 +194,8 @@ pub(crate) fn silent(world: &World, via: &'static str, sent: Moment, error: &io:
     }
 }
 
-/// The client's side of a handshake, to its end. `began`: before it connected, because a server may
-/// choose its certificate when it accepts.
+/// Completes a TLS handshake and checks the certificate. `began` is a time before connecting,
+/// because the server may choose its certificate when it accepts.
 pub(crate) fn handshake(
     world: &World,
     mut stream: TcpStream,
@@ -220,8 +220,8 @@ pub(crate) fn handshake(
     Ok(StreamOwned::new(session, stream))
 }
 
-/// What a client of TLS trusts and speaks; every connection shakes hands in full, so that it sees
-/// a certificate.
+/// Returns a TLS client configuration without session resumption, so that every handshake shows a
+/// certificate.
 pub(crate) fn tls_config(authority: &[u8], alpn: &[u8]) -> Result<Arc<ClientConfig>> {
     let mut roots = rustls::RootCertStore::empty();
     roots.add(authority.to_vec().into())?;

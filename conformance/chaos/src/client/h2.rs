@@ -1,4 +1,4 @@
-//! A client of HTTP/2 over TLS, and of HTTP/2 without: several streams at once, some of them reset.
+//! HTTP/2 client with and without TLS: concurrent streams, some of which it resets.
 
 use std::future::Future;
 use std::io::{self, ErrorKind};
@@ -23,18 +23,18 @@ use crate::timeline::Moment;
 use crate::world::{ANSWER_TIME, World, lock};
 use testkit::random::SplitMix64;
 
-/// A stream, and what came on it so far.
+/// Stream and what was received on it so far.
 struct Stream {
     ask: Ask,
     outcome: Outcome,
     head: ResponseFuture,
     body: Option<RecvStream>,
-    /// Resets it after so many bytes.
+    /// Resets the stream after this many bytes of the body.
     leave_at: Option<usize>,
     is_done: bool,
 }
 
-/// Asks for anything, several things at once, until it ends.
+/// Sends random requests on concurrent streams until the run ends.
 pub(crate) fn run(world: &World, name: &str, tls: Option<&Arc<ClientConfig>>) -> Result<()> {
     let mut random = SplitMix64::for_actor(world.seed, name);
     let via = if tls.is_some() {
@@ -121,7 +121,7 @@ fn talk(
     }
     let how = ended.unwrap_or_else(|| "closed".to_owned());
     for stream in &mut streams {
-        // What came before the end is still there to be taken.
+        // Drain what was received before the connection ended.
         while !stream.is_done && stream.step(world, &mut context) {}
         if !stream.is_done {
             stream.end(world, Some(&how));
@@ -137,7 +137,7 @@ fn start(
 ) -> Result<Stream, h2::Error> {
     let mut ask = anything(world, random);
     if matches!(ask.what, What::Narinfos(_)) {
-        // Its windows are the business of other tests.
+        // A request body needs flow control, which other tests cover.
         ask.what = What::Info;
     }
     let mut request = http::Request::builder()
@@ -162,14 +162,14 @@ fn start(
 }
 
 impl Stream {
-    /// Takes what has come; whether anything has.
+    /// Reads available data; returns whether there was any.
     fn step(&mut self, world: &World, context: &mut Context<'_>) -> bool {
         let Some(body) = &mut self.body else {
             return self.head(world, context);
         };
         match body.poll_data(context) {
             Poll::Ready(Some(Ok(bytes))) => {
-                // The connection is about to fail if this does, and says so.
+                // A failure here means that the connection fails, which is reported below.
                 body.flow_control().release_capacity(bytes.len()).ok();
                 self.outcome.body.extend_from_slice(&bytes);
                 let len = self.outcome.body.len();
@@ -214,7 +214,7 @@ impl Stream {
         }
     }
 
-    /// Gives up on what never comes.
+    /// Ends the stream if nothing was received for too long.
     fn wait(&mut self, world: &World) -> bool {
         let time = u64::try_from(ANSWER_TIME.as_micros()).unwrap_or(Moment::MAX);
         if world.now() - self.outcome.sent > 3 * time {

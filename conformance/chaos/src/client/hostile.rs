@@ -1,4 +1,4 @@
-//! Clients that mean harm: what they send is refused, and nobody else notices.
+//! Hostile clients: the server refuses their requests, and other clients are unaffected.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -9,7 +9,7 @@ use anyhow::Result;
 use crate::world::{Cause, World, lock};
 use testkit::random::SplitMix64;
 
-/// Heads that RFC 9112 or a limit forbids.
+/// Request heads that RFC 9112 or a limit of the server forbids.
 const HEADS: [&str; 12] = [
     "GET / HTTP/1.1\r\n\r\n",
     "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
@@ -25,7 +25,7 @@ const HEADS: [&str; 12] = [
     "\0\x01\x02\x03 / HTTP/1.1\r\nHost: a\r\n\r\n",
 ];
 
-/// Until it ends.
+/// Attacks until the run ends.
 pub(crate) fn run(world: &World, name: &str) -> Result<()> {
     let mut random = SplitMix64::for_actor(world.seed, name);
     while world.goes_on() {
@@ -51,13 +51,13 @@ pub(crate) fn run(world: &World, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// What came back, if it was to be an answer.
+/// Performs a random attack; returns the response, empty where none is expected.
 fn attack(world: &World, random: &mut SplitMix64, mut stream: TcpStream) -> io::Result<Vec<u8>> {
     stream.set_read_timeout(Some(Duration::from_secs(20)))?;
     match random.index(6) {
         0 | 1 => stream.write_all(HEADS[random.index(HEADS.len())].as_bytes())?,
         2 => {
-            // A head of one field past every limit.
+            // A header field that exceeds every limit.
             stream.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nX: ")?;
             stream.write_all(&vec![b'x'; 20_000])?;
         }
@@ -71,7 +71,7 @@ fn attack(world: &World, random: &mut SplitMix64, mut stream: TcpStream) -> io::
             stream.write_all(&random.bytes(300))?;
         }
         _ => {
-            // Connections that say nothing, or the half of something.
+            // Connections that send nothing, or an incomplete request line.
             let len = random.index(20);
             stream.write_all(&b"GET /nix-cache-info HTTP/1.1"[..len])?;
             world.pause(50);

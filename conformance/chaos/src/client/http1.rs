@@ -1,4 +1,4 @@
-//! Clients of HTTP/1.1: quick ones, slow ones, and such that go away.
+//! HTTP/1.1 clients: fast, slow, and those that abort.
 
 use std::io;
 use std::net::TcpStream;
@@ -15,24 +15,24 @@ use crate::oracle::check;
 use crate::world::{Facts, World, lock};
 use testkit::random::SplitMix64;
 
-/// How a client behaves on one connection.
+/// Behaviour of a client on one connection.
 #[derive(Debug, Clone, Copy)]
 enum Habit {
-    /// One request after the other.
+    /// Sends a request after the previous response.
     Polite,
-    /// Many at once.
+    /// Sends several requests at once.
     Pipelined,
-    /// The request comes byte by byte.
+    /// Sends its request byte by byte.
     Dripping,
-    /// Goes away in the middle of a request, or of an answer.
+    /// Aborts in the middle of a request or of a response.
     Leaving,
     /// Reads slowly.
     Slow,
-    /// Goes on where a download broke off.
+    /// Resumes an interrupted download.
     Resuming,
 }
 
-/// Asks for anything in every way, until it ends.
+/// Sends random requests with random habits until the run ends.
 pub(crate) fn run(world: &World, name: &str, tls: Option<&Arc<ClientConfig>>) -> Result<()> {
     let mut random = SplitMix64::for_actor(world.seed, name);
     while world.goes_on() {
@@ -102,7 +102,7 @@ fn with_habit(world: &World, random: &mut SplitMix64, mut connection: Connection
     }
 }
 
-/// Whether the connection can go on.
+/// Sends a request and checks the response; returns whether the connection can be reused.
 fn one(world: &World, connection: &mut Connection, ask: &Ask, manner: Manner) -> bool {
     let sent = world.now();
     if let Err(error) = connection.send(&ask.bytes()) {
@@ -136,7 +136,7 @@ fn pipelined(world: &World, connection: &mut Connection, asks: &[Ask]) {
 fn dripping(world: &World, random: &mut SplitMix64, connection: &mut Connection) {
     let ask = anything(world, random);
     let bytes = ask.bytes();
-    // The rest of a long one at once: it would take a minute.
+    // Send the rest of a long request at once; byte by byte it would take a minute.
     let dripping_len = bytes.len().min(120);
     let sent = world.now();
     let pieces = bytes[..dripping_len]
@@ -158,7 +158,7 @@ fn leaving(world: &World, random: &mut SplitMix64, connection: &mut Connection) 
     let bytes = ask.bytes();
     if random.percent(40) {
         let len = random.index(bytes.len());
-        // Nothing can be expected of this.
+        // An incomplete request has no response to check.
         drop(connection.send(&bytes[..len]));
         world.count("left in a request");
         return;
@@ -171,7 +171,7 @@ fn leaving(world: &World, random: &mut SplitMix64, connection: &mut Connection) 
     one(world, connection, &ask, manner);
 }
 
-/// A download that breaks off, and the rest of it by ranges.
+/// Downloads a NAR with interruptions, and resumes it by ranges.
 fn resuming(world: &World, random: &mut SplitMix64, mut connection: Connection) {
     let paths = world.all();
     let facts = Arc::clone(&paths[random.index(paths.len())]);
@@ -211,11 +211,12 @@ fn resuming(world: &World, random: &mut SplitMix64, mut connection: Connection) 
     }
 }
 
-/// Reads what changes under it so slowly that it does change.
+/// Reads NARs of twins so slowly that they change during the download.
 pub(crate) fn run_slow(world: &World, name: &str, twins: &[Arc<Facts>]) -> Result<()> {
     let mut random = SplitMix64::for_actor(world.seed, name);
     while world.goes_on() {
-        // Most often the first, which is the longest.
+        // Numbers past the end select the first twin, the longest NAR, so that it is the most
+        // frequent.
         let number = random.index(2 * twins.len());
         let facts = Arc::clone(twins.get(number).unwrap_or(&twins[0]));
         let mut ask = Ask::of(What::Nar(facts, None));

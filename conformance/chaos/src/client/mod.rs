@@ -12,7 +12,7 @@ use crate::ask::{Ask, What};
 use crate::world::{Facts, World};
 use testkit::random::SplitMix64;
 
-/// Something to ask for.
+/// Returns a random request.
 pub(crate) fn anything(world: &World, random: &mut SplitMix64) -> Ask {
     let paths = world.all();
     let one =
@@ -31,7 +31,7 @@ pub(crate) fn anything(world: &World, random: &mut SplitMix64) -> Ask {
     let what = match random.weighted(&kinds) {
         0 => What::Narinfo(facts),
         1 => {
-            // Sometimes the hash of a version that is no more, or of none.
+            // The latest version may be gone when the request arrives; an absent path has no hash.
             let hash = facts.latest().map(|version| version.nar_hash.clone());
             let hash = hash.unwrap_or_else(|| "0".repeat(52));
             let hash = random.percent(70).then_some(hash);
