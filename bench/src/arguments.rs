@@ -25,26 +25,26 @@ usage: samovar-bench --store DIR [--server NAME=COMMAND]... [OPTION...]
   --no-nginx             leave out nginx, the point of reference
   --help                 show this help";
 
-/// A parsed command line.
+/// Parsed command line.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Arguments {
     pub(crate) store: PathBuf,
     pub(crate) big_store: Option<PathBuf>,
-    /// Name and command of each server.
+    /// Name and command of each server, in the order given.
     pub(crate) servers: Vec<(String, String)>,
     pub(crate) out: Option<PathBuf>,
     pub(crate) rounds: u32,
     pub(crate) seconds: f64,
-    /// Text that the names of measured rows contain; empty for all.
+    /// Substring of the names of the rows to measure; empty for all.
     pub(crate) rows: String,
     /// Connection counts for rows with small responses.
     pub(crate) connections: &'static [u32],
-    /// Configurations of nginx to measure.
+    /// nginx configurations to measure.
     pub(crate) nginx: &'static [Variant],
 }
 
 impl Arguments {
-    /// Parses the arguments behind the program's name.
+    /// Parses the arguments after the program's name.
     pub(crate) fn parse(words: &[String]) -> Result<Self> {
         let mut arguments = Self {
             store: PathBuf::new(),

@@ -1,8 +1,8 @@
-//! The chart: server CPU, a bar for each server in each row, as SVG.
+//! Bar chart of server CPU time per row and server, as SVG.
 //!
-//! The scale is logarithmic, because servers differ by a factor of a hundred, so every bar has its
-//! number. Colours follow the reader's preference for light or dark; there is no font but the
-//! reader's own.
+//! The scale is logarithmic, because servers differ by a factor of a hundred; every bar is labelled
+//! with its number. Colours follow the reader's preference for light or dark, and the font is the
+//! reader's.
 
 use std::fmt::Write as _;
 
@@ -11,14 +11,14 @@ use crate::table::number;
 
 const WIDTH: f64 = 860.0;
 const LABEL_WIDTH: f64 = 270.0;
-/// Room for the number behind the longest bar.
+/// Space for the label of the longest bar.
 const VALUE_WIDTH: f64 = 60.0;
 const BAR_HEIGHT: f64 = 12.0;
 const ROW_GAP: f64 = 12.0;
 const HEAD_HEIGHT: f64 = 74.0;
 const PANEL_HEAD_HEIGHT: f64 = 46.0;
 
-/// Fill of the servers' bars on light and on dark ground: ours stands out.
+/// Fill colours of the servers' bars on light and on dark background; ours is the most prominent.
 const COLOURS: [(&str, &str); 6] = [
     ("#c2410c", "#fb923c"),
     ("#2563eb", "#60a5fa"),
@@ -28,24 +28,24 @@ const COLOURS: [(&str, &str); 6] = [
     ("#be185d", "#f472b6"),
 ];
 
-/// nginx is no peer, and grey.
+/// nginx is no peer, hence grey.
 const ANCHOR_COLOUR: (&str, &str) = ("#9ca3af", "#6b7280");
 
-/// Rows of one unit, on one scale.
+/// Rows with one quantity, on one scale.
 struct Panel<'row> {
     title: &'static str,
     quantity: Quantity,
     rows: Vec<&'row Row>,
 }
 
-/// A bar's place in the picture: which server, in which colour.
+/// Bars of one server: its index, name and colour class.
 struct Series<'name> {
     server: usize,
     name: &'name str,
     class: usize,
 }
 
-/// The chart; `None` if there is nothing to draw.
+/// Renders the chart; `None` if there is nothing to draw.
 pub(crate) fn render(results: &Results) -> Option<String> {
     let panels: Vec<Panel<'_>> = panels(results)
         .into_iter()
@@ -69,7 +69,8 @@ pub(crate) fn render(results: &Results) -> Option<String> {
     Some(svg)
 }
 
-/// What is drawn: one number of connections is enough, and 64 shows most.
+/// Selects the rows of each panel. Of several connection counts only 64 is drawn, the most
+/// informative.
 fn panels(results: &Results) -> [Panel<'_>; 2] {
     let has_64 = results.rows.iter().any(|row| row.name.ends_with(" c64"));
     let rows = |sections: &[Section], quantity: Quantity| -> Vec<&Row> {
@@ -98,7 +99,7 @@ fn panels(results: &Results) -> [Panel<'_>; 2] {
     ]
 }
 
-/// All servers, and of the anchors the first.
+/// Returns all servers, with only the first nginx variant.
 fn series(results: &Results) -> Vec<Series<'_>> {
     let anchor = results.first(Part::Anchor);
     let mut coloured = 0;
@@ -129,7 +130,7 @@ fn head(height: f64, series: &[Series<'_>]) -> String {
     let dark: String = colours()
         .map(|(class, (_, dark))| format!(".s{class}{{fill:{dark}}}"))
         .collect();
-    // A String never fails to take text.
+    // Writing to a `String` never fails.
     let mut svg = String::new();
     write!(
         svg,
@@ -161,7 +162,7 @@ fn head(height: f64, series: &[Series<'_>]) -> String {
     svg
 }
 
-/// Draws a panel, and returns where the next one begins.
+/// Draws a panel; returns the vertical position of the next one.
 fn draw_panel(
     svg: &mut String,
     panel: &Panel<'_>,
@@ -253,7 +254,7 @@ fn draw_row(
     }
 }
 
-/// Powers of ten, from below the least value to above the largest.
+/// Logarithmic scale, from the power of ten below the smallest value to the one above the largest.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Scale {
     least_exponent: i32,
@@ -269,7 +270,7 @@ impl Scale {
             largest = largest.max(value);
         }
         let exponent = |value: f64, round: fn(f64) -> f64| {
-            // Any figure of a benchmark is within this.
+            // Covers any figure of a benchmark.
             (-9..=9).find(|&exponent| f64::from(exponent) >= round(value.log10()))
         };
         let least_exponent = exponent(least, f64::floor).unwrap_or(0);
@@ -280,7 +281,7 @@ impl Scale {
         }
     }
 
-    /// How far to the right; values that have no logarithm have no length.
+    /// Returns the horizontal end of a value's bar; bars of values that are not positive are empty.
     fn x(&self, value: f64) -> f64 {
         let part = if value > 0.0 {
             (value.log10() - f64::from(self.least_exponent))
@@ -324,7 +325,7 @@ mod tests {
         for expected in ["other&lt;1&gt;", ">failed<", ">–<", ">50.0<", ">0.50<"] {
             assert!(svg.contains(expected), "{expected}: {svg}");
         }
-        // Every number is one, and every bar goes to the right.
+        // Every number is finite, and no bar has a negative width.
         for wrong in ["\"NaN", "\"inf", "width=\"-"] {
             assert!(!svg.contains(wrong), "{wrong}: {svg}");
         }

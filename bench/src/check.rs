@@ -1,5 +1,5 @@
-//! Are the answers right? Looked at once for each server, before anything is timed: a server that
-//! answers fast and wrong would win.
+//! Verification of responses, once for each server before any measurement: a server that responds
+//! fast but incorrectly must not win.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -13,27 +13,27 @@ use crate::http::Client;
 use crate::process::Server;
 use crate::store::{PathInfo, Store, base_name, hash_part};
 
-/// The name of the key that signs.
+/// Name of the signing key.
 pub(crate) const KEY_NAME: &str = "bench-1";
 
-/// Narinfos that are compared.
+/// Number of narinfos to compare.
 const NARINFO_COUNT: usize = 200;
 
-/// What Nix says of the NARs that are compared: its answers take time, and are the same for all.
+/// Cache of Nix's NAR hashes, which are slow to compute and the same for all servers.
 #[derive(Debug, Default)]
 pub(crate) struct Dumps {
     hashes: BTreeMap<String, Hash>,
-    /// The signature of the bench's key in each narinfo, as the first server that signs has it.
+    /// Signature of the bench's key in each narinfo, as sent by the first signing server.
     signatures: BTreeMap<String, String>,
 }
 
 type Hash = sha2::digest::Output<Sha256>;
 
-/// Compares what `server` says with what Nix says, and returns what a reader should know.
+/// Compares responses of `server` with Nix's information; returns remarks for the report.
 ///
 /// # Errors
 ///
-/// If an answer is wrong.
+/// Returns an error if a response is wrong.
 pub(crate) fn answers(store: &Store, server: &Server, dumps: &mut Dumps) -> Result<Vec<String>> {
     let mut client = Client::new(server.address);
     let mut signed = false;
@@ -71,15 +71,15 @@ pub(crate) fn answers(store: &Store, server: &Server, dumps: &mut Dumps) -> Resu
     Ok(remarks)
 }
 
-/// Does a server that compresses the tree send the same bytes?
+/// Checks that the tree is correct for a client that accepts zstd.
 fn zstd(store: &Store, server: &Server, dumps: &mut Dumps) -> Result<Option<String>> {
-    // Narinfos may be compressed, too, and nothing here reads those.
+    // A client without zstd, because a narinfo could be compressed too.
     let url = nar_url(&mut Client::new(server.address), &store.tree)?;
     let mut client = Client::taking_zstd(server.address);
     let mut decoder = zstd::stream::write::Decoder::new(Hasher(Sha256::new()))?;
     let mut plain = Sha256::new();
     let mut decoded = Ok(());
-    // Which of the two it is is known only at the end.
+    // The encoding is known only when the response is complete, so hash both forms.
     let answer = client.get(&url, |piece| {
         if decoded.is_ok() {
             decoded = decoder.write_all(piece);
@@ -106,11 +106,11 @@ fn zstd(store: &Store, server: &Server, dumps: &mut Dumps) -> Result<Option<Stri
     }))
 }
 
-/// Ed25519 signs one text with one key in one way only: all servers must say the same.
+/// Checks that all servers send the same signature, because Ed25519 is deterministic.
 ///
 /// # Errors
 ///
-/// If a signature is missing or another than that of the server before.
+/// Returns an error if a signature is missing or differs from the previous server's.
 pub(crate) fn signatures(store: &Store, server: &Server, dumps: &mut Dumps) -> Result<()> {
     let mut client = Client::new(server.address);
     for (path, info) in sample(store) {
@@ -131,13 +131,13 @@ pub(crate) fn signatures(store: &Store, server: &Server, dumps: &mut Dumps) -> R
     Ok(())
 }
 
-/// The narinfos that are compared.
+/// Returns the narinfos to compare.
 fn sample(store: &Store) -> impl Iterator<Item = (&String, &PathInfo)> {
     let stride = (store.paths.len() / NARINFO_COUNT).max(1);
     store.paths.iter().step_by(stride)
 }
 
-/// A narinfo as it is sent.
+/// Requests a narinfo; returns its text.
 fn fetch_narinfo(client: &mut Client, path: &str) -> Result<String> {
     let mut body = Vec::new();
     let url = format!("/{}.narinfo", hash_part(path));
@@ -148,7 +148,7 @@ fn fetch_narinfo(client: &mut Client, path: &str) -> Result<String> {
     String::from_utf8(body).with_context(|| format!("{url} is no text"))
 }
 
-/// The fields of a narinfo, by name.
+/// Parses a narinfo into fields by name.
 fn fields(narinfo: &str) -> BTreeMap<String, String> {
     let fields = narinfo.lines().filter_map(|line| line.split_once(": "));
     fields
@@ -156,7 +156,7 @@ fn fields(narinfo: &str) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Where this server has the NAR of `path`.
+/// Returns this server's URL of the NAR of `path`.
 pub(crate) fn nar_url(client: &mut Client, path: &str) -> Result<String> {
     let narinfo = fields(&fetch_narinfo(client, path)?);
     Ok(format!(
@@ -172,7 +172,7 @@ fn compare(path: &str, narinfo: &BTreeMap<String, String>, info: &PathInfo) -> R
     let mut references: Vec<&str> = field("References").split_whitespace().collect();
     references.sort_unstable();
     let size = info.nar_size.to_string();
-    // Not every server sends all: a missing deriver or content address is allowed, a wrong one not.
+    // Servers may omit deriver and content address, but must not send wrong ones.
     let or_absent = |said: &str, known: &Option<String>| {
         said.is_empty()
             || known
@@ -207,7 +207,7 @@ impl Dumps {
     }
 }
 
-/// A hash that can be written to.
+/// Adapter that implements `Write` for a hasher.
 struct Hasher(Sha256);
 
 impl Write for Hasher {

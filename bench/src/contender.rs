@@ -1,4 +1,4 @@
-//! A server in the comparison: the commands it is started by, and those of it that run.
+//! Servers in the comparison: their commands, and their running instances.
 
 use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
@@ -10,18 +10,18 @@ use crate::figures::{Gap, Part, Values};
 use crate::http::Client;
 use crate::process::{self, Server};
 
-/// What a server is started on.
+/// Store and key with which a server is started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Setting {
-    /// The store of the run.
+    /// The store of the run, without a key.
     Plain,
-    /// The same, with a key.
+    /// The store of the run, with a signing key.
     Signing,
-    /// The big store.
+    /// The big store, without a key.
     Big,
 }
 
-/// Where the servers find what their commands name.
+/// Paths for the placeholders of commands.
 #[derive(Debug, Clone)]
 pub(crate) struct Places {
     pub(crate) store: PathBuf,
@@ -30,29 +30,29 @@ pub(crate) struct Places {
     pub(crate) scratch: PathBuf,
 }
 
-/// A server under measurement.
+/// Server in the comparison.
 #[derive(Debug)]
 pub(crate) struct Contender {
     pub(crate) name: String,
     pub(crate) part: Part,
-    /// The commands without and with a key.
+    /// Commands without and with `{key}`.
     plain: Option<String>,
     signing: Option<String>,
     places: Places,
     standing: [OnceCell<Running>; 3],
 }
 
-/// A server that runs, and its folder.
+/// Running server and its scratch folder.
 #[derive(Debug)]
 pub(crate) struct Running {
     pub(crate) server: Server,
-    /// Memory before it was asked for anything but its first answer.
+    /// Memory before the first measurement.
     pub(crate) idle_memory: Values,
     _scratch: TempDir,
 }
 
 impl Contender {
-    /// Sorts commands by their names. The first is ours.
+    /// Groups commands by server name. The first server is ours.
     pub(crate) fn of_commands(commands: &[(String, String)], places: &Places) -> Vec<Self> {
         let mut all: Vec<Self> = Vec::new();
         for (name, command) in commands {
@@ -77,7 +77,7 @@ impl Contender {
         all
     }
 
-    /// nginx, started by `command`.
+    /// Returns an nginx reference, started by `command`.
     pub(crate) fn anchor(name: &str, command: String, places: &Places) -> Self {
         Self {
             plain: Some(command),
@@ -96,7 +96,7 @@ impl Contender {
         }
     }
 
-    /// The command for this setting, and the store.
+    /// Returns the command and the store for a setting, or the reason why there is none.
     fn command(&self, setting: Setting) -> Result<(&str, &Path), Gap> {
         let no = |why: &str| Gap::NotAsked(why.into());
         let any = || self.plain.as_deref().or(self.signing.as_deref());
@@ -120,7 +120,7 @@ impl Contender {
         .ok_or_else(|| no("no command with {key}"))
     }
 
-    /// Starts another one, which ends when it is dropped.
+    /// Starts an instance that is killed on drop.
     pub(crate) fn start(&self, setting: Setting) -> Result<Running, Gap> {
         let (command, store) = self.command(setting)?;
         self.run(command, store)
@@ -145,7 +145,7 @@ impl Contender {
         })
     }
 
-    /// The one that runs all the time, started when it is asked for first.
+    /// Returns the long-running instance, started on first use.
     pub(crate) fn standing(&self, setting: Setting) -> Result<&Running, Gap> {
         let place = &self.standing[setting as usize];
         if let Some(running) = place.get() {
@@ -157,7 +157,7 @@ impl Contender {
         Ok(place.get_or_init(|| running))
     }
 
-    /// The commands, as they were given.
+    /// Returns the commands as given.
     pub(crate) fn commands(&self) -> impl Iterator<Item = &str> {
         self.plain
             .as_deref()
@@ -165,7 +165,7 @@ impl Contender {
             .chain(self.signing.as_deref())
     }
 
-    /// Where this server has the NAR of `path`.
+    /// Returns this server's URL of the NAR of `path`.
     pub(crate) fn nar_url(&self, path: &str) -> Result<String> {
         let running = self.standing(Setting::Plain).map_err(gap_error)?;
         crate::check::nar_url(&mut Client::new(running.server.address), path)
@@ -173,7 +173,7 @@ impl Contender {
     }
 }
 
-/// A gap where there must be none.
+/// Converts a gap into an error, where every server is required to respond.
 pub(crate) fn gap_error(gap: Gap) -> anyhow::Error {
     match gap {
         Gap::NotAsked(why) | Gap::Failed(why) => anyhow::Error::msg(why),

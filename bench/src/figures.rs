@@ -1,39 +1,39 @@
-//! What was measured: numbers of a row, of a server, of every round.
+//! Measured figures: quantities, per row, server and round.
 
 use std::collections::BTreeMap;
 
-/// One kind of number. The order is that of the tables.
+/// Measured quantity. The order is that of the tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Quantity {
-    /// CPU of the server's processes for one answer, in microseconds.
+    /// CPU time of the server's processes per response, in microseconds.
     ServerCpuUs,
-    /// Answers per second.
+    /// Responses per second.
     Rate,
     P50Us,
     P99Us,
-    /// CPU of the server's processes for a GB of NAR, in seconds.
+    /// CPU time of the server's processes per GB of NAR, in seconds.
     ServerCpuPerGb,
-    /// The same, with the client's.
+    /// The same, including the client's.
     BothCpuPerGb,
     /// Megabytes of NAR per second.
     MbPerSecond,
-    /// From the question to the end of the answer, or from exec to the first answer.
+    /// Time from the request to the end of the response, or from exec to the first response.
     WallMs,
-    /// CPU of the server's processes for the whole of it.
+    /// Total CPU time of the server's processes.
     ServerCpuMs,
     ClientCpuMs,
-    /// Memory of the server's processes; what they share counts once.
+    /// Memory of the server's processes, with shared pages counted once (PSS).
     PssMib,
-    /// The same as the system's tools show it: what they share counts for each.
+    /// Memory of the server's processes, with shared pages counted for each (RSS).
     RssMib,
-    /// The most that it ever was.
+    /// Peak memory (RSS).
     PeakMib,
-    /// System calls for one answer.
+    /// System calls per response.
     Calls,
 }
 
 impl Quantity {
-    /// For people.
+    /// Returns the title for tables.
     pub(crate) fn title(self) -> &'static str {
         match self {
             Self::ServerCpuUs => "Server CPU per answer, µs",
@@ -53,7 +53,7 @@ impl Quantity {
         }
     }
 
-    /// In the middle of a sentence.
+    /// Returns the name for use in a sentence.
     pub(crate) fn short(self) -> &'static str {
         match self {
             Self::ServerCpuUs | Self::ServerCpuPerGb | Self::ServerCpuMs => "server CPU",
@@ -68,7 +68,7 @@ impl Quantity {
         }
     }
 
-    /// For programs.
+    /// Returns the key in JSON.
     pub(crate) fn key(self) -> &'static str {
         match self {
             Self::ServerCpuUs => "server_cpu_us",
@@ -88,16 +88,16 @@ impl Quantity {
         }
     }
 
-    /// Whether more of it is better.
+    /// Returns whether a larger value is better.
     pub(crate) fn is_more_better(self) -> bool {
         matches!(self, Self::Rate | Self::MbPerSecond)
     }
 }
 
-/// One measurement.
+/// Values of one measurement.
 pub(crate) type Values = BTreeMap<Quantity, f64>;
 
-/// Rows that belong together and have the same quantities.
+/// Group of rows with the same quantities.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Section {
     NixServeNg,
@@ -111,7 +111,7 @@ pub(crate) enum Section {
 }
 
 impl Section {
-    /// In the order of the report.
+    /// All sections, in the order of the report.
     pub(crate) const ALL: [Self; 8] = [
         Self::NixServeNg,
         Self::Requests,
@@ -136,7 +136,7 @@ impl Section {
         }
     }
 
-    /// How its figures come about.
+    /// Describes the measuring method.
     pub(crate) fn remark(self) -> &'static str {
         match self {
             Self::NixServeNg => {
@@ -168,7 +168,7 @@ impl Section {
         }
     }
 
-    /// What its rows may have, the one that matters most first.
+    /// Returns the possible quantities of its rows, the most important first.
     pub(crate) fn quantities(self) -> &'static [Quantity] {
         match self {
             Self::NixServeNg => &[Quantity::WallMs, Quantity::ServerCpuUs],
@@ -196,25 +196,25 @@ impl Section {
     }
 }
 
-/// Why a server has no figure.
+/// Reason why a server has no figure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Gap {
-    /// It was not asked, and why.
+    /// Not applicable, with the reason.
     NotAsked(String),
-    /// It was asked, and did not answer as it should.
+    /// The server failed or responded incorrectly.
     Failed(String),
 }
 
-/// What one server did in one row.
+/// Measurements of one server in one row.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Cell {
-    /// A measurement for each round.
+    /// One measurement per round.
     pub(crate) rounds: Vec<Values>,
     pub(crate) gap: Option<Gap>,
 }
 
 impl Cell {
-    /// Adds the outcome of a round. After a gap there is nothing more to add.
+    /// Adds the outcome of a round. After a gap, further rounds are ignored.
     pub(crate) fn add(&mut self, outcome: Result<Values, Gap>) {
         match outcome {
             Ok(values) => self.rounds.push(values),
@@ -222,7 +222,7 @@ impl Cell {
         }
     }
 
-    /// The median of its rounds, if all of them went well.
+    /// Returns the median over the rounds; `None` if there is a gap.
     pub(crate) fn median(&self, quantity: Quantity) -> Option<f64> {
         if self.gap.is_some() {
             return None;
@@ -234,7 +234,7 @@ impl Cell {
     }
 }
 
-/// One row: a cell for each server, in their order.
+/// Row with one cell per server, in the order of the servers.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Row {
     pub(crate) name: String,
@@ -242,31 +242,31 @@ pub(crate) struct Row {
     pub(crate) cells: Vec<Cell>,
 }
 
-/// What a server is in the comparison.
+/// Role of a server in the comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// The first one named: its ratios to the others are the summary.
+    /// The first server; the summary shows its ratios to the others.
     Ours,
     Peer,
-    /// nginx, which looks nothing up.
+    /// nginx with static files, which performs no look-ups.
     Anchor,
 }
 
-/// Everything the report is made of.
+/// Results of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Results {
-    /// Name and part of each server.
+    /// Name and role of each server.
     pub(crate) servers: Vec<(String, Part)>,
     pub(crate) rows: Vec<Row>,
 }
 
 impl Results {
-    /// Where the server with this part stands first.
+    /// Returns the index of the first server with a role.
     pub(crate) fn first(&self, part: Part) -> Option<usize> {
         self.servers.iter().position(|(_, of)| *of == part)
     }
 
-    /// The best median among the servers with `part`, and whose it is.
+    /// Returns the best median among the servers with a role, and the server's name.
     pub(crate) fn best(&self, row: &Row, quantity: Quantity, part: Part) -> Option<(f64, &str)> {
         let medians = self.servers.iter().zip(&row.cells);
         let of_part = medians.filter(|((_, of), _)| *of == part);
@@ -280,7 +280,7 @@ impl Results {
     }
 }
 
-/// Counts and sizes here are far below 2⁵³, so nothing is lost.
+/// Converts exactly: counts and sizes here are far below 2⁵³.
 #[expect(clippy::cast_precision_loss, reason = "exact below 2^53")]
 pub(crate) fn to_f64(count: u64) -> f64 {
     count as f64
@@ -290,7 +290,7 @@ pub(crate) fn to_f64(count: u64) -> f64 {
 pub(crate) mod tests {
     use super::*;
 
-    /// A cell with these values in its only round, or with a gap.
+    /// Creates a cell with one round of these values; with a gap if there are none.
     pub(crate) fn cell(values: &[(Quantity, f64)]) -> Cell {
         let gap = values
             .is_empty()
@@ -301,7 +301,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// A report with everything that may be missing.
+    /// Creates results with every kind of gap.
     pub(crate) fn with_gaps() -> Results {
         let row = |name: &str, section, cells| Row {
             name: name.into(),

@@ -1,4 +1,4 @@
-//! The measuring client: GET on one connection that is kept alive.
+//! Measuring client: GET on a keep-alive connection.
 
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpStream};
@@ -6,35 +6,36 @@ use std::time::Duration;
 
 use testkit::http1::Connection;
 
-/// Most bytes read at once, as fast clients do; small reads would be measured with the server.
+/// Maximum length of a read: large, because the cost of small reads would be measured with the
+/// server.
 const BUFFER_LEN: usize = 256 * 1024;
 
-/// Longer than any response takes; a server that hangs must not hang the run.
+/// Read timeout: longer than any response takes, so that a hanging server cannot hang the run.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A connection that is opened with the first request, and again after the server has closed it.
+/// Client whose connection is opened on the first request, and reopened after the server closed it.
 #[derive(Debug)]
 pub(crate) struct Client {
     address: SocketAddr,
-    /// Header lines of every request behind `Host`.
+    /// Header lines of every request after `Host`.
     fields: &'static str,
-    /// Kept for its buffer while it is closed.
+    /// The connection; a closed one is retained for its buffer.
     connection: Option<Connection>,
     is_open: bool,
 }
 
-/// A response whose body has been handed on.
+/// Response without its body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
-    /// Bytes of the body, without the framing of chunks.
+    /// Length of the body, without chunked framing.
     pub(crate) body_len: u64,
     /// Whether the body is compressed with zstd.
     pub(crate) is_zstd: bool,
 }
 
 impl Client {
-    /// Makes a client that accepts no compression.
+    /// Creates a client that accepts no compression.
     pub(crate) fn new(address: SocketAddr) -> Self {
         Self {
             address,
@@ -44,7 +45,7 @@ impl Client {
         }
     }
 
-    /// Makes a client that accepts zstd, as Nix does.
+    /// Creates a client that accepts zstd, as Nix does.
     pub(crate) fn taking_zstd(address: SocketAddr) -> Self {
         Self {
             fields: "Accept-Encoding: zstd\r\n",
@@ -52,15 +53,15 @@ impl Client {
         }
     }
 
-    /// Requests `path` and hands the body to `take` in pieces.
+    /// Requests `path` and passes the body to `take` in pieces.
     ///
     /// # Errors
     ///
-    /// If the connection fails, or the response is malformed or ends early.
+    /// Returns an error if the connection fails, or the response is malformed or incomplete.
     pub(crate) fn get(&mut self, path: &str, take: impl FnMut(&[u8])) -> io::Result<Answer> {
         let reused = self.is_open;
         let (answer, keeps_alive) = match self.send(path).and_then(|()| self.head()) {
-            // The server may have closed an idle connection; that is no error.
+            // The server may have closed an idle connection; retry on a new one.
             Err(_) if reused => {
                 self.is_open = false;
                 self.send(path)?;
@@ -71,11 +72,11 @@ impl Client {
         self.body(answer, keeps_alive, take)
     }
 
-    /// Sends a request; its response is [`Client::receive`]d later.
+    /// Sends a request, whose response is read by [`Client::receive`].
     ///
     /// # Errors
     ///
-    /// If the connection fails.
+    /// Returns an error if the connection fails.
     pub(crate) fn send(&mut self, path: &str) -> io::Result<()> {
         if !self.is_open {
             let stream = TcpStream::connect(self.address)?;
@@ -94,11 +95,11 @@ impl Client {
         self.connection()?.try_send(request)
     }
 
-    /// Receives the response to the request that was sent last.
+    /// Receives the response to the previously sent request.
     ///
     /// # Errors
     ///
-    /// If the connection fails, or the response is malformed or ends early.
+    /// Returns an error if the connection fails, or the response is malformed or incomplete.
     pub(crate) fn receive(&mut self, take: impl FnMut(&[u8])) -> io::Result<Answer> {
         match self.head() {
             Ok((answer, keeps_alive)) => self.body(answer, keeps_alive, take),
@@ -114,7 +115,7 @@ impl Client {
         connection.ok_or_else(|| ErrorKind::NotConnected.into())
     }
 
-    /// Reads a head; returns also whether the connection stays open after the response.
+    /// Reads a head; returns also whether the connection persists after the response.
     fn head(&mut self) -> io::Result<(Answer, bool)> {
         let head = self.connection()?.try_head(false)?;
         let head = head.ok_or(ErrorKind::UnexpectedEof)?;
@@ -149,7 +150,7 @@ mod tests {
 
     use super::*;
 
-    /// Serves `answers` one after the other on one connection, byte by byte if `slow`.
+    /// Serves `answers` in sequence on one connection, byte by byte if `slow`.
     fn served(answers: Vec<Vec<u8>>, slow: bool) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();

@@ -1,26 +1,26 @@
-//! The machine the figures are of.
+//! Measuring environment.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-/// Set for the process that already runs in a network namespace of its own.
+/// Environment variable set in the process that runs in a network namespace of its own.
 const INSIDE: &str = "SAMOVAR_BENCH_NAMESPACE";
 
-/// Where the congestion control of new sockets stands.
+/// Congestion control of new sockets.
 const CONGESTION_CONTROL: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 
-/// Whether this process is the one started by [`enter_network_namespace`].
+/// Returns whether this process was started by [`enter_network_namespace`].
 pub(crate) fn is_inside_namespace() -> bool {
     std::env::var_os(INSIDE).is_some()
 }
 
-/// Starts this program again in a network namespace without BBR, if the machine lets it.
+/// Restarts this program in a network namespace without BBR, if the machine permits it.
 ///
-/// With BBR, a common default, pacing timers sit between client and server, which on loopback share
-/// the cores: a server that writes much at once looks slow. A namespace may only take what the
-/// machine allows to everyone; `reno` always is, and without loss it is like `cubic`. Where even
-/// that is refused the run goes on, and [`describe`] says what was used.
+/// BBR, a common default, puts pacing timers between client and server, which share the cores on
+/// loopback: a server that writes much at once seems slow. A namespace may only use algorithms that
+/// the machine allows for all users; `reno` always is allowed, and equals `cubic` without loss. If
+/// even that is refused the run continues, and [`describe`] reports the algorithm in use.
 pub(crate) fn enter_network_namespace() {
     if is_inside_namespace() || read(CONGESTION_CONTROL) != "bbr" {
         return;
@@ -54,11 +54,11 @@ pub(crate) fn enter_network_namespace() {
     crate::progress(&format!("staying in the network of the machine: {error}"));
 }
 
-/// Where the sizes of send buffers stand: least, usual, largest.
+/// Sizes of send buffers: minimum, default, maximum.
 const SEND_BUFFERS: &str = "/proc/sys/net/ipv4/tcp_wmem";
 
-/// A smaller largest send buffer for new sockets, until this is dropped. Does nothing where the
-/// machine's own network is used.
+/// Limits the maximum send buffer of new sockets until dropped. Does nothing outside a network
+/// namespace of our own.
 #[derive(Debug)]
 pub(crate) struct SendBuffers(Option<String>);
 
@@ -81,7 +81,7 @@ impl Drop for SendBuffers {
     }
 }
 
-/// Load averages.
+/// Returns the load averages.
 pub(crate) fn load() -> String {
     read("/proc/loadavg")
         .split(' ')
@@ -90,8 +90,8 @@ pub(crate) fn load() -> String {
         .join(" ")
 }
 
-/// One line that says where and how the figures were taken.
-/// `how` says how many rounds of what length.
+/// Describes in one line where and how the figures were measured. `how` states number and length of
+/// the rounds.
 pub(crate) fn describe(how: &str, load_before: &str) -> String {
     let model = field("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown CPU".into());
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
@@ -119,15 +119,15 @@ fn read(path: &str) -> String {
         .to_owned()
 }
 
-/// The value of the first line `name : value` in a file.
+/// Returns the value of the first line `name : value` in a file.
 fn field(path: &str, name: &str) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     let line = text.lines().find(|line| line.starts_with(name))?;
     Some(line.split_once(':')?.1.trim().to_owned())
 }
 
-/// The word with digits in what a program says of its version; programs differ in where they say
-/// it.
+/// Returns the first word with digits in a program's version output, whose format differs between
+/// programs.
 fn version(program: &str, option: &str) -> String {
     let path = crate::nginx::find(program);
     let Ok(said) = Command::new(path).arg(option).output() else {

@@ -5,24 +5,25 @@
 //!   --server 'samovar=nix-serve --listen 127.0.0.1:{port} --store local?root={store}'
 //! ```
 //!
-//! [`rows`] has what is measured, a module for each way; [`figures`] what comes out of it, which
-//! [`table`], [`summary`], [`chart`] and [`report`] show.
+//! [`rows`] performs the measurements, with one module for each method; [`figures`] holds the
+//! results, which [`table`], [`summary`], [`chart`] and [`report`] show.
 //!
 //! `samovar-bench engine` compares HTTP engines instead: see [`engine`].
 //!
-//! How a figure comes about, and what keeps it honest:
+//! How figures are measured, and what keeps them comparable:
 //!
-//! - All servers run at the same time, but only one is asked at a time. Rounds are interleaved
-//!   (every server's first, then every server's second), and a figure is the median of the rounds.
-//! - nginx serves the same bytes from ready-made files in the same run. Compare ratios to it, of
-//!   one run; requests per second of different runs or machines say nothing.
-//! - Server CPU per request, of all its processes, stands beside the rate: it holds when something
-//!   else runs on the machine.
-//! - Before anything is timed, every server's narinfos are compared with what Nix says, its NARs
-//!   with `nix-store --dump`, and its signatures with those of the other servers.
-//! - What a server cannot do, or does not do right, has a reason in place of a figure.
-//! - Rows that ask one thing at a time run client and server on one core. On two, every request
-//!   waits for an idle core to wake, twice, and no server can help that.
+//! - All servers run at the same time, but only one receives requests at a time. Rounds are
+//!   interleaved (every server's first, then every server's second), and a figure is the median of
+//!   its rounds.
+//! - nginx serves the same bytes from static files in the same run. Compare ratios to nginx within
+//!   one run; rates of different runs or machines cannot be compared.
+//! - Server CPU time per request, over all its processes, accompanies the rate: it is robust
+//!   against other load on the machine.
+//! - Before any measurement, every server's narinfos are compared with Nix's information, its NARs
+//!   with `nix-store --dump`, and its signatures with the other servers'.
+//! - A server that lacks a feature, or responds incorrectly, has a reason in place of a figure.
+//! - Rows with one request at a time run client and server on one core. On two cores, every request
+//!   waits twice for an idle core to wake, which no server can avoid.
 
 #![forbid(unsafe_code)]
 #![expect(
@@ -135,7 +136,7 @@ fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Starts every server, and compares its answers before anything is timed.
+/// Starts every server and verifies its responses before any measurement.
 fn check(store: &Store, contenders: &[Contender]) -> Result<Vec<String>> {
     let mut remarks = Vec::new();
     let mut dumps = check::Dumps::default();
@@ -152,7 +153,7 @@ fn check(store: &Store, contenders: &[Contender]) -> Result<Vec<String>> {
     Ok(remarks)
 }
 
-/// Makes a key to sign with, and returns the file.
+/// Generates a signing key; returns its file.
 fn make_key(scratch: &Path) -> Result<PathBuf> {
     let (secret, public) = (scratch.join("key.secret"), scratch.join("key.public"));
     let status = Command::new("nix-store")

@@ -1,5 +1,5 @@
-//! The reference: nginx serving the same bytes from ready-made files. It looks nothing up, so it is
-//! no peer, but it is what the machine can do with a careful server in C.
+//! Reference: nginx serving the same bytes from static files. It performs no look-ups, so it is no
+//! peer; it shows what an efficient server in C can do on this machine.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -14,26 +14,26 @@ use crate::http::Client;
 use crate::process::Server;
 use crate::store::{PathInfo, Store, hash_part};
 
-/// How file contents leave nginx.
+/// How nginx sends file contents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Variant {
-    /// Its usual way.
+    /// With `sendfile`, the usual setting.
     Sendfile,
-    /// Through buffers of 256 KiB. On loopback it is the faster one: the receiver has whole pages
-    /// to copy instead of fragments. On a network card it may be the other way round.
+    /// Through buffers of 256 KiB. Faster on loopback, where the receiver then copies whole pages
+    /// instead of fragments; on a network card it may be slower.
     NoSendfile,
 }
 
-/// Where `program` is; nginx stands where a user's `PATH` may not look.
+/// Returns the location of `program`; nginx may lie in a directory that is not in a user's `PATH`.
 pub(crate) fn find(program: &str) -> PathBuf {
     let sbin = Path::new("/usr/sbin").join(program);
     if sbin.exists() { sbin } else { program.into() }
 }
 
-/// Writes all narinfos, and the NARs of the rows, below `scratch`.
+/// Writes all narinfos, and the NARs of the rows, as files below `scratch`.
 ///
-/// They are those of `first`, so that nginx sends the same bytes; without a server narinfos are
-/// rendered as nix-serve would, and NARs by Nix. They are compared with what Nix says anyway.
+/// Copies them from the server `first`, so that nginx sends the same bytes. Without a server,
+/// renders narinfos as nix-serve does, and NARs with Nix. [`crate::check`] verifies either.
 pub(crate) fn render(store: &Store, first: Option<&Server>, scratch: &Path) -> Result<PathBuf> {
     let files = scratch.join("files");
     fs::create_dir_all(files.join("nar"))?;
@@ -63,7 +63,7 @@ pub(crate) fn render(store: &Store, first: Option<&Server>, scratch: &Path) -> R
             Some(client) => nar_url(client, path)?,
             None => format!("/{}", default_url(path, store.info(path)?)),
         };
-        // A query is no part of a file's name.
+        // A query is not part of the file name.
         let file = url.split('?').next().unwrap_or_default();
         let file = files.join(file.trim_start_matches('/'));
         fs::create_dir_all(file.parent().context("a NAR has a folder")?)?;
@@ -101,7 +101,7 @@ fn narinfo(path: &str, info: &PathInfo) -> String {
         info.nar_hash,
         info.nar_size
     );
-    // A String never fails to take text.
+    // Writing to a `String` never fails.
     if !info.references.is_empty() {
         writeln!(text, "References: {}", info.references.join(" ")).ok();
     }
@@ -111,7 +111,7 @@ fn narinfo(path: &str, info: &PathInfo) -> String {
     text
 }
 
-/// The name of a variant, and a command that starts it on `files`, with placeholders.
+/// Returns the name of a variant and the command that starts it on `files`, with placeholders.
 pub(crate) fn command(
     files: &Path,
     variant: Variant,

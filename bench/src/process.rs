@@ -1,4 +1,4 @@
-//! Servers under test: starting and ending them, and the CPU time they take.
+//! Server processes: start, end, CPU time and memory.
 
 use std::fs;
 use std::io::Read as _;
@@ -15,15 +15,15 @@ use testkit::procfs;
 use crate::figures::{Quantity, Values, to_f64};
 use crate::http::Client;
 
-/// How long a server may take until it answers.
+/// Time limit until a started server responds.
 const START_SECONDS_MAX: u64 = 30;
 
-/// So many steps without work in a row are rest.
+/// A server is at rest after this many consecutive idle steps.
 const REST_COUNT: u32 = 4;
 const REST_STEP: Duration = Duration::from_millis(30);
 const REST_MAX: Duration = Duration::from_secs(20);
 
-/// A server that runs until this is dropped.
+/// Running server; killed on drop.
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) name: String,
@@ -31,7 +31,7 @@ pub(crate) struct Server {
     child: Child,
 }
 
-/// A port nobody listens on at this moment.
+/// Returns a port that is free at the moment.
 pub(crate) fn free_port() -> Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
         .local_addr()?
@@ -39,10 +39,10 @@ pub(crate) fn free_port() -> Result<u16> {
 }
 
 impl Server {
-    /// Runs a shell command that makes a server listen on `port`, and waits until it answers a
-    /// request for `probe` with 200. Its input stays open: some servers end with it.
+    /// Runs a shell command that starts a server on `port`, and waits until it answers a request
+    /// for `probe` with 200. Standard input stays open, because some servers exit at its end.
     pub(crate) fn start_command(name: &str, command: &str, port: u16, probe: &str) -> Result<Self> {
-        // A group of its own, so that workers and wrappers end with it.
+        // A process group of its own, so that workers and wrappers are killed too.
         let child = Command::new("sh")
             .args(["-c", command])
             .stdin(Stdio::piped())
@@ -81,12 +81,12 @@ impl Server {
             if started.elapsed() > Duration::from_secs(START_SECONDS_MAX) {
                 bail!("no answer on {} in {START_SECONDS_MAX} s", self.address);
             }
-            // Short, or it would be measured with the start.
+            // Short, because the pause is part of the measured start time.
             std::thread::sleep(Duration::from_micros(200));
         }
     }
 
-    /// Waits until it does nothing any more, or for so long that it never will.
+    /// Waits until the server is at rest, for at most [`REST_MAX`].
     pub(crate) fn rest(&self) {
         let started = Instant::now();
         let mut quiet_count = 0;
@@ -94,14 +94,14 @@ impl Server {
         while quiet_count < REST_COUNT && started.elapsed() < REST_MAX {
             std::thread::sleep(REST_STEP);
             let now = self.cpu();
-            // A timer that looks around now and then is rest.
+            // Tolerates periodic timers.
             let is_quiet = now.saturating_sub(before) < Duration::from_micros(500);
             quiet_count = if is_quiet { quiet_count + 1 } else { 0 };
             before = now;
         }
     }
 
-    /// Memory of all its processes.
+    /// Returns the memory of all its processes.
     pub(crate) fn memory(&self) -> Values {
         let mut sums = Values::new();
         for process in self.processes() {
@@ -117,34 +117,34 @@ impl Server {
         sums
     }
 
-    /// CPU time of all its processes so far, ended children included.
+    /// Returns the CPU time of all its processes so far, ended children included.
     pub(crate) fn cpu(&self) -> Duration {
         self.processes().into_iter().map(cpu_of).sum()
     }
 
-    /// Lets all its threads run on core 0 only, or again on all of `cores`.
+    /// Restricts all its threads to `cores`.
     pub(crate) fn pin(&self, cores: &CpuSet) {
         for process in self.processes() {
             for thread in procfs::threads(process) {
-                // A thread that has just ended need not be pinned.
+                // The thread may have ended.
                 sched_setaffinity(pid(thread), cores).ok();
             }
         }
     }
 
-    /// Returns the memory of all processes that no file backs, in bytes.
+    /// Returns the anonymous memory of all its processes, in bytes.
     pub(crate) fn anonymous_len(&self) -> u64 {
         let of_process = |pid| procfs::memory(pid, "status", "RssAnon");
         self.processes().into_iter().filter_map(of_process).sum()
     }
 
-    /// Returns how many descriptors all processes have open.
+    /// Returns the number of open descriptors of all its processes.
     pub(crate) fn descriptor_count(&self) -> usize {
         let pids = self.processes().into_iter();
         pids.filter_map(procfs::descriptor_count).sum()
     }
 
-    /// Returns the PIDs of the process that was started and of its descendants.
+    /// Returns the PIDs of the started process and of its descendants.
     pub(crate) fn processes(&self) -> Vec<u32> {
         procfs::family(self.child.id())
     }
@@ -167,16 +167,16 @@ impl Drop for Server {
     }
 }
 
-/// CPU time of this program so far: the client's side of a transfer.
+/// Returns the CPU time of this process so far, that is, of the clients.
 pub(crate) fn own_cpu() -> Duration {
     cpu_of(std::process::id())
 }
 
-/// Whether another process watches all threads of this one.
+/// Returns whether a tracer is attached to all threads of a process.
 pub(crate) fn is_traced(process: u32) -> bool {
     procfs::threads(process).into_iter().all(|thread| {
         let path = format!("/proc/{process}/task/{thread}/status");
-        // A thread that has just ended makes no calls.
+        // A thread that has ended makes no system calls.
         let status = fs::read_to_string(path).unwrap_or_default();
         !status.lines().any(|line| line == "TracerPid:\t0")
     })
@@ -187,12 +187,12 @@ pub(crate) fn ended_children_cpu() -> Duration {
     procfs::children_cpu_time(std::process::id()).unwrap_or_default()
 }
 
-/// Lets this thread, and those it starts, run on these cores only.
+/// Restricts this thread, and threads that it starts, to `cores`.
 pub(crate) fn pin_own_thread(cores: &CpuSet) {
     sched_setaffinity(None, cores).ok();
 }
 
-/// All cores this program may use, and the first of them alone.
+/// Returns the cores that this process may use, and a set of the first one alone.
 pub(crate) fn cores() -> Result<(CpuSet, CpuSet)> {
     let all = sched_getaffinity(None).context("cannot see the cores")?;
     let mut first = CpuSet::new();
@@ -204,16 +204,16 @@ pub(crate) fn cores() -> Result<(CpuSet, CpuSet)> {
     Ok((all, first))
 }
 
-/// Returns the CPU time of one process with that of its ended children. The scheduler counts
-/// living threads in nanoseconds; the count with ended threads has steps of 10 ms. The larger one
-/// is right.
+/// Returns the CPU time of a process and of its ended children. The scheduler's count has
+/// nanoseconds but covers living threads only; the process's count includes ended threads in steps
+/// of 10 ms. The larger one is closer.
 fn cpu_of(pid: u32) -> Duration {
     let all = procfs::cpu_time(pid).unwrap_or_default();
     let children = procfs::children_cpu_time(pid).unwrap_or_default();
     procfs::living_threads_cpu_time(pid).max(all) + children
 }
 
-/// A number as the id of a process.
+/// Converts a number to a PID; `None` if it cannot be one.
 pub(crate) fn pid(number: u32) -> Option<Pid> {
     Pid::from_raw(i32::try_from(number).ok()?)
 }

@@ -1,4 +1,4 @@
-//! Where the results go: to the terminal, and into a folder.
+//! Output of the results: terminal and files.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::contender::Contender;
 use crate::figures::{Cell, Gap, Results};
 use crate::{chart, summary, table};
 
-/// The whole report as Markdown: `machine` and `remarks` say what a reader must know first.
+/// Renders the whole report as Markdown, introduced by `machine` and `remarks`.
 pub(crate) fn markdown(machine: &str, remarks: &[String], results: &Results) -> String {
     let mut text = format!("{machine}\n");
     for remark in remarks {
@@ -45,7 +45,7 @@ pub(crate) fn write(
     write("results.json", &(raw + "\n"))
 }
 
-/// Every round of every row.
+/// Returns every round of every row as JSON.
 fn raw(machine: &str, results: &Results, contenders: &[Contender]) -> Value {
     let servers: Vec<Value> = contenders
         .iter()
@@ -105,7 +105,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let results = with_gaps();
         let text = markdown("a machine", &["a remark".into()], &results);
-        // It is put into the repository as it is.
+        // The report is committed to the repository without changes.
         assert!(!text.contains("\n\n\n") && !text.contains(" \n"), "{text}");
         assert!(text.ends_with('\n') && !text.ends_with("\n\n"), "{text}");
         write(folder.path(), &text, "a machine", &results, &[]).unwrap();

@@ -1,4 +1,4 @@
-//! The store that is served, and what Nix says about it.
+//! The served store, and Nix's information about it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,60 +8,60 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-/// A store made by `xtask sample-store --bench`.
+/// Store created by `xtask sample-store --bench`.
 #[derive(Debug)]
 pub(crate) struct Store {
     pub(crate) dir: PathBuf,
-    /// Everything that is valid, by path.
+    /// All valid paths.
     pub(crate) paths: BTreeMap<String, PathInfo>,
-    /// An empty file.
+    /// Store path of an empty file.
     pub(crate) empty: String,
-    /// 10 MB in one file.
+    /// Store path of a file of 10 MB.
     pub(crate) big: String,
-    /// About 45,000 files.
+    /// Store path of a tree of about 45,000 files.
     pub(crate) tree: String,
-    /// Ten files of sizes up to 10 MB; empty if the store has none.
+    /// Store paths of ten files of up to 10 MB; empty if the store has none.
     pub(crate) mixed: Vec<String>,
-    /// The top of a closure of some hundred paths, which comes last.
+    /// Store paths of a closure of some hundred paths, its top last.
     pub(crate) closure: Vec<String>,
 }
 
-/// A store made by `xtask sample-store --paths`: very many paths, nearly all without files.
+/// Store created by `xtask sample-store --paths`: very many paths, nearly all without files.
 #[derive(Debug)]
 pub(crate) struct BigStore {
     pub(crate) dir: PathBuf,
     pub(crate) path_count: u64,
-    /// Some of its paths, evenly spread.
+    /// Evenly distributed sample of its paths.
     pub(crate) paths: Vec<String>,
-    /// A large closure of them.
+    /// Large closure in the store, its top last.
     pub(crate) closure: Vec<String>,
 }
 
-/// What a narinfo must say.
+/// Expected content of a narinfo.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PathInfo {
-    /// In base 32, with its algorithm.
+    /// NAR hash in base 32, with its algorithm.
     pub(crate) nar_hash: String,
     pub(crate) nar_size: u64,
-    /// Base names, sorted.
+    /// References as base names, sorted.
     pub(crate) references: Vec<String>,
-    /// Base name.
+    /// Deriver as base name.
     pub(crate) deriver: Option<String>,
     pub(crate) content_address: Option<String>,
 }
 
-/// The part of a store path that a narinfo is asked for by.
+/// Returns the hash part of a store path.
 pub(crate) fn hash_part(path: &str) -> &str {
     base_name(path).split('-').next().unwrap_or_default()
 }
 
-/// A store path without the store.
+/// Returns a store path without the store directory.
 pub(crate) fn base_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or_default()
 }
 
 impl Store {
-    /// Reads the manifest in `dir` and asks Nix about all paths.
+    /// Reads the manifest in `dir` and queries Nix for all paths.
     pub(crate) fn open(dir: &Path) -> Result<Self> {
         let (dir, manifest) = open(dir)?;
         let path = |key: &str| -> Result<String> {
@@ -92,7 +92,7 @@ impl Store {
             let (path, info) = path_info(value).with_context(|| format!("not a path: {value}"))?;
             infos.insert(path, info);
         }
-        // In JSON the hash is base 64; this prints it as a narinfo has it.
+        // Nix's JSON has the hash in base 64; this command prints it as in narinfos.
         let paths: Vec<String> = infos.keys().cloned().collect();
         for some in paths.chunks(1000) {
             let hashes = nix(&self.dir, "nix-store", &["--query", "--hash"], some)?;
@@ -105,7 +105,7 @@ impl Store {
         Ok(infos)
     }
 
-    /// A command that writes the NAR of `path` to stdout.
+    /// Returns a command that writes the NAR of `path` to standard output.
     pub(crate) fn dump(&self, path: &str) -> Command {
         let mut command = Command::new("nix-store");
         command
@@ -114,7 +114,7 @@ impl Store {
         command
     }
 
-    /// What Nix says about `path`.
+    /// Returns Nix's information about `path`.
     pub(crate) fn info(&self, path: &str) -> Result<&PathInfo> {
         self.paths
             .get(path)
@@ -123,7 +123,7 @@ impl Store {
 }
 
 impl BigStore {
-    /// Reads the manifest in `dir` and asks Nix about the closure.
+    /// Reads the manifest in `dir` and queries Nix for the closure.
     pub(crate) fn open(dir: &Path) -> Result<Self> {
         let (dir, manifest) = open(dir)?;
         let paths = texts(manifest.get("rows"));
@@ -143,7 +143,7 @@ impl BigStore {
     }
 }
 
-/// Where a store really is, and its manifest.
+/// Returns the canonical path of a store, and its manifest.
 fn open(dir: &Path) -> Result<(PathBuf, Value)> {
     let dir = dir
         .canonicalize()
@@ -153,7 +153,7 @@ fn open(dir: &Path) -> Result<(PathBuf, Value)> {
     Ok((dir, serde_json::from_str(&manifest)?))
 }
 
-/// The texts in a list; none, if it is no list.
+/// Returns the strings of a JSON array; empty for any other value.
 fn texts(list: Option<&Value>) -> Vec<String> {
     let values = list.and_then(Value::as_array).into_iter().flatten();
     values
@@ -161,14 +161,14 @@ fn texts(list: Option<&Value>) -> Vec<String> {
         .collect()
 }
 
-/// All that `path` needs, itself last.
+/// Returns the closure of `path`, itself last.
 fn requisites(store: &Path, path: &str) -> Result<Vec<String>> {
     let words = ["--query", "--requisites", path];
     let lines = nix(store, "nix-store", &words, &[])?;
     Ok(lines.lines().map(str::to_owned).collect())
 }
 
-/// What one of Nix's programs says about a store.
+/// Runs a Nix program on a store; returns its output.
 fn nix(store: &Path, program: &str, words: &[&str], paths: &[String]) -> Result<String> {
     let mut command = Command::new(program);
     if program == "nix" {

@@ -1,11 +1,11 @@
-//! The first server against the best of its peers, row by row, and where it loses.
+//! Summary: the first server against the best peer, row by row, and where it loses.
 
 use std::fmt::Write as _;
 
 use crate::figures::{Part, Quantity, Results, Row};
 use crate::table::number;
 
-/// What a row costs: the first of these that it has.
+/// Quantities for the cost of a row; the first one present counts.
 const COSTS: [Quantity; 5] = [
     Quantity::ServerCpuUs,
     Quantity::ServerCpuPerGb,
@@ -14,13 +14,13 @@ const COSTS: [Quantity; 5] = [
     Quantity::Calls,
 ];
 
-/// How fast it is.
+/// Quantities for the speed of a row; the first one present counts.
 const SPEEDS: [Quantity; 3] = [Quantity::Rate, Quantity::MbPerSecond, Quantity::WallMs];
 
-/// What would be shown as 1.00 is a tie.
+/// Ratios below this are shown as 1.00 and count as a tie.
 const TIE: f64 = 1.005;
 
-/// Ours over another's, turned so that less than 1 is always ahead.
+/// Ratio of our figure to another server's, oriented so that less than 1 is better.
 #[derive(Debug, Clone, PartialEq)]
 struct Ratio {
     row: String,
@@ -29,7 +29,7 @@ struct Ratio {
     other: String,
 }
 
-/// The table and the list; empty without a peer to compare with.
+/// Renders the table and the list; empty without a peer.
 pub(crate) fn render(results: &Results) -> String {
     let (Some(ours), Some(_)) = (results.first(Part::Ours), results.first(Part::Peer)) else {
         return String::new();
@@ -58,14 +58,14 @@ pub(crate) fn render(results: &Results) -> String {
     text
 }
 
-/// One row of the summary.
+/// Row of the summary.
 struct Line<'row> {
     row: &'row str,
     ours: f64,
     unit: Quantity,
     peer: Option<(f64, String)>,
     to_anchor: Option<f64>,
-    /// Cost, speed, p50, p99.
+    /// Ratios of cost, speed, p50 and p99.
     to_peer: [Option<Ratio>; 4],
 }
 
@@ -85,7 +85,7 @@ impl<'row> Line<'row> {
             } else {
                 (mine, theirs)
             };
-            // A cost below what can be counted has no ratio.
+            // A cost below the measurable minimum has no ratio.
             (over > 0.0 && under > 0.0).then(|| Ratio {
                 row: row.name.clone(),
                 quantity,
@@ -152,7 +152,7 @@ fn unit(quantity: Quantity) -> &'static str {
     }
 }
 
-/// What is behind a peer, the worst first.
+/// Lists the ratios at which a peer is better, the worst first.
 fn losses(name: &str, ratios: &[Ratio]) -> String {
     let is_behind = |ratio: &&Ratio| ratio.value >= TIE;
     let mut behind: Vec<&Ratio> = ratios.iter().filter(is_behind).collect();

@@ -1,10 +1,10 @@
-//! The results as Markdown tables: a section for each kind of row.
+//! Results as Markdown tables, with a section for each kind of row.
 
 use std::fmt::Write as _;
 
 use crate::figures::{Cell, Gap, Part, Quantity, Results, Row, Section};
 
-/// All sections that have something to say.
+/// Renders all sections that have figures or reasons.
 pub(crate) fn render(results: &Results) -> String {
     Section::ALL
         .into_iter()
@@ -26,7 +26,7 @@ fn render_section(results: &Results, section: Section) -> String {
     for &quantity in section.quantities() {
         text.push_str(&table(results, &asked, quantity, &mut reasons));
     }
-    // A String never fails to take text.
+    // Writing to a `String` never fails.
     for (index, reason) in reasons.iter().enumerate() {
         writeln!(text, "* <sup>{}</sup> {reason}", index + 1).ok();
     }
@@ -51,8 +51,8 @@ fn why(gap: &Gap) -> &str {
     }
 }
 
-/// One table: a line for each row, a column for each server, in parentheses the ratio to the first
-/// anchor. Empty if no server has the quantity.
+/// Renders a table with a line per row and a column per server; in parentheses, the ratio to the
+/// first nginx. Empty if no server has the quantity.
 fn table(
     results: &Results,
     rows: &[&Row],
@@ -101,13 +101,13 @@ fn table(
     text
 }
 
-/// What stands in place of a figure, with a number that leads to the reason.
+/// Returns the mark in place of a figure, with a footnote number for the reason.
 fn mark(gap: &Gap, reasons: &mut Vec<String>) -> String {
     let sign = match gap {
         Gap::NotAsked(_) => "–",
         Gap::Failed(_) => "failed",
     };
-    // A reason of several lines, or with a bar in it, would end the table.
+    // A line break or vertical bar in a reason would break the table.
     let reason = one_line(why(gap));
     let known = reasons.iter().position(|known| *known == reason);
     let at = known.unwrap_or_else(|| {
@@ -122,7 +122,7 @@ fn one_line(text: &str) -> String {
     words.join(" ").replace('|', "\\|").replace('<', "&lt;")
 }
 
-/// Three digits that count, thousands parted.
+/// Formats a number with three significant digits and thousands separators.
 pub(crate) fn number(value: f64) -> String {
     if value < 0.0995 && value > 0.0 {
         return format!("{value:.3}");
@@ -136,7 +136,7 @@ pub(crate) fn number(value: f64) -> String {
     group(&format!("{value:.0}"))
 }
 
-/// A count, thousands parted.
+/// Formats a count with thousands separators.
 pub(crate) fn grouped(count: u64) -> String {
     group(&count.to_string())
 }
@@ -182,7 +182,7 @@ mod tests {
         for expected in [
             "| narinfo c64 | 5.00 (0.62x) | 50.0 (6.25x) | 8.00 |",
             "| signed c64 | 6.00 | 4.00 | –<sup>1</sup> |",
-            // A ratio to nothing is no ratio.
+            // A ratio to zero is omitted.
             "| absent c64 | failed<sup>2</sup> | 4.00 | 0.00 |",
             "| tree | 0.50 | failed<sup>1</sup> | –<sup>2</sup> |",
             "<sup>1</sup> no command with {key}",

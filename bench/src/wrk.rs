@@ -1,4 +1,4 @@
-//! Many small requests on many connections: wrk, with a script of our own.
+//! Many small requests on many connections: wrk with a script of our own.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -9,8 +9,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-/// Asks for a random one of the paths in a file; prints what happened as JSON at the end. Requests
-/// are rendered once, so that the client's part stays small.
+/// wrk script that requests random targets from a file and prints its results as JSON. It renders
+/// requests once in advance, so that the client's share stays small.
 const SCRIPT: &str = r#"
 local threads = 0
 function setup(thread) threads = threads + 1; thread:set("number", threads) end
@@ -29,7 +29,7 @@ function done(summary, latency, requests)
 end
 "#;
 
-/// What wrk saw.
+/// Results of wrk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) requests: u64,
@@ -38,7 +38,7 @@ pub(crate) struct Seen {
     pub(crate) p99: Duration,
 }
 
-/// A list of request targets, and the status their answers must have.
+/// List of request targets, and the status that their responses must have.
 #[derive(Debug)]
 pub(crate) struct Load {
     script: PathBuf,
@@ -48,7 +48,7 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// Writes `targets` below `scratch`. `found` says whether they are there (200) or not (404).
+    /// Writes `targets` below `scratch`. `found` is the expected status: 200 if true, else 404.
     pub(crate) fn new(scratch: &Path, name: &str, targets: &[String], found: bool) -> Result<Self> {
         let script = scratch.join("load.lua");
         fs::write(&script, SCRIPT)?;
@@ -62,7 +62,7 @@ impl Load {
         })
     }
 
-    /// The same, from a client that says it takes zstd.
+    /// Makes the client accept zstd.
     pub(crate) fn taking_zstd(self) -> Self {
         Self {
             takes_zstd: true,
@@ -70,13 +70,13 @@ impl Load {
         }
     }
 
-    /// Runs wrk for `seconds` on `connections`.
+    /// Runs wrk for `seconds` on `connections` connections.
     ///
     /// # Errors
     ///
-    /// If wrk fails, or the server broke a connection or answered with another status.
+    /// Returns an error if wrk fails, the server broke a connection, or a status differs.
     pub(crate) fn run(&self, address: SocketAddr, connections: u32, seconds: f64) -> Result<Seen> {
-        // wrk takes whole seconds only.
+        // wrk accepts whole seconds only.
         let seconds = seconds.max(1.0).round();
         let threads = connections.min(2);
         let mut command = Command::new("wrk");
@@ -100,7 +100,8 @@ impl Load {
         } else {
             seen.requests.abs_diff(others)
         };
-        // wrk counts the answers it has and the statuses it saw at slightly different moments.
+        // Tolerance: wrk samples the counts of responses and of statuses at slightly different
+        // moments.
         if wrong > u64::from(connections) || broken > 0 {
             bail!(
                 "{wrong} answers with a wrong status, {broken} broken, of {}",
@@ -114,7 +115,7 @@ impl Load {
     }
 }
 
-/// What was seen, answers with a status of 400 and more, and broken connections.
+/// Parses wrk's results, the number of statuses of 400 and above, and that of broken connections.
 fn parse(said: &str) -> Option<(Seen, u64, u64)> {
     let line = said.lines().find(|line| line.starts_with('{'))?;
     let value: Value = serde_json::from_str(line).ok()?;

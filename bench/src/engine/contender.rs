@@ -1,4 +1,4 @@
-//! The servers, and that they answer alike.
+//! HTTP servers in the comparison, and a check that they respond alike.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -10,23 +10,23 @@ use crate::http::Client;
 use crate::nginx;
 use crate::process::{Server, free_port};
 
-/// `/file`, in bytes.
+/// Length of `/file`, in bytes.
 pub(crate) const FILE_LEN: u64 = 10 << 20;
 
-/// `/big`, in bytes. It is sparse.
+/// Length of `/big`, in bytes. The file is sparse.
 pub(crate) const BIG_LEN: u64 = 1 << 30;
 
-/// Threads for handlers that block, where a row does not ask for more.
+/// Threads for blocking handlers, unless a row needs more.
 pub(crate) const BLOCKING_THREADS: usize = 16;
 
-/// Which server.
+/// Kind of server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
-    /// Receive and send, without parsing.
+    /// Receives and sends without parsing: the lower bound of the cost.
     Floor,
-    /// samovar-http, answering on its I/O threads.
+    /// samovar-http with handlers on its I/O threads.
     Inline,
-    /// samovar-http, answering on its workers.
+    /// samovar-http with handlers on its workers.
     Worker,
     Hyper,
     Axum,
@@ -34,7 +34,7 @@ pub(crate) enum Kind {
     Nginx,
 }
 
-/// What a row needs of a server.
+/// Ability that a row needs of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ability {
     /// `/text` and `/text500`.
@@ -42,7 +42,7 @@ pub(crate) enum Ability {
     Json,
     /// Files and uploads.
     Bodies,
-    /// A handler that blocks.
+    /// Handlers that block.
     Sleep,
     WebSocket,
 }
@@ -58,7 +58,7 @@ impl Kind {
         Self::Nginx,
     ];
 
-    /// As in `--only` and in the head of a table.
+    /// Returns the name, as in `--only` and in table heads.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Floor => "floor",
@@ -71,8 +71,8 @@ impl Kind {
         }
     }
 
-    /// Whether it takes part where this is needed. Where workers do the work anyway, ours takes
-    /// part once.
+    /// Returns whether this server has an ability. Rows that use workers in either mode measure
+    /// samovar-http once.
     pub(crate) fn can(self, ability: Ability) -> bool {
         match ability {
             Ability::Text => true,
@@ -83,7 +83,7 @@ impl Kind {
         }
     }
 
-    /// Starts it with so many threads for connections and for what blocks.
+    /// Starts the server with `threads` I/O threads and `blocking` threads for blocking handlers.
     pub(crate) fn start(self, files: &Files, threads: usize, blocking: usize) -> Result<Server> {
         let port = free_port()?;
         let release = super::release_dir()?;
@@ -114,7 +114,7 @@ impl Kind {
     }
 }
 
-/// What the servers serve.
+/// Served files.
 #[derive(Debug)]
 pub(crate) struct Files {
     dir: PathBuf,
@@ -123,14 +123,14 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// Writes them below `dir`.
+    /// Writes the files below `dir`.
     pub(crate) fn make(dir: &Path) -> Result<Self> {
         let files = Self {
             dir: dir.to_path_buf(),
             file: dir.join("file"),
             big: dir.join("big"),
         };
-        // Not zeroes, in case something on the way would treat those differently.
+        // Random bytes, in case zeros are treated specially on the way.
         let mut number = 1_u64;
         let mut out = std::io::BufWriter::new(File::create(&files.file)?);
         for _ in 0..FILE_LEN / 8 {
@@ -191,7 +191,7 @@ http {{
     }
 }
 
-/// Compares what `server` answers with what it should: speed of a wrong answer is worth nothing.
+/// Verifies the responses of `server`, because the speed of wrong responses is meaningless.
 pub(crate) fn check(kind: Kind, server: &Server) -> Result<()> {
     let mut client = Client::new(server.address);
     let mut expected = vec![("/text", 13), ("/text500", 500)];

@@ -1,11 +1,11 @@
-//! `samovar-bench engine`: samovar-http beside other engines, on the same endpoints.
+//! `samovar-bench engine`: samovar-http compared with other HTTP engines on the same endpoints.
 //!
-//! The rivals stand in `bench/rivals`, the server of ours in `bench/examples/samovar.rs`, and the
-//! floor, which parses nothing, in `bench/examples/floor.rs`. All are built by the same command.
+//! The rivals are in `bench/rivals`, our server in `bench/examples/samovar.rs`, and the floor,
+//! which parses nothing, in `bench/examples/floor.rs`. One command builds all of them.
 //!
-//! Rounds are interleaved and figures are medians, as for the caches. Rows «on one core» have a
-//! server of one thread and its client on the same core; the others leave all cores to both, and
-//! servers have a thread for each.
+//! Rounds are interleaved and figures are medians, as for the caches. In rows "on one core", a
+//! server with one thread and its client share a core; in the others, both may use all cores, and
+//! servers have one thread per core.
 
 mod contender;
 mod rows;
@@ -36,9 +36,9 @@ usage: samovar-bench engine [options]
 pub(crate) struct Options {
     pub(crate) rounds: u32,
     pub(crate) seconds: f64,
-    /// Part of the names of the rows wanted; empty for all.
+    /// Substring of the names of the rows to measure; empty for all.
     pub(crate) rows: String,
-    /// Names of the servers wanted; empty for all.
+    /// Names of the servers to measure; empty for all.
     pub(crate) only: Vec<String>,
     is_soak: bool,
     requests: u64,
@@ -79,11 +79,11 @@ impl Options {
     }
 }
 
-/// Runs the mode with the words behind its name.
+/// Runs the engine mode with the arguments after its name.
 ///
 /// # Errors
 ///
-/// If something does not build, start or answer as it should.
+/// Returns an error if a server does not build, start or respond correctly.
 pub(crate) fn run(words: &[String]) -> Result<()> {
     let options = Options::parse(words)?;
     if !machine::is_inside_namespace() {
@@ -109,7 +109,7 @@ pub(crate) fn run(words: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Where cargo puts what this program was built with: `target/release`.
+/// Returns cargo's output directory of this program: `target/release`.
 fn release_dir() -> Result<PathBuf> {
     let program = std::env::current_exe()?;
     Ok(program

@@ -1,4 +1,4 @@
-//! The rows that are measured in rounds.
+//! Rows that are measured in interleaved rounds.
 
 use std::time::{Duration, Instant};
 
@@ -12,14 +12,14 @@ use crate::load::{Seen, echo, upload};
 use crate::process::{self, Server};
 use crate::wrk::Load;
 
-/// Bytes of a WebSocket message.
+/// Length of a WebSocket message, in bytes.
 const MESSAGE_LEN: u16 = 32;
 
-/// Sockets of a broadcast, and messages to them in a round.
+/// Sockets of a broadcast, and messages per round.
 const BROADCAST_SOCKETS: usize = 5000;
 const BROADCAST_MESSAGES: u32 = 10;
 
-/// One line of a table.
+/// Row of a table.
 #[derive(Debug)]
 struct Row {
     name: String,
@@ -30,15 +30,15 @@ struct Row {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum What {
-    /// wrk asks for a target on so many connections.
+    /// Requests by wrk: target, required ability, connections.
     Small(&'static str, Ability, u32),
-    /// 10 MB down, on so many connections.
+    /// Downloads of 10 MB; connections.
     Download(usize),
-    /// 10 MB up.
+    /// Uploads of 10 MB; connections.
     Upload(usize),
-    /// Messages to and fro.
+    /// WebSocket echo; sockets.
     Echo(usize),
-    /// One message to all.
+    /// WebSocket broadcast.
     Broadcast,
 }
 
@@ -96,12 +96,12 @@ fn all() -> Vec<Row> {
     rows
 }
 
-/// A server under measurement.
+/// Server in the comparison.
 struct Contender {
     kind: Kind,
-    /// One thread, for rows on one core.
+    /// Instance with one thread, for rows on one core.
     single: Server,
-    /// A thread for each core.
+    /// Instance with one thread per core.
     full: Server,
 }
 

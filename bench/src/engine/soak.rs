@@ -1,4 +1,4 @@
-//! Many requests of every kind, and what is left of them: memory and descriptors stay flat.
+//! Soak: memory and open descriptors stay constant over many requests of every kind.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -9,24 +9,24 @@ use anyhow::{Context, Result, bail};
 use super::contender::{BLOCKING_THREADS, Files, Kind};
 use crate::process::Server;
 
-/// Clients at a time.
+/// Concurrent clients.
 const CLIENTS: u64 = 8;
 
-/// Requests sent together on one connection, and how many times that is done on one.
+/// Pipelined requests in a batch, and batches on one connection.
 const BATCH: usize = 16;
 const BATCHES_PER_CONNECTION: u64 = 8;
 
-/// Times that memory and descriptors are looked at.
+/// Number of samples of memory and descriptors.
 const SAMPLES: u64 = 20;
 
-/// What memory may grow by after a tenth of the requests, in bytes.
+/// Maximum growth of memory after the first tenth of the requests, in bytes.
 const GROWTH_MAX: u64 = 1 << 20;
 
-/// Runs `requests` against a fresh server of ours and prints what it holds along the way.
+/// Sends `requests` requests to a fresh server of ours; prints memory and descriptors on the way.
 ///
 /// # Errors
 ///
-/// If an answer is wrong, or memory or descriptors grow.
+/// Returns an error if a response is wrong, or memory or descriptors grow.
 pub(crate) fn run(files: &Files, requests: u64) -> Result<()> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let server = Kind::Inline.start(files, cores, BLOCKING_THREADS)?;
@@ -55,7 +55,7 @@ pub(crate) fn run(files: &Files, requests: u64) -> Result<()> {
     Ok(())
 }
 
-/// Descriptors once all connections are gone, which a server may notice a moment later.
+/// Returns the number of open descriptors after the server has noticed that connections are closed.
 fn descriptors_left(server: &Server, expected: usize) -> Result<usize> {
     let started = Instant::now();
     loop {
@@ -70,7 +70,7 @@ fn descriptors_left(server: &Server, expected: usize) -> Result<usize> {
     }
 }
 
-/// About so many requests, from several clients; how many it was.
+/// Sends about `requests` requests from several clients; returns their exact number.
 fn some(address: SocketAddr, requests: u64) -> Result<u64> {
     let each = BATCH as u64 * BATCHES_PER_CONNECTION;
     let connections = requests.div_ceil(CLIENTS * each);
@@ -91,7 +91,7 @@ fn some(address: SocketAddr, requests: u64) -> Result<u64> {
     Ok(connections * CLIENTS * each)
 }
 
-/// One connection: batches of requests, the last of which asks for its end.
+/// Sends batches of requests on one connection, the last with `Connection: close`.
 fn connection(address: SocketAddr) -> io::Result<()> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
@@ -104,7 +104,7 @@ fn connection(address: SocketAddr) -> io::Result<()> {
             answer(&mut stream, &mut received, expected)?;
         }
     }
-    // All that was asked for is here, so only the end may follow.
+    // All responses were received, so only the end of the connection may follow.
     match stream.read(&mut [0])? {
         0 if received.is_empty() => Ok(()),
         _ => Err(io::Error::new(
@@ -114,7 +114,7 @@ fn connection(address: SocketAddr) -> io::Result<()> {
     }
 }
 
-/// Status and bytes of the body that follow, of each answer to a batch.
+/// Expected status and body length of each response in a batch.
 const EXPECTED: [(u16, usize); BATCH] = {
     let mut expected = [(200, 13); BATCH];
     expected[1] = (200, 27);
@@ -164,7 +164,7 @@ fn batch(is_last: bool) -> Vec<u8> {
     batch
 }
 
-/// Takes one answer off the front of `received`, reading as needed.
+/// Parses one response from the front of `received`, reading more as needed.
 fn answer(
     stream: &mut TcpStream,
     received: &mut Vec<u8>,

@@ -1,5 +1,5 @@
-//! Rows about what stands: idle connections, slow readers, handlers that sleep. Each has a fresh
-//! server for itself.
+//! Rows with long-lived connections: idle connections, slow readers, sleeping handlers. Each uses a
+//! fresh server.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -13,26 +13,26 @@ use crate::load::{echo, idle, slow};
 use crate::process::Server;
 use crate::wrk::Load;
 
-/// Connections that do nothing.
+/// Number of idle connections.
 const IDLE_COUNT: usize = 10_000;
 
-/// Readers of `/big` that take their time, and for how long that is watched.
+/// Number of slow readers of `/big`, and how long they are observed.
 const SLOW_COUNT: usize = 500;
 const SLOW_SECONDS: u64 = 8;
 
-/// Connections of the good requests beside.
+/// Connections for ordinary requests beside them.
 const GOOD_COUNT: u32 = 16;
 
-/// Connections that ask for `/sleep`, and threads that sleep.
+/// Connections that request `/sleep`, and threads for sleeping handlers.
 const SLEEP_CONNECTIONS: u32 = 100;
 const SLEEP_THREADS: usize = 50;
 
 type Measure = fn(Kind, &Files, &Load, &Options) -> Result<Vec<Cell>>;
 
-/// Names and units of its rows, what it needs, and how it is measured.
+/// Names and units of the rows, required ability, and measurement.
 type Subject = (&'static [(&'static str, Unit)], Ability, Measure);
 
-/// Measures all of them. One subject may fill several rows.
+/// Measures all subjects, each of which fills one or more rows.
 // Long: a table of subjects.
 pub(crate) fn measure(options: &Options, files: &Files) -> Result<Vec<Table>> {
     let subjects: [Subject; 4] = [
@@ -126,7 +126,7 @@ fn start(kind: Kind, files: &Files, blocking: usize) -> Result<Server> {
     kind.start(files, cores, blocking)
 }
 
-/// CPU, rate and latencies of good requests.
+/// Measures CPU, rate and latencies of ordinary requests.
 fn good(server: &Server, load: &Load, options: &Options) -> Result<Cell> {
     let before = server.cpu();
     let seen = load.run(server.address, GOOD_COUNT, options.seconds)?;
@@ -157,7 +157,7 @@ fn idle_connections(
     options: &Options,
 ) -> Result<Vec<Cell>> {
     let server = start(kind, files, BLOCKING_THREADS)?;
-    // What a first connection makes a server set up is not of each connection.
+    // Exclude what the server allocates once, on its first connections.
     drop(idle::open(server.address, "/text", 100)?);
     let before = server.anonymous_len();
     let connections = idle::open(server.address, "/text", IDLE_COUNT)?;
@@ -175,8 +175,8 @@ fn idle_websockets(kind: Kind, files: &Files, load: &Load, options: &Options) ->
 }
 
 fn slow_readers(kind: Kind, files: &Files, load: &Load, options: &Options) -> Result<Vec<Cell>> {
-    // With send buffers of 4 MB each, these readers alone take all memory that the kernel has for
-    // TCP, and good requests wait for it, whoever the server is.
+    // With send buffers of 4 MB each, these readers would exhaust the kernel's TCP memory, and
+    // ordinary requests would wait for it with any server.
     let _small_buffers = crate::machine::SendBuffers::limit(256 << 10);
     let server = start(kind, files, BLOCKING_THREADS)?;
     let before = server.anonymous_len();
@@ -220,8 +220,8 @@ fn sleeping(kind: Kind, files: &Files, load: &Load, options: &Options) -> Result
     Ok(vec![cost(100.0 * rate / limit), cell])
 }
 
-/// How long a thread sleeps that wants to sleep for 10 ms, when so many do: the kernel adds its
-/// share, which is no server's.
+/// Measures how long a sleep of 10 ms really takes when all threads sleep: the excess is the
+/// kernel's, not the server's.
 fn nap() -> Result<Duration> {
     const TIMES: u32 = 100;
     let one = || {

@@ -1,11 +1,11 @@
-//! Figures, and the Markdown they become.
+//! Measurements, rendered as Markdown.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::contender::Kind;
 
-/// What a cost is of.
+/// Unit of a row's cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Unit {
     MicrosPerRequest,
@@ -34,16 +34,16 @@ impl Unit {
 /// One measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct Cell {
-    /// In the unit of its row.
+    /// Cost in the unit of the row.
     pub(crate) cost: f64,
-    /// Per second; 0 where there is none.
+    /// Rate per second; 0 if not measured.
     pub(crate) rate: f64,
-    /// Latencies in microseconds; 0 where they are not taken.
+    /// Latencies in microseconds; 0 if not measured.
     pub(crate) p50_us: f64,
     pub(crate) p99_us: f64,
 }
 
-/// Rows, and what each server needed.
+/// Rows with the measurements of each server.
 #[derive(Debug)]
 pub(crate) struct Table {
     rows: Vec<(String, Unit)>,
@@ -51,7 +51,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// A table with these rows.
+    /// Creates a table with these rows.
     pub(crate) fn new(rows: &[(String, Unit)]) -> Self {
         Self {
             rows: rows.to_vec(),
@@ -64,7 +64,7 @@ impl Table {
         self.cells.entry((row, kind)).or_default().push(cell);
     }
 
-    /// The median of each figure by itself, if the server never failed.
+    /// Returns the median of each figure separately; an error if the server failed in any round.
     fn median(&self, row: usize, kind: Kind) -> Option<Result<Cell, Failed>> {
         let cells = self.cells.get(&(row, kind))?;
         let cells: Option<Vec<Cell>> = cells.iter().copied().collect();
@@ -85,11 +85,11 @@ impl Table {
     }
 }
 
-/// A server could not do it.
+/// The server failed in a round.
 #[derive(Debug, Clone, Copy)]
 struct Failed;
 
-/// Costs with ratios, then rates and latencies.
+/// Renders costs with ratios, then rates and latencies.
 pub(crate) fn render(tables: &[Table]) -> String {
     let mut text = String::new();
     for table in tables {
@@ -102,7 +102,7 @@ pub(crate) fn render(tables: &[Table]) -> String {
 fn head(text: &mut String, first: &[&str], last: &[&str]) {
     let kinds = Kind::ALL.map(Kind::name);
     let names: Vec<&str> = first.iter().chain(&kinds).chain(last).copied().collect();
-    // A String never fails to take text.
+    // Writing to a `String` never fails.
     writeln!(text, "| {} |", names.join(" | ")).ok();
     let rule: String = names.iter().map(|_| "---|").collect();
     writeln!(text, "|{rule}").ok();
@@ -181,7 +181,7 @@ fn latency(micros: f64) -> String {
     }
 }
 
-/// Three digits that count.
+/// Formats a number with three significant digits.
 fn number(value: f64) -> String {
     match value {
         _ if value < 1.0 => format!("{value:.3}"),

@@ -1,4 +1,4 @@
-//! WebSocket messages: to and fro, and to everybody.
+//! WebSocket messages: echo and broadcast.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use super::poll::Fleet;
 use super::{Seen, websocket};
 
-/// A message is lost if it takes longer.
+/// Time after which a message counts as lost.
 const MESSAGE_SECONDS_MAX: Duration = Duration::from_secs(20);
 
-/// Sends a message of `len` bytes on each of `count` sockets, and the next when it has come back.
+/// Sends a message of `len` bytes on each of `count` sockets, and the next one after its echo.
 pub(crate) fn echo(address: SocketAddr, count: usize, len: u16, seconds: f64) -> io::Result<Seen> {
     let (message, answer_len) = (websocket::text(len), websocket::answer_len(len));
     let mut fleet = Fleet::new(open(address, "/ws", count)?)?;
@@ -50,10 +50,10 @@ pub(crate) fn echo(address: SocketAddr, count: usize, len: u16, seconds: f64) ->
     Ok(seen)
 }
 
-/// Opens `count` sockets that hear what any of them says, and `say` so many messages one after the
-/// other. A latency is that until the last socket has heard it.
+/// Opens `count` sockets that receive each other's messages, and sends `messages` messages one
+/// after the other. The latency of a message ends when the last socket has received it.
 ///
-/// `begin` is called when all sockets are open: what they took is not measured.
+/// Calls `begin` when all sockets are open, so that the caller can exclude the handshakes.
 pub(crate) fn broadcast(
     address: SocketAddr,
     count: usize,
@@ -64,7 +64,7 @@ pub(crate) fn broadcast(
     let (message, answer_len) = (websocket::text(len), websocket::answer_len(len));
     let mut fleet = Fleet::new(open(address, "/broadcast", count)?)?;
     let mut buffer = vec![0; 65536];
-    // A first one that does not count: after it, every socket is known to listen.
+    // An uncounted first message, which shows that every socket is subscribed.
     say(&mut fleet, &message, answer_len, &mut buffer)?;
     begin();
     let started = Instant::now();
@@ -80,7 +80,7 @@ pub(crate) fn broadcast(
     Ok(seen)
 }
 
-/// Says it on the first socket and waits until all have heard it.
+/// Sends a message on the first socket and waits until all sockets have received it.
 fn say(fleet: &mut Fleet, message: &[u8], answer_len: usize, buffer: &mut [u8]) -> io::Result<()> {
     let mut left_len = vec![answer_len; fleet.streams.len()];
     let mut left_count = left_len.len();
@@ -114,7 +114,7 @@ pub(crate) fn open(address: SocketAddr, path: &str, count: usize) -> io::Result<
     (0..count).map(|_| websocket::open(address, path)).collect()
 }
 
-/// Reads what is there; 0 if there is nothing after all.
+/// Reads the available bytes; returns 0 after a spurious wake-up.
 fn read(mut stream: &TcpStream, buffer: &mut [u8]) -> io::Result<usize> {
     match stream.read(buffer) {
         Ok(0) => Err(ErrorKind::UnexpectedEof.into()),

@@ -1,5 +1,5 @@
-//! Clients for what wrk cannot do. Each is one thread or a few, so that the server is the one that
-//! is measured.
+//! Load generators for patterns that wrk cannot produce. Each uses one or few threads, so that the
+//! server stays the bottleneck.
 
 pub(crate) mod echo;
 pub(crate) mod idle;
@@ -10,18 +10,18 @@ pub(crate) mod websocket;
 
 use std::time::Duration;
 
-/// What a client saw.
+/// Results of a load generator.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Seen {
-    /// Requests, messages or bodies.
+    /// Number of requests, messages or bodies.
     pub(crate) count: u64,
     pub(crate) duration: Duration,
-    /// In microseconds, in ascending order.
+    /// Latencies in microseconds, in ascending order.
     pub(crate) latencies_us: Vec<f64>,
 }
 
 impl Seen {
-    /// The latency that `part` of a hundred stay below, in microseconds.
+    /// Returns a percentile of the latencies, in microseconds; `part` is in percent.
     pub(crate) fn percentile_us(&self, part: usize) -> f64 {
         let at = self.latencies_us.len() * part / 100;
         self.latencies_us.get(at).copied().unwrap_or_default()

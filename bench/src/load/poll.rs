@@ -1,4 +1,4 @@
-//! Many sockets in one thread.
+//! Sockets multiplexed on one thread.
 
 use std::io;
 use std::net::TcpStream;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 
-/// Sockets that are watched for something to read. A socket's key is its place in `streams`.
+/// Sockets registered with epoll for reading. A socket's key is its index in `streams`.
 pub(crate) struct Fleet {
     pub(crate) streams: Vec<TcpStream>,
     poll: OwnedFd,
@@ -16,7 +16,7 @@ pub(crate) struct Fleet {
 }
 
 impl Fleet {
-    /// Watches `streams`, which stop blocking.
+    /// Registers `streams` and makes them non-blocking.
     pub(crate) fn new(streams: Vec<TcpStream>) -> io::Result<Self> {
         let poll = epoll::create(CreateFlags::CLOEXEC)?;
         for (key, stream) in streams.iter().enumerate() {
@@ -35,7 +35,7 @@ impl Fleet {
         })
     }
 
-    /// Waits for `timeout` at most; the keys of sockets with something to read.
+    /// Waits at most `timeout`; returns the keys of readable sockets.
     pub(crate) fn wait(&mut self, timeout: Duration) -> io::Result<Vec<usize>> {
         self.events.clear();
         let timeout = Timespec::try_from(timeout).map_err(io::Error::other)?;

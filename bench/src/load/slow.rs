@@ -1,4 +1,4 @@
-//! Readers that take a large body in sips.
+//! Slow readers of a large body.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -7,23 +7,24 @@ use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
-/// The receive buffer of a reader, in bytes: small, so that the server is the one that waits.
+/// Receive buffer of a reader, in bytes: small, so that the server has to wait.
 const RECEIVE_BUFFER_LEN: usize = 16 << 10;
 
-/// What is read at once, and how often: 80 KB/s.
+/// Bytes per read, and the pause between reads: 80 KB/s.
 const SIP_LEN: usize = 8 << 10;
 const SIP_PAUSE: Duration = Duration::from_millis(100);
 
-/// Connections that have asked for a body.
+/// Connections with a response in flight.
 #[derive(Debug)]
 pub(crate) struct Readers(Vec<TcpStream>);
 
 impl Readers {
-    /// Asks for `path` on `count` connections.
+    /// Requests `path` on `count` connections.
     pub(crate) fn open(address: SocketAddr, path: &str, count: usize) -> io::Result<Self> {
         let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n");
         let one = |_| {
-            // Not for wrk, which starts beside and counts its descriptors from 0.
+            // wrk, which is started meanwhile, must not inherit these descriptors: its event loop
+            // accepts low descriptor numbers only.
             let flags = SocketFlags::CLOEXEC;
             let (family, kind) = (AddressFamily::INET, SocketType::STREAM);
             let socket = rustix::net::socket_with(family, kind, flags, None)?;
@@ -37,11 +38,11 @@ impl Readers {
         (0..count).map(one).collect::<io::Result<_>>().map(Self)
     }
 
-    /// Reads slowly until `is_done`; the bytes read.
+    /// Reads slowly until `is_done`; returns the number of bytes read.
     ///
     /// # Errors
     ///
-    /// If a connection ends.
+    /// Returns an error if a connection ends.
     pub(crate) fn sip(&mut self, is_done: &AtomicBool) -> io::Result<u64> {
         let mut sip = [0; SIP_LEN];
         let mut read_len = 0;

@@ -1,4 +1,4 @@
-//! Large request bodies.
+//! Large uploads.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,14 +8,15 @@ use testkit::http1::Connection;
 
 use super::Seen;
 
-/// What is written at once.
+/// Bytes per write.
 const PIECE_LEN: usize = 256 << 10;
 
-/// Sends bodies of `body_len` bytes to `/upload` on `count` connections.
+/// Uploads bodies of `body_len` bytes to `/upload` on `count` connections until `seconds` have
+/// passed.
 ///
 /// # Errors
 ///
-/// If an answer is not 200.
+/// Returns an error if a response is not 200.
 pub(crate) fn run(
     address: SocketAddr,
     count: usize,
@@ -46,7 +47,7 @@ fn one(address: SocketAddr, body_len: usize, started: Instant, seconds: f64) -> 
          Content-Length: {body_len}\r\n\r\n"
     );
     let mut count = 0;
-    // Twice at least: the first one grows the windows.
+    // At least two uploads, because the first one grows the TCP windows.
     while count < 2 || started.elapsed().as_secs_f64() < seconds {
         connection.try_send(&head)?;
         let mut left = body_len;

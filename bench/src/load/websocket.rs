@@ -1,4 +1,4 @@
-//! The client's side of a WebSocket: an opening handshake and text messages of equal length.
+//! Client's side of a WebSocket: opening handshake, and text messages of equal length.
 
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpStream};
@@ -10,7 +10,7 @@ use testkit::websocket::{TEXT, frame, handshake};
 ///
 /// # Errors
 ///
-/// If the server does not switch protocols.
+/// Returns an error if the server does not switch protocols.
 pub(crate) fn open(address: SocketAddr, path: &str) -> io::Result<TcpStream> {
     let mut connection = Connection::try_connect(address)?;
     connection.try_send(handshake(path, ""))?;
@@ -24,12 +24,12 @@ pub(crate) fn open(address: SocketAddr, path: &str) -> io::Result<TcpStream> {
     Ok(connection.stream)
 }
 
-/// Returns a text message of `len` bytes, as a client sends it.
+/// Returns a text message of `len` bytes as a masked client frame.
 pub(crate) fn text(len: u16) -> Vec<u8> {
     frame(TEXT, vec![b'x'; usize::from(len)])
 }
 
-/// Returns the length of the same message as a server sends it.
+/// Returns the length of the same message as an unmasked server frame.
 pub(crate) fn answer_len(len: u16) -> usize {
     let head_len = if len < 126 { 2 } else { 4 };
     head_len + usize::from(len)

@@ -1,4 +1,4 @@
-//! Large NARs: MB per second, and CPU per GB.
+//! Large NARs: MB per second, and CPU time per GB.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use crate::http::Client;
 use crate::process::{self, Server};
 
 impl Bench<'_> {
-    /// The NAR of `path` again and again, on so many connections.
+    /// Requests the NAR of `path` repeatedly, on `connections` connections.
     pub(super) fn bulk(
         &self,
         url: &str,
@@ -51,7 +51,7 @@ impl Bench<'_> {
         Ok(values(count * nar_size, elapsed, server_cpu, client_cpu))
     }
 
-    /// The tree from a server that has never read it. What it does with it afterwards counts too.
+    /// Requests the tree from a server that has not read it before, including its work afterwards.
     pub(super) fn first_tree(&self, contender: &Contender) -> Result<Values, Gap> {
         let running = contender.start(Setting::Plain)?;
         let server = &running.server;
@@ -76,7 +76,7 @@ impl Bench<'_> {
 
 fn fetch_nar(client: &mut Client, url: &str, nar_size: u64) -> Result<()> {
     let answer = client.get(url, |_| ())?;
-    // Whether what is compressed is the right NAR was looked at before.
+    // A compressed body was verified beforehand by [`crate::check`].
     if answer.status != 200 || (answer.body_len != nar_size && !answer.is_zstd) {
         bail!(
             "{url}: status {}, {} of {nar_size} bytes",

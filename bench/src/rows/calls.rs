@@ -1,4 +1,5 @@
-//! System calls per answer, counted by strace. A run of its own: strace makes every one slow.
+//! System calls per response, counted by strace. Measured separately, because strace slows down
+//! every system call.
 
 use std::fs;
 use std::process::{Child, Command, Stdio};
@@ -13,13 +14,13 @@ use crate::figures::{Gap, Quantity, Values, to_f64};
 use crate::http::Client;
 use crate::process::{self, Server};
 
-/// Small answers that are counted; large ones are ten.
+/// Number of small responses to count; large ones are ten.
 const COUNT: usize = 200;
 
-/// strace attaches to a thread in far less.
+/// Time limit for strace to attach to all threads; usually far less.
 const ATTACH_MAX: Duration = Duration::from_secs(5);
 
-/// Whether strace is there.
+/// Returns whether strace is installed.
 pub(crate) fn is_possible() -> bool {
     let mut command = Command::new("strace");
     command
@@ -62,7 +63,7 @@ impl Bench<'_> {
             }
             Ok(())
         };
-        // The first time is not what is counted: memory grows, files are opened.
+        // Warm-up: the first pass grows memory and opens files.
         ask()?;
         server.rest();
         let file = self.scratch.join("strace");
@@ -95,7 +96,7 @@ fn wait_until_attached(server: &Server) -> Result<()> {
     Ok(())
 }
 
-/// Lets go of the server, and returns what strace said.
+/// Detaches strace; returns its standard error.
 fn end(strace: Child) -> Result<String> {
     if let Some(pid) = process::pid(strace.id()) {
         kill_process(pid, Signal::INT).ok();
@@ -104,7 +105,8 @@ fn end(strace: Child) -> Result<String> {
     Ok(String::from_utf8_lossy(&done.stderr).into_owned())
 }
 
-/// The number of calls in the last line: share, seconds, µs per call, calls, perhaps errors.
+/// Parses the number of calls in the last line: share, seconds, µs per call, calls, and errors if
+/// there were any.
 fn total(table: &str) -> Option<u64> {
     let line = table.lines().rfind(|line| line.ends_with(" total"))?;
     line.split_whitespace().nth(3)?.parse().ok()

@@ -1,5 +1,5 @@
-//! A real client: `nix copy` into a store that is empty, on tmpfs. On a disk the making of files
-//! would hide the server.
+//! A real client: `nix copy` into an empty store on tmpfs. On a disk, file creation would dominate
+//! the server's time.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -13,10 +13,10 @@ use crate::figures::{Quantity, Values};
 use crate::process::{self, Server};
 use crate::store::base_name;
 
-/// Where Linux has a tmpfs for everyone.
+/// World-writable tmpfs on Linux.
 const TMPFS: &str = "/dev/shm";
 
-/// What is copied.
+/// What to copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Copied {
     Closure,
@@ -57,7 +57,7 @@ impl Bench<'_> {
         if !done.status.success() || is_there.symlink_metadata().is_err() {
             bail!("nix copy: {}", said.trim_end());
         }
-        // What Nix has registered is read-only, which would keep it here for everyone but root.
+        // Nix makes registered paths read-only, so only root could remove them.
         Command::new("chmod")
             .args(["-R", "u+w"])
             .arg(home.path())
@@ -71,7 +71,7 @@ impl Bench<'_> {
     }
 }
 
-/// `nix copy`, with nothing of this machine's own configuration, caches and stores.
+/// Returns a `nix copy` command isolated from this machine's configuration, caches and stores.
 fn copy_command(server: &Server, home: &TempDir, path: &str) -> Command {
     let home = home.path();
     let mut command = Command::new("nix");

@@ -1,5 +1,5 @@
-//! The rows of nix-serve-ng's README, and its fifth one, by the definitions in its benchmark: one
-//! connection, one question at a time; a NAR is asked for by the URL in its narinfo.
+//! The rows of nix-serve-ng's README, and a fifth one, as its benchmark defines them: one
+//! connection, one request at a time, and NARs requested by the URL in their narinfo.
 
 use std::time::{Duration, Instant};
 
@@ -10,10 +10,10 @@ use crate::figures::{Gap, Quantity, Values, to_f64};
 use crate::http::Client;
 use crate::process::Server;
 
-/// How often a NAR is asked for in one iteration, and how many narinfos.
+/// Requests for NARs, or narinfos, in one iteration.
 const REPEATS: usize = 10;
 
-/// What one iteration asks for.
+/// Requests of one iteration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Iteration {
     PresentNarinfos,

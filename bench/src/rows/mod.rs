@@ -1,4 +1,4 @@
-//! The rows of the report, and how each is measured: a module for each way.
+//! Rows of the report, with one module for each measuring method.
 
 mod bulk;
 mod calls;
@@ -24,11 +24,11 @@ use crate::process::{self, Server};
 use crate::store::{BigStore, Store, hash_part};
 use crate::wrk::Load;
 
-/// What takes longer than this, for one server and round, is measured in the first round only: with
-/// three rounds a slow server would take as long as all others together, and it averages over more.
+/// A server that takes longer than this in a row is measured in the first round only: otherwise a
+/// slow server would take as long as all others together, and its figure averages over more anyway.
 const LONG: Duration = Duration::from_secs(6);
 
-/// One row to measure.
+/// Row to measure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Plan {
     name: String,
@@ -36,25 +36,25 @@ struct Plan {
     kind: Kind,
 }
 
-/// How it is measured.
+/// Measuring method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Iteration(Iteration),
-    /// Random ones, by wrk on so many connections.
+    /// Random requests by wrk, on this many connections.
     Requests(Target, Setting, u32),
-    /// One NAR again and again, by so many clients.
+    /// One NAR repeatedly, by this many clients.
     Bulk(Nar, u32, Encoding),
-    /// The tree from a server that has just been started.
+    /// The tree, from a freshly started server.
     FirstTree,
-    /// Every narinfo once from a server with a key that has just been started.
+    /// Every narinfo once, from a freshly started server with a key.
     ColdSigned,
-    /// A large closure's narinfos, once.
+    /// The narinfos of a large closure, each once.
     MassQuery(Warmth),
-    /// The same in one answer.
+    /// The same narinfos in one response.
     WholeClosure,
     Copy(Copied),
     Start(Setting),
-    /// Memory, and whether of the time before or after everything else.
+    /// Memory, before or after all other measurements.
     Memory(Setting, When),
     Calls(Target),
 }
@@ -93,13 +93,13 @@ enum When {
 }
 
 impl Kind {
-    /// Whether more rounds would say nothing more, or could not be compared.
+    /// Returns whether further rounds would add nothing, or could not be compared.
     fn is_measured_once(self) -> bool {
         matches!(self, Self::Memory(..) | Self::Calls(_))
     }
 }
 
-/// All rows, in the order in which they are measured. Memory comes last, when all load is over.
+/// Returns all rows in measuring order. Memory comes last, after all load.
 // Long: a table of rows.
 fn plans(connections: &[u32], path_count: u64) -> Vec<Plan> {
     let mut plans = Vec::new();
@@ -242,7 +242,7 @@ pub(crate) fn measure(
             }
             crate::progress(&format!("round {round}: {}", plan.name));
             for (index, cell) in row.cells.iter_mut().enumerate() {
-                // What failed once is not tried again.
+                // Do not repeat after a failure.
                 if cell.gap.is_some() || lasts_long.contains(&(plan, index)) {
                     continue;
                 }
@@ -267,7 +267,7 @@ pub(crate) fn measure(
     Ok(Results { servers, rows })
 }
 
-/// What the rows ask for: request targets, and scripts for wrk. NARs have a URL for each server.
+/// Targets and wrk scripts of the rows. NAR URLs differ between servers.
 struct Bench<'run> {
     seconds: f64,
     scratch: &'run Path,
@@ -282,7 +282,7 @@ struct Bench<'run> {
     urls: Vec<OnceCell<Urls>>,
 }
 
-/// Where a server has the NARs of the rows.
+/// A server's URLs of the NARs in the rows.
 struct Urls {
     empty: String,
     empty_load: Load,
@@ -330,7 +330,7 @@ impl<'run> Bench<'run> {
         contender: &Contender,
         urls: &OnceCell<Urls>,
     ) -> Result<Values, Gap> {
-        // These look after their servers themselves.
+        // These manage their servers themselves.
         match kind {
             Kind::FirstTree => return self.first_tree(contender),
             Kind::ColdSigned => return self.cold_signed(contender),
@@ -396,12 +396,12 @@ impl<'run> Bench<'run> {
     }
 }
 
-/// An error of a measurement is a gap in the table, and the run goes on.
+/// Turns a measurement's error into a gap in the table, so that the run continues.
 fn failed<T>(result: Result<T>) -> Result<T, Gap> {
     result.map_err(|error| Gap::Failed(format!("{error:#}")))
 }
 
-/// Runs `measurement` with the server and this thread, and what it starts, on one core.
+/// Runs `measurement` with the server, this thread and its children restricted to one core.
 fn on_one_core<T>(server: &Server, measurement: impl FnOnce() -> Result<T>) -> Result<T> {
     let (all, first) = process::cores()?;
     server.pin(&first);
@@ -412,12 +412,12 @@ fn on_one_core<T>(server: &Server, measurement: impl FnOnce() -> Result<T>) -> R
     measured
 }
 
-/// The request target of a path's narinfo.
+/// Returns the request target of a path's narinfo.
 fn narinfo_target(path: &str) -> String {
     format!("/{}.narinfo", hash_part(path))
 }
 
-/// Narinfos that no store has: well-formed hash parts, different each.
+/// Returns targets of narinfos that no store has, with distinct well-formed hash parts.
 fn absent_targets(count: u64) -> Vec<String> {
     const DIGITS: &[u8; 32] = b"0123456789abcdfghijklmnpqrsvwxyz";
     (0..count)
@@ -449,7 +449,7 @@ fn per(count: u64, duration: Duration) -> f64 {
     to_f64(count) / duration.as_secs_f64()
 }
 
-/// The target of one of the store's absent paths, which all stores lack.
+/// Returns the first target of a list.
 fn first_of(targets: &[String]) -> Result<&String> {
     targets.first().context("there is nothing to ask for")
 }

@@ -1,4 +1,4 @@
-//! Mass queries: every path once, on as many connections as Nix opens.
+//! Bulk queries: every path once, on as many connections as Nix opens.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -11,15 +11,15 @@ use crate::figures::{Gap, Quantity, Values, to_f64};
 use crate::http::Client;
 use crate::store::hash_part;
 
-/// What Nix opens at most to one server (`http-connections`).
+/// Maximum number of connections that Nix opens to a server (`http-connections`).
 const CONNECTIONS: usize = 25;
 
-/// More than the last line of a closure in one answer.
+/// Upper bound of the length of a closure response's last line.
 const TAIL_LEN: usize = 100;
 
 impl Bench<'_> {
-    /// All narinfos of the store from a server with a key that has never signed them. A server may
-    /// sign ahead: so its CPU since exec counts, until it is at rest.
+    /// Requests all narinfos of the store from a server that has not signed them before. A server
+    /// may sign in advance, so its CPU time counts from exec until it is at rest.
     pub(super) fn cold_signed(&self, contender: &Contender) -> Result<Values, Gap> {
         let running = contender.start(Setting::Signing)?;
         let asked = failed(ask_all(running.server.address, &self.narinfos))?;
@@ -27,11 +27,11 @@ impl Bench<'_> {
         Ok(values(self.narinfos.len(), asked, running.server.cpu()))
     }
 
-    /// The narinfos of a large closure of the big store.
+    /// Requests the narinfos of a large closure of the big store.
     pub(super) fn mass_query(&self, contender: &Contender, warmth: Warmth) -> Result<Values, Gap> {
         let closure = self.big_closure()?.iter();
         let targets: Vec<String> = closure.map(|path| narinfo_target(path)).collect();
-        // Ended with this function, if it was started by it.
+        // Kills a server that was started here on return.
         let started;
         let server = match warmth {
             Warmth::Cold => {
@@ -47,13 +47,13 @@ impl Bench<'_> {
         };
         let before = server.cpu();
         let asked = failed(ask_all(server.address, &targets))?;
-        // What it does ahead of the next question is part of the price.
+        // Work in advance of the next request is part of the cost.
         server.rest();
         let cpu = server.cpu().saturating_sub(before);
         Ok(values(targets.len(), asked, cpu))
     }
 
-    /// The same narinfos in one answer, from a server that has such a thing.
+    /// Requests the same narinfos in one response, if the server supports it.
     pub(super) fn whole_closure(&self, contender: &Contender) -> Result<Values, Gap> {
         let closure = self.big_closure()?;
         let server = &contender.standing(Setting::Big)?.server;
@@ -97,8 +97,7 @@ fn values(count: usize, asked: Duration, cpu: Duration) -> Values {
     ])
 }
 
-/// Asks for each target once, with a question under way on every connection, and says how long it
-/// took.
+/// Requests each target once, with one request in flight per connection; returns the time taken.
 fn ask_all(address: SocketAddr, targets: &[String]) -> Result<Duration> {
     let mut clients: Vec<Client> = (0..CONNECTIONS).map(|_| Client::new(address)).collect();
     let started = Instant::now();

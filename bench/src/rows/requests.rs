@@ -1,4 +1,4 @@
-//! Many small answers: wrk, with random questions out of a list.
+//! Many small responses: wrk with random targets from a list.
 
 use anyhow::Result;
 
@@ -9,8 +9,8 @@ use crate::wrk::Load;
 
 impl Bench<'_> {
     pub(super) fn requests(&self, load: &Load, server: &Server, count: u32) -> Result<Values> {
-        // On two cores every question of a lonely client waits for an idle one to wake, twice, and
-        // no server can help that.
+        // On two cores, every request of a single client waits twice for an idle core to wake,
+        // which no server can avoid.
         if count == 1 {
             on_one_core(server, || self.ask(load, server, count))
         } else {

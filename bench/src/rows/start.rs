@@ -1,4 +1,4 @@
-//! From exec to the first answer, and memory.
+//! Time from exec to the first response, and memory.
 
 use std::time::Instant;
 
@@ -40,7 +40,7 @@ impl Bench<'_> {
     }
 }
 
-/// What a server that runs all the time takes.
+/// Returns the memory of the long-running instance.
 pub(super) fn memory(contender: &Contender, setting: Setting, when: When) -> Result<Values, Gap> {
     let running = contender.standing(setting)?;
     Ok(match when {
