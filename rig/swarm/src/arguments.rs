@@ -10,20 +10,20 @@ use swarm::{Turn, connections_both, connections_max};
 
 use crate::goal::{Bounds, GOALS, Goal};
 
-/// Goal that finds the capacity first; more than one run.
+/// Goal that finds the server's capacity first, in several runs.
 const OVERLOAD: &str = "overload";
 /// Goal that opens more connections than the server allows.
 const FULL: &str = "full";
 
-/// The kind of server under load.
+/// Kind of server under load.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Target {
     Kettles,
-    /// A binary cache that has the paths in this file.
+    /// Binary cache; the file lists its store paths.
     Cache(PathBuf, Turn),
 }
 
-/// A parsed command line.
+/// Parsed command line.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Arguments {
     pub(crate) target: Target,
@@ -44,13 +44,13 @@ pub(crate) struct Arguments {
     pub(crate) pid: Option<u32>,
     pub(crate) json: Option<PathBuf>,
     pub(crate) quiet: bool,
-    /// Kettles log in first.
+    /// Whether kettles log in first.
     pub(crate) login: bool,
-    /// Each kettle has a WebSocket.
+    /// Whether each kettle uses a WebSocket.
     pub(crate) websocket: bool,
-    /// Finds the capacity of the server, then sends three times as much.
+    /// Whether to find the server's capacity and then send three times as much.
     pub(crate) is_overload: bool,
-    /// Opens more connections than the server allows.
+    /// Whether to open more connections than the server allows.
     pub(crate) is_full: bool,
     pub(crate) bounds: Bounds,
 }
@@ -58,7 +58,7 @@ pub(crate) struct Arguments {
 impl Arguments {
     /// # Errors
     ///
-    /// If an argument is wrong; also for `--help`, whose text the error carries.
+    /// Returns an error if an argument is wrong; also for `--help`, whose text the error carries.
     pub(crate) fn parse(
         arguments: impl IntoIterator<Item = OsString>,
     ) -> Result<Self, clap::Error> {
@@ -75,7 +75,7 @@ impl Arguments {
 
     /// Returns the number of connections, within the limit of descriptors.
     pub(crate) fn connections(&self) -> usize {
-        // A number given by the user may exceed what the server accepts.
+        // A given number may exceed the server's limit on purpose.
         self.connections.min(if self.is_connections_given {
             connections_max()
         } else {
@@ -169,7 +169,7 @@ fn one<T: Clone + Send + Sync + 'static>(matches: &ArgMatches, name: &str) -> Op
 
 fn seconds(matches: &ArgMatches, name: &str, otherwise: f64) -> Duration {
     let value = one(matches, name).unwrap_or(otherwise);
-    // `positive` has refused what is no duration.
+    // `positive` has rejected values that are no duration.
     Duration::try_from_secs_f64(value).unwrap_or_default()
 }
 

@@ -1,5 +1,5 @@
-//! A fleet of Nix clients: each asks which of many paths a cache has, and then downloads one with
-//! all that it needs.
+//! Fleet of Nix clients: each queries which of many paths a cache has, and then downloads the
+//! closure of one.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io::Write;
@@ -17,34 +17,34 @@ const ABSENT: usize = 2;
 const CLOSURE: usize = 3;
 const NAR: usize = 4;
 
-/// Nix's digits: without e, o, u and t.
+/// Digits of Nix's base-32: without e, o, u and t.
 const DIGITS: &[u8; 32] = b"0123456789abcdfghijklmnpqrsvwxyz";
 const HASH_LEN: usize = 32;
 
-/// The first half of a store path's name.
+/// Hash part of a store path.
 type Hash = [u8; HASH_LEN];
 
-/// Paths that the cache has.
+/// Store paths in the cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Catalog(Vec<Hash>);
 
 impl Catalog {
-    /// Store paths, one a line, as `nix path-info --all` says them. Other lines are passed over;
-    /// `None` if there are no others.
+    /// Parses store paths, one per line, as printed by `nix path-info --all`. Skips other lines;
+    /// returns `None` if there are no store paths.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let hashes: Vec<Hash> = text.lines().filter_map(hash_of).collect();
         (!hashes.is_empty()).then_some(Self(hashes))
     }
 
-    /// How many there are.
+    /// Returns the number of paths.
     #[must_use]
     pub fn count(&self) -> usize {
         self.0.len()
     }
 }
 
-/// Of `/nix/store/<hash>-name`, or of `<hash>-name`.
+/// Returns the hash part of `/nix/store/<hash>-name` or `<hash>-name`.
 fn hash_of(path: &str) -> Option<Hash> {
     let name = path.trim().rsplit('/').next()?;
     let (hash, _) = name.split_once('-')?;
@@ -54,15 +54,15 @@ fn hash_of(path: &str) -> Option<Hash> {
         .then_some(hash)
 }
 
-/// What a client does in a turn.
+/// Work of a client in one period.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Turn {
-    /// How many paths it asks for at once.
+    /// Number of narinfos to request at once.
     pub queries: u32,
-    /// How many of 100 of them are not there. Most of what clients ask for is not: they ask each
-    /// cache for all that they are about to build.
+    /// Percentage of absent paths among them. It is high in practice: Nix asks each cache for every
+    /// path that it is about to build.
     pub misses_of_100: u32,
-    /// Does it download one path then, and what that needs?
+    /// Whether the client then downloads the closure of one path.
     pub downloads: bool,
 }
 
@@ -76,40 +76,41 @@ impl Default for Turn {
     }
 }
 
-/// What is asked for.
+/// Resource to request.
 #[derive(Debug, Clone)]
 enum Want {
     Info,
     Path(Hash),
     Absent(Hash),
-    /// A path of the download with this number.
+    /// Narinfo in the closure of a download, with the download's number.
     Closure(Hash, u64),
-    /// A URL, and how long its content was announced to be.
+    /// URL of a NAR, its announced length, and the download's number.
     Nar(String, u64, u64),
 }
 
-/// A download under way.
+/// Download in progress.
 #[derive(Debug, Default)]
 struct Download {
-    /// Paths that were asked about.
+    /// Paths whose narinfos were requested.
     met: HashSet<Hash>,
-    /// Requests that were not answered yet.
+    /// Number of unanswered requests.
     open: usize,
 }
 
-/// Clients with a period, each with a turn in it. What follows from an answer is due at once.
+/// Clients that perform one [`Turn`] per period. Requests that follow from a response are due at
+/// once.
 #[derive(Debug)]
 pub struct Clients {
     catalog: Arc<Catalog>,
     turn: Turn,
-    /// When in the period each of them has its turn; ascending.
+    /// Times of the clients' turns within the period, in ascending order.
     phases: Vec<Duration>,
     period: Duration,
     since: Duration,
     index: usize,
-    /// What is due already, and since when.
+    /// Pending requests, with the time since which each is due.
     due: VecDeque<(Duration, Want)>,
-    /// Asked and not answered, by the token of the request.
+    /// Requests in flight, by token.
     asked: HashMap<u64, Want>,
     tokens: u64,
     downloads: HashMap<u64, Download>,
@@ -118,8 +119,8 @@ pub struct Clients {
 }
 
 impl Clients {
-    /// `count` clients of the server that calls itself `host`, with a turn each in `period`. By
-    /// `seed` it is random when in the period, and for what they ask.
+    /// Creates `count` clients, which send `host` in the `Host` field and perform one turn in each
+    /// `period`. Times and paths are random, derived from `seed`.
     #[must_use]
     pub fn new(
         host: &str,
@@ -157,7 +158,7 @@ impl Clients {
 
     fn begin_turn(&mut self, now: Duration) {
         if self.since.is_zero() {
-            // Nix keeps the answer.
+            // Once only, because Nix caches the response.
             self.due.push_back((now, Want::Info));
         }
         self.index += 1;
@@ -191,7 +192,7 @@ impl Clients {
         *self.catalog.0.get(index).unwrap_or(&[b'0'; HASH_LEN])
     }
 
-    /// 160 bits that nothing has.
+    /// Returns a random hash part, which no path has.
     fn absent(&mut self) -> Hash {
         let mut hash = [b'0'; HASH_LEN];
         for digit in &mut hash {
@@ -201,7 +202,8 @@ impl Clients {
         hash
     }
 
-    /// A narinfo of a download came: its NAR is due, and what it needs.
+    /// Queues the NAR of a narinfo in a download, and the narinfos of its references. Returns
+    /// `None` if the narinfo is wrong.
     fn follow(&mut self, hash: &Hash, number: u64, narinfo: &[u8], now: Duration) -> Option<()> {
         let narinfo = std::str::from_utf8(narinfo).ok()?;
         let field = |name: &str| {
@@ -226,7 +228,7 @@ impl Clients {
         Some(())
     }
 
-    /// One request less of a download.
+    /// Ends one request of a download.
     fn done(&mut self, want: &Want) {
         if let Want::Closure(_, number) | Want::Nar(_, _, number) = want
             && let Some(download) = self.downloads.get_mut(number)
@@ -325,7 +327,7 @@ mod tests {
         )
     }
 
-    /// Asks once; the path that is asked for, and what an answer to it counts as.
+    /// Performs one exchange; returns the requested path and the verdict.
     fn step(clients: &mut Clients, status: u16, body: &str, body_len: u64) -> (String, Verdict) {
         let mut request = Vec::new();
         let ask = clients.ask(&mut request);
@@ -369,12 +371,12 @@ mod tests {
             (format!("/{A}.narinfo"), Verdict::Good(CLOSURE))
         );
         assert_eq!(clients.next_due(), Some(Duration::from_millis(5)));
-        // The answer is about another path.
+        // The narinfo is of another path.
         let (path, verdict) = step(&mut clients, 200, &narinfo(""), 1);
         assert_eq!((path, verdict), (format!("/{B}.narinfo"), Verdict::Wrong));
         let (path, verdict) = step(&mut clients, 200, "", 7);
         assert_eq!((&path[..], verdict), ("/nar/a.nar", Verdict::Good(NAR)));
-        // All is done until the next turn.
+        // Nothing is due until the next turn.
         assert!(clients.next_due() >= Some(Duration::from_secs(9)));
         assert!(clients.downloads.is_empty() && clients.asked.is_empty());
     }

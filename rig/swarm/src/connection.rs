@@ -1,4 +1,4 @@
-//! One connection to the server.
+//! Connection to the server.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -7,41 +7,41 @@ use std::time::Duration;
 use crate::fleet::Ask;
 use crate::response::{Complete, Response};
 
-/// What a connection is doing.
+/// State of a connection.
 #[derive(Debug, Default)]
 pub(crate) enum State {
     #[default]
     Closed,
-    /// Since then.
+    /// Connecting, since this time.
     Opening(TcpStream, Duration),
     Free(TcpStream),
     Busy(TcpStream, Ask, Duration),
 }
 
-/// What came of it.
+/// Result of reading from a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// Nothing yet.
+    /// No complete response yet.
     Nothing,
     Answered(Complete),
     Malformed,
-    /// Unasked, the server said that it has no place for this connection.
+    /// Refused by the server with an unsolicited 503, because of its connection limit.
     TurnedAway,
-    /// The server closed it.
+    /// Closed by the server.
     Closed,
 }
 
-/// A connection that is opened again and again.
+/// Connection that is reopened after each loss.
 #[derive(Debug, Default)]
 pub(crate) struct Connection {
     pub(crate) state: State,
-    /// What is left of a request to write.
+    /// Unwritten rest of the request.
     pub(crate) request: Vec<u8>,
     pub(crate) response: Response,
 }
 
 impl Connection {
-    /// Writes what there is room for. True if something is left.
+    /// Writes as much as the socket takes. Returns whether anything is left.
     pub(crate) fn write(&mut self) -> std::io::Result<bool> {
         let State::Busy(stream, ..) = &mut self.state else {
             return Ok(false);
@@ -58,7 +58,7 @@ impl Connection {
         Ok(false)
     }
 
-    /// Reads what is there, with `piece` to read into.
+    /// Reads the available bytes, using `piece` as buffer.
     pub(crate) fn read(&mut self, piece: &mut [u8]) -> Event {
         let (stream, keeps_body) = match &mut self.state {
             State::Busy(stream, ask, _) => (stream, Some(ask.wants_body)),
@@ -80,7 +80,7 @@ impl Connection {
             match self.response.feed(bytes, keeps_body) {
                 Ok(Some(complete)) => return Event::Answered(complete),
                 Err(_) => return Event::Malformed,
-                // There would be more only if the buffer was too small for it.
+                // A short read has drained the socket.
                 Ok(None) if len < piece.len() => return Event::Nothing,
                 Ok(None) => {}
             }
@@ -88,11 +88,11 @@ impl Connection {
     }
 }
 
-/// What it means that a server says something of its own accord.
+/// Interprets bytes that arrive without a request.
 fn unasked(bytes: &[u8]) -> Event {
     match bytes.get(..12) {
         Some(b"HTTP/1.1 503") => Event::TurnedAway,
-        // It has waited long enough for a request.
+        // The server's timeout of idle connections.
         Some(b"HTTP/1.1 408") => Event::Closed,
         _ => Event::Malformed,
     }

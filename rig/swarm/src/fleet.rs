@@ -1,57 +1,58 @@
-//! Who asks, for what, and when.
+//! Fleets: clients that decide what to request, and when.
 
 use std::time::Duration;
 
 /// A request that was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ask {
-    /// Which of [`Fleet::operations`] it is.
+    /// Index into [`Fleet::operations`].
     pub operation: usize,
-    /// When it was due, from the start of the run.
+    /// Time when it was due, from the start of the run.
     pub due: Duration,
-    /// The fleet's own, to know the request again.
+    /// Value by which the fleet recognises the request.
     pub token: u64,
-    /// Does the fleet want to read the body of the answer?
+    /// Whether the fleet needs the body of the response.
     pub wants_body: bool,
 }
 
-/// A complete answer.
+/// A complete response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Answer<'a> {
-    /// The status code.
+    /// Status code.
     pub status: u16,
-    /// The body, if the fleet wanted it, up to 1 MiB.
+    /// Body, up to 1 MiB; empty unless [`Ask::wants_body`].
     pub body: &'a [u8],
-    /// How long the body was, in bytes.
+    /// Length of the body, in bytes.
     pub body_len: u64,
 }
 
-/// What an answer is counted as.
+/// Result of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// As it should be, for this operation, which may be another than was asked for.
+    /// Correct, and counted for the operation with this index, which may differ from the request's.
     Good(usize),
-    /// The server says that it has too much to do: 429 or 503.
+    /// Refused because of overload: status 429 or 503.
     Refused,
-    /// Not what a right server answers.
+    /// Not a response of a correct server.
     Wrong,
 }
 
-/// Members that ask by a timetable of their own. One thread has one fleet.
+/// Clients that send requests on a schedule of their own. Each fleet runs on one thread.
 pub trait Fleet: Send {
-    /// Names of what is asked for, one line each in a report. The same for all fleets of a run.
+    /// Returns the names of the operations, for reports. All fleets of a run have the same ones.
     fn operations(&self) -> &'static [&'static str];
 
-    /// When the next request is due, from the start of the run; `None` as long as there is none.
+    /// Returns when the next request is due, from the start of the run; `None` if none is
+    /// scheduled.
     fn next_due(&self) -> Option<Duration>;
 
-    /// Appends the next request to `request`. Called only if there is one.
+    /// Appends the next request to `request`. Called only if [`Fleet::next_due`] is `Some`.
     fn ask(&mut self, request: &mut Vec<u8>) -> Ask;
 
-    /// Judges an answer, which came at `now`. What follows from it may be due from `now` on.
+    /// Judges a response that arrived at `now`. Follow-up requests may be due from `now` on.
     fn answered(&mut self, ask: &Ask, answer: &Answer<'_>, now: Duration) -> Verdict;
 
-    /// Hears that an answer will not come.
+    /// Reports that a request failed without a response.
     fn failed(&mut self, _ask: &Ask) {}
 }
 
@@ -77,7 +78,7 @@ impl Fleet for Box<dyn Fleet> {
     }
 }
 
-/// What a status means where only `good` is right.
+/// Judges a status where only `good` is correct.
 pub(crate) fn verdict_of(status: u16, good: u16, operation: usize) -> Verdict {
     match status {
         status if status == good => Verdict::Good(operation),

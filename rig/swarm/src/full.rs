@@ -1,5 +1,5 @@
-//! More connections than a server may have: who is in is served as before, who comes is turned
-//! away, and when there is room again it is used.
+//! Goal `full`: more connections than the server allows. Open connections are served as before,
+//! further ones are refused, and closed ones make room for others.
 
 use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
@@ -12,20 +12,20 @@ use swarm::{Kettles, Plan, Tally, connections_both, connections_max};
 use crate::arguments::Arguments;
 use crate::say;
 
-/// How long a newcomer is waited for who is let in and told nothing.
+/// Time without a response after which a new connection counts as accepted.
 const SILENCE: Duration = Duration::from_millis(200);
-/// Within which a server notices that connections have ended.
+/// Time in which a server notices that connections were closed.
 const NOTICE: Duration = Duration::from_secs(1);
-/// Until it is told to end.
+/// Duration of a run that is ended by its stop flag.
 const FOREVER: Duration = Duration::from_secs(24 * 3600);
-/// Newcomers who are turned away one after the other before it is known that all are.
+/// Number of refused connections after which the server counts as full.
 const TURNED_AWAY: usize = 20;
 
-/// What was missed.
+/// Runs the goal; returns what the server missed.
 ///
 /// # Errors
 ///
-/// If it cannot be tried.
+/// Returns an error if the load cannot be run.
 pub(crate) fn run(arguments: &Arguments, address: SocketAddr) -> Result<Vec<String>> {
     let mut missed = Vec::new();
     let connections = if arguments.is_connections_given {
@@ -46,7 +46,7 @@ pub(crate) fn run(arguments: &Arguments, address: SocketAddr) -> Result<Vec<Stri
         Ok::<_, anyhow::Error>((tally?, newcomers))
     })?;
     let (let_in, turned_away) = (newcomers.0.len(), newcomers.1);
-    // One may be due at the very moment at which it is stopped.
+    // A request may be due at the very moment of the stop.
     let failures = tally.failures.sum() - tally.failures.unsent;
     drop(newcomers);
     std::thread::sleep(NOTICE);
@@ -98,7 +98,7 @@ fn serve(
     swarm::run(&plan, fleets, stop, &mut |_, _| {}).context("no swarm")
 }
 
-/// Opens connections, `count` at most: those that were let in, and how many were not.
+/// Opens up to `count` connections; returns the accepted ones and the number of refused ones.
 fn come(address: SocketAddr, count: usize) -> (Vec<TcpStream>, usize) {
     let (mut let_in, mut turned_away) = (Vec::new(), 0);
     while let_in.len() + turned_away < count && turned_away < TURNED_AWAY {
@@ -110,7 +110,8 @@ fn come(address: SocketAddr, count: usize) -> (Vec<TcpStream>, usize) {
     (let_in, turned_away)
 }
 
-/// Who is turned away is told so at once, or hears the connection end.
+/// Returns whether a connection was accepted. A refused one receives a response or the end of the
+/// connection at once.
 fn is_let_in(mut stream: &TcpStream) -> bool {
     stream.set_read_timeout(Some(SILENCE)).unwrap_or_default();
     let read = stream.read(&mut [0; 512]);

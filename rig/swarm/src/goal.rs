@@ -1,4 +1,4 @@
-//! Bounds that a run has to keep, and runs that have a name.
+//! Bounds that a run must keep, and named runs with bounds.
 
 use std::time::Duration;
 
@@ -6,18 +6,18 @@ use swarm::Tally;
 
 use crate::report::Taken;
 
-/// What must not be more.
+/// Upper bounds of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Bounds {
     pub(crate) failures: u64,
     pub(crate) p99_ms: Option<f64>,
-    /// Processor time of the server for each good answer.
+    /// CPU time of the server per correct response, in microseconds.
     pub(crate) server_us: Option<f64>,
     pub(crate) server_cores: Option<f64>,
 }
 
 impl Bounds {
-    /// A line for each bound that was not kept.
+    /// Returns a line for each missed bound.
     pub(crate) fn missed(&self, tally: &Tally, taken: &Taken) -> Vec<String> {
         let mut missed = Vec::new();
         let failures = tally.failures.sum();
@@ -58,7 +58,7 @@ impl Bounds {
     }
 }
 
-/// A run of kettles with a name.
+/// Named run of kettles.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Goal {
     pub(crate) name: &'static str,
@@ -77,13 +77,13 @@ const NO_FAILURES: Bounds = Bounds {
     server_cores: None,
 };
 
-/// All of them. Bounds are of processor time: clocks of a machine that others use mean little.
+/// All goals. Bounds are on CPU time, because wall-clock times mean little on a shared machine.
 pub(crate) const GOALS: [Goal; 4] = [
     Goal {
         name: "20k",
         about: "20,000 kettles on 19,000 connections: a quarter of a processor",
         count: 20_000,
-        // What fits into a process with the 20,000 descriptors that some machines allow.
+        // Fits into the limit of 20,000 descriptors that some machines impose.
         connections: 19_000,
         within_s: 30.0,
         duration_s: 30.0,

@@ -1,4 +1,4 @@
-//! A fleet of kettles: each asks for its command and sends a measurement, once in a period.
+//! Fleet of kettles: each requests its command and sends a measurement once per period.
 
 use std::io::Write;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -14,44 +14,44 @@ const COMMAND: usize = 0;
 const MEASUREMENT: usize = 1;
 const LOGIN: usize = 2;
 
-/// Where on its way through a period the fleet is, for one kind of request.
+/// Position in the schedule of one kind of request.
 #[derive(Debug, Clone, Copy, Default)]
 struct Hand {
-    /// How much earlier than its phase a kettle asks; before the start is at the end.
+    /// Shift of this kind of request before the kettle's phase, modulo the window of phases.
     ahead: Duration,
-    /// The first kettle of a period.
+    /// Index of the first kettle of a period.
     first: usize,
-    /// The next one.
+    /// Index of the next kettle.
     index: usize,
-    /// When this period began.
+    /// Start of the current period.
     since: Duration,
 }
 
-/// Kettles that keep their period as clocks do. Each sends its measurement at another time than it
-/// asks for its command, so neither waits for the other.
+/// Kettles with a fixed period. Each sends its measurement at another time than its request for a
+/// command, so neither waits for the other.
 #[derive(Debug)]
 pub struct Kettles {
-    /// When in its period each kettle asks; ascending.
+    /// Phases of the kettles within the period, in ascending order.
     phases: Vec<Duration>,
-    /// All phases are below this.
+    /// Window of the phases: exclusive upper bound.
     within: Duration,
     period: Duration,
     hands: [Hand; 2],
-    /// The number of the first kettle of this fleet, in all fleets.
+    /// Number of the first kettle of this fleet, counted over all fleets.
     first: u64,
     seed: u64,
-    /// What follows the path in a request.
+    /// Value of the `Host` field.
     host: String,
     started: SystemTime,
     body: Vec<u8>,
-    /// The names that kettles were given, if they ask for them.
+    /// Names assigned by the login; `None` without login.
     names: Option<Vec<Option<String>>>,
 }
 
 impl Kettles {
-    /// Kettles `first..first + count`, asking the server that calls itself `host`, each twice in
-    /// `period`. Their phases are spread over `within` at random, by `seed`: over `period` mostly;
-    /// over a second after the power came back.
+    /// Creates kettles `first..first + count`, which send `host` in the `Host` field and two
+    /// requests per `period`. Their phases are random within `within`, derived from `seed`: usually
+    /// the whole period, or one second to simulate the return of power.
     #[must_use]
     pub fn new(
         host: &str,
@@ -89,7 +89,7 @@ impl Kettles {
         }
     }
 
-    /// The same, but the first that each of them asks for is a name, by which it goes from then on.
+    /// Makes each kettle log in with its first request, and use the name that it is assigned.
     #[must_use]
     pub fn with_login(self) -> Self {
         let names = Some(vec![None; self.phases.len()]);
@@ -116,12 +116,12 @@ impl Kettles {
         (0..threads).map(fleet).collect()
     }
 
-    /// Which kettle of this fleet has this number in all fleets.
+    /// Returns the index in this fleet of a kettle's number.
     fn index_of(&self, kettle: u64) -> usize {
         usize::try_from(kettle - self.first).unwrap_or(usize::MAX)
     }
 
-    /// The name it was given; `None` if it has none yet.
+    /// Returns the name assigned to a kettle, if any.
     fn name(&self, kettle: u64) -> Option<&str> {
         let names = self.names.as_ref()?;
         names.get(self.index_of(kettle))?.as_deref()
@@ -136,7 +136,7 @@ impl Kettles {
         Some(hand.since + phase)
     }
 
-    /// Moves a hand on: the kettle that it pointed at, and when that was due.
+    /// Advances the schedule of an operation; returns the kettle that was next and its due time.
     fn advance(&mut self, operation: usize) -> (usize, Duration) {
         let hand = self.hands.get(operation).copied().unwrap_or_default();
         let due = self.due(&hand).unwrap_or_default();
@@ -152,18 +152,18 @@ impl Kettles {
         (hand.index, due)
     }
 
-    /// How many there are.
+    /// Returns the number of kettles.
     pub(crate) fn count(&self) -> usize {
         self.phases.len()
     }
 
-    /// When the next measurement is due; for those who ask for no commands.
+    /// Returns when the next measurement is due, for kettles that request no commands.
     pub(crate) fn next_measurement(&self) -> Option<Duration> {
         let [_, measurement] = &self.hands;
         self.due(measurement)
     }
 
-    /// Which kettle of this fleet measures next, and what.
+    /// Returns the next kettle to send a measurement, and its body.
     pub(crate) fn measure(&mut self) -> (usize, Vec<u8>) {
         let (index, due) = self.advance(MEASUREMENT);
         self.body.clear();
@@ -171,7 +171,7 @@ impl Kettles {
         (index, self.body.clone())
     }
 
-    /// The request with which a kettle of this fleet opens a WebSocket.
+    /// Returns a kettle's WebSocket upgrade request.
     pub(crate) fn upgrade(&self, index: usize) -> Vec<u8> {
         let (host, id) = (&self.host, Uuid(self.seed, self.first + index as u64));
         format!(
@@ -257,7 +257,7 @@ impl Fleet for Kettles {
         let (index, due) = self.advance(operation);
         let kettle = self.first + index as u64;
         let operation = match (&self.names, self.name(kettle)) {
-            // Whatever it wanted.
+            // Log in first, whatever is scheduled.
             (Some(_), None) => LOGIN,
             _ => operation,
         };
@@ -285,13 +285,13 @@ impl Fleet for Kettles {
     }
 }
 
-/// A kettle's identity: a version 4 UUID that is the same in each run.
+/// Kettle's identity: a version 4 UUID that is the same in each run.
 struct Uuid(u64, u64);
 
 impl std::fmt::Display for Uuid {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let high = mix(mix(self.0) ^ self.1);
-        // Told apart by this half: `mix` is one to one, and no fleet has 2^48 kettles.
+        // This half is unique: `mix` is a bijection, and no fleet has 2^48 kettles.
         let low = mix(self.1);
         write!(
             f,
@@ -306,21 +306,22 @@ impl std::fmt::Display for Uuid {
     }
 }
 
-/// In mWh.
+/// Capacity of a kettle's battery, in mWh.
 const CHARGE_FULL: u64 = 60_000;
 
-/// What a kettle measures, in whole units of its sensors.
+/// Values that a kettle measures, in integer units of its sensors.
 struct State {
     charge_now: u64,
     charge_rate: i64,
-    /// In tenths of a degree.
+    /// In tenths of a degree Celsius.
     ambient_temp: i64,
     water_temp: i64,
     water_level: u64,
 }
 
 impl State {
-    /// Boiled now and then, cooling in between; the battery runs down and is charged again.
+    /// Computes the state at a time: the water is boiled now and then and cools in between; the
+    /// battery discharges and is recharged.
     fn of(seed: u64, kettle: u64, at: Duration) -> Self {
         let mut random = SplitMix64::new(seed ^ mix(kettle));
         let seconds = at.as_secs();
@@ -329,7 +330,8 @@ impl State {
             (seconds + phase) % period_s
         };
         let ambient_temp = 180 + i64::try_from(random.below(60)).unwrap_or_default();
-        // An hour from boiling to what the room has, in three parts of falling steepness.
+        // Cooling from boiling to room temperature takes an hour, in three sections of decreasing
+        // slope.
         let hour = i64::try_from(of_period(&mut random, 3_600)).unwrap_or_default();
         let above = (1_000 - ambient_temp) * (3_600 - hour) / 3_600 * (3_600 - hour) / 3_600;
         let battery_s = of_period(&mut random, 8 * 3_600);
@@ -349,7 +351,7 @@ impl State {
     }
 }
 
-/// A number of tenths, as JSON has it.
+/// Number of tenths, displayed as a decimal.
 struct Tenths(i64);
 
 impl std::fmt::Display for Tenths {
@@ -366,7 +368,7 @@ mod tests {
 
     const PERIOD: Duration = Duration::from_secs(30);
 
-    /// Every kettle asks twice in each period, in order of time, and with its own name.
+    /// Every kettle sends two requests per period, in order of time and under its own name.
     #[test]
     fn a_period_has_two_requests_of_each() {
         let mut kettles = Kettles::new("a", 7, 100, PERIOD, PERIOD, 1);

@@ -1,14 +1,14 @@
-//! An open-loop load generator: requests leave when they are due, whether or not earlier ones were
-//! answered, and a latency is counted from the moment at which the request was due. A server that
-//! stalls for a second is seen to have stalled for all who came in that second.
+//! Open-loop load generator: requests are sent when they are due, whether or not earlier ones were
+//! answered, and latency counts from the due time. So a stall of one second is visible in all
+//! requests that were due during that second.
 //!
-//! [`run`] takes a [`Plan`] (where to, how long, how many connections) and one [`Fleet`] a thread
-//! (who asks what, and when). [`Kettles`] and [`Clients`] are fleets. What was seen comes out as a
-//! [`Tally`], each second and in sum.
+//! [`run`] takes a [`Plan`] (address, duration, connections) and one [`Fleet`] per thread, which
+//! schedules requests; [`Kettles`] and [`Clients`] are fleets. Results are a [`Tally`], for each
+//! second and in total.
 //!
-//! What it says of itself matters as much: [`Tally::late`] is how long after they were due
-//! requests were written. If that is not small, the generator was starved, or all connections were
-//! busy.
+//! [`Tally::late`] validates the measurement: it is the delay from the time requests were due until
+//! they were written. If it is not small, the generator was short of CPU time or all connections
+//! were busy.
 
 mod cache;
 mod connection;

@@ -1,4 +1,4 @@
-//! The command line: `swarm kettles` and `swarm cache`.
+//! Command line: `swarm kettles` and `swarm cache`.
 //!
 //! Exit codes: 0, all bounds were kept; 1, a bound was missed; 2, wrong command line; 3, the run
 //! failed.
@@ -47,7 +47,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the load; returns the bounds that were missed.
+/// Runs the load; returns the missed bounds.
 fn try_it(arguments: &Arguments) -> Result<Vec<String>> {
     let mut server = None;
     let address = match arguments.address {
@@ -134,7 +134,7 @@ fn fleets(arguments: &Arguments, plan: &Plan) -> Result<Vec<Box<dyn Fleet>>> {
             let catalog = Catalog::parse(&text)
                 .with_context(|| format!("no store paths in {}", paths.display()))?;
             let catalog = Arc::new(catalog);
-            // The first fleets have one client more where they do not come out even.
+            // The first fleets have one client more if the number is not divisible.
             let count = |thread: usize| {
                 (arguments.count + arguments.threads - 1 - thread) / arguments.threads
             };

@@ -1,5 +1,5 @@
-//! More than a server can, and what becomes of it: what it answers meanwhile, how much memory it
-//! takes, and how soon it is itself again.
+//! Goal `overload`: more requests than the server can answer. Measures its throughput and memory
+//! meanwhile, and how soon it recovers.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -13,25 +13,25 @@ use crate::arguments::Arguments;
 use crate::process::Process;
 use crate::say;
 
-/// Requests a second with which the search for the most begins.
+/// Initial rate of the search for the capacity, in requests per second.
 const FIRST_RATE: f64 = 1000.0;
-/// How long each step of it takes.
+/// Duration of each step of the search.
 const STEP: Duration = Duration::from_secs(3);
-/// A server that answers less of what is asked has reached its most.
+/// The capacity is reached when less than this share of the requests is answered.
 const KEPT_UP: f64 = 0.9;
-/// Of its most it has to answer so much under three times of it.
+/// Minimum throughput under three times the capacity, as a share of the capacity.
 const THROUGHPUT_MIN: f64 = 0.9;
-/// How often both are tried.
+/// Number of alternations between capacity and overload.
 const ROUNDS: u32 = 3;
 const DRAIN_MAX: Duration = Duration::from_secs(2);
-/// In bytes.
+/// Memory limit of the server, in bytes.
 const MEMORY_MAX: u64 = 512 << 20;
 
-/// What was missed.
+/// Runs the goal; returns what the server missed.
 ///
 /// # Errors
 ///
-/// If it cannot be tried.
+/// Returns an error if the load cannot be run.
 pub(crate) fn run(
     arguments: &Arguments,
     address: SocketAddr,
@@ -47,7 +47,7 @@ pub(crate) fn run(
         }
         rate *= 2.0;
     }
-    // By turns, so that whatever else the machine does is done to both.
+    // Alternate, so that other load on the machine affects both alike.
     let part_time = arguments.duration / ROUNDS;
     let (mut peak_count, mut count, mut refused, mut wrong) = (0, 0, 0, 0);
     let mut drained = Duration::ZERO;
@@ -61,7 +61,7 @@ pub(crate) fn run(
         drained = drained.max(drained_now);
         let failures = tally.failures;
         refused += failures.refused;
-        // Refusals are what is asked of it, and what was never sent nobody has seen.
+        // Refusals are correct here, and unsent requests never reached the server.
         wrong += failures.wrong + failures.malformed + failures.closed;
     }
     let memory = server.memory_peak().context("the server is gone")?;
@@ -111,9 +111,9 @@ fn tell(what: &str, rate: f64, tally: &Tally) {
     ));
 }
 
-/// Asks at a rate, and then once more: what was seen, and how long after the last request was due
-/// it took until all of them were answered, and that one. What the generator does in between, to
-/// count what it has not sent, is its own.
+/// Sends requests at a rate, and then one more. Returns the results, and the time from when the
+/// last request was due until all were answered, plus that of the extra request. Excludes the
+/// generator's own work in between, counting the unsent requests.
 fn ask(
     arguments: &Arguments,
     address: SocketAddr,
@@ -121,7 +121,7 @@ fn ask(
     duration: Duration,
 ) -> Result<(Tally, Duration)> {
     const PERIOD: Duration = Duration::from_secs(1);
-    // Two requests of each in a period.
+    // Each kettle sends two requests per period.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -143,7 +143,7 @@ fn ask(
     Ok((tally, settled + asked.elapsed()))
 }
 
-/// Asks until a measurement is taken, on a connection of its own.
+/// Repeats requests on new connections until they succeed.
 fn answered_at_once(address: SocketAddr) -> Result<()> {
     let given_up = Instant::now() + Duration::from_secs(60);
     let mut fleet = Kettles::new(
@@ -163,7 +163,7 @@ fn answered_at_once(address: SocketAddr) -> Result<()> {
     bail!("the server does not come back")
 }
 
-/// Both requests of a kettle.
+/// Sends both requests of a kettle on a new connection; returns whether both succeed.
 fn is_answered(address: SocketAddr, fleet: &mut Kettles) -> std::io::Result<bool> {
     use swarm::Fleet as _;
     let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1))?;

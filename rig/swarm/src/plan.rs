@@ -1,39 +1,38 @@
-//! Where to, how long, how many.
+//! Parameters of a run, and limits of connections.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Descriptors for all that is not a connection.
+/// Descriptors reserved for other uses than connections.
 const DESCRIPTORS_KEPT: u64 = 64;
-/// The same for a server with `samovar-http` (256), and some more.
+/// Descriptors reserved by a server with `samovar-http` (256), and a margin.
 const DESCRIPTORS_OF_SERVER: u64 = 320;
-/// With fewer descriptors such a server keeps half of them.
+/// Below this many descriptors, such a server reserves half of them.
 const DESCRIPTORS_FEW: u64 = 4096;
-/// It has so many connections at least, or half as many as descriptors.
+/// Minimum number of connections of such a server, unless half of its descriptors are fewer.
 const DESCRIPTORS_OF_FEW: u64 = 16;
 
-/// A run.
+/// Parameters of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
-    /// The server.
+    /// Address of the server.
     pub address: SocketAddr,
-    /// Connections that are held open, of all threads. Members of a fleet share them if they are
-    /// more: whoever has something to ask takes the one that has rested longest.
+    /// Number of open connections over all threads. If there are fewer than clients, clients share
+    /// them: each request takes the connection that was idle longest.
     pub connections: usize,
-    /// Addresses to come from, if the server is on the loopback: 127.0.0.1, 127.0.0.2 and so on.
-    /// One has some 28,000 ports.
+    /// Number of source addresses, if the server is on loopback: 127.0.0.1, 127.0.0.2 and so on.
+    /// Each has some 28,000 ephemeral ports.
     pub sources: u8,
     /// How long requests are sent.
     pub duration: Duration,
-    /// A request that takes longer has failed, and its connection is closed.
+    /// Time after which a request has failed and its connection is closed.
     pub timeout: Duration,
 }
 
 impl Plan {
-    /// As many connections as `members`, or as [both sides](connections_both) may have, for
-    /// `duration`.
+    /// Creates a plan for `duration` with `members` connections, limited to [`connections_both`].
     #[must_use]
     pub fn new(address: SocketAddr, members: usize, duration: Duration) -> Self {
         Self {
@@ -46,14 +45,15 @@ impl Plan {
     }
 }
 
-/// How many connections this process may have. Raises the limit of open files as far as it may be.
+/// Returns the maximum number of connections of this process. Raises the limit of open files to its
+/// hard limit.
 #[must_use]
 pub fn connections_max() -> usize {
     count(descriptors().saturating_sub(DESCRIPTORS_KEPT))
 }
 
-/// How many a server with `samovar-http` may have, too, if it may have as many descriptors as this
-/// process. Raises the limit of open files as far as it may be.
+/// Returns the maximum number of connections that a server with `samovar-http` also accepts, if it
+/// has the same hard limit of open files. Raises this process's limit to its hard limit.
 #[must_use]
 pub fn connections_both() -> usize {
     let descriptors = descriptors();

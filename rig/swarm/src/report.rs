@@ -1,4 +1,4 @@
-//! What was seen, for people and for programs.
+//! Reports as text and as JSON.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -7,30 +7,30 @@ use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 use swarm::{Plan, Tally};
 
-/// What the server and we took.
+/// Resources used by the server and by the generator.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Taken {
-    /// Processor time of the server, if it is known which process that is.
+    /// CPU time of the server, if its PID is known.
     pub(crate) server_cpu: Option<Duration>,
     pub(crate) server_memory_peak: Option<u64>,
     pub(crate) server_descriptors: Option<usize>,
-    /// Our own.
+    /// CPU time of the generator.
     pub(crate) own_cpu: Option<Duration>,
 }
 
 impl Taken {
-    /// Microseconds of the server's for each good answer.
+    /// Returns the server's CPU time per correct response, in microseconds.
     pub(crate) fn server_us_per_answer(&self, tally: &Tally) -> Option<f64> {
         Some(self.server_cpu?.as_secs_f64() * 1e6 / count(tally.answered()).max(1.0))
     }
 
-    /// How many processors the server kept busy.
+    /// Returns the average number of cores that the server kept busy.
     pub(crate) fn server_cores(&self, tally: &Tally) -> Option<f64> {
         Some(self.server_cpu?.as_secs_f64() / tally.duration.as_secs_f64().max(1e-9))
     }
 }
 
-/// One line of a second.
+/// Renders the results of one second in one line.
 pub(crate) fn progress(now: Duration, second: &Tally) -> String {
     let latency = second.latency();
     let mut line = format!(
@@ -48,7 +48,7 @@ pub(crate) fn progress(now: Duration, second: &Tally) -> String {
     line
 }
 
-/// The report for people.
+/// Renders the report as text.
 pub(crate) fn text(plan: &Plan, tally: &Tally, taken: &Taken) -> String {
     let mut text = String::new();
     write(&mut text, plan, tally, taken).unwrap_or_default();
@@ -113,7 +113,7 @@ fn row(
     writeln!(text)
 }
 
-/// The report for programs.
+/// Renders the report as JSON.
 pub(crate) fn json(plan: &Plan, tally: &Tally, taken: &Taken) -> Value {
     let operations = tally.operations.iter().map(|operation| {
         let mut value = quantiles(&operation.latency);
@@ -148,7 +148,7 @@ pub(crate) fn json(plan: &Plan, tally: &Tally, taken: &Taken) -> Value {
     })
 }
 
-/// In microseconds.
+/// Returns quantiles in microseconds.
 fn quantiles(latency: &Histogram<u64>) -> Value {
     json!({
         "count": latency.len(),
@@ -160,7 +160,7 @@ fn quantiles(latency: &Histogram<u64>) -> Value {
     })
 }
 
-/// Microseconds as milliseconds, with three digits.
+/// Formats microseconds as milliseconds with three decimals.
 fn ms(latency_us: u64) -> String {
     let ms = count(latency_us) / 1e3;
     match latency_us {

@@ -2,19 +2,19 @@
 
 use testkit::http1::{Decoder, Event, Framing, Malformed};
 
-/// Longest body that is kept for a fleet to read.
+/// Maximum length of a body retained for a fleet.
 const BODY_LEN_MAX: usize = 1 << 20;
 
-/// A response that is complete.
+/// A complete response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Complete {
     pub(crate) status: u16,
     pub(crate) body_len: u64,
-    /// The server closes the connection.
+    /// Whether the server closes the connection.
     pub(crate) closes: bool,
 }
 
-/// One response; once cleared, the next.
+/// Decoder of one response, reusable after [`Response::clear`].
 #[derive(Debug, Default)]
 pub(crate) struct Response {
     decoder: Decoder,
@@ -23,8 +23,8 @@ pub(crate) struct Response {
 }
 
 impl Response {
-    /// Takes bytes as they were read. A byte behind the end of the response is an error, because
-    /// requests are not pipelined; so is a response that the end of the connection ends.
+    /// Decodes bytes as they were read. A response delimited by the end of the connection is an
+    /// error, and so are bytes after the response, because requests are not pipelined.
     pub(crate) fn feed(
         &mut self,
         mut bytes: &[u8],

@@ -1,4 +1,4 @@
-//! A server that is started for the run, and ended after it.
+//! Server that is started for a run and stopped after it.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -9,10 +9,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// A server says where it listens within this time.
+/// Time limit for a server to print its address.
 const START_MAX: Duration = Duration::from_secs(30);
 
-/// A child process, which ends with this value.
+/// Child process, killed on drop.
 #[derive(Debug)]
 pub(crate) struct Server {
     child: Child,
@@ -21,7 +21,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts `command`, and waits until it says a URL with an address in it.
+    /// Starts `command` and waits until it prints a URL with a socket address.
     pub(crate) fn start(command: &[String]) -> Result<Self> {
         let (program, arguments) = command.split_first().context("no server to ask")?;
         let (said, says) = std::io::pipe().context("cannot make a pipe")?;
@@ -31,10 +31,11 @@ impl Server {
         let mut child = command
             .spawn()
             .with_context(|| format!("cannot start {program}"))?;
-        // It holds the ends that the server writes to: without it the pipe ends with the server.
+        // The command owns a copy of the pipe's write end; without it, the pipe closes when the
+        // server exits.
         drop(command);
         let (found, finds) = mpsc::channel();
-        // Reads on until the server ends, which a full pipe would stop.
+        // Drains the pipe until the server exits, because a full pipe would block it.
         std::thread::spawn(move || {
             let mut lines = Vec::new();
             for line in BufReader::new(said).lines().map_while(Result::ok) {
@@ -71,7 +72,7 @@ impl Drop for Server {
     }
 }
 
-/// The address of the first `http://…` in a line.
+/// Returns the socket address in the first `http://…` URL of a line.
 fn address_in(line: &str) -> Option<SocketAddr> {
     let (_, rest) = line.split_once("http://")?;
     let end = rest.find(|c: char| !(c.is_ascii_hexdigit() || "[]:.".contains(c)));

@@ -1,4 +1,4 @@
-//! Sockets that come from where they are told to.
+//! Client sockets with a chosen source address, and epoll.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -11,8 +11,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
-/// Begins to open a connection from the address with number `source`; it is open when it can be
-/// written to.
+/// Starts connecting to `to`; the connection is open when the socket is writable. `source` is the
+/// last byte of the source address in 127.0.0.0/24.
 pub(crate) fn connect(to: SocketAddr, source: Option<u8>) -> io::Result<TcpStream> {
     let family = match to {
         SocketAddr::V4(_) => AddressFamily::INET,
@@ -31,12 +31,12 @@ pub(crate) fn connect(to: SocketAddr, source: Option<u8>) -> io::Result<TcpStrea
     }
 }
 
-/// May connections to `address` come from anywhere in 127.0.0.0/8?
+/// Returns whether connections to `address` may use any source address in 127.0.0.0/8.
 pub(crate) fn takes_sources(address: SocketAddr) -> bool {
     matches!(address.ip(), IpAddr::V4(ip) if ip.is_loopback())
 }
 
-/// Many sockets that are waited for at once.
+/// Sockets registered with epoll.
 #[derive(Debug)]
 pub(crate) struct Poller {
     epoll: OwnedFd,
@@ -49,22 +49,22 @@ impl Poller {
         })
     }
 
-    /// Watches `stream` until it can be written to, or read.
+    /// Registers `stream` for reading and writing.
     pub(crate) fn add(&self, stream: &TcpStream, key: usize) -> io::Result<()> {
         let data = EventData::new_u64(key as u64);
         Ok(epoll::add(&self.epoll, stream, data, BOTH)?)
     }
 
-    /// Watches it for what there is to read, and for room if `writes`.
+    /// Changes the events of interest to reading, and writing if `writes`.
     pub(crate) fn modify(&self, stream: &TcpStream, key: usize, writes: bool) -> io::Result<()> {
         let flags = if writes { BOTH } else { EventFlags::IN };
         let data = EventData::new_u64(key as u64);
         Ok(epoll::modify(&self.epoll, stream, data, flags)?)
     }
 
-    /// Waits for `timeout` at most; the keys of sockets on which something happened.
+    /// Waits at most `timeout`; sets `keys` to the keys of ready sockets.
     pub(crate) fn wait(&self, timeout: Duration, keys: &mut Vec<usize>) -> io::Result<()> {
-        // epoll rounds up to milliseconds, which requests would be late; poll does not.
+        // epoll rounds timeouts up to milliseconds, which would delay requests; ppoll does not.
         let exact = Timespec::try_from(timeout).map_err(io::Error::other)?;
         match poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], Some(&exact)) {
             Ok(_) | Err(Errno::INTR) => {}
@@ -79,7 +79,7 @@ impl Poller {
     }
 }
 
-/// Sockets that are told about at once.
+/// Maximum number of events per wait.
 const EVENTS_MAX: usize = 512;
 
 const BOTH: EventFlags = EventFlags::IN.union(EventFlags::OUT);

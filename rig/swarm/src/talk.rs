@@ -1,6 +1,6 @@
-//! Kettles that hold a WebSocket each: measurements go up, receipts and commands come down.
+//! Kettles with a WebSocket each: they send measurements, and receive receipts and commands.
 //!
-//! The timetable is that of [`Kettles`], and so is what counts as late. One thread has them all.
+//! The schedule, and hence the latencies, are those of [`Kettles`]. One thread serves all sockets.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -17,14 +17,15 @@ use crate::tally::{Tally, record};
 use crate::thread::{OPENING_MAX, RETRY, TICK};
 
 const OPERATIONS: &[&str] = &["measurement"];
-/// Longest incomplete frame; receipts and commands are short.
+/// Maximum length of an incomplete frame; receipts and commands are short.
 const FRAME_LEN_MAX: usize = 4096;
 
-/// Sends what `kettles` measure over a socket for each of them; as [`run`](crate::run) otherwise.
+/// Sends the measurements of `kettles`, each over a socket of its own; otherwise like
+/// [`run`](crate::run).
 ///
 /// # Errors
 ///
-/// If the system refuses what is needed to wait for sockets.
+/// Returns an error if epoll is not available.
 pub fn talk(
     plan: &Plan,
     kettles: Kettles,
@@ -53,12 +54,12 @@ enum Phase {
     #[default]
     Closed,
     Opening,
-    /// The answer to its request is awaited.
+    /// Waiting for the response to the upgrade request.
     Upgrading,
     Open,
 }
 
-/// One kettle's socket.
+/// Socket of a kettle.
 #[derive(Debug, Default)]
 struct Talker {
     stream: Option<TcpStream>,
@@ -66,7 +67,7 @@ struct Talker {
     since: Duration,
     input: Vec<u8>,
     output: Vec<u8>,
-    /// When measurements were due that have no receipt yet.
+    /// Due times of the measurements without a receipt.
     waiting: VecDeque<Duration>,
 }
 
@@ -75,10 +76,10 @@ struct Talk<'a> {
     kettles: Kettles,
     poller: Poller,
     talkers: Vec<Talker>,
-    /// To be opened, not before then.
+    /// Sockets to open, each with the earliest time to do so.
     closed: VecDeque<(usize, Duration)>,
     opening: usize,
-    /// Measurements without a receipt.
+    /// Number of measurements without a receipt.
     waiting: usize,
     seen: Tally,
     epoch: Instant,
@@ -146,7 +147,7 @@ impl Talk<'_> {
         }
     }
 
-    /// Opens what is closed, and deals with what has happened.
+    /// Opens closed sockets and handles socket events.
     fn turn(&mut self, wait: Duration) -> io::Result<()> {
         self.open()?;
         let mut keys = Vec::new();
@@ -186,7 +187,8 @@ impl Talk<'_> {
         Ok(())
     }
 
-    /// Sends what is due. Kettles without a socket have nothing to send it on.
+    /// Sends the measurements that are due. Those of kettles without an open socket count as
+    /// unsent.
     fn send_due(&mut self) -> io::Result<()> {
         while let Some(due) = self.kettles.next_measurement()
             && due <= self.now()
@@ -198,7 +200,7 @@ impl Talk<'_> {
                 self.seen.failures.unsent += 1;
                 continue;
             }
-            // The key changes nothing: no proxy is in between that the bytes must be hidden from.
+            // A constant masking key suffices, because no proxy is in between.
             write_frame(&mut talker.output, TEXT, [0; 4], &body);
             talker.waiting.push_back(due);
             self.waiting += 1;
@@ -229,7 +231,7 @@ impl Talk<'_> {
         self.poller.modify(stream, index, !talker.output.is_empty())
     }
 
-    /// Something happened on a socket; an error if it is of no use any more.
+    /// Handles an event on a socket; returns an error if the socket is unusable.
     fn ready(&mut self, index: usize) -> io::Result<()> {
         let talker = &mut self.talkers[index];
         let Some(stream) = &mut talker.stream else {
@@ -274,7 +276,7 @@ impl Talk<'_> {
         self.write(index)
     }
 
-    /// Deals with the frames that are complete.
+    /// Handles the complete frames.
     fn hear(&mut self, index: usize) -> io::Result<()> {
         let now = self.now();
         let talker = &mut self.talkers[index];
@@ -317,7 +319,7 @@ impl Talk<'_> {
         Ok(())
     }
 
-    /// A socket is gone, and with it what it carried.
+    /// Closes a broken socket and counts its unanswered measurements as failed.
     fn lost(&mut self, index: usize) {
         let talker = std::mem::take(&mut self.talkers[index]);
         match talker.phase {

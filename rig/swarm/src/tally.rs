@@ -1,48 +1,48 @@
-//! What was seen.
+//! Results: latencies, failures and counts.
 
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-/// Latencies are told apart up to this many microseconds: longer than any timeout.
+/// Upper limit of recorded latencies in microseconds: longer than any timeout.
 const LATENCY_US_MAX: u64 = 600_000_000;
 
-/// Three digits of a latency are right.
+/// Significant digits of recorded latencies.
 const DIGITS: u8 = 3;
 
-/// One kind of request.
+/// Results of one kind of request.
 #[derive(Debug, Clone)]
 pub struct Operation {
-    /// What the report calls it.
+    /// Name in reports.
     pub name: &'static str,
-    /// From the moment at which a request was due to the last byte of its good answer, in
+    /// Latency from the time a request was due to the last byte of its correct response, in
     /// microseconds.
     pub latency: Histogram<u64>,
-    /// Bytes of good answers' bodies.
+    /// Total length of the bodies of correct responses.
     pub body_bytes: u64,
 }
 
-/// Requests without a good answer, and connections that could not be.
+/// Requests without a correct response, and connections that could not be opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Failures {
-    /// Answered with 429 or 503.
+    /// Responses with status 429 or 503.
     pub refused: u64,
-    /// Answered with what a right server does not say.
+    /// Responses that a correct server does not send.
     pub wrong: u64,
-    /// Answered with what is not HTTP.
+    /// Responses that are not valid HTTP.
     pub malformed: u64,
-    /// The connection ended before the answer did.
+    /// Connections that ended before the response was complete.
     pub closed: u64,
-    /// No answer in time.
+    /// Responses that did not arrive in time.
     pub timeout: u64,
-    /// Due, and never sent: no connection was free, or no processor.
+    /// Requests that were due and never sent, for lack of an idle connection or of CPU time.
     pub unsent: u64,
-    /// Connections that could not be opened, or for which the server had no place.
+    /// Connections that could not be opened, or that the server refused at its limit.
     pub connect: u64,
 }
 
 impl Failures {
-    /// All, by name.
+    /// Returns all counts with their names.
     #[must_use]
     pub fn by_name(&self) -> [(&'static str, u64); 7] {
         [
@@ -56,7 +56,7 @@ impl Failures {
         ]
     }
 
-    /// All of them.
+    /// Returns the number of all failures.
     #[must_use]
     pub fn sum(&self) -> u64 {
         self.by_name().iter().map(|&(_, count)| count).sum()
@@ -73,27 +73,28 @@ impl Failures {
     }
 }
 
-/// What was seen in a second, or in a run.
+/// Results of one second or of a run.
 #[derive(Debug, Clone)]
 pub struct Tally {
-    /// How long that was. In a run: until the last request was due, not until it was answered.
+    /// Length of that time. For a run, it ends when the last request was due, not when it was
+    /// answered.
     pub duration: Duration,
-    /// When all that was asked had been answered, or was given up; from the start.
+    /// Time from the start until all requests were answered or had failed.
     pub settled: Duration,
-    /// Good answers, by kind.
+    /// Results by kind of request.
     pub operations: Vec<Operation>,
-    /// From the moment at which a request was due until it was written, in microseconds.
+    /// Time from when a request was due until it was written, in microseconds.
     pub late: Histogram<u64>,
-    /// What went wrong.
+    /// Failures by kind.
     pub failures: Failures,
-    /// Connections that were closed between requests, and opened again.
+    /// Connections that were closed between requests and reopened.
     pub reopened: u64,
-    /// Connections that are open at the end.
+    /// Connections that were open at the end.
     pub connections: usize,
 }
 
 impl Tally {
-    /// Nothing seen yet.
+    /// Creates empty results.
     #[must_use]
     pub fn new(operations: &[&'static str]) -> Self {
         let operation = |&name: &&'static str| Operation {
@@ -112,13 +113,13 @@ impl Tally {
         }
     }
 
-    /// Good answers of all kinds.
+    /// Returns the number of correct responses.
     #[must_use]
     pub fn answered(&self) -> u64 {
         self.operations.iter().map(|it| it.latency.len()).sum()
     }
 
-    /// Latencies of all kinds.
+    /// Returns the latencies of all kinds of requests.
     #[must_use]
     pub fn latency(&self) -> Histogram<u64> {
         let mut sum = histogram();
@@ -128,13 +129,13 @@ impl Tally {
         sum
     }
 
-    /// Good answers a second.
+    /// Returns the number of correct responses per second.
     #[must_use]
     pub fn rate(&self) -> f64 {
         rate(self.answered(), self.duration)
     }
 
-    /// Takes what another thread saw at the same time.
+    /// Adds the results of another thread.
     pub(crate) fn add(&mut self, other: &Self) {
         self.settled = self.settled.max(other.settled);
         for (mine, other) in self.operations.iter_mut().zip(&other.operations) {
@@ -147,7 +148,7 @@ impl Tally {
         self.connections += other.connections;
     }
 
-    /// Forgets all, and keeps the memory.
+    /// Resets all results, retaining the histograms' memory.
     pub(crate) fn clear(&mut self) {
         for operation in &mut self.operations {
             operation.latency.reset();
@@ -160,13 +161,13 @@ impl Tally {
     }
 }
 
-/// How many a second.
+/// Returns a count per second.
 #[expect(clippy::cast_precision_loss, reason = "shown with three digits")]
 pub(crate) fn rate(count: u64, duration: Duration) -> f64 {
     count as f64 / duration.as_secs_f64().max(1e-9)
 }
 
-/// In microseconds; what is longer counts as the longest.
+/// Records a latency in microseconds, capped at the maximum.
 pub(crate) fn record(histogram: &mut Histogram<u64>, latency: Duration) {
     let latency_us = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
     histogram.saturating_record(latency_us);
@@ -177,7 +178,7 @@ fn histogram() -> Histogram<u64> {
 }
 
 fn merge(sum: &mut Histogram<u64>, part: &Histogram<u64>) {
-    // Most have seen nothing: spares a walk over some ten thousand buckets.
+    // Most histograms are empty: skip walking over ten thousand buckets.
     if !part.is_empty() {
         sum.add(part).expect("the bounds are the same");
     }

@@ -1,4 +1,4 @@
-//! The threads, each with a fleet and connections of its own.
+//! Load-generating threads, each with a fleet and connections of its own.
 
 use std::collections::VecDeque;
 use std::io;
@@ -14,27 +14,27 @@ use crate::plan::Plan;
 use crate::sockets::{Poller, connect, takes_sources};
 use crate::tally::{Tally, record};
 
-/// A listening socket holds this many of which nobody took notice; more of them would wait for a
-/// second and knock again.
+/// Maximum number of connections that a thread opens at once: more would overflow a short listen
+/// backlog, and a dropped SYN is retransmitted after a second only.
 pub(crate) const OPENING_MAX: usize = 100;
-/// A connection that could not be opened is tried again after this.
+/// Delay before another attempt to open a connection.
 pub(crate) const RETRY: Duration = Duration::from_millis(200);
-/// What a thread looks after, however quiet it is.
+/// Interval of periodic checks, and maximum wait for events.
 pub(crate) const TICK: Duration = Duration::from_millis(50);
-/// Requests that were due at the very end are still sent.
+/// Extra time to send requests that are due at the very end.
 const GRACE: Duration = Duration::from_millis(250);
-/// Requests that are written before it is looked for answers.
+/// Maximum number of requests to write before polling for responses.
 const BURST_MAX: usize = 64;
 
-/// Sends what `fleets` want to, a thread each, and tells `each_second` what was seen in it. Ends
-/// when the plan's time is over, or soon after `stop` is set. The sum.
+/// Sends the requests of `fleets`, on one thread each, and calls `each_second` with the results of
+/// each second. Ends after the plan's duration, or soon after `stop` is set. Returns the sum.
 ///
-/// The clock starts when all connections are open, or after the plan's timeout. Those that could
-/// not be opened by then are counted as failures.
+/// The clock starts when all connections are open, or after the plan's timeout. Connections that
+/// could not be opened by then count as failures.
 ///
 /// # Errors
 ///
-/// If there are no fleets, or the system refuses what is needed to wait for sockets.
+/// Returns an error if there are no fleets, or if epoll is not available.
 pub fn run<F: Fleet>(
     plan: &Plan,
     fleets: Vec<F>,
@@ -61,7 +61,7 @@ pub fn run<F: Fleet>(
     std::thread::scope(|scope| {
         for mut thread in threads {
             let ended: Sender<_> = ended.clone();
-            // Somebody listens until all threads have let go of their end.
+            // The receiver lives until all threads have dropped their senders.
             scope.spawn(move || ended.send(thread.run()).unwrap_or_default());
         }
         drop(ended);
@@ -69,7 +69,7 @@ pub fn run<F: Fleet>(
     })
 }
 
-/// Sums up what the threads saw, until all have ended.
+/// Sums the threads' results until all threads have ended.
 fn watch(
     shared: &Shared<'_>,
     operations: &[&'static str],
@@ -112,7 +112,7 @@ fn watch(
 struct Shared<'a> {
     barrier: Barrier,
     start: OnceLock<Instant>,
-    /// What all threads saw since the last look.
+    /// Results of all threads since the last report.
     second: Mutex<Tally>,
     stop: &'a AtomicBool,
 }
@@ -122,11 +122,11 @@ struct Thread<'a, F> {
     shared: &'a Shared<'a>,
     fleet: F,
     connections: Vec<Connection>,
-    /// Number of the first connection, in all threads: says which address it comes from.
+    /// Index of the first connection over all threads, from which source addresses derive.
     first: usize,
-    /// Those with nothing to do, the one that has rested longest first; and some that were closed.
+    /// Idle connections, longest idle first; may contain closed ones.
     free: VecDeque<usize>,
-    /// To be opened, not before then.
+    /// Connections to open, each with the earliest time to do so.
     closed: VecDeque<(usize, Duration)>,
     opening: usize,
     busy: usize,
@@ -172,10 +172,10 @@ impl<'a, F: Fleet> Thread<'a, F> {
         self.epoch.elapsed()
     }
 
-    /// How long requests were sent.
+    /// Runs until the end; returns for how long requests were sent.
     fn run(&mut self) -> io::Result<Duration> {
         let opened = self.open_all();
-        // Whoever fails must not keep the others waiting.
+        // A failed thread must not block the others.
         self.shared.barrier.wait();
         opened?;
         self.epoch = *self.shared.start.get_or_init(Instant::now);
@@ -217,7 +217,7 @@ impl<'a, F: Fleet> Thread<'a, F> {
         }
     }
 
-    /// Nothing that is due before the end has not been sent.
+    /// Returns whether all requests that are due before the end were sent.
     fn is_done(&self, now: Duration) -> bool {
         let none_left = self
             .fleet
@@ -250,7 +250,7 @@ impl<'a, F: Fleet> Thread<'a, F> {
         Ok(())
     }
 
-    /// Begins to open connections that are closed.
+    /// Starts opening closed connections.
     fn open(&mut self) -> io::Result<()> {
         let now = self.now();
         while self.opening < OPENING_MAX
@@ -275,7 +275,8 @@ impl<'a, F: Fleet> Thread<'a, F> {
         Ok(())
     }
 
-    /// Sends what is due, as far as connections are free. False if there may be more.
+    /// Sends the requests that are due, while connections are idle. Returns `false` if more may be
+    /// due.
     fn send_due(&mut self) -> io::Result<bool> {
         for _ in 0..BURST_MAX {
             let now = self.now();
@@ -289,7 +290,7 @@ impl<'a, F: Fleet> Thread<'a, F> {
             let connection = &mut self.connections[index];
             match std::mem::take(&mut connection.state) {
                 State::Free(stream) => self.send(index, stream)?,
-                // Closed since it was put into the list.
+                // The connection was closed while in the queue.
                 state => connection.state = state,
             }
         }
@@ -322,13 +323,13 @@ impl<'a, F: Fleet> Thread<'a, F> {
         }
     }
 
-    /// Something happened on a socket.
+    /// Handles an event on a socket.
     fn ready(&mut self, index: usize) -> io::Result<()> {
         let now = self.now();
         let connection = &mut self.connections[index];
         if let State::Opening(stream, _) = &connection.state {
             self.opening -= 1;
-            // Without an error it is open.
+            // The socket is connected if it has no pending error and a peer address.
             let is_open = matches!(stream.take_error(), Ok(None)) && stream.peer_addr().is_ok();
             let state = std::mem::take(&mut connection.state);
             if let State::Opening(stream, _) = state
@@ -362,7 +363,8 @@ impl<'a, F: Fleet> Thread<'a, F> {
                     unreachable!("only a busy connection reads answers");
                 };
                 self.busy -= 1;
-                // An early answer ends the exchange; the rest of the request would be the next.
+                // After an early response, the rest of the request would be read as the next
+                // request.
                 if complete.closes || !connection.request.is_empty() {
                     self.closed.push_back((index, now));
                 } else {
@@ -394,7 +396,7 @@ impl<'a, F: Fleet> Thread<'a, F> {
         }
     }
 
-    /// A connection is gone, and with it the request that it carried.
+    /// Handles the loss of a connection, which fails its request.
     fn lost(&mut self, index: usize, loss: Loss) {
         let mut not_before = self.now();
         match std::mem::take(&mut self.connections[index].state) {
@@ -423,7 +425,7 @@ impl<'a, F: Fleet> Thread<'a, F> {
         self.closed.push_back((index, not_before));
     }
 
-    /// What is to be done now and then.
+    /// Checks timeouts and publishes results, both periodically.
     fn look_after(&mut self) -> io::Result<()> {
         let now = self.now();
         if now.saturating_sub(self.looked) >= TICK {
@@ -452,7 +454,7 @@ impl<'a, F: Fleet> Thread<'a, F> {
         Ok(())
     }
 
-    /// Adds what was seen to what others saw.
+    /// Adds the results to those of all threads.
     fn publish(&mut self) {
         if let Ok(mut second) = self.shared.second.lock() {
             second.add(&self.seen);
@@ -468,7 +470,7 @@ impl<'a, F: Fleet> Thread<'a, F> {
             self.seen.failures.unsent += 1;
         }
         self.seen.connections = self.connections.len() - self.closed.len() - self.opening;
-        // Nobody waits for them any longer than for others.
+        // Requests still in flight here have reached the timeout.
         self.seen.failures.timeout += u64::try_from(self.busy).unwrap_or(u64::MAX);
         self.publish();
     }

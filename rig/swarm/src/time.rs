@@ -1,9 +1,9 @@
-//! Moments in the words of ISO 8601, in UTC.
+//! ISO 8601 timestamps in UTC.
 
 use std::io::Write;
 use std::time::Duration;
 
-/// Appends such as `2017-12-26T13:37:00.042Z`; `since_1970` is the moment.
+/// Appends a timestamp such as `2017-12-26T13:37:00.042Z`.
 pub(crate) fn write(text: &mut Vec<u8>, since_1970: Duration) {
     let seconds = since_1970.as_secs();
     let days = i64::try_from(seconds / 86_400).unwrap_or(i64::MAX);
@@ -17,9 +17,9 @@ pub(crate) fn write(text: &mut Vec<u8>, since_1970: Duration) {
     .expect("a vector takes all");
 }
 
-/// Year, month and day in the calendar of today, also of days before 1970.
+/// Converts days since 1970 to year, month and day of the proleptic Gregorian calendar.
 ///
-/// Years begin in March here, so that the day which is sometimes missing is their last.
+/// Internally, years begin in March, so that the leap day is the last day of a year.
 ///
 /// # Source
 ///
