@@ -12,7 +12,7 @@ use swarm::{Kettles, Plan, Tally, connections_both, connections_max};
 use crate::arguments::Arguments;
 use crate::say;
 
-/// Time without a response after which a new connection counts as accepted.
+/// A new connection on which nothing arrives for this long counts as accepted.
 const SILENCE: Duration = Duration::from_millis(200);
 /// Time in which a server notices that connections were closed.
 const NOTICE: Duration = Duration::from_secs(1);

@@ -330,8 +330,7 @@ impl State {
             (seconds + phase) % period_s
         };
         let ambient_temp = 180 + i64::try_from(random.below(60)).unwrap_or_default();
-        // Cooling from boiling to room temperature takes an hour, in three sections of decreasing
-        // slope.
+        // Cooling from boiling to room temperature takes an hour and slows down quadratically.
         let hour = i64::try_from(of_period(&mut random, 3_600)).unwrap_or_default();
         let above = (1_000 - ambient_temp) * (3_600 - hour) / 3_600 * (3_600 - hour) / 3_600;
         let battery_s = of_period(&mut random, 8 * 3_600);

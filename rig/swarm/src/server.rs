@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 /// Time limit for a server to print its address.
 const START_MAX: Duration = Duration::from_secs(30);
 
-/// Child process, killed on drop.
+/// Child process, terminated on drop.
 #[derive(Debug)]
 pub(crate) struct Server {
     child: Child,
