@@ -120,7 +120,7 @@ impl Contender {
         .ok_or_else(|| no("no command with {key}"))
     }
 
-    /// Starts an instance that is killed on drop.
+    /// Starts an instance that is terminated on drop.
     pub(crate) fn start(&self, setting: Setting) -> Result<Running, Gap> {
         let (command, store) = self.command(setting)?;
         self.run(command, store)

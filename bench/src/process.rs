@@ -23,7 +23,7 @@ const REST_COUNT: u32 = 4;
 const REST_STEP: Duration = Duration::from_millis(30);
 const REST_MAX: Duration = Duration::from_secs(20);
 
-/// Running server; killed on drop.
+/// Running server; terminated on drop.
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) name: String,

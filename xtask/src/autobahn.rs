@@ -1,9 +1,8 @@
 //! `autobahn`: the Autobahn suite against `examples/websocket_echo.rs`.
 //!
-//! It is a Python 2.7 program and stays one. Where an interpreter of that version is found (as
-//! `python2.7`, or where pyenv keeps its versions) the suite is installed below `.samovar/tools`
-//! and run; else that is said. What each case should end with stands in
-//! `conformance/results/autobahn.txt`.
+//! It requires Python 2.7. Where such an interpreter exists (as `python2.7`, or among pyenv's
+//! versions), the suite is installed below `.samovar/tools` and run; otherwise the task reports
+//! that it is missing. Expected results are in `conformance/results/autobahn.txt`.
 
 use std::fs;
 use std::net::{TcpListener, TcpStream};
@@ -19,24 +18,23 @@ use crate::command::{build_as_tested, find, in_pairs, progress, repository, run}
 /// The suite, and what of its 50 requirements would otherwise come in a version too new.
 const SUITE: &str = "autobahntestsuite==25.10.1";
 
-/// What is run: a name, the path that the echo server knows it by, and whether with the cases of
-/// compression.
+/// Runs: name, path on the echo server, and whether compression is tested.
 const RUNS: [(&str, &str, bool); 3] = [
     ("worker", "/", true),
     ("inline", "/inline", false),
     ("plain", "/plain", false),
 ];
-/// The cases without compression. Of those with it, two thousand messages each, come ten times as
-/// many minutes.
+/// Cases without compression. Those with it send two thousand messages each and take ten times as
+/// long.
 const WITHOUT_COMPRESSION: [&str; 9] = [
     "1.*", "2.*", "3.*", "4.*", "5.*", "6.*", "7.*", "9.*", "10.*",
 ];
 
-/// Runs the suite; `words` are those behind `autobahn`.
+/// Runs the suite with the arguments after `autobahn`.
 ///
 /// # Errors
 ///
-/// If it cannot be run, or a result differs from the one that is committed.
+/// Returns an error if it cannot be run, or a result differs from the committed one.
 pub(crate) fn run_autobahn(words: &[&str]) -> Result<()> {
     let (updates, is_quick) = match words {
         [] => (false, false),
@@ -51,7 +49,7 @@ pub(crate) fn run_autobahn(words: &[&str]) -> Result<()> {
     let tools = repository().join(".samovar/tools/autobahn");
     install(&python, &tools)?;
     let server = Server::start()?;
-    // The suite computes on one core alone.
+    // The suite uses one core only.
     let results = in_pairs(&RUNS, |(name, path, is_compressing)| {
         let cases = if *is_compressing && !is_quick {
             &["*"][..]
@@ -94,7 +92,7 @@ pub(crate) fn run_autobahn(words: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Whether a line is about a case of the two groups on permessage-deflate.
+/// Returns whether a line is about a case of permessage-deflate.
 fn is_about_compression(line: &str) -> bool {
     let case = line.split(' ').nth(1).unwrap_or_default();
     case.starts_with("12.") || case.starts_with("13.")
@@ -104,8 +102,8 @@ fn is_good(line: &str) -> bool {
     line.ends_with(" OK") || line.ends_with(" INFORMATIONAL")
 }
 
-/// An interpreter that works: pyenv leaves a `python2.7` in the path that may only print how it
-/// could be made to.
+/// Returns a working interpreter: pyenv may put a `python2.7` into `PATH` that only prints how to
+/// install one.
 fn python() -> Option<PathBuf> {
     let versions = || {
         let home = PathBuf::from(std::env::var_os("HOME")?);
@@ -132,7 +130,7 @@ fn python() -> Option<PathBuf> {
 
 fn install(python: &Path, tools: &Path) -> Result<()> {
     let packages = tools.join("packages");
-    // It is the last thing that is made.
+    // Created last, so it marks a complete installation.
     let mark = packages.join("zope/__init__.py");
     if mark.exists() {
         return Ok(());
@@ -150,7 +148,7 @@ fn install(python: &Path, tools: &Path) -> Result<()> {
         .arg(&packages)
         .arg(SUITE)
         .stderr(Stdio::null()))?;
-    // Without it, Python 2 does not find what is below `zope` outside its own folders.
+    // Without this file, Python 2 does not find subpackages of `zope` here.
     fs::write(&mark, "")?;
     Ok(())
 }
@@ -190,8 +188,8 @@ fn run_cases(
     results(name, &serde_json::from_str(&index)?)
 }
 
-/// `NAME CASE BEHAVIOR` for each case, in their order; with the behaviour at the close, if that is
-/// another one.
+/// Returns `NAME CASE BEHAVIOR` for each case, sorted; with the behaviour at the close if it
+/// differs.
 fn results(name: &str, index: &Value) -> Result<Vec<String>> {
     let cases = index[name]
         .as_object()
@@ -216,7 +214,7 @@ fn results(name: &str, index: &Value) -> Result<Vec<String>> {
     Ok(results.into_iter().map(|(_, line)| line).collect())
 }
 
-/// The echo server, which ends with its input.
+/// Echo server, which exits at the end of its input.
 struct Server {
     port: u16,
     child: Child,

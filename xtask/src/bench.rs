@@ -1,4 +1,4 @@
-//! `bench`: our server beside nginx, and beside the other cache servers that are installed.
+//! `bench`: compares our server with nginx and with other installed cache servers.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,15 +8,15 @@ use anyhow::Result;
 use crate::command::{find, progress, repository, run};
 use crate::sample;
 
-/// Valid paths of the big store.
+/// Number of valid paths in the big store.
 const BIG_STORE_PATHS: u64 = 1_000_000;
 
-/// Where the report goes, below the repository.
+/// Folder of the report, relative to the repository.
 const REPORT: &str = ".samovar/measured";
 
-/// Cache servers that are measured too when `PATH` has them: the program, and the commands without
-/// and with a key. `nix-serve-ng` is looked for under that name, for its program is called
-/// `nix-serve`, as the original and ours are.
+/// Other cache servers, measured if they are in `PATH`: program, and commands without and with a
+/// key. `nix-serve-ng` must be installed under that name, because its program is called
+/// `nix-serve`, as are the original and ours.
 const PEERS: [(&str, &str, [&str; 2]); 2] = [
     (
         "harmonia-cache",
@@ -40,11 +40,11 @@ const PEERS: [(&str, &str, [&str; 2]); 2] = [
     ),
 ];
 
-/// Makes the stores, builds everything in release, and measures; `options` go to the benchmark.
+/// Creates the stores, builds everything with the release profile, and measures with `options`.
 ///
 /// # Errors
 ///
-/// If a store cannot be made, something does not build, or a measurement fails.
+/// Returns an error if a store cannot be created, something does not build, or a measurement fails.
 pub(crate) fn measure(options: &[&str]) -> Result<()> {
     let repository = repository();
     let store = repository.join(".samovar/bench");
@@ -72,7 +72,7 @@ pub(crate) fn measure(options: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// The servers to compare, ours first, each with and without a key.
+/// Returns the servers to compare, ours first, each with and without a key.
 fn servers(programs: &Path, is_there: impl Fn(&str) -> bool) -> Vec<String> {
     let ours = format!(
         "exec '{}' --listen 127.0.0.1:{{port}} --store local?root={{store}}",

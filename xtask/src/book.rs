@@ -1,18 +1,18 @@
-//! `book-links`: what mdBook asks about the pages of the book before it renders them.
+//! `book-links`: mdBook preprocessor for the links of the book's pages.
 //!
-//! The sources of the book lead to documents beside it, which a rendered book does not have: there
-//! they are named instead.
+//! The book's sources link to documents outside the book, which a rendered book lacks: there, links
+//! are replaced by the documents' names.
 
 use std::io;
 
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-/// Reads the book as mdBook writes it (`[context, book]`), and writes the book.
+/// Reads the book in mdBook's format (`[context, book]`) and writes the processed book.
 ///
 /// # Errors
 ///
-/// If that is none.
+/// Returns an error if the input has another format.
 pub(crate) fn preprocess() -> Result<()> {
     let mut said: Value = serde_json::from_reader(io::stdin().lock())?;
     let book = said.get_mut(1).context("mdBook sends no book")?;
@@ -21,7 +21,7 @@ pub(crate) fn preprocess() -> Result<()> {
     Ok(())
 }
 
-/// In all chapters, whatever they are in.
+/// Processes all chapters recursively.
 fn name_sources(value: &mut Value) {
     match value {
         Value::Array(values) => values.iter_mut().for_each(name_sources),
@@ -37,7 +37,7 @@ fn name_sources(value: &mut Value) {
     }
 }
 
-/// A page in which what lies outside the book is named and not linked.
+/// Replaces links to files outside the book by their names.
 fn without_sources(page: &str) -> String {
     let mut text = String::new();
     let mut rest = page;
@@ -49,7 +49,7 @@ fn without_sources(page: &str) -> String {
         let words = &before[open + 1..];
         let target = &behind["](../".len()..close];
         let path = target.split('#').next().unwrap_or_default();
-        // Pages lie in docs/book/.
+        // Pages are in docs/book/.
         let path = match path.strip_prefix("../") {
             Some(path) => path.to_owned(),
             None => format!("docs/{path}"),

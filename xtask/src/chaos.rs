@@ -1,5 +1,5 @@
-//! `chaos`, `soak` and `leaks`: everything at once against the built server, for long, and under
-//! valgrind; see `conformance/chaos`.
+//! `chaos`, `soak` and `leaks`: the tests of `conformance/chaos` with all faults at once, for a
+//! long time, and under valgrind.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,14 +10,14 @@ use anyhow::{Result, bail};
 use crate::command::{build_as_tested, find, repository, run};
 use crate::serve;
 
-/// How long the server is driven under valgrind.
+/// Duration of the load under valgrind, in seconds.
 const LEAKS_SECONDS: &str = "15";
 
-/// Runs for so long, with this seed or with another each time.
+/// Runs chaos for `seconds`, with a given seed or a new one.
 ///
 /// # Errors
 ///
-/// If something does not build, or something is found.
+/// Returns an error if something does not build, or there are findings.
 pub(crate) fn run_chaos(seconds: &str, seed: Option<&str>) -> Result<()> {
     let programs = build()?;
     let mut words = vec!["--seconds", seconds];
@@ -27,11 +27,13 @@ pub(crate) fn run_chaos(seconds: &str, seed: Option<&str>) -> Result<()> {
     run_on(&programs, &programs.join("nix-serve"), "chaos", &words)
 }
 
-/// Runs that many requests against the release build; the chart and its figures go into `docs/`.
+/// Runs a soak of this many requests on the release build; writes the chart and its figures to
+/// `docs/`.
 ///
 /// # Errors
 ///
-/// If something does not build, an answer is wrong, or what the server holds rises.
+/// Returns an error if something does not build, a response is wrong, or the server's resource
+/// usage rises.
 pub(crate) fn run_soak(requests: &str) -> Result<()> {
     let programs = build()?;
     let words = ["--requests", requests];
@@ -43,11 +45,11 @@ pub(crate) fn run_soak(requests: &str) -> Result<()> {
     found
 }
 
-/// Drives the release build under valgrind over all routes.
+/// Runs the release build under valgrind and requests all routes.
 ///
 /// # Errors
 ///
-/// If something does not build, or something is lost.
+/// Returns an error if something does not build, or memory is lost.
 pub(crate) fn find_leaks() -> Result<()> {
     if find("valgrind").is_none() {
         bail!("valgrind is missing: `make setup-test` installs it");
@@ -57,13 +59,13 @@ pub(crate) fn find_leaks() -> Result<()> {
     run_on(&programs, &serve::build()?, "leaks", &words)
 }
 
-/// With what is asserted in it. Where programs are.
+/// Builds with assertions enabled; returns the folder of programs.
 fn build() -> Result<PathBuf> {
-    // With the tests, features of dependencies are those that they were built with.
+    // Includes the tests, so that dependencies have the same features as in `cargo test`.
     build_as_tested(&["--tests", "--bin", "nix-serve", "--bin", "samovar-chaos"])
 }
 
-/// Where logs and results stay.
+/// Returns the folder of logs and results.
 fn out(name: &str) -> PathBuf {
     repository().join(".samovar").join(name)
 }

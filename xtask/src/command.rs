@@ -1,4 +1,4 @@
-//! Starting other programs: what they said stands in the error when they fail.
+//! Runs other programs; errors contain the program's output.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ pub(crate) fn progress(line: &str) {
 ///
 /// # Errors
 ///
-/// If it cannot be started or does not exit with 0.
+/// Returns an error if it cannot be started or does not exit with 0.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let status = command
         .status()
@@ -31,16 +31,17 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
 ///
 /// # Errors
 ///
-/// If it cannot be started or does not exit with 0; the error holds what it wrote to stderr.
+/// Returns an error if it cannot be started or does not exit with 0; it contains standard error.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     feed(command, |_| Ok(()))
 }
 
-/// Like [`output`], but `write` fills the command's stdin first.
+/// Like [`output`], but writes to the command's stdin by `write`.
 ///
 /// # Errors
 ///
-/// Those of [`output`]; what the command said counts for more than that its stdin was closed.
+/// Returns the errors of [`output`]; a failure of the command takes precedence over its closed
+/// stdin.
 pub(crate) fn feed(
     command: &mut Command,
     write: impl FnOnce(&mut dyn Write) -> std::io::Result<()> + Send,
@@ -53,7 +54,7 @@ pub(crate) fn feed(
         .spawn()
         .with_context(|| format!("cannot start {}", describe(command)))?;
     let stdin = child.stdin.take().context("stdin is piped")?;
-    // Written from a thread of its own: the command may print more than a pipe holds meanwhile.
+    // A separate thread writes, because the command may meanwhile fill the pipe of its output.
     let (written, done) = std::thread::scope(|scope| {
         let writer = scope.spawn(move || {
             let mut stdin = std::io::BufWriter::with_capacity(1 << 16, stdin);
@@ -79,12 +80,12 @@ pub(crate) fn feed(
     Ok(String::from_utf8_lossy(&done.stdout).trim_end().to_owned())
 }
 
-/// Builds these targets as `cargo test --workspace` does, so that nothing is built twice. Returns
+/// Builds targets with the flags of `cargo test --workspace`, so that artifacts are shared. Returns
 /// the folder of programs.
 ///
 /// # Errors
 ///
-/// If they do not build.
+/// Returns an error if they do not build.
 pub(crate) fn build_as_tested(targets: &[&str]) -> Result<PathBuf> {
     progress("building (the first time: some minutes)");
     run(Command::new("cargo")
@@ -96,7 +97,7 @@ pub(crate) fn build_as_tested(targets: &[&str]) -> Result<PathBuf> {
     Ok(metadata.target_directory.join("debug").into())
 }
 
-/// Does `work` with all of these, two at a time, and returns the results in their order.
+/// Applies `work` to all items, two at a time; returns the results in the order of the items.
 pub(crate) fn in_pairs<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let worker = || {
@@ -122,7 +123,7 @@ pub(crate) fn in_pairs<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + S
     done.into_iter().map(|(_, result)| result).collect()
 }
 
-/// Program and arguments, as far as they fit a line or two.
+/// Returns program and arguments, shortened to about two lines.
 fn describe(command: &Command) -> String {
     const LEN_MAX: usize = 200;
     let words = std::iter::once(command.get_program()).chain(command.get_args());
@@ -135,10 +136,10 @@ fn describe(command: &Command) -> String {
     line
 }
 
-/// Where `program` is found, as a shell would.
+/// Finds `program` as a shell does.
 ///
-/// Looks behind `PATH` too: nginx stands in `/usr/sbin`, which a user's `PATH` may leave out, and
-/// Nix in a profile that only a login shell adds.
+/// Also searches folders outside `PATH`: nginx is in `/usr/sbin`, which a user's `PATH` may lack,
+/// and Nix in a profile that only a login shell adds.
 pub(crate) fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let beyond = ["/usr/sbin", "/sbin", "/nix/var/nix/profiles/default/bin"].map(PathBuf::from);
@@ -178,7 +179,7 @@ mod tests {
         assert_eq!(back.len(), 1 << 20);
     }
 
-    /// The first ends only when the second has begun, so two are under way.
+    /// The first item ends only after the second has begun, so both run at once.
     #[test]
     fn two_at_a_time_and_in_order() {
         let (sender, receiver) = std::sync::mpsc::channel();

@@ -1,4 +1,4 @@
-//! `deb DIR`: a Debian package with both programs, made by `dpkg-deb`.
+//! `deb DIR`: Debian package with both programs, built by `dpkg-deb`.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -9,11 +9,11 @@ use anyhow::{Context, Result};
 
 use crate::command::{output, run};
 
-/// Builds the programs and writes the package into `out`.
+/// Builds the programs and writes the package to `out`.
 ///
 /// # Errors
 ///
-/// If something cannot be built, or `dpkg-deb` is missing.
+/// Returns an error if something cannot be built, or `dpkg-deb` is missing.
 pub(crate) fn make(out: &Path) -> Result<()> {
     let repository = crate::command::repository();
     let mut build = Command::new("cargo");
@@ -25,7 +25,7 @@ pub(crate) fn make(out: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Packs the programs in `programs`.
+/// Packages the programs in `programs`.
 // Long: a list of the files of the package.
 fn package(repository: &Path, programs: &Path, out: &Path) -> Result<PathBuf> {
     let version = env!("CARGO_PKG_VERSION");
@@ -49,7 +49,7 @@ fn package(repository: &Path, programs: &Path, out: &Path) -> Result<PathBuf> {
         let bytes = fs::read(&from).with_context(|| format!("cannot read {from:?}"))?;
         put(&format!("usr/bin/{program}"), &bytes, 0o755)?;
         if bytes.starts_with(b"\x7fELF") {
-            // Most of it is for debuggers. Names of functions stay.
+            // Removes debug information, which is most of the size; function names stay.
             let mut strip = Command::new("strip");
             run(strip
                 .arg("--strip-debug")
@@ -91,7 +91,7 @@ fn package(repository: &Path, programs: &Path, out: &Path) -> Result<PathBuf> {
         let text = read(&format!("contrib/debian/{script}"))?;
         put(&format!("DEBIAN/{script}"), text.as_bytes(), 0o755)?;
     }
-    // What the programs were linked with. They have no other library.
+    // The C library is the only dynamic dependency.
     let libc = output(Command::new("getconf").arg("GNU_LIBC_VERSION"))?;
     let libc = libc.rsplit(' ').next().unwrap_or_default();
     let control = format!(
@@ -111,11 +111,12 @@ fn package(repository: &Path, programs: &Path, out: &Path) -> Result<PathBuf> {
     Ok(file)
 }
 
-/// The unit of `contrib/systemd` for `samovar serve`, without the key: that is the operator's.
+/// Returns the unit of `contrib/systemd` for `samovar serve`, without the key, which is the
+/// operator's.
 fn service(unit: &str) -> String {
     let mut text = String::new();
     let is_key = |line: &str| line.starts_with("LoadCredential=") || line.contains("KEY_FILE=");
-    // What stands above is how to install it by hand.
+    // The text above explains manual installation.
     let lines = unit.lines().skip_while(|line| *line != "[Unit]");
     for line in lines.filter(|line| !is_key(line)) {
         let line = match line.strip_prefix("ExecStart=") {
@@ -134,7 +135,7 @@ fn service(unit: &str) -> String {
 mod tests {
     use super::*;
 
-    /// By systemd, which wants the program to be there.
+    /// Verifies the units with systemd, which requires that the programs exist.
     fn is_understood(units: &Path, scratch: &Path) {
         let unit = fs::read_to_string(units.join("samovar.service")).expect("reads");
         let service = scratch.join("samovar.service");
@@ -151,7 +152,7 @@ mod tests {
         assert!(verified.status.success() && is_clean, "{complaints}");
     }
 
-    /// Installed below a folder and removed again, with programs that do next to nothing.
+    /// Installs the package below a folder and removes it, with stub programs.
     #[test]
     fn it_is_installed_and_removed() {
         if Command::new("dpkg-deb").arg("--version").output().is_err() {
@@ -177,7 +178,7 @@ mod tests {
         fs::write(root.join("var/lib/dpkg/status"), "").expect("writes");
         let dpkg = |arguments: &[&str]| {
             let mut dpkg = Command::new("dpkg");
-            // There is no shell in that root, and there are no libraries.
+            // That root contains neither a shell nor libraries.
             dpkg.args([
                 "--force-script-chrootless",
                 "--force-not-root",

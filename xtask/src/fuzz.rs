@@ -1,8 +1,8 @@
-//! `fuzz`: every target in `fuzz/`, for so many seconds each.
+//! `fuzz`: runs every target in `fuzz/` for a given time.
 //!
-//! cargo-fuzz wants a nightly compiler for its sanitizers. The code has no `unsafe` for those to
-//! find anything in; what counts is coverage, and that is a pass of LLVM which the stable compiler
-//! runs as well. So the targets are built with the flags that cargo-fuzz uses, without sanitizers.
+//! cargo-fuzz requires a nightly compiler for its sanitizers, which would find nothing in code
+//! without `unsafe`. Coverage suffices, and the stable compiler has LLVM's pass for it. So the
+//! targets are built with cargo-fuzz's flags, without sanitizers.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::command::{in_pairs, output, progress, repository, run};
 
-/// Coverage as libFuzzer reads it, and what the targets are to know.
+/// Coverage instrumentation for libFuzzer, and settings of the targets.
 const FLAGS: [&str; 8] = [
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",
@@ -25,11 +25,11 @@ const FLAGS: [&str; 8] = [
     "-Ccodegen-units=1",
 ];
 
-/// Runs the targets of these names, or all.
+/// Runs the targets with these names; all if there are none.
 ///
 /// # Errors
 ///
-/// If a target does not build or finds something.
+/// Returns an error if a target does not build, or finds something.
 pub(crate) fn run_targets(seconds: u64, names: &[&str]) -> Result<()> {
     let folder = repository().join("fuzz");
     let manifest = fs::read_to_string(folder.join("Cargo.toml"))?;
@@ -66,7 +66,7 @@ pub(crate) fn run_targets(seconds: u64, names: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// The names behind `[[bin]]`.
+/// Returns the names of the `[[bin]]` sections.
 fn targets(manifest: &str) -> Vec<String> {
     let bins = manifest.split("[[bin]]").skip(1);
     let name = |bin: &str| {
@@ -76,15 +76,15 @@ fn targets(manifest: &str) -> Vec<String> {
     bins.filter_map(name).collect()
 }
 
-/// Builds all of them; where they are. Into a folder of its own: with these flags nothing can be
-/// shared.
+/// Builds all targets; returns their folder. It is separate from the workspace's, because the flags
+/// prevent reuse of artifacts.
 fn build(folder: &Path) -> Result<PathBuf> {
     let said = output(Command::new("rustc").arg("-vV"))?;
     let host = said.lines().find_map(|line| line.strip_prefix("host: "));
     let host = host.context("rustc does not say its host")?;
     progress("building the fuzz targets (the first time: some minutes)");
     let target = folder.join("target");
-    // With --target, build scripts and macros are spared the flags.
+    // With `--target`, the flags do not apply to build scripts and macros.
     run(Command::new("cargo")
         .args([
             "build",
@@ -100,7 +100,7 @@ fn build(folder: &Path) -> Result<PathBuf> {
     Ok(target.join(host).join("release"))
 }
 
-/// Runs one; how many inputs it looked at.
+/// Runs a target; returns how many inputs it executed.
 fn run_target(folder: &Path, programs: &Path, target: &str, seconds: u64) -> Result<String> {
     let (corpus, artifacts) = (folder.join("corpus").join(target), folder.join("artifacts"));
     let seeds = folder.join("seeds").join(target);

@@ -1,6 +1,6 @@
-//! Tasks of the repository, run by the Makefile as `cargo run --package xtask -- TASK`.
+//! Repository tasks, run by the Makefile as `cargo run --package xtask -- TASK`.
 //!
-//! `xtask --help` lists them. Each task is a module of that name, or one whose name begins with it.
+//! `xtask --help` lists them. Each task is in a module of that name, or of a name that begins with it.
 
 #![forbid(unsafe_code)]
 #![expect(
@@ -92,7 +92,7 @@ fn run() -> Result<()> {
         ["chaos", "--seconds", seconds] => chaos::run_chaos(seconds, None),
         ["chaos", "--seconds", seconds, "--seed", seed] => chaos::run_chaos(seconds, Some(seed)),
         ["soak", "--requests", requests] => chaos::run_soak(requests),
-        // mdBook asks first whether a renderer is known; any is.
+        // mdBook first asks whether a renderer is supported; all are.
         ["book-links", "supports", _] => Ok(()),
         ["book-links"] => book::preprocess(),
         ["deb", out] => deb::make(Path::new(out)),

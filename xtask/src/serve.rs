@@ -1,4 +1,4 @@
-//! `serve`: builds the server and runs it on a store, with a signing key, and says how to use it.
+//! `serve`: builds the server, runs it on a store with a signing key, and prints how to use it.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,24 +12,25 @@ use serde_json::Value;
 use crate::command::{find, output, progress, repository, run};
 use crate::sample;
 
-/// Where a store of the whole machine has its database.
+/// Database of the machine's store.
 const MACHINE_DATABASE: &str = "/nix/var/nix/db/db.sqlite";
 
-/// What is served, and a path in it.
+/// Store to serve, and a path in it.
 struct Served {
-    /// Arguments of the server that name the store; none for the one of the machine.
+    /// Server arguments for the store; empty for the machine's.
     arguments: Vec<String>,
-    /// For the terminal.
+    /// Description for the terminal.
     description: String,
-    /// A path to try.
+    /// Path for the examples.
     example: String,
 }
 
-/// Builds the server and becomes it. Returns only if something failed.
+/// Builds the server and replaces this process by it. Returns only on errors.
 ///
 /// # Errors
 ///
-/// If the server does not build, the sample store cannot be made or the server cannot be started.
+/// Returns an error if the server does not build, or the sample store or the server cannot be
+/// started.
 pub(crate) fn serve(port: u16) -> Result<()> {
     let server = build()?;
     let served = prepare_store()?;
@@ -44,11 +45,11 @@ pub(crate) fn serve(port: u16) -> Result<()> {
     Err(error).with_context(|| format!("cannot start {}", server.display()))
 }
 
-/// Prints what [`serve`] prints, without serving.
+/// Prints the output of [`serve`] without serving.
 ///
 /// # Errors
 ///
-/// If the sample store or the key is missing and cannot be made.
+/// Returns an error if the sample store or the key is missing and cannot be created.
 pub(crate) fn print_example_lines(port: u16) -> Result<()> {
     let served = prepare_store()?;
     let key = signing_key()?;
@@ -56,11 +57,11 @@ pub(crate) fn print_example_lines(port: u16) -> Result<()> {
     Ok(())
 }
 
-/// Builds nix-serve as it is released; where it is.
+/// Builds nix-serve with the release profile; returns its path.
 ///
 /// # Errors
 ///
-/// If it does not build.
+/// Returns an error if it does not build.
 pub(crate) fn build() -> Result<PathBuf> {
     progress("building the server (the first time: some minutes)");
     let repository = repository();
@@ -100,7 +101,7 @@ fn prepare_store() -> Result<Served> {
     })
 }
 
-/// The store path of Nix itself: valid on every machine with a store.
+/// Returns the store path of Nix itself, which every machine with a store has.
 fn path_of_nix() -> Option<String> {
     let program = find("nix-store")?.canonicalize().ok()?;
     let mut components = program.strip_prefix(sample::STORE_DIR).ok()?.components();
@@ -108,8 +109,8 @@ fn path_of_nix() -> Option<String> {
     Some(format!("{}/{name}", sample::STORE_DIR))
 }
 
-/// Any path of the machine's store. A store without one is what a single command of Nix leaves on a
-/// machine that does not use it, and not worth serving.
+/// Returns any path of the machine's store. A store without paths is left by a single Nix command
+/// on a machine that does not use Nix otherwise, and is not worth serving.
 fn first_path() -> Option<String> {
     let names = fs::read_dir(sample::STORE_DIR).ok()?.flatten();
     let mut names = names.filter_map(|entry| entry.file_name().into_string().ok());
@@ -123,7 +124,7 @@ struct Key {
     public: String,
 }
 
-/// The key of this machine, made on first use.
+/// Returns this machine's signing key, generated on first use.
 fn signing_key() -> Result<Key> {
     let folder = repository().join(".samovar");
     fs::create_dir_all(&folder)?;
@@ -135,8 +136,7 @@ fn signing_key() -> Result<Key> {
         let name = format!("{}-1", key_name(hostname.trim()));
         let nix_store = find("nix-store").context("nix-store is missing: run `make setup`")?;
         output(
-            // Nix opens a store even for this, and makes one where there is none: so not the real
-            // one.
+            // Nix opens a store even for this and creates a missing one, so use a dummy.
             Command::new(nix_store)
                 .args(["--store", "dummy://"])
                 .args(["--generate-binary-cache-key", &name])
@@ -151,7 +151,7 @@ fn signing_key() -> Result<Key> {
     })
 }
 
-/// A key's name ends at the first colon and stands in lists parted by spaces.
+/// Derives a key name without colons, which end the name, and spaces, which separate keys in lists.
 fn key_name(hostname: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
     let name: String = hostname.chars().filter(|&c| plain(c)).collect();

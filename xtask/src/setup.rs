@@ -1,8 +1,8 @@
-//! `setup`: installs what building, serving and testing need and the machine lacks.
+//! `setup`: installs missing programs for building, serving and testing.
 //!
-//! Asks for programs, not for packages: whoever has Nix from elsewhere keeps it, and where nothing
-//! is missing nothing is started. The C compiler is not in the list: without one this program
-//! could not have been built, so the Makefile sees to it.
+//! Checks for programs rather than packages, so that Nix from another source is accepted, and
+//! nothing is started if nothing is missing. The C compiler is not listed, because this program
+//! could not have been built without one; the Makefile installs it.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 
 use crate::command::{find, progress, repository, run};
 
-/// What the machine is to do.
+/// Purpose of the setup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum For {
     /// `make serve`.
@@ -22,41 +22,41 @@ pub(crate) enum For {
     Testing,
 }
 
-/// A program and the Debian package that brings it.
+/// Program, and the Debian package that contains it.
 type Need = (&'static str, &'static str);
 
-/// Nix makes the sample store and the signing key.
+/// Nix creates the sample store and the signing key.
 const SERVING: &[Need] = &[("nix-store", "nix-bin")];
 
 const TESTING: &[Need] = &[
-    // The oracle and the client of most tests.
+    // Reference and client of most tests.
     ("nix-store", "nix-bin"),
-    // A reverse proxy in front of the server, and the reference of the benchmarks.
+    // Reverse proxy in front of the server, and reference of the benchmarks.
     ("nginx", "nginx-light"),
-    // The load of the benchmarks.
+    // Load generator of the benchmarks.
     ("wrk", "wrk"),
-    // Changes a database under the server's feet.
+    // Changes a database while a server uses it.
     ("sqlite3", "sqlite3"),
-    // A client of its own mind about HTTP.
+    // Independent HTTP client.
     ("curl", "curl"),
-    // A browser, for the chat example and the pages of a cache.
+    // Browser for the chat example and the web interface of a cache.
     ("chromium", "chromium"),
     ("chromedriver", "chromium-driver"),
-    // Fetches axe-core.
+    // Installs axe-core.
     ("npm", "npm"),
     // Builds h2spec.
     ("go", "golang-go"),
     // Counts instructions.
     ("valgrind", "valgrind"),
-    // Tells which files a server opens.
+    // Shows which files a server opens.
     ("strace", "strace"),
-    // Sets a clock that a server is made to believe.
+    // Gives a server a false clock.
     ("faketime", "faketime"),
-    // Reads our metrics and alert rules, as whoever scrapes them does.
+    // Parses our metrics and alert rules like Prometheus.
     ("promtool", "prometheus"),
-    // A store of the kettles example; tests start servers of their own.
+    // Store of the kettles example; tests start servers of their own.
     ("pg_ctlcluster", "postgresql"),
-    // Runs the rig, and what checks its dashboards.
+    // Runs the rig and the checks of its dashboards.
     ("python3", "python3"),
     // Builds libFuzzer.
     ("c++", "g++"),
@@ -66,7 +66,7 @@ const TESTING: &[Need] = &[
 ///
 /// # Errors
 ///
-/// If something is missing and cannot be installed.
+/// Returns an error if something is missing and cannot be installed.
 pub(crate) fn install(purpose: For) -> Result<()> {
     let needs = match purpose {
         For::Serving => SERVING,
@@ -98,8 +98,8 @@ fn install_packages(packages: &[&str]) -> Result<()> {
         "installing {list} with apt-get (less than a minute)"
     ));
     let started = Instant::now();
-    // The list of packages may be old or missing, and fetching it takes longer than installing: so
-    // only when it did not work without.
+    // Package lists may be outdated or missing, but fetching them takes longer than installing: so
+    // fetch them only after a failure.
     if run(apt_get("install")?.args(packages).stderr(Stdio::null())).is_err() {
         progress("fetching the list of packages first");
         run(&mut apt_get("update")?)?;
@@ -125,8 +125,8 @@ fn apt_get(subcommand: &str) -> Result<Command> {
     }
     command.args([
         "DEBIAN_FRONTEND=noninteractive",
-        // The package of nginx starts it on port 80. Nobody asked for that: the first stops it
-        // under systemd, the second elsewhere.
+        // The nginx package starts nginx on port 80, which is unwanted: the first variable prevents
+        // it under systemd, the second elsewhere.
         "SYSTEMD_OFFLINE=1",
         "RUNLEVEL=1",
         "apt-get",
@@ -144,7 +144,7 @@ fn apt_get(subcommand: &str) -> Result<Command> {
     Ok(command)
 }
 
-/// A minimal toolchain has neither formatter nor lints.
+/// Adds formatter and lints, which a minimal toolchain lacks.
 fn add_rust_components() -> Result<()> {
     let works = |tool: &str| {
         let mut version = Command::new("cargo");
@@ -171,8 +171,8 @@ fn add_rust_components() -> Result<()> {
         .args(absent))
 }
 
-/// Builds cargo-deny into the repository's own folder, once. Unoptimised: it runs for a second, and
-/// so it is built in one minute and a half and not in four.
+/// Installs cargo-deny in the repository's tool folder, once. Unoptimised, it builds in one and a
+/// half minutes instead of four, and runs for a second anyway.
 fn install_cargo_deny() -> Result<()> {
     const VERSION: &str = "0.20.2";
     let folder = repository().join(".samovar/tools");
@@ -194,8 +194,7 @@ fn install_cargo_deny() -> Result<()> {
         .arg(folder))
 }
 
-/// Puts axe-core, which finds what keeps people from using a page, into the repository's own
-/// folder, once.
+/// Installs axe-core, an accessibility checker, in the repository's tool folder, once.
 fn install_axe() -> Result<()> {
     const AXE: &str = "axe-core@4.14.1";
     let folder = repository().join(".samovar/tools/axe");

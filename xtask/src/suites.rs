@@ -23,28 +23,28 @@ use testkit::process::{Process, without_variables};
 
 use crate::command::{build_as_tested, find, progress, repository, run};
 
-/// Deno, for the suite that is written for it.
+/// Deno, which uNetworking's suite is written for.
 const DENO: &str = "deno@2.9.6";
 
 const NAMES: [&str; 5] = ["h2spec", "h2spec-tls", "h1spec", "uws-h1spec", NIX_CACHE];
 
 const NIX_CACHE: &str = "nix_cache";
 
-/// What to run.
+/// Options of a run.
 struct Options<'a> {
-    /// Another server than ours; its results are printed and not compared.
+    /// Address of a server other than ours, whose results are printed and not compared.
     address: Option<&'a str>,
-    /// Whether what is seen becomes what is expected.
+    /// Whether to record the results as expected.
     updates: bool,
-    /// All, if empty.
+    /// Names of the suites; all if empty.
     names: Vec<&'a str>,
 }
 
-/// Runs suites; `words` are those behind `suites`.
+/// Runs suites with the arguments after `suites`.
 ///
 /// # Errors
 ///
-/// If a suite cannot be run, or a result of ours differs from the one that is committed.
+/// Returns an error if a suite cannot be run, or our results differ from the committed ones.
 pub(crate) fn run_suites(words: &[&str]) -> Result<()> {
     let options = parse(words)?;
     let own = match options.address {
@@ -117,12 +117,12 @@ fn parse<'a>(words: &[&'a str]) -> Result<Options<'a>> {
     Ok(options)
 }
 
-/// `conformance/examples/echo.rs`, which ends with its input, and nix-serve.
+/// Our servers: `conformance/examples/echo.rs`, which exits at the end of its input, and nix-serve.
 struct Own {
     address: String,
     secure_address: String,
     child: Child,
-    /// nix-serve on the sample store; killed when dropped.
+    /// nix-serve on the sample store, killed on drop.
     _cache: Process,
     cache_address: String,
 }
@@ -168,13 +168,14 @@ impl Drop for Own {
     }
 }
 
-/// The sample store, which the cache protocol's suite serves and asks for.
+/// Returns the sample store, which the suite of the cache protocol requests.
 fn sample() -> Result<PathBuf> {
     let store = repository().join(".samovar/sample").canonicalize();
     store.context("no sample store: run `cargo run -p xtask -- sample-store .samovar/sample`")
 }
 
-/// `pass NAME` or `fail NAME` for each case, in order; `None` if the suite is not here.
+/// Returns `pass NAME` or `fail NAME` for each case, in order; `None` if the suite is not
+/// installed.
 fn results_of(name: &str, address: &str) -> Result<Option<Vec<String>>> {
     let (host, port) = address.rsplit_once(':').context("HOST:PORT")?;
     let tools = repository().join(".samovar/tools");
@@ -226,14 +227,14 @@ fn results_of(name: &str, address: &str) -> Result<Option<Vec<String>>> {
                 .arg(script);
             command.args([host, port]);
             let mut results = marked(&said(&mut command)?, '✅', '❌');
-            // Its cases run at the same time and are told as they end.
+            // Concurrent cases are reported in the order in which they end.
             results.sort();
             Ok(Some(results))
         }
     }
 }
 
-/// What a program printed, both ways; whether it was pleased is in there.
+/// Returns a program's stdout and stderr, whatever its exit status: the results are in there.
 fn said(command: &mut Command) -> Result<String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let done = command
@@ -243,7 +244,7 @@ fn said(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&said).into_owned())
 }
 
-/// Builds h2spec in the versions that are committed; `None` without Go.
+/// Builds the committed version of h2spec; returns `None` without Go.
 fn h2spec(tools: &Path) -> Result<Option<PathBuf>> {
     let program = tools.join("bin/h2spec");
     if program.exists() {
@@ -276,7 +277,7 @@ fn deno(tools: &Path) -> Result<PathBuf> {
     Ok(program)
 }
 
-/// Lines that begin with a mark, behind colours and a number: `✓ 5. name: details`.
+/// Parses lines that begin with a mark, after colours and a number: `✓ 5. name: details`.
 fn marked(said: &str, good: char, bad: char) -> Vec<String> {
     let line = |line: &str| {
         let word = match line.chars().find(|&c| c == good || c == bad)? {
@@ -298,7 +299,7 @@ fn marked(said: &str, good: char, bad: char) -> Vec<String> {
     said.lines().filter_map(line).collect()
 }
 
-/// Without the colours of a terminal.
+/// Removes terminal colours.
 fn plain(text: &str) -> String {
     let mut parts = text.split('\u{1b}');
     let mut plain = parts.next().unwrap_or_default().to_owned();
@@ -308,7 +309,7 @@ fn plain(text: &str) -> String {
     plain
 }
 
-/// The cases of a `JUnit` report: section, name, and whether there was a complaint.
+/// Parses the cases of a `JUnit` report: section, name, and whether it failed.
 fn junit(report: &str) -> Vec<String> {
     let case = |part: &str| {
         let attribute = |name: &str| {
@@ -335,7 +336,7 @@ fn junit(report: &str) -> Vec<String> {
         .collect()
 }
 
-/// Lines of one and not of the other.
+/// Returns the lines that only one of the texts has.
 fn difference(expected: &str, seen: &str) -> String {
     let mut text = String::new();
     for (sign, these, others) in [('-', expected, seen), ('+', seen, expected)] {
@@ -343,7 +344,7 @@ fn difference(expected: &str, seen: &str) -> String {
             .lines()
             .filter(|line| !others.lines().any(|other| other == *line))
         {
-            // A String never fails to take text.
+            // Writing to a `String` never fails.
             writeln!(text, "  {sign} {line}").ok();
         }
     }

@@ -1,8 +1,9 @@
-//! `test`: the test programs of the workspace, two at a time, and one line at their end that says
-//! how many tests there were.
+//! `test`: runs the workspace's test programs, two at a time, and prints the number of tests in one
+//! line at the end.
 //!
-//! cargo runs one program after the other, and most wait longer than they compute: for a limit to
-//! pass, a disk, a client. What a program says is printed when it has ended, so nothing is mixed.
+//! cargo runs test programs one by one, and most of them wait longer than they compute: for a
+//! timeout, a disk or a client. A program's output is printed when it has ended, so outputs do not
+//! mix.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,10 +15,10 @@ use cargo_metadata::Message;
 
 use crate::command::{in_pairs, progress, repository};
 
-/// How many programs are named at the end as the slowest.
+/// Number of slowest programs to list at the end.
 const SLOWEST_COUNT: usize = 8;
 
-/// A program with tests in it, or what runs the examples in the documentation.
+/// Test program, or the command that runs doctests.
 struct Job {
     name: String,
     program: PathBuf,
@@ -25,14 +26,14 @@ struct Job {
     folder: PathBuf,
 }
 
-/// How a job ended.
+/// Outcome of a job.
 struct Ended {
     status: ExitStatus,
     took: Duration,
     summary: Summary,
 }
 
-/// What was counted.
+/// Numbers of tests.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Summary {
     binaries: u32,
@@ -41,14 +42,14 @@ struct Summary {
     ignored: u32,
 }
 
-/// Runs all tests and doctests of the workspace; a failure does not keep the rest from running.
+/// Runs all tests and doctests of the workspace, even after a failure.
 ///
 /// # Errors
 ///
-/// If a test failed or did not build.
+/// Returns an error if a test fails or does not build.
 pub(crate) fn run() -> Result<()> {
     let started = Instant::now();
-    // It takes longer than any other, so it begins first.
+    // Doctests take longest, so they start first.
     let mut jobs = vec![Job {
         name: "examples in the documentation".to_owned(),
         program: "cargo".into(),
@@ -98,7 +99,7 @@ pub(crate) fn run() -> Result<()> {
     Ok(())
 }
 
-/// Builds all test programs, and whatever they run.
+/// Builds all test programs and the programs that they run.
 fn build() -> Result<Vec<Job>> {
     progress("building the tests");
     let mut cargo = Command::new("cargo")
@@ -117,7 +118,7 @@ fn build() -> Result<Vec<Job>> {
         let (true, Some(program)) = (artifact.profile.test, artifact.executable) else {
             continue;
         };
-        // As cargo does: tests find files from the folder of their package.
+        // Tests run in the folder of their package, as under cargo.
         let folder = artifact.manifest_path.parent();
         let folder = folder.context("a manifest is in a folder")?;
         jobs.push(Job {
@@ -135,17 +136,17 @@ fn build() -> Result<Vec<Job>> {
     Ok(jobs)
 }
 
-/// The package's folder and the name of the target, which alone may be that of several.
+/// Returns a name that is unique in the workspace: the package's folder and the target's name.
 fn name(folder: &str, target: &str) -> String {
     let package = folder.rsplit('/').next().unwrap_or(folder);
     format!("{package}/{target}")
 }
 
 impl Job {
-    /// Runs it, and prints what it says.
+    /// Runs the job and prints its output.
     fn run(&self, outputs: &Path) -> Result<Ended> {
         let started = Instant::now();
-        // A file and not a pipe, which would not end as long as a server that a test left behind.
+        // A file, because a pipe would stay open while a server left behind by a test runs.
         let file = outputs.join(self.name.replace([' ', '/'], "-"));
         let output = fs::File::create(&file)?;
         let status = Command::new(&self.program)
@@ -171,7 +172,7 @@ impl Job {
 }
 
 impl Summary {
-    /// Counts what a program said.
+    /// Counts the tests in a program's output.
     fn of(said: &str) -> Self {
         let mut summary = Self::default();
         for line in said.lines() {
@@ -187,7 +188,7 @@ impl Summary {
         self.ignored += other.ignored;
     }
 
-    /// Takes a line such as `test result: ok. 3 passed; 0 failed; 1 ignored; …` into account.
+    /// Adds the counts of a line such as `test result: ok. 3 passed; 0 failed; 1 ignored; …`.
     fn add_line(&mut self, line: &str) {
         let Some(counts) = line.strip_prefix("test result: ") else {
             return;

@@ -31,7 +31,7 @@ impl Bench<'_> {
     pub(super) fn mass_query(&self, contender: &Contender, warmth: Warmth) -> Result<Values, Gap> {
         let closure = self.big_closure()?.iter();
         let targets: Vec<String> = closure.map(|path| narinfo_target(path)).collect();
-        // Kills a server that was started here on return.
+        // Owns a server that is started here, so that it ends on return.
         let started;
         let server = match warmth {
             Warmth::Cold => {

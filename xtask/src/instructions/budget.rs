@@ -1,4 +1,4 @@
-//! What a request may cost, as it stands in `xtask/instructions.txt`.
+//! Budgets of requests, stored in `xtask/instructions.txt`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,20 +7,20 @@ use anyhow::{Context, Result, bail};
 
 use super::server::Counts;
 
-/// More than this above the budget fails. Starts of the same program differ by 2 %.
+/// Maximum excess over the budget, in percent. Runs of the same program differ by 2 %.
 const TOLERANCE_PERCENT: u64 = 5;
 
-/// The same where the compiler, the C library or the processor is another.
+/// The same with another compiler, C library or processor.
 const TOLERANCE_ELSEWHERE_PERCENT: u64 = 25;
 
-/// More than this below the budget is worth writing down.
+/// Saving below the budget that is worth recording, in percent.
 const BELOW_PERCENT: u64 = 10;
 
-/// Calls that a thread also makes when nobody asks: it wakes up four times a second, and when
-/// another thread has a message for it. So many of a hundred are let pass on a busy machine.
+/// Calls that a thread also makes without requests: it wakes up four times a second, and for
+/// messages from other threads. Tolerated excess per hundred requests, for a busy machine.
 const CLOCKED: [(&str, u64); 3] = [("clock_gettime", 50), ("epoll_pwait", 25), ("read", 25)];
 
-/// All others are as many as the requests, to the hundredth.
+/// Tolerated excess of other calls per hundred requests: their numbers are nearly exact.
 const CALL_TOLERANCE: u64 = 1;
 
 const HEADER: &str = "\
@@ -34,16 +34,17 @@ const HEADER: &str = "\
 #
 ";
 
-/// What a request costs.
+/// Cost of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Cost {
     pub(super) instructions: u64,
-    /// System calls by name, for a hundred requests.
+    /// System calls by name, per hundred requests.
     calls: BTreeMap<String, u64>,
 }
 
 impl Cost {
-    /// What the second half of `twice` cost, for each of its `request_count` requests.
+    /// Computes the cost per request from measurements of `request_count` requests and of twice as
+    /// many.
     pub(super) fn between(once: &Counts, twice: &Counts, request_count: u64) -> Self {
         let mut calls = BTreeMap::new();
         for (name, &count) in &twice.calls {
@@ -71,10 +72,10 @@ impl fmt::Display for Cost {
     }
 }
 
-/// The file.
+/// Contents of the file.
 #[derive(Debug, Default)]
 pub(super) struct Budgets {
-    /// What it was measured with.
+    /// Environment in which the budgets were measured.
     pub(super) environment: String,
     pub(super) rows: BTreeMap<String, Cost>,
 }
@@ -106,7 +107,7 @@ impl Budgets {
         Ok(budgets)
     }
 
-    /// What may be added to these budgets with `environment`.
+    /// Returns the tolerance for measurements in `environment`, in percent.
     pub(super) fn tolerance_percent(&self, environment: &str) -> u64 {
         if self.environment == environment {
             TOLERANCE_PERCENT
@@ -116,7 +117,7 @@ impl Budgets {
     }
 }
 
-/// The file for these costs.
+/// Renders the file for these costs.
 pub(super) fn render(environment: &str, costs: &[(String, Cost)]) -> String {
     let lines: Vec<String> = costs
         .iter()
@@ -125,20 +126,20 @@ pub(super) fn render(environment: &str, costs: &[(String, Cost)]) -> String {
     format!("{HEADER}with {environment}\n{}", lines.concat())
 }
 
-/// What a cost is compared with its budget.
+/// Result of comparing a cost with its budget.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Within,
-    /// Worth writing down.
+    /// Far enough below the budget to record it.
     Below(Cost),
-    /// With the reason.
+    /// Above the budget, with the reason.
     Above(String),
-    /// It is to be written down.
+    /// Without a budget, to be recorded.
     New,
 }
 
 impl Verdict {
-    /// Without a budget nothing is compared.
+    /// Compares a cost with its budget; without one, the result is `New`.
     pub(super) fn of(cost: &Cost, budget: Option<&Cost>, tolerance_percent: u64) -> Self {
         let Some(budget) = budget else {
             return Self::New;

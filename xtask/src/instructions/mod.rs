@@ -1,14 +1,15 @@
-//! `instructions`: what a request costs, counted and not timed.
+//! `instructions`: cost of requests, counted in instructions instead of time.
 //!
-//! nix-serve runs under callgrind on one core, so with one I/O thread, and is asked over one
-//! connection. A figure is the difference between 2 N and N requests, so what happens once is not
-//! in it. Only the I/O thread counts, and the system calls by which it answers. What the kernel
-//! does for them is not counted, and is most of what a small answer takes.
+//! nix-serve runs under callgrind on one core, hence with one I/O thread, and serves one
+//! connection. A figure is the difference between 2 N and N requests, which excludes one-time work.
+//! Only the I/O thread's instructions and system calls count; the kernel's work, which is most of
+//! the cost of a small response, does not.
 //!
-//! Then once more with `--admin`, so that every answer is counted: the rows that end in `-counted`.
+//! A second run with `--admin`, in which requests are counted in metrics, yields the rows that end
+//! in `-counted`.
 //!
-//! A row asks for 50 things in turn: the position of one thing in hash tables with random seeds
-//! alone makes a difference of 6 % from start to start.
+//! A row cycles through 50 targets, because the position of a single one in hash tables with random
+//! seeds causes a difference of 6 % between runs.
 
 mod budget;
 mod server;
@@ -25,34 +26,34 @@ use self::server::{Client, Server};
 use crate::command::{output, repository};
 use crate::{sample, serve};
 
-/// Things that a row asks for.
+/// Number of targets of a row.
 const TARGET_COUNT: usize = 50;
 
-/// Requests of the first measurement: whole rounds of all targets.
+/// Requests of the first measurement: whole cycles of all targets.
 const REQUEST_COUNT: u64 = 500;
 
-/// What disturbs a measurement only adds to it, so the least of a few decides.
+/// Maximum number of attempts; the minimum counts, because disturbances only add cost.
 const ATTEMPT_COUNT_MAX: usize = 3;
 
-/// NARs up to this length are answered from memory by the I/O thread; it is 16 KiB there.
+/// Maximum length of NARs in a row. The I/O thread answers NARs of up to 16 KiB from memory.
 const NAR_LEN_MAX: u64 = 8 * 1024;
 
-/// What is added to the names of rows, and the arguments of the server that they are about.
+/// Suffixes of row names, and the server arguments that they stand for.
 const SERVERS: [(&str, &[&str]); 2] = [("", &[]), ("-counted", &["--admin", "127.0.0.1:0"])];
 
-/// What is asked for.
+/// Row: requests of one kind.
 struct Row {
     name: String,
     targets: Vec<String>,
-    /// The start of every answer.
+    /// Prefix of every response.
     status_line: &'static str,
 }
 
-/// Measures, and compares with what is written down; `--renew` writes it down.
+/// Measures all rows and compares them with the recorded budgets; `--renew` records them.
 ///
 /// # Errors
 ///
-/// If it cannot be measured, or something costs more than it may.
+/// Returns an error if a measurement fails, or a row exceeds its budget.
 pub(crate) fn run_gates(words: &[&str]) -> Result<()> {
     let renews = match words {
         [] => false,
@@ -109,7 +110,7 @@ pub(crate) fn run_gates(words: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// The least cost of some attempts; one is enough if it is within the budget.
+/// Returns the minimum cost of several attempts; stops at one within the budget.
 fn judge(
     server: &Server,
     client: &mut Client,
@@ -147,7 +148,7 @@ fn cost(server: &Server, client: &mut Client, row: &Row) -> Result<Cost> {
     Ok(Cost::between(&once, &twice, REQUEST_COUNT))
 }
 
-/// Asks for everything until all of it is in memory.
+/// Returns the rows, after requesting every target so that it is in memory.
 fn rows(store: &Path, client: &mut Client, suffix: &str) -> Result<Vec<Row>> {
     const FOUND: &str = "HTTP/1.1 200 ";
     const MISSING: &str = "HTTP/1.1 404 ";
@@ -176,7 +177,7 @@ fn rows(store: &Path, client: &mut Client, suffix: &str) -> Result<Vec<Row>> {
         let url = field("URL: ").context("a narinfo has a URL")?;
         nars.push(format!("/{url}"));
         hits.push(hit);
-        // As random as a hash part, and none.
+        // As random as a hash part, but absent.
         let absent: String = hash_part.chars().rev().collect();
         misses.push(format!("/{absent}.narinfo"));
     }
@@ -194,7 +195,7 @@ fn rows(store: &Path, client: &mut Client, suffix: &str) -> Result<Vec<Row>> {
         row("narinfo-miss", misses, MISSING),
         row("small-nar", nars, FOUND),
     ];
-    // A NAR is kept from the second time on.
+    // The server caches a NAR from its second request on.
     for _ in 0..3 {
         for row in &rows {
             for target in &row.targets {
@@ -205,7 +206,7 @@ fn rows(store: &Path, client: &mut Client, suffix: &str) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// What the number of instructions depends on besides our code.
+/// Describes what affects the number of instructions besides our code.
 fn environment() -> Result<String> {
     let said = output(Command::new("rustc").arg("--version"))?;
     let rustc = said.split(' ').nth(1).unwrap_or("unknown");

@@ -1,4 +1,4 @@
-//! nix-serve under callgrind, and a client.
+//! nix-serve under callgrind, and its client.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,37 +12,37 @@ use testkit::http1::Connection;
 
 use crate::command::{find, output, progress, repository};
 
-/// What all other threads together do in [`REST`] when they rest: look whether something happened.
+/// Maximum number of instructions of all threads in [`REST`] while idle, for periodic wake-ups.
 const RESTING_INSTRUCTIONS_MAX: u64 = 200_000;
 const REST: Duration = Duration::from_millis(500);
 const REST_WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// What the I/O thread did.
+/// Work of the I/O thread.
 #[derive(Debug)]
 pub(super) struct Counts {
     pub(super) instructions: u64,
-    /// System calls by name.
+    /// Numbers of system calls by name.
     pub(super) calls: BTreeMap<String, u64>,
 }
 
-/// Where a measurement begins: so long was the log.
+/// Start of a measurement: the length of the log at that time.
 #[derive(Debug)]
 pub(super) struct Mark(u64);
 
-/// Thread numbers of valgrind, which count from one.
+/// Numbers of system calls by valgrind's thread number, which starts at one, and name.
 type Calls = BTreeMap<(u64, String), u64>;
 
-/// nix-serve under callgrind, which ends with this.
+/// nix-serve under callgrind, ended on drop.
 #[derive(Debug)]
 pub(super) struct Server {
     child: Child,
     address: String,
-    /// Where callgrind writes.
+    /// Folder of callgrind's output.
     folder: PathBuf,
 }
 
 impl Server {
-    /// `more`: arguments beside those that it always has.
+    /// Starts the server with the arguments `more` besides the fixed ones.
     pub(super) fn start(program: &Path, store: &Path, more: &[&str]) -> Result<Self> {
         if find("valgrind").is_none() {
             bail!("valgrind is missing: `make setup-test` installs it");
@@ -77,7 +77,7 @@ impl Server {
         while let Some(line) = lines.next().transpose()? {
             if let Some((_, address)) = line.split_once("http://") {
                 server.address = address.trim_end_matches('/').to_owned();
-                // Somebody has to read what else it says.
+                // Drain stderr, because a full pipe would block the server.
                 std::thread::spawn(move || {
                     for line in lines.map_while(Result::ok) {
                         eprintln!("{line}");
@@ -93,11 +93,11 @@ impl Server {
         Ok(Client(Connection::try_connect(&self.address)?))
     }
 
-    /// Waits until no thread has anything left to do.
+    /// Waits until all threads are idle.
     ///
     /// # Errors
     ///
-    /// If that does not come, or there is more than one I/O thread.
+    /// Returns an error if they do not become idle, or there is more than one I/O thread.
     pub(super) fn settle(&self) -> Result<()> {
         let mut names = Vec::new();
         for task in fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
@@ -126,11 +126,11 @@ impl Server {
         Ok(Mark(fs::metadata(self.log())?.len()))
     }
 
-    /// What the I/O thread did since `mark`.
+    /// Returns the work of the I/O thread since `mark`.
     ///
     /// # Errors
     ///
-    /// If another thread has answered too: what that costs would not be counted.
+    /// Returns an error if another thread has responded too, whose work would not be counted.
     pub(super) fn since(&self, mark: Mark) -> Result<Counts> {
         let instructions = self.take()?;
         let mut log = fs::File::open(self.log())?;
@@ -142,7 +142,7 @@ impl Server {
             let threads = calls.keys().filter(|(_, call)| call == name);
             threads.map(|&(thread, _)| thread).collect()
         };
-        // The server of the figures, if there is one, waits too; nobody asks it.
+        // The thread of the metrics server waits too, but receives no requests.
         let waiting = of("epoll_pwait");
         let mut sending: Vec<u64> =
             [of("sendto"), of("sendmsg"), of("writev"), of("sendfile")].concat();
@@ -164,7 +164,7 @@ impl Server {
         self.folder.join("log")
     }
 
-    /// Instructions of each thread since the last time.
+    /// Returns the instructions of each thread since the previous call.
     fn take(&self) -> Result<BTreeMap<u64, u64>> {
         output(Command::new("vgdb").args([&format!("--pid={}", self.child.id()), "dump"]))?;
         let mut taken = BTreeMap::new();
@@ -195,8 +195,8 @@ impl Drop for Server {
     }
 }
 
-/// Counts entries such as `SYSCALL[123,4](45) sys_recvfrom ( … )`. What follows of a call that
-/// waits, `SYSCALL[123,4](45) ... [async]`, is not another.
+/// Counts entries such as `SYSCALL[123,4](45) sys_recvfrom ( … )`. Ignores the completion of a
+/// blocking call, `SYSCALL[123,4](45) ... [async]`.
 fn calls(log: &str) -> Calls {
     let mut calls = Calls::new();
     for entry in log.split("SYSCALL[").skip(1) {
@@ -214,7 +214,7 @@ fn calls(log: &str) -> Calls {
     calls
 }
 
-/// The first core that may be used.
+/// Returns the first core that this process may use.
 fn first_core() -> Result<String> {
     let status = fs::read_to_string("/proc/self/status")?;
     let cores = status
@@ -224,7 +224,7 @@ fn first_core() -> Result<String> {
     Ok(first.context("no core in /proc/self/status")?.to_owned())
 }
 
-/// One connection.
+/// Client with one connection.
 #[derive(Debug)]
 pub(super) struct Client(Connection);
 

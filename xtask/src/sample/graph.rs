@@ -1,4 +1,4 @@
-//! Packages that depend on each other: the derivations, and the imports of what they would build.
+//! Dependency graphs of packages: their derivations, and imports in place of builds.
 
 use std::fmt::Write as _;
 
@@ -8,25 +8,26 @@ use super::random::Random;
 use super::store::{Derivation, Import, Store};
 use super::trees;
 
-/// A package: a name, and the packages before it in the list that it refers to.
+/// A package: its name, and the indices of its references, all of which precede it.
 #[derive(Debug)]
 pub(crate) struct Recipe {
     pub(crate) name: String,
     pub(crate) inputs: Vec<usize>,
 }
 
-/// `layers` layers of `width` packages. Each refers to three of the layer below; one more package
-/// at the end, `top`, refers to the last layer and so reaches all.
+/// Generates `layers` layers of `width` packages. Each refers to three of the layer below; `top`,
+/// at the end, refers to the whole last layer and so reaches all.
 ///
-/// Layers and not one chain: a client asks for what a narinfo names, so a chain would make it wait
-/// for every answer before it asks again, and no real closure is like that.
+/// Layers rather than one chain: a client discovers paths through narinfos, so a chain would allow
+/// no concurrent requests, unlike real closures.
 pub(crate) fn layers(prefix: &str, layers: usize, width: usize) -> Vec<Recipe> {
     let mut recipes = Vec::new();
     for layer in 0..layers {
         for place in 0..width {
             let mut inputs = Vec::new();
             if let Some(below) = layer.checked_sub(1) {
-                // The package right below is always one of them, so that nothing is left out.
+                // The package directly below is always one of them, so that every package is
+                // referenced.
                 inputs = [place, (place * 3 + 1) % width, (place + layer) % width]
                     .map(|place| below * width + place)
                     .to_vec();
@@ -47,7 +48,7 @@ pub(crate) fn layers(prefix: &str, layers: usize, width: usize) -> Vec<Recipe> {
     recipes
 }
 
-/// `count` packages with up to 20 references each to packages shortly before them.
+/// Generates `count` packages with up to 20 references each, to packages shortly before them.
 pub(crate) fn many(prefix: &str, count: usize, seed: u64) -> Vec<Recipe> {
     let mut random = Random::new(seed);
     (0..count)
@@ -67,9 +68,10 @@ pub(crate) fn many(prefix: &str, count: usize, seed: u64) -> Vec<Recipe> {
         .collect()
 }
 
-/// Makes the `.drv` files of `recipes` and registers an output for each, built by hand.
+/// Writes the `.drv` files of `recipes` and registers an output for each, without building.
 ///
-/// Built by hand because three hundred sandboxes take ten seconds and are not allowed everywhere.
+/// Building three hundred packages in sandboxes takes ten seconds, and sandboxes are not allowed
+/// everywhere.
 pub(crate) fn register(store: &Store, recipes: &[Recipe]) -> Result<Vec<Derivation>> {
     let derivations = store
         .instantiate(&expression(recipes))
@@ -106,7 +108,7 @@ pub(crate) fn register(store: &Store, recipes: &[Recipe]) -> Result<Vec<Derivati
     Ok(derivations)
 }
 
-/// A Nix list of derivations; each names its inputs by their place in it.
+/// Returns a Nix list of derivations, which refer to their inputs by index.
 fn expression(recipes: &[Recipe]) -> String {
     let mut text = String::from(
         "let at = builtins.elemAt all; make = name: inputs: derivation { inherit name inputs; \
@@ -115,7 +117,7 @@ fn expression(recipes: &[Recipe]) -> String {
     );
     for Recipe { name, inputs } in recipes {
         let inputs = inputs.iter().fold(String::new(), |mut text, input| {
-            // A String never fails to take text.
+            // Writing to a `String` never fails.
             write!(text, "(at {input}) ").ok();
             text
         });

@@ -1,7 +1,7 @@
-//! `sample-store`: a store to serve where there is none, made with the real Nix.
+//! `sample-store`: creates a store with the real Nix, for machines without one.
 //!
 //! Contents and names are the same in every run and on every machine. `sample.json` beside the
-//! store names the interesting paths; [`test_store`], [`bench_store`] and [`rows`] say which.
+//! store lists the interesting paths; see [`test_store`], [`bench_store`] and [`rows`].
 
 mod graph;
 mod nar;
@@ -24,31 +24,31 @@ pub(crate) use self::store::STORE_DIR;
 use self::store::{Import, Store};
 use crate::command::progress;
 
-/// Counts up when the contents change: a store made by an older generator is made anew.
+/// Version of the contents, to be incremented with each change: older stores are recreated.
 const FORMAT: u64 = 1;
 
-/// The name of the manifest below the folder of a store.
+/// Name of the manifest, in the folder of a store.
 pub(crate) const MANIFEST: &str = "sample.json";
 
-/// Which store to make.
+/// Kind of store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Small, with everything that is odd: for tests and for a first try.
+    /// Small, with all special cases: for tests and for a first try.
     Test,
-    /// Large and ordinary: for measuring.
+    /// Large and ordinary: for benchmarks.
     Bench,
-    /// This many valid paths, nearly all without files: see [`rows::fill`].
+    /// This many valid paths, nearly all without files; see [`rows::fill`].
     Rows(u64),
 }
 
-/// The manifest: names to paths, lists of paths, counts.
+/// Manifest: maps names to paths, lists of paths, and counts.
 pub(crate) type Manifest = Map<String, Value>;
 
-/// Makes a sample store in `dir`, unless it is there and complete.
+/// Creates a sample store in `dir`, unless a complete one exists.
 ///
 /// # Errors
 ///
-/// If `dir` holds something else, Nix is missing or refuses, or the disk is full.
+/// Returns an error if `dir` contains something else, Nix is missing or fails, or the disk is full.
 pub(crate) fn make(dir: &Path, kind: Kind) -> Result<()> {
     let parent = match dir.parent() {
         Some(parent) if parent != Path::new("") => parent,
@@ -59,7 +59,7 @@ pub(crate) fn make(dir: &Path, kind: Kind) -> Result<()> {
         .canonicalize()?
         .join(dir.file_name().context("the store needs a folder")?);
 
-    // Two test runs may ask at once; the second waits and finds the store made.
+    // Test runs may call this concurrently: later ones wait, and find the complete store.
     let lock = fs::File::create(with_suffix(&dir, ".lock"))?;
     lock.lock()?;
     if is_complete(&dir, kind)? {
@@ -70,7 +70,7 @@ pub(crate) fn make(dir: &Path, kind: Kind) -> Result<()> {
         dir.display()
     ));
     let started = Instant::now();
-    // Under another name until it is whole: a folder of the right name is always a finished store.
+    // Renamed when complete, so that a folder of the final name is always a complete store.
     let partial = with_suffix(&dir, ".partial");
     remove_tree(&partial)?;
     fs::create_dir(&partial)?;
@@ -102,7 +102,7 @@ pub(crate) fn make(dir: &Path, kind: Kind) -> Result<()> {
     Ok(())
 }
 
-/// The store to measure on.
+/// Fills the store for benchmarks.
 ///
 /// | key | path |
 /// | --- | --- |
@@ -164,7 +164,7 @@ fn bench_store(store: &Store) -> Result<Manifest> {
     Ok(manifest)
 }
 
-/// A list of one derivation that nobody will build.
+/// Returns a list of one derivation, which is never built.
 fn single_derivation(name: &str) -> String {
     format!(
         "[ (derivation {{ name = \"{name}\"; system = \"x86_64-linux\"; builder = \"/bin/sh\"; \
@@ -172,7 +172,8 @@ fn single_derivation(name: &str) -> String {
     )
 }
 
-/// Whether `dir` is a finished store of this kind and format; one of another format is removed.
+/// Returns whether `dir` is a complete store of this kind and format; removes one of another
+/// format.
 fn is_complete(dir: &Path, kind: Kind) -> Result<bool> {
     let text = match fs::read_to_string(dir.join(MANIFEST)) {
         Ok(text) => text,
@@ -207,7 +208,7 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     name.into()
 }
 
-/// Removes a store. Its folders are read-only, which stops everyone but root, so that is undone.
+/// Removes a store. First makes its read-only folders writable, as users other than root require.
 fn remove_tree(dir: &Path) -> Result<()> {
     fn make_writable(dir: &Path) -> std::io::Result<()> {
         use std::os::unix::fs::PermissionsExt;

@@ -1,7 +1,7 @@
-//! A tree in memory, and the NAR of it.
+//! Trees in memory, and their NARs.
 //!
-//! Written apart from the server's own NAR code on purpose: the sample store is what that code is
-//! tested against, and Nix reads and checks every byte of it while importing.
+//! Implemented independently of the server's NAR code on purpose: the server is tested against the
+//! sample store, and Nix verifies every NAR on import.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,28 +12,28 @@ use std::path::Path;
 
 use super::random::Random;
 
-/// A file system object as Nix sees it.
+/// File system object of a NAR.
 #[derive(Debug, Clone)]
 pub(crate) enum Node {
     /// A regular file.
     File {
-        /// What it holds.
+        /// Content of the file.
         content: Content,
-        /// Whether its owner may execute it.
+        /// Whether the file is executable.
         executable: bool,
     },
-    /// A symbolic link and its target.
+    /// Symbolic link with its target.
     Link(Vec<u8>),
-    /// A directory. A NAR lists entries by their bytes, and so does the map.
+    /// Directory. A NAR sorts entries by the bytes of their names, and so does the map.
     Dir(BTreeMap<Vec<u8>, Self>),
 }
 
-/// What a file holds: bytes, or the recipe for them, so that a large tree need not be in memory.
+/// Content of a file: bytes, or a recipe for them, so that a large tree need not be in memory.
 #[derive(Debug, Clone)]
 pub(crate) enum Content {
-    /// These bytes.
+    /// Literal bytes.
     Bytes(Vec<u8>),
-    /// Bytes that do not compress.
+    /// Incompressible bytes.
     Noise { seed: u64, len: u64 },
     /// Words and lines, about as compressible as source code.
     Prose { seed: u64, len: u64 },
@@ -57,7 +57,7 @@ impl Content {
 }
 
 impl Node {
-    /// A regular file that nobody executes.
+    /// Creates a regular file that is not executable.
     pub(crate) fn file(bytes: impl Into<Vec<u8>>) -> Self {
         Self::File {
             content: Content::Bytes(bytes.into()),
@@ -65,7 +65,7 @@ impl Node {
         }
     }
 
-    /// A program.
+    /// Creates an executable file.
     pub(crate) fn program(bytes: impl Into<Vec<u8>>) -> Self {
         Self::File {
             content: Content::Bytes(bytes.into()),
@@ -73,12 +73,12 @@ impl Node {
         }
     }
 
-    /// A symbolic link.
+    /// Creates a symbolic link.
     pub(crate) fn link(target: impl Into<Vec<u8>>) -> Self {
         Self::Link(target.into())
     }
 
-    /// A directory of these entries.
+    /// Creates a directory with these entries.
     pub(crate) fn dir<N: Into<Vec<u8>>>(entries: impl IntoIterator<Item = (N, Self)>) -> Self {
         Self::Dir(
             entries
@@ -154,12 +154,12 @@ impl Node {
     }
 }
 
-/// Writes an integer as Nix does everywhere: 64 bits, little-endian.
+/// Writes an integer in Nix's encoding: 64 bits, little-endian.
 pub(crate) fn write_u64(out: &mut dyn Write, value: u64) -> io::Result<()> {
     out.write_all(&value.to_le_bytes())
 }
 
-/// Writes a byte string: its length, the bytes, zeros up to the next multiple of eight.
+/// Writes a byte string: length, bytes, and zeros up to the next multiple of eight.
 pub(crate) fn write_bytes(out: &mut dyn Write, bytes: &[u8]) -> io::Result<()> {
     let len = bytes.len() as u64;
     write_u64(out, len)?;

@@ -1,13 +1,13 @@
-//! Numbers that look random and are the same on every machine and in every run.
+//! Pseudo-random numbers that are the same on every machine and in every run.
 //!
-//! Integers only: the mathematics library of another machine may round the last bit of a logarithm
-//! differently, and one byte more or less in a file changes the hash of everything above it.
+//! Integer arithmetic only: another machine's mathematics library may round a logarithm
+//! differently, and a file that differs by one byte changes the hashes of all paths above it.
 
 use std::io::{self, Write};
 
 use testkit::random::SplitMix64;
 
-/// The generator of the sample's contents.
+/// Generator of the sample's contents.
 #[derive(Debug, Clone)]
 pub(crate) struct Random(SplitMix64);
 
@@ -22,20 +22,20 @@ impl Random {
         self.0.next()
     }
 
-    /// A number below `bound`, which must not be 0. The bias is that of a remainder: harmless here.
+    /// Returns a number below `bound`, which must not be 0. The modulo bias is harmless here.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
 
-    /// A place in a list of `count`, which must not be 0.
+    /// Returns an index into a list of `count` items, which must not be 0.
     pub(crate) fn place(&mut self, count: usize) -> usize {
         usize::try_from(self.below(count as u64)).expect("less than a usize is a usize")
     }
 
-    /// A file size out of a `node_modules` folder: median 2.6 KB, average 9 KB, a long tail.
+    /// Returns a file size as in a `node_modules` folder: median 2.6 KB, mean 9 KB, long tail.
     pub(crate) fn file_len(&mut self) -> u64 {
-        // Per thousand of the files, the largest size; sizes between are spread evenly. It follows
-        // a log-normal curve without asking for a logarithm.
+        // Pairs of a rank, in thousandths of all files, and the size at that rank, interpolated
+        // linearly. They follow a log-normal curve without computing logarithms.
         const LEN_AT: [(u64, u64); 9] = [
             (0, 20),
             (100, 350),
@@ -59,7 +59,7 @@ impl Random {
         0
     }
 
-    /// Writes `len` bytes that do not compress.
+    /// Writes `len` incompressible bytes.
     pub(crate) fn write_noise(&mut self, len: u64, out: &mut dyn Write) -> io::Result<()> {
         let mut left = len;
         while left > 0 {
@@ -98,7 +98,7 @@ impl Random {
                 .get((choice & 15) as usize)
                 .copied()
                 .unwrap_or_default();
-            // A number after some words: without it the text would shrink to almost nothing.
+            // A number after some words, because the words alone would compress to almost nothing.
             let number = if choice & 0x30 == 0 {
                 format!("{:x} ", choice >> 40)
             } else {

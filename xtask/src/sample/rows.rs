@@ -1,7 +1,7 @@
-//! A store whose database is large: rows as Nix would have written them, without the files.
+//! Store with a large database: rows as Nix would write them, without files.
 //!
-//! Nix itself makes the database; its own columns, indexes and settings are what is filled. Rows go
-//! past it only because registering a million paths one by one would take hours.
+//! Nix itself creates the database, so columns, indexes and settings are its own. Rows bypass Nix
+//! because registering a million paths one by one would take hours.
 
 use std::io::{self, Write};
 
@@ -15,19 +15,19 @@ use super::store::{STORE_DIR, Store};
 use super::{Manifest, trees};
 use crate::command::{feed, progress};
 
-/// Layers and width of the two closures; a top comes on top of each.
+/// Number and width of the layers of both closures; each also has a top.
 const CLOSURES: [(&str, usize, usize); 2] = [("closure_400", 21, 19), ("closure_10000", 99, 101)];
 
-/// With fewer rows the large closure would be most of the store, and is left out.
+/// Minimum number of rows for the large closure, which would otherwise be most of the store.
 const LARGE_CLOSURE_MIN: u64 = 20_000;
 
-/// The small closure and some paths around it.
+/// Minimum number of rows: the small closure and some paths besides.
 const PATH_COUNT_MIN: u64 = 1000;
 
-/// How many paths the manifest names, evenly spread. All of a million would fill 60 MB.
+/// Maximum number of paths in the manifest, evenly distributed. A million would take 60 MB.
 const NAMED_COUNT: u64 = 10_000;
 
-/// Rows in one statement: more would not be faster.
+/// Rows per statement: more would not be faster.
 const BATCH_COUNT: usize = 200;
 
 /// Fills `store` up to `path_count` valid paths.
@@ -80,14 +80,14 @@ pub(super) fn fill(store: &Store, path_count: u64) -> Result<Manifest> {
     Ok(manifest)
 }
 
-/// A package that was written: an output, and perhaps the derivation that made it.
+/// Row ids of a written package: output, and derivation if it has one.
 #[derive(Debug, Clone, Copy)]
 struct Package {
     output: u64,
     derivation: Option<u64>,
 }
 
-/// Writes rows, each after those it refers to.
+/// Writes rows, each after the rows that it refers to.
 #[derive(Debug)]
 struct Rows {
     random: Random,
@@ -106,7 +106,7 @@ impl Rows {
         Self {
             random: Random::new(1),
             left: count,
-            // Behind what Nix has numbered.
+            // Beyond the ids that Nix has assigned.
             next_id: 1000,
             paths: Batch::new(
                 "ValidPaths (id, path, hash, registrationTime, deriver, narSize, ultimate, sigs, \
@@ -121,7 +121,7 @@ impl Rows {
     }
 
     fn write(&mut self, path_count: u64, out: &mut dyn Write) -> io::Result<()> {
-        // Nothing here need survive a power cut, and the WAL would hold everything twice.
+        // The database need not survive a power failure, and a WAL would hold everything twice.
         out.write_all(
             b".bail on\npragma journal_mode = off; pragma locking_mode = exclusive;\n\
               pragma synchronous = off; pragma cache_size = -1000000;\nbegin;\n",
@@ -139,7 +139,7 @@ impl Rows {
         out.write_all(b"commit;\npragma journal_mode = wal;\n")
     }
 
-    /// Outputs alone: with derivations the count would not be the number of layers times width.
+    /// Writes a closure of outputs only, because derivations would add to the number of rows.
     fn closure(&mut self, recipes: &[Recipe], out: &mut dyn Write) -> io::Result<String> {
         let mut ids = Vec::with_capacity(recipes.len());
         let mut last = String::new();
@@ -152,7 +152,7 @@ impl Rows {
         Ok(last)
     }
 
-    /// Packages that refer to some shortly before them and to a few that everybody needs.
+    /// Writes packages that refer to some shortly before them and to a few popular ones.
     fn mass(&mut self, out: &mut dyn Write) -> io::Result<()> {
         const NEAR: usize = 2000;
         const POPULAR: usize = 5;
@@ -161,7 +161,7 @@ impl Rows {
             let mut inputs = Vec::new();
             if packages.len() > POPULAR {
                 let near = packages.len().min(NEAR);
-                // Six on average, and nineteen at most.
+                // Six on average, nineteen at most.
                 let wanted = self.random.place(20).min(self.random.place(20));
                 for _ in 0..wanted {
                     let place = match self.random.below(4) {
@@ -192,7 +192,7 @@ impl Rows {
         let derivation_path = self.path(&format!("{name}.drv"));
         let output_path = self.path(&name);
         let mut derivation = None;
-        // Derivations of what was substituted are rarely there.
+        // The derivation of a substituted path is rarely present.
         let is_built = self.random.below(2) == 0;
         if is_built && self.left > 1 {
             let row = Row {
@@ -208,7 +208,7 @@ impl Rows {
         }
         let mut references: Vec<u64> = inputs.iter().map(|input| input.output).collect();
         if self.random.below(4) == 0 {
-            // Many outputs name themselves.
+            // Many outputs refer to themselves.
             references.push(self.next_id);
         }
         let row = Row {
@@ -238,7 +238,7 @@ impl Rows {
         let ultimate = if row.is_built { "1" } else { "null" };
         let content_address = row
             .content_address
-            // 52 digits of five bits hold 256: the first is 0 or 1.
+            // 52 digits of five bits hold 260 bits for a hash of 256: so the first digit is 0 or 1.
             .map(|kind| format!("{kind}1{}", self.text(BASE_32, 51)));
         let line = format!(
             "{id},'{}','sha256:{hash}',{time},{},{nar_size},{ultimate},{},{}",
@@ -288,7 +288,7 @@ impl Rows {
         format!("{STORE_DIR}/{}-{name}", self.text(BASE_32, 32))
     }
 
-    /// Digits of an alphabet of at most 64.
+    /// Returns random digits of an alphabet of at most 64.
     fn text(&mut self, alphabet: &[u8], len: usize) -> String {
         (0..len)
             .map(|_| char::from(alphabet[self.random.place(alphabet.len())]))
@@ -299,14 +299,14 @@ impl Rows {
 const BASE_32: &[u8] = b"0123456789abcdfghijklmnpqrsvwxyz";
 const BASE_64: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// What differs between the kinds of paths.
+/// Properties of a row that differ between kinds of paths.
 #[derive(Debug, Default)]
 struct Row {
     path: String,
     deriver: Option<String>,
     references: Vec<u64>,
     is_built: bool,
-    /// What stands before the hash.
+    /// Prefix of the content address, before the hash.
     content_address: Option<&'static str>,
 }
 
@@ -321,7 +321,7 @@ impl Row {
     }
 }
 
-/// Rows of one table that wait to be written by one statement.
+/// Pending rows of one table, to be written by one statement.
 #[derive(Debug)]
 struct Batch {
     into: &'static str,

@@ -1,7 +1,7 @@
-//! A store below a folder of its own, filled by the real Nix.
+//! Store in a folder of its own, filled by the real Nix.
 //!
-//! Nix calls it a chroot store: with `--store DIR` all names stay `/nix/store/…`, while files, the
-//! database and logs stand below `DIR/nix`. So it needs neither `/nix` on the machine nor root.
+//! A chroot store in Nix's terms: with `--store DIR`, all names stay `/nix/store/…`, while files,
+//! database and logs are below `DIR/nix`. So it requires neither `/nix` nor root.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,17 +15,17 @@ use serde_json::Value;
 use super::nar::{Node, write_bytes, write_u64};
 use crate::command::{feed, output};
 
-/// The names of all paths begin with this, wherever the files are.
+/// Store directory of all paths, wherever the files are.
 pub(crate) const STORE_DIR: &str = "/nix/store";
 
-/// A store below `root` and a folder for what Nix writes beside it.
+/// Store below `root`, with a folder for Nix's other files.
 #[derive(Debug)]
 pub(crate) struct Store {
     root: PathBuf,
     scratch: PathBuf,
 }
 
-/// A path to register with the content and the graph of our choice.
+/// Path to register with given content and references.
 #[derive(Debug)]
 pub(crate) struct Import {
     pub(crate) path: String,
@@ -34,17 +34,17 @@ pub(crate) struct Import {
     pub(crate) deriver: String,
 }
 
-/// A derivation as the evaluator sees it.
+/// Derivation in the evaluator's output.
 #[derive(Debug, Clone)]
 pub(crate) struct Derivation {
-    /// The path of the `.drv` file.
+    /// Path of the `.drv` file.
     pub(crate) drv: String,
-    /// Output name to path.
+    /// Output names and paths.
     pub(crate) outputs: BTreeMap<String, String>,
 }
 
 impl Store {
-    /// An empty store below `root`, which must exist.
+    /// Creates an empty store below `root`, which must exist.
     pub(crate) fn new(root: &Path) -> Result<Self> {
         let root = root.canonicalize()?;
         let scratch = root.join("scratch");
@@ -52,17 +52,17 @@ impl Store {
         Ok(Self { root, scratch })
     }
 
-    /// Where the files of `path`, a logical name, are.
+    /// Returns the location of a store path in the file system.
     pub(crate) fn real(&self, path: &str) -> PathBuf {
         self.root.join(path.trim_start_matches('/'))
     }
 
-    /// Removes what Nix left beside the store.
+    /// Removes Nix's other files.
     pub(crate) fn finish(self) -> Result<()> {
         Ok(fs::remove_dir_all(&self.scratch)?)
     }
 
-    /// A Nix command on this store that no configuration of the machine or its user changes.
+    /// Returns a Nix command on this store, isolated from the configuration of machine and user.
     pub(crate) fn command(&self, program: &str) -> Command {
         let mut command = Command::new(crate::command::find(program).unwrap_or(program.into()));
         let outside =
@@ -81,8 +81,8 @@ impl Store {
             command.args(["--extra-experimental-features", "nix-command"]);
         }
         command.arg("--store").arg(&self.root);
-        // The users Nix would switch to for a build may not exist; and nothing here outlives a
-        // power cut, so do not wait for the disk after each path.
+        // Nix's build users may not exist. The store need not survive a power failure, so do not
+        // wait for the disk after each path.
         command.args([
             "--option",
             "build-users-group",
@@ -95,7 +95,7 @@ impl Store {
         command
     }
 
-    /// SQLite's shell on the database that Nix has made.
+    /// Returns a command of SQLite's shell on the store's database.
     pub(crate) fn database_shell(&self) -> Result<Command> {
         let program = crate::command::find("sqlite3").context("sqlite3 is not installed")?;
         let mut command = Command::new(program);
@@ -103,7 +103,7 @@ impl Store {
         Ok(command)
     }
 
-    /// Adds each tree under its name, as a source: content-addressed, without references.
+    /// Adds each tree under its name as a source: content-addressed, without references.
     pub(crate) fn add(&self, sources: &[(&str, Node)]) -> Result<Vec<String>> {
         let folder = self.scratch.join("add");
         fs::create_dir(&folder)?;
@@ -117,7 +117,7 @@ impl Store {
         Ok(added?.lines().map(str::to_owned).collect())
     }
 
-    /// Adds one file by the hash of its bytes, as a download would be.
+    /// Adds a file content-addressed by its flat hash, like a download.
     pub(crate) fn add_fixed(&self, name: &str, node: &Node) -> Result<String> {
         let file = self.scratch.join(name);
         node.write_tree(&file)?;
@@ -133,7 +133,7 @@ impl Store {
         self.instantiate_with(Features::Stable, expression)
     }
 
-    /// [`Self::instantiate`] with more features.
+    /// Like [`Self::instantiate`], with experimental features.
     pub(crate) fn instantiate_with(
         &self,
         features: Features,
@@ -143,7 +143,7 @@ impl Store {
             "map (d: {{ drv = d.drvPath; outputs = builtins.listToAttrs (map (name: {{ inherit \
              name; value = d.${{name}}.outPath; }}) (d.outputs or [ \"out\" ])); }}) ({expression})"
         );
-        // A file, because a graph of thousands is longer than an argument may be.
+        // A file, because an expression of thousands of packages exceeds the length of an argument.
         let file = self.scratch.join("expression.nix");
         fs::write(&file, described)?;
         let json = output(
@@ -159,7 +159,7 @@ impl Store {
             .context("not a derivation")
     }
 
-    /// Evaluates `expression` to a string, writing the paths it depends on.
+    /// Evaluates `expression` to a string; writes the store paths that it depends on.
     pub(crate) fn evaluate(&self, expression: &str) -> Result<String> {
         let json = output(self.command("nix-instantiate").args([
             "--eval",
@@ -171,8 +171,8 @@ impl Store {
         serde_json::from_str(&json).context("not a string")
     }
 
-    /// Registers `paths`, each after those it refers to. Nix itself reads the NARs and takes hashes
-    /// and sizes from them.
+    /// Registers `paths`, each after its references. Nix itself computes hashes and sizes from the
+    /// NARs.
     pub(crate) fn import(&self, paths: &[Import]) -> Result<()> {
         feed(self.command("nix-store").arg("--import"), |out| {
             paths.iter().try_for_each(|path| path.write(out))?;
@@ -181,18 +181,18 @@ impl Store {
         .map(drop)
     }
 
-    /// Builds the derivation `drv` in Nix's sandbox, with the programs of this machine in it, and
-    /// returns the path of its first output.
+    /// Builds the derivation `drv` in Nix's sandbox with this machine's programs; returns the path
+    /// of its first output.
     pub(crate) fn build(&self, drv: &str) -> Result<String> {
         self.build_with(Features::Stable, drv)
     }
 
-    /// [`Self::build`] with more features.
+    /// Like [`Self::build`], with experimental features.
     pub(crate) fn build_with(&self, features: Features, drv: &str) -> Result<String> {
         let built = output(
             self.command("nix-store")
-                // Without the fallback: outside a sandbox the builder would write to the /nix/store
-                // of the machine.
+                // No fallback: without a sandbox, the builder would write to the machine's
+                // `/nix/store`.
                 .args([
                     "--option",
                     "sandbox",
@@ -212,7 +212,7 @@ impl Store {
             .to_owned())
     }
 
-    /// All valid paths, sorted.
+    /// Returns all valid paths, sorted.
     pub(crate) fn valid_paths(&self) -> Result<Vec<String>> {
         let listed = output(self.command("nix").args(["path-info", "--all"]))?;
         let mut paths: Vec<String> = listed.lines().map(str::to_owned).collect();
@@ -220,7 +220,7 @@ impl Store {
         Ok(paths)
     }
 
-    /// `path` and all it needs.
+    /// Returns the closure of `path`.
     pub(crate) fn closure(&self, path: &str) -> Result<Vec<String>> {
         let listed = output(
             self.command("nix-store")
@@ -229,7 +229,7 @@ impl Store {
         Ok(listed.lines().map(str::to_owned).collect())
     }
 
-    /// Signs `path` with a secret key and keeps the signature in the database.
+    /// Signs `path` with a secret key; the database stores the signature.
     pub(crate) fn sign(&self, path: &str, secret_key: &str) -> Result<()> {
         let file = self.scratch.join("secret-key");
         fs::write(&file, secret_key)?;
@@ -242,7 +242,7 @@ impl Store {
         Ok(())
     }
 
-    /// A new secret key of this name.
+    /// Generates a secret key with this name.
     pub(crate) fn generate_key(&self, name: &str) -> Result<String> {
         let [secret, public] =
             ["generated-secret", "generated-public"].map(|file| self.scratch.join(file));
@@ -254,7 +254,7 @@ impl Store {
         Ok(fs::read_to_string(secret)?)
     }
 
-    /// Writes a build log for `drv` where `place` says.
+    /// Writes a build log for `drv` to `place`.
     pub(crate) fn write_log(&self, drv: &str, place: LogPlace, bytes: &[u8]) -> Result<()> {
         let name = drv.trim_start_matches(STORE_DIR).trim_start_matches('/');
         let logs = self.root.join("nix/var/log/nix/drvs");
@@ -270,13 +270,13 @@ impl Store {
     }
 }
 
-/// Which experimental features a command may use.
+/// Experimental features that a command may use.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Features {
-    /// None.
+    /// No experimental features.
     Stable,
     /// Content-addressed derivations. Nix then writes a realisation for *every* build, so only
-    /// those that need it get it.
+    /// derivations that need the feature use it.
     ContentAddressed,
 }
 
@@ -289,12 +289,12 @@ impl Features {
     }
 }
 
-/// The four places where Nix looks for a log.
+/// One of the four places where Nix searches for a log.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LogPlace {
-    /// In one folder with all others, as very old versions kept them.
+    /// Directly in the log folder, without subfolders, as in very old versions.
     pub(crate) flat: bool,
-    /// With `.bz2` at its end. The bytes are the caller's.
+    /// With the suffix `.bz2`; the caller compresses.
     pub(crate) bzip2: bool,
 }
 
@@ -322,7 +322,7 @@ impl Import {
             write_bytes(out, reference.as_bytes())?;
         }
         write_bytes(out, self.deriver.as_bytes())?;
-        // No signature in the form of before 2.0.
+        // No signature in the format before Nix 2.0.
         write_u64(out, 0)
     }
 }

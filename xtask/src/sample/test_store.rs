@@ -1,4 +1,4 @@
-//! The store for tests: everything a server meets in real stores, and what has broken servers.
+//! The store for tests: all features of real stores, including those that have broken servers.
 
 use std::io::Write;
 
@@ -10,16 +10,16 @@ use super::store::{Derivation, Features, Import, LogPlace, STORE_DIR, Store};
 use super::{Manifest, graph, trees};
 use crate::command::progress;
 
-/// The published key of the signature vectors: seed 00…1f. It protects nothing.
+/// Published key of the signature test vectors (seed 00…1f), hence no secret.
 const SIGNING_KEY: &str = "test-1:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8DoQe/884Qvh1w3RjnS8CZZ+TWMJulDV8d3IZkElUxuA==";
 const SIGNING_KEY_PUBLIC: &str = "test-1:A6EHv/POEL4dcN0Y50vAmWfk1jCbpQ1fHdyGZBJVMbg=";
 
-/// What the builder of `built` prints: colours, too, reach a log as they are.
+/// Output of the builder of `built`, with terminal colours, which logs retain.
 const BUILT_LOG: &str = "unpacking\n\x1b[32mbuilding\x1b[0m\ndone\n";
 
-/// Fills `store` and says what is where.
+/// Fills `store`; returns the manifest of its paths.
 ///
-/// Keys of the manifest; a path if nothing else is said:
+/// Keys of the manifest; values are store paths unless stated otherwise:
 ///
 /// | key | what it is |
 /// | --- | --- |
@@ -94,7 +94,7 @@ fn add_sources(store: &Store, manifest: &mut Manifest) -> Result<()> {
     };
     manifest.insert("tree".into(), json!(path));
 
-    // Stores look like this where outputs are kept and derivations are not.
+    // As in stores that keep outputs and not derivations.
     let gone = Import {
         path: format!("{STORE_DIR}/00000000000000000000000000000001-deriver-gone"),
         node: Node::file("my deriver is gone\n"),
@@ -115,7 +115,7 @@ fn describe_graph(store: &Store, packages: &[Derivation], manifest: &mut Manifes
     let top = outputs.last().context("the graph has a top")?;
     manifest.insert("top".into(), json!(top));
     manifest.insert("closure".into(), json!(store.closure(top)?));
-    // Places in the graph by the rules of `trees::package`; the first layer has no references.
+    // Indices follow the rules of `trees::package`; the first layer has no references.
     manifest.insert("no_references".into(), json!(outputs.get(1)));
     manifest.insert("self_reference".into(), json!(outputs.get(12)));
     manifest.insert("single_file".into(), json!(outputs.get(13)));
@@ -123,8 +123,8 @@ fn describe_graph(store: &Store, packages: &[Derivation], manifest: &mut Manifes
     Ok(())
 }
 
-/// Three derivations that Nix really builds where the machine lets it. They need a mount namespace,
-/// which many containers forbid; what the first two would have left is then made by hand.
+/// Lets Nix build three derivations. This requires a mount namespace, which many containers forbid;
+/// then the results of the first two are made by hand.
 fn build(store: &Store, packages: &[Derivation], manifest: &mut Manifest) -> Result<()> {
     let output = |of: &Derivation, name: &str| -> Result<String> {
         of.outputs
@@ -192,7 +192,7 @@ fn build(store: &Store, packages: &[Derivation], manifest: &mut Manifest) -> Res
     Ok(())
 }
 
-/// The derivations of [`build`], in its order.
+/// Returns the derivations of [`build`], in its order.
 fn buildable(needed: &str) -> String {
     let needed = format!("builtins.storePath \"{needed}\"");
     format!(
@@ -229,7 +229,7 @@ fn buildable(needed: &str) -> String {
     )
 }
 
-/// What the script of `built` in [`buildable`] leaves.
+/// Returns what the script of `built` in [`buildable`] produces.
 fn built_by_hand(own_path: &str, needed: &str) -> Node {
     Node::dir([
         (
@@ -276,7 +276,7 @@ fn write_logs(store: &Store, packages: &[Derivation], manifest: &mut Manifest) -
     let every_byte: Vec<u8> = (0..=255).collect();
     let orphan = format!("{STORE_DIR}/00000000000000000000000000000003-orphan.drv");
 
-    // The second layer of the graph, so that `no_references` has no log.
+    // Starts at the second layer of the graph, because `no_references` has no log.
     let mut derivations = packages.iter().skip(10).map(|package| package.drv.clone());
     let mut next = || derivations.next().context("the graph is large enough");
     let text = |kind| format!("the log is {kind}\n");
@@ -329,14 +329,14 @@ fn write_logs(store: &Store, packages: &[Derivation], manifest: &mut Manifest) -
     Ok(())
 }
 
-/// In blocks of 100 kB, the smallest there are: a log cut short should still have whole ones.
+/// Uses the minimum block size of 100 kB, so that a truncated log still contains whole blocks.
 fn bzip2(bytes: &[u8]) -> Result<Vec<u8>> {
     let mut encoder = bzip2::write::BzEncoder::new(Vec::new(), bzip2::Compression::fast());
     encoder.write_all(bytes)?;
     Ok(encoder.finish()?)
 }
 
-/// What is in a real store directory beside valid paths.
+/// Creates files that a real store directory contains besides valid paths.
 fn leave_garbage(store: &Store, manifest: &mut Manifest) -> Result<()> {
     let not_valid = format!("{STORE_DIR}/00000000000000000000000000000004-not-valid");
     Node::dir([("half", Node::file("the rest is gone\n"))]).write_tree(&store.real(&not_valid))?;
@@ -348,7 +348,7 @@ fn leave_garbage(store: &Store, manifest: &mut Manifest) -> Result<()> {
     Ok(())
 }
 
-/// Path and derivation of the only output there is.
+/// Returns path and derivation of the only output.
 fn only_output(derivations: &[Derivation]) -> Result<(String, String)> {
     let [derivation] = derivations else {
         bail!("expected one derivation")
@@ -366,7 +366,7 @@ mod tests {
 
     #[test]
     fn the_manifest_describes_what_nix_made() {
-        // Only where the real Nix is; a run without it has not set anything up.
+        // Requires the real Nix; without it, nothing was set up to test.
         if crate::command::find("nix-store").is_none() {
             return;
         }

@@ -1,11 +1,10 @@
-//! The contents of the paths in a sample store.
+//! Contents of the paths in a sample store.
 
 use super::nar::{Content, Node};
 use super::random::Random;
 
-/// A tree of about `files` small files, built like a `node_modules` folder: packages, each with a
-/// few nested folders, ten files to a folder. Sizes are those of [`Random::file_len`] over
-/// `shrink`.
+/// Generates a tree of about `files` small files like a `node_modules` folder: packages, each with
+/// a few nested folders of ten files. Sizes are those of [`Random::file_len`], divided by `shrink`.
 pub(crate) fn node_modules(files: u64, shrink: u64, seed: u64) -> Node {
     let mut random = Random::new(seed);
     let mut left = files;
@@ -56,7 +55,7 @@ fn small_file(random: &mut Random, shrink: u64) -> Node {
     }
 }
 
-/// A file of `len` bytes that do not compress.
+/// Generates a file of `len` incompressible bytes.
 pub(crate) fn noise(len: u64, seed: u64) -> Node {
     Node::File {
         content: Content::Noise { seed, len },
@@ -64,8 +63,8 @@ pub(crate) fn noise(len: u64, seed: u64) -> Node {
     }
 }
 
-/// Every name that is legal and has broken something: bytes that are no text, newlines, the
-/// longest.
+/// Generates legal file names that have broken software: non-UTF-8 bytes, newlines, the maximum
+/// length.
 pub(crate) fn odd_names() -> Node {
     let names: [&[u8]; 14] = [
         b"\x01ctrl",
@@ -86,7 +85,8 @@ pub(crate) fn odd_names() -> Node {
     Node::dir(names.map(|name| (name, Node::file(name))))
 }
 
-/// Everything that is not a plain readable file: empty folders, links of every kind, programs.
+/// Generates everything but plain readable files: empty folders, symbolic links of every kind,
+/// executables.
 pub(crate) fn kinds() -> Node {
     Node::dir([
         ("empty-dir", Node::dir::<&str>([])),
@@ -110,13 +110,14 @@ pub(crate) fn kinds() -> Node {
     ])
 }
 
-/// A file `components` names below the root.
+/// Generates a file that is nested `components` levels below the root.
 pub(crate) fn deep(components: u32) -> Node {
     (0..components).fold(Node::file("deep\n"), |node, _| Node::dir([("d", node)]))
 }
 
-/// What a small package installs: a program and a page that name its references, a link to the
-/// first, and some text. One in three names itself too, one in seven is a single file.
+/// Generates the contents of a small package: an executable and a manual page that mention its
+/// references, a link to the first reference, and text. One in three mentions itself too; one in
+/// seven is a single file.
 pub(crate) fn package(index: u64, own_path: &str, references: &[&str]) -> Node {
     let mut random = Random::new(index ^ 0x5a5a_0000);
     let mut text = format!("package {index}\n");
@@ -154,7 +155,7 @@ pub(crate) fn package(index: u64, own_path: &str, references: &[&str]) -> Node {
     Node::dir(entries)
 }
 
-/// Whether [`package`] of this index refers to itself.
+/// Returns whether the [`package`] with this index refers to itself.
 pub(crate) fn names_itself(index: u64) -> bool {
     index.is_multiple_of(3) && index % 7 != 6
 }

@@ -1,4 +1,4 @@
-//! The dependency picture: which crate of the workspace may know which.
+//! Rules for the dependencies between the workspace's crates.
 
 use std::collections::BTreeSet;
 
@@ -9,10 +9,10 @@ use super::Finding;
 const FILE: &str = "ARCHITECTURE.md";
 const FENCE: &str = "```arrows";
 
-/// `(from, to)`: the first names the second as a normal dependency.
+/// `(from, to)`: the first crate has the second as a normal dependency.
 pub(super) type Arrow = (String, String);
 
-/// The arrows between the workspace's own crates. Tests may reach wherever they like.
+/// Returns the arrows between the workspace's crates. Dev-dependencies are exempt.
 pub(super) fn of_workspace(metadata: &Metadata) -> BTreeSet<Arrow> {
     let members = metadata.workspace_packages();
     let names: BTreeSet<&str> = members
@@ -31,7 +31,7 @@ pub(super) fn of_workspace(metadata: &Metadata) -> BTreeSet<Arrow> {
     arrows
 }
 
-/// Compares the block in ARCHITECTURE.md with what is built.
+/// Compares the block in ARCHITECTURE.md with the actual dependencies.
 pub(super) fn check(document: &str, built: &BTreeSet<Arrow>) -> Vec<Finding> {
     let Some(drawn) = drawn(document) else {
         let message = format!(
@@ -54,7 +54,7 @@ pub(super) fn check(document: &str, built: &BTreeSet<Arrow>) -> Vec<Finding> {
         .collect()
 }
 
-/// The lines of the block; a line may name several targets: `a -> b, c`.
+/// Parses the block; a line may have several targets: `a -> b, c`.
 fn drawn(document: &str) -> Option<BTreeSet<Arrow>> {
     let mut lines = document.lines().skip_while(|line| line.trim() != FENCE);
     lines.next()?;

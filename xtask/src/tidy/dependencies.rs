@@ -1,6 +1,5 @@
-//! Rules for everything that is built in, direct or not: the lists of `deny.toml` in a second and
-//! without a tool, for the hook before a commit. cargo-deny, which knows more, is part of `make
-//! check`.
+//! Rules for all dependencies, direct or not: the lists of `deny.toml`, checked within a second and
+//! without a tool, for the pre-commit hook. cargo-deny, which checks more, is part of `make check`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,17 +10,17 @@ use super::Finding;
 const FILE: &str = "deny.toml";
 const OUR_REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
-/// A package that is built in.
+/// Dependency.
 #[derive(Debug, Clone)]
 pub(super) struct Package {
     pub(super) name: String,
     pub(super) version: String,
-    /// An SPDX expression.
+    /// SPDX expression.
     pub(super) licence: String,
     pub(super) source: String,
 }
 
-/// All packages but our own, whatever the platform.
+/// Returns all dependencies outside the workspace, for all platforms.
 pub(super) fn of_workspace(metadata: &Metadata) -> Vec<Package> {
     let foreign = metadata
         .packages
@@ -84,7 +83,7 @@ pub(super) fn check(deny: &str, packages: &[Package]) -> Vec<Finding> {
         .collect()
 }
 
-/// The first quoted word of each line from `start` to the closing bracket.
+/// Returns the first quoted word of each line from `start` to the closing bracket.
 fn quoted_list<'a>(document: &'a str, start: &str) -> Vec<&'a str> {
     let lines = document
         .lines()
@@ -97,7 +96,7 @@ fn quoted_list<'a>(document: &'a str, start: &str) -> Vec<&'a str> {
         .collect()
 }
 
-/// Whether an SPDX expression can be met with allowed licences. `/` is the old way to write OR.
+/// Returns whether allowed licences satisfy an SPDX expression. `/` is the old notation of `OR`.
 fn is_allowed(expression: &str, allowed: &BTreeSet<&str>) -> bool {
     let spaced = expression
         .replace('(', " ( ")
@@ -109,7 +108,7 @@ fn is_allowed(expression: &str, allowed: &BTreeSet<&str>) -> bool {
     met == Some(true) && words.is_empty()
 }
 
-/// `a OR b …`; `None` if it is no expression.
+/// Evaluates `a OR b …`; returns `None` if it is malformed.
 fn any(words: &mut &[&str], allowed: &BTreeSet<&str>) -> Option<bool> {
     let mut met = all(words, allowed)?;
     while let ["OR", rest @ ..] = *words {
@@ -119,7 +118,7 @@ fn any(words: &mut &[&str], allowed: &BTreeSet<&str>) -> Option<bool> {
     Some(met)
 }
 
-/// `a AND b …`, which binds closer.
+/// Evaluates `a AND b …`, which binds tighter.
 fn all(words: &mut &[&str], allowed: &BTreeSet<&str>) -> Option<bool> {
     let mut met = one(words, allowed)?;
     while let ["AND", rest @ ..] = *words {

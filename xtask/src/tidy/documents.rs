@@ -1,10 +1,10 @@
-//! Rules for the documents at the top of the repository.
+//! Rules for the documents in the repository's top folder.
 
 use super::{Finding, Text};
 
 const DOCUMENTS: [&str; 3] = ["README.md", "ARCHITECTURE.md", "COMPAT.md"];
 
-/// Folders whose paths are checked when they stand between backquotes.
+/// Folders whose paths are checked where they are in backquotes.
 const FOLDERS: [&str; 9] = [
     "crates/",
     "docs/",
@@ -17,7 +17,8 @@ const FOLDERS: [&str; 9] = [
     ".ci/",
 ];
 
-/// A newcomer who follows a path that is gone stops trusting the rest.
+/// Checks that paths named in documents exist, because a stale path makes newcomers distrust the
+/// rest.
 pub(super) fn check(texts: &[Text], exists: impl Fn(&str) -> bool) -> Vec<Finding> {
     let mut findings = Vec::new();
     for document in texts
@@ -36,7 +37,7 @@ pub(super) fn check(texts: &[Text], exists: impl Fn(&str) -> bool) -> Vec<Findin
     findings
 }
 
-/// Targets of links, and paths between backquotes.
+/// Returns targets of links, and paths in backquotes.
 fn cited(line: &str) -> Vec<&str> {
     let links = line
         .split("](")
@@ -46,7 +47,7 @@ fn cited(line: &str) -> Vec<&str> {
     let links = links.filter_map(|target| target.split('#').next());
     let quoted = line.split('`').skip(1).step_by(2);
     let quoted = quoted.filter(|text| FOLDERS.iter().any(|folder| text.starts_with(folder)));
-    // A pattern or a command is no path.
+    // Patterns and commands are no paths.
     let quoted = quoted.filter(|text| !text.contains([' ', '*', '{', '<', '…', '$']));
     links.chain(quoted).collect()
 }

@@ -1,14 +1,14 @@
-//! Parts a Rust file into code and comments, line by line.
+//! Splits a Rust file into code and comments, line by line.
 //!
-//! Knows comments, strings and character literals and nothing else of the language: enough that a
-//! rule about code is not broken by a string that mentions it.
+//! Recognises comments, strings and character literals only: enough that a rule about code is not
+//! triggered by a string.
 
 /// One line of a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Line {
-    /// The code, with nothing between the quotes of strings.
+    /// Code, with string contents removed.
     pub(super) code: String,
-    /// The text of comments, with their slashes.
+    /// Text of comments, with their slashes.
     pub(super) comment: String,
 }
 
@@ -16,15 +16,15 @@ pub(super) struct Line {
 enum State {
     Code,
     LineComment,
-    /// How deep block comments are nested.
+    /// Inside block comments of this nesting depth.
     BlockComment(u32),
-    /// A string in which a backslash escapes.
+    /// Inside a string with backslash escapes.
     Text,
-    /// A raw string; it ends with a quote and so many hashes.
+    /// Inside a raw string, which ends with a quote and this many hashes.
     RawText(usize),
 }
 
-/// The lines of `source`.
+/// Returns the lines of `source`.
 pub(super) fn lines(source: &str) -> Vec<Line> {
     let mut state = State::Code;
     source.lines().map(|line| split(line, &mut state)).collect()
@@ -34,7 +34,7 @@ fn split(source: &str, state: &mut State) -> Line {
     let mut line = Line::default();
     let mut rest = source;
     while let Some(first) = rest.chars().next() {
-        // How many bytes belong together, and the state behind them.
+        // Number of bytes of the next token, and the state after it.
         let (len, next) = step(rest, &line.code, *state);
         let len = if len == 0 { first.len_utf8() } else { len };
         let (token, behind) = rest.split_at(len);
@@ -55,7 +55,8 @@ fn split(source: &str, state: &mut State) -> Line {
     line
 }
 
-/// The length of what stands at the start of `rest` (0: one character) and the state behind it.
+/// Returns the length of the token at the start of `rest` (0: one character) and the state after
+/// it.
 fn step(rest: &str, code: &str, state: State) -> (usize, State) {
     match state {
         State::Code if rest.starts_with("//") => (2, State::LineComment),
@@ -83,7 +84,7 @@ fn step(rest: &str, code: &str, state: State) -> (usize, State) {
     }
 }
 
-/// Whether `code` ends inside a word, but for a single `prefix` that belongs to a literal.
+/// Returns whether `code` ends inside a word, other than a single `prefix` of a literal.
 fn ends_in_word(code: &str, prefix: char) -> bool {
     let code = code.strip_suffix(prefix).unwrap_or(code);
     code.ends_with(|last: char| last.is_alphanumeric() || last == '_')
@@ -98,7 +99,7 @@ fn raw_start(rest: &str) -> (usize, State) {
     }
 }
 
-/// The length of a character literal; 1 for the quote of a lifetime.
+/// Returns the length of a character literal; 1 for the quote of a lifetime.
 fn character_len(rest: &str) -> usize {
     let mut characters = rest.char_indices().skip(1);
     match characters.next() {

@@ -1,14 +1,14 @@
-//! Rules for links between documents, and for the contents of the book.
+//! Rules for links between documents, and for the book's table of contents.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Finding, Text};
 
-/// Where the pages of the book are, and which of them names the others.
+/// Folder of the book's pages, and its table of contents.
 const BOOK: &str = "docs/book/";
 const SUMMARY: &str = "docs/book/SUMMARY.md";
 
-/// A link that leads nowhere, and a page that no link leads to, are found by readers otherwise.
+/// Checks that links have existing targets, and that every page of the book is linked.
 pub(super) fn check(texts: &[Text], exists: impl Fn(&str) -> bool) -> Vec<Finding> {
     let documents = texts.iter().filter(|text| text.path.ends_with(".md"));
     let documents: BTreeMap<&str, &Text> =
@@ -57,11 +57,11 @@ pub(super) fn check(texts: &[Text], exists: impl Fn(&str) -> bool) -> Vec<Findin
     findings
 }
 
-/// The targets of links within the repository, with their lines. Code is no text.
+/// Returns the targets of links within the repository, with their line numbers. Skips code.
 fn targets(content: &str) -> Vec<(usize, &str)> {
     let mut targets = Vec::new();
     for (line, text) in prose(content) {
-        // What stands between backquotes is code, but a link's own text may hold such.
+        // Text in backquotes is code, except that a link's text may contain such.
         let mut rest = text;
         while let Some(at) = rest.find("](") {
             let before = &text[..text.len() - rest.len() + at];
@@ -77,7 +77,7 @@ fn targets(content: &str) -> Vec<(usize, &str)> {
     targets
 }
 
-/// The lines outside fences, counted from 1.
+/// Returns the lines outside code fences, numbered from 1.
 fn prose(content: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut is_fenced = false;
     let lines = content.lines().enumerate();
@@ -88,7 +88,7 @@ fn prose(content: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// What headings are called in links: small letters, digits, `-` and `_`, with dashes for spaces.
+/// Returns the anchors of headings: lower-case letters, digits, `-` and `_`, with `-` for spaces.
 fn anchors(content: &str) -> BTreeSet<String> {
     let headings = prose(content).filter_map(|(_, line)| {
         let text = line.trim_start_matches('#');
@@ -103,7 +103,7 @@ fn anchors(content: &str) -> BTreeSet<String> {
     headings.map(slug).collect()
 }
 
-/// A link's target, seen from the top of the repository.
+/// Resolves a link's target relative to the repository.
 fn beside(document: &str, target: &str) -> String {
     let mut parts: Vec<&str> = document.split('/').collect();
     parts.pop();

@@ -2,8 +2,8 @@
 
 use super::{Finding, Text};
 
-/// Each direct dependency has its reason beside it. Crates of our own are exempt: their reason is
-/// the arrow in ARCHITECTURE.md.
+/// Checks that each direct dependency has a reason beside it. Crates of the workspace are exempt:
+/// their reason is the arrow in ARCHITECTURE.md.
 pub(super) fn check(texts: &[Text]) -> Vec<Finding> {
     let manifests = texts
         .iter()
@@ -38,7 +38,7 @@ fn unexplained(path: &str, manifest: &str) -> Vec<Finding> {
     findings
 }
 
-/// The name in `name = …` or `name.workspace = …`; lines inside a longer value have none.
+/// Returns the name in `name = …` or `name.workspace = …`; `None` for lines inside a longer value.
 fn dependency(line: &str) -> Option<&str> {
     let (key, _) = line.split_once('=')?;
     let name = key.trim().split('.').next()?;

@@ -1,4 +1,4 @@
-//! `tidy`: the rules of the tree that no other tool knows.
+//! `tidy`: rules of the repository that no other tool checks.
 //!
 //! | module | rules |
 //! | --- | --- |
@@ -13,8 +13,8 @@
 //! | [`documents`] | files that README, ARCHITECTURE and COMPAT name exist |
 //! | [`links`] | links between documents lead somewhere, and the book has all its pages |
 //!
-//! A rule is a function from text to findings, and its message holds the reason: whoever meets it
-//! should not have to look for a second document.
+//! A rule is a function from text to findings. Its message includes the reason, so that no other
+//! document is needed.
 
 mod arrows;
 mod dependencies;
@@ -35,14 +35,14 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 
-/// A place where a rule is broken.
+/// Broken rule at a place.
 #[derive(Debug, PartialEq, Eq)]
 struct Finding {
-    /// Path from the top of the repository.
+    /// Path relative to the repository.
     file: String,
-    /// Counted from one; 0 for the whole file.
+    /// Line number from 1; 0 for the whole file.
     line: usize,
-    /// What is wrong, and why that is a rule.
+    /// What is wrong, and the reason for the rule.
     message: String,
 }
 
@@ -65,19 +65,19 @@ impl fmt::Display for Finding {
     }
 }
 
-/// A text file of the repository.
+/// Text file of the repository.
 #[derive(Debug)]
 struct Text {
-    /// Path from the top of the repository.
+    /// Path relative to the repository.
     path: String,
     content: String,
 }
 
-/// Checks every rule below `repository`, and prints what is broken.
+/// Checks every rule below `repository`; prints the findings.
 ///
 /// # Errors
 ///
-/// If a rule is broken, or the tree cannot be read.
+/// Returns an error if a rule is broken, or the tree cannot be read.
 pub(crate) fn check(repository: &Path) -> Result<()> {
     let mut texts = Vec::new();
     read_texts(repository, "", &mut texts)?;
@@ -131,7 +131,7 @@ fn read_texts(repository: &Path, folder: &str, texts: &mut Vec<Text>) -> Result<
             format!("{folder}/{name}")
         };
         let kind = entry.file_type()?;
-        // What is built or made, and what belongs to git, is not ours to judge.
+        // Skip build output and git's files.
         if kind.is_dir() && !name.starts_with("target") && !name.starts_with('.') {
             read_texts(repository, &path, texts)?;
         } else if kind.is_file()

@@ -3,12 +3,12 @@
 use super::lexer::{self, Line};
 use super::{Finding, Text};
 
-/// The only place for `unsafe`, file or folder.
+/// Only place for `unsafe`, a file or folder.
 const UNSAFE: &str = "crates/samovar-http/src/io/sys";
 const COLUMNS_MAX: usize = 100;
 const LINES_MAX: usize = 600;
 
-/// Checks all rules on all Rust files. `ratchet` lists those that are known to be too long.
+/// Applies all rules to all Rust files. `ratchet` lists the files that are known to be too long.
 pub(super) fn check(texts: &[Text], ratchet: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     for text in texts.iter().filter(|text| text.path.ends_with(".rs")) {
@@ -21,10 +21,10 @@ pub(super) fn check(texts: &[Text], ratchet: &str) -> Vec<Finding> {
     findings
 }
 
-/// rustfmt keeps code within the width, but neither comments nor strings.
+/// Checks the width of comments and strings, which rustfmt leaves alone.
 fn width(text: &Text) -> Vec<Finding> {
     let too_wide = |line: &str| {
-        // A table's row is one line, and a word is never broken.
+        // Table rows and long words cannot be wrapped.
         let row = line
             .trim_start()
             .trim_start_matches(['/', '!'])
@@ -47,12 +47,12 @@ fn width(text: &Text) -> Vec<Finding> {
     .collect()
 }
 
-/// What is left undone has somebody who knows about it.
+/// Checks that every `TODO` has an owner or a link.
 fn unfinished(path: &str, lines: &[Line]) -> Vec<Finding> {
     let anonymous = |comment: &str| {
         ["TODO", "FIXME"].iter().any(|word| {
             comment.split_once(word).is_some_and(|(before, behind)| {
-                // Between backquotes it is spoken about.
+                // In backquotes, the word is only mentioned.
                 !before.ends_with('`')
                     && !behind.starts_with('(')
                     && !behind.contains("http")
@@ -73,7 +73,7 @@ fn unfinished(path: &str, lines: &[Line]) -> Vec<Finding> {
         .collect()
 }
 
-/// Unsafe code is in one place, and every block says why it is sound.
+/// Checks that unsafe code is in one place, and that each block states why it is sound.
 fn unsafe_code(path: &str, lines: &[Line]) -> Vec<Finding> {
     let found = lines
         .iter()
@@ -101,7 +101,7 @@ fn has_word(code: &str, word: &str) -> bool {
         .any(|found| found == word)
 }
 
-/// A long file swallows what comes near it.
+/// Checks the length of files, which tend to grow further once they are long.
 fn size(texts: &[Text], ratchet: &str) -> Vec<Finding> {
     const RATCHET: &str = "xtask/ratchet.txt";
     let known = ratchet.lines().filter(|line| !line.starts_with('#'));
@@ -149,7 +149,7 @@ mod tests {
         }
     }
 
-    /// Lines on which a file breaks a rule.
+    /// Checks on which lines a file breaks a rule.
     #[track_caller]
     fn check_lines(path: &str, content: &str, expected: &[usize]) {
         let found = check(&[text(path, content)], "");
