@@ -1,5 +1,5 @@
-//! The server that suites of other projects are run against. Prints where it listens: plain, and
-//! with TLS and a certificate made for the occasion. Ends with its input.
+//! Server for third-party conformance suites. Prints its addresses, plain and with TLS and a
+//! self-signed certificate. Exits at the end of its input.
 
 #![expect(clippy::print_stdout, reason = "says where it listens")]
 

@@ -1,12 +1,12 @@
-//! Bytes of hostile clients, in one table: each connection ends, and the server goes on.
+//! Attacks by hostile clients, in one table: each ends its own connection only.
 
 use crate::client::{Client, close, frame};
 
-/// Ten million zeros, compressed twice: blocks of a kilobyte each.
+/// Returns ten million zeros, compressed twice: as blocks of a kilobyte each.
 fn bomb() -> Vec<u8> {
-    // A stored block cannot grow, so this is DEFLATE by hand: fixed codes, one literal zero, and
-    // then "258 bytes from one back" as often as it takes. Each is the code 11000101 and the five
-    // bits of distance 1, from the lowest bit of a byte on.
+    // A stored block cannot expand, so this writes DEFLATE by hand: fixed Huffman codes, one
+    // literal zero, and then the match "258 bytes at distance 1" as often as needed. Each match is
+    // the code 11000101 and five bits for distance 1, written from the lowest bit of a byte up.
     let (mut bytes, mut bits, mut count) = (Vec::new(), 0_u32, 0_u32);
     let mut put = |value: u32, len: u32, bytes: &mut Vec<u8>| {
         bits |= value << count;
@@ -17,23 +17,23 @@ fn bomb() -> Vec<u8> {
             count -= 8;
         }
     };
-    // Not the last block, fixed codes.
+    // Header: not the last block, fixed codes.
     put(0b010, 3, &mut bytes);
     // Literal 0 is 00110000, its highest bit first.
     put(0b0000_1100, 8, &mut bytes);
     for _ in 0..40_000 {
-        // Length 258 is code 285: 11000101, highest bit first.
+        // Length 258 is code 285: 11000101, its highest bit first.
         put(0b1010_0011, 8, &mut bytes);
         put(0, 5, &mut bytes);
     }
-    // End of the block, and an empty one as every message ends with.
+    // End of the block, then the empty block that ends every message.
     put(0, 7, &mut bytes);
     put(0, 3, &mut bytes);
     put(0, 7, &mut bytes);
     bytes
 }
 
-/// Name, bytes, and the code that the end is told with.
+/// Returns the cases: name, bytes, and the expected close code.
 fn cases() -> Vec<(&'static str, Vec<u8>, u16)> {
     let garbage = frame(0xc2, [0xff; 100]);
     vec![
@@ -148,7 +148,7 @@ fn every_attack_ends_its_connection_and_no_other() {
     let mut bystander = Client::open();
     for (name, bytes, code) in cases() {
         println!("{name}");
-        // After the handshake, with it, and one byte at a time as far as that is short.
+        // Sent after the handshake, together with it, and byte by byte if short.
         let mut client = Client::with(OFFER, b"");
         client.send(&bytes);
         client.expect_failure(code);

@@ -1,4 +1,4 @@
-//! The WebSocket client of the tests, on the server under test.
+//! WebSocket client of the tests, connected to the server under test.
 
 use std::ops::{Deref, DerefMut};
 
@@ -7,7 +7,7 @@ pub(crate) use testkit::websocket::{close, frame};
 
 use crate::server;
 
-/// The header lines of a valid handshake.
+/// Header lines of a valid handshake.
 pub(crate) const FIELDS: &str = "Host: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
                                  Sec-WebSocket-Version: 13\r\n\
                                  Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
@@ -16,7 +16,7 @@ pub(crate) const FIELDS: &str = "Host: a\r\nUpgrade: websocket\r\nConnection: Up
 // that it sends to the client." 5.2, of the reserved bits: "MUST be 0 unless an extension is
 // negotiated that defines meanings for non-zero values." And 5.2: "in all cases, the minimal number
 // of bytes MUST be used to encode the length".
-/// A WebSocket to the server under test.
+/// WebSocket connection to the server under test.
 pub(crate) struct Client(websocket::Client);
 
 impl Deref for Client {
@@ -39,7 +39,8 @@ impl Client {
         Self::with("", b"")
     }
 
-    /// Opens a WebSocket with more fields, and sends `early` in the same write as the request.
+    /// Opens a WebSocket with additional header fields, and sends `early` in the same write as the
+    /// request.
     #[track_caller]
     pub(crate) fn with(fields: &str, early: &[u8]) -> Self {
         let client = Self::ask(&format!("GET /ws HTTP/1.1\r\n{FIELDS}{fields}\r\n"), early);
@@ -63,7 +64,8 @@ impl Client {
         self.response.headers(name).collect()
     }
 
-    /// Expects the server to fail the connection: the end, perhaps after a close frame with `code`.
+    /// Expects the server to fail the connection: its end, with or without a close frame with
+    /// `code`.
     #[track_caller]
     pub(crate) fn expect_failure(&mut self, code: u16) {
         if let Some((first, payload)) = self.next_frame() {

@@ -1,4 +1,4 @@
-//! RFC 6455, section 5.5.1 and 7: the end.
+//! RFC 6455, sections 5.5.1 and 7: closing.
 
 use crate::client::{Client, close, frame};
 
@@ -77,7 +77,7 @@ fn nothing_follows_a_close() {
             Some((first, _)) => sent.push(first),
         }
     }
-    // The answer to "before" may come too late to be sent.
+    // The echo of "before" may be dropped if the close frame comes first.
     assert!(sent == [0x81, 0x88] || sent == [0x88], "{sent:x?}");
 }
 

@@ -87,7 +87,7 @@ fn offers_that_cannot_be_met_are_declined() {
         );
         client.send(frame(0x81, "plain"));
         client.expect(0x81, "plain");
-        // The second choice may be taken.
+        // The server may accept the second offer.
         let client = offer(&format!("permessage-deflate; {param}, permessage-deflate"));
         assert!(client.values("Sec-WebSocket-Extensions").len() <= 1);
     }
@@ -121,7 +121,7 @@ fn compressed_messages_are_understood() {
     );
     client.send(frame(0xc1, HELLO));
     client.expect(0x81, "Hello");
-    // In fragments, each of them one byte.
+    // In fragments of one byte each.
     client.send(frame(0x41, &HELLO[..1]));
     for byte in &HELLO[1..6] {
         client.send(frame(0x00, [*byte]));

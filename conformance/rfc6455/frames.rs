@@ -186,7 +186,7 @@ fn text_is_utf_8_however_it_is_cut() {
 #[test]
 fn text_fails_before_its_frame_has_ended() {
     let mut client = Client::open();
-    // The frame says 100 bytes; the fourth cannot be.
+    // The frame announces 100 bytes, of which the fourth is invalid.
     client.send(&frame(0x81, [&b"abc\xff"[..], &[b'x'; 96]].concat())[..10]);
     client.expect_failure(1007);
 }

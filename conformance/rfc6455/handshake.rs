@@ -2,7 +2,7 @@
 
 use crate::client::{Client, FIELDS, frame};
 
-/// The handshake with one line replaced.
+/// Sends the handshake with one line replaced.
 fn status(line: &str, by: &str) -> Client {
     assert!(FIELDS.contains(line), "{line}");
     let fields = FIELDS.replace(line, by);
@@ -64,7 +64,7 @@ fn a_handshake_that_does_not_match_is_refused() {
             client.response.head
         );
     }
-    // Not a WebSocket at all: whatever it is, it is no 101.
+    // Not a WebSocket request, so any response but 101 is correct.
     let client = status("Upgrade: websocket\r\n", "");
     assert_ne!(client.status(), 101);
 }
@@ -152,7 +152,7 @@ fn a_subprotocol_is_one_of_those_offered_or_none() {
 fn frames_may_follow_the_request_at_once() {
     let mut client = Client::with("", &frame(0x81, "early"));
     client.expect(0x81, "early");
-    // Half a frame with the request, the rest later.
+    // The first half of a frame together with the request, the rest later.
     let bytes = frame(0x81, "in two parts");
     let mut client = Client::with("", &bytes[..5]);
     client.send(&bytes[5..]);

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use super::{ask, is_own, server};
 
-/// Sends a head, waits for an answer's head, sends the rest; both answers' status lines.
+/// Sends a head, waits for the head of a response, and sends the rest; returns the status lines of
+/// both responses.
 fn in_two(head: &str, rest: &str) -> (String, String) {
     let mut stream = TcpStream::connect(server::addr()).unwrap();
     stream
@@ -18,7 +19,7 @@ fn in_two(head: &str, rest: &str) -> (String, String) {
         assert_eq!(stream.read(&mut byte).unwrap(), 1, "ended in {first:?}");
         first.extend_from_slice(&byte);
     }
-    // It may have been refused and closed.
+    // The server may have refused the request and closed the connection.
     stream.write_all(rest.as_bytes()).ok();
     let mut last = Vec::new();
     stream.read_to_end(&mut last).ok();

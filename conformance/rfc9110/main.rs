@@ -1,7 +1,8 @@
-//! RFC 9110 (HTTP semantics), as far as it binds a server whose resources are an application's.
+//! RFC 9110 (HTTP semantics), as far as it concerns a server whose resources belong to an
+//! application.
 //!
-//! Tests of what only the server of ours has, such as a resource that answers 304, say so with
-//! [`is_own`] and show nothing of another server.
+//! Tests of resources that only our server has, such as one that responds with 304, check
+//! [`is_own`]; they verify nothing of other servers.
 
 #![expect(
     clippy::unwrap_used,
@@ -25,23 +26,23 @@ mod targets;
 
 use samovar_conformance::{Answer, Outcome, send};
 
-/// Whether the server under test is ours, with its resources.
+/// Returns whether the server under test is ours, with its resources.
 fn is_own() -> bool {
     let named = ["CONFORMANCE_URL", "CONFORMANCE_COMMAND"];
     named.iter().all(|name| std::env::var_os(name).is_none())
 }
 
-/// Sends a request and reads until the server ends the connection.
+/// Sends a request and reads until the server closes the connection.
 fn ask(bytes: impl AsRef<[u8]>) -> Outcome {
     send(server::addr(), bytes.as_ref(), false, false)
 }
 
-/// A request with `fields`, each with its line end, and for the end of the connection.
+/// Returns a request with `fields`, each with its line end, and `Connection: close`.
 fn request(method: &str, target: &str, fields: &str) -> String {
     format!("{method} {target} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{fields}\r\n")
 }
 
-/// The one answer to a request.
+/// Sends a request and returns its only response.
 #[track_caller]
 fn answer(method: &str, target: &str, fields: &str) -> Answer {
     let bytes = request(method, target, fields);
@@ -52,7 +53,7 @@ fn answer(method: &str, target: &str, fields: &str) -> Answer {
     answer.clone()
 }
 
-/// Asserts one answer of 4xx or 5xx, and the end of the connection.
+/// Asserts a single response of 4xx or 5xx, and the end of the connection.
 #[track_caller]
 fn refused(bytes: impl AsRef<[u8]>) {
     let bytes = bytes.as_ref();
@@ -64,7 +65,7 @@ fn refused(bytes: impl AsRef<[u8]>) {
     );
 }
 
-/// The field lines of an answer.
+/// Returns the header fields of a response.
 fn lines(answer: &Answer) -> Vec<(String, String)> {
     let head = String::from_utf8(answer.head.clone()).unwrap();
     let lines = head.split("\r\n").skip(1).filter(|line| !line.is_empty());
@@ -77,7 +78,7 @@ fn lines(answer: &Answer) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Requests whose answers are looked at as answers: good, unknown, refused.
+/// Requests for tests of responses in general: a successful one, an unknown target, malformed ones.
 const PLAIN: [&str; 4] = [
     "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
     "GET /none HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",

@@ -1,4 +1,4 @@
-//! Methods: section 9, and what is said of those that are not allowed.
+//! Methods: section 9, and responses to methods that are not allowed.
 
 use super::{answer, is_own};
 

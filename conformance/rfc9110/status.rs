@@ -9,7 +9,7 @@ fn reset_content_has_none() {
     if !is_own() {
         return;
     }
-    // The application gives it some.
+    // The application generates content for 205.
     let given = answer("GET", "/reset", "");
     assert_eq!((given.status, &given.body[..]), (205, &b""[..]));
 }

@@ -50,7 +50,7 @@ fn options_of_the_connection_name_nothing_else() {
     }
 }
 
-/// A WebSocket's handshake at `target`, changed by `change`.
+/// Sends a WebSocket handshake for `target`, modified by `change`.
 fn handshake(target: &str, change: impl Fn(String) -> String) -> samovar_conformance::Outcome {
     let fields = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
                   Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
@@ -128,7 +128,7 @@ fn an_expectation_before_a_switch() {
         text.replace("Host: a", fields) + "x"
     };
     let statuses = handshake("/ws", expecting).statuses();
-    // Refusing to switch is as good. Without content there is nothing to go on with, and 10.1.1
-    // lets a server leave the 100 out.
+    // A refusal to switch is correct too. 10.1.1 permits omitting 100 for a request without
+    // content.
     assert!(!statuses.starts_with(&[101]), "{statuses:?}");
 }

@@ -1,9 +1,10 @@
-//! No MUST is forgotten: each is cited by a test or excused. The folder has the name of the test.
+//! Every MUST is cited by a test or excused. The folder is named after the test.
 
 use std::fs;
 use std::path::Path;
 
-/// The words of a file without line breaks and comment signs, so that a quotation may be broken.
+/// Returns the text of a file without line breaks and comment signs, so that a quotation may span
+/// lines.
 fn words(path: &Path) -> String {
     let text = fs::read_to_string(path).unwrap();
     let words = text.split_whitespace();

@@ -21,17 +21,17 @@ mod smuggling;
 
 use samovar_conformance::{Outcome, send};
 
-/// Sends a request and reads until the server ends the connection.
+/// Sends a request and reads until the server closes the connection.
 fn ask(bytes: impl AsRef<[u8]>) -> Outcome {
     send(server::addr(), bytes.as_ref(), false, false)
 }
 
-/// A GET with `fields`, and the request for the end of the connection.
+/// Returns a GET request with `fields` and `Connection: close`.
 fn get(fields: &str) -> String {
     format!("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{fields}\r\n")
 }
 
-/// Asserts one answer with this status, and the end of the connection.
+/// Asserts a single response with this status, and the end of the connection.
 #[track_caller]
 fn refused(bytes: impl AsRef<[u8]>, status: u16) {
     let bytes = bytes.as_ref();
@@ -41,7 +41,7 @@ fn refused(bytes: impl AsRef<[u8]>, status: u16) {
     assert_eq!(outcome.statuses(), [status], "{text:?}");
 }
 
-/// Asserts one answer other than a refusal of the message, and the end of the connection.
+/// Asserts a single response that does not refuse the message, and the end of the connection.
 #[track_caller]
 fn understood(bytes: impl AsRef<[u8]>) {
     let bytes = bytes.as_ref();

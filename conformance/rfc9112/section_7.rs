@@ -19,7 +19,7 @@ fn chunked_bodies() {
         "5;x\r\nhello\r\n5;y=\"z\"\r\nhello\r\n000\r\n\r\n",
         "A\r\n0123456789\r\n0\r\nX-Sum: 1\r\n\r\n",
     ] {
-        // The answer to the second request shows that the end of the first was found.
+        // The response to the second request shows that the server found the end of the first.
         let outcome = ask(chunked(body) + &get(""));
         assert_eq!(
             (outcome.answers.len(), outcome.end),

@@ -1,4 +1,4 @@
-//! The server under test.
+//! Server under test.
 
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::process::{Child, Command, Stdio};
@@ -10,18 +10,18 @@ use samovar_http::{Listener, Server};
 use crate::own::{self, Echo};
 
 enum Target {
-    /// Somebody else's.
+    /// External server.
     Url(SocketAddr),
-    /// A process of ours, which ends with its input.
+    /// Child process, which exits at the end of its input.
     Command(
         SocketAddr,
         #[expect(dead_code, reason = "kept to be seen in a debugger")] Child,
     ),
-    /// The engine, in this process.
+    /// Our engine, in this process.
     Own(Server<Echo>),
 }
 
-/// Where the server under test listens. It is started once.
+/// Returns the address of the server under test, which is started on first use.
 pub(crate) fn addr() -> SocketAddr {
     static TARGET: OnceLock<Target> = OnceLock::new();
     match TARGET.get_or_init(start) {
@@ -40,8 +40,8 @@ fn start() -> Target {
         let addr = free.local_addr().unwrap();
         drop(free);
         let command = command.replace("{port}", &addr.port().to_string());
-        // The shell waits for the end of its input, which is the end of the tests, and ends the
-        // server.
+        // The shell waits for the end of its input, which comes when the tests end, and then kills
+        // the server.
         let script = "sh -c \"exec $1\" & pid=$!; cat > /dev/null; kill $pid";
         let child = Command::new("sh")
             .args(["-c", script, "sh", &command])

@@ -1,5 +1,5 @@
-//! Messages whose end two servers may see at different places: one refusal, then the end, and never
-//! an answer to what was hidden.
+//! Request smuggling: messages whose end two servers may locate differently. Each gets one refusal
+//! and the end of the connection, and never a response to the hidden request.
 
 use super::ask;
 
@@ -8,7 +8,7 @@ const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n";
 const POST: &str = "POST / HTTP/1.1\r\nHost: a\r\n";
 const CHUNKED: &str = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
 
-/// Name, start, and what follows it, before the hidden request.
+/// Name, start line, and the rest before the hidden request.
 const CASES: &[(&str, &str, &str)] = &[
     (
         "length before coding",

@@ -1,7 +1,7 @@
-//! What the RFCs ask of a server, as tests against any server.
+//! Requirements of the RFCs on servers, as tests of any server.
 //!
-//! [`send`] writes bytes as they are and tells everything that came back. Nothing here knows the
-//! server under test; see README.md for how to name one.
+//! [`send`] writes bytes unchanged and returns everything that was received. Nothing here depends
+//! on the server under test; see README.md for how to select one.
 
 #![forbid(unsafe_code)]
 
@@ -11,22 +11,22 @@ use std::time::Duration;
 
 use testkit::http1::{Decoder, Event};
 
-/// How long a server may be silent. Only a failing test waits for this.
+/// How long a server may be silent. Only a failing test waits this long.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
 
-/// One answer.
+/// A response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
     /// Status code.
     pub status: u16,
-    /// Status line and header lines, with the empty line.
+    /// Status line and header lines, including the empty line.
     pub head: Vec<u8>,
-    /// The content, without chunks.
+    /// Content, without chunked framing.
     pub body: Vec<u8>,
 }
 
 impl Answer {
-    /// The value of the first field with this name, in lower case.
+    /// Returns the value, in lower case, of the first field with this name, given in lower case.
     pub fn header(&self, name: &str) -> Option<String> {
         let head = String::from_utf8_lossy(&self.head).to_lowercase();
         head.lines().skip(1).find_map(|line| {
@@ -36,35 +36,35 @@ impl Answer {
     }
 }
 
-/// How a connection ended.
+/// End of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// The server closed it.
+    /// The server closed the connection.
     Closed,
-    /// The server reset it, perhaps after answers were read.
+    /// The server reset the connection, perhaps after responses were read.
     Reset,
-    /// The server left it open and said no more.
+    /// The server left the connection open and sent nothing further.
     Open,
-    /// What came is no HTTP, or stopped in the middle.
+    /// The received bytes are not HTTP, or incomplete.
     Broken,
 }
 
-/// Everything that came back.
+/// Everything that was received on a connection.
 #[derive(Debug)]
 pub struct Outcome {
-    /// The answers in order; interim ones too.
+    /// Responses in order, including interim ones.
     pub answers: Vec<Answer>,
-    /// What followed.
+    /// How the connection ended after them.
     pub end: End,
 }
 
 impl Outcome {
-    /// The status codes in order.
+    /// Returns the status codes in order.
     pub fn statuses(&self) -> Vec<u16> {
         self.answers.iter().map(|answer| answer.status).collect()
     }
 
-    /// Whether it is one refusal and the end of the connection.
+    /// Returns whether there was a single refusal and then the end of the connection.
     pub fn is_refused(&self) -> bool {
         let [answer] = &self.answers[..] else {
             return false;
@@ -73,8 +73,8 @@ impl Outcome {
     }
 }
 
-/// Sends bytes on a new connection and reads until it ends. `half_close`: says that no more will
-/// come. `is_head`: answers have no content.
+/// Sends bytes on a new connection and reads until it ends. With `half_close`, shuts down the
+/// sending direction afterwards. With `is_head`, expects responses without content.
 pub fn send(addr: SocketAddr, bytes: &[u8], half_close: bool, is_head: bool) -> Outcome {
     let (received, end) = exchange(addr, bytes, half_close).unwrap_or((Vec::new(), End::Reset));
     let (answers, is_whole) = decode(&received, is_head);
@@ -86,7 +86,7 @@ fn exchange(addr: SocketAddr, bytes: &[u8], half_close: bool) -> std::io::Result
     let mut stream = TcpStream::connect(addr)?;
     stream.set_read_timeout(Some(SILENCE_MAX))?;
     stream.set_write_timeout(Some(SILENCE_MAX))?;
-    // A server may refuse, close and reset before it has read everything.
+    // The server may refuse, close and reset before it has read everything.
     let is_written = stream.write_all(bytes).is_ok();
     if half_close && is_written {
         drop(stream.shutdown(std::net::Shutdown::Write));
@@ -104,7 +104,7 @@ fn exchange(addr: SocketAddr, bytes: &[u8], half_close: bool) -> std::io::Result
     }
 }
 
-/// Decodes all responses; the flag tells whether the last one is whole.
+/// Decodes all responses; returns also whether the last one is complete.
 fn decode(mut bytes: &[u8], is_head: bool) -> (Vec<Answer>, bool) {
     let (mut decoder, mut answers, mut body) = (Decoder::default(), Vec::new(), Vec::new());
     decoder.set_to_head(is_head);

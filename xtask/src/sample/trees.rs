@@ -115,8 +115,9 @@ pub(crate) fn deep(components: u32) -> Node {
     (0..components).fold(Node::file("deep\n"), |node, _| Node::dir([("d", node)]))
 }
 
-/// Generates the contents of a small package: an executable and a manual page that mention its
+/// Generates the contents of a small package: an executable and a manual that mention its
 /// references, a link to the first reference, and text. One in three mentions itself too; one in
+/// seven is a single file.
 /// seven is a single file.
 pub(crate) fn package(index: u64, own_path: &str, references: &[&str]) -> Node {
     let mut random = Random::new(index ^ 0x5a5a_0000);
