@@ -106,10 +106,10 @@ pub(crate) fn make(dir: &Path, kind: Kind) -> Result<()> {
 ///
 /// | key | path |
 /// | --- | --- |
-/// | `empty`, `big` | an empty file; 10 MB that do not compress |
+/// | `empty`, `big` | an empty file; 10 MB, incompressible |
 /// | `mixed` | ten files up to 10 MB |
 /// | `tree` | about 45,000 small files in folders, 400 MB |
-/// | `top` | the top of a closure of 401 |
+/// | `top` | the top of a closure of 401 paths |
 /// | `small` | 2,000 small paths with up to 20 references |
 fn bench_store(store: &Store) -> Result<Manifest> {
     let mut sources = vec![

@@ -34,8 +34,8 @@ const BATCH_COUNT: usize = 200;
 ///
 /// | key | path |
 /// | --- | --- |
-/// | `empty`, `small`, `big`, `folder` | really there: an empty file, a line, 1 MB, 300 files |
-/// | `closure_400`, `closure_10000` | tops of closures of exactly that many rows |
+/// | `empty`, `small`, `big`, `folder` | paths with files: an empty file, a line, 1 MB, 300 files |
+/// | `closure_400`, `closure_10000` | tops of closures with exactly this many rows |
 /// | `rows` | up to 10,000 of the rows, evenly spread |
 /// | `path_count` | how many valid paths there are |
 pub(super) fn fill(store: &Store, path_count: u64) -> Result<Manifest> {

@@ -21,17 +21,17 @@ const BUILT_LOG: &str = "unpacking\n\x1b[32mbuilding\x1b[0m\ndone\n";
 ///
 /// Keys of the manifest; values are store paths unless stated otherwise:
 ///
-/// | key | what it is |
+/// | key | value |
 /// | --- | --- |
-/// | `top`, `closure` | the top of a graph; the list of all 331 paths it needs |
+/// | `top`, `closure` | the top of a graph; the list of the 331 paths in its closure |
 /// | `graph` | the list of those derivations' outputs, the lowest first |
 /// | `tree` | 5,200 small files in folders |
-/// | `big`, `empty` | 10 MB that do not compress; an empty file; sources, so without deriver |
+/// | `big`, `empty` | 10 MB, incompressible; an empty file; both are sources without deriver |
 /// | `odd`, `kinds` | odd names; empty folders, links of every kind, programs |
-/// | `deep63`, `deep64` | a file so many names below the root; newer clients refuse the second, and newer Nix cannot add it: then it is null |
+/// | `deep63`, `deep64` | a file nested 63 or 64 levels deep; newer clients refuse the second, and newer Nix cannot add it: then it is null |
 /// | `fixed`, `text` | content-addressed the other two ways: flat hash; text with a reference (`text_reference`) |
-/// | `built`, `built_drv`, `built_log` | built by Nix, refers to itself and to one more; its log as text |
-/// | `built_really` | false where this machine forbids Nix to build; `built` and `multi` were then made by hand |
+/// | `built`, `built_drv`, `built_log` | built by Nix, refers to itself and to another path; its log as text |
+/// | `built_really` | false where this machine does not let Nix build; `built` and `multi` were then made by hand |
 /// | `multi_out`, `multi_dev`, `multi_drv` | a derivation with two outputs, one referring to the other |
 /// | `ca`, `ca_drv` | output of a content-addressed derivation, with a realisation; null where Nix may not build |
 /// | `signed`, `signed_by` | a path with two stored signatures; the public key of one |
@@ -42,7 +42,7 @@ const BUILT_LOG: &str = "unpacking\n\x1b[32mbuilding\x1b[0m\ndone\n";
 /// | `not_valid` | on disk but not in the database, as garbage collection leaves it |
 /// | `absent` | neither on disk nor in the database |
 /// | `logs` | objects of `drv`, `kind`, `text`: one for each way a log is stored. `orphan` belongs to a derivation that is not in the store. `bytes` (text null) holds all 256 byte values in order. `growing` (text null) is cut inside bzip2: lines `compiling unit N` from 0 to 59,999, of which a part decodes |
-/// | `valid_paths` | the list of all, sorted |
+/// | `valid_paths` | the list of all valid paths, sorted |
 pub(crate) fn fill(store: &Store) -> Result<Manifest> {
     let mut manifest = Manifest::new();
     add_sources(store, &mut manifest)?;

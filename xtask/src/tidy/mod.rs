@@ -4,14 +4,14 @@
 //! | --- | --- |
 //! | [`arrows`] | crates depend on each other as ARCHITECTURE.md draws it |
 //! | [`imports`] | files of a crate import each other in small circles only, floors only downwards |
-//! | [`functions`] | functions have at most 70 lines, or say why not |
+//! | [`functions`] | functions have at most 70 lines, or a reason to be longer |
 //! | [`sleeps`] | tests wait for events; their sleeps are a list that only shrinks |
-//! | [`words`] | what a user reads is free of the project's private words |
+//! | [`words`] | texts for users are free of the project's private words |
 //! | [`sources`] | `proto/` is pure, `unsafe` stays where it is, width, size, `TODO` |
-//! | [`manifests`] | each direct dependency says why it is there |
-//! | [`dependencies`] | licences, duplicates and sources of all that is built in |
+//! | [`manifests`] | each direct dependency has a reason beside it |
+//! | [`dependencies`] | licences, duplicates and sources of all dependencies |
 //! | [`documents`] | files that README, ARCHITECTURE and COMPAT name exist |
-//! | [`links`] | links between documents lead somewhere, and the book has all its pages |
+//! | [`links`] | links between documents have targets, and the book links all its pages |
 //!
 //! A rule is a function from text to findings. Its message includes the reason, so that no other
 //! document is needed.
