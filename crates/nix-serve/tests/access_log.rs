@@ -1,4 +1,5 @@
-//! The access log: Apache's combined format, which no client can forge, and only where asked for.
+//! The access log is written only when requested, in Apache's combined format, and no client can
+//! forge a line in it.
 
 mod support;
 mod support_process;

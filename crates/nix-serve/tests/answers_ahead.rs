@@ -1,5 +1,5 @@
-//! Narinfos are made before they are asked for: what nobody has asked for yet is answered even
-//! while nobody can read the database.
+//! Narinfos are prefetched, so paths that were never requested are answered even while the database
+//! is locked.
 
 mod support;
 mod support_process;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use support::{OwnStore, eventually, hash_part, key_pair, local, nix_serve};
 use support_process::{Connection, Holder, Process, sqlite};
 
-/// With rollback journals a lock keeps all others from reading, and says nothing of a commit.
+/// A lock in rollback mode blocks all readers, but does not mean that anything was committed.
 #[test]
 fn paths_that_nobody_asked_for_are_ready() {
     let store = OwnStore::new();
@@ -22,12 +22,12 @@ fn paths_that_nobody_asked_for_are_ready() {
     let mut command = nix_serve();
     command.args(["--listen", "127.0.0.1:0", "--store", &local(store.root())]);
     let (server, addr) = Process::serving(command.env("NIX_SECRET_KEY_FILE", &secret));
-    // Not one of these paths is ever answered from the database: it is locked when they are asked.
+    // None of these answers can come from the database: it is locked during the requests.
     let ready = |path: &str| {
         let url = format!("/{}.narinfo", hash_part(path));
         eventually("it is made ahead", || {
-            // Whoever holds the lock again at once leaves no time to make it in: the thread for
-            // that looks every quarter of a second.
+            // Leave the lock free for a while, or prefetching never reads the database: its thread
+            // probes it every 250 ms.
             std::thread::sleep(Duration::from_millis(600));
             let holder = Holder::run(&store.database(), "begin exclusive;");
             let reply = Connection::connect(addr).get(&url);
@@ -37,8 +37,8 @@ fn paths_that_nobody_asked_for_are_ready() {
         });
     };
     ready(&before);
-    // Nix makes it a WAL, and a reader would keep it one: the server sleeps meanwhile, and not in
-    // the middle of a transaction.
+    // Nix switches the database to WAL mode, and an open reader would keep it there. So wait until
+    // the server is idle and has no transaction open.
     eventually("the server sleeps, and holds no lock", || {
         server.signal("STOP");
         let is_free = sqlite_says(&store.database(), "begin exclusive; select 1;") == "1";

@@ -1,4 +1,4 @@
-//! The process: its file, its background, its user.
+//! The PID file, going to the background and changing the user work as documented.
 
 mod support;
 mod support_process;
@@ -30,7 +30,7 @@ fn a_pid_file_lives_as_long_as_the_server() {
     server.signal("TERM");
     assert_eq!(server.wait(), Some(0));
     assert!(!Path::new(&pid).exists());
-    // What a dead server left is replaced.
+    // A PID file left by a dead server is replaced.
     fs::write(&pid, format!("{number}\n")).unwrap();
     let (mut server, _) = serve_sample(&["-pid", &pid]);
     assert_eq!(
@@ -64,7 +64,7 @@ fn in_the_background_when_the_command_returns() {
             "--error-log",
             &log,
         ]);
-        // Returns only when nobody holds its standard streams any more.
+        // Returns only when no process has its standard streams open any more.
         let ending = ends(&mut command);
         assert_eq!(
             (ending.code, ending.errors.as_str()),
@@ -138,7 +138,7 @@ fn another_user_and_group() {
         let mut found = field("Groups:");
         found.retain(|group| groups.contains(group) || *group == 0);
         assert_eq!(found, groups, "{arguments:?}");
-        // Every thread of it.
+        // Check every thread: Linux keeps user and group per thread.
         for task in fs::read_dir(format!("/proc/{}/task", server.child.id())).unwrap() {
             let status = fs::read_to_string(task.unwrap().path().join("status")).unwrap();
             let own = status

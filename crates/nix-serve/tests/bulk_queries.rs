@@ -1,4 +1,5 @@
-//! Many narinfos in one answer: the same ones, in the order promised, whole or visibly cut.
+//! A bulk query returns the same narinfos as single requests, in the documented order, and is
+//! either complete or visibly truncated.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -13,7 +14,7 @@ use support::client::{Client, succeeds};
 use support::{OwnStore, hash_part, key_pair, local, nix_serve, sample, sample_list, sample_root};
 use support_process::{Connection, Process, Response, serve_sample, sqlite};
 
-/// What was said of one path.
+/// The record of one path in a bulk answer.
 #[derive(Debug, PartialEq, Eq)]
 enum Record {
     Path(String, String),
@@ -28,7 +29,7 @@ impl Record {
     }
 }
 
-/// Reads an answer strictly, by what docs/bulk-queries.md says.
+/// Parses an answer strictly by `docs/bulk-queries.md`.
 #[track_caller]
 fn records(text: &str) -> Vec<Record> {
     let (first, mut rest) = text.split_once('\n').unwrap();
@@ -82,7 +83,7 @@ fn closure(addr: SocketAddr, path: &str) -> Vec<Record> {
     records(&reply.text())
 }
 
-/// Each record is what a request of its own is answered.
+/// Compares each record with the answer to a single request.
 #[track_caller]
 fn check_single(addr: SocketAddr, records: &[Record]) {
     let mut connection = Connection::connect(addr);
@@ -95,7 +96,7 @@ fn check_single(addr: SocketAddr, records: &[Record]) {
     }
 }
 
-/// Every reference stands before those who refer to it.
+/// Checks that every path comes after its references.
 #[track_caller]
 fn check_order(records: &[Record]) {
     let mut seen = HashSet::new();
@@ -136,7 +137,7 @@ fn many_at_once_are_what_single_requests_say_in_the_order_asked() {
         paths.push(paths[0].clone());
         paths.extend([sample("signed"), sample("ca"), sample("self_reference")]);
         let expected: Vec<_> = paths.iter().map(|path| hash_part(path)).collect();
-        // The second time all is in memory.
+        // The second answer comes from memory.
         for _ in 0..2 {
             let records = bulk(addr, &lines(&paths));
             let found: Vec<_> = records.iter().map(Record::hash_part).collect();
@@ -233,7 +234,7 @@ fn a_closure_is_what_nix_says_references_first() {
     Connection::connect(addr).get_and_head(&url, &[]);
 }
 
-/// Only large ones have to be asked for again.
+/// Only large closures are answered with 503 for a retry.
 #[test]
 fn small_closures_are_answered_however_many_are_asked_for_at_once() {
     let (_server, addr) = serve_sample(&[]);
@@ -270,7 +271,8 @@ fn both_are_there_over_http_2_and_under_a_prefix() {
     assert_eq!(post(addr, "/narinfos", &paths).status, 405);
 }
 
-/// Rows as Nix would write them, without files: path `n` refers to itself and to twenty before it.
+/// Inserts rows as Nix writes them, without files: path `n` refers to itself and to the twenty
+/// before it.
 fn ladder(store: &OwnStore, count: u32) {
     let path = |number: &str| format!("printf('/nix/store/%032d-ladder-%d', {number}, {number})");
     sqlite(
@@ -308,7 +310,7 @@ fn a_closure_that_is_collected_on_the_way_breaks_off() {
             .head
             .starts_with("HTTP/1.1 200 ")
     );
-    // Far more is left than sockets hold, and the last path comes last.
+    // The rest of the answer is longer than the socket buffers, and the deleted path comes last.
     sqlite(
         &store.database(),
         &format!("pragma foreign_keys = 1; delete from ValidPaths where id = {COUNT}"),
@@ -318,7 +320,7 @@ fn a_closure_that_is_collected_on_the_way_breaks_off() {
     assert!(!is_orderly);
     assert!(!rest.contains("\nend "));
     assert!(rest.contains("narinfos 1 20000\n"));
-    // What is there still is answered.
+    // Closures that are still valid are answered.
     assert_eq!(closure(addr, &ladder_path(COUNT - 1)).len(), 19_999);
 }
 
@@ -356,7 +358,7 @@ fn a_database_that_fails_on_the_way_breaks_the_answer_off() {
     assert_eq!(bulk(addr, &body).len(), 20_000);
 }
 
-/// What is said in bulk is of the moment it is said.
+/// A bulk answer reflects the database at the time of the request.
 #[test]
 fn a_commit_is_seen_by_the_next_request() {
     let store = OwnStore::new();

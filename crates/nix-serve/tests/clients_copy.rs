@@ -1,4 +1,5 @@
-//! A real client copies closures whose signatures it checks: with our key, and with no other.
+//! A real Nix client that checks signatures accepts closures signed with the server's key, and
+//! refuses them with any other.
 
 mod support;
 
@@ -31,7 +32,7 @@ fn a_closure_of_300_paths_is_copied_with_verified_signatures() {
     let copied = client.closure(&sample("top"));
     assert!(copied.len() >= 300, "{}", copied.len());
     assert_eq!(sorted(copied), sorted(sample_list("closure")));
-    // What arrived is what was registered, and our signature came with it.
+    // The copy matches the registration and carries the server's signature.
     let mut verify = client.command("nix");
     verify
         .args(["store", "verify", "--all", "--store"])
@@ -52,7 +53,8 @@ fn the_right_key_among_several_is_enough() {
     assert_eq!(client.closure(&sample("kinds")), [sample("kinds")]);
 }
 
-/// Copies a path that is not content-addressed, so that nothing but a signature vouches for it.
+/// Copies a path that is not content-addressed, so that only a signature can vouch for it, and
+/// expects a refusal.
 #[track_caller]
 fn refused(server: &ServerProcess, client: &Client, keys: &str) {
     let path = sample("no_references");
@@ -70,7 +72,7 @@ fn another_key_is_refused() {
     refused(&signing_server(&secret), &client, &other);
 }
 
-/// A key that was replaced by a new one of the same name: the name alone must not be enough.
+/// A rotated key has the same name and other bytes: a matching name must not be enough.
 #[test]
 fn another_key_of_the_same_name_is_refused() {
     let client = Client::new();
@@ -95,7 +97,7 @@ fn an_unsigned_cache_is_refused() {
     refused(&server, &client, &public);
 }
 
-/// Without a key of the server's own, signatures that the store keeps are passed on.
+/// Without a signing key of its own, the server passes on the signatures in the store.
 #[test]
 fn a_stored_signature_is_passed_on() {
     let client = Client::new();
@@ -111,7 +113,7 @@ fn an_absent_path_is_reported_as_absent() {
     for absent in [sample("absent"), sample("not_valid")] {
         let error = fails(&mut client.copy(&server.url(), "", std::slice::from_ref(&absent)));
         assert!(error.contains(&absent), "{error}");
-        // Absent, not broken: the client does not try again.
+        // The path is absent, not broken, so the client does not retry.
         assert!(!error.contains("unable to download"), "{error}");
     }
 }

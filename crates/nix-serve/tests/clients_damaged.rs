@@ -1,5 +1,5 @@
-//! A path that is damaged in one cache costs a real client nothing but a look at the next one; and
-//! when the real Nix has repaired it, it is served again at once.
+//! A real client falls through to the next cache when a path is damaged, and a path that Nix has
+//! repaired is served again at once.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -15,7 +15,7 @@ use testkit::http1::Connection;
 
 const FILE_LEN: usize = 2 << 20;
 
-/// A store with one path, always the same.
+/// Creates a store with one path, the same in every call.
 fn store() -> (OwnStore, String) {
     let store = OwnStore::new();
     let path = store.add_file("file", &vec![b'x'; FILE_LEN]);
@@ -39,7 +39,7 @@ fn a_client_gets_it_from_the_next_cache() {
     let damaged = ServerProcess::of_store(damaged_store.root());
     let right = ServerProcess::of_store(right_store.root());
     let urls = format!("{} {}", damaged.url(), right.url());
-    // The first finds out, the second is told.
+    // The first client discovers the damage, the second finds the path quarantined.
     for round in 0..2 {
         let client = Client::new();
         let mut realise = client.realise(&urls, "", &path);
@@ -70,7 +70,7 @@ fn what_nix_has_repaired_is_served_at_once() {
         damage(&store.real(&path));
         let mut connection = Connection::connect(server.addr);
         connection.begin("GET", &url, &[]);
-        // What was verified before is hashed again, because its root has changed.
+        // Paths verified before are hashed again, because the inode of their root has changed.
         assert!(connection.body(|_| ()).is_err(), "{repair:?}");
         eventually("it is kept out", || server.narinfo(&path).status == 404);
         let mut command = client.command("nix-store");

@@ -1,10 +1,9 @@
-//! The collector runs all the time while clients copy.
+//! No client receives a wrong NAR while the garbage collector runs continuously.
 //!
-//! Held, what was announced is there: no NAR is missing and none is cut. Not held, a path may be
-//! collected at any moment, and then an answer says so or is visibly cut; never is one wrong.
+//! With GC leases every announced NAR is there, complete. Without them a path may be collected at
+//! any time, and the answer then is an error or visibly truncated.
 //!
-//! Some seconds each; `SAMOVAR_GC_SECONDS` says how many, and a longer run tells more. What was
-//! counted is printed.
+//! Runs for some seconds; `SAMOVAR_GC_SECONDS` sets a longer time. The counters are printed.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "what was counted is for who reads it")]
@@ -28,11 +27,11 @@ use support::{
 };
 use testkit::http1::Connection;
 
-/// Long enough that no client needs longer between narinfo and NAR, short enough that what was
-/// announced is collected in the end.
+/// Longer than any client takes from narinfo to NAR, yet short enough that announced paths are
+/// collected before the test ends.
 const HOLD_TIME: Duration = Duration::from_secs(4);
 
-/// Paths that clients choose from.
+/// Number of recent paths that clients choose from.
 const PATH_COUNT_MAX: usize = 60;
 
 fn run_time() -> Duration {
@@ -40,7 +39,7 @@ fn run_time() -> Duration {
     Duration::from_secs(seconds.map_or(7, |text| text.parse().unwrap()))
 }
 
-/// What happened.
+/// Counters of all outcomes.
 #[derive(Debug, Default)]
 struct Tally {
     collection_count: AtomicU64,
@@ -48,12 +47,12 @@ struct Tally {
     narinfo_count: AtomicU64,
     whole_count: AtomicU64,
     copied_count: AtomicU64,
-    /// Of `nix copy`: the path was collected before its narinfo was asked for.
+    /// `nix copy` failed: the path was collected before its narinfo was requested.
     refused_count: AtomicU64,
-    /// A NAR was not there though its narinfo had been answered.
+    /// A NAR was absent although its narinfo had been answered.
     missing_count: AtomicU64,
     cut_count: AtomicU64,
-    /// Of `nix copy`: the path was collected after that.
+    /// `nix copy` failed: the path was collected after its narinfo was answered.
     failed_count: AtomicU64,
 }
 
@@ -66,7 +65,7 @@ impl Tally {
         count.load(Ordering::SeqCst)
     }
 
-    /// Whether it says anything: a busy machine takes longer.
+    /// Whether enough happened for the test to mean anything; a busy machine takes longer.
     fn is_enough(&self) -> bool {
         let needed = [
             &self.deleted_count,
@@ -82,7 +81,7 @@ struct Scene {
     store: OwnStore,
     addr: SocketAddr,
     added_count: AtomicU64,
-    /// The newest last.
+    /// Newest last.
     paths: Mutex<Vec<String>>,
     tally: Tally,
     is_over: AtomicBool,
@@ -123,21 +122,21 @@ impl Scene {
         self.paths.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One of the paths, the collected among them.
+    /// Picks one of the paths, collected ones included.
     fn any_path(&self, random: &mut Random) -> Option<String> {
         let paths = self.paths();
-        // Most often one that is still there.
+        // Prefer paths that still exist.
         let count = paths.len().min([PATH_COUNT_MAX, 12, 12][random.below(3)]);
         let index = paths.len() - count + random.below(count.max(1));
         paths.get(index).cloned()
     }
 
-    /// Adds small files, which go from memory, trees, which go from files, and some that are longer
-    /// than sockets and buffers take in.
+    /// Adds small files (sent from memory), trees (sent from files) and paths longer than sockets
+    /// and buffers hold.
     fn build(&self, mut number: u64) {
         let dir = tempfile::tempdir().unwrap();
         while self.goes_on() {
-            // Commits that need not survive this machine's end are quicker.
+            // Skip fsync: the store need not survive a crash of the machine.
             let options = ["--option", "fsync-metadata", "false", "--add"];
             let mut names: Vec<String> = options.map(str::to_owned).into();
             for _ in 0..12 {
@@ -170,7 +169,7 @@ impl Scene {
     fn collect(&self) {
         let mut collected_at = 0;
         while self.goes_on() {
-            // Clients get a chance to find something.
+            // Wait until clients have had a chance to find some of the paths.
             let added_count = Tally::of(&self.added_count);
             if added_count == collected_at {
                 std::thread::sleep(Duration::from_millis(5));
@@ -184,7 +183,7 @@ impl Scene {
             let text = String::from_utf8_lossy(&output.stderr).into_owned();
             assert!(output.status.success(), "{text}");
             Tally::add(&self.tally.collection_count);
-            // Gone means gone, from the first moment on.
+            // A deleted path must be absent from this moment on.
             for line in text.lines() {
                 let Some(path) = line.strip_prefix("deleting '") else {
                     continue;
@@ -198,7 +197,7 @@ impl Scene {
         }
     }
 
-    /// Asks for a narinfo, and for the NAR some time later.
+    /// Requests a narinfo, and its NAR some time later.
     fn download(&self, mut random: Random) {
         while self.goes_on() {
             let Some(path) = self.any_path(&mut random) else {
@@ -228,7 +227,7 @@ impl Scene {
                 }
                 continue;
             }
-            // It failed before any of it had left.
+            // The failure came before the first byte was sent.
             if head.status == 503 {
                 Tally::add(&self.tally.cut_count);
                 continue;
@@ -238,7 +237,8 @@ impl Scene {
             let collections = Tally::of(&self.tally.collection_count) + 2;
             let waits = random.below(3) == 0;
             let result = connection.body(|piece| {
-                // What is too long for the way waits for us, while a collection begins and ends.
+                // A NAR longer than the socket buffers waits for this client while a collection
+                // starts and ends.
                 while waits
                     && self.goes_on()
                     && Tally::of(&self.tally.collection_count) < collections
@@ -260,7 +260,7 @@ impl Scene {
         }
     }
 
-    /// A real client.
+    /// Copies with a real Nix client.
     fn copy(&self, mut random: Random) {
         let client = Client::new();
         while self.goes_on() {
@@ -278,7 +278,7 @@ impl Scene {
             if output.status.success() {
                 Tally::add(&self.tally.copied_count);
             } else {
-                // It was told so by the narinfo, or later.
+                // The client reports the absence at the narinfo or later.
                 let texts = ["is not valid", "no substituter that can build it"];
                 if texts.iter().any(|text| error.contains(text)) {
                     Tally::add(&self.tally.refused_count);
@@ -287,12 +287,12 @@ impl Scene {
                     Tally::add(&self.tally.failed_count);
                 }
             }
-            // It remembers what it was told, and there is no second try at a path that it has.
+            // Reset the client: it caches narinfos, and does not copy a path it already has.
             fs::remove_dir_all(client.dir().join("cache")).ok();
         }
     }
 
-    /// Everything at once; returns the numbers that the server says at its end.
+    /// Runs everything concurrently; returns the counters that the server logs when it ends.
     fn run(&self, server: ServerProcess) -> HashMap<String, u64> {
         let scene = self;
         std::thread::scope(|scope| {
@@ -335,7 +335,7 @@ impl Scene {
     }
 }
 
-/// One that fails ends the others.
+/// Runs `run`; a panic in it ends the other threads too.
 fn stops(scene: &Scene, run: impl FnOnce()) {
     struct Stop<'a>(&'a AtomicBool);
     impl Drop for Stop<'_> {
@@ -357,7 +357,7 @@ fn tree(path: &Path, number: u64, file_count: u64, file_len: usize) {
     }
 }
 
-/// Nix's base-32.
+/// Encodes in Nix's base-32.
 fn base32(digest: &[u8]) -> String {
     let alphabet = b"0123456789abcdfghijklmnpqrsvwxyz";
     let digit = |index: usize| {
@@ -369,7 +369,7 @@ fn base32(digest: &[u8]) -> String {
     (0..52).rev().map(digit).collect()
 }
 
-/// The same numbers each time.
+/// A generator of the same sequence in each run.
 struct Random(u64);
 
 impl Random {
@@ -397,7 +397,7 @@ fn with_a_daemon_nothing_announced_is_missing_and_nothing_sent_is_cut() {
     let tally = &scene.tally;
     let broken = [&tally.missing_count, &tally.cut_count, &tally.failed_count];
     let broken_count: u64 = broken.map(Tally::of).iter().sum();
-    // Nobody waits for long: what the daemon was too late for is not held, and counted.
+    // No client waits long: a lease that the daemon was too slow to give is skipped, and counted.
     let unheld = number(&counted, "narinfo_unleased") + number(&counted, "nar_unleased");
     assert!(broken_count <= unheld, "{broken_count} of {unheld}");
     assert!(number(&counted, "path_collected") <= unheld);
@@ -409,7 +409,8 @@ fn without_a_daemon_an_answer_is_right_or_visibly_cut() {
     let (scene, server) = Scene::new("off");
     let counted = scene.run(server);
     let tally = &scene.tally;
-    // Each that was cut is counted. Those of real clients are cut, too: they do not say so.
+    // Every truncated answer is counted, including those of real clients, which do not report
+    // theirs.
     let (failed, cut) = (number(&counted, "body_failed"), Tally::of(&tally.cut_count));
     let copies = [
         &tally.copied_count,

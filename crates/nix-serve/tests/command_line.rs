@@ -1,4 +1,4 @@
-//! The built binary, as far as it goes without serving anything.
+//! The built binary answers options that start no server, such as `--help`, and refuses wrong ones.
 
 use std::process::{Command, Output};
 

@@ -1,5 +1,5 @@
-//! Every way to write a command line that nix-serve or nix-serve-ng takes starts the server, and
-//! means what it says.
+//! Every form of command line that nix-serve or nix-serve-ng accepts starts the server with the
+//! same meaning.
 
 #![expect(
     clippy::unwrap_used,
@@ -21,13 +21,14 @@ use support_process::{Connection, Ending, Process, at, ends, once, serve_sample}
 
 const INFO: &str = "/nix-cache-info";
 
-/// A port that was free a moment ago, for options that cannot say "any".
+/// Returns a port that was free a moment ago, for options that do not accept port 0.
 fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind("[::]:0").unwrap();
     listener.local_addr().unwrap().port()
 }
 
-/// Starts with a port of its own in place of `PORT`; again with another if somebody took it.
+/// Starts with a free port in place of `PORT`; retries with another if that one was taken
+/// meanwhile.
 #[track_caller]
 fn on_free_port(arguments: &[&str]) -> (Process, u16) {
     for _ in 0..20 {
@@ -59,7 +60,7 @@ fn priority(addr: SocketAddr) -> String {
     once(addr, INFO).text().lines().nth(2).unwrap().to_owned()
 }
 
-// What is found in public configurations.
+// Command lines found in public configurations.
 
 #[test]
 fn extra_params_of_real_machines() {
@@ -113,7 +114,7 @@ fn extra_params_of_real_machines() {
     assert_eq!(server.count("storeDir"), 1);
 }
 
-/// As nix-serve's own wrapper and unit do.
+/// The arguments that nix-serve's own wrapper and unit pass.
 #[test]
 fn the_words_of_the_wrapper_are_no_news() {
     let (server, addr) = serve_sample(&["--preload-app", "-E", "deployment", "-s", "Starman"]);
@@ -121,7 +122,7 @@ fn the_words_of_the_wrapper_are_no_news() {
     assert_eq!(once(addr, INFO).status, 200);
 }
 
-// Listening.
+// Listening addresses.
 
 #[test]
 fn several_addresses_of_both_kinds() {
@@ -246,7 +247,7 @@ fn listen_overrides_socket_and_that_host_and_port() {
     assert_eq!(server.count("has no effect: --socket overrides it"), 2);
 }
 
-// Connections.
+// Connection limits and timeouts.
 
 #[test]
 fn one_worker_serves_all() {
@@ -351,11 +352,11 @@ fn a_head_that_does_not_come_to_its_end() {
     );
     assert!(start.elapsed() >= Duration::from_millis(900));
     connection.assert_closed();
-    // No limit: such a head may take its time.
+    // No time limit on a request head: it may be slow.
     let (_server, addr) = serve_sample(&["--read-timeout", "0", "--keepalive-timeout", "1"]);
     let mut connection = Connection::connect(addr);
     connection.send(b"GET /nix-cache-info HTTP/1.1\r\nHost: ");
-    // Longer than an idle connection lives.
+    // Longer than the keep-alive timeout.
     let mut idle = Connection::connect(addr);
     assert_eq!(idle.get(INFO).status, 200);
     idle.assert_closed();
@@ -363,7 +364,7 @@ fn a_head_that_does_not_come_to_its_end() {
     assert_eq!(connection.response(false).status, 200);
 }
 
-// What is not known, and what is not done.
+// Unknown and unsupported options.
 
 #[test]
 fn what_is_not_known_is_a_warning_and_no_obstacle() {

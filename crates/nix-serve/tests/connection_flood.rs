@@ -1,5 +1,5 @@
-//! Whoever opens all the connections there may be keeps nobody out: neither by saying nothing, nor
-//! by resting, nor by beginning requests that never end, nor by knocking without end.
+//! A client that opens as many connections as it can does not lock out others, whether it stays
+//! silent, idles, sends endless request heads or reconnects without pause.
 
 #![expect(
     clippy::unwrap_used,
@@ -19,15 +19,14 @@ use std::time::{Duration, Instant};
 use burden::{connect_from, cpu_time, descriptor_count, has_news, percentile_99, with_descriptors};
 use support::{ServerProcess, eventually, hash_part, local, sample, sample_root};
 
-/// Descriptors of the server, half of which are for connections.
+/// Descriptor limit of the server; half of it is for connections.
 const DESCRIPTORS: u64 = 1024;
 const CONNECTIONS: usize = 512;
-/// Where the floods come from. Good clients are at another address.
+/// Source address of the floods; good clients use another one.
 const ATTACKER: [u8; 4] = [127, 0, 0, 66];
 const GOOD: [u8; 4] = [127, 0, 0, 7];
 const ASKED: usize = 100;
-/// Good clients may take so many times what they take alone, and this in addition: the machine has
-/// other things to do.
+/// Good clients may be slower than alone by this factor, plus a constant: other processes run too.
 const FACTOR: u32 = 10;
 const SLACK: Duration = Duration::from_millis(100);
 
@@ -36,7 +35,7 @@ fn start() -> ServerProcess {
     ServerProcess::start(with_descriptors(DESCRIPTORS).args(["--store", &store]))
 }
 
-/// Connects, asks, and says how the answer begins.
+/// Connects, sends a request, and returns the start of the answer.
 fn ask(addr: SocketAddr, path: &str) -> std::io::Result<String> {
     let mut stream = connect_from(GOOD, addr)?;
     let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
@@ -47,7 +46,7 @@ fn ask(addr: SocketAddr, path: &str) -> std::io::Result<String> {
     Ok(answer)
 }
 
-/// How long each of many took who connected and asked, all of whom have to be answered.
+/// Returns the longest time of many connects and requests, all of which must be answered.
 #[track_caller]
 fn good_clients(addr: SocketAddr) -> Duration {
     let path = format!("/{}.narinfo", hash_part(&sample("tree")));
@@ -68,7 +67,7 @@ fn attack(what: &str, server: &ServerProcess, open: impl Fn() -> TcpStream) {
     let beside = good_clients(addr);
     println!("{what}: p99 {alone:?} alone, {beside:?} beside");
     assert!(beside <= alone * FACTOR + SLACK, "{beside:?} {what}");
-    // They made room, and no more than was needed.
+    // Connections were evicted, and no more than needed.
     let closed = held.iter().filter(|stream| has_news(stream)).count();
     assert!(
         (1..=2 * ASKED).contains(&closed),
@@ -101,7 +100,7 @@ fn whoever_holds_all_connections_keeps_nobody_out() {
     assert!(counts.contains(" connection_evicted="), "{counts}");
 }
 
-/// Connections that are opened and closed, or reset, as fast as that goes.
+/// Opens and closes, or resets, connections as fast as possible.
 #[test]
 fn knocking_without_end_keeps_nobody_out() {
     let server = start();
@@ -114,7 +113,7 @@ fn knocking_without_end_keeps_nobody_out() {
             scope.spawn(|| {
                 let mut held = Vec::new();
                 while !is_over.load(Ordering::Relaxed) {
-                    // Each stays for a while, so that there are always as many as may be.
+                    // Each stays open for a while, so that the limit is always reached.
                     held.extend(connect_from(ATTACKER, addr));
                     if held.len() > CONNECTIONS {
                         held.clear();
@@ -134,7 +133,7 @@ fn knocking_without_end_keeps_nobody_out() {
         (beside, cpu)
     });
     println!("knocking: p99 {alone:?} alone, {beside:?} beside; {cpu:?} of CPU each");
-    // Where the flood and the server share the cores, a second is a turn of the scheduler away.
+    // When flood and server share the cores, one turn of the scheduler can take a second.
     assert!(beside <= alone * FACTOR + 10 * SLACK, "{beside:?}");
     eventually("nothing is left of it", || descriptor_count(pid) <= before);
 }

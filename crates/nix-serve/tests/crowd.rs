@@ -1,6 +1,6 @@
-//! Ten thousand who rest and five hundred who do not read cost a stated amount of memory, and
-//! everybody else is answered as before. `CROWD=1` is the full size, and needs 12,000 descriptors;
-//! without it a tenth comes.
+//! Ten thousand idle clients and five hundred that do not read cost a documented amount of memory
+//! and do not delay others. `CROWD=1` runs the full size, which needs 12,000 descriptors; the
+//! default is a tenth.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -18,16 +18,16 @@ use testkit::http1::Connection;
 
 const ASKED: usize = 2000;
 
-/// What one who rests may cost, kept narinfo and all, in bytes.
+/// Memory limit per idle connection in bytes, its cached narinfo included.
 const RESTING_LEN: u64 = 2 * 1024;
-/// What one who does not read may cost.
+/// Memory limit per client that does not read.
 const READER_LEN: u64 = 64 * 1024;
-/// What one who rests may cost over HTTP/2: its windows and tables of header fields.
+/// Memory limit per idle HTTP/2 connection, its windows and header tables included.
 const RESTING_HTTP2_LEN: u64 = 24 * 1024;
-/// What the allocator keeps, and what is bounded whoever comes: memory for bodies under way.
+/// Allocator overhead, and the fixed memory budget for bodies in flight.
 const REST_LEN: u64 = 64 << 20;
 
-/// Open sockets. Workers that were needed keep their connections to the database.
+/// Counts open sockets. Workers keep their connections to the database open.
 fn socket_count(pid: u32) -> usize {
     let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
     let links = descriptors
@@ -38,7 +38,7 @@ fn socket_count(pid: u32) -> usize {
         .count()
 }
 
-/// How long each of many requests took on one connection.
+/// Returns the time that each of many requests took on one connection.
 #[track_caller]
 fn good_client(addr: SocketAddr, path: &str) -> Duration {
     let mut connection = Connection::connect(addr);
@@ -66,7 +66,7 @@ fn a_crowd_takes_bounded_memory_and_nobody_waits_for_it() {
     let server = ServerProcess::of_store(store.root());
     let pid = server.child.id();
     let sockets = socket_count(pid);
-    // The NAR is known to be right from now on, and goes by sendfile; the narinfo is in memory.
+    // The NAR is verified now, and sent by sendfile; the narinfo is in memory.
     assert!(server.get(&nar).is_complete);
     let alone = good_client(server.addr, &narinfo);
     eventually("its connection is closed", || socket_count(pid) == sockets);
@@ -101,7 +101,7 @@ fn a_crowd_takes_bounded_memory_and_nobody_waits_for_it() {
     eventually("nothing is left of them", || socket_count(pid) <= sockets);
 }
 
-/// The preface and no settings; returns when those of the server begin.
+/// Sends the HTTP/2 preface without settings; returns when the server's settings begin.
 fn connect_http2(addr: SocketAddr) -> TcpStream {
     let mut stream = connect(addr);
     stream

@@ -1,5 +1,5 @@
-//! The disk of the database hangs, or fails: I/O threads go on, what needs no store is answered,
-//! and who asks for what cannot be read is told so, in the end without waiting.
+//! When the disk of the database hangs or fails, I/O threads go on, answers that need no store are
+//! sent, and all other requests get 503, soon without waiting.
 
 #![expect(
     clippy::unwrap_used,
@@ -22,7 +22,7 @@ use support::{OwnStore, eventually, hash_part, local, nix_serve};
 use support_database::{BACK_WITHIN, FAILED, RECOVERED, nar};
 use support_process::{Connection, Process, sqlite};
 
-/// More than there are workers.
+/// More than the number of workers.
 const CLIENTS: usize = 100;
 
 /// A server whose database is on a disk of its own.
@@ -30,7 +30,7 @@ struct OnDisk {
     server: Process,
     addr: SocketAddr,
     paths: [String; 2],
-    /// Dropped before what it is mounted on.
+    /// Declared first, so that it is dropped before the directory it is mounted on.
     disk: SlowDisk,
     _store: OwnStore,
 }
@@ -39,7 +39,7 @@ impl OnDisk {
     fn start(arguments: &[&str]) -> Option<Self> {
         let store = OwnStore::new();
         let paths = ["asked", "unasked"].map(|name| store.add_file(name, name.as_bytes()));
-        // There are no shared WAL indexes on this file system.
+        // This file system does not support the shared memory of a WAL index.
         sqlite(&store.database(), "pragma journal_mode = delete");
         let db = store.database().parent().unwrap().to_owned();
         let shown = db.with_extension("shown");
@@ -71,7 +71,7 @@ impl OnDisk {
         support_process::once(self.addr, url).status
     }
 
-    /// All that needs the database.
+    /// One URL of each kind that needs the database.
     fn urls(&self) -> [String; 4] {
         [
             format!("/{}.narinfo", hash_part(&self.paths[0])),
@@ -104,7 +104,7 @@ fn a_disk_that_hangs() {
         return;
     };
     let trouble = subject.disk.hang();
-    // Fill every place there is.
+    // Occupy every worker slot.
     let urls = subject.urls();
     let mut stuck: Vec<_> = (0..CLIENTS)
         .map(|number| {
@@ -134,11 +134,11 @@ fn a_disk_that_hangs() {
         times.last().unwrap()
     );
     assert!(times[times.len() * 99 / 100] < Duration::from_millis(100));
-    // Who sends no head is sent away in time.
+    // A client that sends no request head still times out.
     let (answer, _) = slow_head.rest();
     assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 408 "));
     assert!(hung.elapsed() < Duration::from_secs(10));
-    // From then on nobody waits.
+    // From then on no request waits.
     eventually("it is known", || {
         let start = Instant::now();
         let mut connection = Connection::connect(subject.addr);

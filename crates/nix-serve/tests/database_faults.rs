@@ -1,5 +1,5 @@
-//! A database that cannot be read is the server's trouble: it says 503 and comes back by itself. A
-//! 404 for a valid path would be remembered by clients for an hour.
+//! An unreadable database yields 503 until it is back, and never a 404 for a valid path, which
+//! clients would cache for an hour.
 
 mod support;
 mod support_database;
@@ -112,7 +112,7 @@ fn made_unreadable() {
     subject.recovers("not readable for this user");
 }
 
-/// One row that makes no sense is one path that cannot be told about.
+/// A malformed row affects only its own path, and is not answered as absence.
 #[test]
 fn a_damaged_row_is_no_absence() {
     let subject = Subject::start("wal");
@@ -134,7 +134,7 @@ fn a_damaged_row_is_no_absence() {
     }
 }
 
-/// A restore from a backup: another file by the same name.
+/// A backup is restored: another file appears under the same name.
 #[test]
 fn another_database_takes_its_place_without_a_gap() {
     let subject = Subject::start("wal");

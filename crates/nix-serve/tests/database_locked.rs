@@ -1,5 +1,5 @@
-//! A locked database: what is known to be true is answered, everything else is 503 at once, and the
-//! first right answer comes as soon as the lock is gone.
+//! While the database is locked, answers known to be current are sent, all others are 503 at once,
+//! and service resumes as soon as the lock is gone.
 
 #![expect(
     clippy::unwrap_used,
@@ -24,7 +24,7 @@ use support_process::{Connection, Holder, Process, PublicBinary, is_root, public
 
 const CLIENTS: usize = 200;
 
-/// What certain answers are while another process holds the database.
+/// Checks the answers while another process has the database locked.
 #[track_caller]
 fn tells_what_it_knows(subject: &Subject) {
     let mut connection = Connection::connect(subject.addr);
@@ -65,7 +65,7 @@ fn as_nobody() {
     subject.recovers("locked by another process");
 }
 
-/// Commits that another process makes while it holds the lock take what is in memory along.
+/// Another process commits while it has the lock: cached answers are stale afterwards.
 #[test]
 fn what_was_committed_under_the_lock_is_known_afterwards() {
     let subject = Subject::start("truncate");
@@ -100,7 +100,7 @@ fn with_a_wal_nobody_waits_for_a_writer() {
     assert_eq!(subject.server.count(FAILED), 0);
 }
 
-/// With a WAL one process can have the database for itself alone only if it was first.
+/// In WAL mode a process gets an exclusive lock only if it opens the database first.
 #[test]
 fn a_server_that_comes_second() {
     let store = public_store();
@@ -127,8 +127,8 @@ fn a_server_that_comes_second() {
     );
 }
 
-/// One commit after the other, each of which waits for the disk. Readers find the lock free for a
-/// moment only; SQLite's own way of waiting never sees it.
+/// Commits follow one another, each waiting for the disk. Readers find the lock free only for
+/// moments, which SQLite's busy handler, sleeping between tries, never hits.
 #[test]
 fn a_busy_writer_in_rollback_mode() {
     let subject = Subject::start("truncate");
@@ -185,7 +185,7 @@ fn a_busy_writer_in_rollback_mode() {
     );
 }
 
-/// Of all who ask one waits for the lock at a time. For the others 503 costs as much as a miss.
+/// Only one request at a time waits for the lock; for the others a 503 costs as much as a miss.
 #[test]
 fn many_clients_of_a_locked_database() {
     let subject = Subject::start("truncate");
@@ -221,7 +221,7 @@ fn many_clients_of_a_locked_database() {
         times.last().unwrap()
     );
     assert!(p99 < Duration::from_millis(250), "{p99:?}");
-    // One waits for half a second, a tenth of a second after the last one; the machine is slow.
+    // A probe waits for half a second, and starts a tenth of a second after the previous one.
     let probes = start.elapsed().as_millis() / 600 + 1;
     assert!(slow <= usize::try_from(2 * probes).unwrap(), "{slow}");
     assert_eq!(subject.server.count(FAILED), 1);

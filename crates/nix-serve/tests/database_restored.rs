@@ -1,5 +1,5 @@
-//! An older database in the place of the one that is served: what was added since is gone, and is
-//! never said to be there again; what is in both is served; within a second.
+//! Within a second of restoring an older database, paths added since then are absent and stay so,
+//! and paths in both are served.
 
 #![expect(
     clippy::unwrap_used,
@@ -22,7 +22,7 @@ use support_process::{
     refuses_to_start, sqlite,
 };
 
-/// How the backup gets there.
+/// How the backup is put in place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     Rename,
@@ -38,13 +38,13 @@ struct Restored {
 
 impl Restored {
     fn start(journal_mode: &str, command: Command) -> Self {
-        // Somebody has it open, as nobody needs.
+        // Another process keeps the database open, as an unprivileged server needs.
         let subject = Subject::start_held(journal_mode, command);
         let database = subject.database();
         let later = format!("/nix/store/{}-later", "l0".repeat(16));
         cp_tree(&subject, &subject.asked, &later);
         make_public(subject.store.root());
-        // The server looks at the files ten times a second, and opens what is not what it was.
+        // The server checks the files ten times a second and reopens them after a change.
         std::thread::sleep(Duration::from_millis(300));
         sqlite(&database, "pragma wal_checkpoint(truncate)");
         let backup = subject.store.root().join("backup");
@@ -84,13 +84,13 @@ impl Restored {
 
     fn remove_wal(&self) {
         for suffix in ["-wal", "-shm"] {
-            // Absent in rollback mode.
+            // This file is absent in rollback mode.
             fs::remove_file(beside(&self.subject.database(), suffix)).ok();
         }
     }
 
-    /// Asks for what is gone and for what is there until all is right, and stays so. Says how long
-    /// the old answers lasted, and all of it.
+    /// Requests deleted and valid paths until all answers are right and stay so. Returns how long
+    /// old answers lasted, and the total time.
     #[track_caller]
     fn comes_right(&self, what: &str) {
         let subject = &self.subject;
@@ -135,7 +135,7 @@ impl Restored {
     }
 }
 
-/// The files of one path for another.
+/// Copies the files of one path to another.
 fn cp_tree(subject: &Subject, from: &str, to: &str) {
     let (from, to) = (subject.store.real(from), subject.store.real(to));
     output(Command::new("cp").arg("-r").arg(from).arg(to));
@@ -155,7 +155,7 @@ fn with_all_due_care() {
         for journal_mode in ["wal", "truncate"] {
             for way in [Way::Rename, Way::Copy] {
                 let restored = Restored::start(journal_mode, command());
-                // Nix has ended; nothing is left of its WAL.
+                // No Nix process is running, and its WAL is gone.
                 sqlite(
                     &restored.subject.database(),
                     "pragma wal_checkpoint(truncate)",
@@ -164,7 +164,7 @@ fn with_all_due_care() {
                 if journal_mode == "wal" && who == "nobody" {
                     restored.remove_wal();
                 }
-                // In the end Nix is started again.
+                // Nix is started again at the end.
                 let _holder = Holder::run(
                     &restored.subject.database(),
                     "begin; select count(*) from Refs;",
@@ -176,8 +176,8 @@ fn with_all_due_care() {
     });
 }
 
-/// The server itself keeps the WAL alive when Nix ends, so whoever restores finds it, and may not
-/// think of it. What SQLite makes of the two is not served.
+/// The server keeps the WAL alive when Nix ends, so an operator who restores a backup may overlook
+/// it. SQLite's mixture of the two is not served.
 #[test]
 fn beside_the_wal_of_before() {
     everybody(|command, who| {
@@ -190,7 +190,7 @@ fn beside_the_wal_of_before() {
                     .len()
                     > 0
             );
-            // The server looks at it ten times a second.
+            // The server checks it ten times a second.
             std::thread::sleep(Duration::from_millis(300));
             restored.restore(way);
             let start = Instant::now();
@@ -223,16 +223,16 @@ fn beside_the_wal_of_before() {
     });
 }
 
-/// What is in the WAL SQLite does not read from the file, not even whether that is a database. A
-/// server that began so took the WAL for that of the garbage, and refused the database beside it
-/// when it was back.
+/// SQLite reads pages from the WAL if they are there, and then does not notice that the file is not
+/// a database. A server started in this state took the WAL as belonging to the garbage, and refused
+/// the restored database.
 #[test]
 fn what_is_no_database_is_none_beside_a_wal() {
     let store = public_store();
     let path = store.add_file("here", b"here");
     let (database, aside) = (store.database(), store.root().join("aside"));
     sqlite(&database, "pragma journal_mode = wal");
-    // The first page, which has the tables' names.
+    // The first page, which holds the names of the tables.
     let _holder = Holder::run(
         &database,
         "pragma user_version = 7; begin; select count(*) from ValidPaths;",
@@ -249,7 +249,7 @@ fn what_is_no_database_is_none_beside_a_wal() {
     assert_eq!(once(addr, &url).status, 200);
 }
 
-/// What is only in the WAL is not lost when a checkpoint writes to the database.
+/// A checkpoint, which moves rows from the WAL to the database, is not taken for a restore.
 #[test]
 fn a_checkpoint_is_no_restore() {
     let subject = Subject::start("wal");

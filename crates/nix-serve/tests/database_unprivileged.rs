@@ -1,6 +1,5 @@
-//! A server that may only read, in each state that its database can get into while it runs: it
-//! answers, by the daemon if need be, or says 503 and in its log what mends it. The states at start
-//! stand in `starting.rs`.
+//! A read-only server answers in every state its database can get into at run time, through the
+//! daemon if needed, or returns 503 and logs the fix. `starting.rs` tests the states at start.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -20,7 +19,7 @@ use support_process::{
     Connection, Holder, Process, PublicBinary, is_root, make_public, public_store, sqlite,
 };
 
-/// The server as nobody, and as root.
+/// The server as the user nobody, and as root.
 fn everybody() -> Vec<(PublicBinary, bool)> {
     match is_root() {
         true => [true, false]
@@ -41,7 +40,7 @@ fn absent() -> String {
     format!("/{}.narinfo", "z".repeat(32))
 }
 
-/// All that is asked while the daemon stands in.
+/// Requests one URL of each kind while the daemon is used as fallback.
 #[track_caller]
 fn serves_all(subject: &Subject) {
     let mut connection = Connection::connect(subject.addr);
@@ -52,8 +51,7 @@ fn serves_all(subject: &Subject) {
     assert_eq!(connection.get(&absent()).status, 404);
 }
 
-/// Somebody tidies up beside the database, or a Nix process that crashed is the last to have had it
-/// open.
+/// Files beside the database are deleted, or a crashed Nix process was the last to have it open.
 #[test]
 fn the_wal_index_goes_missing() {
     for who in everybody() {
@@ -63,7 +61,7 @@ fn the_wal_index_goes_missing() {
                 fs::remove_file(beside(&subject.database(), suffix)).unwrap();
             }
             if !who.1 {
-                // Root makes a new one.
+                // Root creates a new one.
                 eventually("it goes on", || {
                     subject.ask(&nar(&subject.unasked)).status == 200
                 });
@@ -91,7 +89,7 @@ fn the_daemon_stands_in_while_the_wal_index_is_missing() {
         for suffix in ["-wal", "-shm"] {
             fs::remove_file(beside(&subject.database(), suffix)).unwrap();
         }
-        // When the daemon's process has the database open, it reads by itself again.
+        // Once the daemon has the database open, the server reads it directly again.
         let start = Instant::now();
         while start.elapsed() < Duration::from_millis(300) {
             serves_all(&subject);
@@ -102,7 +100,7 @@ fn the_daemon_stands_in_while_the_wal_index_is_missing() {
     }
 }
 
-/// Where there is no database Nix makes a new one. The daemon would, and deny each path.
+/// Nix creates a missing database. The daemon would do so too, and then deny every path.
 #[test]
 fn the_daemon_is_not_asked_where_the_database_is_gone() {
     for who in everybody() {
@@ -120,21 +118,21 @@ fn the_daemon_is_not_asked_where_the_database_is_gone() {
     }
 }
 
-/// A Nix process dies in the middle of a commit. Only who may write can undo the half of it that is
-/// in the file.
+/// A Nix process dies during a commit. Only a process that may write can roll back the half in the
+/// file.
 #[test]
 fn a_commit_broke_off() {
     for who in everybody() {
         let mut subject = Subject::start_as("truncate", command(&who));
         break_off(&subject.database());
         subject.suffers();
-        // Nix would go on to change the journal mode.
+        // Nix would also change the journal mode.
         sqlite(&subject.database(), "select count(*) from ValidPaths");
         subject.recovers("has to be rolled back; any Nix command");
     }
 }
 
-/// Fills the file with pages of a transaction that never ends.
+/// Leaves the file with pages of a transaction that was never finished.
 fn break_off(database: &Path) {
     let mut child = Command::new("sqlite3")
         .arg(database)
@@ -160,7 +158,8 @@ fn break_off(database: &Path) {
     assert!(journal.len() > 0);
 }
 
-/// As Nix from 2.22 on leaves it: nobody has it open, and the WAL's files are there.
+/// The state that Nix 2.22 and newer leaves: no process has the database open, and the WAL files
+/// exist.
 #[test]
 fn idle_with_wal_files() {
     for who in everybody() {

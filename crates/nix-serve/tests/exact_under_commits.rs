@@ -1,5 +1,5 @@
-//! However another process changes the database, the next answer is the truth: also while a large
-//! store is still being read, and at hundreds of commits a second.
+//! However another process changes the database, the next answer is current, even while the catalog
+//! is loading and at hundreds of commits a second.
 
 #![allow(
     clippy::allow_attributes,
@@ -19,14 +19,14 @@ use testkit::http1::Connection;
 
 const PATH_COUNT: u64 = 5;
 const STEP_COUNT: u64 = 600;
-/// Enough for the catalog to be loaded by a thread of its own.
+/// Enough paths for the catalog to be loaded by its own thread.
 const OTHER_COUNT: u64 = 6000;
 const BASE_32: &[u8; 32] = b"0123456789abcdfghijklmnpqrsvwxyz";
 
-/// What the database holds of a path: its content and its signature.
+/// Expected rows: content and signature of each path.
 type Model = BTreeMap<u64, (u64, Option<u64>)>;
 
-/// Numbers that are the same in every run.
+/// A generator of the same sequence in each run.
 struct Random(u64);
 
 impl Random {
@@ -57,7 +57,7 @@ fn nar_size(content: u64) -> u64 {
 }
 
 fn signature(number: u64) -> String {
-    // 64 bytes, of which the last holds the number's last bits.
+    // 64 bytes, the last of which holds the low bits of the number.
     format!(
         "test-1:{}{}==",
         "A".repeat(85),
@@ -132,7 +132,7 @@ fn the_next_answer_is_the_truth() {
         .collect();
     writer.run(&format!("begin; {others} commit;"));
     let server = ServerProcess::of_store(store.root());
-    // Most often served by two threads.
+    // Usually served by two threads.
     let mut connections = [(); 4].map(|()| Connection::connect(server.addr));
     let mut model = Model::new();
     let mut random = Random(1);

@@ -1,5 +1,5 @@
-//! A fleet of clients that comes by its own clock is answered rightly: many narinfos at once, most
-//! of them of paths that are not there, and then whole closures, each NAR as long as announced.
+//! A fleet of clients on an open-loop schedule gets right answers: bursts of narinfo requests,
+//! mostly misses, and whole closures, each NAR as long as announced.
 
 mod support;
 
@@ -39,7 +39,7 @@ fn a_fleet_is_answered_rightly() {
     assert_eq!(count("cache-info"), clients);
     assert_eq!(count("narinfo") + count("absent"), 50 * clients);
     assert!(count("absent") > 20 * clients && count("narinfo") > 20 * clients);
-    // Some closures have one path, some have hundreds; the last ones are cut off with the run.
+    // Closures have from one to hundreds of paths; the last ones are aborted when the run ends.
     assert!(count("closure") > clients, "{}", count("closure"));
     assert!(count("nar") * 10 > count("closure") * 9, "{}", count("nar"));
 }

@@ -1,4 +1,4 @@
-//! What the store holds now is what the next request is told: nothing is remembered too long.
+//! Every answer reflects the store at the time of the request; no cached answer is stale.
 
 mod support;
 
@@ -28,7 +28,7 @@ fn an_added_path_is_found_by_the_next_request() {
     }
 }
 
-/// The first request is a miss, and so are some more: none may be remembered once there is a path.
+/// The first requests are misses; none may be cached once the path exists.
 #[test]
 fn a_miss_is_not_remembered() {
     let (store, elsewhere) = (OwnStore::new(), OwnStore::new());
@@ -36,7 +36,7 @@ fn a_miss_is_not_remembered() {
     let mut connection = Connection::connect(server.addr);
     for number in 0..10 {
         let (name, content) = (format!("file-{number}"), format!("later {number}"));
-        // The path will be the same here.
+        // The path has the same name here.
         let path = elsewhere.add_file(&name, content.as_bytes());
         let urls = [
             narinfo_url(&path),
@@ -69,7 +69,7 @@ fn a_deleted_path_is_absent_at_once() {
         let nar_url = server.nar_url(&path);
         let listing_url = format!("/{}.ls", hash_part(&path));
         for url in [&narinfo_url(&path), &nar_url, &listing_url] {
-            // Twice: what was rendered once is remembered.
+            // Request twice: the second answer comes from the cache.
             assert_eq!(connection.get(url).status, 200, "{url}");
             assert_eq!(connection.get(url).status, 200, "{url}");
         }
@@ -85,8 +85,8 @@ fn a_deleted_path_is_absent_at_once() {
     }
 }
 
-/// The same name with another content: builds that are not reproducible do that. What clients have
-/// remembered of the old one must fail in words they can act upon.
+/// A path is built again with other content, as by a build that is not reproducible. Requests with
+/// the hash that clients cached must fail with a clear message.
 #[test]
 fn a_recreated_path_has_its_new_hash_at_once() {
     let store = OwnStore::new();
@@ -97,7 +97,7 @@ fn a_recreated_path_has_its_new_hash_at_once() {
     assert_eq!(connection.get(&narinfo_url(&path)).status, 200);
     for round in 0..5 {
         store.run("nix-store", &["--delete", &path]);
-        // As long as the first: nothing but the hash tells them apart.
+        // Same length as the first: only the hash differs.
         std::fs::write(store.real(&path), format!("next{round}")).unwrap();
         store.register(&path);
         let narinfo = connection.get(&narinfo_url(&path));
@@ -115,7 +115,7 @@ fn a_recreated_path_has_its_new_hash_at_once() {
     }
 }
 
-/// Metadata that changes without the files: signatures that are added later.
+/// Signatures are added later: metadata changes, files do not.
 #[test]
 fn an_added_signature_is_served_at_once() {
     let store = OwnStore::new();
@@ -133,8 +133,9 @@ fn an_added_signature_is_served_at_once() {
     );
 }
 
-/// A backup is restored, or a store moved into place, while the server runs. The only change that
-/// may take a moment: a look at the file's name costs more than an answer.
+/// A backup is restored, or a store moved into place, while the server runs. Only this change may
+/// take a moment to be seen: checking the file name on each request would cost more than the
+/// answer.
 #[test]
 fn another_database_is_noticed() {
     let (store, other) = (OwnStore::new(), OwnStore::new());

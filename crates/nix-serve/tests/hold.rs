@@ -1,5 +1,5 @@
-//! What was announced, or is being sent, is held against garbage collection where there is a
-//! daemon; and nobody waits for a daemon that does not answer.
+//! With a daemon, announced paths and paths being sent are leased against garbage collection, and
+//! no request waits for a daemon that does not answer.
 
 #![expect(
     clippy::unwrap_used,
@@ -27,7 +27,7 @@ fn serve(store: &OwnStore, arguments: &[&str]) -> ServerProcess {
     ServerProcess::start(command.args(["--verbose"]).args(arguments))
 }
 
-/// Serves, with a daemon that has answered.
+/// Serves with a daemon that has answered.
 fn serve_holding(store: &OwnStore, arguments: &[&str]) -> ServerProcess {
     let server = serve(store, arguments);
     let first = store.add_file("first", b"first");
@@ -38,7 +38,7 @@ fn serve_holding(store: &OwnStore, arguments: &[&str]) -> ServerProcess {
     server
 }
 
-/// Waits for a line that may have come before it served.
+/// Waits for a line that may have been logged before the server was ready.
 fn sees(server: &mut ServerProcess, part: &str) -> String {
     let seen = server.lines().into_iter().find(|line| line.contains(part));
     seen.unwrap_or_else(|| server.wait_for(part))
@@ -48,7 +48,7 @@ fn collect(store: &OwnStore) {
     store.run("nix-store", &["--gc"]);
 }
 
-/// Many files, so that they are opened one after the other.
+/// Adds a tree of many files, which are opened one after another.
 fn add_tree(store: &OwnStore, name: &str, file_count: usize, file_len: usize) -> String {
     let dir = tempfile::tempdir().unwrap();
     let tree = dir.path().join(name);
@@ -64,7 +64,7 @@ fn nar_of(path: &str) -> String {
     format!("/nar/{}.nar", hash_part(path))
 }
 
-/// The numbers that a server says at its end.
+/// Returns a counter that the server logs when it ends.
 fn counted(server: ServerProcess, name: &str) -> u64 {
     let log = server.whole_log();
     let line = log.iter().rfind(|line| line.contains("counted since"));
@@ -91,7 +91,7 @@ fn what_was_announced_is_there_for_its_time_and_collected_after_it() {
         assert!(nar.status == 200 && nar.is_complete, "{}", nar.head);
     }
     assert_eq!(server.narinfo(&silent).status, 404);
-    // Its NAR was on its way a moment ago, so this may take twice the time.
+    // Its NAR was being sent a moment ago, so the lease may last twice its time.
     eventually("it is collected", || {
         collect(&store);
         !store.real(&announced).exists()
@@ -111,12 +111,12 @@ fn a_slow_download_is_held_for_longer_than_what_was_announced() {
     let other = store.add_file("other", b"other");
     assert_eq!(server.narinfo(&other).status, 200);
     let mut connection = Connection::connect(server.addr);
-    // Nobody has asked for its narinfo.
+    // Its narinfo was never requested.
     connection.begin("GET", &nar_of(&tree), &[]);
     let mut has_waited = false;
     let mut nar = Vec::new();
     let result = connection.body(|piece| {
-        // The server waits for us: what it has not sent yet is most of it.
+        // Most of the answer is unsent: the server waits for this client.
         if !std::mem::replace(&mut has_waited, true) {
             let started = Instant::now();
             while started.elapsed() < 3 * HOLD_TIME {
@@ -133,7 +133,7 @@ fn a_slow_download_is_held_for_longer_than_what_was_announced() {
         .arg(store.real(&tree))
         .output();
     assert!(nar == dump.unwrap().stdout);
-    // Once it is sent, nothing holds it.
+    // Once the NAR is sent, nothing leases it.
     eventually("it is collected", || {
         collect(&store);
         !store.real(&tree).exists()
@@ -194,7 +194,8 @@ fn nothing_is_held_where_it_is_off() {
     assert_eq!(counted(server, "path_leased"), 0);
 }
 
-/// A machine may start both at once, and most machines without a daemon are not to hear of it.
+/// A machine may start server and daemon together; most machines without a daemon should get no
+/// warning.
 #[test]
 fn a_daemon_that_comes_later_is_found() {
     let store = OwnStore::new();
@@ -212,7 +213,7 @@ fn a_daemon_that_comes_later_is_found() {
     server.wait_for("paths are leased against garbage collection again");
     assert_eq!(server.narinfo(&path).status, 200);
     assert!(roots(&store).contains(&path));
-    // Nobody hears of a daemon that was never there.
+    // A daemon that never existed is not logged.
     let told = server
         .lines()
         .into_iter()
@@ -242,7 +243,7 @@ fn a_daemon_that_is_killed_costs_no_answer_and_is_found_again() {
         assert_eq!(server.get(&nar_of(&path)).status, 200);
         daemons.push(NixDaemon::start(&store));
         server.wait_for("paths are leased against");
-        // What is under way is held again, and what is announced now.
+        // Paths in flight are leased again, and paths announced now are too.
         eventually("held again", || roots(&store).contains(&tree));
         assert_eq!(server.narinfo(&path).status, 200);
         collect(&store);
@@ -252,7 +253,7 @@ fn a_daemon_that_is_killed_costs_no_answer_and_is_found_again() {
     assert_eq!(counted(server, "leases_failed"), 1);
 }
 
-/// As when the collector takes long over one path, or the disk does.
+/// The collector or the disk keeps the daemon busy with one path.
 #[test]
 fn nobody_waits_for_a_daemon_that_does_not_answer() {
     let store = OwnStore::new();
@@ -271,7 +272,7 @@ fn nobody_waits_for_a_daemon_that_does_not_answer() {
     // Each would have waited for 200 ms.
     assert!(started.elapsed() < Duration::from_secs(3), "{started:?}");
     daemon.signal_children("CONT");
-    // They were asked for, though nobody waited.
+    // The leases were requested, though no request waited for them.
     eventually("all are held", || {
         paths.iter().all(|path| roots(&store).contains(path))
     });
@@ -280,7 +281,7 @@ fn nobody_waits_for_a_daemon_that_does_not_answer() {
     assert_eq!(counted(server, "narinfo_unleased"), 20);
 }
 
-/// The socket may be that of another store.
+/// The socket may belong to the daemon of another store.
 #[test]
 fn a_daemon_of_another_store_is_not_believed() {
     let (store, other) = (OwnStore::new(), OwnStore::new());
@@ -295,7 +296,7 @@ fn a_daemon_of_another_store_is_not_believed() {
     assert!(roots(&other).is_empty());
 }
 
-/// Each connection costs a daemon a process.
+/// Each connection costs the daemon a process, so retries back off.
 #[test]
 fn a_daemon_that_hangs_up_at_once_is_not_asked_all_the_time() {
     const COUNT: usize = 4;
@@ -310,10 +311,10 @@ fn a_daemon_that_hangs_up_at_once_is_not_asked_all_the_time() {
         let (mut stream, _) = listener.accept().unwrap();
         accepted.push(Instant::now());
         stream.write_all(&greeting.concat()).unwrap();
-        // All of the handshake, so that the end is a hang-up and no reset.
+        // Read the whole handshake, so that closing sends no reset.
         stream.read_exact(&mut [0; 32]).unwrap();
     }
-    // A quarter of a second, a half and a whole one.
+    // Back-off of 250 ms, 500 ms and 1 s.
     let time = accepted[COUNT - 1] - accepted[0];
     assert!(time >= Duration::from_secs(1), "{time:?}");
     sees(&mut server, "cannot be leased");
