@@ -46,7 +46,7 @@ fn ask(addr: SocketAddr, path: &str) -> std::io::Result<String> {
     Ok(answer)
 }
 
-/// Returns the longest time of many connects and requests, all of which must be answered.
+/// Returns the 99th percentile of the time per connect and request; every request must be answered.
 #[track_caller]
 fn good_clients(addr: SocketAddr) -> Duration {
     let path = format!("/{}.narinfo", hash_part(&sample("tree")));

@@ -1,5 +1,5 @@
-//! Whatever stands in the fields of a request: nothing of it comes back, no line of a log is
-//! forged, and no terminal that shows a log obeys it.
+//! No header field of a request can appear in an answer, forge a log line or send control
+//! characters to a terminal that shows the log.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -13,12 +13,12 @@ use support::{eventually, hash_part, sample};
 use support_process::{Connection, at, serve_sample};
 
 const INFO: &str = "/nix-cache-info";
-/// Stands in every value, and in no answer.
+/// Part of every field value; must be in no answer.
 const CANARY: &str = "c4nary";
-/// The longest head (README, Limits).
+/// Length limit of a request head (README, Limits).
 const HEAD_LEN_MAX: usize = 16 * 1024;
 
-/// Values that are legal in a field, and mean to get out of a log's one.
+/// Valid field values that try to break out of their place in a log line.
 const LEGAL: &[&[u8]] = &[
     b"c4nary",
     b"c4nary\" 200 0 \"-\" \"-",
@@ -40,7 +40,7 @@ const LEGAL: &[&[u8]] = &[
     b"file:///etc/c4nary",
 ];
 
-/// Values that no field has: the request is refused.
+/// Invalid field values: the request is refused.
 const ILLEGAL: &[&[u8]] = &[
     b"c4nary\x1b[2J\x1b]0;c4nary\x07",
     b"c4nary\0",
@@ -51,7 +51,7 @@ const ILLEGAL: &[&[u8]] = &[
     b"c4nary\x08\x08",
 ];
 
-/// Fields that somebody might look at.
+/// Fields that a server might interpret.
 const NAMES: &[&str] = &[
     "User-Agent",
     "Referer",
@@ -80,7 +80,7 @@ const NAMES: &[&str] = &[
     "c4nary",
 ];
 
-/// A line of the combined format, taken apart by its grammar alone.
+/// A line of the combined log format, parsed by its grammar alone.
 #[derive(Debug, PartialEq, Eq)]
 struct Line {
     client: String,
@@ -91,7 +91,7 @@ struct Line {
     user_agent: Vec<u8>,
 }
 
-/// What the client sends for a field; `-` stands for none.
+/// How a field value appears in the log; `-` if the field is absent.
 fn logged(value: Option<&[u8]>) -> Vec<u8> {
     value.unwrap_or(b"-").to_vec()
 }
@@ -204,7 +204,7 @@ fn one_line_for_each_request_that_says_what_was_sent() {
                 user_agent: logged(of("User-Agent")),
             });
         }
-        // Of what is refused nothing is said but that, and what came before it is unharmed.
+        // A refused request logs only the refusal, and leaves the lines before it intact.
         for value in ILLEGAL {
             refused_count += 1;
             let mut refused = Connection::connect(addr);
@@ -219,7 +219,7 @@ fn one_line_for_each_request_that_says_what_was_sent() {
             assert!(!said.contains(CANARY), "{said}");
         }
     }
-    // Who it is from is an address, or it is the peer.
+    // The logged client is a forwarded address if valid, else the peer.
     for (value, client) in [
         ("192.0.2.1", "192.0.2.1"),
         ("2001:DB8::1, 192.0.2.1", "2001:db8::1"),
@@ -305,7 +305,8 @@ fn no_host_comes_back_and_only_hosts_are_hosts() {
     }
 }
 
-/// What goes to a terminal, with all detail: text, and nothing of a request but its line.
+/// At full log level the error log is plain text, and quotes nothing of a request but its request
+/// line.
 #[test]
 fn an_error_log_is_text() {
     let (mut server, addr) = serve_sample(&["--log-format", "debug"]);

@@ -1,5 +1,5 @@
-//! Files may be called anything but `.` and `..`, and links may point anywhere: what a store holds
-//! is served to the bit, listed as JSON, and leaves no trace in a log.
+//! Files with any name that the file system allows, and links to any target, are served bit for
+//! bit, listed as valid JSON, and leave no trace in a log.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -20,10 +20,10 @@ use support::client::{Client, succeeds};
 use support::{OwnStore, eventually, hash_part, local, nix, nix_serve};
 use support_process::{Connection, Process, at, set_mode};
 
-/// Stands in names, contents and targets, and in no log.
+/// Part of names, contents and link targets; must be in no log.
 const CANARY: &str = "c4nary";
 
-/// What a file system lets a file be called.
+/// File names that a file system allows.
 fn names() -> Vec<Vec<u8>> {
     let texts = [
         "...",
@@ -84,13 +84,13 @@ fn names() -> Vec<Vec<u8>> {
         "\u{1f600}",
     ];
     let mut names: Vec<Vec<u8>> = texts.iter().map(|text| text.as_bytes().to_vec()).collect();
-    // The longest, in which every byte takes six in JSON.
+    // The longest name, of bytes that take six characters each in JSON.
     names.push(vec![1; 255]);
     names.push(vec![b'x'; 255]);
     names
 }
 
-/// Such as are no UTF-8. Several beside each other have one name in a listing
+/// Names that are not UTF-8. Two of them in one directory could get the same name in a listing
 /// (docs/decisions/0007-listing-names.md), so each gets a directory of its own.
 const NO_TEXT: [&[u8]; 7] = [
     b"\xff",
@@ -106,7 +106,7 @@ fn name(bytes: &[u8]) -> &OsStr {
     OsStr::from_bytes(bytes)
 }
 
-/// A file, a directory and a link of every name.
+/// Creates a file, a directory and a link of every name.
 fn write_tree(root: &Path) {
     for (index, bytes) in names().iter().enumerate() {
         write_node(root, bytes, index % 2 == 0);
@@ -130,7 +130,7 @@ fn write_node(root: &Path, bytes: &[u8], is_executable: bool) {
     symlink(name(bytes), root.join("links").join(name(bytes))).unwrap();
 }
 
-/// What a listing has to say of a tree, by the file system alone; files without their offset.
+/// The expected listing of a tree, from the file system alone; files lack their offset.
 fn expected(path: &Path) -> Value {
     let metadata = path.symlink_metadata().unwrap();
     let text = |text: OsString| String::from_utf8_lossy(&text.into_vec()).into_owned();
@@ -151,7 +151,7 @@ fn expected(path: &Path) -> Value {
     node
 }
 
-/// Takes the offsets out of a listing; says where files should be in the NAR, in its order.
+/// Removes the offsets from a listing; returns where it places the files in the NAR, in NAR order.
 fn take_offsets(node: &mut Value, places: &mut Vec<(usize, usize)>) {
     let node = node.as_object_mut().unwrap();
     if let Some(offset) = node.remove("narOffset") {
@@ -200,7 +200,7 @@ fn every_name_that_a_file_may_have() {
     let mut connection = Connection::connect(addr);
     let hash = hash_part(&path);
     let nar = dump(&store, &real);
-    // By a walk, from the copy or the plan that the first one left, and from the middle on.
+    // By a walk first, then from the NAR cache or the plan.
     for _ in 0..3 {
         let reply = connection.get(&format!("/nar/{hash}.nar"));
         assert!(reply.status == 200 && reply.body == nar);
@@ -215,14 +215,14 @@ fn every_name_that_a_file_may_have() {
         assert_eq!(listing["root"], expected(&real));
         assert!(places.len() > 2 * names().len());
         for (start, size) in places {
-            // Every file has its size in front of its contents.
+            // In a NAR the size of a file precedes its contents.
             assert_eq!(nar[start - 8..start], (size as u64).to_le_bytes());
         }
-        // It is what any reader of lines and any browser may see.
+        // No control characters, so the listing is safe in logs and browsers.
         assert!(!reply.body.iter().any(|byte| *byte < b' '));
         assert_eq!(reply.header("content-type"), Some("application/json"));
     }
-    // A client that makes files of it has the same ones.
+    // A client that unpacks the NAR gets the same files.
     let client = Client::new();
     let url = format!("http://{addr}");
     let mut copy = client.copy(&url, "", std::slice::from_ref(&path));
@@ -234,7 +234,7 @@ fn every_name_that_a_file_may_have() {
     assert!(!lines.contains(CANARY) && lines.contains(hash), "{lines}");
 }
 
-/// What Nix takes for the name of a path is served under it, however it looks.
+/// Every name that Nix accepts for a store path is served.
 #[test]
 fn every_name_that_a_path_may_have() {
     let long = "n".repeat(211);
@@ -252,7 +252,7 @@ fn every_name_that_a_path_may_have() {
         "x..",
         &long,
     ];
-    // Nix 2.8 refuses a dot in front; later ones take some.
+    // Nix 2.8 refuses a leading dot; later versions accept some.
     let either = [".hidden", "...", "..a", ".x.drv"];
     let illegal = [
         "x y", "x%2e", "x\ny", "x'y", "x\"y", "x&y", "x;y", "x~", "x@", "\u{e9}", "x\\y", &too_long,
@@ -293,7 +293,7 @@ fn every_name_that_a_path_may_have() {
         let nar = connection.get(&format!("/nar/{hash}.nar"));
         assert!(nar.body == dump(&store, &store.real(path)));
         assert_eq!(connection.get(&format!("/{hash}.ls")).status, 200);
-        // Nobody built it; but it may have a log.
+        // It was never built, but may have a log.
         let drvs = store
             .root()
             .join("nix/var/log/nix/drvs")
@@ -310,7 +310,7 @@ fn every_name_that_a_path_may_have() {
             let is_served = reply.status == 200 && reply.text() == base_name;
             assert_eq!(is_served, is_log, "{target} {reply:?}");
         }
-        // In a list, and by the client of it.
+        // In a bulk query, also by its base name and hash part.
         let body = format!("{path}\n{base_name}\n{hash}\n");
         let len = format!("Content-Length: {}", body.len());
         connection.send_request("POST", "/narinfos", &[&len]);
@@ -332,7 +332,7 @@ fn every_name_that_a_path_may_have() {
         let paths: BTreeSet<&str> = paths.map(|path| path["path"].as_str().unwrap()).collect();
         assert_eq!(paths, added.iter().map(String::as_str).collect());
     }
-    // One line each, also of those that are no path's.
+    // Each request has one line in the access log, also those with no valid path.
     let before = fs::read_to_string(&log).unwrap().lines().count();
     for name in illegal {
         let target: String = name.bytes().map(|byte| format!("%{byte:02x}")).collect();

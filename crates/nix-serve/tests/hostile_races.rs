@@ -1,5 +1,5 @@
-//! A store that is changed under a server's hands, again and again, by somebody who means harm:
-//! what ends well is what was registered, nothing outside is ever sent, and nobody waits.
+//! While an attacker keeps changing the files of a store, every complete NAR is the registered one,
+//! nothing outside of the store is sent, and no request hangs.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![expect(clippy::print_stdout, reason = "says how often what happened")]
@@ -18,13 +18,13 @@ use std::time::{Duration, Instant};
 use support::{hash_part, output};
 use support_hostile::{Hostile, canary, fetch, fetch_settled, holds_canary, may};
 
-/// So that all of them are more than a mebibyte: smaller trees are not remembered.
+/// Makes the trees larger than a mebibyte: smaller ones get no plan.
 const FILE_LEN: usize = 12_000;
 
-/// How long each kind of harm is done.
+/// Duration of each attack.
 const TIME: Duration = Duration::from_millis(1200);
 
-/// Answers, by what came of them.
+/// Counts of answers by outcome.
 #[derive(Debug, Default)]
 struct Tally {
     whole: AtomicUsize,
@@ -38,12 +38,13 @@ impl Tally {
     }
 }
 
-/// What is put in the place of something in the tree, where, and by whom.
+/// A replacement of something in the tree.
 struct Harm<'a> {
     what: &'a str,
-    /// In the tree; empty for the tree itself.
+    /// Path in the tree; empty for the tree itself.
     place: &'a str,
-    /// Makes it at the path given, with the folder elsewhere; `false` if that cannot be here.
+    /// Creates the replacement at the path given; the second path is the directory outside. Returns
+    /// `false` if this machine cannot create it.
     make: &'a dyn Fn(&Path, &Path) -> bool,
 }
 
@@ -51,7 +52,7 @@ fn mknod(at: &Path, words: &[&str]) -> bool {
     may(Command::new("mknod").arg(at).args(words))
 }
 
-/// Asks in every way until `is_over`.
+/// Sends requests of all kinds until `is_over`.
 fn ask(hostile: &Hostile, hash: &str, nar: &[u8], tally: &Tally, is_over: &AtomicBool) {
     let url = format!("/nar/{hash}.nar");
     let half = nar.len() / 2;
@@ -78,21 +79,21 @@ fn ask(hostile: &Hostile, hash: &str, nar: &[u8], tally: &Tally, is_over: &Atomi
     }
 }
 
-/// Does harm for a while, with clients; leaves everything as it was.
+/// Repeats the attack for a while under client load, then restores everything.
 fn while_harmed(hostile: &Hostile, path: &str, nar: &[u8], once: &(dyn Fn() + Sync)) -> usize {
     let (is_over, tally) = (AtomicBool::new(false), Tally::default());
     let mut count = 0;
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
-                // A client that fails ends the test, and not a minute later.
+                // A client that fails ends the test at once.
                 let over = OnDrop(&is_over);
                 ask(hostile, hash_part(path), nar, &tally, &is_over);
                 drop(over);
             });
         }
         let start = Instant::now();
-        // On a busy machine it takes longer until enough was done.
+        // A busy machine takes longer to do enough.
         let is_enough = |count| count >= 5 && start.elapsed() >= TIME;
         while !is_enough(count) && !is_over.load(Ordering::Acquire) {
             once();
@@ -114,7 +115,7 @@ impl Drop for OnDrop<'_> {
     }
 }
 
-/// A store with a tree that takes a while, served from its files every time.
+/// A store with a tree that takes a while to send, and is read from its files each time.
 fn of_tree() -> (Hostile, String) {
     let (hostile, path) = Hostile::with(&["--nar-cache-size", "0"], |store| {
         let dir = tempfile::tempdir().unwrap();
@@ -131,7 +132,7 @@ fn of_tree() -> (Hostile, String) {
     (hostile, path)
 }
 
-/// Swaps one thing with another, all the time.
+/// Swaps each target with its replacement, continuously.
 #[track_caller]
 fn swapped(harms: &[Harm<'_>]) {
     let (hostile, path) = of_tree();
@@ -233,14 +234,14 @@ fn files_that_grow_and_shrink_and_others_beside_them() {
         for len in [10, 1 << 30, 100] {
             changed.set_len(len).unwrap();
         }
-        // At no time is it as long as it should be, and another.
+        // The replacement never has the right length and wrong contents at once.
         fs::write(&other, vec![b'x'; FILE_LEN]).unwrap();
-        // Without replacing one by the other, for which some file systems wait for the disk.
+        // Without a rename over the file, for which some file systems wait for the disk.
         fs::remove_file(&file).unwrap();
         fs::rename(&other, &file).unwrap();
     });
     assert!(harmed > 0, "nothing was hit");
-    // The order in which the kernel tells names, and whether it tells them twice, changes.
+    // Changes the order of directory entries, and whether the kernel returns one twice.
     while_harmed(&hostile, &path, &nar, &|| {
         let names: Vec<_> = (0..50)
             .map(|number| real.join(format!("d15/new{number}")))

@@ -1,6 +1,5 @@
-//! Whatever lies in the place of a path, or of a file in one, when it is asked for: what is served
-//! is what was registered, or visibly nothing; nothing outside is read, nobody waits, and nobody
-//! else notices.
+//! Whatever replaces a store path, or a file in one, a client gets the registered contents or a
+//! visible failure; nothing outside of the store is read, and other requests are not delayed.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -20,8 +19,8 @@ use support_process::{
     Process, PublicBinary, is_root, make_public, once, public_store, set_mode, sqlite,
 };
 
-/// What may lie in a place; made there, after what was there is gone. `false` if this is not the
-/// machine for it.
+/// A replacement: creates it at the path given, where nothing is left. Returns `false` if this
+/// machine cannot create it.
 type Put = (&'static str, fn(&Path, &Path) -> bool);
 
 fn mknod(at: &Path, words: &[&str]) -> bool {
@@ -78,7 +77,7 @@ fn remove(at: &Path) {
     output(Command::new("rm").arg("-rf").arg(at));
 }
 
-/// Every way to ask for a path's files.
+/// Requests a path's files in every way.
 #[track_caller]
 fn ask_for_all(hostile: &Hostile, path: &str, nar: &[u8], what: &str) {
     let hash = hash_part(path);
@@ -108,13 +107,13 @@ fn ask_for_all(hostile: &Hostile, path: &str, nar: &[u8], what: &str) {
     if range.status == 206 && range.is_complete {
         assert!(range.body == nar[half..], "{what}");
     }
-    // What the database says it goes on to say, until the files are known to be damaged.
+    // The narinfo comes from the database, until the files are found damaged.
     let narinfo = fetch(hostile.addr, "GET", &format!("/{hash}.narinfo"), "");
     assert!(matches!(narinfo.status, 200 | 404 | 503), "{what}");
 }
 
-/// Puts everything in one place of a path, before and after the path was served well. What trees of
-/// a mebibyte are made of is remembered; smaller ones are walked through every time.
+/// Puts each replacement in one place of a path, before and after the path was served well. Only
+/// trees of a mebibyte or more get a plan; smaller ones are walked each time.
 #[track_caller]
 fn everything_at(file_len: usize, place: &str) {
     let (hostile, (path, elsewhere)) = Hostile::with(&["--nar-cache-size", "0"], |store| {
@@ -139,7 +138,7 @@ fn everything_at(file_len: usize, place: &str) {
                 let hash = hash_part(&path);
                 let good = fetch_settled(hostile.addr, &format!("/nar/{hash}.nar"));
                 assert!(good.is_complete && good.body == nar, "before {what}");
-                // From here on the server knows what the tree is made of, and reads no directory.
+                // From here on the server has a plan of the tree, and reads no directory.
                 let listing = fetch(hostile.addr, "GET", &format!("/{hash}.ls"), "");
                 assert!(
                     listing.status == 200 && listing.is_complete,
@@ -186,7 +185,7 @@ fn in_the_place_of_a_file() {
     everything_at(400_000, "m/file");
 }
 
-/// A link is served as what it is: its text.
+/// A symbolic link is served as its target text, and never followed.
 #[test]
 fn links_that_lead_out_are_text() {
     let (hostile, paths) = Hostile::new(|store| {
@@ -225,7 +224,7 @@ fn links_that_lead_out_are_text() {
     hostile.end();
 }
 
-/// Bits that no NAR has, and names that are one file, change nothing.
+/// Mode bits that a NAR cannot express, and hard links, change nothing.
 #[test]
 fn modes_and_hard_links() {
     let (hostile, path) = Hostile::new(|store| {
@@ -254,7 +253,7 @@ fn modes_and_hard_links() {
     hostile.end();
 }
 
-/// A server that is not root, and a tree that others may not read.
+/// An unprivileged server, and a tree that only its owner may read.
 #[test]
 fn what_may_not_be_read() {
     if !is_root() {
@@ -267,7 +266,7 @@ fn what_may_not_be_read() {
     fs::create_dir_all(tree.join("m")).unwrap();
     fs::write(tree.join("m/file"), vec![b'x'; 70_000]).unwrap();
     let tree = store.add(&tree);
-    // Nobody else makes the files beside the database that its usual mode needs.
+    // In WAL mode the database needs files beside it that an unprivileged server cannot create.
     sqlite(&store.database(), "pragma journal_mode = delete");
     make_public(store.root());
     let binary = PublicBinary::new();
@@ -296,11 +295,11 @@ fn what_may_not_be_read() {
         assert!(outcome.status == 200 && outcome.is_complete, "{place}");
     }
     server.wait_for("cannot be served");
-    // That is not damage that somebody should repair.
+    // Missing rights are not damage for the operator to repair.
     assert_eq!(server.count("--repair"), 0);
 }
 
-/// File systems that are mounted in a path: what is there counts, wherever it is.
+/// File systems mounted inside a path: the contents count, wherever they are.
 #[test]
 fn a_mount_point_in_a_path() {
     let (hostile, path) = Hostile::new(|store| {
@@ -338,7 +337,7 @@ fn a_mount_point_in_a_path() {
     hostile.end();
 }
 
-/// A log is a file that lies where Nix put it, and no link out of there.
+/// A log is a regular file in the log directory; a symbolic link out of it is not followed.
 #[test]
 fn logs_are_files() {
     let (hostile, names) = Hostile::new(|store| {
@@ -357,13 +356,13 @@ fn logs_are_files() {
                     names.push((name, *what));
                 }
             }
-            // As in stores of long ago.
+            // The layout of logs in very old stores.
             let name = format!("{}-{number}.drv", "1".repeat(32));
             if put(&drvs.join(&name), &elsewhere) {
                 names.push((name, *what));
             }
         }
-        // A log directory may be a link: whoever has a disk for logs makes one.
+        // The log directory itself may be a link: operators put logs on another disk.
         fs::create_dir(store.root().join("logs")).unwrap();
         fs::write(
             store

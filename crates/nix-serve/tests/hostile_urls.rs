@@ -1,6 +1,5 @@
-//! No target, however it is written, gets anything but the answer it is due: nothing is opened that
-//! no path of the store is, nothing of a request comes back, and the next request on the connection
-//! is answered as if nothing had been.
+//! No request target, however it is encoded, reaches a file outside of the store's paths, is echoed
+//! in an answer, or affects the next request on the connection.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -24,12 +23,12 @@ const MISSES: [&str; 3] = [
     "File not found.\n",
     "Incorrect NAR hash. Maybe the path has been recreated.\n",
 ];
-/// Stands in every request, and in no answer.
+/// Part of every request; must be in no answer.
 const CANARY: &str = "c4nary";
-/// Longest target (README, Limits).
+/// Length limit of a target (README, Limits).
 const TARGET_LEN_MAX: usize = 8192;
 
-/// What is put in front of a segment, into it, behind it and in its place.
+/// Text put before, into, after and in place of each path segment.
 const SNIPPETS: &str = r#"
     ../ ./ .. . ... ....// / // \ ..\ %2e%2e%2f %2e%2e/ %2E%2e%2F ..%2f ..%5c %2f %2F%2f
     %252e%252e%252f %25 %2525 %c0%ae%c0%ae/ %c0%af %e0%80%ae %f0%80%80%af %uff0e%u002e %00
@@ -39,7 +38,7 @@ const SNIPPETS: &str = r#"
     * : @ ! a..b .git/ etc/passwd c4nary CON http://a/ #c4nary
 "#;
 
-/// Bytes that no target has.
+/// Bytes that are not allowed in a target.
 const BYTES: &[u8] =
     b"\0|\x01|\t| |\n|\r|\r\n|\r\nX: c4nary\r\n\r\n|\x1b[2J|\x7f|\xc3\xa9|\xff|\xc0\xae";
 
@@ -48,13 +47,13 @@ fn snippets() -> impl Iterator<Item = &'static [u8]> {
     words.chain(BYTES.split(|byte| *byte == b'|'))
 }
 
-/// The URLs of one path, and what they answer.
+/// The URLs of one path, and their answers.
 struct Subject {
     /// Hash part, NAR hash, and the base name of a derivation with a log.
     names: [(&'static str, String); 3],
-    /// By decoded path.
+    /// Bodies by decoded path.
     known: HashMap<Vec<u8>, Vec<u8>>,
-    /// harmonia's form: the path, and the query it needs.
+    /// harmonia's URL form: the path, and the query it requires.
     by_query: (Vec<u8>, Vec<u8>),
 }
 
@@ -67,7 +66,7 @@ const ROUTES: &[&str] = &[
     "/log/{D}",
     "/closure/{H}",
 ];
-/// Well-formed, and absent.
+/// Well-formed hash parts and names that do not exist.
 const ABSENT: &[&str] = &[
     "/realisations/sha256:{0}!out.doi",
     "/build-trace-v2/{D}/none.doi",
@@ -108,7 +107,7 @@ impl Subject {
         names.fold(filled, |filled, (name, value)| filled.replace(name, value))
     }
 
-    /// Every route with every snippet at every place.
+    /// Builds every route with every snippet at every place.
     fn targets(&self) -> Vec<Vec<u8>> {
         let harmonias = "/nar/{N}.nar?hash={H}";
         let routes = ROUTES
@@ -164,7 +163,7 @@ impl Subject {
         targets
     }
 
-    /// What a target is due, worked out on another way than the server's.
+    /// The expected answer, computed in another way than the server does.
     fn due(&self, target: &[u8]) -> Due<'_> {
         let is_sound = target
             .iter()
@@ -172,7 +171,7 @@ impl Subject {
         if !is_sound {
             return Due::Refusal;
         }
-        // The host that every request here names.
+        // The absolute form, with the host of these requests.
         let target = target.strip_prefix(b"http://a").unwrap_or(target);
         if !target.starts_with(b"/") {
             return Due::Refusal;
@@ -210,11 +209,11 @@ enum Due<'a> {
     Body(&'a [u8]),
     Miss,
     OnlyPost,
-    /// 4xx and the end of the connection.
+    /// 4xx, and the connection is closed.
     Refusal,
 }
 
-/// Percent-encoding undone once.
+/// Percent-decodes once.
 fn decode(path: &[u8]) -> Option<Vec<u8>> {
     let mut decoded = Vec::new();
     let mut rest = path;
@@ -234,7 +233,7 @@ fn decode(path: &[u8]) -> Option<Vec<u8>> {
     Some(decoded)
 }
 
-/// Asks with a good request right behind; says what came, if the answer is fit to be seen.
+/// Sends the target with a valid request right behind it; returns the answer if it is well-formed.
 #[track_caller]
 fn ask(
     connection: &mut Option<Connection>,
@@ -255,7 +254,8 @@ fn ask(
         .header("content-length")
         .map(|len| len.parse().unwrap());
     if reply.header("connection") == Some("close") {
-        // Nothing is answered behind a refusal. What could not be read is no HEAD, either.
+        // Nothing is answered after a refusal. An unparsable request has no HEAD semantics, so a
+        // body follows.
         reply.body = open.rest().0;
         assert_eq!(Some(reply.body.len()), len, "{}", shown());
         *connection = None;
@@ -278,7 +278,7 @@ fn ask(
     reply
 }
 
-/// An answer that says no, in words that are always the same.
+/// Checks that an error has one of the fixed texts.
 #[track_caller]
 fn check_refusal(reply: &Response, status: u16) {
     assert_eq!(
@@ -289,7 +289,7 @@ fn check_refusal(reply: &Response, status: u16) {
     assert!(reply.body.len() < 100, "{reply:?}");
 }
 
-/// Seconds of CPU that a process has used.
+/// CPU time that a process has used, in seconds.
 fn cpu(pid: u32) -> f64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
@@ -300,7 +300,7 @@ fn cpu(pid: u32) -> f64 {
     ticks / 100.0
 }
 
-/// Ends a server and looks at what it said: no panic, and no line for what anybody can send.
+/// Ends a server and checks its log: no panic, and no line that any client could trigger.
 #[track_caller]
 fn ends_quietly(mut server: Process) {
     server.signal("TERM");
@@ -363,7 +363,7 @@ fn every_method_on_every_target() {
     let long = "A".repeat(200);
     let tokens = "POST PUT DELETE OPTIONS PATCH TRACE PROPFIND get GeT M-SEARCH G%45T ".to_owned();
     let tokens = tokens + &long;
-    // What is no token, and what asks for a tunnel.
+    // Methods that are not tokens, and CONNECT.
     let others = "GET\0 G\x1b[2JT G\u{c9}T  GE\"T GET\t CONNECT".split(' ');
     let mut connection = None;
     for target in targets.iter().step_by(20).chain([&b"/narinfos".to_vec()]) {
@@ -496,7 +496,7 @@ fn hostile_lists_of_paths() {
     ] {
         for (before, at) in [("", 1), (&*format!("{hash}\n"), 2)] {
             let reply = post(&[before.as_bytes(), line, b"\n", hash.as_bytes()].concat());
-            // Where it is, and not what.
+            // The log has the position of the error, not the bytes.
             let said = format!(
                 "Line {at} is neither a hash part nor a base name nor a path of this store.\n"
             );
@@ -512,7 +512,7 @@ fn hostile_lists_of_paths() {
     let reply = post(repeated(100_000).as_bytes());
     assert!(reply.status == 200 && reply.text().ends_with("end 100000 0 0\n"));
     assert_eq!(post(repeated(100_001).as_bytes()).status, 413);
-    // Longer than anything that is read.
+    // Longer than any body that is read.
     let len = (16 << 20) + 1;
     connection.send(
         format!("POST /narinfos HTTP/1.1\r\nHost: a\r\nContent-Length: {len}\r\n\r\n").as_bytes(),
@@ -521,7 +521,7 @@ fn hostile_lists_of_paths() {
     ends_quietly(server);
 }
 
-/// With the kernel as a witness: no file of this machine is looked for but those of the store.
+/// By strace: the server looks up no file of this machine but those of the store.
 #[test]
 fn nothing_outside_of_the_store_is_looked_at() {
     let dir = tempfile::tempdir().unwrap();
@@ -580,9 +580,9 @@ fn nothing_outside_of_the_store_is_looked_at() {
         let name = String::from_utf8(name).unwrap();
         let is_plain = !name.split('/').any(|part| matches!(part, "." | ".."));
         let is_below = is_plain && Path::new(&name).starts_with(root.join("nix"));
-        // A name in a directory that is open.
+        // A name relative to an open directory.
         let is_child = !name.contains('/') && name != ".." && !line.contains("AT_FDCWD");
-        // SQLite looks for links on its way to the database.
+        // SQLite checks each parent of the database for links.
         let is_above = root.starts_with(&name);
         assert!(is_below || is_child || is_above, "{name:?} in {line}");
         count += 1;

@@ -1,5 +1,5 @@
-//! HTTPS, asked for as of starman and of nix-serve-ng: real clients substitute over it, and a
-//! renewed certificate is taken up while they do.
+//! Real clients substitute over HTTPS, configured in the syntax of starman or nix-serve-ng, and a
+//! renewed certificate is picked up meanwhile.
 
 #![expect(
     clippy::unwrap_used,
@@ -19,7 +19,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair}
 use support::client::{Client, fails, finish, succeeds};
 use support::{ServerProcess, key_pair, of_sample, output, raw, sample};
 
-/// Certificates for `localhost`, in files.
+/// Certificate and key files for `localhost`.
 struct Certificates {
     dir: tempfile::TempDir,
     authority: CertifiedIssuer<'static, KeyPair>,
@@ -29,7 +29,7 @@ impl Certificates {
     fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        // Another name than its certificates have by default, or they look self-signed.
+        // A subject other than the default of rcgen, or its certificates would look self-signed.
         params
             .distinguished_name
             .push(rcgen::DnType::CommonName, "authority");
@@ -46,7 +46,7 @@ impl Certificates {
         self.dir.path().join(name)
     }
 
-    /// Puts a new pair into the files.
+    /// Writes a new pair to the files.
     fn renew(&self, serial: u64) {
         let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
         params.serial_number = Some(serial.into());
@@ -58,7 +58,7 @@ impl Certificates {
         fs::set_permissions(self.path("key"), secret).unwrap();
     }
 
-    /// The server's command line with them.
+    /// The server's command with these files.
     fn server(&self) -> Command {
         let mut command = of_sample();
         command
@@ -69,7 +69,7 @@ impl Certificates {
         command
     }
 
-    /// Asks for `/nix-cache-info`, trusting the authority and nobody else.
+    /// Requests `/nix-cache-info`, trusting only the test CA.
     fn curl(&self, addr: SocketAddr) -> Command {
         let mut command = Command::new("curl");
         command
@@ -79,7 +79,7 @@ impl Certificates {
         command
     }
 
-    /// The serial number of the certificate that is shown to a new connection.
+    /// The serial number of the certificate that a new connection gets.
     fn shown(&self, addr: SocketAddr) -> String {
         let mut command = self.curl(addr);
         let output = finish(command.args(["-v", "--no-sessionid"]));
@@ -111,7 +111,7 @@ fn a_closure_is_substituted_over_https() {
     assert_eq!(succeeds(&mut realise).trim(), top);
     assert!(client.real(&top).exists());
 
-    // Whoever does not know the authority takes nothing.
+    // A client that does not trust the CA copies nothing.
     let stranger = Client::new();
     let mut realise = stranger.realise(&url, &public, &top);
     realise.env("NIX_SSL_CERT_FILE", Certificates::new().path("authority"));
@@ -141,7 +141,7 @@ fn every_spelling_encrypts() {
         assert!(line.contains(" on https://127.0.0.1:"), "{line}");
         let info = output(&mut certificates.curl(server.addr));
         assert!(info.starts_with("StoreDir: "), "{info}");
-        // Nothing is told to who does not encrypt.
+        // A plain HTTP request gets no contents.
         let clear = raw(
             server.addr,
             b"GET /nix-cache-info HTTP/1.1\r\nHost: a\r\n\r\n",
@@ -173,7 +173,7 @@ fn a_renewed_certificate_is_taken_up_on_hup() {
     let certificates = Certificates::new();
     let mut server = ServerProcess::start(&mut certificates.server());
     assert_eq!(certificates.shown(server.addr), "serial=01");
-    // A connection that has begun; its handshake ends with the old certificate or the new one.
+    // A connection whose handshake is in progress; it ends with the old certificate or the new one.
     let mut open = TcpStream::connect(server.addr).unwrap();
     open.write_all(b"\x16\x03").unwrap();
 
@@ -193,7 +193,7 @@ fn a_renewed_certificate_is_taken_up_on_hup() {
     assert_eq!(still_open, std::io::ErrorKind::WouldBlock);
 }
 
-/// The key is for root alone, as keys are; who serves is somebody else.
+/// Only root may read the key, and the server serves as another user.
 #[test]
 fn the_key_is_read_before_rights_are_given_up() {
     if !rustix::process::geteuid().is_root() {

@@ -1,4 +1,4 @@
-//! Listings describe the NAR: every file they name can be cut out of it.
+//! Listings describe the NAR: each file can be cut out of it at the offset and size listed.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -15,11 +15,11 @@ use support::client::{Client, succeeds};
 use support::{ServerProcess, hash_part, sample, sample_list, sample_root};
 use testkit::http1::Connection;
 
-/// A directory with nothing but a directory `d`, as in the deep trees.
+/// A directory whose only entry is a directory `d`, as in the deep trees.
 const CHAIN_START: &str = "{\"type\":\"directory\",\"entries\":{\"d\":";
 const CHAIN_END: &str = "}}";
 
-/// The name as JSON can carry it.
+/// The name as a listing encodes it.
 fn in_json(name: &OsString) -> String {
     name.to_string_lossy().into_owned()
 }
@@ -35,7 +35,7 @@ fn members(node: &Value) -> Vec<&str> {
     members
 }
 
-/// Compares a node with what lies on the disk, and files with their part of the NAR; counts files.
+/// Compares a node with the file system, and files with their part of the NAR; counts files.
 fn check(node: &Value, real: &Path, nar: &[u8]) -> usize {
     let metadata = real.symlink_metadata().unwrap();
     if metadata.is_symlink() {
@@ -93,7 +93,7 @@ fn every_file_of_every_path_is_where_its_listing_says() {
         let mut root = root.strip_suffix('}').unwrap();
         let nar = connection.get(&format!("/nar/{}.nar", hash_part(&path)));
         let mut real = sample_root().join(path.trim_start_matches('/'));
-        // 64 directories in each other are deeper than serde_json goes.
+        // 64 nested directories exceed the recursion limit of serde_json.
         while let Some(child) = root.strip_prefix(CHAIN_START) {
             root = child.strip_suffix(CHAIN_END).unwrap();
             assert_eq!(real.read_dir().unwrap().count(), 1);
@@ -105,7 +105,7 @@ fn every_file_of_every_path_is_where_its_listing_says() {
     assert!(file_count >= 1000, "{file_count}");
 }
 
-/// Part of a file by its place in the listing: what listings are for.
+/// Fetches a file by its offset in the listing: the purpose of listings.
 #[test]
 fn a_file_is_fetched_by_a_range() {
     let server = ServerProcess::of_store(&sample_root());
@@ -120,9 +120,8 @@ fn a_file_is_fetched_by_a_range() {
     assert_eq!((answer.status, &*answer.text()), (206, "123456789"));
 }
 
-/// Nix 2.8 writes a listing beside each narinfo when it is told to. Ours has the same bytes, but
-/// for names and targets that are not UTF-8: Nix puts their bytes into the file as they are, which
-/// is no JSON any more.
+/// Nix 2.8 can write a listing beside each narinfo. Ours has the same bytes, except for names and
+/// targets that are not UTF-8: Nix copies their bytes, which makes the file invalid JSON.
 #[test]
 fn listings_have_the_bytes_that_nix_writes() {
     let server = ServerProcess::of_store(&sample_root());
@@ -132,7 +131,7 @@ fn listings_have_the_bytes_that_nix_writes() {
         "file://{}?compression=none&write-nar-listing=true",
         cache.display()
     );
-    // Nix takes a derivation's path for its outputs, which were not all built.
+    // Given a derivation, Nix copies its outputs, and not all of them were built.
     let valid = sample_list("valid_paths").into_iter();
     let paths: Vec<String> = valid.filter(|path| !path.ends_with(".drv")).collect();
     let mut copy = client.command("nix");

@@ -1,4 +1,4 @@
-//! Build logs: however they are stored, by derivation or by output, while they grow.
+//! Build logs are served in every storage format, by derivation or by output, and while they grow.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -12,11 +12,11 @@ use support::{OwnStore, hash_part, local, sample, sample_root};
 use support_process::{Connection, Process, serve_sample};
 
 const NO_PATH: &str = "No such path.\n";
-/// A hash part that no path has.
+/// A hash part of no path.
 const ABSENT: &str = "zzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz";
 
-/// The log of a build that is running is cut inside bzip2: all that decodes is sent. The program
-/// `bzip2` itself keeps the last piece back.
+/// The log of a running build ends inside a bzip2 stream: everything that decodes is sent. The
+/// `bzip2` program holds the last block back.
 fn as_far_as_it_goes(sent: &[u8], file: &[u8]) -> Vec<u8> {
     let whole: String = (0..60_000)
         .map(|number| format!("compiling unit {number}\n"))
@@ -26,7 +26,7 @@ fn as_far_as_it_goes(sent: &[u8], file: &[u8]) -> Vec<u8> {
     whole.into_bytes()[..sent.len()].to_vec()
 }
 
-/// What bzip2 itself makes of a file; of one that is cut short, as far as it comes.
+/// Decompresses with `bzip2`; a truncated file as far as possible.
 fn bunzip(compressed: &[u8]) -> Vec<u8> {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("log.bz2");
@@ -36,7 +36,7 @@ fn bunzip(compressed: &[u8]) -> Vec<u8> {
     command.output().unwrap().stdout
 }
 
-/// The file of a log in the sample, and whether it is compressed.
+/// The log of a sample derivation as stored, and whether it is compressed.
 fn log_file(drv: &str) -> (Vec<u8>, bool) {
     let base_name = drv.rsplit('/').next().unwrap();
     let drvs = sample_root().join("nix/var/log/nix/drvs");
@@ -119,7 +119,7 @@ fn the_log_of_an_output_is_that_of_its_deriver() {
     }
     let built = connection.get(&format!("/log/{}", base_name("built")));
     assert_eq!(built.text(), sample("built_log"));
-    // Nobody built these here, and of one the deriver is not in the store.
+    // These were not built here; the deriver of one is not in the store.
     for key in ["tree", "deriver_gone"] {
         connection.check_text(&format!("/log/{}", base_name(key)), 404, NO_PATH);
     }
@@ -128,7 +128,7 @@ fn the_log_of_an_output_is_that_of_its_deriver() {
     connection.check_text(&wrong, 404, NO_PATH);
 }
 
-/// A build that is running: what is there is sent, and more the next time.
+/// The log of a running build is sent as far as written, and a later request gets more.
 #[test]
 fn a_log_that_grows() {
     let store = OwnStore::new();

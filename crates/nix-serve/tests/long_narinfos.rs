@@ -1,5 +1,5 @@
-//! The narinfo of a path with thousands of references is the same wherever it comes from, and who
-//! does not read it costs no copy of it.
+//! The narinfo of a path with thousands of references is the same from memory and from the
+//! database, and a client that does not read it costs no copy of it.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -15,7 +15,7 @@ use support::client::succeeds;
 use support::{OwnStore, local, nix_serve};
 use support_process::{Connection, Process, sqlite};
 
-/// The path of this number refers to all with lower ones.
+/// Path `n` refers to all paths with lower numbers.
 fn store_of(count: u32) -> OwnStore {
     let store = OwnStore::new();
     sqlite(
@@ -43,7 +43,7 @@ fn url(number: u32) -> String {
 
 #[test]
 fn it_is_the_same_each_time_and_over_http_2() {
-    // Short, on either side of what the thread of the connection sends, and too long to be kept.
+    // Short, just below and above what the I/O thread sends itself, and too long to be cached.
     for count in [2, 240, 260, 5000] {
         let store = store_of(count);
         let (_server, addr) = serve(&store);
@@ -65,8 +65,7 @@ fn it_is_the_same_each_time_and_over_http_2() {
     }
 }
 
-/// Ten peers that open no window and ask for 100 narinfos of 200 KB each: 200 MB, if each were
-/// copied.
+/// Ten peers with a zero window request 100 narinfos of 200 KB each: 200 MB if each were copied.
 #[test]
 fn peers_that_do_not_read_cost_no_copies() {
     const COUNT: u32 = 4000;
@@ -81,7 +80,7 @@ fn peers_that_do_not_read_cost_no_copies() {
             peer.set_read_timeout(Some(Duration::from_secs(10)))
                 .unwrap();
             peer.write_all(&asking(&url(COUNT))).unwrap();
-            // The heads of all answers: what comes behind has no window.
+            // Only the heads arrive: the bodies have no window.
             let mut head_count = 0;
             while head_count < 100 {
                 let mut frame = [0; 9];
@@ -101,12 +100,12 @@ fn peers_that_do_not_read_cost_no_copies() {
 const HEADERS: u8 = 1;
 const SETTINGS: u8 = 4;
 
-/// A connection's preface with an initial window of 0, and 100 requests.
+/// The preface with an initial window of 0, and 100 requests.
 fn asking(url: &str) -> Vec<u8> {
     let mut out = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
     frame(&mut out, SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]);
     for stream in (1..200).step_by(2) {
-        // GET and http from the static table, and two fields without a table.
+        // GET and http from the static table, and two literal fields without indexing.
         let mut fields = vec![0x82, 0x86];
         for (name, value) in [(":path", url), (":authority", "x")] {
             fields.push(0);
@@ -115,7 +114,7 @@ fn asking(url: &str) -> Vec<u8> {
                 fields.extend(text.as_bytes());
             }
         }
-        // END_STREAM and END_HEADERS.
+        // Flags END_STREAM and END_HEADERS.
         frame(&mut out, HEADERS, 5, stream, &fields);
     }
     out

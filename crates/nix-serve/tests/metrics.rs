@@ -1,5 +1,5 @@
-//! What an operator sees: figures, health and status are there, are right, and are there still when
-//! the server itself is not well.
+//! Metrics, health and status are correct, and stay available when the server is overloaded or its
+//! store is not.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -18,7 +18,7 @@ use support::{
     of_sample, raw, sample_list, sample_root,
 };
 
-/// A server, and where its figures are.
+/// A server, and the address of its metrics.
 struct Watched {
     server: ServerProcess,
     admin: SocketAddr,
@@ -56,7 +56,7 @@ impl Watched {
         serde_json::from_slice(&answer.body).unwrap()
     }
 
-    /// Every sample by its name and labels.
+    /// Returns all samples by name and labels.
     #[track_caller]
     fn samples(&self) -> BTreeMap<String, f64> {
         let answer = self.get("/metrics");
@@ -74,7 +74,7 @@ impl Watched {
 
 const ABSENT: &str = "/00000000000000000000000000000000.narinfo";
 
-/// Runs `promtool`, with `input`.
+/// Runs `promtool` with `input`.
 #[track_caller]
 fn promtool(arguments: &[&str], input: &[u8]) {
     let mut promtool = Command::new("promtool")
@@ -90,7 +90,7 @@ fn promtool(arguments: &[&str], input: &[u8]) {
     let said = String::from_utf8_lossy(&said);
     assert!(output.status.success(), "promtool {arguments:?}: {said}");
     if arguments == ["check", "metrics"] {
-        // What it finds fault with, and lets pass.
+        // Lint warnings, which do not change the exit code.
         assert_eq!(said, "");
     }
 }
@@ -111,14 +111,14 @@ fn figures_say_what_happened() {
     let path = &sample_list("closure")[0];
     let nar = server.get(&server.nar_url(path));
     assert!(nar.is_complete);
-    // An answer is counted when its last byte is sent, and read a moment earlier.
+    // An answer is counted after its last byte, which the client may have read a moment earlier.
     let count = "samovar_http_requests_total{route=\"nar\",method=\"GET\",status=\"2xx\"}";
     eventually("the NAR is counted", || {
         watched.samples().get(count) == Some(&1.0)
     });
     let samples = watched.samples();
     for (sample, expected) in [
-        // One more asked for the URL of the NAR.
+        // One more, for the URL of the NAR.
         (
             "samovar_http_requests_total{route=\"narinfo\",method=\"GET\",status=\"2xx\"}",
             21.0,
@@ -190,7 +190,7 @@ fn promtool_finds_no_fault() {
     promtool(&["check", "metrics"], &answer.body);
 }
 
-/// Clients may ask for whatever they like: no label is made of it.
+/// Request data never becomes a label value.
 #[test]
 fn labels_are_bounded() {
     let watched = Watched::of_sample();
@@ -236,7 +236,7 @@ fn status_says_what_is_asked_for() {
         format!("{}-{}", hash_part(often), top["name"].as_str().unwrap()),
         often.rsplit('/').next().unwrap()
     );
-    // One more asked for the URL of the NAR.
+    // One more, for the URL of the NAR.
     assert_eq!((&top["count"], &top["error"]), (&6.into(), &0.into()));
     assert_eq!(top["client_count"], 1);
     let missing = &status["top_missing"][0];
@@ -251,11 +251,11 @@ fn status_says_what_is_asked_for() {
     assert_eq!(status["server"]["is_ready"], true);
     let listener = status["server"]["listeners"][0].as_str().unwrap();
     assert_eq!(listener, watched.server.url());
-    // Nothing signs.
+    // No signing key is configured.
     assert!(status["warnings"].to_string().contains("no secret key"));
 }
 
-/// A download that nobody reads is under way, and then it is not.
+/// A download that the client does not read counts as in flight until it ends.
 #[test]
 fn transfers_are_seen_on_their_way() {
     let store = OwnStore::new();
@@ -286,7 +286,7 @@ fn transfers_are_seen_on_their_way() {
     });
 }
 
-/// A status arrives at once, and another one every second.
+/// A status arrives at once, and then one per second.
 #[test]
 fn the_status_is_live() {
     let watched = Watched::of_sample();
@@ -308,7 +308,7 @@ fn the_status_is_live() {
     }) == 0
     {}
     assert!(times.len() < 10 && times.is_sorted(), "{times:?}");
-    // A page from elsewhere is not told, by whatever name it asks.
+    // A page of another origin is refused, by whatever host name it asks.
     let asks = |host: &str, origin: &str| {
         let head = format!(
             "GET /status/live HTTP/1.1\r\nHost: {host}\r\nOrigin: {origin}\r\n\
@@ -328,7 +328,7 @@ fn the_status_is_live() {
     assert_eq!(watched.get_as("/status.json", "evil.example").status, 403);
 }
 
-/// Whoever watches takes no connection from a monitor.
+/// Live status connections leave capacity for a monitor.
 #[test]
 fn watchers_leave_room() {
     let watched = Watched::of_sample();
@@ -347,7 +347,7 @@ fn watchers_leave_room() {
     let count = |status: &str| answers.iter().filter(|answer| *answer == status).count();
     assert_eq!((count("101"), count("503")), (64, 236));
     assert_eq!(watched.get("/healthz").status, 200);
-    // A seat that was left is another's.
+    // A released slot can be used again.
     drop(watchers);
     eventually("there is room again", || watch(0).1 == "101");
 }
@@ -366,7 +366,7 @@ fn readiness_follows_the_store() {
     eventually("it is not ready", || ready().status == 503);
     let reason = ready().text();
     assert!(reason.contains("the database does not exist"), "{reason}");
-    // It lives all the same.
+    // The server is live though not ready.
     assert_eq!(watched.get("/healthz").status, 200);
     watched.server.get(ABSENT);
     let errors = "samovar_store_errors_total{kind=\"unavailable\"}";
@@ -388,7 +388,7 @@ fn version_and_other_methods() {
                 Connection: close\r\n\r\n";
     assert_eq!(raw(watched.admin, post.as_bytes()).status, 405);
     assert_eq!(watched.get(ABSENT).status, 404);
-    // Nothing of it is on the server itself.
+    // The public address has none of these.
     for path in [
         "/metrics",
         "/healthz",
@@ -400,7 +400,7 @@ fn version_and_other_methods() {
     }
 }
 
-/// While every worker hangs, and the server can take no more connections, the figures are there.
+/// Metrics are served while every worker hangs and the server accepts no more connections.
 #[test]
 fn figures_are_there_when_the_server_is_full() {
     let store = OwnStore::new();
@@ -426,7 +426,7 @@ fn figures_are_there_when_the_server_is_full() {
     drop(readers);
 }
 
-/// A newer process takes the figures over too.
+/// After a zero-downtime upgrade the new process serves the metrics.
 #[test]
 fn an_upgrade_takes_the_figures_along() {
     let dir = tempfile::tempdir().unwrap();
@@ -458,7 +458,7 @@ fn an_upgrade_takes_the_figures_along() {
         });
         pid_of_figures().unwrap()
     };
-    // More than once: the older one must not take the newer one's socket away as it leaves.
+    // Repeated: an ending process must not remove the socket of its successor.
     let mut newer = upgraded(first);
     assert_eq!(server.wait(), Some(0));
     for _ in 0..4 {
@@ -473,7 +473,7 @@ fn an_upgrade_takes_the_figures_along() {
     eventually("its socket is gone", || !socket.exists());
 }
 
-/// Alert rules hold where they should and are silent where they should be.
+/// Alert rules fire exactly when they should.
 #[test]
 fn rules_do_what_they_say() {
     let rule = |name: &str| rig(&format!("prometheus/{name}.yml"));
@@ -483,8 +483,8 @@ fn rules_do_what_they_say() {
     promtool(&["test", "rules", test], b"");
 }
 
-/// Every metric that a dashboard or a rule asks for is there, and every one that is there is on the
-/// dashboard. With every label they ask for: what promtool checks above is their syntax.
+/// Every metric and label used by a dashboard or a rule exists, and every metric is on the
+/// dashboard. (promtool above checks the syntax only.)
 #[test]
 fn dashboards_ask_for_what_there_is() {
     let store = local(&sample_root());
@@ -530,7 +530,7 @@ fn dashboards_ask_for_what_there_is() {
         let code = text
             .lines()
             .filter(|line| !line.trim_start().starts_with(['#', 'd']));
-        // What a rule records is called `level:metric:operation`.
+        // Recording rules are named `level:metric:operation`.
         let words: Vec<&str> = code.flat_map(|line| line.split([' ', '(', ')'])).collect();
         let words = words.into_iter().filter(|word| !word.contains(':'));
         asked.extend(words.flat_map(metrics_in));
@@ -541,7 +541,7 @@ fn dashboards_ask_for_what_there_is() {
     );
     let missing: Vec<_> = asked.difference(&there).collect();
     assert!(missing.is_empty(), "asked for and not there: {missing:?}");
-    // What says the same as another one, or nothing that changes.
+    // Metrics that repeat another one, or never change.
     let elsewhere = |name: &&String| {
         name.ends_with("_sum")
             || name.ends_with("_seconds_count")
@@ -575,7 +575,7 @@ fn rig(path: &str) -> PathBuf {
         .join(path)
 }
 
-/// An address that cannot be had is an error at start, said in one line.
+/// A metrics address that cannot be bound is a start error of one line.
 #[test]
 fn an_address_in_use_is_said() {
     let watched = Watched::of_sample();

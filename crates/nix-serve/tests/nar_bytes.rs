@@ -1,4 +1,4 @@
-//! Every NAR and every narinfo of the sample store is, byte for byte, what the real Nix says.
+//! Every NAR and narinfo of the sample store equals the output of the real Nix byte for byte.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -16,10 +16,10 @@ use support::{
 };
 use testkit::http1::Connection;
 
-/// What Nix itself says about a path.
+/// What Nix reports about a path.
 struct Registered {
     path: String,
-    /// Nix's base-32.
+    /// In Nix's base-32.
     nar_hash: String,
     nar_hash_hex: String,
     nar_size: u64,
@@ -28,7 +28,7 @@ struct Registered {
     signatures: Vec<String>,
 }
 
-/// A copy of the sample's database, which Nix may open for writing.
+/// Copies the sample's database, so that Nix may open it for writing.
 fn database_copy() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let (from, to) = ("nix/var/nix/db", dir.path().join("nix/var/nix/db"));
@@ -36,7 +36,7 @@ fn database_copy() -> tempfile::TempDir {
     std::fs::create_dir_all(dir.path().join("nix/store")).unwrap();
     for entry in std::fs::read_dir(sample_root().join(from)).unwrap() {
         let entry = entry.unwrap();
-        // The index of the log of changes is made anew; everything in it is in the log.
+        // SQLite rebuilds the WAL index; its data is all in the WAL.
         if entry.file_name() != "db.sqlite-shm" {
             std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
         }
@@ -50,7 +50,7 @@ fn on_copy(copy: &Path, program: &str) -> Command {
     command
 }
 
-/// All valid paths, asked of Nix.
+/// All valid paths, as reported by Nix.
 fn registered(copy: &Path) -> Vec<Registered> {
     let json = output(on_copy(copy, "nix").args(["path-info", "--json", "--all"]));
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
@@ -128,7 +128,7 @@ fn narinfos_are(server: &ServerProcess, infos: &[Registered], key_name: Option<&
         let signatures: Vec<String> = info.signatures.iter().filter(ours).cloned().collect();
         let expected = expected_narinfo(info, &signatures);
         let url = format!("/{}.narinfo", hash_part(&info.path));
-        // The second answer comes from another place than the first.
+        // The second answer comes from a cache.
         for _ in 0..2 {
             let answer = connection.get(&url);
             assert_eq!(answer.status, 200, "{}", info.path);
@@ -147,7 +147,7 @@ fn every_narinfo_is_the_one_that_nix_serve_would_write() {
     narinfos_are(&server, &infos, None);
 }
 
-/// Ed25519 leaves no choice: our signatures have to equal the real Nix's.
+/// Ed25519 is deterministic: the server's signatures must equal those of the real Nix.
 #[test]
 fn every_signature_is_the_one_that_nix_makes() {
     let copy = database_copy();
@@ -238,12 +238,12 @@ fn odd_trees_equal_the_dump_of_their_files() {
         let dump = dump.output().unwrap();
         assert!(dump.status.success(), "{dump:?}");
         let answer = connection.get(&format!("/nar/{}.nar", hash_part(&path)));
-        // Not assert_eq: nobody reads ten megabytes.
+        // Not assert_eq, which would print ten megabytes.
         assert!(answer.body == dump.stdout, "{key} differs");
     }
 }
 
-/// A NAR hash that is well-formed, but not this path's, is answered in nix-serve's words.
+/// A well-formed NAR hash that is not this path's gets nix-serve's error text.
 #[test]
 fn the_nar_hash_of_another_path_is_refused() {
     let copy = database_copy();

@@ -1,5 +1,5 @@
-//! The NAR of a tree of many small files is kept as one file without a name: right to the bit for
-//! whoever asks next, never instead of what the store says now, and nothing is left behind.
+//! The NAR cache stores the NAR of a tree of many small files in an unlinked file; its entries are
+//! bit-exact, never outlive the registration, and leave nothing on the disk.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -13,7 +13,7 @@ use std::process::Command;
 use support::{OwnStore, ServerProcess, eventually, hash_part, local, nix, nix_serve, output};
 use testkit::http1::Connection;
 
-/// Contents of a tree worth keeping: small files, and more than is sent from memory.
+/// A tree worth caching: small files, and more bytes than are sent from memory.
 const FILE_COUNT: usize = 120;
 const FILE_LEN: usize = 4000;
 
@@ -24,7 +24,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// A server that may keep `len_max` bytes.
+    /// A server with a NAR cache of `len_max` bytes.
     fn new(len_max: u64) -> Self {
         let store = OwnStore::new();
         let directory = tempfile::tempdir().unwrap();
@@ -50,12 +50,12 @@ impl Scene {
         (path, nar)
     }
 
-    /// Copies that the server holds, those it is at included.
+    /// Number of cache entries, unfinished ones included.
     fn held_count(&self) -> usize {
         self.copies().len()
     }
 
-    /// Those, by way of its descriptors.
+    /// The entries, through the descriptors of the process.
     fn copies(&self) -> Vec<PathBuf> {
         let fds = format!("/proc/{}/fd", self.server.child.id());
         let links = fs::read_dir(fds).unwrap().filter_map(Result::ok);
@@ -68,7 +68,7 @@ impl Scene {
         links.map(|link| link.path()).filter(is_copy).collect()
     }
 
-    /// Takes their second halves away.
+    /// Truncates the entries to half their length.
     fn cut_copies(&self) {
         for copy in self.copies() {
             let file = fs::OpenOptions::new().write(true).open(copy).unwrap();
@@ -77,7 +77,7 @@ impl Scene {
         }
     }
 
-    /// Changes a file behind the store's back, so that only a copy still gives the old bytes.
+    /// Changes a file without Nix, so that only a cache entry still has the old bytes.
     fn damage(&self, path: &str) {
         let file = self.store.real(path).join("0007");
         fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
@@ -111,7 +111,7 @@ fn what_was_sent_once_is_sent_from_the_copy_ranges_too() {
     assert_eq!(scene.held_count(), 0);
     assert!(connection.get(&url(&path)).body == nar);
     scene.damage(&path);
-    // The copy is compared before it is used.
+    // An entry is verified before it is used.
     eventually("it is kept", || connection.get(&url(&path)).body == nar);
     assert_eq!(scene.held_count(), 1);
     let head = connection.request("HEAD", &url(&path), &[]);
@@ -139,7 +139,7 @@ fn what_the_store_says_now_decides() {
     let old_url = scene.server.nar_url(&path);
     assert!(connection.get(&old_url).body == nar);
     eventually("it is kept", || scene.held_count() == 1);
-    // Repaired in place: the same contents in other files.
+    // Registered again under the same name, with the changed files.
     let database = scene.store.database();
     let delete = format!("delete from ValidPaths where path = '{path}'");
     scene.damage(&path);
@@ -165,7 +165,7 @@ fn damaged_files_make_no_copy_and_are_reported() {
     let scene = Scene::new(1 << 30);
     let (path, nar) = scene.add("tree", FILE_COUNT, FILE_LEN);
     scene.damage(&path);
-    // Its size is right, but it is hashed on its way.
+    // The size is right, so only the hash, computed while sending, shows the damage.
     let mut connection = Connection::connect(scene.server.addr);
     connection.begin("GET", &url(&path), &[]);
     let mut body = Vec::new();
@@ -181,13 +181,13 @@ fn a_download_that_breaks_off_leaves_no_copy() {
     let (path, nar) = scene.add("tree", 1500, 16_000);
     for _ in 0..3 {
         let mut connection = Connection::connect(scene.server.addr);
-        // Until the copy before is really gone, there is no other.
+        // No new entry is written until the previous one is gone.
         eventually("it is at it", || {
             connection = Connection::connect(scene.server.addr);
             assert_eq!(connection.begin("GET", &url(&path), &[]).status, 200);
             scene.held_count() == 1
         });
-        // Meanwhile others are served, and make no second copy.
+        // Meanwhile other clients are served, and write no second entry.
         let field = "Range: bytes=7-70000";
         let mut other = Connection::connect(scene.server.addr);
         let answer = other.request("GET", &url(&path), &[field]);
@@ -216,13 +216,13 @@ fn half_of_the_space_is_the_most_for_one_and_the_least_used_makes_room() {
         scene.damage(path);
         eventually("it is kept", || scene.server.get(&url(path)).body == *nar);
     }
-    // The first was used last, so the second has to go.
+    // The first was used last, so the second is evicted.
     scene.server.get(&url(&third));
     eventually("two again", || scene.held_count() == 2);
     assert!(scene.server.get(&url(&first)).body == nar);
 }
 
-/// What is kept gives way to bytes that were really read, not to what was merely asked for.
+/// Entries are evicted for bytes that were read, not for bytes that were only requested.
 #[test]
 fn a_download_that_breaks_off_displaces_nothing() {
     let mut scene = Scene::new(0);
@@ -237,7 +237,7 @@ fn a_download_that_breaks_off_displaces_nothing() {
         eventually("it is kept", || scene.server.get(&url(path)).body == *nar);
     }
     let mut taken = 0;
-    // There is room for a part of the large one, which is as far as its readers come.
+    // The cache has capacity for a part of the large NAR, which is as much as these clients read.
     while taken < 5 {
         let mut connection = Connection::connect(scene.server.addr);
         assert_eq!(connection.begin("GET", &url(&large), &[]).status, 200);
@@ -248,7 +248,7 @@ fn a_download_that_breaks_off_displaces_nothing() {
     for (path, nar) in [(&second, &second_nar), (&small, &small_nar)] {
         assert!(scene.server.get(&url(path)).body == *nar);
     }
-    // Who reads all of it displaces what was used longest ago.
+    // A complete download evicts the entry used longest ago.
     assert!(scene.server.get(&url(&large)).body == large_nar);
     scene.damage(&large);
     eventually("it is kept", || {
@@ -257,7 +257,7 @@ fn a_download_that_breaks_off_displaces_nothing() {
     assert!(scene.server.get(&url(&small)).body == small_nar);
 }
 
-/// A copy that is cut is given up, and others are made all the same.
+/// A truncated entry is dropped, and other entries are still written.
 #[test]
 fn a_copy_that_cannot_be_read_says_nothing_about_others() {
     let scene = Scene::new(1 << 30);
@@ -331,7 +331,7 @@ fn a_missing_directory_is_reported_before_a_port_is_taken() {
     assert!(text.contains("--nar-cache"), "{text}");
 }
 
-/// A file system of its own, too small, for a server in namespaces of its own.
+/// A file system that is too small, for a server in its own mount namespace.
 #[test]
 fn a_full_disk_is_no_error_of_the_answer() {
     let store = OwnStore::new();
@@ -360,7 +360,7 @@ fn a_full_disk_is_no_error_of_the_answer() {
     assert_eq!(scene.held_count(), 0);
 }
 
-/// A row that is wrong about the size is damage, and a copy does not hide it.
+/// A row with a wrong size is damage, and a cache entry does not hide it.
 #[test]
 fn a_row_of_another_size_breaks_off() {
     let scene = Scene::new(1 << 30);

@@ -1,7 +1,7 @@
-//! Large files go from the page cache to the socket, past the server: to the bit what is
-//! registered, wherever a range begins and ends, and visibly cut when a file becomes shorter.
+//! Large files are sent by sendfile, bit for bit as registered, for every range, and visibly
+//! truncated if a file shrinks meanwhile.
 //!
-//! Over a Unix socket, where nothing but the size of a file decides.
+//! Over a Unix socket, where only the size of a file decides whether sendfile is used.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -15,11 +15,11 @@ use std::path::Path;
 
 use support::{OwnStore, PATIENCE, ServerProcess, hash_part, local, nix, nix_serve};
 
-/// From this length on contents are not read.
+/// Contents from this length on are sent without reading them.
 const RANGE_LEN_MIN: usize = 128 * 1024;
-/// So much of them goes into one batch.
+/// Bytes per sendfile batch.
 const RANGE_LEN_MAX: usize = 512 * 1024;
-/// More than sockets take in.
+/// Longer than the socket buffers.
 const LONG_LEN: usize = 64 << 20;
 
 struct Scene {
@@ -67,7 +67,7 @@ impl Scene {
     }
 }
 
-/// Head and body of what a connection gives until its end.
+/// Head and body of an answer, read to the end of the connection.
 fn read(mut stream: UnixStream) -> (String, Vec<u8>) {
     let mut bytes = Vec::new();
     // A reset ends it, too.
@@ -77,7 +77,7 @@ fn read(mut stream: UnixStream) -> (String, Vec<u8>) {
     (String::from_utf8(bytes).unwrap(), body)
 }
 
-/// Bytes of which no two pages are alike.
+/// Bytes without two equal pages.
 fn noise(seed: usize, len: usize) -> Vec<u8> {
     let words = (0..len.div_ceil(8) as u64)
         .map(|at| ((seed as u64) << 40 | at).wrapping_mul(6_364_136_223_846_793_005));
@@ -101,7 +101,7 @@ fn every_length_near_a_limit_is_right_to_the_bit() {
     let (head, body) = read(scene.begin(None));
     assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
     assert!(body == expected);
-    // Ranges that begin and end in every kind of place.
+    // Ranges that start and end in each kind of part.
     let mut at = 0;
     for step in (0..40).map(|round| 61_007 * (round % 7 + 1)) {
         for len in [1, RANGE_LEN_MIN, RANGE_LEN_MAX + 5] {
@@ -129,11 +129,11 @@ fn a_file_that_becomes_shorter_breaks_its_answer_and_is_reported() {
     let _reset = stream.read_to_end(&mut rest);
     assert!(first.len() + rest.len() < LONG_LEN);
     scene.server.wait_for("does not match its registration");
-    // Mended, it is served again.
+    // Repaired, it is served again.
     fs::write(&real, noise(1, LONG_LEN)).unwrap();
     fs::set_permissions(&real, fs::Permissions::from_mode(0o444)).unwrap();
     let (mut head, mut body) = read(scene.begin(None));
-    // Until it was looked at a second time.
+    // 503 until the second check has confirmed it.
     while head.starts_with("HTTP/1.1 503 ") {
         (head, body) = read(scene.begin(None));
     }
