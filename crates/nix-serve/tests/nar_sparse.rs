@@ -1,4 +1,4 @@
-//! NARs longer than 32 bits can say, and in much less memory than they are long.
+//! NARs longer than 4 GiB are served, in bounded memory.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -14,15 +14,15 @@ use support::{OwnStore, ServerProcess, hash_part, nix};
 use testkit::http1::Connection;
 
 const FILE_LEN: u64 = 5 << 30;
-/// What stands before the contents and behind them in the NAR of a single file.
+/// The length of the contents plus the NAR framing of a single file.
 const NAR_SIZE: u64 = FILE_LEN + 112;
-/// Of `truncate -s 5G zeros; nix-store --dump zeros | sha256sum`, Nix 2.8.0.
+/// Output of `truncate -s 5G zeros; nix-store --dump zeros | sha256sum`, Nix 2.8.0.
 const NAR_HASH: &str = "a714df9b658ecd336703edb9e410def644d8e5836502452f5ad38d52f2bd7ce9";
 const PATH: &str = "/nix/store/00000000000000000000000000000005-sparse";
-/// What a server that sends one NAR after another may ever have used, in KiB.
+/// Peak memory limit of a server that sends one NAR after another, in KiB.
 const MEMORY_MAX: u64 = 32 << 10;
 
-/// A store with one path, a file of 5 GiB that takes no room on the disk.
+/// A store with one path: a sparse file of 5 GiB.
 fn store() -> OwnStore {
     let store = OwnStore::new();
     let real = store.real(PATH);
@@ -39,12 +39,12 @@ fn store() -> OwnStore {
     store
 }
 
-/// The most memory that a process has ever used, in KiB.
+/// Peak resident memory of a process, in KiB.
 fn memory_peak(server: &ServerProcess) -> u64 {
     from_proc(server, "status", "VmHWM:")
 }
 
-/// How many bytes a process has ever read.
+/// Bytes that a process has read so far.
 fn read_len(server: &ServerProcess) -> u64 {
     from_proc(server, "io", "rchar:")
 }
@@ -83,17 +83,18 @@ fn five_gigabytes_of_nothing() {
             text
         });
     assert_eq!(hash, NAR_HASH);
-    // It ended where it should: the connection is good for more.
+    // The body ended where it should: the connection can be used again.
     let before = read_len(&server);
     parts(&mut connection, &url);
     let read = read_len(&server) - before;
     assert!(read < 1 << 20, "{read} bytes read for a few");
-    // What the client does with it is its own affair.
+    // Peak of the server alone.
     let used = memory_peak(&server);
     assert!(used < MEMORY_MAX, "{used} KiB");
 }
 
-/// Ranges on both sides of 4 GiB and at the end, answered without reading what is before them.
+/// Requests ranges on both sides of 4 GiB and at the end; the server must not read what precedes
+/// them.
 fn parts(connection: &mut Connection, url: &str) {
     for (from, to) in [
         ((1 << 32) - 8, (1 << 32) + 7),
@@ -123,7 +124,7 @@ fn parts(connection: &mut Connection, url: &str) {
     assert_eq!(listing.text(), expected);
 }
 
-/// Slow clients cost their buffers, not their NARs.
+/// Slow clients cost their buffers, not whole NARs.
 #[test]
 fn twenty_downloads_that_nobody_reads() {
     let store = store();
@@ -135,7 +136,7 @@ fn twenty_downloads_that_nobody_reads() {
         assert_eq!(connection.begin("GET", &url, &[]).status, 200);
         connections.push(connection);
     }
-    // Everybody else is still served while they are waiting.
+    // Other clients are still served meanwhile.
     assert_eq!(server.narinfo(PATH).status, 200);
     let used = memory_peak(&server);
     assert!(used < MEMORY_MAX, "{used} KiB");

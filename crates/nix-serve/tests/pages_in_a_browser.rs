@@ -1,5 +1,5 @@
-//! Pages in a real browser: nothing that is in a store runs there, everybody can use them, by day
-//! and by night, at a desk and on a phone. Leaves pictures in cargo's folder for tests.
+//! In a real browser no contents of a store can run as script, and all pages are accessible in
+//! light and dark mode, on desktop and phone. Saves screenshots in cargo's directory for tests.
 
 mod support;
 mod support_browser;
@@ -15,7 +15,7 @@ use support_browser::{Browser, LOOKS};
 
 const ABSENT: &str = "/00000000000000000000000000000006.narinfo";
 
-/// What a page of ours may make a browser complain of: that something is not there.
+/// Whether the browser may report this on a page: a missing resource.
 fn is_expected(complaint: &str) -> bool {
     complaint.contains("status of 404")
 }
@@ -60,7 +60,7 @@ fn pages_are_for_everybody() {
         "{complaints:#?}"
     );
 
-    // The address that the visitor sees is the one that he is told to write down.
+    // The page quotes the address under which it was requested as the cache URL.
     browser.open(&server.url());
     let text = "return document.querySelector('[data-label=\"nix.conf\"] code').innerText";
     let conf = browser.run(text).as_str().unwrap().to_owned();
@@ -71,7 +71,7 @@ fn pages_are_for_everybody() {
     browser.type_into("#q", &format!("{built}\u{e007}"));
     browser.wait_until("document.querySelector('h1').innerText === 'built'");
 
-    // Without script the same pages, and a word on what to write down.
+    // Without script the pages are the same, with a hint to insert the address.
     browser.allow_scripts(false);
     browser.open(&server.url());
     browser.allow_scripts(true);
@@ -140,7 +140,7 @@ fn nothing_that_is_in_a_store_runs() {
     browser.click("#send");
     assert_eq!(browser.run("return document.title"), "shown");
     assert_eq!(browser.url(), format!("{base}/page.html"));
-    // It is a stranger to the cache that it comes from.
+    // The file has an opaque origin, different from the cache.
     assert_eq!(browser.run("return origin"), "null");
     let refused = browser.complaints().join("\n");
     for what in ["script execution", "redirect", "Framing", "form submission"] {
@@ -150,7 +150,7 @@ fn nothing_that_is_in_a_store_runs() {
     browser.open(&format!("{base}/picture.svg"));
     let title = "return document.querySelector('title').textContent";
     assert_eq!(browser.run(title), "shown");
-    // A text is a text.
+    // A text file is shown as text.
     browser.open(&format!("{base}/odd"));
     let text = browser
         .run("return document.body.innerText")
@@ -160,7 +160,7 @@ fn nothing_that_is_in_a_store_runs() {
     assert!(text.contains("<script>"), "{text}");
 }
 
-/// The status page, while somebody downloads and others ask in vain.
+/// The status page during a download and misses.
 #[test]
 fn status_is_live() {
     let mut command = nix_serve();
@@ -185,7 +185,7 @@ fn status_is_live() {
     browser.wait_until("document.querySelector('[data-live]').innerText === 'Live'");
     browser.wait_until("document.querySelector('progress')");
     browser.wait_until("document.querySelector('main').innerText.includes('00000000000000000000')");
-    // It is looked at while there is something to see.
+    // End the traffic only after the page has shown it.
     let (is_seen, began) = (AtomicBool::new(false), Instant::now());
     std::thread::scope(|scope| {
         let closure = support::sample_list("closure");
@@ -197,7 +197,7 @@ fn status_is_live() {
         let (addr, is_seen) = (server.addr, &is_seen);
         scope.spawn(move || {
             for target in targets.iter().cycle() {
-                // After a while also if it failed to be looked at.
+                // After a while also if it was never shown.
                 if is_seen.load(Ordering::Relaxed) || began.elapsed() > PATIENCE {
                     break;
                 }
@@ -213,7 +213,7 @@ fn status_is_live() {
         }
         is_seen.store(true, Ordering::Relaxed);
     });
-    // What is new comes by itself, and what one has selected stays.
+    // Updates arrive without a reload, and keep the user's selection.
     browser.run("getSelection().selectAllChildren(document.querySelector('h1'))");
     let before = "return document.querySelector('.figures').innerText";
     let before = browser.run(before).as_str().unwrap().to_owned();
@@ -226,7 +226,7 @@ fn status_is_live() {
     ));
     assert_eq!(browser.run("return getSelection().toString()"), "Status");
     assert!(browser.complaints().iter().all(|said| is_expected(said)));
-    // It says so when it is not live any more.
+    // The page reports that it is no longer live.
     drop(slow);
     drop(server);
     browser.wait_until("document.querySelector('[data-live]').innerText.startsWith('Not live')");

@@ -1,5 +1,5 @@
-//! A range costs the same wherever in a NAR it starts, and what is remembered of a tree to make it
-//! so is never told of another one.
+//! A range costs the same wherever in a NAR it starts, and a plan made for one tree is never used
+//! for another.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -39,7 +39,7 @@ impl Scene {
         }
     }
 
-    /// 40 files of 100,000 bytes, which differ from each other.
+    /// 40 files of 100,000 bytes with different contents.
     fn of_large_files() -> Self {
         Self::new(|tree| {
             for number in 0..40 {
@@ -61,14 +61,14 @@ impl Scene {
         self.server.get(&format!("/{}.ls", hash_part(&self.path)))
     }
 
-    /// The NAR as Nix makes it of the files there are now.
+    /// The NAR of the current files, made by Nix.
     fn dump(&self) -> Vec<u8> {
         let mut dump = support::nix("nix-store", self.store.root());
         dump.arg("--dump").arg(self.store.real(&self.path));
         dump.output().unwrap().stdout
     }
 
-    /// A range far from the beginning, and the listing, are those of the files there are now.
+    /// Checks that a range far from the start, and the listing, match the current files.
     #[track_caller]
     fn is_right(&self) {
         let expected = self.dump();
@@ -91,7 +91,7 @@ impl Scene {
         }
     }
 
-    /// Puts another tree in place of the path's files.
+    /// Replaces the path's files by another tree.
     fn replace_files(&self, make: impl FnOnce(&Path)) {
         let real = self.store.real(&self.path);
         let was = real.with_file_name(".was");
@@ -107,7 +107,7 @@ fn write_file(tree: &Path, number: u8, byte: u8) {
     fs::write(tree.join(format!("file-{number:02}")), content).unwrap();
 }
 
-/// Processor time of all threads of a process so far.
+/// CPU time of all threads of a process.
 fn cpu_time(server: &ServerProcess) -> Duration {
     let tasks = fs::read_dir(format!("/proc/{}/task", server.child.id())).unwrap();
     let times = tasks.map(|task| {
@@ -142,18 +142,18 @@ fn a_range_costs_the_same_at_the_start_and_at_the_end() {
         }
         cpu_time(&scene.server) - before
     };
-    // The first one makes the plan.
+    // The first request creates the plan.
     let end = expected.len() - 1000;
     cost(end);
     let (at_start, at_end) = (cost(1000), cost(end));
-    // Five thousand files lie between, which is a factor of a hundred for whoever walks.
+    // A walk to the end would pass five thousand files, a factor of about a hundred.
     assert!(at_end < 8 * at_start, "{at_end:?}, {at_start:?}");
 }
 
 #[test]
 fn a_path_that_is_registered_anew_has_its_new_ranges_and_listing() {
     let scene = Scene::of_large_files();
-    // The second time the plan is there.
+    // The second request uses the plan.
     scene.is_right();
     scene.is_right();
     let delete = format!("delete from ValidPaths where path = '{}'", scene.path);
@@ -171,12 +171,12 @@ fn a_path_that_is_registered_anew_has_its_new_ranges_and_listing() {
     scene.is_right();
 }
 
-/// As `nix-store --repair-path` does: the same registration, other files.
+/// As after `nix-store --repair-path`: same registration, new files.
 #[test]
 fn a_damaged_path_is_answered_with_404_until_it_is_repaired() {
     let scene = Scene::of_large_files();
     let right = scene.dump();
-    // One file less than is registered.
+    // One file fewer than registered.
     scene.replace_files(|tree| {
         for number in 0..39 {
             write_file(tree, number, b'a' + number);
@@ -198,7 +198,7 @@ fn a_damaged_path_is_answered_with_404_until_it_is_repaired() {
     scene.is_right();
 }
 
-/// The sum of the sizes is right, and so is the root, but two files have each other's size.
+/// The total size and the root's inode are right, but two files have swapped sizes.
 #[test]
 fn files_changed_behind_a_plan_break_a_range_and_are_served_again_when_they_are_right() {
     let scene = Scene::new(|tree| {
@@ -218,7 +218,7 @@ fn files_changed_behind_a_plan_break_a_range_and_are_served_again_when_they_are_
     };
     let range = || scene.range(2 * MIB, expected.len() - 2 * MIB);
     swap();
-    // This plan is one of the swapped files, and all is as planned.
+    // The plan now describes the swapped files, and matches them.
     let answer = range();
     assert!(answer.is_complete);
     assert!(
@@ -236,7 +236,7 @@ fn files_changed_behind_a_plan_break_a_range_and_are_served_again_when_they_are_
     assert!(answer.body == expected[2 * MIB..]);
 }
 
-/// Links as long as they can be make the largest plans.
+/// Symbolic links of maximal length produce the largest plans.
 #[test]
 fn trees_with_too_large_a_plan_are_served_without() {
     const COUNT: usize = 2100;

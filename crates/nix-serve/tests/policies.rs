@@ -1,4 +1,4 @@
-//! What may not be read is not there, by whatever URL it is asked for; the rest is served as ever.
+//! A path excluded by a policy looks absent under every URL, and all others are served as usual.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -18,7 +18,7 @@ use support::{OwnStore, eventually, hash_part, key_pair, sample, sample_list, sa
 use support_caches::{Serving, key};
 use support_process::{Connection, Response};
 
-/// A hash part that no path has, and a NAR hash.
+/// A hash part of no path, and a NAR hash.
 const ABSENT: &str = "zzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz";
 const NO_NAR: &str = "1xga7qa3wjdkhc71mbz9wm36q1nl7z2c95sl9529vindmjnrdn0z";
 
@@ -62,10 +62,10 @@ fn base_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap()
 }
 
-/// A request: method, what stands behind the prefix, fields, body.
+/// A request: method, target below the prefix, header fields, body.
 type Asked = (&'static str, String, Vec<&'static str>, String);
 
-/// All that can be asked about a path.
+/// Every kind of request about a path.
 fn questions(path: &str, nar_hash: &str) -> Vec<Asked> {
     let (hash, name) = (hash_part(path), base_name(path));
     let urls = [
@@ -124,7 +124,7 @@ fn ask(connection: &mut Connection, prefix: &str, (method, url, fields, body): &
     connection.response(*method == "HEAD")
 }
 
-/// Status, head without the date, and body: the body of an answer in pieces is read as a whole.
+/// Status, head without its date, and body, of which a chunked one is decoded.
 fn say(reply: &Response) -> (u16, Vec<String>, String) {
     let head = reply
         .head_without_date()
@@ -134,7 +134,7 @@ fn say(reply: &Response) -> (u16, Vec<String>, String) {
     (reply.status, head, reply.text())
 }
 
-/// Nothing that is asked about `path` tells it from one that is not there.
+/// Checks that no request about `path` tells it from an absent path.
 #[track_caller]
 fn check_hidden(connection: &mut Connection, prefix: &str, path: &str, nar_hash: &str) {
     let absent = format!("/nix/store/{ABSENT}-{}", &base_name(path)[33..]);
@@ -142,7 +142,7 @@ fn check_hidden(connection: &mut Connection, prefix: &str, path: &str, nar_hash:
         .into_iter()
         .zip(questions(&absent, nar_hash));
     for (question, other) in pairs {
-        // What was kept in memory by the first, and by the answers in the open cache.
+        // The second answer may come from caches filled by the first, or by the open cache.
         for _ in 0..2 {
             let reply = say(&ask(connection, prefix, &question));
             let mut expected = say(&ask(connection, prefix, &other));
@@ -204,16 +204,16 @@ fn no_url_tells_a_denied_path_from_an_absent_one() {
         &sample("top"),
     ] {
         let nar_hash = nar_hash(&mut connection, path);
-        // In the open cache all of it is there, and then in memory.
+        // Request all of it in the open cache, to fill the in-memory caches.
         for question in questions(path, &nar_hash) {
             ask(&mut connection, "", &question);
         }
         for prefix in ["/roots", "/names", "/built", "/deny", "/unsigned", "/young"] {
             let of_this = match prefix {
-                // By these rules some of them may be read.
+                // These policies allow some of the paths.
                 "/names" => *path != sample("top"),
                 "/unsigned" => *path == denied,
-                // Its log may be read, as that of what it has built here.
+                // Its log may be read, because its output was built here.
                 "/built" => *path != sample("built_drv"),
                 _ => true,
             };
@@ -222,7 +222,7 @@ fn no_url_tells_a_denied_path_from_an_absent_one() {
             }
         }
     }
-    // The opposite, or nothing would be shown.
+    // Allowed paths are served, so the checks above mean something.
     let hash = hash_part(&allowed);
     let nar_hash = nar_hash(&mut connection, &allowed);
     for prefix in ["/roots", "/names", "/deny", "/unsigned"] {
@@ -320,7 +320,7 @@ fn a_closure_with_a_denied_path_is_not_served_and_lists_say_absent() {
     assert!(!text.contains(&format!("StorePath: {inner}\n")));
 }
 
-/// Links change while somebody asks all the time.
+/// Profiles change under constant requests.
 #[test]
 fn what_roots_lead_to_is_served_within_a_second_and_nothing_else_after_one() {
     let store = OwnStore::new();
@@ -347,7 +347,7 @@ fn what_roots_lead_to_is_served_within_a_second_and_nothing_else_after_one() {
     let within_a_second = |what: &str, condition: &mut dyn FnMut() -> bool| {
         let start = Instant::now();
         eventually(what, condition);
-        // A busy machine takes longer to run the thread that looks.
+        // A busy machine takes longer to run the thread that checks the roots.
         assert!(
             start.elapsed() < Duration::from_secs(5),
             "{what}: {:?}",
@@ -361,7 +361,7 @@ fn what_roots_lead_to_is_served_within_a_second_and_nothing_else_after_one() {
         (404, 404)
     );
     within_a_second("the start", &mut || status("denied", &other) == 200);
-    // Put in place at once, as Nix does it.
+    // Replace the link atomically, as Nix does.
     let new = dir.path().join("new");
     symlink(format!("{other}/bin"), &new).unwrap();
     std::fs::rename(&new, &link).unwrap();
@@ -418,7 +418,7 @@ fn while_it_is_not_known_where_roots_lead_nothing_is_said() {
         list.contains("failed ") && list.ends_with("end 0 0 1\n"),
         "{list}"
     );
-    // Who allows may name a profile that is not there yet.
+    // An allowing rule may name a profile that does not exist yet.
     let url = format!("{}.narinfo", hash_part(&path));
     eventually("it leads nowhere", || {
         connection.get(&format!("/b/{url}")).status == 404
@@ -504,7 +504,8 @@ fn a_prefix_ends_at_a_slash_and_each_cache_says_its_own() {
     }
 }
 
-/// Two teams with the real Nix: one may have what a profile needs, one what somebody has signed.
+/// Two teams with real Nix clients: one may read the closure of a profile, one the paths with a
+/// certain signature.
 #[test]
 fn two_clients_get_what_is_theirs() {
     let (top, signed) = (sample("top"), sample("signed"));

@@ -7,7 +7,7 @@ use nix_serve::cli::{Invocation, parse};
 use nix_serve::environment;
 use proptest::prelude::*;
 
-/// Words near the ones that mean something, and any bytes that an argument can hold.
+/// Words similar to options, and arbitrary bytes.
 fn word() -> impl Strategy<Value = OsString> {
     let name = prop_oneof![
         Just("listen"),

@@ -1,4 +1,4 @@
-//! Downloads that break go on where they broke.
+//! An interrupted download resumes where it broke, for every range a client may request.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -13,23 +13,23 @@ use support::{PATIENCE, Response, ServerProcess, hash_part, key_pair, nix_serve}
 use support::{local, sample, sample_root};
 use testkit::http1::Connection;
 
-/// A line between client and server that breaks.
+/// A proxy between client and server that cuts connections.
 struct BreakingLine {
     addr: SocketAddr,
     seen: Arc<Mutex<Vec<Seen>>>,
 }
 
-/// A request for a NAR and the head of its answer, as they passed.
+/// A request for a NAR and the head of its answer, as seen by the proxy.
 #[derive(Debug, Clone)]
 struct Seen {
     request: String,
     answer: String,
-    /// How many bytes of the body were let through.
+    /// Bytes of the body that were forwarded.
     body_len: u64,
 }
 
 impl BreakingLine {
-    /// Answers to requests for NARs are cut after so many bytes of body, one length after another.
+    /// Cuts the bodies of NAR answers after these lengths, in order.
     fn new(server: SocketAddr, cuts: &[u64]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let line = Self {
@@ -38,7 +38,7 @@ impl BreakingLine {
         };
         let cuts = Arc::new(Mutex::new(cuts.to_vec()));
         let seen = Arc::clone(&line.seen);
-        // Ends with the process: a listener cannot be told to stop.
+        // Runs until the process ends: a blocking accept cannot be interrupted.
         std::thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
                 let (cuts, seen) = (Arc::clone(&cuts), Arc::clone(&seen));
@@ -57,7 +57,7 @@ impl BreakingLine {
     }
 }
 
-/// Passes one request and its answer, then closes; the client connects anew for the next.
+/// Forwards one request and its answer, then closes; the client reconnects for the next.
 fn pass(
     mut client: TcpStream,
     server: SocketAddr,
@@ -148,7 +148,7 @@ fn a_real_client_resumes_after_two_breaks() {
     assert_eq!([seen[0].body_len, seen[1].body_len], cuts);
 }
 
-/// Every file of a tree is somewhere else; the rest has to begin in the middle of it.
+/// The files of a tree are spread over the disk; resuming starts in the middle of it.
 #[test]
 fn a_real_client_resumes_within_a_tree() {
     let client = Client::new();
@@ -170,7 +170,7 @@ fn a_real_client_resumes_within_a_tree() {
     );
 }
 
-/// The whole NAR of a path, and a connection to ask for parts of it.
+/// The whole NAR of a path, and a connection for range requests.
 struct Whole {
     connection: Connection,
     url: String,
@@ -203,7 +203,7 @@ impl Whole {
         answer
     }
 
-    /// `start..end` is answered.
+    /// Expects the bytes `start..end`.
     #[track_caller]
     fn part(&mut self, range: &str, start: usize, end: usize) {
         let answer = self.ask(range);
@@ -244,7 +244,7 @@ fn single_ranges() {
         whole.part("bytes=0-", 0, len);
         whole.part(&format!("bytes={}-", len - 1), len - 1, len);
         whole.part(&format!("bytes={}-{}", len - 1, len - 1), len - 1, len);
-        // An end beyond the end means the end, as does a suffix longer than all.
+        // An end past the last byte means the last byte, as does a suffix longer than the NAR.
         whole.part(&format!("bytes=5-{}", len * 2), 5, len);
         whole.part("bytes=5-99999999999999999999999999", 5, len);
         whole.part("bytes=-1", len - 1, len);
@@ -264,7 +264,7 @@ fn ranges_beyond_the_end() {
     whole.beyond(&format!("bytes={}-", len + 1));
     whole.beyond("bytes=99999999999999999999999999-");
     whole.beyond("bytes=-0");
-    // The connection is as good as before.
+    // The connection is still usable.
     whole.part("bytes=0-0", 0, 1);
 }
 
@@ -311,7 +311,7 @@ fn head_ignores_ranges() {
     }
 }
 
-/// Wherever a download breaks, the rest is the rest.
+/// A download may break at any byte of a small NAR.
 #[test]
 fn every_place_of_a_small_nar_is_a_place_to_resume_at() {
     let mut whole = Whole::of("odd");
@@ -321,7 +321,7 @@ fn every_place_of_a_small_nar_is_a_place_to_resume_at() {
     }
 }
 
-/// The same in a tree of thousands of files, at places spread over it.
+/// The same in a tree of thousands of files, at offsets spread over it.
 #[test]
 fn places_in_a_tree() {
     let mut whole = Whole::of("tree");

@@ -1,5 +1,5 @@
-//! Files that changed behind the store's back never make a NAR that ends well: the first one of a
-//! path that is sent is hashed on its way, and what is wrong is kept out until it is mended.
+//! Modified files never make a complete NAR: the first full NAR sent of a path is hashed on the
+//! way, and a damaged path is quarantined until it is repaired.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -16,7 +16,7 @@ use testkit::http1::Connection;
 
 const FILE_LEN: usize = 3 << 20;
 
-/// A store with a large file, a tree of small ones and a tiny file.
+/// A store with a large file, a tree of small files and a tiny file.
 struct Scene {
     store: OwnStore,
     dir: tempfile::TempDir,
@@ -55,7 +55,7 @@ impl Scene {
         ServerProcess::start(&mut self.command())
     }
 
-    /// With a directory for what is to be remembered.
+    /// A server with a state file for verification records.
     fn remembering(&self) -> ServerProcess {
         let mut command = self.command();
         command.arg("--state-directory").arg(self.dir.path());
@@ -68,7 +68,7 @@ impl Scene {
         dump.output().unwrap().stdout
     }
 
-    /// The file of a path in which a byte is changed.
+    /// The file of a path in which a byte gets changed.
     fn victim(&self, path: &str) -> PathBuf {
         let real = self.store.real(path);
         match path == self.tree {
@@ -77,7 +77,7 @@ impl Scene {
         }
     }
 
-    /// Changes one byte in the last third; twice, and all is as before.
+    /// Flips a byte in the last third; a second call restores it.
     fn flip(&self, path: &str) {
         let file = self.victim(path);
         let mut contents = fs::read(&file).unwrap();
@@ -106,11 +106,11 @@ fn url(path: &str) -> String {
     format!("/nar/{}.nar", hash_part(path))
 }
 
-/// Every way to ask about a path says that it is not there.
+/// Checks that requests of every kind find the path absent.
 #[track_caller]
 fn is_kept_out(server: &ServerProcess, path: &str) {
     let part = hash_part(path);
-    // Until a second look has confirmed it, clients are told to ask again.
+    // 503 until a second check has confirmed the damage.
     eventually("it is known to be damaged", || {
         let status = server.narinfo(path).status;
         assert!(matches!(status, 404 | 503), "{status}");
@@ -154,7 +154,7 @@ fn is_served(server: &ServerProcess, path: &str, nar: &[u8]) {
     assert_eq!(closure.status, 200);
 }
 
-/// The first NAR breaks before its end.
+/// Expects the first NAR to be aborted.
 #[track_caller]
 fn breaks(server: &ServerProcess, path: &str) {
     let mut connection = Connection::connect(server.addr);
@@ -173,7 +173,7 @@ fn a_changed_byte_breaks_the_first_nar_and_the_path_is_kept_out_until_it_is_mend
     for path in [&scene.file, &scene.tree] {
         let nar = scene.dump(path);
         scene.flip(path);
-        // Known by heart, and small enough for the I/O threads.
+        // Narinfo from memory, and a NAR small enough for the I/O thread.
         assert_eq!(server.narinfo(path).status, 200);
         assert_eq!(server.narinfo(path).status, 200);
         breaks(&server, path);
@@ -185,11 +185,11 @@ fn a_changed_byte_breaks_the_first_nar_and_the_path_is_kept_out_until_it_is_mend
         is_served(&server, path, &nar);
         is_served(&server, path, &nar);
     }
-    // A small one is never sent at all.
+    // A small NAR is hashed before anything is sent.
     let nar = scene.dump(&scene.tiny);
     scene.flip(&scene.tiny);
     assert_eq!(server.narinfo(&scene.tiny).status, 200);
-    // The second look at so little may be over before this is answered.
+    // The second check of a small path may be over already.
     let status = server.get(&url(&scene.tiny)).status;
     assert!(matches!(status, 404 | 503), "{status}");
     is_kept_out(&server, &scene.tiny);
@@ -238,7 +238,7 @@ fn over_tls_and_http2_it_breaks_as_well() {
         let len = fs::metadata(&out).map_or(0, |metadata| metadata.len());
         assert!(len < nar.len() as u64, "{protocol:?}");
         scene.flip(path);
-        // 503 until it was looked at a second time.
+        // 503 until the second check.
         eventually("it is served", || {
             curl();
             fs::read(&out).is_ok_and(|body| body == nar)
@@ -247,8 +247,8 @@ fn over_tls_and_http2_it_breaks_as_well() {
     }
 }
 
-/// Ranges of a path that nobody has verified are sent as they are: whoever resumes a download
-/// compares the hash of all of it. They tell nothing about the path.
+/// Ranges of a path that is not verified are sent unhashed: a client that resumes checks the hash
+/// of the whole. They do not change the state of the path.
 #[test]
 fn a_range_is_not_hashed() {
     let scene = Scene::new();
@@ -296,7 +296,7 @@ fn verdicts_outlive_the_server() {
         "{log}"
     );
 
-    // Mended while nobody looks; and what was verified is another path now.
+    // The first is repaired and another one damaged while no server runs.
     scene.flip(&scene.tree);
     let tree = scene.dump(&scene.tree);
     fs::remove_file(scene.store.real(&scene.file)).unwrap();
@@ -312,7 +312,7 @@ fn verdicts_outlive_the_server() {
     );
 }
 
-/// Whatever lies there, the server starts, says one line, and verifies anew.
+/// With any invalid state file the server starts, logs one line, and verifies anew.
 #[test]
 fn a_state_file_that_is_of_no_use_costs_a_line() {
     let scene = Scene::new();
@@ -362,7 +362,7 @@ fn a_state_file_that_is_of_no_use_costs_a_line() {
 fn a_directory_that_cannot_be_written_costs_a_line() {
     let scene = Scene::new();
     let nar = scene.dump(&scene.file);
-    // A full disk of its own, in namespaces of its own; a directory that is none.
+    // A full disk in a mount namespace, and a directory that does not exist.
     let full = scene.dir.path().join("full");
     fs::create_dir(&full).unwrap();
     let script = "mount -t tmpfs -o size=4k,nr_inodes=1 none \"$1\" && shift && exec \"$@\"";
@@ -386,7 +386,7 @@ fn a_directory_that_cannot_be_written_costs_a_line() {
     }
 }
 
-/// What it read was right when it read it.
+/// The bytes it sent were right at the time they were read.
 #[test]
 fn a_slow_download_does_not_acquit_what_others_found_damaged() {
     let store = OwnStore::new();
@@ -394,7 +394,7 @@ fn a_slow_download_does_not_acquit_what_others_found_damaged() {
     let tree = dir.path().join("tree");
     fs::create_dir(&tree).unwrap();
     fs::write(tree.join("first"), noise(1, 10_000)).unwrap();
-    // More than sockets and buffers on the way take in.
+    // Longer than all socket buffers.
     fs::write(tree.join("second"), noise(2, 48 << 20)).unwrap();
     let path = store.add(&tree);
     let mut command = nix_serve();
@@ -419,7 +419,7 @@ fn a_slow_download_does_not_acquit_what_others_found_damaged() {
         });
     });
     assert!(result.is_ok() && len == head.content_length(), "{result:?}");
-    // Looked at once more, and found as it was.
+    // The second check finds it still damaged.
     eventually("the second look is over", || {
         let status = server.narinfo(&path).status;
         assert!(matches!(status, 404 | 503), "{status}");

@@ -1,4 +1,4 @@
-//! `samovar` finds out from a running server what Nix says of the store behind it.
+//! `samovar` reports the same about a store through a running server as Nix does locally.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -24,7 +24,7 @@ fn samovar(words: &[&str]) -> (String, Outcome) {
     (String::from_utf8(out).unwrap(), outcome)
 }
 
-/// The paths of a report, in its order.
+/// The store paths in a report, in order.
 #[track_caller]
 fn paths(report: &str) -> Vec<String> {
     let report: Value = serde_json::from_str(report).unwrap();
@@ -82,7 +82,7 @@ fn what_the_local_store_has_is_left_out() {
     let words = ["closure", "--json", "--store", &uri, &url, &path];
     let all = paths(&samovar(&words).0);
     assert_eq!(all.len(), sample_list("closure").len());
-    // One of the first, so that only a few come along.
+    // A path near the leaves, so that its closure is small.
     let part = &all[20];
     store.run("nix", &["copy", "--no-check-sigs", "--from", &url, part]);
     let has = requisites(part);

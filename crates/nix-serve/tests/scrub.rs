@@ -1,5 +1,5 @@
-//! What nobody asks for is verified, too, where that was asked for: at its own pace, without harm
-//! to anything else, and what is no damage is not called so.
+//! The scrub verifies paths in the background at its configured rate, disturbs nothing, and reports
+//! only real damage.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -51,7 +51,7 @@ fn damage_is_found_that_nobody_asked_for_and_the_next_start_goes_on_from_there()
     );
     for (index, path) in paths.iter().enumerate() {
         let expected = if index == 1 { 404 } else { 200 };
-        // 503 until it was looked at a second time.
+        // 503 until the second check.
         eventually("that is known", || server.narinfo(path).status == expected);
     }
     overwrite(&store, &paths[1], b'b');
@@ -62,7 +62,7 @@ fn damage_is_found_that_nobody_asked_for_and_the_next_start_goes_on_from_there()
         "{log}"
     );
 
-    // Those that were verified come last, and those of this minute not at all.
+    // Verified paths come last, and those verified within the last minute are skipped.
     let server = serve(&store, &arguments);
     let line = server.wait_for("scrub ended");
     assert!(
@@ -78,7 +78,7 @@ fn it_keeps_to_its_pace_and_ends_with_the_server() {
     let (store, paths) = store(3);
     let started = Instant::now();
     let server = serve(&store, &["--scrub", "600000"]);
-    // Collected before its turn comes, which is the last.
+    // Collected before its turn, which is the last.
     store.run("nix-store", &["--delete", &paths[0]]);
     let line = server.wait_for("scrub ended");
     assert!(line.contains("3 of 3 paths"), "{line}");
@@ -100,7 +100,8 @@ fn it_keeps_to_its_pace_and_ends_with_the_server() {
     assert!(!log.contains("scrub"), "{log}");
 }
 
-/// The database is there, the file system of the files is not: that says nothing about any path.
+/// The database is there, but the file system of the files is not mounted: this is no damage of any
+/// path.
 #[test]
 fn a_store_that_is_not_mounted_is_no_damage() {
     let (store, paths) = store(2);
@@ -121,7 +122,7 @@ fn a_store_that_is_not_mounted_is_no_damage() {
     fs::remove_dir(&files).unwrap();
     fs::rename(&aside, &files).unwrap();
     assert!(server.get(&nar).is_complete);
-    // It has waited for them.
+    // The scrub waited for the files.
     let line = server.wait_for("scrub ended");
     assert!(line.contains("2 of 2 paths"), "{line}");
     assert!(line.contains(" 0 damaged"), "{line}");

@@ -1,4 +1,5 @@
-//! As a unit of systemd: inherited sockets, readiness, reloads, the watchdog.
+//! As a systemd service the server supports socket activation, readiness, reload and watchdog
+//! notifications.
 
 #![expect(
     clippy::unwrap_used,
@@ -20,7 +21,7 @@ use std::time::{Duration, Instant};
 use support::{OwnStore, PATIENCE, eventually, hash_part, local, nix_serve, sample_root};
 use support_process::{Connection, Process, at, refuses_to_start};
 
-/// The manager's end of a notify socket.
+/// The service manager's end of a notify socket.
 struct Manager {
     _dir: tempfile::TempDir,
     path: PathBuf,
@@ -39,7 +40,7 @@ impl Manager {
         }
     }
 
-    /// The next message, `None` if there is none within `time`.
+    /// The next message, or `None` if none comes within `time`.
     fn next_within(&self, time: Duration) -> Option<String> {
         self.socket.set_read_timeout(Some(time)).unwrap();
         let mut buffer = [0; 4096];
@@ -50,7 +51,7 @@ impl Manager {
         }
     }
 
-    /// Waits for a message that is about `state`; others must be of the watchdog.
+    /// Waits for a message with `state`; only watchdog messages may precede it.
     #[track_caller]
     fn wait_for(&self, state: &str) -> String {
         let start = Instant::now();
@@ -79,7 +80,7 @@ fn ready_reloading_stopping() {
     let mut command = server_of(&sample_root());
     let mut server = Process::spawn(command.env("NOTIFY_SOCKET", &manager.path));
     manager.wait_for("READY=1");
-    // Whoever is told may ask at once.
+    // Once ready is reported, requests must succeed.
     let addr = server.wait_for_address();
     assert_eq!(Connection::connect(addr).get("/nix-cache-info").status, 200);
     for _ in 0..2 {
@@ -97,7 +98,7 @@ fn ready_reloading_stopping() {
     assert_eq!(manager.next_within(Duration::from_millis(1)), None);
 }
 
-/// The manager's clock for the end runs from STOPPING=1, and its watchdog rests from then on.
+/// The manager's stop timeout runs from STOPPING=1, and its watchdog is off from then on.
 #[test]
 fn stopping_is_said_before_downloads_are_finished() {
     let store = OwnStore::new();
@@ -150,7 +151,7 @@ fn the_watchdog_hears_of_a_server_that_lives_and_of_no_other() {
             .trim_start()
             .starts_with('T')
     });
-    // What was sent before it stood still.
+    // Discard the messages sent before the server was stopped.
     while manager.next_within(Duration::from_millis(1)).is_some() {}
     assert_eq!(manager.next_within(Duration::from_millis(600)), None);
     server.signal("CONT");
@@ -173,8 +174,8 @@ fn a_watchdog_of_another_process_is_none_of_ours() {
     assert_eq!(manager.next_within(Duration::from_millis(300)), None);
 }
 
-/// Starts the binary with two sockets from descriptor 3 on, as a service manager does. The number
-/// of the process is known only after the fork, so a shell sets it.
+/// Starts the binary with two sockets from descriptor 3 on, as a service manager does. The PID is
+/// known only after the fork, so a shell sets `LISTEN_PID`.
 fn activated(first: OwnedFd, second: OwnedFd, arguments: &[&str]) -> Command {
     let script = "exec 3<&0 4<&1 </dev/null >/dev/null; LISTEN_FDS=2 LISTEN_PID=$$ exec \"$@\"";
     let mut command = Command::new("sh");
@@ -192,7 +193,8 @@ fn activated(first: OwnedFd, second: OwnedFd, arguments: &[&str]) -> Command {
     command
 }
 
-/// A TCP socket on a free port, its address, and a unix socket, as a manager binds them.
+/// Binds a TCP socket on a free port and a Unix socket, as a manager does; returns them and their
+/// addresses.
 fn manager_sockets(directory: &Path) -> (TcpListener, String, UnixListener, PathBuf) {
     let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = tcp.local_addr().unwrap().to_string();
@@ -212,13 +214,13 @@ fn inherited_sockets_replace_the_default_listener() {
     let addr = server.wait_for_address();
     assert_eq!(addr.to_string(), address);
     for _ in 0..8 {
-        // More connections than threads: each of them accepts.
+        // More connections than threads, so every thread accepts.
         assert_eq!(Connection::connect(addr).get("/nix-cache-info").status, 200);
         assert_eq!(Connection::unix(&path).get("/nix-cache-info").status, 200);
     }
     server.signal("TERM");
     assert_eq!(server.wait(), Some(0));
-    // It still belongs to the manager.
+    // The socket file belongs to the manager.
     assert!(path.exists());
 }
 
@@ -239,7 +241,8 @@ fn inherited_sockets_that_listen_names_are_served() {
     assert_eq!(server.wait(), Some(0));
 }
 
-/// A socket on other addresses than those of `--listen` would leave open what was to be closed.
+/// An inherited socket that `--listen` does not name could expose an address that the operator
+/// meant to close.
 #[test]
 fn inherited_sockets_that_listen_does_not_name_are_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -264,7 +267,7 @@ fn inherited_sockets_that_listen_does_not_name_are_refused() {
     }
 }
 
-/// The manager keeps the socket while the service restarts, so nobody is turned away.
+/// The manager keeps the socket open while the service restarts, so no client is refused.
 #[test]
 fn connections_wait_for_the_next_server() {
     let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -293,7 +296,7 @@ fn a_descriptor_that_is_no_socket_is_one_line() {
     });
 }
 
-/// What is announced to another process is not for us.
+/// Sockets passed to another PID are ignored.
 #[test]
 fn sockets_meant_for_another_process_are_left_alone() {
     let mut command = server_of(&sample_root());
@@ -303,7 +306,7 @@ fn sockets_meant_for_another_process_are_left_alone() {
     assert_eq!(Connection::connect(addr).get("/nix-cache-info").status, 200);
 }
 
-/// The manager looks after the background itself.
+/// A service manager needs the server in the foreground.
 #[test]
 fn going_to_the_background_does_not_go_with_inherited_sockets() {
     let (first, second) = (
@@ -319,7 +322,7 @@ fn going_to_the_background_does_not_go_with_inherited_sockets() {
     assert_eq!(server.lines().len(), 1);
 }
 
-/// By the tool that systemd has for this.
+/// Uses `systemd-socket-activate`.
 #[test]
 fn started_by_the_first_connection() {
     let tool = "systemd-socket-activate";

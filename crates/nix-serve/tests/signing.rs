@@ -1,5 +1,5 @@
-//! Signatures: ours alone with a key, the stored ones without; keys are read again while serving,
-//! and a key that cannot be used is never silently none.
+//! With a key the server replaces stored signatures by its own, without one it passes them on; keys
+//! are reloaded, and an unusable key never means unsigned answers.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -36,7 +36,7 @@ fn signatures(narinfo: &str) -> Vec<&str> {
         .collect()
 }
 
-/// What a signature vouches for, put together from the narinfo as a client does.
+/// The text that a narinfo's signatures cover, built as a client does.
 fn fingerprint(narinfo: &str) -> String {
     let references = field(narinfo, "References").unwrap_or_default();
     let references: Vec<_> = references
@@ -129,7 +129,7 @@ fn without_a_key_stored_signatures_are_sent_one_a_line() {
     assert_eq!(signatures(&narinfo), [""; 0]);
 }
 
-/// A client of today refuses a whole narinfo for one line that is no signature.
+/// Current clients refuse a narinfo with a malformed signature.
 #[test]
 fn stored_signatures_that_are_none_are_dropped() {
     let store = OwnStore::new();
@@ -172,7 +172,7 @@ fn stored_signatures_that_are_none_are_dropped() {
     }
     sqlite(&store.database(), "update ValidPaths set sigs = null");
     assert_eq!(signatures(&connection.get(&url).text()), [""; 0]);
-    // No Nix writes this: a damaged row, which says nothing about the path.
+    // Nix never writes this: a damaged row, whose path is not absent.
     sqlite(&store.database(), "update ValidPaths set sigs = x'00ff'");
     assert_eq!(connection.get(&url).status, 503);
 }
@@ -214,14 +214,14 @@ fn no_start_with_a_key_that_cannot_be_used() {
     fs::create_dir(&file).unwrap();
     refused(&[]);
     let mut command = server_of(&sample_root());
-    // Meant to sign, so serving unsigned would be worse than not to start.
+    // The operator wants signatures, so refusing to start is better than serving without.
     refuses_to_start(
         command.env("NIX_SECRET_KEY_FILE", ""),
         &["NIX_SECRET_KEY_FILE is set but empty"],
     );
 }
 
-/// Nothing of a key is ever said, whatever is wrong with its file.
+/// No error message quotes any part of a key file.
 #[test]
 fn no_message_quotes_a_key() {
     let dir = tempfile::tempdir().unwrap();
@@ -290,7 +290,7 @@ fn a_new_key_from_the_next_answer_on() {
     for round in 2..5 {
         let (new, new_public) = key_pair(dir.path(), &format!("test-{round}"));
         fs::rename(new, &secret).unwrap();
-        // Not before it is told to.
+        // Not before the signal.
         check_signed(&kept.get(&url).text(), &public);
         server.signal("HUP");
         server.wait_for("the configuration was reloaded");
@@ -327,7 +327,7 @@ fn a_bad_new_key_leaves_the_old_one_in_use() {
     assert!(server.is_alive());
 }
 
-/// As log rotation does it: rename, signal, compress the renamed one.
+/// As log rotation does: rename, signal, compress the renamed file.
 #[test]
 fn logs_are_opened_anew() {
     let dir = tempfile::tempdir().unwrap();
@@ -359,7 +359,7 @@ fn logs_are_opened_anew() {
         support::eventually("a line in the new log", || read(&access).contains(&after));
         assert!(!read(&old_access).contains(&after));
         assert!(!read(&access).contains(&before));
-        // Something to say, in the new error log.
+        // Makes the server write a line to the new error log.
         server.signal("TTIN");
         support::eventually("a line in the new error log", || {
             read(&errors).contains("workers")

@@ -1,5 +1,5 @@
-//! Who signs what: several keys, only what deserves it, beside the stored signatures or in their
-//! place; realisations as Nix signs them; and all of it changed while clients ask.
+//! Signing policies choose which keys sign which paths, and whether stored signatures are kept;
+//! realisations are signed as by Nix; and all this can be reloaded under load.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -18,7 +18,7 @@ use support::{OwnStore, hash_part, key_pair, sample, sample_root};
 use support_caches::{Serving, key};
 use support_process::{Connection, sqlite};
 
-/// The keys of a name, made by Nix.
+/// Creates a key pair with Nix.
 fn made(dir: &Path, name: &str) -> (SecretKey, PublicKey) {
     let (secret, public) = key_pair(dir, name);
     (key(&secret), PublicKey::parse(&public).unwrap())
@@ -47,7 +47,7 @@ fn fields<'a>(narinfo: &'a str, name: &str) -> Vec<&'a str> {
         .collect()
 }
 
-/// What a signature vouches for, put together from the narinfo as a client does.
+/// The text that a narinfo's signatures cover, built as a client does.
 fn fingerprint(narinfo: &str) -> String {
     let field = |name| fields(narinfo, name).first().copied().unwrap_or_default();
     let references: Vec<String> = field("References")
@@ -63,7 +63,7 @@ fn fingerprint(narinfo: &str) -> String {
     )
 }
 
-/// The names of those who have signed a narinfo; all of whose keys are given have done so rightly.
+/// Returns the key names of a narinfo's signatures; those of the given keys must be valid.
 #[track_caller]
 fn signers(narinfo: &str, keys: &[&PublicKey]) -> Vec<String> {
     let signatures = fields(narinfo, "Sig");
@@ -91,7 +91,7 @@ fn what_is_signed_by_whom() {
     let dir = tempfile::tempdir().unwrap();
     let ((one, one_public), (two, two_public)) =
         (made(dir.path(), "one-1"), made(dir.path(), "two-1"));
-    // Another key of a name that stands in the store.
+    // Another key with the name of a key in the store.
     let (same, same_public) = made(dir.path(), "test-1");
     let trusted = PublicKey::parse(&sample("signed_by")).unwrap();
     let with = |sign, stored| Signing {
@@ -161,18 +161,18 @@ fn what_is_signed_by_whom() {
             }
         }
     }
-    // A client that trusts the second key alone takes what is signed with both.
+    // A client that trusts only the second key accepts a path signed with both.
     let client = Client::new();
     let public = two_public.to_string();
     let url = |cache: &str| format!("http://{}/{cache}", serving.addr());
-    // Not one that vouches for itself by its contents.
+    // This path is not content-addressed, so it needs a signature.
     let path = [sample("top")];
     let said = fails(&mut client.copy(&url("built"), &public, &path));
     assert!(said.contains("lacks a valid signature"), "{said}");
     succeeds(&mut client.copy(&url("all"), &public, &path));
 }
 
-/// Who knows what a name was computed from needs no signature.
+/// A client that knows the content address needs no signature.
 #[test]
 fn content_addresses_by_choice() {
     let serving = Serving::start(
@@ -209,7 +209,8 @@ fn content_addresses_by_choice() {
     succeeds(&mut client.copy(&url("ca"), "", &path));
 }
 
-/// The real Nix signs a realisation as it builds; with the same key we sign it alike.
+/// The real Nix signs a realisation when it builds; with the same key the server's signature is
+/// equal.
 #[test]
 fn realisations_are_signed_as_nix_signs_them() {
     let store = OwnStore::new();
@@ -221,7 +222,7 @@ fn realisations_are_signed_as_nix_signs_them() {
                       __contentAddressed = true; outputHashMode = \"recursive\"; \
                       outputHashAlgo = \"sha256\"; }";
     let secret_file = secret.to_str().unwrap();
-    // In a sandbox, or the builder would write to the /nix/store of the machine.
+    // Sandboxed, or the builder would write to this machine's `/nix/store`.
     let options = [
         ("experimental-features", "ca-derivations nix-command"),
         ("secret-key-files", secret_file),
@@ -278,7 +279,7 @@ fn realisations_are_signed_as_nix_signs_them() {
     assert_eq!(signatures("one"), [by_nix.as_str()]);
     assert_eq!(signatures("built"), [by_nix.as_str()]);
     assert_eq!(signatures("off"), [""; 0]);
-    // The store has no signature of the path by that key: Nix signs it as it is registered.
+    // The store lacks a signature by that key: Nix adds one at registration.
     sqlite(&database, "update ValidPaths set sigs = ''");
     assert_eq!(signatures("never"), [""; 0]);
     sqlite(
@@ -291,8 +292,8 @@ fn realisations_are_signed_as_nix_signs_them() {
     assert!(both[1].starts_with("two-1:"), "{both:?}");
 }
 
-/// Clients ask without a pause while keys change: no answer fails, and each is signed as it was
-/// asked for at one moment.
+/// Keys change under constant requests: no answer fails, and each has the signatures of one
+/// configuration.
 #[test]
 fn keys_change_at_once_and_no_request_fails() {
     let dir = tempfile::tempdir().unwrap();
@@ -327,7 +328,7 @@ fn keys_change_at_once_and_no_request_fails() {
             let (keys, names) = ways[round % ways.len()];
             let caches = vec![cache("", signing(keys))];
             serving.site().reconfigure(caches).unwrap();
-            // Whoever asks after the change has the new ones.
+            // Requests after the change get the new signatures.
             let url = format!("/{}.narinfo", hash_part(&paths[round % paths.len()]));
             let by = signers(&connection.get(&url).text(), &[&one_public, &two_public]);
             assert_eq!(by, names);

@@ -1,5 +1,5 @@
-//! A disk that hangs, or is slow, keeps nobody waiting who does not read from it. The database is
-//! on another one.
+//! A hanging or slow disk of the store's files delays no request that does not read from it. The
+//! database is on another disk.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -21,16 +21,16 @@ use support::{
 use support_process::{Holder, sqlite};
 use testkit::http1::Connection;
 
-/// Far more than there are workers.
+/// Far more than the number of workers.
 const DOWNLOADS: usize = 200;
-/// While downloads hang, the slowest but one in a hundred of other answers may take so many times
-/// what it takes otherwise, and this in addition: the machine has other things to do.
+/// While downloads hang, the 99th percentile of other answers may grow by this factor, plus a
+/// constant: other processes run too.
 const FACTOR: u32 = 5;
 const SLACK: Duration = Duration::from_millis(25);
 
 /// A store whose files are on a disk of their own.
 struct Store {
-    /// Dropped first: it is mounted below the other.
+    /// Declared first, so that it is dropped before the directory it is mounted in.
     disk: SlowDisk,
     dir: tempfile::TempDir,
 }
@@ -56,8 +56,8 @@ impl Store {
     }
 }
 
-/// What can be asked for without the disk: narinfos that were asked for before, that were not, and
-/// that are not there, in turns. Returns how long each answer took.
+/// Requests, in turns, a narinfo from memory, one never requested, and an absent one. Returns the
+/// time of each answer.
 fn ask_for_narinfos(addr: SocketAddr, warm: &str, cold: &[String]) -> Vec<Duration> {
     let mut connection = Connection::connect(addr);
     let absent = sample("absent");
@@ -78,7 +78,7 @@ fn p99(times: &[Duration]) -> Duration {
     times[times.len() * 99 / 100]
 }
 
-/// What `nix-store --dump` says of a path.
+/// Hash of `nix-store --dump` of a path.
 fn nar(path: &str) -> [u8; 32] {
     let mut dump = nix("nix-store", &sample_root());
     let real = sample_root().join(path.trim_start_matches('/'));
@@ -93,7 +93,7 @@ struct Download {
 }
 
 impl Download {
-    /// Reads the answer; one that came to the database while it was locked is 503.
+    /// Reads the answer; retries one that got 503 because the database was locked.
     fn finish_or_ask_again(mut self, addr: SocketAddr) {
         let answer = self.connection.begin_reading(false);
         if answer.status == 503 {
@@ -122,7 +122,7 @@ fn request(url: &str) -> String {
     format!("GET {url} HTTP/1.1\r\nHost: a\r\n\r\n")
 }
 
-/// Asks for the large file, the tree of files and small NARs, and reads nothing yet.
+/// Requests the large file, the tree and small NARs, without reading the answers.
 fn begin_downloads(server: &ServerProcess) -> Vec<Download> {
     let mut paths = vec![sample("big"), sample("tree"), sample("kinds")];
     paths.extend(sample_list("graph").into_iter().take(7));
@@ -144,7 +144,7 @@ fn begin_downloads(server: &ServerProcess) -> Vec<Download> {
         .collect()
 }
 
-/// Narinfos nobody has asked for yet, in two halves.
+/// Paths whose narinfo was never requested, in two halves.
 fn cold_paths() -> (Vec<String>, Vec<String>) {
     let mut paths = sample_list("graph").split_off(10);
     let second = paths.split_off(paths.len() / 2);
@@ -173,13 +173,13 @@ fn narinfos_do_not_wait_for_a_disk_that_hangs() {
     downloads.into_iter().for_each(Download::finish);
 }
 
-/// Both at once: what is in memory is answered, what is not gets its 503, and all is well when the
-/// lock and the disk are.
+/// With both failures, cached answers are sent, others are 503, and service resumes when lock and
+/// disk are free.
 #[test]
 fn a_disk_that_hangs_and_a_database_that_is_locked() {
     let Some(store) = Store::new() else { return };
     let database = store.root().join("nix/var/nix/db/db.sqlite");
-    // With a WAL a writer disturbs nobody.
+    // In WAL mode a writer does not block readers.
     sqlite(&database, "pragma journal_mode = truncate");
     let server = ServerProcess::of_store(store.root());
     let (warm, absent) = (sample("top"), sample("absent"));
@@ -219,7 +219,7 @@ fn a_disk_that_hangs_and_a_database_that_is_locked() {
 
     drop(holder);
     let start = Instant::now();
-    // A narinfo may come from memory.
+    // A narinfo could come from memory, so request something else.
     eventually("the database is back", || {
         server.get(&unknown).status == 200
     });

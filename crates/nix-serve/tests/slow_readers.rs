@@ -1,4 +1,4 @@
-//! Clients who read slowly cost a bounded amount of memory, and keep nobody else out.
+//! Clients that read slowly cost a bounded amount of memory, and lock out nobody.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -19,7 +19,7 @@ use support_process::Connection;
 
 const MIB: u64 = 1 << 20;
 
-/// A store in memory, whose one path has `count` files with names of `name_len` bytes.
+/// A store in memory with one path of `count` files, whose names have `name_len` bytes.
 fn wide_store(count: usize, name_len: usize) -> (OwnStore, String) {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let store = OwnStore { dir };
@@ -40,12 +40,12 @@ fn fill(directory: &Path, count: usize, name_len: usize) {
     }
 }
 
-/// The directories that slow readers of NARs and listings are in: 64 MiB in sum, however many
-/// readers there are, and every one of them goes on.
+/// Buffered directories of slow readers of NARs and listings take 64 MiB in total, for any number
+/// of readers, and each reader can finish.
 #[test]
 fn large_directories_take_bounded_memory() {
     const READERS: u64 = 48;
-    // 5 MB of names for each reader.
+    // 5 MB of names per reader.
     let (store, path) = wide_store(20_000, 250);
     let server = ServerProcess::of_store(store.root());
     let pid = server.child.id();
@@ -59,10 +59,10 @@ fn large_directories_take_bounded_memory() {
         "{READERS} slow readers of 20,000 entries: {} KiB",
         held / 1024
     );
-    // And for each a part of the directory, buffers, and what the allocator does not give back.
+    // Per reader a part of the directory and buffers, plus what the allocator retains.
     let bound = 64 * MIB + READERS * MIB + 16 * MIB;
     assert!(held <= bound, "{held} bytes, {bound} expected at most");
-    // Who comes now reads the directory in parts.
+    // A new reader gets the directory in parts.
     let answer = server.get(&nar);
     assert!(answer.is_complete && answer.body == expected.body);
     drop(readers);
@@ -76,7 +76,7 @@ fn post(addr: SocketAddr, list: &[u8]) -> u16 {
     connection.response(false).status
 }
 
-/// Reads what there is left; whether it ends in the middle.
+/// Reads to the end; returns whether the answer was truncated.
 fn is_cut_off(mut stream: TcpStream) -> bool {
     let mut answer = Vec::new();
     let outcome = stream.read_to_end(&mut answer);
@@ -87,8 +87,8 @@ fn is_cut_off(mut stream: TcpStream) -> bool {
     outcome.is_err() || !answer.ends_with(b"\r\n0\r\n\r\n")
 }
 
-/// Twenty who ask for 100,000 paths each and do not read take all the room there is for lists. They
-/// give way to those who read.
+/// Twenty clients that request 100,000 paths each and do not read use up the capacity for bulk
+/// queries, and are evicted for clients that do.
 #[test]
 fn who_asks_for_many_narinfos_and_does_not_read_gives_way() {
     let server = ServerProcess::start(nix_serve().args([
@@ -118,7 +118,8 @@ fn who_asks_for_many_narinfos_and_does_not_read_gives_way() {
         (0..20).map(patiently).collect()
     };
     let first = ask_twenty();
-    // There is no room now, and soon there is: 503 until the first has not moved for five seconds.
+    // 503 at first, then there is capacity: an answer that makes no progress for five seconds is
+    // evicted.
     let hundred = &list.as_bytes()[..3300];
     eventually("somebody gives way", || {
         let status = post(server.addr, hundred);
@@ -126,7 +127,7 @@ fn who_asks_for_many_narinfos_and_does_not_read_gives_way() {
         status == 200
     });
     let second = ask_twenty();
-    // Who has given way is cut off, and not told that this was all.
+    // An evicted answer is visibly truncated.
     for stream in first {
         assert!(is_cut_off(stream));
     }
@@ -142,7 +143,7 @@ fn who_asks_for_many_narinfos_and_does_not_read_gives_way() {
     );
 }
 
-/// What is compressed is not a list with a strange first line.
+/// A compressed body is refused as such, not parsed as a list with an invalid first line.
 #[test]
 fn a_compressed_list_is_refused_as_such() {
     let server = ServerProcess::of_store(&sample_root());
@@ -156,7 +157,7 @@ fn a_compressed_list_is_refused_as_such() {
     }
 }
 
-/// A connection that was never understood has its line, too.
+/// A request that could not be parsed is logged, too.
 #[test]
 fn refused_requests_stand_in_the_access_log() {
     let dir = tempfile::tempdir().unwrap();
