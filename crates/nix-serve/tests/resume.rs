@@ -148,7 +148,7 @@ fn a_real_client_resumes_after_two_breaks() {
     assert_eq!([seen[0].body_len, seen[1].body_len], cuts);
 }
 
-/// The files of a tree are spread over the disk; resuming starts in the middle of it.
+/// A NAR of many files resumes in the middle of the tree.
 #[test]
 fn a_real_client_resumes_within_a_tree() {
     let client = Client::new();

@@ -219,7 +219,7 @@ fn a_disk_that_hangs_and_a_database_that_is_locked() {
 
     drop(holder);
     let start = Instant::now();
-    // A narinfo could come from memory, so request something else.
+    // A closure needs the database; a narinfo could come from memory.
     eventually("the database is back", || {
         server.get(&unknown).status == 200
     });

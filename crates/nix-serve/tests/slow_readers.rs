@@ -1,4 +1,4 @@
-//! Clients that read slowly cost a bounded amount of memory, and lock out nobody.
+//! Clients that read slowly cost a bounded amount of memory and do not lock out others.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

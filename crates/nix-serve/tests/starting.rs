@@ -1,5 +1,5 @@
-//! A server that cannot start says in one line what is wrong and what to do; one that can, serves
-//! the store it was pointed at.
+//! A server that cannot start reports in one line what is wrong and how to fix it, and one that can
+//! serves the store it was given.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -19,7 +19,7 @@ use support_process::{
     refuses_to_start, set_mode, sqlite,
 };
 
-/// Starts a server of a store in which `path` is valid, and asks for it.
+/// Starts a server of a store in which `path` is valid, and requests it.
 #[track_caller]
 fn serves(command: &mut Command, path: &str) -> Process {
     let (server, addr) = Process::serving(command.args(["--listen", "127.0.0.1:0"]));
@@ -29,7 +29,7 @@ fn serves(command: &mut Command, path: &str) -> Process {
     server
 }
 
-// Sockets.
+// Listening sockets.
 
 #[test]
 fn a_port_in_use_is_one_line() {
@@ -40,7 +40,7 @@ fn a_port_in_use_is_one_line() {
         command.args(["--listen", &address]),
         &["cannot listen on", &address, "set --listen", "stop it"],
     );
-    // One that shares its port with whoever wants is no invitation.
+    // The server binds without SO_REUSEPORT sharing, so a second one cannot bind the same port.
     let (_server, addr) = Process::serving(of_sample().args(["--listen", "127.0.0.1:0"]));
     let address = addr.to_string();
     let mut command = of_sample();
@@ -140,7 +140,7 @@ fn no_database_is_one_line_that_names_it() {
             "nix-daemon",
         ],
     );
-    // Nobody but Nix makes a store.
+    // Only Nix creates stores.
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
@@ -199,7 +199,7 @@ fn every_uri_of_a_local_store() {
         assert_eq!(server.count("warning"), 0, "{uri}: {:?}", server.lines());
         let server = serves(nix_serve().env("NIX_REMOTE", &uri), &path);
         assert_eq!(server.count("warning"), 0, "{uri}: {:?}", server.lines());
-        // The option decides.
+        // The option overrides the environment.
         serves(
             nix_serve()
                 .args(["--store", &uri])
@@ -232,7 +232,7 @@ fn nars_come_from_where_the_files_really_are() {
     assert!(nar.body.windows(7).any(|part| part == b"content"));
 }
 
-/// A store with its own logical directory, as the environment of Nix describes it.
+/// A store with its own logical directory, configured by Nix's environment variables.
 struct Elsewhere {
     dir: tempfile::TempDir,
 }
@@ -308,9 +308,9 @@ fn the_directories_of_the_environment() {
     }
 }
 
-// Others than root.
+// Unprivileged users.
 
-/// Each state that the database can be in for a user who may read but not write.
+/// Starts in every state of the database, as a user who may read but not write.
 #[test]
 fn without_privileges_whatever_state_the_database_is_in() {
     if !is_root() {
@@ -333,19 +333,19 @@ fn without_privileges_whatever_state_the_database_is_in() {
     };
     let database_name = database.to_str().unwrap();
 
-    // Idle, and the WAL's files are gone, as Nix before 2.22 leaves it.
+    // No process has it open, and the WAL files are gone, as Nix before 2.22 leaves it.
     assert!(!database.with_extension("sqlite-wal").exists());
     refuses_to_start(
         &mut listening(),
         &[database_name, "WAL index is missing", "start nix-daemon"],
     );
 
-    // Somebody has it open.
+    // Another process has it open.
     let holder = Holder::run(&database, "begin; select count(*) from ValidPaths;");
     drop(serves(&mut as_nobody(), &path));
 
-    // Idle, and the WAL's files persist, as Nix from 2.22 on leaves it. A copy: a connection that
-    // closes would take them along.
+    // No process has it open, and the WAL files persist, as Nix from 2.22 on leaves it. Made by
+    // copying: closing the last connection would remove them.
     let (db, copy) = (at(store.root(), "nix/var/nix/db"), at(store.root(), "copy"));
     sqlite(&database, "pragma wal_checkpoint(truncate)");
     output(Command::new("cp").args(["-r", &db, &copy]));
@@ -368,7 +368,7 @@ fn without_privileges_whatever_state_the_database_is_in() {
     set_mode(db.as_ref(), 0o700);
     refuses_to_start(&mut command, &[database_name, "not readable for this user"]);
 
-    // Without WAL there is nothing to create.
+    // Without a WAL no file has to be created.
     sqlite(&database, "pragma journal_mode = delete");
     drop(serves(&mut as_nobody(), &path));
     let frozen = format!("{}&read-only=true", local(store.root()));
@@ -398,8 +398,8 @@ fn daemon_of(store: &Elsewhere) -> Daemon {
     daemon
 }
 
-/// As the NixOS module starts it: an unprivileged user, `NIX_REMOTE=daemon`, a database that only
-/// the daemon keeps open.
+/// The setup of the NixOS module: an unprivileged user, `NIX_REMOTE=daemon`, and a database that
+/// only the daemon keeps open.
 #[test]
 fn by_the_daemon_where_the_database_cannot_be_read() {
     if !is_root() {
@@ -445,7 +445,7 @@ fn by_the_daemon_where_the_database_cannot_be_read() {
             404,
             "No such path.\n",
         );
-        // What is added later is there at once.
+        // Paths added later are served at once.
         let later = store.add(&format!("later-{}", remote.len()));
         let found = connection.get(&format!("/{}.narinfo", hash_part(&later)));
         assert_eq!(found.status, 200, "{remote}");

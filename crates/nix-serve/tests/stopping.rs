@@ -1,5 +1,5 @@
-//! Ending: at once where nobody waits for an answer, after the answers where somebody does, and
-//! never so that half an answer looks whole.
+//! A server stops at once if no answer is in flight, else after the answers, and a truncated answer
+//! is never mistaken for a complete one.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -15,9 +15,9 @@ use samovar_server::server::STOP_TIME;
 use support::{OwnStore, PATIENCE, eventually, hash_part, local, nix_serve};
 use support_process::{Connection, Process, serve_sample};
 
-/// More than sockets buffer, so that an answer is under way until somebody reads it.
+/// Longer than the socket buffers, so that an answer stays in flight until the client reads it.
 const BIG_LEN: usize = 48 << 20;
-/// What "at once" may take on a busy machine; well below the ten seconds given to downloads.
+/// Limit for "at once" on a busy machine; well below the ten seconds that downloads get.
 const AT_ONCE: Duration = Duration::from_secs(5);
 
 /// A server of a store with one big file.
@@ -43,7 +43,7 @@ impl Big {
         }
     }
 
-    /// A download of which some was read, and no more for now.
+    /// A download of which some bytes were read, and no more for now.
     fn start_download(&self) -> Download {
         let mut connection = Connection::connect(self.addr);
         connection.send_request("GET", &self.url, &[]);
@@ -69,19 +69,19 @@ struct Download {
 }
 
 impl Download {
-    /// Reads on to the end; whether all came.
+    /// Reads to the end; returns whether the body was complete.
     fn finish(mut self) -> bool {
         let (rest, is_orderly) = self.connection.rest();
         self.read += rest.len();
         let is_whole = self.read == self.len;
         assert!(self.read <= self.len);
-        // Whoever gets less can tell.
+        // A truncated body is recognizable.
         assert!(is_whole || self.read < self.len);
         is_whole && is_orderly
     }
 }
 
-/// Waits until nobody accepts connections any more.
+/// Waits until the server accepts no more connections.
 #[track_caller]
 fn stops_listening(addr: SocketAddr) {
     eventually("it stops listening", || TcpStream::connect(addr).is_err());
@@ -120,7 +120,8 @@ fn a_download_under_way_is_finished() {
     }
 }
 
-/// Nobody reads on: what a service manager would kill later ends by itself, and says so.
+/// The client stops reading: the server ends before a service manager would kill it, and logs the
+/// aborted download.
 #[test]
 fn a_download_that_stands_still_is_cut_when_time_is_up() {
     let mut big = Big::serve();
@@ -152,7 +153,7 @@ fn the_second_signal_cuts_at_once() {
     }
 }
 
-/// QUIT waits as long as it takes; TERM after it bounds that.
+/// QUIT waits without a limit; a later TERM sets one.
 #[test]
 fn a_draining_server_can_be_hurried() {
     let mut big = Big::serve();
@@ -161,12 +162,12 @@ fn a_draining_server_can_be_hurried() {
     big.server.wait_for("stopping: ");
     stops_listening(big.addr);
     big.server.signal("TERM");
-    // The first TERM gives ten seconds, in which a download may end; the second gives none.
+    // The first TERM gives downloads ten seconds, the second ends them.
     assert!(big.server.is_alive());
     let start = Instant::now();
     eventually("it ends", || {
         if big.server.is_alive() {
-            // Two signals of a kind that are pending at once are one.
+            // Two pending signals of one kind merge into one.
             big.server.signal("TERM");
         }
         !big.server.is_alive()
@@ -176,12 +177,12 @@ fn a_draining_server_can_be_hurried() {
     assert!(!download.finish());
 }
 
-/// Whoever asks while the server ends gets an answer that says that it is the last one, or none.
+/// A request during the shutdown gets an answer with `Connection: close`, or none.
 #[test]
 fn answers_while_ending_are_whole_and_say_that_they_are_the_last() {
     let mut big = Big::serve();
     let download = big.start_download();
-    // Half a request, whose other half comes while the server ends.
+    // Half a request; the other half follows during the shutdown.
     let mut late = Connection::connect(big.addr);
     assert_eq!(late.get("/nix-cache-info").status, 200);
     late.send(b"GET /nix-cache-info HTTP/1.1\r\nHo");
@@ -200,7 +201,7 @@ fn answers_while_ending_are_whole_and_say_that_they_are_the_last() {
     assert_eq!(big.server.wait(), Some(0));
 }
 
-/// A body of unknown length that is cut must not end in what ends such a body.
+/// A truncated body of unknown length must not end in a last chunk.
 #[test]
 fn a_log_that_is_cut_does_not_look_whole() {
     let store = OwnStore::new();
@@ -240,7 +241,7 @@ fn the_socket_file_goes_with_the_server() {
     }
 }
 
-/// Another server may listen there by now.
+/// Another server may listen on this path by now.
 #[test]
 fn the_socket_file_of_another_server_stays() {
     let dir = tempfile::tempdir().unwrap();
@@ -253,7 +254,7 @@ fn the_socket_file_of_another_server_stays() {
     assert_eq!(Connection::unix(&socket).get("/nix-cache-info").status, 200);
 }
 
-/// Slow over a unix socket too, which has no reset.
+/// A Unix socket has no reset, so truncation must show in another way.
 #[test]
 fn a_download_that_is_cut_on_a_unix_socket() {
     let store = OwnStore::new();

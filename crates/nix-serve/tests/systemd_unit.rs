@@ -1,5 +1,5 @@
-//! The unit in `contrib/systemd`: systemd understands it, it is as closed as it says, and all that
-//! the server does is open.
+//! systemd accepts the unit in `contrib/systemd`, rates its exposure as documented, and its filter
+//! allows every system call of the server.
 
 #![expect(
     clippy::unwrap_used,
@@ -20,7 +20,7 @@ use rcgen::{CertificateParams, KeyPair};
 use support::{eventually, hash_part, key_pair, local, nix_serve, output, sample, sample_root};
 use support_process::{Connection, Process, at, set_mode, signal};
 
-/// Ten times the exposure that `systemd-analyze security` may find; the unit says it too.
+/// Ten times the maximum exposure by `systemd-analyze security`, which the unit also states.
 const EXPOSURE_MAX: &str = "12";
 
 fn contrib() -> PathBuf {
@@ -31,7 +31,7 @@ fn unit() -> String {
     fs::read_to_string(contrib().join("nix-serve.service")).unwrap()
 }
 
-/// Whether a program is there; says so if not.
+/// Whether a program is installed; prints a message if not.
 fn has(program: &str) -> bool {
     let is_there = Command::new(program)
         .arg("--version")
@@ -51,7 +51,7 @@ fn systemd_understands_it_and_finds_it_closed() {
     }
     let dir = tempfile::tempdir().unwrap();
     let service = dir.path().join("nix-serve.service");
-    // Where it is to be installed there is nothing here.
+    // The program is not installed at its usual path here.
     let text = unit().replace("/usr/local/bin/nix-serve", env!("CARGO_BIN_EXE_nix-serve"));
     fs::write(&service, text).unwrap();
     let socket = dir.path().join("nix-serve.socket");
@@ -70,7 +70,7 @@ fn systemd_understands_it_and_finds_it_closed() {
     output(security.args(["--threshold", EXPOSURE_MAX]).arg(&service));
 }
 
-/// The system calls of a set, and of the sets in it.
+/// Adds the system calls of a set, nested sets included.
 fn expand(name: &str, calls: &mut BTreeSet<String>) {
     if !name.starts_with('@') {
         calls.insert(name.to_owned());
@@ -85,10 +85,10 @@ fn expand(name: &str, calls: &mut BTreeSet<String>) {
     }
 }
 
-/// What the unit's filter lets through, read as systemd does: line by line.
+/// System calls that the unit's filter allows, evaluated line by line as systemd does.
 fn allowed() -> BTreeSet<String> {
     let mut allowed = BTreeSet::new();
-    // Always open.
+    // Always allowed.
     expand("@default", &mut allowed);
     let unit = unit();
     let lines = unit
@@ -108,21 +108,20 @@ fn allowed() -> BTreeSet<String> {
     allowed
 }
 
-/// Ends a process and all that it has started, by the number of their group. Who traces lets those
-/// that it traced go on when it is killed.
+/// Kills a process group. Killing a tracer alone would leave its tracees running.
 struct Group(u32);
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // After a test that went well there is nobody left.
+        // After a successful test no process is left.
         let mut kill = Command::new("kill");
         kill.args(["-s", "KILL", "--", &format!("-{}", self.0)]);
         kill.stderr(Stdio::null()).status().ok();
     }
 }
 
-/// Everything at least once: all routes, over TCP, TLS and a unix socket; every signal, an upgrade
-/// in place among them.
+/// Exercises everything once: all routes over TCP, TLS and a Unix socket, every signal, and a
+/// zero-downtime upgrade.
 #[test]
 fn its_filter_lets_through_all_that_the_server_calls() {
     if !has("systemd-analyze") || !has("strace") {
@@ -168,7 +167,7 @@ fn its_filter_lets_through_all_that_the_server_calls() {
     let number = || -> Option<u32> { fs::read_to_string(&pid).ok()?.trim().parse().ok() };
     eventually("there is a pid file", || number().is_some());
     let visit = || {
-        // Whatever the answer is: what counts here is what the server calls for it.
+        // The status does not matter, only the system calls.
         let visit = |path: &str, field: &str| {
             let mut one = Connection::connect(addr);
             one.send_request("GET", path, &["Connection: close", field]);
@@ -223,7 +222,8 @@ fn its_filter_lets_through_all_that_the_server_calls() {
         })
         .collect();
     assert!(called.contains("execve") && called.len() > 30, "{called:?}");
-    // SQLite gives the files that it makes as root to the database's owner; nobody else tries.
+    // As root, SQLite gives new files to the owner of the database, a call that is not needed
+    // otherwise.
     let refused: Vec<_> = called
         .difference(&allowed)
         .filter(|call| *call != "fchown")

@@ -1,5 +1,5 @@
-//! USR2: a newer executable takes over under load, and nobody notices; one that does not start is
-//! no harm.
+//! USR2 starts a newer executable that takes over under load without a failed request; one that
+//! does not start changes nothing.
 
 #![expect(
     clippy::unwrap_used,
@@ -28,13 +28,13 @@ use support::{
 use support_process::{Connection, NOBODY, Process, at, ends, is_root, set_mode, signal};
 
 const INFO: &str = "/nix-cache-info";
-/// More than sockets buffer, so that a download is under way until somebody reads it.
+/// Longer than the socket buffers, so that a download stays in flight until the client reads it.
 const BIG_LEN: usize = 48 << 20;
 
-/// A server that is upgraded again and again: the one that its pid file names.
+/// A server that is upgraded repeatedly; its PID file names the current process.
 struct Upgraded {
     dir: tempfile::TempDir,
-    /// The first of them. The others write to the same standard error.
+    /// The first process. Later ones write to the same standard error.
     first: Process,
     pids: Vec<u32>,
 }
@@ -47,7 +47,7 @@ impl Upgraded {
         (upgraded, addr)
     }
 
-    /// A copy of the binary, which a test may replace by something else.
+    /// Copies the binary, so that a test can replace it.
     fn spawn(command: &mut Command, arguments: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         set_mode(dir.path(), 0o777);
@@ -85,7 +85,7 @@ impl Upgraded {
         text.trim().parse().ok()
     }
 
-    /// The process that serves.
+    /// PID of the serving process.
     fn pid(&self) -> u32 {
         *self.pids.last().unwrap()
     }
@@ -99,7 +99,7 @@ impl Upgraded {
         self.pids.push(self.named().unwrap());
     }
 
-    /// An upgrade that must not happen: the line that says so.
+    /// Sends USR2 for an upgrade that must fail; returns the log line that says so.
     #[track_caller]
     fn fails_to_upgrade(&mut self) -> String {
         signal(self.pid(), "USR2");
@@ -108,7 +108,7 @@ impl Upgraded {
         line
     }
 
-    /// Ends the last one; all others have ended by then.
+    /// Stops the current process; all others have ended by then.
     fn end(mut self) {
         let last = self.pid();
         signal(last, "TERM");
@@ -132,8 +132,8 @@ impl Drop for Upgraded {
     }
 }
 
-/// Another process copies: a descriptor for writing that a child of another test inherits at that
-/// moment would make this "text file busy".
+/// Copies in another process: if a child of another test inherited a descriptor opened for writing,
+/// execution would fail with "text file busy".
 fn copy_binary(to: &Path) {
     let beside = to.with_extension("new");
     output(
@@ -152,7 +152,7 @@ fn write_program(to: &Path, text: &str) {
     fs::rename(beside, to).unwrap();
 }
 
-/// Whether it is there and more than a name that nobody has waited for.
+/// Whether the process exists and is no zombie.
 fn runs(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit(')').next().unwrap_or_default().trim_start();
@@ -165,7 +165,7 @@ fn sample_server() -> Command {
     command
 }
 
-/// What clients have counted.
+/// Counters of the clients.
 #[derive(Default)]
 struct Tally {
     answers: AtomicU64,
@@ -184,7 +184,7 @@ impl Tally {
         self.answers.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Requests on one connection as long as it is kept, as a real client makes them.
+    /// Repeats requests on one connection until it is closed, as real clients do.
     fn on_kept_connections(&self, addr: SocketAddr, path: &str) {
         let mut kept: Option<(BufReader<TcpStream>, u64)> = None;
         while self.goes_on() {
@@ -223,7 +223,7 @@ fn open(addr: SocketAddr) -> BufReader<TcpStream> {
     BufReader::new(stream)
 }
 
-/// One request and its whole answer, 200; whether the connection stays.
+/// Sends one request and expects a complete 200; returns whether the connection stays open.
 fn exchange(stream: &mut BufReader<TcpStream>, path: &str, fields: &str) -> Result<bool, Broken> {
     let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
     let sent = stream.get_mut().write_all(request.as_bytes());
@@ -246,7 +246,7 @@ fn exchange(stream: &mut BufReader<TcpStream>, path: &str, fields: &str) -> Resu
     Ok(!head.contains("Connection: close"))
 }
 
-/// How many upgrades; an environment variable asks for more.
+/// Number of upgrades; an environment variable raises it.
 fn upgrade_count() -> u32 {
     let number = std::env::var("SAMOVAR_UPGRADES").ok();
     number.map_or(20, |text| text.parse().unwrap())
@@ -327,7 +327,7 @@ fn no_request_fails_while_the_server_is_upgraded_again_and_again() {
             }
             count
         });
-        // One that begins under each of the first servers, and ends when all have gone.
+        // One download begins under each of the first servers, and ends when all these have gone.
         let mut downloads = Vec::new();
         for _ in 0..upgrade_count() {
             if downloads.len() < 3 {
@@ -389,7 +389,7 @@ fn what_does_not_start_leaves_the_old_one_in_charge() {
     write_program(&executable, "#!/bin/sh\necho it is broken >&2; exit 3\n");
     check(&mut upgraded, "exit code 3");
     assert_eq!(upgraded.first.count("it is broken"), 1);
-    // A version that does not know how to take over: it binds, and finds the port taken.
+    // A version without support for taking over binds the address, and finds it in use.
     write_program(
         &executable,
         &format!(
@@ -400,7 +400,7 @@ fn what_does_not_start_leaves_the_old_one_in_charge() {
     );
     check(&mut upgraded, "exit code 1");
     assert_eq!(upgraded.first.count("another server listens there"), 1);
-    // One that is told of listeners in a way it does not know.
+    // A version with an incompatible handover protocol.
     write_program(
         &executable,
         &format!(
@@ -411,14 +411,15 @@ fn what_does_not_start_leaves_the_old_one_in_charge() {
     );
     check(&mut upgraded, "exit code 1");
     assert_eq!(upgraded.first.count("is of an incompatible version"), 1);
-    // The file changes under the running program, which goes on.
+    // Replaces the executable while the program runs.
     copy_binary(&executable);
     upgraded.upgrade();
     assert_eq!(Connection::connect(addr).get(INFO).status, 200);
     upgraded.end();
 }
 
-/// Ready a moment too late it does not serve, and the pid file goes on to name who does.
+/// A process that becomes ready just too late does not serve, and the PID file still names the old
+/// one.
 #[test]
 fn what_becomes_ready_too_late_changes_nothing() {
     let (mut upgraded, addr) = Upgraded::start(&[]);
@@ -435,7 +436,7 @@ fn what_becomes_ready_too_late_changes_nothing() {
     assert_eq!(upgraded.named(), None);
 }
 
-/// It says neither yes nor no: after ten seconds that is a no.
+/// A new process that neither becomes ready nor fails is given up after ten seconds.
 #[test]
 fn what_never_becomes_ready_is_given_up() {
     let (mut upgraded, addr) = Upgraded::start(&[]);
@@ -446,7 +447,7 @@ fn what_never_becomes_ready_is_given_up() {
     );
     let start = Instant::now();
     signal(upgraded.pid(), "USR2");
-    // The second one while the first is under way changes nothing.
+    // A second USR2 during the upgrade changes nothing.
     upgraded.first.wait_for("starting process");
     signal(upgraded.pid(), "USR2");
     let line = upgraded.first.wait_for("this process continues to serve");
@@ -457,7 +458,7 @@ fn what_never_becomes_ready_is_given_up() {
     assert!(!runs(child));
     assert_eq!(upgraded.first.count("starting process"), 1);
 
-    // Whoever wants it to end does not want another to begin.
+    // TERM during an upgrade ends the new process too.
     fs::remove_file(&pid).unwrap();
     signal(upgraded.pid(), "USR2");
     eventually("it starts", || Path::new(&pid).exists());
@@ -468,7 +469,7 @@ fn what_never_becomes_ready_is_given_up() {
     assert_eq!(upgraded.named(), None);
 }
 
-/// Rights that were given up do not come back: what the new process needs has to be for its user.
+/// Dropped privileges do not come back: the new process must get by with its user's rights.
 #[test]
 fn another_user_upgrades_too() {
     if !is_root() {
@@ -517,7 +518,7 @@ fn in_the_background() {
     upgraded.settle();
     assert_eq!(upgraded.first.wait(), Some(0));
     eventually("it serves", || UnixStream::connect(&socket).is_ok());
-    // Away with the file that the first one opened: the new one opens its own.
+    // The new process opens the log file itself.
     upgraded.upgrade();
     let stat = fs::read_to_string(format!("/proc/{}/stat", upgraded.pid())).unwrap();
     let session = stat.rsplit(')').next().unwrap().split_whitespace().nth(3);
@@ -530,7 +531,7 @@ fn in_the_background() {
     assert!(!Path::new(&socket).exists());
 }
 
-/// A pid file of a living server is refused, but for the one who takes over from it.
+/// The PID file of a running server is refused, except to its successor.
 #[test]
 fn a_third_one_is_still_refused() {
     let (mut upgraded, _) = Upgraded::start(&[]);
@@ -547,7 +548,8 @@ fn a_third_one_is_still_refused() {
     upgraded.end();
 }
 
-/// By the one that it listens to, and not before the new one serves.
+/// The notification comes from the old process, which systemd trusts, and only once the new one
+/// serves.
 #[test]
 fn the_service_manager_is_told_who_serves() {
     let dir = tempfile::tempdir().unwrap();
@@ -568,7 +570,7 @@ fn the_service_manager_is_told_who_serves() {
     assert_eq!(next().trim(), "STOPPING=1");
 }
 
-/// A variable that is left over from elsewhere makes nobody a successor.
+/// The variable of a stale environment does not start a handover.
 #[test]
 fn a_left_over_variable_is_nothing() {
     let mut command = sample_server();

@@ -1,5 +1,5 @@
-//! Every URL of nix-serve, nix-serve-ng and harmonia is answered, with nix-serve's words where it
-//! has some, and HEAD says what GET says.
+//! Every URL of nix-serve, nix-serve-ng and harmonia is answered, with nix-serve's texts where it
+//! has some, and HEAD has the headers of GET.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -15,10 +15,10 @@ const NO_PATH: &str = "No such path.\n";
 const NOT_FOUND: &str = "File not found.\n";
 const WRONG_HASH: &str = "Incorrect NAR hash. Maybe the path has been recreated.\n";
 const INFO: &str = "StoreDir: /nix/store\nWantMassQuery: 1\nPriority: 30\n";
-/// A hash part that no path has.
+/// A hash part of no path.
 const ABSENT: &str = "zzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz";
 
-/// One path of the sample, as text to build URLs from.
+/// One path of the sample, as strings to build URLs from.
 struct Subject {
     store_path: String,
     hash: String,
@@ -54,7 +54,7 @@ impl Subject {
             .replace("{Z}", ABSENT)
     }
 
-    /// The NAR by the real Nix.
+    /// The NAR made by the real Nix.
     fn nar(&self) -> Vec<u8> {
         let real = sample_root().join(self.store_path.trim_start_matches('/'));
         let mut command = nix("nix-store", &sample_root());
@@ -80,7 +80,7 @@ fn every_status_with_the_words_of_nix_serve() {
                 "/{Z}.narinfo?x=1",
                 "/abc.narinfo",
                 "/{H}0.narinfo",
-                // 32 letters, one of which is not in the alphabet.
+                // 32 letters, one of them not in the base-32 alphabet.
                 "/ezzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz.narinfo",
                 "/nar/{Z}-{N}.nar",
                 "/nar/{Z}.nar",
@@ -235,7 +235,7 @@ fn a_nar_by_each_of_its_urls() {
             assert_eq!(reply.header("content-length"), Some(len.as_str()));
             assert_eq!(reply.header("accept-ranges"), Some("bytes"));
             assert_eq!(reply.header("content-encoding"), None);
-            // A proxy compresses what is called text, and then nothing can be resumed.
+            // With a text type, proxies would compress it and break resumption.
             assert_eq!(reply.header("content-type"), Some("application/x-nix-nar"));
         }
     }
@@ -266,7 +266,7 @@ fn other_methods_are_refused_and_named() {
     connection.check_text("/nix-cache-info", 200, INFO);
 }
 
-/// What is uploaded must not be taken for the next request.
+/// The body of a refused upload must not be parsed as the next request.
 #[test]
 fn the_body_of_a_refused_upload_is_no_request() {
     let (_server, addr) = serve_sample(&[]);
@@ -349,7 +349,7 @@ fn no_url_leads_out() {
 fn absolute_targets_mean_their_path() {
     let (_server, addr) = serve_sample(&[]);
     let mut connection = Connection::connect(addr);
-    // The host that every request here names.
+    // The absolute form, with the host of these requests.
     assert_eq!(connection.get("http://a/nix-cache-info").text(), INFO);
 }
 

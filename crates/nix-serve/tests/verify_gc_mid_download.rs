@@ -1,5 +1,5 @@
-//! A path that vanishes or changes while its NAR is sent costs that download and nothing else: the
-//! client sees a broken connection, never a NAR that ends well and is wrong.
+//! If a path is deleted or modified while its NAR is sent, only that download fails: the client
+//! sees a broken connection, never a complete but wrong NAR.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -17,11 +17,11 @@ use support::client::{Client, fails};
 use support::{OwnStore, ServerProcess, eventually, hash_part, output};
 use testkit::http1::Connection;
 
-/// More than sockets and buffers on the way take in.
+/// Longer than all socket buffers.
 const FILE_LEN: usize = 96 << 20;
 const FILE_COUNT: usize = 96;
 
-/// A store with a long path, a short one, and a server.
+/// A store with a long path and a short one, and a server.
 struct Scene {
     store: OwnStore,
     server: ServerProcess,
@@ -61,14 +61,14 @@ impl Scene {
         }
     }
 
-    /// Downloads the long NAR, and lets `change` happen after its first bytes.
+    /// Downloads the long NAR and calls `change` after the first bytes.
     fn download(&self, change: impl FnOnce(&OwnStore, &str)) -> Outcome {
         download(self.server.addr, &self.long, || {
             change(&self.store, &self.long);
         })
     }
 
-    /// The server goes on, for the path next to it and for everybody.
+    /// Checks that the other path and other clients are still served.
     fn lives_on(&mut self) {
         assert!(self.server.is_alive());
         let url = self.server.nar_url(&self.short);
@@ -85,7 +85,7 @@ fn download(addr: SocketAddr, path: &str, change: impl FnOnce()) -> Outcome {
     let (mut change, mut len) = (Some(change), 0);
     let mut hash = Sha256::new();
     let result = connection.body(|piece| {
-        // The server waits for us: what it has not sent yet is most of it.
+        // Most of the NAR is unsent: the server waits for this client.
         if let Some(change) = change.take() {
             change();
         }
@@ -100,7 +100,7 @@ fn download(addr: SocketAddr, path: &str, change: impl FnOnce()) -> Outcome {
     }
 }
 
-/// How a download ended.
+/// Result of a download.
 #[derive(Debug)]
 struct Outcome {
     ended_well: bool,
@@ -115,7 +115,7 @@ fn is_broken(outcome: &Outcome) {
     assert!(outcome.len < outcome.announced, "{outcome:?}");
 }
 
-/// Bytes of which no two pages are alike.
+/// Bytes without two equal pages.
 fn noise(len: usize) -> Vec<u8> {
     let mut state = 1_u64;
     let words = (0..len / 8).map(|_| {
@@ -156,7 +156,8 @@ fn a_file_is_truncated() {
     is_broken(&outcome);
     scene.server.wait_for("does not match its registration");
     scene.lives_on();
-    // Truncating touches the file once more when it is done: then it is looked at anew.
+    // Truncation changed the file once more after the damage was found, so the path is checked
+    // again.
     let url = format!("/nar/{}.nar", hash_part(&scene.long));
     eventually("it is kept out", || {
         let status = scene.server.get(&url).status;
@@ -166,7 +167,7 @@ fn a_file_is_truncated() {
     scene.lives_on();
 }
 
-/// An open file outlives its name: the right NAR, or none.
+/// An open file outlives its name, so the NAR is either complete and right or aborted.
 #[test]
 fn a_file_is_collected() {
     let mut scene = Scene::of_file();
@@ -193,7 +194,7 @@ fn a_tree_is_collected() {
     scene.lives_on();
     let url = format!("/nar/{}.nar", hash_part(&scene.long));
     assert_eq!(scene.server.get(&url).status, 404);
-    // Collecting garbage is no damage: nobody has to repair anything.
+    // Garbage collection is not damage, so the log does not ask for a repair.
     let log = scene.server.whole_log().join("\n");
     assert!(!log.contains("repair"), "{log}");
 }
@@ -250,7 +251,7 @@ fn a_file_is_replaced_by_something_else() {
     scene.lives_on();
 }
 
-/// Half of one NAR and half of the next would have the right length.
+/// Half of one NAR and half of the other would have the right length.
 #[test]
 fn a_tree_is_registered_anew_with_other_contents_of_the_same_size() {
     let mut scene = Scene::of_tree();
@@ -270,7 +271,7 @@ fn a_tree_is_registered_anew_with_other_contents_of_the_same_size() {
     assert!(again.ended_well, "{again:?}");
 }
 
-/// Many at once; each breaks on its own.
+/// Many downloads at once; each is aborted on its own.
 #[test]
 fn twenty_downloads_of_a_tree_that_is_collected() {
     let mut scene = Scene::of_tree();
@@ -303,7 +304,7 @@ fn twenty_downloads_of_a_tree_that_is_collected() {
     scene.lives_on();
 }
 
-/// A real client says that the download failed, and registers nothing.
+/// A real client reports the failed download, and registers nothing.
 #[test]
 fn a_real_client_takes_no_damaged_path() {
     let scene = Scene::of_tree();

@@ -1,4 +1,4 @@
-//! What a server holds, and clients who make it hold more.
+//! Resource usage of a server, and clients that raise it.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -16,7 +16,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::support::{PATIENCE, bare, eventually, nix_serve};
 
-/// Lets this process have as many descriptors as the system gives it; returns how many.
+/// Raises this process's descriptor limit to the maximum; returns it.
 pub fn raise_descriptors() -> u64 {
     let maximum = getrlimit(Resource::Nofile).maximum;
     let limit = Rlimit {
@@ -44,7 +44,7 @@ pub fn cpu_time(pid: u32) -> Duration {
     testkit::procfs::living_threads_cpu_time(pid)
 }
 
-/// A connection.
+/// Opens a connection.
 #[track_caller]
 pub fn connect(addr: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(addr).unwrap();
@@ -52,7 +52,7 @@ pub fn connect(addr: SocketAddr) -> TcpStream {
     stream
 }
 
-/// A connection from another address of the loopback.
+/// Opens a connection from another loopback address.
 ///
 /// # Errors
 ///
@@ -67,7 +67,7 @@ pub fn connect_from(from: [u8; 4], addr: SocketAddr) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// The server, with so many descriptors at most.
+/// The server, with a limit of `count` descriptors.
 pub fn with_descriptors(count: u64) -> Command {
     let mut command = bare("prlimit");
     command.arg(format!("--nofile={count}:{count}"));
@@ -75,14 +75,14 @@ pub fn with_descriptors(count: u64) -> Command {
     command
 }
 
-/// The slowest but one in a hundred.
+/// The 99th percentile.
 #[track_caller]
 pub fn percentile_99(mut times: Vec<Duration>) -> Duration {
     times.sort_unstable();
     times[times.len() * 99 / 100]
 }
 
-/// Asks for something and reads nothing.
+/// Sends a request and reads nothing.
 #[track_caller]
 pub fn ask(stream: &mut TcpStream, method: &str, path: &str, body: &[u8]) {
     let len = body.len();
@@ -91,7 +91,8 @@ pub fn ask(stream: &mut TcpStream, method: &str, path: &str, body: &[u8]) {
     stream.write_all(body).unwrap();
 }
 
-/// So many who ask for this and do not read; returns once each of their answers has begun.
+/// Opens `count` connections that request `path` and do not read; returns once every answer has
+/// begun.
 #[track_caller]
 pub fn slow_readers(addr: SocketAddr, count: usize, path: &str) -> Vec<TcpStream> {
     let mut streams = Vec::with_capacity(count);
@@ -104,7 +105,7 @@ pub fn slow_readers(addr: SocketAddr, count: usize, path: &str) -> Vec<TcpStream
     streams
 }
 
-/// Waits until something has come for each.
+/// Waits until data has arrived on every stream.
 #[track_caller]
 pub fn wait_for_all(streams: &[TcpStream]) {
     for stream in streams {
@@ -112,7 +113,7 @@ pub fn wait_for_all(streams: &[TcpStream]) {
     }
 }
 
-/// Whether there is something to read, be it the end.
+/// Whether the stream has data or an end of file to read.
 pub fn has_news(stream: &TcpStream) -> bool {
     stream.set_nonblocking(true).unwrap();
     let peeked = stream.peek(&mut [0]);

@@ -1,4 +1,4 @@
-//! A real Nix client with a store and caches of its own.
+//! A real Nix client with its own store and caches.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,7 +7,7 @@ pub use testkit::process::{fails, finish, output as succeeds, wait};
 
 use super::nix;
 
-/// A machine that substitutes: an empty store, no caches, no configuration.
+/// A substituting machine: an empty store, no caches, no configuration.
 pub struct Client {
     dir: tempfile::TempDir,
 }
@@ -23,17 +23,17 @@ impl Client {
         self.dir.path()
     }
 
-    /// The root of its store.
+    /// Root directory of its store.
     pub fn root(&self) -> PathBuf {
         self.dir.path().join("client")
     }
 
-    /// Where a store path really lies.
+    /// Physical location of a store path.
     pub fn real(&self, store_path: &str) -> PathBuf {
         self.root().join(store_path.trim_start_matches('/'))
     }
 
-    /// One of Nix's programs; it knows no substituter and no key that it is not told.
+    /// One of Nix's programs, without substituters and trusted keys unless given.
     pub fn command(&self, program: &str) -> Command {
         self.command_with(program, "")
     }
@@ -52,7 +52,7 @@ impl Client {
         command
     }
 
-    /// `nix copy --from url` of these paths into its own store.
+    /// `nix copy --from url` of these paths into the client's store.
     pub fn copy(&self, url: &str, keys: &str, paths: &[String]) -> Command {
         let mut command = self.command("nix");
         command
@@ -63,7 +63,7 @@ impl Client {
         command
     }
 
-    /// `nix-store --realise` of a path with one substituter; nothing is ever built.
+    /// `nix-store --realise` of a path with one substituter, without building.
     pub fn realise(&self, url: &str, keys: &str, path: &str) -> Command {
         let mut command = self.command("nix-store");
         command
@@ -75,7 +75,7 @@ impl Client {
         command
     }
 
-    /// How many paths its store has that `path` needs.
+    /// The closure of `path` in the client's store.
     #[track_caller]
     pub fn closure(&self, path: &str) -> Vec<String> {
         let mut command = self.command("nix-store");

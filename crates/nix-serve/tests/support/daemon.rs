@@ -1,4 +1,4 @@
-//! A real daemon beside a store of a test's own.
+//! A real nix-daemon for the store of a test.
 
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -12,8 +12,7 @@ pub struct NixDaemon {
 }
 
 impl NixDaemon {
-    /// Starts the daemon of a store, where a server of that store looks for it, and waits until it
-    /// answers.
+    /// Starts the daemon where a server of the store looks for it, and waits until it answers.
     #[track_caller]
     pub fn start(store: &OwnStore) -> Self {
         let socket = Self::socket(store);
@@ -38,11 +37,11 @@ impl NixDaemon {
         store.root().join("nix/var/nix/daemon-socket/socket")
     }
 
-    /// The processes that serve its connections.
+    /// PIDs of the processes that serve its connections.
     pub fn children(&self) -> Vec<String> {
         let parent = self.child.id().to_string();
         let mut list = Command::new("ps");
-        // It fails where there are none.
+        // `ps` fails if there are none.
         let list = list
             .args(["-o", "pid=", "--ppid", &parent])
             .output()
@@ -54,12 +53,12 @@ impl NixDaemon {
     /// Sends a signal to the processes that serve its connections.
     pub fn signal_children(&self, name: &str) {
         for child in self.children() {
-            // One may have ended by itself.
+            // One may have ended already.
             let _gone = Command::new("kill").args(["-s", name, &child]).output();
         }
     }
 
-    /// Ends it and the processes that serve its connections, all of them without a word.
+    /// Kills the daemon and the processes that serve its connections.
     pub fn end_with_children(self) {
         let children = self.children();
         drop(self);
@@ -76,7 +75,7 @@ impl Drop for NixDaemon {
     }
 }
 
-/// All that daemons hold.
+/// All temporary roots held by daemons.
 pub fn roots(store: &OwnStore) -> String {
     let directory = store.root().join("nix/var/nix/temproots");
     let Ok(entries) = std::fs::read_dir(directory) else {

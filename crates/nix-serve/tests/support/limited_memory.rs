@@ -1,4 +1,4 @@
-//! A limit of the kernel on the memory of a server: a control group of its own.
+//! Limits the memory of a server by a control group of its own.
 #![expect(
     clippy::unwrap_used,
     clippy::print_stderr,
@@ -11,16 +11,16 @@ use std::process::Command;
 
 use crate::support::{bare, eventually, nix_serve};
 
-/// The group; removed when dropped, after everything in it has ended.
+/// The control group; removed when dropped, after all its processes have ended.
 pub(crate) struct LimitedMemory {
     group: PathBuf,
     files: &'static Files,
 }
 
-/// What the files of the two versions of control groups are called.
+/// File names in the two versions of control groups.
 struct Files {
     root: &'static str,
-    /// Shows that memory can be limited here.
+    /// Exists if memory can be limited here.
     sign: &'static str,
     limit: &'static str,
     peak: &'static str,
@@ -50,7 +50,8 @@ const SECOND: Files = Files {
 };
 
 impl LimitedMemory {
-    /// A group of at most so many bytes. `None`, and a loud remark, where there can be none.
+    /// Creates a group limited to `len_max` bytes. `None`, with a message, where that is
+    /// impossible.
     pub(crate) fn new(len_max: u64) -> Option<Self> {
         let mut reasons = Vec::new();
         for files in [&FIRST, &SECOND] {
@@ -73,7 +74,7 @@ impl LimitedMemory {
         Ok(group)
     }
 
-    /// The server, within the limit.
+    /// The server's command, inside the group.
     pub(crate) fn nix_serve(&self) -> Command {
         let mut command = bare("sh");
         let script = "echo $$ > \"$1\" && shift && exec \"$@\"";
@@ -95,18 +96,18 @@ impl LimitedMemory {
             .map_or(0, |value| value.trim().parse().unwrap())
     }
 
-    /// The most that was taken at once, the page cache included.
+    /// Peak usage, page cache included.
     pub(crate) fn peak_len(&self) -> u64 {
         let peak = fs::read_to_string(self.group.join(self.files.peak));
         peak.map_or(0, |peak| peak.trim().parse().unwrap())
     }
 
-    /// What is taken now and cannot be taken back.
+    /// Current usage that cannot be reclaimed.
     pub(crate) fn anonymous_len(&self) -> u64 {
         self.number(self.files.stat, self.files.anonymous)
     }
 
-    /// Processes that were killed for want of memory.
+    /// Number of processes killed by the OOM killer.
     pub(crate) fn killed_count(&self) -> u64 {
         self.number(self.files.events, "oom_kill ")
     }

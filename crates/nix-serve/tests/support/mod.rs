@@ -1,4 +1,4 @@
-//! The built binary on real stores, and real clients.
+//! Runs the built binary on real stores with real clients.
 #![allow(
     dead_code,
     unused_imports,
@@ -31,12 +31,12 @@ pub fn bare(program: &str) -> Command {
     command
 }
 
-/// The binary under test.
+/// The command of the binary under test.
 pub fn nix_serve() -> Command {
     bare(env!("CARGO_BIN_EXE_nix-serve"))
 }
 
-/// The same with the sample store.
+/// The same on the sample store.
 pub fn of_sample() -> Command {
     let mut command = nix_serve();
     command.args(["--store", &local(&sample_root())]);
@@ -46,7 +46,7 @@ pub fn of_sample() -> Command {
 /// A running server; killed when dropped.
 pub struct ServerProcess {
     process: Process,
-    /// Of its first TCP listener.
+    /// Address of its first TCP listener.
     pub addr: SocketAddr,
 }
 

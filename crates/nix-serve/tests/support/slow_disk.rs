@@ -1,4 +1,4 @@
-//! A disk that hangs or is slow when a test says so: a file system that shows a folder as it is.
+//! A disk that hangs, fails or is slow on demand: a FUSE file system that mirrors a directory.
 #![allow(
     dead_code,
     clippy::allow_attributes,
@@ -26,24 +26,24 @@ use fuser::{
     ReplyEntry, Request,
 };
 
-/// Nothing is known for longer than it was asked for.
+/// The kernel caches no attributes or names.
 const TTL: Duration = Duration::ZERO;
 
 const EIO: i32 = 5;
 
-/// How the disk is.
+/// State of the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Health {
     Well,
-    /// Every operation takes so long.
+    /// Every operation takes this long.
     Slow(Duration),
-    /// Nothing is answered.
+    /// No operation completes.
     Hung,
     /// Every operation fails.
     Broken,
 }
 
-/// What is the matter with the disk; over when dropped, so that a test that fails does not wait.
+/// A failure of the disk; ends when dropped, so that a failing test does not hang.
 #[must_use]
 pub(crate) struct Trouble<'a>(&'a SlowDisk);
 
@@ -67,12 +67,12 @@ struct State {
     health: Mutex<(Health, Vec<Operation>)>,
 }
 
-/// Does what was asked and says so.
+/// Performs an operation and replies to the kernel.
 type Operation = Box<dyn FnOnce() + Send>;
 
 impl SlowDisk {
-    /// Shows `shown` at `at`. `None`, and a loud remark, on a machine that has no FUSE or lets
-    /// nobody mount.
+    /// Mirrors `shown` at `at`. `None`, with a message, if FUSE is missing or mounting is not
+    /// permitted.
     pub(crate) fn mount(shown: &Path, at: &Path) -> Option<Self> {
         let root = (1, shown.to_path_buf());
         let disk = Disk(Arc::new(State {
@@ -87,7 +87,7 @@ impl SlowDisk {
                 session: Some(session),
             }),
             Err(error) => {
-                // Where everything is meant to be there, a test that does nothing is a failure.
+                // CI has everything installed, so a skipped test is a failure there.
                 assert!(std::env::var_os("CI").is_none(), "no FUSE: {error}");
                 eprintln!("NOT TESTED: a slow disk. There is no FUSE here: {error}");
                 None
@@ -95,17 +95,17 @@ impl SlowDisk {
         }
     }
 
-    /// From now on nothing is answered.
+    /// Makes every operation hang from now on.
     pub(crate) fn hang(&self) -> Trouble<'_> {
         self.fall_ill(Health::Hung)
     }
 
-    /// From now on every operation fails, as on a disk that is worn out.
+    /// Makes every operation fail from now on, as on a worn-out disk.
     pub(crate) fn fail(&self) -> Trouble<'_> {
         self.fall_ill(Health::Broken)
     }
 
-    /// From now on every operation takes `time`.
+    /// Makes every operation take `time` from now on.
     pub(crate) fn slow_down(&self, time: Duration) -> Trouble<'_> {
         self.fall_ill(Health::Slow(time))
     }
@@ -115,12 +115,12 @@ impl SlowDisk {
         Trouble(self)
     }
 
-    /// Operations that hang.
+    /// Number of hanging operations.
     pub(crate) fn hung_count(&self) -> usize {
         self.disk.0.health.lock().unwrap().1.len()
     }
 
-    /// Does what hangs, and everything from now on at once.
+    /// Completes the hanging operations, and works normally from now on.
     fn recover(&self) {
         let mut health = self.disk.0.health.lock().unwrap();
         health.0 = Health::Well;
@@ -191,7 +191,7 @@ impl Disk {
         Ok(bytes)
     }
 
-    /// Name, inode and type of everything in a folder, in an order that does not change.
+    /// Name, inode and type of all directory entries, in a stable order.
     fn entries(&self, inode: INodeNo) -> io::Result<BTreeMap<Vec<u8>, (u64, FileType)>> {
         let path = self.path(inode)?;
         let own = (u64::from(inode), FileType::Directory);
@@ -249,7 +249,7 @@ impl Filesystem for Disk {
         });
     }
 
-    /// Closing a file asks for this, and waits.
+    /// Sent by `close`, which waits for the reply.
     fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
         self.run(move || reply.ok());
     }

@@ -1,5 +1,5 @@
-//! A real browser, told what to do in the protocol of the W3C for that. Needs Debian's `chromium`
-//! and `chromium-driver`, and axe-core, which `xtask setup --test` installs.
+//! Drives a real browser by the W3C WebDriver protocol. Needs Debian's `chromium` and
+//! `chromium-driver`, and axe-core, which `xtask setup --test` installs.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use crate::support::eventually;
 use testkit::http1::Connection;
 
-/// A program that ends with the test, and what it says meanwhile.
+/// A child process that ends with the test, and its output.
 struct Running {
     child: Child,
     _output: BufReader<ChildStdout>,
@@ -31,7 +31,7 @@ impl Drop for Running {
     }
 }
 
-/// Starts chromedriver on a port of its choice, which it prints.
+/// Starts chromedriver on a port it chooses and prints.
 fn start_driver() -> (Running, SocketAddr) {
     let mut command = Command::new("chromedriver");
     command.arg("--port=0").stdout(Stdio::piped());
@@ -61,7 +61,7 @@ pub struct Browser {
     _profile: tempfile::TempDir,
 }
 
-/// How a page is looked at.
+/// Window size and color scheme of a page view.
 #[derive(Debug, Clone, Copy)]
 pub struct Look {
     pub name: &'static str,
@@ -69,7 +69,7 @@ pub struct Look {
     pub is_dark: bool,
 }
 
-/// Desk and phone, day and night.
+/// Desktop and phone, light and dark.
 pub const LOOKS: [Look; 4] = [
     Look {
         name: "desk-light",
@@ -137,7 +137,7 @@ impl Browser {
             self.driver,
             body.len()
         );
-        // It leaves connections open whatever one asks for.
+        // chromedriver ignores `Connection: close`.
         let mut connection = Connection::connect(self.driver);
         connection.send(&request);
         let answer = connection.begin_reading(false);
@@ -149,7 +149,7 @@ impl Browser {
         said["value"].take()
     }
 
-    /// A command of Chromium's own protocol.
+    /// Sends a command of the Chrome DevTools protocol.
     pub fn tell(&self, command: &str, parameters: Value) -> Value {
         let body = json!({ "cmd": command, "params": parameters });
         self.ask("POST", "/goog/cdp/execute", &body)
@@ -174,7 +174,7 @@ impl Browser {
         )
     }
 
-    /// What the page or its guards complained of since last asked.
+    /// Console messages and policy violations of the page since the last call.
     pub fn complaints(&self) -> Vec<String> {
         let entries = self.ask("POST", "/se/log", &json!({ "type": "browser" }));
         let entries = entries.as_array().unwrap().iter();
@@ -188,7 +188,7 @@ impl Browser {
         format!("/element/{}", id.as_str().unwrap())
     }
 
-    /// Types as a person does; `\u{e007}` is the enter key.
+    /// Types text by key events; `\u{e007}` is the enter key.
     pub fn type_into(&self, css: &str, text: &str) {
         let element = self.element(css);
         self.ask(
@@ -203,14 +203,14 @@ impl Browser {
         self.ask("POST", &format!("{element}/click"), &json!({}));
     }
 
-    /// Waits until a script says true.
+    /// Waits until a script returns true.
     #[track_caller]
     pub fn wait_until(&self, script: &str) {
         let script = format!("return !!({script})");
         eventually(&script, || self.run(&script) == true);
     }
 
-    /// Looks at pages as somebody with such a window does from now on.
+    /// Applies this window size and color scheme from now on.
     pub fn look(&self, look: Look) {
         let metrics = json!({
             "width": look.width, "height": 900, "deviceScaleFactor": 1,
@@ -225,7 +225,7 @@ impl Browser {
         );
     }
 
-    /// Whether scripts of pages run from now on.
+    /// Enables or disables scripts of pages from now on.
     pub fn allow_scripts(&self, are_allowed: bool) {
         self.tell(
             "Emulation.setScriptExecutionDisabled",
@@ -233,7 +233,7 @@ impl Browser {
         );
     }
 
-    /// Takes a picture of the whole page; fails if it scrolls sideways.
+    /// Takes a screenshot of the whole page; fails if it scrolls sideways.
     #[track_caller]
     pub fn picture(&self, name: &str) {
         let script = "return JSON.stringify([innerWidth, document.documentElement.scrollWidth])";
@@ -250,7 +250,7 @@ impl Browser {
         std::fs::write(file, png.unwrap()).unwrap();
     }
 
-    /// What keeps people from using the page, as axe finds it.
+    /// Fails on accessibility problems that axe finds.
     #[track_caller]
     pub fn assert_accessible(&self, name: &str) {
         let axe = Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -1,4 +1,4 @@
-//! Several caches with policies on the engine, in this process.
+//! Runs several caches with policies on the engine, in this process.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -16,7 +16,7 @@ use samovar_store::Settings;
 
 use crate::support::local;
 
-/// A running site; it ends when dropped.
+/// A running site; stops when dropped.
 pub struct Serving(Server<Site>);
 
 impl Serving {
@@ -43,7 +43,7 @@ impl Serving {
     }
 }
 
-/// The key in a file.
+/// Reads a secret key file.
 pub fn key(file: &Path) -> SecretKey {
     load_key(file).unwrap().key
 }

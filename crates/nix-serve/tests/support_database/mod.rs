@@ -1,4 +1,4 @@
-//! A server whose database has a bad day.
+//! A server whose database fails in various ways.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -28,10 +28,10 @@ use crate::support_process::{
 pub const FAILED: &str = "the store cannot be read, answering 503";
 pub const RECOVERED: &str = "the store can be read again";
 const UNAVAILABLE: &str = "The store cannot be read at the moment. Try again.\n";
-/// Within what the server is to be back after the cause has gone.
+/// Time limit for recovery after the cause has gone.
 pub const BACK_WITHIN: Duration = Duration::from_secs(1);
 
-/// A server of a store of its own, with a path that it was asked for and one that it was not.
+/// A server of its own store, with one path requested before and one not.
 pub struct Subject {
     pub store: OwnStore,
     pub server: Process,
@@ -45,14 +45,14 @@ impl Subject {
         Self::start_as(journal_mode, nix_serve())
     }
 
-    /// A database in WAL mode that nobody has open, with its WAL's files beside it.
+    /// Starts with a database in WAL mode that no process has open, with its WAL files beside it.
     pub fn start_unprivileged<T>(who: &T, command: impl Fn(&T) -> Command) -> Self {
         Self::start_with("wal", command(who), |store| {
             let (database, copy) = (store.database(), store.root().join("copy"));
             let db = database.parent().unwrap();
             let holder = Holder::run(&database, "begin; select count(*) from ValidPaths;");
             sqlite(&database, "pragma wal_checkpoint(truncate)");
-            // A copy: whoever closes it last would take them along.
+            // By copying: closing the last connection would remove them.
             output(Command::new("cp").arg("-r").arg(db).arg(&copy));
             drop(holder);
             fs::remove_dir_all(db).unwrap();
@@ -65,7 +65,7 @@ impl Subject {
         Self::start_with(journal_mode, command, |_| {})
     }
 
-    /// At the start another process has the database open, as who may not write needs it.
+    /// Starts while another process has the database open, which an unprivileged server needs.
     pub fn start_held(journal_mode: &str, command: Command) -> Self {
         let mut holder = None;
         Self::start_with(journal_mode, command, |store| {
@@ -114,16 +114,16 @@ impl Subject {
         self.store.database()
     }
 
-    /// Beside the database, on the same file system.
+    /// A path beside the database, on the same file system.
     pub fn beside(&self) -> PathBuf {
         self.database().with_extension("aside")
     }
 
-    /// While the cause lasts: 503 for whatever is not known, never 404 for what is there.
+    /// Checks answers while the cause lasts: 503 for everything unknown, never 404 for a valid
+    /// path.
     ///
-    /// What is in memory may be said as long as nobody can have committed anything: so the narinfo
-    /// of a path, which is made ahead of need, may be answered, and one that is certainly not there
-    /// denied.
+    /// Cached answers may be sent while no commit is possible: the prefetched narinfo of a path,
+    /// and 404 for a path that is certainly absent.
     #[track_caller]
     pub fn suffers(&mut self) {
         let mut connection = Connection::connect(self.addr);
@@ -141,7 +141,7 @@ impl Subject {
             assert_eq!(reply.status, 503, "{url}");
             assert_eq!(reply.header("retry-after"), Some("1"), "{url}");
             assert_eq!(reply.header("content-type"), Some("text/plain"), "{url}");
-            // What is wrong is for the operator alone.
+            // The reason is only for the operator's log.
             assert_eq!(reply.text(), UNAVAILABLE, "{url}");
             for path in [&self.asked, &self.unasked] {
                 let reply = connection.get(&self.narinfo(path));
@@ -150,13 +150,14 @@ impl Subject {
             let absent = connection.get(&format!("/{}.narinfo", "z".repeat(32)));
             assert!(matches!(absent.status, 404 | 503));
         }
-        // What does not depend on the database goes on.
+        // Answers that do not need the database are still sent.
         assert_eq!(connection.get("/nix-cache-info").status, 200);
         assert_eq!(connection.get("/nowhere").status, 404);
         assert_eq!(self.server.count(RECOVERED), 0);
     }
 
-    /// After the cause has gone: everything is served again, and the log has said both once.
+    /// Checks that everything is served once the cause has gone, and that failure and recovery were
+    /// logged once each.
     #[track_caller]
     pub fn recovers(&mut self, fault: &str) {
         let start = Instant::now();
@@ -194,7 +195,7 @@ impl Subject {
         assert!(self.server.is_alive());
     }
 
-    /// What is added from now on is there.
+    /// Checks that paths added from now on are served.
     #[track_caller]
     pub fn goes_on(&self) {
         let later = self.store.add_file("later", b"later");
@@ -206,13 +207,13 @@ pub fn nar(path: &str) -> String {
     format!("/nar/{}.nar", hash_part(path))
 }
 
-/// In place: the file stays the same one.
+/// Copies in place: the destination keeps its inode.
 pub fn cp(from: &Path, to: &Path) {
     output(Command::new("cp").arg(from).arg(to));
 }
 
-/// Puts another file in the place of the database, which goes aside. At one blow: the server looks
-/// at any time.
+/// Replaces the database and moves the old one to `aside`. Atomic, because the server may check at
+/// any time.
 pub fn replace(database: &Path, aside: &Path, make: impl FnOnce(&Path)) {
     let other = database.with_extension("other");
     make(&other);
@@ -220,15 +221,14 @@ pub fn replace(database: &Path, aside: &Path, make: impl FnOnce(&Path)) {
     fs::rename(other, database).expect("another file under its name");
 }
 
-/// What SQLite keeps beside the database.
+/// A file that SQLite keeps beside the database.
 pub fn beside(database: &Path, suffix: &str) -> PathBuf {
     let mut name = database.as_os_str().to_owned();
     name.push(suffix);
     name.into()
 }
 
-/// A real nix-daemon of a store with a root of its own, where a server of that store finds it;
-/// ended when dropped.
+/// A real nix-daemon, at the socket where a server of the store looks for it; killed when dropped.
 pub struct Daemon(Child);
 
 impl Daemon {
@@ -245,7 +245,8 @@ impl Daemon {
         eventually("nix-daemon listens", || {
             UnixStream::connect(&socket).is_ok()
         });
-        // The first connection's process may open the database at any time: another one's has.
+        // The daemon process of the first connection may open the database at any later time; that
+        // of this second connection has opened it on return.
         output(
             nix("nix", store.root())
                 .env("NIX_REMOTE", "daemon")

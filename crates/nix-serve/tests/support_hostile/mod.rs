@@ -1,4 +1,4 @@
-//! A store that means harm: what is asked of a server of one, and how it has to bear it.
+//! A store with hostile contents, requests to its server, and the checks that the server must pass.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -27,10 +27,10 @@ use testkit::wait::holds_within;
 use crate::support::{OwnStore, hash_part, local, nix_serve};
 use crate::support_process::{Connection, Process};
 
-/// Stands where no client may look, and in no answer.
+/// Contents of files that no client may get; must be in no answer.
 pub const CANARY: &str = "c4nary-of-this-machine";
 
-/// What a neighbour may wait on a machine with far more to do than cores; who hangs waits for ever.
+/// Time limit for a neighbour's request on an overloaded machine; longer means a hang.
 const NOTICED: Duration = Duration::from_secs(20);
 
 /// Sends one request on a new connection; the status is 0 if no response came.
@@ -41,13 +41,13 @@ pub fn fetch(addr: SocketAddr, method: &str, path: &str, field: &str) -> Respons
     exchange(addr, request)
 }
 
-/// Whether bytes hold [`CANARY`].
+/// Whether bytes contain [`CANARY`].
 pub fn holds_canary(bytes: &[u8]) -> bool {
     let canary = CANARY.as_bytes();
     bytes.windows(canary.len()).any(|part| part == canary)
 }
 
-/// A store with a good path in it, whose server has two workers, and a client of the good path.
+/// A store with one good path, a server with two workers, and a client of the good path.
 pub struct Hostile {
     pub store: OwnStore,
     pub server: Process,
@@ -56,11 +56,11 @@ pub struct Hostile {
     before: Usage,
 }
 
-/// What a process has used.
+/// Resource usage of a process.
 #[derive(Debug, Clone, Copy)]
 pub struct Usage {
     pub cpu_seconds: f64,
-    /// The most there ever was.
+    /// Peak resident memory.
     pub memory_kb: u64,
     pub descriptor_count: usize,
 }
@@ -77,7 +77,7 @@ impl Usage {
 }
 
 impl Hostile {
-    /// Serves a store after `fill` has put something into it.
+    /// Serves a store after `fill` has added its contents.
     pub fn new<T>(fill: impl FnOnce(&OwnStore) -> T) -> (Self, T) {
         Self::with(&[], fill)
     }
@@ -109,8 +109,8 @@ impl Hostile {
         (hostile, filled)
     }
 
-    /// Ends everything in good order: nothing hangs, spins, leaks or panicked, and the neighbour
-    /// was served all the time. Says what the server said, and what it used.
+    /// Stops the server and checks that nothing hangs, spins, leaks or has panicked, and that the
+    /// neighbour was served all the time. Returns the log and the resource usage.
     #[track_caller]
     pub fn end(mut self) -> (Vec<String>, Usage) {
         let slowest = self.neighbour.take().unwrap().end();
@@ -121,7 +121,7 @@ impl Hostile {
         let after = Usage::of(pid);
         let spun = after.cpu_seconds - quiet.cpu_seconds;
         assert!(spun < 0.15, "{spun} s of CPU for nothing");
-        // Connections that are being closed, and one to the database for each thread.
+        // Connections being closed, and one to the database per thread.
         assert!(
             after.descriptor_count < self.before.descriptor_count + 20,
             "{after:?} {:?}",
@@ -148,7 +148,7 @@ impl Hostile {
     }
 }
 
-/// A client of another path, who is not to notice.
+/// A client of another path, which must not be affected.
 struct Neighbour {
     is_over: Arc<AtomicBool>,
     thread: JoinHandle<Duration>,
@@ -178,14 +178,14 @@ impl Neighbour {
         Self { is_over, thread }
     }
 
-    /// The longest that it waited for anything.
+    /// Stops it; returns the longest time of a request.
     fn end(self) -> Duration {
         self.is_over.store(true, Ordering::Release);
         self.thread.join().unwrap()
     }
 }
 
-/// Runs what only root may; `false`, and a loud word, where this is nobody who may.
+/// Runs a command that needs root; returns `false`, with a message, without the rights.
 pub fn may(command: &mut Command) -> bool {
     let output = command.output().unwrap();
     if !output.status.success() {
@@ -196,8 +196,8 @@ pub fn may(command: &mut Command) -> bool {
     output.status.success()
 }
 
-/// A directory and a file that are nobody's business, beside the store; its files are as long as
-/// those that they will be put in the place of.
+/// Creates a directory and a file outside of the store paths; files are as long as those that they
+/// will replace.
 pub fn canary(store: &OwnStore, file_len: usize) -> (PathBuf, PathBuf) {
     let directory = store.root().join("elsewhere");
     fs::create_dir_all(&directory).unwrap();
@@ -210,8 +210,8 @@ pub fn canary(store: &OwnStore, file_len: usize) -> (PathBuf, PathBuf) {
     (directory, file)
 }
 
-/// The answer of a path whose files are right again; what was found wrong of it is looked at a
-/// second time, and until then the client is told to ask again. Never that there is no such path.
+/// The answer for a path that was repaired: retries while the second check of the damage yields
+/// 503. Fails on 404.
 #[track_caller]
 pub fn fetch_settled(addr: SocketAddr, url: &str) -> Response {
     let mut response = Response::default();

@@ -1,4 +1,4 @@
-//! The built binary step by step: what it logs, and how it ends.
+//! Controls the built binary step by step, with its log and exit.
 #![allow(
     dead_code,
     unused_imports,
@@ -24,10 +24,10 @@ pub use testkit::process::{Process, address_in, signal};
 
 use crate::support::{OwnStore, bare, local, nix_serve, output, sample_root};
 
-/// The user nobody.
+/// UID of the user nobody.
 pub const NOBODY: u32 = 65534;
 
-/// How a process ended, and what it said.
+/// Exit code and output of a process.
 #[derive(Debug)]
 pub struct Ending {
     pub code: Option<i32>,
@@ -47,7 +47,7 @@ pub fn ends(command: &mut Command) -> Ending {
     }
 }
 
-/// Runs a server that must not start: exit code 1 and one line, with all of `parts`, after any
+/// Runs a server that must not start: exit code 1 and one line with all of `parts`, after any
 /// warnings.
 #[track_caller]
 pub fn refuses_to_start(command: &mut Command, parts: &[&str]) {
@@ -65,7 +65,7 @@ pub fn refuses_to_start(command: &mut Command, parts: &[&str]) {
     }
 }
 
-/// A server of the sample store on a free port.
+/// Serves the sample store on a free port.
 #[track_caller]
 pub fn serve_sample(arguments: &[&str]) -> (Process, SocketAddr) {
     let store = local(&sample_root());
@@ -74,13 +74,13 @@ pub fn serve_sample(arguments: &[&str]) -> (Process, SocketAddr) {
     Process::serving(command.args(arguments))
 }
 
-/// Sends one request and reads all that comes, until the end.
+/// Sends one request and reads to the end of the connection.
 #[track_caller]
 pub fn once(addr: SocketAddr, path: &str) -> Response {
     Connection::connect(addr).request("GET", path, &["Connection: close"])
 }
 
-/// Runs SQL on a database that is a test's own; returns the rows.
+/// Runs SQL on a database of the test; returns the rows.
 #[track_caller]
 pub fn sqlite(database: &Path, sql: &str) -> String {
     output(Command::new("sqlite3").arg(database).arg(sql))
@@ -88,7 +88,7 @@ pub fn sqlite(database: &Path, sql: &str) -> String {
         .to_owned()
 }
 
-/// Whether this is root; says why a test is skipped if not.
+/// Whether the test runs as root; if not, prints why it is skipped.
 pub fn is_root() -> bool {
     let id = output(Command::new("id").arg("-u"));
     let is_root = id.trim() == "0";
@@ -98,7 +98,7 @@ pub fn is_root() -> bool {
     is_root
 }
 
-/// Lets everybody read, and walk through directories.
+/// Makes a tree world-readable.
 pub fn make_public(path: &Path) {
     output(Command::new("chmod").args(["-R", "a+rX"]).arg(path));
 }
@@ -107,7 +107,7 @@ pub fn set_mode(path: &Path, mode: u32) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// A copy of the binary that everybody can start.
+/// A copy of the binary that every user can execute.
 pub struct PublicBinary {
     dir: tempfile::TempDir,
 }
@@ -115,8 +115,8 @@ pub struct PublicBinary {
 impl PublicBinary {
     pub fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        // Another process copies: a descriptor for writing that a child of another test inherits at
-        // that moment would make this "text file busy".
+        // Copies in another process: if a child of another test inherited a descriptor opened for
+        // writing, execution would fail with "text file busy".
         output(
             Command::new("cp")
                 .arg(env!("CARGO_BIN_EXE_nix-serve"))
@@ -127,7 +127,7 @@ impl PublicBinary {
         Self { dir }
     }
 
-    /// The binary as the user nobody, in no further groups.
+    /// The command as the user nobody, without supplementary groups.
     pub fn as_nobody(&self) -> Command {
         let nobody = NOBODY.to_string();
         let mut command = bare("setpriv");
@@ -138,20 +138,20 @@ impl PublicBinary {
     }
 }
 
-/// A store that others than its owner may read.
+/// A store that is world-readable.
 pub fn public_store() -> OwnStore {
     let store = OwnStore::new();
     make_public(store.root());
     store
 }
 
-/// A second connection to a database, which holds what it is told to hold until it is dropped.
+/// A second connection to a database that keeps its locks until dropped.
 pub struct Holder {
     child: Child,
 }
 
 impl Holder {
-    /// Runs `sql` with `sqlite3` and stays; returns when that is done.
+    /// Runs `sql` with `sqlite3`, and returns when that is done; the process stays.
     #[track_caller]
     pub fn run(database: &Path, sql: &str) -> Self {
         let mut child = Command::new("sqlite3")
@@ -161,7 +161,7 @@ impl Holder {
             .spawn()
             .unwrap();
         let input = child.stdin.as_mut().unwrap();
-        // The server may be reading at this moment.
+        // The server may be reading at this moment, so wait for its lock.
         writeln!(input, ".bail on\n.timeout 10000\n{sql}\nselect 'held';").unwrap();
         input.flush().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -177,7 +177,7 @@ impl Holder {
 
 impl Drop for Holder {
     fn drop(&mut self) {
-        // A clean end, with what that does to the files beside the database.
+        // A clean exit, which may remove the files beside the database.
         drop(self.child.stdin.take());
         self.child.wait().ok();
     }
