@@ -40,7 +40,7 @@ fn a_port_in_use_is_one_line() {
         command.args(["--listen", &address]),
         &["cannot listen on", &address, "set --listen", "stop it"],
     );
-    // The server binds without SO_REUSEPORT sharing, so a second one cannot bind the same port.
+    // The sockets of a server have SO_REUSEPORT; a second server must be refused all the same.
     let (_server, addr) = Process::serving(of_sample().args(["--listen", "127.0.0.1:0"]));
     let address = addr.to_string();
     let mut command = of_sample();

@@ -1,6 +1,5 @@
-//! Response bodies of every kind are sent whole and in order: files, readers, generators, bodies
-//! written by the handler or by other threads, deferred responses; with interim responses and
-//! trailers.
+//! Response bodies of every kind are sent complete and in order, with interim responses and
+//! trailers: files, sources, generators, pushed bodies, channels and deferred responses.
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 mod support;
@@ -37,7 +36,7 @@ fn get(path: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n")
 }
 
-/// Senders on their way from a handler to a test.
+/// Hands values from a handler to the test.
 fn hand_over<T: Send + 'static>() -> (Mutex<Told<T>>, Receiver<T>) {
     let (told, tells) = channel();
     (Mutex::new(told), tells)
@@ -114,7 +113,7 @@ fn a_body_written_by_its_handler() {
     }
     client.send("HEAD / HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_eq!(client.next(true).unwrap().status, 200);
-    // The end of the connection is the end of the body.
+    // HTTP/1.0: the end of the connection is the end of the body.
     client.send("GET / HTTP/1.0\r\n\r\n");
     let mut bytes = Vec::new();
     client.stream.read_to_end(&mut bytes).unwrap();
@@ -201,7 +200,7 @@ fn skip_head(client: &mut Reader) {
     }
 }
 
-/// One chunk as it comes: its size line, then its data.
+/// Reads one chunk: its size line, then its data.
 fn next_chunk(client: &mut Reader) -> String {
     let mut line = Vec::new();
     while !line.ends_with(b"\r\n") {
@@ -268,7 +267,7 @@ fn what_a_channel_holds_is_bounded() {
     let mut client = Reader::new(connect(addr));
     client.send(get("/"));
     let sender = tells.recv().unwrap();
-    // A peer that does not read: the kernel takes some, the channel takes some, and no more.
+    // The peer does not read: the socket buffers and the channel fill up, and then sending stops.
     let mut sent_len = 0_usize;
     let mut full_count = 0;
     while full_count < 20 {
@@ -330,7 +329,7 @@ fn answers_from_other_threads_come_in_order() {
     let (_, responder) = tells.recv().unwrap();
     drop(responder);
     assert_eq!(client.next(false).unwrap().status, 500);
-    // Answered before the connection has begun to wait, and with bodies of other kinds.
+    // The responder is used before the connection waits, and with another kind of body.
     client.send(get("/c"));
     let (_, responder) = tells.recv().unwrap();
     responder.respond(Response::push(Status::OK, |out| out.write_all(b"written")));
@@ -413,7 +412,7 @@ fn interim_responses_come_before_the_answer() {
     assert_eq!(client.next(false).unwrap().status, 200);
 }
 
-/// Bytes and what is known only when they are sent.
+/// Bytes, and a trailer that is known only after sending.
 struct Counted(Vec<u8>, Arc<AtomicUsize>);
 
 impl Source for Counted {
@@ -463,7 +462,7 @@ fn trailers_go_to_peers_that_take_them() {
         head.contains("\r\ntransfer-encoding: chunked\r\n"),
         "{head}"
     );
-    // What could break the framing is left out.
+    // Trailer fields that could break the framing are omitted.
     assert!(bytes.ends_with(b"\r\n0\r\nX-Sum: 42\r\n\r\n"));
 }
 
@@ -487,7 +486,7 @@ fn a_body_that_waits_has_no_clock() {
     let mut client = Reader::new(connect(addr));
     client.send(get("/"));
     let sender = tells.recv().unwrap();
-    // Several sweeps of the clocks.
+    // Long enough for several checks of the time limits.
     std::thread::sleep(Duration::from_millis(900));
     sender.send("late").unwrap();
     sender.finish();

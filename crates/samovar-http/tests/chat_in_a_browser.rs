@@ -1,4 +1,4 @@
-//! The chat example in a real browser: two pages talk. Needs Debian's `chromium` and
+//! Two pages of the chat example exchange messages in a real browser. Needs Debian's `chromium` and
 //! `chromium-driver`, which `xtask setup --test` installs.
 
 #![expect(
@@ -22,7 +22,7 @@ use support::{Reader, connect, serve};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A program that ends with the test, and what it says meanwhile.
+/// A child process that ends with the test, and its output.
 struct Running {
     child: Child,
     _output: BufReader<ChildStdout>,
@@ -35,7 +35,7 @@ impl Drop for Running {
     }
 }
 
-/// Starts chromedriver on a port of its choice, which it prints.
+/// Starts chromedriver on a port it chooses and prints.
 fn start_driver() -> (Running, SocketAddr) {
     let mut command = Command::new("chromedriver");
     command.arg("--port=0").stdout(Stdio::piped());
@@ -57,7 +57,7 @@ fn start_driver() -> (Running, SocketAddr) {
     (running, (Ipv4Addr::LOCALHOST, port).into())
 }
 
-/// A browser, as chromedriver lets one use it, in the protocol of the W3C for that.
+/// A browser driven by the W3C WebDriver protocol.
 struct Browser {
     driver: SocketAddr,
     session: String,
@@ -124,7 +124,7 @@ impl Browser {
         format!("/element/{}", id.as_str().unwrap())
     }
 
-    /// Types as a person does; `\u{e007}` is the enter key.
+    /// Types text by key events; `\u{e007}` is the enter key.
     fn type_into(&self, css: &str, text: &str) {
         let element = self.element(css);
         self.ask(
@@ -142,7 +142,7 @@ impl Browser {
         )
     }
 
-    /// Waits until the page shows this text in an element.
+    /// Waits until an element shows this text.
     #[track_caller]
     fn wait_for(&self, css: &str, text: &str) {
         let script = format!("return document.querySelector('{css}').innerText");

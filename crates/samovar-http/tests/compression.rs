@@ -1,5 +1,5 @@
-//! A compressed answer decodes to the bytes of the handler. Only clients that accept a coding get
-//! it.
+//! A compressed answer decodes to the bytes of the handler, and only clients that accept a coding
+//! get it.
 
 #![cfg(feature = "compression")]
 #![expect(
@@ -20,7 +20,7 @@ use samovar_http::{Batch, Body, Progress, Request, Response, Sender, Server, Ser
 
 use support::{Answer, Reader, connect, serve};
 
-/// Serves texts of all kinds.
+/// Serves texts of every kind of body.
 struct Texts {
     events: Mutex<Option<Sender>>,
 }
@@ -60,7 +60,7 @@ impl Service for Texts {
     }
 }
 
-/// Fails after a megabyte.
+/// A source that fails after a megabyte.
 struct Broken(u32);
 
 impl Source for Broken {
@@ -78,7 +78,7 @@ impl Source for Broken {
     }
 }
 
-/// Words that compress about as well as HTML does.
+/// Generates words that compress about as well as HTML.
 fn text(len: usize) -> Vec<u8> {
     let mut seed = 7_u32;
     let mut text = Vec::with_capacity(len + 16);
@@ -219,7 +219,7 @@ fn an_event_arrives_when_it_happens() {
             let event = format!("data: event {at}\n\n");
             expected.push_str(&event);
             events.send(event).unwrap();
-            // The whole event comes before the next one is made, or this would time out.
+            // Each event must arrive whole before the next is produced; otherwise this times out.
             while decoded_so_far(coding, &wire) != expected.as_bytes() {
                 let len = stream.read(&mut piece).unwrap();
                 assert_ne!(len, 0);
@@ -235,7 +235,7 @@ fn an_event_arrives_when_it_happens() {
     }
 }
 
-/// Takes the chunks apart and decodes as much as there is.
+/// Removes the chunked framing and decodes as far as possible.
 fn decoded_so_far(coding: &str, wire: &[u8]) -> Vec<u8> {
     let start = wire.windows(4).position(|end| end == b"\r\n\r\n").unwrap() + 4;
     let mut rest = &wire[start..];
@@ -256,7 +256,7 @@ fn decoded_so_far(coding: &str, wire: &[u8]) -> Vec<u8> {
     };
     let mut decoded = Vec::new();
     let mut byte = [0];
-    // Ends with an error where the stream is cut off, which is here and now.
+    // An incomplete stream ends with an error, which is expected here.
     while let Ok(1) = decoder.read(&mut byte) {
         decoded.push(byte[0]);
     }

@@ -1,6 +1,6 @@
 //! A client that closes its connection (FIN, nothing unread) while its answer waits for the
-//! application is noticed at once. Other answers are sent whole to clients that only shut down
-//! their sending side.
+//! application is noticed at once, while other answers are sent whole to clients that only shut
+//! down their sending side.
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 mod support;
@@ -20,7 +20,7 @@ use samovar_http::{
 };
 use support::{Reader, connect, eventually, serve};
 
-/// What a handler leaves for the test.
+/// A handle that the handler passes to the test.
 enum Waiting {
     Later(Responder),
     Channel(Sender),
@@ -34,7 +34,7 @@ impl Waiting {
         }
     }
 
-    /// Answers `done`.
+    /// Completes the response with `done`.
     fn answer(self) {
         match self {
             Self::Later(responder) => responder.respond(Response::text(Status::OK, "done")),
@@ -130,7 +130,7 @@ fn get(path: &str) -> String {
 const WAITING: [&str; 3] = ["/later", "/channel", "/silent"];
 
 impl Fixture {
-    /// Sends a request, and reads what of its answer comes by itself.
+    /// Sends a request, and reads the part of the answer that is sent at once.
     fn ask(&self, path: &str) -> (Reader, Waiting) {
         let mut client = Reader::new(connect(self.addr));
         client.send(get(path));
@@ -140,7 +140,7 @@ impl Fixture {
     }
 }
 
-/// Leaves nothing unread, so that the close is no reset.
+/// Reads everything available, so that a close is no reset.
 fn read_beginning(stream: &mut impl Read, path: &str) {
     let mut read = Vec::new();
     let end: &[u8] = match path {
@@ -215,7 +215,7 @@ fn with_half_close_a_waiting_answer_goes_to_a_client_that_only_reads() {
     for path in WAITING {
         let (mut client, waiting) = fixture.ask(path);
         client.stream.shutdown(Shutdown::Write).unwrap();
-        // Longer than the clocks take to be checked.
+        // Longer than the interval between checks of the time limits.
         std::thread::sleep(Duration::from_millis(600));
         assert!(!waiting.is_gone());
         waiting.answer();

@@ -1,4 +1,5 @@
-//! Every example does what its header says. `cargo test` builds the examples; this runs them.
+//! Every example does what its header states. `cargo test` builds the examples; this test runs
+//! them.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use support::{Answer, Reader, connect, eventually};
 
-/// An example that runs, on a port the kernel chose.
+/// A running example, on a port chosen by the kernel.
 struct Example {
     child: Child,
     addr: SocketAddr,
@@ -30,7 +31,7 @@ impl Example {
         Self::start_within(None, name, arguments)
     }
 
-    /// `descriptors_max`: how many the process may have open.
+    /// `descriptors_max` is the descriptor limit of the process.
     fn start_within(descriptors_max: Option<u32>, name: &str, arguments: &[&str]) -> Self {
         let own = std::env::current_exe().unwrap();
         let program = own.ancestors().nth(2).unwrap().join("examples").join(name);
@@ -93,7 +94,7 @@ fn text(answer: &Answer) -> String {
     String::from_utf8(answer.body.clone()).unwrap()
 }
 
-/// The TCP port a process listens on: the socket is known to the kernel by number.
+/// The TCP port that a process listens on, found through the inode of its socket.
 fn listening_port(pid: u32) -> Option<u16> {
     let proc = PathBuf::from(format!("/proc/{pid}"));
     let descriptors = std::fs::read_dir(proc.join("fd")).ok()?;
@@ -205,7 +206,7 @@ fn logging() {
 fn metrics() {
     let mut example = Example::start("metrics", &[]);
     example.check("GET /", 200, "Hello\n");
-    // An answer is counted when it has left, which its client may notice first.
+    // An answer is counted after it was sent, which the client may notice first.
     let metrics = loop {
         let metrics = text(&example.ask("GET /metrics", "", ""));
         if !metrics.starts_with("http_answers_total 0\n") {
@@ -307,7 +308,7 @@ fn sse() {
 
 #[test]
 fn visitors_of_sse_that_close_leave_nothing_behind() {
-    // That allows 300 connections, as many as there are visits.
+    // This limit allows 300 connections, as many as there are visits.
     let example = Example::start_within(Some(600), "sse", &[]);
     for _ in 0..4 {
         let visits: Vec<_> = (0..75)
@@ -316,7 +317,8 @@ fn visitors_of_sse_that_close_leave_nothing_behind() {
                 reader.send("GET /events HTTP/1.1\r\nHost: a\r\n\r\n");
                 let mut lines = BufReader::new(&reader.stream).lines().map(Result::unwrap);
                 assert!(lines.any(|line| line == ": welcome"));
-                // The end of the event and of its chunk: unread bytes would make the close a reset.
+                // Read to the end of the event and of its chunk: unread bytes would make the close
+                // a reset.
                 assert!(lines.any(|line| line.is_empty()) && lines.any(|line| line.is_empty()));
                 reader
             })
@@ -342,7 +344,7 @@ fn tls() {
     std::fs::write(&certificate, made.cert.pem()).unwrap();
     std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
     let arguments = [&certificate, &key].map(|path| path.to_str().unwrap());
-    // Its input is where it is told to read the files again; the end of it is the example's.
+    // A line on its input makes the example reload the files; the end of the input stops it.
     let example = Example::start("tls", &arguments);
     let output = Command::new("curl")
         .args(["-sS", "-D", "-", "--compressed", "--cacert"])

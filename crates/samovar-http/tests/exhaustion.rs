@@ -72,7 +72,7 @@ fn without_descriptors_accepting_pauses_and_resumes() {
     while server.service().entered.load(Ordering::SeqCst) == 0 {
         std::thread::yield_now();
     }
-    // The kernel completes these; the server gets to them once the limit is in place.
+    // The kernel completes these handshakes; the server accepts them after the limit is set.
     let clients: Vec<TcpStream> = (0..CLIENTS).map(|_| connect(addr)).collect();
     let open_count = std::fs::read_dir("/proc/self/fd").unwrap().count();
     let before = getrlimit(Resource::Nofile);
@@ -86,7 +86,7 @@ fn without_descriptors_accepting_pauses_and_resumes() {
     while server.service().failed.load(Ordering::SeqCst) == 0 {
         std::thread::yield_now();
     }
-    // Those that got in are served, and make room for the next as they leave.
+    // Accepted clients are served, and free descriptors for others when they leave.
     for mut client in clients.drain(..) {
         client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
         assert_eq!(client.next(false).unwrap().status, 200);
@@ -96,7 +96,7 @@ fn without_descriptors_accepting_pauses_and_resumes() {
     setrlimit(Resource::Nofile, before).unwrap();
     assert_eq!(first.next(false).unwrap().status, 200);
 
-    // Where nobody leaves, those who wait are told after a while.
+    // If no connection ends, waiting clients are refused after a while.
     first.send("GET /gate HTTP/1.1\r\nHost: a\r\n\r\n");
     while server.service().entered.load(Ordering::SeqCst) == 1 {
         std::thread::yield_now();
@@ -114,7 +114,7 @@ fn without_descriptors_accepting_pauses_and_resumes() {
         client.peek(&mut [0]).is_ok_and(|len| len > 0)
     };
     eventually("those without a place are told", || {
-        // How many those are depends on holes in the numbers of descriptors.
+        // How many depends on which descriptor numbers are free.
         clients.iter().any(has_answer)
     });
     setrlimit(Resource::Nofile, before).unwrap();

@@ -31,7 +31,7 @@ impl Routes {
     }
 }
 
-/// Fails at once.
+/// A source that fails at once.
 struct Failing(Option<u64>);
 
 impl Source for Failing {
@@ -45,7 +45,7 @@ impl Source for Failing {
     }
 }
 
-/// Four bytes, whatever it announces.
+/// A source that yields four bytes, whatever length it announces.
 struct Tail(u64);
 
 impl Source for Tail {
@@ -59,7 +59,7 @@ impl Source for Tail {
     }
 }
 
-/// `len` letters, the next one after every thousand.
+/// `len` letters; the letter changes after every thousand.
 fn letters(len: usize) -> Vec<u8> {
     (0..len)
         .map(|i| b"abcdefghijklmnopqrstuvwxyz"[i / 1000 % 26])
@@ -137,7 +137,7 @@ fn a_body_that_fails_before_its_head_has_left_is_a_503() {
     let observed = server.service().observed.lock().unwrap();
     assert!(observed.contains(&("/failing".into(), 503, 35, true)));
     drop(observed);
-    // A HEAD pulls nothing, so nothing fails.
+    // HEAD does not pull the source, so nothing fails.
     client.send("HEAD /failing HTTP/1.1\r\nHost: a\r\n\r\n");
     let answer = client.next(true).unwrap();
     assert_eq!(
@@ -161,7 +161,7 @@ fn a_head_that_blocks_stays_in_order() {
     let mut stream = connect(addr);
     let request = "GET /head HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
     stream.write_all(request.as_bytes()).unwrap();
-    // More than the sockets hold, so the server has to wait in the middle of the head.
+    // The head is longer than the socket buffers, so the server blocks within it.
     std::thread::sleep(Duration::from_secs(1));
     let mut received = Vec::new();
     stream.read_to_end(&mut received).unwrap();
@@ -170,7 +170,7 @@ fn a_head_that_blocks_stays_in_order() {
     assert!(received.ends_with(b"tail"));
 }
 
-/// A file of which more is announced than there is.
+/// A file shorter than the length announced.
 struct ShortFile {
     file: Arc<std::fs::File>,
     told: Arc<AtomicUsize>,
@@ -192,7 +192,7 @@ impl Source for ShortFile {
     }
 }
 
-/// Over a plain connection the kernel reads the file, so the source would not know.
+/// On a plain connection the kernel reads the file, so the source would not notice the failure.
 #[test]
 fn a_source_is_told_that_its_file_failed() {
     let told = Arc::new(AtomicUsize::new(0));

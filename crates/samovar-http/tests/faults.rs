@@ -1,5 +1,5 @@
-//! A server survives panics wherever application code runs, clients that leave or connect at a bad
-//! time, and a lack of descriptors.
+//! The server survives panics in all application code, clients that connect or leave at bad
+//! moments, and a lack of descriptors.
 
 #![expect(
     clippy::unwrap_used,
@@ -25,7 +25,7 @@ use samovar_http::{
 };
 use support::{Reader, connect, serve};
 
-/// Panics, or waits at a gate, in the place the path names.
+/// Panics or blocks at the point that the path names.
 struct Trouble {
     prepared: Prepared,
     gate: Option<Mutex<Receiver<()>>>,
@@ -61,7 +61,7 @@ impl Trouble {
     }
 }
 
-/// Panics in the method its name says.
+/// A source that panics in the method that its name states.
 struct TroubledSource(&'static str);
 
 impl Source for TroubledSource {
@@ -150,7 +150,7 @@ fn get(path: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n")
 }
 
-/// Waits for something that other threads do soon.
+/// Waits for a condition that other threads bring about.
 #[track_caller]
 fn eventually(what: &str, is_so: impl Fn() -> bool) {
     let start = Instant::now();
@@ -160,11 +160,11 @@ fn eventually(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// Sends one request and reads until the connection ends, whatever way it does.
+/// Sends one request and reads until the connection ends, by whichever means.
 fn provoke(addr: std::net::SocketAddr, request: &str) -> Vec<u8> {
     let mut stream = connect(addr);
     stream.write_all(request.as_bytes()).unwrap();
-    // A reset is as good an end as any here, and may come at once.
+    // The connection may be reset, even at once.
     drop(stream.shutdown(Shutdown::Write));
     let mut answer = Vec::new();
     drop(stream.read_to_end(&mut answer));
@@ -244,7 +244,7 @@ fn draining_serves_what_has_arrived() {
     eventually("the thread is busy", || {
         server.service().entered.load(Ordering::SeqCst) == 1
     });
-    // More than are accepted in a row, with their requests already sent.
+    // More connections than one accept loop takes, with their requests already sent.
     let mut waiting: Vec<Reader> = (0..100).map(|_| Reader::new(connect(addr))).collect();
     for client in waiting.iter_mut().chain([&mut kept]) {
         client.send(get("/inline"));
@@ -252,7 +252,7 @@ fn draining_serves_what_has_arrived() {
     std::thread::scope(|scope| {
         let drained = scope.spawn(|| server.drain(Duration::from_secs(20)));
         scope.spawn(|| {
-            // The message to drain is in the inbox before the thread goes on.
+            // The drain message is queued before the I/O thread goes on.
             assert!(!server.answers_within(Duration::from_millis(100)));
             release.send(()).unwrap();
         });
@@ -327,7 +327,7 @@ fn half_a_head_does_not_hold_up_draining() {
     );
 }
 
-/// Notes the turn of every request that it answers inline.
+/// Records the turn of every request answered inline.
 struct Turns(Prepared, Mutex<Vec<Turn>>);
 
 impl Service for Turns {
@@ -363,7 +363,7 @@ fn what_waited_for_a_worker_has_a_turn_of_its_own() {
     assert_ne!(turns[1], turns[2]);
 }
 
-/// Waits in the middle of a body.
+/// A source that blocks within the body.
 struct GatedSource(Receiver<()>);
 
 impl Source for GatedSource {
@@ -372,14 +372,14 @@ impl Source for GatedSource {
     }
 
     fn pull(&mut self, batch: &mut Batch) -> std::io::Result<Progress> {
-        // A gate whose keeper is gone is open.
+        // A dropped sender opens the gate.
         self.0.recv().unwrap_or_default();
         batch.put(b"x");
         Ok(Progress::End)
     }
 }
 
-/// Answers its only request with a gated source.
+/// Answers its only request with a [`GatedSource`].
 struct OneSource(Mutex<Option<Receiver<()>>>, AtomicUsize);
 
 impl Service for OneSource {
@@ -407,7 +407,7 @@ fn a_body_that_outlives_the_io_threads_is_cut_off() {
     eventually("the connection is forgotten", || {
         server.connection_count() == 0
     });
-    // The end of the stream or a reset: what counts is that the socket is not left open.
+    // End of file or reset: the socket must not stay open.
     drop(stream.read_to_end(&mut Vec::new()));
 }
 
@@ -431,7 +431,7 @@ fn a_refused_connection_hears_why() {
     eventually("the thread is busy", || {
         server.service().entered.load(Ordering::SeqCst) == 1
     });
-    // Its request is unread when the answer is given; closing then would reset the connection.
+    // The request is unread when the refusal is sent; closing at once would reset the connection.
     let mut refused = Reader::new(connect(addr));
     refused.send(get("/inline"));
     release.send(()).unwrap();
@@ -452,7 +452,8 @@ fn a_long_upload_hears_why_it_is_refused() {
         writer
             .set_write_timeout(Some(Duration::from_millis(200)))
             .unwrap();
-        // More than the sockets hold: writing stops in the middle, one way or another.
+        // More than the socket buffers hold, so the write fails in the middle: by a timeout or a
+        // closed connection.
         let outcome = writer.write_all(&vec![b'x'; 40_000_000]);
         assert!(outcome.is_err());
         assert_ne!(
@@ -477,7 +478,8 @@ fn the_first_request_has_the_time_of_a_head() {
     let mut served = Reader::new(connect(addr));
     served.send(get("/inline"));
     assert_eq!(served.next(false).unwrap().status, 200);
-    // Idle since its answer, so clocks have been looked at since the other was accepted.
+    // It was evicted for idling after its answer, so time limits were checked after the other
+    // connection was accepted.
     served.expect_end();
     fresh.send(get("/inline"));
     assert_eq!(fresh.next(false).map(|answer| answer.status), Some(200));
@@ -524,7 +526,7 @@ fn an_inherited_socket_does_not_delay_answers() {
         .io_threads(2)
         .start()
         .unwrap();
-    // Both threads wait on one socket, and either may go first.
+    // Both threads poll the same socket, and either may accept.
     for _ in 0..100 {
         assert!(provoke(addr, &get("/")).starts_with(b"HTTP/1.1 200"));
     }
@@ -537,7 +539,7 @@ fn a_unix_socket_whose_server_hangs_is_in_use() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("socket");
     let hung = Listener::unix(&path, 0).unwrap();
-    // Fills the backlog; one more would wait for ever.
+    // Fills the backlog; another connect would block for ever.
     let _waiting = UnixStream::connect(&path).unwrap();
     let error = Listener::unix(&path, 0).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
@@ -553,7 +555,7 @@ fn a_peer_that_never_reads_costs_a_bounded_amount() {
         .unwrap();
     let requests = get("/inline").repeat(10_000) + &get("/").repeat(10_000);
     let mut sent_len = 0;
-    // The server stops reading, so at some point the sockets are full.
+    // The server stops reading, so that the socket buffers fill up.
     let is_stopped = (0..1000).any(|_| match flood.write(requests.as_bytes()) {
         Ok(len) => {
             sent_len += len;

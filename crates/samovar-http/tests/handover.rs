@@ -1,4 +1,4 @@
-//! A new process takes the sockets of an old one, and no connection is lost.
+//! A new process takes over the sockets of an old one without losing a connection.
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
 mod support;
@@ -33,7 +33,7 @@ fn start(name: &'static str, io_threads: usize, listeners: Vec<Listener>) -> Ser
 
 #[test]
 fn an_upgrade_drops_no_connection() {
-    // From more threads than before, and to fewer.
+    // To fewer threads, to more, and to as many.
     for (old_threads, new_threads) in [(3, 2), (2, 3), (2, 2)] {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("handover");
@@ -76,7 +76,7 @@ fn an_upgrade_drops_no_connection() {
             is_done.store(true, Ordering::SeqCst);
             new
         });
-        // Nobody but the new one is left.
+        // Only the new process still serves.
         for _ in 0..20 {
             let mut client = Reader::new(connect(addr));
             client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -115,13 +115,14 @@ fn where_nobody_offers_there_is_nothing_to_take() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("handover");
     assert!(handover::take(&path).unwrap().is_none());
-    // Left over from a process that was killed.
+    // A stale socket file of a killed process.
     drop(UnixListener::bind(&path).unwrap());
     assert!(handover::take(&path).unwrap().is_none());
     let offer = Offer::new(&path).unwrap();
     drop(offer);
     assert!(!path.exists());
-    // An offer leaves the file of the next one alone, and files that are no sockets.
+    // Dropping an offer keeps the socket file of the next one; files other than sockets are never
+    // replaced.
     let first = Offer::new(&path).unwrap();
     let _second = Offer::new(&path).unwrap();
     drop(first);
@@ -153,7 +154,7 @@ fn several_servers_share_one_port() {
     });
 }
 
-/// Whenever it does so: the one that gives hears that, and no error of the system.
+/// The old process gets a result, not an I/O error, at whatever point the successor gives up.
 #[test]
 fn a_successor_may_give_up_before_it_has_taken_anything() {
     let listener = Listener::tcp("127.0.0.1:0".parse().unwrap(), 128).unwrap();

@@ -1,4 +1,4 @@
-//! Handlers and bodies work over HTTP/2 as over HTTP/1.1.
+//! Handlers and bodies behave over HTTP/2 as over HTTP/1.1.
 #![cfg(feature = "http2")]
 
 mod support;
@@ -87,7 +87,7 @@ fn bodies_in_memory_and_as_they_come() {
     send.send_trailers(http::HeaderMap::new()).unwrap();
     assert_eq!(client.whole(future).unwrap().text(), "Some(20000000)");
 
-    // Nothing is read, so no more comes than the window.
+    // The handler reads nothing, so no more than the window can be sent.
     let (future, mut send) = client.start(post("/gated-count"), false);
     wait_until("it has started", || {
         server.service().started.load(Ordering::SeqCst) == 1
@@ -186,7 +186,7 @@ fn answers_and_bodies_that_come_later() {
     let (mut channel, _) = client.start(get("/channel"), true);
     let mut events = client.head(&mut channel).unwrap().into_body();
     let sender = server.service().sender.lock().unwrap().take().unwrap();
-    // Nobody waits for them.
+    // Other streams do not wait for the channel.
     assert_eq!(client.ask(get("/missing")).status(), 404);
     for event in ["one", "two"] {
         sender.send(event).unwrap();
@@ -242,11 +242,11 @@ fn failures_cost_a_stream_and_no_more() {
     for path in ["/panic", "/inline-panic"] {
         assert_eq!(client.ask(get(path)).status(), 500);
     }
-    // Nothing of it had left, so it could still become another answer.
+    // Nothing was sent yet, so the answer could be replaced.
     assert_eq!(client.ask(get("/fails")).status(), 503);
     let (future, _) = client.start(get("/short"), true);
     let answer = client.whole(future);
-    // The first piece is judged as a whole.
+    // The body is too short, which may be found before or after the head was sent.
     match answer {
         Ok(answer) => assert_eq!(answer.status(), 503),
         Err(error) => assert_eq!(error.reason(), Some(Reason::INTERNAL_ERROR)),
@@ -265,11 +265,11 @@ fn a_stream_that_is_not_read_holds_no_other() {
     let (server, addr) = start_default();
     let mut client = Client::connect(addr);
     let mut slow = Vec::new();
-    // More than there are workers, and more than the connection's memory for pieces.
+    // More streams than workers, and than the connection's buffer budget.
     for _ in 0..20 {
         let (mut future, _) = client.start(get("/pattern/50000000"), true);
         slow.push(client.head(&mut future).unwrap().into_body());
-        // The window of the connection goes to those that want it.
+        // The connection window is shared by the streams that can send.
         let window = slow.last_mut().unwrap().flow_control();
         assert!(window.used_capacity() <= 65535);
     }
@@ -287,7 +287,7 @@ fn a_stream_that_is_not_read_holds_no_other() {
 #[test]
 fn many_streams_at_once() {
     let (_server, addr) = start_default();
-    // What is not read yet must not keep the rest from coming.
+    // Unread data of one stream must not block the others.
     let mut builder = h2::client::Builder::new();
     builder
         .initial_connection_window_size(1 << 30)

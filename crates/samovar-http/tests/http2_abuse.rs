@@ -1,4 +1,4 @@
-//! An HTTP/2 client that attacks by its frames loses its connection, and other clients are not
+//! An HTTP/2 client that attacks with its frames loses its connection, and other clients are not
 //! affected.
 #![cfg(feature = "http2")]
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
@@ -19,12 +19,12 @@ const FRAME_SIZE_ERROR: u32 = 6;
 const COMPRESSION_ERROR: u32 = 9;
 const ENHANCE_YOUR_CALM: u32 = 11;
 
-/// A header block that asks for a path.
+/// A header block that requests a path.
 fn asks_for(path: &str) -> Vec<u8> {
     [b"\x82\x86\x41\x01a".to_vec(), literal(":path", path)].concat()
 }
 
-/// A connection of somebody else goes on as if nothing were.
+/// A client on another connection that must not be affected.
 struct Bystander(Client);
 
 impl Bystander {
@@ -46,7 +46,7 @@ impl Bystander {
     }
 }
 
-/// Repeats bytes until the server takes no more; it must do so before `count_max`.
+/// Repeats `bytes` until the server closes the connection; fails after `count_max` times.
 #[track_caller]
 fn flood(bytes: &[u8], count_max: usize, code: u32) {
     let (server, addr) = start_default();
@@ -85,7 +85,7 @@ fn floods_of_control_frames() {
 #[test]
 fn floods_of_data_without_data() {
     flood(&frame(wire::DATA, 0, 1, b""), 3000, ENHANCE_YOUR_CALM);
-    // Padding is all there is.
+    // DATA frames with padding only.
     flood(
         &frame(wire::DATA, 8, 1, &[3, 0, 0, 0]),
         3000,
@@ -108,7 +108,7 @@ fn floods_of_window_updates() {
     );
 }
 
-/// CVE-2024-27316: a header block that does not end, in frames that each fit.
+/// CVE-2024-27316: an endless header block, in frames that are each within the limit.
 #[test]
 fn a_header_block_without_end() {
     for payload in [&b""[..], &[0; 16384]] {
@@ -130,14 +130,14 @@ fn a_header_block_without_end() {
     }
 }
 
-/// A field that is small on the wire and large in memory, named again and again.
+/// A field that is small on the wire and large in memory, referenced repeatedly.
 #[test]
 fn a_bomb_in_a_header_block() {
     let (server, addr) = start_default();
     let bystander = Bystander::new(addr);
     let mut raw = Raw::connect(addr);
     let mut block = wire::GET.to_vec();
-    // Name and value of 4000 bytes go into the table; then one byte stands for them.
+    // Name and value of 4000 bytes enter the dynamic table; then one byte refers to them.
     block.extend(b"\x40\x01x\x7f\xa1\x1e");
     block.extend([b'a'; 4000]);
     block.extend([0xbe; 12_000]);
@@ -146,7 +146,7 @@ fn a_bomb_in_a_header_block() {
         .until(|frame| frame.kind != wire::WINDOW_UPDATE)
         .unwrap();
     match answer.kind {
-        // 431, or the end.
+        // 431 and a reset, or the end of the connection.
         wire::HEADERS => assert!(raw.until(|frame| frame.kind == wire::RST_STREAM).is_some()),
         kind => assert_eq!(kind, wire::GOAWAY),
     }
@@ -167,7 +167,7 @@ fn more_header_fields_than_allowed() {
         raw.send(&frame(wire::HEADERS, 5, stream, &block));
         let head = raw.until(|frame| frame.stream == stream).unwrap();
         assert_eq!(head.kind, wire::HEADERS);
-        // `:status` 200 is in the static table, others are literals.
+        // `:status` 200 is in the static table; others are literals.
         let is_ok = head.payload[0] == 0x88;
         assert_eq!(is_ok, status == b"200");
     }
@@ -185,7 +185,7 @@ fn a_frame_larger_than_announced() {
     bystander.expect_undisturbed(&server);
 }
 
-/// CVE-2023-44487: requests that are taken back at once cost their sender nothing.
+/// CVE-2023-44487: requests that are reset at once, at no cost for the client.
 #[test]
 fn rapid_resets() {
     let (server, addr) = start_default();
@@ -202,7 +202,7 @@ fn rapid_resets() {
         stream += 2;
     }
     assert_eq!(raw.goaway_code(), ENHANCE_YOUR_CALM);
-    // No more handlers than for a peer that waits, and those that had not begun do not begin.
+    // No more handlers are queued than for an honest client, and those not yet started never start.
     let load = server.load();
     assert!(load.queued_count + load.running_count <= 100, "{load:?}");
     server.service().gate.open();
@@ -211,7 +211,7 @@ fn rapid_resets() {
     assert!(server.service().started.load(Ordering::SeqCst) <= 100);
 }
 
-/// The same with handlers that are at work already: they keep their places.
+/// The same with handlers already running: they count until they return.
 #[test]
 fn handlers_of_streams_that_are_gone_count() {
     let limits = Limits {
@@ -249,7 +249,7 @@ fn handlers_of_streams_that_are_gone_count() {
     bystander.expect_undisturbed(&server);
 }
 
-/// CVE-2025-8671: the peer makes the server reset its streams.
+/// CVE-2025-8671: the client provokes resets by the server.
 #[test]
 fn resets_that_the_server_is_made_to_send() {
     let (server, addr) = start_default();
@@ -305,7 +305,7 @@ fn at_the_limit_of_resets_and_one_past() {
     assert!(raw.until(|_| false).is_none(), "and that is the end");
 }
 
-/// The peer wants a body and gives no window for it.
+/// The client requests a body and gives it no window.
 #[test]
 fn a_window_that_never_opens() {
     let limits = Limits {
@@ -319,7 +319,7 @@ fn a_window_that_never_opens() {
     raw.send(&frame(wire::HEADERS, 5, 1, &asks_for("/pattern/1000000")));
     let reset = raw.until(|frame| frame.kind == wire::RST_STREAM).unwrap();
     assert_eq!(reset.payload, ENHANCE_YOUR_CALM.to_be_bytes());
-    // Another stream of it goes on meanwhile.
+    // Another stream of the connection is served meanwhile.
     raw.send(&frame(wire::HEADERS, 5, 3, &asks_for("/status/204")));
     assert_eq!(
         raw.until(|frame| frame.stream == 3).unwrap().kind,
@@ -375,12 +375,12 @@ fn a_start_or_a_block_that_takes_too_long() {
     bystander.expect_undisturbed(&server);
 }
 
-/// Open windows, and a peer that does not read its socket.
+/// The windows are open, but the client does not read its socket.
 #[test]
 fn a_socket_that_is_not_read() {
     let limits = Limits {
         stall_time: Duration::from_millis(1000),
-        // Where all that is left fits into the socket, it is an idle connection.
+        // If the rest of the answers fits into the socket buffers, the connection counts as idle.
         idle_time: Duration::from_millis(1000),
         ..Limits::default()
     };

@@ -20,7 +20,7 @@ fn the_preface_in_any_pieces() {
         let mut raw = Raw::new(addr);
         raw.stream.set_nodelay(true).unwrap();
         raw.send(&wire::PREFACE[..cut]);
-        // Until the server has seen the first piece.
+        // Let the server receive the first part on its own.
         std::thread::sleep(Duration::from_millis(2));
         raw.send(&wire::PREFACE[cut..]);
         raw.send(&frame(wire::SETTINGS, 0, 0, b""));
@@ -111,7 +111,7 @@ fn content_length_is_held_to() {
         wire::literal(":path", "/echo"),
     ]
     .concat();
-    // Pseudo-headers come first, so the authority's place does not matter.
+    // `:authority` may come anywhere among the pseudo-header fields, which precede all others.
     let block = [path, wire::literal("content-length", "5")].concat();
     for (stream, data) in [(1, &b"1234"[..]), (3, b"123456")] {
         raw.send(&frame(wire::HEADERS, 4, stream, &block));
@@ -145,7 +145,7 @@ fn a_drain_finishes_what_is_under_way() {
     drain.join().unwrap();
 }
 
-/// A client whose first stream is refused may not know that another connection would help.
+/// A client whose very first stream is refused may not retry on another connection.
 #[test]
 fn a_drain_answers_who_has_just_connected() {
     let (server, addr) = serve(App::new(), |builder| builder.io_threads(1));
@@ -188,7 +188,7 @@ fn an_idle_connection_is_closed() {
     let mut client = Client::connect(addr);
     assert_eq!(client.ask(get("/inline")).status(), 200);
     assert!(client.wait_for_end().is_ok());
-    // A peer that does not answer the server's farewell is left all the same.
+    // A peer that does not react to GOAWAY is closed all the same.
     let mut raw = Raw::connect(addr);
     assert_eq!(raw.goaway_code(), 0);
     assert!(raw.until(|_| false).is_none());
@@ -261,7 +261,7 @@ fn a_peer_that_has_said_all_it_has_to_is_not_late() {
     wait_until("it has started", || {
         server.service().started.load(Ordering::SeqCst) == 1
     });
-    // Longer than a head may take.
+    // Longer than the time limit for a request head.
     std::thread::sleep(Duration::from_millis(900));
     server.service().gate.open();
     let data = raw

@@ -19,7 +19,7 @@ use support::serve;
 /// What a peer may be sent before it says more, in bytes (RFC 9113, 6.9.2).
 const WINDOW_LEN: usize = 65_535;
 
-/// A body without an end that is not let go of before the gate opens.
+/// An endless body whose drop blocks until the gate opens.
 struct Held {
     gate: Arc<Gate>,
     dropped_count: Arc<AtomicUsize>,
@@ -45,7 +45,7 @@ impl Drop for Held {
     }
 }
 
-/// A test that fails must not wait for ever.
+/// Opens the gate when dropped, so that a failing test does not hang.
 struct Opened(Arc<Gate>);
 
 impl Drop for Opened {
@@ -84,7 +84,7 @@ fn a_body_that_is_slow_to_go_holds_up_nobody() {
     assert_eq!(other.ask(get("/")).text(), "here\n");
     assert_eq!(client.ask(get("/")).text(), "here\n");
 
-    // The connection is gone, with bytes on the way to it that tell the server so.
+    // The client closes while bytes are in flight to it; the reset tells the server.
     let (mut answer, _send) = client.start(get("/held"), true);
     let mut body = client.head(&mut answer).unwrap().into_body();
     client.data(&mut body).unwrap().unwrap();
@@ -92,8 +92,8 @@ fn a_body_that_is_slow_to_go_holds_up_nobody() {
     wait_until("the body is let go of", || is_dropped(2));
     assert_eq!(other.ask(get("/")).text(), "here\n");
 
-    // It is gone after it has read all that its windows let through, so there is nothing on the
-    // way to it, nor ever will be.
+    // The client closes after reading everything that its windows allow, so nothing is in flight
+    // and no reset comes.
     let mut client = Client::connect(addr);
     let (mut answer, _send) = client.start(get("/held"), true);
     let mut body = client.head(&mut answer).unwrap().into_body();

@@ -11,10 +11,10 @@ use support::h2::{self as wire, Raw, frame, literal};
 use support::h2_app::{start, wait_until};
 use support::resident_len;
 
-/// An idle connection: its HPACK tables and the buffers of `h2`.
+/// Memory limit of an idle connection: HPACK tables and the buffers of `h2`.
 const IDLE_LEN_MAX: usize = 48 * 1024;
-/// A connection whose peer opens a hundred streams and all windows, and does not read: a piece and
-/// a small buffer for each, and what waits for the socket.
+/// Memory limit of a connection whose peer opens a hundred streams and all windows, and does not
+/// read: per stream a piece and small buffers, plus output waiting for the socket.
 const GREEDY_LEN_MAX: usize = 100 * (16 + 32 + 16) * 1024 + 1024 * 1024;
 
 #[test]

@@ -1,4 +1,4 @@
-//! What an idle connection costs.
+//! An idle connection takes less memory than a fixed limit.
 //!
 //! In a file of its own, because it measures the memory of the whole process.
 
@@ -9,7 +9,7 @@ use samovar_http::http::Status;
 use samovar_http::{Head, Inline, Prepared, Reply, Request, Response, Service, Turn};
 use support::{Reader, connect, resident_len, serve};
 
-/// Bytes of user memory an idle connection may cost, all of the engine's bookkeeping included.
+/// Limit of user memory per idle connection in bytes, including the engine's bookkeeping.
 const IDLE_LEN_MAX: usize = 1024;
 const CONNECTIONS: usize = 5000;
 
@@ -29,7 +29,7 @@ impl Service for Both {
     }
 
     fn handle(&self, request: &mut Request) -> Response {
-        // Larger than what an idle connection may keep for its next answer.
+        // Longer than the output buffer that an idle connection may keep.
         Response::text(Status::OK, "x".repeat(20_000 + request.body().len()))
     }
 }
@@ -54,7 +54,7 @@ fn an_idle_connection_costs_less_than_a_kilobyte() {
             let mut client = Reader::new(connect(addr));
             client.stream.set_nodelay(true).unwrap();
             for request in requests {
-                // In two pieces, so that the connection has kept half a head for a while.
+                // In two parts, so that the connection buffers half a head for a while.
                 client.send(&request[..20]);
                 client.send(&request[20..]);
                 assert_eq!(client.next(false).unwrap().status, 200);

@@ -15,7 +15,7 @@ fn post(path: &str, body: &str) -> String {
     format!("POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: {len}\r\n\r\n{body}")
 }
 
-/// Who has called it, and with what.
+/// Answers with the name of the calling thread and the body.
 fn tell(request: &mut Request) -> Response {
     let thread = std::thread::current();
     let name = thread.name().unwrap_or_default();
@@ -44,7 +44,8 @@ fn the_io_thread_calls_it_when_the_body_is_there() {
             assert_eq!(String::from_utf8_lossy(&answer.body), "io-0 abc");
         }
     }
-    // Without a body there is nothing to wait for, and what answers at once is another function.
+    // A request without a body goes to a worker: only `Service::inline` can answer one on the I/O
+    // thread.
     client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     let answer = client.next(false).unwrap();
     assert!(answer.body.starts_with(b"worker"), "{answer:?}");
@@ -124,7 +125,7 @@ fn a_slow_reader_gets_all_of_a_large_answer() {
     let (_server, addr) = serve(by(large), |builder| builder.io_threads(1));
     let mut slow = Reader::new(connect(addr));
     slow.send(post("/", "a"));
-    // Others are answered meanwhile.
+    // Other connections are served meanwhile.
     let mut other = Reader::new(connect(addr));
     other.send(post("/", "a"));
     assert_eq!(other.next(false).unwrap().body.len(), LEN);

@@ -16,7 +16,7 @@ use support::{Reader, connect, eventually, serve};
 const WORKERS: usize = 2;
 const DOWNLOADS: usize = 40;
 
-/// A disk that hangs until it is told to go on.
+/// A disk that hangs until `recover`.
 #[derive(Debug, Default)]
 struct Disk {
     is_well: Mutex<bool>,
@@ -35,7 +35,7 @@ impl Disk {
     }
 }
 
-/// A test that fails does not wait for it for ever.
+/// Recovers the disk when dropped, so that a failing test does not hang.
 struct Recovery<'a>(&'a Disk);
 
 impl Drop for Recovery<'_> {
@@ -46,10 +46,10 @@ impl Drop for Recovery<'_> {
 
 struct Store(Arc<Disk>);
 
-/// Says that the costly part of a request is done.
+/// Marks the costly part of a request as done.
 struct Computed;
 
-/// A body from the disk.
+/// A body read from the disk.
 struct File(Arc<Disk>, u64);
 
 impl Source for File {
@@ -139,7 +139,7 @@ fn others_are_answered_while_every_slow_request_hangs() {
     eventually("the last of them is done", || {
         server.load().running_count == WORKERS
     });
-    // For longer than a peer may dawdle: it is not the peers who do.
+    // Longer than the limit for stalled peers: here the server stalls, not the peers.
     std::thread::sleep(4 * stall_time);
     drop(recovery);
     for (number, client) in downloads.iter_mut().enumerate() {
@@ -171,7 +171,7 @@ fn what_computes_has_few_places_and_leaves_the_rest_to_others() {
     let mut client = Reader::new(connect(addr));
     client.send("GET /prompt HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_eq!(client.next(false).unwrap().body, b"prompt");
-    // They have one place, and the worker that answered is done at once.
+    // The lane has one slot, and the worker that answered is free at once.
     eventually("one of them computes", || {
         let load = server.load();
         load.running_count == 1 && load.queued_count == 4
@@ -179,7 +179,7 @@ fn what_computes_has_few_places_and_leaves_the_rest_to_others() {
     drop(recovery);
     for client in &mut costly {
         assert_eq!(client.next(false).unwrap().body, b"computed");
-        // The connection is as any other.
+        // The connection can be used like any other.
         client.send("GET /prompt HTTP/1.1\r\nHost: a\r\n\r\n");
         assert_eq!(client.next(false).unwrap().body, b"prompt");
     }

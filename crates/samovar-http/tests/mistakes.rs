@@ -1,4 +1,4 @@
-//! A mistake in a program's routes or configuration is reported at start, with its place.
+//! A mistake in a program's routes or configuration is reported at start, with its source location.
 
 use std::io::ErrorKind;
 use std::panic::catch_unwind;

@@ -1,5 +1,5 @@
-//! A compressed body decodes to the source's bytes, however the source yields them: in pieces of
-//! any size, with pauses.
+//! A compressed body decodes to the bytes of its source, which may yield them in pieces of any size
+//! and with pauses.
 
 #![cfg(feature = "compression")]
 #![expect(
@@ -21,7 +21,7 @@ use samovar_http::{Batch, Body, Progress, Request, Response, Server, Service, So
 
 use support::{Reader, connect, serve};
 
-/// Answers with the script it was given.
+/// Answers with the given script.
 struct Scripted(Mutex<Vec<Step>>);
 
 impl Service for Scripted {
@@ -41,9 +41,9 @@ impl Service for Scripted {
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// Bytes, with more behind them.
+    /// Yields bytes, with more to follow at once.
     Give(Vec<u8>),
-    /// Bytes or none, and a pause.
+    /// Yields some bytes or none, then pauses.
     Wait(Vec<u8>),
 }
 

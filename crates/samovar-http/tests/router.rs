@@ -35,7 +35,7 @@ fn check(addr: SocketAddr, request: &str, status: u16, body: &str) {
     assert_eq!((answer.status, text(&answer)), (status, body), "{request}");
 }
 
-/// Says which route it is, and its parameters.
+/// A handler that answers with its route's name and parameters.
 fn tell(name: &'static str) -> impl Fn(&mut Request) -> String + Send + Sync + 'static {
     move |request| {
         let params: Vec<_> = request
@@ -71,7 +71,7 @@ fn paths_and_parameters() {
         ("/a/b", "all all=a/b"),
         ("/page_7", "page"),
         ("/%C3%B1and%C3%BA/%e2%9c%93", "bird x=✓"),
-        // An encoded slash does not divide.
+        // An encoded slash does not separate segments.
         ("/users/a%2Fb", "user id=a/b"),
         ("/users/a%252Fb", "user id=a%2Fb"),
         ("http://a/users/7", "user id=7"),
@@ -209,12 +209,12 @@ fn slashes_are_redirected_by_choice() {
     assert_eq!(location("/f/x/?"), (200, None));
     assert_eq!(location("/%C3%B1/"), to("/%C3%B1"));
     assert_eq!(location("http://a/a/"), to("/a"));
-    // A browser would take these for hosts.
+    // A redirect to these would lead to another host.
     assert_eq!(location("//evil.example/"), (404, None));
     assert_eq!(location("//evil.example"), (404, None));
     assert_eq!(location("/\\evil.example/").1, None);
     assert_eq!(location("/%2Fevil.example/"), to("/%2Fevil.example"));
-    // Only where the method has a route there.
+    // The redirect is sent only if the method has a route there.
     assert_eq!(ask(addr, "POST", "/a/").status, 404);
     assert_eq!(location("/b"), (200, None), "{{x}} is a route for it");
 }
@@ -345,7 +345,7 @@ fn inline_routes_answer_with_what_is_in_memory() {
             }
         }
     }
-    // A body that would have to be pulled is a mistake of the program.
+    // A source cannot be sent inline, so this is an error in the program.
     check(addr, "GET /source", 500, "Internal Server Error\n");
 }
 

@@ -24,7 +24,7 @@ use samovar_http::{
 };
 use support::{Reader, connect, serve};
 
-/// A service with a route for each thing a handler can do.
+/// A service with one route for each kind of answer.
 struct Routes {
     prepared: Prepared,
     released: Mutex<Option<Receiver<()>>>,
@@ -54,7 +54,7 @@ impl Routes {
     }
 }
 
-/// `len` bytes, byte `i` being `i mod 251`, but `actual` of them.
+/// A source that announces `len` bytes and yields `actual`, byte `i` being `i mod 251`.
 struct Pattern {
     len: Option<u64>,
     actual: u64,
@@ -113,7 +113,7 @@ impl Service for Routes {
             "text" => Response::text(Status::OK, format!("{path}\n")),
             "big" => Response::new(Status::OK, Body::Shared(pattern(1_000_000).into())),
             "source" => source(Some(10_000_000), 10_000_000),
-            // More than the buffers of a socket hold.
+            // Longer than the socket buffers.
             "huge" => source(Some(200_000_000), 200_000_000),
             "short" => source(Some(3_000_000), 2_999_999),
             "long" => source(Some(3_000_000), 3_000_001),
@@ -184,7 +184,7 @@ fn answers_keep_the_order_of_pipelined_requests() {
         let answer = client.next(false).unwrap();
         assert_eq!((answer.status, answer.body), (200, expected.into_bytes()));
     }
-    // The report comes after the last byte, so it may come after the client has seen it.
+    // The report follows the last byte, so the client may be ahead of it.
     let start = Instant::now();
     while server.service().observed.lock().unwrap().len() < 200 {
         assert!(start.elapsed() < Duration::from_secs(10));
@@ -243,7 +243,7 @@ fn a_slow_reader_holds_no_thread() {
     for reader in &mut slow {
         reader.send(get("/source"));
     }
-    // Every one of them is blocked on its socket; one worker serves the others all the same.
+    // All of them are blocked on their sockets, and the one worker serves other clients.
     let mut client = Reader::new(connect(addr));
     for i in 0..100 {
         client.send(get(&format!("/text/{i}")));
@@ -335,7 +335,7 @@ fn a_half_closed_client_gets_its_answer() {
         assert_eq!(client.next(false).unwrap().status, 200, "{path}");
         client.expect_end();
     }
-    // Long before any limit of time.
+    // Well before any time limit.
     let start = Instant::now();
     while server.connection_count() > 0 {
         assert!(start.elapsed() < Duration::from_secs(10));
@@ -398,7 +398,7 @@ fn a_full_queue_answers_503() {
         builder.workers(1).io_threads(1).limits(limits)
     });
     let mut clients: Vec<Reader> = Vec::new();
-    // One with the worker, one in the queue.
+    // One on the worker, one in the queue.
     for count in 1..=2 {
         let mut client = Reader::new(connect(addr));
         client.send(get("/gate"));
@@ -408,7 +408,7 @@ fn a_full_queue_answers_503() {
         {
             std::thread::yield_now();
         }
-        // The first may be answered before the accepted connection is read, the second beside it.
+        // The first two checks may be answered before the request was read.
         for _ in 0..3 {
             assert!(server.answers_within(Duration::from_secs(10)));
         }

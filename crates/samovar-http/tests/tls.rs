@@ -26,7 +26,7 @@ use samovar_http::{
 use support::{Reader, connect, eventually};
 use support_tls::{Authority, Pair, open_with};
 
-/// Answers in all the ways there are.
+/// Answers with every kind of response.
 struct Site {
     hello: Prepared,
     incidents: Incidents,
@@ -138,7 +138,7 @@ fn start(builder: TlsBuilder) -> (Server<Site>, SocketAddr) {
     start_with(builder.build().unwrap(), |builder| builder)
 }
 
-/// An authority, a server for `a.test`, and where that is.
+/// Starts a server for `a.test`; returns its CA and address too.
 fn site() -> (Authority, Server<Site>, SocketAddr) {
     let authority = Authority::new("test");
     let (server, addr) = start(authority.sign(&["a.test"]).builder());
@@ -204,7 +204,7 @@ fn the_end_is_told() {
         .write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
         .unwrap();
     let mut answer = Vec::new();
-    // rustls makes an error of an end without close_notify.
+    // rustls returns an error if the stream ends without `close_notify`.
     client.read_to_end(&mut answer).unwrap();
     assert!(answer.ends_with(b"hello\n"));
 
@@ -244,7 +244,7 @@ fn names_choose_the_certificate() {
     for (name, pair) in [("a.test", &a), ("b.test", &b), ("x.c.test", &wild)] {
         assert_eq!(shown(addr, name).unwrap(), pair.der(), "{name}");
     }
-    // Shown the first one, the client is who refuses.
+    // Given the first certificate, the client refuses.
     let error = shown(addr, "d.test").unwrap_err().to_string();
     assert!(error.contains("not valid for name"), "{error}");
     let (_server, addr) = start(builder.refuse_unknown_names());
@@ -283,7 +283,7 @@ fn clients_show_who_they_are() {
         }
         let mut client = client.open(addr);
         client.write_all(get("/who").as_bytes())?;
-        // In TLS 1.3 a client learns only by reading that it was turned away.
+        // In TLS 1.3 the client learns of a refusal only by reading.
         client.flush()?;
         let mut byte = [0];
         let mut answer = Vec::new();
@@ -305,7 +305,7 @@ fn clients_show_who_they_are() {
     assert_eq!(who(addr, Some(&user)).unwrap(), b'1');
     who(addr, None).unwrap_err();
     who(addr, Some(&stranger.sign(&["user"]))).unwrap_err();
-    // A client may know that it was refused before the server has said so to anybody.
+    // The client may learn of the refusal before the observer does.
     let incidents = || server.service().incidents.0.lock().unwrap().clone();
     eventually("both are told", || incidents().len() >= 2);
     let incidents = incidents();
@@ -327,7 +327,7 @@ fn a_renewed_certificate_drops_nobody() {
     let mut idle = Reader::new(authority.client().connect(addr).unwrap());
     let mut busy = Reader::new(authority.client().connect(addr).unwrap());
     busy.send(get("/large"));
-    // In the middle of the answer: it has begun, and cannot have ended.
+    // In the middle of the answer, which has begun and cannot have ended.
     let mut first = [0; 1000];
     busy.stream.read_exact(&mut first).unwrap();
     config.replace(new.builder()).unwrap();
@@ -379,7 +379,7 @@ fn what_is_not_tls_is_closed() {
         stream.write_all(bytes).unwrap();
         let mut rest = Vec::new();
         stream.read_to_end(&mut rest).unwrap();
-        // An alert, or nothing.
+        // A TLS alert, or nothing.
         assert!(rest.is_empty() || rest[0] == 21, "{rest:?}");
     }
     eventually("all are gone", || server.connection_count() == 0);
@@ -400,12 +400,12 @@ fn a_handshake_that_takes_too_long_is_cut() {
         stream.write_all(start).unwrap();
         let started = Instant::now();
         let mut rest = Vec::new();
-        // An end or a reset, but not silence.
+        // End of file or reset, but no timeout.
         drop(stream.read_to_end(&mut rest));
         assert!(started.elapsed() >= Duration::from_millis(250));
         assert!(started.elapsed() < Duration::from_secs(10));
     }
-    // A connection that is one has other limits.
+    // After the handshake other limits apply.
     let mut reader = Reader::new(authority.client().connect(addr).unwrap());
     thread::sleep(Duration::from_millis(700));
     reader.send(get("/worker"));
@@ -436,7 +436,7 @@ fn handshakes_at_once_are_bounded() {
     assert!(rest.is_empty());
     drop(half);
     eventually("they are gone", || server.connection_count() == 0);
-    // A finished handshake is none.
+    // A completed handshake does not count.
     let open: Vec<_> = (0..20)
         .map(|_| authority.client().connect(addr).unwrap())
         .collect();
@@ -460,7 +460,7 @@ fn s_client(addr: SocketAddr, arguments: &[&str], input: &str) -> (String, Strin
         .unwrap();
     let mut stdin = child.stdin.take().unwrap();
     stdin.write_all(input.as_bytes()).unwrap();
-    // It hangs up when its input ends, so that stays open until the server closes.
+    // `s_client` closes when its input ends, so keep that open until the server closes.
     let output = child.wait_with_output().unwrap();
     drop(stdin);
     let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
@@ -485,7 +485,7 @@ fn openssl_agrees() {
     assert!(out.contains("Cipher is (NONE)"), "{out}{error}");
 }
 
-/// A peer that asks for new keys in the middle of TLS 1.2 could make the server compute for ever.
+/// Renegotiation in TLS 1.2 would let a client cause unlimited computation.
 #[test]
 fn renegotiation_is_refused() {
     let (_authority, _server, addr) = site();

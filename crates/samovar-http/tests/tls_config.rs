@@ -34,7 +34,7 @@ impl Files {
         self.path(name)
     }
 
-    /// Certificate and key for a name.
+    /// Writes a certificate for a name, and its key.
     fn pair(&self, name: &str) -> (PathBuf, PathBuf) {
         let made = rcgen::generate_simple_self_signed(vec![name.into()]).unwrap();
         let certificate = self.write(&format!("{name}.crt"), &made.cert.pem());
@@ -43,7 +43,7 @@ impl Files {
     }
 }
 
-/// The error's own words and those of its causes.
+/// The error message with all its causes.
 #[track_caller]
 fn refused(chain: &Path, key: &Path) -> String {
     let error = TlsConfig::files(chain, key).unwrap_err();
@@ -100,7 +100,7 @@ fn each_mistake_is_named_with_its_file() {
             &noise,
             "holds no supported private key",
         ),
-        // The two mixed up.
+        // Certificate and key swapped.
         (&key, &certificate, &key, "holds no certificate"),
         (&broken, &key, &broken, "is not valid PEM"),
         (&wrong, &key, &wrong, "unsupported certificate"),

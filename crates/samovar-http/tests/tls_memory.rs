@@ -1,4 +1,4 @@
-//! An idle HTTPS connection is small, and releases the memory that it needed while it was busy.
+//! An idle HTTPS connection takes little memory, and releases what it needed while busy.
 //!
 //! In a file of its own, because memory is measured for the whole process.
 
@@ -16,7 +16,8 @@ use samovar_http::{Listener, Request, Response, Server, Service};
 use support::resident_len;
 use support_tls::Authority;
 
-/// Bytes of user memory an idle connection may cost: its keys, and all of the engine's bookkeeping.
+/// Limit of user memory per idle connection in bytes: its TLS state and all of the engine's
+/// bookkeeping.
 const IDLE_LEN_MAX: usize = 6 * 1024;
 const CONNECTIONS: usize = 400;
 
@@ -45,7 +46,7 @@ fn an_idle_connection_holds_its_keys_and_no_buffer() {
         .unwrap();
     let addr = server.local_addrs()[0];
     let client = authority.client();
-    // The client's half is in this process too, so it is dropped, and its socket kept open.
+    // The client is in this process too: drop its TLS state, and keep its socket open.
     let use_once = |count: usize, sockets: &mut Vec<TcpStream>| {
         for _ in 0..count {
             let mut stream = client.connect(addr).unwrap();

@@ -1,4 +1,4 @@
-//! WebSocket frames and TLS records are independent of each other.
+//! WebSocket works over TLS wherever record and frame boundaries fall.
 
 #![cfg(feature = "tls")]
 #![expect(
@@ -39,7 +39,7 @@ impl Service for Echo {
 
 const LARGE_LEN: usize = 700_000;
 
-/// The payload of the next frame from the server, which masks nothing.
+/// The payload of the next frame; servers do not mask.
 fn payload(client: &mut Client) -> Vec<u8> {
     let mut head = [0; 2];
     client.read_exact(&mut head).unwrap();
@@ -72,7 +72,7 @@ fn messages_of_all_sizes_come_back() {
     for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
         for path in ["/worker", "/inline"] {
             let mut client = authority.client().only(version).connect(addr).unwrap();
-            // The first message comes with the request.
+            // The first message follows the handshake in one write.
             client.write_all(handshake(path, "").as_bytes()).unwrap();
             client.write_all(&frame(BINARY, b"early")).unwrap();
             let mut head = Vec::new();
@@ -90,7 +90,7 @@ fn messages_of_all_sizes_come_back() {
             }
             client.write_all(&close(1000, "")).unwrap();
             assert_eq!(payload(&mut client)[..2], 1000_u16.to_be_bytes());
-            // rustls makes an error of an end without close_notify.
+            // rustls returns an error if the stream ends without `close_notify`.
             assert_eq!(client.read_to_end(&mut Vec::new()).unwrap(), 0);
         }
     }

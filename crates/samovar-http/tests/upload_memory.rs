@@ -10,7 +10,7 @@ use samovar_http::http::Status;
 use samovar_http::{Intake, Request, Response};
 use support::{By, Reader, connect, resident_len, serve};
 
-/// Answers with the number of bytes and their sum.
+/// Answers with the length and sum of the body's bytes.
 fn count(request: &mut Request) -> Response {
     let (mut len, mut sum) = (0_u64, 0_u64);
     let mut piece = vec![0; 10_000];

@@ -14,7 +14,7 @@ use samovar_http::http::Status;
 use samovar_http::{Intake, Request, Response};
 use support::{By, Reader, connect, eventually, promising, serve};
 
-/// How often the only thread of that name has gone to sleep.
+/// Number of times that the only thread of that name has gone to sleep.
 fn sleep_count(name: &str) -> u64 {
     let tasks = fs::read_dir("/proc/self/task").unwrap();
     let mut folders = tasks.map(|task| task.unwrap().path());
@@ -41,14 +41,14 @@ fn an_answered_connection_comes_back_unnoticed() {
     let mut ask = || {
         client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
         assert_eq!(client.next(false).unwrap().body, b"here");
-        // The connection is on its way home before the worker looks for more to do.
+        // The connection is handed back before the worker looks for the next job.
         eventually("the worker is done", || server.load().running_count == 0);
     };
     ask();
     let before = sleep_count("io-0");
     (0..COUNT).for_each(|_| ask());
     let count = sleep_count("io-0") - before;
-    // Once for each request, and now and then to look at the clocks.
+    // One wake-up per request, and a few for time limits.
     assert!(count < COUNT * 3 / 2, "{count} times for {COUNT} requests");
 }
 
@@ -73,7 +73,7 @@ fn a_promised_answer_wakes_one_thread_once() {
     (0..COUNT).for_each(|_| ask());
     let [io, worker] = sleep_counts();
     let (io, worker) = (io - before[0], worker - before[1]);
-    // For the request and for the answer, and now and then to look at the clocks.
+    // One for the request, one for the answer, and a few for time limits.
     assert!(io < COUNT * 5 / 2, "{io} times for {COUNT} requests");
     assert!(
         worker < COUNT * 3 / 2,
@@ -81,8 +81,8 @@ fn a_promised_answer_wakes_one_thread_once() {
     );
 }
 
-/// Asks as so many clients, one after the other, all of them 40 times; returns how long that took,
-/// and how often the I/O thread went to sleep meanwhile. The server keeps rounds 50 ms apart.
+/// Sends a request on each of `client_count` connections in turn, 40 rounds in all. Returns the
+/// time, and how often the I/O thread went to sleep. The server coalesces wake-ups for 50 ms.
 fn spaced(name: &str, client_count: usize, pause: Duration) -> (Duration, u64) {
     let service = By {
         handle: |_: &mut Request| Response::text(Status::OK, "here"),
@@ -96,7 +96,7 @@ fn spaced(name: &str, client_count: usize, pause: Duration) -> (Duration, u64) {
     let clients = 0..client_count;
     let mut clients: Vec<_> = clients.map(|_| Reader::new(connect(addr))).collect();
     let ask = |client: &mut Reader| client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
-    // Answered: so the thread has begun, and has its name.
+    // After the first answer the thread runs, and has its name.
     ask(&mut clients[0]);
     clients[0].next(false).unwrap();
     let before = sleep_count(&thread);
@@ -115,9 +115,9 @@ fn spaced(name: &str, client_count: usize, pause: Duration) -> (Duration, u64) {
 
 #[test]
 fn one_of_many_requests_waits_for_others() {
-    // As if each came of its own accord.
+    // The pause makes each request arrive on its own.
     let (time, count) = spaced("many-", 64, Duration::from_micros(200));
-    // Twice in 50 ms: until they are over, and until somebody comes.
+    // Two sleeps in 50 ms: the coalescing delay, and the wait for the next request.
     let most = 2 * time.as_millis() / 50 + 10;
     assert!(u128::from(count) <= most, "{count} times, not {most}");
 }
@@ -155,6 +155,6 @@ fn an_answer_may_be_there_before_its_connection_is_home() {
         }
     });
     let slow_count = slow_count.into_inner();
-    // One that nobody looks for is found by the next look at the clocks.
+    // A lost wake-up would be noticed only at the next check of the time limits.
     assert!(slow_count < CLIENTS * COUNT / 100, "{slow_count}");
 }

@@ -84,7 +84,7 @@ fn a_peer_that_does_not_read_is_refused_and_then_closed() {
     let socket = fixture.socket();
     fixture.expect("open");
     let (message, mut sent) = ("x".repeat(10_000), 0);
-    // The kernel's buffers, then ours.
+    // Fills the kernel's buffers, then the server's.
     while socket.try_send(&message).is_ok() {
         sent += 1;
     }
@@ -93,7 +93,7 @@ fn a_peer_that_does_not_read_is_refused_and_then_closed() {
     for _ in 0..sent {
         client.expect_text(&message);
     }
-    // It has caught up: there is room again. The other policy now.
+    // The client has caught up, so there is capacity again. Now the policy that closes.
     while socket.try_send(&message).is_ok() {}
     socket.send(&message);
     assert!(!socket.is_open());
@@ -179,7 +179,8 @@ fn a_silent_peer_is_asked_and_then_cut_off() {
     });
     let mut client = Client::open(fixture.addr, "/");
     fixture.expect("open");
-    // While it answers it stays, and the engine's pings are no events.
+    // The connection stays while the client answers, and the engine's pings are no events for the
+    // handler.
     for _ in 0..2 {
         let (first, payload) = client.next_frame().unwrap();
         assert_eq!(first, PING);
@@ -269,7 +270,7 @@ fn a_drain_says_goodbye() {
     polite.send(close(1001, ""));
     assert_eq!(polite.next_frame(), None);
     assert_eq!(closed.recv_timeout(PATIENCE), Ok(1001));
-    // The other one does not answer, and the drain has its bound.
+    // The other client does not answer, and the drain ends at its time limit.
     assert!(draining.join().unwrap() < Duration::from_secs(10));
     assert_eq!(closed.recv_timeout(PATIENCE), Ok(1006));
     drop(rude);

@@ -1,4 +1,4 @@
-//! An idle WebSocket with compression is small.
+//! An idle WebSocket with compression takes little memory.
 //!
 //! In a file of its own, because memory is measured for the whole process.
 
@@ -11,7 +11,7 @@ use support::recorder::App;
 use support::ws::{Client, frame, handshake};
 use support::{resident_len, serve};
 
-/// Bytes of user memory an idle WebSocket may cost, all of the engine's bookkeeping included.
+/// Limit of user memory per idle WebSocket in bytes, including the engine's bookkeeping.
 const IDLE_LEN_MAX: usize = 1024;
 const SOCKETS: usize = 4000;
 const OFFER: &str = "Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits\r\n";
@@ -36,7 +36,7 @@ fn an_idle_websocket_costs_less_than_a_kilobyte() {
         for n in 0..count {
             let path = if n % 2 == 0 { "/worker" } else { "/inline" };
             let mut client = Client::with(addr, handshake(path, OFFER));
-            // In fragments, so that the socket has kept half a message for a while.
+            // In fragments, so that the server buffers half a message for a while.
             let (a, b) = message.as_bytes().split_at(20_000);
             client.send(frame(0x01, a));
             client.send(frame(0x80, b));

@@ -1,4 +1,4 @@
-//! The WebSocket client of tungstenite works, with and without TLS.
+//! The WebSocket client of tungstenite works with and without TLS.
 
 #![cfg(feature = "tls")]
 #![expect(
@@ -19,7 +19,7 @@ use support_tls::Authority;
 use tungstenite::Message as Theirs;
 use tungstenite::protocol::CloseFrame;
 
-/// Texts and bytes of all lengths that matter, back as they were, and a goodbye.
+/// Echoes texts and bytes of all lengths at which the framing changes, then closes.
 fn converse(stream: impl Read + Write) {
     let (mut socket, response) = tungstenite::client("ws://a.test/", stream).unwrap();
     assert_eq!(response.status(), 101);

@@ -9,7 +9,7 @@
     clippy::allow_attributes,
     reason = "each test file is a crate of its own and uses a part"
 )]
-//! An application with handlers of all kinds.
+//! An application with one handler for each kind of response.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -24,7 +24,7 @@ use samovar_http::{
 
 use super::serve;
 
-/// What handlers and tests share.
+/// State shared by handlers and tests.
 #[derive(Default)]
 pub(crate) struct Gate {
     is_open: Mutex<bool>,
@@ -71,7 +71,7 @@ impl App {
     }
 }
 
-/// Yields so many bytes, and fails before the end if it is told to.
+/// A source that yields this many bytes, or fails earlier if requested.
 struct Pattern {
     left: u64,
     fails: bool,
@@ -98,7 +98,7 @@ impl Source for Pattern {
     }
 }
 
-/// Three bytes and a field behind them; of unknown length.
+/// A source of unknown length: three bytes and a trailer.
 struct Trailing(bool);
 
 impl Source for Trailing {

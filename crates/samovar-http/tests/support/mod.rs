@@ -36,7 +36,7 @@ pub(crate) fn serve<S: Service>(
     (server, addr)
 }
 
-/// A service that is one function.
+/// A service made of one function.
 pub(crate) struct By<F> {
     pub(crate) handle: F,
     pub(crate) intake: Intake,
@@ -60,7 +60,7 @@ impl<F: Fn(&mut Request) -> Response + Send + Sync + 'static> Service for By<F> 
     }
 }
 
-/// A service that promises all its answers, and whom it has promised them to.
+/// A service whose responses are all deferred, and the receiver of their responders.
 pub(crate) fn promising(
     intake: Intake,
 ) -> (
@@ -76,13 +76,13 @@ pub(crate) fn promising(
     (By { handle, intake }, promised)
 }
 
-/// Resident memory of this process that no file backs, in bytes.
+/// Anonymous resident memory of this process, in bytes.
 pub(crate) fn resident_len() -> usize {
     let len = testkit::procfs::memory(std::process::id(), "status", "RssAnon");
     usize::try_from(len.unwrap()).unwrap()
 }
 
-/// Connects; reads and writes fail after some seconds, so that a hang fails a test.
+/// Connects with timeouts, so that a hang fails the test.
 pub(crate) fn connect(addr: SocketAddr) -> TcpStream {
     Reader::connect(addr).stream
 }

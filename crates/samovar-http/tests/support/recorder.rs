@@ -2,7 +2,7 @@
     clippy::panic,
     reason = "a handler that panics is what some tests are about"
 )]
-//! A server whose WebSocket handlers tell a test what they see.
+//! A server whose WebSocket handlers report their calls to the test.
 
 use std::net::SocketAddr;
 use std::sync::Mutex;
@@ -14,10 +14,10 @@ use samovar_http::{Request, Response, Server, Service};
 
 use super::serve;
 
-/// How long something that must happen may take.
+/// Time limit for events that must happen.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A service that is one function.
+/// A service made of one function.
 pub(crate) struct App<F>(pub(crate) F);
 
 impl<F: Fn(&mut Request) -> Response + Send + Sync + 'static> Service for App<F> {
@@ -30,10 +30,10 @@ impl<F: Fn(&mut Request) -> Response + Send + Sync + 'static> Service for App<F>
     }
 }
 
-/// Tells a test what its handler saw; echoes messages.
+/// Reports the calls of its methods, and echoes messages.
 struct Recorder {
     events: Sender<String>,
-    /// Each message is handled for so long.
+    /// Time taken to handle each message.
     pause: Duration,
 }
 
@@ -68,7 +68,7 @@ impl Handler for Recorder {
     }
 }
 
-/// What a request is answered with.
+/// Answers a request.
 type Answer = Box<dyn Fn(&mut Request) -> Response + Send + Sync>;
 
 pub(crate) struct Fixture {
@@ -78,7 +78,7 @@ pub(crate) struct Fixture {
     _server: Server<App<Answer>>,
 }
 
-/// A server whose sockets record what happens; `/inline` on the I/O thread.
+/// Starts a server whose WebSockets report their events; those of `/inline` run on the I/O thread.
 pub(crate) fn record(
     pause: Duration,
     shape: impl Fn(Upgrade) -> Upgrade + Send + Sync + 'static,

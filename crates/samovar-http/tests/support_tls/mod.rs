@@ -4,7 +4,7 @@
     clippy::allow_attributes,
     reason = "each test file is a crate of its own and uses a part"
 )]
-//! Certificates made for a test, and a client that is not ours.
+//! Test certificates, and a TLS client independent of the server's code.
 
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -19,12 +19,12 @@ use samovar_http::tls::{TlsBuilder, TlsConfig};
 
 pub(crate) type Client = StreamOwned<ClientConnection, TcpStream>;
 
-/// An authority that signs what a test needs.
+/// A CA that signs the certificates of a test.
 pub(crate) struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
 }
 
-/// A certificate and its key, PEM.
+/// A certificate and its key in PEM.
 pub(crate) struct Pair {
     pub(crate) chain: String,
     pub(crate) key: String,
@@ -88,7 +88,7 @@ impl Pair {
     }
 }
 
-/// How a client connects.
+/// Settings of a client connection.
 pub(crate) struct Connector {
     roots: RootCertStore,
     pub(crate) versions: Vec<&'static SupportedProtocolVersion>,
@@ -146,7 +146,7 @@ impl Connector {
         open_with(self.config(), self.name, addr)
     }
 
-    /// Connects and shakes hands.
+    /// Connects and completes the handshake.
     pub(crate) fn connect(&self, addr: SocketAddr) -> std::io::Result<Client> {
         let mut client = self.open(addr);
         while client.conn.is_handshaking() {
