@@ -1,5 +1,5 @@
-//! Options from file, environment and command line make one configuration; an invalid one is
-//! refused with its origin and what to write instead.
+//! Options from file, environment and command line form one configuration, and an invalid value is
+//! refused with its origin and a fix.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::{Path, PathBuf};
@@ -158,7 +158,7 @@ fn limits_have_bounds() {
     );
 }
 
-/// What stands at the top holds for each of them.
+/// Top-level options apply to every named cache.
 #[test]
 fn named_caches() {
     let config = configuration(
@@ -318,7 +318,7 @@ fn an_empty_list_of_clients_does_not_admit_everybody() {
     let variable = ("SAMOVAR_ACCESS_NETWORKS".to_owned(), String::new());
     by_variable.add_variables([variable], &[]).unwrap();
     assert!(read(&by_variable, |_| None).is_err());
-    // Where others are let in, and where a cache takes back what is said for all.
+    // Valid: other access rules remain, or a cache overrides a top-level rule.
     let networks = "access.networks = \"192.0.2.0/24\"\n";
     assert!(configuration(&format!("{networks}access.uids = []")).is_ok());
     let public = configuration(&format!("{networks}[caches.a]\naccess.networks = []")).unwrap();
@@ -339,7 +339,7 @@ fn credentials_are_files_of_the_service_manager() {
     assert_eq!(config.unwrap().caches[0].secret_key_files, expected);
 }
 
-/// The command line before the environment before the file.
+/// The command line takes precedence over the environment, and that over the file.
 #[test]
 fn the_nearest_wins() {
     let mut settings = settings("priority = 1\nbacklog = 1\nworkers = 1").unwrap();
@@ -369,7 +369,7 @@ fn the_nearest_wins() {
     assert!(text.contains("# listen: *:5000\n"), "{text}");
     let named = "caches.team-a.priority = 3  # $SAMOVAR_CACHES__TEAM_A__PRIORITY\n";
     assert!(text.contains(named), "{text}");
-    // What is shown says the same again.
+    // The printed configuration parses to the same configuration.
     let mut again = Settings::default();
     again.add_text(Path::new("shown"), &text).unwrap();
     assert_eq!(read(&again, |_| None).unwrap(), config);
@@ -396,7 +396,7 @@ fn invalid_variables_are_refused() {
     );
 }
 
-/// What a file can say, the environment and the command line can.
+/// A valid value for options that take public keys.
 const PUBLIC_KEY: &str = "test-1:A6EHv/POEL4dcN0Y50vAmWfk1jCbpQ1fHdyGZBJVMbg=";
 
 #[test]
@@ -407,7 +407,7 @@ fn every_option_can_be_set_everywhere() {
             Kind::Count(..) | Kind::Size(..) | Kind::Time => "1",
             Kind::Switch if spec.name == "pages" => "false",
             Kind::Switch => "true",
-            // The first is the default.
+            // The first word is the default.
             Kind::Word(words) => words[1],
             Kind::Tables => "[{ names = \"x\" }]",
             Kind::List if spec.name == "signing.trusted-keys" => PUBLIC_KEY,
@@ -428,7 +428,7 @@ fn every_option_can_be_set_everywhere() {
         let file = format!("{} = {}", spec.name, value(&by_option));
         let by_file = settings(&file).unwrap();
         assert_eq!(value(&by_file), value(&by_option), "{file}");
-        // Some mean nothing without others.
+        // Some options are refused without others.
         let parts = [
             "tls.",
             "access.certificates.",

@@ -1,8 +1,7 @@
-//! What can only be seen in a process of its own: going to the background, and becoming another
-//! user.
+//! Going to the background and changing the user work in a process of their own.
 //!
-//! Each test starts this executable again with a variable that makes one helper, which is otherwise
-//! an empty test, play the server.
+//! Each test runs this executable again with an environment variable that turns one helper,
+//! otherwise an empty test, into the server.
 
 use std::env;
 use std::fs;
@@ -22,7 +21,7 @@ fn run(helper: &str, part: &str) -> Output {
         .expect("starts")
 }
 
-/// Plays a server with `--daemonize`. The part is a directory, or `fail`.
+/// Acts as a server with `--daemonize`. The variable holds a directory, or `fail`.
 #[test]
 fn daemon_helper() {
     let Ok(part) = env::var(PART) else { return };
@@ -70,7 +69,7 @@ fn wait_for(what: impl Fn() -> bool) {
 fn the_launcher_ends_when_the_daemon_is_ready() {
     let directory = tempfile::tempdir().expect("a directory");
     let file = |name: &str| directory.path().join(name);
-    // `output` returns only when nobody holds the pipes any more, so the daemon has let go of them.
+    // `output` returns only after all pipe ends are closed, so the daemon has closed them.
     let output = run("daemon_helper", directory.path().to_str().expect("is text"));
     assert!(output.status.success(), "{output:?}");
     assert!(file("pid").exists(), "the daemon lives on");
@@ -91,7 +90,7 @@ fn the_launcher_fails_as_the_daemon_does() {
     assert!(errors.contains("the port is taken"), "{errors}");
 }
 
-/// Becomes user 12345 and says what is left.
+/// Becomes user 12345 and prints the remaining rights.
 #[test]
 fn identity_helper() {
     let Ok(part) = env::var(PART) else { return };
@@ -149,7 +148,7 @@ fn becoming_who_one_is_does_nothing() {
     assert!(output.status.success(), "{output:?}");
 }
 
-/// Whoever starts a second server with the same pid file is told so.
+/// A second server with the PID file of a running one is refused.
 #[test]
 fn a_pid_file_of_a_running_server_is_refused() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -163,7 +162,7 @@ fn a_pid_file_of_a_running_server_is_refused() {
     let Some(sleep) = sleep else { return };
     std::os::unix::fs::symlink(sleep, &program).expect("links");
     let mut server = Command::new(&program).arg("600").spawn().expect("starts");
-    // The parent runs on before the kernel has noted the new program's arguments.
+    // `spawn` may return before the new program's arguments are visible in `/proc`.
     let command_line = format!("/proc/{}/cmdline", server.id());
     wait_for(|| fs::read(&command_line).is_ok_and(|bytes| bytes.ends_with(b"600\0")));
     fs::write(&path, format!("{}\n", server.id())).expect("writes");

@@ -1,5 +1,4 @@
-//! The reference in the book is generated from the declarations of the options. `UPDATE=1` writes
-//! it.
+//! The reference page of the book matches the declared options. `UPDATE=1` updates it.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::env;
@@ -9,13 +8,13 @@ use std::path::Path;
 
 use samovar_server::config::{Kind, OptionSpec, Scope};
 
-/// The command that writes the page.
+/// The command that updates the page.
 const HOW: &str = "UPDATE=1 cargo test -p samovar-server --test reference";
 
 /// The text before the options.
 const HEAD: &str = include_str!("reference_head.md");
 
-/// The page.
+/// Generates the page.
 fn page() -> String {
     let mut text = HEAD.to_owned();
     for (title, scope) in [
@@ -61,7 +60,7 @@ fn entry(spec: &OptionSpec) -> String {
     )
 }
 
-/// Options that have another name in nix-serve.
+/// Generates the table of options with another name in nix-serve.
 fn nix_serve_table() -> String {
     let mut text =
         "\n## Options of nix-serve\n\n`nix-serve` has no configuration file. Its options \
@@ -135,7 +134,7 @@ fn the_table_of_limits_names_options_of_both_programs() {
     assert!(count > 5, "{count} options");
 }
 
-/// Times and counts in the table of limits that are defaults of options.
+/// The table of limits has the default times and counts of the options.
 #[test]
 fn the_table_of_limits_has_the_defaults() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/book/limits.md");

@@ -1,4 +1,4 @@
-//! The client of the worker protocol works with a real daemon.
+//! The client of the worker protocol works with a real daemon, and fails cleanly with a broken one.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -51,7 +51,7 @@ fn daemon_and_database_agree() {
     let daemon = daemon(&nix);
     let info = daemon.lookup(path.hash_part()).unwrap();
     let mut expected = nix.open().lookup(path.hash_part()).unwrap().unwrap();
-    // The protocol has no word for it.
+    // The protocol does not transmit the registration.
     expected.registration = None;
     assert_eq!(info, Some(expected));
     assert!(info.is_some());
@@ -86,7 +86,7 @@ fn nars_and_listings_from_the_daemon() {
     let tree = store.tree(&path).unwrap();
     assert!(tree.path().is_none());
     let expected = nix.dump(&path);
-    // The connection is used again: more than are kept idle.
+    // The connection is reused: more requests than idle connections are kept.
     for _ in 0..10 {
         assert!(nar(&tree) == expected);
     }
@@ -115,7 +115,7 @@ fn nars_and_listings_from_the_daemon() {
     reader.read_to_end(&mut rest).unwrap();
     assert!(rest == expected[200_000..]);
 
-    // A reader that gives up in the middle leaves nothing behind for the next question.
+    // A reader dropped in the middle does not disturb the next request.
     let mut reader = tree.nar().unwrap();
     reader.fill(&mut [0; 1000]).unwrap();
     drop(reader);
@@ -165,7 +165,7 @@ fn a_restarted_daemon() {
     let running = NixDaemon::start(&nix);
     let daemon = daemon(&nix);
     assert!(daemon.lookup(path.hash_part()).unwrap().is_some());
-    // The processes that serve connections outlive the one that accepts them; end those, too.
+    // The processes that serve connections outlive the listening one, so end them too.
     running.end_with_children();
     let unreachable = Err(StoreError::Unavailable(Unavailable::DaemonUnreachable));
     assert_eq!(daemon.lookup(path.hash_part()), unreachable);
@@ -176,7 +176,7 @@ fn a_restarted_daemon() {
 #[test]
 fn temp_roots_protect_paths() {
     let nix = NixStore::new();
-    // More than are answered in one piece, and one that the store does not have.
+    // More paths than fit into one batch, and one that is not valid.
     let paths: Vec<_> = (0..50)
         .map(|number| nix.add_text("a", &number.to_string()))
         .collect();
@@ -199,7 +199,7 @@ fn temp_roots_protect_paths() {
     assert!(kept.iter().all(|path| daemon.is_valid(path) == Ok(true)));
     assert_eq!(daemon.is_valid(&paths[49]), Ok(false));
     drop(roots);
-    // The daemon's process notices the end of its connection in its own time.
+    // The daemon process may notice the closed connection late.
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
     while daemon.is_valid(&paths[0]) == Ok(true) {
         assert!(std::time::Instant::now() < deadline);
@@ -237,9 +237,9 @@ fn one_closed_connection_is_retried() {
     };
     let last = 0x616c_7473;
     let greeting = integers(&[0x6478_696f, 0x100 | 31, last]);
-    // One text of eight bytes.
+    // One string of eight bytes.
     let document = [integers(&[last, 1, 8]), b"document".to_vec()].concat();
-    // `None` breaks the connection, and nothing at all is silence.
+    // `None` closes the connection; an empty answer is silence.
     let answers = [None, Some(document), None, None, Some(Vec::new())];
     let daemon = || {
         let silence_max = std::time::Duration::from_millis(200);
@@ -271,7 +271,7 @@ fn one_closed_connection_is_retried() {
         let timeout = Err(StoreError::Unavailable(Unavailable::DaemonTimeout));
         assert_eq!(silent.realisation(&id), timeout);
         let _streams = server.join().unwrap();
-        // Nobody would accept this one.
+        // A new connection would fail.
         std::fs::remove_file(&socket).unwrap();
         assert_eq!(silent.realisation(&id), timeout);
         assert_eq!(restarted.realisation(&id), Ok(None));
@@ -292,7 +292,7 @@ fn the_daemon_and_the_database_give_the_same_realisation() {
     let hash = format!("sha256:{}", "0".repeat(64));
     let id = samovar_store::RealisationId::parse_hash_form(&format!("{hash}!out")).unwrap();
     assert_eq!(daemon.realisation(&id), Ok(None));
-    // The daemon has made the tables.
+    // The daemon has created the tables.
     let writer = rusqlite::Connection::open(nix.database()).unwrap();
     for (output, signatures) in [("out", "b:sig a:sig"), ("dev", "")] {
         writer
@@ -332,7 +332,8 @@ fn the_daemon_answers_until_the_database_is_readable() {
     let _running = NixDaemon::start(&nix);
     let away = nix.join("away");
     std::fs::rename(nix.database(), &away).unwrap();
-    // The daemon's processes have no database either; open one while it was there.
+    // Without a database the daemon's processes would fail too, so open the store while it is
+    // there.
     std::fs::rename(&away, nix.database()).unwrap();
     let store = open(Some("daemon"), &nix.settings()).unwrap();
     assert!(store.lookup(path.hash_part()).unwrap().is_some());
@@ -381,10 +382,10 @@ fn a_hostile_or_silent_daemon() {
         vec![0; 16],
         [magic, version(19)].concat(),
         [magic, 0x200_u64.to_le_bytes()].concat(),
-        // A list of features without end, a version string without end.
+        // An endless feature list, an endless version string.
         [magic, version(38), huge].concat(),
         [magic, version(34), huge].concat(),
-        // A message nobody knows; a log line of all the memory there is.
+        // An unknown message, and a log line with a length of all memory.
         [magic, version(21), 7_u64.to_le_bytes()].concat(),
         [
             magic,
@@ -399,7 +400,7 @@ fn a_hostile_or_silent_daemon() {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let (mut stream, _) = listener.accept().unwrap();
-                // The peer may hang up before it has read everything.
+                // The client may close before it has read everything.
                 let _sent = stream.write_all(&answer);
                 let _closed = stream.shutdown(std::net::Shutdown::Write);
                 let _read = stream.read_to_end(&mut Vec::new());

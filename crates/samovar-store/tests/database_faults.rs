@@ -17,7 +17,7 @@ fn lookup(store: &LocalStore, number: u32) -> Result<bool, StoreError> {
         .map(|info| info.is_some())
 }
 
-/// The answer of a server.
+/// Answers as a server does.
 fn ask(store: &LocalStore, number: u32) -> Result<bool, StoreError> {
     let catalog = store.catalog().unwrap();
     let mut snapshot = catalog.current();
@@ -64,7 +64,7 @@ fn locked_in_rollback_mode() {
     writer.execute_batch("begin exclusive").unwrap();
     let start = Instant::now();
     assert_eq!(lookup(&store, 1), Err(StoreError::Busy));
-    // The others need not wait for themselves.
+    // Later look-ups fail at once instead of waiting for the lock.
     for number in 0..1000 {
         assert_eq!(lookup(&store, number), Err(StoreError::Busy));
     }
@@ -75,7 +75,7 @@ fn locked_in_rollback_mode() {
         "{:?}",
         start.elapsed()
     );
-    // A server that starts at this moment.
+    // A server that starts now.
     let fresh = LocalStore::new(_place.location()).unwrap();
     assert_eq!(ask(&fresh, 1), Err(StoreError::Busy));
     rows::register(&writer, 1000, 1);
@@ -147,7 +147,8 @@ fn a_backup_copied_over_the_file() {
                 .unwrap();
         }
         let backup = place.dir().join("backup");
-        // Another process: here, closing the files would drop the locks of all connections.
+        // Copies in another process: closing the files in this one would drop the locks of all
+        // connections.
         copy(&place.database(), &backup);
         rows::register(&writer, 1000, 1);
         assert_eq!(ask(&store, 1000), Ok(true));
@@ -199,7 +200,7 @@ fn truncated_and_restored() {
     for journal in [Journal::Wal, Journal::Truncate] {
         let (place, writer, store) = filled(journal);
         if journal == Journal::Wal {
-            // Otherwise all pages are in the WAL, and nothing is missing.
+            // Moves the pages to the file: with all of them in the WAL nothing would be missing.
             writer
                 .query_row("pragma wal_checkpoint(truncate)", [], |_| Ok(()))
                 .unwrap();
@@ -296,7 +297,7 @@ fn many_threads_query_during_all_faults() {
         for _ in 0..8 {
             scope.spawn(|| {
                 while !done.load(std::sync::atomic::Ordering::Relaxed) {
-                    // Path 1 is in each of the databases.
+                    // Path 1 is in both databases.
                     let answer = ask(&store, 1);
                     assert!(answer == Ok(true) || answer.is_err(), "{answer:?}");
                 }

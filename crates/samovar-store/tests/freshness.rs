@@ -45,7 +45,7 @@ fn one_thread(place: &Rows, store: &LocalStore, number: u32, round_count: u32) {
         rows::delete(&writer, number);
         assert_eq!(ask(), None, "round {round}");
         if round % 16 == 0 && number == 0 {
-            // In rollback mode this does nothing; a reader may keep it from finishing.
+            // Has no effect in rollback mode, and may be blocked by a reader.
             let _busy = writer.query_row("pragma wal_checkpoint(restart)", [], |_| Ok(()));
         }
     }
@@ -58,6 +58,6 @@ fn wal_mode() {
 
 #[test]
 fn rollback_mode() {
-    // One thread: readers and writers of several would wait for each other all the time.
+    // One thread: several would mostly wait for each other's locks.
     race(Journal::Truncate, 1, 400);
 }

@@ -12,7 +12,7 @@ use rusqlite::Connection;
 use samovar_store::{LocalStore, Snapshot, Store};
 use support::rows::{self, Journal, Rows};
 
-/// More rows than are read while a caller waits.
+/// More rows than a caller reads itself.
 const LARGE: u32 = 10_000;
 
 fn register_all(connection: &Connection, numbers: Range<u32>) {
@@ -73,7 +73,7 @@ fn the_first_answers_come_from_the_database() {
 fn a_small_database_is_read_at_once() {
     let place = Rows::new(Journal::Wal);
     let writer = place.writer();
-    // One fewer than what a look reads.
+    // One fewer than the limit of what a caller reads itself.
     register_all(&writer, 0..4095);
     let store = place.open();
     let snapshot = store.catalog().unwrap().refresh().unwrap();
@@ -90,7 +90,7 @@ fn commits_during_the_load() {
     for journal in [Journal::Wal, Journal::Truncate] {
         let (place, writer, _) = large(journal);
         for round in 0..4 {
-            // Each begins with nothing.
+            // Every round starts with an empty catalog.
             let store = place.open();
             let mut snapshot = store.catalog().unwrap().current();
             let mut step = 0;
@@ -118,7 +118,7 @@ fn many_rows_in_one_commit() {
     let (_place, writer, store) = large(Journal::Wal);
     let catalog = store.catalog().unwrap();
     let mut snapshot = catalog.load().unwrap();
-    // As many as are read at once, and one more, and many more.
+    // The most that a caller reads itself, one more, and far more.
     let mut end = LARGE;
     for (count, is_much) in [(4095, false), (4096, true), (30_000, true)] {
         register_all(&writer, end..end + count);
@@ -141,7 +141,7 @@ fn replaced_by_another_large_database() {
         assert!(!ask(&store, &mut snapshot, LARGE));
         writer.close().unwrap();
         place.replace(|new| register_all(new, 1..LARGE + 1));
-        // What the keeper does every 100 ms.
+        // The background thread does this every 100 ms.
         catalog.inspect();
         assert!(!catalog.check(&mut snapshot));
         assert!(!ask(&store, &mut snapshot, 0));
@@ -167,7 +167,7 @@ fn the_newest_paths_are_deleted() {
         let snapshot = snapshot.expect("most of the newest rows are still there");
         assert!(snapshot.may_contain(&rows::path(end - 1).hash_part()));
     }
-    // One row too many is gone to be sure that this is the same database.
+    // With one more row gone it could be another database.
     delete_all(&writer, end - 400..end);
     assert!(catalog.refresh().unwrap().is_none());
     catalog.load().unwrap();
@@ -182,11 +182,11 @@ fn deleted_paths_do_not_pile_up() {
     for round in 0..40 {
         let begin = LARGE + round * 2000;
         register_all(&writer, begin..begin + 2000);
-        // The last ones stay for a while: the newest rows tell which database this is.
+        // Keep the last ones for a while: the newest rows identify the database.
         delete_all(&writer, begin - 1500..begin - 500);
         delete_all(&writer, begin..begin + 1500);
         let snapshot = catalog.refresh().unwrap();
-        // Even while everything is read anew.
+        // A snapshot is available even during a full reload.
         let snapshot = snapshot.expect("few rows are new");
         assert!(snapshot.may_contain(&rows::path(begin + 1999).hash_part()));
         counts.insert(snapshot.path_count());

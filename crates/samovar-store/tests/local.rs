@@ -44,7 +44,7 @@ fn registrations_by_nix_are_found() {
     let name = "0123456789abcdfghijklmnpqrsvwxyz-app-1.0";
     let app = StorePath::from_base_name(name).unwrap();
     std::fs::create_dir(nix.real(&app)).unwrap();
-    // nix-store --load-db: path, hash, size, deriver, number of references, references.
+    // Input of `nix-store --load-db`: path, hash, size, deriver, number of references, references.
     let hash = "0".repeat(63) + "1";
     let registration = format!(
         "{}\n{hash}\n1234\n{}\n2\n{}\n{}\n",
@@ -86,7 +86,7 @@ fn registrations_by_nix_are_found() {
     assert!(info.references.is_empty());
 }
 
-/// A store with a row in which one column is set by the test.
+/// A store with one row, in which the test sets one column.
 fn with_column(column: &str, value: impl rusqlite::ToSql) -> (Rows, LocalStore) {
     let place = Rows::new(Journal::Wal);
     let writer = place.writer();
@@ -138,7 +138,7 @@ fn rows_without_a_store_path_hide_no_others() {
     rows::register(&writer, 1, 1);
     assert_eq!(catalog.load().unwrap().path_count(), 1);
     insert(&"");
-    // Behind all text in the order of the index.
+    // A blob sorts after all text in the index.
     insert(&[0xff_u8, 0xfe].as_slice());
     rows::register(&writer, 2, 1);
     let snapshot = catalog.load().unwrap();
@@ -297,7 +297,7 @@ fn unsupported_schemas() {
             let place = Rows::new(Journal::Wal);
             std::fs::write(place.dir().join("var/db/schema"), schema).unwrap();
             let writer = place.writer();
-            // Whoever changes tables does so before they are read again.
+            // Tables are changed before they are read for the first time.
             writer
                 .execute_batch(&format!("pragma foreign_keys = 0; {sql}"))
                 .unwrap();
@@ -359,7 +359,7 @@ fn row_and_references_are_read_in_one_transaction() {
                 count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             }
         });
-        // On a busy machine the reader may come late.
+        // On a busy machine the reader may start late.
         for generation in 1_u32.. {
             let read_count = count.load(std::sync::atomic::Ordering::Relaxed);
             if reader.is_finished() || (generation >= 500 && read_count >= 100) {

@@ -99,7 +99,7 @@ fn the_compressed_file_itself() {
 #[test]
 fn a_growing_compressed_log_ends_with_its_last_block() {
     let (place, store) = place();
-    // Blocks of 100 kB: random text, so that each is about as long as its compressed form.
+    // Blocks of 100 kB of random text, so that their compressed form is hardly shorter.
     let mut state = 1_u32;
     let whole: Vec<u8> = std::iter::repeat_with(|| {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);

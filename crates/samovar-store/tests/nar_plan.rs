@@ -115,7 +115,7 @@ fn many_checkpoints_between_directories_that_end() {
     remove_deep(dir.path());
 }
 
-/// Files after deep directories: parents are opened again as `..`.
+/// Files after deep directories: their parents are reopened as `..`.
 #[test]
 fn files_after_deep_directories() {
     let dir = tempfile::tempdir().unwrap();
@@ -148,7 +148,7 @@ fn a_directory_of_100000_entries() {
     let tree = Tree::of_files(root);
     let plan = plan(&tree);
     assert_eq!(plan.file_count(), 100_000);
-    // Names of five bytes, and nine bytes for the rest.
+    // Names take five bytes, the rest nine bytes per entry.
     assert!(plan.memory_len() < 1_000_000, "{}", plan.memory_len());
     let end = plan.nar_size();
     check(
@@ -181,12 +181,12 @@ fn a_replaced_root_is_detected() {
     fs::rename(&root, dir.path().join("old")).unwrap();
     make_tree(&root);
     assert!(is_changed(&planned));
-    // An entry of the root was added and removed.
+    // An entry of the root was added and removed again.
     let planned = plan(&tree);
     fs::write(root.join("new"), "").unwrap();
     fs::remove_file(root.join("new")).unwrap();
     assert!(is_changed(&planned));
-    // No directory any more.
+    // The root is no longer a directory.
     let planned = plan(&tree);
     fs::remove_dir_all(&root).unwrap();
     symlink(dir.path().join("old"), &root).unwrap();
@@ -204,12 +204,12 @@ fn check_fault(change: impl FnOnce(&Path), is_expected: impl Fn(&TreeError) -> b
     let whole = nar(&tree, 4096);
     let plan = plan(&tree);
     change(&root);
-    // Behind the change nothing is noticed, and nothing is wrong.
+    // After the changed file all bytes are right, and the change is not noticed.
     let behind = whole.len() - 2000;
     let mut reader = tree.nar_at(&plan, behind as u64).unwrap();
     assert!(rest(&mut reader).unwrap() == whole[behind..]);
     assert!(!plan.has_failed());
-    // From the middle on, and from the very first byte of the changed file on.
+    // From the middle, and from the first byte of the changed file.
     let file = whole
         .windows(9)
         .position(|part| part == b"folder-30")
@@ -255,7 +255,7 @@ fn links_out_of_the_tree_are_not_followed() {
     check_fault(replace_file, is_changed);
     let replace_directory = |root: &Path| {
         let (inside, outside) = (root.join("folder-30"), root.with_file_name("outside"));
-        // The root's own time of change must not give it away.
+        // Create it outside of the root, whose change time would otherwise reveal the change.
         fs::create_dir(&outside).unwrap();
         for entry in fs::read_dir(&inside).unwrap() {
             let entry = entry.unwrap();

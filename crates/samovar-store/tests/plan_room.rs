@@ -11,7 +11,7 @@ const PLANS_LEN_MAX: usize = 64 << 20;
 #[test]
 fn held_plans_count_until_dropped() {
     let dir = tempfile::tempdir().unwrap();
-    // Links as long as they can be: 4,105 bytes each in a plan.
+    // Symbolic links of maximal length: 4,105 bytes each in a plan.
     let target = "t".repeat(4095);
     for number in 0..2000 {
         symlink(&target, dir.path().join(format!("{number:04}"))).unwrap();
@@ -26,7 +26,7 @@ fn held_plans_count_until_dropped() {
     }
     assert_eq!(held.len(), 8);
     assert!(matches!(plan(), Err(PlanError::NoRoom)));
-    // What was taken for the one that failed is given back.
+    // The memory reserved for the failed plan was released.
     let small = tempfile::tempdir().unwrap();
     assert!(
         Tree::of_files(small.path().to_owned())

@@ -37,7 +37,7 @@ enum Act {
     Sign(u32, u8),
     Checkpoint(&'static str),
     Vacuum,
-    /// A Nix process ends and another one begins.
+    /// One Nix process ends and another starts.
     Reopen,
     /// Switches the writer between another process and this one.
     Change,
@@ -47,7 +47,7 @@ enum Act {
     Restore,
     /// Copies the file.
     BackUp,
-    /// Writes the copy over the file.
+    /// Overwrites the file with the copy.
     CopyOver,
     /// Restores the copy with SQLite's backup API, in one commit.
     RestoreCopy,
@@ -176,7 +176,7 @@ fn play(journal: Journal, path_count: u32, acts: Vec<Act>) {
     for act in acts {
         match act {
             Act::Register(number, content) => {
-                // Two commits, as Nix does it.
+                // Two commits, as in Nix.
                 if model.insert(number, (content, None)).is_some() {
                     writer.write(&delete(number));
                 }
@@ -218,7 +218,7 @@ fn play(journal: Journal, path_count: u32, acts: Vec<Act>) {
                 writer.close();
                 model.remove(&without);
                 place.replace(|new| new.execute_batch(&fill(&model)).unwrap());
-                // What the keeper does every 100 ms.
+                // The background thread does this every 100 ms.
                 store.catalog().unwrap().inspect();
             }
             Act::Restore => writer.write(&format!(

@@ -150,7 +150,7 @@ fn a_directory_moved_out_of_a_deep_tree_is_detected() {
     let mut reader = Tree::of_files(root.clone()).nar().unwrap();
     let mut buffer = [0; 20_000];
     reader.fill(&mut buffer).unwrap();
-    // The parents' descriptors are closed by now; `..` leads elsewhere.
+    // Their parents' descriptors are closed by now, and `..` leads elsewhere.
     fs::rename(root.join("d/d/d/d/d/d"), dir.path().join("elsewhere")).unwrap();
     assert!(matches!(read_to_end(&mut reader), Err(TreeError::Changed)));
 }

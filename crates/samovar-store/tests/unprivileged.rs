@@ -85,7 +85,7 @@ impl Reader {
             println!("skipped: only root can become another user");
             return None;
         }
-        // Where the binary is built nobody may have no way to it.
+        // The user nobody may have no access to the build directory.
         let (binary_dir, binary) = copy_of_this_binary();
         let mut words = prefix.iter().map(ToString::to_string).collect::<Vec<_>>();
         words.push(binary.to_str().unwrap().to_owned());
@@ -117,7 +117,7 @@ impl Reader {
                 self.output.read_line(&mut line).unwrap() > 0,
                 "the reader has ended"
             );
-            // The harness of the test prints to the same place, without line ends.
+            // The test harness prints to the same stream, without line ends.
             if let Some((_, reply)) = line.split_once(REPLY) {
                 return reply.trim_end().to_owned();
             }
@@ -136,8 +136,8 @@ fn copy_of_this_binary() -> (tempfile::TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     make_public(dir.path());
     let path = dir.path().join("reader");
-    // Another process: a descriptor for writing, inherited by a child of another test at that
-    // moment, would make this "text file busy".
+    // Copies in another process: if a child of another test inherited a descriptor opened for
+    // writing, execution would fail with "text file busy".
     let copied = Command::new("cp")
         .arg(std::env::current_exe().unwrap())
         .arg(&path)
@@ -185,7 +185,8 @@ fn another_process_has_the_database_open() {
     assert_eq!(reader.ask(2), "128");
     rows::delete(&writer, 2);
     assert_eq!(reader.ask(2), "absent");
-    // The reader keeps the files alive when the writer leaves, and sees the next one.
+    // The reader keeps the files alive when the writer closes, and sees the commits of the next
+    // one.
     writer.close().unwrap();
     assert_eq!(reader.ask(1), SIZE_1);
     let writer = place.writer();
@@ -219,7 +220,7 @@ fn with_idle_wal_files(place: &Rows) {
     let copy = place.dir().join("copy");
     let db = place.dir().join("var/db");
     let cp = |from: &Path, to: &Path| {
-        // Another process: closing the files here would drop the writer's locks.
+        // Copies in another process: closing the files in this one would drop the writer's locks.
         assert!(
             Command::new("cp")
                 .arg("-r")
@@ -247,7 +248,7 @@ fn idle_with_wal_files() {
     for round in 0..3 {
         assert_eq!(reader.ask(1), SIZE_1);
         assert_eq!(reader.ask(100 + round), "absent");
-        // A Nix process comes, commits and goes.
+        // A Nix process starts, commits and ends.
         let writer = place.writer();
         assert_eq!(reader.ask(100 + round), "absent");
         rows::register(&writer, 100 + round, 1);
@@ -273,7 +274,7 @@ fn commits_between_two_queries_of_an_idle_reader() {
     };
     for round in 0..20 {
         assert_eq!(reader.ask(100 + round), "absent");
-        // Each process starts the WAL index anew, and may leave it with the same bytes as before.
+        // Every process rebuilds the WAL index, and may leave the same bytes in it as before.
         for number in [100 + round, 200 + round] {
             let writer = place.writer();
             rows::register(&writer, number, 1);
@@ -361,7 +362,8 @@ fn a_read_only_file_system() {
     assert_eq!(reader.ask(2), "absent");
 }
 
-/// [`open_uri`] in a process without privileges: by the daemon while the database cannot be opened.
+/// [`open_uri`] in an unprivileged process, which uses the daemon while the database cannot be
+/// opened.
 #[test]
 fn opener_process() {
     let Some(dir) = std::env::var_os("SAMOVAR_TEST_NIX_DIR") else {

@@ -1,4 +1,4 @@
-//! Real Nix clients of a private cache.
+//! Real Nix clients authenticate to a private cache, and others get nothing from it.
 
 mod support;
 
@@ -47,7 +47,7 @@ fn nix_with_and_without_credentials() {
         let text = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.success(), is_in, "{netrc}{text}");
     }
-    // The next cache of a list, behind each kind of refusal.
+    // After each kind of refusal the client asks the next cache of its list.
     for first in ["ours", "nobody", "hidden"] {
         let list = format!("http://{address}/{first} http://{address}/open");
         let output = realise(&list, &path, "");
@@ -80,7 +80,7 @@ fn password_guessing_does_not_affect_known_clients() {
                     if is_over.load(Ordering::Relaxed) {
                         break;
                     }
-                    // Each from many addresses: the limit by address does not help.
+                    // Each guesser uses many addresses, so the limit per address does not stop it.
                     let from = format!("X-Forwarded-For: 198.51.{guesser}.{}", number % 256);
                     let guess = format!("Authorization: Bearer x\r\n{from}\r\n");
                     assert_eq!(status(address, "/nix-cache-info", &guess), 401);
@@ -106,7 +106,7 @@ fn password_guessing_does_not_affect_known_clients() {
     assert!(late < Duration::from_secs(1), "{late:?}");
 }
 
-/// `ada:` and ten digits.
+/// Encodes `ada:` and ten digits.
 fn base64(number: u32) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let text = format!("ada:{number:011}");

@@ -1,5 +1,5 @@
-//! `samovar` works with any binary cache: here with files written by `nix copy`, behind a static
-//! web server.
+//! `samovar` works with any binary cache, here with files written by `nix copy` on a static web
+//! server.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -15,13 +15,13 @@ use std::sync::{Arc, Mutex};
 use serde_json::Value;
 use support::{manifest, nix, sample, sample_store};
 
-/// A response in place of a file: status line and fields, body.
+/// A response in place of a file: status line and header fields, and body.
 type Special = Option<(String, Vec<u8>)>;
 
 /// Overrides responses by method, path, and number of earlier requests for the path.
 type Rule = Box<dyn Fn(&str, &str, usize) -> Special + Send + Sync>;
 
-/// A web server of one directory; lives until the process ends.
+/// A web server for one directory; runs until the process ends.
 struct Files {
     dir: PathBuf,
     rule: Rule,
@@ -61,7 +61,7 @@ impl Files {
                     break;
                 }
             }
-            // A body of lines, all of them ended.
+            // The body consists of whole lines.
             while len > 0 {
                 len -= lines.next().unwrap().unwrap().len() + 1;
             }
@@ -116,7 +116,7 @@ fn sample_closure() -> BTreeSet<String> {
         .collect()
 }
 
-/// A cache of files with these closures of the sample, and its key.
+/// Creates a file cache with these closures of the sample; returns its directory and public key.
 fn copied(paths: &[&str]) -> (tempfile::TempDir, String) {
     let dir = tempfile::tempdir().unwrap();
     let home = dir.path().join("home");
@@ -188,10 +188,10 @@ fn closure_of_a_static_cache() {
     check_order(&report);
     let sum = |key: &str| -> u64 { paths.iter().map(|path| path[key].as_u64().unwrap()).sum() };
     assert_eq!(report["narSize"], sum("narSize"));
-    // Files are compressed, and say how large they are.
+    // Files are compressed, and their sizes are in the narinfos.
     assert_eq!(report["downloadSize"], sum("downloadSize"));
     assert_ne!(report["downloadSize"], report["narSize"]);
-    // Each path once, the root once more to see whether it is there, and one question in bulk.
+    // One request per path, one more for the root as an existence check, and one bulk query.
     let asked = files.asked();
     let posts = asked
         .iter()
@@ -257,7 +257,7 @@ fn incomplete_bulk_answers_are_rejected() {
     whole.extend(b"end 1 0 0\n");
     let cut = whole[..whole.len() - 5].to_vec();
     let records = "200 OK\r\nContent-Type: text/x-nix-narinfos".to_owned();
-    // An application that answers everything with its page.
+    // A web application that answers every URL with its page.
     let page: Rule = Box::new(|method, _, _| {
         let head = "200 OK\r\nContent-Type: text/html".to_owned();
         (method == "POST").then(|| (head, b"<html>".to_vec()))
@@ -313,7 +313,7 @@ fn errors_name_the_cause() {
     let store = format!("local?root={}", dir.path().display());
     let error = samovar(&["closure", "--store", &store, &url, &text], 3);
     assert!(error.contains("the database does not exist"), "{error}");
-    // Another path's narinfo.
+    // The narinfo of another path.
     let reference = sample("text_reference");
     let [from, to] = [&reference, &text]
         .map(|path| cache.join(format!("{}.narinfo", &path["/nix/store/".len()..][..32])));

@@ -40,7 +40,7 @@ impl Scene {
         root.join(path.trim_start_matches('/'))
     }
 
-    /// Exit code, standard output and standard error.
+    /// Runs doctor; returns exit code, standard output and standard error.
     fn doctor(&self, arguments: &[&str]) -> (Option<i32>, String, String) {
         let mut command = samovar();
         let uri = format!("local?root={}", self.dir.path().join("root").display());
@@ -74,7 +74,7 @@ fn damage_is_said_and_told_by_the_exit_code() {
         err.contains("3 of 3 paths") && err.contains("2 damaged"),
         "{err}"
     );
-    // The newest first.
+    // Newest paths first.
     assert_eq!(
         out,
         format!(
@@ -82,7 +82,7 @@ fn damage_is_said_and_told_by_the_exit_code() {
              damaged {b}: NAR has another hash than the registered one\n"
         )
     );
-    // Only those that were named.
+    // Checks only the paths given.
     assert_eq!(scene.doctor(&[a]).0, Some(0));
     let (code, out, _) = scene.doctor(&[a, b.rsplit('/').next().unwrap()]);
     assert_eq!((code, out.lines().count()), (Some(1), 1));

@@ -54,7 +54,8 @@ fn connection_limit() {
     let busy: Vec<_> = (0..3)
         .map(|_| {
             let mut stream = connect(&address);
-            // Answered, so it was accepted; and then in the middle of the next one.
+            // An answer shows that the connection was accepted; then it is in the middle of the
+            // next request.
             let query = "POST /narinfos HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nhalf";
             stream
                 .write_all(format!("{INFO}\r\n{query}").as_bytes())

@@ -1,5 +1,5 @@
-//! Checks of `nix/` without nixpkgs: the files parse, the modules evaluate with a stub of its
-//! library, systemd accepts the units, and `samovar serve` accepts their configuration.
+//! The files in `nix/` are valid without nixpkgs: they parse, the modules evaluate with a stub of
+//! its library, systemd accepts the units, and `samovar serve` their configuration.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "../../../nix/stand-in/home.rs"]
@@ -14,7 +14,7 @@ use serde_json::Value;
 /// Maximum exposure reported by `systemd-analyze security`, times ten, as for `contrib/`.
 const EXPOSURE_MAX: &str = "12";
 
-/// Evaluates a module with the values given for its options, which are written in Nix.
+/// Evaluates a module with option values written in Nix.
 fn evaluate(home: &Home, module: &str, given: &str) -> Result<Value, String> {
     let module = repository().join("nix").join(module);
     let arguments = format!("module = {}; given = {given};", module.display());

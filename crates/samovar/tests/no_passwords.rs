@@ -1,4 +1,4 @@
-//! No command prints a password: a login in a URL is used, and never shown.
+//! No command prints a password: a login in a URL is used but never shown.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -83,7 +83,7 @@ fn a_refused_login_is_told_from_a_missing_one() {
 
 #[test]
 fn errors_quote_a_url_without_its_login() {
-    // Nothing listens there: the port is bound and never accepted from, then closed.
+    // No server listens there: the port was bound, and is closed again.
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = closed.local_addr().unwrap();
     drop(closed);

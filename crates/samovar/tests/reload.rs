@@ -15,7 +15,7 @@ use support::{File, hash, realise, sample, secret_file, serve, token};
 
 const DONE: &str = "the configuration was reloaded";
 
-/// A connection that stays open.
+/// A keep-alive connection.
 struct Connection(BufReader<TcpStream>);
 
 impl Connection {
@@ -23,7 +23,7 @@ impl Connection {
         Self(BufReader::new(TcpStream::connect(address).unwrap()))
     }
 
-    /// Status and body.
+    /// Sends a GET request; returns status and body.
     fn get(&mut self, target: &str, fields: &str) -> (u16, Vec<u8>) {
         let request = format!("GET {target} HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
         self.0.get_mut().write_all(request.as_bytes()).unwrap();
@@ -73,7 +73,7 @@ fn no_request_sees_a_mixed_configuration() {
     let (line, token) = token("ci");
     let tokens = secret_file(file.path.parent().unwrap(), "tokens", &line);
     let (denied, other) = (sample("big"), sample("fixed"));
-    // To everybody, without the one path; or all of it, for those who have a token.
+    // Public without the one path, or private and complete.
     let public = "access.networks = [\"127.0.0.1\"]\npolicy.deny = [{ names = [\"big\"] }]\n";
     let private = format!("access.tokens-file = {tokens:?}\n");
     file.write(public);
@@ -115,7 +115,7 @@ fn no_request_sees_a_mixed_configuration() {
             file.write(if is_public { public } else { &private });
             server.signal("HUP");
             server.wait_for(DONE);
-            // Whoever asks from now on has the new ones.
+            // Requests from now on see the new configuration.
             let [narinfo, _, nar, ..] = urls(&denied);
             let expected = if is_public { 404 } else { 401 };
             assert_eq!(connection.status(&narinfo), expected);
@@ -174,7 +174,7 @@ fn a_policy_is_tightened_while_clients_copy() {
             std::thread::yield_now();
         }
         file.write(&format!("policy.deny = [{{ names = [{name:?}] }}]\n"));
-        // From here on both is right.
+        // The rule takes effect from here on, so a copy may succeed or fail.
         drop(until);
         server.signal("HUP");
         server.wait_for(DONE);
@@ -248,7 +248,7 @@ fn a_cache_moves_to_another_prefix() {
         for client in clients {
             assert!(client.join().unwrap() > 0);
         }
-        // Where its roots lead is looked at here, too; by nobody who expects the old place.
+        // The server follows changed roots under the new prefix too.
         let other = profile.with_file_name("next");
         symlink(&outside, &other).unwrap();
         fs::rename(&other, &profile).unwrap();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use support::{File, Server, ask, hash, samovar, sample, sample_store, serve, user};
 
-/// The status and what follows.
+/// Sends a GET request; returns the response from its status on.
 fn get(address: &str, target: &str) -> String {
     ask(address, target, "")
 }
@@ -57,7 +57,7 @@ fn pages_hide_denied_paths() {
     assert!(!page(&format!("/path/{drv}")).contains(&format!("path/{denied}")));
     let landing = page("/");
     assert!(landing.contains("<h1>Team</h1>"), "{landing}");
-    // Nor how many there are.
+    // Nor is their number shown.
     assert!(!landing.contains("<dt>Paths</dt>"), "{landing}");
 }
 
@@ -93,7 +93,7 @@ fn an_invalid_reload_keeps_the_old_configuration() {
     server.wait_for("without losing a request): backlog");
     server.wait_for("the configuration was reloaded");
     assert!(get(&address, "/nix-cache-info").contains("\nPriority: 30\n"));
-    // One that names a key that is none.
+    // A file that names an invalid signing key.
     file.write(&format!("secret-key-files = {:?}\n", file.path));
     server.signal("HUP");
     server.wait_for("nothing was changed");
@@ -198,7 +198,7 @@ fn the_list_of_caches_follows_access_rules() {
             "{answer}"
         );
     }
-    // Not known yet, and known.
+    // First uncached, then cached.
     for _ in 0..2 {
         let ada = overview("ada:secret");
         assert!(
@@ -224,7 +224,7 @@ fn the_list_of_caches_follows_access_rules() {
     }
     drop(server);
 
-    // To whom nothing is told, it is as if there were nothing; but monitors need no password.
+    // To clients without access the server looks empty, but health checks need no password.
     let nobody = format!("access.users-file = {:?}\n", users.path);
     let file = File::new(&rules(&nobody));
     let (_server, address) = serve(&file);
@@ -295,7 +295,7 @@ fn each_cache_has_its_own_rules() {
     rules("policy.deny = [{ names = \"big\" }]\n");
     server.signal("HUP");
     server.wait_for("the configuration was reloaded");
-    // The rules of one cache are not those of all.
+    // The rules of one cache do not apply to others.
     assert!(narinfo("team-b", "big").starts_with("404"));
     assert!(narinfo("team-a", "self_reference").starts_with("200"));
 }

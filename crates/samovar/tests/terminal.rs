@@ -18,10 +18,10 @@ use support::{File, Server, samovar};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A terminal, and what was shown on it.
+/// A pseudo-terminal, and what was displayed on it.
 struct Terminal {
     keyboard: fs::File,
-    /// What programs have open.
+    /// The end that programs open.
     line: fs::File,
     screen: std::sync::mpsc::Receiver<Vec<u8>>,
     shown: String,
@@ -90,7 +90,7 @@ fn a_password_is_not_shown() {
     let child = password(&terminal);
     terminal.wait_until(|shown| shown.contains("Password for \"ada\": "));
     assert!(!terminal.echoes());
-    // A slip, taken back: of two bytes.
+    // A typing error and a backspace; the character has two bytes.
     terminal.keyboard.write_all("sec\u{e4}".as_bytes()).unwrap();
     terminal.keyboard.write_all(b"\x7fret\r").unwrap();
     let output = child.wait_with_output().unwrap();
@@ -101,7 +101,7 @@ fn a_password_is_not_shown() {
     }
     assert!(terminal.echoes());
 
-    // It is the one that was typed.
+    // The hash matches the typed password.
     let users = tempfile::NamedTempFile::new().unwrap();
     fs::write(users.path(), output.stdout).unwrap();
     let file = File::new(&format!("access.users-file = {:?}\n", users.path()));

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use support::{File, Server, hash, sample, secret_file, serve, status, token, user};
 
-/// A server with an access log, and a connection for each request.
+/// A server with an access log; uses a new connection per request.
 struct Logged {
     _server: Server,
     address: String,
@@ -33,7 +33,7 @@ impl Logged {
         }
     }
 
-    /// The status, and the log line.
+    /// Sends a GET request; returns the status and the log line.
     fn get(&mut self, target: &str, fields: &str) -> (u16, String) {
         let status = status(&self.address, target, fields);
         let mut line = None;
@@ -53,7 +53,7 @@ impl Logged {
     }
 }
 
-/// The lines of a users file and a tokens file, and the token.
+/// Writes a users file and a tokens file; returns their lines and the token.
 fn credentials(dir: &Path) -> (String, String) {
     let users = secret_file(dir, "users", &user("ada", "x"));
     let (line, token) = token("ci");
@@ -73,7 +73,7 @@ fn the_authenticated_user_is_logged() {
         (bearer(&token), 200, Some("ci")),
         (bearer("nonsense"), 401, None),
         (String::new(), 401, None),
-        // Verified on a worker, and then remembered.
+        // Verified by a worker, then from memory.
         (basic("YWRhOng="), 200, Some("ada")),
         (basic("YWRhOng="), 200, Some("ada")),
         (basic("YWRhOnk="), 401, None),

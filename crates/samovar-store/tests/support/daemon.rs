@@ -1,4 +1,4 @@
-//! A real daemon.
+//! A real nix-daemon for the store of a test.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Stores for tests: made by the real Nix, or by writing rows as Nix does.
+//! Stores for tests, created by the real Nix or by writing rows as Nix does.
 
 #![allow(
     clippy::allow_attributes,
@@ -21,20 +21,20 @@ use std::process::{Command, Output};
 use samovar_nix::{HashPart, StoreDir, StorePath};
 use samovar_store::{LocalStore, Location, Parameters, Settings};
 
-/// A store of the real Nix in a directory of its own.
+/// A store created by the real Nix in its own directory.
 #[derive(Debug)]
 pub(crate) struct NixStore {
     dir: tempfile::TempDir,
 }
 
 impl NixStore {
-    /// Creates an empty store, which the first run of Nix initialises.
+    /// Creates an empty store, which Nix initialises in its first run.
     pub(crate) fn new() -> Self {
         let dir = tempfile::Builder::new()
             .prefix("samovar-store-")
             .tempdir()
             .unwrap();
-        // A reader without privileges must get here.
+        // Unprivileged readers need access.
         make_public(dir.path());
         std::fs::create_dir(dir.path().join("etc")).unwrap();
         Self { dir }
@@ -156,7 +156,7 @@ impl Default for NixStore {
     }
 }
 
-/// A hash part without a path.
+/// A hash part of no path.
 pub(crate) fn absent() -> HashPart {
     HashPart::parse(&[b'0'; 32]).unwrap()
 }

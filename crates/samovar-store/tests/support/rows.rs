@@ -6,7 +6,7 @@ use rusqlite::{Connection, params};
 use samovar_nix::StorePath;
 use samovar_store::{LocalStore, Location};
 
-/// As Nix 2.8.0, `src/libstore/schema.sql`.
+/// `src/libstore/schema.sql` of Nix 2.8.0.
 const SCHEMA: &str = "
 create table if not exists ValidPaths (
     id               integer primary key autoincrement not null,

@@ -1,4 +1,4 @@
-//! SQLite's shell as another writing process.
+//! The `sqlite3` shell as a writer in another process.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -38,7 +38,7 @@ impl Shell {
         let mut line = String::new();
         while line != "done\n" {
             line.clear();
-            // What went wrong stands on stderr.
+            // Errors are on its standard error.
             assert!(self.output.read_line(&mut line).unwrap() > 0, "{sql}");
         }
     }

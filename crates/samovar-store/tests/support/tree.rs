@@ -1,4 +1,4 @@
-//! Trees for tests, and readers of their NARs.
+//! Directory trees for tests, and readers of their NARs.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -36,7 +36,7 @@ pub(crate) fn example(dir: &Path) {
     fs::write(dir.join("zero"), "").unwrap();
 }
 
-/// A chain of 5,000 directories `d` in `dir`, each with a link behind the next one.
+/// A chain of 5,000 directories `d` in `dir`, each also with a link that sorts after the next one.
 pub(crate) fn make_deep(dir: &Path) {
     let store = rustix::fs::open(
         dir,
@@ -60,12 +60,12 @@ pub(crate) fn open_count() -> usize {
 /// Number of open descriptors below `root`, for trees that are not too deep for names.
 pub(crate) fn open_count_below(root: &Path) -> usize {
     let files = fs::read_dir("/proc/self/fd").unwrap();
-    // A descriptor closed meanwhile has no name.
+    // A descriptor that was closed meanwhile has no link.
     let names = files.filter_map(|file| fs::read_link(file.unwrap().path()).ok());
     names.filter(|name| name.starts_with(root)).count()
 }
 
-/// The standard library's `remove_dir_all` would overflow its stack.
+/// Removes a tree so deep that the standard library's `remove_dir_all` would overflow its stack.
 pub(crate) fn remove_deep(dir: &Path) {
     let status = std::process::Command::new("rm")
         .arg("-rf")

@@ -1,4 +1,4 @@
-//! A server in a process of its own, started as a user starts it.
+//! A server process, started as a user would start it.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(
     dead_code,
@@ -39,7 +39,7 @@ pub(crate) fn nix(program: &str, home: &Path) -> Command {
     command
 }
 
-/// Runs a new client with this netrc file that realises a path from these substituters.
+/// Runs a new client that realises a path from these substituters, with this netrc file.
 pub(crate) fn realise(substituters: &str, path: &str, netrc: &str) -> Output {
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store");
@@ -66,7 +66,7 @@ pub(crate) fn secret_file(dir: &Path, name: &str, text: &str) -> PathBuf {
     path
 }
 
-/// A line of a users file.
+/// A users file line.
 pub(crate) fn user(name: &str, password: &str) -> String {
     let mut command = samovar();
     command.args(["password", name]).stdin(Stdio::piped());
@@ -77,7 +77,7 @@ pub(crate) fn user(name: &str, password: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// A line of a tokens file, and its token.
+/// A tokens file line, and its token.
 pub(crate) fn token(name: &str) -> (String, String) {
     let output = samovar().args(["token", name]).output().unwrap();
     let token = String::from_utf8(output.stderr).unwrap();
