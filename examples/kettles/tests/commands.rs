@@ -1,4 +1,5 @@
-//! Commands: given by whoever may, told until they are confirmed, there after a restart.
+//! An authorized client gives a kettle commands, which are repeated until confirmed and survive a
+//! restart.
 
 #![expect(
     clippy::unwrap_used,
@@ -58,7 +59,8 @@ fn a_command_is_told_until_a_measurement_confirms_it() {
     assert_eq!(order(&kettles, "sesame", later), 201);
     assert_eq!(told(&kettles, KETTLE), FLUSH);
     assert_eq!(told(&kettles, OTHER), NOTHING);
-    // Neither telling nor a restart makes it done, and neither does a measurement of before.
+    // A command stays pending after delivery, a restart, and a measurement from before it was
+    // given.
     kettles.kill();
     let kettles = Kettles::start(folder.path(), &options);
     let post = |second: u32| {
@@ -93,7 +95,7 @@ fn a_head_tells_nothing_and_a_gateway_confirms() {
     let body = r#"{"charge":true,"flush":2.5}"#;
     client.send("POST", &path, None, &[field], body);
     assert_eq!(client.receive().status, 201);
-    // The kettle has not heard of it, so it cannot have done it.
+    // A HEAD request delivers no command, so the next measurement confirms nothing.
     let mut stream = TcpStream::connect(kettles.addr).unwrap();
     let head = format!(
         "HEAD /command HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\
@@ -154,7 +156,7 @@ fn a_socket_takes_measurements_and_brings_commands() {
     assert_eq!(send(&mut kettle, good.clone()), json!({ "stored": time }));
     assert!(send(&mut kettle, "{".into())["error"].is_string());
     assert_eq!(kettles.statistics()["statsMeasurementCount"], 1);
-    // A command comes by itself, and to a kettle that comes later.
+    // A command is pushed to a connected kettle, and to one that connects later.
     assert_eq!(
         order(&kettles, "sesame", r#"{"charge":true,"flush":2.5}"#),
         201
@@ -164,7 +166,7 @@ fn a_socket_takes_measurements_and_brings_commands() {
     drop(kettle);
     let mut kettle = socket(&kettles, KETTLE);
     assert_eq!(read(&mut kettle), json!({ "command": flush }));
-    // One of a later time comes when that has come, and not before.
+    // A command with a due time is pushed at that time, not before.
     let due = Time::now().plus_seconds(1);
     let later = format!(r#"{{"charge":true,"fill":true,"flush":2.5,"time":"{due}"}}"#);
     assert_eq!(order(&kettles, "sesame", &later), 201);
@@ -177,7 +179,7 @@ fn a_socket_takes_measurements_and_brings_commands() {
     assert_eq!(told(&kettles, KETTLE), NOTHING);
 }
 
-/// The load generator's kettles, each with a socket of its own.
+/// Simulated kettles of the load generator, each with its own WebSocket.
 #[test]
 fn a_swarm_of_sockets_is_stored() {
     let folder = tempfile::tempdir().unwrap();
@@ -189,7 +191,7 @@ fn a_swarm_of_sockets_is_stored() {
     assert_eq!(tally.failures.sum(), 0, "{:?}", tally.failures);
     assert_eq!((tally.answered(), tally.connections), (200, 100));
     assert_eq!(kettles.statistics()["statsMeasurementCount"], 200);
-    // Nobody is there, and that is seen.
+    // Without a server the load generator counts connection failures.
     kettles.kill();
     let fleet = swarm::Kettles::new(&host, 0, 1, period, period, 1);
     let plan = Plan {

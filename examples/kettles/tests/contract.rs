@@ -1,4 +1,4 @@
-//! The original's endpoints: names, types, nesting and the answers to strangers, to the byte.
+//! The endpoints of the original: names, types, nesting and errors are the same byte for byte.
 
 mod support;
 
@@ -45,7 +45,7 @@ fn strangers_get_the_originals_answers() {
         client.send(method, path, Some("kettle"), &[], body);
         let answer = client.receive();
         assert_eq!((answer.status, &*answer.text()), (403, "Invalid Cookie"));
-        // It is a header, and not the cookie its name speaks of.
+        // The identity is in a header field of this name, not in a cookie.
         let cookie = format!("Cookie: servant-auth-cookie={KETTLE}");
         client.send(method, path, None, &[&cookie], body);
         assert_eq!(client.receive().status, 401);
@@ -65,7 +65,7 @@ fn a_kettle_with_nothing_to_do_is_told_so() {
         answer.text(),
         r#"{"charge":"NoChargeBattery","fill":"NoFillReservoir","flush":{"tag":"NoFlushReservoir"}}"#
     );
-    // Asking makes nobody known.
+    // Read requests do not register a kettle.
     assert_eq!(kettles.statistics()["statsNumDevices"], 0);
 }
 
@@ -78,7 +78,7 @@ fn statistics_are_of_what_was_measured() {
         r#"{"statsMeasurementCount":0,"statsNumDevices":0,"statsTotalBatteryCharge":0,"statsTotalWaterVolume":0,"statsMeanTemperature":[],"statsTotalWaterEnergy":0.0}"#
     );
     let other = kettles.login();
-    // A name that was never given out is as good, and an `id` in the body is nobody's.
+    // A UUID that the server did not hand out is accepted, and an `id` in the body is ignored.
     let mut body = measurement("2017-12-24T18:30:00Z", 50, 90.5, 1000);
     body.insert_str(1, &format!(r#""id":"{other}","#));
     let answer = kettles.client().post("/measurement", Some(KETTLE), &body);
@@ -89,9 +89,10 @@ fn statistics_are_of_what_was_measured() {
         assert_eq!(answer.status, 200, "{answer:?}");
     };
     at("2017-12-24T18:31:00Z", 40, 80.5, 900);
-    // Late: it is in the history, and its charge and volume are not those of the kettle.
+    // A late measurement enters the history, but does not change the kettle's current charge and
+    // volume.
     at("2017-12-24T07:00:00+01:00", 99, 20.5, 1);
-    // Twice.
+    // A duplicate.
     at("2017-12-24T18:31:00Z", 40, 80.5, 900);
     let expected = json!({
         "statsMeasurementCount": 3,
@@ -104,7 +105,7 @@ fn statistics_are_of_what_was_measured() {
     assert_eq!(kettles.statistics(), expected);
     assert_eq!(kettles.metric("app_measurements_total"), Some(3.0));
     assert_eq!(kettles.metric("kettles_ingest_duplicates_total"), Some(1.0));
-    // All of it is there again after a restart.
+    // All data survives a restart.
     assert!(kettles.terminate().success());
     let kettles = Kettles::start(folder.path(), &[]);
     assert_eq!(kettles.statistics(), expected);

@@ -1,4 +1,4 @@
-//! One command to a page that moves, and nothing left behind.
+//! One command starts a demonstration with a live page, and leaves nothing behind.
 
 #![expect(
     clippy::unwrap_used,
@@ -37,18 +37,18 @@ fn the_demonstration_moves_and_vanishes() {
     assert_eq!(page.status, 200);
     let policy = page.header("Content-Security-Policy").unwrap();
     assert!(policy.starts_with("default-src 'none';"), "{policy}");
-    // Nothing is fetched from elsewhere.
+    // The page loads nothing from other hosts.
     assert!(!page.text().contains("://"), "{}", page.text());
     let stream = TcpStream::connect(kettles.addr).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let url = format!("ws://{}/live/socket", kettles.addr);
     let mut socket = tungstenite::client(url, stream).unwrap().0;
-    // A newcomer waits for this, once it is built.
+    // The time until a new user sees movement, not counting the build.
     while told(&mut socket)["measurements"].as_f64().unwrap() == 0.0 {}
     let waited = started.elapsed();
     println!("{waited:.1?} from the command to a page that moves");
     assert!(waited < Duration::from_secs(10), "{waited:?}");
-    // The living report, and the year before comes in beside them.
+    // Wait for the complete live report, while the history of a year is loading.
     loop {
         let now = told(&mut socket);
         let is_alive = now["active"].as_u64().unwrap() >= 70
@@ -60,13 +60,13 @@ fn the_demonstration_moves_and_vanishes() {
         }
     }
     assert!(kettles.statistics()["statsMeasurementCount"].as_u64() > Some(1000));
-    // A page that does not say goodbye is waited for.
+    // Shutdown does not hang on a client that closes without a goodbye.
     drop(socket);
     assert!(kettles.terminate().success());
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
-/// The demonstration, without a history, where SIGHUP is as `disposition` makes it.
+/// Runs the demonstration without a history, with this disposition of SIGHUP.
 fn demonstration(disposition: &str, folder: &Path) -> Kettles {
     let mut command = Command::new("env");
     command.args([disposition, env!("CARGO_BIN_EXE_kettles"), "demo"]);
@@ -80,7 +80,7 @@ fn a_terminal_that_is_closed_leaves_nothing_either() {
     let kettles = demonstration("--default-signal=HUP", folder.path());
     assert!(kettles.end_by("HUP").success());
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
-    // As with `nohup`.
+    // As under `nohup`.
     let kettles = demonstration("--ignore-signal=HUP", folder.path());
     kettles.signal("HUP");
     assert_eq!(kettles.client().get("/healthz", None).status, 200);

@@ -1,8 +1,8 @@
-//! The machines of the study, as modules for NixOS and as containers, as far as that can be
-//! checked without either: modules evaluate to what lies in `nix/stand-in/network.json`, systemd
-//! understands the units, Prometheus its configurations, and the server its command lines.
+//! The deployment of the study is valid as far as it can be checked without NixOS and containers:
+//! modules evaluate to `nix/stand-in/network.json`, systemd accepts the units, Prometheus its
+//! configurations, and the server its command lines.
 //!
-//! `UPDATE=1` writes `network.json` anew.
+//! `UPDATE=1` updates `network.json`.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "../../../nix/stand-in/home.rs"]
@@ -15,7 +15,7 @@ use std::process::Command;
 use home::{Home, repository, verify};
 use serde_json::{Value, json};
 
-/// What the machines of the network are, each by itself.
+/// Evaluates each machine of the network.
 fn network(home: &Home) -> Value {
     let file = repository().join("nix/network.nix");
     let stand_in = repository().join("nix/stand-in/lib.nix");
@@ -29,7 +29,7 @@ fn network(home: &Home) -> Value {
     home.call("lib.genAttrs", &argument).unwrap()
 }
 
-/// What one machine is, with more said about it, in Nix.
+/// Evaluates the application machine with more configuration, in Nix.
 fn app_with(home: &Home, more: &str) -> Result<Value, String> {
     let kettles = repository().join("nix/kettles.nix");
     home.call(
@@ -38,7 +38,7 @@ fn app_with(home: &Home, more: &str) -> Result<Value, String> {
     )
 }
 
-/// Without what changes with each file that lies in the store.
+/// Removes the store hashes, which change with the files.
 fn without_hashes(text: &str) -> String {
     let mut parts = text.split("/nix/store/");
     let mut whole = parts.next().unwrap().to_owned();
@@ -91,7 +91,7 @@ fn systemd_understands_the_units_and_the_server_its_command_line() {
             .lines()
             .find_map(|it| it.strip_prefix("ExecStart=/stand-in/"));
         let (_, words) = started.unwrap().split_once(" ").unwrap();
-        // The program must be there, and PostgreSQL's unit.
+        // The program must exist, and a required unit too.
         let text = text.replace(&format!("/stand-in/{name}/bin/{name}"), "/bin/true");
         let folder = units.join(place);
         fs::create_dir_all(&folder).unwrap();
@@ -103,7 +103,7 @@ fn systemd_understands_the_units_and_the_server_its_command_line() {
         if name == "kettles" {
             let mut kettles = Command::new(env!("CARGO_BIN_EXE_kettles"));
             let words = words.replace("%d", home.0.path().to_str().unwrap());
-            // Understood, and then no help instead of a server.
+            // The options are parsed, then `--help` prevents a start.
             let output = kettles
                 .args(words.split(' '))
                 .arg("--help")
@@ -124,7 +124,7 @@ fn systemd_understands_the_units_and_the_server_its_command_line() {
         assert!(unit.lines().any(|it| it == line), "{line}: {unit}");
     }
     assert!(unit.contains("--admin-token %d/admin-token"));
-    // There is no database but where one is asked for.
+    // PostgreSQL is enabled only on request.
     assert_eq!(alone["services"]["postgresql"], Value::Null);
     assert_eq!(machines["app"]["services"]["postgresql"]["enable"], true);
 }
@@ -138,7 +138,7 @@ fn prometheus_understands_its_configuration() {
         .iter()
         .map(|it| home.real(it.as_str().unwrap()))
         .collect();
-    // As NixOS puts it together.
+    // The configuration as NixOS assembles it.
     let config = json!({
         "global": prometheus["globalConfig"],
         "scrape_configs": prometheus["scrapeConfigs"],
@@ -172,7 +172,7 @@ fn containers_find_what_they_are_given() {
     let compose = fs::read_to_string(rig.join("compose.yaml")).unwrap();
     let mut count = 0;
     for word in compose.split(&['"', ' ', '\n'][..]) {
-        // A folder or file of ours, and where a container sees it.
+        // A file or directory of the repository, and its mount point.
         if let Some((ours, theirs)) = word.split_once(':')
             && ours.starts_with("./")
         {

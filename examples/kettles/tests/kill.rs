@@ -1,5 +1,6 @@
-//! Whatever is killed while kettles send: each acknowledged measurement is there once, and
-//! statistics are those of the rows to the bit. `KETTLES_KILLS=100` for more, with `--nocapture`.
+//! Whichever process is killed under load, each acknowledged measurement is stored once, and
+//! statistics match the rows to the bit. `KETTLES_KILLS=100` raises the number of kills; use it
+//! with `--nocapture`.
 
 #![expect(
     clippy::unwrap_used,
@@ -16,7 +17,7 @@ use support::Kettles;
 use support::fleet::{Fleet, device};
 use support::postgres::Postgres;
 
-/// How often something is killed, unless `KETTLES_KILLS` says how often.
+/// Number of kills; `KETTLES_KILLS` overrides it.
 const KILL_COUNT: u32 = 10;
 
 fn kill_count() -> u32 {
@@ -68,7 +69,7 @@ fn postgresql_survives_the_death_of_either() {
     let fleet = Fleet::start(kettles.addr);
     for round in 0..kill_count() {
         fleet.wait_for(50);
-        // PostgreSQL takes a while to be back.
+        // Less often PostgreSQL, which restarts slowly.
         if round % 4 != 3 {
             kettles.kill();
             kettles = start();
@@ -97,7 +98,7 @@ fn postgresql_survives_the_death_of_either() {
     check(Path::new(&url));
 }
 
-/// Whether of each kettle all measurements that were sent were found, and none twice.
+/// Checks that all acknowledged measurements of each kettle were found, and none twice.
 #[track_caller]
 fn assert_once(sent: &[u64], found: &HashMap<String, (i64, i64)>) {
     let expected = (0..).zip(sent).map(|(number, count)| {

@@ -1,4 +1,5 @@
-//! Names: any UUID, as in the original; with a secret, those that a login has given.
+//! Without a secret any UUID is an identity, as in the original; with one only those issued by a
+//! login.
 
 mod support;
 
@@ -48,11 +49,11 @@ fn with_a_secret_only_names_of_logins_are_good() {
         let (status, said) = ask(&good, method, path, field, body);
         assert!(matches!(status, 200 | 101), "{path}: {status} {said}");
     }
-    // Nor does a gateway speak for a kettle that has no such name.
+    // A gateway cannot send for a kettle without a valid identity either.
     assert_eq!(ask(&good, "POST", "/measurements", "", &gateway).0, 403);
     assert_eq!(kettles.statistics()["statsNumDevices"], 1);
 
-    // It is the same kettle after a restart, and a stranger with another secret.
+    // The identity is valid after a restart, and invalid under another secret.
     kettles.kill();
     let kettles = Kettles::start(folder.path(), &options);
     assert_eq!(kettles.client().get("/command", Some(&good)).status, 200);
@@ -62,7 +63,7 @@ fn with_a_secret_only_names_of_logins_are_good() {
     assert_eq!(kettles.client().get("/command", Some(&good)).status, 403);
 }
 
-/// The load generator's kettles do as real ones.
+/// The load generator's kettles log in like real ones.
 #[test]
 fn a_swarm_that_logs_in_is_let_in() {
     let folder = tempfile::tempdir().unwrap();

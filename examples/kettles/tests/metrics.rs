@@ -1,4 +1,4 @@
-//! What Prometheus is told: each name with its meaning and kind, once, and nothing left out.
+//! Every metric has one description and one type, and all metrics used by dashboards are exported.
 
 #![expect(
     clippy::unwrap_used,
@@ -15,7 +15,7 @@ use std::process::{Command, Stdio};
 
 use support::{Kettles, measurement, wait_until};
 
-/// Whatever dashboards, rules and alerts ask this server for.
+/// The metrics used by dashboards, rules and alerts.
 fn asked() -> BTreeSet<String> {
     let rig = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../rig");
     let files = [
@@ -34,7 +34,7 @@ fn asked() -> BTreeSet<String> {
         "pressure_",
         "process_",
     ];
-    // What a rule records has a colon in its name.
+    // Names of recording rules contain a colon.
     let words = texts
         .iter()
         .flat_map(|text| text.split(|it: char| !it.is_ascii_alphanumeric() && !"_:".contains(it)));
@@ -52,7 +52,7 @@ fn all_figures_are_told_with_their_meaning() {
     let kettle = kettles.login();
     let answer = kettles.client().post("/measurement", Some(&kettle), &body);
     assert_eq!(answer.status, 200);
-    // The engine is asked each second.
+    // The engine's metrics are sampled once per second.
     let has = |name: &str| kettles.metric(name).is_some();
     wait_until("the engine was asked", || has("engine_accepted_total"));
     let text = kettles.client().get("/metrics", None).text();
@@ -61,7 +61,7 @@ fn all_figures_are_told_with_their_meaning() {
     let names = asked();
     assert!(names.len() > 30, "{names:?}");
     for name in names.iter().map(String::as_str).chain([
-        // Which of several tells, and what dashboards have no place for.
+        // Exported, but on no dashboard.
         "kettles_process_number",
         "kettles_ingest_prune_seconds_count",
     ]) {
@@ -83,7 +83,7 @@ fn all_figures_are_told_with_their_meaning() {
     promtool(&text);
 }
 
-/// What Prometheus' own tool has to say about it.
+/// Checks the text with `promtool`.
 #[track_caller]
 fn promtool(text: &str) {
     let mut command = Command::new("promtool");

@@ -1,4 +1,5 @@
-//! What cannot be done is said at once; what was done is there; and when it is over, it is over.
+//! Under overload excess requests fail at once, acknowledged data is stored, and service recovers
+//! afterwards.
 
 mod support;
 
@@ -20,7 +21,7 @@ fn a_full_queue_refuses_and_recovers() {
     let folder = tempfile::tempdir().unwrap();
     let options = ["--queue", "50", "--coalescing", "1000"];
     let kettles = Kettles::start(folder.path(), &options);
-    // The next commit is a second away, and there is room for fifty.
+    // The next commit is a second away, and the queue has capacity for fifty.
     assert_eq!(
         kettles
             .client()
@@ -52,7 +53,7 @@ fn a_full_queue_refuses_and_recovers() {
     let expected = refused.len() as f64;
     assert_eq!(kettles.metric(name), Some(expected));
     assert_eq!(kettles.metric("kettles_ingest_queue_rows"), Some(0.0));
-    // Who was refused may come again.
+    // A refused client may retry.
     assert_eq!(
         kettles
             .client()
@@ -115,7 +116,7 @@ fn who_comes_when_it_is_full_harms_nobody() {
     let kettles = Kettles::spawn(&mut command);
     let mut clients = Vec::new();
     let is_in = |client: &mut Client| client.try_get("/command", Some(KETTLE)) == Some(200);
-    // Until there is no room.
+    // Until the connection limit.
     let mut last = loop {
         let mut client = kettles.client();
         if !is_in(&mut client) {
@@ -137,7 +138,7 @@ fn who_comes_when_it_is_full_harms_nobody() {
         .lines()
         .find_map(|line| line.strip_prefix("engine_accept_errors_total{reason=\"full\"} "));
     assert_ne!(counted, Some("0"), "{text}");
-    // Without a restart there is room again when somebody goes.
+    // Capacity returns without a restart when clients leave.
     clients.truncate(50);
     wait_until("there is room", || is_in(&mut kettles.client()));
     for client in &mut clients {

@@ -1,4 +1,4 @@
-//! PostgreSQL as the store: the same answers, and several servers with one database.
+//! With PostgreSQL the answers are the same, also of several servers on one database.
 
 #![expect(
     clippy::unwrap_used,
@@ -45,7 +45,7 @@ fn two_servers_share_a_database() {
     post(&one, EVENING, 50);
     post(&other, NIGHT, 40);
     for kettles in [&one, &other] {
-        // Each commit brings what others have committed; the last one was the other's.
+        // A commit also loads the commits of other servers, so make one here after the other's.
         post(kettles, EVENING, 50);
         let statistics = kettles.statistics();
         assert_eq!(statistics["statsMeasurementCount"], 2);
@@ -55,7 +55,7 @@ fn two_servers_share_a_database() {
         assert_eq!(statistics["statsMeanTemperature"][1][0], 23);
     }
     assert!(run(&["check", options[0], options[1]]).contains("2 measurements of 1 kettles"));
-    // A kettle's newest measurement is that of the totals, whoever took it.
+    // The totals use a kettle's newest measurement, whichever server received it.
     post(&other, "2017-12-25T00:00:00Z", 30);
     assert_eq!(other.statistics()["statsTotalBatteryCharge"], 30);
     one.kill();
@@ -79,7 +79,7 @@ fn retention_takes_nothing_from_statistics() {
         week[1],
     ]);
     assert!(said.contains("3360 new rows"), "{said}");
-    // All of them come again, in one transaction.
+    // The same measurements again, in one transaction.
     let again = run(&[
         "seed",
         "-e",
@@ -110,7 +110,7 @@ fn retention_takes_nothing_from_statistics() {
     assert_eq!(kettles.statistics(), before);
     run(&["check", "-e", &url]);
     drop(kettles);
-    // A measurement of a day that is gone brings it back.
+    // A measurement of a dropped day creates its partition again.
     let late = ["--from=2017-12-20T00:00:00Z", "--to=2017-12-20T01:00:00Z"];
     run(&[
         "seed",
@@ -140,7 +140,7 @@ fn retention_takes_nothing_from_statistics() {
 #[test]
 fn timescaledb_that_may_not_be_used_leaves_partitions() {
     let mut postgres = Postgres::start();
-    // Loaded with the server, as far as can be seen, and its files are there; it is not itself.
+    // The extension looks installed and preloaded, but is only an empty shell.
     postgres.offer("timescaledb");
     let mut client = postgres.client();
     let rights = "CREATE ROLE tea LOGIN; GRANT CREATE ON SCHEMA public TO tea";
@@ -166,7 +166,7 @@ fn timescaledb_that_may_not_be_used_leaves_partitions() {
     let sql = "SELECT count(*) FROM pg_inherits JOIN pg_class ON oid = inhparent
          WHERE relname = 'measurement'";
     assert_eq!(client.query_one(sql, &[]).unwrap().get::<_, i64>(0), 1);
-    // Once there are partitions, nobody asks again.
+    // An existing partitioned table is not checked again.
     assert!(!run(&seed).contains("TimescaleDB"));
     run(&["check", "-e", &url]);
 }

@@ -1,4 +1,5 @@
-//! Several processes on one port: each acknowledged measurement is there once, whoever dies.
+//! With several processes on one port each acknowledged measurement is stored once, whichever
+//! process dies.
 
 #![expect(
     clippy::unwrap_used,
@@ -18,7 +19,7 @@ use support::{Client, Kettles, measurement, wait_until};
 const KETTLE: &str = "0f8fad5b-d9cb-469f-a165-70867728950e";
 const COMMAND: &str = r#"{"charge":true}"#;
 
-/// One of the processes: which, its id, and the address that it has alone.
+/// One of the processes: its number, PID, and the address that only it has.
 #[derive(Debug, Clone, Copy)]
 struct Member {
     number: u32,
@@ -61,7 +62,7 @@ fn several_processes_are_one_server() {
     let members = [next_member(&mut kettles), next_member(&mut kettles)];
     let [one, other] = members;
 
-    // What one has acknowledged the other knows at once.
+    // Measurements acknowledged by one process are visible in the other at once.
     for (minute, member) in [one, other, one, other].iter().enumerate() {
         let body = measurement(&format!("2017-12-24T18:{minute:02}:00Z"), 50, 80.1, 700);
         let answer = Client::connect(member.addr).post("/measurement", Some(KETTLE), &body);
@@ -72,7 +73,7 @@ fn several_processes_are_one_server() {
         }
     }
 
-    // A command that one takes is told by the other, too.
+    // A command accepted by one process is delivered by the other, too.
     let mut client = Client::connect(one.addr);
     let path = format!("/devices/{KETTLE}/command");
     client.send(
@@ -94,13 +95,13 @@ fn several_processes_are_one_server() {
     assert!(!told(other));
     wait_until("it is done with", || !told(one));
 
-    // One dies under load; another takes its place, and its kettles come again.
+    // One process is killed under load; a new one replaces it, and its kettles reconnect.
     let fleet = Fleet::start(kettles.addr);
     fleet.wait_for(50);
     kill(one.id);
     let new = next_member(&mut kettles);
     assert_ne!(new.id, one.id);
-    // Whoever watches it finds it where it was.
+    // The replacement has the same number and address, for monitoring.
     assert_eq!((new.number, new.addr), (one.number, one.addr));
     for member in [new, other] {
         let text = Client::connect(member.addr).get("/metrics", None);
@@ -130,7 +131,7 @@ fn kill(id: u32) {
     assert!(status.unwrap().success());
 }
 
-/// What was started does not outlive who started it.
+/// The processes end when their parent is killed.
 #[test]
 fn they_end_with_the_one_that_started_them() {
     let postgres = Postgres::start();
@@ -143,7 +144,7 @@ fn they_end_with_the_one_that_started_them() {
     for member in members {
         let status = format!("/proc/{}/status", member.id);
         wait_until("it has ended", || {
-            // Who has no parent any more may have nobody who takes notice.
+            // An orphan may remain a zombie if no process reaps it.
             std::fs::read_to_string(&status).map_or(true, |text| text.contains("State:\tZ"))
         });
     }
@@ -160,7 +161,7 @@ fn sqlite_has_one_process() {
     assert!(!folder.path().join("kettles.db").exists());
 }
 
-/// Nobody is to find another's figures at their addresses.
+/// If an own address is taken the start fails, or monitoring would read another process's metrics.
 #[test]
 fn ports_of_their_own_are_theirs_or_an_error() {
     let folder = tempfile::tempdir().unwrap();

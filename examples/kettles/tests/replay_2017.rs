@@ -1,4 +1,4 @@
-//! The server as it was answers as it did, and forgets as it did that a row was there already.
+//! The replay of the 2017 server behaves like the original, also in not recognizing duplicates.
 
 mod support;
 
@@ -26,7 +26,7 @@ fn the_story_can_be_told_again() {
     let statistics = kettles.statistics();
     assert_eq!(statistics["statsMeasurementCount"], 3);
     assert_eq!(statistics["statsNumDevices"], 2);
-    // A device with two rows at its newest time counts twice, as it did.
+    // As in the original, a device with two rows at its newest time counts twice.
     assert_eq!(statistics["statsTotalBatteryCharge"], 120);
     assert_eq!(
         statistics["statsMeanTemperature"][0][1],

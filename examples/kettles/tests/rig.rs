@@ -1,5 +1,5 @@
-//! What `rig/rig.py` has started ends with it, however that comes, and nothing is left; its alerts
-//! and dashboards are whole.
+//! All processes of `rig/rig.py` end with it, however it ends, and leave no files; its alerts and
+//! dashboards are complete.
 #![expect(
     clippy::unwrap_used,
     reason = "clippy allows it only inside functions marked as tests"
@@ -17,22 +17,22 @@ use std::rc::Rc;
 use support::wait_until;
 use tempfile::TempDir;
 
-/// A rig whose programs can be told from all others of the machine by a variable that they have
-/// inherited.
+/// A running rig. Its processes inherit an environment variable that tells them from all others on
+/// the machine.
 struct Rig {
     child: Child,
     folder: Rc<TempDir>,
 }
 
 impl Rig {
-    /// Kettles, with Prometheus and the exporters that are here; without load.
+    /// Starts kettles, with Prometheus and the exporters installed here; without load.
     fn up(options: &[&str]) -> Self {
         Self::up_in(Rc::new(tempfile::tempdir().unwrap()), options)
     }
 
-    /// Where another one was.
+    /// Starts in the directory of an earlier rig.
     fn up_in(folder: Rc<TempDir>, options: &[&str]) -> Self {
-        // PostgreSQL gets a folder of another user's in it.
+        // PostgreSQL's directory in it belongs to another user.
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o711);
         fs::set_permissions(folder.path(), mode).unwrap();
         let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../rig/rig.py");
@@ -47,7 +47,7 @@ impl Rig {
         Self { child, folder }
     }
 
-    /// The table that it prints, once all is up.
+    /// The table that the rig prints when everything is up.
     fn table(&mut self) -> Vec<(String, String)> {
         let mut rows = Vec::new();
         for line in BufReader::new(self.child.stdout.take().unwrap()).lines() {
@@ -66,12 +66,12 @@ impl Rig {
         unreachable!("it has not come up: {said}");
     }
 
-    /// Names of the programs that it has started, and of what they have started.
+    /// Names of its processes and their descendants.
     fn programs(&self) -> Vec<String> {
         self.processes().into_iter().map(|(_, name)| name).collect()
     }
 
-    /// The same, with their numbers.
+    /// The same, with PIDs.
     fn processes(&self) -> Vec<(String, String)> {
         let mark = format!("TMPDIR={}", self.folder.path().display());
         let mut processes = Vec::new();
@@ -93,14 +93,14 @@ impl Rig {
         kill(signal, &self.child.id().to_string());
     }
 
-    /// What is in its folder but for its own, with logs.
+    /// Files in its directory, except its own and logs.
     fn left(&self) -> Vec<String> {
         let names = fs::read_dir(self.folder.path()).unwrap();
         let names = names.map(|it| it.unwrap().file_name().into_string().unwrap());
         names.filter(|name| name != "data").collect()
     }
 
-    /// Nothing runs any more, and PostgreSQL's folder is gone.
+    /// Waits until no process is left and PostgreSQL's directory is removed.
     fn gone(mut self) -> String {
         self.child.wait().unwrap();
         wait_until("all programs have ended", || self.programs().is_empty());
@@ -126,7 +126,7 @@ fn what_was_started_ends_on_term() {
     let server = rows[2].1.trim_start_matches("http://").parse().unwrap();
     let answer = support::Client::connect(server).get("/statistics", None);
     assert_eq!(answer.status, 200);
-    // Of two processes Prometheus asks each for itself.
+    // Prometheus scrapes both processes individually.
     let config = fs::read(rig.folder.path().join("data/prometheus.yml")).unwrap();
     let config: serde_json::Value = serde_json::from_slice(&config).unwrap();
     let job = &config["scrape_configs"][0];
@@ -153,7 +153,7 @@ fn what_was_started_ends_on_term() {
     rig.gone();
 }
 
-/// Then what watches over it tidies up.
+/// The watchdog process cleans up.
 #[test]
 fn what_was_started_ends_when_the_rig_is_killed() {
     let mut rig = Rig::up(&["--postgresql"]);
@@ -163,7 +163,7 @@ fn what_was_started_ends_when_the_rig_is_killed() {
     rig.gone();
 }
 
-/// Then what runs ends all the same, and the next rig removes the folder of this one, and no other.
+/// All processes end, and the next rig removes the directory of this one, and no other.
 #[test]
 fn what_is_left_when_both_are_killed_is_removed_by_the_next() {
     let mut rig = Rig::up(&["--postgresql"]);
@@ -180,7 +180,7 @@ fn what_is_left_when_both_are_killed_is_removed_by_the_next() {
     rig.child.wait().unwrap();
     wait_until("all programs have ended", || rig.programs().is_empty());
     assert_eq!(rig.left(), left);
-    // One whose rig runs, and one of nobody's.
+    // The directory of a running rig, and one that belongs to no rig.
     let others = ["rig-postgresql-alive", "rig-postgresql-strange"];
     let [alive, strange] = others.map(|name| rig.folder.path().join(name));
     fs::create_dir(&alive).unwrap();
@@ -218,8 +218,8 @@ fn what_was_started_ends_when_a_part_fails() {
     assert!(said.contains("rig: prometheus has ended"), "{said}");
 }
 
-/// Each alert fires where it should and is silent where it should be, each row of the dashboard
-/// `use` has one, and dashboards are what their program writes.
+/// Alerts fire exactly when they should, each row of the dashboard `use` has one, and dashboards
+/// match their generator.
 #[test]
 fn rules_and_dashboards_are_whole() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../rig");

@@ -1,4 +1,4 @@
-//! A seeded store has exact totals, and `check` finds what is wrong in one that has not.
+//! A seeded store has exact totals, and `check` finds any wrong total.
 
 #![expect(
     clippy::unwrap_used,
@@ -50,7 +50,7 @@ fn a_history_is_stored_once_and_counted_right() {
         said(&checked).contains("10080 measurements of 5 kettles"),
         "{checked:?}"
     );
-    // And the server tells what was seeded, to someone who checks meanwhile, too.
+    // The server reports the seeded data, also while a check runs.
     let kettles = Kettles::start(folder.path(), &[]);
     let statistics = kettles.statistics();
     assert_eq!(statistics["statsMeasurementCount"], 10_080);
@@ -77,7 +77,7 @@ fn a_changed_bit_is_found() {
             "{output:?}"
         );
     };
-    // The least that a double can change by: no figure of /statistics shows it.
+    // The smallest change of a double; no value of `/statistics` shows it.
     let row = "WHERE (time, device) IN (SELECT time, device FROM measurement LIMIT 1)";
     change(&format!(
         "UPDATE measurement SET water_temp = water_temp + 4e-15 {row}"

@@ -1,4 +1,4 @@
-//! Kettles that do not give up: each sends a measurement until it is acknowledged, then the next.
+//! Kettles that retry: each sends a measurement until it is acknowledged, then the next.
 
 #![expect(
     clippy::unwrap_used,
@@ -18,7 +18,7 @@ use super::{measurement, wait_until};
 
 const DEVICE_COUNT: u64 = 8;
 
-/// A fleet at work.
+/// A running fleet.
 pub(crate) struct Fleet {
     shared: Arc<Shared>,
     kettles: Vec<JoinHandle<u64>>,
@@ -45,7 +45,7 @@ impl Fleet {
         Self { shared, kettles }
     }
 
-    /// Where the server is from now on.
+    /// Sets the new address of the server.
     pub(crate) fn moved(&self, addr: SocketAddr) {
         *self.shared.addr.lock().unwrap() = addr;
     }
@@ -57,8 +57,8 @@ impl Fleet {
         wait_until("measurements are acknowledged", || acknowledged() >= enough);
     }
 
-    /// Lets all have their last measurement acknowledged; how many each had: `device(n)` the
-    /// `times` from 0 up to there.
+    /// Waits until the last measurement of every kettle is acknowledged. Returns how many each
+    /// kettle sent, in the order of `device(n)`; their times are 0, 1, 2 seconds and so on.
     pub(crate) fn end(self) -> Vec<u64> {
         self.shared.is_over.store(true, Ordering::Release);
         let kettles = self.kettles.into_iter();
@@ -66,20 +66,20 @@ impl Fleet {
     }
 }
 
-/// The name of a kettle.
+/// The UUID of a kettle.
 pub(crate) fn device(number: u64) -> String {
     format!("0f8fad5b-d9cb-469f-a165-{number:012x}")
 }
 
 impl Shared {
-    /// Sends one measurement after the other, a second apart; returns how many.
+    /// Sends measurements whose times are a second apart; returns how many.
     fn work(&self, number: u64) -> u64 {
         let (mut sent_count, mut connection) = (0, None);
         while !self.is_over.load(Ordering::Acquire) {
             let minute = sent_count / 60 % 60;
             let (hour, second) = (sent_count / 3600, sent_count % 60);
             let time = format!("2017-12-24T{hour:02}:{minute:02}:{second:02}Z");
-            // Some are late, and all have tenths, of which no double is a whole number.
+            // With tenths of a degree, which doubles represent inexactly.
             let water_temp = 20.1 + f64::from(u32::try_from(sent_count % 700).unwrap()) / 10.0;
             let charge = i32::try_from(sent_count % 100).unwrap();
             let body = measurement(&time, charge, water_temp, 700);

@@ -1,4 +1,4 @@
-//! The built server, and a client of it.
+//! Runs the built server, and sends it requests.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(
@@ -21,7 +21,7 @@ pub(crate) use testkit::http1::Response as Answer;
 use testkit::process::Process;
 pub(crate) use testkit::{PATIENCE, eventually as wait_until};
 
-/// `kettles serve` on a port of its own.
+/// A `kettles serve` process on its own port.
 pub(crate) struct Kettles {
     process: Process,
     pub(crate) addr: SocketAddr,
@@ -57,7 +57,7 @@ impl Kettles {
         self.process.pid()
     }
 
-    /// Ends it with TERM.
+    /// Stops it with TERM.
     pub(crate) fn terminate(self) -> ExitStatus {
         self.end_by("TERM")
     }
@@ -67,7 +67,7 @@ impl Kettles {
         self.process.child.wait().unwrap()
     }
 
-    /// Ends it with KILL.
+    /// Kills it.
     pub(crate) fn kill(self) {
         drop(self.process);
     }
@@ -80,7 +80,7 @@ impl Kettles {
         Client::connect(self.addr)
     }
 
-    /// A new kettle.
+    /// Logs a new kettle in; returns its identity.
     pub(crate) fn login(&self) -> String {
         let answer = self.client().post("/login", None, r#"{"username":"tea"}"#);
         assert_eq!(answer.status, 200);
@@ -91,7 +91,7 @@ impl Kettles {
         self.client().get("/statistics", None).json()
     }
 
-    /// The value of a sample, by its name and labels.
+    /// The value of a sample, by name and labels.
     pub(crate) fn metric(&self, name: &str) -> Option<f64> {
         let answer = self.client().get("/metrics", None);
         let text = String::from_utf8(answer.body).unwrap();
@@ -102,7 +102,7 @@ impl Kettles {
     }
 }
 
-/// A connection of a device.
+/// A client connection, with requests of a device.
 pub(crate) struct Client(Connection);
 
 impl Client {
@@ -153,7 +153,7 @@ impl Client {
     }
 }
 
-/// A measurement as kettles send it.
+/// The JSON of a measurement, as kettles send it.
 pub(crate) fn measurement(time: &str, charge: i32, water_temp: f64, water_level: i32) -> String {
     format!(
         r#"{{"time":"{time}","charge_now":{charge},"charge_full":100,"charge_rate":-1.5,"ambient_temp":20.5,"water_temp":{water_temp:?},"water_level":{water_level}}}"#

@@ -1,4 +1,5 @@
-//! A PostgreSQL of the test's own: in a temporary folder, on a socket there, gone with the test.
+//! A PostgreSQL server for a test: in a temporary directory, on a socket there, removed with the
+//! test.
 
 #![expect(
     clippy::unwrap_used,
@@ -17,13 +18,13 @@ use tempfile::TempDir;
 
 use super::wait_until;
 
-/// A server that runs, or is stopped for a while.
+/// A server that is running or stopped for a while.
 pub(crate) struct Postgres {
     folder: TempDir,
     programs: PathBuf,
-    /// Further ones, as `name=value`.
+    /// Further settings, as `name=value`.
     settings: Vec<String>,
-    /// Whom it runs as: it refuses to be root.
+    /// User and group to run as: PostgreSQL refuses to run as root.
     user: Option<(u32, u32)>,
     child: Option<Child>,
 }
@@ -52,7 +53,7 @@ impl Postgres {
         postgres
     }
 
-    /// As `--database` takes it.
+    /// The URL for `--database`.
     pub(crate) fn url(&self) -> String {
         let folder = self.folder.path().display();
         format!("postgresql:///postgres?host={folder}&user=postgres")
@@ -62,9 +63,9 @@ impl Postgres {
         Client::connect(&self.url(), NoTls).unwrap()
     }
 
-    /// Starts again as a copy that offers an extension, of which no more is there than its name.
+    /// Restarts as a copy that offers an extension of which only the name exists.
     ///
-    /// A server looks for extensions where it is itself: the copy has all else by links.
+    /// A server looks for extensions relative to its executable: the copy links to everything else.
     pub(crate) fn offer(&mut self, extension: &str) {
         self.stop_at_once();
         let root = self.folder.path().join("copy");
@@ -86,7 +87,7 @@ impl Postgres {
         self.resume();
     }
 
-    /// What a power cut leaves: no last words, no checkpoint.
+    /// Stops as in a power cut: no shutdown, no checkpoint.
     pub(crate) fn stop_at_once(&mut self) {
         if let Some(mut child) = self.child.take() {
             let pid = child.id().to_string();
@@ -138,7 +139,7 @@ impl Drop for Postgres {
     }
 }
 
-/// Links to all that is in `folder`, but for what is called `name`.
+/// Links to everything in `folder` except `name`.
 fn link_all(folder: &Path, copy: &Path, name: &str) {
     fs::create_dir_all(copy).unwrap();
     for entry in folder.read_dir().unwrap().map(Result::unwrap) {
@@ -155,7 +156,7 @@ fn id(of: &str) -> u32 {
     id.unwrap_or_else(|_| panic!("no user postgres: run `make setup-test`"))
 }
 
-/// Where Debian keeps them, beside other versions and out of PATH.
+/// Debian keeps the programs in a directory per version, not in PATH.
 fn programs() -> PathBuf {
     let versions = Path::new("/usr/lib/postgresql").read_dir();
     let versions = versions.unwrap_or_else(|_| panic!("no PostgreSQL: run `make setup-test`"));
