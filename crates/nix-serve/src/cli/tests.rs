@@ -1,4 +1,4 @@
-//! Command lines and the configurations they make.
+//! Command lines, and the configurations parsed from them.
 
 use std::ffi::OsString;
 use std::num::NonZeroU32;
@@ -16,7 +16,7 @@ fn defaults() -> Configuration {
     environment::read(|_| None)
 }
 
-/// The default configuration with a change.
+/// The default configuration with one change.
 fn with(change: impl FnOnce(&mut Configuration)) -> Configuration {
     let mut config = defaults();
     change(&mut config);
@@ -27,7 +27,7 @@ fn run(arguments: &[&str]) -> Result<Invocation, CliError> {
     parse(arguments.iter().map(OsString::from), defaults())
 }
 
-/// The configuration, and its warnings apart.
+/// Returns the configuration, and its warnings separately.
 #[track_caller]
 fn serve(arguments: &[&str]) -> (Configuration, Vec<String>) {
     match run(arguments) {
@@ -39,7 +39,7 @@ fn serve(arguments: &[&str]) -> (Configuration, Vec<String>) {
     }
 }
 
-/// Without a warning.
+/// Expects this configuration without a warning.
 #[track_caller]
 fn check(arguments: &[&str], expected: &Configuration) {
     let (options, warnings) = serve(arguments);
@@ -47,7 +47,7 @@ fn check(arguments: &[&str], expected: &Configuration) {
     assert_eq!(warnings, [""; 0]);
 }
 
-/// With these warnings, and otherwise nothing changed.
+/// Expects these warnings and otherwise the default configuration.
 #[track_caller]
 fn check_warned(arguments: &[&str], expected: &[&str]) {
     let (options, warnings) = serve(arguments);
@@ -254,7 +254,7 @@ fn times_and_counts() {
     assert_eq!(warnings, ["--workers is too large: 1024 is used"]);
 }
 
-/// As in nix-serve-ng, whose option it is.
+/// As in nix-serve-ng, where the option comes from.
 #[test]
 fn timeout_closes_idle_connections_unless_keepalive_timeout_is_given() {
     let times = |arguments: &[&str]| {

@@ -1,4 +1,4 @@
-//! The whole of it, over real connections.
+//! Access rules, tested over real connections.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -14,7 +14,7 @@ use samovar_http::{Inline, Listener, Reply, Request, Server, Service, Turn};
 
 use super::*;
 
-/// Says who asks, and whether a worker was needed to know.
+/// Answers with the client's name, and whether it was known at once or verified by a worker.
 struct Door(Arc<RwLock<Arc<Access>>>);
 
 impl Door {
@@ -87,7 +87,7 @@ impl House {
         self.change(config)
     }
 
-    /// Status and body; in between the fields that matter.
+    /// Sends a request; returns the status, the relevant header fields, and the body.
     fn ask(&self, fields: &str) -> String {
         exchange(TcpStream::connect(self.addr).unwrap(), fields)
     }
@@ -122,7 +122,7 @@ fn file(dir: &Path, name: &str, text: &str) -> PathBuf {
 }
 
 fn user(name: &str, password: &str) -> String {
-    // Few rounds: it is not the hash that is tested.
+    // The lowest cost, because the hash itself is not under test.
     format!("{name}:{}\n", bcrypt::hash(password, 4).unwrap())
 }
 
@@ -171,7 +171,7 @@ fn networks_and_proxies() {
         ..AccessConfig::default()
     });
     assert_eq!(own.ask(""), "200 somebody at once");
-    // Whoever is not a proxy is believed nothing.
+    // Forwarding headers of a client that is no proxy are ignored.
     assert_eq!(
         own.ask("X-Forwarded-For: 192.0.2.1\r\n"),
         "200 somebody at once"
@@ -296,15 +296,15 @@ fn who_asks_too_often_waits() {
         ..AccessConfig::default()
     };
     let house = House::new(config.clone());
-    // As many as come back while a busy machine asks.
+    // On a busy machine tokens are added to the bucket meanwhile.
     let let_in = (0..20).take_while(|_| house.ask("") == "200 somebody at once");
     let let_in = let_in.count();
     assert!((3..10).contains(&let_in), "{let_in}");
     let refused = "429 Retry-After: 1 Too many requests. Try again later.";
-    // Somebody who is known has a bucket of his own.
+    // A known client has a bucket of its own.
     let known = format!("Authorization: Bearer {token}\r\n");
     assert_eq!(house.ask(&known), "200 ci at once");
-    // A reload gives nothing back.
+    // A reload refills no bucket.
     house.change(config).unwrap();
     assert!((0..3).any(|_| house.ask("") == refused));
 }
@@ -317,13 +317,13 @@ fn guessing_ends_soon_and_hurts_nobody_who_is_known() {
         ..AccessConfig::default()
     });
     assert_eq!(house.basic("ada", "x"), "200 ada verified");
-    // The same wrong one again is no guess.
+    // Repeating the same wrong password is no guess.
     for _ in 0..2 * ATTEMPTS_BURST {
         assert_eq!(house.basic("ada", "wrong"), REFUSED);
     }
     let answers = (0..30).map(|number| house.basic("ada", &number.to_string()));
     let verified = answers.take_while(|answer| answer == REFUSED).count();
-    // One more for each six seconds that a busy machine takes.
+    // A busy machine takes longer, and one guess is added every six seconds.
     assert!((9..15).contains(&verified), "{verified}");
     let answer = house.basic("ada", "one more");
     assert!(answer.starts_with("429 Retry-After: "), "{answer}");
@@ -331,7 +331,7 @@ fn guessing_ends_soon_and_hurts_nobody_who_is_known() {
     assert_eq!(house.basic("ada", "x"), "200 ada at once");
 }
 
-/// Behind one address there are many machines, and one of them is set up wrongly, or worse.
+/// Many machines may share an address, and one of them may have a wrong password or be hostile.
 #[test]
 fn who_guesses_keeps_out_nobody_else_at_his_address() {
     let dir = tempfile::tempdir().unwrap();
@@ -347,12 +347,12 @@ fn who_guesses_keeps_out_nobody_else_at_his_address() {
     let verified = guess("ada");
     assert!((10..16).contains(&verified), "{verified}");
     assert!(house.basic("ada", "x").starts_with("429 "));
-    // Who is somebody else there gets in, though nobody knows him yet.
+    // Another user at that address is verified, though not known yet.
     assert_eq!(house.basic("bob", "y"), "200 bob verified");
-    // Names that do not exist are as good as others, so that they cannot be told apart.
+    // Names that do not exist behave the same, so that they cannot be told apart.
     let verified = guess("nobody");
     assert!((10..16).contains(&verified), "{verified}");
-    // Trying some passwords for every name ends, too.
+    // Guessing a few passwords for each of many names is limited, too.
     let verified: usize = (0..30).map(|number| guess(&format!("name{number}"))).sum();
     assert!((70..200).contains(&verified), "{verified}");
     assert!(house.basic("eve", "z").starts_with("429 "));

@@ -121,15 +121,15 @@ fn refusals() {
         &format!("sha256:-{}", &EMPTY_BASE64[1..]),
         HashError::Base64(base64::Base64Error::Character),
     );
-    // SRI is base-64 alone.
+    // The SRI form allows only base-64.
     check_refused(
         &format!("sha256-{EMPTY_BASE16}"),
         HashError::Base64(base64::Base64Error::Length),
     );
     check_refused("sha256-", HashError::Base64(base64::Base64Error::Length));
-    // A colon decides, even when a dash stands before it.
+    // A colon decides the form, even after a dash.
     check_refused(&format!("sha256-x:{EMPTY_BASE16}"), HashError::Algorithm);
-    // Not one character is cut in two.
+    // No character is split.
     check_refused(
         &format!("sha256:é{}", &EMPTY_BASE16[2..]),
         HashError::Base16,

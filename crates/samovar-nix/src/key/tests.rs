@@ -42,7 +42,7 @@ fn verifies_only_what_was_signed_by_that_key_and_name() {
 
 #[test]
 fn a_weak_public_key_verifies_nothing() {
-    // The neutral point: with it, the signature of all zeros and R neutral fits every message.
+    // The neutral point: with this key, a signature with neutral R and zero S fits every message.
     let mut neutral = [0; 64];
     neutral[0] = 1;
     let weak = PublicKey {

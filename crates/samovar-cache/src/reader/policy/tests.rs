@@ -1,4 +1,4 @@
-//! The evaluator beside a naive one, which knows rules as they are written down.
+//! The policy evaluator agrees with a naive one that interprets the rules as written.
 
 use proptest::collection::vec;
 use proptest::option;
@@ -11,7 +11,7 @@ const DAY: i64 = 86_400;
 const NOW: i64 = 1_000 * DAY;
 
 fn secret(number: u8) -> SecretKey {
-    // The seeds of libsodium's form: the public half is computed.
+    // The key format of libsodium starts with the seed; the public half is computed.
     let bytes = [[number; 32], [0; 32]].concat();
     SecretKey::parse(&format!("key-{number}:{}", base64(&bytes))).unwrap()
 }
@@ -35,13 +35,13 @@ fn base64(bytes: &[u8]) -> String {
     text
 }
 
-/// A path of few kinds, so that rules often hold.
+/// A path with few possible properties, so that rules often match.
 #[derive(Debug, Clone)]
 struct Row {
     number: u8,
     name: String,
     signers: Vec<u8>,
-    /// Which of the signatures is of something else.
+    /// Whether the signatures cover another path.
     is_forged: bool,
     ultimate: bool,
     age: i64,
@@ -72,7 +72,7 @@ impl Row {
     }
 }
 
-/// A rule, and what its roots lead to.
+/// A rule, and the paths its roots lead to.
 #[derive(Debug, Clone)]
 struct Written {
     members: Option<Vec<u8>>,
@@ -213,7 +213,7 @@ proptest! {
         if policy.rules_out(&info.path.hash_part()) {
             prop_assert!(matches!(decision, Decision::NotAllowed | Decision::Denied));
         }
-        // Until then it holds, whenever somebody asks.
+        // The decision holds until that time.
         if let Decision::Allowed { until } = decision
             && NOW + later < until
         {

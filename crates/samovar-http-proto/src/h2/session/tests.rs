@@ -2,7 +2,7 @@ use super::*;
 use crate::h2::{AbuseLimits, Allowance, ResponseHead};
 use crate::http::Status;
 
-/// A client that writes frames by hand and reads the headers of those it gets.
+/// A client that writes raw frames and records the headers of those it receives.
 struct Client {
     session: Session<()>,
     now: Instant,
@@ -69,7 +69,7 @@ impl Client {
         self.session.respond(stream, head, is_end);
     }
 
-    /// The code of the GOAWAY that ends the connection.
+    /// The error code of the GOAWAY that ends the connection.
     #[track_caller]
     fn expect_gone(&mut self) -> u8 {
         assert!(self.session.is_closed());
@@ -167,7 +167,7 @@ fn a_response_respects_the_peers_window() {
     client.respond(1, false);
     let piece = Bytes::from(vec![7; 65536]);
     client.session.send(1, piece.clone(), false);
-    // One byte more than the window of 65535 cannot leave.
+    // The piece is one byte longer than the window of 65535.
     assert_eq!(client.events(), []);
     let sent: u32 = client
         .frames()
@@ -178,7 +178,7 @@ fn a_response_respects_the_peers_window() {
     assert_eq!((sent, client.session.sent_len(1)), (65535, 65535));
     client.send(&frame(8, 0, 0, &100_000_u32.to_be_bytes()));
     assert_eq!(client.events(), []);
-    // A stream without a window does not hold another up.
+    // A stream without a window does not block others.
     client.respond(3, false);
     client.session.send(3, Bytes::from_static(b"small"), true);
     assert_eq!(client.events(), [Event::Sent { stream: 3 }]);
@@ -313,7 +313,7 @@ fn an_endless_header_block_ends_the_connection() {
 
 #[test]
 fn hpack_bombs_end_the_connection() {
-    // One field of 4000 bytes goes into the table, then one byte names it, again and again.
+    // One field of 4000 bytes enters the dynamic table, then single bytes refer to it.
     let mut block = GET.to_vec();
     block.extend(b"\x40\x01x\x7f\xa1\x1e");
     block.extend([b'a'; 4000]);

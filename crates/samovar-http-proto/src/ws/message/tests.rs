@@ -5,7 +5,7 @@ const LIMITS: FrameLimits = FrameLimits {
     message_len_max: 2000,
 };
 
-/// A client's frame.
+/// Builds a masked frame.
 fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
     let key = [0x37, 0xfa, 0x21, 0x3d];
     let mut bytes = vec![first];
@@ -39,7 +39,8 @@ fn own(event: Event<'_>) -> Event<'static> {
     }
 }
 
-/// Feeds pieces of `piece_len`; the events, and the failure with the number of bytes seen until it.
+/// Feeds `bytes` in pieces of `piece_len`; returns the events, and the failure with the number of
+/// bytes fed until then.
 fn feed(bytes: &[u8], piece_len: usize) -> (Vec<Event<'static>>, Option<(Failure, usize)>) {
     let (mut assembler, mut events, mut seen) = (Assembler::default(), Vec::new(), 0);
     for piece in bytes.chunks(piece_len) {
@@ -139,7 +140,7 @@ fn a_length_past_the_limit_is_refused_before_its_payload() {
 
 #[test]
 fn invalid_text_fails_at_its_byte() {
-    // U+110000 would begin so; the frame is not at its end.
+    // The start of U+110000; the frame is not complete.
     let bytes = frame(0x01, b"\xce\xba\xe1\xf4\x90\x80\x80");
     let header_len = 6;
     assert_eq!(feed(&bytes, 1).1, Some((Failure::Utf8, header_len + 4)));

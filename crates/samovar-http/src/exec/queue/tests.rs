@@ -36,7 +36,7 @@ fn letter(job: &Job) -> char {
     if job.is_request() { 'h' } else { 'p' }
 }
 
-/// As if a thread was started that is about to check the queue.
+/// Counts a thread as started and about to check the queue.
 fn add_thread(queue: &Queue<Job>) {
     queue.lock().thread_count += 1;
 }
@@ -83,7 +83,7 @@ fn a_job_that_waits_lends_its_slot_to_another_thread() {
     assert!(starts.try_recv().is_err(), "one place, and it is taken");
     let place = LentSlot::lend(&*queue, Lane::Prompt).unwrap();
     starts.try_recv().unwrap();
-    // The new thread.
+    // The call of the new thread.
     assert!(queue.pop(None).is_some());
     let load = queue.load();
     assert_eq!((load.running_count, load.waiting_count), (1, 1));
@@ -95,7 +95,7 @@ fn a_job_that_waits_lends_its_slot_to_another_thread() {
     assert!(starts.try_recv().is_err());
     drop(place);
     assert_eq!(queue.load().running_count, 2);
-    // Until one is done, nothing more is begun.
+    // Nothing more starts until one is done.
     assert_eq!(queue.lock().take().map(drop), None);
     queue.lock().prompt.running_count -= 1;
     assert!(queue.pop(Some(Lane::Prompt)).is_some());
@@ -127,7 +127,7 @@ fn what_hangs_in_one_lane_keeps_no_place_of_the_other() {
         starts.try_recv().unwrap();
         assert!(queue.pop(None).is_some());
     }
-    // Both hang, and others wait behind them, as many as may.
+    // Both hang, and as many others as allowed wait behind them.
     for _ in 0..2 {
         queue.push(request(Lane::Slow)).unwrap();
     }
@@ -174,7 +174,7 @@ fn a_thread_that_is_being_started_is_not_started_twice() {
         queue.wake();
     }
     assert_eq!(starts.try_iter().count(), 1);
-    // It looks, and sees to the rest.
+    // Its check starts another thread for the rest.
     assert!(queue.pop(None).is_some());
     assert_eq!(starts.try_iter().count(), 1);
 }

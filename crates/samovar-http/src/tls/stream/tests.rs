@@ -148,7 +148,7 @@ fn truncation_is_an_error() {
     let peer = thread::spawn(move || {
         client.write_all(b"half").unwrap();
         client.flush().unwrap();
-        // The end of the stream, without `close_notify` before it.
+        // End of file without a preceding `close_notify`.
         client.sock.shutdown(std::net::Shutdown::Write).unwrap();
         client
     });

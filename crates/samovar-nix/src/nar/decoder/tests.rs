@@ -2,7 +2,7 @@ use super::*;
 
 const MAGIC: &str = "nix-archive-1";
 
-/// Frames strings one after another.
+/// NAR strings: length, bytes and padding.
 fn strings(strings: &[&[u8]]) -> Vec<u8> {
     let mut nar = Vec::new();
     for string in strings {
@@ -18,7 +18,7 @@ fn words(text: &str) -> Vec<u8> {
     strings(&words)
 }
 
-/// Reads all of it in one piece and says how long the NAR was.
+/// Decodes all of it in one piece; returns the length of the NAR.
 fn read(nar: &[u8], mut decoder: Decoder) -> Result<u64, DecodeError> {
     let mut input = nar;
     while decoder.decode(&mut input)?.is_some() {}
@@ -36,7 +36,7 @@ fn check_refused(nar: &[u8], kind: DecodeErrorKind) {
         read(nar, Decoder::new()).map_err(|error| error.kind),
         Err(kind)
     );
-    // The same when it comes byte by byte, and again when asked once more.
+    // The error is the same byte by byte, and repeated by later calls.
     let mut decoder = Decoder::new();
     let mut error = None;
     for byte in nar {
@@ -57,7 +57,7 @@ fn check_token(text: &str, expected: &'static str) {
     check_refused(&words(text), DecodeErrorKind::Token { expected });
 }
 
-/// A directory with symbolic links of these names.
+/// The NAR of a directory with symbolic links of these names.
 fn directory(names: &[&[u8]]) -> Vec<u8> {
     let mut parts: Vec<&[u8]> = vec![MAGIC.as_bytes(), b"(", b"type", b"directory"];
     for name in names {

@@ -1,6 +1,6 @@
 use super::*;
 
-/// The NAR of a file that holds `hello\n`, from the real Nix.
+/// The NAR of a file with the contents `hello\n`, made by the real Nix.
 const HELLO: &[u8] = include_bytes!("../../../../../testdata/nix/nar/hello.nar");
 
 fn hello(out: &mut Vec<u8>) -> Encoder {
@@ -50,8 +50,8 @@ fn every_step_in_the_wrong_place_is_refused_and_writes_nothing() {
     entry_end.symlink(&mut Discard, b"t").unwrap();
     let mut done = node.clone();
     done.symlink(&mut Discard, b"t").unwrap();
-    // The state and the only steps that fit it: begin, file, end_file, symlink, begin_directory,
-    // entry, end_entry, end_directory, finish.
+    // Each state, and whether it allows these steps: begin, file, end_file, symlink,
+    // begin_directory, entry, end_entry, end_directory, finish.
     let table = [
         (
             Encoder::new(),
@@ -190,7 +190,7 @@ fn resumed_inside_a_directory_it_goes_on_as_before() {
         nar.end_entry(out).unwrap();
         nar.end_directory(out).unwrap();
         nar.end_entry(out).unwrap();
-        // The names above are known.
+        // The encoder still knows the names before, and refuses a duplicate.
         assert!(matches!(nar.entry(out, b"d"), Err(EncodeError::Name(_))));
         nar.entry(out, b"e").unwrap();
         nar.symlink(out, b"t").unwrap();

@@ -1,4 +1,4 @@
-//! Daemons of every generation, played by a script.
+//! Scripted daemons of every protocol version.
 
 use std::io::BufRead;
 use std::thread;
@@ -7,8 +7,8 @@ use super::*;
 
 const NAME: &str = "0123456789abcdfghijklmnpqrsvwxyz-app-1.0";
 
-/// Plays a daemon of version 1.`minor` that answers one question, and returns what `ask` got and
-/// what the daemon was sent.
+/// Acts as a daemon of version 1.`minor` that answers one request. Returns the result of `ask` and
+/// the bytes sent to the daemon.
 fn play<T>(
     minor: u64,
     answer: Request,
@@ -38,7 +38,7 @@ fn play<T>(
     (result, server.join().unwrap())
 }
 
-/// What we send up to the first question.
+/// The bytes a client sends before its first request.
 fn greeting(minor: u64) -> Vec<u8> {
     let mut request = Request::new()
         .integer(CLIENT_MAGIC)
@@ -123,7 +123,7 @@ fn bytes_nobody_asked_for_leave_the_connection_out_of_step() {
     let path = StorePath::from_base_name(NAME).unwrap();
     let (result, _) = play(34, last().integer(0).integer(0), |connection| {
         let valid = connection.is_valid(&dir, &path);
-        // Whether the surplus has arrived by now is a matter of time; wait for it.
+        // Wait for the surplus, which may not have arrived yet.
         let surplus = connection.stream.fill_buf().map(<[u8]>::len);
         (valid, surplus.unwrap(), connection.is_in_step())
     });
@@ -165,7 +165,7 @@ fn a_build_trace_by_feature() {
     let (result, _) = play(38, answer, |connection| connection.realisation(&dir, &id));
     let document = result.unwrap().unwrap().unwrap();
     assert!(document.starts_with(&format!("{{\"outPath\":\"{NAME}\",\"signatures\":[{{")));
-    // A daemon without the feature is not asked.
+    // A daemon without the feature gets no request.
     let (result, received) = play(37, Request::new(), |connection| {
         connection.realisation(&dir, &id)
     });
