@@ -198,7 +198,7 @@ fn a_damaged_path_is_answered_with_404_until_it_is_repaired() {
     scene.is_right();
 }
 
-/// The total size and the root's inode are right, but two files have swapped sizes.
+/// The total size is right and the root unchanged, but two files have swapped sizes.
 #[test]
 fn files_changed_behind_a_plan_break_a_range_and_are_served_again_when_they_are_right() {
     let scene = Scene::new(|tree| {

@@ -518,7 +518,7 @@ fn in_the_background() {
     upgraded.settle();
     assert_eq!(upgraded.first.wait(), Some(0));
     eventually("it serves", || UnixStream::connect(&socket).is_ok());
-    // The new process opens the log file itself.
+    // Like the first process, the new one leads a session of its own.
     upgraded.upgrade();
     let stat = fs::read_to_string(format!("/proc/{}/stat", upgraded.pid())).unwrap();
     let session = stat.rsplit(')').next().unwrap().split_whitespace().nth(3);

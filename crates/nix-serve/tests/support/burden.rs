@@ -56,7 +56,7 @@ pub fn connect(addr: SocketAddr) -> TcpStream {
 ///
 /// # Errors
 ///
-/// Those of `connect`.
+/// The errors of `connect`.
 pub fn connect_from(from: [u8; 4], addr: SocketAddr) -> io::Result<TcpStream> {
     use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
     let socket = socket(AddressFamily::INET, SocketType::STREAM, None)?;
