@@ -129,7 +129,7 @@ pub enum Incident<'a> {
     ConnectionsFull,
     /// A lane's queue is full; a request was answered 503.
     WorkersFull,
-    /// No connection can be accepted for want of descriptors or memory; tried again shortly.
+    /// No connection can be accepted for lack of descriptors or memory; tried again shortly.
     AcceptFailed {
         /// The cause.
         error: &'a std::io::Error,

@@ -7,8 +7,8 @@ use crate::proto::encode::{self, Delimiter};
 use crate::response::{Body, Response};
 
 /// Number of a turn of an I/O thread: one batch of requests that were all read before the first of
-/// them is answered. So what a service finds to be current for one request of a turn is current for
-/// the others: none of them was sent after the check.
+/// them is answered. Data that a service finds current for one request of a turn is current for the
+/// others, because none of them was sent after the check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Turn(pub(crate) u64);
 

@@ -223,7 +223,7 @@ fn connections_max(descriptors_max: u64) -> u64 {
     }
 }
 
-/// The time after `timeout`; at most a century from now, because a clock has an end.
+/// The time after `timeout`; at most a century from now, because larger times overflow.
 fn deadline(timeout: Duration) -> Instant {
     const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
     let now = Instant::now();

@@ -24,7 +24,7 @@ pub(crate) trait Link: fmt::Debug + Send {
     fn into_any(self: Box<Self>) -> Box<dyn Any>;
 }
 
-/// Why a body could not be read to its end. It is inside the [`io::Error`] that a
+/// Reason why a body could not be read to its end. It is inside the [`io::Error`] that a
 /// [`BodyReader`](crate::BodyReader) returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]

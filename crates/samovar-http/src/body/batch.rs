@@ -180,7 +180,7 @@ impl Batch {
     ///
     /// # Errors
     ///
-    /// Those of the socket and the files; a full socket is none.
+    /// Those of the socket and the files. A full socket is not an error.
     pub(crate) fn send(&mut self, transport: &mut Transport) -> io::Result<u64> {
         let mut sent_len = 0;
         while !self.is_sent() {
@@ -257,7 +257,7 @@ impl Batch {
 }
 
 impl FilePart {
-    /// Reads the start of the rest.
+    /// Reads the next bytes of the range that were not sent yet.
     fn read<'a>(&self, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
         let left = usize::try_from(self.left).unwrap_or(usize::MAX);
         let room_len = buffer.len().min(left);

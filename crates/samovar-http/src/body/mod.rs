@@ -24,7 +24,7 @@ pub(crate) use outflow::{Outflow, Piece};
 pub(crate) use pool::{Buffer, BufferPool};
 pub(crate) use transfer::{Framing, Outcome, Transfer};
 
-/// Whether a source has more to give.
+/// Whether a source has more bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
     /// There are more bytes.

@@ -33,8 +33,8 @@ pub(crate) trait Carrier: Sized {
     /// Lends itself to the request, so that the handler can read the body.
     fn lend<S: Service>(self, shared: &Shared<S>, request: &mut Request) -> Self::Receipt;
 
-    /// Comes back after the handler; `None` if the request no longer has it, in which case the
-    /// client is disconnected.
+    /// Takes the carrier back from the request after the handler; `None` if the request no longer
+    /// has it, in which case the client is disconnected.
     fn take_back<S: Service>(
         shared: &Shared<S>,
         receipt: Self::Receipt,
@@ -103,7 +103,7 @@ pub(crate) fn handle<S: Service, C: Carrier>(
     }
 }
 
-/// Leaves the request to another lane; gives it back if that is full.
+/// Queues the request in another lane; returns it if that lane is full.
 fn requeue<S: Service, C: Carrier>(
     shared: &Shared<S>,
     carrier: C,
@@ -123,7 +123,7 @@ fn requeue<S: Service, C: Carrier>(
     }
 }
 
-/// Sends a deferred response, or waits on if the application has not given it yet.
+/// Sends a deferred response, or waits on if the application has not completed it yet.
 pub(super) fn fulfil<S: Service, C: Carrier>(shared: &Shared<S>, carrier: C, later: Arc<Later>) {
     match later.take_if(|_| true) {
         Some(mut response) => {
@@ -175,7 +175,7 @@ fn produce<S: Service>(shared: &Shared<S>, producer: Producer, lane: Lane) {
     })));
 }
 
-/// Ends the head of an answer: the field that delimits the body, `Date`, `Connection`.
+/// Completes the head of an answer: the field that delimits the body, `Date`, `Connection`.
 pub(super) fn finish_head(
     out: &mut Vec<u8>,
     status: Status,

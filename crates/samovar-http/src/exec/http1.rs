@@ -98,8 +98,8 @@ impl Carrier for Box<Conn> {
     }
 }
 
-/// Renders a deferred response that is small and in memory, which an I/O thread can send without a
-/// worker. `false` if the response is otherwise, or not there yet.
+/// Renders a deferred response that is small and in memory, so that an I/O thread can send it
+/// without a worker. `false` if the response is not of that kind, or not completed yet.
 pub(crate) fn render_deferred(core: &Core, conn: &mut Conn, now: Instant) -> bool {
     #[cfg(feature = "compression")]
     if core.compression.is_some() {
@@ -306,7 +306,7 @@ pub(crate) fn begin(conn: &mut Conn, lane: Lane, keep: bool, now: Instant) {
     conn.answer = Answer::new(lane, keep, now);
 }
 
-/// Bytes too many to copy behind a head at once.
+/// A source for bytes in memory that are too long to be copied behind their head at once.
 struct Memory<B> {
     bytes: B,
     at: usize,

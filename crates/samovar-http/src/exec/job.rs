@@ -1,4 +1,4 @@
-//! What workers do.
+//! Jobs of the workers.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use crate::io::stream::{StreamJob, StreamWork};
 use crate::request::Request;
 use crate::ws::Socket;
 
-/// Something to do that may block.
+/// A job of a worker; may block.
 #[derive(Debug)]
 pub(crate) enum Job {
     /// Handle the request of this connection.

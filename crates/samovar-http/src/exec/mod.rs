@@ -1,4 +1,4 @@
-//! Worker threads, which may block, and what they do.
+//! Worker threads, which may block, and their jobs.
 
 mod exchange;
 #[cfg(feature = "tls")]

@@ -1,4 +1,4 @@
-//! The form in which a client accepts the answer to a request.
+//! Client preferences for the answer to a request.
 
 #[cfg(feature = "compression")]
 use crate::compress::Negotiator;
@@ -7,7 +7,7 @@ use crate::head::Head;
 use crate::http::accept_encoding::Coding;
 use crate::http::{Method, Version};
 
-/// The form in which a client accepts the answer to a request.
+/// Client preferences for the answer to a request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Preferences {
     pub(crate) version: Version,

@@ -160,7 +160,7 @@ impl<J: Task> State<J> {
     }
 }
 
-/// What has to be done outside the lock so that a thread takes a queued job.
+/// Action needed outside the lock so that a thread takes a queued job.
 enum Help {
     None,
     Wake(Thread),

@@ -9,12 +9,12 @@ use super::sys::{self, Poll};
 /// Listeners count down from here. The slab never gives out keys this large.
 const LISTENER_KEY: u64 = u64::MAX - 1;
 
-/// Listeners, and a descriptor kept for the time when no others are left.
+/// Listeners, and a reserve descriptor for the case that no other is free.
 #[derive(Debug)]
 pub(super) struct Acceptor {
     listeners: Vec<Listening>,
     reserve: Option<OwnedFd>,
-    /// Accepting failed for want of descriptors, and has not succeeded since.
+    /// Accepting failed for lack of descriptors, and has not succeeded since.
     is_short: bool,
 }
 
@@ -46,7 +46,7 @@ impl Acceptor {
         self.listeners.get(index).map(|listener| &listener.socket)
     }
 
-    /// The listener that a poll key stands for.
+    /// Returns the index of the listener with this poll key.
     pub(super) fn index_of(&self, key: u64) -> Option<usize> {
         let index = usize::try_from(LISTENER_KEY.checked_sub(key)?).ok()?;
         (index < self.listeners.len()).then_some(index)
@@ -89,7 +89,7 @@ impl Acceptor {
         self.is_short = false;
     }
 
-    /// Notes a failure for want of descriptors; `true` from the second one in a row on, because
+    /// Notes a failure for lack of descriptors; `true` from the second one in a row on, because
     /// descriptors may be free again soon.
     pub(super) fn failed(&mut self) -> bool {
         std::mem::replace(&mut self.is_short, true)
@@ -110,7 +110,8 @@ impl Acceptor {
                 let Ok(Some((client, _))) = sys::accept(socket) else {
                     break;
                 };
-                // What the client has sent is read, or closing would destroy the answer.
+                // Read the request first: closing a socket with unread bytes would destroy the
+                // answer.
                 drop(sys::send(&client, answer, false));
                 drop(sys::shutdown_write(&client));
                 drop(sys::recv(&client, buffer));

@@ -1,4 +1,4 @@
-//! How connections come to an I/O thread, and how they leave it.
+//! Accepting, refusing, evicting and closing connections of an I/O thread.
 
 #[cfg(feature = "tls")]
 use std::os::fd::OwnedFd;
@@ -39,7 +39,7 @@ impl<S: Service> IoThread<S> {
         self.accept_some(index);
     }
 
-    /// `false` once no connection waits.
+    /// Accepts waiting connections; `false` once none waits.
     fn accept_some(&mut self, index: usize) -> bool {
         for _ in 0..ACCEPT_COUNT {
             let Some(listener) = self.acceptor.socket(index) else {
@@ -111,7 +111,7 @@ impl<S: Service> IoThread<S> {
         }
     }
 
-    /// No descriptor was free for a while: waiting connections are answered 503.
+    /// Answers waiting connections with 503, because no descriptor was free for a while.
     fn turn_waiting_away(&mut self, index: usize) {
         let mut answer = Vec::new();
         last(&mut answer, false, &self.cx.date).overload(&self.cx.shared.service);

@@ -34,8 +34,8 @@ pub(crate) struct Conn {
     /// Index of its I/O thread.
     pub(crate) home: usize,
     pub(crate) key: Key,
-    /// Changed by [`enter`](Self::enter). How far the request was received, `proto` tells: an
-    /// answer may begin before the request body ends.
+    /// Changed by [`enter`](Self::enter). `proto` tracks how much of the request was received,
+    /// because an answer may begin before the request body ends.
     stage: Stage,
     pub(crate) proto: proto::conn::Conn,
     /// Bytes read and not parsed yet.
@@ -69,7 +69,7 @@ pub(crate) struct Conn {
     pub(crate) since: Instant,
     /// Bytes received and sent since then.
     pub(crate) moved_len: u64,
-    /// When a worker last got it.
+    /// When it was last given to a worker.
     pub(crate) left_at: Instant,
     /// Number of requests answered.
     pub(crate) answered_count: u64,
@@ -82,8 +82,8 @@ pub(crate) struct Answer {
     pub(crate) lane: Lane,
     pub(crate) preferences: Preferences,
     pub(crate) status: Status,
-    /// Whether the connection may stay open afterwards; until the head is rendered, as far as the
-    /// server decides that.
+    /// Whether the connection may stay open afterwards. Until the head is rendered, this is the
+    /// server's part of the decision only.
     pub(crate) keep: bool,
     pub(crate) started: Instant,
     /// Length of a body in `output`, in bytes.
@@ -262,8 +262,8 @@ impl Conn {
         drop(sys::reset_on_close(&self.transport));
     }
 
-    /// Stops the clock for the time that a worker had the connection: the answer may have waited
-    /// for a disk, which the client is not responsible for.
+    /// Excludes the time that a worker had the connection from the present wait: the worker may
+    /// have waited for a disk, for which the client is not responsible.
     pub(crate) fn forgive(&mut self, now: Instant) {
         let away = now.saturating_duration_since(self.left_at);
         self.since = now.min(self.since + away);

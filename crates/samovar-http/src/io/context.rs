@@ -29,7 +29,7 @@ const SWEEP_TIME: Duration = Duration::from_millis(250);
 /// The same during a drain, whose caller waits for the last connection.
 const DRAIN_SWEEP_TIME: Duration = Duration::from_millis(25);
 
-/// What happens to an HTTP/1 connection after a step.
+/// The next step for an HTTP/1 connection.
 pub(super) enum Next {
     /// It waits for events.
     Wait,
@@ -51,7 +51,7 @@ pub(super) enum Next {
     Close,
 }
 
-/// What happens after a step to a connection that stays with the thread: HTTP/2, a WebSocket.
+/// The next step for a connection that stays with the thread: HTTP/2, a WebSocket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stay {
     /// It waits for events.

@@ -43,7 +43,7 @@ pub(super) struct Eviction {
     searched: Option<Instant>,
 }
 
-/// What a connection waits for, in the order of eviction within an address.
+/// The wait of a connection, in the order of eviction within an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Wait {
     /// For the server; never evicted.
@@ -64,7 +64,7 @@ struct Candidate {
 }
 
 impl Eviction {
-    /// The next connection to evict, as it was when it was found.
+    /// Returns the next candidate for eviction, which may have changed since the search.
     pub(super) fn pop(&mut self) -> Option<Key> {
         self.found.pop()
     }
@@ -113,7 +113,7 @@ fn candidate(slab: &Slab, key: Key, limits: &Limits) -> Option<Candidate> {
     })
 }
 
-/// What an HTTP/1 connection waits for.
+/// Returns the wait of an HTTP/1 connection.
 pub(super) fn wait_of(conn: &Conn, stall_len_min: u64) -> Wait {
     if conn.stage() == Stage::Waiting || conn.readable && !conn.is_sending() {
         return Wait::Busy;
@@ -128,7 +128,7 @@ pub(super) fn wait_of(conn: &Conn, stall_len_min: u64) -> Wait {
     Wait::AtRest
 }
 
-/// Those that may be evicted, in reverse order.
+/// Returns the connections that may be evicted, in reverse order.
 fn evictable(mut candidates: Vec<Candidate>, now: Instant, rest_time_min: Duration) -> Vec<Key> {
     let half = candidates.len() / 2;
     candidates.sort_unstable_by_key(|one| (one.address, one.wait, Reverse(one.since)));
@@ -160,7 +160,8 @@ fn evictable(mut candidates: Vec<Candidate>, now: Instant, rest_time_min: Durati
     found.into_iter().map(|(.., key)| key).collect()
 }
 
-/// The address that a connection counts for. An IPv6 customer has 64 bits of addresses.
+/// Returns the address that a connection counts for: of an IPv6 address the first 64 bits, because
+/// a customer has all the others.
 fn address(peer: Peer) -> u128 {
     match peer {
         Peer::Tcp(address) => match address.ip().to_canonical() {
@@ -177,7 +178,8 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Address, wait, how long in milliseconds.
+    /// Returns the order of eviction of connections, each given as address, wait, and duration of
+    /// the wait in milliseconds.
     fn order(all: &[(u128, Wait, u64)]) -> Vec<usize> {
         let start = Instant::now();
         let now = start + Duration::from_secs(100);
@@ -198,7 +200,7 @@ mod tests {
     #[test]
     fn the_address_with_most_goes_first_and_then_the_longest_idle() {
         use Wait::{AtRest, Busy, Slow};
-        // All addresses alike: the longest idle, and none that is idle for a moment only.
+        // Equal numbers per address: the longest idle first, and none that has just become idle.
         assert_eq!(
             order(&[
                 (1, AtRest, 1000),
@@ -208,7 +210,7 @@ mod tests {
             ]),
             [1, 3, 0]
         );
-        // One address with many, until it has no more than others.
+        // An address with more connections than others loses its own until the numbers are equal.
         assert_eq!(
             order(&[
                 (1, AtRest, 9000),
@@ -223,12 +225,12 @@ mod tests {
             order(&[(1, AtRest, 9000), (2, Busy, 9000), (2, AtRest, 1000)]),
             [2, 0]
         );
-        // Slow ones go after idle ones, and later.
+        // Slow connections are evicted after idle ones, and only after a longer time.
         assert_eq!(
             order(&[(2, Slow, 6000), (2, AtRest, 1000), (2, Slow, 4999)]),
             [1, 0]
         );
-        // More than half: at once, until it is half.
+        // More than half of all connections: evicted at once, until the address has half of them.
         assert_eq!(
             order(&[
                 (1, AtRest, 1),

@@ -1,9 +1,9 @@
 //! Connections read together before the first one is answered.
 //!
-//! If a service finds its knowledge current for one request, it is current for all requests that
-//! were read before; that is a [`Turn`](crate::Turn). So readable connections are read one after
-//! the other into one buffer and then answered in one turn. A service that has to check whether its
-//! knowledge is current checks once for all of them.
+//! If a service finds its data current for one request, the data is current for all requests that
+//! were read before; such a batch is a [`Turn`](crate::Turn). So readable connections are read one
+//! after the other into one buffer and then answered in one turn, and a service that must check
+//! whether its data is current checks once for all of them.
 
 use std::io;
 
@@ -57,7 +57,7 @@ impl Gathered {
         self.arrivals.len() >= ARRIVALS_MAX || BUFFER_LEN - self.filled < CAPACITY_LEN_MIN
     }
 
-    /// Reads from a connection and keeps it; returns it if there was nothing to read.
+    /// Reads from a connection and stores it; returns it if there was nothing to read.
     pub(super) fn read(
         &mut self,
         mut conn: Box<Conn>,
@@ -73,7 +73,7 @@ impl Gathered {
         }
     }
 
-    /// Takes everything out; goes back by [`reuse`](Self::reuse).
+    /// Takes the buffer and the arrivals; [`reuse`](Self::reuse) puts them back.
     pub(super) fn take(&mut self) -> (Box<[u8]>, Vec<Arrival>) {
         (
             std::mem::take(&mut self.buffer),

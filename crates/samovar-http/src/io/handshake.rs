@@ -11,7 +11,7 @@ use super::sys::Edges;
 use crate::service::Service;
 use crate::tls::Handshake;
 
-/// Any event may be the one that the handshake waits for.
+/// Continues the handshake on any event, because it may wait for either direction.
 pub(super) fn on_event(edges: Edges) -> Next {
     if edges == Edges::default() {
         Next::Wait

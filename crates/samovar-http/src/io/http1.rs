@@ -1,4 +1,4 @@
-//! HTTP/1 on an I/O thread: what a connection does with an event, by its [`Stage`].
+//! HTTP/1 on an I/O thread: the reaction to an event in each [`Stage`].
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -90,7 +90,7 @@ impl<S: Service> Context<S> {
     /// Sends more of an answer that the socket had not taken.
     pub(super) fn send_more(&mut self, conn: &mut Conn) -> Next {
         if conn.transfer.is_some() {
-            // The transfer sends `output`, because parts of the body may have to go before it.
+            // The transfer sends `output`, because parts of the body may precede it.
             return Next::Pump;
         }
         match conn.flush() {
@@ -107,7 +107,7 @@ impl<S: Service> Context<S> {
         }
     }
 
-    /// Handles input that was left, then reads.
+    /// Handles input left from the last turn, then reads.
     pub(super) fn go_on(&mut self, conn: &mut Conn) -> Next {
         if conn.upgrade.is_some() {
             return Next::OpenSocket;
@@ -116,7 +116,7 @@ impl<S: Service> Context<S> {
             return self.finish(conn);
         }
         if !conn.input.is_empty() {
-            // It was read in an earlier turn, so what was current then may not be now.
+            // The input was read in an earlier turn, so data that was current then may be outdated.
             self.turn += 1;
             if let Some(next) = self.serve_input(conn) {
                 return next;

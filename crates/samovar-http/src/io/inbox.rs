@@ -13,7 +13,7 @@ use crate::sync::Lock;
 #[cfg(feature = "tls")]
 use crate::tls::Handshake;
 
-/// Why a worker returns a connection.
+/// Reason why a worker returns a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// The kernel has the whole answer.

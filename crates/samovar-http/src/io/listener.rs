@@ -93,7 +93,7 @@ impl Listener {
         // Listening without SO_REUSEPORT first excludes other servers, even one that starts at the
         // same moment: with it, a second server would silently take half of the connections.
         let socket = begin_to_listen(address)?;
-        // From now on for further sockets of this listener.
+        // Set it now, for the further sockets of this listener.
         sockopt::set_socket_reuseport(&socket, true)?;
         let addr = SocketAddr::try_from(rustix::net::getsockname(&socket)?)?;
         Ok(Self {

@@ -12,7 +12,7 @@ impl Shaking {
     pub(super) fn begin(count: &Arc<AtomicUsize>, max: usize) -> Option<Self> {
         let shaking = Self(Arc::clone(count));
         let others = count.fetch_add(1, Ordering::Relaxed);
-        // Dropping it counts one too many back.
+        // If there are too many, dropping `shaking` takes it off the count again.
         (others < max).then_some(shaking)
     }
 }

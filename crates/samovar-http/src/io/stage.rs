@@ -1,6 +1,6 @@
 //! The stages of an HTTP/1 connection.
 
-/// What an HTTP/1 connection does at present. [`Conn::enter`](super::conn::Conn::enter) changes it.
+/// The stage of an HTTP/1 connection, changed by [`Conn::enter`](super::conn::Conn::enter).
 ///
 /// | stage | continues when | next stage |
 /// |---|---|---|

@@ -1,4 +1,4 @@
-//! An I/O thread: its connections, and which of them has something to do.
+//! An I/O thread: waiting for events, and dispatching them to connections.
 //!
 //! # Theory of operation
 //!
@@ -171,8 +171,8 @@ impl<S: Service> IoThread<S> {
 
     // Reading together.
 
-    /// Reads from a connection that waits for a request. `false`: it does not, and its event has
-    /// to be handled otherwise.
+    /// Reads from a connection that is between requests. `false` if it is not: then its event must
+    /// be handled otherwise.
     fn gather(&mut self, key: Key, edges: Edges) -> bool {
         if !edges.readable || !self.slab.peek(key).is_some_and(is_between_requests) {
             return false;
@@ -191,7 +191,7 @@ impl<S: Service> IoThread<S> {
         true
     }
 
-    /// Answers what was gathered.
+    /// Answers the requests of the gathered connections.
     fn answer_gathered(&mut self) {
         if self.gathered.is_empty() {
             return;

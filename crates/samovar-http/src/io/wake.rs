@@ -8,7 +8,7 @@ use super::key::Key;
 use crate::body::Blocks;
 use crate::body::BufferPool;
 
-/// What a body needs of the server that sends it.
+/// The server as seen by a body: wake-ups and memory.
 pub(crate) trait Host: Send + Sync {
     /// Makes I/O thread `home` check a connection, or one stream of it.
     fn wake(&self, home: usize, key: Key, stream: u32);

@@ -23,8 +23,8 @@ pub(crate) fn peer_names(certificate: &[u8]) -> Vec<PeerName> {
     names
 }
 
-/// Returns the common name of the subject; `None` also for a subject with two, because the
-/// authority did not say which of them identifies the client.
+/// Returns the common name of the subject; `None` also if it has two, because the authority does
+/// not state which of them identifies the client.
 ///
 /// # Source
 ///
@@ -40,7 +40,7 @@ fn common_name(certificate: &[u8]) -> Option<PeerName> {
     is_only.then(|| PeerName::CommonName(name.into()))
 }
 
-/// Returns a string whose type has one encoding everywhere, without control characters.
+/// Returns the text of a string type with only one encoding; `None` if it has control characters.
 fn text(value: &Any) -> Option<&str> {
     let is_known = matches!(
         value.tag(),
@@ -58,15 +58,15 @@ mod tests {
 
     fn certificate(common_names: &[&str], alternatives: Vec<SanType>) -> Vec<u8> {
         let mut params = CertificateParams::default();
-        // It would have a common name already.
+        // The default has a common name.
         params.distinguished_name = DistinguishedName::new();
         params.subject_alt_names = alternatives;
         params
             .distinguished_name
             .push(DnType::OrganizationName, "CN=eve");
         for (index, name) in common_names.iter().enumerate() {
-            // The library keeps one of each kind: the second is put in by hand, under the same
-            // name.
+            // rcgen keeps one name of each kind, so add the second one by the object identifier of
+            // a common name.
             let kind = match index {
                 0 => DnType::CommonName,
                 _ => DnType::CustomDnType(vec![2, 5, 4, 3]),

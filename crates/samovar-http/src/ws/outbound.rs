@@ -25,7 +25,7 @@ pub enum SendError {
     /// The socket is closing or has ended.
     #[error("socket is closed")]
     Closed,
-    /// As much as may wait for the peer does; see [`super::Limits::outbound_len_max`].
+    /// The queue to the peer is full; see [`super::Limits::outbound_len_max`].
     #[error("peer is behind")]
     Full,
 }

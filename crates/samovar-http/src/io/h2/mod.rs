@@ -50,7 +50,7 @@ impl<S: Service> Context<S> {
         let session = Session::new(&limits.http2, &limits.head, self.now);
         let conn = H2Conn::new(transport, peer, secure, key, session, self.now);
         let mut conn = Box::new(conn);
-        // The edge is reported once, so perhaps before.
+        // The edge is reported once, and may have been consumed before the switch to HTTP/2.
         conn.peer_ended = peer_ended;
         conn.session.receive(&input, self.now);
         let next = self.step_h2(&mut conn, Edges::default());

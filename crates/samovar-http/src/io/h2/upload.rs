@@ -14,7 +14,8 @@ use crate::io::stream::{StreamNews, StreamRef};
 use crate::patience::{GLANCE_TIME, Patience};
 use crate::upload::{BodyError, Link};
 
-/// Bytes read before the client's window is opened by them: not for every few.
+/// Bytes that a handler reads before the client's window is opened by as many, in bytes: an update
+/// for every small read would cost too much.
 const RELEASE_LEN: usize = 16 * 1024;
 
 /// An HTTP/2 stream while a handler has its request.
