@@ -211,7 +211,8 @@ fn check_trailer(line: &[u8]) -> Result<(), Refusal> {
 mod tests {
     use super::*;
 
-    /// Decodes `input` fed in pieces of `step` bytes; returns the data and what was left over.
+    /// Decodes `input` fed in pieces of `step` bytes; returns the data and the number of bytes
+    /// after the body.
     fn decode(input: &[u8], step: usize) -> Result<(Vec<u8>, usize), Refusal> {
         let mut decoder = ChunkDecoder::default();
         let (mut data, mut at, mut shown) = (Vec::new(), 0, 0);
@@ -234,7 +235,7 @@ mod tests {
         for step in 1..=input.len() {
             let (data, rest) = decode(input.as_bytes(), step).unwrap();
             assert_eq!(data, expected.as_bytes(), "step {step}");
-            // Bytes that were not passed yet count as rest, too.
+            // Bytes that the decoder has not seen yet count, too.
             assert_eq!(rest, rest_len, "step {step}");
         }
     }

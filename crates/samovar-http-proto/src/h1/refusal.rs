@@ -1,4 +1,4 @@
-//! Why a request was not understood, and the answer it gets.
+//! Reasons for refusing a request, and their status codes.
 
 use crate::http::Status;
 

@@ -61,7 +61,7 @@ pub(super) struct Scanner {
     header: [u8; HEADER_LEN],
     header_len: usize,
     is_block_open: bool,
-    /// Of the last header.
+    /// The frame of the last header.
     frame: Option<Frame>,
     frame_count: u64,
 }
@@ -170,7 +170,8 @@ mod tests {
         assert!(feed(b"\x01\0\0\0\x01hh"));
         assert!(feed(b"\0\0\x01\x09\x04\0\0\0\x01"));
         assert!(!feed(b"h"));
-        // A body may come as slowly as its own clock allows.
+        // The payload of a DATA frame may arrive slowly: the throughput of bodies has a limit of
+        // its own.
         assert!(!feed(b"\0\0\x03\0\0\0\0\0\x01a"));
     }
 }

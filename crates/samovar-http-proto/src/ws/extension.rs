@@ -309,7 +309,7 @@ mod tests {
                 &keeping,
                 Some("permessage-deflate; client_no_context_takeover"),
             ),
-            // The first cannot be met, the second can.
+            // The first offer cannot be accepted, the second can.
             (
                 "permessage-deflate; server_max_window_bits=8, permessage-deflate",
                 &keeping,

@@ -247,7 +247,7 @@ mod tests {
         Handshake::check(Method::Get, Version::Http11, fields.into_iter())
     }
 
-    /// The good fields with one replaced, or left out if the value is empty, and with one more.
+    /// Returns the valid fields with one replaced, or omitted if the value is empty, and one added.
     fn with(
         name: &'static str,
         value: &'static str,

@@ -241,7 +241,7 @@ mod tests {
         Ok(message)
     }
 
-    /// Text that points back as far as it can.
+    /// Text whose back-references reach as far as possible.
     fn text(len: usize) -> Vec<u8> {
         let line = |n: usize| format!("line {} of {}\n", n * 7919 % 1000, n % 13);
         (0..len)
@@ -331,7 +331,8 @@ mod tests {
             let mut out = Vec::new();
             assert!(Deflater::new(false, bits).deflate(&message, &mut out));
             out.extend(TAIL);
-            // A reader with this window and one byte of room at a time cannot look back further.
+            // A decompressor with this window, given one byte of output space at a time, cannot
+            // refer back any further.
             let mut stream = Decompress::new_with_window_bits(false, bits);
             let (mut byte, mut read) = ([0], Vec::new());
             while read.len() < message.len() {
@@ -405,7 +406,7 @@ mod tests {
             inflate(&mut inflater, b"\xff\xff\xff\xff", 100),
             Err(Failure::Deflate)
         );
-        // A reference to before the start.
+        // A back-reference to before the start.
         assert_eq!(
             inflate(&mut inflater, b"\xf2\x00\x11\x00\x00", 100),
             Err(Failure::Deflate)
