@@ -190,7 +190,7 @@ mod tests {
     fn pace_is_kept_and_lost_time_stays_lost() {
         let mut pace = Pace::new(NonZeroU64::new(1000));
         let waits = [pace.pass(500), pace.pass(500), pace.pass(1000)];
-        // The first bytes were read before, so their time may have passed.
+        // Part of the wait has passed since the limiter was created.
         assert!(waits[2] > Duration::from_millis(1400), "{waits:?}");
         assert!(waits[2] <= Duration::from_millis(2000), "{waits:?}");
         let mut pace = Pace::new(NonZeroU64::new(1000));

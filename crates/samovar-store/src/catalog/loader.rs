@@ -43,7 +43,7 @@ enum Background {
     Failed { error: StoreError, at: Instant },
 }
 
-/// What the background load has to read.
+/// The part of the database that the background load reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Extent {
     Everything,

@@ -12,7 +12,6 @@
 //! [`Catalog::refresh`]. There are three cases:
 //!
 //! | state | action of `refresh` | time |
-//! | what was read before | what `refresh` does | time |
 //! | --- | --- | --- |
 //! | same database | adds the rows with an `id` above the last one seen | 0.1 ms |
 //! | nothing loaded or another database, small | reads everything | milliseconds |
@@ -38,7 +37,7 @@
 //!
 //! # Limits
 //!
-//! | what | value | why |
+//! | limit | value | reason |
 //! | --- | --- | --- |
 //! | memory per path | 24 bytes | 20 of them are the hash part |
 //! | memory during a full load | twice that | the previous set serves until the end |
@@ -171,6 +170,7 @@ impl Catalog {
     ///
     /// `None` if there is too much to read: then a background load is running, and the store
     /// answers look-ups meanwhile.
+    ///
     /// # Errors
     ///
     /// [`StoreError`] if the database cannot be read. Earlier snapshots are then no longer current.

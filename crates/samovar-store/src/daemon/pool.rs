@@ -217,7 +217,7 @@ impl Daemon {
                 self.put_back(connection);
                 return result;
             }
-            // The daemon may have been restarted since. All questions can be asked twice.
+            // The daemon may have been restarted since. All requests can be repeated safely.
             self.shared.idle.locked().clear();
         }
         let mut connection = self.connect()?;

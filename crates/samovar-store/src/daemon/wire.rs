@@ -7,7 +7,7 @@
 //!
 //! # Limits
 //!
-//! | what | value | why |
+//! | limit | value | reason |
 //! | --- | --- | --- |
 //! | one string | 1 MiB | an error message with traces; paths are far shorter |
 //! | one answer | 32 MiB | twice 100,000 references of maximum length |

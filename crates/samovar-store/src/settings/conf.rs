@@ -7,7 +7,7 @@
 //!
 //! # Limits
 //!
-//! | what | value | why |
+//! | limit | value | reason |
 //! | --- | --- | --- |
 //! | nested includes | 16 | a file that includes itself must end |
 //! | file size | 1 MiB | far above any file written by hand |

@@ -17,12 +17,12 @@
 //!
 //! # Limits
 //!
-//! | what | value | why |
+//! | limit | value | reason |
 //! | --- | --- | --- |
 //! | open directories per walk | 16 | parents are opened again as `..`, and checked |
 //! | open files per reader | 64 | only during read-ahead; else 1 |
 //! | files open for read-ahead, in sum | a quarter of the descriptors | connections need them |
-//! | bytes of read-ahead | 16 MiB | what one reader may add to the page cache |
+//! | bytes of read-ahead | 16 MiB | the share of one reader in the page cache |
 //! | memory of a directory's entries | 64 KiB | two thousand entries, outside the budget below |
 //! | memory above that, all directories | 64 MiB | beyond it they are read in several passes |
 //! | memory of all plans | 64 MiB | slow readers hold theirs for long |
@@ -33,7 +33,7 @@
 //!
 //! A path can be collected while it is read: files disappear, or are shorter than the size already
 //! written to the NAR. Nothing is ever padded or skipped: a NAR is complete or ends in a
-//! [`TreeError`], which tells what to do with the connection.
+//! [`TreeError`], after which a server resets the connection.
 
 mod descent;
 mod directory;

@@ -54,8 +54,8 @@ pub trait NarSink {
     /// memory.
     fn range_len(&self, left_len: u64) -> u64;
 
-    /// Takes the range it asked for. The file can be truncated afterwards: a sink that cannot read
-    /// the whole range must fail the NAR.
+    /// Takes a range of the length that [`range_len`](Self::range_len) returned. The file can be
+    /// truncated afterwards: a sink that cannot read the whole range must fail the NAR.
     fn range(&mut self, file: Arc<File>, offset: u64, len: u64);
 }
 
@@ -108,9 +108,9 @@ struct FileSource {
 /// Estimates whether contents are in the page cache.
 #[derive(Debug)]
 struct Temperature {
-    /// Files that must not wait before read-ahead ends; 0: it is off.
+    /// Number of further files that must not wait before read-ahead ends; 0 while it is off.
     cold_count: u32,
-    /// Files in which another wait turns read-ahead on.
+    /// Number of further files among which another wait turns read-ahead on.
     suspect_count: u32,
     /// Whether the file system supports `RWF_NOWAIT`.
     can_ask: bool,
@@ -354,7 +354,7 @@ impl Temperature {
         self.suspect_count = self.suspect_count.saturating_sub(1);
     }
 
-    /// Probes a file that is not read here.
+    /// Checks whether a file that a sink reads would wait for the disk.
     fn probe(&mut self, file: impl AsFd) -> Result<(), TreeError> {
         if !self.can_ask {
             return Ok(());

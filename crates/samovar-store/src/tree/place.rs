@@ -2,12 +2,12 @@
 //!
 //! # Theory of operation
 //!
-//! Each name is opened in the directory above it, and links are never followed: so nothing outside
-//! the tree is opened, whatever its links are. The caller resolves a link and asks for its target.
+//! Each name is opened in the directory above it, and links are never followed, so nothing outside
+//! the tree is opened. The caller resolves a link and looks up its target.
 //!
 //! # Limits
 //!
-//! | what | value | why |
+//! | limit | value | reason |
 //! | --- | --- | --- |
 //! | open descriptors | 2 | a parent is closed when its child is open |
 //! | entries per directory page | `PageRequest::count_max` | each costs a system call |

@@ -11,7 +11,7 @@
 //!
 //! # Limits
 //!
-//! | what | value | why |
+//! | limit | value | reason |
 //! | --- | --- | --- |
 //! | length | 8,192 bytes | two paths of `PATH_MAX`, or fewer when percent-encoded |
 //!

@@ -14,7 +14,7 @@
 //!
 //! # Limits
 //!
-//! | what | value | why |
+//! | limit | value | reason |
 //! | --- | --- | --- |
 //! | one plan | set by the caller | beyond it, walking the tree again costs only time |
 //! | all plans | 64 MiB | a reader may hold a plan that was evicted from its cache |

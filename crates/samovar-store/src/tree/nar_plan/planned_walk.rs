@@ -27,8 +27,8 @@ impl PlannedWalk {
     /// Applies `replay` to the files at `root`. Opens the root if it is a directory.
     ///
     /// # Errors
+    ///
     /// Any [`TreeError`]; [`TreeError::Changed`] if the root differs from the plan.
-    /// Any [`TreeError`]; [`TreeError::Changed`] when it is not the root of the plan.
     pub(in crate::tree) fn new(replay: Replay, root: &Path) -> Result<Self, TreeError> {
         let mut walk = Self {
             replay,
@@ -69,8 +69,8 @@ impl PlannedWalk {
     /// Opens the file of the last step.
     ///
     /// # Errors
+    ///
     /// Any [`TreeError`]; [`TreeError::Changed`] if its size or mode differs from the plan.
-    /// Any [`TreeError`]; [`TreeError::Changed`] when its size or mode is not the plan's.
     pub(in crate::tree) fn open_last(&mut self) -> Result<OwnedFd, TreeError> {
         let opened = self.descend().and_then(|()| self.open_planned());
         self.note(opened)
