@@ -21,7 +21,7 @@ const FIELDS: [&str; 6] = [
 ///
 /// # Errors
 ///
-/// What is expected.
+/// A description of the expected value.
 pub(super) fn rules(value: &Value) -> Result<Vec<Rule>, String> {
     match value {
         Value::List(tables) if !tables.is_empty() => tables

@@ -21,7 +21,7 @@ const FILE_LEN_MAX: u64 = 1 << 20;
 /// Maximum length of a cache's name, bytes.
 const CACHE_NAME_LEN_MAX: usize = 64;
 
-/// Where a setting comes from.
+/// The origin of a setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
     /// In a file, on this line.
@@ -42,7 +42,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// An invalid configuration. One line each: where it is, what is wrong, and what to write instead.
+/// An invalid configuration. Each error is one line with location, cause and remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -56,15 +56,15 @@ pub enum ConfigError {
         path: PathBuf,
         /// Counted from 1.
         line: usize,
-        /// What is wrong.
+        /// The cause.
         message: String,
     },
     /// There is no such option.
     #[error("{origin}: unknown option `{name}`{}", remedy(.nearest, *.is_of_server))]
     Unknown {
-        /// Where it stands.
+        /// The location of the setting.
         origin: Origin,
-        /// As it is spelled there.
+        /// The name as written there.
         name: String,
         /// The most similar option.
         nearest: Option<String>,
@@ -77,19 +77,19 @@ pub enum ConfigError {
         CACHE_NAME_LEN_MAX
     )]
     CacheName {
-        /// Where it stands.
+        /// The location of the setting.
         origin: Origin,
-        /// As it is spelled there.
+        /// The name as written there.
         name: String,
     },
     /// The value of an option is invalid.
     #[error("{origin}: {option} must be {expected}, got {found}")]
     Value {
-        /// Where it stands.
+        /// The location of the setting.
         origin: Origin,
         /// The option.
         option: String,
-        /// What is expected.
+        /// A description of valid values.
         expected: String,
         /// The value.
         found: String,
@@ -112,7 +112,7 @@ fn remedy(nearest: &Option<String>, is_of_server: bool) -> String {
 pub struct Setting {
     /// The value.
     pub value: Value,
-    /// Where it comes from.
+    /// The source of the value.
     pub origin: Origin,
 }
 

@@ -72,7 +72,7 @@ impl Sink {
                 Ok(0) => return Err((written, io::ErrorKind::WriteZero.into())),
                 Ok(count) => written += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // Somebody has made the terminal or pipe non-blocking for all who share it.
+                // Another process has made the shared terminal or pipe non-blocking.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::sleep(RETRY),
                 Err(error) => return Err((written, error)),
             }
@@ -93,8 +93,8 @@ fn open(path: &Path) -> io::Result<File> {
 /// An error in the writing thread.
 #[derive(Debug)]
 pub enum Trouble<'a> {
-    /// Lines were dropped because the buffer was full or could not be written. Reported once there
-    /// is room again.
+    /// Lines were dropped because the buffer was full or could not be written. Reported once the
+    /// buffer has space again.
     Lost(u64),
     /// Writing fails. Reported once, until it succeeds again.
     Write(&'a io::Error),
@@ -102,8 +102,8 @@ pub enum Trouble<'a> {
     Reopen(&'a io::Error),
 }
 
-/// Lines for one sink. Dropping it writes what is pending and ends the thread, without waiting for
-/// it.
+/// Lines for one sink. Dropping it writes the pending lines and ends the thread, without waiting
+/// for it.
 #[derive(Debug)]
 pub struct LineWriter {
     shared: Arc<Shared>,
@@ -234,7 +234,7 @@ struct Writer<R> {
     failing: bool,
 }
 
-/// What the thread takes out of the lock.
+/// Work taken out of the lock, in addition to the lines.
 struct Work {
     lost_count: u64,
     reopen: bool,
@@ -276,7 +276,7 @@ impl<R: FnMut(Trouble<'_>) -> Vec<u8>> Writer<R> {
         state.awake = true;
         let mut state = self.linger(state);
         std::mem::swap(&mut state.pending, batch);
-        // While writing fails, what is lost is only counted: the report would be lost too.
+        // While writing fails, lost lines are only counted: the report would be lost too.
         let lost_count = if self.failing {
             0
         } else {

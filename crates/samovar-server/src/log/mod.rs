@@ -2,7 +2,7 @@
 //!
 //! Both pass whole lines to a [`LineWriter`], a thread behind a bounded buffer, so that a full disk
 //! or a blocked pipe never stops a thread that serves. Lines that do not fit are dropped and
-//! counted, and the count is reported once there is room again.
+//! counted, and the count is reported once the buffer has space again.
 
 mod access;
 mod error;

@@ -1,8 +1,8 @@
-//! The server beside the server: metrics, health and status, on listeners of its own.
+//! The admin server: metrics, health and status, on listeners of its own.
 //!
-//! It has threads of its own, so that it answers when the other one has none left. A newer process
-//! cannot have its listeners before the running one has let go of them, which it does when it is
-//! released; so a successor tries again for a while.
+//! It has threads of its own, so that it answers when the main server has no free thread. Its
+//! sockets are not passed on in an upgrade: the old process closes them when it is released, so the
+//! new process retries binding them for a while.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -16,25 +16,25 @@ use super::bind::{self, SocketFiles};
 use crate::config::Configuration;
 use crate::log::ErrorLog;
 
-/// How often a successor tries to listen, and how long it waits in between.
+/// Attempts of a successor to bind the listeners, and the pause between them.
 const TRY_COUNT: u32 = 100;
 const TRY_STEP: Duration = Duration::from_millis(100);
 
-/// Operators, monitors and managers of services are few.
+/// Operators, monitors and service managers are few.
 const CONNECTION_COUNT_MAX: usize = 256;
 
-/// What it is made of, before there is a server to watch.
+/// The parts of the admin server before the main server exists.
 #[derive(Debug)]
 pub(super) struct Planned {
     pub(super) metrics: Arc<Metrics>,
-    /// `None`: the running server has them still.
+    /// `None` while the predecessor still has the listeners.
     bound: Option<Bound>,
 }
 
 /// Listeners, and the files of those that are unix sockets.
 type Bound = (Vec<Listener>, SocketFiles);
 
-/// A server that runs, or is about to.
+/// A running admin server, or one that waits for its listeners.
 #[derive(Debug)]
 pub(super) struct Admin {
     state: Arc<Mutex<State>>,
@@ -46,8 +46,9 @@ struct State {
     has_ended: bool,
 }
 
-/// Dropped in this order. The files first: once nobody listens a successor replaces them, maybe by
-/// ones with the same numbers, and they would be taken for ours.
+/// Fields are dropped in this order. The socket files first: once the server has closed its
+/// listeners, a successor may create files with the same inode numbers, which would be taken for
+/// ours.
 #[derive(Debug)]
 struct Running {
     _files: SocketFiles,
@@ -56,8 +57,8 @@ struct Running {
 }
 
 impl Planned {
-    /// Binds what is to be listened on; `None` if nothing is. `is_successor`: another process
-    /// listens there still.
+    /// Binds the configured listeners; `None` if there are none. `is_successor`: the predecessor
+    /// still listens there.
     pub(super) fn bind(
         config: &Configuration,
         metrics: impl FnOnce() -> Metrics,
@@ -84,7 +85,7 @@ impl Planned {
         }))
     }
 
-    /// Watches a server from now on, and says so to whoever asks.
+    /// Starts the admin server of `server`.
     pub(super) fn start(
         self,
         server: &Arc<Server<Site>>,
@@ -123,19 +124,19 @@ impl Planned {
 }
 
 impl Admin {
-    /// Lets go of the listeners: another process has them now.
+    /// Closes the listeners: another process needs them now.
     pub(super) fn leave(&self) {
         let running = {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             state.has_ended = true;
             state.running.take()
         };
-        // Ends it, and waits for who is being answered.
+        // Ends the server, after requests in progress.
         drop(running);
     }
 }
 
-/// As soon as the process before has let go.
+/// Retries binding the listeners until the predecessor has closed them.
 fn start_late(
     state: &Mutex<State>,
     metrics: &Arc<Metrics>,
@@ -202,7 +203,7 @@ impl Running {
     }
 }
 
-/// What in a configuration deserves a look.
+/// Warnings about the configuration, for the status page.
 fn warnings(config: &Configuration) -> Vec<String> {
     let mut warnings = config.remarks.clone();
     let unsigned = config.caches.iter();

@@ -51,8 +51,8 @@ pub(super) fn listeners(
     Ok((listeners, files))
 }
 
-/// Refuses inherited sockets that accept more than the configured listeners: what was to be
-/// reached from one address must not be open on all of them.
+/// Refuses inherited sockets that accept more than the configured listeners: a service meant for
+/// one address must not be open on all of them.
 fn check_inherited(
     config: &Configuration,
     inherited: &[InheritedListener],

@@ -20,7 +20,7 @@ pub const STOP_TIME: Duration = Duration::from_secs(10);
 /// Time for requests in progress after QUIT or an upgrade.
 const DRAIN_TIME: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// What the main thread waits for.
+/// An event that the main thread waits for.
 #[derive(Debug)]
 pub(super) enum Event {
     Signal(Signal),
@@ -28,7 +28,7 @@ pub(super) enum Event {
     Successor(io::Result<bool>),
 }
 
-/// Why a server has ended.
+/// The reason why a server has ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Ended {
     /// By a signal.

@@ -87,7 +87,7 @@ fn serve(
 ///
 /// # Errors
 ///
-/// Whatever would keep the server from starting.
+/// Any error that would prevent a start.
 pub fn check(config: &Configuration) -> anyhow::Result<()> {
     let errors = ErrorLog::open(config.names.program, None, Level::Warning)
         .context("cannot write to standard error")?;

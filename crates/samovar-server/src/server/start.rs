@@ -58,11 +58,11 @@ pub(super) struct Bound<'a> {
 /// The process runs as the configured user.
 pub(super) struct Unprivileged<'a>(Bound<'a>);
 
-/// The server answers requests; nobody knows yet.
+/// The server answers requests; launcher, predecessor and service manager are not notified yet.
 pub(super) struct Started<'a> {
     bound: Bound<'a>,
     server: Arc<Server<Site>>,
-    /// Of each listener, for a successor.
+    /// Kind of each listener, for a successor.
     kinds: Vec<Kind>,
     /// URLs of the listeners.
     urls: Vec<String>,
@@ -71,7 +71,7 @@ pub(super) struct Started<'a> {
     threads: Threads,
 }
 
-/// The server runs, and service manager and predecessor know.
+/// The server runs, and launcher, predecessor and service manager are notified.
 pub(super) struct Serving<'a> {
     config: &'a Configuration,
     logs: Arc<Logs>,
@@ -92,7 +92,7 @@ struct Threads {
     _watchdog: Option<Watchdog>,
 }
 
-/// Until the predecessor is released, the PID file names it.
+/// The PID file of this process; it names the predecessor until that is released.
 enum OwnPidFile {
     Written(PidFile),
     Prepared(PreparedPidFile),
@@ -255,7 +255,7 @@ impl Bound<'_> {
 }
 
 impl<'a> Started<'a> {
-    /// Logs the addresses, tells launcher, predecessor and service manager, and begins to work in
+    /// Logs the addresses, notifies launcher, predecessor and service manager, and starts work in
     /// the background.
     pub(super) fn announce(self, background: Option<Background>) -> anyhow::Result<Serving<'a>> {
         let Bound {

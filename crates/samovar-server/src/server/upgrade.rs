@@ -27,7 +27,7 @@ use super::events::Event;
 /// Maximum time until the new process serves.
 pub const START_TIME: Duration = Duration::from_secs(10);
 
-/// Time for a new process that has failed to log why and exit.
+/// Time in which a failed new process can log the cause and exit.
 const LAST_WORDS_TIME: Duration = Duration::from_secs(1);
 
 /// Environment variable of the new process: the PID of its parent, so that an inherited variable is

@@ -70,7 +70,7 @@ pub(super) const CACHES: &str = "caches";
 /// Prefix of environment variables.
 pub const VARIABLE_PREFIX: &str = "SAMOVAR_";
 
-/// What `--help` and the reference print as the default.
+/// The default as shown by `--help` and the reference.
 #[derive(Debug)]
 enum Shown {
     /// Words, for a default that is no value.
@@ -101,10 +101,10 @@ pub(super) enum Set<D> {
     Switch(fn(&mut D, bool)),
     Word(&'static [&'static str], fn(&mut D, &str)),
     Texts(fn(&mut D, Vec<String>)),
-    /// A text with a syntax of its own: what is expected, and a setter that returns `None` for
-    /// anything else.
+    /// A text with a syntax of its own: a description of valid values, and a setter that returns
+    /// `None` for any other value.
     Parsed(&'static str, fn(&mut D, &str) -> Option<()>),
-    /// A list with elements of a syntax of its own; the same.
+    /// A list with elements of a syntax of its own, likewise.
     Each(&'static str, fn(&mut D, &[Value]) -> Option<()>),
     Rules(fn(&mut D, Vec<Rule>)),
 }
@@ -127,7 +127,7 @@ impl<D> Set<D> {
         }
     }
 
-    /// Sets the option; the error says what is expected instead of `value`.
+    /// Sets the option; the error describes valid values.
     pub(super) fn apply(
         &self,
         draft: &mut D,
@@ -208,7 +208,7 @@ fn texts(value: &Value) -> Option<Vec<String>> {
 }
 
 impl Kind {
-    /// What is expected, for an error message.
+    /// Describes valid values, for an error message.
     pub(super) fn expected(self) -> String {
         match self {
             Self::Text => "a text".to_owned(),
