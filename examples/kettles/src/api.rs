@@ -1,5 +1,5 @@
-//! Routes and handlers. The endpoints of the original behave as they did, byte for byte where
-//! clients can tell; the others are new.
+//! Routes and handlers. The endpoints of the original server send the same bytes as it did, as far
+//! as clients can tell; the others are new.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -20,7 +20,7 @@ use crate::live::Live;
 use crate::metrics::{CONTENT_TYPE, Counting, Metrics};
 use crate::time::Time;
 
-/// The request header that identifies a kettle. Anyone who knows a device ID can send for it.
+/// The request header that identifies a kettle. Any client that knows a device ID can send for it.
 const AUTH_HEADER: &str = "servant-auth-cookie";
 /// Largest body of a request about one kettle, in bytes.
 const BODY_LEN_MAX: u64 = 64 * 1024;
@@ -50,7 +50,7 @@ pub struct App {
     refused: AtomicU32,
 }
 
-/// Why a request is not from a known kettle.
+/// Reasons why a request is not from a known kettle.
 enum Stranger {
     Nobody,
     NoName,
@@ -121,7 +121,7 @@ impl App {
         Ok(self.when_durable(Work::Login(device), done))
     }
 
-    /// Runs on the I/O thread: most kettles have no command, which memory alone can tell.
+    /// Runs on the I/O thread: most kettles have no command, and the commands are in memory.
     fn answer_command(
         app: &Arc<Self>,
     ) -> impl for<'a> Fn(Head<'a>, Params<'a>, Reply<'a>) -> Inline + Send + Sync + 'static {
@@ -145,7 +145,7 @@ impl App {
         }
     }
 
-    /// The same, for HTTP/2, where nothing is answered inline.
+    /// Like `answer_command`, for HTTP/2, where no request is answered inline.
     fn command(&self, request: &mut Request) -> Response {
         let device = match self.device(request.head()) {
             Ok(device) => device,
@@ -228,7 +228,7 @@ impl App {
         let socket = self.sockets().get(&device).cloned();
         let commands = Arc::clone(&self.commands);
         Ok(self.durable_then(Work::Command(command), move || {
-            // Before the answer, so that the client can look the command up at once.
+            // Before the response, so that the client can look the command up at once.
             if let Some(socket) = socket {
                 crate::socket::tell_news(&commands, device, &socket);
             }
@@ -286,7 +286,7 @@ impl App {
             .map_err(|stranger| Box::new(stranger.answer()))
     }
 
-    /// WebSockets of kettles, by device: the last one that each opened.
+    /// WebSockets of kettles, by device: the latest one of each.
     pub fn sockets(&self) -> MutexGuard<'_, HashMap<DeviceId, Socket>> {
         self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -59,7 +59,7 @@ pub struct Commands {
 #[derive(Debug)]
 struct Open {
     command: Command,
-    /// Whether the kettle was told.
+    /// Whether the command was sent to the kettle.
     is_told: AtomicBool,
 }
 
@@ -115,7 +115,7 @@ impl Commands {
         self.due.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The newest due command the kettle was not told yet; marks it as told.
+    /// The newest due command that was not sent to the kettle yet; marks it as sent.
     pub fn news(&self, device: DeviceId, now: Time) -> Option<Command> {
         let newest = self.due_now(device, now)?;
         self.told(device, now).contains(&newest).then_some(newest)
@@ -126,13 +126,13 @@ impl Commands {
         self.newest(device, |open| open.command.time <= now)
     }
 
-    /// The newest due command; marks it as told.
+    /// The newest due command; marks it as sent.
     pub fn tell(&self, device: DeviceId, now: Time) -> Option<Command> {
         self.due_now(device, now)
             .inspect(|_| drop(self.told(device, now)))
     }
 
-    /// Marks all due commands as told; returns those that were not told before.
+    /// Marks all due commands as sent; returns those that were not sent before.
     fn told(&self, device: DeviceId, now: Time) -> Vec<Command> {
         let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
         let commands = open.get(&device).into_iter().flatten();
@@ -141,7 +141,7 @@ impl Commands {
         news.map(|open| open.command).collect()
     }
 
-    /// The newest told command that `measurement` confirms.
+    /// The newest sent command that `measurement` confirms.
     pub fn confirmed_by(&self, measurement: &Measurement) -> Option<Time> {
         let is_told = |open: &Open| open.is_told.load(Ordering::Acquire);
         let newest = self.newest(measurement.device, is_told)?;
@@ -233,7 +233,7 @@ mod tests {
         assert_eq!(confirmed, Time::from_seconds(20));
         commands.done(device, confirmed);
         assert_eq!(commands.tell(device, now), None);
-        // What was due later stays.
+        // Commands that become due later remain.
         let later = Time::from_seconds(30);
         assert_eq!(commands.tell(device, later), Some(command(30)));
         commands.done(device, later);
@@ -267,7 +267,7 @@ mod tests {
         commands.replace(vec![command(20), command(10)]);
         assert_eq!(commands.take_due(now), [device]);
         assert_eq!(commands.news(device, now), Some(command(20)));
-        // It is known still what the kettle was told.
+        // A command that was sent stays marked as sent.
         commands.replace(vec![command(10)]);
         assert_eq!(commands.take_due(now), []);
         assert_eq!(commands.news(device, now), None);

@@ -48,7 +48,7 @@ pub struct Demo {
 ///
 /// # Errors
 ///
-/// If the folder, the store, the port or a thread cannot be had.
+/// If the folder, the store, the port or a thread cannot be created.
 pub fn demo(options: &Demo) -> Result<()> {
     let is_ended = ended().context("no signals")?;
     let folder = tempfile::tempdir().context("cannot create a temporary folder")?;

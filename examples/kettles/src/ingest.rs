@@ -9,8 +9,8 @@
 //! row in a commit of its own costs a hundred times what a row of a large batch does.
 //!
 //! No request is answered before its commit. When the queue is full, or an entry has waited too
-//! long, the client is told at once that nothing was stored: the server does not accept more work
-//! than it can finish in time.
+//! long, the client gets an error at once: the server does not accept more work than it can finish
+//! in time.
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
@@ -77,7 +77,7 @@ pub enum Work {
     Login(DeviceId),
     /// A command.
     Command(Command),
-    /// Nothing: only refreshes what other processes have written.
+    /// Nothing: only reads the changes of other processes.
     Look,
 }
 
@@ -99,7 +99,7 @@ impl Work {
     }
 }
 
-/// Why work was not made durable. It may be retried.
+/// Reason why work was not made durable. It may be retried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
     /// The queue was full.
@@ -238,7 +238,6 @@ impl Ingest {
     ///
     /// # Errors
     ///
-    /// If the store cannot be read at the start.
     /// If the store cannot be read at the start.
     pub fn run(&self, mut store: Box<dyn Store>, ready: impl FnOnce()) -> crate::store::Result<()> {
         let loaded = store.load()?;

@@ -14,7 +14,7 @@ const TEMP_MAX: f64 = 1000.0;
 /// local time for UTC, and a margin.
 const AHEAD_MAX_S: i64 = 24 * 3600;
 
-/// Why a body was refused.
+/// Reason for refusing a body.
 #[derive(Debug, thiserror::Error)]
 pub enum Wrong {
     /// The body does not have the endpoint's form.
@@ -28,7 +28,7 @@ pub enum Wrong {
     InLine {
         /// Number of the line, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The error in that line.
         wrong: Box<Self>,
     },
 }

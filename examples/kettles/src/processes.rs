@@ -4,10 +4,10 @@
 //! process starts several servers that listen on one port, over which the kernel spreads
 //! connections, and restarts any that ends. Each has its own writer and its own row of totals.
 //!
-//! Guarantees across processes: an acknowledged measurement is counted once, whichever process took
-//! it, and `GET /statistics` adds up what all have committed. A command is known to the others
-//! within about a second. That a kettle was told a command is known only to the process that told
-//! it, so a kettle that reconnects to another process may be told again. `GET /metrics` and the
+//! Guarantees across processes: an acknowledged measurement is counted once, whichever process
+//! received it, and `GET /statistics` adds up the commits of all. A command reaches the other
+//! processes within about a second. Only the process that has sent a command to a kettle knows
+//! that, so a kettle that reconnects to another process may get it again. `GET /metrics` and the
 //! live page show one process: each has a loopback address of its own for them, which its
 //! replacement inherits. The supervisor reserves all ports with sockets that are bound and do not
 //! listen.
@@ -72,7 +72,7 @@ pub fn run(options: &Serve, is_ended: &AtomicBool) -> Result<()> {
         }
         std::thread::park_timeout(LOOK_TIME);
     }
-    // All get the signal before the first is waited for.
+    // Signal all processes before waiting for the first.
     for member in members.iter_mut().flatten() {
         drop(member.child.stdin.take());
     }
@@ -108,8 +108,8 @@ impl Held {
             sockopt::set_socket_reuseaddr(&socket, true)?;
             sockopt::set_socket_reuseport(&socket, true)?;
             rustix::net::bind(&socket, &addr)?;
-            // That option was for old connections in TIME_WAIT; from here on keep other programs
-            // away.
+            // The option was needed because of old connections in TIME_WAIT; without it, other
+            // programs cannot bind the address.
             sockopt::set_socket_reuseaddr(&socket, false)?;
             rustix::io::Result::Ok(socket)
         };
@@ -222,7 +222,7 @@ mod tests {
         let listener = Listener::tcp((Ipv4Addr::LOCALHOST, 0).into(), 1).unwrap();
         let held = Held::new(&listener).unwrap();
         drop(listener);
-        // Before the first, and between one and the next.
+        // Before the first process binds, and between one process and its replacement.
         for _ in 0..2 {
             let refused = TcpListener::bind(held.addr).unwrap_err();
             assert_eq!(refused.kind(), io::ErrorKind::AddrInUse);

@@ -67,7 +67,7 @@ impl Replay {
     ///
     /// # Errors
     ///
-    /// If the database or the port cannot be had.
+    /// If the database or the port is not available.
     pub fn run(&self) -> Result<()> {
         let is_ended = ended().context("no signals")?;
         let metrics = Arc::new(Metrics::default());

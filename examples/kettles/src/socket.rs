@@ -1,5 +1,5 @@
-//! The kettle's WebSocket: measurements go up, commands come down as they become due. It saves the
-//! polling, which is half of the messages.
+//! The kettle's WebSocket: measurements go up, commands come down as they become due. This saves
+//! the polling, which is half of all messages.
 //!
 //! Up: a measurement, as for `POST /measurement`. Down: `{"stored":"<time>"}` once it is durable,
 //! `{"error":"…"}` or `{"retry":"<time>"}` if it is not, and `{"command":{…}}`.
@@ -65,7 +65,7 @@ struct Kettle {
 impl Handler for Kettle {
     fn open(&mut self, socket: &Socket) {
         self.app.sockets().insert(self.device, socket.clone());
-        // Whether the kettle received what another socket sent is unknown.
+        // Send the command again: it may have been lost on an earlier socket.
         if let Some(command) = self.app.commands.tell(self.device, Time::now()) {
             send(socket, command);
         }

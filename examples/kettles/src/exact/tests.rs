@@ -1,4 +1,4 @@
-//! Against rational numbers of any size, which round nothing.
+//! Sums and moments agree with rational arithmetic of arbitrary precision.
 
 use std::cmp::Ordering;
 
@@ -17,14 +17,15 @@ fn integer(value: impl Into<BigInt>) -> BigRational {
     BigRational::from_integer(value.into())
 }
 
-/// Whether `value` is the double nearest to something, which `compare` compares a number with.
+/// Asserts that `value` is the double nearest to an exact number. `compare` compares its argument
+/// with that number.
 #[track_caller]
 fn assert_nearest(value: f64, compare: impl Fn(&BigRational) -> Ordering) {
     let even = value.to_bits() & 1 == 0;
     let (below, above) = (value.next_down(), value.next_up());
     let two = integer(2);
     let exact = rational(value);
-    // Beyond the largest double the steps are thought to go on.
+    // Beyond the largest double, assume that the spacing continues.
     let below = if below.is_finite() {
         rational(below)
     } else {
@@ -96,7 +97,7 @@ fn check(values: &[f64]) {
     });
 }
 
-/// Any double, with whole-numbered, tiny and subnormal ones more often than bits would have it.
+/// Any double; integral, tiny and subnormal ones are more frequent than with random bits.
 fn double() -> impl Strategy<Value = f64> {
     prop_oneof![
         any::<u64>()
@@ -126,7 +127,7 @@ proptest! {
         check(&values);
     }
 
-    /// Neighbouring values: the variance is what is left of large numbers that cancel out.
+    /// Neighbouring values: the variance is a small difference of large numbers.
     #[test]
     fn values_that_hardly_differ(start in double(), steps in prop::collection::vec(0..4_u64, 1..20))
     {
@@ -174,7 +175,7 @@ proptest! {
         prop_assert_eq!(ExactSum::from_bytes(&bytes), Some(sum));
     }
 
-    /// Whatever is read is written the same way: there is one form of each sum.
+    /// A sum has one encoding: bytes that can be read are written back unchanged.
     #[test]
     fn other_bytes_are_refused(bytes in prop::collection::vec(0..3_u8, 0..20)) {
         if let Some(sum) = ExactSum::from_bytes(&bytes) {
@@ -208,7 +209,7 @@ fn known_figures() {
     assert_eq!(Moments::default().deviation(), None);
 }
 
-/// Rounded at each step this is 0, 1, or 2, as the order has it.
+/// With rounding at each step the result is 0, 1 or 2, depending on the order.
 #[test]
 fn what_floats_lose_is_kept() {
     let mut sum = ExactSum::default();

@@ -166,7 +166,7 @@ pub trait Store: Send {
     /// [`StoreError`]; nothing of the batch was stored, and the store can still be used.
     fn commit(&mut self, batch: &Batch) -> Result<Committed>;
 
-    /// Recomputes the totals from all rows and from what was pruned.
+    /// Recomputes the totals from all rows and the pruned history.
     ///
     /// # Errors
     ///

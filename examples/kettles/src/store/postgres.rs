@@ -195,7 +195,7 @@ struct Session {
     client: Client,
     /// This writer's row of `totals`.
     writer: i32,
-    /// What is there.
+    /// The totals in that row.
     totals: Totals,
     pruned: History,
     /// Partitioning of measurements by time.

@@ -73,7 +73,7 @@ struct Known {
     round: u64,
 }
 
-/// How far the table `device` lags behind.
+/// The progress of the table `device`, which lags behind.
 #[derive(Debug)]
 struct Checkpoint {
     /// Devices whose newest measurement is not yet in `device`, each once.
@@ -223,7 +223,7 @@ impl Store for SqliteStore {
             ..
         } = writing;
         if let Err(error) = outcome.and_then(|()| Ok(transaction.commit()?)) {
-            // Memory must match the disk.
+            // After a failure, restore the cache to the state on disk.
             for (device, known) in before.into_iter().rev() {
                 match known {
                     Some(known) => drop(self.devices.insert(device, known)),
@@ -266,7 +266,7 @@ impl Store for SqliteStore {
             newest.insert(measurement.device, Latest::from(&measurement));
         }
         for (device, latest) in &devices {
-            // Rows are the truth here; a device may have none left.
+            // The rows are authoritative; a device may have none left.
             if let Some(latest) = newest.remove(device).or(*latest) {
                 totals.replace(None, &latest);
             }

@@ -52,7 +52,7 @@ struct Newer {
     latest: Latest,
 }
 
-/// The guess was right, and the batch is durable.
+/// The result of a right guess: the batch is durable.
 pub(super) struct Stored {
     /// Totals of the other writers.
     pub(super) others: Vec<Vec<u8>>,

@@ -35,7 +35,7 @@ fn newest(store: &SqliteStore) -> HashMap<DeviceId, Option<Latest>> {
     known.map(|(id, known)| (*id, known.latest)).collect()
 }
 
-/// Closes the store and opens it again, as after a crash: nothing is said at the end.
+/// Reopens the store. It writes nothing of its own when dropped, as in a crash.
 fn reopened(path: &Path, store: SqliteStore) -> SqliteStore {
     let (totals, devices) = (store.totals.clone(), newest(&store));
     drop(store);
@@ -67,7 +67,7 @@ fn the_newest_of_each_device_is_found_again_wherever_a_crash_comes() {
     };
     assert_eq!(changes(&store), 3);
     store.checkpoint.started = Instant::now().checked_sub(CHECKPOINT_TIME).unwrap();
-    // Three commits bring all up to date; meanwhile one device goes on.
+    // Three commits checkpoint all devices; one device keeps sending meanwhile.
     for second in 3..6 {
         assert!(changes(&store) >= 3);
         store
@@ -120,7 +120,7 @@ fn a_commit_that_fails_leaves_nothing() {
     store.commit(&next).unwrap_err();
     assert_eq!((&store.totals, newest(&store)), (&totals, devices.clone()));
     other.execute_batch("ROLLBACK").unwrap();
-    // The last of its rows cannot be: all before it is taken back.
+    // The last row fails, so the whole batch is rolled back.
     let full = "CREATE TRIGGER full BEFORE INSERT ON measurement WHEN NEW.charge_full = -1
                 BEGIN SELECT RAISE(ABORT, 'full'); END";
     other.execute_batch(full).unwrap();
@@ -141,7 +141,7 @@ fn what_is_deleted_stays_in_the_totals() {
     let path = folder.path().join("kettles.db");
     let mut store = SqliteStore::open(&path).unwrap();
     store.load().unwrap();
-    // The last devices are silent from then on, and lose all their rows.
+    // Most devices are silent from then on, and lose all their rows.
     let rows = (0..PRUNE_LEN + 10).map(|number| measurement(number, 1));
     let newer = (0..5).map(|number| measurement(number, 100));
     store.commit(&batch(rows.chain(newer))).unwrap();
@@ -186,9 +186,9 @@ fn devices_are_brought_up_to_date_by_the_page() {
     let path = folder.path().join("kettles.db");
     let mut store = SqliteStore::open(&path).unwrap();
     store.load().unwrap();
-    // Two rounds: those that make the rows of `device`, and those that change them.
+    // Two rounds: the first inserts the rows of `device`, the second updates them.
     for second in [1, 100] {
-        // Those that come together are no neighbours.
+        // The devices of a commit are not neighbours in the table.
         for first in 0..40 {
             let some = (first..40 * CHECKPOINT_LEN).step_by(40);
             let some = some.map(|number| measurement(number, second));
@@ -202,7 +202,7 @@ fn devices_are_brought_up_to_date_by_the_page() {
         };
         let mut longest = 0;
         for second in second + 1.. {
-            // So that the log begins anew, and its length is that of one commit.
+            // Truncate the log, so that its length is that of one commit.
             let truncate = "PRAGMA wal_checkpoint(TRUNCATE)";
             store
                 .connection

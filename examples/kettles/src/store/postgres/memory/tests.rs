@@ -24,7 +24,7 @@ fn batch(rows: &[(u8, i64)]) -> Batch {
     }
 }
 
-/// What is guessed to be newer: device, time before, time after.
+/// The newest measurements of a guess: device, previous time, new time.
 fn newer(memory: &mut Memory, rows: &[(u8, i64)]) -> Option<Vec<(u8, Option<i64>, i64)>> {
     let batch = batch(rows);
     let guess = memory.guess(&batch, &Totals::default())?;
@@ -45,12 +45,12 @@ fn only_what_is_known_and_new_is_guessed() {
     assert_eq!(newer(&mut memory, &[(1, 5)]), None);
     memory.learn(device(1), None);
     memory.learn(device(2), Some(Latest::from(&row(2, 4))));
-    // The newest of each, by their names, and from what it was before the batch.
+    // The newest row of each device, by device ID, with the time before the batch.
     assert_eq!(
         newer(&mut memory, &[(2, 5), (1, 6), (2, 7)]),
         Some(vec![(1, None, 6), (2, Some(4), 7)])
     );
-    // Late ones change nothing of their device.
+    // Late rows do not change the newest measurement of their device.
     assert_eq!(
         newer(&mut memory, &[(1, 5), (2, 6), (1, 8)]),
         Some(vec![(1, Some(6), 8)])
@@ -106,7 +106,7 @@ fn memory_has_an_end() {
         memory.learn(DeviceId(number.to_be_bytes()), None);
     }
     assert_eq!(memory.devices.len(), 1);
-    // As the limit says: the table is as large as it is, and no larger.
+    // At the limit the table was emptied, not enlarged.
     assert!(memory.devices.capacity() <= DEVICE_COUNT_MAX);
     assert_eq!(size_of::<(DeviceId, Known)>(), 64);
 }
