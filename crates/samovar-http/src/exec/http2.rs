@@ -1,7 +1,7 @@
 //! HTTP/2 streams as carriers of exchanges.
 //!
-//! The connection stays with its I/O thread, which sends what a worker hands it as the client's
-//! windows allow, and asks for the next piece of the body when the last one is sent.
+//! The connection stays with its I/O thread. That thread sends the output of workers as the
+//! client's windows allow, and requests the next piece of the body when the last one was sent.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -9,8 +9,8 @@
 //! of it can be touched here, and events for it are noted. It returns through the inbox: answered,
 //! blocked on the socket, waiting for the application, or to be reset.
 //!
-//! What a connection does with an event is up to its protocol (`http1.rs`, `h2/`, `ws.rs`), which
-//! works with a [`Context`] and returns what happens next.
+//! Each protocol (`http1.rs`, `h2/`, `ws.rs`) handles the events of its connections, with a
+//! [`Context`], and returns the next step for the thread.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

@@ -27,7 +27,7 @@ pub(crate) struct Upload {
     core: Arc<Core>,
     /// Bytes of `conn.input` that were consumed; at most its length.
     input_at: usize,
-    /// Why reading has failed.
+    /// The refusal that ended reading, if any.
     refusal: Option<Refusal>,
     /// Whether the socket was read.
     has_received: bool,

@@ -19,7 +19,7 @@ use crate::proto::ws::{CloseCode, close};
 /// Shorter frames are joined into pieces of this length, in bytes.
 const PIECE_LEN: usize = 16 * 1024;
 
-/// Why a message was not sent.
+/// Reason why a message was not sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
     /// The socket is closing or has ended.

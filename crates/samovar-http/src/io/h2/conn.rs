@@ -85,7 +85,7 @@ pub(crate) struct Stream {
     pub(crate) moved_len: u64,
 }
 
-/// What a stream waits for.
+/// The state of a stream, by the party it waits for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum StreamState {
     /// The rest of the request, from the client.

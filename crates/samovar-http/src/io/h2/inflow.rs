@@ -1,7 +1,7 @@
 //! Received bytes of HTTP/2 request bodies that a handler reads while they arrive.
 //!
-//! The I/O thread adds what arrives, which the stream's window limits; the window opens by what the
-//! handler has read.
+//! The I/O thread adds received bytes, at most the stream's window. The window opens by the bytes
+//! that the handler has read.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
