@@ -63,7 +63,7 @@ impl StoreError {
         )
     }
 
-    /// What the operator can do about it, if anything.
+    /// The remedy for the operator, if there is one.
     #[must_use]
     pub fn remedy(self) -> Option<&'static str> {
         Some(match self {
@@ -91,7 +91,7 @@ impl StoreError {
     }
 }
 
-/// Why a store is unavailable.
+/// Reason why a store is unavailable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unavailable {
@@ -130,7 +130,7 @@ pub enum Unavailable {
     DaemonTimeout,
 }
 
-/// What is malformed in the database.
+/// The malformed part of the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Corruption {

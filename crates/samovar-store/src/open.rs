@@ -13,7 +13,7 @@ use crate::settings::{Settings, SettingsError, socket_below};
 use crate::store::Store;
 use crate::uri::{Parameters, StoreKind, StoreUri, UriError};
 
-/// Why no store could be opened: file, cause and fix, in one line.
+/// Error of opening a store: file, cause and remedy, in one line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -25,7 +25,7 @@ pub enum OpenError {
     Uri {
         /// The URI.
         uri: String,
-        /// What is wrong with it.
+        /// The error in the URI.
         source: UriError,
     },
     /// The database is unavailable, and no daemon answers.

@@ -57,7 +57,7 @@ pub struct Realisation {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutputName(Box<str>);
 
-/// Why a realisation id is ill-formed.
+/// Error of a realisation ID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RealisationIdError {

@@ -44,7 +44,7 @@ pub enum Damage {
     Tree(TreeError),
 }
 
-/// Why a path could not be verified.
+/// Error of [`verify`]: the path could not be verified.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerifyError {

@@ -36,7 +36,7 @@ pub struct Settings {
     pub data_home: Option<PathBuf>,
 }
 
-/// Why the environment cannot be used.
+/// Error of the environment.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SettingsError {

@@ -89,7 +89,7 @@ pub struct Parameters {
     pub read_only: bool,
 }
 
-/// Why a store URI cannot be used.
+/// Error of a store URI.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UriError {

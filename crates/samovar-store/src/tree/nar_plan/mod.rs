@@ -66,7 +66,7 @@ struct Checkpoint {
     directory: u32,
 }
 
-/// Why a plan could not be made.
+/// Error of planning.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
