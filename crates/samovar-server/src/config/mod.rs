@@ -112,7 +112,7 @@ const QUEUE_LEN_MAX: u64 = 1_000_000;
 /// Minimum of `connections.head-size`, bytes: a request with a token and a long name takes as much.
 const HEAD_LEN_MIN: u64 = 1024;
 
-/// Maximum of `connections.head-size`, bytes: what an I/O thread reads at once.
+/// Maximum of `connections.head-size`, bytes: the length of one read of an I/O thread.
 const HEAD_LEN_MAX: u64 = 64 * 1024;
 
 /// Maximum of `access.rate` and `access.burst`.

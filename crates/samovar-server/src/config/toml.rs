@@ -20,7 +20,7 @@ pub enum Value {
     List(Vec<Self>),
     /// Values by name.
     Table(BTreeMap<String, Self>),
-    /// A value of a type that no option has, as it is spelled.
+    /// A value of a type that no option has, as written.
     Other(String),
 }
 
@@ -104,8 +104,8 @@ pub(super) struct SyntaxError {
     pub(super) message: String,
 }
 
-/// The names and values of a file, in order. Tables for which `is_table` is true hold values, and
-/// are none themselves.
+/// The names and values of a file, in order. Tables for which `is_table` is true hold values; all
+/// others are values themselves.
 pub(super) fn leaves(
     text: &str,
     is_table: impl Fn(&str) -> bool,

@@ -83,7 +83,8 @@ fn serve(
     Ok(())
 }
 
-/// Reads what the configuration names, without side effects: keys, certificate, store.
+/// Checks a configuration without side effects: reads its keys and certificate, and opens the
+/// store.
 ///
 /// # Errors
 ///

@@ -324,7 +324,7 @@ impl OptionSpec {
     }
 }
 
-/// An option's name as it is in environment variables.
+/// The name of an option in the form of environment variables.
 pub(super) fn upper_case(name: &str) -> String {
     name.replace(['.', '-'], "_").to_ascii_uppercase()
 }
