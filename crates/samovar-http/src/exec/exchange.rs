@@ -196,7 +196,7 @@ fn overload(service: &impl Service) -> Response {
     refusal(service, Status::SERVICE_UNAVAILABLE, text.into())
 }
 
-/// The answer in place of one whose body failed before any of it was sent.
+/// The answer that replaces one whose body failed before any of it was sent.
 pub(super) fn unavailable() -> Response {
     let text = "temporarily unavailable, try again\n";
     Response::text(Status::SERVICE_UNAVAILABLE, text).header("Retry-After", "1")

@@ -9,7 +9,7 @@ use super::sys::Edges;
 enum State {
     Vacant,
     Here(Link),
-    /// Its connection was taken out. Edges are kept meanwhile, because they are reported once.
+    /// Its connection was taken out. Edges are noted meanwhile, because each is reported once.
     Away(Edges),
 }
 

@@ -173,7 +173,8 @@ impl Upload {
 
     /// Waits until the socket is ready, with the worker slot lent.
     fn wait(&mut self, direction: Direction) -> io::Result<()> {
-        // Where too many slots are lent already this keeps its own, for one stall time at most.
+        // If too many slots are lent already, the job keeps its own slot, for one stall time at
+        // most.
         let _lent = LentSlot::lend(&self.core.queue, self.conn.answer.lane);
         loop {
             if self.core.is_cut_off.load(Ordering::Acquire) {
@@ -208,7 +209,7 @@ impl Link for Upload {
         encode::status_line(output, status);
         output.extend_from_slice(fields);
         output.extend_from_slice(b"\r\n");
-        // What the socket does not take now goes before the answer.
+        // The part that the socket does not take now is sent before the answer.
         self.conn.flush().map(drop)
     }
 

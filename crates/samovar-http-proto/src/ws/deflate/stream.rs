@@ -261,7 +261,7 @@ mod tests {
         let mut forgetting = Inflater::new(false, 15);
         assert_eq!(inflate(&mut forgetting, hello, 5), Ok(b"Hello".to_vec()));
         assert_eq!(inflate(&mut forgetting, again, 5), Err(Failure::Deflate));
-        // 7.2.3.3: a block without compression. 7.2.3.4: a block that says it is the last.
+        // 7.2.3.3: a block without compression. 7.2.3.4: a block that is marked as the last.
         let stored = b"\x00\x05\x00\xfa\xff\x48\x65\x6c\x6c\x6f\x00";
         assert_eq!(inflate(&mut forgetting, stored, 5), Ok(b"Hello".to_vec()));
         let last = b"\xf3\x48\xcd\xc9\xc9\x07\x00\x00";

@@ -69,7 +69,8 @@ impl StreamLink {
             let news = StreamNews::Inform(Status::CONTINUE, Vec::new());
             self.core.send_news(self.stream, news);
         }
-        // Where too many slots are lent already this keeps its own, for one stall time at most.
+        // If too many slots are lent already, the job keeps its own slot, for one stall time at
+        // most.
         let _lent = LentSlot::lend(&self.core.queue, self.stream.lane);
         let mut state = inflow.lock();
         while state.is_empty() && state.end.is_none() {
