@@ -235,7 +235,12 @@ impl<S: Read + Write> Connection<S> {
     /// If the stream fails or ends in the head, or the head is malformed.
     pub fn try_head(&mut self, to_head: bool) -> io::Result<Option<&Head>> {
         self.decoder.set_to_head(to_head);
-        match self.part(usize::MAX)? {
+        let mut part = self.part(usize::MAX)?;
+        // The content was read, perhaps as raw bytes; its end is still to be taken.
+        if matches!(part, Some(Part::End)) {
+            part = self.part(usize::MAX)?;
+        }
+        match part {
             Some(Part::Head) => Ok(Some(self.decoder.head())),
             Some(_) => Err(io::Error::other(
                 "the last response was not read to its end",
@@ -439,16 +444,19 @@ impl<S: Stream + 'static> Connection<S> {
     }
 }
 
-/// Raw bytes, whatever the decoder expects next.
+/// Raw bytes, with the framing of chunks. Content of a known length counts as read.
 impl<S: Read> Read for Connection<S> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        if self.unused.is_empty() {
-            return self.stream.read(into);
-        }
-        let unused = self.buffer.get(self.unused.clone()).unwrap_or_default();
-        let len = unused.len().min(into.len());
-        into[..len].copy_from_slice(&unused[..len]);
-        self.unused.start += len;
+        let len = if self.unused.is_empty() {
+            self.stream.read(into)?
+        } else {
+            let unused = self.buffer.get(self.unused.clone()).unwrap_or_default();
+            let len = unused.len().min(into.len());
+            into[..len].copy_from_slice(&unused[..len]);
+            self.unused.start += len;
+            len
+        };
+        self.decoder.skip(len);
         Ok(len)
     }
 }
@@ -500,4 +508,26 @@ pub fn exchange(address: SocketAddr, bytes: impl AsRef<[u8]>) -> Response {
         }
     };
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn content_may_be_read_as_raw_bytes_before_the_next_response() {
+        let (near, mut far) = UnixStream::pair().unwrap();
+        let response = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc";
+        far.write_all(&[&response[..], response].concat()).unwrap();
+        let mut connection = Connection::new(near);
+        assert_eq!(connection.begin_reading(false).status, 200);
+        assert_eq!(connection.take_bytes(2), b"ab");
+        assert!(connection.try_head(false).is_err());
+        let (near, mut far) = UnixStream::pair().unwrap();
+        far.write_all(&[&response[..], response].concat()).unwrap();
+        let mut connection = Connection::new(near);
+        assert_eq!(connection.begin_reading(false).status, 200);
+        assert_eq!(connection.take_bytes(3), b"abc");
+        assert_eq!(connection.response(false).body, b"abc");
+    }
 }

@@ -129,6 +129,13 @@ impl Decoder {
         &self.trailers
     }
 
+    /// Notes that `len` bytes of content of a known length were read past the decoder.
+    pub(super) fn skip(&mut self, len: usize) {
+        if let State::Sized(left) = &mut self.state {
+            *left = left.saturating_sub(len as u64);
+        }
+    }
+
     /// Returns whether no byte of a response has been decoded since the last one ended.
     pub fn is_between_responses(&self) -> bool {
         matches!(self.state, State::Head) && self.partial.is_empty()
