@@ -1,15 +1,14 @@
-//! Where a request comes from, also behind proxies.
+//! The client address of a request, also behind reverse proxies.
 //!
 //! # Theory of operation
 //!
-//! A proxy appends to `X-Forwarded-For` (or `Forwarded`) the address it was asked from. What stands
-//! left of that came with the request, and anybody can write anything there. So the header counts
-//! only where the peer is a proxy that the operator named, and then it is the rightmost address
-//! that is no such proxy. Only the one header that the operator chose is looked at: most proxies
-//! write one and pass the other on as it came.
+//! A proxy appends the address of its peer to `X-Forwarded-For` (or `Forwarded`). The client can
+//! forge everything to the left of that entry. The header is therefore used only if the peer is a
+//! trusted proxy, and the client is the rightmost address that is not a trusted proxy. Only the
+//! configured header is read: most proxies write one of the two and forward the other unchanged.
 //!
-//! Whatever is no address there, such as `unknown`, is a client whose address is not known: no
-//! network holds it.
+//! An entry that is not an address, such as `unknown`, makes the client address unknown, and no
+//! network contains an unknown address.
 //!
 //! # Source
 //!
@@ -22,12 +21,13 @@ use samovar_http::Peer;
 
 use super::config::Forwarded;
 
-/// Networks, by prefix.
+/// IP networks, by prefix.
 #[derive(Debug, Default)]
 pub(crate) struct Networks(Vec<IpNet>);
 
 impl Networks {
-    /// Parses prefixes such as `10.0.0.0/8`, and addresses; the error is the entry that is neither.
+    /// Parses prefixes such as `10.0.0.0/8` and single addresses. The error is the first invalid
+    /// entry.
     pub(crate) fn parse(entries: &[String]) -> Result<Self, &str> {
         let network = |entry: &str| {
             let alone = || entry.parse::<IpAddr>().map(IpNet::from);
@@ -48,17 +48,17 @@ impl Networks {
     }
 }
 
-/// The proxies that are believed.
+/// The trusted proxies.
 #[derive(Debug, Default)]
 pub(crate) struct Proxies {
     pub(crate) networks: Networks,
-    /// Whoever reaches a unix socket is one.
+    /// Whether peers on a Unix socket are trusted proxies.
     pub(crate) unix: bool,
     pub(crate) header: Forwarded,
 }
 
 impl Proxies {
-    /// The client's address, if it is known.
+    /// Returns the client's address, or `None` if it is unknown.
     pub(crate) fn client<'a>(
         &self,
         peer: Peer,
@@ -90,24 +90,24 @@ impl Proxies {
             }
         }
         match walk.found {
-            // The proxy asks for itself.
+            // The request comes from the proxy itself.
             None => own,
             Some((address, _)) => address,
         }
     }
 }
 
-/// What was found so far, going from left to right.
+/// The client so far, while the entries are read from left to right.
 struct Walk<'p> {
     proxies: &'p Proxies,
-    /// An address, or that it is not known; and whether it is that of a proxy.
+    /// The address, or `None` if it is unknown; and whether it belongs to a trusted proxy.
     found: Option<(Option<IpAddr>, bool)>,
 }
 
 impl Walk<'_> {
     fn hop(&mut self, hop: Option<IpAddr>) {
         let is_proxy = hop.is_some_and(|address| self.proxies.networks.contains(address));
-        // Where all are proxies, the first of them began.
+        // If all entries are trusted proxies, the leftmost is the client.
         if self.found.is_none() || !is_proxy {
             self.found = Some((hop, is_proxy));
         }
@@ -120,8 +120,8 @@ fn x_forwarded_for(value: &[u8], mut hop: impl FnMut(Option<IpAddr>)) {
     }
 }
 
-/// RFC 7239, section 4. What cannot be understood to its end hides everything in the value: a quote
-/// that a client opened could swallow what the proxy wrote behind it.
+/// Parses a `Forwarded` value (RFC 7239, section 4). A syntax error makes the client unknown for
+/// the whole value: a quote opened by the client could swallow the entry that the proxy appended.
 fn forwarded(value: &[u8], mut hop: impl FnMut(Option<IpAddr>)) {
     let mut rest = value;
     let mut current = None;
@@ -151,7 +151,7 @@ fn forwarded(value: &[u8], mut hop: impl FnMut(Option<IpAddr>)) {
 
 type Pair<'a> = Option<(&'a [u8], &'a [u8])>;
 
-/// `[ token "=" value ]` and what follows it.
+/// Parses `[ token "=" value ]` and returns the rest of the text with it.
 fn pair(text: &[u8]) -> Option<(Pair<'_>, &[u8])> {
     let is_end = |byte: &u8| matches!(byte, b',' | b';');
     let text = text.trim_ascii_start();
@@ -171,7 +171,7 @@ fn pair(text: &[u8]) -> Option<(Pair<'_>, &[u8])> {
         Some(quoted) => {
             let end = quoted.iter().position(|byte| *byte == b'"')?;
             let (value, rest) = quoted.split_at(end);
-            // Nothing that we understand needs a quoted pair.
+            // No address contains a quoted pair.
             if value.contains(&b'\\') {
                 return None;
             }
@@ -190,7 +190,7 @@ fn pair(text: &[u8]) -> Option<(Pair<'_>, &[u8])> {
     Some((Some((name, value)), rest.trim_ascii_start()))
 }
 
-/// An address, with or without a port and brackets.
+/// Parses an address, with or without a port and brackets.
 fn address(text: &[u8]) -> Option<IpAddr> {
     let text = std::str::from_utf8(text).ok()?;
     let bare = text
@@ -308,7 +308,7 @@ mod tests {
         check(&["for=unknown"], None);
         check(&["for=\"_gazonk\""], None);
         check(&["for=192.0.2.43;for=10.0.0.1"], None);
-        // A quote of the client's swallows nothing.
+        // An unclosed quote sent by the client swallows no later entry.
         check(&["for=\"x, for=192.0.2.1"], None);
         check(&["for=10.0.0.1;x=\", for=\"[2001:db8::1]\""], None);
         check(&["for=10.0.0.1;x=\\\", for=192.0.2.1"], None);
@@ -326,7 +326,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a client writes, the proxy's word stands.
+        /// Whatever the client sends, the proxy's own entry decides.
         #[test]
         fn the_proxys_own_entry_counts(client in "[ -~]{0,60}") {
             let check = |header: Forwarded, own: &str| {

@@ -1,62 +1,63 @@
-//! Rates by client, in bounded memory.
+//! Rate limits per client, in bounded memory.
 //!
 //! # Theory of operation
 //!
-//! A bucket is one number, the time at which it will be full again ("theoretical arrival time",
-//! GCRA): each request moves it forward by one interval, and what would move it further ahead of
-//! now than the bucket is large is refused. A bucket whose time has passed is full, and is as good
-//! as none.
+//! Each bucket is a single number, the time at which it will be full again (the "theoretical
+//! arrival time" of GCRA). A request moves that time forward by one interval; it is refused if the
+//! time would then be further ahead of now than the size of the bucket. A bucket whose time has
+//! passed is full, which is the same as no bucket.
 //!
-//! The table has a fixed number of places, in sets of [`WAYS`]. A client that is not there takes
-//! the place in its set that was full first, *as it stands*. If that one is full, as it is unless
-//! more clients than there are places ask, nothing is lost. If it is not, the newcomer begins with
-//! what the other one has used. So nobody gains by pushing a bucket out, neither his own nor
-//! another's: the times in the table never go back. The price is paid by newcomers while somebody
-//! asks from more addresses than there are places.
+//! The table has a fixed number of entries, in sets of [`WAYS`]. A new client takes over the entry
+//! of its set with the earliest time, *including that time*. That entry is normally full, so
+//! nothing is lost; it is not only if more clients are active than the table has entries, and then
+//! the new client starts with the tokens the old one has left. So evicting a bucket, one's own or
+//! another client's, gains no tokens: times in the table never go back. The cost falls on new
+//! clients during a flood from more addresses than there are entries.
 //!
-//! In which set a client is depends on a secret, so nobody can choose whom he meets there.
+//! The hash that selects the set is keyed with a secret, so a client cannot choose whose set it
+//! shares.
 
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Places in a set.
+/// Entries in a set.
 const WAYS: usize = 8;
 
-/// Sets behind one lock.
+/// Sets behind one mutex.
 const SETS: usize = 32;
 
-/// Locks.
+/// Number of mutexes.
 const SHARDS: usize = 64;
 
-/// How many clients are told apart: with the 16 bytes of each, 256 KiB.
+/// Number of clients that the table distinguishes: at 16 bytes each, 256 KiB.
 #[cfg(test)]
 const CLIENTS_MAX: usize = WAYS * SETS * SHARDS;
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Place {
-    /// Whose it is; 0: nobody's.
+    /// Hash of the client; 0 if the entry is unused.
     tag: u64,
-    /// When it will be full, in nanoseconds since the start of the table.
+    /// Time at which the bucket is full, in nanoseconds since the start of the table.
     full_at: u64,
 }
 
 type Shard = [[Place; WAYS]; SETS];
 
-/// Buckets of all clients.
+/// The buckets of all clients.
 #[derive(Debug)]
 pub(crate) struct Buckets {
     shards: Box<[Mutex<Box<Shard>>]>,
     start: Instant,
     state: RandomState,
-    /// Time for which one token lasts, in nanoseconds.
+    /// Time in which one token is added, in nanoseconds.
     interval: u64,
     /// Time to fill an empty bucket, in nanoseconds.
     size: u64,
 }
 
 impl Buckets {
-    /// `interval`: the time in which one token comes back; `burst`: how many a full bucket has.
+    /// Creates full buckets of `burst` tokens, to which one token is added per `interval`.
     pub(crate) fn new(interval: Duration, burst: u32, start: Instant) -> Self {
         let interval = nanoseconds(interval).max(1);
         let shard = || Mutex::new(Box::new([[Place::default(); WAYS]; SETS]));
@@ -69,7 +70,7 @@ impl Buckets {
         }
     }
 
-    /// Takes a token. The error is how long to wait for one.
+    /// Takes a token. The error is the time to wait for one.
     pub(crate) fn take(&self, client: &impl Hash, now: Instant) -> Result<(), Duration> {
         let now = nanoseconds(now.saturating_duration_since(self.start));
         self.with(client, |place| {
@@ -144,7 +145,7 @@ mod tests {
         assert_eq!(tokens(&buckets, 1, start), 5);
         assert_eq!(buckets.take(&1_u32, start), Err(SECOND / 10));
         assert_eq!(buckets.peek(&1_u32, start), Err(SECOND / 10));
-        // Who is refused uses nothing up.
+        // A refused request uses no token.
         let later = start + SECOND / 10;
         assert_eq!(buckets.peek(&1_u32, later), Ok(()));
         assert_eq!(tokens(&buckets, 1, later), 1);
@@ -162,7 +163,7 @@ mod tests {
         let of_all: usize = (1..=crowd)
             .map(|client| tokens(&buckets, client, start))
             .sum();
-        // All places together, and not a token more.
+        // No more tokens than those of all entries together.
         assert_eq!(of_one + of_all, CLIENTS_MAX * 5);
         assert_eq!(tokens(&buckets, 0, start), 0);
     }
@@ -178,7 +179,7 @@ mod tests {
     }
 
     proptest! {
-        /// In no span of time is there more than the burst and what the span brings.
+        /// No span of time admits more than the burst plus the tokens added in that span.
         #[test]
         fn never_more_than_the_rate(
             steps in prop::collection::vec((0_u64..300, 0_u32..40), 1..100)

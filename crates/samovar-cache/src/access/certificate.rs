@@ -1,7 +1,7 @@
-//! Client certificates that are let in.
+//! Client certificates that grant access.
 //!
-//! That one is valid and from the right authority was found out in the handshake. Here it is only
-//! asked whose it is.
+//! The TLS handshake has already verified the certificate and its issuer. This module only checks
+//! whether it is one of the configured certificates.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ impl Certificates {
         })
     }
 
-    /// Who it is, if its certificate is one of these.
+    /// Returns the name of the client if its certificate is one of these.
     pub(crate) fn find(&self, head: Head<'_>) -> Option<Arc<str>> {
         let certificate = head.peer_certificates().next()?;
         let names = head.peer_names();

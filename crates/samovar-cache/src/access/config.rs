@@ -1,35 +1,37 @@
-//! What an operator says about who may read.
+//! Configuration of access control.
 
 use std::path::PathBuf;
 
-/// Who may read a cache: whoever one of the ways here lets in. If none is configured, everybody.
+/// Which clients may read a cache: a client is admitted if any configured method admits it. If none
+/// is configured, all clients are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AccessConfig {
-    /// A file of users: `NAME:HASH` a line, Argon2id or bcrypt, see
-    /// [`hash_password`](super::hash_password). For HTTP Basic.
+    /// The users file for HTTP Basic: `NAME:HASH` per line, with Argon2id or bcrypt hashes, see
+    /// [`hash_password`](super::hash_password).
     pub users_file: Option<PathBuf>,
-    /// A file of tokens: `NAME:SHA256` a line, see [`new_token`](super::new_token). For
-    /// `Authorization: Bearer`, and as the password of HTTP Basic with any user name, because Nix
-    /// knows only that.
+    /// The tokens file: `NAME:SHA256` per line, see [`new_token`](super::new_token). A token is
+    /// sent as `Authorization: Bearer`, or as the password of HTTP Basic with any user name,
+    /// because Nix supports only Basic.
     pub tokens_file: Option<PathBuf>,
-    /// Which client certificates. They have to be asked for and verified by the listener's TLS.
+    /// The client certificates that are admitted. The listener's TLS configuration must request and
+    /// verify them.
     pub certificates: CertificateConfig,
-    /// Whoever runs as one of these users and comes by a unix socket.
+    /// UIDs of processes that are admitted over a Unix socket.
     pub uids: Vec<u32>,
-    /// The same by a process's primary group.
+    /// Primary GIDs of processes that are admitted over a Unix socket.
     pub gids: Vec<u32>,
-    /// Networks by prefix (`10.0.0.0/8`), and addresses.
+    /// Networks that are admitted: prefixes (`10.0.0.0/8`) and addresses.
     pub networks: Vec<String>,
-    /// Proxies that are believed when they say from whom they were asked, as
-    /// [`networks`](Self::networks); and `unix` for whoever reaches a unix socket.
+    /// Trusted proxies, whose [`forwarded`](Self::forwarded) header is believed: prefixes and
+    /// addresses, and `unix` for all peers on a Unix socket.
     pub trusted_proxies: Vec<String>,
-    /// Where they say it.
+    /// The header that trusted proxies write.
     pub forwarded: Forwarded,
-    /// What a client gets that is not let in.
+    /// The response to a client that is not admitted.
     pub refuse_with: RefuseWith,
     /// The realm of a 401, which browsers and password managers show.
     pub realm: String,
-    /// How often a client may ask; `None`: as often as it likes.
+    /// The rate limit of each client; `None` for no limit.
     pub rate_limit: Option<RateLimit>,
 }
 
@@ -52,12 +54,12 @@ impl Default for AccessConfig {
 }
 
 impl AccessConfig {
-    /// Whether everybody may read, as often as they like: then nothing has to be looked at.
+    /// Whether all clients may read without a rate limit, so that no request needs a check.
     pub fn is_open(&self) -> bool {
         self.rate_limit.is_none() && self.lets_everybody_in()
     }
 
-    /// Whether nobody is refused for who he is.
+    /// Whether no authentication is configured, so that all clients are admitted.
     pub fn lets_everybody_in(&self) -> bool {
         self.users_file.is_none()
             && self.tokens_file.is_none()
@@ -68,26 +70,26 @@ impl AccessConfig {
     }
 }
 
-/// Which of the client certificates that were verified.
+/// The verified client certificates that are admitted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CertificateConfig {
-    /// All of them.
+    /// All verified certificates.
     pub any: bool,
-    /// By the SHA-256 of the certificate, in hex, with or without colons, as
-    /// `openssl x509 -fingerprint -sha256` prints it.
+    /// SHA-256 fingerprints in hex, with or without colons, as printed by `openssl x509
+    /// -fingerprint -sha256`.
     pub fingerprints: Vec<String>,
-    /// By the common name of the subject.
+    /// Common names of the subject.
     pub common_names: Vec<String>,
-    /// By a DNS name among the subject's alternative names, in any case of letters.
+    /// DNS names among the subject's alternative names, case-insensitive.
     pub dns_names: Vec<String>,
-    /// By a URI among them, such as a SPIFFE identity.
+    /// URIs among the subject's alternative names, such as a SPIFFE identity.
     pub uris: Vec<String>,
 }
 
-/// The header in which proxies say from whom they were asked. The other one is not looked at.
+/// The header in which trusted proxies report the client's address. The other header is ignored.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Forwarded {
-    /// `X-Forwarded-For`, as most write it.
+    /// `X-Forwarded-For`, which most proxies write.
     #[default]
     XForwardedFor,
     /// `Forwarded` (RFC 7239).
@@ -103,26 +105,26 @@ impl Forwarded {
     }
 }
 
-/// What a client gets that is not let in. Decision 0023 has what Nix makes of each.
+/// The response to a client that is not admitted. Decision 0023 describes how Nix reacts to each.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum RefuseWith {
-    /// 401 where a password or a token could help, 403 otherwise.
+    /// 401 if users or tokens are configured, otherwise 403.
     #[default]
     Fitting,
-    /// 401: clients and browsers know that they should have credentials.
+    /// 401: tells clients and browsers to send credentials.
     Unauthorized,
-    /// 403: every Nix takes it for a miss and asks its next cache.
+    /// 403: every version of Nix treats it as a miss and queries its next cache.
     Forbidden,
-    /// 404: the same, and nobody learns that there is something.
+    /// 404: also a miss for Nix, and does not reveal that the path exists.
     NotFound,
 }
 
-/// How often a client may ask: a bucket that fills at a rate and has a size.
+/// The rate limit of a client: a token bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RateLimit {
-    /// Requests a second in the long run; at least 1.
+    /// Requests per second in the long run; at least 1.
     pub per_second: u32,
-    /// Requests at once after a pause; at least 1. One for every path of the largest closure is
-    /// right: clients ask for all of them at once.
+    /// Requests at once after a pause; at least 1. It should be the number of paths in the largest
+    /// closure, because clients request all of its narinfos at once.
     pub burst: u32,
 }

@@ -1,4 +1,4 @@
-//! What a client says about itself in `Authorization`.
+//! Credentials in the `Authorization` header.
 //!
 //! # Grammar
 //!
@@ -7,9 +7,9 @@
 //!               | "Bearer" 1*SP token
 //! ```
 //!
-//! The scheme in any case of letters. One field; two of them are refused, because somebody in front
-//! of us may have looked at the other one. A user name holds no colon and may be empty: that is
-//! what Nix sends for a netrc line without `login`.
+//! The scheme is case-insensitive. More than one `Authorization` field is refused, because a proxy
+//! may have checked a different one than this server would. A user name contains no colon and may
+//! be empty: Nix sends an empty one for a netrc entry without `login`.
 //!
 //! # Source
 //!
@@ -19,28 +19,30 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use zeroize::Zeroize;
 
-/// User name and password together, in bytes. Tokens of some services are 200 bytes long.
+/// Maximum length of user name and password together, in bytes. Some services use tokens of 200
+/// bytes.
 const BASIC_LEN_MAX: usize = 768;
 
-/// A bearer token, in bytes; a JSON Web Token would be longer, and is no use here.
+/// Maximum length of a bearer token, in bytes. JSON Web Tokens may be longer, but are not
+/// supported.
 const TOKEN_LEN_MAX: usize = 1024;
 
-/// What a request shows.
+/// The credentials of a request.
 #[derive(Debug)]
 #[expect(
     clippy::large_enum_variant,
     reason = "lives on the stack, for the time of one look at it"
 )]
 pub(crate) enum Credentials<'a> {
-    /// Nothing.
+    /// No `Authorization` field.
     None,
     Basic(Basic),
     Bearer(&'a [u8]),
-    /// Something that is neither.
+    /// An invalid field, another scheme, or several fields.
     Malformed,
 }
 
-/// A user name and a password. Wiped when dropped.
+/// A user name and a password; zeroized when dropped.
 pub(crate) struct Basic {
     bytes: [u8; BASIC_LEN_MAX],
     len: usize,
@@ -67,14 +69,14 @@ impl Drop for Basic {
 }
 
 impl std::fmt::Debug for Basic {
-    /// Passwords are not for logs.
+    /// Hides the password from logs.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Basic({})", self.user().escape_ascii())
     }
 }
 
 impl<'a> Credentials<'a> {
-    /// Those of a request with these header fields.
+    /// Returns the credentials in these header fields.
     pub(crate) fn of(mut fields: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> Self {
         let mut next = || {
             let is_ours = |name: &[u8]| name.eq_ignore_ascii_case(b"authorization");
@@ -108,9 +110,9 @@ fn basic(text: &[u8]) -> Option<Basic> {
         len: 0,
         colon: 0,
     };
-    // Fails also if there is no room for it.
+    // This also fails if the text does not fit into the buffer.
     let decoded = STANDARD.decode_slice(text, &mut basic.bytes);
-    // Wiped then too: a part may have been decoded.
+    // Set on failure too, so that a partially decoded password is zeroized.
     basic.len = *decoded.as_ref().unwrap_or(&BASIC_LEN_MAX);
     decoded.ok()?;
     let used = basic.bytes.get(..basic.len)?;

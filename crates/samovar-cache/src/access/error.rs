@@ -34,18 +34,18 @@ pub enum AccessError {
         kind: FileKind,
         /// Path of the file.
         path: PathBuf,
-        /// Counted from one.
+        /// Line number, starting at 1.
         line: usize,
         /// What is wrong.
         problem: LineProblem,
     },
-    /// Not a network.
+    /// An entry that is neither a network nor an address.
     #[error(
         "{0:?} is not a network: expected an address or a prefix such as \"192.0.2.0/24\" or \
          \"2001:db8::/32\""
     )]
     Network(String),
-    /// Not a fingerprint.
+    /// An entry that is not a SHA-256 fingerprint.
     #[error(
         "{0:?} is not a SHA-256 fingerprint: expected 64 hex digits, as \
          `openssl x509 -noout -fingerprint -sha256 -in FILE` prints them"
@@ -57,7 +57,7 @@ pub enum AccessError {
     /// A realm that cannot be sent in `WWW-Authenticate`.
     #[error("the realm {0:?} must be printable ASCII without quotes and backslashes")]
     Realm(String),
-    /// The system has no random numbers.
+    /// The system provides no random numbers.
     #[error("the system provides no random numbers")]
     Random(#[source] io::Error),
 }
@@ -74,38 +74,38 @@ pub enum FileKind {
     Tokens,
 }
 
-/// What is wrong with a line.
+/// What is wrong with a line of a secret file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LineProblem {
-    /// No colon.
+    /// No colon after the user name.
     #[error("expected NAME:HASH, as `samovar password NAME` prints")]
     NoUser,
-    /// A hash that is none any more.
+    /// A hash algorithm that is no longer secure; contains its name.
     #[error("{0} is too weak: replace the line with the output of `samovar password NAME`")]
     Weak(&'static str),
-    /// Nothing that looks like a hash.
+    /// No hash, or an unknown algorithm.
     #[error(
         "the password is not hashed, or by an unknown algorithm: replace the line with the output \
          of `samovar password NAME`"
     )]
     Plain,
-    /// A hash with something missing.
+    /// An incomplete or damaged hash.
     #[error(
         "the hash is damaged or incomplete: replace the line with the output of \
          `samovar password NAME`"
     )]
     Damaged,
-    /// A hash that takes too long.
+    /// A hash that takes too much memory or time to verify.
     #[error(
         "verifying this hash would take too much memory or time (at most 256 MiB and 16 rounds of \
          Argon2id, cost 14 of bcrypt): replace the line with the output of `samovar password NAME`"
     )]
     Costly,
-    /// The name stands there already.
+    /// A name that an earlier line has already.
     #[error("duplicate user: delete one of the lines")]
     Again,
-    /// Not a token.
+    /// A line that is not a hashed token.
     #[error("expected NAME:SHA256 with 64 hex digits, as `samovar token NAME` prints")]
     NoToken,
 }

@@ -1,4 +1,4 @@
-//! What the targets in `fuzz/` call.
+//! Entry points for the fuzz targets in `fuzz/`.
 
 use std::net::IpAddr;
 

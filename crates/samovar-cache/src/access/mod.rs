@@ -20,14 +20,14 @@
 //!
 //! # Reload
 //!
-//! Rules do not change: other ones are made beside them ([`Access::renewed`]), and put in their
-//! place together with all else that changes of a cache. Who is not in the new files is out with
-//! the next request; who is there with the same line needs no new verification.
+//! The rules of an [`Access`] are immutable. A reload creates new ones ([`Access::renewed`]), which
+//! replace the old ones together with the rest of the cache's configuration. A user whose line was
+//! removed is refused from the next request on; a user whose line is unchanged stays verified.
 //!
-//! # What is not done
+//! # Limitations
 //!
-//! The bytes of a request stay in the engine's buffers until something overwrites them, with the
-//! credentials in them. Copies made here are wiped.
+//! The bytes of a request, including credentials, stay in the engine's buffers until they are
+//! overwritten. Copies made here are zeroized.
 
 mod address;
 mod buckets;
@@ -69,33 +69,33 @@ use self::secret_file::SecretFile;
 use self::tokens::Tokens;
 use self::users::{Recalled, Users};
 
-/// Wrong passwords in a row that an address may send for one name: a person who does not remember,
-/// or some machines behind one address that are set up wrongly.
+/// Wrong passwords in a row that an address may send for one name: enough for a forgetful person or
+/// a few misconfigured machines behind one address.
 const ATTEMPTS_BURST: u32 = 10;
 
-/// For how many names an address may do so at once.
+/// Number of names for which an address may use up [`ATTEMPTS_BURST`] at once.
 const ATTEMPTS_NAMES: u32 = 10;
 
-/// Time in which one more comes back.
+/// Time after which one more wrong password is allowed.
 const ATTEMPT_TIME: Duration = Duration::from_secs(6);
 
-/// Who may read, and how often.
+/// Access control of a cache: which clients may read, and how often.
 #[derive(Debug)]
 pub struct Access {
-    /// What the rules were made from.
+    /// The configuration of `rules`.
     config: AccessConfig,
     rules: Rules,
-    /// Nothing has to be looked at.
+    /// Whether no request needs a check.
     is_open: bool,
     secret: Arc<Secret>,
-    /// Wrong passwords by address and name.
+    /// Limit of wrong passwords by address and name.
     attempts: Arc<Buckets>,
-    /// The same by address alone.
+    /// Limit of wrong passwords by address alone.
     attempts_of_all: Arc<Buckets>,
     start: Instant,
 }
 
-/// What a request may have.
+/// The decision about a request.
 #[derive(Debug)]
 pub enum Verdict {
     /// The client may read.
@@ -109,14 +109,14 @@ pub enum Verdict {
 /// The client of a request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Client {
-    /// The user, the token's name, a name of the certificate, or `uid:1000`; `None` if it was not
-    /// asked who it is.
+    /// The user, the token's name, a name of the certificate, or `uid:1000`; `None` if the client
+    /// was not authenticated.
     pub name: Option<Arc<str>>,
-    /// The address, of the client and not of a trusted proxy. `None` where it is not known.
+    /// The address of the client, not of a trusted proxy; `None` if it is unknown.
     pub address: Option<IpAddr>,
 }
 
-/// The rules of a moment.
+/// The rules made from one configuration and one reading of its files.
 #[derive(Debug)]
 struct Rules {
     lets_everybody_in: bool,
@@ -132,11 +132,11 @@ struct Rules {
 }
 
 impl Access {
-    /// Reads the files. Beside the rules come remarks about them, one line each.
+    /// Reads the files. Also returns warnings about them, one line each.
     ///
     /// # Errors
     ///
-    /// If a file cannot be used, or an entry is not understood.
+    /// If a file cannot be used, or an entry is invalid.
     pub fn new(config: AccessConfig) -> Result<(Self, Vec<String>), AccessError> {
         let secret = Secret::new().map_err(AccessError::Random)?;
         let start = Instant::now();
@@ -157,8 +157,8 @@ impl Access {
         Ok((access, warnings))
     }
 
-    /// Makes a replacement with a new configuration and freshly read files, which keeps what is
-    /// remembered of clients.
+    /// Makes a replacement with a new configuration and freshly read files, which inherits verified
+    /// passwords and rate limits.
     ///
     /// # Errors
     ///
@@ -399,7 +399,8 @@ impl Rules {
         Ok((rules, warnings))
     }
 
-    /// What was used up stays so if the limit is the same: a reload is no gift.
+    /// Creates the rate limit, or inherits the old buckets if the limit is unchanged: a reload must
+    /// not refill them.
     fn rate(
         config: &AccessConfig,
         start: Instant,
@@ -420,7 +421,7 @@ impl Rules {
         Ok(Some(Arc::new(Buckets::new(interval, limit.burst, start))))
     }
 
-    /// What counts of what a request shows.
+    /// Parses the credentials of a request, unless no method uses any.
     fn credentials<'a>(&self, head: Head<'a>) -> Credentials<'a> {
         match self.users.is_some() || self.tokens.is_some() {
             true => Credentials::of(head.headers()),

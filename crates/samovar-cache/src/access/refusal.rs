@@ -1,4 +1,4 @@
-//! What a client gets that is not let in.
+//! Responses to refused requests.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use super::AccessError;
 use super::config::{AccessConfig, RefuseWith};
 use crate::refusal::{Fixed, TEXT};
 
-/// Why a request is not answered.
+/// Why a request is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// None of the ways lets it in.
+    /// No configured method admits the client.
     Denied,
-    /// Its client has asked too often, or with too many wrong passwords, and may ask again after
-    /// this time.
+    /// The client sent too many requests or too many wrong passwords. Contains the time after which
+    /// it may try again.
     TooMany(Duration),
 }
 
@@ -30,7 +30,7 @@ impl Refusal {
     }
 }
 
-/// How the answers read.
+/// The status, fields and body of refusals.
 #[derive(Debug)]
 pub(crate) struct Refusals {
     status: Status,
@@ -57,7 +57,7 @@ impl Refusals {
             RefuseWith::NotFound => (Status::NOT_FOUND, Fixed::NotFound.body()),
         };
         let mut fields = vec![(TEXT.0, TEXT.1.to_owned())];
-        // For whoever is let in the answer is another one.
+        // An authenticated client gets another response.
         fields.push(("Cache-Control", "no-store".to_owned()));
         if status == Status::UNAUTHORIZED {
             // RFC 9110, 11.6.1: a 401 has a challenge, whatever may be the use of it.
@@ -77,7 +77,7 @@ impl Refusals {
         })
     }
 
-    /// On an I/O thread.
+    /// Answers on an I/O thread.
     pub(crate) fn reply(&self, refusal: Refusal, reply: Reply<'_>) -> Inline {
         match refusal {
             Refusal::Denied => reply.prepared(&self.prepared),
@@ -85,7 +85,7 @@ impl Refusals {
         }
     }
 
-    /// On a worker.
+    /// Makes the response for a worker.
     pub(crate) fn response(&self, refusal: Refusal) -> Response {
         match refusal {
             Refusal::Denied => {
@@ -96,7 +96,8 @@ impl Refusals {
                 })
             }
             Refusal::TooMany(wait) => {
-                // At least 1: a client that came at once would come too early.
+                // Rounded up, at least 1: a client that retries after a rounded-down time would be
+                // refused again.
                 let seconds = wait.as_secs().saturating_add(1);
                 Response::text(Status::TOO_MANY_REQUESTS, TOO_MANY)
                     .header("Retry-After", seconds.to_string())

@@ -1,4 +1,4 @@
-//! Random numbers and digests under a key.
+//! Random numbers and keyed digests.
 
 use std::io;
 
@@ -6,13 +6,14 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
 
-/// SHA-256.
+/// A SHA-256 digest.
 pub(crate) type Digest = [u8; 32];
 
-/// A key that no one else knows, made anew in each process.
+/// A random key, generated for each process.
 ///
-/// What is compared or looked up is never a secret itself but its digest under this key. So the
-/// time that takes tells nothing: nobody can choose the digest, and its bits lead back to nothing.
+/// Secrets are never compared or looked up themselves, only their digests under this key. Timing
+/// therefore reveals nothing: a client cannot choose the digest, and its bits do not lead back to
+/// the secret.
 pub(crate) struct Secret(Zeroizing<[u8; 32]>);
 
 impl Secret {
@@ -20,7 +21,8 @@ impl Secret {
         random().map(|bytes| Self(Zeroizing::new(bytes)))
     }
 
-    /// The digest of these pieces, whose borders count.
+    /// Hashes the pieces under the key. Each is prefixed with its length, so `["ab", "c"]` and
+    /// `["a", "bc"]` differ.
     pub(crate) fn digest(&self, pieces: &[&[u8]]) -> Digest {
         let mut hasher = Sha256::new_with_prefix(&self.0[..]);
         for piece in pieces {
@@ -41,10 +43,10 @@ pub(crate) fn sha256(bytes: &[u8]) -> Digest {
     Sha256::digest(bytes).into()
 }
 
-/// Random bytes. Waits while the system has none, right after it was started.
+/// Returns random bytes. Blocks shortly after boot until the system's generator is initialized.
 pub(crate) fn random<const LEN: usize>() -> io::Result<[u8; LEN]> {
     let mut bytes = [0; LEN];
-    // So few come all at once.
+    // getrandom(2) never returns fewer for such a small buffer.
     let len = getrandom(&mut bytes, GetRandomFlags::empty())?;
     match len == LEN {
         true => Ok(bytes),
@@ -52,7 +54,7 @@ pub(crate) fn random<const LEN: usize>() -> io::Result<[u8; LEN]> {
     }
 }
 
-/// The digest that 64 hex digits stand for.
+/// Parses 64 hex digits.
 pub(crate) fn digest_of_hex(text: &str) -> Option<Digest> {
     let mut digest = [0; 32];
     let pairs = text.as_bytes().chunks_exact(2);
@@ -67,7 +69,7 @@ pub(crate) fn digest_of_hex(text: &str) -> Option<Digest> {
     Some(digest)
 }
 
-/// Lower-case hex digits.
+/// Formats bytes as lower-case hex digits.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -10,10 +10,10 @@ use zeroize::Zeroizing;
 
 use super::error::{AccessError, FileKind, LineProblem};
 
-/// A larger file is something else, in bytes: 100,000 users fit.
+/// Maximum size of a file in bytes, enough for 100,000 users. A larger file is given by mistake.
 const FILE_LEN_MAX: u64 = 16 << 20;
 
-/// The text of a file and what its permissions give reason to say.
+/// The text of a file, and a warning about its permissions.
 pub(crate) struct SecretFile {
     kind: FileKind,
     path: PathBuf,
@@ -27,7 +27,8 @@ impl SecretFile {
             let path = path.to_owned();
             AccessError::Unreadable { kind, path, error }
         };
-        // To open a pipe that nobody writes to would be to wait for ever, at a reload too.
+        // Without `NONBLOCK`, opening a FIFO without a writer would block for ever, also at a
+        // reload.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = rustix::fs::open(path, flags, Mode::empty());
         let file = File::from(file.map_err(|errno| unreadable(errno.into()))?);
@@ -39,13 +40,14 @@ impl SecretFile {
             return Err(unreadable(io::Error::other("it is larger than 16 MiB")));
         }
         let mode = metadata.mode();
-        // Passwords of people are guessed out of their hashes, random tokens are not; but there is
-        // no old habit of leaving those open to all, and so no reason to begin one.
+        // Hashed passwords are easier to crack than hashed random tokens. But existing files of
+        // passwords are often world-readable, so those only get a warning; for token files there is
+        // no such habit to tolerate.
         if kind == FileKind::Tokens && mode & 0o007 != 0 {
             let path = path.to_owned();
             return Err(AccessError::ReadableByAll { kind, path });
         }
-        // By its group it may be: the server's.
+        // Readable by the group is fine: it is the server's group.
         let warning = (mode & 0o007 != 0).then(|| {
             format!("the {kind} {path:?} is readable by all users: run `chmod o-rwx` on it")
         });
@@ -63,8 +65,8 @@ impl SecretFile {
         })
     }
 
-    /// Calls `take` with what stands before the first colon and behind it, line by line. Empty
-    /// lines and such that begin with `#` mean nothing.
+    /// Calls `take` with the text before and after the first colon of each line. Skips empty lines
+    /// and lines that start with `#`.
     pub(crate) fn lines(
         &self,
         no_colon: LineProblem,
@@ -79,7 +81,7 @@ impl SecretFile {
     }
 }
 
-/// The error has the line's number, counted from one.
+/// Parses the lines of a file. The error contains the line number, starting at 1.
 pub(crate) fn lines(
     text: &str,
     no_colon: LineProblem,

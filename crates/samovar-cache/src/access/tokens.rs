@@ -1,7 +1,8 @@
-//! Tokens: secrets that machines made.
+//! Tokens: machine-generated secrets.
 //!
-//! A token is random, so nobody can try all of them and a fast hash keeps it secret: the file has
-//! its SHA-256. Several tokens may have one name, so that one takes over from another.
+//! A token is random and too long to guess, so a fast hash suffices: the file contains its SHA-256.
+//! Several tokens may share a name, so that a new one can replace an old one without an
+//! interruption.
 
 use std::collections::HashMap;
 use std::io;
@@ -13,11 +14,11 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use super::error::LineProblem;
 use super::secret::{Digest, Secret, digest_of_hex, hex, random, sha256};
 
-/// All tokens there are.
+/// All configured tokens.
 #[derive(Debug)]
 pub(crate) struct Tokens {
-    /// By the digest of their SHA-256 under a key: how long a look-up takes tells nothing about
-    /// what is in the file.
+    /// Names by the keyed digest of the token's SHA-256, so that the time of a look-up reveals
+    /// nothing about the file.
     names: HashMap<Digest, Arc<str>>,
 }
 
@@ -35,7 +36,7 @@ impl Tokens {
         Ok(Self { names })
     }
 
-    /// Whose token this is.
+    /// Returns the name of a token.
     pub(crate) fn find(&self, secret: &Secret, token: &[u8]) -> Option<&Arc<str>> {
         self.names.get(&secret.digest(&[&sha256(token)]))
     }
@@ -45,10 +46,10 @@ impl Tokens {
     }
 }
 
-/// Takes a name and what stands behind the colon.
+/// Receives the text before and after the colon of a line.
 pub(crate) type Take<'a> = &'a mut dyn FnMut(&str, &str) -> Result<(), LineProblem>;
 
-/// A new token, and the line for the tokens file. The token is shown once and kept nowhere.
+/// Generates a token and its line for the tokens file. The token itself is not stored anywhere.
 ///
 /// # Errors
 ///

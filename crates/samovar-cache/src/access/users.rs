@@ -2,15 +2,15 @@
 //!
 //! # Theory of operation
 //!
-//! Passwords are hashed so that trying one takes tens of milliseconds. A client sends its own with
-//! every request, so one that was right is remembered: its digest under a key of this process, one
-//! for each user, for [`KNOWN_TIME`]. That costs a request two blocks of SHA-256. A wrong one is
-//! remembered too, shorter and in a table of its own, so that a client that is set up wrongly
-//! costs no more than one that is set up well.
+//! Verifying a hashed password takes tens of milliseconds by design, and clients send theirs with
+//! every request. A verified password is therefore remembered for [`KNOWN_TIME`], one per user, as
+//! its digest under a key of this process; recognizing it costs a request two blocks of SHA-256. A
+//! wrong password is remembered too, for a shorter time and in a separate table, so that a
+//! misconfigured client costs no more than a correctly configured one.
 //!
-//! Somebody who is not in the file is verified against a hash of somebody who is, always the same
-//! one for the same name: neither the time that one answer takes nor how it varies tells who
-//! exists.
+//! The password of an unknown user is verified against the hash of an existing user, always the
+//! same one for the same name. So neither the time of a response nor its variation reveals which
+//! users exist.
 
 use std::collections::HashMap;
 use std::io;
@@ -26,34 +26,34 @@ use super::error::LineProblem;
 use super::secret::{Digest, Secret, random};
 use super::tokens::Take;
 
-/// How long a right password is remembered. The line in the file counts at once: this only bounds
-/// how long something of a user who is away stays in memory.
+/// How long a verified password is remembered. Changes of the file take effect at once in any case;
+/// this only bounds how long the digest of an inactive user stays in memory.
 const KNOWN_TIME: Duration = Duration::from_secs(3600);
 
 /// How long a wrong password is remembered.
 const WRONG_TIME: Duration = Duration::from_secs(60);
 
-/// How many wrong ones are remembered: with 48 bytes each, 96 KiB.
+/// Number of wrong passwords that are remembered: at 48 bytes each, 96 KiB.
 const WRONG_COUNT: usize = 2048;
 
-/// Memory that verifying one password may take, in KiB.
+/// Maximum memory for verifying one password, in KiB.
 const ARGON2_MEMORY_MAX: u32 = 256 * 1024;
 
 const ARGON2_ROUNDS_MAX: u32 = 16;
 
 const ARGON2_LANES_MAX: u32 = 16;
 
-/// The most rounds of bcrypt, as a power of two: a second.
+/// Maximum cost of bcrypt, the binary logarithm of its rounds. This one takes about a second.
 const BCRYPT_COST_MAX: u32 = 14;
 
-/// All users there are.
+/// All configured users.
 #[derive(Debug)]
 pub(crate) struct Users {
     by_name: HashMap<Box<[u8]>, User>,
-    /// Who stands in for those who do not exist.
+    /// The names, to choose the substitute for an unknown user from.
     names: Vec<Box<[u8]>>,
-    /// A place for each, found by the digest. Somebody who sends many wrong ones drops those of
-    /// others, which costs these no more than what they cost anyway.
+    /// Remembered wrong passwords, indexed by digest. A client that sends many overwrites those of
+    /// other clients, which then only have to be verified again.
     wrong: Mutex<Box<[Option<Remembered>]>>,
 }
 
@@ -76,14 +76,14 @@ impl Remembered {
     }
 }
 
-/// What memory says about a password.
+/// The remembered result for a password.
 #[derive(Debug)]
 pub(crate) enum Recalled<'a> {
-    /// It was right.
+    /// It was right; contains the user's name.
     Known(&'a Arc<str>),
     /// It was wrong.
     Wrong,
-    /// It has to be verified.
+    /// Nothing is remembered: it has to be verified.
     Unverified,
 }
 
@@ -113,7 +113,7 @@ impl Users {
         })
     }
 
-    /// Remembers what is known of users whose line is the same as before.
+    /// Takes over the verified passwords of users whose line is unchanged.
     pub(crate) fn inherit(&self, before: &Self) {
         for (name, user) in &self.by_name {
             if let Some(old) = before.by_name.get(name)
@@ -145,13 +145,14 @@ impl Users {
                 .is_some_and(|wrong| wrong.holds(&digest, now))
         });
         match is_wrong {
-            // Without users all are.
+            // Without users, every password is wrong.
             false if self.len() > 0 => Recalled::Unverified,
             _ => Recalled::Wrong,
         }
     }
 
-    /// Verifies a password, which takes tens of milliseconds. Returns the name of the user.
+    /// Verifies a password, which takes tens of milliseconds. Returns the user's name if it is
+    /// right.
     pub(crate) fn verify(&self, secret: &Secret, basic: &Basic, now: Instant) -> Option<&Arc<str>> {
         let digest = secret.digest(&[basic.user(), basic.password()]);
         let found = self.by_name.get(basic.user());
@@ -197,7 +198,7 @@ enum Hash {
 
 impl Hash {
     fn parse(text: &str) -> Result<Self, LineProblem> {
-        // Words of `htpasswd` and crypt(5).
+        // Prefixes of `htpasswd` and crypt(5).
         const WEAK: [(&str, &str); 6] = [
             ("$apr1$", "MD5"),
             ("$1$", "MD5"),
@@ -230,7 +231,7 @@ impl Hash {
             return Err(LineProblem::Costly);
         }
         match (&hash.salt, &hash.hash) {
-            // A short one could be met by chance.
+            // A short output could match by chance.
             (Some(_), Some(output)) if output.len() >= 16 => Ok(Self::Argon2id(Box::new(hash))),
             _ => Err(LineProblem::Damaged),
         }
@@ -247,14 +248,15 @@ impl Hash {
     fn verify(&self, password: &[u8]) -> bool {
         match self {
             Self::Argon2id(hash) => Argon2::default().verify_password(password, &**hash).is_ok(),
-            // What is longer than bcrypt looks at is not right because it begins right.
+            // bcrypt ignores everything after 72 bytes; a longer password must not match by its
+            // beginning.
             Self::Bcrypt(hash) => bcrypt::non_truncating_verify(password, hash).unwrap_or(false),
         }
     }
 }
 
 impl std::fmt::Debug for Hash {
-    /// Hashes are not for logs.
+    /// Hides the hash from logs.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Argon2id(_) => "Argon2id",
@@ -263,13 +265,14 @@ impl std::fmt::Debug for Hash {
     }
 }
 
-/// The hash of a password as it stands in a users file behind the name and a colon: Argon2id with
-/// 19 MiB and 2 rounds, the least that OWASP advises, because a server may have to do many.
+/// Hashes a password for the users file, where the hash follows the name and a colon. Uses Argon2id
+/// with 19 MiB and 2 rounds, the minimum recommended by OWASP, because a server may have to verify
+/// many.
 ///
 /// # Errors
 ///
-/// If the system has no random numbers, or the password holds control characters, which HTTP does
-/// not carry.
+/// If the system provides no random numbers, or the password contains control characters, which
+/// HTTP Basic does not allow.
 pub fn hash_password(password: &[u8]) -> io::Result<String> {
     if password.iter().any(u8::is_ascii_control) {
         let message = "a password for HTTP holds no control characters";
@@ -286,7 +289,7 @@ mod tests {
     use super::super::secret_file::lines;
     use super::*;
 
-    /// Of "secret", by libxcrypt 4.4: `perl -e 'print crypt("secret", q($2y$04$OEVz…))'`.
+    /// The hash of "secret" by libxcrypt 4.4: `perl -e 'print crypt("secret", q($2y$04$OEVz…))'`.
     const BCRYPT: &str = "$2y$04$OEVzUZqbSbVW2vZfkJSnZ.5HAbAodLUS0W0NxhaDSPif.fZ1AiSlu";
 
     fn users(text: &str) -> Result<Users, (usize, LineProblem)> {
@@ -398,7 +401,7 @@ mod tests {
                 Recalled::Unverified
             ));
         }
-        // What was remembered of one is not of another.
+        // A remembered password of one user is not accepted for another.
         assert!(matches!(
             users.recall(&secret, &basic("ada", "secret"), now),
             Recalled::Known(_)
@@ -436,7 +439,7 @@ mod tests {
         assert_eq!(after.verify(&secret, &basic("eve", "secret"), now), None);
     }
 
-    /// As much work, by count of what is verified rather than by the clock.
+    /// The same work for unknown users, measured by the number of verifications, not by time.
     #[test]
     fn somebody_stands_in_for_whoever_does_not_exist() {
         let users = users(&format!("ada:{BCRYPT}\nbob:{BCRYPT}\n")).unwrap();

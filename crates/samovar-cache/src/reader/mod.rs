@@ -1,8 +1,8 @@
 //! Reading a store under the policy of one cache.
 //!
-//! Everything that is shared by the caches of a store is behind a [`Reader`]: nothing is answered
-//! about a path before the reader has permitted it. A path that the policy excludes is refused as
-//! an absent one is, after the same look-ups.
+//! All access to what the caches of a store share goes through a [`Reader`]: no response about a
+//! path is made before the reader has permitted it. A path that the policy excludes is refused like
+//! an absent one, after the same look-ups.
 
 pub(crate) mod policy;
 
@@ -16,19 +16,19 @@ use crate::known::shared_store::SharedStore;
 use crate::reader::policy::{Decision, Policy, PolicyConfig};
 use crate::refusal::Refusal;
 
-/// A store, and the policy for reading it.
+/// A store, and the read policy of one cache.
 #[derive(Debug)]
 pub(crate) struct Reader {
     pub(crate) shared: Arc<SharedStore>,
     pub(crate) policy: Policy,
 }
 
-/// Permission to read a path, with its limits in time.
+/// Permission to read a path, valid for one policy generation and a limited time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Permit {
-    /// The generation of the policy that gave it.
+    /// The policy generation in which it was granted.
     pub(crate) generation: u64,
-    /// It holds before this second since 1970.
+    /// Expires at this Unix time, in seconds.
     pub(crate) until: i64,
 }
 
@@ -44,13 +44,13 @@ impl Reader {
         &*self.shared.store
     }
 
-    /// The decision of the policy about a path that has this row.
+    /// Returns the policy's decision about the path of this row.
     pub(crate) fn decide(&self, info: &PathInfo) -> Decision {
         let dir = self.store().store_dir();
         self.policy.decide(info, dir, self.policy.now())
     }
 
-    /// Permits reading a path that has this row.
+    /// Returns a permit for the path of this row, or the refusal.
     pub(crate) fn permit(&self, info: &PathInfo) -> Result<Permit, Refusal> {
         // Read first: a change while the policy decides must void this permit.
         let generation = self.policy.generation();
@@ -61,7 +61,7 @@ impl Reader {
         }
     }
 
-    /// The row of a path. The policy has not decided about it yet.
+    /// Looks up the row of a path. The policy has not been applied to it yet.
     pub(crate) fn lookup(&self, hash_part: HashPart) -> Result<PathInfo, Refusal> {
         let looked = self.shared.lookup(hash_part);
         looked
@@ -69,8 +69,8 @@ impl Reader {
             .ok_or(Refusal::Absent)
     }
 
-    /// The refusal for a row that cannot be read. Under a policy the path may be one to hide, so
-    /// the error is reported to the operator alone.
+    /// Makes the refusal for a row that cannot be read. The policy may exclude the path, so the
+    /// error is reported to the operator only, not to the client.
     pub(crate) fn hide(&self, hash_part: &HashPart, error: StoreError) -> Refusal {
         if !error.is_about_one_path() || self.policy.is_open() {
             return Refusal::Store(error);
@@ -79,7 +79,7 @@ impl Reader {
         Refusal::NotReadable
     }
 
-    /// The registration of a path that may be read.
+    /// Returns the registration of a path that the policy allows.
     pub(crate) fn readable(&self, hash_part: HashPart) -> Result<Registration, Refusal> {
         self.policy.admit(&hash_part)?;
         let registration = self.shared.registration(hash_part);
@@ -93,14 +93,14 @@ impl Reader {
         Ok(registration)
     }
 
-    /// The registration of a path that may be read and whose files are not known to be wrong.
+    /// Returns the registration of a path that the policy allows and that is not quarantined.
     pub(crate) fn servable(&self, hash_part: HashPart) -> Result<Registration, Refusal> {
         let registration = self.readable(hash_part)?;
         registration.admit()?;
         Ok(registration)
     }
 
-    /// Whether exactly this path may be read. A refusal means that it cannot be decided now.
+    /// Whether exactly this path may be read. The error means that this cannot be decided now.
     pub(crate) fn may_read(&self, path: &StorePath) -> Result<bool, Refusal> {
         match self.readable(path.hash_part()) {
             Ok(registration) => Ok(registration.info.path == *path),

@@ -1,4 +1,4 @@
-//! Patterns of names.
+//! Glob patterns for names.
 //!
 //! # Grammar
 //!
@@ -6,10 +6,10 @@
 //! pattern = *( "*" / "?" / octet )
 //! ```
 //!
-//! `*` stands for any bytes, `?` for one, everything else for itself. Names of store paths have
-//! neither of the two, so nothing has to be escaped.
+//! `*` matches any number of bytes, `?` matches one, and every other byte matches itself. Store
+//! path names contain neither, so there is no escaping.
 
-/// A pattern that a whole name has to fit.
+/// A pattern that must match the whole name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Glob(Box<[u8]>);
 
@@ -18,11 +18,12 @@ impl Glob {
         Self(pattern.as_bytes().into())
     }
 
-    /// Takes no more steps than the lengths of both multiplied: a star that was passed is never
-    /// thought about again, because a later one can take whatever it could.
+    /// Whether the pattern matches. Takes at most as many steps as the product of both lengths:
+    /// only the last star passed is retried, because it can match whatever an earlier one could.
     pub(crate) fn matches(&self, name: &str) -> bool {
         let (mut pattern, mut name) = (&*self.0, name.as_bytes());
-        // What follows the last star, and what is left of the name if that takes one byte more.
+        // The pattern after the last star, and the rest of the name if that star matches one more
+        // byte.
         let mut retry: Option<(&[u8], &[u8])> = None;
         loop {
             match (pattern, name) {
@@ -79,14 +80,14 @@ mod tests {
         check("*a*b", "aba", false);
     }
 
-    /// What exponential matchers choke on.
+    /// A pattern that takes exponential time in naive backtracking matchers.
     #[test]
     fn stars_cost_no_more_than_both_lengths() {
         let (pattern, name) = ("a*".repeat(2000) + "b", "a".repeat(20_000));
         check(&pattern, &name, false);
     }
 
-    /// By the definition, one byte after the other.
+    /// Matches by the definition, byte by byte.
     fn naive(pattern: &[u8], name: &[u8]) -> bool {
         match (pattern, name) {
             ([], []) => true,

@@ -1,17 +1,17 @@
-//! What may be read of a store in one cache.
+//! The read policy of a cache: which paths of the store it serves.
 //!
 //! # Theory of operation
 //!
-//! A path may be read if any rule allows it, or there are no rules that allow, and no rule denies
-//! it. What may not be read is answered as if it were not there.
+//! A path may be read if an allow rule matches it, or there are no allow rules, and no deny rule
+//! matches. Excluded paths are answered as if they did not exist.
 //!
-//! A policy says what it says of the row of a path, so of a moment: all but the [`roots`] follow
-//! from the row, and from the time where rules ask for an age. Whoever keeps something because it
-//! may be read (`narinfos.rs`) keeps with it until when that holds, and a number that changes when
-//! roots lead elsewhere.
+//! A decision depends on the row of the path, on the time if rules have ages, and on the current
+//! [`roots`]. Code that caches a response on the basis of a decision (`narinfos.rs`) therefore
+//! stores two things with it: the time until which the decision is valid, and the policy
+//! generation, which changes when the roots change.
 //!
-//! While it is not known where the roots lead, nothing may be read, and nothing is said to be
-//! absent either: everything is 503.
+//! While the closures of the roots are unknown, no path can be called readable or absent:
+//! everything is answered with 503.
 
 mod glob;
 mod roots;
@@ -29,37 +29,37 @@ use glob::Glob;
 use roots::Roots;
 pub(crate) use roots::{FirstLookError, Look, RootsWatch, first_looks};
 
-/// What may be read. The default: everything.
+/// The read policy of a cache. The default allows everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PolicyConfig {
-    /// A path may be read if one of these holds. None at all: every path may be.
+    /// Allow rules: a path may be read if one of them matches. If empty, all paths may be read.
     pub allow: Vec<Rule>,
-    /// Unless one of these holds.
+    /// Deny rules: a path may not be read if one of them matches.
     pub deny: Vec<Rule>,
 }
 
-/// A rule about paths, which holds if all holds that it asks for. One that asks for nothing holds
-/// for all paths.
+/// A rule, which matches a path if all of its conditions hold. A rule without conditions matches
+/// all paths.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rule {
-    /// The path belongs to the closure of a store path that one of these leads to: a store path, a
-    /// link to one over any number of links, or a directory with such links, folders in it
-    /// included.
+    /// The path is in the closure of a store path that one of these roots leads to. A root is a
+    /// store path, a symbolic link to one through any number of links, or a directory tree with
+    /// such links.
     pub roots: Vec<PathBuf>,
     /// The store has a signature of the path by one of these keys.
     pub signed_by: Vec<PublicKey>,
-    /// The path was built here.
+    /// The path was built on this machine.
     pub ultimate: bool,
-    /// The name without the hash fits one of these patterns: `*` stands for any characters, `?` for
-    /// one.
+    /// The name without the hash part matches one of these patterns: `*` matches any characters,
+    /// `?` matches one.
     pub names: Vec<String>,
-    /// The path was registered so long ago or longer, in whole seconds.
+    /// Minimum time since the path was registered, in whole seconds.
     pub min_age: Option<Duration>,
-    /// The path was registered so long ago at most, in whole seconds.
+    /// Maximum time since the path was registered, in whole seconds.
     pub max_age: Option<Duration>,
 }
 
-/// A policy, ready to be asked.
+/// A compiled policy.
 #[derive(Debug)]
 pub(crate) struct Policy {
     config: PolicyConfig,
@@ -69,23 +69,23 @@ pub(crate) struct Policy {
     has_ages: bool,
 }
 
-/// What a policy says of a path.
+/// The decision of a policy about a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Decision {
-    /// It may be read, before that second since 1970 at least.
+    /// It may be read, at least until this Unix time in seconds.
     Allowed { until: i64 },
-    /// No rule allows it.
+    /// No allow rule matches it.
     NotAllowed,
-    /// A rule denies it.
+    /// A deny rule matches it.
     Denied,
-    /// That is not known.
+    /// Undecided: the closures of the roots are unknown.
     Unknown,
 }
 
-/// No end.
+/// No expiry.
 pub(crate) const FOREVER: i64 = i64::MAX;
 
-/// A rule with its patterns made, and its roots as the place of their set.
+/// A compiled rule; `roots` is the index of its set in [`Roots`].
 #[derive(Debug)]
 struct Ready {
     roots: Option<usize>,
@@ -120,7 +120,7 @@ impl Policy {
         }
     }
 
-    /// Whether another made of this would say the same.
+    /// Whether the policy was made from an equal configuration.
     pub(crate) fn is_made_of(&self, config: &PolicyConfig) -> bool {
         self.config == *config
     }
@@ -129,24 +129,24 @@ impl Policy {
         self.config == other.config
     }
 
-    /// Begins with what the other has found out of roots, if it says the same of them.
+    /// Takes over the closures of the other policy's roots, if both are equal.
     pub(crate) fn inherit(&self, before: &Self) {
         if before.is_same(self) {
             self.roots.inherit(&before.roots);
         }
     }
 
-    /// Whether everything may be read, now and ever.
+    /// Whether everything may always be read.
     pub(crate) fn is_open(&self) -> bool {
         self.allow.is_empty() && self.deny.is_empty()
     }
 
-    /// Whether it depends on roots where they lead, and that is not known.
+    /// Whether the policy has roots whose closures are unknown.
     pub(crate) fn is_unknown(&self) -> bool {
         self.roots.is_used() && self.roots.sets().is_none()
     }
 
-    /// Refuses a path that may not be read whatever its row says. `Ok` decides nothing.
+    /// Refuses a path that is excluded independently of its row. `Ok` is no permission yet.
     pub(crate) fn admit(&self, hash_part: &HashPart) -> Result<(), Refusal> {
         if self.is_unknown() {
             return Err(Refusal::Undecided);
@@ -157,8 +157,8 @@ impl Policy {
         Ok(())
     }
 
-    /// Whether a path with this hash part may not be read, whatever its row says. `false` says
-    /// nothing. Never blocks for long.
+    /// Whether a path with this hash part is excluded independently of its row. `false` is no
+    /// permission. Never blocks for long.
     pub(crate) fn rules_out(&self, hash_part: &HashPart) -> bool {
         if !self.roots.is_used() {
             return false;
@@ -176,7 +176,7 @@ impl Policy {
                 .any(|rule| rule.asks_for_nothing_but_roots() && is_in(rule) != Some(false))
     }
 
-    /// What is said of the path with this row, at `now`, in seconds since 1970.
+    /// Decides about the path of this row at `now`, a Unix time in seconds.
     pub(crate) fn decide(&self, info: &PathInfo, dir: &StoreDir, now: i64) -> Decision {
         if self.is_open() {
             return Decision::Allowed { until: FOREVER };
@@ -204,7 +204,8 @@ impl Policy {
         }
     }
 
-    /// The time for [`decide`](Self::decide); nothing is asked where no rule asks for an age.
+    /// Returns the time for [`decide`](Self::decide), or 0 if no rule has an age, to save the
+    /// system call.
     pub(crate) fn now(&self) -> i64 {
         match self.has_ages {
             true => now(),
@@ -212,7 +213,7 @@ impl Policy {
         }
     }
 
-    /// Whether it has to be looked where roots lead.
+    /// Whether any rule has roots, which must be watched.
     pub(crate) fn has_roots(&self) -> bool {
         self.roots.is_used()
     }
@@ -221,7 +222,7 @@ impl Policy {
         &self.roots
     }
 
-    /// The number of changes of where the roots lead. A decision holds for one generation.
+    /// Counts changes of the closures of the roots. A decision is valid for one generation only.
     pub(crate) fn generation(&self) -> u64 {
         self.roots.generation()
     }
@@ -237,7 +238,7 @@ fn whole_seconds(time: Duration) -> i64 {
 }
 
 impl Ready {
-    /// `sets`: the roots of which sets have to be made.
+    /// Compiles a rule and adds its roots to `sets`.
     fn new(rule: Rule, denies: bool, sets: &mut Vec<roots::Wanted>) -> Self {
         let roots = (!rule.roots.is_empty()).then(|| {
             sets.push(roots::Wanted {
@@ -264,7 +265,7 @@ impl Ready {
             && self.max_age.is_none()
     }
 
-    /// Whether all holds but for the roots: what costs most comes last.
+    /// Whether all conditions but the roots hold. The most expensive one comes last.
     fn holds(&self, info: &PathInfo, dir: &StoreDir, now: i64) -> bool {
         let age = now.saturating_sub(info.registration_time);
         (!self.ultimate || info.ultimate)
@@ -274,7 +275,7 @@ impl Ready {
             && (self.signed_by.is_empty() || is_signed_by(info, dir, &self.signed_by))
     }
 
-    /// The seconds at which it may begin or cease to hold.
+    /// The Unix times at which the rule may start or stop matching.
     fn changes(&self, info: &PathInfo) -> impl Iterator<Item = i64> {
         let begins = self.min_age;
         let ceases = self.max_age.map(|most| most.saturating_add(1));
@@ -286,12 +287,12 @@ impl Ready {
     }
 }
 
-/// Whether the store has a signature of the path by one of the keys.
+/// Whether the store has a valid signature of the path by one of the keys.
 pub(crate) fn is_signed_by(info: &PathInfo, dir: &StoreDir, keys: &[PublicKey]) -> bool {
     let by = |key: &PublicKey| {
         let named = |one: &&samovar_nix::Signature| one.key_name() == key.name();
         info.signatures.iter().filter(named).any(|one| {
-            // Made only where there is something to compare it with.
+            // The fingerprint is made only if a signature has the key's name.
             key.verify(info.fingerprint(dir).as_bytes(), one)
         })
     };

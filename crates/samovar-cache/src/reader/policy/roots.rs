@@ -1,26 +1,26 @@
-//! Which paths belong to the closures of roots.
+//! The closures of the roots of policies.
 //!
 //! # Theory of operation
 //!
-//! One thread of low priority for all caches looks twice a second where the roots of each rule
-//! lead, and whether those store paths are still registered as they were. As long as both is so,
-//! the set is what it was: what a valid path needs is valid as long as it is, and stays the same.
-//! Where only new ones have come, only what they add is read; else everything.
+//! One low-priority thread for all caches checks about twice a second which store paths the roots
+//! of each rule lead to, and whether these are still registered as before. If both are unchanged,
+//! so is the closure: the references of a valid path stay valid as long as the path, and never
+//! change. If store paths were only added, only their references are read, otherwise all of them.
 //!
-//! A set is known once it was worked out, and no more as soon as the roots cannot be read. When the
-//! store cannot be read, the last one stays, because it is about the store that was read: nothing
-//! new is served meanwhile.
+//! The closures become unknown when the roots cannot be followed. When the store cannot be read,
+//! the last ones stay in use: they describe the store as it was last read, and no new paths are
+//! served meanwhile.
 //!
-//! Where a policy takes the place of another one, its roots are looked at before, so that no
-//! request comes too early ([`first_looks`]).
+//! Before a policy replaces another one, its roots are followed once, so that no request finds them
+//! unknown ([`first_looks`]).
 //!
 //! # Limits
 //!
-//! | what | value | why |
+//! | limit | value | reason |
 //! | --- | --- | --- |
-//! | memory for each path | 20 bytes | the hash part |
-//! | links in a row | 40 | as the kernel's |
-//! | folders in each other | 16 | those of Nix have three |
+//! | memory per path | 20 bytes | size of a hash part |
+//! | symbolic links in a row | 40 | the kernel's limit |
+//! | nested directories | 16 | Nix uses three |
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt;
@@ -38,43 +38,43 @@ use samovar_store::{Store, StoreError};
 
 use crate::known::shared_store::SharedStore;
 
-/// How often it is looked where roots lead: what they lead to is served within a second.
+/// Interval between checks of the roots. New targets are served within a second.
 const INTERVAL: Duration = Duration::from_millis(400);
 
-/// Paths looked up at once.
+/// Rows per look-up in the store.
 const STEP_COUNT: usize = 256;
 
-/// Links in a row.
+/// Maximum number of symbolic links in a row.
 const HOP_COUNT_MAX: usize = 40;
 
-/// Folders in each other.
+/// Maximum depth of nested directories.
 const DEPTH_MAX: usize = 16;
 
-/// How long the first look of a policy may take that is to take the place of another.
+/// Maximum time for the first check of the roots of a new policy.
 const FIRST_LOOK_TIME: Duration = Duration::from_secs(60);
 
-/// Added to the priority's number, where 0 is usual and 19 the lowest priority.
+/// Increment of the nice value, which ranges from 0 (normal) to 19 (lowest priority).
 const NICENESS: i32 = 5;
 
 /// The roots of one rule.
 #[derive(Debug)]
 pub(super) struct Wanted {
     pub(super) roots: Vec<PathBuf>,
-    /// Whether the rule denies: then a root that is not there is an error, because it may have led
-    /// to what must not be read. One that allows leads to nothing then.
+    /// Whether this is a deny rule. A missing root of a deny rule is an error, because it may have
+    /// led to paths that must not be read. A missing root of an allow rule leads to no path.
     pub(super) denies: bool,
 }
 
-/// The roots of all rules of a policy, and what is known of them.
+/// The roots of all rules of a policy, and their closures if known.
 #[derive(Debug)]
 pub(crate) struct Roots {
     wanted: Vec<Wanted>,
     sets: RwLock<Option<Arc<Sets>>>,
-    /// Counts changes of the sets.
+    /// Number of changes of `sets`.
     generation: AtomicU64,
 }
 
-/// The closures of the roots of each rule.
+/// The closure of the roots of each rule, sorted.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Sets(Vec<Box<[HashPart]>>);
 
@@ -85,7 +85,7 @@ impl Sets {
     }
 }
 
-/// Why it is not known where roots lead.
+/// Why a root cannot be followed.
 #[derive(Debug)]
 pub(crate) struct RootsError {
     path: PathBuf,
@@ -108,18 +108,18 @@ impl Roots {
         }
     }
 
-    /// `None` while that is not known.
+    /// Returns the closures, `None` while they are unknown.
     pub(super) fn sets(&self) -> Option<Arc<Sets>> {
         let sets = self.sets.read().unwrap_or_else(PoisonError::into_inner);
         sets.clone()
     }
 
-    /// Whether there is anything to look at.
+    /// Whether there are any roots.
     pub(crate) fn is_used(&self) -> bool {
         !self.wanted.is_empty()
     }
 
-    /// Begins with what the others know that are made of the same.
+    /// Takes over the closures of other roots that must be equal.
     pub(super) fn inherit(&self, before: &Self) {
         self.publish(before.sets());
     }
@@ -129,7 +129,7 @@ impl Roots {
         self.publish(sets.map(|sets| Arc::new(Sets(sets))));
     }
 
-    /// Counted after a change, and read before a decision.
+    /// Incremented after a change of the sets; read it before deciding.
     pub(super) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
@@ -144,14 +144,14 @@ impl Roots {
     }
 }
 
-/// The running thread; dropping it ends the thread.
+/// The thread that watches the roots; dropping it ends the thread.
 #[derive(Debug)]
 pub(crate) struct RootsWatch {
     orders: Arc<Orders>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the thread is told.
+/// Instructions for the thread.
 #[derive(Debug, Default)]
 struct Orders {
     state: Mutex<State>,
@@ -161,12 +161,13 @@ struct Orders {
 #[derive(Debug, Default)]
 struct State {
     is_stopped: bool,
-    /// The caches that are served from now on, and what is new to look at.
+    /// The roots of all caches served from now on, and those to watch additionally.
     change: Option<(Vec<Arc<Roots>>, Vec<Look>)>,
 }
 
 impl Orders {
-    /// Waits for the next look and does as was told meanwhile; `false` if there will be none.
+    /// Waits until the next check is due and applies a change; returns false if the thread must
+    /// end.
     fn wait(&self, looks: &mut Vec<Look>) -> bool {
         let state = self.state();
         let waited = self.changed.wait_timeout_while(state, INTERVAL, |state| {
@@ -186,14 +187,14 @@ impl Orders {
 }
 
 impl RootsWatch {
-    /// Watches the roots of some caches.
+    /// Starts watching the roots of these caches.
     pub(crate) fn start(mut looks: Vec<Look>) -> io::Result<Self> {
         let orders = Arc::new(Orders::default());
         let shared = Arc::clone(&orders);
         let thread = std::thread::Builder::new()
             .name("roots".into())
             .spawn(move || {
-                // Linux counts this for each thread. Where it may not be lowered, that is no harm.
+                // On Linux the nice value is per thread. A failure to change it does no harm.
                 rustix::process::nice(NICENESS).ok();
                 loop {
                     looks.iter_mut().for_each(Look::look);
@@ -208,10 +209,10 @@ impl RootsWatch {
         })
     }
 
-    /// Watches these from now on, too, and no cache any more that is not served.
+    /// Adds `new` to the watched roots, and stops watching roots that are not in `served`.
     pub(crate) fn change(&self, served: Vec<Arc<Roots>>, mut new: Vec<Look>) {
         let mut state = self.orders.state();
-        // What the thread has not seen yet is not lost.
+        // Keep an earlier change that the thread has not applied yet.
         if let Some((_, earlier)) = state.change.take() {
             new.extend(earlier);
         }
@@ -226,47 +227,47 @@ impl Drop for RootsWatch {
         self.orders.state().is_stopped = true;
         self.orders.changed.notify_one();
         if let Some(thread) = self.thread.take() {
-            // A thread that panicked has said so already.
+            // The panic of the thread was reported already.
             let _ended = thread.join();
         }
     }
 }
 
-/// What was seen of the roots of one cache.
+/// The state of watching the roots of one cache.
 #[derive(Debug)]
 pub(crate) struct Look {
     shared: Arc<SharedStore>,
     roots: Arc<Roots>,
-    /// Of each rule.
+    /// One per rule.
     closures: Vec<Closure>,
-    /// In which state of the store they were made.
+    /// The epoch of the store in which `closures` were computed.
     epoch: Option<u64>,
     has_failed: bool,
 }
 
-/// Where the roots of a rule led, and all that those store paths need.
+/// The store paths that the roots of a rule lead to, and their closure.
 #[derive(Debug, Default, Clone)]
 struct Closure {
     targets: Vec<Target>,
     members: Arc<HashSet<HashPart>>,
 }
 
-/// A store path that a root leads to, and its registration if it has one: present and same as
-/// before, it was valid all the time in between.
+/// A store path that a root leads to, and its registration if it is valid. If the registration is
+/// the same at two checks, the path was valid all the time in between.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Target {
     path: StorePath,
     registered: Option<(Option<i64>, i64, NarHash)>,
 }
 
-/// Why it could not be looked where roots lead.
+/// Why the closures cannot be computed.
 #[derive(Debug)]
 enum LookError {
     Roots(RootsError),
     Store(StoreError),
 }
 
-/// Why a policy cannot take the place of another one.
+/// Why the closures of a new policy's roots cannot be computed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FirstLookError {
     #[error("the root of a policy cannot be followed: {0}")]
@@ -277,8 +278,8 @@ pub(crate) enum FirstLookError {
     Late,
 }
 
-/// Looks for the first time, so that it is known what may be read before anybody asks. A disk may
-/// not answer, so that is done on another thread.
+/// Checks the roots of new policies for the first time, before they are used. Runs on another
+/// thread with a time limit, because a disk may hang.
 pub(crate) fn first_looks(mut looks: Vec<Look>) -> Result<Vec<Look>, FirstLookError> {
     if looks.is_empty() {
         return Ok(looks);
@@ -287,7 +288,7 @@ pub(crate) fn first_looks(mut looks: Vec<Look>) -> Result<Vec<Look>, FirstLookEr
     let thread = std::thread::Builder::new().name("roots-first".into());
     let spawned = thread.spawn(move || {
         let looked = looks.iter_mut().try_for_each(Look::try_look);
-        // Whoever does not wait any more needs no answer.
+        // The receiver may have timed out.
         sender.send(looked.map(|()| looks)).ok();
     });
     match spawned.map(|_| outcome.recv_timeout(FIRST_LOOK_TIME)) {
@@ -339,7 +340,8 @@ impl Look {
             .map(|wanted| wanted.lead_to(shared.store.store_dir()))
             .collect::<Result<Vec<_>, _>>();
         let led = led.map_err(LookError::Roots)?;
-        // Before the rows are read: whatever is committed later is looked at the next time.
+        // The epoch is read before the rows, so that anything committed later is found by the next
+        // check.
         let epoch = shared.refresh().map(|snapshot| snapshot.epoch);
         let is_known = epoch.is_some() && epoch == self.epoch && roots.sets().is_some();
         let is_same = |(known, led): (&Closure, &BTreeSet<StorePath>)| {
@@ -365,14 +367,14 @@ impl Look {
 }
 
 impl Closure {
-    /// The same, now that the roots lead to these.
+    /// Computes the closure for new targets, on the basis of this one.
     fn now(&self, store: &dyn Store, led: BTreeSet<StorePath>) -> Result<Self, StoreError> {
         let paths: Vec<StorePath> = led.into_iter().collect();
         let mut targets = Vec::with_capacity(paths.len());
         for some in paths.chunks(STEP_COUNT) {
             let hash_parts: Vec<HashPart> = some.iter().map(StorePath::hash_part).collect();
             for (path, looked) in some.iter().zip(store.lookup_many(&hash_parts)?) {
-                // A row that makes no sense belongs to no closure.
+                // A row that cannot be read counts as not valid.
                 let info = looked.ok().flatten().filter(|info| info.path == *path);
                 targets.push(Target {
                     path: path.clone(),
@@ -412,7 +414,7 @@ impl Closure {
     }
 }
 
-/// Adds these and all that they need to `members`, which has all that its members need.
+/// Adds the closure of `starts` to `members`, which is a closure already.
 fn add_closure(
     store: &dyn Store,
     members: &mut HashSet<HashPart>,
@@ -434,7 +436,7 @@ fn add_closure(
 }
 
 impl Wanted {
-    /// The store paths that the roots lead to.
+    /// Returns the store paths that the roots lead to.
     fn lead_to(&self, dir: &StoreDir) -> Result<BTreeSet<StorePath>, RootsError> {
         let mut found = BTreeSet::new();
         for root in &self.roots {
@@ -459,8 +461,8 @@ impl Wanted {
         Ok(found)
     }
 
-    /// Adds what the links in a folder and its folders lead to. What they lead to elsewhere is
-    /// nothing, as for Nix.
+    /// Adds the store paths that links in a directory tree lead to. Links to other places are
+    /// ignored, as Nix does.
     fn search(
         &self,
         folder: &Path,
@@ -483,9 +485,9 @@ impl Wanted {
                 Ok(())
             };
             match outcome {
-                // It leads nowhere, or was removed just now.
+                // A dangling link, or an entry that was removed just now.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                // The homes of users are closed, and links of theirs lead there.
+                // Links may point into home directories, which the server may not read.
                 Err(_) if !self.denies => {}
                 outcome => outcome?,
             }
@@ -494,14 +496,15 @@ impl Wanted {
     }
 }
 
-/// What is at the end of a row of links.
+/// What a chain of links leads to.
 enum Lead {
     StorePath(StorePath),
     Folder(PathBuf),
     Other,
 }
 
-/// The logical store directory decides, wherever the files of the store are.
+/// Follows a chain of links up to a path in the logical store directory, even if the files of the
+/// store are elsewhere.
 fn follow(start: &Path, dir: &StoreDir) -> io::Result<Lead> {
     let mut path = start.to_owned();
     for _ in 0..HOP_COUNT_MAX {
@@ -516,14 +519,14 @@ fn follow(start: &Path, dir: &StoreDir) -> io::Result<Lead> {
             return Ok(Lead::Other);
         }
         let target = path.read_link()?;
-        // Relative to the folder of the link; an absolute one takes its place.
+        // A relative target is relative to the link's directory; an absolute one replaces the path.
         path.pop();
         path.push(target);
     }
     Err(io::Error::other("too many links in a row"))
 }
 
-/// The store path that a file name is or is inside of.
+/// Returns the store path that contains the file at `path`.
 fn within(path: &Path, dir: &StoreDir) -> Option<StorePath> {
     let rest = path.strip_prefix(dir.as_str()).ok()?;
     let first = rest.components().next()?;
