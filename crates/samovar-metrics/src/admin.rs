@@ -65,7 +65,7 @@ fn healthz(metrics: &Metrics) -> Response {
     }
 }
 
-/// Whether it would answer well.
+/// Whether the server can answer requests.
 fn readyz(metrics: &Metrics) -> Response {
     let reasons = metrics.not_ready();
     match reasons.is_empty() {
@@ -122,8 +122,8 @@ pub fn only_by_own_names(request: &mut Request, next: Next<'_>) -> Response {
     }
 }
 
-/// What this machine is called: with a domain only if it is its own, or one that it looks names up
-/// in. Anybody may have a machine of the same name in a domain of his.
+/// Returns the names of this machine. A name with a domain counts only if it is the machine's own
+/// or in a search domain of the resolver: any other domain may contain the same host name.
 fn own_names(hostname: &str, resolv_conf: &str) -> Vec<String> {
     let full = hostname.trim().to_ascii_lowercase();
     let Some(short) = full.split('.').next().filter(|short| !short.is_empty()) else {
@@ -146,7 +146,7 @@ fn is_own_name(host: &str, own: &[String]) -> bool {
         Some(rest) => rest.split_once(']').map_or("", |(name, _)| name),
         None => host.split_once(':').map_or(host, |(name, _)| name),
     };
-    // A client of a unix socket may say nothing.
+    // A client of a Unix socket may send an empty `Host`.
     if name.is_empty() || name.parse::<IpAddr>().is_ok() {
         return true;
     }
@@ -154,10 +154,11 @@ fn is_own_name(host: &str, own: &[String]) -> bool {
     name == "localhost" || name.ends_with(".localhost") || own.contains(&name)
 }
 
-/// Those who watch are never at rest, so they must leave connections to a monitor.
+/// Maximum number of live WebSockets. They stay open, so some connections must be left for
+/// monitoring.
 const WATCHER_COUNT_MAX: usize = 64;
 
-/// The right to watch.
+/// A slot for a live WebSocket, freed when dropped.
 struct Seat(Arc<AtomicUsize>);
 
 impl Seat {
@@ -174,17 +175,17 @@ impl Drop for Seat {
     }
 }
 
-/// Somebody who watches live.
+/// A client that receives live updates.
 struct Watcher {
     metrics: Arc<Metrics>,
     shared: Arc<Shared>,
-    /// One of those that may watch at once, until this is dropped.
+    /// The client's slot.
     _seat: Seat,
 }
 
 impl Handler for Watcher {
     fn open(&mut self, socket: &Socket) {
-        // At once, so that a page does not stay empty for a second.
+        // The first status is sent at once, so that a page is not empty for a second.
         if let Ok(json) = serde_json::to_string(&self.metrics.status()) {
             socket.send(&json);
         }

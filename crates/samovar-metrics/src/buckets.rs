@@ -1,18 +1,18 @@
-//! How durations are counted.
+//! Histograms of durations.
 //!
-//! Ten steps a decade, from a microsecond to a minute, so that a percentile is wrong by less than
-//! a third, and mostly by far less. The bounds that are exposed are some of these, so that they
-//! are exact.
+//! There are ten buckets per decade from a microsecond to a minute, so the error of a percentile is
+//! less than a third, and usually much less. The exposed bounds are a subset of these, so their
+//! counts are exact.
 
-/// Upper bounds in nanoseconds, inclusive; what is longer than the last has a bucket of its own.
+/// Upper bounds in nanoseconds, inclusive. Longer durations are counted in one more bucket.
 pub(crate) static BOUNDS_NS: [u64; BOUND_COUNT] = bounds();
 
 const BOUND_COUNT: usize = 79;
 
-/// Buckets, that of everything longer than a minute included.
+/// Number of buckets, including the one for durations over a minute.
 pub(crate) const BUCKET_COUNT: usize = BOUND_COUNT + 1;
 
-/// What [`BOUNDS_NS`] are exposed, as they are written, in seconds.
+/// The exposed subset of [`BOUNDS_NS`], each with its text in seconds.
 pub(crate) const EXPOSED: [(u64, &str); 21] = [
     (10_000, "1e-05"),
     (25_000, "2.5e-05"),
@@ -51,12 +51,12 @@ const fn bounds() -> [u64; BOUND_COUNT] {
     bounds
 }
 
-/// The bucket of a duration.
+/// Returns the bucket of a duration.
 pub(crate) fn index_of(ns: u64) -> usize {
     BOUNDS_NS.partition_point(|bound| *bound < ns)
 }
 
-/// How many took how long.
+/// A histogram of durations.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Histogram {
     pub(crate) counts: [u64; BUCKET_COUNT],
@@ -77,7 +77,7 @@ impl Histogram {
         self.counts.iter().sum()
     }
 
-    /// What has come since `earlier`.
+    /// Subtracts an earlier state of the same histogram.
     pub(crate) fn since(&self, earlier: &Self) -> Self {
         let mut counts = self.counts;
         for (count, earlier) in counts.iter_mut().zip(earlier.counts) {
@@ -94,7 +94,7 @@ impl Histogram {
         self.sum_ns += other.sum_ns;
     }
 
-    /// How many took no longer than a bound, which is one of [`BOUNDS_NS`].
+    /// Returns the number of durations up to a bound, which must be one of [`BOUNDS_NS`].
     pub(crate) fn count_up_to(&self, bound_ns: u64) -> u64 {
         let end = index_of(bound_ns) + 1;
         self.counts.iter().take(end).sum()
@@ -104,12 +104,12 @@ impl Histogram {
     /// spread evenly within a bucket.
     #[expect(clippy::cast_precision_loss, reason = "an estimate")]
     pub(crate) fn percentile_s(&self, percent: u64) -> f64 {
-        // In integers: 75 * 0.28 is a little more than 21, and would be rounded up to 22.
+        // In integers: 75 * 0.28 is slightly more than 21 and would be rounded up to 22.
         let rank = (self.count() * percent).div_ceil(100) as f64;
         let (mut below, mut low_ns) = (0.0, 0);
         for (index, count) in self.counts.iter().enumerate() {
             let count = *count as f64;
-            // What is longer than a minute is said to take one.
+            // Durations over a minute are reported as one minute.
             let high_ns = BOUNDS_NS.get(index).copied().unwrap_or(low_ns);
             if count > 0.0 && below + count >= rank {
                 let part = ((rank - below) / count).clamp(0.0, 1.0);

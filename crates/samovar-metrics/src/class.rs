@@ -1,20 +1,20 @@
-//! What a request was about, by the look of it.
+//! The class of a request, derived from its path.
 //!
-//! As few kinds as a label may have, whatever clients ask for. Only the end of a path is looked
-//! at, so that it is the same in every cache of a server.
+//! The number of classes is fixed, because they are label values and clients choose the paths. Only
+//! the end of a path is examined, so the prefix of a cache does not matter.
 
 use samovar_http::http::{Method, Version};
 use samovar_nix::HashPart;
 
-/// Characters of a hash part.
+/// Length of a hash part in characters.
 pub(crate) const HASH_PART_LEN: usize = 32;
-/// Characters of a NAR hash in a URL.
+/// Length of a NAR hash in a URL, in characters.
 const NAR_HASH_LEN: usize = 52;
 
-/// A hash part as it was sent; it may be none.
+/// A hash part as sent by the client, not validated.
 pub(crate) type RawHashPart = [u8; HASH_PART_LEN];
 
-/// What a request was about.
+/// The class of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Class {
     CacheInfo,
@@ -43,7 +43,7 @@ impl Class {
         (Self::Other, "other"),
     ];
 
-    /// The class of a path, and the hash part that stands in it.
+    /// Returns the class of a path, and the hash part in it.
     pub(crate) fn of(path: &[u8]) -> (Self, Option<&RawHashPart>) {
         if let Some(name) = path.strip_suffix(b".narinfo") {
             return (Self::Narinfo, name.last_chunk());
@@ -52,7 +52,7 @@ impl Class {
             let end = name.len().saturating_sub(NAR_HASH_LEN + 1);
             let hash_part = match name.split_at(end) {
                 (before, [b'-', ..]) => before.last_chunk(),
-                // By hash part alone; or by NAR hash, with the hash part in the query.
+                // `/nar/HASHPART.nar`; or a NAR hash, with the hash part in the query.
                 _ => name
                     .strip_prefix(b"/nar/")
                     .and_then(|name| name.try_into().ok()),
@@ -85,8 +85,8 @@ impl Class {
     }
 }
 
-/// What a request with this path is about, as the metrics call it, and the hash part in it, if one
-/// stands there.
+/// Returns the class of a request with this path, as named in the metrics, and the hash part in the
+/// path, if any.
 #[must_use]
 pub fn kind_of(path: &[u8]) -> (&'static str, Option<&str>) {
     let (class, hash_part) = Class::of(path);
@@ -101,7 +101,7 @@ pub fn kind_of(path: &[u8]) -> (&'static str, Option<&str>) {
     )
 }
 
-/// A method, as far as it is told from others.
+/// The method of a request, as distinguished in the metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MethodClass {
     Get,
@@ -128,7 +128,7 @@ impl MethodClass {
     }
 }
 
-/// A protocol.
+/// The protocol version of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Protocol {
     Http10,
@@ -152,12 +152,12 @@ impl Protocol {
     }
 }
 
-/// A status, as far as it is told from others.
+/// The class of a status. 404 is separate from other 4xx.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StatusClass {
     Success,
     Redirect,
-    /// 404: what is asked for most.
+    /// 404, counted separately because missing paths are requested often.
     Absent,
     ClientError,
     ServerError,

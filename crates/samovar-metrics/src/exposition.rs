@@ -52,7 +52,7 @@ fn requests(text: &mut Text, sums: &Sums) {
     for (route, class) in classes(sums) {
         for ((_, method), row) in MethodClass::ALL.into_iter().zip(class.requests) {
             for ((status, name), count) in StatusClass::ALL.into_iter().zip(row) {
-                // 404 is counted apart but exposed as 4xx.
+                // 404 has its own class but is exposed as 4xx.
                 let is_part = matches!(status, StatusClass::Absent);
                 let is_whole = matches!(status, StatusClass::ClientError);
                 let absent = row.get(StatusClass::Absent as usize).copied().unwrap_or(0);

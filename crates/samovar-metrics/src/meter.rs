@@ -1,21 +1,20 @@
-//! What is counted of every answer.
+//! Counters of requests, updated for every response.
 //!
 //! # Theory of operation
 //!
-//! Threads are spread over shards, so that they seldom count on the same cache lines. Nothing is
-//! locked that another thread holds for more than an exchange of two pointers. Whoever wants to
-//! know adds up.
+//! The counters are sharded by thread, to avoid contention for cache lines. No lock is held for
+//! longer than it takes to swap two pointers. A reader adds up all shards.
 //!
-//! Which paths were asked for is written down in the shard, and a thread takes it from there once
-//! a second. A shard that is asked for more in a second writes down a random part of it, and
-//! counts each of these for so many.
+//! Each shard also records the requested paths, and a sampler thread takes the records once a
+//! second. Beyond a certain rate a shard records a random sample, and each record stands for
+//! several requests.
 //!
 //! # Limits
 //!
-//! | what | value | why |
+//! | limit | value | reason |
 //! | --- | --- | --- |
-//! | shards | 4 a core, 8 to 64 | I/O threads and a good part of the workers |
-//! | requests written down, a shard and second | 2048 | 96 KiB |
+//! | shards | 4 per core, 8 to 64 | enough for I/O threads and most workers |
+//! | recorded requests per shard and second | 2048 | 96 KiB |
 
 use std::cell::Cell;
 use std::net::IpAddr;
@@ -32,32 +31,32 @@ const METHOD_COUNT: usize = MethodClass::ALL.len();
 const STATUS_COUNT: usize = StatusClass::ALL.len();
 pub(crate) const PROTOCOL_COUNT: usize = Protocol::ALL.len();
 
-/// Requests of a shard and second that are written down.
+/// Maximum number of requests that a shard records per second.
 const ASKED_COUNT_MAX: usize = 2048;
 
-/// All shards.
+/// The counters of all threads.
 #[derive(Debug)]
 pub(crate) struct Meter {
     shards: Box<[Shard]>,
 }
 
-/// What some threads count, on cache lines of their own.
+/// The counters of some threads, on cache lines of their own.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Shard {
     classes: [ClassShard; CLASS_COUNT],
-    /// Each without and with TLS.
+    /// Requests by protocol, without and with TLS.
     protocols: [[AtomicU64; 2]; PROTOCOL_COUNT],
     asked: Mutex<AskedShard>,
 }
 
 #[derive(Debug)]
 struct ClassShard {
-    /// By method and status.
+    /// Requests by method and status.
     requests: [[AtomicU64; STATUS_COUNT]; METHOD_COUNT],
     durations: [AtomicU64; BUCKET_COUNT],
     duration_sum_ns: AtomicU64,
-    /// Successes of I/O threads.
+    /// Complete 2xx responses made by I/O threads.
     inline: AtomicU64,
     whole_len: AtomicU64,
     left_len: AtomicU64,
@@ -66,20 +65,20 @@ struct ClassShard {
     cut: AtomicU64,
 }
 
-/// A path that was asked for.
+/// A recorded request for a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Asked {
     pub(crate) what: What,
     pub(crate) hash_part: RawHashPart,
-    /// How many requests this one stands for.
+    /// Number of requests that this record stands for.
     pub(crate) count: u64,
-    /// Bytes of the body.
+    /// Bytes of the body that were sent.
     pub(crate) len: u64,
-    /// A number from 0 to 63 that depends on the client's address.
+    /// A hash of the client's address, from 0 to 63.
     pub(crate) client: u8,
 }
 
-/// What was asked, and what came of it.
+/// The kind of request, and its outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum What {
     Served,
@@ -90,33 +89,33 @@ pub(crate) enum What {
 #[derive(Debug)]
 struct AskedShard {
     list: Vec<Asked>,
-    /// One of so many is written down.
+    /// On average one of `stride` requests is recorded.
     stride: u64,
-    /// So many are left out before the next one.
+    /// Number of requests to skip before the next one is recorded.
     skip: u64,
     random: u64,
-    /// Requests since the list was last taken.
+    /// Requests since the records were last taken.
     count: u64,
 }
 
-/// Sums over all shards, at one moment or nearly.
+/// Sums over all shards, at nearly one moment.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Sums {
     pub(crate) classes: [ClassSums; CLASS_COUNT],
     pub(crate) protocols: [[u64; 2]; PROTOCOL_COUNT],
 }
 
-/// Those of one class.
+/// The sums of one class.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ClassSums {
     pub(crate) requests: [[u64; STATUS_COUNT]; METHOD_COUNT],
     pub(crate) durations: Histogram,
     pub(crate) inline: u64,
     pub(crate) whole_len: u64,
-    /// Of answers that their client left.
+    /// Bytes of responses aborted by the client.
     pub(crate) left_len: u64,
     pub(crate) left: u64,
-    /// Of those that we broke off.
+    /// Bytes of responses aborted by the server.
     pub(crate) cut_len: u64,
     pub(crate) cut: u64,
 }
@@ -160,7 +159,8 @@ impl Meter {
             Class::Nar => head.query()?.strip_prefix(b"hash=")?.first_chunk(),
             _ => None,
         });
-        // Who finds it locked meets the thread that takes the list, once a second: one is nothing.
+        // The lock is contended only while the sampler takes the records, once a second; the loss
+        // of one record does not matter.
         if let Some(hash_part) = hash_part
             && let Ok(mut asked) = shard.asked.try_lock()
         {
@@ -182,7 +182,8 @@ impl Meter {
         sums
     }
 
-    /// What was asked for since it was last taken. The emptied `list` serves the next shard.
+    /// Passes on the requests recorded since the last call. `list` is a buffer that is swapped with
+    /// that of each shard in turn.
     pub(crate) fn take_asked(&self, list: &mut Vec<Asked>, mut each: impl FnMut(Asked)) {
         for shard in &self.shards {
             list.clear();
@@ -200,7 +201,7 @@ impl Meter {
     }
 }
 
-/// A number for this thread, from zero on.
+/// Returns a number for this thread, counted from zero.
 fn thread_number() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
@@ -281,7 +282,7 @@ impl AskedShard {
             list: Vec::new(),
             stride: 1,
             skip: 0,
-            // Any but zero.
+            // The state of xorshift must not be zero.
             random: 0x9E37_79B9_7F4A_7C15 ^ number as u64,
             count: 0,
         }
@@ -290,7 +291,7 @@ impl AskedShard {
     fn put(&mut self, what: What, hash_part: &RawHashPart, len: u64, peer: Peer) {
         self.count += 1;
         let count = match what {
-            // There are fewer of them, and they weigh more.
+            // All requests for NARs are recorded: they are fewer, and each weighs more.
             What::Nar => 1,
             _ if self.skip > 0 => {
                 self.skip -= 1;
@@ -312,7 +313,8 @@ impl AskedShard {
         }
     }
 
-    /// Random, so that it does not fall into step with whoever asks for a list again and again.
+    /// Returns a random distance to the next record. A fixed one could fall into step with a client
+    /// that requests the same list repeatedly.
     fn next_skip(&mut self) -> u64 {
         if self.stride == 1 {
             return 0;
@@ -323,7 +325,7 @@ impl AskedShard {
         self.random % (2 * self.stride - 1)
     }
 
-    /// As many as in the second before are expected.
+    /// Sets the sampling rate, expecting as many requests as in the last second.
     fn restart(&mut self) {
         let count = std::mem::take(&mut self.count);
         self.stride = 1 + count * 3 / 2 / ASKED_COUNT_MAX as u64;
@@ -331,7 +333,7 @@ impl AskedShard {
     }
 }
 
-/// A number from 0 to 63 that depends on the address.
+/// Hashes the client's address to a number from 0 to 63.
 fn mark_of(peer: Peer) -> u8 {
     let bits = match peer {
         Peer::Unix(_) => 0,
@@ -345,13 +347,13 @@ fn mark_of(peer: Peer) -> u8 {
 }
 
 impl ClassSums {
-    /// Answers of a status.
+    /// Responses with a status of this class.
     pub(crate) fn of_status(&self, status: StatusClass) -> u64 {
         let rows = self.requests.iter();
         rows.filter_map(|row| row.get(status as usize)).sum()
     }
 
-    /// Bytes of bodies.
+    /// Bytes of the bodies of all responses.
     pub(crate) fn body_len(&self) -> u64 {
         self.whole_len + self.left_len + self.cut_len
     }
@@ -391,7 +393,7 @@ mod tests {
                     let of = list.iter().filter(|asked| asked.hash_part[0] == first);
                     of.map(|asked| asked.count).sum()
                 };
-                // Two paths that take turns: each has half of them, whatever the stride is.
+                // Two alternating paths: each gets half of the count, whatever the stride.
                 for first in [b'0', b'1'] {
                     assert!((40_000..60_000).contains(&sum(first)), "{}", sum(first));
                 }

@@ -1,4 +1,4 @@
-//! A [`Status`] from the figures.
+//! Assembles a [`Status`] from the metrics.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -12,16 +12,16 @@ use crate::status::{
     VERSION,
 };
 
-/// Transfers that are shown.
+/// Maximum number of listed transfers.
 const TRANSFER_COUNT_MAX: usize = 50;
-/// Lines of the error log that are shown.
+/// Maximum number of listed lines of the error log.
 pub(crate) const ERROR_COUNT_MAX: usize = 50;
-/// A server whose I/O threads have not answered for so long does not live.
+/// If the I/O threads have not answered for this long, the server is not alive.
 pub(crate) const ANSWER_TIME: Duration = Duration::from_secs(5);
-/// A store that has not answered for so long cannot be read.
+/// If the store has not answered for this long, it counts as unreadable.
 const STORE_TIME: Duration = Duration::from_secs(5);
 
-/// Milliseconds since 1970.
+/// Converts a time to milliseconds since 1970.
 pub(crate) fn time_ms(time: SystemTime) -> u64 {
     let since = time.duration_since(SystemTime::UNIX_EPOCH);
     u64::try_from(since.unwrap_or_default().as_millis()).unwrap_or(u64::MAX)
@@ -92,7 +92,8 @@ pub(crate) fn status(metrics: &Metrics) -> Status {
     }
 }
 
-/// What an I/O thread answers is a hit; to count that in the cache would cost more.
+/// Adds the hits answered by I/O threads. They are taken from the request counters, because
+/// counting them in the cache as well would cost more.
 pub(crate) fn with_hits(cache: CacheStatus, sums: &Sums) -> CacheStatus {
     let of = |class| sums.of(class).map(|sums| (sums.inline, sums));
     match &*cache.name {
@@ -143,7 +144,7 @@ fn process() -> ProcessStatus {
 }
 
 impl Metrics {
-    /// Whether the I/O threads of the server have answered of late.
+    /// Whether the I/O threads of the server have answered recently.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         let since = |at: Instant| Instant::now().saturating_duration_since(at);
@@ -152,7 +153,7 @@ impl Metrics {
             .is_some_and(|(at, _)| since(at) < ANSWER_TIME)
     }
 
-    /// Why the server would not answer well, in words; empty if it would.
+    /// Returns the reasons why the server is not ready; empty if it is.
     #[must_use]
     pub fn not_ready(&self) -> Vec<String> {
         let mut reasons = Vec::new();
@@ -168,7 +169,7 @@ impl Metrics {
 }
 
 impl Sampled {
-    /// Why the store cannot be read, if it cannot.
+    /// Returns why the store cannot be read, if it cannot.
     fn store_error(&self, now: Instant) -> Option<String> {
         match &self.store {
             None => Some("the store was not asked yet".to_owned()),

@@ -1,33 +1,33 @@
-//! A process as Linux sees it.
+//! Resource usage of this process, from `/proc`.
 
 use std::fs;
 
 use rustix::param::{clock_ticks_per_second, page_size};
 use rustix::process::{Resource, getrlimit};
 
-/// What is known of this process; what cannot be read is zero.
+/// Resource usage of this process; fields that cannot be read are zero.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Process {
-    /// Processor time, in seconds.
+    /// CPU time, in seconds.
     pub(crate) cpu_s: f64,
     pub(crate) resident_len: u64,
     pub(crate) virtual_len: u64,
     pub(crate) open_fds: u64,
-    /// `None`: there is no limit.
+    /// Limit of file descriptors; `None` if there is none.
     pub(crate) max_fds: Option<u64>,
     pub(crate) thread_count: u64,
-    /// When it started, in seconds since 1970.
+    /// Start time, a Unix time in seconds.
     pub(crate) started_s: f64,
 }
 
-/// The processor time of threads of one kind.
+/// CPU time of all threads of one kind.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ThreadTime {
-    /// `io-0` and so on, `worker`, `other`.
+    /// `io-0`, `io-1` and so on; `worker`; or `other`.
     pub(crate) name: String,
-    /// Time that they computed, in seconds.
+    /// Time spent on a CPU, in seconds.
     pub(crate) busy_s: f64,
-    /// Time that they could have and had no processor.
+    /// Time spent waiting for a CPU while runnable, in seconds.
     pub(crate) waited_s: f64,
 }
 
@@ -40,12 +40,13 @@ impl ThreadTime {
 impl Process {
     pub(crate) fn now() -> Self {
         let stat = read("/proc/self/stat");
-        // The name before may have anything in it.
+        // The preceding command name may contain anything, also `) `.
         let fields: Vec<&str> = match stat.rsplit_once(") ") {
             Some((_, rest)) => rest.split(' ').collect(),
             None => Vec::new(),
         };
-        // As `proc_pid_stat(5)` counts, from one; two are before the parenthesis.
+        // Field numbers are those of `proc_pid_stat(5)`, starting at 1. Two precede the
+        // parenthesis.
         let field = |number: usize| fields.get(number - 3).map_or(0, |text| number_of(text));
         let ticks = per_second();
         #[expect(clippy::cast_precision_loss, reason = "times are no larger")]
@@ -59,7 +60,7 @@ impl Process {
             cpu_s: seconds(field(14) + field(15)),
             resident_len: field(24) * page_size() as u64,
             virtual_len: field(23),
-            // The one that is open to look is none of ours.
+            // Without the descriptor of this listing.
             open_fds: count("/proc/self/fd").saturating_sub(1),
             max_fds: getrlimit(Resource::Nofile).current,
             thread_count: field(20),
@@ -68,7 +69,7 @@ impl Process {
     }
 }
 
-/// Processor times of all threads, those of the same name in one.
+/// Returns the CPU times of all threads, summed over threads of one kind.
 pub(crate) fn thread_times() -> Vec<ThreadTime> {
     let mut times: Vec<ThreadTime> = Vec::new();
     let Ok(list) = fs::read_dir("/proc/self/task") else {
@@ -77,7 +78,7 @@ pub(crate) fn thread_times() -> Vec<ThreadTime> {
     for thread in list.filter_map(Result::ok) {
         let read_of = |file| fs::read_to_string(thread.path().join(file)).unwrap_or_default();
         let name = kind_of(read_of("comm").trim_end());
-        // Time on a processor and time waiting for one, in nanoseconds.
+        // Time on a CPU and time waiting for one, in nanoseconds.
         let schedstat = read_of("schedstat");
         let mut numbers = schedstat.split_ascii_whitespace().map(number_of);
         #[expect(clippy::cast_precision_loss, reason = "times are no larger")]
@@ -99,7 +100,8 @@ pub(crate) fn thread_times() -> Vec<ThreadTime> {
     times
 }
 
-/// As few kinds as there are I/O threads, and two more.
+/// Returns the kind of a thread by its name. The number of kinds is that of the I/O threads plus
+/// two.
 fn kind_of(name: &str) -> String {
     let is_io = name.strip_prefix("io-").is_some_and(|number| {
         !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())

@@ -1,12 +1,12 @@
-//! What is looked at once a second: rates, percentiles, and what is asked for most.
+//! What is sampled once a second: rates, percentiles, and the top paths.
 //!
 //! # Limits
 //!
-//! | what | value | why |
+//! | limit | value | reason |
 //! | --- | --- | --- |
-//! | paths with a counter | 1024 of each kind | a count is wrong by a thousandth of all at most |
-//! | seconds of history | 120 | a chart |
-//! | percentiles | of the last 10 s and 300 s | what is, and what was |
+//! | paths with a counter | 1024 per list | an error is at most a thousandth of the total |
+//! | history | 120 seconds | the width of the chart |
+//! | windows of percentiles | 10 s and 300 s | the present, and for comparison |
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -20,46 +20,46 @@ use crate::process::{ThreadTime, thread_times};
 use crate::sketch::{Counter, Sketch};
 use crate::status::{Latency, Moment, Rates, TopPath};
 
-/// Counters of a sketch.
+/// Number of counters of a sketch.
 const SKETCH_LEN: usize = 1024;
-/// Paths of a list of the top.
+/// Length of a list of top paths.
 pub(crate) const TOP_COUNT: usize = 20;
 /// Seconds of history.
 const HISTORY_LEN: usize = 120;
-/// What percentiles are over, and how often a state is kept for that.
+/// Windows of the percentiles, and the interval at which a state is stored for each.
 const WINDOWS: [(Duration, Duration); 2] = [
     (Duration::from_secs(10), Duration::from_secs(1)),
     (Duration::from_secs(300), Duration::from_secs(10)),
 ];
 
-/// What is known from looking once a second.
+/// The results of sampling once a second.
 #[derive(Debug)]
 pub(crate) struct Sampled {
     pub(crate) served: Sketch<HashPart>,
     pub(crate) bytes: Sketch<HashPart>,
     pub(crate) missing: Sketch<HashPart>,
-    /// Names of those at the top.
+    /// Names of top paths; `None` if a path has no known name.
     names: HashMap<HashPart, Option<String>>,
     last: Option<Tally>,
     history: VecDeque<Moment>,
-    /// For each of [`WINDOWS`].
+    /// Earlier states, for each of [`WINDOWS`], oldest first.
     states: [VecDeque<State>; WINDOWS.len()],
     threads: Vec<ThreadTime>,
-    /// The share of the last second that each I/O thread computed.
+    /// CPU utilisation of each I/O thread over the last second, from 0 to 1.
     pub(crate) io_threads: Vec<f64>,
     threads_at: Option<Instant>,
-    /// When all I/O threads of the server last answered, and how long it took.
+    /// When all I/O threads last answered a probe, and how long that took.
     pub(crate) answered: Option<(Instant, Duration)>,
-    /// The epoch that was seen last, and when it was first.
+    /// The current epoch, and when it was first seen.
     epoch: Option<(u64, Instant)>,
-    /// Loads of the catalog that were seen.
+    /// Number of catalog loads, as far as epochs show them.
     pub(crate) epoch_count: u64,
-    /// What the store last said to whom asked it, and when.
+    /// The time and result of the last probe of the store.
     pub(crate) store: Option<(Instant, Result<(), String>)>,
     list: Vec<Asked>,
 }
 
-/// Histograms as they were at a moment.
+/// Counters and histograms at a moment.
 #[derive(Debug)]
 struct State {
     at: Instant,
@@ -75,7 +75,7 @@ struct Durations {
     nar: Histogram,
 }
 
-/// Counts since the start.
+/// Counters since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) request_count: u64,
@@ -83,7 +83,7 @@ pub(crate) struct Tally {
     pub(crate) hit_count: u64,
     pub(crate) miss_count: u64,
     pub(crate) error_count: u64,
-    /// Those that we broke off.
+    /// Responses aborted by the server.
     pub(crate) aborted_count: u64,
     pub(crate) client_aborted_count: u64,
 }
@@ -167,7 +167,7 @@ impl Durations {
 }
 
 impl Sampled {
-    /// A look at the sums at a moment, about a second after the last one.
+    /// Samples the sums, about once a second.
     pub(crate) fn look(&mut self, sums: &Sums, now: Instant, time_ms: u64) {
         let tally = Tally::of(sums);
         if let Some(last) = self.last.replace(tally) {
@@ -186,7 +186,7 @@ impl Sampled {
         }
         let mut durations = None;
         for (states, (window, step)) in self.states.iter_mut().zip(WINDOWS) {
-            // A little early is on time.
+            // Tolerates a sample that is slightly early.
             let step = step.mul_f64(0.9);
             let is_due = |last: &State| now.saturating_duration_since(last.at) >= step;
             if states.back().is_none_or(is_due) {
@@ -198,7 +198,7 @@ impl Sampled {
                     tally,
                 });
             }
-            // One that is older than the window is where it begins.
+            // The newest state older than the window is where the window starts.
             let is_over = |state: &State| now.saturating_duration_since(state.at) >= window;
             while states.get(1).is_some_and(is_over) {
                 states.pop_front();
@@ -222,14 +222,14 @@ impl Sampled {
         self.threads = threads;
     }
 
-    /// Counts what was asked for.
+    /// Counts requested paths in the sketches.
     pub(crate) fn count_asked(
         &mut self,
         take: impl FnOnce(&mut Vec<Asked>, &mut dyn FnMut(Asked)),
     ) {
         let mut list = std::mem::take(&mut self.list);
         take(&mut list, &mut |asked| {
-            // What is none is nobody's.
+            // Skip anything that is not a hash part.
             let Ok(hash_part) = HashPart::parse(&asked.hash_part) else {
                 return;
             };
@@ -243,14 +243,14 @@ impl Sampled {
         self.list = list;
     }
 
-    /// Those at the top of what there is whose names nobody has asked for yet.
+    /// Returns existing top paths whose names were not looked up yet.
     pub(crate) fn nameless(&self) -> Vec<HashPart> {
         let top = top_of(&self.served).chain(top_of(&self.bytes));
         let is_new = |hash_part: &HashPart| !self.names.contains_key(hash_part);
         top.map(|(hash_part, _)| hash_part).filter(is_new).collect()
     }
 
-    /// Remembers names of those at the top, and of nobody else.
+    /// Stores names of top paths, and drops those of all other paths.
     pub(crate) fn name(&mut self, names: Vec<(HashPart, Option<String>)>) {
         self.names.extend(names);
         let top = top_of(&self.served).chain(top_of(&self.bytes));
@@ -269,7 +269,7 @@ impl Sampled {
         top_of(sketch).map(path).collect()
     }
 
-    /// Remembers which state of the store is seen.
+    /// Records the current epoch of the store.
     pub(crate) fn see_epoch(&mut self, epoch: u64, now: Instant) {
         match self.epoch {
             Some((seen, _)) if seen == epoch => {}
@@ -333,15 +333,15 @@ impl Sampled {
     }
 }
 
-/// The top of a list. What weighs nothing is not there, nor is what has its count mostly from
-/// others before it: paths that are asked for once each, and many of them, would fill the list.
+/// Returns the top paths of a sketch. Omits paths without weight, and paths whose count may mostly
+/// stem from evicted ones: many paths requested once each would fill the list.
 fn top_of(sketch: &Sketch<HashPart>) -> impl Iterator<Item = (HashPart, Counter)> {
     let all = sketch.top(SKETCH_LEN);
     let weighs = |(_, counter): &(HashPart, Counter)| counter.count > 2 * counter.error;
     all.filter(weighs).take(TOP_COUNT)
 }
 
-/// Adds to the end, and drops from the start what is too much.
+/// Appends a value and drops the oldest ones beyond `len_max`.
 fn push<T>(queue: &mut VecDeque<T>, len_max: usize, value: T) {
     while queue.len() >= len_max {
         queue.pop_front();
@@ -385,7 +385,7 @@ mod tests {
     fn rates_and_percentiles_are_of_their_windows() {
         let (mut sampled, start) = (Sampled::default(), Instant::now());
         let at = |second| start + Duration::from_secs(second);
-        // A minute of a hundred a second, slow, and then a minute of nothing.
+        // One minute of a hundred slow requests per second, then one minute of none.
         for second in 0..=60 {
             sampled.look(&sums(second * 100, 1_000_000), at(second), second * 1000);
         }
@@ -409,7 +409,7 @@ mod tests {
             (0, 6000)
         );
         assert_eq!((count_of("all", 300.0), count_of("nar", 300.0)), (6000, 0));
-        // Beyond the window they are gone.
+        // They have left the window.
         for second in 121..=400 {
             sampled.look(&latest, at(second), second * 1000);
         }

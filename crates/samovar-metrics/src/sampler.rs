@@ -1,8 +1,8 @@
-//! The threads that look at a server once a second.
+//! Threads that sample a server once a second.
 //!
-//! One asks the store, and may wait for a disk as long as that takes: then the store does not
-//! answer, and that is what is said of it. The other one waits for nothing but the server's I/O
-//! threads, and for them a second at most.
+//! One thread probes the store, and may block for as long as a disk does; the store is then
+//! reported as not answering. The other thread waits only for the server's I/O threads, for one
+//! second at most.
 
 use std::collections::HashMap;
 use std::io;
@@ -14,15 +14,15 @@ use samovar_http::ws::{Frame, Socket};
 use crate::overview::time_ms;
 use crate::registry::Metrics;
 
-/// How often.
+/// Sampling interval.
 const STEP: Duration = Duration::from_secs(1);
-/// How long the I/O threads have to answer.
+/// Maximum time to wait for the I/O threads.
 const LAG_MAX: Duration = Duration::from_secs(1);
 
-/// What a thread does once a second.
+/// The task that a thread runs at each interval.
 type Job = fn(&Metrics, &Shared);
 
-/// The threads; they end when it is dropped.
+/// The sampling threads; dropping it ends them.
 #[derive(Debug)]
 pub struct Sampler {
     shared: Arc<Shared>,
@@ -32,16 +32,16 @@ pub struct Sampler {
 pub(crate) struct Shared {
     is_over: Mutex<bool>,
     over: Condvar,
-    /// Who watches live, by number.
+    /// WebSockets that receive live updates, by number.
     sockets: Mutex<HashMap<u64, Socket>>,
 }
 
 impl Sampler {
-    /// Looks at what `metrics` [watches](Metrics::watch).
+    /// Starts sampling the server that `metrics` [watches](Metrics::watch).
     ///
     /// # Errors
     ///
-    /// If threads cannot be started.
+    /// If a thread cannot be started.
     pub fn start(metrics: &Arc<Metrics>) -> io::Result<Self> {
         let shared = Arc::new(Shared::default());
         let jobs: [(&str, Job); 2] = [("metrics", sample), ("metrics-store", ask_store)];
@@ -70,7 +70,7 @@ impl Drop for Sampler {
 }
 
 impl Shared {
-    /// Sends every status to `socket` from now on.
+    /// Sends each new status to `socket` from now on.
     pub(crate) fn add(&self, socket: Socket) {
         self.sockets().insert(socket.id(), socket);
     }
@@ -83,7 +83,7 @@ impl Shared {
         self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it is over before `deadline`.
+    /// Waits until `deadline` or the end; returns whether the end came first.
     fn is_over_by(&self, deadline: Instant) -> bool {
         let is_over = self.is_over.lock().unwrap_or_else(PoisonError::into_inner);
         let left = deadline.saturating_duration_since(Instant::now());
@@ -124,7 +124,7 @@ fn sample(metrics: &Metrics, shared: &Shared) {
     send(metrics, shared);
 }
 
-/// Sends the status to all who watch.
+/// Sends the status to all WebSockets.
 fn send(metrics: &Metrics, shared: &Shared) {
     if shared.sockets().is_empty() {
         return;

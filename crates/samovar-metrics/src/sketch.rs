@@ -1,12 +1,12 @@
-//! What occurs most often, in bounded memory: Space-Saving.
+//! The most frequent keys of a stream, in bounded memory: the Space-Saving algorithm.
 //!
 //! # Theory of operation
 //!
-//! So many counters, and no more. What has one is counted; what has none takes the least one over,
-//! with its count, which is remembered as the most by which the new count may be wrong. So a count
-//! is never too low, too high by its error at most, and no error is more than the sum of all
-//! weights divided by the number of counters. What weighs more than that has a counter for
-//! certain.
+//! The number of counters is fixed. A key without a counter takes over the one with the lowest
+//! count, and starts from that count, which is stored as the maximum error of the new one. So a
+//! count is never too low and at most its error too high, and no error exceeds the sum of all
+//! weights divided by the number of counters. A key that weighs more than that always has a
+//! counter.
 //!
 //! # Source
 //!
@@ -16,28 +16,28 @@
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
 
-/// The counters.
+/// The counters of the most frequent keys.
 #[derive(Debug)]
 pub(crate) struct Sketch<K> {
     capacity: usize,
     counters: HashMap<K, Counter>,
-    /// The same, the least first.
+    /// The counters in ascending order of counts.
     order: BTreeSet<(u64, K)>,
 }
 
-/// How often something occurred.
+/// The estimated weight of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Counter {
-    /// Not too low.
+    /// Never too low.
     pub(crate) count: u64,
-    /// By how much it may be too high.
+    /// The amount by which `count` may be too high.
     pub(crate) error: u64,
-    /// Which of 64 marks came with it.
+    /// The set of marks, from 0 to 63, that occurred with the key.
     pub(crate) marks: u64,
 }
 
 impl<K: Copy + Ord + Hash> Sketch<K> {
-    /// One of so many counters, at least one.
+    /// Creates a sketch with `capacity` counters, at least one.
     pub(crate) fn new(capacity: usize) -> Self {
         Self {
             capacity: capacity.max(1),
@@ -46,7 +46,7 @@ impl<K: Copy + Ord + Hash> Sketch<K> {
         }
     }
 
-    /// `key` occurred: so often, by the one with this mark.
+    /// Adds `weight` to the count of `key`, and `mark` to its marks.
     pub(crate) fn add(&mut self, key: K, weight: u64, mark: u64) {
         let before = match self.counters.get(&key) {
             Some(counter) => {
@@ -64,7 +64,7 @@ impl<K: Copy + Ord + Hash> Sketch<K> {
         self.counters.insert(key, counter);
     }
 
-    /// Where a key that is new begins.
+    /// Returns the initial counter of a new key, after evicting the lowest one if all are in use.
     fn make_room(&mut self) -> Counter {
         let least = match self.counters.len() < self.capacity {
             true => None,
@@ -81,7 +81,7 @@ impl<K: Copy + Ord + Hash> Sketch<K> {
         }
     }
 
-    /// Those that occurred most often, the first of them first.
+    /// Returns the keys with the highest counts, in descending order.
     pub(crate) fn top(&self, count_max: usize) -> impl Iterator<Item = (K, Counter)> {
         let keys = self.order.iter().rev().take(count_max);
         keys.filter_map(|(_, key)| Some((*key, *self.counters.get(key)?)))
@@ -89,8 +89,8 @@ impl<K: Copy + Ord + Hash> Sketch<K> {
 }
 
 impl Counter {
-    /// About how many different marks there would be, were there more than 64: the share of those
-    /// not seen tells (linear counting). Beyond some 200 it is a guess.
+    /// Estimates the number of distinct values of which the marks are hashes, from the share of
+    /// marks that did not occur (linear counting). Beyond about 200 the estimate is coarse.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,

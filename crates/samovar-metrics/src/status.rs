@@ -318,7 +318,7 @@ pub struct ProcessStatus {
 mod tests {
     use super::*;
 
-    /// Pages and programs are written against it.
+    /// Web interface and clients rely on the example.
     #[test]
     fn the_example_has_all_of_it_and_nothing_else() {
         let file = concat!(

@@ -80,7 +80,7 @@ fn put(text: &mut String, arguments: fmt::Arguments<'_>) {
     text.write_fmt(arguments).expect("a string takes all");
 }
 
-/// What would end a label value, or its line, does not.
+/// Escapes the characters that would end a label value or its line.
 fn escape(text: &mut String, label: &str) {
     for character in label.chars() {
         match character {

@@ -1,4 +1,4 @@
-//! NARs on their way.
+//! NARs being sent.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,7 +10,7 @@ use samovar_http::{Batch, Body, Peer, Progress, Source};
 
 use crate::status::TransferStatus;
 
-/// Those on their way.
+/// The list of NARs being sent.
 #[derive(Debug, Default)]
 pub struct Transfers {
     state: Mutex<State>,
@@ -19,7 +19,7 @@ pub struct Transfers {
 #[derive(Debug, Default)]
 struct State {
     next_id: u64,
-    /// Ids ascend with time.
+    /// By id; ids ascend with time.
     list: BTreeMap<u64, Arc<Transfer>>,
 }
 
@@ -32,7 +32,7 @@ struct Transfer {
     since: Instant,
 }
 
-/// A body that is watched on its way.
+/// A body whose progress is recorded.
 struct Watched {
     body: Box<dyn Source>,
     transfer: Arc<Transfer>,
@@ -41,7 +41,8 @@ struct Watched {
 }
 
 impl Transfers {
-    /// The same body, watched until it is dropped. One in memory is not: it is gone at once.
+    /// Wraps a body, so that it is listed until dropped. Bodies in memory are returned unchanged:
+    /// they are sent at once.
     pub fn watch(self: &Arc<Self>, body: Body, path: String, peer: Peer) -> Body {
         let Body::Source(body) = body else {
             return body;
@@ -66,7 +67,7 @@ impl Transfers {
         }))
     }
 
-    /// The oldest of them, and how many there are.
+    /// Returns the oldest transfers, and the number of all.
     pub(crate) fn list(&self, count_max: usize) -> (Vec<TransferStatus>, usize) {
         let state = self.state();
         let oldest = state.list.iter().take(count_max);
@@ -122,7 +123,7 @@ impl Source for Watched {
 impl Drop for Watched {
     fn drop(&mut self) {
         let gone = self.all.state().list.remove(&self.id);
-        // Freed without the lock.
+        // Freed after the lock is released.
         drop(gone);
     }
 }
