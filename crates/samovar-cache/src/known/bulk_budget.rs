@@ -6,8 +6,8 @@
 //! long. When there is no capacity for another list, the answer with the most time left is evicted,
 //! if that is more than [`PATIENCE`] or its client has read nothing for [`STALL_TIME`]: its list is
 //! freed at once, and its connection is reset when its client reads the next piece. So clients that
-//! read slowly on purpose keep no other out, and if all read at a fair pace, the newest request is
-//! answered 503.
+//! read slowly on purpose cannot exclude others. If all clients read at a fair pace, the newest
+//! request is answered with 503.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -274,7 +274,8 @@ mod tests {
         let readers: Vec<Share> = (0..10)
             .map(|_| budget.share(paths(TENTH), start).0.unwrap())
             .collect();
-        // A thousand in a second, and so on; the first would take 200 seconds.
+        // The first client reads 1000 paths per second, which takes 200 seconds; the others read
+        // faster.
         for (number, reader) in readers.iter().enumerate() {
             reader.some((number + 1) * 1000, 32, start).unwrap();
         }
@@ -283,7 +284,7 @@ mod tests {
         let (newcomer, evicted) = budget.share(paths(TENTH), at(1000));
         assert_eq!(evicted, 1);
         assert_eq!(readers[0].some(1000, 32, at(1000)), Err(Evicted));
-        // All others will be complete soon.
+        // All others are close to their end.
         for reader in &readers[1..] {
             reader.some(100_000, 32, at(1000)).unwrap();
         }
@@ -293,7 +294,7 @@ mod tests {
             .some(100_000, 32, at(1000))
             .unwrap();
         assert!(budget.share(paths(1), at(5000)).0.is_none());
-        // Unless all but one stall.
+        // Now all but one stall.
         readers[5].some(100_000, 32, at(5000)).unwrap();
         let (others, evicted) = budget.share(paths(9 * TENTH), at(6000));
         assert_eq!(evicted, 9);

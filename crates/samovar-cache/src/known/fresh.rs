@@ -1,11 +1,11 @@
-//! The state of the store as one I/O thread knows it.
+//! An I/O thread's snapshot of the store.
 
 use std::sync::Arc;
 
 use samovar_http::Turn;
 use samovar_store::{Catalog, Snapshot, Store};
 
-/// A thread's snapshot of the catalog, checked once a turn.
+/// An I/O thread's snapshot of the catalog, checked once per turn.
 #[derive(Debug)]
 pub(crate) struct Fresh {
     snapshot: Option<Arc<Snapshot>>,
@@ -21,8 +21,8 @@ impl Fresh {
         }
     }
 
-    /// The snapshot, if it is the present state of the store. All requests of a turn were sent
-    /// before it began, so one check is enough for them.
+    /// Returns the snapshot if it is current. All requests of a turn were sent before it began, so
+    /// one check per turn is enough.
     pub(crate) fn snapshot(&mut self, store: &dyn Store, turn: Turn) -> Option<&Snapshot> {
         let (catalog, snapshot) = (store.catalog()?, self.snapshot.as_mut()?);
         let is_fresh = match self.checked {

@@ -1,7 +1,7 @@
-//! Facts about a store: what it has, what is cached of it, and what was verified.
+//! Facts about a store: registrations, caches and verification records.
 //!
-//! Everything here is shared by all caches of a store, so nothing here asks whether a path may be
-//! read: a [`Reader`](crate::reader::Reader) asks before.
+//! All of it is shared by the caches of a store. Nothing here checks whether a path may be read: a
+//! [`Reader`](crate::reader::Reader) does so first.
 
 pub(crate) mod bulk_budget;
 pub(crate) mod fresh;

@@ -15,7 +15,7 @@ pub(crate) struct Outage {
 }
 
 impl Outage {
-    /// Notes an error. Returns whether to report it.
+    /// Notes an error. Returns whether it must be reported.
     pub(crate) fn note(&self, error: StoreError, now: Instant) -> bool {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let is_news =
@@ -26,7 +26,7 @@ impl Outage {
         is_news
     }
 
-    /// Notes an answer. Returns whether it ends an outage.
+    /// Notes a successful access. Returns whether it ends an outage.
     pub(crate) fn clear(&self) -> bool {
         // The lock is held only briefly.
         self.last

@@ -144,7 +144,7 @@ impl Plans {
     ) -> io::Result<NarReader> {
         if let Some(plan) = self.plan_of_nar(registration, tree, start)? {
             match tree.nar_at(&plan, start) {
-                // The root was replaced just now. The plan is not used again.
+                // The root was just replaced; the stale plan will not be used again.
                 Err(TreeError::Changed) => {}
                 outcome => return Ok(outcome?),
             }
@@ -174,7 +174,7 @@ impl Plans {
         tree: &Tree,
         start: u64,
     ) -> io::Result<Option<Arc<NarPlan>>> {
-        // A daemon sends every NAR from its first byte.
+        // A daemon sends every NAR from the start, so a plan is of no use.
         if registration.info.nar_size < PLANNED_FROM || tree.path().is_none() {
             return Ok(None);
         }

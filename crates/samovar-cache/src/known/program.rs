@@ -1,4 +1,4 @@
-//! The program that serves, as it names itself.
+//! Name and version of the serving program.
 
 use samovar_http::Response;
 

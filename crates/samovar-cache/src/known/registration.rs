@@ -1,4 +1,4 @@
-//! The registration of a path, and whether it is still the present one.
+//! The registration of a path, and whether it is still current.
 
 use std::fmt;
 use std::io;
@@ -11,21 +11,22 @@ use samovar_store::{Snapshot, Store, StoreError, TreeError};
 use crate::known::health::Health;
 use crate::refusal::Refusal;
 
-/// The registration of a path when its answer began.
+/// The registration of a path at the start of a response.
 ///
-/// Files are read after the row, so the answer about a path that is collected and registered anew
-/// meanwhile could mix two registrations. A look-up at the end detects that.
+/// Files are read after the row. If the path is collected and registered anew in between, the
+/// response could mix two registrations; a look-up at the end detects that.
 #[derive(Clone)]
 pub(crate) struct Registration {
     pub(crate) info: PathInfo,
-    /// The state of the store before the row was read. While it lasts, no look-up is needed.
+    /// The snapshot of the store before the row was read. While it is current, no look-up is
+    /// needed.
     pub(crate) snapshot: Option<Arc<Snapshot>>,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) observer: Arc<dyn Observer>,
     pub(crate) health: Arc<Health>,
 }
 
-/// The path of an answer was collected or registered anew.
+/// The path was collected or registered anew during the response.
 #[derive(Debug, thiserror::Error)]
 #[error("path was collected or registered anew on the way")]
 pub(crate) struct Collected;
@@ -37,7 +38,7 @@ impl From<Collected> for io::Error {
 }
 
 impl Registration {
-    /// Whether the path was registered like this all the time.
+    /// Whether this registration was valid all the time since the row was read.
     ///
     /// # Errors
     ///
@@ -61,7 +62,7 @@ impl Registration {
         self.health.admit(&self.info, epoch)
     }
 
-    /// Reports an error of reading the files, unless they were collected, which is no damage.
+    /// Reports an error of reading the files, unless they were collected, which is not damage.
     pub(crate) fn report(&self, error: &io::Error) {
         let finding = finding(error);
         if finding == Finding::Failure {
@@ -82,12 +83,12 @@ impl Registration {
                 });
             }
             Ok(true) => self.health.suspect(&self.info),
-            // The outage is reported by itself.
+            // The outage of the store is reported separately.
             Err(_) => {}
         }
     }
 
-    /// Whether the store is mounted: in an empty directory a missing file proves nothing.
+    /// Whether the store is mounted: in an empty mount point a missing file proves nothing.
     fn is_mounted(&self, error: &io::Error) -> bool {
         error.kind() != io::ErrorKind::NotFound
             || self

@@ -1,7 +1,7 @@
 //! A cache of store paths, bounded in memory and shared by all threads.
 //!
-//! Shards keep threads out of each other's way: an I/O thread holds the lock of one shard for one
-//! look-up in a hash table.
+//! Sharding reduces lock contention: an I/O thread holds the lock of one shard for one look-up in a
+//! hash table.
 
 use std::fmt;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -21,7 +21,7 @@ pub(crate) struct Sharded<V> {
 
 type Shard<V> = Recent<HashPart, V, BuildHasherDefault<HashPartHasher>>;
 
-/// A cache from which the answers of a path can be dropped.
+/// A cache whose entry for a path can be dropped.
 pub(crate) trait PathCache: fmt::Debug + Send + Sync {
     /// Drops the entry of a path.
     fn drop_path(&self, hash_part: &HashPart);
@@ -67,7 +67,7 @@ impl<V: Clone + MemoryLen> Sharded<V> {
         is_new
     }
 
-    /// Whether [`offer`](Self::offer) would take a small entry of this path.
+    /// Whether [`offer`](Self::offer) would accept a small entry for this path.
     pub(crate) fn has_capacity(&self, hash_part: &HashPart) -> bool {
         self.shard(hash_part)
             .has_capacity(hash_part, self.shard_len_max)
@@ -96,7 +96,7 @@ impl<V: Clone + MemoryLen> Sharded<V> {
         fills.fold(Fill::default(), Fill::and)
     }
 
-    /// Whether another cache of this capacity would be the same.
+    /// Whether the cache was created with this capacity.
     pub(crate) fn has_memory_len(&self, memory_len: usize) -> bool {
         self.shard_len_max == memory_len / self.shards.len()
     }
@@ -106,7 +106,7 @@ impl<V: Clone + MemoryLen> Sharded<V> {
         (self.shard_len_max * self.shards.len()) as u64
     }
 
-    /// Whether an entry leaves capacity for others: see [`Recent::insert`].
+    /// Whether the entry is small enough to leave capacity for others: see [`Recent::insert`].
     fn fits(&self, value: &V) -> bool {
         value.memory_len() <= self.shard_len_max / 2
     }
@@ -140,7 +140,7 @@ impl Hasher for HashPartHasher {
     }
 
     fn write(&mut self, bytes: &[u8]) {
-        // The first byte chose the shard.
+        // The first byte selected the shard.
         for byte in bytes.iter().skip(1).take(8) {
             self.0 = self.0 << 8 | u64::from(*byte);
         }
@@ -169,7 +169,7 @@ mod tests {
         cache.shards.iter().map(len).sum()
     }
 
-    /// A path with thousands of references may have such a narinfo.
+    /// The narinfo of a path with thousands of references may be that long.
     #[test]
     fn an_entry_longer_than_half_a_shard_is_not_kept() {
         let cache = Sharded::<usize>::new(SHARD_COUNT, SHARD_COUNT * 20_000);

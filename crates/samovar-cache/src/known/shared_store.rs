@@ -1,8 +1,8 @@
-//! The store and everything about it that its caches share: all that depends neither on policies
-//! nor on keys.
+//! The store, and everything about it that is independent of policies and keys and therefore shared
+//! by all caches.
 //!
-//! Nothing here decides whether a path may be read: a [`Reader`](crate::reader::Reader) does so
-//! before.
+//! Nothing here decides whether a path may be read: a [`Reader`](crate::reader::Reader) checks that
+//! first.
 
 use std::fmt;
 use std::io;
@@ -45,7 +45,7 @@ pub(crate) struct SharedStore {
     outage: Outage,
     pub(crate) leases: Leases,
     pub(crate) health: Arc<Health>,
-    /// Its threads end when it is dropped.
+    /// Threads that verify files; dropping it ends them.
     pub(crate) watch: OnceLock<Watch>,
     pub(crate) plans: Plans,
     pub(crate) small_nars: SmallNars,
@@ -65,7 +65,7 @@ impl SharedStore {
         observer: Arc<dyn Observer>,
     ) -> Self {
         let store: Arc<dyn Store> = store.into();
-        // Without a thread there are no leases.
+        // If the thread cannot be started, there are no leases.
         let leases = config.gc_lease.and_then(|gc_lease| {
             Leases::start(gc_lease, Arc::clone(&store), Arc::clone(&observer)).ok()
         });
@@ -107,7 +107,8 @@ impl SharedStore {
         &self,
         hash_part: HashPart,
     ) -> Result<Option<Registration>, StoreError> {
-        // The store may answer while the catalog is being loaded; the answer's end checks again.
+        // The store may be readable while the catalog is being loaded; the check at the end of the
+        // response covers this case.
         let snapshot = self.store.catalog().map(|catalog| {
             let refreshed = catalog.refresh().ok().flatten();
             refreshed.unwrap_or_else(|| catalog.current())
@@ -122,8 +123,9 @@ impl SharedStore {
         }))
     }
 
-    /// The refusal where the files of a path cannot be read and nothing was sent yet. If the path
-    /// is gone or damaged, that is the answer; otherwise the failure may be temporary.
+    /// Makes the refusal for a path whose files cannot be read, before anything was sent. If the
+    /// path was collected or is damaged, the refusal says so; otherwise the failure may be
+    /// temporary.
     pub(crate) fn unreadable(&self, registration: &Registration, error: &io::Error) -> Refusal {
         let was = &registration.info;
         match self.lookup(was.path.hash_part()) {
@@ -147,7 +149,7 @@ impl SharedStore {
     /// The present state of the store, after bringing the catalog up to date. `None` if that is not
     /// possible at once; the store may answer nevertheless.
     pub(crate) fn refresh(&self) -> Option<Arc<Snapshot>> {
-        // Usually it is up to date, which needs no lock to see.
+        // The catalog is usually current, which is checked without a lock.
         let fresh = self.fresh();
         fresh.or_else(|| self.store.catalog().map(Catalog::refresh)?.ok().flatten())
     }
@@ -174,7 +176,7 @@ impl SharedStore {
         }
     }
 
-    /// The store has answered: reports the end of an outage, and remarks.
+    /// Notes a successful access: reports the end of an outage, and schema warnings.
     pub(crate) fn recovered(&self) {
         if self.outage.clear() {
             self.observer.event(&Event::StoreRecovered);

@@ -1,4 +1,5 @@
-//! Style, script and mark: part of the program, under URLs that change with their content.
+//! Style sheet, script and icon, embedded in the program and served under URLs that contain a hash
+//! of their content.
 
 use std::fmt::Write as _;
 use std::sync::LazyLock;
@@ -7,16 +8,16 @@ use samovar_http::http::Status;
 use samovar_http::{Body, Response};
 use sha2::{Digest, Sha256};
 
-/// A file that is part of the program.
+/// An embedded file.
 #[derive(Debug)]
 pub(crate) struct Asset {
-    /// Of its URL: a part of its hash, and its ending.
+    /// The last segment of its URL: a part of its hash, and its extension.
     pub(crate) name: String,
     media_type: &'static str,
     bytes: &'static [u8],
 }
 
-/// The samovar, to stand in a page.
+/// The logo, for embedding in pages.
 pub(crate) const MARK: &str = include_str!("assets/mark.svg");
 
 pub(crate) static STYLE: LazyLock<Asset> = LazyLock::new(|| {
@@ -55,7 +56,7 @@ impl Asset {
     }
 }
 
-/// The answer for an asset, if there is one of this name.
+/// Returns the response for the asset of this name, if there is one.
 pub(crate) fn answer(name: &str) -> Option<Response> {
     let all = [&STYLE, &SCRIPT, &ICON];
     let asset = all.into_iter().find(|asset| asset.name == name)?;
@@ -63,7 +64,7 @@ pub(crate) fn answer(name: &str) -> Option<Response> {
         .header("Content-Type", asset.media_type)
         .header("Cache-Control", "public, max-age=31536000, immutable")
         .header("X-Content-Type-Options", "nosniff")
-        // Style of its own: what is opened by itself may do no more than beside a page.
+        // An asset opened as a document of its own (the icon is an SVG) can load and run nothing.
         .header("Content-Security-Policy", "default-src 'none'; sandbox");
     Some(response)
 }

@@ -1,14 +1,14 @@
 //! `/serve/<hash part>/…`: the files of a store path.
 //!
-//! As harmonia has it: a file is sent, a directory shows its `index.html` or what is in it. With
-//! `?list` a directory shows what is in it in any case, and with `?save` a file is saved.
+//! The URLs are those of harmonia: a file is sent, and a directory shows its `index.html` or a list
+//! of its entries. `?list` always shows the list, and `?save` downloads a file.
 //!
 //! # Limits
 //!
 //! | what | value | why |
 //! | --- | --- | --- |
-//! | entries of one page | 1000 | each costs a system call, and a reader a look |
-//! | other paths that links of one page lead to | 100 | each costs a look-up |
+//! | entries per page | 1000 | each costs a system call, and makes the page longer |
+//! | other store paths that the links on a page lead to | 100 | each costs a look-up |
 
 use std::collections::HashMap;
 
@@ -26,15 +26,15 @@ use super::text::{Count, Name, Size};
 use super::url::{encode, raw_parameter};
 use crate::refusal::Refusal;
 
-/// Entries of one page.
+/// Maximum number of entries per page.
 const ENTRY_COUNT_MAX: usize = 1000;
 
-/// Other paths that are looked up for the links of one page.
+/// Maximum number of other store paths looked up for the links on one page.
 const OTHER_COUNT_MAX: usize = 100;
 
 const INDEX: &[u8] = b"index.html";
 
-/// What was asked for.
+/// The requested file or directory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wanted<'a> {
     pub(crate) hash_part: HashPart,
@@ -43,7 +43,7 @@ pub(crate) struct Wanted<'a> {
 }
 
 impl View<'_> {
-    /// The answer about a place in the files of a path.
+    /// Answers a request for a file or directory of a store path.
     // Long: one case per kind of file, each of a few lines.
     pub(crate) fn serve(&self, head: Head<'_>, wanted: Wanted<'_>) -> Result<Response, Refusal> {
         let registration = self.shown_path(wanted.hash_part)?;
@@ -55,7 +55,8 @@ impl View<'_> {
             count_max: ENTRY_COUNT_MAX,
         };
         let found = tree.place(wanted.names, asked);
-        // Files are opened after the row was read: if it still holds, they were this path's.
+        // Files are opened after the row was read. If the registration is still current, they
+        // belong to it.
         if !registration.is_current()? {
             return Ok(self.no_path());
         }
@@ -123,7 +124,7 @@ impl View<'_> {
         })
     }
 
-    /// What comes of asking for a link: the place it leads to, if that could be asked for.
+    /// Answers a request for a symbolic link: redirects to its target if that can be requested.
     fn link(
         &self,
         info: &PathInfo,
@@ -144,13 +145,13 @@ impl View<'_> {
         let has_slash = wanted.has_slash && !rest.is_empty();
         let hash_part = place.path.hash_part();
         if hash_part == wanted.hash_part && names == wanted.names {
-            // A link to itself.
+            // The link leads to itself.
             return Ok(self.link_page(info, wanted, target));
         }
         Ok(redirect(&self.base.to_file(hash_part, &names, has_slash)))
     }
 
-    /// Whether a path may be shown; `own` may.
+    /// Whether a path may be shown. `own` is known to be allowed.
     fn is_shown(&self, path: &StorePath, own: &PathInfo) -> Result<bool, Refusal> {
         Ok(*path == own.path || self.is_there(path)?)
     }
@@ -315,12 +316,12 @@ impl View<'_> {
     }
 }
 
-/// A directory, or a part of it, that is to be shown.
+/// A list of the entries of a directory, or of a part of them.
 struct Listing<'a> {
     wanted: Wanted<'a>,
     info: &'a PathInfo,
     listed: &'a Listed,
-    /// Whether it begins at the beginning.
+    /// Whether the list starts with the first entry.
     is_whole: bool,
 }
 
@@ -329,7 +330,7 @@ trait Has {
 }
 
 impl Has for Listed {
-    /// Whether a file of this name is among these.
+    /// Whether a regular file of this name is among the entries.
     fn has(&self, name: &[u8]) -> bool {
         let entry = self
             .entries

@@ -1,12 +1,12 @@
-//! Sending one file of a store path to a browser.
+//! Sending a file of a store path to a browser.
 //!
 //! # Theory of operation
 //!
-//! What is in a store may mean harm, and a browser shows it under the address of the cache. So each
-//! file is sent with a policy that puts it into a sandbox: it has an origin of its own, runs no
-//! script, sends no form, opens no window and is in nobody's frame. A type is said and not guessed
-//! by the browser; what is not a text, a picture, a sound or a static page is saved rather than
-//! shown.
+//! Files in a store may be malicious, and a browser displays them under the origin of the cache.
+//! Each file is therefore sent with a Content Security Policy that sandboxes it: it gets an opaque
+//! origin, and cannot run scripts, submit forms, open windows or be framed. The media type is sent
+//! explicitly and sniffing disabled. Only text, images, audio, video and static pages are
+//! displayed; everything else is downloaded.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -18,17 +18,17 @@ use samovar_nix::NarHash;
 use super::url::encode;
 use crate::known::small_nars::ACCEPT_RANGES;
 
-/// Style and pictures of the same tree let documentation look as it should.
+/// Styles and images from the same origin are allowed, so that documentation looks as intended.
 const POLICY: &str = "sandbox; default-src 'none'; style-src 'self' 'unsafe-inline'; \
                       img-src 'self' data:; font-src 'self' data:; media-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// How much of a file without a known ending is looked at.
+/// Bytes examined of a file without a known extension.
 const LOOK_LEN: usize = 4096;
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
-/// What is known by its ending. Scripts are texts: they could run nowhere.
+/// Media types by extension. Scripts are not listed, so they are sent as plain text.
 const TYPES: &[(&str, &[&str])] = &[
     ("text/html; charset=utf-8", &["html", "htm"]),
     ("text/css; charset=utf-8", &["css"]),
@@ -50,21 +50,21 @@ const TYPES: &[(&str, &[&str])] = &[
     ("video/webm", &["webm"]),
 ];
 
-/// A file that is to be sent.
+/// A file to send.
 #[derive(Debug)]
 pub(crate) struct Sent<'a> {
     pub(crate) file: File,
     pub(crate) size: u64,
-    /// Its name, or that of the path whose root it is.
+    /// The file's name, or the name of the store path if the file is its root.
     pub(crate) name: &'a [u8],
-    /// Of the path it is in: as long as that is the same, so is the file.
+    /// NAR hash of the store path, which serves as `ETag`: it changes whenever a file does.
     pub(crate) nar_hash: NarHash,
-    /// Whether it is to be saved, whatever it is.
+    /// Whether the browser must download the file instead of displaying it.
     pub(crate) is_saved: bool,
 }
 
 impl Sent<'_> {
-    /// The answer: all of it, a range, or that it is what the client has already.
+    /// Makes the response: the whole file, a range, 304 or 416.
     pub(crate) fn response(self, head: Head<'_>) -> Response {
         let tag = format!(
             "\"{}\"",
@@ -73,7 +73,7 @@ impl Sent<'_> {
         let fields = |response: Response| {
             response
                 .header("ETag", &tag)
-                // It may be asked for again in vain: the path may be gone, or denied.
+                // Caches must revalidate: the path may have been collected or excluded.
                 .header("Cache-Control", "no-cache")
                 .header("Content-Security-Policy", POLICY)
                 .header("X-Content-Type-Options", "nosniff")
@@ -139,7 +139,7 @@ fn names_tag(tags: &[u8], tag: &str) -> bool {
     tags.any(|have| have == b"*" || have.strip_prefix(b"W/").unwrap_or(have) == tag.as_bytes())
 }
 
-/// What a file is, if a browser may show it.
+/// Returns the media type of a file that a browser may display, `None` for others.
 fn media_type(name: &[u8], file: &File) -> Option<&'static str> {
     let ending = name.rsplit(|byte| *byte == b'.').next().unwrap_or_default();
     let known = |(_, endings): &&(&str, &[&str])| {
@@ -157,11 +157,11 @@ fn media_type(name: &[u8], file: &File) -> Option<&'static str> {
     is_text(&start[..len]).then_some(TEXT)
 }
 
-/// Whether a file that begins so is a text for people.
+/// Whether a file with this beginning is readable text.
 fn is_text(start: &[u8]) -> bool {
     let valid = match std::str::from_utf8(start) {
         Ok(text) => text,
-        // A character may be cut at the end of what was looked at.
+        // The last character may be cut off by the limit.
         Err(error) if error.error_len().is_none() && start.len() == LOOK_LEN => {
             std::str::from_utf8(&start[..error.valid_up_to()]).unwrap_or_default()
         }

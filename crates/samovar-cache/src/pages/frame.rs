@@ -1,4 +1,4 @@
-//! What all pages have around them, and how they are sent.
+//! The common frame of all pages, and their response headers.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 use samovar_http::http::Status;
@@ -7,30 +7,30 @@ use samovar_http::{Body, Response};
 use super::assets::{ICON, MARK, SCRIPT, STYLE};
 use super::url::Base;
 
-/// Nothing from elsewhere, no script but ours, in nobody's frame.
+/// Allows only the embedded style sheet and script, and no framing by other pages.
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; \
                       connect-src 'self'; img-src 'self' data:; base-uri 'none'; \
                       form-action 'self'; frame-ancestors 'none'";
 
-/// A page before its frame.
+/// The content of a page, without the common frame.
 #[derive(Debug)]
 pub(crate) struct Page<'a> {
-    /// What stands in the title of the window, before the name of the cache.
+    /// Title of the page, which precedes the name of the cache in the title of the window.
     pub(crate) title: &'a str,
-    /// What the cache is called.
+    /// Name of the cache.
     pub(crate) cache_name: &'a str,
-    /// Where it is.
+    /// The root of the cache, relative to the page.
     pub(crate) base: Base,
-    /// A class that its style may ask for.
+    /// A class for the style sheet.
     pub(crate) kind: &'static str,
-    /// Whether paths can be looked for where it is.
+    /// Whether the page has a search form.
     pub(crate) has_search: bool,
-    /// What is in it.
+    /// The main content.
     pub(crate) main: Markup,
 }
 
 impl Page<'_> {
-    /// The answer with this page.
+    /// Renders the page into a response.
     pub(crate) fn response(&self, status: Status) -> Response {
         respond(status, &self.render())
     }
@@ -74,7 +74,7 @@ impl Page<'_> {
     }
 }
 
-/// Where one looks for a path; works without script.
+/// Renders the search form, which works without JavaScript.
 fn search_form(base: Base) -> Markup {
     html! {
         form.search role="search" action=(base.to("search")) method="get" {
@@ -87,7 +87,7 @@ fn search_form(base: Base) -> Markup {
     }
 }
 
-/// A page as it is sent.
+/// Makes the response with a rendered page.
 pub(crate) fn respond(status: Status, markup: &Markup) -> Response {
     Response::new(status, Body::Bytes(markup.0.clone().into_bytes().into()))
         .header("Content-Type", "text/html; charset=utf-8")
@@ -100,7 +100,7 @@ pub(crate) fn respond(status: Status, markup: &Markup) -> Response {
         .header("Cache-Control", "no-cache")
 }
 
-/// A redirect within the cache. `location` is made by [`Base`].
+/// Makes a redirect within the cache. `location` comes from [`Base`].
 pub(crate) fn redirect(location: &str) -> Response {
     Response::redirect(Status::FOUND, location).header("Cache-Control", "no-cache")
 }

@@ -1,19 +1,19 @@
-//! Where a symbolic link of a store path leads.
+//! Targets of symbolic links in store paths.
 
 use samovar_nix::{StoreDir, StorePath};
 
-/// A place that could be shown: in this store path or another.
+/// A file or directory in this store path or another one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Destination {
     pub(crate) path: StorePath,
     pub(crate) names: Vec<Vec<u8>>,
 }
 
-/// Where a link leads that stands in the directory `above` of a store path. `None`: out of the
-/// store, or to the store as a whole.
+/// Resolves a symbolic link in the directory `above` of a store path. Returns `None` if it leads
+/// out of the store, or to the store directory itself.
 ///
-/// By its text alone: nothing is opened, and a `..` takes back the name before it. What comes of it
-/// is asked for as any other place is, so a wrong guess shows nothing that could not be asked for.
+/// The resolution is purely lexical: nothing is opened, and `..` removes the preceding name. The
+/// target is then requested and checked like any other, so a wrong resolution reveals nothing.
 pub(crate) fn destination(
     dir: &StoreDir,
     path: &StorePath,

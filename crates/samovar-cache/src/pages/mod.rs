@@ -1,15 +1,15 @@
-//! Pages for people: what a cache is and how to use it, what is known of a path, its files.
+//! The web interface of a cache: landing page, store paths and their files.
 //!
 //! # Theory of operation
 //!
-//! A page is made on a worker, from what the store says at that moment; nothing is kept. Templates
-//! are Rust ([`maud`]): text is escaped unless its type is [`maud::Markup`]. References are
-//! relative ([`Base`]), so a proxy may mount a cache anywhere. All pages work without script; style
-//! and script are part of the program ([`assets`]), and the policy that goes with a page allows
-//! nothing else.
+//! Pages are rendered on a worker, from the current state of the store, and not cached. Templates
+//! are written in Rust ([`maud`]): text is escaped unless its type is [`maud::Markup`]. References
+//! are relative ([`Base`]), so a proxy may mount a cache under any prefix. All pages work without
+//! JavaScript. Style sheet and script are embedded in the program ([`assets`]), and the Content
+//! Security Policy of the pages allows nothing else.
 //!
-//! What a page says of paths is what a narinfo would say: a path that may not be read, or is not
-//! there, is the same page in both cases.
+//! Pages reveal no more about paths than narinfos do: an excluded path and an absent one give the
+//! same page.
 
 mod admin;
 mod assets;
@@ -43,28 +43,28 @@ pub use admin::admin;
 pub(crate) use assets::answer as asset;
 pub(crate) use overview::page as overview;
 
-/// What the pages of a cache say of it.
+/// Configuration of the web interface of a cache.
 #[derive(Debug, Clone, Default)]
 pub struct PagesConfig {
-    /// What it is called; empty for the name of the program.
+    /// Name of the cache; if empty, the name of the program is shown.
     pub title: String,
-    /// A sentence or two about it; may be empty.
+    /// A description of one or two sentences; may be empty.
     pub description: String,
-    /// The URL that clients shall use. Where it is not said, a script of the page puts in the one
-    /// that the visitor has reached.
+    /// URL of the cache for clients. If `None`, a script inserts the URL under which the browser
+    /// reached the page.
     pub public_url: Option<String>,
-    /// Whether clients have to say who they are with a name and a password.
+    /// Whether clients need a user name and a password.
     pub has_passwords: bool,
 }
 
-/// The pages of one cache, for one request.
+/// The web interface of one cache, for one request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct View<'a> {
     pub(crate) cache: PagedCache<'a>,
     pub(crate) base: Base,
 }
 
-/// A cache that has pages.
+/// A cache with a web interface.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PagedCache<'a> {
     pub(crate) narinfos: &'a Narinfos,
@@ -73,13 +73,13 @@ pub(crate) struct PagedCache<'a> {
     pub(crate) priority: u32,
 }
 
-/// Whether a request that is none of a client's is answered with a page. `path`: without the
-/// prefix of the cache.
+/// Whether a request that is not part of the cache protocol is answered with a page. `path`:
+/// without the prefix of the cache.
 pub(crate) fn is_answered(head: Head<'_>, path: &[u8]) -> bool {
     PageRoute::of(path).is_some() || wants_page(head)
 }
 
-/// The answer to such a request.
+/// Answers such a request.
 pub(crate) fn answer(cache: PagedCache<'_>, head: Head<'_>, path: &[u8]) -> Response {
     let base = Base::of(path);
     let view = View { cache, base };
@@ -92,7 +92,7 @@ pub(crate) fn answer(cache: PagedCache<'_>, head: Head<'_>, path: &[u8]) -> Resp
     })
 }
 
-/// Whether a client would rather have a page than a line of text: a browser says so, Nix does not.
+/// Whether the client prefers HTML to plain text. Browsers list it in `Accept`, Nix does not.
 fn wants_page(head: Head<'_>) -> bool {
     let accepted = head.header("Accept");
     accepted.is_some_and(|accepted| accepted.windows(9).any(|part| part == b"text/html"))
@@ -101,7 +101,8 @@ fn wants_page(head: Head<'_>) -> bool {
 impl View<'_> {
     fn answer(&self, head: Head<'_>, path: &[u8]) -> Result<Response, Refusal> {
         match PageRoute::of(path) {
-            // A relative reference from here would lose the last part of the prefix.
+            // Relative to this URL, which lacks the final slash, a reference would lose the last
+            // segment of the prefix.
             Some(PageRoute::Prefix) => Ok(redirect(&self.below_prefix(head))),
             Some(PageRoute::Landing) => Ok(self.landing()),
             Some(PageRoute::Version) => Ok(self.reader().shared.program.response()),
@@ -175,7 +176,8 @@ impl View<'_> {
             .response(Status::OK)
     }
 
-    /// Finds a path by whatever holds its hash part: a store path, a URL, the hash part itself.
+    /// Finds a path by any text that contains its hash part: a store path, a URL, or the hash part
+    /// itself.
     fn search(&self, head: Head<'_>) -> Result<Response, Refusal> {
         let asked = parameter(head.query(), "q").unwrap_or_default();
         let Some(hash_part) = hash_part_in(&asked) else {
@@ -195,7 +197,7 @@ impl View<'_> {
         Ok(redirect(&self.base.to_path(hash_part)))
     }
 
-    /// A path that may be shown.
+    /// Returns the registration of a path that may be shown.
     fn shown_path(&self, hash_part: HashPart) -> Result<Registration, Refusal> {
         self.reader().servable(hash_part)
     }
@@ -214,13 +216,13 @@ impl View<'_> {
         }
     }
 
-    /// Names of the keys that a client sees signatures of.
+    /// Returns the names of the keys whose signatures clients see.
     fn signature_names(&self, info: &PathInfo) -> Vec<String> {
         let dir = self.reader().store().store_dir();
         self.cache.narinfos.signer().names(info, dir)
     }
 
-    /// Whether this very path may be shown.
+    /// Whether exactly this path may be shown.
     fn is_there(&self, path: &StorePath) -> Result<bool, Refusal> {
         match self.reader().may_read(path) {
             Err(refusal @ Refusal::Store(_)) => Err(refusal),
@@ -274,7 +276,7 @@ impl View<'_> {
         self.message(Status::NOT_FOUND, "Browsing unavailable", text)
     }
 
-    /// What is said while the store, or a part of it, cannot be read.
+    /// The page shown while the store, or part of it, cannot be read.
     pub(crate) fn unreadable(&self) -> Response {
         let text = "The store cannot be read. Try again later.";
         self.message(Status::SERVICE_UNAVAILABLE, "Temporarily unavailable", text)
@@ -282,7 +284,7 @@ impl View<'_> {
     }
 }
 
-/// The hash part in a text that somebody pasted.
+/// Extracts the hash part from pasted text.
 fn hash_part_in(text: &str) -> Option<HashPart> {
     let mut words = text.split(|c: char| !c.is_ascii_lowercase() && !c.is_ascii_digit());
     words.find_map(|word| HashPart::parse(word.as_bytes()).ok())

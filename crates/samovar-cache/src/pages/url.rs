@@ -3,16 +3,16 @@
 use samovar_http::http::{Pairs, percent};
 use samovar_nix::HashPart;
 
-/// Pairs that a query of ours may have; the rest is of no interest.
+/// Maximum number of pairs parsed from a query, more than any link of a page has.
 const PAIR_COUNT_MAX: usize = 16;
 
-/// A parameter of a query.
+/// Returns the decoded value of a query parameter.
 pub(crate) fn parameter(query: Option<&[u8]>, name: &str) -> Option<String> {
     let pairs = Pairs::parse(query?, PAIR_COUNT_MAX)?;
     pairs.get(name).map(str::to_owned)
 }
 
-/// The same, as the bytes it stands for: names of files may be any.
+/// Returns the decoded value of a query parameter as bytes, because file names may be any bytes.
 pub(crate) fn raw_parameter(query: Option<&[u8]>, name: &str) -> Option<Vec<u8>> {
     let pairs = query?.split(|byte| *byte == b'&').take(PAIR_COUNT_MAX);
     let value = pairs
@@ -21,16 +21,16 @@ pub(crate) fn raw_parameter(query: Option<&[u8]>, name: &str) -> Option<Vec<u8>>
     percent::decode(value).map(Into::into)
 }
 
-/// The way from a page to the root of its cache, as a relative reference: it leads there behind a
-/// proxy that mounts the cache elsewhere, too.
+/// The relative reference from a page to the root of its cache. It also works behind a proxy that
+/// mounts the cache under another prefix.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Base {
-    /// Directories between the root and the page.
+    /// Number of directories between the root and the page.
     depth: usize,
 }
 
 impl Base {
-    /// `path`: that of the request, without the prefix of the cache.
+    /// `path`: the path of the request without the prefix of the cache.
     pub(crate) fn of(path: &[u8]) -> Self {
         let slash_count = path.iter().filter(|byte| **byte == b'/').count();
         Self {
@@ -38,10 +38,10 @@ impl Base {
         }
     }
 
-    /// A reference to `path`, which is relative to the root and encoded.
+    /// Returns a reference to `path`, which is relative to the root and percent-encoded.
     pub(crate) fn to(self, path: &str) -> String {
         let mut url = String::with_capacity(2 + 3 * self.depth + path.len());
-        // So that nothing that follows is taken for a scheme or for nothing at all.
+        // Prevents the path from being parsed as a scheme, and the reference from being empty.
         url.push_str("./");
         for _ in 0..self.depth {
             url.push_str("../");
@@ -50,7 +50,7 @@ impl Base {
         url
     }
 
-    /// A reference to a place in the files of a path; a directory if `has_slash`.
+    /// Returns a reference to a file of a store path, or to a directory if `has_slash`.
     pub(crate) fn to_file(self, hash_part: HashPart, names: &[&[u8]], has_slash: bool) -> String {
         let mut path = format!("serve/{}", text_of(hash_part));
         for name in names {
@@ -63,7 +63,7 @@ impl Base {
         self.to(&path)
     }
 
-    /// A reference to the page of a path.
+    /// Returns a reference to the page of a store path.
     pub(crate) fn to_path(self, hash_part: HashPart) -> String {
         self.to(&format!("path/{}", text_of(hash_part)))
     }
@@ -74,14 +74,14 @@ pub(crate) fn text_of(hash_part: HashPart) -> String {
     String::from_utf8_lossy(&hash_part.to_text()).into_owned()
 }
 
-/// Any bytes as one segment of a path, or one value of a query.
+/// Percent-encodes bytes as one path segment or query value.
 pub(crate) fn encode(bytes: &[u8]) -> String {
     let mut encoded = String::with_capacity(bytes.len());
     encode_into(&mut encoded, bytes);
     encoded
 }
 
-/// All but what RFC 3986, 2.3 calls unreserved.
+/// Appends the bytes, and percent-encodes all but the unreserved characters of RFC 3986, 2.3.
 fn encode_into(encoded: &mut String, bytes: &[u8]) {
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
     for byte in bytes {

@@ -38,7 +38,8 @@ pub(crate) enum BackgroundError {
 impl Background {
     pub(crate) fn start(caches: &Caches) -> Self {
         let looks: Vec<_> = policed(caches.narinfos()).map(look_of).collect();
-        // Without the thread the roots stay unknown, and nothing is served under them.
+        // If this thread cannot be started, the roots stay unknown and nothing is served under
+        // them.
         let roots = match looks.is_empty() {
             true => None,
             false => RootsWatch::start(looks).ok(),
@@ -67,8 +68,8 @@ impl Background {
         let is_new =
             |one: &&Arc<Narinfos>| before.narinfos().all(|before| !Arc::ptr_eq(one, before));
         let new: Vec<_> = caches.narinfos().filter(is_new).collect();
-        // Requests to a policy whose roots are unknown fail; so find them first, unless those of
-        // the present policy are unknown as well.
+        // Requests fail while the roots of a policy are unknown, so they are followed before the
+        // policy is used, unless those of the present policy are unknown as well.
         let fails = |new: &Policy| {
             let mut policies = before.narinfos().map(|before| &before.reader.policy);
             policies.any(|policy| policy.is_unknown() && policy.is_same(new))

@@ -1,8 +1,8 @@
-//! One cache: the answer to a request, and the thread that computes it.
+//! One cache: the response to a request, and the thread that makes it.
 //!
 //! A request takes the same steps on an I/O thread ([`Cache::inline`]) and, if that dispatches it,
-//! on a worker ([`Cache::handle`]): access, the meaning of the path, the policy, the answer. See
-//! [`Site`](crate::Site) for what is answered where.
+//! on a worker ([`Cache::handle`]): access control, routing, policy, response.
+//! [`Site`](crate::Site) describes what is answered on which thread.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -193,7 +193,7 @@ impl Cache {
             Route::Nar { hash_part, .. } if head.header("Range").is_none() => hash_part,
             Route::CacheInfo => return reply.prepared(&self.cache_info),
             Route::NoPath => return reply.prepared(fixed.get(Fixed::NoPath)),
-            // It may be the URL of a page.
+            // The URL may be that of a page.
             Route::Unknown if self.pages.is_some() && pages::is_answered(head, path) => {
                 return reply.dispatch_slow();
             }
@@ -241,7 +241,7 @@ impl Cache {
 
     /// Dispatches a request to a worker, unless the store is known to be down.
     fn pass_on(&self, route: &Route, reply: Reply<'_>) -> Inline {
-        // Logs do not depend on the database.
+        // Build logs are files and do not depend on the database.
         if !matches!(route, Route::Log(_))
             && let Some(error) = self.shared.store.down()
         {
@@ -304,16 +304,17 @@ impl Cache {
         })
     }
 
-    /// The answer to a URL that is none of a cache.
+    /// Answers a URL that is not part of the cache protocol.
     fn page(&self, head: Head<'_>, path: &[u8]) -> Response {
         match self.paged() {
-            // With passwords, workers get requests that are not for pages as well.
+            // With passwords, workers also receive requests that are not for pages.
             Some(cache) if pages::is_answered(head, path) => pages::answer(cache, head, path),
             _ => Fixed::NotFound.response(),
         }
     }
 
-    /// Checks access on a worker. `None`: the request is to be answered on this thread.
+    /// Checks access on a worker. Returns `None` if the request is admitted without verifying a
+    /// password first.
     fn ask(&self, access: &Access, head: Head<'_>, route: &Route) -> Option<Response> {
         let now = Instant::now();
         let verdict = match access.evaluate(head, now) {

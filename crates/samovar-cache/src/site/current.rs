@@ -1,7 +1,8 @@
-//! The present caches, which a reload replaces.
+//! The current caches, which a reload replaces.
 //!
-//! All caches are one value, and a reload replaces it. A request takes the value once on an I/O
-//! thread, and once more, from the beginning, on a worker. So no answer mixes two configurations.
+//! All caches form one immutable value, which a reload replaces. A request fetches the value once
+//! on an I/O thread, and again, starting over, on a worker. So no response mixes two
+//! configurations.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, Weak};
@@ -141,7 +142,7 @@ impl LocalCaches {
         }
     }
 
-    /// The caches of this moment.
+    /// Returns the current caches.
     pub(crate) fn now(&mut self, current: &Current) -> &Caches {
         if self.number != current.number.load(Ordering::Acquire) {
             *self = Self::of(current);
@@ -150,7 +151,7 @@ impl LocalCaches {
     }
 }
 
-/// Clients and store paths of requests, for logs, which start before the site.
+/// Looks up clients and store paths of requests for logs, which are created before the site.
 #[derive(Debug, Clone)]
 pub struct Clients(pub(crate) Weak<Current>);
 

@@ -66,7 +66,7 @@ impl Monitored for Site {
     }
 }
 
-/// Hits are counted with the answers.
+/// Hits are added later, from the request counters.
 fn in_memory(name: &str, fill: Fill, len_max: u64, miss_count: u64) -> CacheStatus {
     CacheStatus {
         name: name.to_owned(),

@@ -14,7 +14,8 @@ use samovar_store::{Store, StoreError, TempRoots, Unavailable};
 use super::table::{Status, Table, Wanted};
 use super::{LeaseConfig, Shared};
 
-/// Requests without a reply: some 15 KB, which a socket buffer takes whatever the daemon does.
+/// Maximum number of requests without a reply: about 15 KB, which fit into the socket buffer, so
+/// that sending never blocks.
 const UNANSWERED_COUNT_MAX: usize = 128;
 
 /// Attempts to lease a path that the daemon refuses. It refuses while the collector starts or ends.
@@ -25,13 +26,13 @@ const TRY_INTERVAL: Duration = Duration::from_millis(5);
 const RETRY_INTERVAL: Duration = Duration::from_millis(250);
 const RETRY_INTERVAL_MAX: Duration = Duration::from_secs(30);
 
-/// A connection counts after this: a daemon may accept one and then fail.
+/// A connection counts as working after this time: a daemon may accept one and then fail.
 const SETTLE_TIME: Duration = Duration::from_secs(1);
 
-/// The delay in noticing the end of the server while waiting for a reply.
+/// Maximum delay in noticing the shutdown of the server while waiting for a reply.
 const STOP_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A daemon that does not reply for this long is reported.
+/// A daemon that has not replied for this long is reported.
 const SILENCE_MAX: Duration = Duration::from_secs(15);
 
 /// Why nothing is leased.
@@ -50,7 +51,7 @@ pub(super) struct Keeper {
     present: Option<TempRoots>,
     /// The connection of the previous generation, until the present one ends.
     previous: Option<TempRoots>,
-    /// When the present connection counts; `None` after that.
+    /// When the present connection counts as working; `None` afterwards.
     settles_at: Option<Instant>,
     /// When the present generation ends.
     ends_at: Instant,
@@ -126,10 +127,11 @@ impl Keeper {
                 self.ends_at = Instant::now() + self.config.time;
                 let under_way = self.shared.change(Table::turn);
                 self.add(under_way);
-                // Only now: it leased the NARs in progress.
+                // Dropped only now, because it leased the NARs in progress until they had new
+                // leases.
                 drop(oldest);
             }
-            // The present connection stays in use until there is another.
+            // The present connection stays in use until a new one succeeds.
             Err(_) => self.ends_at = Instant::now() + self.config.time.min(RETRY_INTERVAL_MAX),
         }
     }
@@ -139,7 +141,7 @@ impl Keeper {
             return Err(LeaseError::Stopped);
         };
         let mut roots = daemon.temp_roots()?;
-        // The socket may be that of another store, where leases protect nothing.
+        // The socket may belong to the daemon of another store, where leases protect nothing.
         let newest = self.store.newest(None, 1).unwrap_or_default();
         if let Some(newest) = newest.first()
             && !roots.is_valid(&newest.path)?
@@ -287,7 +289,7 @@ impl Keeper {
         }
     }
 
-    /// The connection is lost, or the daemon's reply is invalid. Another one may be had.
+    /// Handles a lost connection or an invalid reply, and schedules a new attempt to connect.
     fn lose_present(&mut self, error: LeaseError) {
         if error == LeaseError::Stopped {
             return;

@@ -89,7 +89,7 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    /// No lease for a whole lease time, and no wait.
+    /// No leases granted, and no wait.
     const NOTHING: Self = Self {
         generation: 0,
         has_waited: false,
@@ -142,7 +142,7 @@ impl Leases {
         }
     }
 
-    /// Whether leases are to be requested, or at least missing ones to be counted.
+    /// Whether leases are requested, or at least missing ones counted.
     pub(crate) fn is_on(&self) -> bool {
         let status = self.shared.as_ref().map(|shared| shared.table().status());
         status.is_some_and(|status| status != Status::Off)
@@ -238,7 +238,8 @@ impl Shared {
     }
 
     fn wake(&self) {
-        // Any value wakes, and so does a counter that is full.
+        // Any value wakes the keeper. A failed write means that the counter is full, which wakes it
+        // too.
         let _written = rustix::io::write(&self.wake, &1_u64.to_le_bytes());
     }
 

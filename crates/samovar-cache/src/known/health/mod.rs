@@ -40,7 +40,7 @@ use stamp::Stamp;
 use state::State;
 use verified::{Entry, Verified, minute_now};
 
-/// The trust in the files of paths.
+/// How the files of paths are verified.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trust {
     /// Whether a NAR is hashed the first time it is sent.
@@ -99,7 +99,7 @@ impl Health {
         health
     }
 
-    /// Drops damaged paths from these caches from now on. They are empty, or were watched before.
+    /// Adds caches from which damaged paths are dropped. They must be empty, or watched before.
     pub(crate) fn watch(&self, caches: Vec<Arc<dyn PathCache>>) {
         let rendered = self.rendered.write();
         *rendered.unwrap_or_else(PoisonError::into_inner) = caches;
@@ -133,9 +133,9 @@ impl Health {
     pub(crate) fn note_verified(&self, info: &PathInfo, root: Option<&Identity>) {
         let hash_part = info.path.hash_part();
         self.remember(info, root);
-        // A slow reader may have read files that were damaged behind it, and marked by another
-        // reader since: its verdict is older than the mark. Checked after adding the record, as
-        // described at the top.
+        // A slow reader may have read the files before they were damaged, and another reader may
+        // have marked the path since; the mark is newer. It is checked after adding the record, for
+        // the reason given in the theory of operation.
         if self.damaged.contains(&hash_part) {
             self.verified.remove(&hash_part);
             self.suspect(info);
@@ -171,7 +171,7 @@ impl Health {
         let hash_part = info.path.hash_part();
         let was_marked = self.damaged.contains(&hash_part);
         self.verified.remove(&hash_part);
-        // Files of a daemon have no fingerprint that would change with a repair.
+        // Files read through a daemon have no fingerprint that would change with a repair.
         let is_here = self
             .store
             .tree(&info.path)
@@ -210,7 +210,7 @@ impl Health {
         }
     }
 
-    /// Called after marking: see the top.
+    /// Drops cached responses; called after marking (see the theory of operation).
     fn drop_rendered(&self, hash_part: &HashPart) {
         let all = self.rendered.read().unwrap_or_else(PoisonError::into_inner);
         for rendered in &*all {

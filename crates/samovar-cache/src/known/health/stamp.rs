@@ -4,8 +4,8 @@ use samovar_nix::PathInfo;
 use samovar_store::Identity;
 use sha2::{Digest, Sha256};
 
-/// A digest of a path's registration, and of the root of its files where that is known. It is the
-/// same while both are.
+/// A digest of a path's registration, and of the root of its files if known. It changes when either
+/// does.
 ///
 /// Eight bytes, because a million of them may be in memory. A collision, one in 2^64, skips a
 /// verification.
