@@ -20,10 +20,10 @@ use crate::config::{Configuration, GcLease};
 use crate::daemon::Identity;
 use crate::listener::{Bind, ListenSpec};
 
-/// Minimum number of descriptors: each connection and each file being sent needs one.
+/// Minimum limit of file descriptors: each connection and each file being sent needs one.
 const DESCRIPTORS_MIN: u64 = 4096;
 
-/// A certificate that expires sooner should have been renewed.
+/// A certificate that expires within this time should have been renewed already.
 const RENEWAL_TIME: Duration = Duration::from_secs(14 * 24 * 60 * 60);
 
 /// The result of a check.
@@ -147,9 +147,11 @@ fn access(config: &Configuration, findings: &mut Findings) {
     }
 }
 
-/// Checks the roots of policies: if one is missing, less is served than intended, or nothing.
+/// Checks the roots of policies: a missing root means that fewer paths are served than intended, or
+/// none.
 fn roots(config: &Configuration, store: Option<&dyn Store>, findings: &mut Findings) {
-    // Store paths need not exist: only their names matter, and their files may be elsewhere.
+    // Roots that are store paths need not exist: only their names matter, and the files of the
+    // store may be elsewhere.
     let dir = store.map(|store| store.store_dir().as_str().to_owned());
     let is_in_store = |root: &Path| dir.as_ref().is_some_and(|dir| root.starts_with(dir));
     let is_absent = |root: &Path| !is_in_store(root) && is_absent(root);
@@ -302,7 +304,7 @@ fn tcp(spec: &ListenSpec, address: std::net::SocketAddr, findings: &mut Findings
                 format!("this user may not listen on {address}"),
                 "choose a port of at least 1024, or grant the server CAP_NET_BIND_SERVICE",
             ),
-            // Without IPv6, for example, the server listens on the other addresses.
+            // On a machine without IPv6, for example, the server listens on the other addresses.
             io::ErrorKind::AddrNotAvailable if !matches!(spec, ListenSpec::Tcp { .. }) => {}
             io::ErrorKind::AddrNotAvailable => findings.error(
                 "listen",
@@ -368,7 +370,7 @@ fn directories(config: &Configuration, findings: &mut Findings) {
     }
 }
 
-/// Creates a temporary file in the directory, which is removed at once.
+/// Creates a temporary file in the directory and removes it immediately.
 fn tempfile_in(directory: &Path) -> io::Result<()> {
     let flags = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::TMPFILE;
     rustix::fs::open(directory, flags, rustix::fs::Mode::RUSR)?;

@@ -1,7 +1,7 @@
 //! Messages to the service manager (`NOTIFY_SOCKET`, `WATCHDOG_USEC`).
 //!
-//! Without these variables the functions do nothing. A message that cannot be sent is no error: the
-//! manager notices that it is missing.
+//! Without these variables the functions do nothing. A failure to send a message is ignored: the
+//! service manager notices the missing message.
 //!
 //! # Source
 //!
@@ -21,7 +21,7 @@ pub fn ready() {
 
 /// Sends `RELOADING=1`; [`ready`] must follow.
 pub fn reloading() {
-    // Type=notify-reload compares the time, to ignore an earlier READY=1.
+    // With `Type=notify-reload`, systemd uses this time to ignore an earlier READY=1.
     match NotifyState::monotonic_usec_now() {
         Ok(now) => send(&[NotifyState::Reloading, now]),
         Err(_) => send(&[NotifyState::Reloading]),
@@ -44,18 +44,18 @@ pub fn status(text: &str) {
 }
 
 fn send(states: &[NotifyState<'_>]) {
-    // Without a manager, or one that does not listen, there is nothing to do.
+    // Without a service manager, or with one that does not listen, there is nothing to do.
     sd_notify::notify(states).ok();
 }
 
 /// The thread that sends `WATCHDOG=1`. Dropping it ends the thread.
 #[derive(Debug)]
 pub struct Watchdog {
-    /// Nothing is sent; the thread ends when this is dropped.
+    /// The thread ends when this sender is dropped; nothing is ever sent.
     _alive: Sender<()>,
 }
 
-/// Sends `WATCHDOG=1` twice in the watchdog's interval, as long as `works` returns true.
+/// Sends `WATCHDOG=1` twice per watchdog interval, as long as `works` returns true.
 ///
 /// `works` is called on the thread of the watchdog and should check the threads that serve: a
 /// server that answers no requests must not appear to work. Returns `None` if there is no watchdog
@@ -71,7 +71,7 @@ pub fn watchdog(works: impl FnMut() -> bool + Send + 'static) -> io::Result<Opti
     every(interval / 2, works, || send(&[NotifyState::Watchdog])).map(Some)
 }
 
-/// An interval of zero would be a busy loop.
+/// An interval of zero would make a busy loop.
 const PERIOD_MIN: Duration = Duration::from_millis(1);
 
 fn every(

@@ -1,11 +1,10 @@
 //! `--daemonize`: a server in the background, started by a launcher that waits until it is ready.
 //!
-//! A process cannot fork safely once it has threads, and not at all without unsafe code; so the
-//! launcher starts its own executable again with the same arguments. What is written to the child's
-//! standard output goes through a pipe to the launcher, which waits for the line `ready` and ends
-//! with success; if the pipe closes without it, the launcher ends with the child's exit code.
-//! Errors until then appear on the standard error that both share, so the operator sees them where
-//! the command was given.
+//! A process with threads cannot fork safely, and forking requires unsafe code in any case. The
+//! launcher therefore starts its own executable again with the same arguments. The child's standard
+//! output is a pipe to the launcher, which waits for the ready line and then exits successfully; if
+//! the pipe is closed without that line, the launcher exits with the child's exit code. The child
+//! inherits standard error, so errors during the start appear in the operator's terminal.
 //!
 //! # Source
 //!
@@ -23,18 +22,18 @@ use std::process::{Command, Stdio};
 /// The role of this process.
 #[derive(Debug)]
 pub enum Role {
-    /// `--daemonize` is not given.
+    /// `--daemonize` was not given.
     Foreground,
-    /// Starts the background process: call [`launch`].
+    /// Must start the background process: call [`launch`].
     Launcher,
-    /// Runs in the background.
+    /// Is the background process.
     Background(Background),
 }
 
 /// An error while starting in the background.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
-    /// `LISTEN_FDS` is for one PID only, not for a child.
+    /// `LISTEN_PID` names only this process, not a child.
     #[error(
         "--daemonize cannot be combined with sockets from the service manager, which runs the \
          server in the background itself"
@@ -51,15 +50,15 @@ pub enum DaemonError {
     Streams(#[source] io::Error),
 }
 
-/// Environment variable of the child: the PID of the launcher, so that an inherited variable is
-/// ignored.
+/// Environment variable of the child, set to the PID of the launcher. If that is not the parent's
+/// PID, the variable was inherited from elsewhere and is ignored.
 const VARIABLE: &str = "NIX_SERVE_LAUNCHER";
 
-/// The line with which the child reports that it is ready.
+/// The line by which the child reports that it is ready.
 const READY: &str = "nix-serve: ready";
 
 impl Role {
-    /// The role of this process; in the background, leaves the session of the terminal.
+    /// Determines the role of this process. In the background, leaves the terminal's session.
     ///
     /// # Errors
     ///
@@ -80,7 +79,7 @@ impl Role {
         Ok(Self::Launcher)
     }
 
-    /// The role of the new process of an upgrade.
+    /// Determines the role of the new process of a zero-downtime upgrade.
     ///
     /// # Errors
     ///
@@ -98,8 +97,8 @@ impl Role {
     }
 }
 
-/// Starts this executable in the background with `arguments`, the program's name not among them,
-/// and waits until it is ready or has failed.
+/// Starts this executable in the background and waits until it is ready or has failed. `arguments`
+/// do not include the program's name.
 ///
 /// Returns the exit code: 0 if the child is ready, otherwise that of the child, or 1.
 ///
@@ -112,7 +111,7 @@ pub fn launch(arguments: impl IntoIterator<Item = OsString>) -> Result<u8, Daemo
         .next()
         .unwrap_or_else(|| executable.clone().into());
     let mut child = Command::new(executable)
-        // An upgrade starts the executable at this path.
+        // An upgrade starts the executable by this path.
         .arg0(name)
         .args(arguments)
         .env(VARIABLE, std::process::id().to_string())
@@ -132,17 +131,17 @@ pub fn launch(arguments: impl IntoIterator<Item = OsString>) -> Result<u8, Daemo
     Ok(code.filter(|code| *code != 0).unwrap_or(1))
 }
 
-/// A process in the background that is not ready yet.
+/// A background process that is not ready yet.
 #[derive(Debug)]
 pub struct Background {
     _private: (),
 }
 
 impl Background {
-    /// Closes the terminal and tells the launcher that the server is ready.
+    /// Detaches from the terminal and reports to the launcher that the server is ready.
     ///
-    /// Standard error becomes `error_log`, so that the message of a panic is not lost, or
-    /// `/dev/null` like the other streams.
+    /// Standard error is redirected to `error_log`, so that panic messages are not lost; without
+    /// it, to `/dev/null` like the other streams.
     ///
     /// # Errors
     ///
@@ -160,8 +159,8 @@ impl Background {
         };
         rustix::stdio::dup2_stdin(&null)?;
         rustix::stdio::dup2_stderr(&errors)?;
-        // The launcher may have been killed: no reason to exit.
-        // The newline ends a line that may be incomplete.
+        // A write error is ignored: the launcher may have been killed. The leading newline ends a
+        // line that may be incomplete.
         write!(io::stdout(), "\n{READY}\n")
             .and_then(|()| io::stdout().flush())
             .ok();

@@ -1,4 +1,4 @@
-//! Switch of user and group once the sockets are bound.
+//! Switching user and group after the sockets are bound.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use nix::unistd::{
 /// A user and a group to switch to, looked up while the process is still privileged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// The user, `None` to stay.
+    /// The user; `None` to keep the current one.
     user: Option<Account>,
     gid: Gid,
 }
@@ -19,7 +19,7 @@ pub struct Identity {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Account {
     uid: Uid,
-    /// For the supplementary groups; `None` for a UID without an account.
+    /// User name, to set the supplementary groups; `None` for a UID without an account.
     name: Option<std::ffi::CString>,
 }
 
@@ -44,11 +44,11 @@ pub enum IdentityError {
     /// A call failed.
     #[error("cannot become {identity} ({call})")]
     Call {
-        /// Who.
+        /// The user and group to switch to.
         identity: Identity,
         /// The system call.
         call: &'static str,
-        /// Why.
+        /// The error of the call.
         #[source]
         source: Errno,
     },
@@ -67,9 +67,10 @@ impl fmt::Display for Identity {
 }
 
 impl Identity {
-    /// Looks up `user` and `group`, by name or else by number; `None` if neither is given.
+    /// Looks up `user` and `group`, each by name or else by number; returns `None` if neither is
+    /// given.
     ///
-    /// Without `group` it is the user's own. (starman keeps root's group and root's further
+    /// The default group is the user's primary group. (starman keeps root's group and supplementary
     /// groups.)
     ///
     /// # Errors
@@ -96,11 +97,11 @@ impl Identity {
     /// Switches all threads to this user and group permanently, with the user's supplementary
     /// groups.
     ///
-    /// Does nothing if the process runs as this user already. Open files and sockets stay open.
+    /// Does nothing if the process already runs as this user. Open files and sockets stay open.
     ///
     /// # Errors
     ///
-    /// [`IdentityError`]. The process may have switched partly: exit.
+    /// [`IdentityError`]. The process may be partly switched and must exit.
     pub fn assume(&self) -> Result<(), IdentityError> {
         if !Uid::effective().is_root() {
             return if self.is_current() {
@@ -116,7 +117,7 @@ impl Identity {
                 source,
             })
         };
-        // Groups first: only root may change them.
+        // Groups first: only root may change them, and root is given up next.
         match self.user.as_ref().and_then(|user| user.name.as_ref()) {
             Some(name) => call("initgroups", initgroups(name, self.gid))?,
             None => call("setgroups", setgroups(&[self.gid]))?,
@@ -132,7 +133,7 @@ impl Identity {
         }
     }
 
-    /// Whether real, effective and saved IDs are all these.
+    /// Whether the real, effective and saved IDs are all those of this identity.
     fn is_current(&self) -> bool {
         let user_is = self.user.as_ref().is_none_or(|user| {
             getresuid().is_ok_and(|ids| [ids.real, ids.effective, ids.saved] == [user.uid; 3])
@@ -141,7 +142,7 @@ impl Identity {
             && getresgid().is_ok_and(|ids| [ids.real, ids.effective, ids.saved] == [self.gid; 3])
     }
 
-    /// Whether root can be regained, by trying.
+    /// Whether root can be regained, found by trying.
     fn is_reversible(&self) -> bool {
         let root_user = Uid::from_raw(0);
         let stays_root = self.user.as_ref().is_none_or(|user| user.uid == root_user);
@@ -151,7 +152,7 @@ impl Identity {
     }
 }
 
-/// The account, and the user's own group if there is an entry.
+/// Looks up an account, and its primary group if it has an entry.
 fn find_user(text: &str) -> Result<(Account, Option<Gid>), IdentityError> {
     let by_name = User::from_name(text).map_err(IdentityError::Lookup)?;
     let number = text.parse().ok().map(Uid::from_raw);
@@ -182,7 +183,7 @@ fn find_group(text: &str) -> Result<Gid, IdentityError> {
     if let Some(group) = Group::from_name(text).map_err(IdentityError::Lookup)? {
         return Ok(group.gid);
     }
-    // The greatest number means "leave it" to the system calls.
+    // The system calls interpret the maximum as "leave unchanged".
     let number = text.parse().ok().filter(|number| *number != u32::MAX);
     number
         .map(Gid::from_raw)

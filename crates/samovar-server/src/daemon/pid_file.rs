@@ -1,4 +1,4 @@
-//! PID file.
+//! The PID file.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -37,22 +37,24 @@ pub enum PidFileError {
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
 }
 
 impl PidFile {
-    /// Writes the PID of this process to `path`, replacing the file of a dead server.
+    /// Writes the PID of this process to `path`, replacing the file of a server that no longer
+    /// runs.
     ///
-    /// The file is written under a temporary name and renamed: readers never see half a number, and
-    /// a symbolic link in a directory that others can write to is replaced, not followed.
+    /// The file is written under a temporary name and renamed. Readers therefore never see a
+    /// partial number, and if `path` is a symbolic link in a directory that others can write to,
+    /// the link is replaced and not followed.
     ///
     /// # Errors
     ///
-    /// [`PidFileError::Running`] if it names a running nix-serve or starman. Any other process has
-    /// the PID by chance, as after a reboot.
+    /// [`PidFileError::Running`] if the file names a running nix-serve or starman. Any other
+    /// process has that PID by chance, for example after a reboot.
     ///
     /// # Source
     ///
@@ -63,8 +65,8 @@ impl PidFile {
         Self::prepare(path, None)?.put()
     }
 
-    /// As [`write`](Self::write), under a temporary name, until [`Prepared::put`]. The file may
-    /// name the running process `predecessor`.
+    /// Like [`write`](Self::write), but leaves the file under its temporary name until
+    /// [`Prepared::put`]. The existing file may name the running process `predecessor`.
     ///
     /// # Errors
     ///
@@ -84,7 +86,7 @@ impl PidFile {
         }
         let mut beside = path.as_os_str().to_owned();
         beside.push(format!(".{}", std::process::id()));
-        // May be left by a process with the same PID that was killed in between.
+        // May be left over from a killed process with the same PID.
         fs::remove_file(&beside).ok();
         let prepared = Prepared {
             beside: beside.into(),
@@ -103,7 +105,7 @@ impl PidFile {
     ///
     /// # Errors
     ///
-    /// If it cannot be removed: after the switch of the user, the directory may not be writable.
+    /// If it cannot be removed. After switching the user, the directory may not be writable.
     pub fn remove(self) -> io::Result<()> {
         match fs::read(&self.path) {
             Ok(content) if content == self.content.as_bytes() => fs::remove_file(&self.path),
@@ -136,7 +138,7 @@ impl Prepared {
 
 impl Drop for Prepared {
     fn drop(&mut self) {
-        // After `put` there is nothing at this place.
+        // After `put` the temporary name no longer exists.
         fs::remove_file(&self.beside).ok();
     }
 }
@@ -144,8 +146,9 @@ impl Drop for Prepared {
 /// Maximum time to wait for the lock of the directory.
 const LOCK_TIME: Duration = Duration::from_secs(1);
 
-/// Locks the directory, so that of two servers that start at once the second finds the PID of the
-/// first. `None` after [`LOCK_TIME`]: any user may lock a directory such as `/tmp` for ever.
+/// Locks the directory, so that if two servers start at once, the second one sees the PID of the
+/// first. Returns `None` after [`LOCK_TIME`], because any user may lock a directory such as `/tmp`
+/// for ever.
 fn lock_directory(path: &Path) -> Option<fs::File> {
     let parent = path.parent().filter(|parent| *parent != Path::new(""));
     let directory = fs::File::open(parent.unwrap_or(Path::new("."))).ok()?;
@@ -161,7 +164,7 @@ fn lock_directory(path: &Path) -> Option<fs::File> {
     }
 }
 
-/// The PID in the file, if it is that of a running server.
+/// Returns the PID in the file if it is that of a running server.
 fn running(path: &Path) -> io::Result<Option<i32>> {
     let content = match fs::read(path) {
         Ok(content) => content,
@@ -181,19 +184,20 @@ fn is_server(number: i32) -> bool {
     if pid == rustix::process::getpid() {
         return false;
     }
-    // No permission to signal it is a sign of life too.
+    // Any other error, such as EPERM, means that the process exists.
     if test_kill_process(pid) == Err(rustix::io::Errno::SRCH) {
         return false;
     }
     match fs::read(format!("/proc/{number}/cmdline")) {
         Ok(command_line) => is_server_command(&command_line),
-        // Without /proc there is no telling, and two servers are worse than a line to the operator.
+        // The command line cannot be read. Assume a server: an unnecessary refusal is better than
+        // two running servers.
         Err(_) => true,
     }
 }
 
-/// Whether one of the first words of a command line is a server's: the program, or the script of an
-/// interpreter. starman writes its title there, `starman master …`.
+/// Whether one of the first words of a command line is a server's name: of the program, or of the
+/// script that an interpreter runs. starman sets its process title to `starman master …`.
 fn is_server_command(command_line: &[u8]) -> bool {
     let words = command_line.split(|byte| matches!(byte, 0 | b' ')).take(2);
     words
@@ -240,7 +244,7 @@ mod tests {
     fn what_the_dead_left_is_replaced() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("pid");
-        // No such process, no number, and one whose process is no server.
+        // An unused PID, text that is no number, and the PID of another program.
         for content in [
             "2147483647\n",
             "junk",

@@ -13,7 +13,7 @@ use listenfd::ListenFd;
 
 use super::spec::{Host, ListenSpec};
 
-/// A listening socket passed by the service manager, blocking or not.
+/// A listening socket passed by the service manager, in blocking or non-blocking mode.
 #[derive(Debug)]
 pub enum InheritedListener {
     /// TCP, IPv4 or IPv6.
@@ -23,7 +23,7 @@ pub enum InheritedListener {
 }
 
 impl InheritedListener {
-    /// Whether every connection to this socket is one that `spec` asks for.
+    /// Whether `spec` covers every connection that this socket accepts.
     pub fn is_within(&self, spec: &ListenSpec) -> bool {
         match (self, spec) {
             (Self::Tcp(socket), ListenSpec::Tcp { host, port }) => {
@@ -79,27 +79,27 @@ impl fmt::Display for InheritedListener {
     }
 }
 
-/// A descriptor that is no stream socket.
+/// A descriptor that is not a listening stream socket.
 #[derive(Debug, thiserror::Error)]
 #[error("descriptor {index} of LISTEN_FDS is no stream socket")]
 pub struct InheritedError {
-    /// Counted from 0; the descriptor's number is three more.
+    /// Index, counted from 0; the descriptor number is three more.
     pub index: usize,
     /// What is wrong with it.
     #[source]
     pub source: io::Error,
 }
 
-/// Takes the sockets that `LISTEN_FDS` announces to this process; empty if there are none.
+/// Takes the sockets passed in `LISTEN_FDS`; empty if there are none.
 ///
-/// Call it once: a second call would give the same descriptors to a second owner, which `listenfd`
-/// cannot see. `LISTEN_PID` is compared with our own, so a child does not take what was meant for
-/// its parent.
+/// Must be called only once: a second call would create second owners of the same descriptors,
+/// which `listenfd` cannot detect. Does nothing if `LISTEN_PID` is not the PID of this process, so
+/// a child does not take its parent's sockets.
 ///
 /// # Errors
 ///
-/// [`InheritedError`] for the first descriptor that is something else: serving on the rest only
-/// would leave clients of that socket waiting for ever.
+/// [`InheritedError`] for the first descriptor of another kind: if the server used only the other
+/// sockets, clients of that one would wait for ever.
 pub fn inherited() -> Result<Vec<InheritedListener>, InheritedError> {
     let mut sockets = ListenFd::from_env();
     (0..sockets.len())
@@ -108,7 +108,7 @@ pub fn inherited() -> Result<Vec<InheritedListener>, InheritedError> {
 }
 
 fn take(sockets: &mut ListenFd, index: usize) -> Result<InheritedListener, InheritedError> {
-    // On a mismatch of kind the descriptor stays where it is, so the order of questions is free.
+    // A socket of another kind stays in `sockets`, so the order of these attempts does not matter.
     if let Ok(Some(tcp)) = sockets.take_tcp_listener(index) {
         return Ok(InheritedListener::Tcp(tcp));
     }

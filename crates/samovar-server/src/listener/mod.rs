@@ -1,8 +1,8 @@
 //! Addresses to listen on, from text to socket addresses.
 //!
-//! [`ListenSpec`] is an address as configured, [`Bind`] the socket addresses to try. Nothing here
-//! binds: the engine does, with one socket for each thread. Sockets of the service manager come
-//! from [`inherited`].
+//! [`ListenSpec`] is a configured address, [`Bind`] the resulting socket addresses to try. Nothing
+//! is bound here: the engine binds one socket per I/O thread. Sockets passed by the service manager
+//! come from [`inherited`].
 
 mod inherited;
 mod resolve;

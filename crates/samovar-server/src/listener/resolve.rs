@@ -1,4 +1,4 @@
-//! From configured addresses to socket addresses.
+//! Resolution of configured addresses to socket addresses.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _};
@@ -6,14 +6,15 @@ use std::path::PathBuf;
 
 use super::spec::{Host, ListenSpec};
 
-/// Socket addresses of one [`ListenSpec`].
+/// The socket addresses of one [`ListenSpec`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Bind {
-    /// One of these: the first, and the next only if [`family_missing`] says so of the error.
+    /// The first of these that can be bound. The next one is tried only if [`family_missing`] is
+    /// true for the error.
     FirstOf(Vec<TcpAddress>),
-    /// Each of these. An error for which [`family_missing`] is true is ignored as long as one
-    /// address is bound: `localhost` often has an IPv6 address in `/etc/hosts` on machines without
-    /// IPv6.
+    /// All of these. An error for which [`family_missing`] is true is ignored as long as one
+    /// address is bound: `/etc/hosts` often has an IPv6 address for `localhost` even on machines
+    /// without IPv6.
     EachOf(Vec<TcpAddress>),
     /// A Unix socket.
     Unix(PathBuf),
@@ -29,7 +30,7 @@ pub struct TcpAddress {
     pub v6_only: bool,
 }
 
-/// A host name without an address.
+/// An error for a host name that has no address.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot resolve {name}")]
 pub struct ResolveError {
@@ -109,11 +110,10 @@ fn resolve_name(name: &str, port: u16) -> Result<Vec<TcpAddress>, ResolveError> 
     }
 }
 
-/// Whether `error`, from creating or binding a socket, means that the machine lacks the address
-/// family.
+/// Whether `error`, from creating or binding a socket, means that the machine does not support the
+/// address family.
 ///
-/// `EAFNOSUPPORT` comes from kernels without IPv6, `EADDRNOTAVAIL` from those where it is switched
-/// off.
+/// Kernels without IPv6 return `EAFNOSUPPORT`, kernels on which it is disabled `EADDRNOTAVAIL`.
 pub fn family_missing(error: &io::Error) -> bool {
     const AFNOSUPPORT: i32 = rustix::io::Errno::AFNOSUPPORT.raw_os_error();
     error.raw_os_error() == Some(AFNOSUPPORT) || error.kind() == io::ErrorKind::AddrNotAvailable

@@ -70,11 +70,12 @@ pub enum Host {
 pub struct ParsedListen {
     /// Where to listen.
     pub spec: ListenSpec,
-    /// `:ssl` was there.
+    /// Whether the value ends in `:ssl`.
     pub tls: bool,
     /// A word after a second colon, which is ignored.
     pub ignored_suffix: Option<String>,
-    /// A Unix socket path without a slash: probably meant as a port or a host.
+    /// Whether the value is a Unix socket path without a slash, which was probably meant as a port
+    /// or host.
     pub bare_name: bool,
 }
 
@@ -84,16 +85,16 @@ pub enum ListenSpecError {
     /// The value is empty.
     #[error("the value is empty")]
     Empty,
-    /// The port is not a number from 0 to 65535.
+    /// The port is not a number between 0 and 65535.
     #[error("the port must be a number from 0 to 65535")]
     Port,
-    /// The host is neither address nor name.
+    /// The host is neither an address nor a valid name.
     #[error("the host is neither address nor name")]
     Host,
 }
 
 impl ListenSpec {
-    /// A port on the loopback.
+    /// A port on the loopback address.
     pub fn local(port: u16) -> Self {
         Self::Tcp {
             host: Host::Address(Ipv4Addr::LOCALHOST.into()),
@@ -164,7 +165,7 @@ fn parse_tcp(text: &str) -> Result<ParsedListen, ListenSpecError> {
     })
 }
 
-/// Cuts a third part off, as starman does by splitting at two colons.
+/// Splits off the text after a second colon, as starman does.
 fn split_suffix(text: &str) -> (&str, Option<&str>) {
     let Some((address, suffix)) = text.rsplit_once(':') else {
         return (text, None);
@@ -178,7 +179,7 @@ fn split_suffix(text: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// Digits only: `u16::from_str` would take a plus sign.
+/// Parses digits only: `u16::from_str` would accept a plus sign.
 fn parse_port(text: &str) -> Option<u16> {
     text.bytes()
         .all(|byte| byte.is_ascii_digit())
@@ -190,8 +191,8 @@ impl Host {
     ///
     /// # Errors
     ///
-    /// [`ListenSpecError::Host`] if it is neither an address, nor one of warp's notations, nor a
-    /// possible name.
+    /// [`ListenSpecError::Host`] if the text is neither an address, nor one of warp's notations,
+    /// nor a valid name.
     pub fn parse(text: &str) -> Result<Self, ListenSpecError> {
         match text {
             "" | "*" => return Ok(Self::Any),
@@ -205,7 +206,7 @@ impl Host {
             let inner = inner.strip_suffix(']').ok_or(ListenSpecError::Host)?;
             return match inner.parse::<Ipv6Addr>() {
                 Ok(address) => Ok(Self::Address(IpAddr::V6(address))),
-                // A zone, as in `fe80::1%eth0`, is for the resolver to understand.
+                // Address with a zone, as in `fe80::1%eth0`: only the resolver understands it.
                 Err(_) if inner.contains(':') && is_name(inner) => Ok(Self::Name(inner.to_owned())),
                 Err(_) => Err(ListenSpecError::Host),
             };
@@ -281,7 +282,8 @@ mod tests {
         check("[::1]:5000", Ok("[::1]:5000"));
         check("[::]:65535", Ok("[::]:65535"));
         check("!6:80", Ok("!6:80"));
-        // The NixOS module writes bindAddress, a colon and the port, whatever the address is.
+        // The NixOS module concatenates bindAddress, a colon and the port, without brackets for
+        // IPv6.
         check(":::5000", Ok("[::]:5000"));
         check("::1:5000", Ok("[::1]:5000"));
         check("[fe80::1%eth0]:80", Ok("[fe80::1%eth0]:80"));
