@@ -120,8 +120,8 @@ fn x_forwarded_for(value: &[u8], mut hop: impl FnMut(Option<IpAddr>)) {
     }
 }
 
-/// Parses a `Forwarded` value (RFC 7239, section 4). A syntax error makes the client unknown for
-/// the whole value: a quote opened by the client could swallow the entry that the proxy appended.
+/// RFC 7239, section 4. What cannot be understood to its end hides everything in the value: a quote
+/// that a client opened could swallow what the proxy wrote behind it.
 fn forwarded(value: &[u8], mut hop: impl FnMut(Option<IpAddr>)) {
     let mut rest = value;
     let mut current = None;

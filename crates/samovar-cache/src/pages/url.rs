@@ -81,7 +81,7 @@ pub(crate) fn encode(bytes: &[u8]) -> String {
     encoded
 }
 
-/// Appends the bytes, and percent-encodes all but the unreserved characters of RFC 3986, 2.3.
+/// All but what RFC 3986, 2.3 calls unreserved.
 fn encode_into(encoded: &mut String, bytes: &[u8]) {
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
     for byte in bytes {
